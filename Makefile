@@ -1,0 +1,41 @@
+# Every verb sets up .venv by itself on a machine with Python >= 3.11 and make.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-slow lint check-report bench clean
+
+help:            ## this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## ?/\t/' | expand -t 16
+
+setup: $(READY)  ## create .venv with pinned versions
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch numpy
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,lint]'
+	@touch $@
+
+demo: $(READY)   ## compare the five algorithms with FedAvg on heterogeneous sparse logistic regression
+	$(BIN)/proxfed run demo --out runs/demo --force
+
+test: $(READY)   ## the tests (a few minutes)
+	$(BIN)/python -m pytest -n 2 -m 'not slow'
+
+test-slow: $(READY)  ## the tests that take long
+	$(BIN)/python -m pytest -m slow
+
+lint: $(READY)   ## style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(READY)  ## speed, against the obvious loop and against the limit
+	$(BIN)/python benchmarks/linear_round.py
+	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/scaling.py
+
+clean:           ## remove what was built
+	rm -rf $(VENV) build dist src/*.egg-info runs .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,1 @@
+"""proxfed: federated composite optimisation."""

@@ -1,0 +1,225 @@
+"""The types that everything hangs on. Read this file first.
+
+    minimise over x in R^d      phi(x) = sum_i p_i f_i(x) + h(x)
+
+Per-client arrays are (clients, d), always, also for one client; a point that all clients share is (d,). An algorithm is
+handed `f` (this block of clients), `h` and, on graphs, `mix`; it never indexes the client axis, samples no data and
+knows no network. That is why the same file runs stacked in one process and in blocks over many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+
+from torch import Tensor
+
+from proxfed.draws import Ids, Key
+
+Mix = Callable[[Tensor], Tensor]
+"""(c, d) -> (c, d): row i becomes sum_j w_ij x_j, over the graph of this round."""
+
+Mean = Callable[[Tensor], Tensor]
+"""(c, d) -> (d,): the average over all clients of the network; used to look at a run, never by its steps."""
+
+Message = Any
+"""What travels: a tensor (c, k) (or (k,), from the server), a Packed, or a tuple of these."""
+
+
+class Block(NamedTuple):
+    """A named part of the flat parameter vector: x[..., start:stop], which has this shape."""
+
+    name: str
+    start: int
+    stop: int
+    shape: tuple[int, ...]
+
+
+@runtime_checkable
+class Local(Protocol):
+    """What the clients of one block know during round t: their own data and their own randomness."""
+
+    t: int
+    key: Key
+
+    def grad(self, x: Tensor, draw: int) -> Tensor:
+        """Minibatch gradients (c, d) at x, (c, d) or (d,). Same draw, same minibatch."""
+
+    def full_grad(self, x: Tensor) -> Tensor:
+        """Gradients (c, d) over all of each client's data."""
+
+    def value(self, x: Tensor) -> Tensor:
+        """f_i(x), (c,), over all of each client's data."""
+
+    def spread(self, x: Tensor) -> Tensor:
+        """A shared point (d,) as one row per client, (c, d)."""
+
+
+class Smoothness(NamedTuple):
+    """L: the largest smoothness constant of any f_i; L_f and mu: smoothness and strong convexity of f = sum p_i f_i."""
+
+    L: float
+    L_f: float
+    mu: float
+
+
+class Problem(Protocol):
+    """n clients with losses f_i on R^d and weights p_i, and the regulariser h that everybody knows."""
+
+    n: int
+    d: int
+    h: Regulariser
+    weights: Tensor
+    blocks: tuple[Block, ...]
+
+    def local(self, t: int, ids: Ids, seed: int = 0) -> Local: ...
+
+    def start(self, seed: int) -> Tensor:
+        """x0, (d,)."""
+
+    def evaluate(self, x: Tensor) -> dict[str, float]:
+        """Measures on held-out data, such as accuracy; may be empty."""
+
+    def smoothness(self) -> Smoothness: ...
+
+
+class Regulariser(Protocol):
+    """h: real-valued or an indicator, weakly convex with modulus `weak_convexity` (0: convex)."""
+
+    weak_convexity: float
+
+    def value(self, x: Tensor) -> Tensor:
+        """h of each row: (..., d) -> (...)."""
+
+    def prox(self, v: Tensor, step: float) -> Tensor:
+        """argmin_u step * h(u) + |u - v|^2 / 2, row by row. The only convention; needs step * weak_convexity < 1."""
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A compressed message of a block of clients.
+
+    parts    what travels, each with the client axis in front
+    dense    the value that the receiver reads, (c, d)
+    nbytes   bytes of all rows together as the papers count them (top-k: 4 for the index, one number for the value)
+    best     bytes of all rows together in the shortest encoding that we have: exactly what `encode` makes
+    """
+
+    parts: dict[str, Tensor]
+    dense: Tensor
+    nbytes: int
+    best: int
+
+
+class Compressor(Protocol):
+    """v -> Packed. Contractive: E|C(v) - v|^2 <= q^2 |v|^2 with q^2 = `contraction(d)` < 1."""
+
+    def __call__(self, v: Tensor, key: Key) -> Packed: ...
+
+    def contraction(self, d: int) -> float: ...
+
+    def encode(self, packed: Packed) -> list[bytes]:
+        """One message per client."""
+
+    def decode(self, messages: Sequence[bytes], d: int, dtype: Any) -> Tensor:
+        """The dense value (c, d), bit for bit the one that was packed."""
+
+
+class Mixing(NamedTuple):
+    """The mixing matrix of one round as its non-zero entries: W[row[k], col[k]] = weight[k]."""
+
+    n: int
+    row: Any
+    col: Any
+    weight: Any
+
+
+class Topology(Protocol):
+    """Who talks to whom, and with which weights. `period` rounds repeat; None: every round is drawn anew."""
+
+    n: int
+    period: int | None
+
+    def W(self, t: int) -> Mixing: ...
+
+    def spectral_gap(self) -> float:
+        """1 - |W - J|_2 (for changing graphs: one minus the mean contraction of a round)."""
+
+
+class Participation(Protocol):
+    """Which clients take part in round t."""
+
+    def __call__(self, t: int, n: int, seed: int) -> Ids: ...
+
+
+class Needs(NamedTuple):
+    """What an algorithm asks of a problem; `run` refuses anything else before it starts."""
+
+    composite: bool = True  # takes prox steps; False: h enters through its subgradient
+    convex: bool = False  # h must be convex
+    everyone: bool = False  # full participation
+    contractive: bool = False  # its compressor must be contractive
+
+
+class Constants(NamedTuple):
+    """What step sizes of the theory are computed from."""
+
+    smoothness: Smoothness
+    n: int
+    d: int
+    rounds: int
+    weak_convexity: float
+    psi: float  # |W - J|_2, 0 on a star
+
+
+class Star(Protocol):
+    """An algorithm with a server. Hyper-parameters are its fields; states are NamedTuples of tensors."""
+
+    needs: ClassVar[Needs]
+
+    def largest_prox_step(self) -> float:
+        """The largest step it hands to h.prox; inf if it grows with the rounds."""
+
+    def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Any, Any]:
+        """(client states, server state)."""
+
+    def down(self, server: Any) -> Message:
+        """What the server sends to each client that takes part."""
+
+    def client(self, own: Any, down: Message, f: Local, h: Regulariser) -> tuple[Any, Message]:
+        """A client's round: (new state, message up)."""
+
+    def server(self, server: Any, up: Message, h: Regulariser, share: float) -> Any:
+        """The new server state from the weighted mean of the messages; share: part of the clients that took part."""
+
+    def model(self, server: Any, h: Regulariser) -> Tensor:
+        """The point (d,) that is evaluated and kept."""
+
+
+class Graph(Protocol):
+    """An algorithm without a server. A step is one communication round; the field `x` of its state is the iterate."""
+
+    needs: ClassVar[Needs]
+
+    def largest_prox_step(self) -> float: ...
+
+    def init(self, x0: Tensor, f: Local, h: Regulariser, mix: Mix) -> Any: ...
+
+    def step(self, s: Any, f: Local, h: Regulariser, mix: Mix) -> Any: ...
+
+    def model(self, s: Any, h: Regulariser, mean: Mean) -> Tensor:
+        """The point (d,) that is evaluated and kept, from averages over the network."""
+
+
+class Network(Protocol):
+    """Where clients live. It moves messages, and counts what crossed it."""
+
+    ids: Sequence[int]
+
+    def blocks(self, cohort: Ids) -> Iterable[Ids]: ...
+
+    def mean(self, parts: Iterable[tuple[Message, Tensor]]) -> Message:
+        """The weighted mean of the messages of all clients, from (message, weights) of this process's blocks."""
+
+    def mix(self, x: Tensor, t: int) -> Tensor: ...
