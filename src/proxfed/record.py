@@ -1,0 +1,265 @@
+"""A run folder: what was asked, every evaluation as a row, the models, and a checkpoint that survives kill -9.
+
+    config.toml          the experiment, fully resolved
+    versions.json        what it ran on
+    rows.csv             one row per evaluation, appended as the run goes
+    status.json          each algorithm and seed: running, finished or diverged
+    model.safetensors    the final model of each algorithm and seed
+    checkpoint/          two slots, written in turn, each replaced atomically
+    report.html
+
+Rows after the last checkpoint are cut off on resume and computed again, bit for bit the same.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import platform
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import safetensors
+import tomli_w
+import torch
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+from proxfed.errors import InputError, RunError, require
+
+COLUMNS = (
+    "run",
+    "algorithm",
+    "seed",
+    "round",
+    "gradients",
+    "proxes",
+    "bytes_up",
+    "bytes_down",
+    "bytes_edge",
+    "bytes_best",
+    "wall_seconds",
+    "objective",
+    "gap",
+    "error",
+    "stationarity",
+    "consensus",
+    "nonzeros",
+)
+_TEXT = {"run", "algorithm"}
+_WHOLE = {"seed", "round", "gradients", "proxes", "bytes_up", "bytes_down", "bytes_edge", "bytes_best", "nonzeros"}
+
+Row = dict[str, Any]
+
+
+class Checkpoint(NamedTuple):
+    """Where a run stands: which task of the experiment, after which round, with which state."""
+
+    task: int
+    round: int
+    rows_end: int
+    counters: dict[str, float]
+    tensors: dict[str, Tensor]
+
+
+def versions() -> dict[str, Any]:
+    """What the numbers depend on beside the configuration."""
+    from proxfed import __version__
+
+    return {
+        "proxfed": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "threads": torch.get_num_threads(),
+        "machine": platform.machine(),
+        "system": platform.system(),
+    }
+
+
+class RunFolder:
+    """Reading and writing one run folder; every write that fails says so and keeps what was there."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self.columns: list[str] = []
+        self._slot = 0
+
+    # ---- reading -----------------------------------------------------------------------------------------------
+
+    def exists(self) -> bool:
+        return (self.path / "config.toml").is_file()
+
+    def _read(self, name: str) -> bytes:
+        try:
+            return (self.path / name).read_bytes()
+        except OSError as e:
+            raise InputError(f"{self.path} is not a readable run folder: {name}: {e.strerror}") from e
+
+    def config(self) -> dict[str, Any]:
+        try:
+            return tomllib.loads(self._read("config.toml").decode())
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
+            raise InputError(f"{self.path / 'config.toml'} is damaged: {e}") from e
+
+    def _json(self, name: str) -> Any:
+        try:
+            return json.loads(self._read(name))
+        except ValueError as e:
+            raise InputError(f"{self.path / name} is damaged: {e}") from e
+
+    def versions(self) -> dict[str, Any]:
+        return self._json("versions.json")
+
+    def status(self) -> list[dict[str, Any]]:
+        return self._json("status.json")
+
+    def rows(self) -> list[Row]:
+        """All complete rows; numbers are numbers and an empty cell is None."""
+        text = self._read("rows.csv").decode(errors="replace")
+        complete = text[: text.rfind("\n") + 1]  # the last line may be half-written
+        reader = csv.DictReader(io.StringIO(complete))
+        require(set(reader.fieldnames or ()) >= {"algorithm", "seed", "round"}, f"{self.path / 'rows.csv'} has no header")
+        try:
+            return [{k: _parse(k, v) for k, v in row.items()} for row in reader]
+        except (ValueError, TypeError) as e:
+            raise InputError(f"{self.path / 'rows.csv'}, line {reader.line_num}, is damaged: {e}") from e
+
+    def models(self) -> tuple[dict[str, np.ndarray], list[list[Any]]]:
+        """({'label/seed': x}, blocks of x as [name, start, stop, shape]); empty before the first run has finished."""
+        path = self.path / "model.safetensors"
+        if not path.exists():
+            return {}, []
+        with _reading(path), safetensors.safe_open(path, framework="np") as f:
+            return {k: f.get_tensor(k) for k in f.keys()}, json.loads(f.metadata()["blocks"])  # noqa: SIM118
+
+    # ---- writing -----------------------------------------------------------------------------------------------
+
+    def create(self, config: Mapping[str, Any]) -> None:
+        """A new folder, or an old one emptied of its results."""
+        with self._writing():
+            (self.path / "checkpoint").mkdir(parents=True, exist_ok=True)
+            for old in [*(self.path / "checkpoint").iterdir(), self.path / "rows.csv", self.path / "model.safetensors"]:
+                old.unlink(missing_ok=True)
+        self._replace("config.toml", tomli_w.dumps(config).encode())
+        self._replace("versions.json", json.dumps(versions(), indent=1).encode())
+        self.write_status([])
+
+    def start_rows(self, measures: Iterable[str]) -> None:
+        """Write the header: the fixed columns and the problem's own measures."""
+        self.columns = [*COLUMNS, *measures]
+        self._replace("rows.csv", (",".join(self.columns) + "\n").encode())
+
+    def resume_rows(self, end: int) -> None:
+        """Go on after the first `end` bytes of rows.csv."""
+        self.columns = self._read("rows.csv").split(b"\n", 1)[0].decode().split(",")
+        require(
+            (self.path / "rows.csv").stat().st_size >= end,
+            f"{self.path / 'rows.csv'} is shorter than when the checkpoint was written: it cannot be resumed",
+        )
+        with self._writing(), (self.path / "rows.csv").open("r+b") as f:
+            f.truncate(end)
+
+    def append(self, row: Row) -> None:
+        cells = [_cell(row.get(c)) for c in self.columns]
+        with self._writing(), (self.path / "rows.csv").open("a", newline="") as f:
+            csv.writer(f, lineterminator="\n").writerow(cells)
+
+    def write_status(self, status: list[dict[str, Any]]) -> None:
+        self._replace("status.json", json.dumps(status, indent=1).encode())
+
+    def write_models(self, models: Mapping[str, Tensor], blocks: Iterable[tuple]) -> None:
+        meta = {"blocks": json.dumps([list(b) for b in blocks])}
+        self._replace("model.safetensors", save({k: v.contiguous().cpu() for k, v in models.items()}, metadata=meta))
+
+    # ---- checkpoints -------------------------------------------------------------------------------------------
+
+    def save_checkpoint(self, task: int, round: int, counters: dict[str, float], tensors: dict[str, Tensor]) -> None:
+        """Write the older slot; the newer one stays whole until this one is safely on the disk."""
+        with self._writing(), (self.path / "rows.csv").open("rb") as f:
+            os.fsync(f.fileno())
+            end = f.seek(0, os.SEEK_END)
+        about = {"task": task, "round": round, "rows_end": end, "counters": counters}
+        data = save({k: v.contiguous().cpu() for k, v in tensors.items()}, metadata={"about": json.dumps(about)})
+        self._replace(f"checkpoint/{self._slot}.safetensors", data)
+        self._slot = 1 - self._slot
+
+    def load_checkpoint(self) -> Checkpoint | None:
+        """The newest readable slot; None if the run had not got that far."""
+        found = [(self._load_slot(s), s) for s in (0, 1)]
+        whole = [(c, s) for c, s in found if c is not None]
+        if not whole:
+            return None
+        newest, slot = max(whole, key=lambda pair: (pair[0].task, pair[0].round))
+        self._slot = 1 - slot
+        return newest
+
+    def _load_slot(self, slot: int) -> Checkpoint | None:
+        path = self.path / "checkpoint" / f"{slot}.safetensors"
+        try:
+            with safetensors.safe_open(path, framework="pt") as f:
+                about = json.loads(f.metadata()["about"])
+            return Checkpoint(**about, tensors=load_file(path))
+        except (OSError, ValueError, KeyError, TypeError, safetensors.SafetensorError):
+            return None
+
+    # ---- how a file is written ---------------------------------------------------------------------------------
+
+    def _replace(self, name: str, data: bytes) -> None:
+        """The whole new content or the whole old one, also after a power cut."""
+        path, fresh = self.path / name, self.path / (name + ".new")
+        with self._writing():
+            with fresh.open("wb") as f:
+                f.write(data)
+                f.flush()
+                os.fsync(f.fileno())
+            os.replace(fresh, path)
+
+    def _writing(self) -> _Translate:
+        return _Translate(self.path)
+
+
+class _Translate:
+    """Turns a failed write into one sentence."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, OSError):
+            raise RunError(
+                f"cannot write to {self.path}: {error.strerror}; everything up to the last checkpoint is kept, "
+                "and --resume goes on from there"
+            ) from error
+
+
+class _reading:
+    """Turns an unreadable safetensors file into one sentence."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, (OSError, ValueError, KeyError, TypeError, safetensors.SafetensorError)):
+            raise InputError(f"{self.path} is damaged: {error}") from error
+
+
+def _cell(value: Any) -> str:
+    return "" if value is None else repr(value) if isinstance(value, float) else str(value)
+
+
+def _parse(column: str, cell: str) -> Any:
+    if column in _TEXT:
+        return cell
+    if cell == "":
+        return None
+    return int(cell) if column in _WHOLE else float(cell)
