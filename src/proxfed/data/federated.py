@@ -1,0 +1,155 @@
+"""Data before and after they are handed out: `Dataset`, one pile of samples, and `Federated`, who holds which."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from proxfed.errors import InputError, require
+
+Samples = tuple[np.ndarray, np.ndarray]
+"""(features, labels)"""
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Samples that still need a partition.
+
+    Features are floats, or uint8 images (N, C, H, W) of 0..255. Labels are whole numbers 0..classes-1, or floats when
+    `classes` is None: a regression, or -1/+1.
+    """
+
+    features: np.ndarray
+    """(N, ...)"""
+    labels: np.ndarray
+    """(N,)"""
+    test_features: np.ndarray | None = None
+    """(M, ...), held out."""
+    test_labels: np.ndarray | None = None
+    """(M,)"""
+    classes: int | None = None
+    """How many classes there are; None: labels are numbers."""
+    name: str = "data"
+    """What messages call it."""
+    groups: np.ndarray | None = None
+    """(N,) whose sample each one is (a writer, a hospital), for the partition `Natural`."""
+
+    @property
+    def test(self) -> Samples | None:
+        if self.test_features is None or self.test_labels is None:
+            return None
+        return self.test_features, self.test_labels
+
+
+@dataclass(frozen=True, eq=False)
+class Federated:
+    """Samples sorted by client: client i holds the rows offsets[i]:offsets[i+1]. Checked when made."""
+
+    features: np.ndarray
+    """(N, ...)"""
+    labels: np.ndarray
+    """(N,)"""
+    sizes: np.ndarray
+    """(n,) how many rows each client holds."""
+    test: Samples | None = None
+    """(features, labels), held out and held by nobody."""
+    classes: int | None = None
+    """How many classes there are; None: labels are numbers."""
+    name: str = "data"
+    """What messages call it."""
+
+    def __post_init__(self) -> None:
+        require(len(self.sizes) > 0, f"{self.name}: there must be at least one client")
+        empty = np.flatnonzero(np.asarray(self.sizes) <= 0)
+        if len(empty):
+            raise InputError(f"{self.name}: client {empty[0]} holds no samples")
+        rows = int(np.sum(self.sizes))
+        require(
+            len(self.features) == len(self.labels) == rows,
+            f"{self.name}: {len(self.features)} rows of features and {len(self.labels)} labels, "
+            f"but the sizes add up to {rows}",
+        )
+        labels = _checked(self.name, self.features, self.labels, self.classes, self._who)
+        object.__setattr__(self, "labels", labels)
+        if self.test is not None:
+            features, labels = self.test
+            require(
+                len(features) == len(labels) and features.shape[1:] == self.features.shape[1:],
+                f"{self.name}: the test set has features {features.shape} and {len(labels)} labels, "
+                f"but a sample of the clients has shape {self.features.shape[1:]}",
+            )
+            labels = _checked(self.name, features, labels, self.classes, lambda row: f"row {row} of the test set")
+            object.__setattr__(self, "test", (features, labels))
+
+    def __len__(self) -> int:
+        """How many clients there are."""
+        return len(self.sizes)
+
+    @property
+    def offsets(self) -> np.ndarray:
+        """(n+1,) where each client's rows start, and where the last one's end."""
+        return np.concatenate(([0], np.cumsum(self.sizes))).astype(np.int64)
+
+    def client(self, i: int) -> Samples:
+        """(features, labels) of client i, as views."""
+        start, stop = self.offsets[i : i + 2]
+        return self.features[start:stop], self.labels[start:stop]
+
+    def _who(self, row: int) -> str:
+        i = int(np.searchsorted(self.offsets, row, side="right")) - 1
+        return f"row {row - self.offsets[i]} of client {i}"
+
+    @classmethod
+    def from_clients(
+        cls, clients: Sequence[Samples], test: Samples | None = None, classes: int | None = None, name: str = "data"
+    ) -> Federated:
+        """From the clients' own (A_i, b_i)."""
+        require(len(clients) > 0, f"{name}: there must be at least one client")
+        pairs = [(np.asarray(A), np.asarray(b)) for A, b in clients]
+        shape = pairs[0][0].shape[1:]
+        for i, (A, b) in enumerate(pairs):
+            require(len(A) > 0, f"{name}: client {i} holds no samples")
+            require(
+                A.shape[1:] == shape,
+                f"{name}: samples of client {i} have shape {A.shape[1:]}, those of client 0 {shape}",
+            )
+            require(len(A) == len(b), f"{name}: client {i} has {len(A)} rows of features but {len(b)} labels")
+        features, labels = (np.concatenate(column) for column in zip(*pairs, strict=True))
+        return cls(features, labels, np.array([len(b) for _, b in pairs], np.int64), test, classes, name)
+
+    @classmethod
+    def split(cls, dataset: Dataset, parts: Sequence[np.ndarray]) -> Federated:
+        """Hand out a dataset: client i gets the samples with the indices parts[i]."""
+        sizes = np.array([len(part) for part in parts], np.int64)
+        require(len(sizes) > 0, f"{dataset.name}: there must be at least one client")
+        order, last = np.concatenate(parts), len(dataset.labels) - 1
+        outside = order[(order < 0) | (order > last)]
+        if len(outside):
+            raise InputError(f"{dataset.name}: a client is to hold sample {outside[0]}, but the last one is {last}")
+        features, labels = dataset.features[order], dataset.labels[order]
+        return cls(features, labels, sizes, dataset.test, dataset.classes, dataset.name)
+
+
+def _checked(
+    name: str, features: np.ndarray, labels: np.ndarray, classes: int | None, who: Callable[[int], str]
+) -> np.ndarray:
+    """The labels, classes as int64, if all numbers are finite and all classes exist; `who(row)` says whose it is."""
+    require(np.ndim(labels) == 1, f"{name}: labels must be one number a sample, not of shape {np.shape(labels)}")
+    for what, values in (("a feature", features), ("a label", labels)):
+        bad = _rows_not_finite(values)
+        if len(bad):
+            raise InputError(f"{name}: {who(bad[0])} has {what} that is NaN or infinite")
+    if classes is None:
+        return labels
+    bad = np.flatnonzero((labels < 0) | (labels >= classes) | (labels != np.floor(labels)))
+    if len(bad):
+        raise InputError(f"{name}: {who(bad[0])} has label {labels[bad[0]]}, not a whole number in 0..{classes - 1}")
+    return labels.astype(np.int64)
+
+
+def _rows_not_finite(values: np.ndarray) -> np.ndarray:
+    if not np.issubdtype(values.dtype, np.inexact):
+        return np.empty(0, np.int64)
+    return np.flatnonzero(~np.isfinite(values).reshape(len(values), -1).all(axis=1))

@@ -1,0 +1,110 @@
+"""Text files of LIBSVM: a line is `label index:value index:value ...`, indices from 1, ascending; the rest is zero."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import re
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from proxfed.data.federated import Samples
+from proxfed.errors import InputError, require
+
+OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open}
+
+
+def read_bytes(path: str | Path) -> bytes:
+    """The content of a file, decompressed if it is named .gz or .bz2."""
+    try:
+        with OPENERS.get(Path(path).suffix, open)(path, "rb") as file:
+            return file.read()
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: there is no such file") from error
+    except (OSError, EOFError) as error:
+        raise InputError(f"{path}: cannot be read, it is damaged or cut short ({error})") from error
+
+
+def read_libsvm(path: str | Path, n_features: int | None = None) -> Samples:
+    """(features (N, n_features), labels (N,)), dense float64; by default as wide as the largest index."""
+    text = read_bytes(path)
+    if b"#" in text:
+        text = re.sub(rb"#[^\n]*", b"", text)
+    require(len(text.strip()) > 0, f"{path}: holds no samples")
+    labels, rows, columns, values = _parse(path, text)
+    width = int(columns.max(initial=0))
+    if n_features is None:
+        n_features = width
+    elif width > n_features:
+        line = _line_of_sample(text, rows[columns.argmax()])
+        raise InputError(f"{path}, line {line}: feature index {width}, but n_features = {n_features}")
+    features = np.zeros((len(labels), n_features))
+    features[rows, columns - 1] = values
+    return features, labels
+
+
+def _parse(path: str | Path, text: bytes) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """(labels, row of each entry, its index, its value).
+
+    All numbers of the file are converted in one call. Whether they mean what they should is decided from the positions
+    of blanks and colons; if not, `_blame` goes through the lines to say which one is at fault.
+    """
+    chars = np.frombuffer(text, np.uint8)
+    blank = (chars == ord(" ")) | ((chars >= 9) & (chars <= 13))
+    starts = ~blank & np.concatenate(([True], blank[:-1]))  # of tokens
+    line_of_token = (chars == ord("\n")).cumsum()[starts]
+    is_label = np.diff(line_of_token, prepend=-1) > 0
+    colons = np.flatnonzero(chars == ord(":"))
+    per_token = np.bincount(starts.cumsum()[colons] - 1, minlength=len(is_label)) if len(colons) else 0 * is_label
+    apart = np.concatenate((colons - 1, colons + 1)).clip(0, len(chars) - 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # text that is no number ends the conversion early
+        try:
+            numbers = np.fromstring(text.replace(b":", b" "), sep=" ")
+        except ValueError:
+            numbers = np.empty(0)
+    if len(numbers) != len(is_label) + len(colons) or (per_token != ~is_label).any() or blank[apart].any():
+        _blame(path, text)
+    at = (1 + ~is_label).cumsum() - (1 + ~is_label)  # where each token's numbers start
+    entries = at[~is_label]
+    index, values, rows = numbers[entries], numbers[entries + 1], is_label.cumsum()[~is_label] - 1
+    columns = index.astype(np.int64)
+    same_row = np.diff(rows, prepend=-1) == 0
+    if (columns != index).any() or (columns < 1).any() or (same_row & (np.diff(columns, prepend=0) <= 0)).any():
+        _blame(path, text)
+    return numbers[at[is_label]], rows, columns, values
+
+
+def _blame(path: str | Path, text: bytes) -> None:
+    """Find the first line that is not in the format, and say why."""
+    for number, line in enumerate(text.decode("latin-1").split("\n"), start=1):
+        if not line.strip():
+            continue
+        label, *entries = line.split()
+        require(_is_number(label), f"{path}, line {number}: label {label!r} is not a number")
+        last = 0
+        for entry in entries:
+            index, colon, value = entry.partition(":")
+            ok = colon and index.isascii() and index.isdigit() and _is_number(value)
+            require(bool(ok), f"{path}, line {number}: {entry!r} is not index:value")
+            require(int(index) > last, f"{path}, line {number}: index {index} after {last}; they start at 1 and ascend")
+            last = int(index)
+    raise InputError(f"{path}: is not a LIBSVM file")
+
+
+def _line_of_sample(text: bytes, row: int) -> int:
+    """The number of the line that holds this sample, empty lines counted."""
+    full = [number for number, line in enumerate(text.split(b"\n"), start=1) if line.strip()]
+    return full[row]
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return "_" not in word

@@ -1,0 +1,167 @@
+"""Who holds what, and what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from proxfed.data import DATASETS, Dataset, Federated, load
+from proxfed.data.digits import digits
+from proxfed.data.directory import data_directory, find
+from proxfed.data.partitions import IID, Natural
+from proxfed.errors import InputError
+
+
+def clients(*sizes: int, width: int = 3):
+    rng = np.random.default_rng(0)
+    return [(rng.normal(size=(m, width)), rng.normal(size=m)) for m in sizes]
+
+
+def test_every_client_gets_back_what_it_brought() -> None:
+    brought = clients(4, 1, 7)
+    data = Federated.from_clients(brought)
+    assert len(data) == 3
+    assert data.sizes.tolist() == [4, 1, 7]
+    assert data.offsets.tolist() == [0, 4, 5, 12]
+    for i, (A, b) in enumerate(brought):
+        np.testing.assert_array_equal(data.client(i)[0], A)
+        np.testing.assert_array_equal(data.client(i)[1], b)
+
+
+def test_split_hands_out_the_samples_of_each_part() -> None:
+    features, labels = np.arange(10.0)[:, None], np.arange(10)
+    dataset = Dataset(features, labels, features[:2], labels[:2], classes=10, name="ten")
+    data = Federated.split(dataset, [np.array([7, 1]), np.array([3])])
+    assert data.client(0)[1].tolist() == [7, 1]
+    assert data.client(1)[0].tolist() == [[3.0]]
+    assert data.test is not None
+    assert data.test[1].tolist() == [0, 1]
+    assert data.name == "ten"
+    assert data.classes == 10
+
+
+def test_classes_are_whole_numbers_and_other_labels_stay_as_they_are() -> None:
+    A = np.zeros((3, 1))
+    assert Federated.from_clients([(A, np.array([0.0, 2.0, 1.0]))], classes=3).labels.dtype == np.int64
+    assert Federated.from_clients([(A, np.array([0, 2, 1], np.uint8))], classes=3).labels.dtype == np.int64
+    assert Federated.from_clients([(A, np.array([0.5, -1.0, 1.0]))]).labels.tolist() == [0.5, -1.0, 1.0]
+
+
+def test_an_empty_client_is_named() -> None:
+    with pytest.raises(InputError, match="client 1 holds no samples"):
+        Federated.from_clients(clients(2, 0, 3))
+    with pytest.raises(InputError, match="client 2 holds no samples"):
+        Federated(np.zeros((3, 1)), np.zeros(3), np.array([1, 2, 0]))
+    dataset = Dataset(np.zeros((3, 1)), np.zeros(3))
+    with pytest.raises(InputError, match="client 0 holds no samples"):
+        Federated.split(dataset, [np.array([], np.int64), np.array([0])])
+    with pytest.raises(InputError, match="at least one client"):
+        Federated.split(dataset, [])
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize(("column", "what"), [(0, "a feature"), (1, "a label")])
+def test_a_number_that_is_not_finite_is_located(bad: float, column: int, what: str) -> None:
+    brought = clients(4, 5)
+    brought[1][column][2] = bad
+    with pytest.raises(InputError, match=f"row 2 of client 1 has {what} that is NaN or infinite"):
+        Federated.from_clients(brought)
+
+
+@pytest.mark.parametrize("label", [-1, 3, 0.5])
+def test_a_label_that_is_no_class_is_located(label: float) -> None:
+    A = np.zeros((2, 1))
+    with pytest.raises(InputError, match=r"row 1 of client 1 has label .*, not a whole number in 0..2"):
+        Federated.from_clients([(A, np.array([0, 2])), (A, np.array([1, label]))], classes=3)
+    with pytest.raises(InputError, match="row 0 of the test set"):
+        Federated.from_clients([(A, np.array([0, 2]))], (A, np.array([label, 0])), classes=3)
+
+
+def test_shapes_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(InputError, match="samples of client 1 have shape"):
+        Federated.from_clients(clients(2) + clients(2, width=4))
+    with pytest.raises(InputError, match="client 0 has 2 rows of features but 3 labels"):
+        Federated.from_clients([(np.zeros((2, 1)), np.zeros(3))])
+    with pytest.raises(InputError, match="the test set"):
+        Federated.from_clients(clients(2), test=(np.zeros((2, 4)), np.zeros(2)))
+    with pytest.raises(InputError, match="the sizes add up to 4"):
+        Federated(np.zeros((3, 1)), np.zeros(3), np.array([4]))
+    with pytest.raises(InputError, match="sample 3, but the last one is 2"):
+        Federated.split(Dataset(np.zeros((3, 1)), np.zeros(3)), [np.array([3])])
+    with pytest.raises(InputError, match="one number a sample"):
+        Federated.from_clients([(np.zeros((2, 1)), np.zeros((2, 2)))])
+
+
+def test_digits_are_the_published_counts() -> None:
+    data = digits()
+    assert data.features.shape == (1438, 64)
+    assert data.test_features is not None
+    assert data.test_features.shape == (359, 64)
+    assert data.test_labels is not None
+    # class counts of the test part of the UCI data, from its documentation
+    counts = np.bincount(np.concatenate([data.labels, data.test_labels]), minlength=10)
+    assert counts.tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
+    assert data.features.min() == 0
+    assert data.features.max() == 1
+
+
+def test_digits_can_be_told_apart() -> None:
+    """The nearest of the ten class means is right nine times out of ten, if labels belong to their images."""
+    data = load("digits", IID(5, seed=3))
+    assert data.test is not None
+    A, b = data.features, data.labels
+    means = np.stack([A[b == k].mean(0) for k in range(10)])
+    near = ((data.test[0][:, None] - means) ** 2).sum(2).argmin(1)
+    assert (near == data.test[1]).mean() > 0.85
+
+
+def test_load_says_what_is_wrong() -> None:
+    with pytest.raises(InputError, match="there is no dataset 'digit'; did you mean 'digits'"):
+        load("digit", IID(2))
+    with pytest.raises(InputError, match="digits: needs a partition, one of iid"):
+        load("digits")
+    with pytest.raises(InputError, match="comes with its clients"):
+        load("synthetic", IID(2))
+    with pytest.raises(InputError, match="unknown option 'alhpa'; did you mean 'alpha'"):
+        load("synthetic", alhpa=1.0)
+    with pytest.raises(InputError, match="no column that says whose"):
+        load("digits", Natural())
+
+
+def test_load_takes_lists_of_indices_and_options() -> None:
+    assert load("digits", [np.arange(3), np.arange(3, 10)]).sizes.tolist() == [3, 7]
+    assert len(load("synthetic", clients=4, seed=1)) == 4
+
+
+def test_every_dataset_says_what_it_is() -> None:
+    for name, loader in DATASETS.items():
+        assert loader.__doc__, name
+
+
+def test_the_data_directory_is_the_argument_then_the_variable_then_the_cache(monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("PROXFED_DATA", raising=False)
+    assert data_directory() == tmp_path / "cache" / "proxfed"
+    monkeypatch.setenv("PROXFED_DATA", str(tmp_path / "variable"))
+    assert data_directory() == tmp_path / "variable"
+    assert data_directory(tmp_path / "argument") == tmp_path / "argument"
+    monkeypatch.delenv("PROXFED_DATA")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert data_directory() == tmp_path / ".cache" / "proxfed"
+
+
+def test_a_missing_file_says_which_whence_and_where_to(tmp_path) -> None:
+    with pytest.raises(InputError) as error:
+        find("a9a", ["a9a", "a9a.bz2"], "the LIBSVM data page", tmp_path)
+    for part in ("a9a or a9a.bz2", "the LIBSVM data page", str(tmp_path / "a9a"), "PROXFED_DATA"):
+        assert part in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_file_is_found_in_its_folder_or_loose(tmp_path) -> None:
+    (tmp_path / "a9a.bz2").write_bytes(b"")
+    assert find("a9a", ["a9a", "a9a.bz2"], "", tmp_path) == tmp_path / "a9a.bz2"
+    (tmp_path / "a9a").mkdir()
+    (tmp_path / "a9a" / "a9a.bz2").write_bytes(b"")
+    assert find("a9a", ["a9a", "a9a.bz2"], "", tmp_path) == tmp_path / "a9a" / "a9a.bz2"
