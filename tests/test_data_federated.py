@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
+import hashlib
+
 import numpy as np
 import pytest
 
-from proxfed.data import DATASETS, Dataset, Federated, load
+from proxfed.data import DATASETS, FILES, Dataset, Federated, check, counts, load, rows
 from proxfed.data.digits import digits
-from proxfed.data.directory import data_directory, find
+from proxfed.data.directory import Collection, Sum, data_directory
 from proxfed.data.partitions import IID, Natural
 from proxfed.errors import InputError
 
@@ -124,6 +128,10 @@ def test_load_says_what_is_wrong() -> None:
         load("synthetic", IID(2))
     with pytest.raises(InputError, match="unknown option 'alhpa'; did you mean 'alpha'"):
         load("synthetic", alhpa=1.0)
+    with pytest.raises(InputError, match="digits: unknown option 'size'; it takes none"):
+        load("digits", IID(2), size=3)
+    with pytest.raises(InputError, match="own: the option 'path' is missing"):
+        load("own")
     with pytest.raises(InputError, match="no column that says whose"):
         load("digits", Natural())
 
@@ -151,17 +159,75 @@ def test_the_data_directory_is_the_argument_then_the_variable_then_the_cache(mon
     assert data_directory() == tmp_path / ".cache" / "proxfed"
 
 
+A9A = Collection(("a9a", "elsewhere"), "the LIBSVM data page", {"a9a": Sum(hashlib.sha256(b"content").hexdigest())})
+
+
 def test_a_missing_file_says_which_whence_and_where_to(tmp_path) -> None:
     with pytest.raises(InputError) as error:
-        find("a9a", ["a9a", "a9a.bz2"], "the LIBSVM data page", tmp_path)
-    for part in ("a9a or a9a.bz2", "the LIBSVM data page", str(tmp_path / "a9a"), "PROXFED_DATA"):
+        A9A.find("a9a", tmp_path)
+    for part in ("no a9a (or .gz, .bz2)", "the LIBSVM data page", str(tmp_path / "a9a"), "PROXFED_DATA"):
         assert part in str(error.value)
     assert "\n" not in str(error.value)
 
 
-def test_a_file_is_found_in_its_folder_or_loose(tmp_path) -> None:
-    (tmp_path / "a9a.bz2").write_bytes(b"")
-    assert find("a9a", ["a9a", "a9a.bz2"], "", tmp_path) == tmp_path / "a9a.bz2"
+@pytest.mark.parametrize("place", ["a9a/a9a", "a9a/a9a.gz", "a9a/a9a.bz2", "elsewhere/a9a"])
+def test_a_file_is_found_in_any_of_its_forms_and_folders(tmp_path, place: str) -> None:
+    (tmp_path / place).parent.mkdir()
+    (tmp_path / place).write_bytes(b"")
+    assert A9A.find("a9a", tmp_path) == tmp_path / place
+
+
+@pytest.mark.parametrize(("name", "pack"), [("a9a", bytes), ("a9a.gz", gzip.compress), ("a9a.bz2", bz2.compress)])
+def test_sums_are_of_the_content_whatever_the_compression(tmp_path, name: str, pack) -> None:
+    assert A9A.check(tmp_path) == []
     (tmp_path / "a9a").mkdir()
-    (tmp_path / "a9a" / "a9a.bz2").write_bytes(b"")
-    assert find("a9a", ["a9a", "a9a.bz2"], "", tmp_path) == tmp_path / "a9a" / "a9a.bz2"
+    path = tmp_path / "a9a" / name
+    path.write_bytes(pack(b"content"))
+    assert A9A.check(tmp_path) == [(path, "as published")]
+    path.write_bytes(pack(b"contents"))
+    assert A9A.check(tmp_path) == [(path, "differs")]
+
+
+def test_a_damaged_file_differs(tmp_path) -> None:
+    (tmp_path / "a9a").mkdir()
+    path = tmp_path / "a9a" / "a9a.gz"
+    path.write_bytes(gzip.compress(b"content")[:-9])
+    assert A9A.check(tmp_path) == [(path, "differs")]
+
+
+def test_without_a_sum_of_this_form_the_verdict_is_open(tmp_path) -> None:
+    packed = gzip.compress(b"content", mtime=0)
+    files = Collection(("x",), "", {"a": Sum(compressed=hashlib.md5(packed).hexdigest()), "b": Sum("0" * 32)})
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "a.gz").write_bytes(packed)
+    assert [state for _, state in files.check(tmp_path)] == ["as published", "missing"]
+    (tmp_path / "x" / "a.gz").write_bytes(gzip.compress(b"content", mtime=1))
+    assert [state for _, state in files.check(tmp_path)] == ["unknown", "missing"]
+
+
+def test_check_names_what_it_knows(tmp_path) -> None:
+    with pytest.raises(InputError, match="no published files of a dataset 'minst'; did you mean 'mnist'"):
+        check("minst", tmp_path)
+    with pytest.raises(InputError, match="there is no train-images-idx3-ubyte"):
+        check("mnist", tmp_path)
+    assert set(FILES) <= set(DATASETS)
+
+
+def test_counts_say_who_holds_what() -> None:
+    A = np.zeros((3, 1))
+    data = Federated.from_clients([(A, np.array([0, 3, 3])), (A, np.array([1, 1, 1]))], classes=4)
+    assert counts(data).tolist() == [[1, 0, 0, 2], [0, 3, 0, 0]]
+    signs = Federated.from_clients([(A, np.array([1.0, -1.0, 1.0])), (A, np.array([1.0, 1.0, 1.0]))])
+    assert counts(signs).tolist() == [[1, 2], [0, 3]]
+    with pytest.raises(InputError, match="labels are numbers"):
+        counts(Federated.from_clients([(A, np.array([0.5, -1.0, 1.0]))]))
+
+
+def test_rows_are_flat_floats_and_bytes_become_parts_of_one() -> None:
+    images = np.arange(16, dtype=np.uint8).reshape(2, 2, 2, 2) * 17
+    data = rows(Federated.from_clients([(images, np.array([0, 1]))], (images[:1], np.array([1])), classes=2))
+    np.testing.assert_allclose(data.features, np.arange(16).reshape(2, 8) * 17 / 255, rtol=1e-6)
+    assert data.test is not None
+    assert data.test[0].shape == (1, 8)
+    numbers = np.arange(6.0).reshape(2, 3)
+    np.testing.assert_array_equal(rows(Federated.from_clients([(numbers, np.zeros(2))])).features, numbers)

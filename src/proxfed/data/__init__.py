@@ -9,22 +9,53 @@ from typing import Any
 
 import numpy as np
 
-from proxfed.data.a9a import a9a
+from proxfed.data.a9a import A9A, a9a
+from proxfed.data.cifar import CIFAR10, CIFAR100, MOSAICS, cifar10, cifar100
 from proxfed.data.digits import digits
-from proxfed.data.federated import Dataset, Federated
-from proxfed.data.partitions import PARTITIONS, Partition
+from proxfed.data.directory import Collection, Verdict
+from proxfed.data.federated import Dataset, Federated, counts, rows
+from proxfed.data.mnist import (
+    EMNIST_LETTERS,
+    FASHION_MNIST,
+    MNIST,
+    WRITERS,
+    emnist_letters,
+    fashion_mnist,
+    mnist,
+    mnist_writers,
+)
+from proxfed.data.own import own
+from proxfed.data.partitions import PARTITIONS, Natural, Partition
 from proxfed.data.synthetic import synthetic, synthetic_binary
-from proxfed.errors import InputError, nearest, require
+from proxfed.errors import nearest, require
 
-__all__ = ["DATASETS", "PARTITIONS", "Dataset", "Federated", "Partition", "load"]
+__all__ = ["DATASETS", "FILES", "PARTITIONS", "Dataset", "Federated", "Partition", "check", "counts", "load", "rows"]
 
 DATASETS: dict[str, Callable[..., Dataset | Federated]] = {
     "a9a": a9a,
+    "cifar10": cifar10,
+    "cifar100": cifar100,
     "digits": digits,
+    "emnist_letters": emnist_letters,
+    "fashion_mnist": fashion_mnist,
+    "mnist": mnist,
+    "mnist_writers": mnist_writers,
+    "own": own,
     "synthetic": synthetic,
     "synthetic_binary": synthetic_binary,
 }
-"""Loaders. Those that read files take `directory`; a Federated comes with its clients, a Dataset needs a partition."""
+"""Loaders. Those that read public files take `directory`; a Federated comes with its clients, a Dataset is split."""
+
+FILES: dict[str, tuple[Collection, ...]] = {
+    "a9a": (A9A,),
+    "cifar10": (CIFAR10, MOSAICS),
+    "cifar100": (CIFAR100,),
+    "emnist_letters": (EMNIST_LETTERS,),
+    "fashion_mnist": (FASHION_MNIST,),
+    "mnist": (MNIST,),
+    "mnist_writers": (MNIST, WRITERS),
+}
+"""The public files that a dataset is read from; of the two forms of CIFAR-10 one is enough."""
 
 
 def load(
@@ -33,13 +64,20 @@ def load(
     directory: str | Path | None = None,
     **options: Any,
 ) -> Federated:
-    """The named data, handed out to clients by a partition or by given lists of sample indices."""
+    """The named data, handed out to clients by a partition or by given lists of sample indices.
+
+    Without a partition each sample goes to the client that the data themselves name, if they do.
+    """
     require(name in DATASETS, f"there is no dataset {name!r}; {nearest(name, DATASETS)}")
     loader = DATASETS[name]
     known = inspect.signature(loader).parameters
+    allowed = sorted(set(known) - {"directory"})
     for option in options:
-        allowed = sorted(set(known) - {"directory"})
-        require(option in allowed, f"{name}: unknown option {option!r}; {nearest(option, allowed)}")
+        hint = nearest(option, allowed) if allowed else "it takes none"
+        require(option in allowed, f"{name}: unknown option {option!r}; {hint}")
+    for option in allowed:
+        needed = known[option].default is inspect.Parameter.empty
+        require(not needed or option in options, f"{name}: the option {option!r} is missing")
     if "directory" in known:
         options["directory"] = directory
     data = loader(**options)
@@ -47,6 +85,17 @@ def load(
         require(partition is None, f"{name}: comes with its clients and takes no partition")
         return data
     if partition is None:
-        raise InputError(f"{name}: needs a partition, one of {', '.join(PARTITIONS)}")
+        require(data.groups is not None, f"{name}: needs a partition, one of {', '.join(PARTITIONS)}")
+        partition = Natural()
     parts = partition(data.labels, data.groups) if callable(partition) else partition
     return Federated.split(data, parts)
+
+
+def check(name: str, directory: str | Path | None = None) -> list[Verdict]:
+    """Compare the files of a dataset that are there with their published sums."""
+    require(name in FILES, f"there are no published files of a dataset {name!r}; {nearest(name, FILES)}")
+    verdicts = [verdict for files in FILES[name] for verdict in files.check(directory)]
+    if not verdicts:
+        files = FILES[name][0]
+        raise files.missing(next(iter(files.sums)), directory)
+    return verdicts

@@ -1,14 +1,24 @@
-"""Where data files are looked for: an explicit directory, else $PROXFED_DATA, else the cache of the user."""
+"""Data files: where they are looked for, how they are read, and whether they are the ones that were published.
+
+The data directory is an explicit one, else $PROXFED_DATA, else the cache of the user; it holds a folder per dataset.
+"""
 
 from __future__ import annotations
 
+import bz2
+import gzip
+import hashlib
 import os
-from collections.abc import Sequence
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 from proxfed.errors import InputError
 
 VARIABLE = "PROXFED_DATA"
+OPENERS: dict[str, Callable[..., Any]] = {"": open, ".gz": gzip.open, ".bz2": bz2.open}
 
 
 def data_directory(directory: str | Path | None = None) -> Path:
@@ -20,15 +30,96 @@ def data_directory(directory: str | Path | None = None) -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "proxfed"
 
 
-def find(folder: str, names: Sequence[str], source: str, directory: str | Path | None = None) -> Path:
-    """The first of these files in the dataset's folder, or loose in the data directory; `source`: who publishes it."""
-    root = data_directory(directory)
-    for place in (root / folder, root):
-        for name in names:
-            if (place / name).is_file():
-                return place / name
-    wanted = " or ".join(names)
-    raise InputError(
-        f"{folder}: there is no {wanted} in {root / folder}; get it from {source} and put it there, "
-        f"or name another data directory with {VARIABLE}"
-    )
+class DamagedFile(InputError):
+    """A file that is there but cannot be decoded."""
+
+
+def read_bytes(path: str | Path) -> bytes:
+    """The content of a file, decompressed if it is named .gz or .bz2."""
+    try:
+        with OPENERS.get(Path(path).suffix, open)(path, "rb") as file:
+            return file.read()
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: there is no such file") from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise DamagedFile(f"{path}: cannot be read, it may be damaged or cut short ({error})") from error
+
+
+State = Literal["as published", "differs", "unknown", "missing"]
+
+
+class Verdict(NamedTuple):
+    """What `check` found of one file; "unknown": it can be read, but no sum of this form of it is known."""
+
+    path: Path
+    state: State
+
+
+class Sum(NamedTuple):
+    """The SHA-256 or MD5 sum of a file's content, decompressed, or else only of the compressed file."""
+
+    content: str = ""
+    compressed: str = ""
+
+
+@dataclass(frozen=True)
+class Collection:
+    """Files that are published together."""
+
+    folders: tuple[str, ...]
+    """Where they may lie, under the data directory; the first is the one that messages name."""
+    source: str
+    """Where people get them."""
+    sums: Mapping[str, Sum]
+    """Each file's name, without .gz or .bz2, and its published sum."""
+    content: Callable[[Path], bytes] = read_bytes
+    """What the sums are taken of."""
+
+    def look(self, name: str, directory: str | Path | None = None) -> Path | None:
+        """The file of this name, plain or compressed, if it is there."""
+        for folder in self.folders:
+            for suffix in OPENERS:
+                path = data_directory(directory) / folder / (name + suffix)
+                if path.is_file():
+                    return path
+        return None
+
+    def find(self, name: str, directory: str | Path | None = None) -> Path:
+        """The file of this name, or an InputError: which one, where it can be had, and where to put it."""
+        path = self.look(name, directory)
+        if path is None:
+            raise self.missing(name, directory)
+        return path
+
+    def missing(self, name: str, directory: str | Path | None = None) -> InputError:
+        """The sentence for a file that is not there."""
+        place = data_directory(directory) / self.folders[0]
+        return InputError(
+            f"there is no {name} (or .gz, .bz2) in {place}; get it from {self.source} and put it there, "
+            f"or name another data directory with {VARIABLE}"
+        )
+
+    def check(self, directory: str | Path | None = None) -> list[Verdict]:
+        """Compare every file with its published sum; an empty list if none of them is there."""
+        found = {name: self.look(name, directory) for name in self.sums}
+        if not any(found.values()):
+            return []
+        place = data_directory(directory) / self.folders[0]
+        return [Verdict(path or place / name, self._state(path, self.sums[name])) for name, path in found.items()]
+
+    def _state(self, path: Path | None, published: Sum) -> State:
+        if path is None:
+            return "missing"
+        try:
+            content = self.content(path)
+        except DamagedFile:
+            return "differs"
+        if published.content:
+            return "as published" if _sum(content, published.content) == published.content else "differs"
+        same = _sum(path.read_bytes(), published.compressed) == published.compressed
+        return "as published" if same else "unknown"
+
+
+def _sum(content: bytes, like: str) -> str:
+    """SHA-256 or MD5, whichever has as many digits."""
+    return (hashlib.sha256 if len(like) == 64 else hashlib.md5)(content).hexdigest()

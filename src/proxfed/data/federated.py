@@ -132,6 +132,30 @@ class Federated:
         return cls(features, labels, sizes, dataset.test, dataset.classes, dataset.name)
 
 
+def counts(data: Federated) -> np.ndarray:
+    """(n, classes): how many samples of each class every client holds; for labels -1/+1 the columns are -1 and +1."""
+    if data.classes is not None:
+        labels, classes = data.labels, data.classes
+    else:
+        signs = bool(np.isin(data.labels, (-1, 1)).all())
+        require(signs, f"{data.name}: labels are numbers, not classes, so there is nothing to count")
+        labels, classes = (data.labels > 0).astype(np.int64), 2
+    owners = np.repeat(np.arange(len(data)), data.sizes)
+    return np.bincount(owners * classes + labels, minlength=len(data) * classes).reshape(len(data), classes)
+
+
+def rows(data: Federated) -> Federated:
+    """The same data with each sample as one row of floats, for linear models; bytes become 0..1 in float32."""
+
+    def flat(features: np.ndarray) -> np.ndarray:
+        if features.dtype == np.uint8:
+            features = features / np.float32(255)
+        return features.reshape(len(features), -1)
+
+    test = None if data.test is None else (flat(data.test[0]), data.test[1])
+    return Federated(flat(data.features), data.labels, data.sizes, test, data.classes, data.name)
+
+
 def _checked(
     name: str, features: np.ndarray, labels: np.ndarray, classes: int | None, who: Callable[[int], str]
 ) -> np.ndarray:

@@ -2,31 +2,15 @@
 
 from __future__ import annotations
 
-import bz2
-import gzip
 import re
 import warnings
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from proxfed.data.directory import read_bytes
 from proxfed.data.federated import Samples
 from proxfed.errors import InputError, require
-
-OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open}
-
-
-def read_bytes(path: str | Path) -> bytes:
-    """The content of a file, decompressed if it is named .gz or .bz2."""
-    try:
-        with OPENERS.get(Path(path).suffix, open)(path, "rb") as file:
-            return file.read()
-    except FileNotFoundError as error:
-        raise InputError(f"{path}: there is no such file") from error
-    except (OSError, EOFError) as error:
-        raise InputError(f"{path}: cannot be read, it is damaged or cut short ({error})") from error
 
 
 def read_libsvm(path: str | Path, n_features: int | None = None) -> Samples:
