@@ -8,6 +8,7 @@ import hashlib
 
 import numpy as np
 import pytest
+import torch
 
 from proxfed.data import DATASETS, FILES, Dataset, Federated, check, counts, load, rows
 from proxfed.data.digits import digits
@@ -30,6 +31,18 @@ def test_every_client_gets_back_what_it_brought() -> None:
     for i, (A, b) in enumerate(brought):
         np.testing.assert_array_equal(data.client(i)[0], A)
         np.testing.assert_array_equal(data.client(i)[1], b)
+
+
+def test_tensors_are_as_good_as_arrays() -> None:
+    A, b = torch.arange(6.0).view(3, 2), torch.tensor([0, 1, 1])
+    for data in (
+        Federated(A, b, torch.tensor([2, 1]), (A, b), classes=2),  # type: ignore[arg-type]
+        Federated.from_clients([(A[:2], b[:2]), (A[2:], b[2:])], (A, b), classes=2),  # type: ignore[list-item, arg-type]
+    ):
+        assert data.client(1)[0].tolist() == [[4, 5]]
+        assert data.sizes.tolist() == [2, 1]
+        assert data.test is not None
+        assert isinstance(data.test[0], np.ndarray)
 
 
 def test_split_hands_out_the_samples_of_each_part() -> None:

@@ -105,6 +105,16 @@ def test_mnist_files_become_images_with_a_channel(tmp_path, loader, folder: str,
     assert data.classes == 10
 
 
+def test_images_may_be_written_to(tmp_path) -> None:
+    """torch warns about memory that may not."""
+    save_mnist(tmp_path / "mnist")
+    for name in ("train", "test"):
+        save(tmp_path / "cifar100" / f"{name}.bin", records(2, 2, 100).tobytes())
+    for data in (mnist(tmp_path), cifar100(tmp_path)):
+        for array in (data.features, data.labels, data.test_features, data.test_labels):
+            assert array.flags.writeable
+
+
 def test_images_and_labels_must_be_as_many(tmp_path) -> None:
     save_mnist(tmp_path / "mnist")
     save(tmp_path / "mnist" / "train-labels-idx1-ubyte.gz", idx(np.zeros(7, np.uint8)))

@@ -119,6 +119,7 @@ def test_unit_rows_only_scales() -> None:
     [
         (synthetic, {"alpha": -1.0}, "alpha = -1.0 must be"),
         (synthetic, {"beta": float("nan")}, "beta = nan must be"),
+        (synthetic, {"seed": -1}, "seed = -1 must be"),
         (synthetic, {"clients": 0}, "clients = 0 must be"),
         (synthetic_binary, {"samples": 1.5}, "samples = 1.5 must be"),
         (synthetic_binary, {"labels": "signs"}, "labels = 'signs' is not one of"),

@@ -84,7 +84,7 @@ def _records(path: Path, label_bytes: int) -> np.ndarray:
     content, size = read_bytes(path), label_bytes + PIXELS
     whole = len(content) > 0 and len(content) % size == 0
     require(whole, f"{path}: {len(content)} bytes are no whole number of records of {size} bytes; it may be cut short")
-    return np.frombuffer(content, np.uint8).reshape(-1, size)
+    return np.frombuffer(content, np.uint8).reshape(-1, size).copy()  # torch wants memory that may be written to
 
 
 def _mosaic(path: Path) -> np.ndarray:

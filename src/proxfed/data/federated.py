@@ -61,8 +61,10 @@ class Federated:
     """What messages call it."""
 
     def __post_init__(self) -> None:
+        for field in ("features", "labels", "sizes"):
+            object.__setattr__(self, field, np.asarray(getattr(self, field)))  # tensors are welcome
         require(len(self.sizes) > 0, f"{self.name}: there must be at least one client")
-        empty = np.flatnonzero(np.asarray(self.sizes) <= 0)
+        empty = np.flatnonzero(self.sizes <= 0)
         if len(empty):
             raise InputError(f"{self.name}: client {empty[0]} holds no samples")
         rows = int(np.sum(self.sizes))
@@ -74,7 +76,7 @@ class Federated:
         labels = _checked(self.name, self.features, self.labels, self.classes, self._who)
         object.__setattr__(self, "labels", labels)
         if self.test is not None:
-            features, labels = self.test
+            features, labels = map(np.asarray, self.test)
             require(
                 len(features) == len(labels) and features.shape[1:] == self.features.shape[1:],
                 f"{self.name}: the test set has features {features.shape} and {len(labels)} labels, "

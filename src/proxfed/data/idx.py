@@ -13,7 +13,7 @@ TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: 
 
 
 def read_idx(path: str | Path, ndim: int) -> np.ndarray:
-    """The array in an idx file (plain, .gz or .bz2) that must have `ndim` dimensions."""
+    """The array in an idx file (plain, .gz or .bz2) that must have `ndim` dimensions; a copy that may be written to."""
     content = read_bytes(path)
     known = len(content) >= 4 and content[:2] == b"\0\0" and content[2] in TYPES
     require(known, f"{path}: is not an idx file")
@@ -23,4 +23,4 @@ def read_idx(path: str | Path, ndim: int) -> np.ndarray:
     shape = tuple(np.frombuffer(content, ">u4", ndim, offset=4).tolist())
     promised, held = kind.itemsize * int(np.prod(shape, dtype=np.int64)), len(content) - start
     require(promised == held, f"{path}: holds {held} bytes of data where its header promises {promised}")
-    return np.frombuffer(content, kind, offset=start).reshape(shape)
+    return np.frombuffer(content, kind, offset=start).reshape(shape).astype(kind.newbyteorder("="))

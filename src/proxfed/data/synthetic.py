@@ -34,7 +34,7 @@ def synthetic(
     The numbers are those of the authors' scripts after `np.random.seed(seed)` and `random.seed(seed)`. `iid`: all
     clients share one W, b ~ N(0, 1) and all means are zero; alpha and beta then play no part.
     """
-    _check(alpha=alpha, beta=beta)
+    _check(seed, alpha=alpha, beta=beta)
     _check_counts(clients=clients, features=features, classes=classes)
     rng, order = np.random.RandomState(seed), random.Random(seed)
     sizes = (rng.lognormal(4, 2, clients).astype(int) + 50).tolist()
@@ -66,7 +66,7 @@ def synthetic_binary(
     `labels`: "sign" of one logit w_i.x + b_i, or the "argmax" of two. `unit_rows`: each x is scaled to length one after
     it was labelled; without that the logistic loss has a smoothness constant in the thousands.
     """
-    _check(alpha=alpha, beta=beta)
+    _check(seed, alpha=alpha, beta=beta)
     _check_counts(clients=clients, samples=samples, features=features)
     require(labels in ("sign", "argmax"), f"synthetic_binary: labels = {labels!r} is not one of 'sign', 'argmax'")
     rng = np.random.RandomState(seed)
@@ -104,7 +104,8 @@ def _normal(rng: np.random.RandomState, mean: np.ndarray, size: int) -> np.ndarr
     return rng.standard_normal((size, len(mean))) * deviation + mean
 
 
-def _check(**deviations: float) -> None:
+def _check(seed: int, **deviations: float) -> None:
+    require(0 <= seed < 2**32, f"synthetic: seed = {seed!r} must be at least 0 and below 2^32")
     for name, value in deviations.items():
         require(0 <= value < np.inf, f"synthetic: {name} = {value!r} must be a finite number >= 0")
 
