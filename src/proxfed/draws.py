@@ -29,7 +29,7 @@ def _mix(z: np.ndarray) -> np.ndarray:
 
 def keys(seed: int, purpose: str, ids: Ids, t: int) -> Key:
     """One key per client for this purpose in round t."""
-    start = _mix(np.array([seed % 2**64], np.uint64) + _GOLDEN * np.uint64(zlib.crc32(purpose.encode())))
+    start = fold(_mix(np.array([seed % 2**64], np.uint64)), zlib.crc32(purpose.encode()))
     return fold(_mix(start + _GOLDEN * (np.asarray(ids, np.uint64) + np.uint64(1))), t)
 
 

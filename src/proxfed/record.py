@@ -124,7 +124,9 @@ class RunFolder:
         text = self._read("rows.csv").decode(errors="replace")
         complete = text[: text.rfind("\n") + 1]  # the last line may be half-written
         reader = csv.DictReader(io.StringIO(complete))
-        require(set(reader.fieldnames or ()) >= {"algorithm", "seed", "round"}, f"{self.path / 'rows.csv'} has no header")
+        require(
+            set(reader.fieldnames or ()) >= {"algorithm", "seed", "round"}, f"{self.path / 'rows.csv'} has no header"
+        )
         try:
             return [{k: _parse(k, v) for k, v in row.items()} for row in reader]
         except (ValueError, TypeError) as e:
@@ -175,7 +177,7 @@ class RunFolder:
 
     def write_models(self, models: Mapping[str, Tensor], blocks: Iterable[tuple]) -> None:
         meta = {"blocks": json.dumps([list(b) for b in blocks])}
-        self._replace("model.safetensors", save({k: v.contiguous().cpu() for k, v in models.items()}, metadata=meta))
+        self._replace("model.safetensors", save(_owned(models), metadata=meta))
 
     # ---- checkpoints -------------------------------------------------------------------------------------------
 
@@ -185,7 +187,7 @@ class RunFolder:
             os.fsync(f.fileno())
             end = f.seek(0, os.SEEK_END)
         about = {"task": task, "round": round, "rows_end": end, "counters": counters}
-        data = save({k: v.contiguous().cpu() for k, v in tensors.items()}, metadata={"about": json.dumps(about)})
+        data = save(_owned(tensors), metadata={"about": json.dumps(about)})
         self._replace(f"checkpoint/{self._slot}.safetensors", data)
         self._slot = 1 - self._slot
 
@@ -251,6 +253,11 @@ class _reading:
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if isinstance(error, (OSError, ValueError, KeyError, TypeError, safetensors.SafetensorError)):
             raise InputError(f"{self.path} is damaged: {error}") from error
+
+
+def _owned(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copies that share no memory, as the file format asks."""
+    return {k: v.detach().cpu().clone(memory_format=torch.contiguous_format) for k, v in tensors.items()}
 
 
 def _cell(value: Any) -> str:

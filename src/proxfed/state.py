@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from proxfed.draws import Ids
@@ -27,6 +28,15 @@ def put(state: Any, rows: Ids | slice, new: Any) -> None:
     else:
         for part, new_part in zip(state, new, strict=True):
             put(part, rows, new_part)
+
+
+def own(state: Any) -> Any:
+    """A copy whose rows can be written: clients' states often begin as views of one shared point."""
+    return (
+        state.clone(memory_format=torch.contiguous_format)
+        if isinstance(state, Tensor)
+        else _rebuild(state, [own(part) for part in state])
+    )
 
 
 def flatten(state: Any, name: str = "state") -> dict[str, Tensor]:

@@ -9,9 +9,10 @@ knows no network. That is why the same file runs stacked in one process and in b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -36,7 +37,6 @@ class Block(NamedTuple):
     shape: tuple[int, ...]
 
 
-@runtime_checkable
 class Local(Protocol):
     """What the clients of one block know during round t: their own data and their own randomness."""
 
@@ -173,53 +173,56 @@ class Constants(NamedTuple):
     psi: float  # |W - J|_2, 0 on a star
 
 
-class Star(Protocol):
+class Star(ABC):
     """An algorithm with a server. Hyper-parameters are its fields; states are NamedTuples of tensors."""
 
     needs: ClassVar[Needs]
 
+    @abstractmethod
     def largest_prox_step(self) -> float:
         """The largest step it hands to h.prox; inf if it grows with the rounds."""
 
+    @abstractmethod
     def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Any, Any]:
         """(client states, server state)."""
 
-    def down(self, server: Any) -> Message:
+    @abstractmethod
+    def down(self, s: Any) -> Message:
         """What the server sends to each client that takes part."""
 
+    @abstractmethod
     def client(self, own: Any, down: Message, f: Local, h: Regulariser) -> tuple[Any, Message]:
         """A client's round: (new state, message up)."""
 
-    def server(self, server: Any, up: Message, h: Regulariser, share: float) -> Any:
+    @abstractmethod
+    def server(self, s: Any, up: Message, h: Regulariser, share: float) -> Any:
         """The new server state from the weighted mean of the messages; share: part of the clients that took part."""
 
-    def model(self, server: Any, h: Regulariser) -> Tensor:
+    @abstractmethod
+    def model(self, s: Any, h: Regulariser) -> Tensor:
         """The point (d,) that is evaluated and kept."""
 
 
-class Graph(Protocol):
+class Graph(ABC):
     """An algorithm without a server. A step is one communication round; the field `x` of its state is the iterate."""
 
     needs: ClassVar[Needs]
 
-    def largest_prox_step(self) -> float: ...
+    @abstractmethod
+    def largest_prox_step(self) -> float:
+        """The largest step it hands to h.prox; inf if it grows with the rounds."""
 
-    def init(self, x0: Tensor, f: Local, h: Regulariser, mix: Mix) -> Any: ...
+    @abstractmethod
+    def init(self, x0: Tensor, f: Local, h: Regulariser, mix: Mix) -> Any:
+        """The clients' states."""
 
-    def step(self, s: Any, f: Local, h: Regulariser, mix: Mix) -> Any: ...
+    @abstractmethod
+    def step(self, s: Any, f: Local, h: Regulariser, mix: Mix) -> Any:
+        """A round of all clients: gradients, prox steps and as many calls of `mix` as it takes."""
 
+    @abstractmethod
     def model(self, s: Any, h: Regulariser, mean: Mean) -> Tensor:
         """The point (d,) that is evaluated and kept, from averages over the network."""
 
 
-class Network(Protocol):
-    """Where clients live. It moves messages, and counts what crossed it."""
-
-    ids: Sequence[int]
-
-    def blocks(self, cohort: Ids) -> Iterable[Ids]: ...
-
-    def mean(self, parts: Iterable[tuple[Message, Tensor]]) -> Message:
-        """The weighted mean of the messages of all clients, from (message, weights) of this process's blocks."""
-
-    def mix(self, x: Tensor, t: int) -> Tensor: ...
+Algorithm = Star | Graph

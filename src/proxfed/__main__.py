@@ -1,0 +1,3 @@
+from proxfed.cli import main
+
+main()

@@ -1,0 +1,102 @@
+"""DFedADMM and DFedADMM-SAM: decentralised ADMM whose duals control the inconsistency of local models.
+
+    K times     y <- y - eta_l (grad f_i(y) - g_i + (y - x_i)/lam)          from y = x_i
+                with rho > 0 (SAM) the gradient is taken at y + rho grad/|grad|, on the same minibatch
+    dual        g_i' = g_i - (y - x_i)/lam
+    send        z_i = y - lam g_i   (dual="old")   or   y - lam g_i'   (dual="new")
+                x_i <- mix z_i
+
+The dual is an average of local gradients, g_i' = (1 - w) g_i + w G_i with w = 1 - (1 - eta_l/lam)^K, and with the old
+dual z_i = x_i - lam g_i' exactly: momentum SGD over the graph with step lam. The paper's algorithm and analysis use the
+old dual; consensus ADMM gives the new one, which is better when lam L is large and K solves the local problem.
+Its fixed points are those of decentralised gradient descent with step lam: exact on the complete graph, biased by
+O(lam) on others.
+
+What travels: one vector over each edge of a round.
+Reference: Q. Li, L. Shen, G. Li, Q. Yin, D. Tao, "DFedADMM: Dual Constraints Controlled Model Inconsistency for
+Decentralized Federated Learning".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import sqrt
+from typing import ClassVar, NamedTuple
+
+from torch import Tensor
+
+from proxfed.errors import at_least_one, non_negative, one_of, positive, require
+from proxfed.schedules import Step, at, first
+from proxfed.types import Constants, Graph, Local, Mean, Mix, Needs, Regulariser
+
+
+class State(NamedTuple):
+    x: Tensor  # the model
+    g: Tensor  # the dual
+
+
+@dataclass(frozen=True)
+class DFedADMM(Graph):
+    """Decentralised ADMM, sharpness-aware with rho > 0, on fixed or changing graphs."""
+
+    eta_l: Step
+    """Local step size, at most the penalty length."""
+    K: int
+    """Local steps of a round."""
+    lam: float | None = None
+    """Penalty length lambda: the local problem has |y - x|^2 / (2 lam). Give this or inverse_penalty."""
+    inverse_penalty: float | None = None
+    """1/lam: the coefficient of the quadratic, which is what 0.1 means in the paper's experiments."""
+    rho: float = 0.0
+    """Radius of sharpness-aware minimisation; 0: off."""
+    dual: str = "old"
+    """Which dual enters the message: 'old' (the paper) or 'new' (FedPD, consensus ADMM)."""
+
+    needs: ClassVar[Needs] = Needs(composite=False)
+
+    def __post_init__(self) -> None:
+        at_least_one(self, "K")
+        non_negative(self, "rho")
+        one_of(self, "dual", ("old", "new"))
+        given = [name for name in ("lam", "inverse_penalty") if getattr(self, name) is not None]
+        require(len(given) == 1, "DFedADMM: give exactly one of lam and inverse_penalty")
+        positive(self, given[0])
+        eta = first(self.eta_l)
+        require(0 < eta <= self.length, f"DFedADMM: eta_l = {eta!r} must be in (0, lam = {self.length:g}]")
+
+    @property
+    def length(self) -> float:
+        return self.lam if self.lam is not None else 1 / self.inverse_penalty  # type: ignore[operator]
+
+    def largest_prox_step(self) -> float:
+        return 0.0
+
+    def init(self, x0: Tensor, f: Local, h: Regulariser, mix: Mix) -> State:
+        x = f.spread(x0)
+        return State(x, 0 * x)
+
+    def step(self, s: State, f: Local, h: Regulariser, mix: Mix) -> State:
+        eta, lam = at(self.eta_l, f.t), self.length
+        y = s.x
+        for k in range(self.K):
+            y = y - eta * (self._gradient(y, f, k) - s.g + (y - s.x) / lam)
+        g = s.g - (y - s.x) / lam
+        z = y - lam * (s.g if self.dual == "old" else g)
+        return State(mix(z), g)
+
+    def _gradient(self, y: Tensor, f: Local, draw: int) -> Tensor:
+        g = f.grad(y, draw)
+        if self.rho == 0:
+            return g
+        norm = g.norm(dim=-1, keepdim=True)
+        return f.grad(y + self.rho * g / (norm + (norm == 0)), draw)
+
+    def model(self, s: State, h: Regulariser, mean: Mean) -> Tensor:
+        return mean(s.x)
+
+    @classmethod
+    def theory(cls, c: Constants, K: int, sam: bool = False, dual: str = "old") -> DFedADMM:
+        """Step sizes of the theorem and its corollary: eta_l <= 1/(96 K L), lam = sqrt(K) eta_l, rho = 1/sqrt(T)."""
+        root = sqrt(c.rounds)
+        eta_l = 1 / (c.smoothness.L * K * max(96, root))
+        return cls(eta_l, K, lam=sqrt(K) * eta_l, rho=1 / root if sam else 0.0, dual=dual)

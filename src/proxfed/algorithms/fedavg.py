@@ -1,0 +1,67 @@
+"""FedAvg, with a proximal local step where there is a regulariser.
+
+    K times     y <- prox_{eta h}(y - eta grad f_i(y))         from y = x
+    server      x <- x + eta_g (mean y - x)
+
+With different data or h, and K > 1, it stops at a biased point: the average of points that drifted apart, whose zeros
+the averaging blurs.
+
+What travels: one vector up, one down.
+Reference: B. McMahan et al., "Communication-efficient learning of deep networks from decentralized data", 2017.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from torch import Tensor
+
+from proxfed.errors import at_least_one, positive, require
+from proxfed.schedules import Step, at, first
+from proxfed.types import Local, Needs, Regulariser, Star
+
+
+class Server(NamedTuple):
+    x: Tensor  # the model
+
+
+@dataclass(frozen=True)
+class FedAvg(Star):
+    """Local (proximal) SGD, averaged by a server."""
+
+    eta: Step
+    """Local step size."""
+    K: int
+    """Local steps of a round."""
+    eta_g: float = 1.0
+    """Server step size."""
+
+    needs: ClassVar[Needs] = Needs()
+
+    def __post_init__(self) -> None:
+        require(first(self.eta) > 0, f"FedAvg: eta = {self.eta!r} must be > 0")
+        positive(self, "eta_g")
+        at_least_one(self, "K")
+
+    def largest_prox_step(self) -> float:
+        return first(self.eta)
+
+    def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[tuple, Server]:
+        return (), Server(x0)
+
+    def down(self, s: Server) -> Tensor:
+        return s.x
+
+    def client(self, own: tuple, x: Tensor, f: Local, h: Regulariser) -> tuple[tuple, Tensor]:
+        eta = at(self.eta, f.t)
+        y = f.spread(x)
+        for k in range(self.K):
+            y = h.prox(y - eta * f.grad(y, k), eta)
+        return own, y
+
+    def server(self, s: Server, y: Tensor, h: Regulariser, share: float) -> Server:
+        return Server(s.x + self.eta_g * (y - s.x))
+
+    def model(self, s: Server, h: Regulariser) -> Tensor:
+        return s.x

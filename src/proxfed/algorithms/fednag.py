@@ -1,0 +1,85 @@
+"""FedNAG: Nesterov momentum in the workers; weights and momenta are both averaged.
+
+    tau times   v_i <- gamma v_i - eta grad f_i(w_i),   w_i <- w_i + gamma v_i - eta grad f_i(w_i)
+    server      w = sum p_i w_i,   v = sum p_i v_i
+
+The effective step is eta/(1 - gamma). For tau > 1 and different data the limit is biased.
+
+What travels: two vectors up and two down (and one number up with output="best").
+Reference: Z. Yang, W. Bao, D. Yuan, N. H. Tran, A. Y. Zomaya, "Federated Learning with Nesterov Accelerated Gradient".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from proxfed.errors import at_least_one, one_of, require
+from proxfed.schedules import Step, at, first
+from proxfed.types import Constants, Local, Message, Needs, Regulariser, Star
+
+
+class Server(NamedTuple):
+    w: Tensor  # weights
+    v: Tensor  # momentum
+    best: Tensor  # the aggregated point of the lowest loss so far, for output="best"
+    value: Tensor  # its loss
+
+
+@dataclass(frozen=True)
+class FedNAG(Star):
+    """Nesterov accelerated gradient in every worker, with weights and momenta averaged by a server."""
+
+    eta: Step
+    """Step size."""
+    gamma: float
+    """Momentum, in [0, 1)."""
+    tau: int
+    """Local steps of a round."""
+    output: str = "last"
+    """The model is the 'last' aggregated point, or the 'best' one by its loss, which clients then report each round."""
+
+    needs: ClassVar[Needs] = Needs(composite=False)
+
+    def __post_init__(self) -> None:
+        at_least_one(self, "tau")
+        require(first(self.eta) > 0, f"FedNAG: eta = {self.eta!r} must be > 0")
+        require(0 <= self.gamma < 1, f"FedNAG: gamma = {self.gamma!r} must be in [0, 1)")
+        one_of(self, "output", ("last", "best"))
+
+    def largest_prox_step(self) -> float:
+        return 0.0
+
+    def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[tuple, Server]:
+        return (), Server(x0, 0 * x0, best=x0, value=x0.new_full((1,), torch.inf))
+
+    def down(self, s: Server) -> Message:
+        return s.w, s.v
+
+    def client(self, own: tuple, down: Message, f: Local, h: Regulariser) -> tuple[tuple, Message]:
+        w, v = map(f.spread, down)
+        loss = (f.value(w)[:, None],) if self.output == "best" else ()
+        eta = at(self.eta, f.t)
+        for k in range(self.tau):
+            g = f.grad(w, k)
+            v = self.gamma * v - eta * g
+            w = w + self.gamma * v - eta * g
+        return own, (w, v, *loss)
+
+    def server(self, s: Server, up: Message, h: Regulariser, share: float) -> Server:
+        w, v, *loss = up
+        if not loss:
+            return Server(w, v, best=w, value=s.value)
+        better = loss[0] < s.value
+        return Server(w, v, best=torch.where(better, s.w, s.best), value=torch.where(better, loss[0], s.value))
+
+    def model(self, s: Server, h: Regulariser) -> Tensor:
+        return s.best
+
+    @classmethod
+    def theory(cls, c: Constants, tau: int, gamma: float = 0.9, output: str = "last") -> FedNAG:
+        """The largest step of the analysis, L eta (1 + gamma) = 1."""
+        return cls(1 / (c.smoothness.L * (1 + gamma)), gamma, tau, output)

@@ -1,0 +1,51 @@
+"""Refuses, before anything is computed, what the mathematics does not allow."""
+
+from __future__ import annotations
+
+from math import isinf
+
+from proxfed.errors import InputError, require
+from proxfed.participation import Full
+from proxfed.regularisers import Zero
+from proxfed.topologies import check
+from proxfed.types import Algorithm, Graph, Participation, Problem, Regulariser, Topology
+
+
+def check_combination(
+    problem: Problem, algorithm: Algorithm, topology: Topology | None, participation: Participation
+) -> None:
+    """One sentence if `algorithm` cannot solve `problem` over this topology with this participation."""
+    name, h, needs = type(algorithm).__name__, problem.h, algorithm.needs
+    if not isinstance(h, Zero):
+        _check_regulariser(name, algorithm, h)
+    if isinstance(algorithm, Graph):
+        if topology is None:
+            raise InputError(f"{name} works on a graph: name a topology, for instance 'ring'")
+        require(topology.n == problem.n, f"the topology has {topology.n} nodes, but the problem {problem.n} clients")
+        check(topology)
+    if needs.everyone or isinstance(algorithm, Graph):
+        all_take_part = isinstance(participation, Full)
+        require(all_take_part, f"{name} needs every client in every round, not {type(participation).__name__}")
+    if needs.contractive:
+        compressor = algorithm.compressor  # type: ignore[union-attr]
+        q2 = compressor.contraction(problem.d)
+        require(
+            q2 < 1,
+            f"{name} needs a contractive compressor, but {type(compressor).__name__} has E|C(v) - v|^2 <= {q2:g} |v|^2; "
+            "use its contractive form",
+        )
+
+
+def _check_regulariser(name: str, algorithm: Algorithm, h: Regulariser) -> None:
+    kind = type(h).__name__
+    if not algorithm.needs.composite:
+        require(not h.indicator, f"{name} takes no prox step and so cannot keep to the constraint {kind}")
+        return
+    step, rho = algorithm.largest_prox_step(), h.weak_convexity
+    if rho == 0:
+        return
+    require(not algorithm.needs.convex, f"{name} needs a convex regulariser, which {kind} is not")
+    require(
+        not isinf(step), f"{name} takes prox steps that grow without bound, but {kind} allows only steps < {1 / rho:g}"
+    )
+    require(step * rho < 1, f"{name} takes prox steps up to {step:g}, but {kind} allows only steps < {1 / rho:g}")

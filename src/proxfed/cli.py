@@ -1,0 +1,272 @@
+"""The command line: run, report, list.
+
+Exit codes: 0 done, 1 failed on the way (what was computed is kept), 2 bad input (nothing was computed).
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from proxfed import __version__
+from proxfed.errors import ProxfedError
+
+app = typer.Typer(
+    name="proxfed",
+    help="Federated composite optimisation: one structured model over many data holders who never share their data.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+err = Console(stderr=True)
+out = Console()
+
+
+class Format(str, Enum):
+    table = "table"
+    json = "json"
+
+
+FormatOption = Annotated[Format, typer.Option("--format", help="A table for people or JSON for programs.")]
+
+
+@app.callback()
+def _root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
+) -> None:
+    if version:
+        out.print(__version__)
+        raise typer.Exit
+
+
+# ---- run -----------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def run(
+    experiment: Annotated[str, typer.Argument(metavar="NAME|FILE.toml", help="A shipped experiment or your own file.")],
+    change: Annotated[
+        list[str] | None,
+        typer.Option("-c", "--change", metavar="KEY=VALUE", help="Change a setting, e.g. -c algorithms.fedavg.eta=0.1"),
+    ] = None,
+    folder: Annotated[Path | None, typer.Option("--out", help="The run folder; runs/NAME if not given.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run, exactly.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace a run that is there.")] = False,
+    ranks: Annotated[int, typer.Option("--ranks", help="Spread the clients over this many processes.")] = 1,
+    timeout: Annotated[float, typer.Option("--timeout", help="Seconds to wait for another rank.")] = 60.0,
+    data: Annotated[
+        str | None, typer.Option("--data", help="The data directory; else $PROXFED_DATA or the cache.")
+    ] = None,
+    format: FormatOption = Format.table,
+) -> None:
+    """Run an experiment: every algorithm in it, with every seed.
+
+    Shows progress, prints the result table and writes report.html into the run folder. Ctrl-C stops after the current
+    round; --resume goes on there, also after a crash, with bit-identical results.
+
+    Example: [bold]proxfed run demo -c rounds=50 -c "seeds=[0,1,2]" --out runs/quick[/bold]
+    """
+    from proxfed.networks import ranks as network
+
+    world = network.world()
+    if ranks != 1 and world is None:
+        from proxfed.launch import launch
+
+        raise typer.Exit(launch(ranks, sys.argv[1:]))
+
+    from proxfed.config import Resolved, read
+    from proxfed.experiment import Execution, open_folder
+
+    resolved = Resolved(read(experiment, change or []), data)
+    path = folder or Path("runs") / resolved.experiment.name
+    leads = world is None or world[0] == 0
+    records = open_folder(path, resolved.table, resume, force) if leads else None
+    if world is not None:
+        network.connect(timeout)
+    stop = _StopOnSignal()
+    started = time.monotonic()
+    try:
+        with _Watch(leads and err.is_terminal) as watch:
+            execution = Execution(resolved, records, world is not None, watch, stop)
+            complete = execution.run(resume)
+    finally:
+        network.disconnect()
+    if records is None:
+        raise typer.Exit(0 if complete else 1)
+    if not complete:
+        err.print(f"stopped; `proxfed run {experiment} --resume` with the same settings goes on from here ({path})")
+        raise typer.Exit(1)
+    _finish(path, format, time.monotonic() - started)
+    diverged = [s for s in execution.status if s["status"] == "diverged"]
+    for s in diverged:
+        err.print(f"[red]{s['algorithm']}, seed {s['seed']}: {s['message']}[/red]")
+    raise typer.Exit(1 if diverged else 0)
+
+
+def _finish(path: Path, format: Format, seconds: float) -> None:
+    from proxfed.record import RunFolder
+    from proxfed.report import result_table, rich_table, write_report
+
+    folder = RunFolder(path)
+    write_report([path], path / "report.html")
+    table = result_table(folder.rows(), folder.status())
+    if format is Format.json:
+        print(json.dumps({"folder": str(path), "results": table}, indent=1))
+        return
+    out.print(rich_table(table, out.width))
+    out.print(f"{seconds:.0f} s. The report is in {path / 'report.html'}", highlight=False)
+
+
+class _StopOnSignal:
+    """The first Ctrl-C (or SIGTERM) asks the run to stop after its round; the second ends the process."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._ask)
+
+    def _ask(self, number: int, frame: Any) -> None:
+        self.asked = True
+        signal.signal(number, signal.SIG_DFL)
+
+    def __call__(self) -> bool:
+        return self.asked
+
+
+class _Watch:
+    """A progress bar per task: rounds, rounds/s and the current measures."""
+
+    def __init__(self, show: bool) -> None:
+        self.bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"),
+            TimeRemainingColumn(compact=True),
+            TextColumn("{task.fields[measures]}"),
+            console=err,
+            disable=not show,
+        )
+        self.current: tuple[int, Any] | None = None
+        self.began = (0, 0.0)
+
+    def __enter__(self) -> _Watch:
+        self.bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.stop()
+
+    def __call__(self, p: Any) -> None:
+        if self.bar.disable:
+            return
+        if self.current is None or self.current[0] != p.task:
+            name = f"{p.task + 1}/{p.tasks} {p.label}, seed {p.seed}"
+            self.current = p.task, self.bar.add_task(name, total=p.rounds, rate="", measures="")
+            self.began = p.round, time.monotonic()
+        rounds, seconds = p.round - self.began[0], time.monotonic() - self.began[1]
+        rate = f"{rounds / seconds:.3g} rounds/s" if rounds and seconds > 0 else ""
+        self.bar.update(self.current[1], completed=p.round, rate=rate)
+        if p.row is not None:
+            shown = [k for k in ("objective", "error", "gap", "accuracy") if p.row.get(k) is not None][:2]
+            self.bar.update(self.current[1], measures="  ".join(f"{k} {p.row[k]:.3g}" for k in shown))
+
+
+# ---- report --------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def report(
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Run folders.")],
+    page: Annotated[
+        Path | None, typer.Option("--out", help="The page; report.html in the first folder if not given.")
+    ] = None,
+    format: FormatOption = Format.table,
+) -> None:
+    """Tables and plots from finished (or unfinished) runs; several folders are compared on one page.
+
+    Example: [bold]proxfed report runs/demo runs/quick --out compare.html[/bold]
+    """
+    from proxfed.record import RunFolder
+    from proxfed.report import result_table, rich_table, write_report
+
+    page = page or folders[0] / "report.html"
+    write_report(folders, page)
+    tables = [result_table(RunFolder(f).rows(), RunFolder(f).status()) for f in folders]
+    if format is Format.json:
+        print(json.dumps({"report": str(page), "results": dict(zip(map(str, folders), tables, strict=True))}, indent=1))
+        return
+    for folder, table in zip(folders, tables, strict=True):
+        out.print(f"[bold]{folder}[/bold]", highlight=False)
+        out.print(rich_table(table, out.width))
+    out.print(f"The report is in {page}", highlight=False)
+
+
+# ---- list ----------------------------------------------------------------------------------------------------------
+
+
+@app.command("list")
+def list_(
+    what: Annotated[
+        str, typer.Argument(help="algorithms, regularisers, compressors, topologies, ...; all if not given")
+    ] = "",
+    format: FormatOption = Format.table,
+) -> None:
+    """What there is to choose from, with the settings of each.
+
+    Example: [bold]proxfed list compressors[/bold]
+    """
+    from proxfed.catalogue import catalogue
+
+    kinds = catalogue(what)
+    if format is Format.json:
+        print(json.dumps(kinds, indent=1))
+        return
+    for kind, entries in kinds.items():
+        table = Table(title=kind, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
+        for column in ("name", "settings", "what it is"):
+            table.add_column(column, overflow="fold")
+        for entry in entries:
+            table.add_row(entry["name"], entry["settings"], entry["about"])
+        out.print(table)
+        out.print()
+
+
+def main() -> None:
+    """The entry point: every error that is meant for the user is one sentence on stderr."""
+    try:
+        code = app(standalone_mode=False)
+    except ProxfedError as e:
+        err.print(f"[red]error:[/red] {_plain(str(e))}", highlight=False, soft_wrap=True)
+        sys.exit(e.exit_code)
+    except typer.Exit as e:
+        sys.exit(e.exit_code)
+    except (typer.Abort, KeyboardInterrupt):
+        err.print("interrupted")
+        sys.exit(1)
+    except Exception as e:
+        import click
+
+        if isinstance(e, click.ClickException):
+            err.print(f"[red]error:[/red] {_plain(e.format_message())}", highlight=False, soft_wrap=True)
+            sys.exit(2)
+        raise
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _plain(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)

@@ -1,0 +1,193 @@
+"""Carry out an experiment: every algorithm with every seed, into a run folder, resumable at any round.
+
+A task is one algorithm with one seed. The checkpoint says which task is under way and after which round; tasks before it
+are done, and the rows written since are cut off and computed again. Everything random is keyed by seed, client and
+round, so what is computed again is the same to the bit.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from proxfed.allocator import keep_memory
+from proxfed.checks import check_combination
+from proxfed.config import Resolved, Task
+from proxfed.errors import require
+from proxfed.measures import Measures
+from proxfed.networks.base import Network
+from proxfed.networks.ranks import Ranks
+from proxfed.networks.stacked import Stacked
+from proxfed.record import Checkpoint, Row, RunFolder
+from proxfed.run import Diverged, Run, rounds_and_rows
+from proxfed.types import Topology
+
+CHECKPOINT_SECONDS = 5.0
+
+
+class Progress(NamedTuple):
+    """What is told to the one who watches."""
+
+    task: int
+    tasks: int
+    label: str
+    seed: int
+    round: int
+    rounds: int
+    row: Row | None
+
+
+@dataclass
+class Execution:
+    """One execution of an experiment, new or resumed."""
+
+    resolved: Resolved
+    folder: RunFolder | None
+    """Where the leader keeps the records; None in the other processes."""
+    distributed: bool = False
+    watch: Callable[[Progress], None] = lambda progress: None
+    stop: Callable[[], bool] = lambda: False
+    """Asked after every round: should we stop here?"""
+
+    def __post_init__(self) -> None:
+        self.tasks = [(task, seed) for task in self.resolved.tasks for seed in self.resolved.experiment.seeds]
+        self.models: dict[str, Tensor] = {}
+        self.status: list[dict[str, Any]] = []
+        for task in self.resolved.tasks:
+            check_combination(self.resolved.problem, task.algorithm, task.topology, task.participation)
+
+    def network(self, topology: Topology | None) -> Network:
+        p = self.resolved.problem
+        return (Ranks if self.distributed else Stacked)(p.n, p.d, topology)
+
+    def run(self, resume: bool = False) -> bool:
+        """True when every task is done, False if it was asked to stop on the way."""
+        keep_memory()
+        e, problem = self.resolved.experiment, self.resolved.problem
+        reference = problem.solve() if e.reference else None
+        done = self._resume() if resume else None
+        if done is None:
+            self._start()
+        for k in range(done.task if done else 0, len(self.tasks)):
+            task, seed = self.tasks[k]
+            network = self.network(task.topology)
+            measures = Measures(problem, network, reference, e.stationarity_step)
+            going = Run(problem, task.algorithm, network, task.participation, seed)
+            here = done if done and done.task == k else None
+            if not self._task(k, task, seed, going, measures, here):
+                return False
+        return True
+
+    def _task(self, k: int, task: Task, seed: int, going: Run, measures: Measures, done: Checkpoint | None) -> bool:
+        e, net = self.resolved.experiment, going.network
+        t = -1
+        if done is not None and done.round >= 0:
+            t = done.round
+            going.load(done.tensors if net.leader else None, done.counters)
+        self._say(task.label, seed, "running", max(t, 0))
+        saved = time.monotonic()
+        try:
+            for row in rounds_and_rows(going, measures, t, task.rounds, e.every):
+                t += 1
+                if row is not None and self.folder:
+                    self.folder.append({"run": e.name, "algorithm": task.label, "seed": seed} | row)
+                self.watch(Progress(k, len(self.tasks), task.label, seed, t, task.rounds, row))
+                asked = torch.tensor([float(self.stop()), float(time.monotonic() - saved > CHECKPOINT_SECONDS)])
+                stop, due = (net.all_sum(asked) > 0).tolist()
+                if stop or (due and t < task.rounds):
+                    self._checkpoint(k, t, going)
+                    saved = time.monotonic()
+                if stop:
+                    self._say(task.label, seed, "stopped", t)
+                    return False
+        except Diverged as diverged:
+            self._finish(k, task.label, seed, "diverged", t, going, str(diverged))
+        else:
+            self._finish(k, task.label, seed, "finished", t, going)
+        return True
+
+    # ---- records, kept by the leader ---------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        if self.folder:
+            self.folder.create(self.resolved.table)
+            self.folder.start_rows(self.resolved.problem.evaluate(self.resolved.problem.start(0)))
+
+    def _resume(self) -> Checkpoint | None:
+        """The leader's checkpoint; the other processes learn its numbers, and get their state when their task begins."""
+        found = self.folder.load_checkpoint() if self.folder else None
+        if found is not None and self.folder:
+            self.folder.resume_rows(found.rows_end)
+            self.models = {k: torch.tensor(v) for k, v in self.folder.models()[0].items()}
+            self.status = [s for s in self.folder.status() if s["status"] in ("finished", "diverged")]
+        if not self.distributed:
+            return found
+        place = torch.tensor([found.task, found.round] if found else [-1, -1], dtype=torch.float64)
+        task, t = self.network(None).from_leader(place).tolist()
+        if self.folder or task < 0:
+            return found
+        return Checkpoint(int(task), int(t), 0, {"wall_seconds": 0.0}, {})
+
+    def _checkpoint(self, task: int, t: int, going: Run) -> None:
+        tensors, counters = going.dump(), going.counters() | {"wall_seconds": going.seconds}
+        if self.folder:
+            self.folder.save_checkpoint(task, t, counters, tensors)
+
+    def _finish(self, k: int, label: str, seed: int, status: str, t: int, going: Run, message: str = "") -> None:
+        """The model is on the disk before the checkpoint moves on to the next task."""
+        model = going.model()
+        self.models[f"{label}/{seed}"] = model
+        self._say(label, seed, status, t, message)
+        if self.folder:
+            self.folder.write_models(self.models, self.resolved.problem.blocks)
+            self.folder.save_checkpoint(k + 1, -1, {"wall_seconds": 0.0}, {})
+
+    def _say(self, label: str, seed: int, status: str, t: int, message: str = "") -> None:
+        self.status = [s for s in self.status if (s["algorithm"], s["seed"]) != (label, seed)]
+        self.status.append({"algorithm": label, "seed": seed, "status": status, "round": t, "message": message})
+        if self.folder:
+            self.folder.write_status(self.status)
+
+
+def open_folder(path: Path, table: dict[str, Any], resume: bool, force: bool) -> RunFolder:
+    """The folder of a run, if it may be written."""
+    folder = RunFolder(path)
+    if not folder.exists():
+        require(not resume, f"there is no run to resume in {path}")
+        empty = not path.exists() or (path.is_dir() and not any(path.iterdir()))
+        require(empty or force, f"{path} exists and is not a run folder; choose another --out")
+        return folder
+    if resume:
+        differ = _first_difference(folder.config(), table)
+        require(differ is None, f"the run in {path} was started with other settings: {differ}")
+    else:
+        require(
+            force,
+            f"{path} holds a run already: --resume continues it, --force replaces it, --out chooses another place",
+        )
+    return folder
+
+
+def _first_difference(old: Any, new: Any, where: str = "") -> str | None:
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in sorted(old.keys() | new.keys()):
+            found = _first_difference(old.get(key), new.get(key), f"{where}.{key}".lstrip("."))
+            if found:
+                return found
+        return None
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        return next(
+            (
+                d
+                for i, (a, b) in enumerate(zip(old, new, strict=True))
+                if (d := _first_difference(a, b, f"{where}.{i}"))
+            ),
+            None,
+        )
+    return None if old == new else f"{where} was {old!r}, now {new!r}"

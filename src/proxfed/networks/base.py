@@ -1,0 +1,124 @@
+"""What every network does alike: blocks of clients, the weighted mean, the gossip step, and counting what crossed.
+
+A network is one process or several, each with a block of consecutive clients. What differs is how the processes add
+their sums and swap their rows; that is all that `stacked.py` and `ranks.py` have to say.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from proxfed.draws import Ids
+from proxfed.errors import InputError
+from proxfed.networks.mixing import Operator, edges
+from proxfed.networks.traffic import Traffic, dense, leaves, nbytes, rebuild
+from proxfed.types import Message, Mixing, Topology
+
+BLOCK = 1 << 21
+"""Numbers of one client vector that are worked on at a time: a few vectors of them stay in the cache."""
+
+
+class Network(ABC):
+    """n clients, of which `ids` live in this process; `topology` is needed by algorithms without a server."""
+
+    ids: range
+    leader: bool
+    """This process keeps the records."""
+
+    def __init__(self, n: int, d: int, topology: Topology | None = None) -> None:
+        self.n, self.topology = n, topology
+        self.traffic = Traffic()
+        self._block = max(1, BLOCK // d)
+        self._operators: dict[int, tuple[Operator, int]] = {}
+
+    # ---- how the processes work together -----------------------------------------------------------------------
+
+    @abstractmethod
+    def all_sum(self, x: Tensor) -> Tensor:
+        """The sum of x over the processes."""
+
+    @abstractmethod
+    def prepare(self, W: Mixing, like: Tensor) -> Operator:
+        """W as a map from the rows that live here to their mixed rows."""
+
+    @abstractmethod
+    def gather(self, rows: Tensor) -> Tensor:
+        """The rows of all clients, in order, at the leader (elsewhere: anything)."""
+
+    @abstractmethod
+    def scatter(self, rows: Tensor | None, like: Tensor) -> Tensor:
+        """The inverse: the leader's rows of all clients become each process's own, shaped like `like`."""
+
+    @abstractmethod
+    def from_leader(self, x: Tensor) -> Tensor:
+        """The leader's x, everywhere."""
+
+    # ---- star --------------------------------------------------------------------------------------------------
+
+    def blocks(self, cohort: Ids) -> Iterator[Ids]:
+        """The clients of the cohort that live here, a cacheful at a time; one empty block if none of them do."""
+        if isinstance(cohort, range):
+            here: Ids = self.ids
+        else:
+            here = cohort[np.searchsorted(cohort, self.ids.start) : np.searchsorted(cohort, self.ids.stop)]
+        for k in range(0, max(1, len(here)), self._block):
+            yield here[k : k + self._block]
+
+    def rows(self, ids: Ids) -> slice | np.ndarray:
+        """Where these clients stand in the state that lives here; a slice, so no copy, if they stand together."""
+        if isinstance(ids, range):
+            return slice(ids.start - self.ids.start, ids.stop - self.ids.start)
+        return np.asarray(ids) - self.ids.start
+
+    def send(self, down: Message, ids: Ids) -> None:
+        """The server's message goes to each of these clients."""
+        size, best = nbytes(down)
+        self.traffic.down += size * len(ids)
+        self.traffic.best += best * len(ids)
+
+    def mean(self, parts: Iterable[tuple[Message, Tensor]]) -> Message:
+        """sum_i w_i m_i / sum_i w_i over the (messages, weights) of all blocks, in one sum over the processes."""
+        sums: list[Tensor] = []
+        form: Message = None
+        for message, w in parts:
+            size, best = nbytes(message)
+            self.traffic.up += size
+            self.traffic.best += best
+            here = [w @ dense(m) for m in leaves(message)] + [w.sum()[None]]
+            sums = [a + b for a, b in zip(sums, here, strict=True)] if sums else here
+            form = message
+        *means, weight = self.all_sum(torch.cat(sums)).split([len(s) for s in sums])
+        return rebuild(form, iter([m / weight for m in means]))
+
+    # ---- graph -------------------------------------------------------------------------------------------------
+
+    def mix(self, x: Tensor, t: int) -> Tensor:
+        """Row i becomes sum_j w_ij x_j over the graph of round t."""
+        if self.topology is None:
+            raise InputError("this algorithm works on a graph: name a topology")
+        key = t % self.topology.period if self.topology.period else t
+        if key not in self._operators:
+            if self.topology.period is None:
+                self._operators.clear()
+            W = self.topology.W(key)
+            self._operators[key] = self.prepare(W, x), edges(W, self.ids)
+        apply, lines = self._operators[key]
+        size = lines * x.shape[-1] * x.element_size()
+        self.traffic.edge += size
+        self.traffic.best += size
+        return apply(x)
+
+    # ---- looking at a run; not counted -------------------------------------------------------------------------
+
+    def average(self, rows: Tensor, weights: Tensor) -> Tensor:
+        """sum_i w_i x_i over all clients, from the rows and weights of those that live here."""
+        return self.all_sum(weights @ rows)
+
+    def total(self, numbers: list[int]) -> list[int]:
+        """Counters added up over the processes."""
+        return [round(x) for x in self.all_sum(torch.tensor(numbers, dtype=torch.float64)).tolist()]

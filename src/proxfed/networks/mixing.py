@@ -1,0 +1,41 @@
+"""X <- W X for rows X, in the way that suits W."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import embedding_bag
+
+from proxfed.types import Mixing
+
+Operator = Callable[[Tensor], Tensor]
+
+DENSE = 0.25
+"""From this share of non-zero entries on, a matrix product is faster than gathering neighbours' rows."""
+
+
+def rows_times(row: np.ndarray, col: np.ndarray, weight: np.ndarray, rows: int, cols: int, like: Tensor) -> Operator:
+    """The map (cols, d) -> (rows, d) of a matrix given by its entries, sorted by row."""
+    kind = {"dtype": like.dtype, "device": like.device}
+    if len(weight) >= DENSE * rows * cols:
+        W = torch.zeros(rows, cols, **kind)
+        W[torch.from_numpy(row), torch.from_numpy(col)] = torch.tensor(weight, **kind)
+        return lambda x: W @ x
+    # A weighted sum of gathered rows in one pass: as fast as copying x, where a sparse product takes twice as long.
+    index, w = torch.tensor(col, device=like.device), torch.tensor(weight, **kind)
+    start = torch.tensor(np.searchsorted(row, np.arange(rows)), device=like.device)
+    return lambda x: embedding_bag(index, x, start, mode="sum", per_sample_weights=w)
+
+
+def is_average(W: Mixing) -> bool:
+    """W = J: every row becomes the mean of all, so that nobody needs to see a neighbour's row."""
+    return len(W.weight) == W.n**2 and bool(np.ptp(W.weight) == 0)
+
+
+def edges(W: Mixing, ids: range) -> int:
+    """Directed edges that end at the clients `ids`: each carries a row whenever the network mixes."""
+    here = (W.row >= ids.start) & (W.row < ids.stop)
+    return int(np.count_nonzero(here & (W.row != W.col)))

@@ -1,0 +1,44 @@
+"""Messages: how to read them, and what they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import astuple, dataclass
+
+from torch import Tensor
+
+from proxfed.types import Message, Packed
+
+
+@dataclass
+class Traffic:
+    """Bytes that crossed the network so far. `best` counts all of them in the shortest encoding of each message."""
+
+    up: int = 0
+    down: int = 0
+    edge: int = 0
+    best: int = 0
+
+    def numbers(self) -> list[int]:
+        return list(astuple(self))
+
+
+def leaves(message: Message) -> list[Tensor | Packed]:
+    """The tensors and Packed of a message, from left to right."""
+    return [leaf for m in message for leaf in leaves(m)] if isinstance(message, tuple) else [message]
+
+
+def rebuild(form: Message, parts: Iterator[Tensor]) -> Message:
+    """A message of the given form from its leaves."""
+    return tuple(rebuild(m, parts) for m in form) if isinstance(form, tuple) else next(parts)
+
+
+def dense(part: Tensor | Packed) -> Tensor:
+    """The value that the receiver reads."""
+    return part.dense if isinstance(part, Packed) else part
+
+
+def nbytes(message: Message) -> tuple[int, int]:
+    """(bytes as the papers count them, bytes in the best encoding) of all rows together."""
+    sizes = [(m.nbytes, m.best) if isinstance(m, Packed) else (m.nbytes, m.nbytes) for m in leaves(message)]
+    return sum(paper for paper, _ in sizes), sum(best for _, best in sizes)

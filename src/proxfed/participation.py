@@ -1,0 +1,57 @@
+"""Which clients take part in a round: (t, n, seed) -> sorted ids, the same wherever and whenever it is asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from proxfed.draws import keys, uniforms
+from proxfed.errors import at_least_one, positive, require
+
+
+@dataclass(frozen=True)
+class Full:
+    """Everybody, in every round: a range, by which a network knows that it need not pick rows."""
+
+    def __call__(self, t: int, n: int, seed: int) -> range:
+        return range(n)
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """m of the n clients, drawn anew each round without replacement.
+
+    m   clients in a round
+    """
+
+    m: int
+
+    def __post_init__(self) -> None:
+        at_least_one(self, "m")
+
+    def __call__(self, t: int, n: int, seed: int) -> np.ndarray:
+        require(self.m <= n, f"Uniform: m = {self.m} is more than the n = {n} clients there are")
+        word = keys(seed, "uniform participation", np.arange(n), t)  # n different words: no ties
+        return np.sort(np.argpartition(word, self.m - 1)[: self.m])
+
+
+@dataclass(frozen=True)
+class Bernoulli:
+    """Each client by itself with probability p. A round in which nobody takes part is possible: an empty array.
+
+    p   probability to take part, in (0, 1]
+    """
+
+    p: float
+
+    def __post_init__(self) -> None:
+        positive(self, "p")
+        require(self.p <= 1, f"Bernoulli: p = {self.p!r} must be <= 1")
+
+    def __call__(self, t: int, n: int, seed: int) -> np.ndarray:
+        u = uniforms(keys(seed, "bernoulli participation", np.arange(n), t), 1)[:, 0]
+        return np.flatnonzero(u < self.p)
+
+
+PARTICIPATIONS: dict[str, type] = {"full": Full, "uniform": Uniform, "bernoulli": Bernoulli}

@@ -1,0 +1,332 @@
+"""Least squares, binary logistic and softmax regression: gradients in closed form, for a whole block of clients at once.
+
+    f_i(x) = (1/m_i) sum_j loss(A_ij x, b_ij) + (l2/2) |x|^2
+
+x is the weight matrix (outputs, features) followed by the intercepts, as one row. Activations are kept as
+(clients, outputs, samples), so that a layer and its gradient are one batched product each, without transposes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from proxfed import draws
+from proxfed.data.federated import Federated
+from proxfed.draws import Ids, Key
+from proxfed.errors import InputError, non_negative, one_of, require
+from proxfed.regularisers import Zero
+from proxfed.solve import fista
+from proxfed.types import Block, Regulariser, Smoothness
+
+GATHER = 1 << 20
+"""Numbers of the minibatches that are gathered at a time: a few MB, so that they are still in the cache when used again."""
+
+CACHE = 1 << 17
+"""Numbers of the clients' data that a full gradient reads at a time: both of its products then find them in the cache."""
+
+
+class Loss(Protocol):
+    """A loss of the scores s = A x, (c, outputs, samples), given the labels, (c, samples)."""
+
+    curvature: float
+    """The largest eigenvalue of its Hessian in s."""
+
+    def outputs(self, data: Federated) -> int: ...
+
+    def value(self, s: Tensor, b: Tensor) -> Tensor:
+        """(c, samples)."""
+
+    def slope(self, s: Tensor, b: Tensor) -> Tensor:
+        """The derivative in s, (c, outputs, samples); may overwrite s."""
+
+    def score(self, s: Tensor, b: Tensor) -> dict[str, float]:
+        """Measures on held-out data."""
+
+
+@dataclass(frozen=True)
+class Squared:
+    """Least squares: (s - b)^2 / 2."""
+
+    curvature: float = field(default=1.0, init=False)
+
+    def outputs(self, data: Federated) -> int:
+        return 1
+
+    def value(self, s: Tensor, b: Tensor) -> Tensor:
+        return (s[:, 0] - b).square() / 2
+
+    def slope(self, s: Tensor, b: Tensor) -> Tensor:
+        return s.sub_(b[:, None])
+
+    def score(self, s: Tensor, b: Tensor) -> dict[str, float]:
+        return {"test_loss": float(self.value(s, b).mean())}
+
+
+@dataclass(frozen=True)
+class Logistic:
+    """Binary logistic regression, labels -1 and +1: log(1 + exp(-b s))."""
+
+    curvature: float = field(default=0.25, init=False)
+
+    def outputs(self, data: Federated) -> int:
+        found = np.unique(np.asarray(data.labels))
+        require(
+            bool(np.isin(found, (-1, 1)).all()),
+            f"logistic regression takes labels -1 and +1, but {data.name} has {_some(found)}",
+        )
+        return 1
+
+    def value(self, s: Tensor, b: Tensor) -> Tensor:
+        return torch.nn.functional.softplus(-b * s[:, 0])
+
+    def slope(self, s: Tensor, b: Tensor) -> Tensor:
+        b = b[:, None]
+        return s.mul_(b).neg_().sigmoid_().mul_(b).neg_()
+
+    def score(self, s: Tensor, b: Tensor) -> dict[str, float]:
+        return {"accuracy": float((s[:, 0] * b > 0).double().mean()), "test_loss": float(self.value(s, b).mean())}
+
+
+@dataclass(frozen=True)
+class Softmax:
+    """Softmax regression, labels 0 .. classes-1: cross-entropy."""
+
+    curvature: float = field(default=0.5, init=False)
+
+    def outputs(self, data: Federated) -> int:
+        require(data.classes is not None, f"softmax regression needs class labels, but {data.name} has none")
+        return int(data.classes or 0)
+
+    def value(self, s: Tensor, b: Tensor) -> Tensor:
+        return torch.nn.functional.cross_entropy(s, b, reduction="none")
+
+    def slope(self, s: Tensor, b: Tensor) -> Tensor:
+        p = s.softmax(1)
+        return p.scatter_add_(1, b[:, None], torch.full_like(b[:, None], -1, dtype=p.dtype))
+
+    def score(self, s: Tensor, b: Tensor) -> dict[str, float]:
+        return {"accuracy": float((s.argmax(1) == b).double().mean()), "test_loss": float(self.value(s, b).mean())}
+
+
+LOSSES: dict[str, type[Loss]] = {"least_squares": Squared, "logistic": Logistic, "softmax": Softmax}
+
+
+@dataclass(frozen=True, eq=False)
+class Linear:
+    """A linear model over the clients' data."""
+
+    data: Federated
+    loss: Loss
+    h: Regulariser = Zero()
+    l2: float = 0.0
+    """Weight of (l2/2) |x|^2 inside every f_i."""
+    batch: int | None = None
+    """Samples of a stochastic gradient, drawn independently and uniformly; None: full gradients."""
+    weighting: str = "uniform"
+    """p_i: 'uniform', or 'size' for the client's part of all samples."""
+    intercept: bool = False
+    dtype: torch.dtype = torch.float64
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        non_negative(self, "l2")
+        one_of(self, "weighting", ("uniform", "size"))
+        require(
+            self.batch is None or self.batch >= 1,
+            f"batch = {self.batch!r} must be >= 1, or left out for full gradients",
+        )
+        require(
+            np.asarray(self.data.features).ndim == 2,
+            f"{self.data.name}: a linear model takes features of shape (samples, p)",
+        )
+        self.blocks  # noqa: B018  the labels must fit the loss
+
+    # ---- shapes ------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def sizes(self) -> np.ndarray:
+        return np.asarray(self.data.sizes, np.int64)
+
+    @cached_property
+    def offsets(self) -> np.ndarray:
+        return np.concatenate([[0], np.cumsum(self.sizes)])
+
+    @property
+    def n(self) -> int:
+        return len(self.sizes)
+
+    @cached_property
+    def blocks(self) -> tuple[Block, ...]:
+        q, p = self.loss.outputs(self.data), int(self.data.features.shape[1])
+        weight = Block("weight", 0, q * p, (q, p))
+        return (weight, Block("bias", q * p, q * p + q, (q,))) if self.intercept else (weight,)
+
+    @cached_property
+    def d(self) -> int:
+        return self.blocks[-1].stop
+
+    @cached_property
+    def weights(self) -> Tensor:
+        p = np.full(self.n, 1 / self.n) if self.weighting == "uniform" else self.sizes / self.sizes.sum()
+        return torch.as_tensor(p, dtype=self.dtype, device=self.device)
+
+    # ---- data --------------------------------------------------------------------------------------------------
+
+    def _labels(self, labels: np.ndarray) -> Tensor:
+        kind = torch.int64 if isinstance(self.loss, Softmax) else self.dtype
+        return torch.tensor(np.asarray(labels), dtype=kind, device=self.device)
+
+    @cached_property
+    def A(self) -> Tensor:
+        return torch.tensor(np.asarray(self.data.features), dtype=self.dtype, device=self.device)
+
+    @cached_property
+    def b(self) -> Tensor:
+        return self._labels(self.data.labels)
+
+    # ---- the protocol ------------------------------------------------------------------------------------------
+
+    def local(self, t: int, ids: Ids, seed: int = 0) -> Clients:
+        return Clients(self, t, ids, seed)
+
+    def start(self, seed: int) -> Tensor:
+        return torch.zeros(self.d, dtype=self.dtype, device=self.device)
+
+    def evaluate(self, x: Tensor) -> dict[str, float]:
+        if self.data.test is None:
+            return {}
+        features, labels = self.data.test
+        A = torch.as_tensor(np.asarray(features), dtype=self.dtype, device=self.device)
+        return self.loss.score(self._scores(A[None], x[None]), self._labels(labels)[None])
+
+    def smoothness(self) -> Smoothness:
+        return self._smoothness
+
+    @cached_property
+    def _smoothness(self) -> Smoothness:
+        """From the spectra of the Gram matrices A_i' A_i / m_i, the intercept's column of ones included."""
+        L = 0.0
+        total = torch.zeros(())
+        for ids, A, _ in self._groups(range(self.n)):
+            A = A.double()
+            A = torch.cat([A, torch.ones_like(A[..., :1])], -1) if self.intercept else A
+            gram = A.mT @ A / A.shape[1]
+            L = max(L, float(torch.linalg.eigvalsh(gram)[:, -1].max()))
+            total = total + torch.einsum("g,gij->ij", self.weights[torch.as_tensor(ids)].double(), gram)
+        spectrum = torch.linalg.eigvalsh(total)
+        mu = max(0.0, float(spectrum[0])) if isinstance(self.loss, Squared) else 0.0
+        c = self.loss.curvature
+        return Smoothness(c * L + self.l2, c * float(spectrum[-1]) + self.l2, c * mu + self.l2)
+
+    def solve(self, tolerance: float = 1e-12) -> Tensor:
+        """The minimiser of phi, computed in float64 whatever the dtype of the problem."""
+        p = replace(self, dtype=torch.float64)
+        f, w = p.local(0, range(p.n)), p.weights
+        return fista(lambda x: w @ f.full_grad(x), p.h, p.smoothness().L_f, p.start(0), tolerance).to(self.dtype)
+
+    # ---- the two products --------------------------------------------------------------------------------------
+
+    def _scores(self, A: Tensor, x: Tensor) -> Tensor:
+        """(c, outputs, samples) of samples A (c, samples, p) at x (c, d)."""
+        weight = self.blocks[0]
+        W = x[:, : weight.stop].view(len(x), *weight.shape)
+        if self.intercept:
+            return torch.baddbmm(x[:, weight.stop :, None], W, A.mT)
+        return torch.bmm(W, A.mT)
+
+    def _gradient(self, A: Tensor, b: Tensor, x: Tensor, out: Tensor) -> None:
+        """The gradients (c, d) over samples A, b at x, into `out`."""
+        weight, m = self.blocks[0], A.shape[1]
+        r = self.loss.slope(self._scores(A, x), b)
+        W, G = (v[:, : weight.stop].view(len(v), *weight.shape) for v in (x, out))
+        torch.baddbmm(W, r, A, beta=self.l2, alpha=1 / m, out=G)
+        if self.intercept:
+            out[:, weight.stop :] = self.l2 * x[:, weight.stop :] + r.mean(-1)
+
+    def _groups(self, ids: Ids) -> Iterator[tuple[np.ndarray, Tensor, Tensor]]:
+        """Clients of equal size together, without padding: (positions in ids, A (g, m, p), b (g, m))."""
+        ids = np.asarray(ids)
+        for m in np.unique(self.sizes[ids]):
+            where = np.flatnonzero(self.sizes[ids] == m)
+            for part in np.array_split(where, max(1, len(where) * m * self.A.shape[1] // CACHE)):
+                rows = _rows(self.offsets[ids[part]], int(m))
+                yield part, self.A[rows].view(len(part), m, -1), self.b[rows].view(len(part), m)
+
+
+@dataclass(frozen=True, eq=False)
+class Clients:
+    """The clients `ids` in round t."""
+
+    problem: Linear
+    t: int
+    ids: Ids
+    seed: int
+
+    @cached_property
+    def key(self) -> Key:
+        return draws.keys(self.seed, "message", self.ids, self.t)
+
+    @cached_property
+    def _batch_key(self) -> Key:
+        return draws.keys(self.seed, "minibatch", self.ids, self.t)
+
+    def spread(self, x: Tensor) -> Tensor:
+        return x.expand(len(self.ids), -1)
+
+    def grad(self, x: Tensor, draw: int) -> Tensor:
+        p, c = self.problem, len(self.ids)
+        if p.batch is None:
+            return self.full_grad(x)
+        ids = np.asarray(self.ids)
+        x, out = self.spread(x), torch.empty(c, p.d, dtype=p.dtype, device=p.device)
+        sample = draws.integers(draws.fold(self._batch_key, draw), p.batch, p.sizes[ids]) + p.offsets[ids, None]
+        rows = torch.from_numpy(sample).to(p.device)
+        step = max(1, GATHER // (p.batch * p.A.shape[1]))
+        for k in range(0, c, step):
+            part = slice(k, k + step)
+            A = p.A.index_select(0, rows[part].reshape(-1)).view(-1, p.batch, p.A.shape[1])
+            p._gradient(A, p.b[rows[part]], x[part], out[part])
+        return out
+
+    def full_grad(self, x: Tensor) -> Tensor:
+        p = self.problem
+        x, out = self.spread(x), torch.empty(len(self.ids), p.d, dtype=p.dtype, device=p.device)
+        for part, A, b in p._groups(self.ids):
+            whole = _contiguous(part)
+            if whole is not None:
+                p._gradient(A, b, x[whole], out[whole])
+            else:
+                g = torch.empty(len(part), p.d, dtype=p.dtype, device=p.device)
+                p._gradient(A, b, x[part], g)
+                out[part] = g
+        return out
+
+    def value(self, x: Tensor) -> Tensor:
+        p = self.problem
+        x, out = self.spread(x), torch.empty(len(self.ids), dtype=p.dtype, device=p.device)
+        for part, A, b in p._groups(self.ids):
+            out[part] = p.loss.value(p._scores(A, x[part]), b).mean(-1)
+        return out + p.l2 / 2 * x.square().sum(-1)
+
+
+def _contiguous(index: np.ndarray) -> slice | None:
+    whole = len(index) == index[-1] - index[0] + 1
+    return slice(int(index[0]), int(index[-1]) + 1) if whole else None
+
+
+def _rows(starts: np.ndarray, m: int) -> slice | Tensor:
+    """The rows of clients that begin at `starts` and hold m samples each: a view if they lie together, else an index."""
+    if (np.diff(starts) == m).all():
+        return slice(int(starts[0]), int(starts[-1]) + m)
+    return torch.from_numpy((starts[:, None] + np.arange(m)).reshape(-1))
+
+
+def _some(values: np.ndarray) -> str:
+    return ", ".join(f"{v:g}" for v in values[:4]) + (", ..." if len(values) > 4 else "")

@@ -1,0 +1,149 @@
+"""The result of a run, one entry per algorithm: the median over the seeds, each at its last recorded round."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
+from typing import Any, NamedTuple
+
+from rich.table import Table
+from rich.text import Text
+
+from proxfed.report.columns import MEASURES, PROGRESS, Row, finite, further_measures, higher_is_better, show, with_total
+
+
+def result_table(
+    rows: Iterable[Row],
+    status: Sequence[Mapping[str, Any]],
+    targets: Mapping[str, float] | None = None,
+    clients: int | None = None,
+) -> list[dict[str, Any]]:
+    """One JSON-able entry per algorithm, in the order of the rows.
+
+    A seed that diverged counts with its last row; a value that is missing or not finite counts as none. With `clients`
+    there are gradients per client; with `targets` = {measure: value} an entry says under `reached` after how many
+    rounds, gradients and bytes half of the seeds got there (None: they did not).
+    """
+    rows = [with_total(row) for row in rows]
+    columns = (*MEASURES, *further_measures(rows), *PROGRESS[1:])
+    runs: dict[str, dict[Any, list[Row]]] = {}
+    for row in rows:
+        runs.setdefault(row["algorithm"], {}).setdefault(row["seed"], []).append(row)
+    for state in status:
+        runs.setdefault(state["algorithm"], {})
+
+    table = []
+    for algorithm, seeds in runs.items():
+        last = [max(history, key=lambda row: row["round"]) for history in seeds.values()]
+        states = [state for state in status if state["algorithm"] == algorithm]
+        entry = {
+            "algorithm": algorithm,
+            "status": verdict(states),
+            "diverged": sum(state["status"] == "diverged" for state in states),
+            "seeds": max(len(seeds), len(states)),
+            "rounds": _median(row["round"] for row in last),
+            **{column.name: _median(row.get(column.name) for row in last) for column in columns},
+        }
+        if clients and entry["gradients"] is not None:
+            entry["gradients_per_client"] = entry["gradients"] / clients
+        if targets:
+            entry["reached"] = {name: _reached(seeds.values(), name, value) for name, value in targets.items()}
+        table.append(entry)
+    return table
+
+
+def verdict(states: Sequence[Mapping[str, Any]]) -> str:
+    """What became of an algorithm's seeds, in a few words."""
+    diverged = sorted(state["round"] for state in states if state["status"] == "diverged")
+    running = [state["round"] for state in states if state["status"] == "running"]
+    if diverged and len(diverged) == len(states):
+        first, last = diverged[0], diverged[-1]
+        return f"diverged in round {first}" if first == last else f"diverged in rounds {first} to {last}"
+    if diverged:
+        return f"{len(diverged)} of {len(states)} diverged, first in round {diverged[0]}"
+    if running:
+        return f"running, round {min(running)}"
+    return "finished" if states else "unknown"
+
+
+def _median(values: Iterable[Any]) -> float | None:
+    numbers = [value for value in values if finite(value)]
+    return median(numbers) if numbers else None
+
+
+def _reached(histories: Iterable[Sequence[Row]], measure: str, target: float) -> dict[str, float | None]:
+    """When the first half of the seeds had reached the target: the lower median, with 'never' as the largest value."""
+    sign = -1 if higher_is_better(measure) else 1
+    hits = [
+        next((row for row in history if finite(row.get(measure)) and sign * row[measure] <= sign * target), None)
+        for history in histories
+    ]
+
+    def lower_median(name: str) -> float | None:
+        numbers = sorted(row[name] for row in hits if row is not None and finite(row.get(name)))
+        middle = (len(hits) - 1) // 2
+        return numbers[middle] if middle < len(numbers) else None
+
+    costs = {"rounds": "round", "gradients": "gradients", "bytes_total": "bytes_total"}
+    return {"target": target, **{name: lower_median(column) for name, column in costs.items()}}
+
+
+class _Shown(NamedTuple):
+    """A column of the terminal; rank 0 always stays, then the largest rank goes first."""
+
+    rank: int
+    heading: str
+    cells: list[str]
+
+    def width(self) -> int:
+        widest = max(map(len, [self.heading, *self.cells]))
+        return min(widest, 24) if self.rank == 0 else widest  # rank 0 is text, which may wrap
+
+
+def rich_table(table: Sequence[Mapping[str, Any]], width: int = 100) -> Table:
+    """The result for the terminal: empty columns are left out, and the least important ones until it fits."""
+    shown = [column for column in _terminal_columns(table) if any(column.cells)]
+    while sum(column.width() + 1 for column in shown) - 1 > width and any(column.rank for column in shown):
+        shown.remove(max(shown, key=lambda column: column.rank))
+    drawn = Table(box=None, pad_edge=False, header_style="bold")
+    for column in shown:
+        drawn.add_column(column.heading, justify="right" if column.rank else "left", no_wrap=column.rank > 0)
+    for line in zip(*(column.cells for column in shown), strict=True):
+        drawn.add_row(*map(Text, line))
+    return drawn
+
+
+def _terminal_columns(table: Sequence[Mapping[str, Any]]) -> list[_Shown]:
+    def column(rank: int, name: str, kind: str, heading: str = "") -> _Shown:
+        cells = [show(entry.get(name), kind) for entry in table]
+        return _Shown(rank, heading or name, cells if any(entry.get(name) for entry in table) else [])
+
+    statuses = [entry["status"] for entry in table]
+    own = {"algorithm", "status", "diverged", "seeds", "rounds", "gradients_per_client", "reached"}
+    targets = {name: goal["target"] for entry in table for name, goal in entry.get("reached", {}).items()}
+    return [
+        _Shown(0, "algorithm", [entry["algorithm"] for entry in table]),
+        _Shown(0, "status", [] if set(statuses) == {"finished"} else statuses),
+        column(1, "rounds", "count"),
+        column(2, "objective", "fine"),
+        column(1, "gap", "number"),
+        column(3, "error", "number"),
+        column(4, "stationarity", "number"),
+        column(6, "consensus", "number"),
+        column(2, "nonzeros", "count"),
+        column(1, "accuracy", "number"),
+        *(column(9, c.name, c.kind, c.label) for c in further_measures(table) if c.name not in own),
+        *(
+            _Shown(2, f"to {name} {target:g}", [show(e["reached"][name]["rounds"], "count") or "never" for e in table])
+            for name, target in targets.items()
+        ),
+        column(1, "bytes_total", "bytes", "bytes"),
+        column(7, "bytes_up", "bytes", "up"),
+        column(7, "bytes_down", "bytes", "down"),
+        column(7, "bytes_edge", "bytes", "edges"),
+        column(8, "bytes_best", "bytes", "best"),
+        column(5, "gradients_per_client", "count", "grads/client"),
+        column(4, "sim_seconds", "seconds", "simulated"),
+        column(3, "wall_seconds", "seconds", "time"),
+        column(5, "seeds", "count"),
+    ]

@@ -1,0 +1,195 @@
+"""The two loops, star and graph: the whole story of a run on one screen.
+
+Round 0 is the start; rounds 1, 2, ... communicate once each. Nothing here knows the algorithm's equations or the place
+where clients live.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from proxfed.allocator import keep_memory
+from proxfed.checks import check_combination
+from proxfed.draws import Ids
+from proxfed.errors import RunError
+from proxfed.measures import Measures
+from proxfed.networks.base import Network
+from proxfed.networks.stacked import Stacked
+from proxfed.networks.traffic import Traffic
+from proxfed.oracle import CountedProx, Oracle, Work
+from proxfed.participation import Full
+from proxfed.regularisers import Zero
+from proxfed.state import flatten, own, put, restore, take
+from proxfed.types import Algorithm, Participation, Problem, Regulariser, Star, Topology
+
+
+COUNTERS = ("gradients", "proxes", "bytes_up", "bytes_down", "bytes_edge", "bytes_best")
+
+FAR = 1e15
+"""A model whose norm reaches this has left every problem that we know."""
+
+
+class Diverged(RunError):
+    """A run that left for infinity; its rows are kept."""
+
+
+class StarState(NamedTuple):
+    clients: Any  # rows of the clients that live here
+    server: Any  # the same in every process
+
+
+@dataclass
+class Run:
+    """One algorithm on one problem: call `round` for t = 1, 2, ...; `state` is all that a resumed run needs."""
+
+    problem: Problem
+    algorithm: Algorithm
+    network: Network
+    participation: Participation = Full()
+    seed: int = 0
+    work: Work = field(default_factory=Work)
+    seconds: float = 0.0
+    """Spent in rounds; the clock stops while we measure."""
+
+    def __post_init__(self) -> None:
+        p, alg = self.problem, self.algorithm
+        composite = alg.needs.composite
+        self.inside: Regulariser | None = None if composite or isinstance(p.h, Zero) else p.h
+        self.h = CountedProx(p.h if composite else Zero(), self.work)
+        self.x0 = p.start(self.seed)
+        n, here = self.network.n, self.network.ids
+        self.weights = p.weights
+        scale = (n * self.weights[here.start : here.stop])[:, None]
+        self.scale = None if isinstance(alg, Star) or bool((scale == 1).all()) else scale
+        f = self.oracle(0, here)
+        if isinstance(alg, Star):
+            clients, server = alg.init(self.x0, f, self.h)
+            self.state: Any = StarState(own(clients), server)
+        else:
+            self.state = alg.init(self.x0, f, self.h, self._mix(0))
+
+    def oracle(self, t: int, ids: Ids) -> Oracle:
+        return Oracle(self.problem.local(t, ids, self.seed), self.work, self.scale, self.inside)
+
+    def round(self, t: int) -> None:
+        start = time.perf_counter()
+        self.state = self._star(t) if isinstance(self.algorithm, Star) else self._graph(t)
+        self.seconds += time.perf_counter() - start
+
+    def _star(self, t: int) -> StarState:
+        alg, net, (clients, server) = self.algorithm, self.network, self.state
+        cohort = self.participation(t, net.n, self.seed)
+        if len(cohort) == 0:
+            return self.state
+        down = alg.down(server)
+
+        def messages() -> Iterator[tuple[Any, Tensor]]:
+            for ids in net.blocks(cohort):
+                rows = net.rows(ids)
+                net.send(down, ids)
+                new, up = alg.client(take(clients, rows), down, self.oracle(t, ids), self.h)
+                put(clients, rows, new)
+                yield up, self.weights[ids.start : ids.stop] if isinstance(ids, range) else self.weights[ids]
+
+        server = alg.server(server, net.mean(messages()), self.h, len(cohort) / net.n)
+        return StarState(clients, server)
+
+    def _graph(self, t: int) -> Any:
+        return self.algorithm.step(self.state, self.oracle(t, self.network.ids), self.h, self._mix(t))
+
+    def _mix(self, t: int) -> Callable[[Tensor], Tensor]:
+        return lambda x: self.network.mix(x, t)
+
+    def model(self) -> Tensor:
+        """The point that is evaluated and kept."""
+        if isinstance(self.algorithm, Star):
+            return self.algorithm.model(self.state.server, self.problem.h)
+        return self.algorithm.model(self.state, self.problem.h, self._mean)
+
+    def _mean(self, rows: Tensor) -> Tensor:
+        return self.network.average(rows, rows.new_full((len(rows),), 1 / self.network.n))
+
+    def rows(self) -> Tensor | None:
+        """The clients' own iterates, on graphs."""
+        return None if isinstance(self.algorithm, Star) else self.state.x
+
+    def dump(self) -> dict[str, Tensor]:
+        """The state of all clients and of the server, at the leader, as named tensors."""
+        clients, server = self._parts()
+        rows = {name: self.network.gather(x) for name, x in flatten(clients, "clients").items()}
+        return rows | flatten(server, "server")
+
+    def load(self, tensors: dict[str, Tensor] | None, counters: dict[str, float]) -> None:
+        """Go on from a dump; only the leader needs to have it, with the counters of the whole network."""
+        clients, server = self._parts()
+        rows = {
+            name: self.network.scatter(None if tensors is None else tensors[name], x)
+            for name, x in flatten(clients, "clients").items()
+        }
+        shared = {
+            name: self.network.from_leader(x if tensors is None else tensors[name])
+            for name, x in flatten(server, "server").items()
+        }
+        clients, server = restore(clients, rows, "clients"), restore(server, shared, "server")
+        self.state = StarState(clients, server) if isinstance(self.algorithm, Star) else clients
+        leads = self.network.leader
+        counts = [int(counters[name]) if leads else 0 for name in COUNTERS]
+        self.work.gradients, self.work.proxes = counts[:2]
+        self.network.traffic = Traffic(*counts[2:])
+        self.seconds = counters["wall_seconds"]
+
+    def _parts(self) -> tuple[Any, Any]:
+        return tuple(self.state) if isinstance(self.algorithm, Star) else (self.state, ())
+
+    def counters(self) -> dict[str, int]:
+        """Work and bytes of the whole network so far."""
+        here = [self.work.gradients, self.work.proxes, *self.network.traffic.numbers()]
+        return dict(zip(COUNTERS, self.network.total(here), strict=True))
+
+
+Row = dict[str, Any]
+
+
+class Result(NamedTuple):
+    model: Tensor
+    rows: list[Row]
+
+
+def run(
+    problem: Problem,
+    algorithm: Algorithm,
+    rounds: int,
+    *,
+    topology: Topology | None = None,
+    participation: Participation = Full(),
+    seed: int = 0,
+    every: int = 1,
+    reference: Tensor | None = None,
+) -> Result:
+    """Run `algorithm` on `problem` in this process; a row of measures every `every` rounds and at both ends."""
+    check_combination(problem, algorithm, topology, participation)
+    keep_memory()
+    network = Stacked(problem.n, problem.d, topology)
+    going = Run(problem, algorithm, network, participation, seed)
+    rows = list(rounds_and_rows(going, Measures(problem, network, reference), -1, rounds, every))
+    return Result(going.model(), [row for row in rows if row is not None])
+
+
+def rounds_and_rows(going: Run, measures: Measures, done: int, rounds: int, every: int) -> Iterator[Row | None]:
+    """Go on after round `done` (-1: before the start); yields after each round, with a row where one is due."""
+    if done < 0:
+        yield {"round": 0, "wall_seconds": 0.0} | going.counters() | measures(going.x0, going.rows())
+    for t in range(max(done, 0) + 1, rounds + 1):
+        going.round(t)
+        if t % every and t != rounds:
+            yield None
+            continue
+        x = going.model()
+        yield {"round": t, "wall_seconds": going.seconds} | going.counters() | measures(x, going.rows())
+        if not float(x.norm()) < FAR:
+            raise Diverged(f"diverged: the model has norm {float(x.norm()):g} in round {t}; try smaller steps")

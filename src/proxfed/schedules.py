@@ -1,0 +1,51 @@
+"""Step sizes: a number, or a function of the round, which counts from 1."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from proxfed.errors import positive, require
+
+Step = float | Callable[[int], float]
+
+
+def at(step: Step, t: int) -> float:
+    """The step size of round t."""
+    return step(t) if callable(step) else step
+
+
+def first(step: Step) -> float:
+    """The step size of the first round: schedules do not grow, so it is the largest."""
+    return at(step, 1)
+
+
+@dataclass(frozen=True)
+class Exponential:
+    """start * decay^(t-1)."""
+
+    start: float
+    decay: float
+
+    def __post_init__(self) -> None:
+        positive(self, "start", "decay")
+        require(self.decay <= 1, f"Exponential: decay = {self.decay!r} must be in (0, 1]")
+
+    def __call__(self, t: int) -> float:
+        return self.start * self.decay ** (t - 1)
+
+
+@dataclass(frozen=True)
+class InverseRoot:
+    """start / sqrt(t)."""
+
+    start: float
+
+    def __post_init__(self) -> None:
+        positive(self, "start")
+
+    def __call__(self, t: int) -> float:
+        return self.start / t**0.5
+
+
+SCHEDULES: dict[str, type] = {"exponential": Exponential, "inverse_root": InverseRoot}
