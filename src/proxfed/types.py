@@ -87,7 +87,8 @@ class Problem(Protocol):
 class Regulariser(Protocol):
     """h: real-valued or an indicator, weakly convex with modulus `weak_convexity` (0: convex)."""
 
-    weak_convexity: float
+    @property
+    def weak_convexity(self) -> float: ...
 
     def value(self, x: Tensor) -> Tensor:
         """h of each row: (..., d) -> (...)."""
@@ -162,6 +163,14 @@ class Needs(NamedTuple):
     contractive: bool = False  # its compressor must be contractive
 
 
+class Facts(NamedTuple):
+    """What a reader wants to know of an algorithm before choosing it."""
+
+    sends: str  # vectors of d numbers: "1 up, 1 down" per client and round, or "2 per edge"
+    exact: bool  # full gradients on different convex data lead to the exact solution, also with several local steps
+    paper: str  # authors, title, year
+
+
 class Constants(NamedTuple):
     """What step sizes of the theory are computed from."""
 
@@ -177,6 +186,7 @@ class Star(ABC):
     """An algorithm with a server. Hyper-parameters are its fields; states are NamedTuples of tensors."""
 
     needs: ClassVar[Needs]
+    facts: ClassVar[Facts]
 
     @abstractmethod
     def largest_prox_step(self) -> float:
@@ -207,6 +217,7 @@ class Graph(ABC):
     """An algorithm without a server. A step is one communication round; the field `x` of its state is the iterate."""
 
     needs: ClassVar[Needs]
+    facts: ClassVar[Facts]
 
     @abstractmethod
     def largest_prox_step(self) -> float:

@@ -25,7 +25,7 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor
 
 from proxfed.errors import at_least_one, one_of, positive, require
-from proxfed.types import Constants, Graph, Local, Mean, Mix, Needs, Regulariser
+from proxfed.types import Constants, Facts, Graph, Local, Mean, Mix, Needs, Regulariser
 
 
 class State(NamedTuple):
@@ -55,6 +55,11 @@ class Depositum(Graph):
     """0: iterations T0, 2 T0, ... mix (the paper); 1: iterations T0 - 1, 2 T0 - 1, ... do."""
 
     needs: ClassVar[Needs] = Needs()
+    facts: ClassVar[Facts] = Facts(
+        sends="2 per edge",
+        exact=True,
+        paper="Y. Zhou et al., Decentralized Nonconvex Composite Federated Learning with Gradient Tracking and Momentum",
+    )
 
     def __post_init__(self) -> None:
         positive(self, "alpha", "beta")
@@ -105,7 +110,7 @@ class Depositum(Graph):
         L, n, rho, lam = c.smoothness.L, c.n, c.weak_convexity, c.psi
         T = c.rounds * T0 + 1
         if schedule == "speed_up":
-            require(T >= n, f"Depositum: the speed-up schedule needs at least n = {n} iterations, not {T}")
+            require(n <= T, f"Depositum: the speed-up schedule needs at least n = {n} iterations, not {T}")
             gamma = 1 - sqrt(n / T)
             alpha = sqrt(n) / (24 * L * sqrt(T))
         else:

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from proxfed.errors import at_least_one, non_negative, one_of, positive, require
 from proxfed.schedules import Step, at, first
-from proxfed.types import Constants, Graph, Local, Mean, Mix, Needs, Regulariser
+from proxfed.types import Constants, Facts, Graph, Local, Mean, Mix, Needs, Regulariser
 
 
 class State(NamedTuple):
@@ -53,6 +53,11 @@ class DFedADMM(Graph):
     """Which dual enters the message: 'old' (the paper) or 'new' (FedPD, consensus ADMM)."""
 
     needs: ClassVar[Needs] = Needs(composite=False)
+    facts: ClassVar[Facts] = Facts(
+        sends="1 per edge",
+        exact=False,
+        paper="Q. Li et al., DFedADMM: Dual Constraints Controlled Model Inconsistency for Decentralized Federated Learning",
+    )
 
     def __post_init__(self) -> None:
         at_least_one(self, "K")

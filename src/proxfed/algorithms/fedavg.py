@@ -19,7 +19,7 @@ from torch import Tensor
 
 from proxfed.errors import at_least_one, positive, require
 from proxfed.schedules import Step, at, first
-from proxfed.types import Local, Needs, Regulariser, Star
+from proxfed.types import Facts, Local, Needs, Regulariser, Star
 
 
 class Server(NamedTuple):
@@ -38,6 +38,11 @@ class FedAvg(Star):
     """Server step size."""
 
     needs: ClassVar[Needs] = Needs()
+    facts: ClassVar[Facts] = Facts(
+        sends="1 up, 1 down",
+        exact=False,
+        paper="B. McMahan et al., Communication-efficient learning of deep networks from decentralized data, 2017",
+    )
 
     def __post_init__(self) -> None:
         require(first(self.eta) > 0, f"FedAvg: eta = {self.eta!r} must be > 0")

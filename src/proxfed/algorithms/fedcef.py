@@ -27,7 +27,7 @@ from torch import Tensor
 
 from proxfed.compressors import Identity
 from proxfed.errors import at_least_one, positive, require
-from proxfed.types import Compressor, Constants, Local, Needs, Packed, Regulariser, Star
+from proxfed.types import Compressor, Constants, Facts, Local, Needs, Packed, Regulariser, Star
 
 
 class Client(NamedTuple):
@@ -57,6 +57,11 @@ class FedCEF(Star):
     """Contractive compressor of the uplink."""
 
     needs: ClassVar[Needs] = Needs(everyone=True, contractive=True)
+    facts: ClassVar[Facts] = Facts(
+        sends="C(d) up, 1 down",
+        exact=True,
+        paper="P. Qiu et al., Compressed Proximal Federated Learning for Non-Convex Composite Optimization on Heterogeneous Data, 2026",
+    )
 
     def __post_init__(self) -> None:
         positive(self, "alpha", "eta_g", "eta")

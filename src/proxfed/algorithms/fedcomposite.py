@@ -25,7 +25,7 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor
 
 from proxfed.errors import at_least_one, positive, require
-from proxfed.types import Constants, Local, Needs, Regulariser, Star
+from proxfed.types import Constants, Facts, Local, Needs, Regulariser, Star
 
 
 class Client(NamedTuple):
@@ -48,6 +48,11 @@ class FedComposite(Star):
     """Server step size."""
 
     needs: ClassVar[Needs] = Needs(everyone=True)
+    facts: ClassVar[Facts] = Facts(
+        sends="1 up, 1 down",
+        exact=True,
+        paper="J. Zhang, J. Hu, M. Johansson, Composite Federated Learning with Heterogeneous Data",
+    )
 
     def __post_init__(self) -> None:
         positive(self, "eta", "eta_g")

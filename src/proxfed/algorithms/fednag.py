@@ -19,7 +19,7 @@ from torch import Tensor
 
 from proxfed.errors import at_least_one, one_of, require
 from proxfed.schedules import Step, at, first
-from proxfed.types import Constants, Local, Message, Needs, Regulariser, Star
+from proxfed.types import Constants, Facts, Local, Message, Needs, Regulariser, Star
 
 
 class Server(NamedTuple):
@@ -43,6 +43,11 @@ class FedNAG(Star):
     """The model is the 'last' aggregated point, or the 'best' one by its loss, which clients then report each round."""
 
     needs: ClassVar[Needs] = Needs(composite=False)
+    facts: ClassVar[Facts] = Facts(
+        sends="2 up, 2 down",
+        exact=False,
+        paper="Z. Yang et al., Federated Learning with Nesterov Accelerated Gradient",
+    )
 
     def __post_init__(self) -> None:
         at_least_one(self, "tau")

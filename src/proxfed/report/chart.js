@@ -59,11 +59,11 @@ function span(values, log, room) {
 
 // A curve that blew up may leave at the top, else it would flatten all the others.
 function verticalSpan(curves, y, log, band) {
-  const survives = (c) => !c.crosses.includes(c.middle[y].length - 1);
+  const survives = (c) => 2 * c.diverged <= c.seeds;
   if (!curves.some(survives)) return span(curves.flatMap((c) => c.middle[y]), log, 0.04);
   const range = span(curves.flatMap((c) => {
     if (!survives(c)) return c.middle[y].filter(isNumber).slice(0, 1);
-    return band && c.low[y] && !c.crosses.length ? [...c.middle[y], ...c.low[y], ...c.high[y]] : c.middle[y];
+    return band && c.low[y] && !c.diverged ? [...c.middle[y], ...c.low[y], ...c.high[y]] : c.middle[y];
   }), log, 0.04);
   if (range && !curves.every(survives)) range[1] = log ? range[1] * 10 : range[1] + (range[1] - range[0]) * 0.2;
   return range;
@@ -99,8 +99,10 @@ function chart(box, height, settings) {
     add(svg, "text", name, xColumn.label + (logx ? " (log)" : ""));
 
     const clamp = (v) => Math.min(frame.bottom, Math.max(frame.top, Y(Y.log ? Math.max(v, 1e-300) : v)));
-    for (const c of curves) drawCurve(svg, c, { x, y, X, Y, clamp, band });
-    readable(svg, frame, curves, { x, y, X, Y, clamp, xColumn, yColumn });
+    const view = { x, y, X, Y, clamp, xColumn, yColumn };
+    const bands = add(svg, "g", { "fill-opacity": curves.length > 4 ? 0.08 : 0.14 }); // below all lines
+    for (const c of curves) drawCurve(svg, band && c.low[y] ? bands : null, c, view);
+    readable(svg, frame, curves, view);
   };
   let drawn = 0;
   charts.push(draw);
@@ -123,7 +125,7 @@ function drawAxes(svg, { left, right, bottom }, X, Y, xTicks, xLabels, yTicks, y
   });
 }
 
-function drawCurve(svg, c, { x, y, X, Y, clamp, band }) {
+function drawCurve(svg, bands, c, { x, y, X, Y, clamp }) {
   const visible = (i) => Y.holds(c.middle[y][i]) && X.holds(c.x[x][i]);
   const place = (i, values) => `${X(c.x[x][i]).toFixed(1)} ${clamp(values[i]).toFixed(1)}`;
   const pieces = []; // stretches without a hole
@@ -133,10 +135,10 @@ function drawCurve(svg, c, { x, y, X, Y, clamp, band }) {
     else pieces.push([i]);
   });
   for (const piece of pieces) {
-    if (band && c.low[y]) {
+    if (bands) {
       const above = piece.map((i) => place(i, c.high[y]));
       const below = [...piece].reverse().map((i) => place(i, c.low[y]));
-      add(svg, "path", { class: "band", d: `M${[...above, ...below].join("L")}Z`, fill: colour(c.colour) });
+      add(bands, "path", { d: `M${[...above, ...below].join("L")}Z`, fill: colour(c.colour) });
     }
     if (piece.length > 1) {
       const d = `M${piece.map((i) => place(i, c.middle[y])).join("L")}`;

@@ -28,8 +28,9 @@ class Curve:
     x         progress column -> median position
     middle    measure -> median
     low, high measure -> range; empty for one seed
-    crosses   positions in these lists at which a seed diverged
+    crosses   positions in these lists at which a seed diverged, or the last one if most of them did
     seeds     how many seeds there are
+    diverged  how many of them diverged
     recorded  how many rounds were recorded before thinning
     """
 
@@ -40,6 +41,7 @@ class Curve:
     high: Mapping[str, Numbers]
     crosses: list[int]
     seeds: int
+    diverged: int
     recorded: int
 
 
@@ -83,7 +85,8 @@ def make_curve(
     low = {name: np.fmin.reduce(v, axis=1) for name, v in values.items() if several}
     high = {name: np.fmax.reduce(v, axis=1) for name, v in values.items() if several}
 
-    crosses = sorted({int(np.searchsorted(rounds, r, side="right")) - 1 for r in lost})
+    most = 2 * len(lost) > len(by_seed)
+    crosses = [len(rounds) - 1] if most else sorted({int(np.searchsorted(rounds, r)) for r in lost})
     kept = thin(len(rounds), points, [*middle.values(), *low.values(), *high.values()], crosses)
 
     def pick(columns: dict[str, np.ndarray]) -> dict[str, Numbers]:
@@ -97,6 +100,7 @@ def make_curve(
         high=pick(high),
         crosses=np.searchsorted(kept, crosses).tolist(),
         seeds=len(by_seed),
+        diverged=len(lost),
         recorded=len(rounds),
     )
 

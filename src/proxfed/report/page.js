@@ -8,7 +8,7 @@ for (const c of data.curves) {
   const button = add(document.getElementById("legend"), "button", { type: "button", "aria-pressed": "true" });
   swatch(button, c.colour);
   add(button, "span", {}, c.label);
-  if (c.crosses.length) add(button, "em", {}, "✕ diverged");
+  if (c.diverged) add(button, "em", {}, `✕ ${c.diverged < c.seeds ? `${c.diverged} of ${c.seeds} ` : ""}diverged`);
   button.addEventListener("click", () => {
     if (!hidden.delete(c.label)) hidden.add(c.label);
     button.setAttribute("aria-pressed", String(!hidden.has(c.label)));

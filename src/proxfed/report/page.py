@@ -172,7 +172,7 @@ def curves_note(curves: Sequence[Curve]) -> str:
     if any(curve.seeds > 1 for curve in curves):
         parts.append("A line is the median over the seeds, its band reaches from the smallest to the largest seed.")
     if any(curve.crosses for curve in curves):
-        parts.append("A cross marks a seed that diverged; a line ends once more than half of its seeds have diverged.")
+        parts.append("A cross marks a seed that diverged; a line ends once more than half of its seeds have.")
     thinned = [(len(curve.x["round"]), curve.recorded) for curve in curves if len(curve.x["round"]) < curve.recorded]
     if thinned:
         kept, recorded = max(thinned, key=lambda pair: pair[1])

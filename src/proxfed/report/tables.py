@@ -19,9 +19,8 @@ SEEDS = Column("seeds", "seeds", "count")
 def results_html(
     table: Sequence[Entry], progress: Sequence[Column], measures: Sequence[Column], colours: Mapping[str, int]
 ) -> str:
-    """What each algorithm reached: its status, its measures, and its cost in short."""
-    short = [column for column in progress if column.name in ("bytes_total", "sim_seconds", "wall_seconds")]
-    columns = _filled(table, [ROUNDS, *measures, *short, SEEDS])
+    """What each algorithm reached, after how many rounds and bytes."""
+    columns = _filled(table, [ROUNDS, *measures, *(c for c in progress if c.name == "bytes_total"), SEEDS])
     best = {column.name: _best(table, column) for column in measures if column.name != "nonzeros"}
     return _sortable(table, columns, colours, best, status=True)
 
