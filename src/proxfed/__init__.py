@@ -6,7 +6,7 @@ import os
 # Has an effect only if torch has not been imported before.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
-from proxfed.algorithms import DFedADMM, Depositum, FedAvg, FedCEF, FedComposite, FedNAG
+from proxfed.algorithms import Depositum, DFedADMM, FedAvg, FedCEF, FedComposite, FedNAG
 from proxfed.data import Federated, load
 from proxfed.errors import InputError, ProxfedError, RunError
 from proxfed.problems.linear import Linear, Logistic, Softmax, Squared

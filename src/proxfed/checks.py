@@ -31,8 +31,8 @@ def check_combination(
         q2 = compressor.contraction(problem.d)
         require(
             q2 < 1,
-            f"{name} needs a contractive compressor, but {type(compressor).__name__} has E|C(v) - v|^2 <= {q2:g} |v|^2; "
-            "use its contractive form",
+            f"{name} needs a contractive compressor, but for {type(compressor).__name__} only "
+            f"E|C(v) - v|^2 <= {q2:g} |v|^2 is known; use its contractive form",
         )
 
 

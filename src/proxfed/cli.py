@@ -9,7 +9,7 @@ import json
 import signal
 import sys
 import time
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,7 +34,7 @@ err = Console(stderr=True)
 out = Console()
 
 
-class Format(str, Enum):
+class Format(StrEnum):
     table = "table"
     json = "json"
 

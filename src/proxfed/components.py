@@ -1,7 +1,7 @@
-"""Tables of a configuration file become objects, and objects tables, by the fields and types that their classes declare.
+"""Tables of a configuration file become objects, and objects tables, by the fields and types that classes declare.
 
-`{name = "top_k", fraction = 0.01}` is looked up in a registry and called with the rest as arguments. A wrong name, key or
-type gives one sentence with the place, the value and what is allowed.
+`{name = "top_k", fraction = 0.01}` is looked up in a registry and called with the rest as arguments. A wrong name, key
+or type gives one sentence with the place, the value and what is allowed.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from proxfed.algorithms import ALGORITHMS
 from proxfed.components import Table, arguments, build, describe, look_up, plain, without_name
 from proxfed.data import DATASETS, PARTITIONS, load
 from proxfed.errors import InputError, nearest, require
-from proxfed.participation import PARTICIPATIONS, Full
+from proxfed.participation import PARTICIPATIONS
 from proxfed.problems.linear import LOSSES, Linear
 from proxfed.regularisers import REGULARISERS, OnBlocks, Zero
 from proxfed.topologies import TOPOLOGIES
@@ -83,7 +83,7 @@ def shipped() -> dict[str, Path]:
 def read(source: str, overrides: Iterable[str] = ()) -> Experiment:
     """An experiment from a shipped name or a file, with `key=value` overrides."""
     path = Path(source)
-    if not path.suffix == ".toml":
+    if path.suffix != ".toml":
         require(
             source in shipped(),
             f"there is no experiment {source!r}; {nearest(source, shipped())}, or give a .toml file",
@@ -121,7 +121,7 @@ def _sentence(e: ValidationError) -> str:
 
 
 def _override(table: Table, override: str) -> None:
-    """key=value with a dotted key; an algorithm is chosen by its label, its name or its place: algorithms.fedavg.eta=0.1."""
+    """key=value with a dotted key; algorithms are chosen by label, name or place: algorithms.fedavg.eta=0.1."""
     key, equals, text = override.partition("=")
     require(bool(equals) and bool(key), f"-c {override!r} is not of the form key=value")
     try:
@@ -248,7 +248,7 @@ def _regulariser(e: Experiment, blocks: tuple[Block, ...]) -> Regulariser:
         require("blocks" in table, "regulariser: with several tables, each must name its blocks")
         h = build(REGULARISERS, {k: v for k, v in table.items() if k != "blocks"}, "regulariser")
         require(isinstance(table["blocks"], list), f"regulariser.blocks = {table['blocks']!r} must be a list of names")
-        parts |= {name: h for name in table["blocks"]}
+        parts |= dict.fromkeys(table["blocks"], h)
     return OnBlocks.named(blocks, parts)
 
 

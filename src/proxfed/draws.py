@@ -49,7 +49,7 @@ def uniforms(key: Key, count: int) -> np.ndarray:
 
 
 def integers(key: Key, count: int, high: np.ndarray | int) -> np.ndarray:
-    """(c, count) whole numbers, uniform on 0 .. high-1 for each client's own `high` < 2^32 (bias below 2^-32 * high)."""
+    """(c, count) whole numbers, uniform on 0 .. high-1 for each client's own `high` < 2^32 (bias < 2^-32 high)."""
     high = np.broadcast_to(np.asarray(high, np.uint64), key.shape)[:, None]
     return (((words(key, count) >> _S32) * high) >> _S32).astype(np.int64)
 

@@ -1,7 +1,7 @@
 """Carry out an experiment: every algorithm with every seed, into a run folder, resumable at any round.
 
-A task is one algorithm with one seed. The checkpoint says which task is under way and after which round; tasks before it
-are done, and the rows written since are cut off and computed again. Everything random is keyed by seed, client and
+A task is one algorithm with one seed. The checkpoint says which task is under way and after which round; tasks before
+it are done, and the rows written since are cut off and computed again. Everything random is keyed by seed, client and
 round, so what is computed again is the same to the bit.
 """
 
@@ -120,7 +120,7 @@ class Execution:
             self.folder.start_rows(self.resolved.problem.evaluate(self.resolved.problem.start(0)))
 
     def _resume(self) -> Checkpoint | None:
-        """The leader's checkpoint; the other processes learn its numbers, and get their state when their task begins."""
+        """The leader's checkpoint; the other processes learn where it stands, and get their state from `Run.load`."""
         found = self.folder.load_checkpoint() if self.folder else None
         if found is not None and self.folder:
             self.folder.resume_rows(found.rows_end)

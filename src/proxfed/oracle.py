@@ -62,10 +62,12 @@ class Oracle:
 
 @dataclass(frozen=True)
 class CountedProx:
-    """A Regulariser that counts its proximal steps: one for each row, one for a shared point."""
+    """A Regulariser that counts its proximal steps: one for each row, and `each` for a shared point."""
 
     h: Regulariser
     work: Work
+    each: int
+    """Who computes the prox of a shared point: every client of a block, or the one server."""
 
     @property
     def weak_convexity(self) -> float:
@@ -75,5 +77,5 @@ class CountedProx:
         return self.h.value(x)
 
     def prox(self, v: Tensor, step: float) -> Tensor:
-        self.work.proxes += v.shape[0] if v.ndim > 1 else 1
+        self.work.proxes += len(v) if v.ndim > 1 else self.each
         return self.h.prox(v, step)

@@ -27,7 +27,6 @@ from proxfed.regularisers import Zero
 from proxfed.state import flatten, own, put, restore, take
 from proxfed.types import Algorithm, Participation, Problem, Regulariser, Star, Topology
 
-
 COUNTERS = ("gradients", "proxes", "bytes_up", "bytes_down", "bytes_edge", "bytes_best")
 
 FAR = 1e15
@@ -60,7 +59,7 @@ class Run:
         p, alg = self.problem, self.algorithm
         composite = alg.needs.composite
         self.inside: Regulariser | None = None if composite or isinstance(p.h, Zero) else p.h
-        self.h = CountedProx(p.h if composite else Zero(), self.work)
+        self.h: Regulariser = p.h if composite else Zero()
         self.x0 = p.start(self.seed)
         n, here = self.network.n, self.network.ids
         self.weights = p.weights
@@ -68,13 +67,16 @@ class Run:
         self.scale = None if isinstance(alg, Star) or bool((scale == 1).all()) else scale
         f = self.oracle(0, here)
         if isinstance(alg, Star):
-            clients, server = alg.init(self.x0, f, self.h)
+            clients, server = alg.init(self.x0, f, self._prox(len(here)))
             self.state: Any = StarState(own(clients), server)
         else:
-            self.state = alg.init(self.x0, f, self.h, self._mix(0))
+            self.state = alg.init(self.x0, f, self._prox(len(here)), self._mix(0))
 
     def oracle(self, t: int, ids: Ids) -> Oracle:
         return Oracle(self.problem.local(t, ids, self.seed), self.work, self.scale, self.inside)
+
+    def _prox(self, each: int) -> CountedProx:
+        return CountedProx(self.h, self.work, each)
 
     def round(self, t: int) -> None:
         start = time.perf_counter()
@@ -92,15 +94,16 @@ class Run:
             for ids in net.blocks(cohort):
                 rows = net.rows(ids)
                 net.send(down, ids)
-                new, up = alg.client(take(clients, rows), down, self.oracle(t, ids), self.h)
+                new, up = alg.client(take(clients, rows), down, self.oracle(t, ids), self._prox(len(ids)))
                 put(clients, rows, new)
                 yield up, self.weights[ids.start : ids.stop] if isinstance(ids, range) else self.weights[ids]
 
-        server = alg.server(server, net.mean(messages()), self.h, len(cohort) / net.n)
+        server = alg.server(server, net.mean(messages()), self._prox(int(net.leader)), len(cohort) / net.n)
         return StarState(clients, server)
 
     def _graph(self, t: int) -> Any:
-        return self.algorithm.step(self.state, self.oracle(t, self.network.ids), self.h, self._mix(t))
+        ids = self.network.ids
+        return self.algorithm.step(self.state, self.oracle(t, ids), self._prox(len(ids)), self._mix(t))
 
     def _mix(self, t: int) -> Callable[[Tensor], Tensor]:
         return lambda x: self.network.mix(x, t)

@@ -58,7 +58,7 @@ class Depositum(Graph):
     facts: ClassVar[Facts] = Facts(
         sends="2 per edge",
         exact=True,
-        paper="Y. Zhou et al., Decentralized Nonconvex Composite Federated Learning with Gradient Tracking and Momentum",
+        paper="Y. Zhou et al., Decentralized Nonconvex Composite FL with Gradient Tracking and Momentum",
     )
 
     def __post_init__(self) -> None:
@@ -98,7 +98,7 @@ class Depositum(Graph):
         return m, m if self.option == "polyak" else self.gamma * m + (1 - self.gamma) * y
 
     def model(self, s: State, h: Regulariser, mean: Mean) -> Tensor:
-        """The next prox step of the averages: unlike mean(x), whose zeros the mixing blurs, it has the structure of h."""
+        """The next prox step of the averages: it has the structure of h, where mixing blurs the zeros of mean(x)."""
         _, v = self._direction(mean(s.m), mean(s.y))
         return h.prox(mean(s.x) - self.alpha * v, self.s)
 
@@ -116,7 +116,9 @@ class Depositum(Graph):
         else:
             require(schedule == "constant", f"Depositum: schedule = {schedule!r} is not one of 'constant', 'speed_up'")
             pull = gamma if option == "polyak" else gamma**2
-            alpha = min([1 / (16 * L)] + [(1 - gamma) / (24 * pull * L)] * (gamma > 0) + [1 / (48 * rho)] * (rho > 0))
+            alpha = 1 / (16 * L)
+            alpha = min(alpha, (1 - gamma) / (24 * pull * L)) if pull > 0 else alpha
+            alpha = min(alpha, 1 / (48 * rho)) if rho > 0 else alpha
         if rho > 0:  # alpha rho < 1 - lam^{1/(2 T0)} keeps delta1 positive
             alpha = min(alpha, (1 - lam ** (1 / (2 * T0))) / (2 * rho))
         if lam > 0:

@@ -56,7 +56,7 @@ class DFedADMM(Graph):
     facts: ClassVar[Facts] = Facts(
         sends="1 per edge",
         exact=False,
-        paper="Q. Li et al., DFedADMM: Dual Constraints Controlled Model Inconsistency for Decentralized Federated Learning",
+        paper="Q. Li et al., DFedADMM: Dual Constraints Controlled Model Inconsistency for Decentralized FL",
     )
 
     def __post_init__(self) -> None:

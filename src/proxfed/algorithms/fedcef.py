@@ -60,7 +60,7 @@ class FedCEF(Star):
     facts: ClassVar[Facts] = Facts(
         sends="C(d) up, 1 down",
         exact=True,
-        paper="P. Qiu et al., Compressed Proximal Federated Learning for Non-Convex Composite Optimization on Heterogeneous Data, 2026",
+        paper="P. Qiu et al., Compressed Proximal FL for Non-Convex Composite Optimization on Heterogeneous Data, 2026",
     )
 
     def __post_init__(self) -> None:

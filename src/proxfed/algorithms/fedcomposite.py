@@ -8,11 +8,11 @@
     client          c_i <- (z - x)/S - mean of its tau gradients
 
 The first term of c_i is the mean gradient of all clients, so sum_i c_i = 0 and local steps follow the global gradient.
-Communication and prox are decoupled: what is averaged is w, which no prox has touched, and the local prox step grows with
-t so that z stays the prox point of w. With full gradients the method converges to the exact solution.
+Communication and prox are decoupled: what is averaged is w, which no prox has touched, and the local prox step grows
+with t so that z stays the prox point of w. With full gradients the method converges to the exact solution.
 
-What travels: one vector up, one down. A client keeps a_i = z/S - mean gradient, which gives c_i = a_i - x/S as soon as the
-next x arrives; the first round has a_i = x/S and so c_i = 0.
+What travels: one vector up, one down. A client keeps a_i = z/S - mean gradient, which gives c_i = a_i - x/S as soon as
+the next x arrives; the first round has a_i = x/S and so c_i = 0.
 Reference: J. Zhang, J. Hu, M. Johansson, "Composite Federated Learning with Heterogeneous Data".
 """
 

@@ -1,4 +1,4 @@
-"""Least squares, binary logistic and softmax regression: gradients in closed form, for a whole block of clients at once.
+"""Least squares, binary logistic and softmax regression: closed-form gradients for a whole block of clients at once.
 
     f_i(x) = (1/m_i) sum_j loss(A_ij x, b_ij) + (l2/2) |x|^2
 
@@ -20,16 +20,16 @@ from torch import Tensor
 from proxfed import draws
 from proxfed.data.federated import Federated
 from proxfed.draws import Ids, Key
-from proxfed.errors import InputError, non_negative, one_of, require
+from proxfed.errors import non_negative, one_of, require
 from proxfed.regularisers import Zero
 from proxfed.solve import fista
 from proxfed.types import Block, Regulariser, Smoothness
 
 GATHER = 1 << 20
-"""Numbers of the minibatches that are gathered at a time: a few MB, so that they are still in the cache when used again."""
+"""Numbers of the minibatches that are gathered at a time: a few MB, still in the cache when they are used again."""
 
 CACHE = 1 << 17
-"""Numbers of the clients' data that a full gradient reads at a time: both of its products then find them in the cache."""
+"""Numbers of the clients' data that a full gradient reads at a time: both its products then find them in the cache."""
 
 
 class Loss(Protocol):
@@ -252,10 +252,11 @@ class Linear:
 
     def _groups(self, ids: Ids) -> Iterator[tuple[np.ndarray, Tensor, Tensor]]:
         """Clients of equal size together, without padding: (positions in ids, A (g, m, p), b (g, m))."""
-        ids = np.asarray(ids)
+        ids = np.asarray(ids, np.int64)
         for m in np.unique(self.sizes[ids]):
             where = np.flatnonzero(self.sizes[ids] == m)
-            for part in np.array_split(where, max(1, len(where) * m * self.A.shape[1] // CACHE)):
+            pieces = len(where) * m * self.A.shape[1] // CACHE
+            for part in np.array_split(where, min(max(1, pieces), len(where))):
                 rows = _rows(self.offsets[ids[part]], int(m))
                 yield part, self.A[rows].view(len(part), m, -1), self.b[rows].view(len(part), m)
 
@@ -284,7 +285,7 @@ class Clients:
         p, c = self.problem, len(self.ids)
         if p.batch is None:
             return self.full_grad(x)
-        ids = np.asarray(self.ids)
+        ids = np.asarray(self.ids, np.int64)
         x, out = self.spread(x), torch.empty(c, p.d, dtype=p.dtype, device=p.device)
         sample = draws.integers(draws.fold(self._batch_key, draw), p.batch, p.sizes[ids]) + p.offsets[ids, None]
         rows = torch.from_numpy(sample).to(p.device)
@@ -322,7 +323,7 @@ def _contiguous(index: np.ndarray) -> slice | None:
 
 
 def _rows(starts: np.ndarray, m: int) -> slice | Tensor:
-    """The rows of clients that begin at `starts` and hold m samples each: a view if they lie together, else an index."""
+    """The rows of clients that begin at `starts` with m samples each: a view if they lie together, else an index."""
     if (np.diff(starts) == m).all():
         return slice(int(starts[0]), int(starts[-1]) + m)
     return torch.from_numpy((starts[:, None] + np.arange(m)).reshape(-1))

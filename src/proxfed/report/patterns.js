@@ -1,6 +1,7 @@
 // Sparsity patterns: one canvas pixel per cell, enlarged by the style sheet.
 
 const paints = []; // functions that paint one image each
+const whole = (count) => count.toLocaleString("en");
 const isMatrix = (image) => image.shape.filter((side) => side > 1).length > 1;
 
 function paint(canvas, image, largest) {
@@ -36,15 +37,15 @@ function describe(image, row, col) {
 function drawBlock(parent, image, named, largest) {
   const holder = add(parent, "div", { class: "block" });
   if (named) {
-    const size = show(image.shape.reduce((a, b) => a * b, 1), "count");
+    const size = image.shape.reduce((a, b) => a * b, 1);
     const shape = image.shape.join(" × ") + (image.transposed ? " (transposed)" : "");
-    add(holder, "p", {}, `${image.name}, ${shape}: ${show(image.nonzeros, "count")} of ${size} non-zero`);
+    add(holder, "p", {}, `${image.name}, ${shape}: ${whole(image.nonzeros)} of ${whole(size)} non-zero`);
   }
   const about = `${image.name}: ${image.nonzeros} non-zeros`;
   const canvas = add(holder, "canvas", { width: image.cols, height: image.rows, role: "img", "aria-label": about });
-  const side = Math.min(14, Math.max(4, 900 / image.cols));
-  canvas.style.width = `${Math.max(40, image.cols * 14)}px`;
-  canvas.style.height = `${image.rows === 1 ? 26 : Math.min(320, Math.round(image.rows * side))}px`;
+  const side = Math.min(image.rows === 1 ? 14 : 8, Math.max(3, (image.rows === 1 ? 1200 : 800) / image.cols));
+  canvas.style.width = `${Math.max(24, image.cols * side)}px`;
+  canvas.style.height = `${image.rows === 1 ? 24 : Math.min(160, Math.max(24, image.rows * side))}px`;
   paints.push(() => paint(canvas, image, largest));
   const read = (e) => {
     const frame = canvas.getBoundingClientRect();
@@ -64,7 +65,7 @@ function drawModel(parent, model) {
   swatch(caption, model.colour);
   add(caption, "b", {}, model.label);
   const share = show((100 * model.nonzeros) / model.size, "number", 3);
-  const count = `${show(model.nonzeros, "count")} of ${show(model.size, "count")} non-zero (${share} %)`;
+  const count = `${whole(model.nonzeros)} of ${whole(model.size)} non-zero (${share} %)`;
   add(caption, "span", {}, `${model.finite ? count : "not finite"}, seed ${model.seed}`);
   const values = model.blocks.filter((image) => !image.shares).flatMap((image) => image.cells);
   const largest = values.reduce((a, v) => Math.max(a, Math.abs(v)), 0) || 1;
