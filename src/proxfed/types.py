@@ -18,14 +18,15 @@ from torch import Tensor
 
 from proxfed.draws import Ids, Key
 
-Mix = Callable[[Tensor], Tensor]
-"""(c, d) -> (c, d): row i becomes sum_j w_ij x_j, over the graph of this round."""
-
 Mean = Callable[[Tensor], Tensor]
 """(c, d) -> (d,): the average over all clients of the network; used to look at a run, never by its steps."""
 
 Message = Any
 """What travels: a tensor (c, k) (or (k,), from the server), a Packed, or a tuple of these."""
+
+Mix = Callable[[Message], Tensor]
+"""(c, d) -> (c, d): row i becomes sum_j w_ij x_j, over the graph of this round. x is a tensor, or a Packed: then its dense
+value is mixed, and its bytes are those that cross each edge."""
 
 
 class Block(NamedTuple):

@@ -17,7 +17,7 @@ from proxfed.draws import Ids
 from proxfed.errors import InputError
 from proxfed.networks.mixing import Operator, edges
 from proxfed.networks.traffic import Traffic, dense, leaves, nbytes, rebuild
-from proxfed.types import Message, Mixing, Topology
+from proxfed.types import Message, Mixing, Packed, Topology
 
 BLOCK = 1 << 21
 """Numbers of one client vector that are worked on at a time: a few vectors of them stay in the cache."""
@@ -97,10 +97,11 @@ class Network(ABC):
 
     # ---- graph -------------------------------------------------------------------------------------------------
 
-    def mix(self, x: Tensor, t: int) -> Tensor:
-        """Row i becomes sum_j w_ij x_j over the graph of round t."""
+    def mix(self, message: Tensor | Packed, t: int) -> Tensor:
+        """Row i becomes sum_j w_ij x_j over the graph of round t, where x is what the receivers read of the message."""
         if self.topology is None:
             raise InputError("this algorithm works on a graph: name a topology")
+        x = dense(message)
         key = t % self.topology.period if self.topology.period else t
         if key not in self._operators:
             if self.topology.period is None:
@@ -108,9 +109,11 @@ class Network(ABC):
             W = self.topology.W(key)
             self._operators[key] = self.prepare(W, x), edges(W, self.ids)
         apply, lines = self._operators[key]
-        size = lines * x.shape[-1] * x.element_size()
-        self.traffic.edge += size
-        self.traffic.best += size
+        # A message of many rows knows its bytes as a whole. Rows cost the same but in some best encodings, whose
+        # count is then exact where all clients have equally many neighbours.
+        size, best = nbytes(message)
+        self.traffic.edge += lines * size // len(x)
+        self.traffic.best += lines * best // len(x)
         return apply(x)
 
     # ---- looking at a run; not counted -------------------------------------------------------------------------

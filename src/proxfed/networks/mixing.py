@@ -36,6 +36,6 @@ def is_average(W: Mixing) -> bool:
 
 
 def edges(W: Mixing, ids: range) -> int:
-    """Directed edges that end at the clients `ids`: each carries a row whenever the network mixes."""
-    here = (W.row >= ids.start) & (W.row < ids.stop)
+    """Directed edges that begin at the clients `ids`: each carries a row of theirs whenever the network mixes."""
+    here = (W.col >= ids.start) & (W.col < ids.stop)
     return int(np.count_nonzero(here & (W.row != W.col)))
