@@ -25,8 +25,8 @@ Message = Any
 """What travels: a tensor (c, k) (or (k,), from the server), a Packed, or a tuple of these."""
 
 Mix = Callable[[Message], Tensor]
-"""(c, d) -> (c, d): row i becomes sum_j w_ij x_j, over the graph of this round. x is a tensor, or a Packed: then its dense
-value is mixed, and its bytes are those that cross each edge."""
+"""(c, d) -> (c, d): row i becomes sum_j w_ij x_j, over the graph of this round. x is a tensor, or a Packed: then its
+dense value is mixed, and its bytes are what crosses each edge."""
 
 
 class Block(NamedTuple):
