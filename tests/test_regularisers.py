@@ -309,6 +309,16 @@ def test_long_float32_projections_are_inside(h) -> None:
     assert (h.value(1.01 * h.prox(v, 1.0)) == math.inf).all()
 
 
+@pytest.mark.parametrize("h", [L1Ball(1.0), Simplex(1.0)], ids=repr)
+def test_many_small_coordinates_beside_a_large_one(h) -> None:
+    """They share half of the radius: a threshold rounded to float32 would be off by a tenth of their size."""
+    v = torch.full((1_000_001,), 0.25)
+    v[0] = 0.75
+    p = h.prox(v, 1.0)
+    assert h.value(p) == 0
+    torch.testing.assert_close(p[:2], torch.tensor([0.5 + 0.5e-6, 0.5e-6]), rtol=1e-3, atol=0)
+
+
 @pytest.mark.parametrize("shape", [(3, 4), (4, 3), (1, 12), (12, 1)])
 def test_nuclear_soft_thresholds_the_singular_values(shape: tuple[int, int]) -> None:
     v = normal(4, 7, D)
@@ -426,6 +436,7 @@ def test_on_blocks_acts_there_and_nowhere_else() -> None:
     assert torch.equal(p[..., 10:], v[..., 10:])
     close(h.value(v), MCP(0.4, 1.5).value(v[..., 2:8]) + L2(0.8).value(v[..., 8:10]))
     assert h.weak_convexity == MCP(0.4, 1.5).weak_convexity
+    assert OnBlocks(((BIAS, SCAD(0.8)), (WEIGHT, MCP(0.4, 1.5)))).weak_convexity == 1 / 1.5
     assert not h.indicator
     assert OnBlocks(((BIAS, Box(0, 1)), (WEIGHT, L1(0.4)))).indicator
 

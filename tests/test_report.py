@@ -238,10 +238,13 @@ def test_short_curves_are_not_thinned():
 def test_a_line_ends_when_more_than_half_of_its_seeds_have_diverged():
     lengths = {0: 4, 1: 7, 2: 10}
     rows = [row(seed=s, t=t) for s, last in lengths.items() for t in range(last + 1)]
-    status = [state(), state(seed=0, status="diverged", t=4), state(seed=1, status="diverged", t=7), state(seed=2)][1:]
-    made = curve(rows, status)
+    lost = [state(seed=0, status="diverged", t=4), state(seed=1, status="diverged", t=7)]
+    made = curve(rows, [*lost, state(seed=2)])
     assert made.x["round"] == list(range(8))
-    assert made.crosses == [4, 7]
+    assert (made.crosses, made.diverged, made.seeds) == ([7], 2, 3)
+    made = curve(rows, [lost[0], state(seed=1, t=7), state(seed=2)])
+    assert made.x["round"] == list(range(11))
+    assert (made.crosses, made.diverged, made.seeds) == ([4], 1, 3)
 
 
 # ---- patterns -------------------------------------------------------------------------------------------------------

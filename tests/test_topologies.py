@@ -303,6 +303,13 @@ def test_lanczos_is_the_singular_value(topology, monkeypatch):
     assert psi(*rounds) == pytest.approx(exact, abs=1e-9)
 
 
+def test_lanczos_multiplies_rounds_in_their_order(monkeypatch):
+    rounds = [Star(60).W(0), Grid(60).W(0), Exponential(60).W(0)]
+    star, grid, exponential = map(dense, rounds)
+    monkeypatch.setattr(topologies, "DENSE", 0)
+    assert psi(*rounds) == pytest.approx(norm(exponential @ grid @ star - J(60)), abs=1e-9)
+
+
 # ---- weights -----------------------------------------------------------------------------------------------------
 
 

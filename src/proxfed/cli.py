@@ -66,6 +66,7 @@ def run(
     force: Annotated[bool, typer.Option("--force", help="Replace a run that is there.")] = False,
     ranks: Annotated[int, typer.Option("--ranks", help="Spread the clients over this many processes.")] = 1,
     timeout: Annotated[float, typer.Option("--timeout", help="Seconds to wait for another rank.")] = 60.0,
+    checkpoint: Annotated[float, typer.Option("--checkpoint", help="Seconds between checkpoints; 0: every round.")] = 5.0,
     data: Annotated[
         str | None, typer.Option("--data", help="The data directory; else $PROXFED_DATA or the cache.")
     ] = None,
@@ -99,7 +100,7 @@ def run(
     started = time.monotonic()
     try:
         with _Watch(leads and err.is_terminal) as watch:
-            execution = Execution(resolved, records, world is not None, watch, stop)
+            execution = Execution(resolved, records, world is not None, watch, stop, checkpoint)
             complete = execution.run(resume)
     finally:
         network.disconnect()

@@ -70,7 +70,7 @@ class TopK:
         k = _kept(self, d)
         index = _largest(_host(v), k)
         best = wire.sizes(wire.gaps(index.ravel(), np.full(c, k)), np.full(c, k), wire.width(d - 1)) + k * v.itemsize
-        where = torch.from_numpy(index).to(v.device)
+        where = _tensor(index, v)
         value = v.gather(1, where)
         dense = torch.zeros_like(v).scatter_(1, where, value)
         return Packed({"index": where.int(), "value": value}, dense, c * k * (4 + v.itemsize), int(best.sum()))
@@ -115,10 +115,10 @@ class RandK:
     def __call__(self, v: Tensor, key: Key) -> Packed:
         d = v.shape[1]
         k = _kept(self, d)
-        where = torch.from_numpy(_subset(key, k, d)).to(v.device)
+        where = _tensor(_subset(key, k, d), v)
         value = v.gather(1, where) * (d / k if self.unbiased else 1)
         dense = torch.zeros_like(v).scatter_(1, where, value)
-        seed = torch.from_numpy(key.copy().view(np.int64)[:, None]).to(v.device)
+        seed = _tensor(key.copy().view(np.int64)[:, None], v)
         nbytes = seed.nbytes + value.nbytes
         return Packed({"seed": seed, "value": value}, dense, nbytes, best=nbytes)
 
@@ -144,10 +144,11 @@ class ScaledSign:
     def contraction(self, d: int) -> float:
         return 1 - 1 / d
 
+    @np.errstate(over="ignore")
     def __call__(self, v: Tensor, key: Key) -> Packed:
         negative = v < 0
-        scale = (_row_sums(v.abs()) / v.shape[1])[:, None]
-        bits = torch.from_numpy(np.packbits(_host(negative), axis=1)).to(v.device)
+        scale = _tensor(_host(v.abs()).sum(1, keepdims=True) / v.shape[1], v)
+        bits = _tensor(np.packbits(_host(negative), axis=1), v)
         nbytes = scale.nbytes + bits.nbytes
         return Packed({"scale": scale, "negative": bits}, torch.where(negative, -scale, scale), nbytes, best=nbytes)
 
@@ -200,29 +201,32 @@ class QSGD:
     def _divisor(self, d: int) -> float:
         return 1 + self.omega(d) if self.contractive else 1.0
 
+    @np.errstate(all="ignore")
     def __call__(self, v: Tensor, key: Key) -> Packed:
-        (c, d), s = v.shape, self.levels
-        norm = _bucket_norms(v, self._bucket(d))
-        divisor = torch.where(norm > 0, norm, 1)
-        level = torch.empty_like(v, dtype=torch.int16)
+        x, s, (c, d) = _host(v), self.levels, v.shape
+        norm = _norms(x, self._bucket(d))
+        divisor = np.where(norm > 0, norm, 1)
+        level = np.empty(x.shape, np.int16)
         for columns in _columns(d):
-            x = (v[:, columns].abs() / self._spread(divisor, columns) * s).clamp_(max=s)
-            low = x.floor()
-            up = _uniforms(key, columns, v) < x - low
-            level[:, columns] = (low + up).copysign_(v[:, columns])
+            ratio = np.abs(x[:, columns]) / divisor[:, self._bucket_of(columns, d)]
+            xi = np.minimum(ratio * s, s)
+            low = np.floor(xi)
+            low += _uniforms(key, columns) < xi - low
+            level[:, columns] = np.copysign(low, x[:, columns])
+        parts = {"norm": _tensor(norm, v), "level": _tensor(level, v)}
         nbytes = norm.nbytes + c * wire.whole_bytes(d * (1 + wire.width(s)))
-        best = norm.nbytes + wire.signed_sizes(_host(level), s).sum()
-        return Packed({"norm": norm, "level": level}, self._dense(norm, level), nbytes, int(best))
+        best = norm.nbytes + wire.signed_sizes(level, s).sum()
+        return Packed(parts, _tensor(self._dense(norm, level), v), nbytes, int(best))
 
-    def _spread(self, norm: Tensor, columns: slice) -> Tensor:
-        """The number of its bucket for each of these columns."""
-        return norm[:, torch.arange(columns.start, columns.stop, device=norm.device) // (self.bucket or columns.stop)]
+    def _bucket_of(self, columns: slice, d: int) -> np.ndarray:
+        return np.arange(columns.start, columns.stop) // self._bucket(d)
 
-    def _dense(self, norm: Tensor, level: Tensor) -> Tensor:
-        unit = norm / (self.levels * self._divisor(level.shape[1]))
-        dense = torch.empty_like(level, dtype=norm.dtype)
-        for columns in _columns(level.shape[1]):
-            torch.mul(level[:, columns], self._spread(unit, columns), out=dense[:, columns])
+    def _dense(self, norm: np.ndarray, level: np.ndarray) -> np.ndarray:
+        d = level.shape[1]
+        unit = norm / (self.levels * self._divisor(d))
+        dense = np.empty(level.shape, norm.dtype)
+        for columns in _columns(d):
+            np.multiply(level[:, columns], unit[:, self._bucket_of(columns, d)], out=dense[:, columns])
         return dense
 
     def encode(self, packed: Packed) -> list[bytes]:
@@ -233,7 +237,8 @@ class QSGD:
         buckets = math.ceil(d / self._bucket(d))
         parts = [wire.read_floats(wire.buffer(m), buckets, dtype) for m in messages]
         level = np.stack([wire.read_signed(rest, d, self.levels)[0] for _, rest in parts])
-        return self._dense(torch.stack([norm for norm, _ in parts]), torch.from_numpy(level))
+        norm = torch.stack([numbers for numbers, _ in parts])
+        return torch.from_numpy(self._dense(norm.numpy(), level.astype(np.int16)))
 
 
 @dataclass(frozen=True)
@@ -260,32 +265,32 @@ class Natural:
 
     def __call__(self, v: Tensor, key: Key) -> Packed:
         (c, d), (word, mantissa, exponent) = v.shape, _FORMATS[v.dtype]
-        power, negative = torch.empty_like(v, dtype=torch.int16), v.signbit()
+        bits, negative = _host(v).view(word), np.signbit(_host(v))
+        power = np.empty(bits.shape, np.int16)
         for columns in _columns(d):
-            bits = v[:, columns].contiguous().view(word)
-            chance = (bits & (2**mantissa - 1)).to(v.dtype) * 2.0**-mantissa
-            down = (bits >> mantissa) & (2**exponent - 1)
-            up = (_uniforms(key, columns, v) < chance) & (down < 2**exponent - 2)
-            power[:, columns] = down + up
-        below = _below_top(power)[1]
+            chance = (bits[:, columns] & word(2**mantissa - 1)) * 2.0**-mantissa
+            down = (bits[:, columns] >> word(mantissa)) & word(2**exponent - 1)
+            power[:, columns] = down + ((_uniforms(key, columns) < chance) & (down < 2**exponent - 2))
+        _, below = _below_top(power)
         best = wire.sizes(below.ravel(), np.full(c, d), exponent) + wire.whole_bytes(d) + 2
         nbytes = c * wire.whole_bytes(d * (1 + exponent))
-        dense = self._dense(power, negative, v.dtype)
-        return Packed({"power": power, "negative": negative}, dense, nbytes, int(best.sum()))
+        parts = {"power": _tensor(power, v), "negative": _tensor(negative, v)}
+        return Packed(parts, self._dense(power, negative, v.dtype).to(v.device), nbytes, int(best.sum()))
 
-    def _dense(self, power: Tensor, negative: Tensor, dtype: torch.dtype) -> Tensor:
-        word, mantissa, _ = _FORMATS[dtype]
-        dense = torch.empty_like(power, dtype=dtype)
+    def _dense(self, power: np.ndarray, negative: np.ndarray, dtype: torch.dtype) -> Tensor:
+        word, mantissa, exponent = _FORMATS[dtype]
+        bits = np.empty(power.shape, word)
         for columns in _columns(power.shape[1]):
-            value = (power[:, columns].to(word) << mantissa).view(dtype) * (8 / 9 if self.contractive else 1)
-            dense[:, columns] = torch.where(negative[:, columns], -value, value)
-        return dense
+            sign = negative[:, columns].astype(word) << word(mantissa + exponent)
+            bits[:, columns] = sign | power[:, columns].astype(word) << word(mantissa)
+        dense = torch.from_numpy(bits.view(np.int8)).view(dtype)
+        return dense.mul_(8 / 9) if self.contractive else dense
 
     def encode(self, packed: Packed) -> list[bytes]:
-        top, below = _below_top(packed.parts["power"])
+        top, below = _below_top(_host(packed.parts["power"]))
         exponent = _FORMATS[packed.dense.dtype][2]
         signs = [wire.pack_flags(row) for row in _host(packed.parts["negative"])]
-        return wire.join(signs, wire.rows(torch.from_numpy(top)), [wire.write(row, exponent) for row in below])
+        return wire.join(signs, [row.tobytes() for row in top], [wire.write(row, exponent) for row in below])
 
     def decode(self, messages: Sequence[bytes], d: int, dtype: Any) -> Tensor:
         power, negative = np.empty((len(messages), d), np.int16), np.empty((len(messages), d), bool)
@@ -293,7 +298,7 @@ class Natural:
             negative[i], rest = wire.unpack_flags(wire.buffer(message), d)
             top, rest = wire.take(rest, 2)
             power[i] = top.view(np.int16) - wire.read(rest, d, _FORMATS[dtype][2])[0]
-        return self._dense(torch.from_numpy(power), torch.from_numpy(negative), dtype)
+        return self._dense(power, negative, dtype)
 
 
 @dataclass(frozen=True)
@@ -370,14 +375,19 @@ COMPRESSORS: dict[str, type] = {
     "low_rank": LowRank,
 }
 
-_FORMATS = {torch.float32: (torch.int32, 23, 8), torch.float64: (torch.int64, 52, 11)}
-"""The word that a number fits in, and the bits of its mantissa and exponent."""
+_FORMATS: dict[torch.dtype, Any] = {torch.float32: (np.uint32, 23, 8), torch.float64: (np.uint64, 52, 11)}
+"""The word that a number fits in, and how many bits of it are mantissa and exponent."""
 
 _BLOCK = 2**13
 
 
 def _host(x: Tensor) -> np.ndarray:
+    """Its numbers in a NumPy array: a view, where x is in the memory of the CPU."""
     return x.detach().cpu().contiguous().numpy()
+
+
+def _tensor(x: np.ndarray, like: Tensor) -> Tensor:
+    return torch.from_numpy(x).to(like.device)
 
 
 def _check_kept(owner: Any) -> None:
@@ -443,22 +453,9 @@ def _columns(d: int) -> Iterator[slice]:
     return (slice(start, min(start + _BLOCK, d)) for start in range(0, d, _BLOCK))
 
 
-def _uniforms(key: Key, columns: slice, like: Tensor) -> Tensor:
-    """Uniform numbers in [0, 1), one for each entry of these columns (rounded to float32, a few are 1)."""
-    u = draws.uniforms(draws.fold(key, columns.start // _BLOCK), columns.stop - columns.start)
-    return torch.from_numpy(u).to(like)
-
-
-def _bucket_norms(v: Tensor, B: int) -> Tensor:
-    """|.|_2 of every B entries (the last may be fewer), (c, ceil(d/B))."""
-    whole = v.shape[1] // B * B
-    parts = [v[:, :whole].unflatten(1, (-1, B))] + ([v[:, None, whole:]] if whole < v.shape[1] else [])
-    norms = []
-    for x in parts:
-        largest = torch.maximum(x.amax(-1), -x.amin(-1))
-        scaled = x / torch.where(largest > 0, largest, 1)[..., None]  # so that squares neither overflow nor vanish
-        norms.append(largest * _row_sums(scaled.square_()).sqrt())
-    return torch.cat(norms, 1)
+def _uniforms(key: Key, columns: slice) -> np.ndarray:
+    """Uniform numbers in [0, 1), one for each client and column."""
+    return draws.uniforms(draws.fold(key, columns.start // _BLOCK), columns.stop - columns.start)
 
 
 def _normals(key: Key, count: int) -> Tensor:
@@ -467,17 +464,22 @@ def _normals(key: Key, count: int) -> Tensor:
     return torch.from_numpy(np.sqrt(-2 * np.log1p(-u[:, :count])) * np.cos(2 * np.pi * u[:, count:]))
 
 
-def _row_sums(x: Tensor) -> Tensor:
-    """Sums over the last axis in an order that depends on its length alone, unlike those of torch."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        return torch.from_numpy(_host(x).sum(-1)).to(x.device)
+def _norms(x: np.ndarray, B: int) -> np.ndarray:
+    """|.|_2 of every B entries of a row (the last may be fewer), (c, ceil(d/B))."""
+    whole = x.shape[1] // B * B
+    parts = [x[:, :whole].reshape(len(x), -1, B), x[:, None, whole:]]
+    norms = []
+    for part in parts[: 2 if whole < x.shape[1] else 1]:
+        largest = np.maximum(part.max(-1), -part.min(-1))
+        scaled = part / np.where(largest > 0, largest, 1)[..., None]  # so that squares neither overflow nor vanish
+        norms.append(largest * np.sqrt(np.square(scaled, out=scaled).sum(-1)))
+    return np.concatenate(norms, axis=1)
 
 
-def _below_top(power: Tensor) -> tuple[np.ndarray, np.ndarray]:
+def _below_top(power: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The largest exponent of each row, (c, 1), and how far each exponent is below it, (c, d)."""
-    rows = _host(power)
-    top = rows.max(1, keepdims=True)
-    return top, top - rows
+    top = power.max(1, keepdims=True)
+    return top, top - power
 
 
 def _outer(left: Tensor, right: Tensor) -> Tensor:

@@ -28,9 +28,6 @@ from proxfed.record import Checkpoint, Row, RunFolder
 from proxfed.run import Diverged, Run, rounds_and_rows
 from proxfed.types import Topology
 
-CHECKPOINT_SECONDS = 5.0
-
-
 class Progress(NamedTuple):
     """What is told to the one who watches."""
 
@@ -54,6 +51,8 @@ class Execution:
     watch: Callable[[Progress], None] = lambda progress: None
     stop: Callable[[], bool] = lambda: False
     """Asked after every round: should we stop here?"""
+    checkpoint_seconds: float = 5.0
+    """A checkpoint is written after the first round that ends this long after the last one."""
 
     def __post_init__(self) -> None:
         self.tasks = [(task, seed) for task in self.resolved.tasks for seed in self.resolved.experiment.seeds]
@@ -98,7 +97,7 @@ class Execution:
                 if row is not None and self.folder:
                     self.folder.append({"run": e.name, "algorithm": task.label, "seed": seed} | row)
                 self.watch(Progress(k, len(self.tasks), task.label, seed, t, task.rounds, row))
-                asked = torch.tensor([float(self.stop()), float(time.monotonic() - saved > CHECKPOINT_SECONDS)])
+                asked = torch.tensor([float(self.stop()), float(time.monotonic() - saved >= self.checkpoint_seconds)])
                 stop, due = (net.all_sum(asked) > 0).tolist()
                 if stop or (due and t < task.rounds):
                     self._checkpoint(k, t, going)

@@ -189,7 +189,7 @@ function readable(svg, { left, right, top, bottom }, curves, view) {
     }
     found.sort((a, b) => b.c.middle[y][b.i] - a.c.middle[y][a.i]);
     const corner = svg.getBoundingClientRect();
-    showTip(corner.left + X(at), corner.top + top, (box) => {
+    showTip(corner.left + X(at), corner.top + top, corner.bottom, (box) => {
       add(box, "b", {}, `${xColumn.label}: ${show(at, xColumn.kind)}`);
       const table = add(box, "table");
       for (const { c, i } of found) {

@@ -45,15 +45,17 @@ function show(v, kind, digits = kind === "fine" ? 6 : 4) {
 const tip = add(document.body, "div", { class: "tip", hidden: "" });
 const hideTip = () => { tip.hidden = true; };
 
-function showTip(left, top, fill) {
+// Beside the position if there is room, else below what is pointed at, which reaches from top to bottom, or above it.
+function showTip(left, top, bottom, fill) {
   tip.replaceChildren();
   fill(tip);
   tip.hidden = false;
   const { width, height } = tip.getBoundingClientRect();
-  const room = document.documentElement.clientWidth;
-  const beside = left + 14 + width < room ? left + 14 : left - 14 - width;
-  tip.style.left = `${Math.max(4, Math.min(beside, room - width - 4))}px`;
-  tip.style.top = `${Math.max(4, Math.min(top, window.innerHeight - height - 4))}px`;
+  const [right, low] = [document.documentElement.clientWidth - width - 4, window.innerHeight - height - 4];
+  const x = left + 14 <= right ? left + 14 : left - 14 - width;
+  const y = x >= 4 ? top : bottom + 6 <= low ? bottom + 6 : top - height - 6;
+  tip.style.left = `${Math.max(4, Math.min(x, right))}px`;
+  tip.style.top = `${Math.max(4, Math.min(y, low))}px`;
 }
 
 document.addEventListener("pointerdown", (e) => { if (!e.target.closest("svg, canvas")) hideTip(); });

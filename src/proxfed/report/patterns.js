@@ -52,7 +52,7 @@ function drawBlock(parent, image, named, largest) {
     const row = Math.floor(((e.clientY - frame.top) / frame.height) * image.rows);
     const col = Math.floor(((e.clientX - frame.left) / frame.width) * image.cols);
     const text = describe(image, row, col);
-    if (text) showTip(e.clientX, e.clientY + 14, (box) => add(box, "span", {}, text));
+    if (text) showTip(e.clientX, e.clientY + 14, e.clientY + 14, (box) => add(box, "span", {}, text));
     else hideTip();
   };
   for (const kind of ["pointermove", "pointerdown"]) canvas.addEventListener(kind, read);

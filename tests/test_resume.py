@@ -1,0 +1,198 @@
+"""A run that was interrupted anywhere and resumed is bit for bit the run that was not."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from experiments import small, write
+
+from proxfed.config import Resolved, parse
+from proxfed.errors import InputError, RunError
+from proxfed.experiment import Execution, Progress, open_folder
+from proxfed.record import RunFolder
+
+
+class Crash(Exception):
+    """Stands for the power cut."""
+
+
+def execute(path: Path, table: dict, *, resume: bool = False, crash_after: int | None = None, stop_after: int | None = None):
+    """Run an experiment; the process 'dies' or is asked to stop after so many rounds (of all tasks together)."""
+    resolved = Resolved(parse(table, "test"))
+    seen = 0
+
+    def watch(_: Progress) -> None:
+        nonlocal seen
+        seen += 1
+        if seen == crash_after:
+            raise Crash
+
+    folder = open_folder(path, resolved.table, resume, force=not resume)
+    execution = Execution(resolved, folder, watch=watch, stop=lambda: seen == stop_after, checkpoint_seconds=0)
+    return execution.run(resume)
+
+
+def rows(path: Path) -> list[dict]:
+    return [{k: v for k, v in row.items() if k != "wall_seconds"} for row in RunFolder(path).rows()]
+
+
+def same(a: Path, b: Path) -> None:
+    assert rows(a) == rows(b)
+    (models_a, blocks_a), (models_b, blocks_b) = RunFolder(a).models(), RunFolder(b).models()
+    assert blocks_a == blocks_b
+    assert models_a.keys() == models_b.keys()
+    for name, model in models_a.items():
+        assert model.tobytes() == models_b[name].tobytes(), name
+
+
+@pytest.fixture(scope="module")
+def table() -> dict:
+    return small(rounds=4, seeds=[3], every=2)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, table: dict) -> Path:
+    path = tmp_path_factory.mktemp("whole") / "run"
+    assert execute(path, table)
+    return path
+
+
+def test_the_whole_run_has_every_row(whole: Path, table: dict) -> None:
+    labels = {row["algorithm"] for row in rows(whole)}
+    assert len(labels) == len(table["algorithms"])
+    assert len(rows(whole)) == 3 * len(labels)  # rounds 0, 2, 4
+    assert all(s["status"] == "finished" for s in RunFolder(whole).status())
+
+
+@pytest.mark.parametrize("after", [1, 2, 4, 5, 6, 11, 17, 23, 28, 33, 39, 40])
+def test_a_crash_after_any_round_is_forgotten(after: int, whole: Path, table: dict, tmp_path: Path) -> None:
+    with pytest.raises(Crash):
+        execute(tmp_path / "run", table, crash_after=after)
+    assert execute(tmp_path / "run", table, resume=True)
+    same(tmp_path / "run", whole)
+
+
+def test_crash_upon_crash(whole: Path, table: dict, tmp_path: Path) -> None:
+    with pytest.raises(Crash):
+        execute(tmp_path / "run", table, crash_after=3)
+    for _ in range(2):
+        with pytest.raises(Crash):
+            execute(tmp_path / "run", table, crash_after=7, resume=True)
+    assert execute(tmp_path / "run", table, resume=True)
+    same(tmp_path / "run", whole)
+
+
+def test_asked_to_stop(whole: Path, table: dict, tmp_path: Path) -> None:
+    assert not execute(tmp_path / "run", table, stop_after=12)
+    assert "stopped" in {s["status"] for s in RunFolder(tmp_path / "run").status()}
+    assert execute(tmp_path / "run", table, resume=True)
+    same(tmp_path / "run", whole)
+
+
+def test_a_half_written_row_is_cut_off(whole: Path, table: dict, tmp_path: Path) -> None:
+    with pytest.raises(Crash):
+        execute(tmp_path / "run", table, crash_after=13)
+    with (tmp_path / "run" / "rows.csv").open("a") as f:
+        f.write("small,fedav")
+    assert execute(tmp_path / "run", table, resume=True)
+    same(tmp_path / "run", whole)
+
+
+@pytest.mark.parametrize("damage", [b"", b"half a file"])
+def test_a_damaged_slot_leaves_the_other(damage: bytes, whole: Path, table: dict, tmp_path: Path) -> None:
+    with pytest.raises(Crash):
+        execute(tmp_path / "run", table, crash_after=13)
+    slots = sorted((tmp_path / "run" / "checkpoint").glob("*.safetensors"), key=lambda p: p.stat().st_mtime_ns)
+    assert len(slots) == 2
+    slots[-1].write_bytes(damage)
+    assert execute(tmp_path / "run", table, resume=True)
+    same(tmp_path / "run", whole)
+
+
+def test_resuming_a_finished_run_changes_nothing(whole: Path, table: dict, tmp_path: Path) -> None:
+    execute(tmp_path / "run", table)
+    assert execute(tmp_path / "run", table, resume=True)
+    same(tmp_path / "run", whole)
+
+
+def test_other_settings_are_refused(whole: Path, table: dict) -> None:
+    with pytest.raises(InputError, match=r"other settings: problem\.l2 was 0\.05, now 0\.1"):
+        execute(whole, table | {"problem": table["problem"] | {"l2": 0.1}}, resume=True)
+
+
+def test_nothing_to_resume(table: dict, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no run to resume"):
+        execute(tmp_path / "nothing", table, resume=True)
+
+
+def test_a_full_disk_is_one_sentence_and_loses_nothing(table: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk fills up in the middle of a run; when there is room again, the run goes on."""
+    path = tmp_path / "run"
+    real, written = RunFolder.append, 0
+
+    def append(self: RunFolder, row: dict) -> None:
+        nonlocal written
+        written += 1
+        if written == 8:
+            with self._writing():
+                raise OSError(28, "No space left on device")
+        real(self, row)
+
+    monkeypatch.setattr(RunFolder, "append", append)
+    with pytest.raises(RunError, match=r"cannot write to .*No space left on device.*--resume"):
+        execute(path, table)
+    monkeypatch.undo()
+    assert execute(path, table, resume=True)
+    execute(tmp_path / "other", table)
+    same(path, tmp_path / "other")
+
+
+def test_kill_9(tmp_path: Path) -> None:
+    """A real process, really killed in the middle of its work, twice."""
+    table = small(rounds=400, seeds=[0], algorithms=[a for a in small()["algorithms"] if a["name"] in ("fedcef", "depositum")])
+    file = write(tmp_path / "small.toml", table)
+    command = [sys.executable, "-m", "proxfed", "run", str(file), "--out", str(tmp_path / "run"), "--checkpoint", "0"]
+
+    def killed(*more: str, rows: int) -> None:
+        process = subprocess.Popen([*command, *more], stderr=subprocess.DEVNULL)
+        record = tmp_path / "run" / "rows.csv"
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and not (record.exists() and record.read_bytes().count(b"\n") > rows):
+            assert process.poll() is None, "it ended before it could be killed"
+            time.sleep(0.001)
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+
+    killed(rows=150)
+    killed("--resume", rows=700)
+    subprocess.run([*command, "--resume"], check=True, capture_output=True)
+    execute(tmp_path / "whole", table)
+    same(tmp_path / "run", tmp_path / "whole")
+
+
+def test_ctrl_c(tmp_path: Path) -> None:
+    """Ctrl-C ends the round, says how to go on and exits with 1."""
+    file = write(tmp_path / "small.toml", small(rounds=100_000, seeds=[0]))
+    command = [sys.executable, "-m", "proxfed", "run", str(file), "--out", str(tmp_path / "run")]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | {"COLUMNS": "200"})
+    record = tmp_path / "run" / "rows.csv"
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not (record.exists() and record.read_bytes().count(b"\n") > 20):
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert "--resume" in said
+    assert "Traceback" not in said
+    finished = [row["round"] for row in RunFolder(tmp_path / "run").rows()]
+    assert finished == list(np.arange(len(finished)))
+    checkpoint = RunFolder(tmp_path / "run").load_checkpoint()
+    assert checkpoint is not None
+    assert checkpoint.round == finished[-1]
