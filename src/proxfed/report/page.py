@@ -114,7 +114,7 @@ def render(runs: Sequence[Run]) -> str:
         settings="".join(settings_html(run, several) for run in runs),
         version=escape(proxfed.__version__),
         # Written as escapes, '<' cannot end the script element and '&' cannot start an entity.
-        data=json.dumps(data, separators=(",", ":")).replace("&", "\\u0026"),
+        data=json.dumps(data, separators=(",", ":")).replace("<", "\\u003c").replace("&", "\\u0026"),
     )
 
 
