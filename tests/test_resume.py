@@ -23,7 +23,9 @@ class Crash(Exception):
     """Stands for the power cut."""
 
 
-def execute(path: Path, table: dict, *, resume: bool = False, crash_after: int | None = None, stop_after: int | None = None):
+def execute(
+    path: Path, table: dict, *, resume: bool = False, crash_after: int | None = None, stop_after: int | None = None
+):
     """Run an experiment; the process 'dies' or is asked to stop after so many rounds (of all tasks together)."""
     resolved = Resolved(parse(table, "test"))
     seen = 0
@@ -132,7 +134,9 @@ def test_nothing_to_resume(table: dict, tmp_path: Path) -> None:
         execute(tmp_path / "nothing", table, resume=True)
 
 
-def test_a_full_disk_is_one_sentence_and_loses_nothing(table: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_one_sentence_and_loses_nothing(
+    table: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The disk fills up in the middle of a run; when there is room again, the run goes on."""
     path = tmp_path / "run"
     real, written = RunFolder.append, 0
@@ -156,7 +160,9 @@ def test_a_full_disk_is_one_sentence_and_loses_nothing(table: dict, tmp_path: Pa
 
 def test_kill_9(tmp_path: Path) -> None:
     """A real process, really killed in the middle of its work, twice."""
-    table = small(rounds=400, seeds=[0], algorithms=[a for a in small()["algorithms"] if a["name"] in ("fedcef", "depositum")])
+    table = small(
+        rounds=400, seeds=[0], algorithms=[a for a in small()["algorithms"] if a["name"] in ("fedcef", "depositum")]
+    )
     file = write(tmp_path / "small.toml", table)
     command = [sys.executable, "-m", "proxfed", "run", str(file), "--out", str(tmp_path / "run"), "--checkpoint", "0"]
 

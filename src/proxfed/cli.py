@@ -42,13 +42,19 @@ class Format(StrEnum):
 FormatOption = Annotated[Format, typer.Option("--format", help="A table for people or JSON for programs.")]
 
 
+def _print_version(asked: bool) -> None:
+    if asked:
+        out.print(__version__, highlight=False)
+        raise typer.Exit
+
+
 @app.callback()
 def _root(
-    version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
+    ] = False,
 ) -> None:
-    if version:
-        out.print(__version__)
-        raise typer.Exit
+    pass
 
 
 # ---- run -----------------------------------------------------------------------------------------------------------
@@ -66,7 +72,9 @@ def run(
     force: Annotated[bool, typer.Option("--force", help="Replace a run that is there.")] = False,
     ranks: Annotated[int, typer.Option("--ranks", help="Spread the clients over this many processes.")] = 1,
     timeout: Annotated[float, typer.Option("--timeout", help="Seconds to wait for another rank.")] = 60.0,
-    checkpoint: Annotated[float, typer.Option("--checkpoint", help="Seconds between checkpoints; 0: every round.")] = 5.0,
+    checkpoint: Annotated[
+        float, typer.Option("--checkpoint", help="Seconds between checkpoints; 0: every round.")
+    ] = 5.0,
     data: Annotated[
         str | None, typer.Option("--data", help="The data directory; else $PROXFED_DATA or the cache.")
     ] = None,

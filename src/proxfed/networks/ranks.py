@@ -8,6 +8,7 @@ WORLD_SIZE, MASTER_ADDR, MASTER_PORT) or Slurm (SLURM_PROCID, SLURM_NTASKS).
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -54,8 +55,8 @@ def _together(doing: str) -> Iterator[None]:
     try:
         yield
     except (RuntimeError, dist.DistError) as e:
-        reason = str(e).strip().splitlines()[0] if str(e).strip() else type(e).__name__
-        raise RunError(f"lost another rank while {doing} ({reason[:160]}); --resume goes on from the checkpoint") from e
+        reason = re.sub(r"^\[[^]]*\] *", "", str(e)).split(". ")[0].strip() or type(e).__name__
+        raise RunError(f"lost another rank while {doing} ({reason}); --resume goes on from the checkpoint") from e
 
 
 class Ranks(Network):

@@ -1,0 +1,294 @@
+"""The command line as a user meets it: results, help, and one clear sentence for bad input."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from experiments import small, write
+
+from proxfed import cli
+from proxfed.record import RunFolder
+
+
+def proxfed(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """(exit code, stdout, stderr) of a command, run in this process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["proxfed", *arguments])
+        patch.setattr(cli, "out", cli.Console(width=200))
+        patch.setattr(cli, "err", cli.Console(stderr=True, width=500))
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+    said = capsys.readouterr()
+    return int(end.value.code or 0), said.out, said.err
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The one sentence of a refusal."""
+    code, _, said = proxfed(capsys, *arguments)
+    assert code == 2, said
+    assert said.startswith("error: ")
+    assert said.count("\n") == 1, f"not one line: {said}"
+    return said
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return write(tmp_path / "small.toml", small(rounds=2, seeds=[0]))
+
+
+def test_run_writes_a_folder_and_prints_a_table(capsys: Any, file: Path, tmp_path: Path) -> None:
+    code, said, _ = proxfed(capsys, "run", str(file), "--out", str(tmp_path / "run"))
+    assert code == 0
+    for a in small()["algorithms"]:
+        assert a.get("label", a["name"]) in said
+    for name in ("config.toml", "versions.json", "rows.csv", "status.json", "model.safetensors", "report.html"):
+        assert (tmp_path / "run" / name).stat().st_size > 0
+
+
+def test_json_is_what_the_rows_say(capsys: Any, file: Path, tmp_path: Path) -> None:
+    code, said, _ = proxfed(capsys, "run", str(file), "--out", str(tmp_path / "run"), "--format", "json")
+    assert code == 0
+    results = {r["algorithm"]: r for r in json.loads(said)["results"]}
+    last = {row["algorithm"]: row for row in RunFolder(tmp_path / "run").rows() if row["round"] == 2}
+    assert results.keys() == last.keys()
+    for name, result in results.items():
+        assert result["objective"] == last[name]["objective"]
+
+
+def test_the_resolved_configuration_runs_again_to_the_same_rows(capsys: Any, file: Path, tmp_path: Path) -> None:
+    proxfed(capsys, "run", str(file), "--out", str(tmp_path / "one"))
+    resolved = tmp_path / "one" / "config.toml"
+    assert proxfed(capsys, "run", str(resolved), "--out", str(tmp_path / "two"))[0] == 0
+    one, two = (RunFolder(tmp_path / k) for k in ("one", "two"))
+    assert one.config() == two.config()
+    rows = [[{k: v for k, v in row.items() if k != "wall_seconds"} for row in folder.rows()] for folder in (one, two)]
+    assert rows[0] == rows[1]
+
+
+def test_overrides(capsys: Any, file: Path, tmp_path: Path) -> None:
+    changes = ["rounds=3", "problem.l2=0.1", "algorithms.fedavg.eta=0.25", "algorithms.0.K=2", "topology.name=star"]
+    flags = [word for change in changes for word in ("-c", change)]
+    assert proxfed(capsys, "run", str(file), "--out", str(tmp_path / "run"), *flags)[0] == 0
+    config = RunFolder(tmp_path / "run").config()
+    assert config["rounds"] == 3
+    assert config["problem"]["l2"] == 0.1
+    assert (config["algorithms"][0]["eta"], config["algorithms"][0]["K"]) == (0.25, 2)
+    assert next(a for a in config["algorithms"] if a["label"] == "depositum")["topology"]["name"] == "star"
+
+
+def test_theory_step_sizes_are_written_out(capsys: Any, tmp_path: Path) -> None:
+    algorithms = [
+        {"name": "depositum", "theory": True, "T0": 2},
+        {"name": "depositum", "label": "speed-up", "theory": True, "schedule": "speed_up", "T0": 2},
+        {"name": "fedcef", "theory": True, "K": 2, "compressor": {"name": "top_k", "k": 5}},
+        {"name": "fedcomposite", "theory": True, "tau": 2},
+        {"name": "dfedadmm", "theory": True, "K": 4, "sam": True},
+        {"name": "fednag", "theory": True, "tau": 2},
+    ]
+    path = write(tmp_path / "theory.toml", small(rounds=4, seeds=[0], algorithms=algorithms))
+    assert proxfed(capsys, "run", str(path), "--out", str(tmp_path / "run"))[0] == 0
+    resolved = {a["label"]: a for a in RunFolder(tmp_path / "run").config()["algorithms"]}
+    assert resolved["fednag"]["eta"] > 0
+    assert resolved["depositum"]["alpha"] > 0
+    assert "theory" not in resolved["depositum"]
+    assert resolved["fedcef"]["compressor"] == {"name": "top_k", "k": 5}
+
+
+def test_report_compares_folders(capsys: Any, file: Path, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        proxfed(capsys, "run", str(file), "--out", str(tmp_path / name))
+    page = tmp_path / "both.html"
+    code, said, _ = proxfed(capsys, "report", str(tmp_path / "one"), str(tmp_path / "two"), "--out", str(page))
+    assert code == 0
+    assert str(page) in said.replace("\n", "")
+    assert page.stat().st_size < 2_000_000
+
+
+@pytest.mark.parametrize("kind", ["algorithms", "regularisers", "compressors", "topologies", "datasets", "experiments"])
+def test_list(capsys: Any, kind: str) -> None:
+    code, said, _ = proxfed(capsys, "list", kind, "--format", "json")
+    assert code == 0
+    entries = json.loads(said)[kind]
+    assert entries
+    assert all(entry["about"] for entry in entries), "every entry says what it is"
+
+
+@pytest.mark.parametrize("command", [[], ["run"], ["report"], ["list"]])
+def test_help_has_an_example(capsys: Any, command: list[str]) -> None:
+    code, said, _ = proxfed(capsys, *command, "--help")
+    assert code == 0
+    assert "Usage" in said
+    assert not command or "Example" in said
+
+
+def test_version() -> None:
+    done = subprocess.run([sys.executable, "-m", "proxfed", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "0.1.0"
+
+
+# ---- bad input -----------------------------------------------------------------------------------------------------
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"ronds": 3}, "unknown key 'ronds'; did you mean 'rounds'?"),
+    ({"rounds": 0}, "rounds = 0"),
+    ({"rounds": "many"}, "rounds = 'many'"),
+    ({"seeds": []}, "seeds = []"),
+    ({"dtype": "float16"}, "dtype = 'float16' is not one of float32, float64"),
+    ({"algorithms": []}, "algorithms = []"),
+    ({"problem": {"loss": "logistik"}}, "there is no 'logistik'; did you mean 'logistic'?"),
+    ({"problem": {"loss": "logistic", "L2": 1}}, "unknown key 'problem.L2'; did you mean 'l2'?"),
+    ({"problem": {"loss": "logistic", "l2": -1.0}}, "problem.l2 = -1.0"),
+    ({"problem": {"loss": "logistic", "batch": 0}}, "problem.batch = 0"),
+    ({"problem": {"loss": "softmax"}}, "needs class labels"),
+    ({"data": {"name": "sintetic"}}, "there is no 'sintetic'; did you mean 'synthetic'?"),
+    ({"data": {"name": "synthetic_binary", "alpha": 1.0, "beta": 1.0, "clents": 3}}, "unknown key 'clents'"),
+    ({"data": {"name": "digits"}}, "partition"),
+    ({"regulariser": {"name": "l2_norm", "weight": 1.0}}, "there is no 'l2_norm'; did you mean"),
+    ({"regulariser": {"name": "l1"}}, "the key 'weight' is missing"),
+    ({"regulariser": {"name": "l1", "weight": -0.1}}, "weight = -0.1"),
+    ({"regulariser": {"name": "l1", "weight": 0.1, "blocks": ["bias"]}}, "no block is called 'bias'"),
+    ({"regulariser": {"name": "mcp", "weight": 0.1, "theta": 0.25}}, "takes prox steps up to"),
+    ({"regulariser": {"name": "scad", "weight": 0.1, "a": 2.2}, "algorithms": [{"name": "fedcomposite", "eta": 1.0, "tau": 5}]}, "FedComposite takes prox steps up to 5, but SCAD allows only steps < 1.2"),
+    ({"regulariser": {"name": "box", "low": 0.0, "high": 1.0}}, "cannot keep to the constraint Box"),
+    ({"topology": {"name": "rng"}}, "there is no 'rng'; did you mean 'ring'?"),
+    ({"topology": {"name": "matrix", "matrix": [[1.0, 0.0], [0.5, 0.5]]}}, "sums to"),
+    ({"topology": {"name": "graph", "edges": [[0, 1], [2, 3], [4, 5], [5, 6]]}}, "client 2 cannot be reached from client 0"),
+    ({"participation": {"name": "uniform", "m": 3}}, "needs every client in every round"),
+]  # fmt: skip
+BAD_ALGORITHM: list[tuple[dict[str, Any], str]] = [
+    ({"name": "fedcomposit", "eta": 1.0, "tau": 5}, "there is no 'fedcomposit'; did you mean 'fedcomposite'?"),
+    ({"name": "fedavg", "K": 5}, "the key 'eta' is missing"),
+    ({"name": "fedavg", "eta": -1.0, "K": 5}, "eta = -1.0 must be > 0"),
+    ({"name": "fedavg", "eta": "big", "K": 5}, "algorithms.fedavg.eta = 'big'"),
+    ({"name": "fedavg", "eta": 1.0, "K": 0}, "K = 0 must be a whole number >= 1"),
+    ({"name": "fedavg", "eta": 1.0, "k": 5}, "unknown key 'k'"),
+    ({"name": "fedavg", "eta": 1.0, "K": 5, "rounds": 0}, "algorithms.fedavg.rounds = 0"),
+    ({"name": "depositum", "alpha": 1.0, "gamma": 1.0}, "gamma = 1.0 must be in [0, 1)"),
+    ({"name": "depositum", "alpha": 1.0, "option": "nestorov"}, "option = 'nestorov' is not one of 'polyak', 'nesterov'"),
+    ({"name": "dfedadmm", "eta_l": 1.0, "K": 5, "lam": 0.1}, "eta_l = 1.0 must be in (0, lam = 0.1]"),
+    ({"name": "dfedadmm", "eta_l": 1.0, "K": 5}, "exactly one of lam and inverse_penalty"),
+    ({"name": "fedcef", "alpha": 1.0, "K": 5, "compressor": {"name": "top_k", "k": 0}}, "k = 0"),
+    ({"name": "fedcef", "alpha": 1.0, "K": 5, "compressor": {"name": "topk", "k": 1}}, "there is no 'topk'; did you mean 'top_k'?"),
+    ({"name": "fedcef", "alpha": 1.0, "K": 5, "compressor": {"name": "rand_k", "k": 1, "unbiased": True}}, "needs a contractive compressor"),
+    ({"name": "fedavg", "theory": True, "K": 5}, "no step sizes of the theory for 'fedavg'"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "sentence"), BAD, ids=[s for _, s in BAD])
+def test_bad_settings(capsys: Any, tmp_path: Path, change: dict[str, Any], sentence: str) -> None:
+    path = write(tmp_path / "bad.toml", small(**change))
+    assert sentence in refused(capsys, "run", str(path), "--out", str(tmp_path / "run"))
+    assert not (tmp_path / "run").exists(), "nothing was computed"
+
+
+@pytest.mark.parametrize(("algorithm", "sentence"), BAD_ALGORITHM, ids=[s for _, s in BAD_ALGORITHM])
+def test_bad_algorithms(capsys: Any, tmp_path: Path, algorithm: dict[str, Any], sentence: str) -> None:
+    path = write(tmp_path / "bad.toml", small(algorithms=[algorithm]))
+    assert sentence in refused(capsys, "run", str(path), "--out", str(tmp_path / "run"))
+
+
+def test_two_of_a_name(capsys: Any, tmp_path: Path) -> None:
+    twice = [small()["algorithms"][0]] * 2
+    path = write(tmp_path / "bad.toml", small(algorithms=twice))
+    assert "two algorithms are called 'fedavg'" in refused(capsys, "run", str(path), "--out", str(tmp_path / "run"))
+
+
+def test_unknown_experiment(capsys: Any) -> None:
+    assert "there is no experiment 'dmo'; did you mean 'demo'?" in refused(capsys, "run", "dmo")
+
+
+def test_missing_file(capsys: Any, tmp_path: Path) -> None:
+    assert "No such file" in refused(capsys, "run", str(tmp_path / "nowhere.toml"))
+
+
+def test_toml_syntax(capsys: Any, tmp_path: Path) -> None:
+    (tmp_path / "bad.toml").write_text("rounds = = 3\n")
+    assert "is not valid TOML" in refused(capsys, "run", str(tmp_path / "bad.toml"))
+
+
+def test_bad_override(capsys: Any, file: Path) -> None:
+    assert "not of the form key=value" in refused(capsys, "run", str(file), "-c", "rounds")
+    assert "names 2 entries" in refused(capsys, "run", str(file), "-c", "algorithms.fedcef.K=3")
+    assert "unknown key 'problem.bach'" in refused(capsys, "run", str(file), "-c", "problem.bach=3")
+
+
+def test_unknown_flag_and_command(capsys: Any, file: Path) -> None:
+    assert "--bogus" in refused(capsys, "run", str(file), "--bogus")
+    assert "rnu" in refused(capsys, "rnu")
+
+
+def test_a_run_is_not_overwritten(capsys: Any, file: Path, tmp_path: Path) -> None:
+    assert proxfed(capsys, "run", str(file), "--out", str(tmp_path / "run"))[0] == 0
+    assert "--resume continues it" in refused(capsys, "run", str(file), "--out", str(tmp_path / "run"))
+
+
+def test_a_folder_of_something_else_is_left_alone(capsys: Any, file: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("years of work")
+    assert "is not a run folder" in refused(capsys, "run", str(file), "--out", str(tmp_path / "mine"))
+    assert (tmp_path / "mine" / "thesis.tex").read_text() == "years of work"
+
+
+def test_reports_of_what_is_no_run(capsys: Any, file: Path, tmp_path: Path) -> None:
+    assert "not a readable run folder" in refused(capsys, "report", str(tmp_path / "nowhere"))
+    proxfed(capsys, "run", str(file), "--out", str(tmp_path / "run"))
+    (tmp_path / "run" / "config.toml").write_text("half of a = ")
+    assert "config.toml is damaged" in refused(capsys, "report", str(tmp_path / "run"))
+
+
+def test_a_half_written_row_does_not_hurt_the_report(capsys: Any, file: Path, tmp_path: Path) -> None:
+    proxfed(capsys, "run", str(file), "--out", str(tmp_path / "run"))
+    with (tmp_path / "run" / "rows.csv").open("a") as f:
+        f.write("small,fedavg,0,3,12.")
+    code, said, _ = proxfed(capsys, "report", str(tmp_path / "run"), "--format", "json")
+    assert code == 0
+    assert all(r["rounds"] == 2 for r in next(iter(json.loads(said)["results"].values())))
+
+
+def test_a_diverging_run_stops_and_keeps_its_rows(capsys: Any, tmp_path: Path) -> None:
+    """The step is far too large for one of two algorithms: it stops, the other one is done, and the exit code is 1."""
+    wild = {"name": "fedavg", "label": "wild", "eta": 1e6, "K": 3}
+    tame = {"name": "fedavg", "label": "tame", "eta": 0.1, "K": 3}
+    path = write(tmp_path / "w.toml", small(rounds=200, seeds=[0], algorithms=[wild, tame]))
+    code, _, said = proxfed(capsys, "run", str(path), "--out", str(tmp_path / "run"))
+    assert code == 1
+    assert "wild, seed 0: diverged" in said
+    rows = RunFolder(tmp_path / "run").rows()
+    kept = [row["round"] for row in rows if row["algorithm"] == "wild"]
+    assert kept == list(range(len(kept)))
+    assert 1 < len(kept) < 200
+    assert max(row["round"] for row in rows if row["algorithm"] == "tame") == 200
+    assert {s["algorithm"]: s["status"] for s in RunFolder(tmp_path / "run").status()} == {
+        "wild": "diverged",
+        "tame": "finished",
+    }
+
+
+@pytest.mark.parametrize(
+    ("labels", "features", "sentence"),
+    [
+        ([0, 1, 2, 9], None, "9"),
+        ([0, 1, 2, 1], np.nan, "row 1 of client 1 has a feature that is NaN"),
+    ],
+)
+def test_bad_data(labels: list[int], features: float | None, sentence: str) -> None:
+    from proxfed import Federated, InputError
+
+    A = np.ones((2, 3))
+    if features is not None:
+        A[1, 2] = features
+    with pytest.raises(InputError, match=sentence):
+        Federated.from_clients([(np.ones((2, 3)), labels[:2]), (A, labels[2:])], classes=3)
+
+
+def test_an_empty_client() -> None:
+    from proxfed import Federated, InputError
+
+    with pytest.raises(InputError, match="client 1"):
+        Federated.from_clients([(np.ones((2, 3)), [0, 1]), (np.ones((0, 3)), [])], classes=2)

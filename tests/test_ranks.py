@@ -1,0 +1,129 @@
+"""Clients in one process or over several: the same rows; a rank that dies ends the run with a sentence."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from experiments import small, write
+
+from proxfed.record import RunFolder
+
+EXACT = {
+    "run",
+    "algorithm",
+    "seed",
+    "round",
+    "gradients",
+    "proxes",
+    "bytes_up",
+    "bytes_down",
+    "bytes_edge",
+    "bytes_best",
+}
+
+
+def command(file: Path, out: Path, *more: str) -> list[str]:
+    return [sys.executable, "-m", "proxfed", "run", str(file), "--out", str(out), *more]
+
+
+def run(file: Path, out: Path, *more: str) -> None:
+    done = subprocess.run(command(file, out, *more), capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def agree(a: Path, b: Path, tolerance: float = 1e-12) -> None:
+    rows_a, rows_b = RunFolder(a).rows(), RunFolder(b).rows()
+    assert len(rows_a) == len(rows_b) > 0
+    for x, y in zip(rows_a, rows_b, strict=True):
+        assert {k: x[k] for k in EXACT} == {k: y[k] for k in EXACT}
+        for k in x.keys() - EXACT - {"wall_seconds"}:
+            if x[k] is None:
+                assert y[k] is None
+            else:
+                assert abs(x[k] - y[k]) <= tolerance * max(1, abs(x[k])), (k, x, y)
+    models_a, models_b = RunFolder(a).models()[0], RunFolder(b).models()[0]
+    for name, model in models_a.items():
+        assert abs(model - models_b[name]).max() <= tolerance, name
+
+
+@pytest.fixture(scope="module")
+def stacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ranks")
+    run(write(folder / "small.toml", small()), folder / "run")
+    return folder
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_same_rows_as_stacked(ranks: int, stacked: Path, tmp_path: Path) -> None:
+    """Every algorithm, with minibatches, compression, partial participation; 7 clients do not divide evenly."""
+    run(stacked / "small.toml", tmp_path / "run", "--ranks", str(ranks))
+    agree(stacked / "run", tmp_path / "run")
+
+
+def test_under_torchrun(stacked: Path, tmp_path: Path) -> None:
+    """The same command line, started by torchrun."""
+    out = tmp_path / "run"
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0"]
+    rest = command(stacked / "small.toml", out)[1:]
+    done = subprocess.run(
+        [*torchrun, "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", *rest],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    agree(stacked / "run", out)
+
+
+def test_a_dead_rank_ends_the_run_and_resume_goes_on(tmp_path: Path) -> None:
+    """One rank is killed in the middle; the run says so within the time-out, and another number of ranks can go on."""
+    algorithms = [a for a in small()["algorithms"] if a["name"] in ("fedcef", "depositum")]
+    file = write(tmp_path / "small.toml", small(rounds=300, seeds=[0], algorithms=algorithms))
+    out = tmp_path / "run"
+    start = command(file, out, "--ranks", "2", "--checkpoint", "0", "--timeout", "20")
+    process = subprocess.Popen(start, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    record = out / "rows.csv"
+    while time.monotonic() < deadline and not (record.exists() and record.read_bytes().count(b"\n") > 100):
+        assert process.poll() is None, "it ended before a rank could be killed"
+        time.sleep(0.005)
+    os.kill(_child(process.pid, rank=1), signal.SIGKILL)
+    began = time.monotonic()
+    _, said = process.communicate(timeout=60)
+    assert time.monotonic() - began < 20 + 10
+    assert process.returncode == 1
+    assert "rank 1 was killed (SIGKILL)" in said
+    assert "--resume" in said
+    assert "Traceback" not in said
+    run(file, out, "--resume")
+    run(file, tmp_path / "whole")
+    agree(tmp_path / "whole", out)
+
+
+def _child(parent: int, rank: int) -> int:
+    """The process id of one of the ranks that a launcher started."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                stat, environment = (entry / "stat").read_text(), (entry / "environ").read_bytes()
+            except OSError:
+                continue
+            if int(stat.rsplit(")", 1)[1].split()[1]) == parent and f"\0RANK={rank}\0".encode() in environment:
+                return int(entry.name)
+    raise AssertionError(f"no rank {rank} below {parent}")
+
+
+def test_more_ranks_than_clients(tmp_path: Path) -> None:
+    file = write(tmp_path / "small.toml", small(data=small()["data"] | {"clients": 2}))
+    done = subprocess.run(
+        command(file, tmp_path / "run", "--ranks", "3"), capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 2
+    assert "3 ranks for 2 clients" in done.stderr
