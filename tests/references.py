@@ -8,6 +8,7 @@ every round (the decentralised ones that count iterations: after every iteration
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cache
 from itertools import count
 from types import SimpleNamespace as State
 
@@ -52,6 +53,7 @@ def soft(v: Vector, s: float) -> Vector:
     return np.sign(v) * np.maximum(np.abs(v) - s, 0)
 
 
+@cache
 def prox_l1(weight: float) -> Prox:
     return lambda v, step: soft(v, step * weight)
 
@@ -60,6 +62,7 @@ def prox_zero(v: Vector, step: float) -> Vector:
     return v
 
 
+@cache
 def prox_mcp(weight: float, theta: float) -> Prox:
     def prox(v: Vector, step: float) -> Vector:
         inner = soft(v, step * weight) / (1 - step / theta)
@@ -225,7 +228,14 @@ def dfedadmm(
 
 
 def fednag(
-    grad: Grad, n: int, w0: Vector, *, eta: float | Callable[[int], float], gamma: float, tau: int, p: Vector | None = None
+    grad: Grad,
+    n: int,
+    w0: Vector,
+    *,
+    eta: float | Callable[[int], float],
+    gamma: float,
+    tau: int,
+    p: Vector | None = None,
 ) -> Iterator[State]:
     w, v = w0, 0 * w0
     for t in count(1):
@@ -308,7 +318,9 @@ def ef21_sgdm(
         yield State(x=x, c=list(c), v=list(v))
 
 
-def fedavg(grad: Grad, prox: Prox, n: int, x0: Vector, *, eta: float, K: int, p: Vector | None = None) -> Iterator[State]:
+def fedavg(
+    grad: Grad, prox: Prox, n: int, x0: Vector, *, eta: float, K: int, p: Vector | None = None
+) -> Iterator[State]:
     x = x0
     for t in count(1):
         ys = []
@@ -352,7 +364,7 @@ def proximal_gradient(gradient: Grad, prox: Prox, x0: Vector, *, step: float) ->
 def ema_momentum(
     gradient: Grad, prox: Prox, x0: Vector, *, alpha: float, gamma: float, option: str
 ) -> Iterator[Vector]:
-    """One machine: x <- prox(x - alpha v), where v is a running average of gradients, or Nesterov's look ahead of it."""
+    """One machine: x <- prox(x - alpha v) with v a running average of gradients, or Nesterov's look ahead of it."""
     x, m = x0, 0 * x0
     while True:
         g = gradient(x)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from proxfed.types import Algorithm, Constants, Regulariser, Topology
 N, D, M, L2, LAMBDA = 5, 10, 40, 0.05, 0.02
 LOSSES = {"logistic": Logistic(), "least_squares": Squared(), "softmax": Softmax()}
 CLASSES = 3
+SPARSE = L1(LAMBDA)
 RAGGED = (7, 40, 13, 40, 25)
 GRAPHS = {"ring": Ring, "star": Star, "complete": Complete, "one_peer": OnePeerExponential}
 
@@ -35,7 +37,8 @@ class Begun(Linear):
         return torch.tensor(self.x0, dtype=self.dtype)
 
 
-def data(loss: str, sizes: Sequence[int], p: int = D, seed: int = 2) -> Federated:
+@cache
+def data(loss: str, sizes: tuple[int, ...], p: int = D, seed: int = 2) -> Federated:
     """Clients whose samples lie around centres of their own and are labelled by models of their own; rows of norm 1."""
     rng = np.random.default_rng(seed)
 
@@ -51,11 +54,12 @@ def data(loss: str, sizes: Sequence[int], p: int = D, seed: int = 2) -> Federate
     return Federated.from_clients([client(m) for m in sizes], classes=CLASSES if loss == "softmax" else None)
 
 
+@cache
 def problem(
     loss: str = "logistic",
-    h: Regulariser = L1(LAMBDA),
-    sizes: Sequence[int] = (M,) * N,
-    x0: Sequence[float] | None = None,
+    h: Regulariser = SPARSE,
+    sizes: tuple[int, ...] = (M,) * N,
+    x0: tuple[float, ...] | None = None,
     p: int = D,
     seed: int = 2,
     l2: float = L2,
@@ -64,8 +68,8 @@ def problem(
     """The problem of most tests; it begins away from 0, where l1 would hide the first prox step."""
     outputs = CLASSES if loss == "softmax" else 1
     if x0 is None:
-        x0 = np.random.default_rng(seed + 100).normal(size=outputs * (p + options.get("intercept", False)))
-    return Begun(data(loss, sizes, p, seed), LOSSES[loss], h, l2=l2, x0=tuple(map(float, x0)), **options)
+        x0 = tuple(np.random.default_rng(seed + 100).normal(size=outputs * (p + options.get("intercept", False))))
+    return Begun(data(loss, sizes, p, seed), LOSSES[loss], h, l2=l2, x0=x0, **options)
 
 
 def start(p: Linear) -> np.ndarray:
@@ -97,6 +101,7 @@ def mean_gradient(p: Linear) -> Callable[[np.ndarray], np.ndarray]:
     return lambda x: sum(w * grad(i, x) for i, w in enumerate(weights))
 
 
+@cache
 def solution(p: Linear, h: Callable | None = None) -> np.ndarray:
     """argmin f + h by plain proximal gradient steps, until they stand still; h: a prox, by default l1."""
     prox = ref.prox_l1(p.h.weight) if h is None else h
@@ -107,7 +112,9 @@ def going(p: Linear, algorithm: Algorithm, topology: Topology | None = None) -> 
     return Run(p, algorithm, Stacked(p.n, p.d, topology))
 
 
-def trajectory(p: Linear, algorithm: Algorithm, rounds: int, topology: Topology | None = None) -> Iterator[tuple[int, Any]]:
+def trajectory(
+    p: Linear, algorithm: Algorithm, rounds: int, topology: Topology | None = None
+) -> Iterator[tuple[int, Any]]:
     """(t, state) for t = 0 .. rounds, with NumPy arrays of their own in place of tensors."""
     run = going(p, algorithm, topology)
     yield 0, numpy(run.state)
@@ -129,6 +136,19 @@ def final(p: Linear, algorithm: Algorithm, rounds: int, topology: Topology | Non
     for t in range(1, rounds + 1):
         run.round(t)
     return run.model().numpy()
+
+
+def reaches(
+    p: Linear, algorithm: Algorithm, tolerance: float, most: int, topology: Topology | None = None, far: Any = None
+) -> bool:
+    """Whether far(model), by default the error to `solution`, falls below the tolerance in at most so many rounds."""
+    far = far or (lambda x: error(x, solution(p)))
+    run = going(p, algorithm, topology)
+    for t in range(1, most + 1):
+        run.round(t)
+        if t % 25 == 0 and far(run.model().numpy()) < tolerance:
+            return True
+    return False
 
 
 def constants(p: Linear, rounds: int, topology: Topology | None = None) -> Constants:
