@@ -140,7 +140,7 @@ def _largest_eigenvalue(apply: Callable[[np.ndarray], np.ndarray], n: int) -> fl
                 return _largest_of_tridiagonal(alpha, beta)
             before, q = q, v / beta[-1]
         last, value = value, _largest_of_tridiagonal(alpha, beta)
-        if value - last < 1e-11:
+        if not value - last > 1e-11:  # also when it is not a number
             return value
         size *= 2
 
