@@ -1,5 +1,6 @@
 """The command line as a user meets it: results, help, and one clear sentence for bad input."""
 
+# ruff: noqa: E501
 from __future__ import annotations
 
 import json
@@ -10,10 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from experiments import small, write
 
 from proxfed import cli
 from proxfed.record import RunFolder
+
+from experiments import small, write
 
 
 def proxfed(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -157,7 +159,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"regulariser": {"name": "scad", "weight": 0.1, "a": 2.2}, "algorithms": [{"name": "fedcomposite", "eta": 1.0, "tau": 5}]}, "FedComposite takes prox steps up to 5, but SCAD allows only steps < 1.2"),
     ({"regulariser": {"name": "box", "low": 0.0, "high": 1.0}}, "cannot keep to the constraint Box"),
     ({"topology": {"name": "rng"}}, "there is no 'rng'; did you mean 'ring'?"),
-    ({"topology": {"name": "matrix", "matrix": [[1.0, 0.0], [0.5, 0.5]]}}, "sums to"),
+    ({"data": {"name": "synthetic_binary", "alpha": 1.0, "beta": 1.0, "clients": 2}, "topology": {"name": "matrix", "matrix": [[1.0, 0.0], [0.5, 0.5]]}}, "sums to"),
     ({"topology": {"name": "graph", "edges": [[0, 1], [2, 3], [4, 5], [5, 6]]}}, "client 2 cannot be reached from client 0"),
     ({"participation": {"name": "uniform", "m": 3}}, "needs every client in every round"),
 ]  # fmt: skip
