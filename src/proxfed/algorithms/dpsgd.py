@@ -1,0 +1,63 @@
+"""D-PSGD: decentralised (stochastic) gradient descent.
+
+    cta     x_i <- mix x - eta grad f_i(x_i)
+    atc     x_i <- mix (x - eta grad f(x))                       that is sum_j w_ij (x_j - eta grad f_j(x_j))
+
+The paper's is "cta" (combine, then adapt), whose exchange and gradients may run at the same time; "atc" (adapt, then
+combine) mixes the newer points and allows the larger steps. With different data both stop O(eta) away from the
+solution, except "atc" on the complete graph, which is gradient descent.
+
+What travels: one vector over each edge of a round.
+Reference: X. Lian, C. Zhang, H. Zhang, C.-J. Hsieh, W. Zhang, J. Liu, "Can Decentralized Algorithms Outperform
+Centralized Algorithms? A Case Study for Decentralized Parallel Stochastic Gradient Descent", 2017.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from torch import Tensor
+
+from proxfed.errors import one_of, require
+from proxfed.schedules import Step, at, first
+from proxfed.types import Facts, Graph, Local, Mean, Mix, Needs, Regulariser
+
+
+class State(NamedTuple):
+    x: Tensor  # the model
+
+
+@dataclass(frozen=True)
+class DPSGD(Graph):
+    """Decentralised SGD: a gradient step and a gossip step."""
+
+    eta: Step
+    """Step size."""
+    variant: str = "cta"
+    """'cta': mix, then step (the paper); 'atc': step, then mix."""
+
+    needs: ClassVar[Needs] = Needs(composite=False)
+    facts: ClassVar[Facts] = Facts(
+        sends="1 per edge",
+        exact=False,
+        paper="X. Lian et al., Can Decentralized Algorithms Outperform Centralized Algorithms?, 2017",
+    )
+
+    def __post_init__(self) -> None:
+        require(first(self.eta) > 0, f"DPSGD: eta = {self.eta!r} must be > 0")
+        one_of(self, "variant", ("cta", "atc"))
+
+    def largest_prox_step(self) -> float:
+        return 0.0
+
+    def init(self, x0: Tensor, f: Local, h: Regulariser, mix: Mix) -> State:
+        return State(f.spread(x0))
+
+    def step(self, s: State, f: Local, h: Regulariser, mix: Mix) -> State:
+        eta = at(self.eta, f.t)
+        g = f.grad(s.x, 0)
+        return State(mix(s.x - eta * g) if self.variant == "atc" else mix(s.x) - eta * g)
+
+    def model(self, s: State, h: Regulariser, mean: Mean) -> Tensor:
+        return mean(s.x)
