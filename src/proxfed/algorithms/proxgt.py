@@ -1,0 +1,71 @@
+"""ProxGT: decentralised proximal gradient tracking with several gossip steps.
+
+    y <- mix^Q (y + grad f(x) - g),   g <- grad f(x)
+    x <- mix^Q prox_{alpha h}(x - alpha y)
+
+from x = x0 and y = g = 0, so that mean(y) = mean(grad f_i) at the previous points. With minibatch gradients it is the
+paper's ProxGT-SA, whose analysis takes large batches and a Q that makes W^Q nearly the average.
+
+What travels: 2 Q vectors over each edge of a round.
+Reference: R. Xin, S. Das, U. A. Khan, S. Kar, "A Stochastic Proximal Gradient Framework for Decentralized Non-Convex
+Composite Optimization: Topology-Independent Sample Complexity and Communication Efficiency", 2021.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from torch import Tensor
+
+from proxfed.errors import at_least_one, positive
+from proxfed.types import Facts, Graph, Local, Mean, Mix, Needs, Regulariser
+
+
+class State(NamedTuple):
+    x: Tensor  # the model
+    y: Tensor  # tracks the mean gradient
+    g: Tensor  # gradient at the x before
+
+
+@dataclass(frozen=True)
+class ProxGT(Graph):
+    """Proximal gradient tracking over a graph, with Q gossip steps of both vectors."""
+
+    alpha: float
+    """Step size."""
+    Q: int = 1
+    """Gossip steps of each of the two vectors in a round."""
+
+    needs: ClassVar[Needs] = Needs()
+    facts: ClassVar[Facts] = Facts(
+        sends="2 Q per edge",
+        exact=True,
+        paper="R. Xin et al., A Stochastic Proximal Gradient Framework for Decentralized Composite Optimization, 2021",
+    )
+
+    def __post_init__(self) -> None:
+        positive(self, "alpha")
+        at_least_one(self, "Q")
+
+    def largest_prox_step(self) -> float:
+        return self.alpha
+
+    def init(self, x0: Tensor, f: Local, h: Regulariser, mix: Mix) -> State:
+        x = f.spread(x0)
+        return State(x, 0 * x, 0 * x)
+
+    def step(self, s: State, f: Local, h: Regulariser, mix: Mix) -> State:
+        g = f.grad(s.x, 0)
+        y = self._gossip(s.y + g - s.g, mix)
+        x = self._gossip(h.prox(s.x - self.alpha * y, self.alpha), mix)
+        return State(x, y, g)
+
+    def _gossip(self, x: Tensor, mix: Mix) -> Tensor:
+        for _ in range(self.Q):
+            x = mix(x)
+        return x
+
+    def model(self, s: State, h: Regulariser, mean: Mean) -> Tensor:
+        """The next prox step of the averages: unlike mean(x), whose zeros mixing blurs, it has the structure of h."""
+        return h.prox(mean(s.x) - self.alpha * mean(s.y), self.alpha)
