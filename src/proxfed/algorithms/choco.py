@@ -1,0 +1,95 @@
+"""CHOCO-SGD: decentralised SGD with compressed gossip, for any contractive compressor.
+
+Every client keeps a public copy xh_i of its model, which its neighbours know because they hear all that changes it, and
+s_i = sum_j w_ij xh_j. Only the compressed difference between the model and its public copy travels:
+
+    atc     y = x - eta grad f(x)
+            q = C(y - xh),   xh <- xh + q,   s <- s + mix q
+            x <- y + gamma (s - xh)
+    cta     x <- x - eta grad f(x) + gamma (s - xh)
+            q = C(x - xh),   xh <- xh + q,   s <- s + mix q
+
+"atc" is the algorithm of 2019, "cta" that of 2020 (and of the code of both), whose exchange and gradients may run at
+the same time. With C the identity and gamma = 1 they are D-PSGD of the same name. K > 1 takes K local steps before it
+talks. The mean of the x_i moves by the mean gradient whatever C is. s is a running sum, so W must stay the same in all
+rounds. It begins with xh = s = x0, which everybody knows.
+
+What travels: C of one vector over each edge of a round.
+Reference: A. Koloskova, S. U. Stich, M. Jaggi, "Decentralized Stochastic Optimization and Gossip Algorithms with
+Compressed Communication", 2019; A. Koloskova, T. Lin, S. U. Stich, M. Jaggi, "Decentralized Deep Learning with
+Arbitrary Communication Compression", 2020.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from torch import Tensor
+
+from proxfed.algorithms.local import sgd
+from proxfed.compressors import Identity
+from proxfed.errors import at_least_one, one_of, positive, require
+from proxfed.schedules import Step, at, first
+from proxfed.types import Compressor, Facts, Graph, Local, Mean, Mix, Needs, Regulariser
+
+
+class State(NamedTuple):
+    x: Tensor  # the model
+    xh: Tensor  # its public copy
+    s: Tensor  # the mixed public copies
+
+
+@dataclass(frozen=True)
+class ChocoSGD(Graph):
+    """Decentralised SGD with compressed gossip and error feedback, on a fixed graph."""
+
+    eta: Step
+    """Step size."""
+    gamma: float
+    """Gossip step size, in (0, 1]: the coarser the compressor, the smaller."""
+    compressor: Compressor = Identity()
+    """Contractive compressor of what crosses an edge."""
+    K: int = 1
+    """Local steps of a round."""
+    variant: str = "atc"
+    """'atc': step, then mix; 'cta': mix what the last round sent while stepping."""
+
+    needs: ClassVar[Needs] = Needs(composite=False, contractive=True)
+    facts: ClassVar[Facts] = Facts(
+        sends="C(d) per edge",
+        exact=False,
+        paper="A. Koloskova et al., Decentralized Stochastic Optimization with Compressed Communication, 2019",
+    )
+
+    def __post_init__(self) -> None:
+        require(first(self.eta) > 0, f"ChocoSGD: eta = {self.eta!r} must be > 0")
+        positive(self, "gamma")
+        require(self.gamma <= 1, f"ChocoSGD: gamma = {self.gamma!r} must be in (0, 1]")
+        at_least_one(self, "K")
+        one_of(self, "variant", ("atc", "cta"))
+
+    def largest_prox_step(self) -> float:
+        return 0.0
+
+    def init(self, x0: Tensor, f: Local, h: Regulariser, mix: Mix) -> State:
+        x = f.spread(x0)
+        return State(x, x, x)
+
+    def step(self, s: State, f: Local, h: Regulariser, mix: Mix) -> State:
+        y = sgd(f, s.x, at(self.eta, f.t), self.K)
+        if self.variant == "cta":
+            x = y + self.gamma * (s.s - s.xh)
+            xh, mixed = self._publish(x, s, f, mix)
+        else:
+            xh, mixed = self._publish(y, s, f, mix)
+            x = y + self.gamma * (mixed - xh)
+        return State(x, xh, mixed)
+
+    def _publish(self, x: Tensor, s: State, f: Local, mix: Mix) -> tuple[Tensor, Tensor]:
+        """The public copies, own and mixed, after everybody has sent what x changes in them."""
+        q = self.compressor(x - s.xh, f.key)
+        return s.xh + q.dense, s.s + mix(q)
+
+    def model(self, s: State, h: Regulariser, mean: Mean) -> Tensor:
+        return mean(s.x)
