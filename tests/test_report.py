@@ -176,6 +176,14 @@ def test_terminal_table_fits_and_leaves_out_what_is_empty():
         assert not set(gone) & set(head)
 
 
+def test_terminal_table_has_a_line_per_algorithm_where_there_is_room():
+    names = ["FedAvg", "FedCEF, top-k 10 %, K = 5"[:24], "DEPOSITUM"]
+    rows = [row(name, t=150, error=1e-4, stationarity=1e-9, nonzeros=28) for name in names]
+    out = io.StringIO()
+    Console(file=out, width=100).print(rich_table(result_table(rows, [state(name) for name in names], clients=4)))
+    assert len(out.getvalue().splitlines()) == 1 + len(names)
+
+
 def test_terminal_table_prints_labels_as_they_are():
     out = io.StringIO()
     Console(file=out, width=100).print(rich_table(result_table([row("[red]x[/red]")], [state("[red]x[/red]")])))

@@ -105,7 +105,7 @@ def render(runs: Sequence[Run]) -> str:
     return Template((HERE / "page.html").read_text(encoding="utf-8")).substitute(
         policy=f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'",
         title=escape(" and ".join(dict.fromkeys(title(run) for run in runs))),
-        sentence=escape(" ".join(sentence(run, several) for run in runs)),
+        about="".join(about_html(run, several) for run in runs),
         style=(HERE / "page.css").read_text(encoding="utf-8"),
         script=script,
         results=results_html(table, progress, measures, colours),
@@ -126,13 +126,14 @@ def title(run: Run) -> str:
 
 
 def clients(config: Mapping[str, Any]) -> int | None:
-    """The number of clients: the key `clients`, at the top or in one of the tables."""
-    tables = [config, *(part for part in config.values() if isinstance(part, Mapping))]
-    return next((n for part in tables for n in [part.get("clients")] if isinstance(n, int) and n > 0), None)
+    """The number of clients: the first key `clients`, at the top or in one of the tables; None if it is nowhere."""
+    found = config.get("clients")
+    inner = (clients(part) for part in config.values() if isinstance(part, Mapping))
+    return found if isinstance(found, int) and found > 0 else next(filter(None, inner), None)
 
 
-def sentence(run: Run, several: bool) -> str:
-    """What was run, in a sentence or two."""
+def about_html(run: Run, several: bool) -> str:
+    """What was run, in a sentence, and the experiment's own description."""
     seeds = {line["seed"] for line in (*run.rows, *run.status)}
     parts = [_count(len(run.labels), "algorithm")]
     if n := clients(run.config):
@@ -141,9 +142,9 @@ def sentence(run: Run, several: bool) -> str:
         parts.append(f"with {_count(max(block[2] for block in run.blocks), 'parameter')}")
     rounds = max((row["round"] for row in run.rows), default=0)
     parts.append(f"for {_count(rounds, 'round')} and {_count(len(seeds), 'seed')}")
-    name = [f"{run.name}:"] if several else []
-    about = [str(run.config["description"]).strip()] if run.config.get("description") else []
-    return " ".join([*name, *about, *parts]) + "."
+    sentence = (f"{run.name}: " if several else "") + " ".join(parts) + "."
+    description = str(run.config.get("description", "")).strip()
+    return f'<p class="lead">{escape(sentence)}</p>' + (f"<p>{escape(description)}</p>" if description else "")
 
 
 def _count(number: int, noun: str) -> str:
@@ -212,8 +213,8 @@ def make_patterns(runs: Sequence[Run]) -> list[dict[str, Any]]:
 
 def settings_html(run: Run, several: bool) -> str:
     """Hyper-parameters of each algorithm, the other settings, the versions, and the whole resolved configuration."""
-    algorithms = [part for key in ("algorithm", "algorithms") for part in _tables(run.config.get(key))]
-    other = {key: value for key, value in run.config.items() if key not in ("algorithm", "algorithms")}
+    algorithms = run.config.get("algorithms", [])
+    other = {key: value for key, value in run.config.items() if key not in ("algorithms", "description")}
     heading = f"<h3>{escape(run.name)}</h3>" if several else ""
     hyper = f'<h4>Hyper-parameters</h4><div class="scroll">{hyper_parameters_html(algorithms)}</div>'
     return (
@@ -223,10 +224,3 @@ def settings_html(run: Run, several: bool) -> str:
         f"<details><summary>config.toml, fully resolved</summary>"
         f"<pre>{escape(tomli_w.dumps(run.config))}</pre></details>"
     )
-
-
-def _tables(given: Any) -> list[Mapping[str, Any]]:
-    """Algorithms may be a list of tables, or a table of tables by label."""
-    if isinstance(given, Mapping):
-        return [{"label": label, **part} for label, part in given.items() if isinstance(part, Mapping)]
-    return [part for part in given or () if isinstance(part, Mapping)]

@@ -103,9 +103,9 @@ class _Shown(NamedTuple):
 def rich_table(table: Sequence[Mapping[str, Any]], width: int = 100) -> Table:
     """The result for the terminal: empty columns are left out, and the least important ones until it fits."""
     shown = [column for column in _terminal_columns(table) if any(column.cells)]
-    while sum(column.width() + 1 for column in shown) - 1 > width and any(column.rank for column in shown):
+    while sum(column.width() + 2 for column in shown) - 2 > width and any(column.rank for column in shown):
         shown.remove(max(shown, key=lambda column: column.rank))
-    drawn = Table(box=None, pad_edge=False, header_style="bold")
+    drawn = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     for column in shown:
         drawn.add_column(column.heading, justify="right" if column.rank else "left", no_wrap=column.rank > 0)
     for line in zip(*(column.cells for column in shown), strict=True):

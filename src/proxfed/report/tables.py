@@ -14,6 +14,8 @@ Entry = Mapping[str, Any]
 ROUNDS = Column("rounds", "rounds", "count")
 PER_CLIENT = Column("gradients_per_client", "gradients per client", "count")
 SEEDS = Column("seeds", "seeds", "count")
+NO_CONTEST = ("nonzeros", "consensus")
+"""Measures of which less is not simply better."""
 
 
 def results_html(
@@ -21,7 +23,7 @@ def results_html(
 ) -> str:
     """What each algorithm reached, after how many rounds and bytes."""
     columns = _filled(table, [ROUNDS, *measures, *(c for c in progress if c.name == "bytes_total"), SEEDS])
-    best = {column.name: _best(table, column) for column in measures if column.name != "nonzeros"}
+    best = {column.name: _best(table, column) for column in measures if column.name not in NO_CONTEST}
     return _sortable(table, columns, colours, best, status=True)
 
 
@@ -72,31 +74,45 @@ def _number(value: float | None, kind: str, best: str) -> str:
 
 
 def hyper_parameters_html(algorithms: Sequence[Mapping[str, Any]]) -> str:
-    """One line per algorithm, one column per hyper-parameter that any of them has; label and name in front."""
-    lines = [dict(flat(algorithm)) for algorithm in algorithms]
-    names = list(dict.fromkeys(name for line in lines for name in line))
-    names.sort(key=lambda name: ["label", "name"].index(name) if name in ("label", "name") else 2)
-    head = "".join(f'<th scope="col" class="text">{escape(name)}</th>' for name in names)
-    body = "".join(
-        "<tr>" + "".join(f'<td class="text">{escape(line.get(name, "–"))}</td>' for name in names) + "</tr>"
-        for line in lines
-    )
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    """One line per algorithm; methods have few hyper-parameters in common, so they stand in one cell."""
+    lines = []
+    for table in algorithms:
+        rest = {key: value for key, value in table.items() if key not in ("label", "name")}
+        cells = (str(table.get("label", "")), str(table.get("name", "")), _listed(rest))
+        lines.append("<tr>" + "".join(f'<td class="text">{escape(cell)}</td>' for cell in cells) + "</tr>")
+    head = "".join(f'<th scope="col" class="text">{text}</th>' for text in ("algorithm", "method", "hyper-parameters"))
+    return f'<table class="listed"><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table>'
+
+
+def _listed(table: Mapping[str, Any]) -> str:
+    """key = value, ...; a component such as a compressor as its name with its own keys in brackets."""
+    parts = []
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            inner = _listed({k: v for k, v in value.items() if k != "name"})
+            text = f"{value.get('name', '')} ({inner})" if inner else str(value.get("name", ""))
+        else:
+            text = _plain(value)
+        parts.append(f"{key} = {text}")
+    return ", ".join(parts)
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
 
 
 def pairs_html(part: Mapping[str, Any]) -> str:
     """A nested table of settings as two columns."""
-    lines = (f'<tr><th scope="row">{escape(k)}</th><td class="text">{escape(v)}</td></tr>' for k, v in flat(part))
+    lines = (f'<tr><th scope="row">{escape(k)}</th><td class="text">{escape(v)}</td></tr>' for k, v in _flat(part))
     return f'<table class="pairs"><tbody>{"".join(lines)}</tbody></table>'
 
 
-def flat(part: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+def _flat(part: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
     """Nested tables as dotted keys, values as text."""
     pairs: list[tuple[str, str]] = []
     for key, value in part.items():
         if isinstance(value, Mapping):
-            pairs += flat(value, f"{prefix}{key}.")
+            pairs += _flat(value, f"{prefix}{key}.")
         else:
-            text = value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
-            pairs.append((f"{prefix}{key}", text))
+            pairs.append((f"{prefix}{key}", _plain(value)))
     return pairs
