@@ -32,6 +32,10 @@ lint: $(READY)   ## style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+check-report: $(READY)  ## look at the demo's report in a headless browser, on a laptop and a phone
+	@test -f runs/demo/report.html || $(MAKE) demo
+	$(BIN)/python tools/check_report.py runs/demo/report.html
+
 bench: $(READY)  ## speed, against the obvious loop and against the limit
 	$(BIN)/python benchmarks/linear_round.py
 	$(BIN)/python benchmarks/overhead.py

@@ -10,6 +10,9 @@ from proxfed.regularisers import Zero
 from proxfed.topologies import check
 from proxfed.types import Algorithm, Graph, Participation, Problem, Regulariser, Topology
 
+EXACT_SPECTRUM = 1500
+"""Up to this many clients, the spectrum of W is cheap enough to look at before every run."""
+
 
 def check_combination(
     problem: Problem, algorithm: Algorithm, topology: Topology | None, participation: Participation
@@ -22,7 +25,7 @@ def check_combination(
         if topology is None:
             raise InputError(f"{name} works on a graph: name a topology, for instance 'ring'")
         require(topology.n == problem.n, f"the topology has {topology.n} nodes, but the problem {problem.n} clients")
-        check(topology)
+        check(topology, columns=topology.doubly_stochastic, contracts=topology.n <= EXACT_SPECTRUM)
     if needs.everyone or isinstance(algorithm, Graph):
         all_take_part = isinstance(participation, Full)
         require(all_take_part, f"{name} needs every client in every round, not {type(participation).__name__}")

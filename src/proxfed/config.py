@@ -175,11 +175,12 @@ class Task:
         )
         self.topology: Topology | None = None
         graph = table.get("topology", experiment.topology)
-        if issubclass(make, Graph) and graph is not None:
+        if isinstance(make, type) and issubclass(make, Graph) and graph is not None:
             self.topology = build(TOPOLOGIES, graph, f"{where}.topology", **_size(graph, problem.n))
         if table.get("theory", False):
             rule = getattr(make, "theory", None)
-            require(rule is not None, f"{where}: there are no step sizes of the theory for {own['name']!r}")
+            if rule is None:
+                raise InputError(f"{where}: there are no step sizes of the theory for {own['name']!r}")
             constants = _constants(problem, self.rounds, self.topology)
             self.algorithm: Algorithm = rule(constants, **arguments(rule, without_name(own), where, {"c"}))
         else:

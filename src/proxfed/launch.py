@@ -25,7 +25,7 @@ def launch(ranks: int, arguments: list[str]) -> int:
     children = [subprocess.Popen(command, env=os.environ | common | {"RANK": str(r)}) for r in range(ranks)]
     # Ctrl-C reaches the ranks too, and they agree on the round to stop after; here it only has to be survived.
     before = signal.signal(signal.SIGINT, lambda *_: None)
-    terminate = signal.signal(signal.SIGTERM, lambda *_: [c.terminate() for c in children])
+    terminate = signal.signal(signal.SIGTERM, lambda *_: _pass_on(children))
     try:
         return _wait(children)
     finally:
@@ -33,6 +33,11 @@ def launch(ranks: int, arguments: list[str]) -> int:
         signal.signal(signal.SIGTERM, terminate)
         for child in children:
             child.kill()
+
+
+def _pass_on(children: list[subprocess.Popen]) -> None:
+    for child in children:
+        child.terminate()
 
 
 def _wait(children: list[subprocess.Popen]) -> int:

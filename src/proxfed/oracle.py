@@ -73,6 +73,10 @@ class CountedProx:
     def weak_convexity(self) -> float:
         return self.h.weak_convexity
 
+    @property
+    def indicator(self) -> bool:
+        return self.h.indicator
+
     def value(self, x: Tensor) -> Tensor:
         return self.h.value(x)
 

@@ -25,7 +25,7 @@ from proxfed.oracle import CountedProx, Oracle, Work
 from proxfed.participation import Full
 from proxfed.regularisers import Zero
 from proxfed.state import flatten, own, put, restore, take
-from proxfed.types import Algorithm, Participation, Problem, Regulariser, Star, Topology
+from proxfed.types import Algorithm, Graph, Participation, Problem, Regulariser, Star, Topology
 
 COUNTERS = ("gradients", "proxes", "bytes_up", "bytes_down", "bytes_edge", "bytes_best")
 
@@ -61,10 +61,10 @@ class Run:
         self.inside: Regulariser | None = None if composite or isinstance(p.h, Zero) else p.h
         self.h: Regulariser = p.h if composite else Zero()
         self.x0 = p.start(self.seed)
-        n, here = self.network.n, self.network.ids
-        self.weights = p.weights
-        scale = (n * self.weights[here.start : here.stop])[:, None]
-        self.scale = None if isinstance(alg, Star) or bool((scale == 1).all()) else scale
+        here, self.weights = self.network.ids, p.weights
+        uniform = bool((self.weights == self.weights[0]).all())
+        scale = self.network.n * self.weights[here.start : here.stop, None]
+        self.scale = None if isinstance(alg, Star) or uniform else scale
         f = self.oracle(0, here)
         if isinstance(alg, Star):
             clients, server = alg.init(self.x0, f, self._prox(len(here)))
@@ -80,11 +80,12 @@ class Run:
 
     def round(self, t: int) -> None:
         start = time.perf_counter()
-        self.state = self._star(t) if isinstance(self.algorithm, Star) else self._graph(t)
+        alg = self.algorithm
+        self.state = self._star(alg, t) if isinstance(alg, Star) else self._graph(alg, t)
         self.seconds += time.perf_counter() - start
 
-    def _star(self, t: int) -> StarState:
-        alg, net, (clients, server) = self.algorithm, self.network, self.state
+    def _star(self, alg: Star, t: int) -> StarState:
+        net, (clients, server) = self.network, self.state
         cohort = self.participation(t, net.n, self.seed)
         if len(cohort) == 0:
             return self.state
@@ -101,9 +102,9 @@ class Run:
         server = alg.server(server, net.mean(messages()), self._prox(int(net.leader)), len(cohort) / net.n)
         return StarState(clients, server)
 
-    def _graph(self, t: int) -> Any:
+    def _graph(self, alg: Graph, t: int) -> Any:
         ids = self.network.ids
-        return self.algorithm.step(self.state, self.oracle(t, ids), self._prox(len(ids)), self._mix(t))
+        return alg.step(self.state, self.oracle(t, ids), self._prox(len(ids)), self._mix(t))
 
     def _mix(self, t: int) -> Callable[[Tensor], Tensor]:
         return lambda x: self.network.mix(x, t)

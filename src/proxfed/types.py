@@ -41,8 +41,12 @@ class Block(NamedTuple):
 class Local(Protocol):
     """What the clients of one block know during round t: their own data and their own randomness."""
 
-    t: int
-    key: Key
+    @property
+    def t(self) -> int: ...
+
+    @property
+    def key(self) -> Key:
+        """One key per client, for the randomness of its messages in this round."""
 
     def grad(self, x: Tensor, draw: int) -> Tensor:
         """Minibatch gradients (c, d) at x, (c, d) or (d,). Same draw, same minibatch."""
@@ -68,11 +72,22 @@ class Smoothness(NamedTuple):
 class Problem(Protocol):
     """n clients with losses f_i on R^d and weights p_i, and the regulariser h that everybody knows."""
 
-    n: int
-    d: int
-    h: Regulariser
-    weights: Tensor
-    blocks: tuple[Block, ...]
+    @property
+    def n(self) -> int: ...
+
+    @property
+    def d(self) -> int: ...
+
+    @property
+    def h(self) -> Regulariser: ...
+
+    @property
+    def weights(self) -> Tensor:
+        """p_i, (n,), summing to one."""
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """The named parts of x."""
 
     def local(self, t: int, ids: Ids, seed: int = 0) -> Local: ...
 
@@ -90,6 +105,10 @@ class Regulariser(Protocol):
 
     @property
     def weak_convexity(self) -> float: ...
+
+    @property
+    def indicator(self) -> bool:
+        """It is 0 on a set and infinite elsewhere; its prox is the projection."""
 
     def value(self, x: Tensor) -> Tensor:
         """h of each row: (..., d) -> (...)."""
@@ -140,8 +159,15 @@ class Mixing(NamedTuple):
 class Topology(Protocol):
     """Who talks to whom, and with which weights. `period` rounds repeat; None: every round is drawn anew."""
 
-    n: int
-    period: int | None
+    @property
+    def n(self) -> int: ...
+
+    @property
+    def period(self) -> int | None: ...
+
+    @property
+    def doubly_stochastic(self) -> bool:
+        """Also the columns of W sum to one, so that mixing keeps the mean."""
 
     def W(self, t: int) -> Mixing: ...
 

@@ -65,7 +65,8 @@ class Network(ABC):
         if isinstance(cohort, range):
             here: Ids = self.ids
         else:
-            here = cohort[np.searchsorted(cohort, self.ids.start) : np.searchsorted(cohort, self.ids.stop)]
+            first, last = np.searchsorted(cohort, (self.ids.start, self.ids.stop)).tolist()
+            here = cohort[first:last]
         for k in range(0, max(1, len(here)), self._block):
             yield here[k : k + self._block]
 

@@ -19,13 +19,13 @@ DENSE = 0.25
 
 def rows_times(row: np.ndarray, col: np.ndarray, weight: np.ndarray, rows: int, cols: int, like: Tensor) -> Operator:
     """The map (cols, d) -> (rows, d) of a matrix given by its entries, sorted by row."""
-    kind = {"dtype": like.dtype, "device": like.device}
+    w = torch.tensor(weight, dtype=like.dtype, device=like.device)
     if len(weight) >= DENSE * rows * cols:
-        W = torch.zeros(rows, cols, **kind)
-        W[torch.from_numpy(row), torch.from_numpy(col)] = torch.tensor(weight, **kind)
+        W = like.new_zeros(rows, cols)
+        W[torch.from_numpy(row), torch.from_numpy(col)] = w
         return lambda x: W @ x
     # A weighted sum of gathered rows in one pass: as fast as copying x, where a sparse product takes twice as long.
-    index, w = torch.tensor(col, device=like.device), torch.tensor(weight, **kind)
+    index = torch.tensor(col, device=like.device)
     start = torch.tensor(np.searchsorted(row, np.arange(rows)), device=like.device)
     return lambda x: embedding_bag(index, x, start, mode="sum", per_sample_weights=w)
 

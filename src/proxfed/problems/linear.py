@@ -35,8 +35,9 @@ CACHE = 1 << 17
 class Loss(Protocol):
     """A loss of the scores s = A x, (c, outputs, samples), given the labels, (c, samples)."""
 
-    curvature: float
-    """The largest eigenvalue of its Hessian in s."""
+    @property
+    def curvature(self) -> float:
+        """The largest eigenvalue of its Hessian in s."""
 
     def outputs(self, data: Federated) -> int: ...
 

@@ -1,0 +1,55 @@
+"""What the engine itself costs: microseconds a round on one client with one local step on a tiny problem."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from timing import side_by_side
+
+from proxfed import Depositum, DFedADMM, FedAvg, FedCEF, FedComposite, Federated, FedNAG, Linear, Squared
+from proxfed.networks.stacked import Stacked
+from proxfed.regularisers import L1
+from proxfed.run import Run
+from proxfed.topologies import Complete
+
+ROUNDS = 300
+
+
+def rounds(problem: Linear, algorithm):
+    going = Run(problem, algorithm, Stacked(problem.n, problem.d, Complete(problem.n)))
+    t = 0
+
+    def many() -> None:
+        nonlocal t
+        for _ in range(ROUNDS):
+            t += 1
+            going.round(t)
+
+    return many
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    rng = np.random.default_rng(0)
+    data = Federated.from_clients([(rng.normal(size=(10, 5)), rng.normal(size=10))])
+    algorithms = {
+        "fedavg": FedAvg(0.01, 1),
+        "fednag": FedNAG(0.01, 0.5, 1),
+        "fedcomposite": FedComposite(0.01, 1),
+        "fedcef": FedCEF(0.01, 1),
+        "depositum": Depositum(0.01),
+        "dfedadmm": DFedADMM(0.01, 1, lam=0.1),
+    }
+    for batch in (None, 5):
+        problem = Linear(data, Squared(), L1(0.01), batch=batch)
+        local = problem.local(1, range(1))
+        x = problem.start(0)[None]
+        contenders = {"one gradient": lambda local=local, x=x: [local.grad(x, 0) for _ in range(ROUNDS)]}
+        contenders |= {name: rounds(problem, algorithm) for name, algorithm in algorithms.items()}
+        seconds = side_by_side(contenders)
+        shown = "   ".join(f"{name} {1e6 * s / ROUNDS:.0f}" for name, s in seconds.items())
+        print(f"{'full gradients' if batch is None else 'minibatches'}, microseconds a round:   {shown}")
+
+
+if __name__ == "__main__":
+    main()

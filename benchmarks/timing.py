@@ -1,0 +1,20 @@
+"""Side by side in one process: the median of several turns, taken in turn so that noise hits all alike."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from statistics import median
+
+
+def side_by_side(contenders: dict[str, Callable[[], object]], turns: int = 7) -> dict[str, float]:
+    """Median seconds of each contender; one turn each to warm up."""
+    for run in contenders.values():
+        run()
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(turns):
+        for name, run in contenders.items():
+            start = time.perf_counter()
+            run()
+            seconds[name].append(time.perf_counter() - start)
+    return {name: median(times) for name, times in seconds.items()}
