@@ -49,9 +49,8 @@ def main() -> None:
     options = parser.parse_args()
     keep_memory()
     names = ("fedavg", "fedcef", "depositum", "dfedadmm")
-    print(
-        f"least squares, {SAMPLES} samples a client, batch {BATCH}, {K} local steps, float32; milliseconds a round (per client: us)"
-    )
+    print(f"least squares, {SAMPLES} samples a client, batch {BATCH}, {K} local steps, float32")
+    print("milliseconds a round (microseconds per client)")
     for title, sizes in (
         ("clients, d = 60", [(n, 60) for n in options.clients]),
         ("d, 100 clients", [(100, d) for d in options.dimensions]),

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -135,6 +135,7 @@ class Linear:
     intercept: bool = False
     dtype: torch.dtype = torch.float64
     device: str = "cpu"
+    _plans: dict[tuple[int, int] | None, list[Piece]] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         non_negative(self, "l2")
@@ -215,12 +216,12 @@ class Linear:
         """From the spectra of the Gram matrices A_i' A_i / m_i, the intercept's column of ones included."""
         L = 0.0
         total = torch.zeros(())
-        for ids, A, _ in self._groups(range(self.n)):
+        for where, A, _ in self._groups(range(self.n)):
             A = A.double()
             A = torch.cat([A, torch.ones_like(A[..., :1])], -1) if self.intercept else A
             gram = A.mT @ A / A.shape[1]
             L = max(L, float(torch.linalg.eigvalsh(gram)[:, -1].max()))
-            total = total + torch.einsum("g,gij->ij", self.weights[torch.as_tensor(ids)].double(), gram)
+            total = total + torch.einsum("g,gij->ij", self.weights[where].double(), gram)
         spectrum = torch.linalg.eigvalsh(total)
         mu = max(0.0, float(spectrum[0])) if isinstance(self.loss, Squared) else 0.0
         c = self.loss.curvature
@@ -251,15 +252,36 @@ class Linear:
         if self.intercept:
             out[:, weight.stop :] = self.l2 * x[:, weight.stop :] + r.mean(-1)
 
-    def _groups(self, ids: Ids) -> Iterator[tuple[np.ndarray, Tensor, Tensor]]:
+    def _groups(self, ids: Ids) -> Iterator[tuple[slice | np.ndarray, Tensor, Tensor]]:
         """Clients of equal size together, without padding: (positions in ids, A (g, m, p), b (g, m))."""
-        ids = np.asarray(ids, np.int64)
-        for m in np.unique(self.sizes[ids]):
-            where = np.flatnonzero(self.sizes[ids] == m)
-            pieces = len(where) * m * self.A.shape[1] // CACHE
-            for part in np.array_split(where, min(max(1, pieces), len(where))):
-                rows = _rows(self.offsets[ids[part]], int(m))
-                yield part, self.A[rows].view(len(part), m, -1), self.b[rows].view(len(part), m)
+        key = (ids.start, ids.stop) if isinstance(ids, range) else None
+        pieces = self._plans.get(key) or self._plan(np.asarray(ids, np.int64))
+        if key is not None:
+            self._plans[key] = pieces
+        for piece in pieces:
+            yield (
+                piece.where,
+                self.A[piece.rows].view(-1, piece.m, self.A.shape[1]),
+                self.b[piece.rows].view(-1, piece.m),
+            )
+
+    def _plan(self, ids: np.ndarray) -> list[Piece]:
+        pieces = []
+        for m in np.unique(self.sizes[ids]).tolist():
+            same = np.flatnonzero(self.sizes[ids] == m)
+            count = min(max(1, len(same) * m * self.A.shape[1] // CACHE), len(same))
+            for where in np.array_split(same, count):
+                rows = (self.offsets[ids[where], None] + np.arange(m)).reshape(-1)
+                pieces.append(Piece(_together(where), _together(rows), m))
+        return pieces
+
+
+class Piece(NamedTuple):
+    """Some clients of one size: where they stand among the ids, and where their samples stand in the data."""
+
+    where: slice | np.ndarray
+    rows: slice | np.ndarray
+    m: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -300,34 +322,27 @@ class Clients:
     def full_grad(self, x: Tensor) -> Tensor:
         p = self.problem
         x, out = self.spread(x), torch.empty(len(self.ids), p.d, dtype=p.dtype, device=p.device)
-        for part, A, b in p._groups(self.ids):
-            whole = _contiguous(part)
-            if whole is not None:
-                p._gradient(A, b, x[whole], out[whole])
+        for where, A, b in p._groups(self.ids):
+            if isinstance(where, slice):
+                p._gradient(A, b, x[where], out[where])
             else:
-                g = torch.empty(len(part), p.d, dtype=p.dtype, device=p.device)
-                p._gradient(A, b, x[part], g)
-                out[part] = g
+                g = torch.empty(len(where), p.d, dtype=p.dtype, device=p.device)
+                p._gradient(A, b, x[where], g)
+                out[where] = g
         return out
 
     def value(self, x: Tensor) -> Tensor:
         p = self.problem
         x, out = self.spread(x), torch.empty(len(self.ids), dtype=p.dtype, device=p.device)
-        for part, A, b in p._groups(self.ids):
-            out[part] = p.loss.value(p._scores(A, x[part]), b).mean(-1)
+        for where, A, b in p._groups(self.ids):
+            out[where] = p.loss.value(p._scores(A, x[where]), b).mean(-1)
         return out + p.l2 / 2 * x.square().sum(-1)
 
 
-def _contiguous(index: np.ndarray) -> slice | None:
-    whole = len(index) == index[-1] - index[0] + 1
-    return slice(int(index[0]), int(index[-1]) + 1) if whole else None
-
-
-def _rows(starts: np.ndarray, m: int) -> slice | Tensor:
-    """The rows of clients that begin at `starts` with m samples each: a view if they lie together, else an index."""
-    if (np.diff(starts) == m).all():
-        return slice(int(starts[0]), int(starts[-1]) + m)
-    return torch.from_numpy((starts[:, None] + np.arange(m)).reshape(-1))
+def _together(index: np.ndarray) -> slice | np.ndarray:
+    """A slice, which makes a view instead of a copy, where the indices are consecutive."""
+    consecutive = len(index) > 0 and bool((np.diff(index) == 1).all())
+    return slice(int(index[0]), int(index[-1]) + 1) if consecutive else index
 
 
 def _some(values: np.ndarray) -> str:
