@@ -25,6 +25,7 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
+from proxfed.algorithms.local import gradient
 from proxfed.errors import at_least_one, non_negative, one_of, positive, require
 from proxfed.schedules import Step, at, first
 from proxfed.types import Constants, Facts, Graph, Local, Mean, Mix, Needs, Regulariser
@@ -84,17 +85,10 @@ class DFedADMM(Graph):
         eta, lam = at(self.eta_l, f.t), self.length
         y = s.x
         for k in range(self.K):
-            y = y - eta * (self._gradient(y, f, k) - s.g + (y - s.x) / lam)
+            y = y - eta * (gradient(f, y, k, self.rho) - s.g + (y - s.x) / lam)
         g = s.g - (y - s.x) / lam
         z = y - lam * (s.g if self.dual == "old" else g)
         return State(mix(z), g)
-
-    def _gradient(self, y: Tensor, f: Local, draw: int) -> Tensor:
-        g = f.grad(y, draw)
-        if self.rho == 0:
-            return g
-        norm = g.norm(dim=-1, keepdim=True)
-        return f.grad(y + self.rho * g / (norm + (norm == 0)), draw)
 
     def model(self, s: State, h: Regulariser, mean: Mean) -> Tensor:
         return mean(s.x)

@@ -17,6 +17,7 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
+from proxfed.algorithms.local import proximal_sgd
 from proxfed.errors import at_least_one, positive, require
 from proxfed.schedules import Step, at, first
 from proxfed.types import Facts, Local, Needs, Regulariser, Star
@@ -59,11 +60,7 @@ class FedAvg(Star):
         return s.x
 
     def client(self, own: tuple, x: Tensor, f: Local, h: Regulariser) -> tuple[tuple, Tensor]:
-        eta = at(self.eta, f.t)
-        y = f.spread(x)
-        for k in range(self.K):
-            y = h.prox(y - eta * f.grad(y, k), eta)
-        return own, y
+        return own, proximal_sgd(f, h, f.spread(x), at(self.eta, f.t), self.K)
 
     def server(self, s: Server, y: Tensor, h: Regulariser, share: float) -> Server:
         return Server(s.x + self.eta_g * (y - s.x))
