@@ -1,0 +1,73 @@
+"""FedProx: FedAvg whose local steps are pulled back to the server's model.
+
+    K times     y <- y - eta (grad f_i(y) + mu (y - x))         from y = x
+    server      x <- x + eta_g (mean y - x)
+
+The pull keeps clients with different data from drifting far, but its limit is biased like that of FedAvg, which it is
+for mu = 0.
+
+What travels: one vector up, one down.
+Reference: T. Li, A. K. Sahu, M. Zaheer, M. Sanjabi, A. Talwalkar, V. Smith, "Federated Optimization in Heterogeneous
+Networks", 2020. The paper lets clients stop anywhere near a solution of the local problem; here they take K steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from torch import Tensor
+
+from proxfed.algorithms.local import anchored_sgd
+from proxfed.errors import at_least_one, non_negative, positive, require
+from proxfed.schedules import Step, at, first
+from proxfed.types import Facts, Local, Needs, Regulariser, Star
+
+
+class Server(NamedTuple):
+    x: Tensor  # the model
+
+
+@dataclass(frozen=True)
+class FedProx(Star):
+    """Local SGD with a quadratic pull to the server's model."""
+
+    eta: Step
+    """Local step size."""
+    K: int
+    """Local steps of a round."""
+    mu: float
+    """Strength of the pull: the local problem has mu/2 |y - x|^2."""
+    eta_g: float = 1.0
+    """Server step size."""
+
+    needs: ClassVar[Needs] = Needs(composite=False)
+    facts: ClassVar[Facts] = Facts(
+        sends="1 up, 1 down",
+        exact=False,
+        paper="T. Li et al., Federated Optimization in Heterogeneous Networks, 2020",
+    )
+
+    def __post_init__(self) -> None:
+        require(first(self.eta) > 0, f"FedProx: eta = {self.eta!r} must be > 0")
+        at_least_one(self, "K")
+        non_negative(self, "mu")
+        positive(self, "eta_g")
+
+    def largest_prox_step(self) -> float:
+        return 0.0
+
+    def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[tuple, Server]:
+        return (), Server(x0)
+
+    def down(self, s: Server) -> Tensor:
+        return s.x
+
+    def client(self, own: tuple, x: Tensor, f: Local, h: Regulariser) -> tuple[tuple, Tensor]:
+        return own, anchored_sgd(f.grad, f.spread(x), at(self.eta, f.t), self.K, anchor=x, pull=self.mu)
+
+    def server(self, s: Server, y: Tensor, h: Regulariser, share: float) -> Server:
+        return Server(s.x + self.eta_g * (y - s.x))
+
+    def model(self, s: Server, h: Regulariser) -> Tensor:
+        return s.x
