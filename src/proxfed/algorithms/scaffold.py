@@ -1,0 +1,79 @@
+"""SCAFFOLD: control variates take the drift out of local steps.
+
+    K times     y <- y - eta (grad f_i(y) + c - c_i)            from y = x
+    client      c_i' = mean of its K gradients = c_i - c + (x - y)/(K eta)          (option II)
+    server      x <- x + eta_g mean(y - x),   c <- c + share mean(c_i' - c_i)
+
+share is the part of the clients that took part, so that c stays the mean of all c_i. At a solution c_i = grad f_i and
+c = 0: nothing moves, whatever K is.
+
+What travels: two vectors up, two down.
+Reference: S. P. Karimireddy, S. Kale, M. Mohri, S. Reddi, S. Stich, A. T. Suresh, "SCAFFOLD: Stochastic Controlled
+Averaging for Federated Learning", 2020.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from torch import Tensor
+
+from proxfed.algorithms.local import corrected_sgd
+from proxfed.errors import at_least_one, positive, require
+from proxfed.schedules import Step, at, first
+from proxfed.types import Facts, Local, Message, Needs, Regulariser, Star
+
+
+class Client(NamedTuple):
+    c: Tensor  # own control variate
+
+
+class Server(NamedTuple):
+    x: Tensor  # the model
+    c: Tensor  # mean control variate
+
+
+@dataclass(frozen=True)
+class Scaffold(Star):
+    """Local SGD with control variates (option II), averaged by a server."""
+
+    eta: Step
+    """Local step size."""
+    K: int
+    """Local steps of a round."""
+    eta_g: float = 1.0
+    """Server step size."""
+
+    needs: ClassVar[Needs] = Needs(composite=False)
+    facts: ClassVar[Facts] = Facts(
+        sends="2 up, 2 down",
+        exact=True,
+        paper="S. P. Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for Federated Learning, 2020",
+    )
+
+    def __post_init__(self) -> None:
+        require(first(self.eta) > 0, f"Scaffold: eta = {self.eta!r} must be > 0")
+        at_least_one(self, "K")
+        positive(self, "eta_g")
+
+    def largest_prox_step(self) -> float:
+        return 0.0
+
+    def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Client, Server]:
+        return Client(f.spread(0 * x0)), Server(x0, 0 * x0)
+
+    def down(self, s: Server) -> Message:
+        return s.x, s.c
+
+    def client(self, own: Client, down: Message, f: Local, h: Regulariser) -> tuple[Client, Message]:
+        x, c = down
+        y, c_i = corrected_sgd(f, f.spread(x), at(self.eta, f.t), self.K, shift=c - own.c)
+        return Client(c_i), (y - x, c_i - own.c)
+
+    def server(self, s: Server, up: Message, h: Regulariser, share: float) -> Server:
+        dx, dc = up
+        return Server(s.x + self.eta_g * dx, s.c + share * dc)
+
+    def model(self, s: Server, h: Regulariser) -> Tensor:
+        return s.x
