@@ -1,0 +1,78 @@
+"""FedDyn: dynamic regularisation, which moves the clients' solutions onto the common one.
+
+    K times     y <- y - eta (grad f_i(y) - g_i + alpha (y - x))        from y = x
+    client      g_i <- g_i - alpha (y - x)
+    server      s <- s - alpha share mean(y - x),   x <- mean y - s/alpha
+
+s is the mean of the g_i of all clients, also when only a share of them takes part. With everybody it is FedSpeed
+without its perturbation: x = mean(y - g_i/alpha).
+
+What travels: one vector up, one down.
+Reference: D. A. E. Acar, Y. Zhao, R. M. Navarro, M. Mattina, P. N. Whatmough, V. Saligrama, "Federated Learning Based
+on Dynamic Regularization", 2021. (The paper's h is s with the sign turned.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from torch import Tensor
+
+from proxfed.algorithms.local import anchored_sgd
+from proxfed.errors import at_least_one, positive, require
+from proxfed.schedules import Step, at, first
+from proxfed.types import Facts, Local, Needs, Regulariser, Star
+
+
+class Client(NamedTuple):
+    g: Tensor  # own gradient at the last local solution
+
+
+class Server(NamedTuple):
+    x: Tensor  # the model
+    s: Tensor  # mean of all g
+
+
+@dataclass(frozen=True)
+class FedDyn(Star):
+    """Local SGD on dynamically regularised losses, averaged by a server."""
+
+    eta: Step
+    """Local step size."""
+    K: int
+    """Local steps of a round."""
+    alpha: float
+    """Strength of the regularisation: the local problem has alpha/2 |y - x|^2."""
+
+    needs: ClassVar[Needs] = Needs(composite=False)
+    facts: ClassVar[Facts] = Facts(
+        sends="1 up, 1 down",
+        exact=True,
+        paper="D. A. E. Acar et al., Federated Learning Based on Dynamic Regularization, 2021",
+    )
+
+    def __post_init__(self) -> None:
+        require(first(self.eta) > 0, f"FedDyn: eta = {self.eta!r} must be > 0")
+        at_least_one(self, "K")
+        positive(self, "alpha")
+
+    def largest_prox_step(self) -> float:
+        return 0.0
+
+    def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Client, Server]:
+        return Client(f.spread(0 * x0)), Server(x0, 0 * x0)
+
+    def down(self, s: Server) -> Tensor:
+        return s.x
+
+    def client(self, own: Client, x: Tensor, f: Local, h: Regulariser) -> tuple[Client, Tensor]:
+        y = anchored_sgd(f.grad, f.spread(x), at(self.eta, f.t), self.K, anchor=x, pull=self.alpha, shift=-own.g)
+        return Client(own.g - self.alpha * (y - x)), y
+
+    def server(self, s: Server, y: Tensor, h: Regulariser, share: float) -> Server:
+        mean_g = s.s - self.alpha * share * (y - s.x)
+        return Server(y - mean_g / self.alpha, mean_g)
+
+    def model(self, s: Server, h: Regulariser) -> Tensor:
+        return s.x
