@@ -1,0 +1,125 @@
+"""FedSAM and MoFedSAM: local steps that look for flat minima, without and with the server's momentum.
+
+    FedSAM      K times  y <- y - eta g                                 g = grad f_i(y + rho grad/|grad|), from y = x
+    MoFedSAM    K times  y <- y - eta (beta g + (1 - beta) m)
+                m <- (x - mean y)/(eta K)
+    server      x <- x + eta_g (mean y - x)
+
+m is the mean direction of the last round. With rho = 0 FedSAM is FedAvg and MoFedSAM is FedCM; with beta = 1 MoFedSAM
+is FedSAM. The limits are biased, by different data and by the perturbation.
+
+What travels: one vector up and one down; MoFedSAM sends m too, so two down.
+Reference: Z. Qu, X. Li, R. Duan, Y. Liu, B. Tang, Z. Lu, "Generalized Federated Learning via Sharpness Aware
+Minimization", 2022; FedCM: J. Xu, S. Wang, L. Wang, A. C. Yao, "FedCM: Federated Learning with Client-level Momentum".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from torch import Tensor
+
+from proxfed.algorithms.local import gradient, sgd
+from proxfed.errors import at_least_one, non_negative, positive, require
+from proxfed.schedules import Step, at, first
+from proxfed.types import Facts, Local, Message, Needs, Regulariser, Star
+
+PAPER = "Z. Qu et al., Generalized Federated Learning via Sharpness Aware Minimization, 2022"
+
+
+class Server(NamedTuple):
+    x: Tensor  # the model
+
+
+class MovingServer(NamedTuple):
+    x: Tensor  # the model
+    m: Tensor  # mean direction of the last round
+
+
+@dataclass(frozen=True)
+class FedSAM(Star):
+    """Sharpness-aware local SGD, averaged by a server."""
+
+    eta: Step
+    """Local step size."""
+    K: int
+    """Local steps of a round."""
+    rho: float = 0.1
+    """Radius of the perturbation; 0: none."""
+    eta_g: float = 1.0
+    """Server step size."""
+
+    needs: ClassVar[Needs] = Needs(composite=False)
+    facts: ClassVar[Facts] = Facts(sends="1 up, 1 down", exact=False, paper=PAPER)
+
+    def __post_init__(self) -> None:
+        require(first(self.eta) > 0, f"FedSAM: eta = {self.eta!r} must be > 0")
+        at_least_one(self, "K")
+        non_negative(self, "rho")
+        positive(self, "eta_g")
+
+    def largest_prox_step(self) -> float:
+        return 0.0
+
+    def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[tuple, Server]:
+        return (), Server(x0)
+
+    def down(self, s: Server) -> Tensor:
+        return s.x
+
+    def client(self, own: tuple, x: Tensor, f: Local, h: Regulariser) -> tuple[tuple, Tensor]:
+        return own, sgd(f, f.spread(x), at(self.eta, f.t), self.K, self.rho)
+
+    def server(self, s: Server, y: Tensor, h: Regulariser, share: float) -> Server:
+        return Server(s.x + self.eta_g * (y - s.x))
+
+    def model(self, s: Server, h: Regulariser) -> Tensor:
+        return s.x
+
+
+@dataclass(frozen=True)
+class MoFedSAM(Star):
+    """Sharpness-aware local SGD along with the server's last direction."""
+
+    eta: float
+    """Local step size."""
+    K: int
+    """Local steps of a round."""
+    beta: float = 0.1
+    """Part of the own gradient in a local step, in (0, 1]; the rest is the server's direction."""
+    rho: float = 0.1
+    """Radius of the perturbation; 0: none."""
+    eta_g: float = 1.0
+    """Server step size."""
+
+    needs: ClassVar[Needs] = Needs(composite=False)
+    facts: ClassVar[Facts] = Facts(sends="1 up, 2 down", exact=False, paper=PAPER)
+
+    def __post_init__(self) -> None:
+        positive(self, "eta", "beta", "eta_g")
+        require(self.beta <= 1, f"MoFedSAM: beta = {self.beta!r} must be in (0, 1]")
+        at_least_one(self, "K")
+        non_negative(self, "rho")
+
+    def largest_prox_step(self) -> float:
+        return 0.0
+
+    def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[tuple, MovingServer]:
+        return (), MovingServer(x0, 0 * x0)
+
+    def down(self, s: MovingServer) -> Message:
+        return s.x, s.m
+
+    def client(self, own: tuple, down: Message, f: Local, h: Regulariser) -> tuple[tuple, Tensor]:
+        x, m = down
+        y = f.spread(x)
+        for k in range(self.K):
+            y = y - self.eta * (self.beta * gradient(f, y, k, self.rho) + (1 - self.beta) * m)
+        return own, y
+
+    def server(self, s: MovingServer, y: Tensor, h: Regulariser, share: float) -> MovingServer:
+        return MovingServer(s.x + self.eta_g * (y - s.x), (s.x - y) / (self.eta * self.K))
+
+    def model(self, s: MovingServer, h: Regulariser) -> Tensor:
+        return s.x
