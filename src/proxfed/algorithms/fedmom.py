@@ -1,0 +1,74 @@
+"""FedMom: Nesterov momentum at the server.
+
+    K times     y <- y - eta grad f_i(y)                        from y = w
+    server      v' = w - eta_g (w - mean y),   w <- v' + gamma (v' - v),   v <- v'
+
+For gamma = 0 it is FedAvg, whose bias it shares.
+
+What travels: one vector up, one down.
+Reference: Z. Huo, Q. Yang, B. Gu, L. Carin, H. Huang, "Faster On-Device Training Using New Federated Momentum
+Algorithm", 2020.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from torch import Tensor
+
+from proxfed.algorithms.local import sgd
+from proxfed.errors import at_least_one, positive, require
+from proxfed.schedules import Step, at, first
+from proxfed.types import Facts, Local, Needs, Regulariser, Star
+
+
+class Server(NamedTuple):
+    w: Tensor  # the model, ahead of v
+    v: Tensor  # the last average
+
+
+@dataclass(frozen=True)
+class FedMom(Star):
+    """Local SGD with Nesterov momentum at the server."""
+
+    eta: Step
+    """Local step size."""
+    K: int
+    """Local steps of a round."""
+    gamma: float = 0.9
+    """Momentum, in [0, 1)."""
+    eta_g: float = 1.0
+    """Server step size."""
+
+    needs: ClassVar[Needs] = Needs(composite=False)
+    facts: ClassVar[Facts] = Facts(
+        sends="1 up, 1 down",
+        exact=False,
+        paper="Z. Huo et al., Faster On-Device Training Using New Federated Momentum Algorithm, 2020",
+    )
+
+    def __post_init__(self) -> None:
+        require(first(self.eta) > 0, f"FedMom: eta = {self.eta!r} must be > 0")
+        at_least_one(self, "K")
+        require(0 <= self.gamma < 1, f"FedMom: gamma = {self.gamma!r} must be in [0, 1)")
+        positive(self, "eta_g")
+
+    def largest_prox_step(self) -> float:
+        return 0.0
+
+    def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[tuple, Server]:
+        return (), Server(x0, x0)
+
+    def down(self, s: Server) -> Tensor:
+        return s.w
+
+    def client(self, own: tuple, w: Tensor, f: Local, h: Regulariser) -> tuple[tuple, Tensor]:
+        return own, sgd(f, f.spread(w), at(self.eta, f.t), self.K)
+
+    def server(self, s: Server, y: Tensor, h: Regulariser, share: float) -> Server:
+        v = s.w + self.eta_g * (y - s.w)
+        return Server(v + self.gamma * (v - s.v), v)
+
+    def model(self, s: Server, h: Regulariser) -> Tensor:
+        return s.w
