@@ -1,0 +1,73 @@
+"""SlowMo: slow momentum on top of local steps.
+
+    K times     y <- y - eta grad f_i(y)                        from y = x
+    server      u <- beta u + (x - mean y)/eta,   x <- x - alpha eta u
+
+For beta = 0 it is FedAvg with server step alpha; the effective step is alpha/(1 - beta) times as long.
+
+What travels: one vector up, one down.
+Reference: J. Wang, V. Tantia, N. Ballas, M. Rabbat, "SlowMo: Improving Communication-Efficient Distributed SGD with
+Slow Momentum", 2020, with SGD as base optimiser. eta is a number, not a schedule, because the server's step contains
+it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from torch import Tensor
+
+from proxfed.algorithms.local import sgd
+from proxfed.errors import at_least_one, positive, require
+from proxfed.types import Facts, Local, Needs, Regulariser, Star
+
+
+class Server(NamedTuple):
+    x: Tensor  # the model
+    u: Tensor  # slow momentum
+
+
+@dataclass(frozen=True)
+class SlowMo(Star):
+    """Local SGD with heavy-ball momentum at the server."""
+
+    eta: float
+    """Local step size."""
+    K: int
+    """Local steps of a round."""
+    beta: float = 0.7
+    """Slow momentum, in [0, 1)."""
+    alpha: float = 1.0
+    """Slow step size."""
+
+    needs: ClassVar[Needs] = Needs(composite=False)
+    facts: ClassVar[Facts] = Facts(
+        sends="1 up, 1 down",
+        exact=False,
+        paper="J. Wang et al., SlowMo: Improving Communication-Efficient Distributed SGD with Slow Momentum, 2020",
+    )
+
+    def __post_init__(self) -> None:
+        positive(self, "eta", "alpha")
+        at_least_one(self, "K")
+        require(0 <= self.beta < 1, f"SlowMo: beta = {self.beta!r} must be in [0, 1)")
+
+    def largest_prox_step(self) -> float:
+        return 0.0
+
+    def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[tuple, Server]:
+        return (), Server(x0, 0 * x0)
+
+    def down(self, s: Server) -> Tensor:
+        return s.x
+
+    def client(self, own: tuple, x: Tensor, f: Local, h: Regulariser) -> tuple[tuple, Tensor]:
+        return own, sgd(f, f.spread(x), self.eta, self.K)
+
+    def server(self, s: Server, y: Tensor, h: Regulariser, share: float) -> Server:
+        u = self.beta * s.u + (s.x - y) / self.eta
+        return Server(s.x - self.alpha * self.eta * u, u)
+
+    def model(self, s: Server, h: Regulariser) -> Tensor:
+        return s.x
