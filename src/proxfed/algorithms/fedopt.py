@@ -1,0 +1,95 @@
+"""FedAdam, FedYogi and FedAdagrad: an adaptive optimiser at the server, which takes the mean update for a gradient.
+
+    K times     y <- y - eta grad f_i(y)                                from y = x
+    server      D = mean y - x,   m <- beta1 m + (1 - beta1) D
+                v <- beta2 v + (1 - beta2) D^2                          rule = "adam"
+                v <- v - (1 - beta2) D^2 sign(v - D^2)                  rule = "yogi"
+                v <- v + D^2                                            rule = "adagrad"
+                x <- x + eta_g m/(sqrt(v) + tau)
+
+entry by entry, from m = 0 and v = tau^2. tau is the size of an entry of D below which steps are no longer adapted;
+where it is large against D, the server takes plain steps with momentum beta1. There is no bias correction.
+
+What travels: one vector up, one down.
+Reference: S. Reddi, Z. Charles, M. Zaheer, Z. Garrett, K. Rush, J. Konecny, S. Kumar, H. B. McMahan, "Adaptive
+Federated Optimization", 2021. Its FedAdagrad has beta1 = 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from torch import Tensor
+
+from proxfed.algorithms.local import sgd
+from proxfed.errors import at_least_one, one_of, positive, require
+from proxfed.schedules import Step, at, first
+from proxfed.types import Facts, Local, Needs, Regulariser, Star
+
+
+class Server(NamedTuple):
+    x: Tensor  # the model
+    m: Tensor  # mean update
+    v: Tensor  # mean square of its entries
+
+
+@dataclass(frozen=True)
+class FedOpt(Star):
+    """Local SGD with Adam, Yogi or Adagrad at the server."""
+
+    eta: Step
+    """Local step size."""
+    K: int
+    """Local steps of a round."""
+    eta_g: float
+    """Server step size."""
+    rule: str = "adam"
+    """'adam' (FedAdam), 'yogi' (FedYogi) or 'adagrad' (FedAdagrad)."""
+    tau: float = 1e-3
+    """Degree of adaptivity: the smaller, the more."""
+    beta1: float = 0.9
+    """Memory of the mean update, in [0, 1)."""
+    beta2: float = 0.99
+    """Memory of the squares, in [0, 1); Adagrad forgets nothing."""
+
+    needs: ClassVar[Needs] = Needs(composite=False)
+    facts: ClassVar[Facts] = Facts(
+        sends="1 up, 1 down", exact=False, paper="S. Reddi et al., Adaptive Federated Optimization, 2021"
+    )
+
+    def __post_init__(self) -> None:
+        require(first(self.eta) > 0, f"FedOpt: eta = {self.eta!r} must be > 0")
+        at_least_one(self, "K")
+        positive(self, "eta_g", "tau")
+        one_of(self, "rule", ("adam", "yogi", "adagrad"))
+        require(0 <= self.beta1 < 1, f"FedOpt: beta1 = {self.beta1!r} must be in [0, 1)")
+        require(0 <= self.beta2 < 1, f"FedOpt: beta2 = {self.beta2!r} must be in [0, 1)")
+
+    def largest_prox_step(self) -> float:
+        return 0.0
+
+    def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[tuple, Server]:
+        return (), Server(x0, 0 * x0, 0 * x0 + self.tau**2)
+
+    def down(self, s: Server) -> Tensor:
+        return s.x
+
+    def client(self, own: tuple, x: Tensor, f: Local, h: Regulariser) -> tuple[tuple, Tensor]:
+        return own, sgd(f, f.spread(x), at(self.eta, f.t), self.K)
+
+    def server(self, s: Server, y: Tensor, h: Regulariser, share: float) -> Server:
+        D = y - s.x
+        m = self.beta1 * s.m + (1 - self.beta1) * D
+        v = self._squares(s.v, D.square())
+        return Server(s.x + self.eta_g * m / (v.sqrt() + self.tau), m, v)
+
+    def _squares(self, v: Tensor, new: Tensor) -> Tensor:
+        if self.rule == "adagrad":
+            return v + new
+        if self.rule == "yogi":
+            return v - (1 - self.beta2) * new * (v - new).sign()
+        return self.beta2 * v + (1 - self.beta2) * new
+
+    def model(self, s: Server, h: Regulariser) -> Tensor:
+        return s.x
