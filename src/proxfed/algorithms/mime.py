@@ -1,0 +1,139 @@
+"""Mime and MimeLite: local steps that mimic SGD with momentum on all data.
+
+    MimeLite    K times  y <- y - eta ((1 - beta) grad f_i(y) + beta m)                                 from y = x
+    Mime        K times  y <- y - eta ((1 - beta) (grad f_i(y) - grad f_i(x) + c) + beta m)
+    server      c = mean of the full grad f_i(x),   x <- x + eta_g (mean y - x),   m <- (1 - beta) c + beta m
+
+Both minibatch gradients of Mime are taken on the same minibatch, so its direction is grad f at y = x and the method is
+exact; MimeLite leaves the correction out and is biased. m stands still during local steps: it is the momentum of the
+whole network, not of a client.
+
+What travels: MimeLite two vectors up (y, and the full gradient) and two down (x, m). Mime needs c before its local
+steps, and so two exchanges: here they are two rounds, of which the odd ones collect c (one vector up, one down) and
+the even ones take the steps (one up; x, m and c down).
+Reference: S. P. Karimireddy, M. Jaggi, S. Kale, M. Mohri, S. Reddi, S. Stich, A. T. Suresh, "Breaking the centralized
+barrier for cross-device federated learning" (Mime), 2021.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from torch import Tensor
+
+from proxfed.errors import at_least_one, positive, require
+from proxfed.schedules import Step, at, first
+from proxfed.types import Facts, Local, Message, Needs, Regulariser, Star
+
+PAPER = "S. P. Karimireddy et al., Breaking the centralized barrier for cross-device federated learning, 2021"
+
+
+class LiteServer(NamedTuple):
+    x: Tensor  # the model
+    m: Tensor  # momentum
+
+
+class Server(NamedTuple):
+    x: Tensor  # the model
+    m: Tensor  # momentum
+    c: Tensor  # mean gradient at x
+    known: Tensor  # 1 if c is, else 0
+
+
+@dataclass(frozen=True)
+class MimeLite(Star):
+    """Local SGD along with the momentum of the whole network."""
+
+    eta: Step
+    """Local step size."""
+    K: int
+    """Local steps of a round."""
+    beta: float = 0.9
+    """Momentum, in [0, 1)."""
+    eta_g: float = 1.0
+    """Server step size."""
+
+    needs: ClassVar[Needs] = Needs(composite=False)
+    facts: ClassVar[Facts] = Facts(sends="2 up, 2 down", exact=False, paper=PAPER)
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    def largest_prox_step(self) -> float:
+        return 0.0
+
+    def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[tuple, LiteServer]:
+        return (), LiteServer(x0, 0 * x0)
+
+    def down(self, s: LiteServer) -> Message:
+        return s.x, s.m
+
+    def client(self, own: tuple, down: Message, f: Local, h: Regulariser) -> tuple[tuple, Message]:
+        x, m = down
+        eta, y = at(self.eta, f.t), f.spread(x)
+        for k in range(self.K):
+            y = y - eta * ((1 - self.beta) * f.grad(y, k) + self.beta * m)
+        return own, (y, f.full_grad(x))
+
+    def server(self, s: LiteServer, up: Message, h: Regulariser, share: float) -> LiteServer:
+        y, c = up
+        return LiteServer(s.x + self.eta_g * (y - s.x), (1 - self.beta) * c + self.beta * s.m)
+
+    def model(self, s: LiteServer, h: Regulariser) -> Tensor:
+        return s.x
+
+
+@dataclass(frozen=True)
+class Mime(Star):
+    """Variance-reduced local SGD along with the momentum of the whole network."""
+
+    eta: Step
+    """Local step size."""
+    K: int
+    """Local steps of every second round."""
+    beta: float = 0.9
+    """Momentum, in [0, 1)."""
+    eta_g: float = 1.0
+    """Server step size."""
+
+    needs: ClassVar[Needs] = Needs(composite=False)
+    facts: ClassVar[Facts] = Facts(sends="1 up, 2 down on average", exact=True, paper=PAPER)
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    def largest_prox_step(self) -> float:
+        return 0.0
+
+    def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[tuple, Server]:
+        return (), Server(x0, 0 * x0, 0 * x0, known=x0.new_zeros(1))
+
+    def down(self, s: Server) -> Message:
+        return (s.x, s.m, s.c) if s.known else (s.x,)
+
+    def client(self, own: tuple, down: Message, f: Local, h: Regulariser) -> tuple[tuple, Tensor]:
+        x, *rest = down
+        if not rest:
+            return own, f.full_grad(x)
+        m, c = rest
+        eta, y = at(self.eta, f.t), f.spread(x)
+        for k in range(self.K):
+            y = y - eta * ((1 - self.beta) * (f.grad(y, k) - f.grad(x, k) + c) + self.beta * m)
+        return own, y
+
+    def server(self, s: Server, up: Tensor, h: Regulariser, share: float) -> Server:
+        if not s.known:
+            return Server(s.x, s.m, c=up, known=s.known + 1)
+        return Server(s.x + self.eta_g * (up - s.x), (1 - self.beta) * s.c + self.beta * s.m, s.c, known=0 * s.known)
+
+    def model(self, s: Server, h: Regulariser) -> Tensor:
+        return s.x
+
+
+def _check(method: MimeLite | Mime) -> None:
+    name = type(method).__name__
+    require(first(method.eta) > 0, f"{name}: eta = {method.eta!r} must be > 0")
+    at_least_one(method, "K")
+    require(0 <= method.beta < 1, f"{name}: beta = {method.beta!r} must be in [0, 1)")
+    positive(method, "eta_g")
