@@ -1,0 +1,92 @@
+"""FedNova: normalised averaging, for clients that take different numbers of local steps.
+
+    K_i times   u <- rho u + grad f_i(y),   y <- y - eta u              from y = x, u = 0
+    client      a_i = sum of the weights that its gradients have in (x - y)/eta;   a_i = K_i for rho = 0
+    server      x <- x - mean(a_i) mean((x - y)/a_i)
+
+Plain averaging of y would weigh a client by the number of its steps, and so minimise another objective. Here a
+client's K_i is drawn once, when the run begins, from K_min .. K: a fast or a slow device. With K_min = K, rho = 0 it
+is FedAvg. Clients run side by side; those with fewer steps wait, and the gradients that they do not use are counted
+all the same.
+
+What travels: one vector and one number up, one vector down.
+Reference: J. Wang, Q. Liu, H. Liang, G. Joshi, H. V. Poor, "Tackling the Objective Inconsistency Problem in
+Heterogeneous Federated Optimization", 2020.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from proxfed import draws
+from proxfed.errors import at_least_one, require
+from proxfed.schedules import Step, at, first
+from proxfed.types import Facts, Local, Message, Needs, Regulariser, Star
+
+
+class Client(NamedTuple):
+    steps: Tensor  # K_i, (c, 1)
+
+
+class Server(NamedTuple):
+    x: Tensor  # the model
+
+
+@dataclass(frozen=True)
+class FedNova(Star):
+    """Local SGD in different numbers of steps, averaged as if they were equal."""
+
+    eta: Step
+    """Local step size."""
+    K: int
+    """Most local steps of a round."""
+    K_min: int = 1
+    """Fewest local steps of a round."""
+    rho: float = 0.0
+    """Momentum of the local steps, in [0, 1)."""
+
+    needs: ClassVar[Needs] = Needs(composite=False)
+    facts: ClassVar[Facts] = Facts(
+        sends="1 up, 1 down, and 1 number up",
+        exact=False,
+        paper="J. Wang et al., Tackling the Objective Inconsistency Problem in Heterogeneous FL, 2020",
+    )
+
+    def __post_init__(self) -> None:
+        require(first(self.eta) > 0, f"FedNova: eta = {self.eta!r} must be > 0")
+        at_least_one(self, "K", "K_min")
+        require(self.K_min <= self.K, f"FedNova: K_min = {self.K_min} must be at most K = {self.K}")
+        require(0 <= self.rho < 1, f"FedNova: rho = {self.rho!r} must be in [0, 1)")
+
+    def largest_prox_step(self) -> float:
+        return 0.0
+
+    def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Client, Server]:
+        steps = self.K_min + draws.integers(f.key, 1, self.K - self.K_min + 1)
+        return Client(torch.as_tensor(steps, dtype=x0.dtype, device=x0.device)), Server(x0)
+
+    def down(self, s: Server) -> Tensor:
+        return s.x
+
+    def client(self, own: Client, x: Tensor, f: Local, h: Regulariser) -> tuple[Client, Message]:
+        eta, y = at(self.eta, f.t), f.spread(x)
+        u = 0 * y
+        w = a = 0 * own.steps
+        for k in range(self.K):
+            goes_on = own.steps > k
+            u = self.rho * u + f.grad(y, k)
+            w = self.rho * w + 1  # the weights follow the gradients: a is what y would be if each of them were -1/eta
+            y = y - eta * goes_on * u
+            a = a + goes_on * w
+        return own, ((x - y) / a, a)
+
+    def server(self, s: Server, up: Message, h: Regulariser, share: float) -> Server:
+        direction, a = up
+        return Server(s.x - a * direction)
+
+    def model(self, s: Server, h: Regulariser) -> Tensor:
+        return s.x
