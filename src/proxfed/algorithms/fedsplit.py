@@ -1,0 +1,73 @@
+"""FedSplit: Peaceman-Rachford splitting between the clients' losses and their agreement.
+
+    client      u ~ prox_{s f_i}(2 x - z_i)             by K gradient steps from x
+                z_i <- z_i + 2 (u - x)
+    server      x <- mean z_i
+
+At a solution z_i = x - s grad f_i(x) and u = x. The steps begin at x, so K of them, however few, keep that fixed point.
+
+What travels: one vector up, one down.
+Reference: R. Pathak, M. J. Wainwright, "FedSplit: An Algorithmic Framework for Fast Federated Optimization", 2020.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from torch import Tensor
+
+from proxfed.algorithms.local import anchored_sgd
+from proxfed.errors import at_least_one, positive
+from proxfed.types import Facts, Local, Needs, Regulariser, Star
+
+
+class Client(NamedTuple):
+    z: Tensor  # own vote for x
+
+
+class Server(NamedTuple):
+    x: Tensor  # the model
+
+
+@dataclass(frozen=True)
+class FedSplit(Star):
+    """Operator splitting with proximal steps in every client's loss."""
+
+    s: float
+    """Step of the clients' proximal maps."""
+    eta: float
+    """Step size of the local solver."""
+    K: int
+    """Steps of the local solver."""
+
+    needs: ClassVar[Needs] = Needs(composite=False, everyone=True)
+    facts: ClassVar[Facts] = Facts(
+        sends="1 up, 1 down",
+        exact=True,
+        paper="R. Pathak, M. J. Wainwright, FedSplit: An Algorithmic Framework for Fast Federated Optimization, 2020",
+    )
+
+    def __post_init__(self) -> None:
+        positive(self, "s", "eta")
+        at_least_one(self, "K")
+
+    def largest_prox_step(self) -> float:
+        return 0.0
+
+    def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Client, Server]:
+        return Client(f.spread(x0)), Server(x0)
+
+    def down(self, s: Server) -> Tensor:
+        return s.x
+
+    def client(self, own: Client, x: Tensor, f: Local, h: Regulariser) -> tuple[Client, Tensor]:
+        u = anchored_sgd(f.grad, f.spread(x), self.eta, self.K, anchor=2 * x - own.z, pull=1 / self.s)
+        z = own.z + 2 * (u - x)
+        return Client(z), z
+
+    def server(self, s: Server, z: Tensor, h: Regulariser, share: float) -> Server:
+        return Server(z)
+
+    def model(self, s: Server, h: Regulariser) -> Tensor:
+        return s.x
