@@ -1,0 +1,90 @@
+"""FedPD: a primal-dual method in which clients agree only now and then.
+
+    client      y_i ~ argmin f_i(y) + <g_i, y - x> + |y - x|^2/(2 eta)          by K gradient steps from its last y_i
+                g_i <- g_i + (y_i - x)/eta
+                x <- y_i + eta g_i,  and again from the top, with probability p
+    server      x <- mean x_i
+
+Whether to go on is decided by a coin that all clients share: how often it is thrown in a round is a function of `seed`
+and the round, so nobody has to be told. A round here ends when there is something to send. For p = 0 it is FedADMM
+without regulariser, and exact; a pass without communication takes every client towards its own solution.
+
+What travels: one vector up, one down, however many of these passes a round takes.
+Reference: X. Zhang, M. Hong, S. Dhople, W. Yin, Y. Liu, "FedPD: A Federated Learning Framework with Adaptivity to
+Non-IID Data", 2021. The authors' MATLAB code sends y_i + eta g_i with the g_i from before its update; the paper, and
+their Python code, with the one after it, as here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from torch import Tensor
+
+from proxfed.algorithms.local import anchored_sgd, trials
+from proxfed.errors import at_least_one, positive, require
+from proxfed.schedules import Step, at, first
+from proxfed.types import Facts, Local, Needs, Regulariser, Star
+
+
+class Client(NamedTuple):
+    y: Tensor  # last local solution
+    g: Tensor  # the dual
+
+
+class Server(NamedTuple):
+    x: Tensor  # the model
+
+
+@dataclass(frozen=True)
+class FedPD(Star):
+    """Consensus ADMM for smooth losses that skips rounds at random."""
+
+    eta: float
+    """Penalty length: the local problem has |y - x|^2 / (2 eta)."""
+    eta_l: Step
+    """Step size of the local solver."""
+    K: int
+    """Steps of the local solver."""
+    p: float = 0.0
+    """Probability to go on without communication, in [0, 1)."""
+    seed: int = 0
+    """Of the shared coin."""
+
+    needs: ClassVar[Needs] = Needs(composite=False, everyone=True)
+    facts: ClassVar[Facts] = Facts(
+        sends="1 up, 1 down",
+        exact=True,
+        paper="X. Zhang et al., FedPD: A Federated Learning Framework with Adaptivity to Non-IID Data, 2021",
+    )
+
+    def __post_init__(self) -> None:
+        positive(self, "eta")
+        require(first(self.eta_l) > 0, f"FedPD: eta_l = {self.eta_l!r} must be > 0")
+        at_least_one(self, "K")
+        require(0 <= self.p < 1, f"FedPD: p = {self.p!r} must be in [0, 1)")
+
+    def largest_prox_step(self) -> float:
+        return 0.0
+
+    def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Client, Server]:
+        x = f.spread(x0)
+        return Client(x, 0 * x), Server(x0)
+
+    def down(self, s: Server) -> Tensor:
+        return s.x
+
+    def client(self, own: Client, x: Tensor, f: Local, h: Regulariser) -> tuple[Client, Tensor]:
+        eta, K, (y, g) = self.eta, self.K, own
+        for j in range(trials(1 - self.p, self.seed, f.t)):
+            y = anchored_sgd(f.grad, y, at(self.eta_l, f.t), K, anchor=x, pull=1 / eta, shift=g, draw=j * K)
+            g = g + (y - x) / eta
+            x = y + eta * g
+        return Client(y, g), x
+
+    def server(self, s: Server, x: Tensor, h: Regulariser, share: float) -> Server:
+        return Server(x)
+
+    def model(self, s: Server, h: Regulariser) -> Tensor:
+        return s.x
