@@ -1,0 +1,73 @@
+"""FedDualAvg: federated dual averaging. What is averaged has not been through a prox, so its zeros are not blurred.
+
+    K times     w = prox_{(r eta_g K + k) eta h}(z_i),   z_i <- z_i - eta grad f_i(w)           from z_i = z
+    server      z <- z + eta_g (mean z_i - z),   r <- r + 1
+    model       prox_{r eta_g K eta h}(z)                                                       r: rounds done
+
+The prox step is the sum of all steps so far. It grows for ever, so h must be convex. With constant eta the method stops
+at a point whose distance from the solution is proportional to eta.
+
+What travels: one vector up; one vector and the number r down.
+Reference: H. Yuan, M. Zaheer, S. Reddi, "Federated Composite Optimization", 2021.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+from typing import ClassVar, NamedTuple
+
+from torch import Tensor
+
+from proxfed.errors import at_least_one, positive
+from proxfed.types import Facts, Local, Message, Needs, Regulariser, Star
+
+
+class Server(NamedTuple):
+    z: Tensor  # x0 minus the steps so far
+    r: Tensor  # rounds done
+
+
+@dataclass(frozen=True)
+class FedDualAvg(Star):
+    """Local dual averaging, averaged by a server."""
+
+    eta: float
+    """Local step size."""
+    K: int
+    """Local steps of a round."""
+    eta_g: float = 1.0
+    """Server step size."""
+
+    needs: ClassVar[Needs] = Needs(convex=True)
+    facts: ClassVar[Facts] = Facts(
+        sends="1 up, 1 down, and 1 number down",
+        exact=False,
+        paper="H. Yuan, M. Zaheer, S. Reddi, Federated Composite Optimization, 2021",
+    )
+
+    def __post_init__(self) -> None:
+        positive(self, "eta", "eta_g")
+        at_least_one(self, "K")
+
+    def largest_prox_step(self) -> float:
+        return inf
+
+    def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[tuple, Server]:
+        return (), Server(x0, x0.new_zeros(1))
+
+    def down(self, s: Server) -> Message:
+        return s.z, s.r
+
+    def client(self, own: tuple, down: Message, f: Local, h: Regulariser) -> tuple[tuple, Tensor]:
+        z, r = f.spread(down[0]), float(down[1])
+        for k in range(self.K):
+            w = h.prox(z, (r * self.eta_g * self.K + k) * self.eta)
+            z = z - self.eta * f.grad(w, k)
+        return own, z
+
+    def server(self, s: Server, z: Tensor, h: Regulariser, share: float) -> Server:
+        return Server(s.z + self.eta_g * (z - s.z), s.r + 1)
+
+    def model(self, s: Server, h: Regulariser) -> Tensor:
+        return h.prox(s.z, float(s.r) * self.eta_g * self.K * self.eta)
