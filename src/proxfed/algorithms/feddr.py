@@ -1,0 +1,87 @@
+"""FedDR: randomised Douglas-Rachford splitting between losses, agreement and regulariser.
+
+    client      y_i <- y_i + alpha (x - x_i)
+                x_i ~ prox_{eta f_i}(y_i)               by K gradient steps from its last x_i
+                v_i = 2 x_i - y_i
+    server      v <- v + share mean(v_i - v_i of before),   x = prox_{eta h}(v)
+
+v is the mean over all clients; those that do not take part keep their v_i. At a solution y_i = x + eta grad f_i(x) and
+x_i = x, which K steps from x_i keep, however few they are. For alpha = 1 it is FedADMM with penalty 1/eta.
+
+What travels: one vector up, one down.
+Reference: Q. Tran-Dinh, N. H. Pham, D. T. Phan, L. M. Nguyen, "FedDR - Randomized Douglas-Rachford Splitting Algorithms
+for Nonconvex Federated Composite Optimization", 2021. All vectors begin at x0; the authors' code begins with y_i = 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from torch import Tensor
+
+from proxfed.algorithms.local import anchored_sgd
+from proxfed.errors import at_least_one, positive, require
+from proxfed.schedules import Step, at, first
+from proxfed.types import Facts, Local, Needs, Regulariser, Star
+
+
+class Client(NamedTuple):
+    x: Tensor  # own solution
+    y: Tensor  # where its proximal step starts
+    v: Tensor  # its reflection, the part that the server knows
+
+
+class Server(NamedTuple):
+    x: Tensor  # the model
+    v: Tensor  # mean of all v
+
+
+@dataclass(frozen=True)
+class FedDR(Star):
+    """Douglas-Rachford splitting with proximal steps in every client's loss."""
+
+    eta: float
+    """Step of all proximal maps."""
+    eta_l: Step
+    """Step size of the local solver."""
+    K: int
+    """Steps of the local solver."""
+    alpha: float = 1.95
+    """Relaxation, in (0, 2)."""
+
+    needs: ClassVar[Needs] = Needs()
+    facts: ClassVar[Facts] = Facts(
+        sends="1 up, 1 down",
+        exact=True,
+        paper="Q. Tran-Dinh et al., FedDR: Randomized Douglas-Rachford Splitting Algorithms for Composite FL, 2021",
+    )
+
+    def __post_init__(self) -> None:
+        positive(self, "eta")
+        require(first(self.eta_l) > 0, f"FedDR: eta_l = {self.eta_l!r} must be > 0")
+        at_least_one(self, "K")
+        require(0 < self.alpha < 2, f"FedDR: alpha = {self.alpha!r} must be in (0, 2)")
+
+    def largest_prox_step(self) -> float:
+        return self.eta
+
+    def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Client, Server]:
+        x = f.spread(x0)
+        return Client(x, x, x), Server(x0, x0)
+
+    def down(self, s: Server) -> Tensor:
+        return s.x
+
+    def client(self, own: Client, x: Tensor, f: Local, h: Regulariser) -> tuple[Client, Tensor]:
+        y = own.y + self.alpha * (x - own.x)
+        x_i = anchored_sgd(f.grad, own.x, at(self.eta_l, f.t), self.K, anchor=y, pull=1 / self.eta)
+        v = 2 * x_i - y
+        return Client(x_i, y, v), v - own.v
+
+    def server(self, s: Server, dv: Tensor, h: Regulariser, share: float) -> Server:
+        v = s.v + share * dv
+        return Server(h.prox(v, self.eta), v)
+
+    def model(self, s: Server, h: Regulariser) -> Tensor:
+        return s.x
