@@ -1,0 +1,83 @@
+"""FedADMM: consensus ADMM in which only some clients take part.
+
+    client      x_i ~ argmin f_i(u) + <z_i, u - x> + eta/2 |u - x|^2            by K gradient steps from its last x_i
+                z_i <- z_i + eta (x_i - x),   v_i = x_i + z_i/eta
+    server      v <- v + share mean(v_i - v_i of before),   x = prox_{h/eta}(v)
+
+v is the mean over all clients; those that do not take part keep their v_i. With the same local solver it is FedDR with
+relaxation 1 and prox step 1/eta, and without regulariser FedPD that never skips.
+
+What travels: one vector up, one down.
+Reference: H. Wang, S. Marella, J. Anderson, "FedADMM: A federated primal-dual algorithm allowing partial
+participation", 2022.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from torch import Tensor
+
+from proxfed.algorithms.local import anchored_sgd
+from proxfed.errors import at_least_one, positive, require
+from proxfed.schedules import Step, at, first
+from proxfed.types import Facts, Local, Needs, Regulariser, Star
+
+
+class Client(NamedTuple):
+    x: Tensor  # own solution
+    z: Tensor  # the dual
+    v: Tensor  # the part that the server knows
+
+
+class Server(NamedTuple):
+    x: Tensor  # the model
+    v: Tensor  # mean of all v
+
+
+@dataclass(frozen=True)
+class FedADMM(Star):
+    """ADMM between the clients' losses and the server's regulariser."""
+
+    eta: float
+    """Penalty: the local problem has eta/2 |u - x|^2; the server's prox step is 1/eta."""
+    eta_l: Step
+    """Step size of the local solver."""
+    K: int
+    """Steps of the local solver."""
+
+    needs: ClassVar[Needs] = Needs()
+    facts: ClassVar[Facts] = Facts(
+        sends="1 up, 1 down",
+        exact=True,
+        paper="H. Wang et al., FedADMM: A federated primal-dual algorithm allowing partial participation, 2022",
+    )
+
+    def __post_init__(self) -> None:
+        positive(self, "eta")
+        require(first(self.eta_l) > 0, f"FedADMM: eta_l = {self.eta_l!r} must be > 0")
+        at_least_one(self, "K")
+
+    def largest_prox_step(self) -> float:
+        return 1 / self.eta
+
+    def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Client, Server]:
+        x = f.spread(x0)
+        return Client(x, 0 * x, x), Server(x0, x0)
+
+    def down(self, s: Server) -> Tensor:
+        return s.x
+
+    def client(self, own: Client, x: Tensor, f: Local, h: Regulariser) -> tuple[Client, Tensor]:
+        x_i = anchored_sgd(f.grad, own.x, at(self.eta_l, f.t), self.K, anchor=x, pull=self.eta, shift=own.z)
+        z = own.z + self.eta * (x_i - x)
+        v = x_i + z / self.eta
+        return Client(x_i, z, v), v - own.v
+
+    def server(self, s: Server, dv: Tensor, h: Regulariser, share: float) -> Server:
+        v = s.v + share * dv
+        return Server(h.prox(v, 1 / self.eta), v)
+
+    def model(self, s: Server, h: Regulariser) -> Tensor:
+        return s.x
