@@ -1,0 +1,91 @@
+"""ProxSkip, in the federated case Scaffnew: the prox, and with it all communication, is skipped most of the time.
+
+    each step   u_i = x_i - gamma (grad f_i(x_i) - c_i)
+                with probability p      x_i = prox_{(gamma/p) h}(mean(u_i - (gamma/p) c_i))
+                else                    x_i = u_i
+                c_i <- c_i + (p/gamma) (x_i - u_i)
+
+The coin is the same for all clients: how often it is thrown in a round is a function of `seed` and the round, so
+nobody has to be told. A round is all steps up to the one that communicates, 1/p on average. The joint prox of
+agreement and h is an average followed by the prox of h, so a regulariser costs nothing, and the limit is exact.
+Without it the c_i add up to 0. For p = 1 it is proximal gradient descent; with gamma = 1/L, p = sqrt(mu/L) it takes as
+many rounds as an accelerated method.
+
+What travels: one vector up, one down.
+Reference: K. Mishchenko, G. Malinovsky, S. Stich, P. Richtarik, "ProxSkip: Yes! Local Gradient Steps Provably Lead to
+Communication Acceleration! Finally!", 2022.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import sqrt
+from typing import ClassVar, NamedTuple
+
+from torch import Tensor
+
+from proxfed.algorithms.local import trials
+from proxfed.errors import positive, require
+from proxfed.types import Constants, Facts, Local, Needs, Regulariser, Star
+
+
+class Client(NamedTuple):
+    c: Tensor  # own control variate, as of the last round
+    u: Tensor  # own point before the last average
+
+
+class Server(NamedTuple):
+    x: Tensor  # the model
+
+
+@dataclass(frozen=True)
+class ProxSkip(Star):
+    """Local gradient steps with control variates and a random number of them between averages."""
+
+    gamma: float
+    """Step size."""
+    p: float
+    """Probability that a step communicates, in (0, 1]."""
+    seed: int = 0
+    """Of the shared coin."""
+
+    needs: ClassVar[Needs] = Needs(everyone=True)
+    facts: ClassVar[Facts] = Facts(
+        sends="1 up, 1 down",
+        exact=True,
+        paper="K. Mishchenko et al., ProxSkip: Local Gradient Steps Provably Lead to Communication Acceleration, 2022",
+    )
+
+    def __post_init__(self) -> None:
+        positive(self, "gamma", "p")
+        require(self.p <= 1, f"ProxSkip: p = {self.p!r} must be in (0, 1]")
+
+    def largest_prox_step(self) -> float:
+        return self.gamma / self.p
+
+    def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Client, Server]:
+        x = f.spread(x0)
+        return Client(0 * x, x), Server(x0)
+
+    def down(self, s: Server) -> Tensor:
+        return s.x
+
+    def client(self, own: Client, x: Tensor, f: Local, h: Regulariser) -> tuple[Client, Tensor]:
+        c = own.c + self.p / self.gamma * (x - own.u)
+        u = f.spread(x)
+        for k in range(trials(self.p, self.seed, f.t)):
+            u = u - self.gamma * (f.grad(u, k) - c)
+        return Client(c, u), u - self.gamma / self.p * c
+
+    def server(self, s: Server, v: Tensor, h: Regulariser, share: float) -> Server:
+        return Server(h.prox(v, self.gamma / self.p))
+
+    def model(self, s: Server, h: Regulariser) -> Tensor:
+        return s.x
+
+    @classmethod
+    def theory(cls, c: Constants, seed: int = 0) -> ProxSkip:
+        """The step and probability of the theorem, gamma = 1/L and p = sqrt(mu/L)."""
+        L, mu = c.smoothness.L, c.smoothness.mu
+        require(mu > 0, "ProxSkip: its theory needs a strongly convex f; give gamma and p, or l2 > 0 in the problem")
+        return cls(1 / L, sqrt(mu / L), seed)
