@@ -1,0 +1,74 @@
+"""FedPAQ: FedAvg whose clients send compressed updates, without memory of what was lost.
+
+    K times     y <- prox_{eta h}(y - eta grad f_i(y))          from y = x
+    server      x <- x + eta_g mean C(y - x)
+
+Fit for unbiased compressors. A contractive one such as TopK loses the same part of the update round after round, so
+the method stalls where error feedback (EF14, EF21, FedCEF) goes on. With the identity it is FedAvg.
+
+What travels: C(d) up, one vector down.
+Reference: A. Reisizadeh, A. Mokhtari, H. Hassani, A. Jadbabaie, R. Pedarsani, "FedPAQ: A Communication-Efficient
+Federated Learning Method with Periodic Averaging and Quantization", 2020.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from torch import Tensor
+
+from proxfed.algorithms.local import proximal_sgd
+from proxfed.compressors import Identity
+from proxfed.errors import at_least_one, positive, require
+from proxfed.schedules import Step, at, first
+from proxfed.types import Compressor, Facts, Local, Needs, Packed, Regulariser, Star
+
+
+class Server(NamedTuple):
+    x: Tensor  # the model
+
+
+@dataclass(frozen=True)
+class FedPAQ(Star):
+    """Local (proximal) SGD with compressed updates and no error feedback."""
+
+    eta: Step
+    """Local step size."""
+    K: int
+    """Local steps of a round."""
+    compressor: Compressor = Identity()
+    """Compressor of the uplink."""
+    eta_g: float = 1.0
+    """Server step size."""
+
+    needs: ClassVar[Needs] = Needs()
+    facts: ClassVar[Facts] = Facts(
+        sends="C(d) up, 1 down",
+        exact=False,
+        paper="A. Reisizadeh et al., FedPAQ: Communication-Efficient FL with Periodic Averaging and Quantization, 2020",
+    )
+
+    def __post_init__(self) -> None:
+        require(first(self.eta) > 0, f"FedPAQ: eta = {self.eta!r} must be > 0")
+        at_least_one(self, "K")
+        positive(self, "eta_g")
+
+    def largest_prox_step(self) -> float:
+        return first(self.eta)
+
+    def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[tuple, Server]:
+        return (), Server(x0)
+
+    def down(self, s: Server) -> Tensor:
+        return s.x
+
+    def client(self, own: tuple, x: Tensor, f: Local, h: Regulariser) -> tuple[tuple, Packed]:
+        y = proximal_sgd(f, h, f.spread(x), at(self.eta, f.t), self.K)
+        return own, self.compressor(y - x, f.key)
+
+    def server(self, s: Server, D: Tensor, h: Regulariser, share: float) -> Server:
+        return Server(s.x + self.eta_g * D)
+
+    def model(self, s: Server, h: Regulariser) -> Tensor:
+        return s.x
