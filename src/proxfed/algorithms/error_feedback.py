@@ -1,0 +1,189 @@
+"""Error feedback, old and new: EF14, EF21 and EF21-SGDM.
+
+    EF14        K times y <- y - eta grad f_i(y) from y = x,   e_i <- e_i + x - y
+                send D_i = C(e_i),   e_i <- e_i - D_i
+                x <- x - mean D_i
+    EF21        send D_i = C(grad f_i(x) - c_i),   c_i <- c_i + D_i
+                c <- c + share mean D_i,   x <- prox_{gamma h}(x - gamma c)
+    EF21-SGDM   v_i <- (1 - eta) v_i + eta grad f_i(x)
+                as EF21, with v_i in place of the gradient
+
+EF14 adds what a message lost to the next one; with different data it stops at a distance proportional to eta. EF21
+sends what changed: c_i converges to the gradient, so nothing is lost in the end, and c is the mean of all c_i whoever
+takes part. The momentum of EF21-SGDM is what stochastic gradients need. All of them begin with zeros.
+
+What travels: C(d) up, one vector down.
+Reference: F. Seide, H. Fu, J. Droppo, G. Li, D. Yu, "1-bit stochastic gradient descent", 2014, and with K > 1 X. Li,
+P. Li, "Analysis of Error Feedback in Federated Non-Convex Optimization with Biased Compression", 2023; P. Richtarik,
+I. Sokolov, I. Fatkhullin, "EF21: A New, Simpler, Theoretically Better, and Practically Faster Error Feedback", 2021;
+its proximal and partially participating forms: I. Fatkhullin et al., "EF21 with Bells & Whistles", 2021; I.
+Fatkhullin, A. Tyurin, P. Richtarik, "Momentum Provably Improves Error Feedback!", 2023.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import sqrt
+from typing import ClassVar, NamedTuple
+
+from torch import Tensor
+
+from proxfed.algorithms.local import sgd
+from proxfed.compressors import Identity
+from proxfed.errors import at_least_one, positive, require
+from proxfed.schedules import Step, at, first
+from proxfed.types import Compressor, Constants, Facts, Local, Needs, Packed, Regulariser, Star
+
+
+class Lost(NamedTuple):
+    e: Tensor  # what messages lost so far
+
+
+class Known(NamedTuple):
+    c: Tensor  # what the server knows of the own gradient
+
+
+class Estimate(NamedTuple):
+    c: Tensor  # what the server knows of v
+    v: Tensor  # own gradient estimate
+
+
+class Point(NamedTuple):
+    x: Tensor  # the model
+
+
+class Server(NamedTuple):
+    x: Tensor  # the model
+    c: Tensor  # mean of all c
+
+
+@dataclass(frozen=True)
+class EF14(Star):
+    """Compressed local SGD that makes up for what messages lost."""
+
+    eta: Step
+    """Step size."""
+    compressor: Compressor = Identity()
+    """Contractive compressor of the uplink."""
+    K: int = 1
+    """Local steps of a round."""
+
+    needs: ClassVar[Needs] = Needs(composite=False, contractive=True)
+    facts: ClassVar[Facts] = Facts(
+        sends="C(d) up, 1 down", exact=False, paper="F. Seide et al., 1-bit stochastic gradient descent, 2014"
+    )
+
+    def __post_init__(self) -> None:
+        require(first(self.eta) > 0, f"EF14: eta = {self.eta!r} must be > 0")
+        at_least_one(self, "K")
+
+    def largest_prox_step(self) -> float:
+        return 0.0
+
+    def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Lost, Point]:
+        return Lost(f.spread(0 * x0)), Point(x0)
+
+    def down(self, s: Point) -> Tensor:
+        return s.x
+
+    def client(self, own: Lost, x: Tensor, f: Local, h: Regulariser) -> tuple[Lost, Packed]:
+        e = own.e + x - sgd(f, f.spread(x), at(self.eta, f.t), self.K)
+        D = self.compressor(e, f.key)
+        return Lost(e - D.dense), D
+
+    def server(self, s: Point, D: Tensor, h: Regulariser, share: float) -> Point:
+        return Point(s.x - D)
+
+    def model(self, s: Point, h: Regulariser) -> Tensor:
+        return s.x
+
+
+@dataclass(frozen=True)
+class EF21(Star):
+    """Proximal gradient descent with compressed changes of gradients."""
+
+    gamma: float
+    """Step size."""
+    compressor: Compressor = Identity()
+    """Contractive compressor of the uplink."""
+
+    needs: ClassVar[Needs] = Needs(contractive=True)
+    facts: ClassVar[Facts] = Facts(
+        sends="C(d) up, 1 down",
+        exact=True,
+        paper="P. Richtarik, I. Sokolov, I. Fatkhullin, EF21: A New, Simpler, Better Error Feedback, 2021",
+    )
+
+    def __post_init__(self) -> None:
+        positive(self, "gamma")
+
+    def largest_prox_step(self) -> float:
+        return self.gamma
+
+    def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Known, Server]:
+        return Known(f.spread(0 * x0)), Server(x0, 0 * x0)
+
+    def down(self, s: Server) -> Tensor:
+        return s.x
+
+    def client(self, own: Known, x: Tensor, f: Local, h: Regulariser) -> tuple[Known, Packed]:
+        D = self.compressor(f.grad(x, 0) - own.c, f.key)
+        return Known(own.c + D.dense), D
+
+    def server(self, s: Server, D: Tensor, h: Regulariser, share: float) -> Server:
+        c = s.c + share * D
+        return Server(h.prox(s.x - self.gamma * c, self.gamma), c)
+
+    def model(self, s: Server, h: Regulariser) -> Tensor:
+        return s.x
+
+    @classmethod
+    def theory(cls, c: Constants, compressor: Compressor = Identity()) -> EF21:
+        """The largest step of the theorem, 1/(L_f + L q/(1 - q))."""
+        q = sqrt(compressor.contraction(c.d))
+        return cls(1 / (c.smoothness.L_f + c.smoothness.L * q / (1 - q)), compressor)
+
+
+@dataclass(frozen=True)
+class EF21SGDM(Star):
+    """EF21 with momentum, for stochastic gradients."""
+
+    gamma: float
+    """Step size."""
+    eta: float
+    """Momentum of the gradient estimate, in (0, 1]; 1: none."""
+    compressor: Compressor = Identity()
+    """Contractive compressor of the uplink."""
+
+    needs: ClassVar[Needs] = Needs(everyone=True, contractive=True)
+    facts: ClassVar[Facts] = Facts(
+        sends="C(d) up, 1 down",
+        exact=True,
+        paper="I. Fatkhullin, A. Tyurin, P. Richtarik, Momentum Provably Improves Error Feedback, 2023",
+    )
+
+    def __post_init__(self) -> None:
+        positive(self, "gamma", "eta")
+        require(self.eta <= 1, f"EF21SGDM: eta = {self.eta!r} must be in (0, 1]")
+
+    def largest_prox_step(self) -> float:
+        return self.gamma
+
+    def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Estimate, Server]:
+        zero = f.spread(0 * x0)
+        return Estimate(zero, zero), Server(x0, 0 * x0)
+
+    def down(self, s: Server) -> Tensor:
+        return s.x
+
+    def client(self, own: Estimate, x: Tensor, f: Local, h: Regulariser) -> tuple[Estimate, Packed]:
+        v = (1 - self.eta) * own.v + self.eta * f.grad(x, 0)
+        D = self.compressor(v - own.c, f.key)
+        return Estimate(own.c + D.dense, v), D
+
+    def server(self, s: Server, D: Tensor, h: Regulariser, share: float) -> Server:
+        c = s.c + share * D
+        return Server(h.prox(s.x - self.gamma * c, self.gamma), c)
+
+    def model(self, s: Server, h: Regulariser) -> Tensor:
+        return s.x
