@@ -9,13 +9,35 @@ from proxfed.algorithms.dfedsam import DFedSAM
 from proxfed.algorithms.dpsgd import DPSGD
 from proxfed.algorithms.dsgt import DSGT
 from proxfed.algorithms.dsmt import DSMT
+from proxfed.algorithms.error_feedback import EF14, EF21, EF21SGDM
 from proxfed.algorithms.exact_diffusion import ExactDiffusion
 from proxfed.algorithms.extra import Extra, PGExtra
+from proxfed.algorithms.fast_fedda import FastFedDA
+from proxfed.algorithms.fedadmm import FedADMM
 from proxfed.algorithms.fedavg import FedAvg
+from proxfed.algorithms.fedcanon import FedCanon
 from proxfed.algorithms.fedcef import FedCEF
 from proxfed.algorithms.fedcomposite import FedComposite
+from proxfed.algorithms.feddr import FedDR
+from proxfed.algorithms.feddualavg import FedDualAvg
+from proxfed.algorithms.feddyn import FedDyn
+from proxfed.algorithms.fedmid import FedMiD
+from proxfed.algorithms.fedmom import FedMom
 from proxfed.algorithms.fednag import FedNAG
+from proxfed.algorithms.fednova import FedNova
+from proxfed.algorithms.fedopt import FedOpt
+from proxfed.algorithms.fedpaq import FedPAQ
+from proxfed.algorithms.fedpd import FedPD
+from proxfed.algorithms.fedprox import FedProx
+from proxfed.algorithms.fedsam import FedSAM, MoFedSAM
+from proxfed.algorithms.fedspeed import FedSpeed
+from proxfed.algorithms.fedsplit import FedSplit
+from proxfed.algorithms.mime import Mime, MimeLite
 from proxfed.algorithms.proxgt import ProxGT
+from proxfed.algorithms.proxskip import ProxSkip
+from proxfed.algorithms.scafcom import Scafcom, Scallion
+from proxfed.algorithms.scaffold import Scaffold
+from proxfed.algorithms.slowmo import SlowMo
 
 ALGORITHMS: dict[str, type] = {
     "choco_sgd": ChocoSGD,
@@ -27,17 +49,44 @@ ALGORITHMS: dict[str, type] = {
     "dpsgd": DPSGD,
     "dsgt": DSGT,
     "dsmt": DSMT,
+    "ef14": EF14,
+    "ef21": EF21,
+    "ef21_sgdm": EF21SGDM,
     "exact_diffusion": ExactDiffusion,
     "extra": Extra,
+    "fast_fedda": FastFedDA,
+    "fedadmm": FedADMM,
     "fedavg": FedAvg,
+    "fedcanon": FedCanon,
     "fedcef": FedCEF,
     "fedcomposite": FedComposite,
+    "feddr": FedDR,
+    "feddualavg": FedDualAvg,
+    "feddyn": FedDyn,
+    "fedmid": FedMiD,
+    "fedmom": FedMom,
     "fednag": FedNAG,
+    "fednova": FedNova,
+    "fedopt": FedOpt,
+    "fedpaq": FedPAQ,
+    "fedpd": FedPD,
+    "fedprox": FedProx,
+    "fedsam": FedSAM,
+    "fedspeed": FedSpeed,
+    "fedsplit": FedSplit,
     "fista": FISTA,
     "gradient_descent": GradientDescent,
     "heavy_ball": HeavyBall,
+    "mime": Mime,
+    "mimelite": MimeLite,
+    "mofedsam": MoFedSAM,
     "nesterov": Nesterov,
     "pg_extra": PGExtra,
     "proxgt": ProxGT,
     "proximal_gradient": ProximalGradient,
+    "proxskip": ProxSkip,
+    "scafcom": Scafcom,
+    "scaffold": Scaffold,
+    "scallion": Scallion,
+    "slowmo": SlowMo,
 }
