@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow lint check-report bench clean
+.PHONY: help setup demo test test-slow lint docs check-report bench clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## ?/\t/' | expand -t 16
@@ -27,10 +27,14 @@ test: $(READY)   ## the tests (a few minutes)
 test-slow: $(READY)  ## the tests that take long
 	$(BIN)/python -m pytest -m slow
 
-lint: $(READY)   ## style and types
+lint: $(READY)   ## style, types, and docs that are up to date
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python tools/make_docs.py --check
+
+docs: $(READY)   ## write the pages that follow from the code
+	$(BIN)/python tools/make_docs.py
 
 check-report: $(READY)  ## look at the demo's report in a headless browser, on a laptop and a phone
 	@test -f runs/demo/report.html || $(MAKE) demo

@@ -37,3 +37,20 @@ def test_links_lead_somewhere(page: Path, link: str) -> None:
 @pytest.mark.parametrize("script", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.name)
 def test_examples_run(script: Path, tmp_path: Path) -> None:
     subprocess.run([sys.executable, str(script)], check=True, cwd=tmp_path, timeout=300)
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if "```toml" in p.read_text()], ids=lambda p: p.name)
+def test_toml_blocks_run(page: Path, tmp_path: Path) -> None:
+    for k, table in enumerate(re.findall(r"```toml\n(.*?)```", page.read_text(), re.DOTALL)):
+        (tmp_path / "shown.toml").write_text(table)
+        command = [
+            sys.executable,
+            "-m",
+            "proxfed",
+            "run",
+            str(tmp_path / "shown.toml"),
+            "--out",
+            str(tmp_path / f"{k}"),
+        ]
+        few = ["-c", "rounds=2", "-c", "seeds=[0]", "-c", "reference=false"]
+        subprocess.run([*command, *few], check=True, timeout=300, capture_output=True)

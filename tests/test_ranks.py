@@ -10,9 +10,10 @@ import time
 from pathlib import Path
 
 import pytest
-from experiments import small, write
 
 from proxfed.record import RunFolder
+
+from experiments import small, write
 
 EXACT = {
     "run",

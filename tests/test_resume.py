@@ -11,12 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from experiments import small, write
 
 from proxfed.config import Resolved, parse
 from proxfed.errors import InputError, RunError
 from proxfed.experiment import Execution, Progress, open_folder
 from proxfed.record import RunFolder
+
+from experiments import small, write
 
 
 class Crash(Exception):

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
+import sys
+import textwrap
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from proxfed.algorithms import ALGORITHMS
 from proxfed.compressors import COMPRESSORS
 from proxfed.config import shipped
 from proxfed.data import DATASETS, PARTITIONS
-from proxfed.errors import nearest, require
+from proxfed.errors import InputError, nearest, require
 from proxfed.participation import PARTICIPATIONS
 from proxfed.problems.linear import LOSSES
 from proxfed.regularisers import REGULARISERS
 from proxfed.schedules import SCHEDULES
 from proxfed.topologies import TOPOLOGIES
+from proxfed.types import Needs, Star
+
+Entry = dict[str, str]
 
 KINDS: dict[str, Mapping[str, Callable[..., Any]]] = {
     "algorithms": ALGORITHMS,
@@ -30,33 +36,94 @@ KINDS: dict[str, Mapping[str, Callable[..., Any]]] = {
 }
 
 
-def catalogue(kind: str = "") -> dict[str, list[dict[str, str]]]:
+class Setting(NamedTuple):
+    """One key of a table in a configuration file."""
+
+    name: str
+    default: str | None
+    about: str
+
+
+def catalogue(kind: str = "") -> dict[str, list[Entry]]:
     """Entries of one kind, or of all."""
     known = [*KINDS, "experiments"]
     require(kind in ("", *known), f"there is no list of {kind!r}; {nearest(kind, known)}")
     return {k: _entries(k) for k in known if kind in ("", k)}
 
 
-def _entries(kind: str) -> list[dict[str, str]]:
-    if kind == "experiments":
-        return [
-            {"name": name, "settings": "", "about": _headline(path.read_text())} for name, path in shipped().items()
-        ]
-    return [
-        {"name": name, "settings": _settings(make), "about": (inspect.getdoc(make) or "").split("\n")[0]}
-        for name, make in sorted(KINDS[kind].items())
-    ]
+def find(kind: str, name: str) -> Callable[..., Any]:
+    """The class or function of one entry."""
+    if kind not in KINDS:
+        raise InputError(f"there is no list of {kind!r}; {nearest(kind, KINDS)}")
+    require(name in KINDS[kind], f"{kind}: there is no {name!r}; {nearest(name, KINDS[kind])}")
+    return KINDS[kind][name]
 
 
-def _settings(make: Callable[..., Any]) -> str:
-    """'alpha, beta = 1.0': required ones without a value. The number of clients and the data directory are given."""
-    shown = []
+def settings(make: Callable[..., Any]) -> list[Setting]:
+    """What an entry takes. The number of clients and the data directory are given by the run."""
+    about = _field_docs(make) if isinstance(make, type) else {}
+    out = []
     for name, parameter in inspect.signature(make).parameters.items():
         if name not in ("n", "directory"):
             default = parameter.default
-            value = type(default).__name__ if hasattr(default, "__dataclass_fields__") else default
-            shown.append(name if default is parameter.empty else f"{name} = {value}")
-    return ", ".join(shown)
+            value = type(default).__name__ if hasattr(default, "__dataclass_fields__") else repr(default)
+            out.append(Setting(name, None if default is parameter.empty else value, about.get(name, "")))
+    return out
+
+
+def recursion(make: Callable[..., Any]) -> str:
+    """The docstring of an algorithm's file: its equations, what travels, and the reference."""
+    return inspect.getdoc(sys.modules[make.__module__]) or ""
+
+
+def needs(what: Needs) -> str:
+    """'convex h, all clients': what an algorithm asks for."""
+    words = {
+        "smooth h": not what.composite,
+        "convex h": what.convex,
+        "all clients": what.everyone,
+        "contractive compressor": what.contractive,
+    }
+    return ", ".join(word for word, asked in words.items() if asked)
+
+
+def _entries(kind: str) -> list[Entry]:
+    if kind == "experiments":
+        return [{"name": n, "settings": "", "about": _headline(path.read_text())} for n, path in shipped().items()]
+    entries = []
+    for name, make in sorted(KINDS[kind].items()):
+        shown = ", ".join(s.name if s.default is None else f"{s.name} = {s.default}" for s in settings(make))
+        entry = {"name": name, "settings": shown, "about": (inspect.getdoc(make) or "").split("\n")[0]}
+        if kind == "algorithms":
+            entry |= _algorithm(make)
+        entries.append(entry)
+    return entries
+
+
+def _algorithm(make: Any) -> Entry:
+    star = issubclass(make, Star)
+    return {
+        "runs on": "server" if star else "peers",
+        "needs": needs(make.needs) if star else ", ".join(filter(None, [needs(make.needs), "all clients"])),
+        "sends": make.facts.sends,
+        "different data": "exact" if make.facts.exact else "biased",
+        "paper": make.facts.paper,
+    }
+
+
+def _field_docs(cls: type) -> dict[str, str]:
+    """The string below each field of a class, or the line 'field   text' of its docstring."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
+    assert isinstance(tree, ast.ClassDef)
+    docs = {}
+    for line in (inspect.getdoc(cls) or "").splitlines():
+        name, _, text = line.strip().partition("   ")
+        if name.isidentifier():
+            docs[name] = text.strip()
+    for field, below in zip(tree.body, tree.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(below, ast.Expr):
+            docs[field.target.id] = str(ast.literal_eval(below.value))
+    return docs
 
 
 def _headline(text: str) -> str:

@@ -228,29 +228,56 @@ def report(
 
 @app.command("list")
 def list_(
-    what: Annotated[
-        str, typer.Argument(help="algorithms, regularisers, compressors, topologies, ...; all if not given")
+    kind: Annotated[
+        str, typer.Argument(metavar="[KIND]", help="algorithms, regularisers, compressors, topologies, ...; else all")
     ] = "",
+    name: Annotated[str, typer.Argument(metavar="[NAME]", help="One of them, with what each setting means.")] = "",
     format: FormatOption = Format.table,
 ) -> None:
     """What there is to choose from, with the settings of each.
 
-    Example: [bold]proxfed list compressors[/bold]
+    Examples: [bold]proxfed list compressors[/bold], [bold]proxfed list algorithms depositum[/bold]
     """
     from proxfed.catalogue import catalogue
 
-    kinds = catalogue(what)
+    if name:
+        _list_one(kind, name, format)
+        return
+    kinds = catalogue(kind)
     if format is Format.json:
         print(json.dumps(kinds, indent=1))
         return
-    for kind, entries in kinds.items():
-        table = Table(title=kind, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
-        for column in ("name", "settings", "what it is"):
+    for title, entries in kinds.items():
+        wide = (
+            ["runs on", "needs", "sends", "different data", "paper"] if title == "algorithms" else ["settings", "about"]
+        )
+        table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
+        for column in ("name", *wide):
             table.add_column(column, overflow="fold")
         for entry in entries:
-            table.add_row(entry["name"], entry["settings"], entry["about"])
+            table.add_row(*(entry[column] for column in ("name", *wide)))
         out.print(table)
         out.print()
+
+
+def _list_one(kind: str, name: str, format: Format) -> None:
+    import inspect
+
+    from proxfed.catalogue import find, recursion, settings
+
+    make = find(kind, name)
+    about = recursion(make) if kind == "algorithms" else inspect.getdoc(make) or ""
+    if format is Format.json:
+        print(json.dumps({"name": name, "about": about, "settings": [s._asdict() for s in settings(make)]}, indent=1))
+        return
+    out.print(about, highlight=False, markup=False)
+    table = Table(title="settings", title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
+    for column in ("name", "default", "meaning"):
+        table.add_column(column, overflow="fold")
+    for setting in settings(make):
+        table.add_row(setting.name, setting.default or "", setting.about)
+    out.print()
+    out.print(table)
 
 
 def main() -> None:

@@ -28,6 +28,7 @@ from proxfed.record import Checkpoint, Row, RunFolder
 from proxfed.run import Diverged, Run, rounds_and_rows
 from proxfed.types import Topology
 
+
 class Progress(NamedTuple):
     """What is told to the one who watches."""
 
