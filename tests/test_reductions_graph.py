@@ -348,6 +348,21 @@ def test_tracks_the_mean(algorithm, graph):
         assert toy.gap(s.y.mean(0), tracked.mean(0)) <= 1e-14
 
 
+def test_the_model_of_a_proximal_method_is_a_prox_step_of_averages():
+    """So it has the zeros of h in every round, whether or not the clients agree on them yet."""
+    p, prox = toy.problem(), ref.prox_l1(toy.LAMBDA)
+    G, X = gradients(p), np.tile(toy.start(p), (N, 1))
+    for algorithm in (PGExtra(2.0), ProxGT(2.0)):
+        run, before = toy.going(p, algorithm, Ring(N)), X
+        for t in range(1, 21):
+            run.round(t)
+            after = run.state.x.numpy()
+            at = before if isinstance(algorithm, PGExtra) else after
+            expected = prox(at.mean(0) - 2.0 * G(before, t).mean(0), 2.0)
+            assert toy.gap(run.model().numpy(), expected) <= 1e-12
+            before = after
+
+
 @pytest.mark.parametrize("variant", ["atc", "cta"])
 def test_choco_knows_the_mixed_public_copies(variant):
     p, star = toy.problem(h=Zero()), Star(N)
