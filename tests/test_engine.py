@@ -1,0 +1,239 @@
+"""The parts between algorithm and network: mixing, means, counting, measures, states, components."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from proxfed import Depositum, FedAvg, FedCEF, Federated, FedNAG, InputError, Linear, Squared, run
+from proxfed.components import build, describe
+from proxfed.compressors import COMPRESSORS, Identity, TopK
+from proxfed.measures import Measures
+from proxfed.networks.stacked import Stacked
+from proxfed.oracle import CountedProx, Oracle, Work
+from proxfed.participation import Bernoulli, Uniform
+from proxfed.regularisers import L1, MCP, Box, Zero
+from proxfed.run import Run
+from proxfed.schedules import Exponential, at
+from proxfed.state import flatten, own, put, restore, take
+from proxfed.topologies import TOPOLOGIES, Complete, OnePeerExponential, RandomMatching, Ring, dense
+from proxfed.topologies import Exponential as ExponentialGraph
+from proxfed.types import Packed
+
+
+@pytest.fixture
+def problem() -> Linear:
+    rng = np.random.default_rng(0)
+    sizes = [3, 8, 5, 8, 4, 9]
+    clients = [(rng.normal(size=(m, 4)) + i, rng.normal(size=m) - i) for i, m in enumerate(sizes)]
+    return Linear(Federated.from_clients(clients), Squared(), L1(0.1), l2=0.1)
+
+
+# ---- mixing ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 40])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("make", [Complete, Ring, ExponentialGraph, OnePeerExponential, RandomMatching])
+def test_mix_is_the_product_with_W(make: type, n: int, dtype: torch.dtype) -> None:
+    """Whether W is applied as a dense product, as gathered rows or as a mean."""
+    topology = make(n)
+    x = torch.randn(n, 7, dtype=dtype, generator=torch.Generator().manual_seed(n))
+    network = Stacked(n, 7, topology)
+    for t in range(5):
+        expected = torch.tensor(dense(topology.W(t)), dtype=dtype) @ x
+        torch.testing.assert_close(network.mix(x, t), expected)
+
+
+def test_an_edge_carries_a_row_each_time() -> None:
+    for dtype, size in ((torch.float32, 4), (torch.float64, 8)):
+        network = Stacked(6, 11, Ring(6))
+        for t in (1, 2):
+            network.mix(torch.zeros(6, 11, dtype=dtype), t)
+        assert network.traffic.edge == 2 * 6 * 2 * 11 * size
+
+
+def test_the_mean_is_weighted_and_keeps_the_form_of_the_message() -> None:
+    network = Stacked(3, 2)
+    w = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
+    x, y = torch.arange(6.0, dtype=torch.float64).view(3, 2), torch.arange(3.0, dtype=torch.float64).view(3, 1)
+    mean, (single,) = network.mean([((x[:1], (y[:1],)), w[:1]), ((x[1:], (y[1:],)), w[1:])])
+    torch.testing.assert_close(mean, w @ x / 6)
+    torch.testing.assert_close(single, w @ y / 6)
+    assert network.traffic.up == 9 * 8
+
+
+def test_a_packed_message_counts_its_own_bytes_and_reads_as_its_dense_value() -> None:
+    network = Stacked(2, 10)
+    v = torch.randn(2, 10, dtype=torch.float32)
+    packed = TopK(k=3)(v, np.zeros(2, np.uint64))
+    assert isinstance(packed, Packed)
+    mean = network.mean([(packed, torch.ones(2))])
+    torch.testing.assert_close(mean, packed.dense.mean(0))
+    assert network.traffic.up == 2 * 3 * 8
+    assert 0 < network.traffic.best <= network.traffic.up
+
+
+# ---- counting --------------------------------------------------------------------------------------------------------
+
+
+def test_work_and_bytes_of_a_star_run(problem: Linear) -> None:
+    rows = run(problem, FedAvg(0.01, 3), 5, participation=Uniform(2)).rows
+    assert rows[-1]["gradients"] == 5 * 2 * 3
+    assert rows[-1]["proxes"] == 5 * 2 * 3
+    assert rows[-1]["bytes_up"] == rows[-1]["bytes_down"] == 5 * 2 * problem.d * 8
+
+
+def test_work_and_bytes_of_a_graph_run(problem: Linear) -> None:
+    rows = run(problem, Depositum(0.01, T0=3), 5, topology=Ring(6)).rows
+    assert rows[-1]["gradients"] == (5 * 3 + 1) * 6
+    assert rows[-1]["bytes_edge"] == 5 * 2 * 12 * problem.d * 8
+    assert rows[-1]["bytes_up"] == rows[-1]["bytes_down"] == 0
+
+
+def test_the_server_and_every_client_count_a_shared_prox(problem: Linear) -> None:
+    """FedCEF: each client computes prox(zt) and K - 1 local ones; the server one."""
+    rows = run(problem, FedCEF(0.01, 3, compressor=Identity()), 4).rows
+    assert rows[-1]["proxes"] == 4 * (6 * (1 + 2) + 1)
+
+
+def test_nobody_takes_part() -> None:
+    data = Federated.from_clients([(np.ones((2, 1)), [1.0, 2.0])] * 3)
+    problem = Linear(data, Squared())
+    rows = run(problem, FedAvg(0.1, 1), 30, participation=Bernoulli(0.05), seed=1).rows
+    idle = [a["objective"] == b["objective"] for a, b in pairwise(rows)]
+    assert any(idle)
+    assert not all(idle)
+
+
+# ---- what an algorithm sees ------------------------------------------------------------------------------------------
+
+
+def test_size_weights_on_a_graph_scale_the_losses(problem: Linear) -> None:
+    weighted = Linear(problem.data, Squared(), weighting="size")
+    going = Run(weighted, Depositum(0.01), Stacked(6, weighted.d, Ring(6)))
+    x = torch.randn(weighted.d, dtype=torch.float64)
+    seen = going.oracle(1, range(6)).full_grad(x).mean(0)
+    torch.testing.assert_close(seen, weighted.weights @ weighted.local(1, range(6)).full_grad(x))
+
+
+def test_h_enters_a_smooth_method_through_its_subgradient(problem: Linear) -> None:
+    going = Run(problem, FedNAG(0.01, 0.5, 2), Stacked(6, problem.d))
+    x = torch.randn(6, problem.d, dtype=torch.float64)
+    torch.testing.assert_close(
+        going.oracle(1, range(6)).grad(x, 0), problem.local(1, range(6)).grad(x, 0) + 0.1 * x.sign()
+    )
+    assert isinstance(going.h, Zero)
+
+
+def test_counting_does_not_change_what_is_counted(problem: Linear) -> None:
+    work = Work()
+    f, x = problem.local(1, range(6)), torch.randn(6, problem.d, dtype=torch.float64)
+    assert torch.equal(Oracle(f, work).grad(x, 0), f.grad(x, 0))
+    assert torch.equal(CountedProx(problem.h, work, 6).prox(x, 0.3), problem.h.prox(x, 0.3))
+    assert (work.gradients, work.proxes) == (6, 6)
+
+
+# ---- measures --------------------------------------------------------------------------------------------------------
+
+
+def test_measures_are_what_they_say(problem: Linear) -> None:
+    network, x = Stacked(6, problem.d), torch.tensor([0.5, 0.0, -1.0, 2.0], dtype=torch.float64)
+    best = problem.solve()
+    rows = torch.randn(6, 4, dtype=torch.float64)
+    m = Measures(problem, network, best)(x, rows)
+    A, b = problem.A.numpy(), problem.b.numpy()
+    phi, gradient = 0.1 * np.abs(x.numpy()).sum() + 0.05 * (x.numpy() ** 2).sum(), 0.1 * x.numpy()
+    for i in range(6):
+        own_rows = slice(problem.offsets[i], problem.offsets[i + 1])
+        r = A[own_rows] @ x.numpy() - b[own_rows]
+        phi += (r**2).mean() / 2 / 6
+        gradient = gradient + A[own_rows].T @ r / len(r) / 6
+    assert m["objective"] == pytest.approx(phi, rel=1e-13)
+    assert m["nonzeros"] == 3
+    s = 1 / problem.smoothness().L_f
+    v = x.numpy() - s * gradient
+    map_ = (x.numpy() - np.sign(v) * np.maximum(np.abs(v) - 0.1 * s, 0)) / s
+    assert m["stationarity"] == pytest.approx((map_**2).sum(), rel=1e-12)
+    assert m["consensus"] == pytest.approx(float((rows - rows.mean(0)).square().sum() / 6), rel=1e-12)
+    at_best = Measures(problem, network, best)(best)
+    assert at_best["gap"] == 0
+    assert at_best["error"] == 0
+    assert at_best["stationarity"] < 1e-20
+
+
+# ---- states ----------------------------------------------------------------------------------------------------------
+
+
+class Inner(NamedTuple):
+    a: Tensor
+    b: tuple
+
+
+class Outer(NamedTuple):
+    x: Tensor
+    inner: Inner
+
+
+def test_rows_of_a_nested_state() -> None:
+    x = torch.arange(12.0).view(4, 3)
+    state = own(Outer(x.clone(), Inner(x + 1, (x + 2, ()))))
+    part = take(state, slice(1, 3))
+    put(state, slice(1, 3), Outer(part.x * 0, Inner(part.inner.a, (part.inner.b[0] + 1, ()))))
+    assert state.x[1:3].sum() == 0
+    assert torch.equal(state.inner.b[0][1:3], x[1:3] + 3)
+    assert torch.equal(state.inner.b[0][[0, 3]], x[[0, 3]] + 2)
+
+
+def test_flatten_and_restore() -> None:
+    x = torch.arange(6.0).view(2, 3)
+    state = Outer(x, Inner(x + 1, (x + 2, ())))
+    named = flatten(state)
+    assert set(named) == {"state.x", "state.inner.a", "state.inner.b.0"}
+    again = restore(own(state), named)
+    assert isinstance(again.inner, Inner)
+    for a, b in zip(flatten(again).values(), named.values(), strict=True):
+        assert torch.equal(a, b)
+        assert a.data_ptr() != b.data_ptr()
+
+
+# ---- components ------------------------------------------------------------------------------------------------------
+
+
+def test_a_described_component_builds_itself() -> None:
+    for registry, table in [
+        (COMPRESSORS, {"name": "top_k", "k": 3}),
+        (TOPOLOGIES, {"name": "torus", "n": 12, "rows": 3, "cols": 4}),
+    ]:
+        made = build(registry, table, "here")
+        assert build(registry, describe(made, registry), "there") == made
+
+
+def test_a_schedule_is_a_step_size(problem: Linear) -> None:
+    """A constant schedule changes nothing; a decaying one is the step of its round."""
+    constant = run(problem, FedAvg(Exponential(0.01, 1.0), 2), 5).model
+    assert torch.equal(constant, run(problem, FedAvg(0.01, 2), 5).model)
+    assert at(Exponential(0.5, 0.9), 3) == pytest.approx(0.5 * 0.81)
+    assert not torch.equal(constant, run(problem, FedAvg(Exponential(0.01, 0.9), 2), 5).model)
+
+
+# ---- refusals --------------------------------------------------------------------------------------------------------
+
+
+def test_refusals_before_anything_is_computed(problem: Linear) -> None:
+    def with_h(h: object) -> Linear:
+        return Linear(problem.data, Squared(), h)  # type: ignore[arg-type]
+
+    with pytest.raises(InputError, match="works on a graph: name a topology"):
+        run(problem, Depositum(0.1), 1)
+    with pytest.raises(InputError, match="the topology has 5 nodes, but the problem 6 clients"):
+        run(problem, Depositum(0.1), 1, topology=Ring(5))
+    with pytest.raises(InputError, match="prox steps up to 3, but MCP allows only steps < 2"):
+        run(with_h(MCP(0.1, 2.0)), Depositum(3.0), 1, topology=Ring(6))
+    with pytest.raises(InputError, match="cannot keep to the constraint Box"):
+        run(with_h(Box(0.0, 1.0)), FedNAG(0.1, 0.5, 1), 1)
