@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-import references as ref
-import toy
 from proxfed import Depositum
 from proxfed.algorithms.depositum import State
 from proxfed.errors import InputError
 from proxfed.oracle import Oracle, Work
 from proxfed.regularisers import L1, MCP, Zero
 from proxfed.topologies import dense
+
+import references as ref
+import toy
 
 N = toy.N
 OPTIONS = ("polyak", "nesterov")

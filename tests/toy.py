@@ -11,13 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import references as ref
 from proxfed import Federated, Linear, Logistic, Softmax, Squared, draws
 from proxfed.networks.stacked import Stacked
 from proxfed.regularisers import L1
 from proxfed.run import Run
 from proxfed.topologies import Complete, OnePeerExponential, Ring, Star
 from proxfed.types import Algorithm, Constants, Regulariser, Topology
+
+import references as ref
 
 N, D, M, L2, LAMBDA = 5, 10, 40, 0.05, 0.02
 LOSSES = {"logistic": Logistic(), "least_squares": Squared(), "softmax": Softmax()}

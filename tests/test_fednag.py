@@ -1,0 +1,196 @@
+"""FedNAG against its specification: the recursion itself, what it reduces to, how far it strays between rounds."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import numpy as np
+import pytest
+import torch
+
+from proxfed import FedAvg, Federated, FedNAG
+from proxfed.errors import InputError
+from proxfed.oracle import Oracle, Work
+from proxfed.regularisers import L1, Zero
+from proxfed.schedules import Exponential
+
+import references as ref
+import toy
+
+N = toy.N
+WEIGHTS = np.array(toy.RAGGED) / np.sum(toy.RAGGED)
+
+
+def smooth(**options):
+    return toy.problem(h=Zero(), **options)
+
+
+def ragged(**options):
+    return smooth(sizes=toy.RAGGED, weighting="size", **options)
+
+
+def rounds(p, algorithm, how_many):
+    """Server states after rounds 1, 2, ..."""
+    return (state.server for t, state in toy.trajectory(p, algorithm, how_many) if t > 0)
+
+
+@pytest.mark.parametrize("batch", [None, 6])
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 0.9])
+@pytest.mark.parametrize("tau", [1, 2, 5])
+def test_is_the_recursion_of_the_paper(tau, gamma, batch):
+    p = ragged(batch=batch)
+    expected = ref.fednag(toy.gradient(p), N, toy.start(p), eta=0.6, gamma=gamma, tau=tau, p=WEIGHTS)
+    for state, reference in zip(rounds(p, FedNAG(0.6, gamma, tau), 25), expected, strict=False):
+        assert toy.gap(state.w, reference.w) < 1e-14
+        assert toy.gap(state.v, reference.v) < 1e-14
+
+
+def test_the_step_may_change_with_the_rounds():
+    """What is averaged is v, which has the step inside, not torch's buffer -v/eta."""
+    p, eta = smooth(), Exponential(0.6, 0.9)
+    expected = ref.fednag(toy.gradient(p), N, toy.start(p), eta=lambda t: 0.6 * 0.9 ** (t - 1), gamma=0.8, tau=3)
+    for state, reference in zip(rounds(p, FedNAG(eta, 0.8, 3), 25), expected, strict=False):
+        assert toy.gap(state.w, reference.w) < 1e-14
+
+
+def test_h_enters_through_its_subgradient():
+    p = toy.problem(h=L1(0.02))
+    plain = toy.gradient(p)
+    grad = lambda i, x, t, k: plain(i, x, t, k) + 0.02 * np.sign(x)
+    expected = ref.fednag(grad, N, toy.start(p), eta=0.6, gamma=0.8, tau=3)
+    for state, reference in zip(rounds(p, FedNAG(0.6, 0.8, 3), 10), expected, strict=False):
+        assert toy.gap(state.w, reference.w) < 1e-14
+
+
+@pytest.mark.parametrize("gamma", [0.5, 0.9])
+@pytest.mark.parametrize("make", [smooth, ragged])
+def test_T03a_one_local_step_is_one_machine(make, gamma):
+    p = make()
+    one = ref.nesterov(toy.mean_gradient(p), toy.start(p), eta=0.6, gamma=gamma)
+    for state, reference in zip(rounds(p, FedNAG(0.6, gamma, 1), 80), one, strict=False):
+        assert toy.gap(state.w, reference.w) < 1e-14
+        assert toy.gap(state.v, reference.v) < 1e-14
+
+
+def test_T03b_is_the_SGD_of_torch_with_nesterov_momentum():
+    """torch's buffer is -v/eta."""
+    p, eta, gamma = smooth(), 0.6, 0.9
+    clients = [tuple(map(torch.tensor, p.data.client(i))) for i in range(N)]
+    x = torch.nn.Parameter(p.start(0))
+    optimiser = torch.optim.SGD([x], lr=eta, momentum=gamma, nesterov=True, dampening=0)
+    for state in rounds(p, FedNAG(eta, gamma, 1), 80):
+        optimiser.zero_grad()
+        losses = [torch.nn.functional.softplus(-b * (A @ x)).mean() for A, b in clients]
+        (sum(losses) / N + p.l2 / 2 * x.square().sum()).backward()
+        optimiser.step()
+        assert toy.gap(state.w, x.detach().numpy()) < 1e-14
+        assert toy.gap(-state.v / eta, optimiser.state[x]["momentum_buffer"].numpy()) < 1e-14
+
+
+@pytest.mark.parametrize("batch", [None, 4])
+@pytest.mark.parametrize("tau", [1, 4])
+def test_T03c_without_momentum_it_is_FedAvg(tau, batch):
+    p = ragged(batch=batch)
+    expected = ref.fedavg(toy.gradient(p), ref.prox_zero, N, toy.start(p), eta=0.8, K=tau, p=WEIGHTS)
+    ours, theirs = rounds(p, FedNAG(0.8, 0.0, tau), 30), rounds(p, FedAvg(0.8, tau), 30)
+    for a, b, reference in zip(ours, theirs, expected, strict=False):
+        assert toy.gap(a.w, reference.x) < 1e-14
+        assert toy.gap(b.x, reference.x) < 1e-14
+
+
+@pytest.mark.parametrize("copies", [1, 4])
+@pytest.mark.parametrize("tau", [1, 2, 7])
+def test_T03d_one_client_or_identical_ones_are_one_machine(tau, copies):
+    p = smooth()
+    p = type(p)(Federated.from_clients([p.data.client(0)] * copies), p.loss, l2=p.l2, x0=p.x0)
+    one = islice(ref.nesterov(toy.mean_gradient(p), toy.start(p), eta=0.6, gamma=0.9), tau - 1, None, tau)
+    for state, reference in zip(rounds(p, FedNAG(0.6, 0.9, tau), 20), one, strict=False):
+        assert toy.gap(state.w, reference.w) < 1e-14
+        assert toy.gap(state.v, reference.v) < 1e-14
+
+
+def bound(x, eta, gamma, L, delta):
+    """h(x) of the paper's first theorem: how far x local steps may lead from a machine that holds all data."""
+    s = 1 + eta * L
+    root = np.sqrt(s**2 * (1 + gamma) ** 2 - 4 * gamma * s)
+    A, B = (s * (1 + gamma) + root) / (2 * gamma), (s * (1 + gamma) - root) / (2 * gamma)
+    E = (gamma * A + A - 1) / ((A - B) * (gamma * A - 1))
+    F = (gamma * B + B - 1) / ((A - B) * (1 - gamma * B))
+    tail = (gamma**2 * (gamma**x - 1) - (gamma - 1) * x) / (gamma - 1) ** 2
+    return eta * delta * (E * (gamma * A) ** x + F * (gamma * B) ** x - 1 / (eta * L) - tail)
+
+
+@pytest.mark.parametrize(("eta", "gamma"), [(0.2, 0.9), (1.0, 0.5), (2.0, 0.8)])
+def test_T03e_strays_from_one_machine_by_no_more_than_the_bound(eta, gamma):
+    p, L, tau = ragged(), ragged().smoothness().L, 8
+    assert L * eta * (1 + gamma) <= 1
+    for x in (0, 1):
+        assert abs(bound(x, eta, gamma, L, 1.0)) < 1e-12 / (eta * L)
+    run, grad, mean = toy.going(p, FedNAG(eta, gamma, tau)), toy.gradient(p), toy.mean_gradient(p)
+    for t in range(1, 13):
+        w, v = run.state.server.w, run.state.server.v
+        one = [state.w for state in islice(ref.nesterov(mean, w.numpy(), eta=eta, gamma=gamma, v0=v.numpy()), tau)]
+        path = [w.numpy(), *one]
+        for x in range(1, tau + 1):
+            f = Oracle(p.local(t, range(N)), Work())
+            _, (ws, _) = FedNAG(eta, gamma, x).client((), (w, v), f, Zero())
+            far = np.linalg.norm(WEIGHTS @ ws.numpy() - one[x - 1])
+            own = [max(np.linalg.norm(grad(i, y) - mean(y)) for y in path[:x]) for i in range(N)]
+            allowed = bound(x, eta, gamma, L, WEIGHTS @ np.array(own))
+            assert far <= allowed + 1e-14
+            assert x == 1 or far > 1e-6 * allowed > 0
+        run.round(t)
+
+
+def test_more_local_steps_leave_a_larger_bias():
+    p = smooth()
+    x = toy.solution(p, ref.prox_zero)
+    floors = [toy.error(toy.final(p, FedNAG(0.2, 0.9, tau), 1200 // tau), x) for tau in (1, 2, 10)]
+    assert floors[0] < 1e-10
+    assert 1e-4 < floors[1] < floors[2] / 3
+
+
+@pytest.mark.parametrize("output", ["last", "best"])
+def test_the_model_is_the_last_or_the_best_aggregated_point(output):
+    """f is looked at where a round begins, so the best is the best of those."""
+    p = ragged()
+    run = toy.going(p, FedNAG(0.9, 0.95, 4, output))  # overshoots: the last point is not the best
+    points = [p.start(0).numpy()]
+    for t in range(1, 41):
+        run.round(t)
+        values = [toy.objective(p, w) for w in points]
+        points.append(run.state.server.w.numpy().copy())
+        expected = points[-1] if output == "last" else points[int(np.argmin(values))]
+        np.testing.assert_array_equal(run.model().numpy(), expected)
+    values = [toy.objective(p, w) for w in points]
+    assert 0 < np.argmin(values) < len(values) - 1
+
+
+# ---- step sizes of the theory ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 0.9])
+def test_theory_keeps_to_the_inequality_of_the_theorem(gamma):
+    p = smooth()
+    a = FedNAG.theory(toy.constants(p, 100), 4, gamma)
+    assert (a.tau, a.gamma) == (4, gamma)
+    assert 0 < p.smoothness().L * a.eta * (1 + gamma) <= 1 + 1e-12
+
+
+@pytest.mark.parametrize(("gamma", "tau"), [(0.0, 1), (0.5, 1), (0.5, 3)])
+def test_theory_descends(gamma, tau):
+    p = smooth()
+    values = [toy.objective(p, p.start(0))]
+    values += [toy.objective(p, s.w) for s in rounds(p, FedNAG.theory(toy.constants(p, 60), tau, gamma), 60)]
+    best = toy.objective(p, toy.solution(p, ref.prox_zero))
+    assert max(np.diff(values)) <= 1e-2 * (values[0] - best)
+    assert values[-1] < values[0] - 0.9 * (values[0] - best)
+    assert min(values) >= best - 1e-15
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("eta", 0.0), ("gamma", 1.0), ("gamma", -0.1), ("tau", 0), ("output", "first")]
+)
+def test_refuses_what_makes_no_sense(field, value):
+    with pytest.raises(InputError, match=field):
+        FedNAG(**({"eta": 0.5, "gamma": 0.9, "tau": 2} | {field: value}))
