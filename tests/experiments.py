@@ -21,7 +21,7 @@ SMALL: dict[str, Any] = {
         "samples": 30,
         "features": 10,
     },
-    "problem": {"loss": "logistic", "l2": 0.05, "batch": 4},
+    "problem": {"name": "logistic", "l2": 0.05, "batch": 4},
     "regulariser": {"name": "l1", "weight": 0.01},
     "topology": {"name": "ring"},
     "algorithms": [

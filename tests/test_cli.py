@@ -143,11 +143,11 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"seeds": []}, "seeds = []"),
     ({"dtype": "float16"}, "dtype = 'float16' is not one of float32, float64"),
     ({"algorithms": []}, "algorithms = []"),
-    ({"problem": {"loss": "logistik"}}, "there is no 'logistik'; did you mean 'logistic'?"),
-    ({"problem": {"loss": "logistic", "L2": 1}}, "unknown key 'problem.L2'; did you mean 'l2'?"),
-    ({"problem": {"loss": "logistic", "l2": -1.0}}, "problem.l2 = -1.0"),
-    ({"problem": {"loss": "logistic", "batch": 0}}, "problem.batch = 0"),
-    ({"problem": {"loss": "softmax"}}, "needs class labels"),
+    ({"problem": {"name": "logistik"}}, "there is no 'logistik'; did you mean 'logistic'?"),
+    ({"problem": {"name": "logistic", "L2": 1}}, "problem: unknown key 'L2'; did you mean 'l2'?"),
+    ({"problem": {"name": "logistic", "l2": -1.0}}, "l2 = -1.0"),
+    ({"problem": {"name": "logistic", "batch": 0}}, "batch = 0"),
+    ({"problem": {"name": "softmax"}}, "needs class labels"),
     ({"data": {"name": "sintetic"}}, "there is no 'sintetic'; did you mean 'synthetic'?"),
     ({"data": {"name": "synthetic_binary", "alpha": 1.0, "beta": 1.0, "clents": 3}}, "unknown key 'clents'"),
     ({"data": {"name": "digits"}}, "partition"),
@@ -217,7 +217,7 @@ def test_toml_syntax(capsys: Any, tmp_path: Path) -> None:
 def test_bad_override(capsys: Any, file: Path) -> None:
     assert "not of the form key=value" in refused(capsys, "run", str(file), "-c", "rounds")
     assert "names 2 entries" in refused(capsys, "run", str(file), "-c", "algorithms.fedcef.K=3")
-    assert "unknown key 'problem.bach'" in refused(capsys, "run", str(file), "-c", "problem.bach=3")
+    assert "problem: unknown key 'bach'" in refused(capsys, "run", str(file), "-c", "problem.bach=3")
 
 
 def test_unknown_flag_and_command(capsys: Any, file: Path) -> None:

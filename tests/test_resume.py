@@ -12,10 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from proxfed.config import Resolved, parse
+from proxfed.config import parse
 from proxfed.errors import InputError, RunError
 from proxfed.experiment import Execution, Progress, open_folder
 from proxfed.record import RunFolder
+from proxfed.resolve import Resolved
 
 from experiments import small, write
 

@@ -7,6 +7,7 @@ import inspect
 import sys
 import textwrap
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from proxfed.algorithms import ALGORITHMS
@@ -15,7 +16,7 @@ from proxfed.config import shipped
 from proxfed.data import DATASETS, PARTITIONS
 from proxfed.errors import InputError, nearest, require
 from proxfed.participation import PARTICIPATIONS
-from proxfed.problems.linear import LOSSES
+from proxfed.problems import PROBLEMS
 from proxfed.regularisers import REGULARISERS
 from proxfed.schedules import SCHEDULES
 from proxfed.topologies import TOPOLOGIES
@@ -25,7 +26,7 @@ Entry = dict[str, str]
 
 KINDS: dict[str, Mapping[str, Callable[..., Any]]] = {
     "algorithms": ALGORITHMS,
-    "losses": LOSSES,
+    "problems": PROBLEMS,
     "regularisers": REGULARISERS,
     "compressors": COMPRESSORS,
     "topologies": TOPOLOGIES,
@@ -59,16 +60,27 @@ def find(kind: str, name: str) -> Callable[..., Any]:
     return KINDS[kind][name]
 
 
+GIVEN = {"n", "directory", "data", "h", "dtype", "device"}
+"""Arguments that the run gives: the number of clients, and what other tables of an experiment say."""
+
+
 def settings(make: Callable[..., Any]) -> list[Setting]:
-    """What an entry takes. The number of clients and the data directory are given by the run."""
-    about = _field_docs(make) if isinstance(make, type) else {}
+    """What an entry takes from its table."""
+    fixed = make.keywords.keys() if isinstance(make, partial) else ()
+    cls = make.func if isinstance(make, partial) else make
+    docs = _field_docs(cls) if isinstance(cls, type) else {}
     out = []
     for name, parameter in inspect.signature(make).parameters.items():
-        if name not in ("n", "directory"):
+        if name not in GIVEN and name not in fixed:
             default = parameter.default
             value = type(default).__name__ if hasattr(default, "__dataclass_fields__") else repr(default)
-            out.append(Setting(name, None if default is parameter.empty else value, about.get(name, "")))
+            out.append(Setting(name, None if default is parameter.empty else value, docs.get(name, "")))
     return out
+
+
+def about(make: Callable[..., Any]) -> str:
+    """What an entry is: its docstring, or that of what makes it this one."""
+    return inspect.getdoc(type(next(iter(make.keywords.values()))) if isinstance(make, partial) else make) or ""
 
 
 def recursion(make: Callable[..., Any]) -> str:
@@ -93,7 +105,7 @@ def _entries(kind: str) -> list[Entry]:
     entries = []
     for name, make in sorted(KINDS[kind].items()):
         shown = ", ".join(s.name if s.default is None else f"{s.name} = {s.default}" for s in settings(make))
-        entry = {"name": name, "settings": shown, "about": (inspect.getdoc(make) or "").split("\n")[0]}
+        entry = {"name": name, "settings": shown, "about": about(make).split("\n")[0]}
         if kind == "algorithms":
             entry |= _algorithm(make)
         entries.append(entry)

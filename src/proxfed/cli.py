@@ -95,8 +95,9 @@ def run(
 
         raise typer.Exit(launch(ranks, sys.argv[1:]))
 
-    from proxfed.config import Resolved, read
+    from proxfed.config import read
     from proxfed.experiment import Execution, open_folder
+    from proxfed.resolve import Resolved
 
     resolved = Resolved(read(experiment, change or []), data)
     path = folder or Path("runs") / resolved.experiment.name
@@ -261,16 +262,14 @@ def list_(
 
 
 def _list_one(kind: str, name: str, format: Format) -> None:
-    import inspect
-
-    from proxfed.catalogue import find, recursion, settings
+    from proxfed.catalogue import about, find, recursion, settings
 
     make = find(kind, name)
-    about = recursion(make) if kind == "algorithms" else inspect.getdoc(make) or ""
+    text = recursion(make) if kind == "algorithms" else about(make)
     if format is Format.json:
-        print(json.dumps({"name": name, "about": about, "settings": [s._asdict() for s in settings(make)]}, indent=1))
+        print(json.dumps({"name": name, "about": text, "settings": [s._asdict() for s in settings(make)]}, indent=1))
         return
-    out.print(about, highlight=False, markup=False)
+    out.print(text, highlight=False, markup=False)
     table = Table(title="settings", title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
     for column in ("name", "default", "meaning"):
         table.add_column(column, overflow="fold")

@@ -10,6 +10,7 @@ import inspect
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
+from functools import partial
 from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
@@ -47,6 +48,8 @@ def without_name(table: Table) -> Table:
 
 def arguments(make: Callable[..., Any], given: Table, where: str, known: set[str] = frozenset()) -> Table:  # type: ignore[assignment]
     """Check keys and types of a table against what `make` takes; nested tables are built."""
+    if isinstance(make, partial):
+        known, make = known | make.keywords.keys(), make.func
     hints = get_type_hints(make)
     takes = {k: p for k, p in inspect.signature(make).parameters.items() if k not in known and p.kind != p.VAR_KEYWORD}
     for key in given:

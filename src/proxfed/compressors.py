@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, ClassVar
 
 import numpy as np
@@ -66,19 +67,17 @@ class TopK:
         return 1 - _kept(self, d) / d
 
     def __call__(self, v: Tensor, key: Key) -> Packed:
-        c, d = v.shape
-        k = _kept(self, d)
-        index = _largest(_host(v), k)
-        best = wire.sizes(wire.gaps(index.ravel(), np.full(c, k)), np.full(c, k), wire.width(d - 1)) + k * v.itemsize
-        where = _tensor(index, v)
-        value = v.gather(1, where)
-        dense = torch.zeros_like(v).scatter_(1, where, value)
-        return Packed({"index": where.int(), "value": value}, dense, c * k * (4 + v.itemsize), int(best.sum()))
+        x, (c, d), k = _host(v), v.shape, _kept(self, v.shape[1])
+        flat, count = _largest(x, k), np.full(c, k)
+        value, dense = _keep(x, flat)
+        best = wire.sizes(wire.gaps(flat.ravel(), count, d), count, wire.width(d - 1)) + k * v.itemsize
+        parts = {"index": _tensor((flat % d).astype(np.int32), v), "value": _tensor(value, v)}
+        return Packed(parts, _tensor(dense, v), c * k * (4 + v.itemsize), int(best.sum()))
 
     def encode(self, packed: Packed) -> list[bytes]:
-        bits = wire.width(packed.dense.shape[1] - 1)
-        gaps = [wire.gaps(row, np.array([len(row)])) for row in _host(packed.parts["index"])]
-        return wire.join([wire.write(row, bits) for row in gaps], wire.rows(packed.parts["value"]))
+        index, d = _host(packed.parts["index"]), packed.dense.shape[1]
+        gaps = (wire.gaps(row, np.array([len(row)]), d) for row in index)
+        return wire.join([wire.write(row, wire.width(d - 1)) for row in gaps], wire.rows(packed.parts["value"]))
 
     def decode(self, messages: Sequence[bytes], d: int, dtype: Any) -> Tensor:
         dense, k = torch.zeros(len(messages), d, dtype=dtype), _kept(self, d)
@@ -113,14 +112,12 @@ class RandK:
         return self.omega(d) if self.unbiased else 1 - _kept(self, d) / d
 
     def __call__(self, v: Tensor, key: Key) -> Packed:
-        d = v.shape[1]
-        k = _kept(self, d)
-        where = _tensor(_subset(key, k, d), v)
-        value = v.gather(1, where) * (d / k if self.unbiased else 1)
-        dense = torch.zeros_like(v).scatter_(1, where, value)
-        seed = _tensor(key.copy().view(np.int64)[:, None], v)
-        nbytes = seed.nbytes + value.nbytes
-        return Packed({"seed": seed, "value": value}, dense, nbytes, best=nbytes)
+        (c, d), k = v.shape, _kept(self, v.shape[1])
+        flat = _subset(key, k, d) + d * np.arange(c)[:, None]
+        value, dense = _keep(_host(v), flat, d / k if self.unbiased else 1.0)
+        parts = {"seed": _tensor(key.copy().view(np.int64)[:, None], v), "value": _tensor(value, v)}
+        nbytes = key.nbytes + value.nbytes
+        return Packed(parts, _tensor(dense, v), nbytes, best=nbytes)
 
     def encode(self, packed: Packed) -> list[bytes]:
         return wire.join(wire.rows(packed.parts["seed"]), wire.rows(packed.parts["value"]))
@@ -146,11 +143,19 @@ class ScaledSign:
 
     @np.errstate(over="ignore")
     def __call__(self, v: Tensor, key: Key) -> Packed:
-        negative = v < 0
-        scale = _tensor(_host(v.abs()).sum(1, keepdims=True) / v.shape[1], v)
-        bits = _tensor(np.packbits(_host(negative), axis=1), v)
-        nbytes = scale.nbytes + bits.nbytes
-        return Packed({"scale": scale, "negative": bits}, torch.where(negative, -scale, scale), nbytes, best=nbytes)
+        x, d = _host(v), v.shape[1]
+        partial = [np.abs(x[:, columns]).sum(1) for columns in _columns(d)]
+        scale = np.stack(partial, 1).sum(1, keepdims=True) / d
+        negative = x < 0
+        parts = {"scale": _tensor(scale, v), "negative": _tensor(np.packbits(negative, axis=1), v)}
+        nbytes = sum(part.nbytes for part in parts.values())
+        return Packed(parts, _tensor(self._dense(scale, negative), v), nbytes, best=nbytes)
+
+    def _dense(self, scale: np.ndarray, negative: np.ndarray) -> np.ndarray:
+        dense = np.empty(negative.shape, scale.dtype)
+        for columns in _columns(negative.shape[1]):
+            dense[:, columns] = np.where(negative[:, columns], -scale, scale)
+        return dense
 
     def encode(self, packed: Packed) -> list[bytes]:
         return wire.join(wire.rows(packed.parts["scale"]), wire.rows(packed.parts["negative"]))
@@ -158,8 +163,8 @@ class ScaledSign:
     def decode(self, messages: Sequence[bytes], d: int, dtype: Any) -> Tensor:
         parts = [wire.read_floats(wire.buffer(m), 1, dtype) for m in messages]
         scale = torch.stack([number for number, _ in parts])
-        negative = torch.from_numpy(np.stack([wire.unpack_flags(bits, d)[0] for _, bits in parts]))
-        return torch.where(negative, -scale, scale)
+        negative = np.stack([wire.unpack_flags(bits, d)[0] for _, bits in parts])
+        return torch.from_numpy(self._dense(scale.numpy(), negative))
 
 
 @dataclass(frozen=True)
@@ -221,6 +226,7 @@ class QSGD:
     def _bucket_of(self, columns: slice, d: int) -> np.ndarray:
         return np.arange(columns.start, columns.stop) // self._bucket(d)
 
+    @np.errstate(all="ignore")
     def _dense(self, norm: np.ndarray, level: np.ndarray) -> np.ndarray:
         d = level.shape[1]
         unit = norm / (self.levels * self._divisor(d))
@@ -265,7 +271,8 @@ class Natural:
 
     def __call__(self, v: Tensor, key: Key) -> Packed:
         (c, d), (word, mantissa, exponent) = v.shape, _FORMATS[v.dtype]
-        bits, negative = _host(v).view(word), np.signbit(_host(v))
+        x = _host(v)
+        bits, negative = x.view(word), np.signbit(x)
         power = np.empty(bits.shape, np.int16)
         for columns in _columns(d):
             chance = (bits[:, columns] & word(2**mantissa - 1)) * 2.0**-mantissa
@@ -343,7 +350,11 @@ class LowRank:
         return Packed({"left": left, "right": right}, _outer(left, right), nbytes, best=nbytes)
 
     def _svd(self, M: Tensor) -> tuple[Tensor, Tensor]:
-        U, S, Vh = torch.linalg.svd(M, full_matrices=False)
+        broken = ~M.isfinite().all(2).all(
+            1
+        )  # LAPACK refuses these; NaN comes out instead, as from any other compressor
+        U, S, Vh = torch.linalg.svd(M.masked_fill(broken[:, None, None], 0), full_matrices=False)
+        S = S.masked_fill(broken[:, None], torch.nan)
         return U[:, :, : self.rank] * S[:, None, : self.rank], Vh[:, : self.rank].mT
 
     def _power(self, M: Tensor, key: Key) -> tuple[Tensor, Tensor]:
@@ -378,7 +389,7 @@ COMPRESSORS: dict[str, type] = {
 _FORMATS: dict[torch.dtype, Any] = {torch.float32: (np.uint32, 23, 8), torch.float64: (np.uint64, 52, 11)}
 """The word that a number fits in, and how many bits of it are mantissa and exponent."""
 
-_BLOCK = 2**13
+_BLOCK = 2**13  # columns; part of what a key means, as `_uniforms` counts in blocks
 
 
 def _host(x: Tensor) -> np.ndarray:
@@ -408,7 +419,7 @@ def _kept(owner: Any, d: int) -> int:
 
 
 def _largest(v: np.ndarray, k: int) -> np.ndarray:
-    """The indices of the k largest magnitudes of each row, ascending; of equal ones the first. (c, d) -> (c, k).
+    """Where the k largest magnitudes of each row are, of equal ones the first: positions in v, ascending, (c, k).
 
     Without its sign bit a float is a whole number in the same order, on which NumPy selects several times faster than
     torch.topk, and in which even NaN has a place (above infinity).
@@ -420,10 +431,19 @@ def _largest(v: np.ndarray, k: int) -> np.ndarray:
     if len(flat) > c * k:  # more than k in some row are as large as its k-th: keep the first of those that equal it
         row = flat // d
         tie = size.ravel()[flat] == least[row]
-        ties, all_ = np.bincount(row[tie], minlength=c), np.bincount(row, minlength=c)
+        ties, found = np.bincount(row[tie], minlength=c), np.bincount(row, minlength=c)
         rank = np.cumsum(tie) - (np.cumsum(ties) - ties)[row]
-        flat = flat[~tie | (rank <= (k - all_ + ties)[row])]
-    return flat.reshape(c, k) - d * np.arange(c)[:, None]
+        flat = flat[~tie | (rank <= (k - found + ties)[row])]
+    return flat.reshape(c, k)
+
+
+@np.errstate(over="ignore")
+def _keep(v: np.ndarray, flat: np.ndarray, factor: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
+    """The numbers at these positions, times a factor, and v with nothing but them."""
+    value, dense = v.ravel()[flat], np.zeros_like(v)
+    value *= factor
+    dense.ravel()[flat] = value
+    return value, dense
 
 
 def _subset(key: Key, k: int, d: int) -> np.ndarray:
@@ -485,4 +505,4 @@ def _below_top(power: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _outer(left: Tensor, right: Tensor) -> Tensor:
     """left @ right' of each client, flat, (c, d): term by term, as the bits of a matrix product depend on its batch."""
     terms = (a[:, :, None] * b[:, None, :] for a, b in zip(left.unbind(2), right.unbind(2), strict=True))
-    return sum(terms, start=torch.zeros((), dtype=left.dtype)).flatten(1)
+    return reduce(torch.add, terms).flatten(1)

@@ -18,13 +18,13 @@ from torch import Tensor
 
 from proxfed.allocator import keep_memory
 from proxfed.checks import check_combination
-from proxfed.config import Resolved, Task
 from proxfed.errors import require
 from proxfed.measures import Measures
 from proxfed.networks.base import Network
 from proxfed.networks.ranks import Ranks
 from proxfed.networks.stacked import Stacked
 from proxfed.record import Checkpoint, Row, RunFolder
+from proxfed.resolve import Resolved, Task
 from proxfed.run import Diverged, Run, rounds_and_rows
 from proxfed.types import Topology
 

@@ -104,11 +104,12 @@ def _plan(values: np.ndarray, count: np.ndarray, width: int) -> tuple[np.ndarray
     return header, nbytes
 
 
-def gaps(index: np.ndarray, count: np.ndarray) -> np.ndarray:
-    """How many indices are left out before each one, client by client; within a client the indices ascend."""
-    gap = np.diff(index, prepend=-1) - 1
+def gaps(flat: np.ndarray, count: np.ndarray, d: int) -> np.ndarray:
+    """How many indices are left out before each one, client by client. flat: ascending positions in a (c, d) array."""
+    gap = np.empty(len(flat), np.int32)
+    np.subtract(flat[1:], flat[:-1] + 1, out=gap[1:], casting="unsafe")
     first = _starts(count)[count > 0]
-    gap[first] = index[first]
+    gap[first] = flat[first] % d
     return gap
 
 
@@ -133,7 +134,7 @@ def write_signed(values: np.ndarray, largest: int) -> bytes:
         return b"\0" + pack((values < 0) * (1 << bits) + np.abs(values), 1 + bits)
     index = np.flatnonzero(values)
     kept = values[index]
-    where = write(gaps(index, np.array([len(index)])), width(len(values) - 1))
+    where = write(gaps(index, np.array([len(index)]), len(values)), width(len(values) - 1))
     return b"\1" + len(index).to_bytes(4, "little") + where + pack_flags(kept < 0) + write(np.abs(kept) - 1, bits)
 
 
@@ -155,9 +156,8 @@ def read_signed(buffer: Bytes, d: int, largest: int) -> tuple[np.ndarray, Bytes]
 def _signed_sizes(values: np.ndarray, largest: int) -> tuple[np.ndarray, np.ndarray]:
     (c, d), bits = values.shape, width(largest)
     count = np.count_nonzero(values, axis=1)
-    flat = np.flatnonzero(values)
-    where = sizes(gaps(flat - np.repeat(d * np.arange(c), count), count), count, width(d - 1))
-    magnitude = sizes(np.abs(values.ravel()[flat]) - 1, count, bits)
+    where = sizes(gaps(np.flatnonzero(values), count, d), count, width(d - 1))
+    magnitude = sizes(np.abs(values[values != 0]) - 1, count, bits)
     return np.full(c, 1 + whole_bytes(d * (1 + bits))), 5 + where + whole_bytes(count) + magnitude
 
 

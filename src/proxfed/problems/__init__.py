@@ -1,0 +1,16 @@
+"""Problems: what f is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from proxfed.problems.linear import Linear, Logistic, Softmax, Squared
+
+PROBLEMS: dict[str, Callable[..., Any]] = {
+    "least_squares": partial(Linear, loss=Squared()),
+    "logistic": partial(Linear, loss=Logistic()),
+    "softmax": partial(Linear, loss=Softmax()),
+}
+"""Makers of problems by the names that configuration files use."""

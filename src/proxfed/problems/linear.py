@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from proxfed import draws
-from proxfed.data.federated import Federated
+from proxfed.data.federated import Federated, rows
 from proxfed.draws import Ids, Key
 from proxfed.errors import non_negative, one_of, require
 from proxfed.regularisers import Zero
@@ -116,9 +116,6 @@ class Softmax:
         return {"accuracy": float((s.argmax(1) == b).double().mean()), "test_loss": float(self.value(s, b).mean())}
 
 
-LOSSES: dict[str, type[Loss]] = {"least_squares": Squared, "logistic": Logistic, "softmax": Softmax}
-
-
 @dataclass(frozen=True, eq=False)
 class Linear:
     """A linear model over the clients' data."""
@@ -144,8 +141,10 @@ class Linear:
             self.batch is None or self.batch >= 1,
             f"batch = {self.batch!r} must be >= 1, or left out for full gradients",
         )
+        if self.data.features.ndim > 2:  # images
+            object.__setattr__(self, "data", rows(self.data))
         require(
-            np.asarray(self.data.features).ndim == 2,
+            self.data.features.ndim == 2,
             f"{self.data.name}: a linear model takes features of shape (samples, p)",
         )
         self.blocks  # noqa: B018  the labels must fit the loss

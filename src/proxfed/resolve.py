@@ -1,0 +1,153 @@
+"""From an experiment's tables to the problem, the algorithms and everything around them, ready to run; and back."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import replace
+from functools import cached_property
+from math import ceil
+from typing import Any
+
+import numpy as np
+import torch
+
+from proxfed.algorithms import ALGORITHMS
+from proxfed.components import Table, arguments, build, describe, look_up, plain, without_name
+from proxfed.config import Experiment
+from proxfed.data import DATASETS, PARTITIONS, Federated, load
+from proxfed.errors import InputError, require
+from proxfed.participation import PARTICIPATIONS
+from proxfed.problems import PROBLEMS
+from proxfed.regularisers import REGULARISERS, OnBlocks
+from proxfed.topologies import TOPOLOGIES
+from proxfed.types import Algorithm, Block, Constants, Graph, Participation, Problem, Regulariser, Topology
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+GIVEN = {"data", "h", "dtype", "device"}
+"""Arguments of a problem that other tables of the experiment give."""
+
+
+class Task:
+    """One algorithm of an experiment, ready to run."""
+
+    def __init__(self, table: Table, label: str, experiment: Experiment, problem: Problem) -> None:
+        where = f"algorithms.{label}"
+        special = {"label", "rounds", "topology", "participation", "theory"}
+        own = {k: _steps(v, problem, f"{where}.{k}") for k, v in table.items() if k not in special}
+        make = look_up(ALGORITHMS, own, where)
+        self.label = label
+        self.rounds: int = table.get("rounds", experiment.rounds)
+        require(isinstance(self.rounds, int) and self.rounds >= 1, f"{where}.rounds = {self.rounds!r} must be >= 1")
+        self.participation: Participation = build(
+            PARTICIPATIONS, table.get("participation", experiment.participation), where
+        )
+        self.topology: Topology | None = None
+        graph = table.get("topology", experiment.topology)
+        if isinstance(make, type) and issubclass(make, Graph) and graph is not None:
+            self.topology = build(TOPOLOGIES, graph, f"{where}.topology", **_size(graph, problem.n))
+        if table.get("theory", False):
+            rule = getattr(make, "theory", None)
+            if rule is None:
+                raise InputError(f"{where}: there are no step sizes of the theory for {own['name']!r}")
+            constants = _constants(problem, self.rounds, self.topology)
+            self.algorithm: Algorithm = rule(constants, **arguments(rule, without_name(own), where, {"c"}))
+        else:
+            self.algorithm = build(ALGORITHMS, own, where)
+
+    def resolved(self) -> Table:
+        out = {"label": self.label, "rounds": self.rounds} | describe(self.algorithm, ALGORITHMS)
+        out["participation"] = describe(self.participation, PARTICIPATIONS)
+        if self.topology is not None:
+            out["topology"] = _without_size(describe(self.topology, TOPOLOGIES))
+        return out
+
+
+class Resolved:
+    """An experiment with its data loaded and everything built."""
+
+    def __init__(self, experiment: Experiment, data_directory: str | None = None) -> None:
+        self.experiment = experiment
+        self.problem = _problem(experiment, data_directory)
+        labels = [str(t.get("label", t.get("name"))) for t in experiment.algorithms]
+        twice = next((label for label in labels if labels.count(label) > 1), None)
+        require(twice is None, f"two algorithms are called {twice!r}: give each a label of its own")
+        require(not any("/" in label for label in labels), "a label must not contain '/'")
+        self.tasks = [Task(t, l, experiment, self.problem) for t, l in zip(experiment.algorithms, labels, strict=True)]
+
+    @cached_property
+    def table(self) -> Table:
+        """The configuration with every default and every computed step size written out."""
+        e = self.experiment
+        out = e.model_dump(exclude_none=True, exclude={"topology", "participation"})
+        out["data"] = _filled(DATASETS[e.data["name"]], e.data, {"directory"})
+        out["problem"] = _filled(PROBLEMS[e.problem["name"]], e.problem, GIVEN)
+        out["algorithms"] = [task.resolved() for task in self.tasks]
+        return out
+
+
+def _data(e: Experiment, directory: str | None) -> Federated:
+    table = dict(e.data)
+    partition = table.pop("partition", None)
+    make = look_up(DATASETS, table, "data")
+    options = arguments(make, without_name(table), "data", {"directory"})
+    split = None if partition is None else build(PARTITIONS, partition, "data.partition")
+    return load(table["name"], split, directory, **options)
+
+
+def _problem(e: Experiment, directory: str | None) -> Any:
+    """The problem with its regulariser, which may act on some of the problem's blocks only."""
+    require(e.dtype in DTYPES, f"dtype = {e.dtype!r} is not one of {', '.join(DTYPES)}")
+    make = look_up(PROBLEMS, e.problem, "problem")
+    given = arguments(make, without_name(e.problem), "problem", GIVEN)
+    bare = make(data=_data(e, directory), dtype=DTYPES[e.dtype], device=e.device, **given)
+    return replace(bare, h=_regulariser(e, bare.blocks))
+
+
+def _regulariser(e: Experiment, blocks: tuple[Block, ...]) -> Regulariser:
+    """One table for the whole vector, or tables that each name their blocks."""
+    tables = e.regulariser if isinstance(e.regulariser, list) else [e.regulariser]
+    if len(tables) == 1 and "blocks" not in tables[0]:
+        return build(REGULARISERS, tables[0], "regulariser")
+    parts: dict[str, Regulariser] = {}
+    for table in tables:
+        require("blocks" in table, "regulariser: with several tables, each must name its blocks")
+        h = build(REGULARISERS, {k: v for k, v in table.items() if k != "blocks"}, "regulariser")
+        require(isinstance(table["blocks"], list), f"regulariser.blocks = {table['blocks']!r} must be a list of names")
+        parts |= dict.fromkeys(table["blocks"], h)
+    return OnBlocks.named(blocks, parts)
+
+
+def _filled(make: Any, table: Table, given: set[str]) -> Table:
+    """A table with its defaults written out."""
+    parameters = inspect.signature(make).parameters.items()
+    defaults = {k: p.default for k, p in parameters if k not in given and p.kind is not p.KEYWORD_ONLY}
+    filled = {k: v for k, v in (defaults | table).items() if v is not None and v is not inspect.Parameter.empty}
+    return {k: plain(v) for k, v in filled.items()}
+
+
+def _constants(problem: Problem, rounds: int, topology: Topology | None) -> Constants:
+    psi = 0.0 if topology is None else 1 - topology.spectral_gap()
+    return Constants(problem.smoothness(), problem.n, problem.d, rounds, problem.h.weak_convexity, psi)
+
+
+def _steps(value: Any, problem: Problem, where: str) -> Any:
+    """{epochs = 5}, where a number of local steps is meant: as many as five passes over a client's data take."""
+    if not isinstance(value, dict) or value.keys() != {"epochs"}:
+        return value
+    batch, epochs = problem.batch, value["epochs"]  # type: ignore[attr-defined]
+    require(isinstance(epochs, int) and epochs >= 1, f"{where}.epochs = {epochs!r} must be a whole number >= 1")
+    if batch is None:
+        raise InputError(f"{where}: epochs need minibatches; give problem.batch")
+    return epochs * ceil(float(np.mean(problem.data.sizes)) / batch)  # type: ignore[attr-defined]
+
+
+def _size(table: Table, n: int) -> dict[str, int]:
+    """The number of nodes, for topologies that have it as a field."""
+    make = TOPOLOGIES.get(table.get("name", ""))
+    takes = make is not None and "n" in inspect.signature(make).parameters and "n" not in table
+    return {"n": n} if takes else {}
+
+
+def _without_size(table: Table) -> Table:
+    return {k: v for k, v in table.items() if k != "n"}
