@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from proxfed import Depositum, FedAvg, FedCEF, Federated, FedNAG, InputError, Linear, Squared, run
+from proxfed.algorithms import Extra, FedDualAvg
 from proxfed.components import build, describe
 from proxfed.compressors import COMPRESSORS, Identity, TopK
 from proxfed.measures import Measures
@@ -235,5 +236,11 @@ def test_refusals_before_anything_is_computed(problem: Linear) -> None:
         run(problem, Depositum(0.1), 1, topology=Ring(5))
     with pytest.raises(InputError, match="prox steps up to 3, but MCP allows only steps < 2"):
         run(with_h(MCP(0.1, 2.0)), Depositum(3.0), 1, topology=Ring(6))
+    with pytest.raises(InputError, match="FedDualAvg needs a convex regulariser, which MCP is not"):
+        run(with_h(MCP(0.1, 2.0)), FedDualAvg(0.1, 2), 1)
+    with pytest.raises(InputError, match="Extra needs the same graph in every round"):
+        run(with_h(Zero()), Extra(0.1), 1, topology=RandomMatching(6))
+    with pytest.raises(InputError, match="but W must be symmetric"):
+        run(with_h(Zero()), Extra(0.1), 1, topology=ExponentialGraph(6))
     with pytest.raises(InputError, match="cannot keep to the constraint Box"):
         run(with_h(Box(0.0, 1.0)), FedNAG(0.1, 0.5, 1), 1)

@@ -95,6 +95,8 @@ def needs(what: Needs) -> str:
         "convex h": what.convex,
         "all clients": what.everyone,
         "contractive compressor": what.contractive,
+        "fixed graph": what.fixed_graph,
+        "symmetric W": what.symmetric,
     }
     return ", ".join(word for word, asked in words.items() if asked)
 

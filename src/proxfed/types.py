@@ -188,6 +188,8 @@ class Needs(NamedTuple):
     convex: bool = False  # h must be convex
     everyone: bool = False  # full participation
     contractive: bool = False  # its compressor must be contractive
+    fixed_graph: bool = False  # the same W in every round
+    symmetric: bool = False  # W = W'
 
 
 class Facts(NamedTuple):

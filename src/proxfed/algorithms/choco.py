@@ -55,7 +55,7 @@ class ChocoSGD(Graph):
     variant: str = "atc"
     """'atc': step, then mix; 'cta': mix what the last round sent while stepping."""
 
-    needs: ClassVar[Needs] = Needs(composite=False, contractive=True)
+    needs: ClassVar[Needs] = Needs(composite=False, contractive=True, fixed_graph=True)
     facts: ClassVar[Facts] = Facts(
         sends="C(d) per edge",
         exact=False,

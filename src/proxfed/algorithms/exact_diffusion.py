@@ -38,7 +38,7 @@ class ExactDiffusion(Graph):
     lazy: bool = True
     """Mix with (I + W)/2 (exact diffusion); False: with W (D2)."""
 
-    needs: ClassVar[Needs] = Needs(composite=False)
+    needs: ClassVar[Needs] = Needs(composite=False, fixed_graph=True, symmetric=True)
     facts: ClassVar[Facts] = Facts(
         sends="1 per edge",
         exact=True,

@@ -41,7 +41,7 @@ class Extra(Graph):
     alpha: float
     """Step size."""
 
-    needs: ClassVar[Needs] = Needs(composite=False)
+    needs: ClassVar[Needs] = Needs(composite=False, fixed_graph=True, symmetric=True)
     facts: ClassVar[Facts] = Facts(
         sends="1 per edge",
         exact=True,
@@ -74,7 +74,7 @@ class PGExtra(Graph):
     alpha: float
     """Step size."""
 
-    needs: ClassVar[Needs] = Needs(convex=True)
+    needs: ClassVar[Needs] = Needs(convex=True, fixed_graph=True, symmetric=True)
     facts: ClassVar[Facts] = Facts(
         sends="1 per edge",
         exact=True,
