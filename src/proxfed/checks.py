@@ -26,7 +26,8 @@ def check_combination(
             raise InputError(f"{name} works on a graph: name a topology, for instance 'ring'")
         require(topology.n == problem.n, f"the topology has {topology.n} nodes, but the problem {problem.n} clients")
         require(not needs.fixed_graph or topology.period == 1, f"{name} needs the same graph in every round")
-        check(topology, symmetric=needs.symmetric, columns=topology.doubly_stochastic, contracts=topology.n <= EXACT_SPECTRUM)
+        small = topology.n <= EXACT_SPECTRUM
+        check(topology, symmetric=needs.symmetric, columns=topology.doubly_stochastic, contracts=small)
     if needs.everyone or isinstance(algorithm, Graph):
         all_take_part = isinstance(participation, Full)
         require(all_take_part, f"{name} needs every client in every round, not {type(participation).__name__}")
