@@ -234,9 +234,10 @@ def test_fedpd_is_fedadmm_without_regulariser() -> None:
     same(SMOOTH, FedPD(4.0, 1.0, 4), FedADMM(0.25, 1.0, 4))
 
 
-def test_feddyn_is_fedspeed_without_perturbation_when_everybody_takes_part() -> None:
-    same(SMOOTH, FedDyn(0.5, 4, alpha=0.25), FedSpeed(0.5, 4, lam=4.0, rho=0.0))
-    same(SMOOTH, FedDyn(0.5, 4, alpha=0.25), FedSpeed(0.5, 4, lam=4.0, alpha=0.0))
+@pytest.mark.parametrize("participation", [FULL, SOME], ids=["full", "some"])
+def test_fedspeed_without_perturbation_is_feddyn(participation: Participation) -> None:
+    same(SMOOTH, FedSpeed(0.5, 4, lam=4.0, rho=0.0), FedDyn(0.5, 4, alpha=0.25), participation)
+    same(SMOOTH, FedSpeed(0.5, 4, lam=4.0, alpha=0.0), FedDyn(0.5, 4, alpha=0.25), participation)
 
 
 @pytest.mark.parametrize("rho", [0.0, 0.2])
@@ -283,6 +284,36 @@ def test_feddyn_server_keeps_the_mean_gradient() -> None:
     for t in range(1, 9):
         run.round(t)
         assert toy.gap(run.state.clients.g.numpy().mean(0), run.state.server.s.numpy()) < 1e-13
+
+
+@pytest.mark.xfail(strict=True, reason="share counts the clients that take part; it should be their weight")
+def test_server_keeps_the_weighted_mean_of_all() -> None:
+    run = started(WEIGHTED, Scaffold(0.5, 3), SOME)
+    for t in range(1, 9):
+        run.round(t)
+        assert toy.gap(WEIGHTED.weights.numpy() @ run.state.clients.c.numpy(), run.state.server.c.numpy()) < 1e-13
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        Scaffold(1.0, 3),
+        FedDyn(1.0, 3, alpha=0.1),
+        FedDR(5.0, 2.0, 3),
+        FedADMM(0.2, 2.0, 3),
+        EF21(2.0, TopK(k=4)),
+        Scafcom(0.6, 3, TopK(k=4), beta=0.5),
+        Scallion(0.6, 3, Natural(), alpha=0.5),
+    ],
+    ids=lambda a: type(a).__name__,
+)
+def test_exact_also_when_only_some_take_part(algorithm: Algorithm) -> None:
+    p = toy.problem(h=toy.SPARSE if algorithm.needs.composite else Zero())
+    x = toy.solution(p) if algorithm.needs.composite else toy.solution(p, ref.prox_zero)
+    run = models(p, algorithm, Uniform(3))
+    for _ in range(300):
+        model = next(run)
+    assert toy.error(model, x) < 1e-8
 
 
 # ---- the papers' recursions, word for word -----------------------------------------------------------------------
@@ -686,7 +717,7 @@ def test_fedmid_shrinks_twice() -> None:
 
 @pytest.mark.parametrize("make", [FedDualAvg, FedCanon], ids=["feddualavg", "fedcanon"])
 def test_bias_is_proportional_to_the_step(make: Callable[[float, int], Algorithm]) -> None:
-    errors = [limit(make(eta, K), round(60 / eta)) for eta in (0.4, 0.2, 0.1)]
+    errors = [limit(make(eta, K), round(60 / eta)) for eta in (0.4, 0.2)]
     assert errors[-1] > 1e-3
     for larger, smaller in pairwise(errors):
         assert 1.7 < larger / smaller < 2.3
@@ -718,7 +749,7 @@ def test_compression_without_feedback_stalls() -> None:
 def test_ef14_stops_at_a_distance_that_falls_with_the_step() -> None:
     p = toy.problem(h=Zero())
     x = toy.solution(p, ref.prox_zero)
-    errors = [toy.error(toy.final(p, EF14(eta, TopK(k=2)), round(400 / eta)), x) for eta in (1.0, 0.25)]
+    errors = [toy.error(toy.final(p, EF14(eta, TopK(k=2)), round(250 / eta)), x) for eta in (1.0, 0.25)]
     assert 1e-4 < errors[1] < 0.5 * errors[0]
     assert toy.error(toy.final(p, EF21(1.0, TopK(k=2)), 400), x) < 0.01 * errors[1]
 
@@ -727,7 +758,7 @@ def test_fednova_forgets_how_many_steps_a_client_takes() -> None:
     """Its bias is that of drift alone, and so proportional to eta, though clients take between 1 and 9 steps."""
     p = toy.problem(h=Zero())
     x = toy.solution(p, ref.prox_zero)
-    errors = [toy.error(toy.final(p, FedNova(eta, 9), round(60 / eta)), x) for eta in (0.4, 0.2, 0.1)]
+    errors = [toy.error(toy.final(p, FedNova(eta, 9), round(60 / eta)), x) for eta in (0.4, 0.2)]
     for larger, smaller in pairwise(errors):
         assert 1.7 < larger / smaller < 2.3
 

@@ -4,13 +4,13 @@
     Mime        K times  y <- y - eta ((1 - beta) (grad f_i(y) - grad f_i(x) + c) + beta m)
     server      c = mean of the full grad f_i(x),   x <- x + eta_g (mean y - x),   m <- (1 - beta) c + beta m
 
-Both minibatch gradients of Mime are taken on the same minibatch, so its direction is grad f at y = x and the method is
-exact; MimeLite leaves the correction out and is biased. m stands still during local steps: it is the momentum of the
-whole network, not of a client.
+Both minibatch gradients of Mime are taken on the same minibatch, so its direction at y = x is grad f, and its limit
+exact if everybody takes part. MimeLite leaves the correction out and is biased. m stands still during local steps: it
+is the momentum of the whole network, not of a client.
 
 What travels: MimeLite two vectors up (y, and the full gradient) and two down (x, m). Mime needs c before its local
-steps, and so two exchanges: here they are two rounds, of which the odd ones collect c (one vector up, one down) and
-the even ones take the steps (one up; x, m and c down).
+steps, and so two exchanges: here they are two rounds, of which the odd ones collect c (one vector up, one down) and the
+even ones take the steps (one up; x, m and c down). If not everybody takes part, those are different clients.
 Reference: S. P. Karimireddy, M. Jaggi, S. Kale, M. Mohri, S. Reddi, S. Stich, A. T. Suresh, "Breaking the centralized
 barrier for cross-device federated learning" (Mime), 2021.
 """
