@@ -1,0 +1,493 @@
+"""Every registered algorithm x every property.
+
+A new algorithm needs an entry in SETTINGS, and nothing else: whatever it promises in `needs`, `facts` and
+`largest_prox_step` is then put to the test.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from proxfed import algorithms as alg
+from proxfed.algorithms import ALGORITHMS
+from proxfed.checks import check_combination
+from proxfed.components import build, describe
+from proxfed.compressors import Natural, TopK
+from proxfed.draws import Ids, keys
+from proxfed.networks.stacked import Stacked
+from proxfed.networks.traffic import dense, leaves
+from proxfed.participation import Full, Uniform
+from proxfed.problems.linear import Linear
+from proxfed.regularisers import L1, SquaredL2
+from proxfed.run import Run
+from proxfed.state import flatten, take
+from proxfed.topologies import FromMatrix, Ring
+from proxfed.topologies import dense as as_matrix
+from proxfed.types import Algorithm, Facts, Graph, Local, Message, Needs, Participation, Regulariser, Star, Topology
+
+import toy
+
+C = TopK(k=3)
+SETTINGS: dict[str, Algorithm] = {
+    "choco_sgd": alg.ChocoSGD(0.5, 0.3, C),
+    "depositum": alg.Depositum(2.0, gamma=0.3, T0=2),
+    "dfedadmm": alg.DFedADMM(0.5, 3, lam=2.0),
+    "dfedavg": alg.DFedAvg(0.5, 3),
+    "dfedavgm": alg.DFedAvgM(0.2, 3, 0.5),
+    "dfedsam": alg.DFedSAM(0.5, 3, 0.1, Q=2),
+    "dpsgd": alg.DPSGD(0.5),
+    "dsgt": alg.DSGT(1.0),
+    "dsmt": alg.DSMT(1.0, 0.5),
+    "ef14": alg.EF14(0.5, C),
+    "ef21": alg.EF21(2.0, C),
+    "ef21_sgdm": alg.EF21SGDM(2.0, 0.5, C),
+    "exact_diffusion": alg.ExactDiffusion(2.0),
+    "extra": alg.Extra(2.0),
+    "fast_fedda": alg.FastFedDA(0.05, 0.5, 3),
+    "fedadmm": alg.FedADMM(0.2, 2.0, 3),
+    "fedavg": alg.FedAvg(0.5, 3),
+    "fedcanon": alg.FedCanon(0.5, 3),
+    "fedcef": alg.FedCEF(0.6, 3, compressor=C),
+    "fedcomposite": alg.FedComposite(1.5, 3),
+    "feddr": alg.FedDR(5.0, 2.0, 3),
+    "feddualavg": alg.FedDualAvg(0.5, 3),
+    "feddyn": alg.FedDyn(1.0, 3, 0.1),
+    "fedmid": alg.FedMiD(0.5, 3),
+    "fedmom": alg.FedMom(0.3, 3, 0.5),
+    "fednag": alg.FedNAG(0.3, 0.5, 3),
+    "fednova": alg.FedNova(0.5, 4),
+    "fedopt": alg.FedOpt(0.5, 3, 0.1, tau=0.1),
+    "fedpaq": alg.FedPAQ(0.5, 3, Natural()),
+    "fedpd": alg.FedPD(8.0, 2.0, 3),
+    "fedprox": alg.FedProx(0.5, 3, 0.1),
+    "fedsam": alg.FedSAM(0.5, 3),
+    "fedspeed": alg.FedSpeed(1.0, 3, 8.0),
+    "fedsplit": alg.FedSplit(8.0, 2.0, 3),
+    "fista": alg.FISTA(5.0),
+    "gradient_descent": alg.GradientDescent(8.0),
+    "heavy_ball": alg.HeavyBall(4.0, 0.4),
+    "mime": alg.Mime(1.5, 3, 0.4),
+    "mimelite": alg.MimeLite(0.5, 3, 0.4),
+    "mofedsam": alg.MoFedSAM(0.5, 3, 0.5),
+    "nesterov": alg.Nesterov(3.0, 0.5),
+    "pg_extra": alg.PGExtra(3.0),
+    "proxgt": alg.ProxGT(1.5, Q=2),
+    "proximal_gradient": alg.ProximalGradient(8.0),
+    "proxskip": alg.ProxSkip(4.0, 0.4),
+    "scafcom": alg.Scafcom(0.6, 3, C, beta=0.5),
+    "scaffold": alg.Scaffold(1.5, 3),
+    "scallion": alg.Scallion(0.6, 3, Natural(), alpha=0.5),
+    "slowmo": alg.SlowMo(0.3, 3, 0.5),
+}
+SLOW = {"fast_fedda"}
+"""Exact, but with an error that falls like 1/t."""
+
+STARS = [name for name, make in ALGORITHMS.items() if issubclass(make, Star)]
+RIDGE = SquaredL2(toy.LAMBDA)
+
+
+def algorithm(name: str) -> Algorithm:
+    if name not in SETTINGS:
+        pytest.fail(f"{name!r} is registered but has no settings for the toy problem: add it to SETTINGS in {__file__}")
+    return SETTINGS[name]
+
+
+every = pytest.mark.parametrize("name", ALGORITHMS)
+every_star = pytest.mark.parametrize("name", STARS)
+
+
+def problem(a: Algorithm, **options: Any) -> Linear:
+    """With l1 for those that take prox steps, and a regulariser that has a gradient for those that do not."""
+    return toy.problem(h=toy.SPARSE if a.needs.composite else RIDGE, **options)
+
+
+def ridge(v: np.ndarray, step: float) -> np.ndarray:
+    return v / (1 + step * RIDGE.weight)
+
+
+def solution(a: Algorithm) -> np.ndarray:
+    return toy.solution(problem(a)) if a.needs.composite else toy.solution(problem(a), ridge)
+
+
+def begun(
+    a: Algorithm,
+    p: Any,
+    participation: Participation = Full(),
+    seed: int = 0,
+    topology: Topology | None = None,
+) -> Run:
+    graph = (topology or Ring(p.n)) if isinstance(a, Graph) else None
+    return Run(p, a, Stacked(p.n, p.d, graph), participation, seed)
+
+
+def after(run: Run, rounds: int) -> Run:
+    for t in range(1, rounds + 1):
+        run.round(t)
+    return run
+
+
+def some(a: Algorithm) -> Participation:
+    """Two clients a round where that is allowed."""
+    return Full() if a.needs.everyone or isinstance(a, Graph) else Uniform(2)
+
+
+def assert_equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
+    """Bit for bit."""
+    assert one.keys() == other.keys()
+    for key, x in one.items():
+        assert torch.equal(x, other[key]), key
+
+
+# ---- the table and the documentation -----------------------------------------------------------------------------
+
+
+def test_settings_are_those_of_registered_algorithms() -> None:
+    assert sorted(SETTINGS) == sorted(ALGORITHMS) == list(ALGORITHMS)
+    for name, a in SETTINGS.items():
+        assert type(a) is ALGORITHMS[name]
+
+
+@every
+def test_is_documented(name: str) -> None:
+    a = algorithm(name)
+    assert isinstance(a.needs, Needs)
+    assert isinstance(a.facts, Facts)
+    assert a.facts.paper
+    module = inspect.getmodule(type(a))
+    assert "What travels:" in module.__doc__
+    assert "Reference:" in module.__doc__
+    source = inspect.getsource(module)
+    for f in fields(a):  # a docstring line below each hyper-parameter
+        assert re.search(rf'^    {f.name}: [^\n]*\n    """[A-Z0-9\'(]', source, re.M), f.name
+
+
+@every
+def test_survives_the_configuration_file(name: str) -> None:
+    a = algorithm(name)
+    assert build(ALGORITHMS, describe(a, ALGORITHMS), "algorithm") == a
+
+
+# ---- where it ends -----------------------------------------------------------------------------------------------
+
+
+@every
+def test_ends_where_its_facts_say(name: str) -> None:
+    """At the solution, to 1e-8, if it is exact; else at a biased point that is far better than the start."""
+    a = algorithm(name)
+    p, x = problem(a), solution(a)
+    check_combination(p, a, Ring(p.n) if isinstance(a, Graph) else None, Full())
+    run = after(begun(a, p), 75)
+    early = toy.error(run.model().numpy(), x)
+    for t in range(76, 301):
+        run.round(t)
+    model = run.model().numpy()
+    late = toy.error(model, x)
+    if name in SLOW:
+        assert a.facts.exact
+        assert late < 0.35 * early
+    elif a.facts.exact:
+        assert late < 1e-8
+    else:
+        best = toy.objective(p, x)
+        assert toy.objective(p, model) - best < 0.01 * (toy.objective(p, toy.start(p)) - best)
+        assert late > 1e-3
+
+
+# ---- numbers -----------------------------------------------------------------------------------------------------
+
+
+@every
+def test_keeps_shapes_and_dtypes(name: str) -> None:
+    a = algorithm(name)
+    found = {}
+    for dtype in (torch.float32, torch.float64):
+        run = begun(a, problem(a, dtype=dtype), some(a))
+        before = {key: (x.shape, x.dtype) for key, x in run.dump().items()}
+        assert all(d == dtype for _, d in before.values())
+        after(run, 4)
+        assert {key: (x.shape, x.dtype) for key, x in run.dump().items()} == before
+        assert all(len(x) == toy.N for key, x in run.dump().items() if key.startswith("clients"))
+        found[dtype] = run.model()
+        assert found[dtype].shape == (toy.D,)
+        assert found[dtype].dtype == dtype
+    assert torch.allclose(found[torch.float32].double(), found[torch.float64], atol=1e-4)
+
+
+@every
+def test_same_seed_same_run(name: str) -> None:
+    a = algorithm(name)
+    p = problem(a, batch=4)
+    one, same, other = (after(begun(a, p, some(a), seed), 4) for seed in (3, 3, 4))
+    assert_equal(one.dump(), same.dump())
+    assert one.counters() == same.counters()
+    assert not torch.allclose(one.model(), other.model(), atol=1e-6)
+
+
+@dataclass(frozen=True, eq=False)
+class Renamed:
+    """A problem whose client i is client order[i] of another, with all it has: data, minibatches, randomness."""
+
+    problem: Linear
+    order: np.ndarray
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.problem, name)
+
+    @property
+    def weights(self) -> Tensor:
+        return self.problem.weights[torch.from_numpy(self.order)]
+
+    def local(self, t: int, ids: Ids, seed: int = 0) -> Local:
+        return self.problem.local(t, self.order[np.asarray(ids)], seed)
+
+
+@every
+def test_renaming_clients_renames_their_states(name: str) -> None:
+    a, order = algorithm(name), np.array([3, 0, 4, 2, 1])
+    p = problem(a, batch=4, sizes=toy.RAGGED, weighting="size")
+    one = after(begun(a, p), 6)
+    W = as_matrix(Ring(p.n).W(0))[np.ix_(order, order)]
+    other = after(begun(a, Renamed(p, order), topology=FromMatrix(W)), 6)
+    assert torch.allclose(one.model(), other.model(), rtol=0, atol=1e-10)
+    for key, x in one.dump().items():
+        expected = x[torch.from_numpy(order)] if key.startswith("clients") else x
+        assert torch.allclose(expected, other.dump()[key], rtol=0, atol=1e-10), key
+
+
+@every_star
+@pytest.mark.parametrize("batch", [None, 4], ids=["full", "minibatch"])
+def test_blocks_of_clients_do_not_matter(name: str, batch: int | None) -> None:
+    a = algorithm(name)
+    p = problem(a, batch=batch, sizes=toy.RAGGED, weighting="size")
+    whole, split = begun(a, p), begun(a, p)
+    split.network._block = 2
+    after(whole, 4), after(split, 4)
+    for key, x in whole.dump().items():
+        assert torch.allclose(x, split.dump()[key], rtol=0, atol=1e-12), key
+    assert whole.counters() == split.counters()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.xfail(strict=True, reason="compressors fail on no rows (wire._plan)"))
+        if "compressor" in inspect.signature(ALGORITHMS[name]).parameters
+        else name
+        for name in STARS
+    ],
+)
+def test_a_process_without_participants(name: str) -> None:
+    """It runs a block of no clients, whose message and state have no rows."""
+    a = algorithm(name)
+    p = problem(a, batch=4)
+    run = after(begun(a, p), 1)
+    own, down = take(run.state.clients, slice(0, 0)), a.down(run.state.server)
+    new, up = a.client(own, down, run.oracle(2, range(0)), p.h)
+    for key, x in flatten(new).items():
+        assert x.shape == flatten(own)[key].shape
+    for m in leaves(up):
+        assert len(dense(m)) == 0
+
+
+# ---- what it touches ---------------------------------------------------------------------------------------------
+
+
+def tensors(*things: Any) -> Iterator[Tensor]:
+    for thing in things:
+        if isinstance(thing, tuple):
+            yield from tensors(*thing)
+        else:
+            yield dense(thing)
+
+
+class Untouched:
+    """On leaving, all that was handed over is what it was on entering."""
+
+    def __init__(self, *things: Any) -> None:
+        self.now = list(tensors(*things))
+        self.was = [x.clone() for x in self.now]
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *error: Any) -> None:
+        if error[0] is None:
+            assert all(torch.equal(now, was) for now, was in zip(self.now, self.was, strict=True))
+
+
+class WatchedStar(Star):
+    def __init__(self, inner: Star) -> None:
+        self.inner, self.needs, self.facts = inner, inner.needs, inner.facts  # type: ignore[misc]
+
+    def largest_prox_step(self) -> float:
+        return self.inner.largest_prox_step()
+
+    def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Any, Any]:
+        with Untouched(x0):
+            return self.inner.init(x0, f, h)
+
+    def down(self, s: Any) -> Message:
+        with Untouched(s):
+            return self.inner.down(s)
+
+    def client(self, own: Any, down: Message, f: Local, h: Regulariser) -> tuple[Any, Message]:
+        with Untouched(own, down):
+            new, up = self.inner.client(own, down, f, h)
+        # The network writes the new state over the old one before it reads the message.
+        states, message = ({x.untyped_storage().data_ptr() for x in tensors(y)} for y in (own, up))
+        assert not states & message
+        return new, up
+
+    def server(self, s: Any, up: Message, h: Regulariser, share: float) -> Any:
+        with Untouched(s, up):
+            return self.inner.server(s, up, h, share)
+
+    def model(self, s: Any, h: Regulariser) -> Tensor:
+        with Untouched(s):
+            return self.inner.model(s, h)
+
+
+class WatchedGraph(Graph):
+    def __init__(self, inner: Graph) -> None:
+        self.inner, self.needs, self.facts = inner, inner.needs, inner.facts  # type: ignore[misc]
+
+    def largest_prox_step(self) -> float:
+        return self.inner.largest_prox_step()
+
+    def init(self, x0: Tensor, f: Local, h: Regulariser, mix: Any) -> Any:
+        with Untouched(x0):
+            return self.inner.init(x0, f, h, mix)
+
+    def step(self, s: Any, f: Local, h: Regulariser, mix: Any) -> Any:
+        with Untouched(s):
+            return self.inner.step(s, f, h, mix)
+
+    def model(self, s: Any, h: Regulariser, mean: Any) -> Tensor:
+        with Untouched(s):
+            return self.inner.model(s, h, mean)
+
+
+@every
+def test_changes_nothing_in_place(name: str) -> None:
+    a = algorithm(name)
+    watched = WatchedStar(a) if isinstance(a, Star) else WatchedGraph(a)
+    run, plain = (begun(x, problem(a, batch=4), some(a)) for x in (watched, a))
+    assert torch.equal(after(run, 4).model(), after(plain, 4).model())
+
+
+@dataclass(frozen=True)
+class Spy:
+    """A regulariser that writes down the steps of its prox."""
+
+    h: Regulariser
+    steps: list[float] = field(default_factory=list)
+
+    @property
+    def weak_convexity(self) -> float:
+        return self.h.weak_convexity
+
+    @property
+    def indicator(self) -> bool:
+        return False
+
+    def value(self, x: Tensor) -> Tensor:
+        return self.h.value(x)
+
+    def prox(self, v: Tensor, step: float) -> Tensor:
+        self.steps.append(step)
+        return self.h.prox(v, step)
+
+
+@every
+def test_largest_prox_step(name: str) -> None:
+    a = algorithm(name)
+    spy = Spy(L1(toy.LAMBDA))
+    after(begun(a, replace(problem(a), h=spy)), 8).model()
+    largest = a.largest_prox_step()
+    if not a.needs.composite:
+        assert spy.steps == []
+        assert largest == 0
+    elif np.isinf(largest):
+        assert a.needs.convex
+        assert max(spy.steps[len(spy.steps) // 2 :]) > 1.5 * max(spy.steps[: len(spy.steps) // 2])
+    else:
+        assert 0.5 * largest < max(spy.steps) <= largest * (1 + 1e-12)  # a bound, and not a careless one
+
+
+# ---- what travels ------------------------------------------------------------------------------------------------
+
+
+def promised(a: Algorithm, itemsize: int) -> dict[str, int]:
+    """Bytes per client (or edge) and round that `facts.sends` promises, such as '2 up, C(d) down, and 1 number up'."""
+    found = dict.fromkeys(("up", "down", "per edge"), 0)
+    for how_many, number, way in re.findall(r"([\w() ]+?)( numbers?)? (up|down|per edge)", a.facts.sends):
+        size = itemsize * (1 if number else toy.D)
+        for factor in how_many.replace("and ", "").split():
+            if factor == "C(d)":
+                v = torch.ones(1, toy.D, dtype=torch.float32 if itemsize == 4 else torch.float64)
+                size = a.compressor(v, keys(0, "test", [0], 0)).nbytes
+            else:
+                size *= a.Q if factor == "Q" else int(factor)
+        found[way] += size
+    return found
+
+
+@every
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+def test_bytes_are_those_of_its_facts(name: str, dtype: torch.dtype) -> None:
+    a = algorithm(name)
+    run, rounds = begun(a, problem(a, dtype=dtype), some(a)), 4
+    after(run, rounds)
+    promise = promised(a, dtype.itemsize)
+    cohort = toy.N if isinstance(some(a), Full) else 2
+    edges = 2 * toy.N  # of a ring
+    assert sum(promise.values()) > 0
+    assert run.network.traffic.up == rounds * cohort * promise["up"]
+    assert run.network.traffic.down == rounds * cohort * promise["down"]
+    assert run.network.traffic.edge == rounds * edges * promise["per edge"]
+
+
+# ---- interruptions -----------------------------------------------------------------------------------------------
+
+
+@every
+def test_goes_on_bit_for_bit_after_a_dump(name: str) -> None:
+    a = algorithm(name)
+    p = problem(a, batch=4)
+    whole = after(begun(a, p, some(a)), 3)
+    saved = {key: x.clone() for key, x in whole.dump().items()}
+    counters = whole.counters() | {"wall_seconds": 0.0}
+    resumed = begun(a, p, some(a))
+    resumed.load(saved, counters)
+    for t in range(4, 8):
+        whole.round(t)
+        resumed.round(t)
+    assert_equal(whole.dump(), resumed.dump())
+    assert torch.equal(whole.model(), resumed.model())
+    assert whole.counters() == resumed.counters()
+
+
+def test_the_spy_and_the_watchers_see() -> None:
+    """The checks above can fail: an algorithm that writes into its state, or sends it, is caught."""
+
+    class Writes(type(SETTINGS["scaffold"])):  # type: ignore[misc]
+        def client(self, own: Any, down: Message, f: Local, h: Regulariser) -> tuple[Any, Message]:
+            own.c.add_(1)
+            return super().client(own, down, f, h)
+
+    class Sends(type(SETTINGS["ef21"])):  # type: ignore[misc]
+        def client(self, own: Any, down: Message, f: Local, h: Regulariser) -> tuple[Any, Message]:
+            return own, own.c
+
+    for bad in (Writes(1.5, 3), Sends(2.0)):
+        with pytest.raises(AssertionError):
+            after(begun(WatchedStar(bad), problem(bad)), 1)
