@@ -1,0 +1,84 @@
+"""The regularisers h: what they cost, their prox, and how far they are from convex.
+
+    value(x)        h of each row, (..., d) -> (...)
+    prox(v, step)   P(step, v) = argmin_u step * h(u) + |u - v|^2 / 2 of each row, defined for step * weak_convexity < 1
+    indicator       h is 0 on a set and infinite elsewhere; its prox is the projection, whatever the step
+
+A row is the last axis, whatever stands in front of it. A prox never writes into v and keeps its dtype and device; what
+it thresholds is exactly zero. (That of `Zero` is v itself, not a copy.) `step` is a plain number.
+
+On large (clients, d) arrays a prox is bound by memory, and there a fresh temporary costs more than the arithmetic: its
+pages must be faulted in. So each prox makes as few of them as it can.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from proxfed.errors import require
+from proxfed.regularisers.blocks import OnBlocks
+from proxfed.regularisers.groups import GroupLasso, SparseGroup
+from proxfed.regularisers.nonconvex import MCP, SCAD
+from proxfed.regularisers.penalties import L1, L2, ElasticNet, LInf, Nuclear, SquaredL2, Zero
+from proxfed.regularisers.sets import Box, L1Ball, L2Ball, Simplex
+from proxfed.types import Regulariser
+
+__all__ = [
+    "L1",
+    "L2",
+    "MCP",
+    "REGULARISERS",
+    "SCAD",
+    "Box",
+    "ElasticNet",
+    "GroupLasso",
+    "L1Ball",
+    "L2Ball",
+    "LInf",
+    "Nuclear",
+    "OnBlocks",
+    "Simplex",
+    "SparseGroup",
+    "SquaredL2",
+    "Zero",
+    "subgradient",
+]
+
+REGULARISERS: dict[str, type] = {
+    "zero": Zero,
+    "l1": L1,
+    "squared_l2": SquaredL2,
+    "l2": L2,
+    "elastic_net": ElasticNet,
+    "group_lasso": GroupLasso,
+    "sparse_group": SparseGroup,
+    "nuclear": Nuclear,
+    "l_inf": LInf,
+    "mcp": MCP,
+    "scad": SCAD,
+    "box": Box,
+    "l2_ball": L2Ball,
+    "l1_ball": L1Ball,
+    "simplex": Simplex,
+}
+"""The regularisers by the names that configuration files use."""
+
+
+def subgradient(h: Regulariser, x: Tensor) -> Tensor:
+    """A subgradient of h at each row of x, finite also at the kinks (0 at 0 for norms that have it).
+
+    For methods that take no prox step. At a kink it is one valid choice among many; an indicator has none to offer.
+    """
+    name = type(h).__name__
+    # A regulariser from elsewhere need not have the attribute: it is finite unless it says otherwise.
+    require(
+        not getattr(h, "indicator", False),
+        f"{name}: an indicator has no useful subgradient; choose an algorithm that takes prox steps",
+    )
+    with torch.enable_grad():
+        x = x.detach().requires_grad_()
+        total = h.value(x).sum()
+    if not total.requires_grad:  # h is constant
+        return torch.zeros_like(x)
+    return torch.autograd.grad(total, x)[0]

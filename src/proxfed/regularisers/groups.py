@@ -1,0 +1,152 @@
+"""Penalties on groups of coordinates, which are kept or zero together."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.linalg import vector_norm
+from torch.nn.functional import softshrink
+
+from proxfed.errors import at_least_one, non_negative, require
+from proxfed.regularisers.checks import check_step, real, whole
+from proxfed.regularisers.thresholds import shrinkage
+
+
+@dataclass(frozen=True)
+class GroupLasso:
+    """h(x) = weight * sum over groups g of w_g * |x_g|_2: whole groups are kept or zero.
+
+    weight          lambda >= 0
+    size            groups are consecutive runs of this many coordinates; it divides d
+    labels          instead of size: the group of each coordinate, any whole numbers
+    group_weights   w_g >= 0, in order of position (size) or of label (labels); sqrt(|g|) if not given
+    """
+
+    weight: float
+    size: int | None = None
+    labels: tuple[int, ...] | None = None
+    group_weights: tuple[float, ...] | None = None
+
+    weak_convexity: ClassVar[float] = 0.0
+    indicator: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        non_negative(self, "weight")
+        _check_groups(self, self.size, self.labels, self.group_weights)
+
+    def value(self, x: Tensor) -> Tensor:
+        norms = self._groups.norms(x)
+        return self.weight * (self._weights(norms) * norms).sum(-1)
+
+    def prox(self, v: Tensor, step: float) -> Tensor:
+        check_step(self, step)
+        norms = self._groups.norms(v)
+        return self._groups.times(v, shrinkage(norms, step * self.weight * self._weights(norms)))
+
+    @cached_property
+    def _groups(self) -> _Runs | _Labelled:
+        return _Labelled(self.labels or ()) if self.size is None else _Runs(self.size)
+
+    def _weights(self, norms: Tensor) -> Tensor:
+        if self.group_weights is None:
+            return self._groups.sizes.sqrt().to(norms)
+        given, groups = len(self.group_weights), norms.shape[-1]
+        require(given == groups, f"groups: {given} group_weights do not fit {groups} groups")
+        return norms.new_tensor(self.group_weights)
+
+
+@dataclass(frozen=True)
+class SparseGroup:
+    """h(x) = l1 * |x|_1 + weight * sum over groups g of w_g * |x_g|_2: few groups, and few coordinates in each.
+
+    l1              lambda_1 >= 0
+    weight          lambda_2 >= 0, of the groups
+    size            groups are consecutive runs of this many coordinates; it divides d
+    labels          instead of size: the group of each coordinate, any whole numbers
+    group_weights   w_g >= 0, in order of position (size) or of label (labels); sqrt(|g|) if not given
+    """
+
+    l1: float
+    weight: float
+    size: int | None = None
+    labels: tuple[int, ...] | None = None
+    group_weights: tuple[float, ...] | None = None
+
+    weak_convexity: ClassVar[float] = 0.0
+    indicator: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        non_negative(self, "l1", "weight")
+        _check_groups(self, self.size, self.labels, self.group_weights)
+
+    def value(self, x: Tensor) -> Tensor:
+        return self.l1 * vector_norm(x, 1, dim=-1) + self._group_lasso.value(x)
+
+    def prox(self, v: Tensor, step: float) -> Tensor:
+        check_step(self, step)
+        return self._group_lasso.prox(softshrink(v, step * self.l1), step)
+
+    @cached_property
+    def _group_lasso(self) -> GroupLasso:
+        return GroupLasso(self.weight, self.size, self.labels, self.group_weights)
+
+
+def _check_groups(
+    h: Any, size: int | None, labels: tuple[int, ...] | None, group_weights: tuple[float, ...] | None
+) -> None:
+    name = type(h).__name__
+    got = "neither" if size is None else "both"
+    require((size is None) != (labels is None), f"{name}: needs one of size and labels, and got {got}")
+    if size is not None:
+        at_least_one(h, "size")
+    if labels is not None:
+        wrong = [label for label in labels if not whole(label)]
+        require(len(labels) > 0 and not wrong, f"{name}: labels = {wrong!r} must be whole numbers, one per coordinate")
+    if group_weights is not None:
+        bad = [w for w in group_weights if not (real(w) and 0 <= w < math.inf)]
+        require(not bad, f"{name}: group_weights = {bad!r} must be finite numbers >= 0")
+
+
+class _Runs:
+    """Groups of equal size, one after the other: a reshape."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.sizes = torch.tensor(float(size), dtype=torch.float64)
+
+    def norms(self, x: Tensor) -> Tensor:
+        """|x_g|_2 of each group: (..., d) -> (..., groups)."""
+        require(x.shape[-1] % self.size == 0, f"groups: size = {self.size} does not divide d = {x.shape[-1]}")
+        return vector_norm(x.unflatten(-1, (-1, self.size)), dim=-1)
+
+    def times(self, x: Tensor, factors: Tensor) -> Tensor:
+        """Each group of x times its factor."""
+        return (x.unflatten(-1, (-1, self.size)) * factors.unsqueeze(-1)).flatten(-2)
+
+
+class _Labelled:
+    """Groups of coordinates with the same label, in order of label."""
+
+    def __init__(self, labels: tuple[int, ...]) -> None:
+        _, self.index, counts = torch.unique(torch.tensor(labels), return_inverse=True, return_counts=True)
+        self.sizes = counts.double()
+
+    def norms(self, x: Tensor) -> Tensor:
+        """|x_g|_2 of each group: (..., d) -> (..., groups)."""
+        given, d = len(self.index), x.shape[-1]
+        require(given == d, f"groups: {given} labels do not fit d = {d}")
+        squares = x.new_zeros(*x.shape[:-1], len(self.sizes)).scatter_add(-1, self._index(x), x.square())
+        # The square root has an infinite slope at 0; the norm has the subgradient 0 there.
+        return torch.where(squares > 0, squares, 1).sqrt() * (squares > 0)
+
+    def times(self, x: Tensor, factors: Tensor) -> Tensor:
+        """Each group of x times its factor."""
+        return factors.gather(-1, self._index(x)).mul_(x)
+
+    def _index(self, x: Tensor) -> Tensor:
+        return self.index.to(x.device).expand(x.shape)
