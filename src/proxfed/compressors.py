@@ -210,11 +210,11 @@ class QSGD:
     def __call__(self, v: Tensor, key: Key) -> Packed:
         x, s, (c, d) = _host(v), self.levels, v.shape
         norm = _norms(x, self._bucket(d))
-        divisor = np.where(norm > 0, norm, 1)
+        divisor = np.where(norm == 0, 1, norm)
         level = np.empty(x.shape, np.int16)
         for columns in _columns(d):
             ratio = np.abs(x[:, columns]) / divisor[:, self._bucket_of(columns, d)]
-            xi = np.minimum(ratio * s, s)
+            xi = np.fmin(ratio * s, s)  # at most s anyway, but for NaN, which has no level
             low = np.floor(xi)
             low += _uniforms(key, columns) < xi - low
             level[:, columns] = np.copysign(low, x[:, columns])
@@ -313,9 +313,9 @@ class LowRank:
     """v as a matrix M of this shape, projected on rank r: q^2 = 1 - r / min(shape).
 
     The best approximation comes from the singular value decomposition. `power` takes one power iteration instead, as
-    PowerSGD does, from a fresh Gaussian matrix G with r columns on the shorter side: P = orth(M G), C(M) = P P'M. It
-    obeys the same q^2 in expectation: P P' keeps M G, so it keeps no less of M than the projection on the span of G,
-    which is r / min(shape) of |M|^2 on average. Where the factors would be no shorter than M, M travels, and q^2 = 0.
+    PowerSGD does, from a fresh Gaussian matrix G with r columns: P = orth(M G), C(M) = P P'M. It obeys the same q^2 in
+    expectation: the rows of M span at most min(shape) dimensions, G picks r of them at random, and P P' keeps at least
+    the part of M that lies there. Where the factors would be no shorter than M, M itself travels, and q^2 = 0.
 
     rank    r
     shape   (a, b) with a * b = d
@@ -358,9 +358,6 @@ class LowRank:
         return U[:, :, : self.rank] * S[:, None, : self.rank], Vh[:, : self.rank].mT
 
     def _power(self, M: Tensor, key: Key) -> tuple[Tensor, Tensor]:
-        if M.shape[1] < M.shape[2]:
-            right, left = self._power(M.mT, key)
-            return left, right
         G = _normals(key, M.shape[2] * self.rank).reshape(len(M), -1, self.rank)
         P = torch.linalg.qr(M @ G.to(M)).Q
         return P, M.mT @ P
@@ -456,7 +453,7 @@ def _subset(key: Key, k: int, d: int) -> np.ndarray:
         mask = np.ones((c, d), bool)
         np.put_along_axis(mask, _subset(key, d - k, d), False, axis=1)
         return np.nonzero(mask)[1].reshape(c, k)
-    count = k + k * k // d + 16  # enough almost always: about k^2 / 2d of them have been there before
+    count = k + k * k // d + 4  # nearly always enough: about k^2 / 2d of them have been there before
     while True:
         number = (draws.uniforms(key, count) * d).astype(np.int64)
         tagged = np.sort((number << 32) | np.arange(count), axis=1)  # by number, then by place in the stream
@@ -491,7 +488,7 @@ def _norms(x: np.ndarray, B: int) -> np.ndarray:
     norms = []
     for part in parts[: 2 if whole < x.shape[1] else 1]:
         largest = np.maximum(part.max(-1), -part.min(-1))
-        scaled = part / np.where(largest > 0, largest, 1)[..., None]  # so that squares neither overflow nor vanish
+        scaled = part / np.where(largest == 0, 1, largest)[..., None]  # so that squares neither overflow nor vanish
         norms.append(largest * np.sqrt(np.square(scaled, out=scaled).sum(-1)))
     return np.concatenate(norms, axis=1)
 
@@ -503,6 +500,7 @@ def _below_top(power: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _outer(left: Tensor, right: Tensor) -> Tensor:
-    """left @ right' of each client, flat, (c, d): term by term, as the bits of a matrix product depend on its batch."""
+    """left @ right' of each client, flat, (c, d): term by term, because the bits of a matrix product depend on the
+    machine and on the number of clients, and sender and receiver must agree."""
     terms = (a[:, :, None] * b[:, None, :] for a, b in zip(left.unbind(2), right.unbind(2), strict=True))
     return reduce(torch.add, terms).flatten(1)
