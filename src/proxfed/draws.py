@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -17,7 +18,7 @@ Ids = Sequence[int] | np.ndarray
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _A, _B = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-_S30, _S27, _S31, _S32, _S11 = (np.uint64(s) for s in (30, 27, 31, 32, 11))
+_ONE, _S30, _S27, _S31, _S32, _S11 = (np.uint64(s) for s in (1, 30, 27, 31, 32, 11))
 
 
 def _mix(z: np.ndarray) -> np.ndarray:
@@ -29,8 +30,14 @@ def _mix(z: np.ndarray) -> np.ndarray:
 
 def keys(seed: int, purpose: str, ids: Ids, t: int) -> Key:
     """One key per client for this purpose in round t."""
-    start = fold(_mix(np.array([seed % 2**64], np.uint64)), zlib.crc32(purpose.encode()))
-    return fold(_mix(start + _GOLDEN * (np.asarray(ids, np.uint64) + np.uint64(1))), t)
+    # An array of a range directly: reading it element by element would cost more than all the rest.
+    who = np.arange(ids.start, ids.stop, dtype=np.uint64) if isinstance(ids, range) else np.asarray(ids, np.uint64)
+    return fold(_mix(_start(seed, purpose) + _GOLDEN * (who + _ONE)), t)
+
+
+@lru_cache(maxsize=64)
+def _start(seed: int, purpose: str) -> np.ndarray:
+    return fold(_mix(np.array([seed % 2**64], np.uint64)), zlib.crc32(purpose.encode()))
 
 
 def fold(key: Key, number: int) -> Key:
@@ -50,8 +57,8 @@ def uniforms(key: Key, count: int) -> np.ndarray:
 
 def integers(key: Key, count: int, high: np.ndarray | int) -> np.ndarray:
     """(c, count) whole numbers, uniform on 0 .. high-1 for each client's own `high` < 2^32 (bias < 2^-32 high)."""
-    high = np.broadcast_to(np.asarray(high, np.uint64), key.shape)[:, None]
-    return (((words(key, count) >> _S32) * high) >> _S32).astype(np.int64)
+    bound = np.asarray(high, np.uint64)[..., None]
+    return (((words(key, count) >> _S32) * bound) >> _S32).view(np.int64)
 
 
 def generator(seed: int, purpose: str, number: int = 0) -> np.random.Generator:

@@ -246,7 +246,7 @@ class Linear:
         """The gradients (c, d) over samples A, b at x, into `out`."""
         weight, m = self.blocks[0], A.shape[1]
         r = self.loss.slope(self._scores(A, x), b)
-        W, G = (v[:, : weight.stop].view(len(v), *weight.shape) for v in (x, out))
+        W, G = (v[:, : weight.stop].view(-1, *weight.shape) for v in (x, out))
         torch.baddbmm(W, r, A, beta=self.l2, alpha=1 / m, out=G)
         if self.intercept:
             out[:, weight.stop :] = self.l2 * x[:, weight.stop :] + r.mean(-1)
@@ -307,9 +307,10 @@ class Clients:
         p, c = self.problem, len(self.ids)
         if p.batch is None:
             return self.full_grad(x)
-        ids = np.asarray(self.ids, np.int64)
+        who = slice(self.ids.start, self.ids.stop) if isinstance(self.ids, range) else np.asarray(self.ids, np.int64)
         x, out = self.spread(x), torch.empty(c, p.d, dtype=p.dtype, device=p.device)
-        sample = draws.integers(draws.fold(self._batch_key, draw), p.batch, p.sizes[ids]) + p.offsets[ids, None]
+        sample = draws.integers(draws.fold(self._batch_key, draw), p.batch, p.sizes[who])
+        sample += p.offsets[:-1][who, None]
         rows = torch.from_numpy(sample).to(p.device)
         step = max(1, GATHER // (p.batch * p.A.shape[1]))
         for k in range(0, c, step):
