@@ -1,0 +1,76 @@
+"""Who talks to whom: graphs as mixing matrices W, the same in all rounds or changing with t.
+
+Row i of W says what client i makes of what it hears, x_i <- sum_j w_ij x_j, so the column is the sender. All matrices
+but those of RandomGroups(reading="independent") are doubly stochastic: the average over the clients stays what it is,
+and a round shrinks the disagreement |X - JX| by psi = |W - J|_2 or more, J = 11'/n.
+
+`W(t)` lists the non-zero entries, sorted by row and then by column, so that 100,000 clients on a sparse graph are a few
+megabytes; Complete has n^2 of them and is meant for a few thousand clients. Rounds that are drawn are a function of the
+seed and t alone.
+
+weights, on undirected graphs, is one of
+    metropolis   w_ij = 1 / (1 + max(deg_i, deg_j)) on edges, the rest on the diagonal
+    lazy         (I + W)/2 of these: no negative eigenvalue
+    max_degree   w_ij = 1 / (1 + the largest degree)
+"""
+
+from __future__ import annotations
+
+from proxfed.topologies.changing import OnePeerExponential, RandomGroups, RandomMatching
+from proxfed.topologies.checks import check
+from proxfed.topologies.derived import Lazy
+from proxfed.topologies.drawn import ErdosRenyi, RandomRegular
+from proxfed.topologies.fixed import Complete, Exponential, Grid, Ring, Star, SymmetricExponential, Torus
+from proxfed.topologies.given import FromGraph, FromMatrix
+from proxfed.topologies.mixing import dense, lazy
+from proxfed.topologies.spectrum import DENSE, psi_of
+from proxfed.types import Mixing
+
+__all__ = [
+    "TOPOLOGIES",
+    "Complete",
+    "ErdosRenyi",
+    "Exponential",
+    "FromGraph",
+    "FromMatrix",
+    "Grid",
+    "Lazy",
+    "OnePeerExponential",
+    "RandomGroups",
+    "RandomMatching",
+    "RandomRegular",
+    "Ring",
+    "Star",
+    "SymmetricExponential",
+    "Torus",
+    "check",
+    "dense",
+    "lazy",
+    "psi",
+]
+
+TOPOLOGIES: dict[str, type] = {
+    "complete": Complete,
+    "ring": Ring,
+    "star": Star,
+    "grid": Grid,
+    "torus": Torus,
+    "exponential": Exponential,
+    "symmetric_exponential": SymmetricExponential,
+    "one_peer_exponential": OnePeerExponential,
+    "random_regular": RandomRegular,
+    "erdos_renyi": ErdosRenyi,
+    "random_matching": RandomMatching,
+    "random_groups": RandomGroups,
+    "graph": FromGraph,
+    "matrix": FromMatrix,
+}
+"""By the names that configuration files use; all take n, which graph and matrix also find out by themselves."""
+
+
+def psi(*rounds: Mixing) -> float:
+    """|W_k ... W_1 - J|_2 of the given rounds; of a single one, psi of W.
+
+    A dense singular value up to n = 1500; beyond, Lanczos on the non-zero entries.
+    """
+    return psi_of(rounds, DENSE)

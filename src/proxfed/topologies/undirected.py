@@ -1,0 +1,44 @@
+"""What undirected graphs that stay the same have in common."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import ClassVar
+
+from proxfed.errors import at_least_one, one_of
+from proxfed.topologies.mixing import WEIGHTS, Pairs, weigh
+from proxfed.topologies.spectrum import psi_of
+from proxfed.types import Mixing
+
+
+@dataclass(frozen=True)
+class Undirected(ABC):
+    """n clients and a weight rule; a graph adds its edges, and refuses there what makes no such graph."""
+
+    n: int
+    weights: str = field(default="metropolis", kw_only=True)
+
+    period: ClassVar[int] = 1
+    doubly_stochastic: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        at_least_one(self, "n")
+        one_of(self, "weights", WEIGHTS)
+        self.W(0)  # at once: bad fields are refused here, not in the first round
+
+    @abstractmethod
+    def pairs(self) -> Pairs:
+        """The edges."""
+
+    def W(self, t: int) -> Mixing:
+        return self._mixing
+
+    def spectral_gap(self) -> float:
+        """1 - |W - J|_2."""
+        return 1 - psi_of([self._mixing])
+
+    @cached_property
+    def _mixing(self) -> Mixing:
+        return weigh(self.n, self.pairs(), self.weights)
