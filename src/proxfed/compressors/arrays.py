@@ -1,0 +1,34 @@
+"""From torch to NumPy and back, and over the columns in blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from proxfed import draws
+from proxfed.draws import Key
+
+_BLOCK = 2**13  # columns; part of what a key means, as `uniforms` counts in blocks
+
+
+def host(x: Tensor) -> np.ndarray:
+    """Its numbers in a NumPy array: a view, where x is in the memory of the CPU."""
+    return x.detach().cpu().contiguous().numpy()
+
+
+def tensor(x: np.ndarray, like: Tensor) -> Tensor:
+    """The same numbers as a tensor, on the device of `like`."""
+    return torch.from_numpy(x).to(like.device)
+
+
+def column_blocks(d: int) -> Iterator[slice]:
+    """The columns in blocks: what is computed entry by entry then has its temporaries in cache."""
+    return (slice(start, min(start + _BLOCK, d)) for start in range(0, d, _BLOCK))
+
+
+def uniforms(key: Key, columns: slice) -> np.ndarray:
+    """Uniform numbers in [0, 1), one for each client and column."""
+    return draws.uniforms(draws.fold(key, columns.start // _BLOCK), columns.stop - columns.start)

@@ -1,0 +1,33 @@
+"""No compression."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from proxfed import wire
+from proxfed.draws import Key
+from proxfed.types import Packed
+
+
+@dataclass(frozen=True)
+class Identity:
+    """C(v) = v. q^2 = 0."""
+
+    unbiased: ClassVar[bool] = True
+
+    def contraction(self, d: int) -> float:
+        return 0.0
+
+    def __call__(self, v: Tensor, key: Key) -> Packed:
+        return Packed({"value": v}, v, nbytes=v.nbytes, best=v.nbytes)
+
+    def encode(self, packed: Packed) -> list[bytes]:
+        return wire.rows(packed.parts["value"])
+
+    def decode(self, messages: Sequence[bytes], d: int, dtype: Any) -> Tensor:
+        return torch.stack([wire.read_floats(wire.buffer(m), d, dtype)[0] for m in messages])

@@ -1,0 +1,168 @@
+"""Compressors that keep some of the entries as they are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from proxfed import draws, wire
+from proxfed.compressors.arrays import host, tensor
+from proxfed.draws import Key
+from proxfed.errors import at_least_one, require
+from proxfed.types import Packed
+
+
+@dataclass(frozen=True)
+class TopK:
+    """Keeps the k entries that are largest in magnitude; among equal ones those with the smallest index.
+
+    q^2 = 1 - k/d, reached when all |v_j| are equal. The papers count 4 bytes for an index and one number for its value.
+
+    fraction   the part of the entries that is kept, in (0, 1]: k = max(1, floor(fraction * d))
+    k          or their number
+    """
+
+    unbiased: ClassVar[bool] = False
+    fraction: float | None = None
+    k: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_kept(self)
+
+    def contraction(self, d: int) -> float:
+        return 1 - _kept(self, d) / d
+
+    def __call__(self, v: Tensor, key: Key) -> Packed:
+        x, (c, d), k = host(v), v.shape, _kept(self, v.shape[1])
+        flat, count = _largest(x, k), np.full(c, k)
+        value, dense = _keep(x, flat)
+        best = wire.sizes(wire.gaps(flat.ravel(), count, d), count, wire.width(d - 1)) + k * v.itemsize
+        parts = {"index": tensor((flat % d).astype(np.int32), v), "value": tensor(value, v)}
+        return Packed(parts, tensor(dense, v), c * k * (4 + v.itemsize), int(best.sum()))
+
+    def encode(self, packed: Packed) -> list[bytes]:
+        index, d = host(packed.parts["index"]), packed.dense.shape[1]
+        gaps = (wire.gaps(row, np.array([len(row)]), d) for row in index)
+        return wire.join([wire.write(row, wire.width(d - 1)) for row in gaps], wire.rows(packed.parts["value"]))
+
+    def decode(self, messages: Sequence[bytes], d: int, dtype: Any) -> Tensor:
+        dense, k = torch.zeros(len(messages), d, dtype=dtype), _kept(self, d)
+        for row, message in zip(dense, messages, strict=True):
+            gaps, rest = wire.read(wire.buffer(message), k, wire.width(d - 1))
+            row[torch.from_numpy(wire.indices(gaps))] = wire.read_floats(rest, k, dtype)[0]
+        return dense
+
+
+@dataclass(frozen=True)
+class RandK:
+    """Keeps k entries chosen at random: q^2 = 1 - k/d. Unbiased: times d/k, omega = d/k - 1.
+
+    The choice is a function of the key, so a message is the key (8 bytes) and k numbers.
+
+    fraction   the part of the entries that is kept, in (0, 1]: k = max(1, floor(fraction * d))
+    k          or their number
+    unbiased   multiply by d/k
+    """
+
+    fraction: float | None = None
+    k: int | None = None
+    unbiased: bool = False
+
+    def __post_init__(self) -> None:
+        _check_kept(self)
+
+    def omega(self, d: int) -> float:
+        return d / _kept(self, d) - 1
+
+    def contraction(self, d: int) -> float:
+        return self.omega(d) if self.unbiased else 1 - _kept(self, d) / d
+
+    def __call__(self, v: Tensor, key: Key) -> Packed:
+        (c, d), k = v.shape, _kept(self, v.shape[1])
+        flat = _subset(key, k, d) + d * np.arange(c)[:, None]
+        value, dense = _keep(host(v), flat, d / k if self.unbiased else 1.0)
+        parts = {"seed": tensor(key.copy().view(np.int64)[:, None], v), "value": tensor(value, v)}
+        nbytes = key.nbytes + value.nbytes
+        return Packed(parts, tensor(dense, v), nbytes, best=nbytes)
+
+    def encode(self, packed: Packed) -> list[bytes]:
+        return wire.join(wire.rows(packed.parts["seed"]), wire.rows(packed.parts["value"]))
+
+    def decode(self, messages: Sequence[bytes], d: int, dtype: Any) -> Tensor:
+        k, parts = _kept(self, d), [wire.take(wire.buffer(m), 8) for m in messages]
+        key = np.concatenate([seed for seed, _ in parts]).view(np.uint64)
+        value = torch.stack([wire.read_floats(rest, k, dtype)[0] for _, rest in parts])
+        return torch.zeros(len(messages), d, dtype=dtype).scatter_(1, torch.from_numpy(_subset(key, k, d)), value)
+
+
+def _check_kept(owner: Any) -> None:
+    name, fraction, k = type(owner).__name__, owner.fraction, owner.k
+    require((fraction is None) != (k is None), f"{name}: fraction = {fraction!r}, k = {k!r}; exactly one must be given")
+    if k is not None:
+        at_least_one(owner, "k")
+    else:
+        number = isinstance(fraction, (int, float)) and not isinstance(fraction, bool)
+        require(number and 0 < fraction <= 1, f"{name}: fraction = {fraction!r} must be a number in (0, 1]")
+
+
+def _kept(owner: Any, d: int) -> int:
+    """How many of d entries a TopK or RandK keeps."""
+    k = max(1, math.floor(owner.fraction * d)) if owner.k is None else owner.k
+    require(k <= d, f"{type(owner).__name__}: k = {k} must be at most the number of entries, d = {d}")
+    return k
+
+
+def _largest(v: np.ndarray, k: int) -> np.ndarray:
+    """Where the k largest magnitudes of each row are, of equal ones the first: positions in v, ascending, (c, k).
+
+    Without its sign bit a float is a whole number in the same order, on which NumPy selects several times faster than
+    torch.topk, and in which even NaN has a place (above infinity).
+    """
+    (c, d), word = v.shape, np.dtype(f"u{v.itemsize}")
+    size = v.view(word) & word.type(2 ** (8 * v.itemsize - 1) - 1)
+    least = np.partition(size, d - k, axis=1)[:, d - k]
+    flat = np.flatnonzero(size >= least[:, None])
+    if len(flat) > c * k:  # more than k in some row are as large as its k-th: keep the first of those that equal it
+        row = flat // d
+        tie = size.ravel()[flat] == least[row]
+        ties, found = np.bincount(row[tie], minlength=c), np.bincount(row, minlength=c)
+        rank = np.cumsum(tie) - (np.cumsum(ties) - ties)[row]
+        flat = flat[~tie | (rank <= (k - found + ties)[row])]
+    return flat.reshape(c, k)
+
+
+@np.errstate(over="ignore")
+def _keep(v: np.ndarray, flat: np.ndarray, factor: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
+    """The numbers at these positions, times a factor, and v with nothing but them."""
+    value, dense = v.ravel()[flat], np.zeros_like(v)
+    value *= factor
+    dense.ravel()[flat] = value
+    return value, dense
+
+
+def _subset(key: Key, k: int, d: int) -> np.ndarray:
+    """k different ones of 0..d-1 for each client, every choice equally likely: (c, k).
+
+    They are the first k different numbers in a stream of uniform ones; for k > d/2 it is those left out that are drawn.
+    """
+    c = len(key)
+    if 2 * k > d:
+        mask = np.ones((c, d), bool)
+        np.put_along_axis(mask, _subset(key, d - k, d), False, axis=1)
+        return np.nonzero(mask)[1].reshape(c, k)
+    count = k + k * k // d + 4  # nearly always enough: about k^2 / 2d of them have been there before
+    while True:
+        number = (draws.uniforms(key, count) * d).astype(np.int64)
+        tagged = np.sort((number << 32) | np.arange(count), axis=1)  # by number, then by place in the stream
+        fresh = np.empty(number.shape, bool)
+        np.put_along_axis(fresh, tagged & (2**32 - 1), np.diff(tagged >> 32, prepend=-1) > 0, axis=1)
+        seen = np.cumsum(fresh, axis=1)
+        if (seen[:, -1] >= k).all():
+            return number[fresh & (seen <= k)].reshape(c, k)
+        count *= 2
