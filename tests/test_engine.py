@@ -24,7 +24,7 @@ from proxfed.schedules import Exponential, at
 from proxfed.state import flatten, own, put, restore, take
 from proxfed.topologies import TOPOLOGIES, Complete, OnePeerExponential, RandomMatching, Ring, dense
 from proxfed.topologies import Exponential as ExponentialGraph
-from proxfed.types import Packed
+from proxfed.types import Packed, Regulariser
 
 
 @pytest.fixture
@@ -244,3 +244,21 @@ def test_refusals_before_anything_is_computed(problem: Linear) -> None:
         run(with_h(Zero()), Extra(0.1), 1, topology=ExponentialGraph(6))
     with pytest.raises(InputError, match="cannot keep to the constraint Box"):
         run(with_h(Box(0.0, 1.0)), FedNAG(0.1, 0.5, 1), 1)
+
+
+def test_share_is_the_weight_of_those_who_took_part(problem: Linear) -> None:
+    """So that share times the mean of their messages is their part of the sum over all clients."""
+    seen: list[float] = []
+
+    class Spy(FedAvg):
+        def server(self, s: tuple, y: Tensor, h: Regulariser, share: float) -> tuple:
+            seen.append(share)
+            return FedAvg.server(self, s, y, h, share)
+
+    weighted = Linear(problem.data, Squared(), weighting="size")
+    going = Run(weighted, Spy(0.01, 1), Stacked(6, weighted.d), Uniform(2), seed=3)
+    for t in range(1, 6):
+        going.round(t)
+    expected = [float(weighted.weights[Uniform(2)(t, 6, 3)].sum()) for t in range(1, 6)]
+    assert seen == pytest.approx(expected)
+    assert len(set(seen)) > 1

@@ -99,7 +99,8 @@ class Run:
                 put(clients, rows, new)
                 yield up, self.weights[ids.start : ids.stop] if isinstance(ids, range) else self.weights[ids]
 
-        server = alg.server(server, net.mean(messages()), self._prox(int(net.leader)), len(cohort) / net.n)
+        share = 1.0 if isinstance(cohort, range) else float(self.weights[cohort].sum())
+        server = alg.server(server, net.mean(messages()), self._prox(int(net.leader)), share)
         return StarState(clients, server)
 
     def _graph(self, alg: Graph, t: int) -> Any:

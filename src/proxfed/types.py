@@ -235,7 +235,7 @@ class Star(ABC):
 
     @abstractmethod
     def server(self, s: Any, up: Message, h: Regulariser, share: float) -> Any:
-        """The new server state from the weighted mean of the messages; share: part of the clients that took part."""
+        """The new server state from the weighted mean of the messages; share: the weight p_i of those who took part."""
 
     @abstractmethod
     def model(self, s: Any, h: Regulariser) -> Tensor:
