@@ -286,7 +286,6 @@ def test_feddyn_server_keeps_the_mean_gradient() -> None:
         assert toy.gap(run.state.clients.g.numpy().mean(0), run.state.server.s.numpy()) < 1e-13
 
 
-@pytest.mark.xfail(strict=True, reason="share counts the clients that take part; it should be their weight")
 def test_server_keeps_the_weighted_mean_of_all() -> None:
     run = started(WEIGHTED, Scaffold(0.5, 3), SOME)
     for t in range(1, 9):
