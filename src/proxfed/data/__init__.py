@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from proxfed.data.a9a import A9A, a9a
-from proxfed.data.cifar import CIFAR10, CIFAR100, MOSAICS, cifar10, cifar100
+from proxfed.data.cifar import CIFAR10, CIFAR100, cifar10, cifar100
 from proxfed.data.digits import digits
 from proxfed.data.directory import Collection, Verdict
+from proxfed.data.downloads import Arrival, Watch, download, silent
 from proxfed.data.federated import Dataset, Federated, counts, rows
 from proxfed.data.mnist import (
     EMNIST_LETTERS,
@@ -29,7 +30,20 @@ from proxfed.data.partitions import PARTITIONS, Natural, Partition
 from proxfed.data.synthetic import synthetic, synthetic_binary
 from proxfed.errors import nearest, require
 
-__all__ = ["DATASETS", "FILES", "PARTITIONS", "Dataset", "Federated", "Partition", "check", "counts", "load", "rows"]
+__all__ = [
+    "DATASETS",
+    "FILES",
+    "PARTITIONS",
+    "Dataset",
+    "Federated",
+    "Partition",
+    "check",
+    "counts",
+    "fetch",
+    "load",
+    "read",
+    "rows",
+]
 
 DATASETS: dict[str, Callable[..., Dataset | Federated]] = {
     "a9a": a9a,
@@ -48,14 +62,14 @@ DATASETS: dict[str, Callable[..., Dataset | Federated]] = {
 
 FILES: dict[str, tuple[Collection, ...]] = {
     "a9a": (A9A,),
-    "cifar10": (CIFAR10, MOSAICS),
+    "cifar10": (CIFAR10,),
     "cifar100": (CIFAR100,),
     "emnist_letters": (EMNIST_LETTERS,),
     "fashion_mnist": (FASHION_MNIST,),
     "mnist": (MNIST,),
     "mnist_writers": (MNIST, WRITERS),
 }
-"""The public files that a dataset is read from; of the two forms of CIFAR-10 one is enough."""
+"""The public files that a dataset is read from."""
 
 
 def load(
@@ -68,6 +82,19 @@ def load(
 
     Without a partition each sample goes to the client that the data themselves name, if they do.
     """
+    data = read(name, directory, **options)
+    if isinstance(data, Federated):
+        require(partition is None, f"{name}: comes with its clients and takes no partition")
+        return data
+    if partition is None:
+        require(data.groups is not None, f"{name}: needs a partition, one of {', '.join(PARTITIONS)}")
+        partition = Natural()
+    parts = partition(data.labels, data.groups) if callable(partition) else partition
+    return Federated.split(data, parts)
+
+
+def read(name: str, directory: str | Path | None = None, **options: Any) -> Dataset | Federated:
+    """The named data as they come: one pile of samples, or with their clients."""
     require(name in DATASETS, f"there is no dataset {name!r}; {nearest(name, DATASETS)}")
     loader = DATASETS[name]
     known = inspect.signature(loader).parameters
@@ -80,22 +107,28 @@ def load(
         require(not needed or option in options, f"{name}: the option {option!r} is missing")
     if "directory" in known:
         options["directory"] = directory
-    data = loader(**options)
-    if isinstance(data, Federated):
-        require(partition is None, f"{name}: comes with its clients and takes no partition")
-        return data
-    if partition is None:
-        require(data.groups is not None, f"{name}: needs a partition, one of {', '.join(PARTITIONS)}")
-        partition = Natural()
-    parts = partition(data.labels, data.groups) if callable(partition) else partition
-    return Federated.split(data, parts)
+    return loader(**options)
 
 
 def check(name: str, directory: str | Path | None = None) -> list[Verdict]:
     """Compare the files of a dataset that are there with their published sums."""
-    require(name in FILES, f"there are no published files of a dataset {name!r}; {nearest(name, FILES)}")
-    verdicts = [verdict for files in FILES[name] for verdict in files.check(directory)]
-    if not verdicts:
+    _require_public(name)
+    verdicts: list[Verdict] = []
+    for files in FILES[name]:
+        forms = [files] if files.other_form is None else [files, files.other_form]
+        found = [verdict for form in forms for verdict in form.check(directory)]
+        verdicts += found or [Verdict(files.place(directory) / file, "missing") for file in files.sums]
+    if all(verdict.state == "missing" for verdict in verdicts):
         files = FILES[name][0]
         raise files.missing(next(iter(files.sums)), directory)
     return verdicts
+
+
+def fetch(name: str, directory: str | Path | None = None, watch: Watch = silent) -> list[Arrival]:
+    """Download the files of a dataset that are not there; every one is checked before it gets its name."""
+    _require_public(name)
+    return [arrival for files in FILES[name] for arrival in download(files, directory, watch)]
+
+
+def _require_public(name: str) -> None:
+    require(name in FILES, f"there are no published files of a dataset {name!r}; {nearest(name, FILES)}")

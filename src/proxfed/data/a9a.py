@@ -15,6 +15,7 @@ A9A = Collection(
         "a9a": Sum("f5d5ffd8d865ff41328e7ee043e4b020816914ff6843ff15b98905ddbedce906"),
         "a9a.t": Sum("1f448a153f0320399a7e40836eb207655b0bde0f21fc941cc472193daa9f5de9"),
     },
+    url="https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/{name}",
 )
 
 

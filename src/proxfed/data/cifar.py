@@ -28,16 +28,18 @@ MD5 = {
     "data_batch_5": Sum("53f37980c15c3d472c316c40844f3f0d"),
     "test_batch": Sum("803d5f7f4d78ea53de84dbe85f74fb6d"),
 }
-CIFAR10 = Collection(
-    folders=("cifar10", "cifar10/cifar-10-batches-bin", "cifar-10-batches-bin"),
-    source=PAGE,
-    sums={f"{name}.bin": md5 for name, md5 in MD5.items()},
-)
 MOSAICS = Collection(
     folders=("cifar10/webp",),
     source=PAGE,
     sums={f"{name}.webp": md5 for name, md5 in MD5.items()},
     content=lambda path: _mosaic(path).tobytes(),  # what it shows must be the published records
+)
+CIFAR10 = Collection(
+    folders=("cifar10", "cifar10/cifar-10-batches-bin", "cifar-10-batches-bin"),
+    source=PAGE,
+    sums={f"{name}.bin": md5 for name, md5 in MD5.items()},
+    url="https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+    other_form=MOSAICS,
 )
 CIFAR100 = Collection(
     folders=("cifar100", "cifar100/cifar-100-binary", "cifar-100-binary"),
@@ -46,6 +48,7 @@ CIFAR100 = Collection(
         "train.bin": Sum("6172c7755cfe09b2fe270c85cebc1b15"),
         "test.bin": Sum("4499cfba6c016c1be1438163640a0898"),
     },
+    url="https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
 )
 
 

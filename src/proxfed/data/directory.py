@@ -74,6 +74,14 @@ class Collection:
     """Each file's name, without .gz or .bz2, and its published sum."""
     content: Callable[[Path], bytes] = read_bytes
     """What the sums are taken of."""
+    url: str = ""
+    """Where the file {name} can be downloaded; a .zip or .tar.gz holds all of them, in some folder."""
+    other_form: Collection | None = None
+    """The same samples in other files, which are read as well."""
+
+    def place(self, directory: str | Path | None = None) -> Path:
+        """The folder that messages name, and into which files are downloaded."""
+        return data_directory(directory) / self.folders[0]
 
     def look(self, name: str, directory: str | Path | None = None) -> Path | None:
         """The file of this name, plain or compressed, if it is there."""
@@ -84,6 +92,10 @@ class Collection:
                     return path
         return None
 
+    def found(self, directory: str | Path | None = None) -> dict[str, Path | None]:
+        """Every file's name and where it is, None if it is not there."""
+        return {name: self.look(name, directory) for name in self.sums}
+
     def find(self, name: str, directory: str | Path | None = None) -> Path:
         """The file of this name, or an InputError: which one, where it can be had, and where to put it."""
         path = self.look(name, directory)
@@ -93,23 +105,24 @@ class Collection:
 
     def missing(self, name: str, directory: str | Path | None = None) -> InputError:
         """The sentence for a file that is not there."""
-        place = data_directory(directory) / self.folders[0]
+        get = "`proxfed data fetch` downloads it, or get it" if self.url else "get it"
         return InputError(
-            f"there is no {name} (or .gz, .bz2) in {place}; get it from {self.source} and put it there, "
+            f"there is no {name} (or .gz, .bz2) in {self.place(directory)}; {get} from {self.source} and put it there, "
             f"or name another data directory with {VARIABLE}"
         )
 
     def check(self, directory: str | Path | None = None) -> list[Verdict]:
         """Compare every file with its published sum; an empty list if none of them is there."""
-        found = {name: self.look(name, directory) for name in self.sums}
+        found, place = self.found(directory), self.place(directory)
         if not any(found.values()):
             return []
-        place = data_directory(directory) / self.folders[0]
-        return [Verdict(path or place / name, self._state(path, self.sums[name])) for name, path in found.items()]
+        return [Verdict(path or place / name, self.state(name, path)) for name, path in found.items()]
 
-    def _state(self, path: Path | None, published: Sum) -> State:
+    def state(self, name: str, path: Path | None) -> State:
+        """Is this the file of that name as it was published?"""
         if path is None:
             return "missing"
+        published = self.sums[name]
         try:
             content = self.content(path)
         except DamagedFile:

@@ -21,6 +21,7 @@ MNIST = Collection(
         "t10k-images-idx3-ubyte": Sum("0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7"),
         "t10k-labels-idx1-ubyte": Sum("ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2"),
     },
+    url="https://ossci-datasets.s3.amazonaws.com/mnist/{name}.gz",
 )
 FASHION_MNIST = Collection(
     folders=("fashion-mnist", "FashionMNIST/raw"),
@@ -31,6 +32,7 @@ FASHION_MNIST = Collection(
         "t10k-images-idx3-ubyte": Sum("5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b"),
         "t10k-labels-idx1-ubyte": Sum("0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34"),
     },
+    url="http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/{name}.gz",
 )
 _TRAIN_IMAGES = "6288f418a917e007bf5fddb823a2dc7a5c6a35031401b93292a539cb12bd881f"
 _TRAIN_LABELS = "9759af91ea6bccdf07a6040fd085861f2ec88e37f7c3f5760f6feb57106fbe5c"
@@ -45,6 +47,7 @@ EMNIST_LETTERS = Collection(
         "emnist-letters-test-images-idx3-ubyte": Sum(compressed=_TEST_IMAGES),
         "emnist-letters-test-labels-idx1-ubyte": Sum(compressed=_TEST_LABELS),
     },
+    url="https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip",
 )
 WRITERS = Collection(
     folders=("qmnist-writers", "QMNIST/raw"),
@@ -53,6 +56,7 @@ WRITERS = Collection(
         "qmnist-train-labels-idx2-int": Sum("bb1b6e1ec7b04fd5696f1ed50b5f58f8ef195118edd5c93c81783df9740b8ac5"),
         "qmnist-test-labels-idx2-int": Sum("92d0ccb8c25f9c6534270fb4be7e1d24a1c6d315edfc8a638bfbd31c70f362dd"),
     },
+    url="https://raw.githubusercontent.com/facebookresearch/qmnist/master/{name}.gz",
 )
 
 
