@@ -278,12 +278,7 @@ def test_blocks_of_clients_do_not_matter(name: str, batch: int | None) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=pytest.mark.xfail(strict=True, reason="compressors fail on no rows (wire._plan)"))
-        if "compressor" in inspect.signature(ALGORITHMS[name]).parameters
-        else name
-        for name in STARS
-    ],
+    [pytest.param(name) if "compressor" in inspect.signature(ALGORITHMS[name]).parameters else name for name in STARS],
 )
 def test_a_process_without_participants(name: str) -> None:
     """It runs a block of no clients, whose message and state have no rows."""

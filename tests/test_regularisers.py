@@ -487,6 +487,7 @@ def test_subgradient_is_the_gradient_where_there_is_one(h) -> None:
 def test_a_regulariser_from_elsewhere_has_a_subgradient() -> None:
     class Quartic:
         weak_convexity = 0.0
+        indicator = False
 
         def value(self, x: Tensor) -> Tensor:
             return (x**4).sum(-1)

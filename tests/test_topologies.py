@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxfed import topologies
 from proxfed.errors import InputError
 from proxfed.topologies import (
     TOPOLOGIES,
@@ -33,6 +32,7 @@ from proxfed.topologies import (
     dense,
     lazy,
     psi,
+    spectrum,
 )
 from proxfed.types import Mixing
 
@@ -299,14 +299,14 @@ def test_lanczos_on_the_ring_whose_eigenvalues_crowd_at_one():
 def test_lanczos_is_the_singular_value(topology, monkeypatch):
     rounds = [topology.W(t) for t in range(topology.period)]
     exact = psi(*rounds)
-    monkeypatch.setattr(topologies, "DENSE", 0)
+    monkeypatch.setattr(spectrum, "DENSE", 0)
     assert psi(*rounds) == pytest.approx(exact, abs=1e-9)
 
 
 def test_lanczos_multiplies_rounds_in_their_order(monkeypatch):
     rounds = [Star(60).W(0), Grid(60).W(0), Exponential(60).W(0)]
     star, grid, exponential = map(dense, rounds)
-    monkeypatch.setattr(topologies, "DENSE", 0)
+    monkeypatch.setattr(spectrum, "DENSE", 0)
     assert psi(*rounds) == pytest.approx(norm(exponential @ grid @ star - J(60)), abs=1e-9)
 
 

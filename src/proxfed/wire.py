@@ -97,7 +97,8 @@ def _plan(values: np.ndarray, count: np.ndarray, width: int) -> tuple[np.ndarray
     """For each client (header, bytes with the header). A good r is next to log2 of the mean, so three are tried."""
     middle = np.frexp(_sums(values, count) / np.maximum(count, 1))[1] - 1
     header, nbytes = np.full(count.shape, FIXED), 1 + whole_bytes(count * width)
-    for r in range(max(0, middle.min() - 1), max(0, middle.max() + 1) + 1):
+    tried = range(max(0, middle.min() - 1), max(0, middle.max() + 1) + 1) if len(count) else ()
+    for r in tried:
         rice = 1 + whole_bytes(count + _sums(values >> r, count)) + whole_bytes(count * r)
         better = (abs(r - np.maximum(middle, 0)) <= 1) & (rice < nbytes)
         header, nbytes = np.where(better, r, header), np.where(better, rice, nbytes)

@@ -71,9 +71,8 @@ def subgradient(h: Regulariser, x: Tensor) -> Tensor:
     For methods that take no prox step. At a kink it is one valid choice among many; an indicator has none to offer.
     """
     name = type(h).__name__
-    # A regulariser from elsewhere need not have the attribute: it is finite unless it says otherwise.
     require(
-        not getattr(h, "indicator", False),
+        not h.indicator,
         f"{name}: an indicator has no useful subgradient; choose an algorithm that takes prox steps",
     )
     with torch.enable_grad():

@@ -23,8 +23,7 @@ from proxfed.topologies.drawn import ErdosRenyi, RandomRegular
 from proxfed.topologies.fixed import Complete, Exponential, Grid, Ring, Star, SymmetricExponential, Torus
 from proxfed.topologies.given import FromGraph, FromMatrix
 from proxfed.topologies.mixing import dense, lazy
-from proxfed.topologies.spectrum import DENSE, psi_of
-from proxfed.types import Mixing
+from proxfed.topologies.spectrum import psi
 
 __all__ = [
     "TOPOLOGIES",
@@ -66,11 +65,3 @@ TOPOLOGIES: dict[str, type] = {
     "matrix": FromMatrix,
 }
 """By the names that configuration files use; all take n, which graph and matrix also find out by themselves."""
-
-
-def psi(*rounds: Mixing) -> float:
-    """|W_k ... W_1 - J|_2 of the given rounds; of a single one, psi of W.
-
-    A dense singular value up to n = 1500; beyond, Lanczos on the non-zero entries.
-    """
-    return psi_of(rounds, DENSE)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from proxfed.errors import InputError, require
-from proxfed.topologies.spectrum import psi_of
+from proxfed.topologies.spectrum import psi
 from proxfed.types import Mixing, Topology
 
 TOLERANCE = 1e-9  # of row and column sums
@@ -30,7 +30,7 @@ def check(
     contracts   psi < 1 over a period: also no eigenvalue -1
     """
     if isinstance(what, Mixing):
-        rounds, drawn, gap = [what], False, lambda: 1 - psi_of([what])
+        rounds, drawn, gap = [what], False, lambda: 1 - psi(what)
     else:
         rounds, drawn, gap = [what.W(t) for t in range(what.period or 1)], what.period is None, what.spectral_gap
     n = rounds[0].n

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from proxfed.errors import require
 from proxfed.topologies.mixing import lazy
-from proxfed.topologies.spectrum import psi_of
+from proxfed.topologies.spectrum import psi
 from proxfed.types import Mixing, Topology
 
 
@@ -39,4 +39,4 @@ class Lazy:
 
     def spectral_gap(self) -> float:
         """1 - |product of W over a period - J|_2^(1/period)."""
-        return 1 - psi_of([self.W(t) for t in range(self.period)]) ** (1 / self.period)
+        return 1 - psi(*(self.W(t) for t in range(self.period))) ** (1 / self.period)

@@ -12,7 +12,7 @@ import numpy as np
 from proxfed.errors import InputError, at_least_one, one_of, require
 from proxfed.topologies.checks import check, unreached
 from proxfed.topologies.mixing import WEIGHTS, Pairs, weigh
-from proxfed.topologies.spectrum import psi_of
+from proxfed.topologies.spectrum import psi
 from proxfed.types import Mixing
 
 
@@ -47,7 +47,7 @@ class FromGraph:
 
     def spectral_gap(self) -> float:
         """1 - |W - J|_2."""
-        return 1 - psi_of([self._mixing])
+        return 1 - psi(self._mixing)
 
     @cached_property
     def _graph(self) -> tuple[int, Pairs]:
@@ -101,7 +101,7 @@ class FromMatrix:
 
     def spectral_gap(self) -> float:
         """1 - |W - J|_2."""
-        return 1 - psi_of([self._mixing])
+        return 1 - psi(self._mixing)
 
     @cached_property
     def _mixing(self) -> Mixing:

@@ -14,10 +14,13 @@ from proxfed.types import Mixing
 DENSE = 1500  # up to this n, |W - J|_2 is a dense singular value
 
 
-def psi_of(rounds: Sequence[Mixing], dense_up_to: int = DENSE) -> float:
-    """|W_k ... W_1 - J|_2: a dense singular value up to this n; beyond, Lanczos on the non-zero entries."""
+def psi(*rounds: Mixing) -> float:
+    """|W_k ... W_1 - J|_2 of the given rounds; of a single one, psi of W.
+
+    A dense singular value up to n = 1500; beyond, Lanczos on the non-zero entries.
+    """
     n = rounds[0].n
-    if n <= dense_up_to:
+    if n <= DENSE:
         product = np.eye(n)
         for mixing in rounds:
             product = dense(mixing) @ product

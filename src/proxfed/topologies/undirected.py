@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from proxfed.errors import at_least_one, one_of
 from proxfed.topologies.mixing import WEIGHTS, Pairs, weigh
-from proxfed.topologies.spectrum import psi_of
+from proxfed.topologies.spectrum import psi
 from proxfed.types import Mixing
 
 
@@ -37,7 +37,7 @@ class Undirected(ABC):
 
     def spectral_gap(self) -> float:
         """1 - |W - J|_2."""
-        return 1 - psi_of([self._mixing])
+        return 1 - psi(self._mixing)
 
     @cached_property
     def _mixing(self) -> Mixing:
