@@ -276,10 +276,7 @@ def test_blocks_of_clients_do_not_matter(name: str, batch: int | None) -> None:
     assert whole.counters() == split.counters()
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name) if "compressor" in inspect.signature(ALGORITHMS[name]).parameters else name for name in STARS],
-)
+@pytest.mark.parametrize("name", STARS)
 def test_a_process_without_participants(name: str) -> None:
     """It runs a block of no clients, whose message and state have no rows."""
     a = algorithm(name)
