@@ -18,6 +18,7 @@ from torch import Tensor
 
 from proxfed.allocator import keep_memory
 from proxfed.checks import check_combination
+from proxfed.data.holdings import Holdings
 from proxfed.errors import require
 from proxfed.measures import Measures
 from proxfed.networks.base import Network
@@ -117,6 +118,7 @@ class Execution:
     def _start(self) -> None:
         if self.folder:
             self.folder.create(self.resolved.table)
+            self.folder.write_clients(Holdings.of(self.resolved.problem.data))
             self.folder.start_rows(self.resolved.problem.evaluate(self.resolved.problem.start(0)))
 
     def _resume(self) -> Checkpoint | None:

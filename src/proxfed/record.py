@@ -2,6 +2,7 @@
 
     config.toml          the experiment, fully resolved
     versions.json        what it ran on
+    clients.json         how many samples each client holds, and of which classes
     rows.csv             one row per evaluation, appended as the run goes
     status.json          each algorithm and seed: running, finished or diverged
     model.safetensors    the final model of each algorithm and seed
@@ -30,6 +31,7 @@ import torch
 from safetensors.torch import load_file, save
 from torch import Tensor
 
+from proxfed.data.holdings import Holdings
 from proxfed.errors import InputError, RunError, require
 
 COLUMNS = (
@@ -116,6 +118,11 @@ class RunFolder:
     def versions(self) -> dict[str, Any]:
         return self._json("versions.json")
 
+    def clients(self) -> Holdings | None:
+        """Who holds what; None if the folder does not say."""
+        path = self.path / "clients.json"
+        return Holdings.from_table(self._json("clients.json"), str(path)) if path.exists() else None
+
     def status(self) -> list[dict[str, Any]]:
         return self._json("status.json")
 
@@ -146,7 +153,8 @@ class RunFolder:
         """A new folder, or an old one emptied of its results."""
         with self._writing():
             (self.path / "checkpoint").mkdir(parents=True, exist_ok=True)
-            for old in [*(self.path / "checkpoint").iterdir(), self.path / "rows.csv", self.path / "model.safetensors"]:
+            results = [self.path / name for name in ("rows.csv", "model.safetensors", "clients.json")]
+            for old in [*(self.path / "checkpoint").iterdir(), *results]:
                 old.unlink(missing_ok=True)
         self._replace("config.toml", tomli_w.dumps(config).encode())
         self._replace("versions.json", json.dumps(versions(), indent=1).encode())
@@ -171,6 +179,9 @@ class RunFolder:
         cells = [_cell(row.get(c)) for c in self.columns]
         with self._writing(), (self.path / "rows.csv").open("a", newline="") as f:
             csv.writer(f, lineterminator="\n").writerow(cells)
+
+    def write_clients(self, holdings: Holdings) -> None:
+        self._replace("clients.json", json.dumps(holdings.table(), separators=(",", ":")).encode())
 
     def write_status(self, status: list[dict[str, Any]]) -> None:
         self._replace("status.json", json.dumps(status, indent=1).encode())
