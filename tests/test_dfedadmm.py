@@ -264,9 +264,9 @@ def test_theory_follows_the_schedule_of_the_corollary():
 @pytest.mark.parametrize("graph", ["ring", "complete"])
 def test_theory_descends(graph, sam):
     p, topology = smooth(), toy.GRAPHS[graph](N)
-    run = toy.going(p, DFedADMM.theory(toy.constants(p, 200, topology), 4, sam), topology)
+    run = toy.going(p, DFedADMM.theory(toy.constants(p, 80, topology), 4, sam), topology)
     values = [toy.objective(p, run.model())]
-    for t in range(1, 201):
+    for t in range(1, 81):
         run.round(t)
         values.append(toy.objective(p, run.model()))
     best = toy.objective(p, toy.solution(p, ref.prox_zero))

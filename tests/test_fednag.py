@@ -127,7 +127,7 @@ def test_T03e_strays_from_one_machine_by_no_more_than_the_bound(eta, gamma):
     for x in (0, 1):
         assert abs(bound(x, eta, gamma, L, 1.0)) < 1e-12 / (eta * L)
     run, grad, mean = toy.going(p, FedNAG(eta, gamma, tau)), toy.gradient(p), toy.mean_gradient(p)
-    for t in range(1, 13):
+    for t in range(1, 9):
         w, v = run.state.server.w, run.state.server.v
         one = [state.w for state in islice(ref.nesterov(mean, w.numpy(), eta=eta, gamma=gamma, v0=v.numpy()), tau)]
         path = [w.numpy(), *one]
@@ -145,8 +145,8 @@ def test_T03e_strays_from_one_machine_by_no_more_than_the_bound(eta, gamma):
 def test_more_local_steps_leave_a_larger_bias():
     p = smooth()
     x = toy.solution(p, ref.prox_zero)
-    floors = [toy.error(toy.final(p, FedNAG(0.2, 0.9, tau), 1200 // tau), x) for tau in (1, 2, 10)]
-    assert floors[0] < 1e-10
+    floors = [toy.error(toy.final(p, FedNAG(0.2, 0.9, tau), 600 // tau), x) for tau in (1, 2, 10)]
+    assert floors[0] < 1e-12
     assert 1e-4 < floors[1] < floors[2] / 3
 
 
@@ -155,14 +155,13 @@ def test_the_model_is_the_last_or_the_best_aggregated_point(output):
     """f is looked at where a round begins, so the best is the best of those."""
     p = ragged()
     run = toy.going(p, FedNAG(0.9, 0.95, 4, output))  # overshoots: the last point is not the best
-    points = [p.start(0).numpy()]
-    for t in range(1, 41):
+    points, values = [p.start(0).numpy()], [toy.objective(p, p.start(0))]
+    for t in range(1, 31):
         run.round(t)
-        values = [toy.objective(p, w) for w in points]
+        best = points[int(np.argmin(values))]
         points.append(run.state.server.w.numpy().copy())
-        expected = points[-1] if output == "last" else points[int(np.argmin(values))]
-        np.testing.assert_array_equal(run.model().numpy(), expected)
-    values = [toy.objective(p, w) for w in points]
+        values.append(toy.objective(p, points[-1]))
+        np.testing.assert_array_equal(run.model().numpy(), points[-1] if output == "last" else best)
     assert 0 < np.argmin(values) < len(values) - 1
 
 

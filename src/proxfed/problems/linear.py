@@ -195,7 +195,8 @@ class Linear:
     # ---- the protocol ------------------------------------------------------------------------------------------
 
     def local(self, t: int, ids: Ids, seed: int = 0) -> Clients:
-        return Clients(self, t, ids, seed)
+        stepped = isinstance(ids, range) and ids.step != 1  # everywhere below, a range is a slice
+        return Clients(self, t, np.asarray(ids, np.int64) if stepped else ids, seed)
 
     def start(self, seed: int) -> Tensor:
         return torch.zeros(self.d, dtype=self.dtype, device=self.device)
