@@ -194,6 +194,63 @@ class _Watch:
             self.bar.update(self.current[1], measures="  ".join(f"{k} {p.row[k]:.3g}" for k in shown))
 
 
+# ---- reproduce -----------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def reproduce(
+    what: Annotated[str, typer.Argument(metavar="PAPER[/EXPERIMENT]", help="Such as composite_fl/fig1_full.")],
+    quick: Annotated[bool, typer.Option("--quick/--full", help="Minutes on two cores, or the paper's scale.")] = True,
+    seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="How many seeds, instead of its own.")] = None,
+    folder: Annotated[Path, typer.Option("--out", help="Where the run folders go.")] = Path("runs/reproduce"),
+    data: Annotated[
+        str | None, typer.Option("--data", help="The data directory; else $PROXFED_DATA or the cache.")
+    ] = None,
+    format: FormatOption = Format.table,
+) -> None:
+    """Run the experiments of a paper and hold its claims against what came out.
+
+    What was run before is taken up again, so that an interrupted reproduction goes on where it stopped.
+
+    Example: [bold]proxfed reproduce composite_fl --quick[/bold]
+    """
+    from proxfed.experiment import Execution, open_folder
+    from proxfed.record import RunFolder
+    from proxfed.report import write_report
+    from proxfed.reproduce import select, verdicts
+    from proxfed.resolve import Resolved
+
+    stop = _StopOnSignal()
+    results = []
+    for part in select(what, quick, seeds, folder):
+        resolved = Resolved(part.experiment, data)
+        resume = RunFolder(part.folder).exists()
+        with _Watch(err.is_terminal) as watch:
+            records = open_folder(part.folder, resolved.table, resume, force=False)
+            if not Execution(resolved, records, False, watch, stop).run(resume):
+                err.print("stopped; the same command goes on from here")
+                raise typer.Exit(1)
+        write_report([part.folder], part.folder / "report.html")
+        results.append((part, verdicts(part, quick)))
+    if format is Format.json:
+        found = {
+            part.name: [{"says": v.claim.says, "status": v.status, "found": v.found} for v in judged]
+            for part, judged in results
+        }
+        print(json.dumps(found, indent=1))
+        return
+    colour = {"confirmed": "green", "not confirmed": "red", "not run": "yellow"}
+    for part, judged in results:
+        figure = part.experiment.paper.figure if part.experiment.paper else ""
+        out.print(f"[bold]{part.name}[/bold]  {figure}  {part.folder / 'report.html'}", highlight=False, soft_wrap=True)
+        table = Table(box=None, padding=(0, 2, 0, 0))
+        for column in ("", "the paper says", "ours"):
+            table.add_column(column, overflow="fold")
+        for v in judged:
+            table.add_row(f"[{colour[v.status]}]{v.status}[/]", v.claim.says, v.found)
+        out.print(table)
+
+
 # ---- report --------------------------------------------------------------------------------------------------------
 
 

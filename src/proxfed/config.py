@@ -15,12 +15,48 @@ import tomllib
 from collections.abc import Iterable
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from proxfed.components import Table
 from proxfed.errors import InputError, nearest, require
+
+
+class Paper(BaseModel):
+    """[paper]: what an experiment reproduces."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    title: str
+    figure: str
+    """The figure or table, as the paper counts it."""
+    quick: Table = {}
+    """Settings of the quick form, by their dotted keys."""
+
+
+class Claim(BaseModel):
+    """[[claims]]: something that a paper says of its results, so that it can be checked (claims.py)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    says: str
+    measure: str
+    round: int | None = Field(None, ge=1)
+    """The round that it speaks of; the last one if not given."""
+    form: Literal["full", "any"] = "any"
+    """'full': it needs the rounds or the scale of the full form."""
+    label: str | None = None
+    below: float | None = None
+    above: float | None = None
+    near: float | None = None
+    """The number that the paper reports, of which ours differs by at most `tolerance`."""
+    tolerance: float | None = Field(None, gt=0)
+    order: list[str] | None = Field(None, min_length=2)
+    """Labels from the best to the worst."""
+    labels: list[str] | None = Field(None, min_length=2)
+    within_factor: float | None = Field(None, ge=1)
+    """The values of `labels` differ by no more than this factor."""
 
 
 class Experiment(BaseModel):
@@ -45,6 +81,8 @@ class Experiment(BaseModel):
     topology: Table | None = None
     participation: Table = {"name": "full"}
     algorithms: list[Table] = Field(min_length=1)
+    paper: Paper | None = None
+    claims: list[Claim] = []
 
 
 # ---- reading -------------------------------------------------------------------------------------------------------
@@ -53,7 +91,7 @@ class Experiment(BaseModel):
 def shipped() -> dict[str, Path]:
     """The experiments that come with the package, by name."""
     folder = Path(str(files("proxfed") / "experiments"))
-    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
+    return {path.relative_to(folder).with_suffix("").as_posix(): path for path in sorted(folder.rglob("*.toml"))}
 
 
 def read(source: str, overrides: Iterable[str] = ()) -> Experiment:
