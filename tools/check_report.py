@@ -151,6 +151,8 @@ def browser(path: str) -> Iterator[Browser]:
 _LOOK = """
 (() => {
   const charts = [...document.querySelectorAll("#panels svg[role=img], #explorer svg[role=img]")];
+  const holdings = [...document.querySelectorAll(".holding > div")];
+  const drawings = [...charts, ...document.querySelectorAll(".holding svg")];
   const points = (path) => path.getAttribute("d").split(/[ML]/).length - 1;
   const small = [];
   const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
@@ -159,14 +161,14 @@ _LOOK = """
     if (!walker.currentNode.data.trim() || parent.closest("script, style, noscript")) continue;
     if (parseFloat(getComputedStyle(parent).fontSize) < 12) small.push(walker.currentNode.data.trim());
   }
-  const outside = charts.flatMap((svg) => {
+  const outside = drawings.flatMap((svg) => {
     const frame = svg.getBoundingClientRect();
     return [...svg.querySelectorAll("text")].filter((text) => {
       const box = text.getBoundingClientRect();
       return box.left < frame.left - 1 || box.right > frame.right + 1;
     }).map((text) => text.textContent);
   });
-  const overlapping = charts.flatMap((svg) => {
+  const overlapping = drawings.flatMap((svg) => {
     const labels = [...svg.querySelectorAll("text:not(.name)")];
     const meet = (a, b) =>
       a.left < b.right && b.left < a.right && a.top + 3 < b.bottom && b.top + 3 < a.bottom;
@@ -179,6 +181,7 @@ _LOOK = """
     charts: charts.length,
     lines: charts.map((svg) => [...svg.querySelectorAll("path.curve")].filter((path) => points(path) > 1).length),
     broken: [...document.querySelectorAll("path")].filter((path) => /NaN|Infinity/.test(path.getAttribute("d"))).length,
+    blank: holdings.filter((box) => !box.querySelector("svg .size")).length,
     small, outside, overlapping,
   };
 })()
@@ -211,6 +214,18 @@ _USE = """
   if (tip.hidden || !tip.textContent.trim()) problems.push("pointing at a chart shows no values");
   if (document.documentElement.scrollWidth > innerWidth) problems.push("the values make the page too wide");
   svg.dispatchEvent(new PointerEvent("pointerleave", at));
+
+  const cells = document.querySelector(".holding svg .none");
+  if (cells) {
+    cells.scrollIntoView({ block: "center" });
+    await frame();
+    const place = cells.getBoundingClientRect();
+    const over = { clientX: place.left + place.width / 3, clientY: place.top + place.height / 3, bubbles: true };
+    cells.dispatchEvent(new PointerEvent("pointermove", over));
+    await frame();
+    if (tip.hidden || !/^client \\d+: [\\d,]+ samples/.test(tip.textContent)) problems.push("a cell shows no numbers");
+    if (document.documentElement.scrollWidth > innerWidth) problems.push("the numbers make the page too wide");
+  }
 
   const count = () => document.querySelectorAll("#explorer path.curve").length;
   const buttons = [...document.querySelectorAll("#legend button")], before = count();
@@ -254,6 +269,8 @@ def check_screen(driven: Browser, url: str, screen: Screen, picture: Path) -> li
         problems.append(f"the page is {seen['width']} pixels wide in a window of {screen.width}")
     if not seen["charts"] or not all(seen["lines"]):
         problems.append("a chart has no curve with more than one point")
+    if seen["blank"]:
+        problems.append(f"{seen['blank']} pictures of who holds what are not drawn")
     if seen["broken"]:
         problems.append(f"{seen['broken']} paths have coordinates that are not numbers")
     problems += [f"text below 12 pixels: {text!r}" for text in seen["small"]]
@@ -284,10 +301,11 @@ def event_problem(event: dict[str, Any]) -> str | None:
 
 
 def sample_folder(path: Path) -> None:
-    """A made-up run: six algorithms, one of which diverges, three seeds, a weight matrix and a bias."""
+    """A made-up run: six algorithms, one of which diverges, three seeds, 30 clients, a weight matrix and a bias."""
     import numpy as np
     import torch
 
+    from proxfed.data.holdings import Holdings
     from proxfed.record import RunFolder
 
     draw = np.random.default_rng(0)
@@ -305,6 +323,8 @@ def sample_folder(path: Path) -> None:
     folder = RunFolder(path)
     folder.create(config)
     folder.start_rows(["accuracy"])
+    counts = np.ceil(draw.dirichlet(np.full(10, 0.2), 30) * draw.lognormal(5, 1, (30, 1)) - 0.5).astype(int)
+    folder.write_clients(Holdings(counts.sum(axis=1), counts, tuple("0123456789")))
     status, models = [], {}
     for label, rate in [*algorithms, ("ZHJ, step too large", -0.2)]:
         floor = 2e-3 if label == "FedAvg" else 1e-12

@@ -1,4 +1,4 @@
-// Fills the page: legend, panels, explorer, patterns; sorts its tables.
+// Fills the page: legend, panels, explorer, holdings, patterns; sorts its tables.
 
 const redraw = () => charts.forEach((draw) => draw());
 
@@ -83,6 +83,10 @@ function sortBy(head) {
 }
 
 for (const head of document.querySelectorAll(".results thead th")) head.addEventListener("click", () => sortBy(head));
+
+// ---- who holds what ------------------------------------------------------------------------------------------------
+
+document.querySelectorAll(".holding > div").forEach((box, i) => drawHoldings(box, data.holdings[i]));
 
 // ---- patterns ------------------------------------------------------------------------------------------------------
 

@@ -21,16 +21,18 @@ import numpy as np
 import tomli_w
 
 import proxfed
+from proxfed.data.holdings import Holdings
 from proxfed.errors import RunError, require
 from proxfed.record import RunFolder
 from proxfed.report.columns import LOGARITHMIC, Column, Row, with_total, worth_showing
 from proxfed.report.curves import Curve, make_curve, points_for
+from proxfed.report.holdings import pictures, section_html
 from proxfed.report.pattern import images
 from proxfed.report.summary import result_table
 from proxfed.report.tables import costs_html, hyper_parameters_html, pairs_html, results_html
 
 HERE = Path(__file__).parent
-SCRIPTS = ("draw.js", "chart.js", "patterns.js", "page.js")
+SCRIPTS = ("draw.js", "chart.js", "patterns.js", "holdings.js", "page.js")
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,12 @@ class Run:
     models: Mapping[str, np.ndarray]
     blocks: Sequence[Sequence[Any]]
     labels: Mapping[str, str]
+    holdings: Holdings | None = None
+
+    @property
+    def clients(self) -> int | None:
+        """The number of clients, None if neither the records nor the configuration say."""
+        return clients(self.config) if self.holdings is None else len(self.holdings)
 
 
 def write_report(folders: Sequence[Path], out: Path) -> None:
@@ -69,9 +77,8 @@ def read_runs(paths: Sequence[Path]) -> list[Run]:
     runs = []
     for i, (folder, name) in enumerate(zip(folders, _distinct([path.resolve().name for path in paths]), strict=True)):
         labels = {algorithm: f"{name}: {algorithm}" if ambiguous else algorithm for algorithm in algorithms[i]}
-        runs.append(
-            Run(name, folder.config(), folder.versions(), status[i], rows[i], *folder.models(), labels),
-        )
+        about = folder.config(), folder.versions()
+        runs.append(Run(name, *about, status[i], rows[i], *folder.models(), labels, folder.clients()))
     return runs
 
 
@@ -91,13 +98,15 @@ def render(runs: Sequence[Run]) -> str:
     table = [
         {**entry, "algorithm": run.labels[entry["algorithm"]]}
         for run in runs
-        for entry in result_table(run.rows, run.status, clients=clients(run.config))
+        for entry in result_table(run.rows, run.status, clients=run.clients)
     ]
+    holdings = pictures((run.name, run.holdings) for run in runs)
     data = {
         "progress": [column._asdict() for column in progress],
         "measures": [{**column._asdict(), "log": column.name in LOGARITHMIC} for column in measures],
         "curves": [{**asdict(curve), "colour": colours[curve.label]} for curve in curves],
         "models": [{**model, "colour": colours[model["label"]]} for model in make_patterns(runs)],
+        "holdings": [picture.data() for picture in holdings],
     }
     script = '"use strict";\n{\n' + "\n".join((HERE / name).read_text(encoding="utf-8") for name in SCRIPTS) + "}\n"
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -110,6 +119,7 @@ def render(runs: Sequence[Run]) -> str:
         script=script,
         results=results_html(table, progress, measures, colours),
         costs=costs_html(table, progress, colours),
+        holdings=section_html(holdings, several),
         curves_note=escape(curves_note(curves)),
         settings="".join(settings_html(run, several) for run in runs),
         version=escape(proxfed.__version__),
@@ -136,7 +146,7 @@ def about_html(run: Run, several: bool) -> str:
     """What was run, in a sentence, and the experiment's own description."""
     seeds = {line["seed"] for line in (*run.rows, *run.status)}
     parts = [_count(len(run.labels), "algorithm")]
-    if n := clients(run.config):
+    if n := run.clients:
         parts.append(f"over {_count(n, 'client')}")
     if run.blocks:
         parts.append(f"with {_count(max(block[2] for block in run.blocks), 'parameter')}")
