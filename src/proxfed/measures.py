@@ -6,10 +6,13 @@ gap, error     phi(x) - phi(x*),  |x - x*| / |x*|, where a reference solution wa
 consensus      (1/n) sum_i |x_i - mean x|^2, on graphs
 nonzeros       non-zero coordinates of the model
 and the problem's own measures on held-out data, such as accuracy
+
+The first three pass over all training data; a problem on which that takes long leaves them out (`train_measures`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -17,8 +20,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from proxfed.errors import InputError
 from proxfed.networks.base import Network
-from proxfed.types import Problem
+from proxfed.types import Local, Problem
 
 
 @dataclass(frozen=True)
@@ -33,11 +37,19 @@ class Measures:
     """s of the stationarity; None: 1/L_f, or half of what a weakly convex h allows if that is less."""
 
     @cached_property
-    def s(self) -> float:
+    def s(self) -> float | None:
         if self.step is not None:
             return self.step
-        s, rho = 1 / self.problem.smoothness().L_f, self.problem.h.weak_convexity
+        try:
+            s, rho = 1 / self.problem.smoothness().L_f, self.problem.h.weak_convexity
+        except InputError:  # nobody knows L_f
+            return None
         return min(s, 1 / (2 * rho)) if rho > 0 else s
+
+    @property
+    def trains(self) -> bool:
+        # A problem from elsewhere need not have the attribute: it is measured in full unless it says otherwise.
+        return getattr(self.problem, "train_measures", True)
 
     @cached_property
     def optimum(self) -> float | None:
@@ -45,26 +57,35 @@ class Measures:
 
     def __call__(self, x: Tensor, rows: Tensor | None = None) -> dict[str, Any]:
         """The measures of the model x (d,); `rows` are the clients' own iterates, on graphs."""
-        p, net = self.problem, self.network
-        f, w = p.local(0, net.ids), p.weights[net.ids.start : net.ids.stop]
-        gradient = net.average(f.full_grad(x), w)
-        map_ = (x - p.h.prox(x - self.s * gradient, self.s)) / self.s
-        out: dict[str, Any] = {
-            "objective": self._objective(x),
-            "stationarity": float(map_.square().sum()),
-            "nonzeros": int(torch.count_nonzero(x)),
-        }
-        if self.reference is not None and self.optimum is not None:
-            out["gap"] = out["objective"] - self.optimum
+        out: dict[str, Any] = {}
+        if self.trains:
+            out["objective"] = self._objective(x)
+            if self.s is not None:
+                out["stationarity"] = self._stationarity(x, self.s)
+            if self.reference is not None and self.optimum is not None:
+                out["gap"] = out["objective"] - self.optimum
+        if self.reference is not None:
             out["error"] = float((x - self.reference).norm() / self.reference.norm().clamp_min(1e-300))
+        out["nonzeros"] = int(torch.count_nonzero(x))
         if rows is not None:
             out["consensus"] = self._consensus(rows)
-        return out | p.evaluate(x)
+        return out | self.problem.evaluate(x)
 
     def _objective(self, x: Tensor) -> float:
+        return float(self._average(lambda f: f.value(x)[:, None])) + float(self.problem.h.value(x))
+
+    def _stationarity(self, x: Tensor, s: float) -> float:
+        gradient = self._average(lambda f: f.full_grad(x))
+        return float(((x - self.problem.h.prox(x - s * gradient, s)) / s).square().sum())
+
+    def _average(self, of: Callable[[Local], Tensor]) -> Tensor:
+        """sum_i p_i of(f_i), a block of clients at a time: the rows of all at once may be more than fits."""
         p, net = self.problem, self.network
-        values = p.local(0, net.ids).value(x)
-        return float(net.average(values[:, None], p.weights[net.ids.start : net.ids.stop])) + float(p.h.value(x))
+        total = torch.zeros((), dtype=p.weights.dtype, device=p.weights.device)
+        for ids in net.blocks(range(net.n)):
+            assert isinstance(ids, range)
+            total = total + p.weights[ids.start : ids.stop] @ of(p.local(0, ids))
+        return net.all_sum(total)
 
     def _consensus(self, rows: Tensor) -> float:
         net = self.network

@@ -1,0 +1,61 @@
+"""Shuffled epochs, keyed: which samples a client uses is a function of seed, client, round and draw alone.
+
+A client with m samples has nb = ceil(m / batch) batches an epoch. Draw k of a round is batch k mod nb of its epoch
+k // nb, whose order is a permutation of its own; the last batch of an epoch holds what is left.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from proxfed import draws
+from proxfed.draws import Key
+
+
+def batches(m: int, batch: int, alone: bool = True) -> int:
+    """How many batches m samples make; where none may be `alone`, a last single sample joins the batch before."""
+    joins = not alone and m > batch and m % batch == 1
+    return m // batch if joins else -(-m // batch)
+
+
+def cut(m: int, batch: int, k: int, count: int) -> slice:
+    """Batch k of `count`; the last one takes what is left."""
+    return slice(k * batch, m if k == count - 1 else (k + 1) * batch)
+
+
+def cuts(m: int, batch: int, alone: bool = True) -> list[slice]:
+    """All batches of m samples, in order."""
+    count = batches(m, batch, alone)
+    return [cut(m, batch, k, count) for k in range(count)]
+
+
+@dataclass(frozen=True, eq=False)
+class Epochs:
+    """The epochs of some clients in one round."""
+
+    key: Key
+    """(c,)"""
+    sizes: np.ndarray
+    """(c,) samples that each client holds."""
+    batch: int
+    alone: bool
+    """A batch of a single sample is allowed."""
+    _orders: dict[int, tuple[int, np.ndarray]] = field(default_factory=dict)
+    """Each client's latest epoch and its order: kept, because the next draw is most often from the same."""
+
+    def __call__(self, draw: int) -> list[np.ndarray]:
+        """Each client's minibatch, as indices into its own samples."""
+        return [self._minibatch(i, int(m), draw) for i, m in enumerate(self.sizes)]
+
+    def _minibatch(self, i: int, m: int, draw: int) -> np.ndarray:
+        count = batches(m, self.batch, self.alone)
+        epoch, k = divmod(draw, count)
+        return self._order(i, m, epoch)[cut(m, self.batch, k, count)]
+
+    def _order(self, i: int, m: int, epoch: int) -> np.ndarray:
+        if i not in self._orders or self._orders[i][0] != epoch:
+            words = draws.words(draws.fold(self.key[i : i + 1], epoch), m)[0]
+            self._orders[i] = epoch, words.argsort(kind="stable")
+        return self._orders[i][1]

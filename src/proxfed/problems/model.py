@@ -1,0 +1,398 @@
+"""Neural networks: any module over the clients' data, its parameters flattened to rows.
+
+    f_i(x) = (1/m_i) sum_j loss(network(x; A_ij), b_ij) + (weight_decay/2) |x|^2
+
+x holds the parameter tensors one after the other, each a block with its name. How the gradients of many clients are
+computed, stacked (`batched.py`) or one after the other over the cores (`loop.py`), changes the speed and nothing else.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby, pairwise
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from proxfed import draws
+from proxfed.data.federated import Federated
+from proxfed.draws import Ids, Key
+from proxfed.errors import InputError, at_least_one, nearest, non_negative, one_of, positive, require
+from proxfed.models import MODELS, Make
+from proxfed.problems.batch_norm import batch_norms, remember
+from proxfed.problems.crew import share_out
+from proxfed.problems.inputs import NORMALISATIONS, Inputs
+from proxfed.problems.linear import Loss, Softmax, Squared
+from proxfed.problems.loop import Loop, parameters
+from proxfed.problems.minibatches import Epochs, cuts
+from proxfed.problems.one_hot import OneHot
+from proxfed.regularisers import Zero
+from proxfed.types import Block, Regulariser, Smoothness
+
+CHUNK = 256
+"""Samples of a client that a pass over all its data takes at a time; batch norm normalises each chunk by itself."""
+
+STATISTICS = 2048
+"""Training samples, spread evenly over all clients' data, whose statistics batch norm is evaluated with."""
+
+
+class Engine(Protocol):
+    """How gradients of g clients are computed; x and out are (g, d), A holds their g * m samples, b is (g, m)."""
+
+    @property
+    def together(self) -> int:
+        """The largest g that pays."""
+
+    def gradient(self, x: Tensor, A: Tensor, b: Tensor, out: Tensor) -> None:
+        """Of each client's mean loss, into `out`."""
+
+    def scores(self, x: Tensor, A: Tensor) -> Tensor:
+        """(g, outputs, m)"""
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A neural network over the clients' data."""
+
+    data: Federated
+    model: str | Make
+    """A name of the registry `MODELS`, or a function (channels, side, classes) -> module."""
+    loss: str = "cross_entropy"
+    """'cross_entropy', or 'squared': |s - b|^2 / 2, where a class b is one-hot."""
+    h: Regulariser = Zero()
+    weight_decay: float = 0.0
+    """Weight of |x|^2 / 2 inside every f_i."""
+    batch: int | None = None
+    """Samples of a stochastic gradient, in shuffled epochs; None: full gradients."""
+    weighting: str = "uniform"
+    """p_i: 'uniform', or 'size' for the client's part of all samples."""
+    clip: float | None = None
+    """Largest norm of a client's gradient of the loss; longer ones are scaled down, before the weight decay."""
+    normalise: str = "unit"
+    """'unit': bytes become 0 .. 1; 'standard': each channel gets mean 0 and variance 1 over all training data."""
+    augment: str | None = None
+    """'crop_flip': minibatches of images are padded by 4, cropped at random and mirrored every other time."""
+    dtype: torch.dtype = torch.float32
+    device: str = "cpu"
+    channels_last: bool = True
+    """Images with the channels as the last axis in memory, which convolutions on a CPU like best."""
+    bfloat16: bool = False
+    """Forward and backward in bfloat16 where torch finds it safe; x and the gradients keep their dtype."""
+    train_measures: bool = False
+    """Objective and stationarity at every evaluation, which cost passes over all training data."""
+
+    def __post_init__(self) -> None:
+        non_negative(self, "weight_decay")
+        one_of(self, "loss", ("cross_entropy", "squared"))
+        one_of(self, "weighting", ("uniform", "size"))
+        one_of(self, "normalise", NORMALISATIONS)
+        one_of(self, "augment", (None, "crop_flip"))
+        if self.batch is not None:
+            at_least_one(self, "batch")
+        if self.clip is not None:
+            positive(self, "clip")
+        if self.augment is not None:
+            require(self.batch is not None, f"augment = {self.augment!r} changes minibatches: give a batch")
+            require(len(self.shape) == 3, f"augment = {self.augment!r} takes images, but {self._samples}")
+        _check_device(self.device)
+        require(len(self.blocks) > 0, f"{self._name} has no parameters to train")
+        self._check_module()
+
+    def _check_module(self) -> None:
+        """The network takes the samples, gives a score for each class, and is a function of x and the samples alone."""
+        module = copy.deepcopy(self.module).eval()
+        try:
+            with torch.no_grad():
+                scores = module(torch.zeros(2, *self.shape, dtype=self.dtype, device=self.device))
+        except (RuntimeError, ValueError) as e:
+            raise InputError(f"{self._name} does not fit: {self._samples} ({str(e).splitlines()[0]})") from e
+        require(
+            scores.shape == (2, self.outputs),
+            f"{self._name} gives scores of shape {tuple(scores.shape[1:])} for a sample, "
+            f"but {self.data.name} needs ({self.outputs},)",
+        )
+        drops = any(isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0 for m in module.modules())
+        require(not drops, f"{self._name} has dropout, whose randomness is not keyed by client and round: leave it out")
+        if batch_norms(module):
+            require(self.batch != 1, f"{self._name} has batch norm, which needs batches of at least 2")
+            small = int(self.sizes.argmin())
+            require(self.sizes[small] > 1, f"{self._name} has batch norm, but client {small} has a single sample")
+
+    @property
+    def _name(self) -> str:
+        return f"the model {self.model!r}" if isinstance(self.model, str) else "the model"
+
+    @property
+    def _samples(self) -> str:
+        return f"samples of {self.data.name} have shape {self.shape}"
+
+    # ---- shapes ------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def sizes(self) -> np.ndarray:
+        return np.asarray(self.data.sizes, np.int64)
+
+    @cached_property
+    def offsets(self) -> np.ndarray:
+        return self.data.offsets
+
+    @property
+    def n(self) -> int:
+        return len(self.sizes)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of a sample."""
+        return tuple(self.data.features.shape[1:])
+
+    @cached_property
+    def blocks(self) -> tuple[Block, ...]:
+        """One for each parameter that is trained."""
+        blocks, end = [], 0
+        for name, p in self.module.named_parameters():
+            if p.requires_grad:
+                blocks.append(Block(name, end, end + p.numel(), tuple(p.shape)))
+                end = blocks[-1].stop
+        return tuple(blocks)
+
+    @cached_property
+    def d(self) -> int:
+        return self.blocks[-1].stop
+
+    @cached_property
+    def weights(self) -> Tensor:
+        p = np.full(self.n, 1 / self.n) if self.weighting == "uniform" else self.sizes / self.sizes.sum()
+        return torch.as_tensor(p, dtype=self.dtype, device=self.device)
+
+    # ---- data --------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _signs(self) -> bool:
+        """Labels are -1 and +1: two classes."""
+        return self.data.classes is None and bool(np.isin(self.data.labels, (-1, 1)).all())
+
+    @cached_property
+    def outputs(self) -> int:
+        """What the network gives for a sample: a score for each class, or one number."""
+        if self.data.classes is not None:
+            return self.data.classes
+        require(self._signs or self.loss == "squared", f"cross_entropy needs classes, but {self.data.name} has numbers")
+        return 2 if self._signs else 1
+
+    @cached_property
+    def _loss(self) -> Loss:
+        if self.loss == "cross_entropy":
+            return Softmax()
+        return OneHot() if self.outputs > 1 else Squared()
+
+    def _labels(self, labels: np.ndarray) -> Tensor:
+        labels = labels > 0 if self._signs else labels
+        kind = torch.int64 if self.outputs > 1 else self.dtype
+        return torch.tensor(labels, dtype=kind, device=self.device)
+
+    def _inputs(self, features: np.ndarray) -> Inputs:
+        affine = NORMALISATIONS[self.normalise](self.data.features)
+        return Inputs.of(features, affine, self.dtype, self.device, self.channels_last)
+
+    @cached_property
+    def A(self) -> Inputs:
+        return self._inputs(self.data.features)
+
+    @cached_property
+    def b(self) -> Tensor:
+        return self._labels(self.data.labels)
+
+    def samples(self, rows: np.ndarray, key: Key | None = None) -> tuple[Tensor, Tensor]:
+        """The samples of rows (g, m): (g * m, ...), and their labels (g, m)."""
+        index = torch.from_numpy(rows).to(self.device)
+        return self.A(index.reshape(-1), key), self.b[index]
+
+    @cached_property
+    def _test(self) -> tuple[Inputs, Tensor] | None:
+        if self.data.test is None:
+            return None
+        features, labels = self.data.test
+        return self._inputs(features), self._labels(labels)
+
+    # ---- the network -------------------------------------------------------------------------------------------
+
+    def _make(self, seed: int) -> nn.Module:
+        """A new module; its parameters depend on the seed alone, and nobody else's random numbers on them."""
+        known = callable(self.model) or self.model in MODELS
+        require(known, f"there is no model {self.model!r}; {nearest(str(self.model), MODELS)}")
+        make = MODELS[self.model] if isinstance(self.model, str) else self.model
+        channels, side = (*self.shape, 1)[:2]
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(int(draws.keys(seed, "start", [0], 0)[0] >> np.uint64(1)))
+            return make(channels, side, self.outputs).to(self.device, self.dtype)
+
+    @cached_property
+    def module(self) -> nn.Module:
+        """The network; what it holds beside the parameters, such as constants, is the same in every run."""
+        return self._make(0)
+
+    @cached_property
+    def engine(self) -> Engine:
+        return Loop(self.module, self.blocks, self._loss, self.bfloat16)
+
+    @cached_property
+    def alone(self) -> bool:
+        """A batch may have one sample: there is no batch norm."""
+        return not batch_norms(self.module)
+
+    # ---- the protocol ------------------------------------------------------------------------------------------
+
+    def local(self, t: int, ids: Ids, seed: int = 0) -> Clients:
+        return Clients(self, t, ids, seed)
+
+    def start(self, seed: int) -> Tensor:
+        values = dict(self._make(seed).named_parameters())
+        return torch.cat([values[block.name].detach().reshape(-1) for block in self.blocks])
+
+    def smoothness(self) -> Smoothness:
+        raise InputError("the smoothness of a neural network is not known: give step sizes as numbers")
+
+    def evaluate(self, x: Tensor) -> dict[str, float]:
+        """Accuracy and loss on the test data. Batch norm: with the statistics of training data under this x."""
+        if self._test is None:
+            return {}
+        A, b = self._test
+        module, values = copy.deepcopy(self.module).eval(), parameters(x, self.blocks)
+        if not self.alone:
+            k = min(STATISTICS, len(self.A))
+            remember(module, values, self.A(torch.arange(k, device=self.device) * len(self.A) // k))
+        with torch.no_grad():
+            chunks = torch.arange(len(A), device=self.device).split(CHUNK)
+            scores = torch.cat([functional_call(module, values, (A(rows),)) for rows in chunks])
+        return self._loss.score(scores.mT[None], b[None])
+
+
+@dataclass(frozen=True, eq=False)
+class Clients:
+    """The clients `ids` in round t."""
+
+    problem: Model
+    t: int
+    ids: Ids
+    seed: int
+
+    @cached_property
+    def key(self) -> Key:
+        return draws.keys(self.seed, "message", self.ids, self.t)
+
+    @cached_property
+    def _augment_key(self) -> Key:
+        return draws.keys(self.seed, "augment", self.ids, self.t)
+
+    @cached_property
+    def _first(self) -> np.ndarray:
+        """(c,) where each client's samples begin."""
+        return self.problem.offsets[np.asarray(self.ids, np.int64)]
+
+    @cached_property
+    def _sizes(self) -> np.ndarray:
+        return self.problem.sizes[np.asarray(self.ids, np.int64)]
+
+    @cached_property
+    def _epochs(self) -> Epochs:
+        p = self.problem
+        return Epochs(draws.keys(self.seed, "minibatch", self.ids, self.t), self._sizes, p.batch or 1, p.alone)
+
+    def spread(self, x: Tensor) -> Tensor:
+        return x.expand(len(self.ids), -1)
+
+    def grad(self, x: Tensor, draw: int) -> Tensor:
+        p = self.problem
+        if p.batch is None:
+            return self._gradient(x, self._everything(), CHUNK, p.clip)
+        rows = [first + own for first, own in zip(self._first, self._epochs(draw), strict=True)]
+        key = None if p.augment is None else draws.fold(self._augment_key, draw)
+        return self._gradient(x, rows, p.batch + 1, p.clip, key)
+
+    def full_grad(self, x: Tensor) -> Tensor:
+        return self._gradient(x, self._everything(), CHUNK)
+
+    def value(self, x: Tensor) -> Tensor:
+        p = self.problem
+        x, out = self._rows(x), torch.empty(len(self.ids), dtype=p.dtype, device=p.device)
+
+        def work(part: slice) -> None:
+            index = np.stack(rows[part])
+            losses = []
+            for span in cuts(index.shape[1], CHUNK, p.alone):
+                A, b = p.samples(index[:, span])
+                losses.append(p._loss.value(p.engine.scores(x[part], A), b))
+            out[part] = torch.cat(losses, -1).mean(-1)
+
+        rows = self._everything()
+        self._work(work, rows)
+        return out + p.weight_decay / 2 * x.square().sum(-1)
+
+    def _everything(self) -> list[np.ndarray]:
+        """Each client's samples, all of them."""
+        return [np.arange(first, first + m) for first, m in zip(self._first, self._sizes, strict=True)]
+
+    def _gradient(
+        self, x: Tensor, rows: list[np.ndarray], chunk: int, clip: float | None = None, key: Key | None = None
+    ) -> Tensor:
+        """Gradients (c, d) over each client's samples `rows`, at most `chunk` of them at a time."""
+        p = self.problem
+        x, out = self._rows(x), torch.empty(len(self.ids), p.d, dtype=p.dtype, device=p.device)
+
+        def work(part: slice) -> None:
+            here, g, index = x[part], out[part], np.stack(rows[part])
+            spans = cuts(index.shape[1], chunk, p.alone)
+            if len(spans) == 1:
+                p.engine.gradient(here, *p.samples(index, None if key is None else key[part]), g)
+            else:
+                piece = torch.empty_like(g)
+                g.zero_()
+                for span in spans:
+                    p.engine.gradient(here, *p.samples(index[:, span]), piece)
+                    g.add_(piece, alpha=(span.stop - span.start) / index.shape[1])
+            if clip is not None:
+                g.mul_((clip / g.norm(dim=-1, keepdim=True)).clamp_max(1))
+            if p.weight_decay:
+                g.add_(here, alpha=p.weight_decay)
+
+        self._work(work, rows)
+        return out
+
+    def _rows(self, x: Tensor) -> Tensor:
+        x = self.spread(x)
+        return x if x.stride(-1) == 1 else x.contiguous()
+
+    def _work(self, work: Callable[[slice], None], rows: list[np.ndarray]) -> None:
+        """work(part) on neighbours with equally many samples, as many clients at a time as it pays."""
+        p = self.problem
+        parts = _equal_runs([len(r) for r in rows], p.engine.together)
+        if p.engine.together < len(rows) and torch.device(p.device).type == "cpu":
+            share_out(work, parts)
+        else:
+            for part in parts:
+                work(part)
+
+
+def _equal_runs(lengths: list[int], longest: int) -> list[slice]:
+    """Consecutive entries that are equal, at most `longest` of them, in parts of even size."""
+    parts, start = [], 0
+    for _, run in groupby(lengths):
+        count = len(list(run))
+        pieces = -(-count // longest)
+        edges = [start + count * k // pieces for k in range(pieces + 1)]
+        parts += [slice(a, b) for a, b in pairwise(edges)]
+        start += count
+    return parts
+
+
+def _check_device(device: str) -> None:
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as e:  # torch's ways of saying that a name is wrong or a driver is missing
+        raise InputError(f"device = {device!r} is not there: {str(e).splitlines()[0]}") from e
