@@ -15,14 +15,18 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from proxfed import FedAvg, Federated, InputError, draws, run
 from proxfed.models import MODELS, Make
+from proxfed.problems import batched
 from proxfed.problems import model as model_module
+from proxfed.problems.batched import Batched
 from proxfed.problems.inputs import crop_flip
+from proxfed.problems.loop import Loop
 from proxfed.problems.minibatches import Epochs, cuts
 from proxfed.problems.model import Model
 from proxfed.regularisers import L1, OnBlocks
 
 SIDES = {"dfedadmm_cnn": 16, "fednag_cnn": 16, "vgg16": 32, "resnet18": 16, "resnet18_group_norm": 16}
 """The smallest images that say something; 8 where nothing else is needed."""
+DENSE = ("linear", "mlp", "dfedadmm_mlp")
 DEEP = ("resnet18", "resnet18_group_norm", "vgg16")
 RAGGED = (7, 12, 12, 5)
 CLASSES = 4
@@ -166,6 +170,50 @@ def test_a_block_may_be_empty() -> None:
     f = p.local(1, [])
     assert f.grad(p.start(0), 0).shape == (0, p.d)
     assert f.value(p.start(0)).shape == (0,)
+
+
+@pytest.mark.parametrize("name", DENSE)
+@pytest.mark.parametrize("loss", ["cross_entropy", "squared"])
+def test_both_mechanisms_give_the_same(name: str, loss: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = images((7, 12, 12, 12, 12, 5))
+    options: dict[str, Any] = {"batch": 5, "weight_decay": 0.1, "augment": "crop_flip", "dtype": torch.float64}
+    one = Model(data, name, loss, mechanism="loop", **options)
+    assert isinstance(one.engine, Loop)
+    x = point(one)
+    f = one.local(1, range(one.n))
+    for cache_size in (1 << 20, 3 * one.d, one.d - 1):  # all at once, three at a time, one at a time
+        monkeypatch.setattr(batched, "CACHE", cache_size)
+        two = Model(data, name, loss, **options)
+        assert isinstance(two.engine, Batched)
+        g = two.local(1, range(one.n))
+        for draw in (0, 1, 2):
+            assert close(g.grad(x, draw), f.grad(x, draw), 1e-10)
+        assert close(g.full_grad(x), f.full_grad(x), 1e-10)
+        assert torch.allclose(g.value(x), f.value(x), rtol=1e-12)
+
+
+def test_only_dense_networks_are_batched() -> None:
+    shared = nn.Linear(64, 64)
+    plain = [nn.Flatten(), nn.Linear(64, 64, bias=False), nn.ReLU(), nn.Linear(64, CLASSES)]
+    frozen = [nn.Flatten(), nn.Linear(64, 64).requires_grad_(False), nn.ReLU(), nn.Linear(64, CLASSES)]
+    networks = {
+        "without some biases": (True, plain),
+        "another activation": (False, [nn.Flatten(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, CLASSES)]),
+        "no activation": (False, [nn.Flatten(), nn.Linear(64, 64), nn.Linear(64, CLASSES)]),
+        "ends in an activation": (False, [nn.Flatten(), nn.Linear(64, CLASSES), nn.ReLU()]),
+        "a layer twice": (False, [nn.Flatten(), shared, nn.ReLU(), shared, nn.ReLU(), nn.Linear(64, CLASSES)]),
+        "a layer that is not trained": (False, frozen),
+    }
+    for what, (dense, layers) in networks.items():
+        make = lambda c, s, k, layers=layers: nn.Sequential(*layers)
+        p = Model(images(), make, batch=5, dtype=torch.float64)
+        assert isinstance(p.engine, Batched) == dense, what
+        x = point(p)
+        one = Model(images(), make, batch=5, dtype=torch.float64, mechanism="loop").local(1, range(p.n)).grad(x, 0)
+        assert close(p.local(1, range(p.n)).grad(x, 0), one, 1e-10), what
+        if not dense:
+            with pytest.raises(InputError, match="not a dense network"):
+                Model(images(), make, mechanism="batched")
 
 
 # ---- minibatches ---------------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from proxfed.draws import Ids, Key
 from proxfed.errors import InputError, at_least_one, nearest, non_negative, one_of, positive, require
 from proxfed.models import MODELS, Make
 from proxfed.problems.batch_norm import batch_norms, remember
+from proxfed.problems.batched import Batched, dense_layers
 from proxfed.problems.crew import share_out
 from proxfed.problems.inputs import NORMALISATIONS, Inputs
 from proxfed.problems.linear import Loss, Softmax, Squared
@@ -84,6 +85,8 @@ class Model:
     """Images with the channels as the last axis in memory, which convolutions on a CPU like best."""
     bfloat16: bool = False
     """Forward and backward in bfloat16 where torch finds it safe; x and the gradients keep their dtype."""
+    mechanism: str = "auto"
+    """How clients' gradients are computed: 'batched', for dense networks, 'loop', or 'auto': the faster one."""
     train_measures: bool = False
     """Objective and stationarity at every evaluation, which cost passes over all training data."""
 
@@ -93,6 +96,7 @@ class Model:
         one_of(self, "weighting", ("uniform", "size"))
         one_of(self, "normalise", NORMALISATIONS)
         one_of(self, "augment", (None, "crop_flip"))
+        one_of(self, "mechanism", ("auto", "batched", "loop"))
         if self.batch is not None:
             at_least_one(self, "batch")
         if self.clip is not None:
@@ -103,6 +107,7 @@ class Model:
         _check_device(self.device)
         require(len(self.blocks) > 0, f"{self._name} has no parameters to train")
         self._check_module()
+        self.engine  # noqa: B018  the mechanism must fit the network
 
     def _check_module(self) -> None:
         """The network takes the samples, gives a score for each class, and is a function of x and the samples alone."""
@@ -198,7 +203,8 @@ class Model:
 
     def _inputs(self, features: np.ndarray) -> Inputs:
         affine = NORMALISATIONS[self.normalise](self.data.features)
-        return Inputs.of(features, affine, self.dtype, self.device, self.channels_last)
+        channels_last = self.channels_last and isinstance(self.engine, Loop)
+        return Inputs.of(features, affine, self.dtype, self.device, channels_last)
 
     @cached_property
     def A(self) -> Inputs:
@@ -239,6 +245,10 @@ class Model:
 
     @cached_property
     def engine(self) -> Engine:
+        layers = None if self.mechanism == "loop" or self.bfloat16 else dense_layers(self.module, self.blocks)
+        if layers is not None:
+            return Batched(layers, self._loss, self.d)
+        require(self.mechanism != "batched", f"{self._name} is not a dense network: only those can be batched")
         return Loop(self.module, self.blocks, self._loss, self.bfloat16)
 
     @cached_property

@@ -1,0 +1,84 @@
+"""Dense networks of several clients at once, in closed form.
+
+    a_0 = samples,   a_k = relu(W_k a_{k-1} + b_k),   s = W_K a_{K-1} + b_K
+    r = d loss/d s,   grad W_k = r a_{k-1}' / m,   grad b_k = r 1 / m,   r <- W_k' r where a_{k-1} > 0,   k = K, ..., 1
+
+Activations are (clients, features, samples), so that every product is one batched product without transposing anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from proxfed.problems.linear import Loss
+from proxfed.types import Block
+
+CACHE = 1 << 20
+"""Parameters that are worked on at a time: those of the clients and their gradients then stay in the cache."""
+
+
+class Layer(NamedTuple):
+    weight: Block
+    bias: Block | None
+
+    def split(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """W (g, outputs, inputs) and b (g, outputs) in rows x (g, d), as views."""
+        bias = None if self.bias is None else x[:, self.bias.start : self.bias.stop]
+        return x[:, self.weight.start : self.weight.stop].view(len(x), *self.weight.shape), bias
+
+
+def dense_layers(module: nn.Module, blocks: Sequence[Block]) -> list[Layer] | None:
+    """The layers of a network Flatten, Linear, ReLU, Linear, ..., Linear; None if the module is not one."""
+    if not isinstance(module, nn.Sequential):
+        return None
+    layers = list(module.named_children())
+    first, linear, between = [m for _, m in layers[:1]], layers[1::2], layers[2::2]
+    fits = (
+        len(layers) == len(module)  # no layer stands in two places
+        and len(linear) == len(between) + 1
+        and all(type(m) is nn.Flatten and (m.start_dim, m.end_dim) == (1, -1) for m in first)
+        and all(type(m) is nn.Linear for _, m in linear)
+        and all(type(m) is nn.ReLU for _, m in between)
+    )
+    named = {block.name: block for block in blocks}
+    trained = {name for name, _ in module.named_parameters()} <= set(named)
+    if not fits or not trained:
+        return None
+    return [Layer(named[f"{name}.weight"], named.get(f"{name}.bias")) for name, _ in linear]
+
+
+class Batched:
+    """As many clients at a time as fit into the cache."""
+
+    def __init__(self, layers: list[Layer], loss: Loss, d: int) -> None:
+        self.layers, self.loss = layers, loss
+        self.together = max(1, CACHE // d)
+
+    def gradient(self, x: Tensor, A: Tensor, b: Tensor, out: Tensor) -> None:
+        """Of each client's mean loss over its m of the samples A (g * m, ...), b (g, m), at x (g, d)."""
+        a = self._activations(x, A)
+        r = self.loss.slope(a.pop(), b).div_(b.shape[1])
+        for layer in reversed(self.layers):
+            (W, _), (dW, db), inside = layer.split(x), layer.split(out), a.pop()
+            torch.bmm(r, inside.mT, out=dW)
+            if db is not None:
+                torch.sum(r, -1, out=db)
+            if a:
+                r = torch.bmm(W.mT, r).mul_(inside > 0)
+
+    def scores(self, x: Tensor, A: Tensor) -> Tensor:
+        """(g, outputs, m)"""
+        return self._activations(x, A)[-1]
+
+    def _activations(self, x: Tensor, A: Tensor) -> list[Tensor]:
+        """a_0, ..., a_{K-1} and the scores."""
+        a = [A.reshape(len(x), len(A) // len(x), -1).mT]
+        for layer in self.layers:
+            W, b = layer.split(x)
+            h = torch.bmm(W, a[-1]) if b is None else torch.baddbmm(b[..., None], W, a[-1])
+            a.append(h if layer is self.layers[-1] else h.relu_())
+        return a
