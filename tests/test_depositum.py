@@ -348,7 +348,7 @@ def test_the_speed_up_schedule_needs_enough_iterations_for_a_weakly_convex_h():
 
 
 def test_the_speed_up_schedule_needs_as_many_iterations_as_clients():
-    with pytest.raises(InputError, match="n = 5"):
+    with pytest.raises(InputError, match="at least 5 iterations, not 4"):
         Depositum.theory(toy.constants(toy.problem(), 3, toy.GRAPHS["ring"](N)), schedule="speed_up")
     with pytest.raises(InputError, match="'fast'"):
         Depositum.theory(toy.constants(toy.problem(), 3, toy.GRAPHS["ring"](N)), schedule="fast")

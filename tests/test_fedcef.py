@@ -10,8 +10,10 @@ from proxfed import FedCEF, FedComposite
 from proxfed.algorithms.fedcef import Client, Server
 from proxfed.compressors import Identity, RandK, ScaledSign, TopK
 from proxfed.errors import InputError
+from proxfed.networks.stacked import Stacked
 from proxfed.oracle import Oracle, Work
 from proxfed.regularisers import L1, MCP, Zero
+from proxfed.run import Run
 
 import references as ref
 import toy
@@ -210,3 +212,22 @@ def test_theory_descends(compressor):
 def test_refuses_what_makes_no_sense(field, value):
     with pytest.raises(InputError, match=field):
         FedCEF(**({"alpha": 1.0, "K": 2} | {field: value}))
+
+
+@pytest.mark.parametrize("beta", [1.0, 0.01])
+def test_both_sides_compute_the_same_model_in_single_precision(beta):
+    """z is the same to the bit for server and clients; what clients read as c is off by rounding that does not grow."""
+    p = toy.problem(dtype=torch.float32)
+    alg = FedCEF(beta / 3, 3, compressor=TopK(k=2))
+    going = Run(p, alg, Stacked(p.n, p.d))
+    off = []
+    for t in range(1, 401):
+        sent = alg.down(going.state.server)
+        before, c = alg.model(going.state.server, p.h), going.state.server.c
+        read = (going.state.clients.z - sent) / alg.beta
+        off.append(float((read - c).abs().max()) / max(1e-30, float(sent.abs().max())) * beta)
+        going.round(t)
+        assert torch.equal(going.state.clients.z, before.expand(p.n, -1))
+    eps = torch.finfo(torch.float32).eps
+    assert max(off[1:200]) < 8 * eps
+    assert max(off[200:]) < 8 * eps

@@ -14,7 +14,8 @@ import torch
 from proxfed.algorithms import ALGORITHMS
 from proxfed.components import Table, arguments, build, describe, look_up, plain, without_name
 from proxfed.config import Experiment
-from proxfed.data import DATASETS, PARTITIONS, Federated, load
+from proxfed.data import DATASETS, PARTITIONS, Federated, load, read
+from proxfed.data.partitions import Natural
 from proxfed.errors import InputError, require
 from proxfed.participation import PARTICIPATIONS
 from proxfed.problems import PROBLEMS
@@ -86,13 +87,27 @@ class Resolved:
         return out
 
 
-def _data(e: Experiment, directory: str | None) -> Federated:
-    table = dict(e.data)
+def load_data(table: Table, directory: str | None) -> Federated:
+    """The data that a table describes, handed out to the clients."""
+    table = dict(table)
     partition = table.pop("partition", None)
-    make = look_up(DATASETS, table, "data")
-    options = arguments(make, without_name(table), "data", {"directory"})
+    options = _options(table)
     split = None if partition is None else build(PARTITIONS, partition, "data.partition")
     return load(table["name"], split, directory, **options)
+
+
+def load_together(table: Table, directory: str | None) -> Federated:
+    """The same without a partition: with the data's own clients if they have any, else all held by one."""
+    options = _options(table)
+    data = read(table["name"], directory, **options)
+    if isinstance(data, Federated):
+        return data
+    whole = [np.arange(len(data.labels))]
+    return Federated.split(data, whole if data.groups is None else Natural()(data.labels, data.groups))
+
+
+def _options(table: Table) -> Table:
+    return arguments(look_up(DATASETS, table, "data"), without_name(table), "data", {"directory"})
 
 
 def _problem(e: Experiment, directory: str | None) -> Any:
@@ -100,7 +115,7 @@ def _problem(e: Experiment, directory: str | None) -> Any:
     require(e.dtype in DTYPES, f"dtype = {e.dtype!r} is not one of {', '.join(DTYPES)}")
     make = look_up(PROBLEMS, e.problem, "problem")
     given = arguments(make, without_name(e.problem), "problem", GIVEN)
-    bare = make(data=_data(e, directory), dtype=DTYPES[e.dtype], device=e.device, **given)
+    bare = make(data=load_data(e.data, directory), dtype=DTYPES[e.dtype], device=e.device, **given)
     return replace(bare, h=_regulariser(e, bare.blocks))
 
 
@@ -127,8 +142,11 @@ def _filled(make: Any, table: Table, given: set[str]) -> Table:
 
 
 def _constants(problem: Problem, rounds: int, topology: Topology | None) -> Constants:
-    psi = 0.0 if topology is None else 1 - topology.spectral_gap()
-    return Constants(problem.smoothness(), problem.n, problem.d, rounds, problem.h.weak_convexity, psi)
+    psi, smoothness = 0.0, problem.smoothness()
+    if topology is not None:  # peers see n p_i f_i, so that their plain averages are the weighted ones
+        psi = 1 - topology.spectral_gap()
+        smoothness = smoothness._replace(L=smoothness.L * problem.n * float(problem.weights.max()))
+    return Constants(smoothness, problem.n, problem.d, rounds, problem.h.weak_convexity, psi)
 
 
 def _steps(value: Any, problem: Problem, where: str) -> Any:

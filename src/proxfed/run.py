@@ -96,8 +96,8 @@ class Run:
                 rows = net.rows(ids)
                 net.send(down, ids)
                 new, up = alg.client(take(clients, rows), down, self.oracle(t, ids), self._prox(len(ids)))
-                put(clients, rows, new)
                 yield up, self.weights[ids.start : ids.stop] if isinstance(ids, range) else self.weights[ids]
+                put(clients, rows, new)  # only now: the message may have been a view of the old state
 
         share = 1.0 if isinstance(cohort, range) else float(self.weights[cohort].sum())
         server = alg.server(server, net.mean(messages()), self._prox(int(net.leader)), share)

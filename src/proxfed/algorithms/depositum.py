@@ -19,7 +19,7 @@ Gradient Tracking and Momentum".
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import sqrt
+from math import ceil, sqrt
 from typing import ClassVar, NamedTuple
 
 from torch import Tensor
@@ -110,7 +110,8 @@ class Depositum(Graph):
         L, n, rho, lam = c.smoothness.L, c.n, c.weak_convexity, c.psi
         T = c.rounds * T0 + 1
         if schedule == "speed_up":
-            require(n <= T, f"Depositum: the speed-up schedule needs at least n = {n} iterations, not {T}")
+            least = max(n, ceil(4 * n * rho**2 / L**2))
+            require(least <= T, f"Depositum: the speed-up schedule needs at least {least} iterations, not {T}")
             gamma = 1 - sqrt(n / T)
             alpha = sqrt(n) / (24 * L * sqrt(T))
         else:

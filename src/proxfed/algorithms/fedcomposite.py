@@ -3,16 +3,18 @@
     server sends    x                                                            S = eta_g eta tau
     client          z = prox_{S h}(x),   w = z,   c_i as below
     tau times       w <- w - eta (grad f_i(z_t) + c_i),   z_{t+1} = prox_{(t+1) eta h}(w)
-    client sends    w
-    server          x <- z + eta_g (mean w - z)
-    client          c_i <- (z - x)/S - mean of its tau gradients
+    client sends    G_i = mean of its tau gradients
+    server          x <- z - S mean G_i                 = z + eta_g (mean w - z), because sum_i c_i = 0
+    client          c_i <- (z - x)/S - G_i
 
-The first term of c_i is the mean gradient of all clients, so sum_i c_i = 0 and local steps follow the global gradient.
-Communication and prox are decoupled: what is averaged is w, which no prox has touched, and the local prox step grows
-with t so that z stays the prox point of w. With full gradients the method converges to the exact solution.
+The first term of c_i is the mean gradient of all clients, so local steps follow the global gradient. Communication and
+prox are decoupled: nothing that is averaged has seen a prox, and the local prox step grows with t so that z stays the
+prox point of w. With full gradients the method converges to the exact solution.
 
-What travels: one vector up, one down. A client keeps a_i = z/S - mean gradient, which gives c_i = a_i - x/S as soon as
-the next x arrives; the first round has a_i = x/S and so c_i = 0.
+What travels: one vector up, one down. The paper sends w instead of G_i. Both give the same x, but with w the rounding
+errors of sum_i c_i add up from round to round, and in single precision the iterates drift away from the solution. A
+client keeps a_i = z/S - G_i, which gives c_i = a_i - x/S as soon as the next x arrives; the first round has a_i = x/S
+and so c_i = 0.
 Reference: J. Zhang, J. Hu, M. Johansson, "Composite Federated Learning with Heterogeneous Data".
 """
 
@@ -80,14 +82,13 @@ class FedComposite(Star):
         for t in range(tau):
             g = f.grad(z, t)
             G = G + g / tau
-            w = w - eta * (g + c)
             if t < tau - 1:  # no gradient is taken after the last step
+                w = w - eta * (g + c)
                 z = h.prox(w, (t + 1) * eta)
-        return Client(z0 / self.S - G), w
+        return Client(z0 / self.S - G), G
 
-    def server(self, s: Server, w: Tensor, h: Regulariser, share: float) -> Server:
-        z = h.prox(s.x, self.S)
-        return Server(z + self.eta_g * (w - z))
+    def server(self, s: Server, G: Tensor, h: Regulariser, share: float) -> Server:
+        return Server(h.prox(s.x, self.S) - self.S * G)
 
     def model(self, s: Server, h: Regulariser) -> Tensor:
         return h.prox(s.x, self.S)
