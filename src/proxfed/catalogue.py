@@ -15,6 +15,7 @@ from proxfed.compressors import COMPRESSORS
 from proxfed.config import shipped
 from proxfed.data import DATASETS, PARTITIONS
 from proxfed.errors import InputError, nearest, require
+from proxfed.models import MODELS
 from proxfed.participation import PARTICIPATIONS
 from proxfed.problems import PROBLEMS
 from proxfed.regularisers import REGULARISERS
@@ -27,6 +28,7 @@ Entry = dict[str, str]
 KINDS: dict[str, Mapping[str, Callable[..., Any]]] = {
     "algorithms": ALGORITHMS,
     "problems": PROBLEMS,
+    "models": MODELS,
     "regularisers": REGULARISERS,
     "compressors": COMPRESSORS,
     "topologies": TOPOLOGIES,
@@ -66,6 +68,8 @@ GIVEN = {"n", "directory", "data", "h", "dtype", "device"}
 
 def settings(make: Callable[..., Any]) -> list[Setting]:
     """What an entry takes from its table."""
+    if make in MODELS.values():  # the data say how many channels, pixels and classes there are
+        return []
     fixed = make.keywords.keys() if isinstance(make, partial) else ()
     cls = make.func if isinstance(make, partial) else make
     docs = _field_docs(cls) if isinstance(cls, type) else {}

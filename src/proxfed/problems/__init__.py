@@ -7,10 +7,12 @@ from functools import partial
 from typing import Any
 
 from proxfed.problems.linear import Linear, Logistic, Softmax, Squared
+from proxfed.problems.model import Model
 
 PROBLEMS: dict[str, Callable[..., Any]] = {
     "least_squares": partial(Linear, loss=Squared()),
     "logistic": partial(Linear, loss=Logistic()),
+    "network": Model,
     "softmax": partial(Linear, loss=Softmax()),
 }
 """Makers of problems by the names that configuration files use."""
