@@ -128,3 +128,24 @@ def test_more_ranks_than_clients(tmp_path: Path) -> None:
     )
     assert done.returncode == 2
     assert "3 ranks for 2 clients" in done.stderr
+
+
+def test_networks_too(tmp_path: Path) -> None:
+    """A neural network, over clients of different sizes, with partial participation and compression."""
+    file = write(
+        tmp_path / "network.toml",
+        small(
+            rounds=3,
+            seeds=[0],
+            reference=False,
+            data={"name": "digits", "partition": {"name": "dirichlet_by_class", "num_partitions": 5, "alpha": 1.0}},
+            problem={"name": "network", "model": "mlp", "batch": 16, "weighting": "size", "train_measures": True},
+            regulariser={"name": "l1", "weight": 1e-4, "blocks": ["*weight"]},
+            algorithms=[
+                a for a in small()["algorithms"] if a.get("label", a["name"]) in ("fedavg", "fedcef", "depositum")
+            ],
+        ),
+    )
+    run(file, tmp_path / "stacked")
+    run(file, tmp_path / "ranks", "--ranks", "2")
+    agree(tmp_path / "stacked", tmp_path / "ranks")
