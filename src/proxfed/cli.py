@@ -1,4 +1,4 @@
-"""The command line: run, report, list.
+"""The command line: run, report, list, data.
 
 Exit codes: 0 done, 1 failed on the way (what was computed is kept), 2 bad input (nothing was computed).
 """
@@ -9,7 +9,6 @@ import json
 import signal
 import sys
 import time
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +17,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from proxfed import __version__
+from proxfed import __version__, cli_data
+from proxfed.cli_common import Format, FormatOption
 from proxfed.errors import ProxfedError
 
 app = typer.Typer(
@@ -30,16 +30,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(cli_data.app)
 err = Console(stderr=True)
 out = Console()
-
-
-class Format(StrEnum):
-    table = "table"
-    json = "json"
-
-
-FormatOption = Annotated[Format, typer.Option("--format", help="A table for people or JSON for programs.")]
 
 
 def _print_version(asked: bool) -> None:
@@ -352,7 +345,8 @@ def main() -> None:
         import click
 
         if isinstance(e, click.ClickException):
-            err.print(f"[red]error:[/red] {_plain(e.format_message())}", highlight=False, soft_wrap=True)
+            if said := e.format_message():  # nothing, where help was printed instead
+                err.print(f"[red]error:[/red] {_plain(said)}", highlight=False, soft_wrap=True)
             sys.exit(2)
         raise
     sys.exit(code if isinstance(code, int) else 0)

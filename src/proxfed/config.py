@@ -109,8 +109,8 @@ def read(source: str, overrides: Iterable[str] = ()) -> Experiment:
         raise InputError(f"cannot read {path}: {e.strerror}") from e
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
         raise InputError(f"{path} is not valid TOML: {e}") from e
-    for override in overrides:
-        _override(table, override)
+    for text in overrides:
+        override(table, text)
     return parse(table, str(path))
 
 
@@ -133,7 +133,7 @@ def _sentence(e: ValidationError) -> str:
     return f"{place} = {error['input']!r} is not allowed: {error['msg'][0].lower()}{error['msg'][1:]}"
 
 
-def _override(table: Table, override: str) -> None:
+def override(table: Table, override: str) -> None:
     """key=value with a dotted key; algorithms are chosen by label, name or place: algorithms.fedavg.eta=0.1."""
     key, equals, text = override.partition("=")
     require(bool(equals) and bool(key), f"-c {override!r} is not of the form key=value")
@@ -148,6 +148,7 @@ def _override(table: Table, override: str) -> None:
     if isinstance(here, list):
         here[_place(here, last, override)] = value
     else:
+        require(isinstance(here, dict), f"-c {override}: {last!r} is not inside a table")
         here[last] = value
 
 

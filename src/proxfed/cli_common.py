@@ -1,0 +1,21 @@
+"""What the commands have in common."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+
+class Format(StrEnum):
+    table = "table"
+    json = "json"
+
+
+FormatOption = Annotated[Format, typer.Option("--format", help="A table for people or JSON for programs.")]
+DataOption = Annotated[str | None, typer.Option("--data", help="The data directory; else $PROXFED_DATA or the cache.")]
+ChangeOption = Annotated[
+    list[str] | None,
+    typer.Option("-c", "--change", metavar="KEY=VALUE", help="Change a setting, e.g. -c data.partition.alpha=0.1"),
+]
