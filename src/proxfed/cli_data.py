@@ -190,6 +190,7 @@ def show(
     """Who holds what: the clients' samples, class by class. Nothing is trained.
 
     A dataset that comes without clients, and for which no partition is given, is shown as if one client held it all.
+    Where an experiment and a dataset have the same name, the experiment is meant.
 
     Examples: [bold]proxfed data show demo[/bold], [bold]proxfed data show digits -c data.partition.name=shards -c
     data.partition.num_partitions=10 --out digits.svg[/bold]
