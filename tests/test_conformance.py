@@ -263,7 +263,7 @@ def test_renaming_clients_renames_their_states(name: str) -> None:
         assert torch.allclose(expected, other.dump()[key], rtol=0, atol=1e-10), key
 
 
-@every_star
+@every
 @pytest.mark.parametrize("batch", [None, 4], ids=["full", "minibatch"])
 def test_blocks_of_clients_do_not_matter(name: str, batch: int | None) -> None:
     a = algorithm(name)
@@ -276,7 +276,7 @@ def test_blocks_of_clients_do_not_matter(name: str, batch: int | None) -> None:
     assert whole.counters() == split.counters()
 
 
-@pytest.mark.parametrize("name", STARS)
+@every_star
 def test_a_process_without_participants(name: str) -> None:
     """It runs a block of no clients, whose message and state have no rows."""
     a = algorithm(name)

@@ -7,8 +7,9 @@ where clients live.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -17,6 +18,7 @@ from proxfed.allocator import keep_memory
 from proxfed.checks import check_combination
 from proxfed.draws import Ids
 from proxfed.errors import RunError
+from proxfed.fibres import in_blocks
 from proxfed.measures import Measures
 from proxfed.networks.base import Network
 from proxfed.networks.stacked import Stacked
@@ -25,7 +27,7 @@ from proxfed.oracle import CountedProx, Oracle, Work
 from proxfed.participation import Full
 from proxfed.regularisers import Zero
 from proxfed.state import flatten, own, put, restore, take
-from proxfed.types import Algorithm, Graph, Participation, Problem, Regulariser, Star, Topology
+from proxfed.types import Algorithm, Graph, Mix, Participation, Problem, Regulariser, Star, Topology
 
 COUNTERS = ("gradients", "proxes", "bytes_up", "bytes_down", "bytes_edge", "bytes_best")
 
@@ -70,10 +72,11 @@ class Run:
             clients, server = alg.init(self.x0, f, self._prox(len(here)))
             self.state: Any = StarState(own(clients), server)
         else:
-            self.state = alg.init(self.x0, f, self._prox(len(here)), self._mix(0))
+            self.state = own(alg.init(self.x0, f, self._prox(len(here)), self._mix(0)))
 
     def oracle(self, t: int, ids: Ids) -> Oracle:
-        return Oracle(self.problem.local(t, ids, self.seed), self.work, self.scale, self.inside)
+        scale = None if self.scale is None else self.scale[self.network.rows(ids)]
+        return Oracle(self.problem.local(t, ids, self.seed), self.work, scale, self.inside)
 
     def _prox(self, each: int) -> CountedProx:
         return CountedProx(self.h, self.work, each)
@@ -104,10 +107,19 @@ class Run:
         return StarState(clients, server)
 
     def _graph(self, alg: Graph, t: int) -> Any:
-        ids = self.network.ids
-        return alg.step(self.state, self.oracle(t, ids), self._prox(len(ids)), self._mix(t))
+        net = self.network
 
-    def _mix(self, t: int) -> Callable[[Tensor], Tensor]:
+        def step(ids: Ids, mix: Mix) -> Any:
+            return alg.step(take(self.state, net.rows(ids)), self.oracle(t, ids), self._prox(len(ids)), mix)
+
+        blocks = list(net.blocks(range(net.n)))
+        if len(blocks) == 1:
+            return step(blocks[0], self._mix(t))
+        for ids, new in zip(blocks, in_blocks([partial(step, ids) for ids in blocks], self._mix(t)), strict=True):
+            put(self.state, net.rows(ids), new)
+        return self.state
+
+    def _mix(self, t: int) -> Mix:
         return lambda x: self.network.mix(x, t)
 
     def model(self) -> Tensor:
