@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from proxfed import FedAvg, Federated, InputError, draws, run
+from proxfed.measures import Measures
 from proxfed.models import MODELS, Make
-from proxfed.problems import batched
-from proxfed.problems import model as model_module
+from proxfed.networks.stacked import Stacked
+from proxfed.problems import batched, clients
 from proxfed.problems.batched import Batched
 from proxfed.problems.inputs import crop_flip
 from proxfed.problems.loop import Loop
@@ -41,8 +42,8 @@ def images(sizes: tuple[int, ...] = RAGGED, channels: int = 1, side: int = 8, te
         top = rng.integers(40, 256)
         return rng.integers(0, top, (m, channels, side, side)).astype(np.uint8), rng.integers(0, CLASSES, m)
 
-    clients = [client(m) for m in sizes]
-    return Federated.from_clients(clients, client(test) if test else None, CLASSES, "images")
+    holders = [client(m) for m in sizes]
+    return Federated.from_clients(holders, client(test) if test else None, CLASSES, "images")
 
 
 def point(p: Model, seed: int = 0) -> Tensor:
@@ -131,7 +132,7 @@ def test_full_gradient_and_value(name: str, monkeypatch: pytest.MonkeyPatch) -> 
         vector_to_parameters(x[i], net.parameters())
         loss = nn.functional.cross_entropy(net(torch.tensor(A).double() / 255), torch.tensor(b))
         assert torch.isclose(v[i], loss + wd / 2 * x[i].square().sum(), rtol=1e-12)
-    monkeypatch.setattr(model_module, "CHUNK", 3)
+    monkeypatch.setattr(clients, "CHUNK", 3)
     assert close(f.full_grad(x), g, 1e-12)
     assert torch.allclose(f.value(x), v, rtol=1e-12)
     assert torch.equal(
@@ -508,6 +509,11 @@ def test_measures_of_the_training_data_on_demand() -> None:
     assert "stationarity" not in result.rows[-1]
     with pytest.raises(InputError, match="smoothness"):
         p.smoothness()
+    x, step = result.model, 0.1
+    gradient = p.local(0, range(p.n)).full_grad(x).mean(0)
+    expected = ((x - p.h.prox(x - step * gradient, step)) / step).square().sum()
+    found = Measures(p, Stacked(p.n, p.d), step=step)(x)["stationarity"]
+    assert np.isclose(found, float(expected), rtol=1e-10)
 
 
 # ---- refusals ------------------------------------------------------------------------------------------------------

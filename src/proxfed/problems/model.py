@@ -9,11 +9,8 @@ computed, stacked (`batched.py`) or one after the other over the cores (`loop.py
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby, pairwise
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -27,34 +24,16 @@ from proxfed.errors import InputError, at_least_one, nearest, non_negative, one_
 from proxfed.models import MODELS, Make
 from proxfed.problems.batch_norm import batch_norms, remember
 from proxfed.problems.batched import Batched, dense_layers
-from proxfed.problems.crew import share_out
-from proxfed.problems.inputs import NORMALISATIONS, Inputs
+from proxfed.problems.clients import CHUNK, Clients, Engine
+from proxfed.problems.inputs import NORMALISATIONS, Affine, Inputs
 from proxfed.problems.linear import Loss, Softmax, Squared
 from proxfed.problems.loop import Loop, parameters
-from proxfed.problems.minibatches import Epochs, cuts
 from proxfed.problems.one_hot import OneHot
 from proxfed.regularisers import Zero
 from proxfed.types import Block, Regulariser, Smoothness
 
-CHUNK = 256
-"""Samples of a client that a pass over all its data takes at a time; batch norm normalises each chunk by itself."""
-
 STATISTICS = 2048
 """Training samples, spread evenly over all clients' data, whose statistics batch norm is evaluated with."""
-
-
-class Engine(Protocol):
-    """How gradients of g clients are computed; x and out are (g, d), A holds their g * m samples, b is (g, m)."""
-
-    @property
-    def together(self) -> int:
-        """The largest g that pays."""
-
-    def gradient(self, x: Tensor, A: Tensor, b: Tensor, out: Tensor) -> None:
-        """Of each client's mean loss, into `out`."""
-
-    def scores(self, x: Tensor, A: Tensor) -> Tensor:
-        """(g, outputs, m)"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,7 +170,7 @@ class Model:
         return 2 if self._signs else 1
 
     @cached_property
-    def _loss(self) -> Loss:
+    def losses(self) -> Loss:
         if self.loss == "cross_entropy":
             return Softmax()
         return OneHot() if self.outputs > 1 else Squared()
@@ -201,10 +180,13 @@ class Model:
         kind = torch.int64 if self.outputs > 1 else self.dtype
         return torch.tensor(labels, dtype=kind, device=self.device)
 
+    @cached_property
+    def _affine(self) -> Affine:
+        return NORMALISATIONS[self.normalise](self.data.features)
+
     def _inputs(self, features: np.ndarray) -> Inputs:
-        affine = NORMALISATIONS[self.normalise](self.data.features)
         channels_last = self.channels_last and isinstance(self.engine, Loop)
-        return Inputs.of(features, affine, self.dtype, self.device, channels_last)
+        return Inputs.of(features, self._affine, self.dtype, self.device, channels_last)
 
     @cached_property
     def A(self) -> Inputs:
@@ -247,9 +229,9 @@ class Model:
     def engine(self) -> Engine:
         layers = None if self.mechanism == "loop" or self.bfloat16 else dense_layers(self.module, self.blocks)
         if layers is not None:
-            return Batched(layers, self._loss, self.d)
+            return Batched(layers, self.losses, self.d)
         require(self.mechanism != "batched", f"{self._name} is not a dense network: only those can be batched")
-        return Loop(self.module, self.blocks, self._loss, self.bfloat16)
+        return Loop(self.module, self.blocks, self.losses, self.bfloat16)
 
     @cached_property
     def alone(self) -> bool:
@@ -280,125 +262,7 @@ class Model:
         with torch.no_grad():
             chunks = torch.arange(len(A), device=self.device).split(CHUNK)
             scores = torch.cat([functional_call(module, values, (A(rows),)) for rows in chunks])
-        return self._loss.score(scores.mT[None], b[None])
-
-
-@dataclass(frozen=True, eq=False)
-class Clients:
-    """The clients `ids` in round t."""
-
-    problem: Model
-    t: int
-    ids: Ids
-    seed: int
-
-    @cached_property
-    def key(self) -> Key:
-        return draws.keys(self.seed, "message", self.ids, self.t)
-
-    @cached_property
-    def _augment_key(self) -> Key:
-        return draws.keys(self.seed, "augment", self.ids, self.t)
-
-    @cached_property
-    def _first(self) -> np.ndarray:
-        """(c,) where each client's samples begin."""
-        return self.problem.offsets[np.asarray(self.ids, np.int64)]
-
-    @cached_property
-    def _sizes(self) -> np.ndarray:
-        return self.problem.sizes[np.asarray(self.ids, np.int64)]
-
-    @cached_property
-    def _epochs(self) -> Epochs:
-        p = self.problem
-        return Epochs(draws.keys(self.seed, "minibatch", self.ids, self.t), self._sizes, p.batch or 1, p.alone)
-
-    def spread(self, x: Tensor) -> Tensor:
-        return x.expand(len(self.ids), -1)
-
-    def grad(self, x: Tensor, draw: int) -> Tensor:
-        p = self.problem
-        if p.batch is None:
-            return self._gradient(x, self._everything(), CHUNK, p.clip)
-        rows = [first + own for first, own in zip(self._first, self._epochs(draw), strict=True)]
-        key = None if p.augment is None else draws.fold(self._augment_key, draw)
-        return self._gradient(x, rows, p.batch + 1, p.clip, key)
-
-    def full_grad(self, x: Tensor) -> Tensor:
-        return self._gradient(x, self._everything(), CHUNK)
-
-    def value(self, x: Tensor) -> Tensor:
-        p = self.problem
-        x, out = self._rows(x), torch.empty(len(self.ids), dtype=p.dtype, device=p.device)
-
-        def work(part: slice) -> None:
-            index = np.stack(rows[part])
-            losses = []
-            for span in cuts(index.shape[1], CHUNK, p.alone):
-                A, b = p.samples(index[:, span])
-                losses.append(p._loss.value(p.engine.scores(x[part], A), b))
-            out[part] = torch.cat(losses, -1).mean(-1)
-
-        rows = self._everything()
-        self._work(work, rows)
-        return out + p.weight_decay / 2 * x.square().sum(-1)
-
-    def _everything(self) -> list[np.ndarray]:
-        """Each client's samples, all of them."""
-        return [np.arange(first, first + m) for first, m in zip(self._first, self._sizes, strict=True)]
-
-    def _gradient(
-        self, x: Tensor, rows: list[np.ndarray], chunk: int, clip: float | None = None, key: Key | None = None
-    ) -> Tensor:
-        """Gradients (c, d) over each client's samples `rows`, at most `chunk` of them at a time."""
-        p = self.problem
-        x, out = self._rows(x), torch.empty(len(self.ids), p.d, dtype=p.dtype, device=p.device)
-
-        def work(part: slice) -> None:
-            here, g, index = x[part], out[part], np.stack(rows[part])
-            spans = cuts(index.shape[1], chunk, p.alone)
-            if len(spans) == 1:
-                p.engine.gradient(here, *p.samples(index, None if key is None else key[part]), g)
-            else:
-                piece = torch.empty_like(g)
-                g.zero_()
-                for span in spans:
-                    p.engine.gradient(here, *p.samples(index[:, span]), piece)
-                    g.add_(piece, alpha=(span.stop - span.start) / index.shape[1])
-            if clip is not None:
-                g.mul_((clip / g.norm(dim=-1, keepdim=True)).clamp_max(1))
-            if p.weight_decay:
-                g.add_(here, alpha=p.weight_decay)
-
-        self._work(work, rows)
-        return out
-
-    def _rows(self, x: Tensor) -> Tensor:
-        x = self.spread(x)
-        return x if x.stride(-1) == 1 else x.contiguous()
-
-    def _work(self, work: Callable[[slice], None], rows: list[np.ndarray]) -> None:
-        """work(part) on neighbours with equally many samples, as many clients at a time as it pays."""
-        p = self.problem
-        parts = _equal_runs([len(r) for r in rows], p.engine.together)
-        if p.engine.together < len(rows) and torch.device(p.device).type == "cpu":
-            share_out(work, parts)
-        else:
-            for part in parts:
-                work(part)
-
-
-def _equal_runs(lengths: list[int], longest: int) -> list[slice]:
-    """Consecutive entries that are equal, at most `longest` of them, in parts of even size."""
-    parts, start = [], 0
-    for _, run in groupby(lengths):
-        count = len(list(run))
-        pieces = -(-count // longest)
-        edges = [start + count * k // pieces for k in range(pieces + 1)]
-        parts += [slice(a, b) for a, b in pairwise(edges)]
-        start += count
-    return parts
+        return self.losses.score(scores.mT[None], b[None])
 
 
 def _check_device(device: str) -> None:
