@@ -48,6 +48,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=5)
     options = parser.parse_args()
     keep_memory()
+    torch.set_num_threads(1)  # the cost itself; where other work shares the cores, threads that wait would drown it
     names = ("fedavg", "fedcef", "depositum", "dfedadmm")
     print(f"least squares, {SAMPLES} samples a client, batch {BATCH}, {K} local steps, float32")
     print("milliseconds a round (microseconds per client)")

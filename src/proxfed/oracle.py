@@ -55,7 +55,7 @@ class Oracle:
         return value if self.inside is None else value + self.inside.value(x)
 
     def _complete(self, g: Tensor, x: Tensor) -> Tensor:
-        self.work.gradients += len(g)
+        self.work.gradients += g.shape[0]
         g = g if self.scale is None else g * self.scale
         return g if self.inside is None else g + subgradient(self.inside, x)
 
@@ -81,5 +81,5 @@ class CountedProx:
         return self.h.value(x)
 
     def prox(self, v: Tensor, step: float) -> Tensor:
-        self.work.proxes += len(v) if v.ndim > 1 else self.each
+        self.work.proxes += v.shape[0] if v.ndim > 1 else self.each
         return self.h.prox(v, step)

@@ -39,8 +39,12 @@ class Network(ABC):
     # ---- how the processes work together -----------------------------------------------------------------------
 
     @abstractmethod
+    def all_sums(self, parts: list[Tensor]) -> list[Tensor]:
+        """The sums of several vectors over the processes, in one exchange."""
+
     def all_sum(self, x: Tensor) -> Tensor:
-        """The sum of x over the processes."""
+        """The sum of one vector over the processes."""
+        return self.all_sums([x])[0]
 
     @abstractmethod
     def prepare(self, W: Mixing, like: Tensor) -> Operator:
@@ -90,10 +94,10 @@ class Network(ABC):
             size, best = nbytes(message)
             self.traffic.up += size
             self.traffic.best += best
-            here = [w @ dense(m) for m in leaves(message)] + [w.sum()[None]]
+            here = [w @ dense(m) for m in leaves(message)] + [w.sum(0, keepdim=True)]
             sums = [a + b for a, b in zip(sums, here, strict=True)] if sums else here
             form = message
-        *means, weight = self.all_sum(torch.cat(sums)).split([len(s) for s in sums])
+        *means, weight = self.all_sums(sums)
         return rebuild(form, iter([m / weight for m in means]))
 
     # ---- graph -------------------------------------------------------------------------------------------------

@@ -70,11 +70,11 @@ class Ranks(Network):
         self.ids = range(int(self.starts[self.rank]), int(self.starts[self.rank + 1]))
         self.leader = self.rank == 0
 
-    def all_sum(self, x: Tensor) -> Tensor:
-        x = x.clone()
+    def all_sums(self, parts: list[Tensor]) -> list[Tensor]:
+        flat = torch.cat(parts)
         with _together("adding up"):
-            dist.all_reduce(x)
-        return x
+            dist.all_reduce(flat)
+        return list(flat.split([part.shape[0] for part in parts]))
 
     def prepare(self, W: Mixing, like: Tensor) -> Operator:
         if is_average(W):

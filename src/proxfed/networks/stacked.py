@@ -18,8 +18,8 @@ class Stacked(Network):
         super().__init__(n, d, topology)
         self.ids = range(n)
 
-    def all_sum(self, x: Tensor) -> Tensor:
-        return x
+    def all_sums(self, parts: list[Tensor]) -> list[Tensor]:
+        return parts
 
     def prepare(self, W: Mixing, like: Tensor) -> Operator:
         if is_average(W):

@@ -238,7 +238,7 @@ class Linear:
     def _scores(self, A: Tensor, x: Tensor) -> Tensor:
         """(c, outputs, samples) of samples A (c, samples, p) at x (c, d)."""
         weight = self.blocks[0]
-        W = x[:, : weight.stop].view(len(x), *weight.shape)
+        W = x[:, : weight.stop].view(-1, *weight.shape)
         if self.intercept:
             return torch.baddbmm(x[:, weight.stop :, None], W, A.mT)
         return torch.bmm(W, A.mT)
