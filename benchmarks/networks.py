@@ -1,0 +1,254 @@
+"""Rounds on neural networks: ours, the obvious loop over clients, and one centralised model over the same samples.
+
+fedavg_mlp   FedAvg, 100 clients x 600 samples, MLP 784-200-200-10, batch 32, one epoch a round
+fedavg_cnn   FedAvg, 10 clients x 600 samples, CNN 5x5 32-64 (FedNAG's), batch 64, one epoch a round
+ring_mlp     D-PSGD on a ring of 100 with a local epoch a round (DFedAvg); model, data and batch of fedavg_mlp
+admm_mlp     DFedADMM on the same ring with a local epoch a round
+depositum    DEPOSITUM on a ring of 20, 600 samples each, DEPOSITUM's CNN, batch 64, T0 = 10, MCP
+
+Samples are random: only their shapes matter. The obvious loop is what one writes first with nn.Module and torch.optim;
+it has the same allocator settings as ours.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from timing import side_by_side
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+from proxfed import Depositum, DFedADMM, FedAvg, Federated
+from proxfed.algorithms.dfedavg import DFedAvg
+from proxfed.allocator import keep_memory
+from proxfed.models import MODELS
+from proxfed.networks.stacked import Stacked
+from proxfed.problems.model import Model
+from proxfed.regularisers import MCP, Zero
+from proxfed.run import Run
+from proxfed.topologies import Ring
+from proxfed.types import Algorithm, Regulariser, Star
+
+Round = Callable[[], None]
+M, ETA, LAM = 600, 0.05, 10.0
+ALPHA, GAMMA, SPARSITY = 0.05, 0.5, MCP(1e-4, 10.0)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Clients, their model, batch and local steps."""
+
+    n: int
+    model: str
+    batch: int
+    steps: int
+    central: int
+    """Batch of the centralised model: whichever is fastest."""
+
+
+DENSE = Setting(100, "dfedadmm_mlp", 32, 19, 3200)
+CONVOLUTIONS = Setting(10, "fednag_cnn", 64, 10, 64)
+COMPOSITE = Setting(20, "depositum_cnn", 64, 10, 64)
+
+
+def samples(n: int) -> Federated:
+    rng = np.random.default_rng(0)
+    A = rng.integers(0, 256, (n * M, 1, 28, 28), dtype=np.uint8)
+    return Federated(A, rng.integers(0, 10, n * M), np.full(n, M), classes=10)
+
+
+# ---- ours ----------------------------------------------------------------------------------------------------------
+
+
+def ours(s: Setting, data: Federated, algorithm: Algorithm, h: Regulariser) -> Round:
+    problem = Model(data, s.model, h=h, batch=s.batch)
+    topology = None if isinstance(algorithm, Star) else Ring(s.n)
+    going = Run(problem, algorithm, Stacked(problem.n, problem.d, topology))
+    t = 0
+
+    def one_round() -> None:
+        nonlocal t
+        t += 1
+        going.round(t)
+
+    return one_round
+
+
+# ---- the obvious loop ----------------------------------------------------------------------------------------------
+
+
+def tensors(data: Federated) -> tuple[Tensor, Tensor]:
+    return torch.tensor(data.features).float() / 255, torch.tensor(data.labels)
+
+
+def minibatches(s: Setting, i: int) -> Iterator[Tensor]:
+    """An epoch of client i, as rows of the pooled data."""
+    for rows in torch.randperm(M).split(s.batch)[: s.steps]:
+        yield i * M + rows
+
+
+def local_epoch(model: nn.Module, s: Setting, i: int, A: Tensor, b: Tensor) -> None:
+    optimiser = torch.optim.SGD(model.parameters(), lr=ETA)
+    for rows in minibatches(s, i):
+        optimiser.zero_grad()
+        cross_entropy(model(A[rows]), b[rows]).backward()
+        optimiser.step()
+
+
+def loop_fedavg(s: Setting, data: Federated) -> Round:
+    A, b = tensors(data)
+    model = MODELS[s.model](1, 28, 10)
+    server = parameters_to_vector(model.parameters()).detach().clone()
+
+    def one_round() -> None:
+        nonlocal server
+        total = torch.zeros_like(server)
+        for i in range(s.n):
+            vector_to_parameters(server.clone(), model.parameters())
+            local_epoch(model, s, i, A, b)
+            total += parameters_to_vector(model.parameters()).detach()
+        server = total / s.n
+
+    return one_round
+
+
+def loop_ring(s: Setting, data: Federated) -> Round:
+    A, b = tensors(data)
+    models = [MODELS[s.model](1, 28, 10) for _ in range(s.n)]
+
+    @torch.no_grad()
+    def gossip() -> None:
+        x = [parameters_to_vector(model.parameters()).clone() for model in models]
+        for i, model in enumerate(models):
+            vector_to_parameters((x[i - 1] + x[i] + x[(i + 1) % s.n]) / 3, model.parameters())
+
+    def one_round() -> None:
+        for i, model in enumerate(models):
+            local_epoch(model, s, i, A, b)
+        gossip()
+
+    return one_round
+
+
+def gradient(model: nn.Module, x: Tensor, A: Tensor, b: Tensor) -> Tensor:
+    vector_to_parameters(x, model.parameters())
+    model.zero_grad()
+    cross_entropy(model(A), b).backward()
+    return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+
+def start(s: Setting) -> tuple[nn.Module, Tensor]:
+    model = MODELS[s.model](1, 28, 10)
+    return model, parameters_to_vector(model.parameters()).detach().repeat(s.n, 1)
+
+
+def mixed(x: Tensor) -> Tensor:
+    return (x.roll(1, 0) + x + x.roll(-1, 0)) / 3
+
+
+def loop_admm(s: Setting, data: Federated) -> Round:
+    A, b = tensors(data)
+    model, x = start(s)
+    dual = torch.zeros_like(x)
+
+    def one_round() -> None:
+        nonlocal x
+        z = torch.empty_like(x)
+        for i in range(s.n):
+            y = x[i].clone()
+            for rows in minibatches(s, i):
+                y -= ETA * (gradient(model, y.clone(), A[rows], b[rows]) - dual[i] + (y - x[i]) / LAM)
+            z[i] = y - LAM * dual[i]
+            dual[i] -= (y - x[i]) / LAM
+        x = mixed(z)
+
+    return one_round
+
+
+def loop_depositum(s: Setting, data: Federated) -> Round:
+    A, b = tensors(data)
+    model, x = start(s)
+    y, g, m = (torch.zeros_like(x) for _ in range(3))
+
+    def one_round() -> None:
+        nonlocal x, y, m
+        orders = [list(minibatches(s, i)) for i in range(s.n)]
+        for k in range(s.steps):
+            m = GAMMA * m + (1 - GAMMA) * y
+            x = SPARSITY.prox(x - ALPHA * m, ALPHA)
+            x = mixed(x) if k == s.steps - 1 else x
+            for i in range(s.n):
+                rows = orders[i][k]
+                new = gradient(model, x[i].clone(), A[rows], b[rows])
+                y[i] += new - g[i]
+                g[i] = new
+            y = mixed(y) if k == s.steps - 1 else y
+
+    return one_round
+
+
+# ---- the limit -----------------------------------------------------------------------------------------------------
+
+
+def centralised(s: Setting, data: Federated) -> Round:
+    """One model that sees as many samples, in the layout that is fastest."""
+    A, b = tensors(data)
+    model = MODELS[s.model](1, 28, 10).to(memory_format=torch.channels_last)
+    optimiser = torch.optim.SGD(model.parameters(), lr=ETA)
+
+    def one_round() -> None:
+        for rows in torch.randperm(s.n * M)[: s.n * s.steps * s.batch].split(s.central):
+            optimiser.zero_grad()
+            images = A[rows].contiguous(memory_format=torch.channels_last)
+            cross_entropy(model(images), b[rows]).backward()
+            optimiser.step()
+
+    return one_round
+
+
+# ---- side by side --------------------------------------------------------------------------------------------------
+
+SETTINGS: dict[str, tuple[Setting, Algorithm, Regulariser, Callable[[Setting, Federated], Round]]] = {
+    "fedavg_mlp": (DENSE, FedAvg(ETA, DENSE.steps), Zero(), loop_fedavg),
+    "fedavg_cnn": (CONVOLUTIONS, FedAvg(ETA, CONVOLUTIONS.steps), Zero(), loop_fedavg),
+    "ring_mlp": (DENSE, DFedAvg(ETA, DENSE.steps), Zero(), loop_ring),
+    "admm_mlp": (DENSE, DFedADMM(ETA, DENSE.steps, lam=LAM), Zero(), loop_admm),
+    "depositum": (COMPOSITE, Depositum(ALPHA, gamma=GAMMA, T0=COMPOSITE.steps), SPARSITY, loop_depositum),
+}
+
+
+def compare(name: str, turns: int) -> None:
+    s, algorithm, h, loop = SETTINGS[name]
+    data = samples(s.n)
+    contenders = {
+        "proxfed": ours(s, data, algorithm, h),
+        "obvious loop": loop(s, data),
+        "centralised": centralised(s, data),
+    }
+    seconds = side_by_side(contenders, turns)
+    shown = "   ".join(f"{who} {t:.2f}" for who, t in seconds.items())
+    theirs, limit = (seconds[who] / seconds["proxfed"] for who in ("obvious loop", "centralised"))
+    print(f"{name:11s} {shown}   the loop takes {theirs:.2f}x, a centralised model {limit:.2f}x our time", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("settings", nargs="*", help=f"{', '.join(SETTINGS)}; all by default")
+    parser.add_argument("--threads", type=int, nargs="+", default=[torch.get_num_threads()])
+    parser.add_argument("--turns", type=int, default=3)
+    options = parser.parse_args()
+    keep_memory()
+    for threads in options.threads:
+        torch.set_num_threads(threads)
+        print(f"threads {threads}, float32; seconds a round, median of {options.turns}")
+        for name in options.settings or SETTINGS:
+            compare(name, options.turns)
+
+
+if __name__ == "__main__":
+    main()
