@@ -19,7 +19,7 @@ from proxfed.networks.mixing import Operator, edges
 from proxfed.networks.traffic import Traffic, dense, leaves, nbytes, rebuild
 from proxfed.types import Message, Mixing, Packed, Topology
 
-BLOCK = 1 << 21
+BLOCK = 1 << 20
 """Numbers of one client vector that are worked on at a time: a few vectors of them stay in the cache."""
 
 
@@ -33,7 +33,7 @@ class Network(ABC):
     def __init__(self, n: int, d: int, topology: Topology | None = None) -> None:
         self.n, self.topology = n, topology
         self.traffic = Traffic()
-        self._block = max(1, BLOCK // d)
+        self._block = max(torch.get_num_threads(), BLOCK // d)
         self._operators: dict[int, tuple[Operator, int]] = {}
 
     # ---- how the processes work together -----------------------------------------------------------------------
