@@ -112,7 +112,9 @@ def test_report_compares_folders(capsys: Any, file: Path, tmp_path: Path) -> Non
     assert page.stat().st_size < 2_000_000
 
 
-@pytest.mark.parametrize("kind", ["algorithms", "problems", "models", "regularisers", "compressors", "topologies", "datasets", "experiments"])
+@pytest.mark.parametrize(
+    "kind", ["algorithms", "problems", "models", "regularisers", "compressors", "topologies", "datasets", "experiments"]
+)
 def test_list(capsys: Any, kind: str) -> None:
     code, said, _ = proxfed(capsys, "list", kind, "--format", "json")
     assert code == 0
