@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow lint docs check-report bench clean
+.PHONY: help setup demo test test-slow lint docs check-report bench bench-peers clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## ?/\t/' | expand -t 16
@@ -44,6 +44,10 @@ bench: $(READY)  ## speed, against the obvious loop and against the limit
 	$(BIN)/python benchmarks/linear_round.py
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/scaling.py
+	$(BIN)/python benchmarks/networks.py
+
+bench-peers: $(READY)  ## other frameworks on the same workloads, each in an environment of its own under .peers
+	$(BIN)/python benchmarks/peers/run.py
 
 clean:           ## remove what was built
-	rm -rf $(VENV) build dist src/*.egg-info runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .peers build dist src/*.egg-info runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
