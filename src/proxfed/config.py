@@ -23,27 +23,72 @@ from proxfed.components import Table
 from proxfed.errors import InputError, nearest, require
 
 
-class Paper(BaseModel):
-    """[paper]: what an experiment reproduces."""
-
+class _Strict(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Figure(_Strict):
+    """[[paper.figures]]: a picture in the paper's axes; one panel for each case."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9._-]+$")
+    """Of the files, NAME.svg and NAME.png."""
+    y: str
+    """A measure, a column of rows.csv."""
+    x: str = "round"
+    """'round', 'steps' (gradients of a client), 'bytes', 'sim_seconds' or any other column."""
+    log_x: bool = False
+    log_y: bool = False
+    cases: list[str] = []
+    """The cases that it shows; all if empty."""
+    labels: list[str] = []
+    """The algorithms that it shows; all if empty."""
+    together: bool = False
+    """The cases in one panel, where their labels differ."""
+
+
+class Paper(_Strict):
+    """[paper]: what an experiment reproduces."""
 
     title: str
     figure: str
     """The figure or table, as the paper counts it."""
     quick: Table = {}
     """Settings of the quick form, by their dotted keys."""
+    quick_cases: list[str] = []
+    """The cases of the quick form; all if empty."""
+    variants: dict[str, Table] = {}
+    """Other choices for what the paper leaves open, each by a name: settings by their dotted keys."""
+    figures: list[Figure] = []
 
 
-class Claim(BaseModel):
+class Reported(_Strict):
+    """[[reported]]: numbers that the paper prints, by the labels of the algorithms."""
+
+    measure: str
+    values: dict[str, float | str]
+    """A number, or '> 300': it did not reach the target in 300 rounds."""
+    case: str | None = None
+    target: float | None = None
+    """Given: the values say where on `axis` the measure first reached this."""
+    axis: str = "round"
+    """As `x` of a figure."""
+
+
+class Claim(_Strict):
     """[[claims]]: something that a paper says of its results, so that it can be checked (claims.py)."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     says: str
     measure: str
     round: int | None = Field(None, ge=1)
     """The round that it speaks of; the last one if not given."""
+    target: float | None = None
+    """Given: it speaks of where on `axis` the measure first reached this; smaller is then better."""
+    axis: str = "round"
+    """As `x` of a figure."""
+    case: str | None = None
+    """The case that it speaks of; without one it must hold in every case."""
+    across: bool = False
+    """The labels stand in different cases."""
     form: Literal["full", "any"] = "any"
     """'full': it needs the rounds or the scale of the full form."""
     label: str | None = None
@@ -59,10 +104,8 @@ class Claim(BaseModel):
     """The values of `labels` differ by no more than this factor."""
 
 
-class Experiment(BaseModel):
+class Experiment(_Strict):
     """A whole configuration file; tables of components are checked when they are built (resolve.py)."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     description: str = ""
@@ -81,7 +124,14 @@ class Experiment(BaseModel):
     topology: Table | None = None
     participation: Table = {"name": "full"}
     algorithms: list[Table] = Field(min_length=1)
+    time: Table | None = None
+    """Devices and links, so that rounds and bytes become simulated seconds (simulate.py)."""
+    targets: dict[str, list[float]] = {}
+    """Values of measures whose first round, bytes and seconds the tables show: {accuracy = [0.97, 0.98]}."""
+    cases: dict[str, Table] = {}
+    """The same algorithms in several settings: a name and, by dotted keys, what differs."""
     paper: Paper | None = None
+    reported: list[Reported] = []
     claims: list[Claim] = []
 
 
