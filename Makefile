@@ -3,9 +3,10 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+RUNS   ?= runs/reproduce
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow lint docs check-report bench bench-peers clean
+.PHONY: help setup demo test test-slow lint docs keep-results check-report bench bench-peers clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## ?/\t/' | expand -t 16
@@ -35,6 +36,9 @@ lint: $(READY)   ## style, types, and docs that are up to date
 
 docs: $(READY)   ## write the pages that follow from the code
 	$(BIN)/python tools/make_docs.py
+
+keep-results: $(READY)  ## keep what `proxfed reproduce --out RUNS` found in results/
+	$(BIN)/python tools/keep_results.py $(RUNS)
 
 check-report: $(READY)  ## look at the demo's report in a headless browser, on a laptop and a phone
 	@test -f runs/demo/report.html || $(MAKE) demo

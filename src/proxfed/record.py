@@ -9,17 +9,20 @@
     checkpoint/          two slots, written in turn, each replaced atomically
     report.html
 
-Rows after the last checkpoint are cut off on resume and computed again, bit for bit the same.
+Rows after the last checkpoint are cut off on resume and computed again, bit for bit the same. A folder that is kept
+for its results (tools/keep_results.py) has rows.csv.gz instead, and can be read like any other.
 """
 
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import json
 import os
 import platform
 import tomllib
+import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -128,7 +131,7 @@ class RunFolder:
 
     def rows(self) -> list[Row]:
         """All complete rows; numbers are numbers and an empty cell is None."""
-        text = self._read("rows.csv").decode(errors="replace")
+        text = self._rows().decode(errors="replace")
         complete = text[: text.rfind("\n") + 1]  # the last line may be half-written
         reader = csv.DictReader(io.StringIO(complete))
         require(
@@ -138,6 +141,15 @@ class RunFolder:
             return [{k: _parse(k, v) for k, v in row.items()} for row in reader]
         except (ValueError, TypeError) as e:
             raise InputError(f"{self.path / 'rows.csv'}, line {reader.line_num}, is damaged: {e}") from e
+
+    def _rows(self) -> bytes:
+        packed = self.path / "rows.csv.gz"
+        if (self.path / "rows.csv").exists() or not packed.exists():
+            return self._read("rows.csv")
+        try:
+            return gzip.decompress(self._read(packed.name))
+        except (EOFError, OSError, zlib.error) as e:
+            raise InputError(f"{packed} is damaged: {e}") from e
 
     def models(self) -> tuple[dict[str, np.ndarray], list[list[Any]]]:
         """({'label/seed': x}, blocks of x as [name, start, stop, shape]); empty before the first run has finished."""

@@ -1,0 +1,89 @@
+"""Keep in results/ what finished reproductions found, small enough for the repository.
+
+python tools/keep_results.py RUNS_DIR [--results DIR]
+
+RUNS_DIR is the --out of `proxfed reproduce`. Each of its run folders becomes a folder of the same name with the
+configuration, the status, the versions, how many samples each client held, and the rows: without empty columns, with
+six digits, compressed. The same code reads it, so claims are judged and figures drawn from what is kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import gzip
+import io
+import shutil
+import sys
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from proxfed.data.holdings import Holdings
+from proxfed.errors import ProxfedError, require
+from proxfed.record import Row, RunFolder
+
+RESULTS = Path(__file__).parents[1] / "results"
+AS_THEY_ARE = ("config.toml", "status.json", "versions.json")
+EXACT = ("seed", "round")
+
+
+def keep(runs: Path, results: Path) -> list[Path]:
+    """Keep every finished run below `runs`: half of one would be taken for its result."""
+    folders = [RunFolder(path.parent) for path in sorted(runs.rglob("config.toml"))]
+    require(bool(folders), f"there is no run folder below {runs}")
+    for folder in folders:
+        if not _finished(folder):
+            print(f"{folder.path} is not finished and is left out", file=sys.stderr)
+    return [_keep_one(folder, results / folder.path.relative_to(runs)) for folder in folders if _finished(folder)]
+
+
+def _finished(folder: RunFolder) -> bool:
+    config = folder.config()
+    ended = [line for line in folder.status() if line["status"] in ("finished", "diverged")]
+    return len(ended) == len(config["algorithms"]) * len(config["seeds"])
+
+
+def _keep_one(folder: RunFolder, kept: Path) -> Path:
+    kept.mkdir(parents=True, exist_ok=True)
+    for name in AS_THEY_ARE:
+        shutil.copyfile(folder.path / name, kept / name)
+    if (held := folder.clients()) is not None:
+        RunFolder(kept).write_clients(Holdings(held.sizes))
+    # Without a name or a time inside, the same rows are the same file.
+    (kept / "rows.csv.gz").write_bytes(gzip.compress(_compact(folder.rows()).encode(), mtime=0))
+    return kept
+
+
+def _compact(rows: list[Row]) -> str:
+    columns = [name for name in dict.fromkeys(chain.from_iterable(rows)) if any(row[name] is not None for row in rows)]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([_cell(name, row[name]) for name in columns] for row in rows)
+    return text.getvalue()
+
+
+def _cell(name: str, value: Any) -> Any:
+    if value is None or isinstance(value, str) or name in EXACT:
+        return value
+    return int(float(f"{value:.6g}")) if isinstance(value, int) else f"{value:.6g}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", type=Path, metavar="RUNS_DIR")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="where they are kept")
+    arguments = parser.parse_args()
+    try:
+        kept = keep(arguments.runs, arguments.results)
+    except ProxfedError as e:
+        print(f"error: {e}", file=sys.stderr)
+        return e.exit_code
+    size = sum(file.stat().st_size for path in kept for file in path.iterdir() if file.is_file())
+    print(f"kept {len(kept)} runs in {arguments.results}, {size / 1e3:,.0f} kB")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
