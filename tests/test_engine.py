@@ -147,7 +147,7 @@ def test_measures_are_what_they_say(problem: Linear) -> None:
     network, x = Stacked(6, problem.d), torch.tensor([0.5, 0.0, -1.0, 2.0], dtype=torch.float64)
     best = problem.solve()
     rows = torch.randn(6, 4, dtype=torch.float64)
-    m = Measures(problem, network, best)(x, rows)
+    m = Measures(problem, network, best)(x, {"x": rows})
     A, b = problem.A.numpy(), problem.b.numpy()
     phi, gradient = 0.1 * np.abs(x.numpy()).sum() + 0.05 * (x.numpy() ** 2).sum(), 0.1 * x.numpy()
     for i in range(6):

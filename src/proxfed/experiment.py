@@ -20,7 +20,7 @@ from proxfed.allocator import keep_memory
 from proxfed.checks import check_combination
 from proxfed.data.holdings import Holdings
 from proxfed.errors import require
-from proxfed.measures import Measures
+from proxfed.measures import Measures, check_names
 from proxfed.networks.base import Network
 from proxfed.networks.ranks import Ranks
 from proxfed.networks.stacked import Stacked
@@ -62,6 +62,7 @@ class Execution:
         self.status: list[dict[str, Any]] = []
         for task in self.resolved.tasks:
             check_combination(self.resolved.problem, task.algorithm, task.topology, task.participation)
+        check_names(self.resolved.experiment.measures, [task.algorithm for task in self.resolved.tasks])
 
     def network(self, topology: Topology | None) -> Network:
         p = self.resolved.problem
@@ -78,7 +79,7 @@ class Execution:
         for k in range(done.task if done else 0, len(self.tasks)):
             task, seed = self.tasks[k]
             network = self.network(task.topology)
-            measures = Measures(problem, network, reference, e.stationarity_step)
+            measures = Measures(problem, network, reference, e.stationarity_step, tuple(e.measures))
             going = Run(problem, task.algorithm, network, task.participation, seed)
             here = done if done and done.task == k else None
             if not self._task(k, task, seed, going, measures, here):
@@ -119,7 +120,8 @@ class Execution:
         if self.folder:
             self.folder.create(self.resolved.table)
             self.folder.write_clients(Holdings.of(self.resolved.problem.data))
-            self.folder.start_rows(self.resolved.problem.evaluate(self.resolved.problem.start(0)))
+            own = self.resolved.problem.evaluate(self.resolved.problem.start(0))
+            self.folder.start_rows([*self.resolved.experiment.measures, *own])
 
     def _resume(self) -> Checkpoint | None:
         """The leader's checkpoint; the other processes learn where it stands, and get their state from `Run.load`."""

@@ -8,21 +8,25 @@ nonzeros       non-zero coordinates of the model
 and the problem's own measures on held-out data, such as accuracy
 
 The first three pass over all training data; a problem on which that takes long leaves them out (`train_measures`).
+
+On graphs an experiment can ask for two more of any field of the clients' states, by name (`measures`):
+consensus_y    (1/n) sum_i |y_i - mean y|^2
+estimation_y   |mean y - grad f(mean x)|^2: how well the field estimates the gradient
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, get_type_hints
 
 import torch
 from torch import Tensor
 
-from proxfed.errors import InputError
+from proxfed.errors import InputError, nearest, require
 from proxfed.networks.base import Network
-from proxfed.types import Local, Problem
+from proxfed.types import Algorithm, Graph, Local, Problem
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,8 @@ class Measures:
     """x*, (d,)."""
     step: float | None = None
     """s of the stationarity; None: 1/L_f, or half of what a weakly convex h allows if that is less."""
+    more: tuple[str, ...] = ()
+    """Measures of fields of the clients' states, such as 'consensus_y'; a state without the field has none."""
 
     @cached_property
     def s(self) -> float | None:
@@ -55,8 +61,8 @@ class Measures:
     def optimum(self) -> float | None:
         return None if self.reference is None else self._objective(self.reference)
 
-    def __call__(self, x: Tensor, rows: Tensor | None = None) -> dict[str, Any]:
-        """The measures of the model x (d,); `rows` are the clients' own iterates, on graphs."""
+    def __call__(self, x: Tensor, fields: Mapping[str, Tensor] | None = None) -> dict[str, Any]:
+        """The measures of the model x (d,); `fields` are the clients' states, on graphs: rows by name, 'x' first."""
         out: dict[str, Any] = {}
         if self.trains:
             out["objective"] = self._objective(x)
@@ -67,9 +73,14 @@ class Measures:
         if self.reference is not None:
             out["error"] = float((x - self.reference).norm() / self.reference.norm().clamp_min(1e-300))
         out["nonzeros"] = int(torch.count_nonzero(x))
-        if rows is not None:
-            out["consensus"] = self._consensus(rows)
+        if fields is not None:
+            out["consensus"] = self._consensus(fields["x"])
+            out |= self._more(fields)
         return out | self.problem.evaluate(x)
+
+    def _more(self, fields: Mapping[str, Tensor]) -> dict[str, float]:
+        asked = [(name, *name.split("_", 1)) for name in self.more]
+        return {name: FAMILIES[kind](self, fields, field) for name, kind, field in asked if field in fields}
 
     def _objective(self, x: Tensor) -> float:
         return float(self._average(lambda f: f.value(x)[:, None])) + float(self.problem.h.value(x))
@@ -88,7 +99,32 @@ class Measures:
         return net.all_sum(total)
 
     def _consensus(self, rows: Tensor) -> float:
-        net = self.network
-        equal = rows.new_full((len(rows),), 1 / net.n)
-        far = (rows - net.average(rows, equal)).square().sum(-1, keepdim=True)
-        return float(net.average(far, equal))
+        return float(self._mean((rows - self._mean(rows)).square().sum(-1, keepdim=True)))
+
+    def _estimation(self, x: Tensor, estimate: Tensor) -> float:
+        centre = self._mean(x)
+        return float((self._mean(estimate) - self._average(lambda f: f.full_grad(centre))).square().sum())
+
+    def _mean(self, rows: Tensor) -> Tensor:
+        return self.network.average(rows, rows.new_full((len(rows),), 1 / self.network.n))
+
+
+FAMILIES: dict[str, Callable[[Measures, Mapping[str, Tensor], str], float]] = {
+    "consensus": lambda m, fields, name: m._consensus(fields[name]),
+    "estimation": lambda m, fields, name: m._estimation(fields["x"], fields[name]),
+}
+"""Measures of a field, by what stands in front of its name."""
+
+
+def check_names(asked: Iterable[str], algorithms: Iterable[Algorithm]) -> None:
+    """Refuse measures that none of an experiment's algorithms has."""
+    fields = {name for alg in algorithms if isinstance(alg, Graph) for name in _fields(alg)}
+    known = [f"{kind}_{field}" for kind in FAMILIES for field in sorted(fields)]
+    for name in asked:
+        hint = nearest(name, known) if known else "they are of the states of algorithms on graphs"
+        require(name in known, f"measures: no algorithm here has {name!r}; {hint}")
+
+
+def _fields(algorithm: Graph) -> tuple[str, ...]:
+    """The fields of a client's state, by what `init` says that it returns."""
+    return getattr(get_type_hints(type(algorithm).init).get("return"), "_fields", ())

@@ -173,7 +173,7 @@ class RunFolder:
         self.write_status([])
 
     def start_rows(self, measures: Iterable[str]) -> None:
-        """Write the header: the fixed columns and the problem's own measures."""
+        """Write the header: the fixed columns, what else the experiment asks for and the problem's own measures."""
         self.columns = [*COLUMNS, *measures]
         self._replace("rows.csv", (",".join(self.columns) + "\n").encode())
 

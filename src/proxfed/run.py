@@ -131,9 +131,9 @@ class Run:
     def _mean(self, rows: Tensor) -> Tensor:
         return self.network.average(rows, rows.new_full((len(rows),), 1 / self.network.n))
 
-    def rows(self) -> Tensor | None:
-        """The clients' own iterates, on graphs."""
-        return None if isinstance(self.algorithm, Star) else self.state.x
+    def fields(self) -> dict[str, Tensor] | None:
+        """The clients' states, on graphs: rows by name."""
+        return None if isinstance(self.algorithm, Star) else self.state._asdict()
 
     def dump(self) -> dict[str, Tensor]:
         """The state of all clients and of the server, at the leader, as named tensors."""
@@ -200,13 +200,13 @@ def run(
 def rounds_and_rows(going: Run, measures: Measures, done: int, rounds: int, every: int) -> Iterator[Row | None]:
     """Go on after round `done` (-1: before the start); yields after each round, with a row where one is due."""
     if done < 0:
-        yield {"round": 0, "wall_seconds": 0.0} | going.counters() | measures(going.x0, going.rows())
+        yield {"round": 0, "wall_seconds": 0.0} | going.counters() | measures(going.x0, going.fields())
     for t in range(max(done, 0) + 1, rounds + 1):
         going.round(t)
         if t % every and t != rounds:
             yield None
             continue
         x = going.model()
-        yield {"round": t, "wall_seconds": going.seconds} | going.counters() | measures(x, going.rows())
+        yield {"round": t, "wall_seconds": going.seconds} | going.counters() | measures(x, going.fields())
         if not float(x.norm()) < FAR:
             raise Diverged(f"diverged: the model has norm {float(x.norm()):g} in round {t}; try smaller steps")

@@ -1,0 +1,100 @@
+"""Measures of the clients' states that an experiment asks for by name."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from proxfed.algorithms import Depositum, DFedAvg, FedAvg
+from proxfed.config import parse
+from proxfed.errors import InputError
+from proxfed.experiment import Execution
+from proxfed.measures import Measures, check_names
+from proxfed.networks.stacked import Stacked
+from proxfed.record import RunFolder
+from proxfed.resolve import Resolved
+from proxfed.topologies import Ring
+
+import toy
+from experiments import SMALL
+
+MORE = ("consensus_y", "estimation_y")
+
+
+def test_measures_of_a_field_are_what_they_say() -> None:
+    p = toy.problem(sizes=toy.RAGGED, weighting="size")
+    x, y = torch.randn(2, p.n, p.d, dtype=torch.float64)
+    m = Measures(p, Stacked(p.n, p.d), more=MORE)(x[0], {"x": x, "y": y})
+    gradient = toy.mean_gradient(p)(x.mean(0).numpy())
+    assert m["consensus_y"] == pytest.approx(float((y - y.mean(0)).square().sum() / p.n), rel=1e-12)
+    assert m["estimation_y"] == pytest.approx(((y.mean(0).numpy() - gradient) ** 2).sum(), rel=1e-10)
+
+
+def test_a_field_that_agrees_and_is_the_gradient_measures_zero() -> None:
+    p = toy.problem()
+    x = torch.randn(p.d, dtype=torch.float64).expand(p.n, -1)
+    g = torch.tensor(toy.mean_gradient(p)(x[0].numpy())).expand(p.n, -1)
+    m = Measures(p, Stacked(p.n, p.d), more=MORE)(x[0], {"x": x, "y": g})
+    assert m["consensus_y"] < 1e-28
+    assert m["estimation_y"] < 1e-28
+
+
+def test_tracked_gradients_become_the_gradient() -> None:
+    """With full gradients and beta = 1, y and the momentum of DEPOSITUM end as grad f at the common point."""
+    p = toy.problem()
+    run = toy.going(p, Depositum(0.5, T0=2), Ring(p.n))
+    measures = Measures(p, run.network, more=(*MORE, "estimation_m"))
+    run.round(1)
+    begin = measures(run.model(), run.fields())
+    for t in range(2, 2001):
+        run.round(t)
+    end = measures(run.model(), run.fields())
+    for name in (*MORE, "estimation_m"):
+        assert end[name] < 1e-16 < begin[name]
+
+
+def test_a_state_without_the_field_has_no_such_measure() -> None:
+    p = toy.problem()
+    run = toy.going(p, DFedAvg(0.1, 2), Ring(p.n))
+    found = Measures(p, run.network, more=MORE)(run.x0, run.fields())
+    assert not set(MORE) & set(found)
+    assert "consensus" in found
+
+
+@pytest.mark.parametrize("name", ["consensus_q", "consensus", "y", "estimate_y", "consensus_"])
+def test_unknown_names_are_refused(name: str) -> None:
+    check_names(MORE, [Depositum(0.5), DFedAvg(0.1, 2), FedAvg(0.1, 2)])
+    with pytest.raises(InputError, match=f"no algorithm here has '{name}'"):
+        check_names([name], [Depositum(0.5), DFedAvg(0.1, 2), FedAvg(0.1, 2)])
+
+
+def test_without_a_graph_there_are_none() -> None:
+    check_names([], [FedAvg(0.1, 2)])
+    with pytest.raises(InputError, match="algorithms on graphs"):
+        check_names(["consensus_x"], [FedAvg(0.1, 2)])
+
+
+def _experiment(**changes: Any) -> Resolved:
+    table = copy.deepcopy(SMALL) | {"seeds": [0], "rounds": 2, "reference": False} | changes
+    return Resolved(parse(table, "here"))
+
+
+def test_they_are_columns_of_the_rows(tmp_path: Path) -> None:
+    resolved = _experiment(measures=list(MORE))
+    Execution(resolved, RunFolder(tmp_path)).run()
+    rows = RunFolder(tmp_path).rows()
+    for row in rows:
+        tracks = row["algorithm"].startswith("depositum")
+        assert all((row[name] is not None) == tracks for name in MORE)
+    last = [row for row in rows if row["algorithm"] == "depositum"][-1]
+    assert np.isfinite([last[name] for name in MORE]).all()
+
+
+def test_an_experiment_with_an_unknown_one_does_not_start() -> None:
+    with pytest.raises(InputError, match="consensus_nu"):
+        Execution(_experiment(measures=["consensus_nu"]), None)
