@@ -55,10 +55,10 @@ class Run:
         return clients(self.config) if self.holdings is None else len(self.holdings)
 
 
-def write_report(folders: Sequence[Path], out: Path) -> None:
-    """Write the page about all these run folders to `out`."""
+def write_report(folders: Sequence[Path], out: Path, figures: Sequence[Path] = ()) -> None:
+    """Write the page about all these run folders to `out`, with these SVG files as its figures."""
     require(len(folders) > 0, "a report needs at least one run folder, but none was given")
-    text = render(read_runs([Path(folder) for folder in folders]))
+    text = render(read_runs([Path(folder) for folder in folders]), figures)
     try:
         Path(out).write_text(text, encoding="utf-8")
     except OSError as e:
@@ -89,7 +89,7 @@ def _distinct(names: Sequence[str]) -> list[str]:
     ]
 
 
-def render(runs: Sequence[Run]) -> str:
+def render(runs: Sequence[Run], figures: Sequence[Path] = ()) -> str:
     """The whole page."""
     progress, measures = worth_showing([row for run in runs for row in run.rows])
     labels = [label for run in runs for label in run.labels.values()]
@@ -121,6 +121,7 @@ def render(runs: Sequence[Run]) -> str:
         costs=costs_html(table, progress, colours),
         holdings=section_html(holdings, several),
         curves_note=escape(curves_note(curves)),
+        figures=figures_html(figures),
         settings="".join(settings_html(run, several) for run in runs),
         version=escape(proxfed.__version__),
         # Written as escapes, '<' cannot end the script element and '&' cannot start an entity.
@@ -192,6 +193,25 @@ def curves_note(curves: Sequence[Curve]) -> str:
             "curve): evenly spread, with the first, the last and the extremes of every measure. rows.csv has them all."
         )
     return " ".join(parts)
+
+
+def figures_html(figures: Sequence[Path]) -> str:
+    """The paper's figures, drawn from our runs: as images, in which no script can run."""
+    if not figures:
+        return ""
+    drawn = []
+    for path in figures:
+        data = base64.b64encode(path.read_bytes()).decode()
+        name = escape(path.stem)
+        drawn.append(
+            f'<figure class="drawn"><img alt="{name}" src="data:image/svg+xml;base64,{data}">'
+            f"<figcaption>{name}</figcaption></figure>"
+        )
+    return (
+        '<section aria-labelledby="figures"><h2 id="figures">In the axes of the paper</h2>'
+        f'{"".join(drawn)}<p class="note">Medians over the seeds; a band reaches from the smallest to the largest.</p>'
+        "</section>"
+    )
 
 
 def make_patterns(runs: Sequence[Run]) -> list[dict[str, Any]]:
