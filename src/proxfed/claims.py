@@ -1,16 +1,29 @@
-"""Does what a paper says of its results hold for ours? Judged on the rows of a run, by medians over the seeds."""
+"""Does what a paper says of its results hold for ours? Judged on the rows of its cases, by medians over the seeds."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from statistics import median
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from statistics import median, median_low
 from typing import NamedTuple
 
-from proxfed.config import Claim
-from proxfed.errors import require
-from proxfed.record import Row
+from proxfed.config import Claim, Reported
+from proxfed.targets import NEVER, Results, axis_value, better, first_reached, higher_is_better
 
-HIGHER_IS_BETTER = {"accuracy"}
+SHOWN = 4
+"""Of how many cases a verdict shows the numbers."""
+
+
+class Judged(NamedTuple):
+    """A claim in one case: does it hold, and by which numbers."""
+
+    case: str
+    holds: bool
+    values: dict[str, float]
+    """By label; a claim that something diverges: the share of the seeds that did."""
+    found: str
 
 
 class Verdict(NamedTuple):
@@ -19,49 +32,172 @@ class Verdict(NamedTuple):
     claim: Claim
     status: str  # confirmed, not confirmed, not run
     found: str
+    cases: Sequence[Judged] = ()
 
 
-def judge(claim: Claim, rows: Sequence[Row], quick: bool) -> Verdict:
-    """The verdict on one claim; 'not run' if the quick form cannot tell, or the rows do not reach that far."""
+def judge(claim: Claim, results: Mapping[str, Results], quick: bool) -> Verdict:
+    """The verdict on one claim; 'not run' if the quick form cannot tell, or no case has rows that reach that far."""
     if quick and claim.form == "full":
         return Verdict(claim, "not run", "needs the full form")
-    values = {label: _value(claim, label, rows) for label in _labels(claim)}
-    missing = [label for label, value in values.items() if value is None]
-    if missing:
-        return Verdict(claim, "not run", f"no {claim.measure} of {', '.join(missing)}")
-    known = {label: value for label, value in values.items() if value is not None}
-    found = ", ".join(f"{label}: {value:.3g}" for label, value in known.items())
-    return Verdict(claim, "confirmed" if _holds(claim, list(known.values())) else "not confirmed", found)
+    labels = [claim.label] if claim.label is not None else claim.order or claim.labels or []
+    judged, missing = [], labels
+    for case, sources in _sources(claim, results).items():
+        lacking = [label for label in labels if label not in sources or _value(claim, *sources[label]) is None]
+        if lacking:
+            missing = lacking
+            continue
+        values = {label: value for label in labels if (value := _value(claim, *sources[label])) is not None}
+        found = ", ".join(f"{label}: {_shown(claim, value, *sources[label])}" for label, value in values.items())
+        judged.append(Judged(case, _holds(claim, list(values.values())), values, found))
+    if not judged:
+        what = "rows" if claim.diverges is not None else claim.measure
+        return Verdict(claim, "not run", f"no {what} of {', '.join(missing)}")
+    status = "confirmed" if all(j.holds for j in judged) else "not confirmed"
+    return Verdict(claim, status, _summary(judged), judged)
 
 
-def _labels(claim: Claim) -> list[str]:
-    given = [[claim.label] if claim.label else None, claim.order, claim.labels]
-    chosen = [labels for labels in given if labels is not None]
-    require(len(chosen) == 1, f"the claim {claim.says!r} needs exactly one of label, order and labels")
-    return chosen[0]
+class _Source(NamedTuple):
+    """Where the numbers of a name in a claim come from."""
+
+    results: Results
+    label: str
 
 
-def _value(claim: Claim, label: str, rows: Sequence[Row]) -> float | None:
-    """The median over the seeds at the round that the claim speaks of, or at each seed's last one."""
-    mine = [row for row in rows if row["algorithm"] == label and row.get(claim.measure) is not None]
-    if claim.round is not None:
-        at = [row[claim.measure] for row in mine if row["round"] == claim.round]
-    else:
-        at = [max((r for r in mine if r["seed"] == s), key=lambda r: r["round"])[claim.measure] for s in _seeds(mine)]
-    return median(at) if at else None
+def _sources(claim: Claim, results: Mapping[str, Results]) -> dict[str, dict[str, _Source]]:
+    """What the names of a claim stand for, in every case that it speaks of; across cases, in all of them together."""
+    if not claim.across:
+        chosen = results if claim.case is None else {case: results[case] for case in results if case == claim.case}
+        return {case: {label: _Source(r, label) for label in _labels(r)} for case, r in chosen.items()}
+    times = Counter(label for r in results.values() for label in _labels(r))
+    together = {}
+    for case, r in results.items():
+        for label in _labels(r):
+            together[f"{case}: {label}"] = _Source(r, label)
+            if times[label] == 1:
+                together[label] = _Source(r, label)
+    return {"": together}
 
 
-def _seeds(rows: Sequence[Row]) -> set[int]:
-    return {row["seed"] for row in rows}
+def _labels(results: Results) -> list[str]:
+    return list(dict.fromkeys(row["algorithm"] for row in results.rows))
+
+
+def _value(claim: Claim, results: Results, label: str) -> float | None:
+    """The number of one algorithm that a claim speaks of."""
+    histories, diverged = results.histories(label), results.diverged(label)
+    if claim.diverges is not None:
+        return len(diverged) / len(histories)
+    return _middle(_values(claim, results, label, claim.round), claim.target)
+
+
+def _values(asked: Claim | Reported, results: Results, label: str, round: int | None = None) -> list[float]:
+    """For each seed: where the measure reached the target, or else the measure at that round or at the end.
+
+    A seed that diverged counts with its last row, and as the worst that can be where it has no number.
+    """
+    measure, diverged = asked.measure, results.diverged(label)
+    worst = -math.inf if higher_is_better(measure) else math.inf
+    values = []
+    for seed, history in results.histories(label).items():
+        if asked.target is not None:
+            found = first_reached(history, measure, asked.target, asked.axis, results.clients)
+        else:
+            at = [row for row in history if row.get(measure) is not None and round in (None, row["round"])]
+            found = at[-1][measure] if at else worst if seed in diverged else None
+        if found is not None:
+            values.append(worst if math.isnan(found) else found)
+    return values
+
+
+def _middle(values: list[float], target: float | None) -> float | None:
+    if not values:
+        return None
+    return median(values) if target is None else median_low(values)  # half of the seeds got there: a point of the axis
 
 
 def _holds(claim: Claim, values: list[float]) -> bool:
-    better = claim.measure in HIGHER_IS_BETTER
+    measure = claim.measure if claim.target is None else claim.axis  # the less of an axis, the better
+    finite = all(map(math.isfinite, values))
     checks = [
-        claim.below is None or values[0] < claim.below,
-        claim.above is None or values[0] > claim.above,
-        claim.near is None or abs(values[0] - claim.near) <= (claim.tolerance or 0),
-        claim.order is None or values == sorted(values, reverse=better),
-        claim.within_factor is None or max(values) <= claim.within_factor * min(values),
+        claim.below is None or max(values) < claim.below,
+        claim.above is None or min(values) > claim.above,
+        claim.near is None or all(abs(value - claim.near) <= (claim.tolerance or 0) for value in values),
+        claim.order is None or all(_in_order(measure, a, b) for a, b in pairwise(values)),
+        claim.within_factor is None or (finite and max(values) <= claim.within_factor * min(values)),
+        claim.diverges is None or set(values) == {float(claim.diverges)},
     ]
     return all(checks)
+
+
+def _in_order(measure: str, a: float, b: float) -> bool:
+    """Two of which neither arrived, or neither has a number, are in no order."""
+    return better(measure, a, b) and not (math.isinf(a) and math.isinf(b))
+
+
+# ---- beside the paper's numbers ------------------------------------------------------------------------------------
+
+
+class Comparison(NamedTuple):
+    """A number that the paper reports, and ours over the seeds."""
+
+    case: str
+    reported: Reported
+    label: str
+    paper: float | str
+    ours: list[float]
+    """Of each seed, NEVER where a target was not reached; empty if it was not run."""
+    end: float | None
+    """How far we went on the axis."""
+
+    @property
+    def measure(self) -> str:
+        r = self.reported
+        return r.measure if r.target is None else f"{AXES.get(r.axis, r.axis)} to {r.measure} {r.target:g}"
+
+    @property
+    def found(self) -> str:
+        """The median, and the range if seeds differ."""
+        middle = _middle(self.ours, self.reported.target)
+        if middle is None:
+            return "not run"
+        low, high = min(self.ours), max(self.ours)
+        spread = "" if low == high else f" ({self._show(low)} .. {self._show(high)})"
+        return self._show(middle) + spread
+
+    def _show(self, value: float) -> str:
+        beyond = value == NEVER and self.reported.target is not None and self.end is not None
+        return f"> {self.end:.6g}" if beyond else f"{value:.4g}"
+
+
+AXES = {"round": "rounds"}
+
+
+def compare(reported: Reported, results: Mapping[str, Results]) -> Iterator[Comparison]:
+    """Each reported number beside ours, in its case or in every case."""
+    cases = [reported.case] if reported.case is not None else list(results)
+    for case in cases:
+        r = results.get(case, Results([]))
+        for label, paper in reported.values.items():
+            places = [axis_value(row, reported.axis, r.clients) for row in r.rows if row["algorithm"] == label]
+            end = max((p for p in places if p is not None), default=None)
+            yield Comparison(case, reported, label, paper, _values(reported, r, label), end)
+
+
+# ---- in few words --------------------------------------------------------------------------------------------------
+
+
+def _shown(claim: Claim, value: float, results: Results, label: str) -> str:
+    if claim.diverges is not None:
+        seeds, rounds = len(results.histories(label)), sorted(results.diverged(label).values())
+        return f"{len(rounds)} of {seeds} seeds diverged" + (f" (round {rounds[0]})" if rounds else "")
+    return "did not reach" if claim.target is not None and value == NEVER else f"{value:.4g}"
+
+
+def _summary(judged: list[Judged]) -> str:
+    """In how many cases it holds, and the numbers, those against it first."""
+    if len(judged) == 1 and not judged[0].case:
+        return judged[0].found
+    shown = sorted(judged, key=lambda j: j.holds)[:SHOWN]
+    parts = [f"holds in {sum(j.holds for j in judged)} of {len(judged)} cases"] if len(judged) > 1 else []
+    parts += [f"[{j.case}] {j.found}" for j in shown]
+    return "; ".join([*parts, *(["..."] if len(shown) < len(judged) else [])])

@@ -6,20 +6,24 @@ Exit codes: 0 done, 1 failed on the way (what was computed is kept), 2 bad input
 from __future__ import annotations
 
 import json
+import math
 import signal
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from proxfed import __version__, cli_data
-from proxfed.cli_common import Format, FormatOption
-from proxfed.errors import ProxfedError
+from proxfed import __version__, cli_data, cli_simulate
+from proxfed.cli_common import CaseOption, ChangeOption, DataOption, Format, FormatOption
+from proxfed.errors import ProxfedError, require
+
+if TYPE_CHECKING:
+    from proxfed.claims import Comparison, Verdict
 
 app = typer.Typer(
     name="proxfed",
@@ -60,6 +64,7 @@ def run(
         list[str] | None,
         typer.Option("-c", "--change", metavar="KEY=VALUE", help="Change a setting, e.g. -c algorithms.fedavg.eta=0.1"),
     ] = None,
+    case: CaseOption = None,
     folder: Annotated[Path | None, typer.Option("--out", help="The run folder; runs/NAME if not given.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run, exactly.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace a run that is there.")] = False,
@@ -68,9 +73,7 @@ def run(
     checkpoint: Annotated[
         float, typer.Option("--checkpoint", help="Seconds between checkpoints; 0: every round.")
     ] = 5.0,
-    data: Annotated[
-        str | None, typer.Option("--data", help="The data directory; else $PROXFED_DATA or the cache.")
-    ] = None,
+    data: DataOption = None,
     format: FormatOption = Format.table,
 ) -> None:
     """Run an experiment: every algorithm in it, with every seed.
@@ -88,48 +91,63 @@ def run(
 
         raise typer.Exit(launch(ranks, sys.argv[1:]))
 
-    from proxfed.config import read
-    from proxfed.experiment import Execution, open_folder
-    from proxfed.resolve import Resolved
+    from proxfed.cases import read_cases, slug
+    from proxfed.experiment import Plan
+    from proxfed.record import RunFolder
 
-    resolved = Resolved(read(experiment, change or []), data)
-    path = folder or Path("runs") / resolved.experiment.name
+    cases = read_cases(experiment, change or [], only=case or [])
+    path = folder or Path("runs") / next(iter(cases.values())).name
+    folders = {name: path / slug(name) for name in cases}
     leads = world is None or world[0] == 0
-    records = open_folder(path, resolved.table, resume, force) if leads else None
+    begun = any(RunFolder(one).exists() for one in folders.values())
+    require(begun or not (resume and leads), f"there is no run to resume in {path}")
+    plan = Plan(cases, folders, data, resume, force, leads)
     if world is not None:
         network.connect(timeout)
     stop = _StopOnSignal()
     started = time.monotonic()
     try:
-        with _Watch(leads and err.is_terminal) as watch:
-            execution = Execution(resolved, records, world is not None, watch, stop, checkpoint)
-            complete = execution.run(resume)
+        complete = plan.run(lambda name: _Watch(leads and err.is_terminal, name), stop, world is not None, checkpoint)
     finally:
         network.disconnect()
-    if records is None:
+    if not leads:
         raise typer.Exit(0 if complete else 1)
     if not complete:
         err.print(f"stopped; `proxfed run {experiment} --resume` with the same settings goes on from here ({path})")
         raise typer.Exit(1)
-    _finish(path, format, time.monotonic() - started)
-    diverged = [s for s in execution.status if s["status"] == "diverged"]
-    for s in diverged:
-        err.print(f"[red]{s['algorithm']}, seed {s['seed']}: {s['message']}[/red]")
-    raise typer.Exit(1 if diverged else 0)
+    _finish(path, folders, format, time.monotonic() - started)
+    raise typer.Exit(1 if _say_diverged(folders) else 0)
 
 
-def _finish(path: Path, format: Format, seconds: float) -> None:
+def _finish(path: Path, folders: dict[str, Path], format: Format, seconds: float) -> None:
     from proxfed.record import RunFolder
     from proxfed.report import result_table, rich_table, write_report
 
-    folder = RunFolder(path)
-    write_report([path], path / "report.html")
-    table = result_table(folder.rows(), folder.status())
+    tables = {}
+    for case, folder in folders.items():
+        write_report([folder], folder / "report.html")
+        tables[case] = result_table(RunFolder(folder).rows(), RunFolder(folder).status())
     if format is Format.json:
-        print(json.dumps({"folder": str(path), "results": table}, indent=1))
+        found = {case: {"folder": str(folders[case]), "results": table} for case, table in tables.items()}
+        print(json.dumps(found.get("", {"folder": str(path), "cases": found}), indent=1))
         return
-    out.print(rich_table(table, out.width))
-    out.print(f"{seconds:.0f} s. The report is in {path / 'report.html'}", highlight=False)
+    for case, table in tables.items():
+        if case:
+            out.print(f"[bold]{_plain(case)}[/bold]", highlight=False)
+        out.print(rich_table(table, out.width))
+    pages = ", ".join(str(folder / "report.html") for folder in folders.values())
+    out.print(f"{seconds:.0f} s. The report is in {pages}", highlight=False)
+
+
+def _say_diverged(folders: dict[str, Path]) -> bool:
+    """Did any run diverge? Says which."""
+    from proxfed.record import RunFolder
+
+    diverged = [(c, s) for c, path in folders.items() for s in RunFolder(path).status() if s["status"] == "diverged"]
+    for case, s in diverged:
+        where = f"{case}: " if case else ""
+        err.print(f"[red]{_plain(where)}{_plain(s['algorithm'])}, seed {s['seed']}: {s['message']}[/red]")
+    return bool(diverged)
 
 
 class _StopOnSignal:
@@ -151,7 +169,8 @@ class _StopOnSignal:
 class _Watch:
     """A progress bar per task: rounds, rounds/s and the current measures."""
 
-    def __init__(self, show: bool) -> None:
+    def __init__(self, show: bool, case: str) -> None:
+        self.case = f"{case}: " if case else ""
         self.bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
@@ -176,7 +195,7 @@ class _Watch:
         if self.bar.disable:
             return
         if self.current is None or self.current[0] != p.task:
-            name = f"{p.task + 1}/{p.tasks} {p.label}, seed {p.seed}"
+            name = f"{self.case}{p.task + 1}/{p.tasks} {p.label}, seed {p.seed}"
             self.current = p.task, self.bar.add_task(name, total=p.rounds, rate="", measures="")
             self.began = p.round, time.monotonic()
         rounds, seconds = p.round - self.began[0], time.monotonic() - self.began[1]
@@ -195,53 +214,107 @@ def reproduce(
     what: Annotated[str, typer.Argument(metavar="PAPER[/EXPERIMENT]", help="Such as composite_fl/fig1_full.")],
     quick: Annotated[bool, typer.Option("--quick/--full", help="Minutes on two cores, or the paper's scale.")] = True,
     seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="How many seeds, instead of its own.")] = None,
-    folder: Annotated[Path, typer.Option("--out", help="Where the run folders go.")] = Path("runs/reproduce"),
-    data: Annotated[
-        str | None, typer.Option("--data", help="The data directory; else $PROXFED_DATA or the cache.")
+    variant: Annotated[
+        str | None, typer.Option("--variant", metavar="NAME", help="Another choice for what the paper leaves open.")
     ] = None,
+    case: CaseOption = None,
+    change: ChangeOption = None,
+    run: Annotated[bool, typer.Option("--run/--no-run", help="Or only judge what has been run before.")] = True,
+    folder: Annotated[Path, typer.Option("--out", help="Where the run folders go.")] = Path("runs/reproduce"),
+    data: DataOption = None,
     format: FormatOption = Format.table,
 ) -> None:
-    """Run the experiments of a paper and hold its claims against what came out.
+    """Run the experiments of a paper, and hold its numbers and its claims against what came out.
 
     What was run before is taken up again, so that an interrupted reproduction goes on where it stopped.
 
     Example: [bold]proxfed reproduce composite_fl --quick[/bold]
     """
-    from proxfed.experiment import Execution, open_folder
-    from proxfed.record import RunFolder
+    from proxfed.experiment import Plan
     from proxfed.report import write_report
-    from proxfed.reproduce import select, verdicts
-    from proxfed.resolve import Resolved
+    from proxfed.reproduce import comparisons, select, verdicts
 
-    stop = _StopOnSignal()
-    results = []
-    for part in select(what, quick, seeds, folder):
-        resolved = Resolved(part.experiment, data)
-        resume = RunFolder(part.folder).exists()
-        with _Watch(err.is_terminal) as watch:
-            records = open_folder(part.folder, resolved.table, resume, force=False)
-            if not Execution(resolved, records, False, watch, stop).run(resume):
+    parts = select(what, folder, quick=quick, seeds=seeds, variant=variant, cases=case or [], changes=change or [])
+    if run:
+        stop = _StopOnSignal()
+        for part in parts:
+            plan = Plan(part.cases, part.folders(), data, resume=True)
+            if not plan.run(lambda name: _Watch(err.is_terminal, name), stop):
                 err.print("stopped; the same command goes on from here")
                 raise typer.Exit(1)
-        write_report([part.folder], part.folder / "report.html")
-        results.append((part, verdicts(part, quick)))
+            for path in part.folders().values():
+                write_report([path], path / "report.html")
+            _say_diverged(part.folders())
+    results = [(part, comparisons(part), verdicts(part, quick)) for part in parts]
     if format is Format.json:
-        found = {
-            part.name: [{"says": v.claim.says, "status": v.status, "found": v.found} for v in judged]
-            for part, judged in results
-        }
+        found = {part.name: _reproduction(part.folder, compared, judged) for part, compared, judged in results}
         print(json.dumps(found, indent=1))
         return
-    colour = {"confirmed": "green", "not confirmed": "red", "not run": "yellow"}
-    for part, judged in results:
+    for part, compared, judged in results:
         figure = part.experiment.paper.figure if part.experiment.paper else ""
-        out.print(f"[bold]{part.name}[/bold]  {figure}  {part.folder / 'report.html'}", highlight=False, soft_wrap=True)
-        table = Table(box=None, padding=(0, 2, 0, 0))
-        for column in ("", "the paper says", "ours"):
-            table.add_column(column, overflow="fold")
-        for v in judged:
-            table.add_row(f"[{colour[v.status]}]{v.status}[/]", v.claim.says, v.found)
-        out.print(table)
+        out.print(f"[bold]{part.name}[/bold]  {figure}  {part.folder}", highlight=False, soft_wrap=True)
+        if compared:
+            out.print(_beside(compared))
+        out.print(_judged(judged))
+
+
+def _reproduction(folder: Path, compared: list[Comparison], judged: list[Verdict]) -> dict[str, Any]:
+    """As plain tables; a target that was not reached is null."""
+    return {
+        "folder": str(folder),
+        "reported": [
+            {
+                "case": c.case,
+                "measure": c.reported.measure,
+                "target": c.reported.target,
+                "axis": c.reported.axis,
+                "label": c.label,
+                "paper": c.paper,
+                "ours": c.found,
+                "seeds": [_finite(value) for value in c.ours],
+            }
+            for c in compared
+        ],
+        "claims": [
+            {
+                "says": v.claim.says,
+                "status": v.status,
+                "found": v.found,
+                "cases": [
+                    {"case": j.case, "holds": j.holds, "values": {k: _finite(x) for k, x in j.values.items()}}
+                    for j in v.cases
+                ],
+            }
+            for v in judged
+        ],
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _beside(compared: list[Comparison]) -> Table:
+    """Our numbers next to the paper's."""
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    headings = ["case"] if any(c.case for c in compared) else []
+    for column in (*headings, "measure", "algorithm", "ours", "the paper's"):
+        table.add_column(column, overflow="fold")
+    for c in compared:
+        paper = c.paper if isinstance(c.paper, str) else f"{c.paper:.6g}"
+        cells = [*([c.case] if headings else []), c.measure, c.label, c.found, paper]
+        table.add_row(*map(_plain, cells))
+    return table
+
+
+def _judged(judged: list[Verdict]) -> Table:
+    colour = {"confirmed": "green", "not confirmed": "red", "not run": "yellow"}
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for column in ("", "the paper says", "ours"):
+        table.add_column(column, overflow="fold")
+    for v in judged:
+        table.add_row(f"[{colour[v.status]}]{v.status}[/]", _plain(v.claim.says), _plain(v.found))
+    return table
 
 
 # ---- report --------------------------------------------------------------------------------------------------------
@@ -272,6 +345,9 @@ def report(
         out.print(f"[bold]{folder}[/bold]", highlight=False)
         out.print(rich_table(table, out.width))
     out.print(f"The report is in {page}", highlight=False)
+
+
+app.command()(cli_simulate.simulate)
 
 
 # ---- list ----------------------------------------------------------------------------------------------------------

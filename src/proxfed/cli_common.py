@@ -19,3 +19,6 @@ ChangeOption = Annotated[
     list[str] | None,
     typer.Option("-c", "--change", metavar="KEY=VALUE", help="Change a setting, e.g. -c data.partition.alpha=0.1"),
 ]
+CaseOption = Annotated[
+    list[str] | None, typer.Option("--case", metavar="NAME", help="Only this case of the experiment; may be repeated.")
+]

@@ -7,12 +7,14 @@ name = "demo"                                rounds = 100        seeds = [0, 1, 
 [topology]      name = "ring"
 [participation] name = "uniform"             m = 10
 [[algorithms]]  name = "depositum"           label = "..."       alpha = 0.5
+[cases."few clients"]                        "data.clients" = 5  "algorithms.depositum.alpha" = 0.1
 """
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable
+from copy import deepcopy
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
@@ -78,7 +80,7 @@ class Claim(_Strict):
     """[[claims]]: something that a paper says of its results, so that it can be checked (claims.py)."""
 
     says: str
-    measure: str
+    measure: str = "objective"
     round: int | None = Field(None, ge=1)
     """The round that it speaks of; the last one if not given."""
     target: float | None = None
@@ -88,7 +90,7 @@ class Claim(_Strict):
     case: str | None = None
     """The case that it speaks of; without one it must hold in every case."""
     across: bool = False
-    """The labels stand in different cases."""
+    """The labels stand in different cases; a label that stands in several of them is written 'case: label'."""
     form: Literal["full", "any"] = "any"
     """'full': it needs the rounds or the scale of the full form."""
     label: str | None = None
@@ -102,6 +104,8 @@ class Claim(_Strict):
     labels: list[str] | None = Field(None, min_length=2)
     within_factor: float | None = Field(None, ge=1)
     """The values of `labels` differ by no more than this factor."""
+    diverges: bool | None = None
+    """Every seed diverges, or none does."""
 
 
 class Experiment(_Strict):
@@ -132,6 +136,8 @@ class Experiment(_Strict):
     """Values of measures whose first round, bytes and seconds the tables show: {accuracy = [0.97, 0.98]}."""
     cases: dict[str, Table] = {}
     """The same algorithms in several settings: a name and, by dotted keys, what differs."""
+    case: str = ""
+    """Which of the cases this is, when it stands alone."""
     paper: Paper | None = None
     reported: list[Reported] = []
     claims: list[Claim] = []
@@ -147,7 +153,15 @@ def shipped() -> dict[str, Path]:
 
 
 def read(source: str, overrides: Iterable[str] = ()) -> Experiment:
-    """An experiment from a shipped name or a file, with `key=value` overrides."""
+    """An experiment from a shipped name or a file, with `key=value` overrides; its cases are left as they are."""
+    table, where = read_table(source)
+    for text in overrides:
+        override(table, text)
+    return parse(table, where)
+
+
+def read_table(source: str) -> tuple[Table, str]:
+    """The file of an experiment as it stands, from a shipped name or a path; and where it was read from."""
     path = Path(source)
     if path.suffix != ".toml":
         require(
@@ -156,14 +170,11 @@ def read(source: str, overrides: Iterable[str] = ()) -> Experiment:
         )
         path = shipped()[source]
     try:
-        table = tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text()), str(path)
     except OSError as e:
         raise InputError(f"cannot read {path}: {e.strerror}") from e
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
         raise InputError(f"{path} is not valid TOML: {e}") from e
-    for text in overrides:
-        override(table, text)
-    return parse(table, str(path))
 
 
 def parse(table: Table, where: str) -> Experiment:
@@ -186,37 +197,44 @@ def _sentence(e: ValidationError) -> str:
 
 
 def override(table: Table, override: str) -> None:
-    """key=value with a dotted key; algorithms are chosen by label, name or place: algorithms.fedavg.eta=0.1."""
+    """key=value with a dotted key, as on the command line."""
     key, equals, text = override.partition("=")
     require(bool(equals) and bool(key), f"-c {override!r} is not of the form key=value")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         value = text  # a bare word is a string
-    *path, last = key.split(".")
-    here: Any = table
-    for part in path:
-        here = _entry(here, part, override)
+    assign(table, key, value, f"-c {override}")
+
+
+def assign(here: Any, key: str, value: Any, where: str) -> None:
+    """Set what a dotted key names. Algorithms go by label, name or place, or * for all: algorithms.fedavg.eta."""
     if isinstance(here, list):
-        here[_place(here, last, override)] = value
+        for place, rest in _places(here, key, where):
+            if rest:
+                assign(here[place], rest, value, where)
+            else:
+                here[place] = deepcopy(value)
+        return
+    first, dot, rest = key.partition(".")
+    require(isinstance(here, dict), f"{where}: {first!r} is not inside a table")
+    if dot:
+        assign(here.setdefault(first, {}), rest, value, where)
     else:
-        require(isinstance(here, dict), f"-c {override}: {last!r} is not inside a table")
-        here[last] = value
+        here[first] = deepcopy(value)
 
 
-def _entry(here: Any, part: str, override: str) -> Any:
-    if isinstance(here, list):
-        return here[_place(here, part, override)]
-    require(isinstance(here, dict), f"-c {override}: {part!r} is not inside a table")
-    return here.setdefault(part, {})
-
-
-def _place(here: list, part: str, override: str) -> int:
-    if part.isdigit() and int(part) < len(here):
-        return int(part)
-    matches = [
-        k for k, entry in enumerate(here) if isinstance(entry, dict) and part in (entry.get("label"), entry.get("name"))
-    ]
-    known = [str(entry.get("label", entry.get("name"))) for entry in here if isinstance(entry, dict)]
-    require(len(matches) == 1, f"-c {override}: {part!r} names {len(matches)} entries; known: {', '.join(known)}")
-    return matches[0]
+def _places(here: list, key: str, where: str) -> list[tuple[int, str]]:
+    """Which entries of a list the start of a key means, with the rest of the key. Labels may contain dots."""
+    first, _, rest = key.partition(".")
+    if first == "*":
+        return [(k, rest) for k in range(len(here))]
+    if first.isdigit() and int(first) < len(here):
+        return [(int(first), rest)]
+    entries = [(k, entry) for k, entry in enumerate(here) if isinstance(entry, dict)]
+    names = {str(entry[word]) for _, entry in entries for word in ("label", "name") if word in entry}
+    meant = max((name for name in names if f"{key}.".startswith(f"{name}.")), key=len, default=first)
+    matches = [k for k, entry in entries if meant in (entry.get("label"), entry.get("name"))]
+    known = [str(entry.get("label", entry.get("name"))) for _, entry in entries]
+    require(len(matches) == 1, f"{where}: {meant!r} names {len(matches)} entries; known: {', '.join(known)}")
+    return [(matches[0], key.removeprefix(meant).removeprefix("."))]

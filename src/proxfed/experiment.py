@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from proxfed.allocator import keep_memory
 from proxfed.checks import check_combination
+from proxfed.config import Experiment
 from proxfed.data.holdings import Holdings
 from proxfed.errors import require
 from proxfed.measures import Measures, check_names
@@ -27,6 +29,7 @@ from proxfed.networks.stacked import Stacked
 from proxfed.record import Checkpoint, Row, RunFolder
 from proxfed.resolve import Resolved, Task
 from proxfed.run import Diverged, Run, rounds_and_rows
+from proxfed.simulate import Clock, clock
 from proxfed.types import Topology
 
 
@@ -72,11 +75,12 @@ class Execution:
         """True when every task is done, False if it was asked to stop on the way."""
         keep_memory()
         e, problem = self.resolved.experiment, self.resolved.problem
-        reference = problem.solve() if e.reference else None
         done = self._resume() if resume else None
+        left = range(done.task if done else 0, len(self.tasks))
+        reference = problem.solve() if e.reference and left else None
         if done is None:
             self._start()
-        for k in range(done.task if done else 0, len(self.tasks)):
+        for k in left:
             task, seed = self.tasks[k]
             network = self.network(task.topology)
             measures = Measures(problem, network, reference, e.stationarity_step, tuple(e.measures))
@@ -93,10 +97,13 @@ class Execution:
             t = done.round
             going.load(done.tensors if net.leader else None, done.counters)
         self._say(task.label, seed, "running", max(t, 0))
+        simulated = self._clock(task, seed)
         saved = time.monotonic()
         try:
             for row in rounds_and_rows(going, measures, t, task.rounds, e.every):
                 t += 1
+                if row is not None and simulated is not None:
+                    row["sim_seconds"] = simulated(row)
                 if row is not None and self.folder:
                     self.folder.append({"run": e.name, "algorithm": task.label, "seed": seed} | row)
                 self.watch(Progress(k, len(self.tasks), task.label, seed, t, task.rounds, row))
@@ -113,6 +120,17 @@ class Execution:
         else:
             self._finish(k, task.label, seed, "finished", t, going)
         return True
+
+    def _clock(self, task: Task, seed: int) -> Clock | None:
+        """Simulated time, where records are kept: it goes on after the rows that are there."""
+        r = self.resolved
+        if r.timing is None or self.folder is None:
+            return None
+        made = clock(r.timing, task.algorithm, task.participation, task.topology, r.problem.n, seed)
+        for row in self.folder.rows():
+            if (row["algorithm"], row["seed"]) == (task.label, seed):
+                made(row)
+        return made
 
     # ---- records, kept by the leader ---------------------------------------------------------------------------
 
@@ -168,7 +186,7 @@ def open_folder(path: Path, table: dict[str, Any], resume: bool, force: bool) ->
         require(empty or force, f"{path} exists and is not a run folder; choose another --out")
         return folder
     if resume:
-        differ = _first_difference(folder.config(), table)
+        differ = _first_difference(_decisive(folder.config()), _decisive(table))
         require(differ is None, f"the run in {path} was started with other settings: {differ}")
     else:
         require(
@@ -176,6 +194,66 @@ def open_folder(path: Path, table: dict[str, Any], resume: bool, force: bool) ->
             f"{path} holds a run already: --resume continues it, --force replaces it, --out chooses another place",
         )
     return folder
+
+
+@dataclass
+class Plan:
+    """The cases of an experiment, to be carried out one after the other, each in its run folder."""
+
+    cases: dict[str, Experiment]
+    folders: dict[str, Path]
+    data: str | None = None
+    """The data directory."""
+    resume: bool = False
+    """Go on with the cases that have begun; those that are complete are left as they are."""
+    force: bool = False
+    """Replace what is there."""
+    leads: bool = True
+    """Whether this process keeps the records."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be run before the first case begins."""
+        self._ready: dict[str, Resolved] = {}
+        for name in self.cases:
+            resolved = self._resolved(name)
+            Execution(resolved, self._open(name, resolved))
+            self._ready = self._ready or {name: resolved}  # of the first one; all data at once may be too much
+
+    def run(
+        self,
+        watch: Callable[[str], AbstractContextManager[Callable[[Progress], None]]],
+        stop: Callable[[], bool],
+        distributed: bool = False,
+        checkpoint_seconds: float = 5.0,
+    ) -> bool:
+        """True when every case is done, False if it was asked to stop on the way."""
+        for name in self.cases:
+            if not distributed and self._complete(name):
+                continue
+            resolved = self._resolved(name)
+            with watch(name) as watching:
+                records = self._open(name, resolved)
+                execution = Execution(resolved, records, distributed, watching, stop, checkpoint_seconds)
+                if not execution.run(self.resume):
+                    return False
+        return True
+
+    def _resolved(self, name: str) -> Resolved:
+        return self._ready.pop(name, None) or Resolved(self.cases[name], self.data)
+
+    def _open(self, name: str, resolved: Resolved) -> RunFolder | None:
+        path = self.folders[name]
+        begun = self.resume and RunFolder(path).exists()
+        return open_folder(path, resolved.table, begun, self.force) if self.leads else None
+
+    def _complete(self, name: str) -> bool:
+        done = RunFolder(self.folders[name]).load_checkpoint() if self.resume else None
+        return done is not None and done.task == len(self.cases[name].algorithms) * len(self.cases[name].seeds)
+
+
+def _decisive(table: dict[str, Any]) -> dict[str, Any]:
+    """The settings that rows depend on; what is said about them may change."""
+    return {k: v for k, v in table.items() if k not in ("description", "targets", "paper", "reported", "claims")}
 
 
 def _first_difference(old: Any, new: Any, where: str = "") -> str | None:

@@ -1,14 +1,17 @@
-"""Run a paper's experiments and hold its claims against what came out."""
+"""Run a paper's experiments and hold its claims and its numbers against what came out."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from proxfed.claims import Verdict, judge
+from proxfed.cases import read_cases, slug
+from proxfed.claims import Comparison, Verdict, compare, judge
 from proxfed.config import Experiment, read, shipped
 from proxfed.errors import nearest, require
 from proxfed.record import RunFolder
+from proxfed.targets import Results
 
 
 class Part(NamedTuple):
@@ -16,7 +19,20 @@ class Part(NamedTuple):
 
     name: str  # composite_fl/fig1_full
     experiment: Experiment
+    """As the file has it, with all its cases."""
+    cases: dict[str, Experiment]
+    """Those that were asked for, in the form that was asked for."""
     folder: Path
+    """Of the form; each case has its own one inside."""
+
+    def folders(self) -> dict[str, Path]:
+        """The run folder of each case; without cases it is the folder of the form itself."""
+        return {case: self.folder / slug(case) for case in self.cases}
+
+    def results(self) -> dict[str, Results]:
+        """What the run folders hold, of the cases that have begun."""
+        folders = {case: RunFolder(path) for case, path in self.folders().items()}
+        return {case: Results.of(folder) for case, folder in folders.items() if folder.exists()}
 
 
 def papers() -> dict[str, list[str]]:
@@ -29,28 +45,54 @@ def papers() -> dict[str, list[str]]:
     return found
 
 
-def select(what: str, quick: bool, seeds: int | None, out: Path) -> list[Part]:
-    """The experiments of PAPER or PAPER/EXPERIMENT, in the form and with the number of seeds that were asked for."""
+def select(
+    what: str,
+    out: Path,
+    *,
+    quick: bool,
+    seeds: int | None = None,
+    variant: str | None = None,
+    cases: Sequence[str] = (),
+    changes: Sequence[str] = (),
+) -> list[Part]:
+    """The experiments of PAPER or PAPER/EXPERIMENT as they were asked for.
+
+    Of a whole paper, a variant or a case means the experiments that have it.
+    """
     known = papers()
     paper, slash, _ = what.partition("/")
     require(paper in known, f"there are no experiments of a paper {paper!r}; {nearest(paper, known)}")
-    names = [what] if slash else known[paper]
     require(not slash or what in known[paper], f"there is no experiment {what!r}; {nearest(what, known[paper])}")
-    return [_part(name, quick, seeds, out) for name in names]
+    names = [what] if slash else [name for name in known[paper] if _has(name, variant, cases)]
+    if not names:
+        wanted = [*([] if variant is None else [f"the variant {variant!r}"]), *(f"the case {case!r}" for case in cases)]
+        require(False, f"no experiment of {paper} has {' and '.join(wanted)}")
+    changes = [*([] if seeds is None else [f"seeds={list(range(seeds))}"]), *changes]
+    form = ("quick" if quick else "full") + (f"+{variant}" if variant else "")
+    return [
+        Part(
+            name,
+            read(name),
+            read_cases(name, changes, quick=quick, variant=variant, only=cases),
+            out / name.replace("/", "-") / form,
+        )
+        for name in names
+    ]
 
 
-def _part(name: str, quick: bool, seeds: int | None, out: Path) -> Part:
-    changes = []
-    paper = read(name).paper
-    if quick and paper is not None:
-        changes += [f"{key}={value!r}" for key, value in paper.quick.items()]
-    if seeds is not None:
-        changes.append(f"seeds={list(range(seeds))}")
-    return Part(name, read(name, changes), out / name.replace("/", "-") / ("quick" if quick else "full"))
+def _has(name: str, variant: str | None, cases: Sequence[str]) -> bool:
+    experiment = read(name)
+    variants = experiment.paper.variants if experiment.paper is not None else {}
+    return (variant is None or variant in variants) and {*map(slug, cases)} <= {*map(slug, experiment.cases)}
 
 
 def verdicts(part: Part, quick: bool) -> list[Verdict]:
-    """What became of each claim, from the rows in the part's folder."""
-    folder = RunFolder(part.folder)
-    rows = folder.rows() if folder.exists() else []
-    return [judge(claim, rows, quick) for claim in part.experiment.claims]
+    """What became of each claim, from the rows in the part's folders."""
+    results = part.results()
+    return [judge(claim, results, quick) for claim in part.experiment.claims]
+
+
+def comparisons(part: Part) -> list[Comparison]:
+    """Ours beside every number that the paper reports."""
+    results = part.results()
+    return [line for reported in part.experiment.reported for line in compare(reported, results)]

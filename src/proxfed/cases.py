@@ -1,0 +1,108 @@
+"""The cases of an experiment: the same algorithms in several settings, each with a run folder of its own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from copy import deepcopy
+
+from proxfed.components import Table
+from proxfed.config import Claim, Experiment, assign, override, parse, read_table
+from proxfed.errors import nearest, require
+
+
+def read_cases(
+    source: str,
+    overrides: Iterable[str] = (),
+    *,
+    quick: bool = False,
+    variant: str | None = None,
+    only: Sequence[str] = (),
+) -> dict[str, Experiment]:
+    """An experiment's cases by name, `only` some of them if given; without [cases] it is one case, called ''.
+
+    What is set later wins: the file, the case, the quick form, the variant, `key=value` overrides.
+    """
+    table, where = read_table(source)
+    whole = parse(table, where)
+    _check(whole, where)
+    layers = _layers(whole, where, quick, variant)
+    cases = {}
+    for name in _chosen(whole, where, quick, only):
+        own = _of_case(table, whole, name, where)
+        for place, layer in layers:
+            for key, value in layer.items():
+                assign(own, key, value, f"{where}: {place}: {key!r}")
+        for text in overrides:
+            override(own, text)
+        require("cases" not in own, f"{where}: a change of 'cases' is not possible; change the settings themselves")
+        cases[name] = parse(own, f"{where}: case {name!r}" if whole.cases else where)
+    return cases
+
+
+def slug(case: str) -> str:
+    """The folder of a case: 'MNIST MLP, IID' -> 'mnist-mlp-iid'."""
+    return re.sub(r"[^\w.+]+", "-", case.lower()).strip("-.")
+
+
+def _of_case(table: Table, whole: Experiment, name: str, where: str) -> Table:
+    own = deepcopy({key: value for key, value in table.items() if key != "cases"})
+    for key, value in whole.cases.get(name, {}).items():
+        assign(own, key, value, f"{where}: cases.{name}: {key!r}")
+    return own | {"case": name}
+
+
+def _layers(whole: Experiment, where: str, quick: bool, variant: str | None) -> list[tuple[str, Table]]:
+    """The settings of the quick form and of a variant, with where they stand."""
+    layers = []
+    if quick and whole.paper is not None:
+        layers.append(("paper.quick", whole.paper.quick))
+    if variant is not None:
+        known = {} if whole.paper is None else whole.paper.variants
+        require(variant in known, f"{where} has no variant {variant!r}; {nearest(variant, known)}")
+        layers.append((f"paper.variants.{variant}", known[variant]))
+    return layers
+
+
+def _chosen(whole: Experiment, where: str, quick: bool, only: Sequence[str]) -> list[str]:
+    """The cases that are meant, in the order of the file; their folder's name will do."""
+    names = list(whole.cases or [whole.case])
+    for name in only:
+        known = slug(name) in map(slug, names)
+        require(known, f"{where} has no case {name!r}; {nearest(name, names) if whole.cases else 'it has none'}")
+    few = only or (whole.paper.quick_cases if quick and whole.paper is not None else ())
+    return [name for name in names if slug(name) in map(slug, few)] if few else names
+
+
+# ---- names that the parts of a file have for each other -------------------------------------------------------------
+
+
+def _check(whole: Experiment, where: str) -> None:
+    """Every case has a folder of its own; claims, reported numbers and figures speak of cases and labels that exist."""
+    slugs = list(map(slug, whole.cases))
+    for name in whole.cases:
+        require(slug(name) != "", f"{where}: the case {name!r} needs a name with letters or digits")
+        require(slugs.count(slug(name)) == 1, f"{where}: another case has nearly the same name as {name!r}")
+    for claim in whole.claims:
+        _check_claim(claim, where)
+    if whole.case:  # one of several cases, recorded by itself: it cannot know the others
+        return
+    spoken = [*(claim.case for claim in whole.claims), *(reported.case for reported in whole.reported)]
+    named = [case for case in spoken if case is not None]
+    if whole.paper is not None:
+        named += [*whole.paper.quick_cases, *(case for figure in whole.paper.figures for case in figure.cases)]
+    for case in named:
+        require(case in whole.cases, f"{where}: there is no case {case!r}; {nearest(case, whole.cases)}")
+
+
+def _check_claim(claim: Claim, where: str) -> None:
+    given = [claim.label, claim.order, claim.labels]
+    one = sum(names is not None for names in given) == 1
+    require(one, f"{where}: the claim {claim.says!r} needs exactly one of label, order and labels")
+    tests = [claim.below, claim.above, claim.near, claim.within_factor, claim.diverges, claim.order]
+    some = any(test is not None for test in tests)
+    require(some, f"{where}: the claim {claim.says!r} needs one of below, above, near, within_factor, diverges, order")
+    require(
+        (claim.near is None) == (claim.tolerance is None),
+        f"{where}: the claim {claim.says!r} needs near and tolerance together",
+    )
