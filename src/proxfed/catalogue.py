@@ -8,6 +8,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from proxfed.algorithms import ALGORITHMS
@@ -20,6 +21,7 @@ from proxfed.participation import PARTICIPATIONS
 from proxfed.problems import PROBLEMS
 from proxfed.regularisers import REGULARISERS
 from proxfed.schedules import SCHEDULES
+from proxfed.simulate import profiles
 from proxfed.topologies import TOPOLOGIES
 from proxfed.types import Needs, Star
 
@@ -38,6 +40,9 @@ KINDS: dict[str, Mapping[str, Callable[..., Any]]] = {
     "partitions": PARTITIONS,
 }
 
+FILES: dict[str, Callable[[], dict[str, Path]]] = {"profiles": profiles, "experiments": shipped}
+"""What comes as TOML files."""
+
 
 class Setting(NamedTuple):
     """One key of a table in a configuration file."""
@@ -49,7 +54,7 @@ class Setting(NamedTuple):
 
 def catalogue(kind: str = "") -> dict[str, list[Entry]]:
     """Entries of one kind, or of all."""
-    known = [*KINDS, "experiments"]
+    known = [*KINDS, *FILES]
     require(kind in ("", *known), f"there is no list of {kind!r}; {nearest(kind, known)}")
     return {k: _entries(k) for k in known if kind in ("", k)}
 
@@ -106,8 +111,9 @@ def needs(what: Needs) -> str:
 
 
 def _entries(kind: str) -> list[Entry]:
-    if kind == "experiments":
-        return [{"name": n, "settings": "", "about": _headline(path.read_text())} for n, path in shipped().items()]
+    if kind in FILES:
+        found = FILES[kind]().items()
+        return [{"name": n, "settings": "", "about": _headline(path.read_text())} for n, path in found]
     entries = []
     for name, make in sorted(KINDS[kind].items()):
         shown = ", ".join(s.name if s.default is None else f"{s.name} = {s.default}" for s in settings(make))

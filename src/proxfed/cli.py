@@ -120,13 +120,12 @@ def run(
 
 
 def _finish(path: Path, folders: dict[str, Path], format: Format, seconds: float) -> None:
-    from proxfed.record import RunFolder
-    from proxfed.report import result_table, rich_table, write_report
+    from proxfed.report import write_report
 
     tables = {}
     for case, folder in folders.items():
         write_report([folder], folder / "report.html")
-        tables[case] = result_table(RunFolder(folder).rows(), RunFolder(folder).status())
+        tables[case] = _results(folder)
     if format is Format.json:
         found = {case: {"folder": str(folders[case]), "results": table} for case, table in tables.items()}
         print(json.dumps(found.get("", {"folder": str(path), "cases": found}), indent=1))
@@ -134,9 +133,27 @@ def _finish(path: Path, folders: dict[str, Path], format: Format, seconds: float
     for case, table in tables.items():
         if case:
             out.print(f"[bold]{_plain(case)}[/bold]", highlight=False)
-        out.print(rich_table(table, out.width))
+        _print_results(table)
     pages = ", ".join(str(folder / "report.html") for folder in folders.values())
     out.print(f"{seconds:.0f} s. The report is in {pages}", highlight=False)
+
+
+def _results(path: Path) -> list[dict[str, Any]]:
+    """What each algorithm in a run folder reached."""
+    from proxfed.record import RunFolder
+    from proxfed.report import result_table
+
+    folder = RunFolder(path)
+    return result_table(folder.rows(), folder.status(), folder.config().get("targets"))
+
+
+def _print_results(table: list[dict[str, Any]]) -> None:
+    from proxfed.report import rich_table, rich_targets
+
+    out.print(rich_table(table, out.width))
+    if (targets := rich_targets(table)) is not None:
+        out.print()
+        out.print(targets)
 
 
 def _say_diverged(folders: dict[str, Path]) -> bool:
@@ -231,19 +248,24 @@ def reproduce(
     Example: [bold]proxfed reproduce composite_fl --quick[/bold]
     """
     from proxfed.experiment import Plan
+    from proxfed.figures import MISSING, available
     from proxfed.report import write_report
-    from proxfed.reproduce import comparisons, select, verdicts
+    from proxfed.reproduce import comparisons, draw, select, verdicts
 
     parts = select(what, folder, quick=quick, seeds=seeds, variant=variant, cases=case or [], changes=change or [])
+    figures: dict[str, list[Path]] = {}
     if run:
         stop = _StopOnSignal()
+        if not available():
+            err.print(_plain(MISSING), highlight=False, soft_wrap=True)
         for part in parts:
             plan = Plan(part.cases, part.folders(), data, resume=True)
             if not plan.run(lambda name: _Watch(err.is_terminal, name), stop):
                 err.print("stopped; the same command goes on from here")
                 raise typer.Exit(1)
+            figures[part.name] = draw(part)
             for path in part.folders().values():
-                write_report([path], path / "report.html")
+                write_report([path], path / "report.html", figures[part.name])
             _say_diverged(part.folders())
     results = [(part, comparisons(part), verdicts(part, quick)) for part in parts]
     if format is Format.json:
@@ -253,6 +275,8 @@ def reproduce(
     for part, compared, judged in results:
         figure = part.experiment.paper.figure if part.experiment.paper else ""
         out.print(f"[bold]{part.name}[/bold]  {figure}  {part.folder}", highlight=False, soft_wrap=True)
+        for path in figures.get(part.name, []):
+            out.print(f"figure {path}", highlight=False, soft_wrap=True)
         if compared:
             out.print(_beside(compared))
         out.print(_judged(judged))
@@ -332,18 +356,17 @@ def report(
 
     Example: [bold]proxfed report runs/demo runs/quick --out compare.html[/bold]
     """
-    from proxfed.record import RunFolder
-    from proxfed.report import result_table, rich_table, write_report
+    from proxfed.report import write_report
 
     page = page or folders[0] / "report.html"
     write_report(folders, page)
-    tables = [result_table(RunFolder(f).rows(), RunFolder(f).status()) for f in folders]
+    tables = [_results(folder) for folder in folders]
     if format is Format.json:
         print(json.dumps({"report": str(page), "results": dict(zip(map(str, folders), tables, strict=True))}, indent=1))
         return
     for folder, table in zip(folders, tables, strict=True):
         out.print(f"[bold]{folder}[/bold]", highlight=False)
-        out.print(rich_table(table, out.width))
+        _print_results(table)
     out.print(f"The report is in {page}", highlight=False)
 
 

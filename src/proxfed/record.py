@@ -23,7 +23,8 @@ import os
 import platform
 import tomllib
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,6 +50,7 @@ COLUMNS = (
     "bytes_edge",
     "bytes_best",
     "wall_seconds",
+    "sim_seconds",
     "objective",
     "gap",
     "error",
@@ -168,7 +170,7 @@ class RunFolder:
             results = [self.path / name for name in ("rows.csv", "model.safetensors", "clients.json")]
             for old in [*(self.path / "checkpoint").iterdir(), *results]:
                 old.unlink(missing_ok=True)
-        self._replace("config.toml", tomli_w.dumps(config).encode())
+        self.write_config(config)
         self._replace("versions.json", json.dumps(versions(), indent=1).encode())
         self.write_status([])
 
@@ -191,6 +193,18 @@ class RunFolder:
         cells = [_cell(row.get(c)) for c in self.columns]
         with self._writing(), (self.path / "rows.csv").open("a", newline="") as f:
             csv.writer(f, lineterminator="\n").writerow(cells)
+
+    def write_rows(self, rows: Sequence[Row]) -> None:
+        """All rows at once, in place of those that are there."""
+        names = list(dict.fromkeys(chain.from_iterable(rows))) or list(COLUMNS)
+        self.columns = [*(c for c in COLUMNS if c in names), *(c for c in names if c not in COLUMNS)]
+        text = io.StringIO()
+        cells = ([_cell(row.get(c)) for c in self.columns] for row in rows)
+        csv.writer(text, lineterminator="\n").writerows([self.columns, *cells])
+        self._replace("rows.csv", text.getvalue().encode())
+
+    def write_config(self, config: Mapping[str, Any]) -> None:
+        self._replace("config.toml", tomli_w.dumps(config).encode())
 
     def write_clients(self, holdings: Holdings) -> None:
         self._replace("clients.json", json.dumps(holdings.table(), separators=(",", ":")).encode())

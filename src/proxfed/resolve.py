@@ -20,6 +20,7 @@ from proxfed.errors import InputError, require
 from proxfed.participation import PARTICIPATIONS
 from proxfed.problems import PROBLEMS
 from proxfed.regularisers import REGULARISERS, OnBlocks
+from proxfed.simulate import Timing
 from proxfed.topologies import TOPOLOGIES
 from proxfed.types import Algorithm, Block, Constants, Graph, Participation, Problem, Regulariser, Topology
 
@@ -71,6 +72,9 @@ class Resolved:
         self.experiment = experiment
         self.problem = _problem(experiment, data_directory)
         labels = [str(t.get("label", t.get("name"))) for t in experiment.algorithms]
+        self.timing = None if experiment.time is None else Timing.read(experiment.time)
+        if self.timing is not None:
+            self.timing.check(self.problem.n)
         twice = next((label for label in labels if labels.count(label) > 1), None)
         require(twice is None, f"two algorithms are called {twice!r}: give each a label of its own")
         require(not any("/" in label for label in labels), "a label must not contain '/'")
@@ -83,6 +87,8 @@ class Resolved:
         out = e.model_dump(exclude_none=True, exclude={"topology", "participation"})
         out["data"] = _filled(DATASETS[e.data["name"]], e.data, {"directory"})
         out["problem"] = _filled(PROBLEMS[e.problem["name"]], e.problem, GIVEN)
+        if self.timing is not None:
+            out["time"] = self.timing.table()
         out["algorithms"] = [task.resolved() for task in self.tasks]
         return out
 

@@ -1,0 +1,172 @@
+"""Rows -> simulated seconds: when the last client is done with the round of each row.
+
+What a client does in a round is the work between two rows, shared evenly by those who took part in the rounds between
+them. A gradient is a step; a message takes its latency and its bytes over its bandwidth. Who took part and who talked
+to whom is drawn again from the same keys, so the seconds of a run can be computed while it goes or long after.
+
+star    A round ends when the slowest participant has the server's message, has done its steps and has sent its own, and
+        the server has made its next message.
+graph   Nobody waits for the slowest of all, only for its neighbours. With T_i(t) the time at which client i is done
+        with round t, and messages that set out when the sender's steps are done,
+
+            T_i(t) = max over j = i and the neighbours j of  T_j(t-1) + steps_j(t) + message_ji(t),      message_ii = 0.
+
+        Several exchanges in a round pay the latency that often, but their waits are not taken apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from proxfed.simulate.amounts import Amounts
+from proxfed.simulate.exchanges import exchanges
+from proxfed.simulate.timing import Timing, hand_out
+from proxfed.types import Algorithm, Graph, Participation, Topology
+
+SPENT = ("gradients", "bytes_up", "bytes_down", "bytes_edge")
+SECONDS_PER_BYTE = 8e-6
+"""At 1 Mbit/s."""
+
+
+class Network(Protocol):
+    def advance(self, rounds: range, spent: Mapping[str, int]) -> float:
+        """The time after these rounds, in which so much was spent."""
+
+
+class Clock:
+    """The time of one algorithm with one seed; call it with each row in turn."""
+
+    def __init__(self, network: Network) -> None:
+        self.network, self.round, self.before = network, 0, dict.fromkeys(SPENT, 0)
+
+    def __call__(self, row: Mapping[str, Any]) -> float:
+        """Seconds at this row; round 0 is what was done before the first round."""
+        now = {name: row[name] or 0 for name in SPENT}
+        rounds = range(min(self.round + 1, row["round"]), row["round"] + 1)
+        spent = {name: now[name] - self.before[name] for name in SPENT}
+        self.round, self.before = row["round"], now
+        return self.network.advance(rounds, spent)
+
+
+def clock(
+    timing: Timing,
+    algorithm: Algorithm,
+    participation: Participation,
+    topology: Topology | None,
+    n: int,
+    seed: int,
+) -> Clock:
+    """The clock of one algorithm with one seed on these devices and links."""
+    if isinstance(algorithm, Graph):
+        assert topology is not None
+        return Clock(_Graph(timing, topology, exchanges(algorithm), n, seed))
+    return Clock(_Star(timing, participation, n, seed))
+
+
+class _Clients:
+    """Steps and links of n clients, drawn for all of them at once."""
+
+    def __init__(self, timing: Timing, n: int, seed: int) -> None:
+        timing.check(n)
+        everyone = np.arange(n)
+        devices, links = hand_out(timing.devices, n, "time.devices"), hand_out(timing.links, n, "time.links")
+        self.n, self.seed, self.scale = n, seed, timing.step_scale
+        self._step = Amounts([d.seconds_per_step for d in devices], everyone, "seconds per step")
+        self._latency = Amounts([l.latency for l in links], everyone, "latency")
+        self._up = Amounts([l.up for l in links], everyone, "up")
+        self._down = Amounts([l.down for l in links], everyone, "down")
+
+    def steps(self, count: float, t: int) -> np.ndarray:
+        """(n,) seconds that so many steps take."""
+        return count * self.scale * self._step(self.seed, t)
+
+    def links(self, t: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(n,) latency, up and down."""
+        return self._latency(self.seed, t), self._up(self.seed, t), self._down(self.seed, t)
+
+
+class _Star:
+    def __init__(self, timing: Timing, participation: Participation, n: int, seed: int) -> None:
+        self.clients, self.participation, self.now = _Clients(timing, n, seed), participation, 0.0
+        self.server = Amounts([timing.server_seconds], np.arange(1), "server seconds")
+
+    def advance(self, rounds: range, spent: Mapping[str, int]) -> float:
+        n, seed = self.clients.n, self.clients.seed
+        cohorts = [(t, self.participation(t, n, seed) if t else range(n)) for t in rounds]
+        visits = max(1, sum(len(cohort) for _, cohort in cohorts))
+        steps, down, up = (spent[name] / visits for name in ("gradients", "bytes_down", "bytes_up"))
+        for t, cohort in cohorts:
+            if len(cohort) == 0:  # nobody took part, and nothing happened
+                continue
+            seconds = self.clients.steps(steps, t)
+            if down or up:
+                latency, faster_up, faster_down = self.clients.links(t)
+                seconds = seconds + (down > 0) * latency + SECONDS_PER_BYTE * down / faster_down
+                seconds += (up > 0) * latency + SECONDS_PER_BYTE * up / faster_up
+            self.now += float((seconds if isinstance(cohort, range) else seconds[cohort]).max())
+            self.now += float(self.server(seed, t)[0]) if t else 0.0
+        return self.now
+
+
+class _Edges(NamedTuple):
+    """The directed edges of one round's graph, in the order of their receivers, and loops among them."""
+
+    sender: np.ndarray
+    receiver: np.ndarray
+    loop: np.ndarray
+    start: np.ndarray  # where the edges of each receiver begin
+    special: np.ndarray  # edges that have an entry of their own,
+    which: np.ndarray  # and the entry's number
+
+    @property
+    def lines(self) -> int:
+        return len(self.sender) - int(self.loop.sum())
+
+
+class _Graph:
+    def __init__(self, timing: Timing, topology: Topology, exchanges: int, n: int, seed: int) -> None:
+        self.clients, self.topology, self.exchanges = _Clients(timing, n, seed), topology, exchanges
+        self.T = np.zeros(n)
+        self.edges: dict[int, _Edges] = {}
+        ends = np.array([sorted(e.between) for e in timing.edges], np.int64).reshape(-1, 2)
+        self.special = ends[:, 0] * n + ends[:, 1]
+        self.latency = Amounts([e.latency for e in timing.edges], self.special, "edge latency")
+        self.bandwidth = Amounts([e.bandwidth for e in timing.edges], self.special, "edge bandwidth")
+
+    def advance(self, rounds: range, spent: Mapping[str, int]) -> float:
+        steps = spent["gradients"] / (len(rounds) * self.clients.n)
+        lines = sum(self._edges(t).lines for t in rounds) if spent["bytes_edge"] else 0
+        size = spent["bytes_edge"] / max(1, lines)
+        for t in rounds:
+            done = self.T + self.clients.steps(steps, t)
+            self.T = self._meet(done, size, t) if size else done
+        return float(self.T.max())
+
+    def _meet(self, done: np.ndarray, size: float, t: int) -> np.ndarray:
+        """When everybody has heard from its neighbours, if their steps are done at these times."""
+        e = self._edges(t)
+        latency, up, down = self.clients.links(t)
+        wait = np.maximum(latency[e.sender], latency[e.receiver])
+        rate = np.minimum(up[e.sender], down[e.receiver])
+        if len(e.special):
+            wait[e.special] = self.latency(self.clients.seed, t)[e.which]
+            rate[e.special] = self.bandwidth(self.clients.seed, t)[e.which]
+        travel = self.exchanges * wait + SECONDS_PER_BYTE * size / rate
+        travel[e.loop] = 0.0
+        return np.maximum(done, np.maximum.reduceat(done[e.sender] + travel, e.start))
+
+    def _edges(self, t: int) -> _Edges:
+        key = t % self.topology.period if self.topology.period else t
+        if key not in self.edges:
+            if self.topology.period is None:
+                self.edges.clear()
+            n, row, col, _ = self.topology.W(key)
+            names = np.minimum(row, col) * n + np.maximum(row, col)
+            special = np.flatnonzero(np.isin(names, self.special))
+            order = np.argsort(self.special)
+            which = order[np.searchsorted(self.special[order], names[special])] if len(special) else special
+            self.edges[key] = _Edges(col, row, row == col, np.searchsorted(row, np.arange(n)), special, which)
+        return self.edges[key]

@@ -1,0 +1,55 @@
+"""How often the clients of a graph algorithm exchange messages in one round: its calls of `mix`, counted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+import torch
+from torch import Tensor
+
+from proxfed.compressors import COMPRESSORS, Identity
+from proxfed.draws import Key, keys
+from proxfed.networks.traffic import dense
+from proxfed.regularisers import Zero
+from proxfed.types import Graph, Message
+
+
+@dataclass(frozen=True)
+class _Nothing:
+    """f = 0 for two clients: enough to see what a step calls."""
+
+    t: int = 1
+
+    @property
+    def key(self) -> Key:
+        return keys(0, "dry step", range(2), self.t)
+
+    def grad(self, x: Tensor, draw: int) -> Tensor:
+        return torch.zeros(2, x.shape[-1], dtype=x.dtype)
+
+    def full_grad(self, x: Tensor) -> Tensor:
+        return self.grad(x, 0)
+
+    def value(self, x: Tensor) -> Tensor:
+        return torch.zeros(2, dtype=x.dtype)
+
+    def spread(self, x: Tensor) -> Tensor:
+        return x.expand(2, -1)
+
+
+def exchanges(algorithm: Graph) -> int:
+    """By a dry step, without compressors: some insist on a number of coordinates, and none changes the exchanges."""
+    kinds = tuple(COMPRESSORS.values())
+    plain = {f.name: Identity() for f in fields(algorithm) if isinstance(getattr(algorithm, f.name), kinds)}  # type: ignore[arg-type]
+    bare = replace(algorithm, **plain)  # type: ignore[type-var]
+    count = 0
+
+    def mix(message: Message) -> Tensor:
+        nonlocal count
+        count += 1
+        return dense(message)
+
+    start = bare.init(torch.zeros(4, dtype=torch.float64), _Nothing(), Zero(), mix)
+    count = 0
+    bare.step(start, _Nothing(), Zero(), mix)
+    return count

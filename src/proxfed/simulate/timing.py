@@ -1,0 +1,215 @@
+"""The table [time] of an experiment: what the devices and the links between them are like.
+
+    [time]
+    profile = "fednag_wifi"              one that is shipped; any other key replaces the profile's
+    server_seconds = 0.05                s that the server takes to make its next message from those of a round
+    step_scale = 1.0                     multiplies every seconds_per_step: the model is larger or smaller
+    [[time.devices]]
+    seconds_per_step = 0.02              s for one gradient of one client
+    [[time.links]]
+    latency = 0.004                      s until the first byte arrives
+    up = 100                             Mbit/s that the client sends
+    down = 200                           Mbit/s that it receives
+    [[time.edges]]
+    between = [0, 3]                     two clients of a graph, in both directions
+    latency = 0.1
+    bandwidth = 5                        Mbit/s
+
+Entries of devices and links are handed out in turn, client i gets number i mod their count; those with `clients` go to
+just these. Every amount is a number, a distribution or a trace (amounts.py).
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, TypeVar
+
+from proxfed.components import Table, arguments
+from proxfed.errors import InputError, nearest, positive, require
+from proxfed.simulate.amounts import Amount, Constant, amount, table_of
+
+
+@dataclass(frozen=True)
+class Device:
+    """Who computes."""
+
+    seconds_per_step: Amount
+    name: str = ""
+    clients: list[int] | None = None
+
+
+@dataclass(frozen=True)
+class Link:
+    """Between a client and the server, or the rest of the network."""
+
+    latency: Amount
+    up: Amount
+    down: Amount
+    name: str = ""
+    clients: list[int] | None = None
+
+
+@dataclass(frozen=True)
+class Edge:
+    """Between two clients, in place of what their links say."""
+
+    latency: Amount
+    bandwidth: Amount
+    between: list[int]
+
+
+AMOUNTS_OF: dict[type, dict[str, str]] = {
+    Device: {"seconds_per_step": "seconds"},
+    Link: {"latency": "latency", "up": "up", "down": "down"},
+    Edge: {"latency": "latency", "bandwidth": "bandwidth"},
+}
+"""The amounts of an entry, and the columns in which a trace has them."""
+
+RATES = ("up", "down", "bandwidth")
+
+Entry = TypeVar("Entry", Device, Link)
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Devices and links of n clients."""
+
+    devices: tuple[Device, ...]
+    links: tuple[Link, ...]
+    edges: tuple[Edge, ...] = ()
+    server_seconds: Amount = Constant(0.0)
+    step_scale: float = 1.0
+    profile: str | None = None
+
+    def __post_init__(self) -> None:
+        positive(self, "step_scale")
+
+    @classmethod
+    def read(cls, given: Table) -> Timing:
+        """From a table [time], where a profile fills in what is not given."""
+        profile = given.get("profile")
+        table = given if profile is None else shipped_profile(profile) | given
+        known = ("profile", "devices", "links", "edges", "server_seconds", "step_scale")
+        for key in table:
+            require(key in known, f"time: unknown key {key!r}; {nearest(key, known)}")
+        for key in ("devices", "links"):
+            require(key in table, f"time: the key {key!r} is missing; give it, or a profile ({', '.join(profiles())})")
+        scale = arguments(_scale, {k: v for k, v in table.items() if k == "step_scale"}, "time")
+        return cls(
+            tuple(_entry(Device, part, where) for part, where in _listed(table, "devices")),
+            tuple(_entry(Link, part, where) for part, where in _listed(table, "links")),
+            tuple(_entry(Edge, part, where) for part, where in _listed(table, "edges")),
+            amount(table.get("server_seconds", 0.0), "time.server_seconds", "seconds"),
+            profile=profile,
+            **scale,
+        )
+
+    def table(self) -> Table:
+        """The same in full, with the digests of the traces."""
+        out: Table = {} if self.profile is None else {"profile": self.profile}
+        out |= {"server_seconds": table_of(self.server_seconds), "step_scale": self.step_scale}
+        out |= {"devices": [_table(d) for d in self.devices], "links": [_table(l) for l in self.links]}
+        return out | ({"edges": [_table(e) for e in self.edges]} if self.edges else {})
+
+    def check(self, n: int) -> None:
+        """All clients that are named exist, and all of them have a device and a link."""
+        hand_out(self.devices, n, "time.devices")
+        hand_out(self.links, n, "time.links")
+        for k, edge in enumerate(self.edges):
+            _exist(edge.between, n, f"time.edges.{k}.between")
+
+
+def hand_out(entries: Sequence[Entry], n: int, where: str) -> list[Entry]:
+    """The entry of each of the n clients."""
+    common = [e for e in entries if e.clients is None]
+    given: list[Entry | None] = [common[i % len(common)] if common else None for i in range(n)]
+    named: set[int] = set()
+    for k, entry in enumerate(entries):
+        for i in _exist(entry.clients or [], n, f"{where}.{k}.clients"):
+            require(i not in named, f"{where}.{k}.clients: client {i} is named twice")
+            named.add(i)
+            given[i] = entry
+    out = [e for e in given if e is not None]
+    require(len(out) == n, f"{where}: {n - len(out)} of the {n} clients get none; leave out `clients` in one entry")
+    return out
+
+
+def _exist(clients: Sequence[int], n: int, where: str) -> Sequence[int]:
+    wrong = next((i for i in clients if not 0 <= i < n), None)
+    require(wrong is None, f"{where} = {list(clients)!r}: there is no client {wrong}, only 0 to {n - 1}")
+    return clients
+
+
+# ---- profiles ------------------------------------------------------------------------------------------------------
+
+
+def profiles() -> dict[str, Path]:
+    """The profiles that come with the package, by name."""
+    folder = Path(str(files("proxfed.simulate") / "profiles"))
+    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
+
+
+def shipped_profile(name: Any) -> Table:
+    """The table of a shipped profile."""
+    known = profiles()
+    require(isinstance(name, str) and name in known, f"time: there is no profile {name!r}; {nearest(str(name), known)}")
+    return read_time(known[name])
+
+
+def read_time(path: Path) -> Table:
+    """The table [time] of a TOML file."""
+    try:
+        table = tomllib.loads(path.read_text()).get("time")
+    except OSError as e:
+        raise InputError(f"cannot read {path}: {e.strerror}") from e
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
+        raise InputError(f"{path} is not valid TOML: {e}") from e
+    if not isinstance(table, dict):
+        raise InputError(f"{path} has no table [time]")
+    return table
+
+
+# ---- entries -------------------------------------------------------------------------------------------------------
+
+
+def _listed(table: Table, key: str) -> list[tuple[Any, str]]:
+    entries = table.get(key, [])
+    good = isinstance(entries, list) and (key == "edges" or len(entries) > 0)
+    require(good, f"time.{key} = {entries!r} must be one or more tables, [[time.{key}]]")
+    return [(entry, f"time.{key}.{k}") for k, entry in enumerate(entries)]
+
+
+def _entry(make: Any, given: Any, where: str) -> Any:
+    require(isinstance(given, dict), f"{where} = {given!r} must be a table")
+    rest = dict(given)
+    columns = AMOUNTS_OF[make]
+    if make is Link and "trace" in rest:  # one file with all three
+        file = rest.pop("trace")
+        rest = {key: {"name": "trace", "file": file} for key in columns} | rest
+    for key in columns:
+        require(key in rest, f"{where}: the key {key!r} is missing; it is a number, a distribution or a trace")
+    amounts = {key: amount(rest.pop(key), f"{where}.{key}", column) for key, column in columns.items()}
+    for key in amounts.keys() & set(RATES):
+        require(amounts[key].never_zero, f"{where}.{key} = {given.get(key, 'a trace')!r} must be > 0 Mbit/s, always")
+    allowed = [*make.__dataclass_fields__, *(["trace"] if make is Link else [])]
+    for key in rest:
+        require(key in allowed, f"{where}: unknown key {key!r}; {nearest(key, allowed)}")
+    entry = make(**amounts, **arguments(make, rest, where, set(amounts)))
+    if make is Edge:
+        two = len(entry.between) == 2 and entry.between[0] != entry.between[1]
+        require(two, f"{where}.between = {entry.between!r} must be two different clients")
+    return entry
+
+
+def _table(entry: Device | Link | Edge) -> Table:
+    amounts = AMOUNTS_OF[type(entry)]
+    fields = {k: table_of(v) if k in amounts else v for k, v in vars(entry).items()}
+    return {k: v for k, v in fields.items() if v not in (None, "")}
+
+
+def _scale(step_scale: float = 1.0) -> float:
+    return step_scale
