@@ -153,13 +153,16 @@ def test_targets_say_when_half_of_the_seeds_got_there():
     speeds = {0: 0.5, 1: 0.6, 2: 0.99}
     rows = [row(seed=s, t=t, gap=q**t, accuracy=1 - q**t) for s, q in speeds.items() for t in range(31)]
     status = [state(seed=s, t=30) for s in speeds]
-    (entry,) = result_table(rows, status, targets={"gap": 1e-3, "accuracy": 0.9, "error": 0.1})
+    (entry,) = result_table(rows, status, targets={"gap": [1e-3], "accuracy": [0.9, 0.99], "error": [0.1]})
     second = next(t for t in range(31) if 0.6**t <= 1e-3)
-    assert entry["reached"]["gap"] == {
-        "target": 1e-3, "rounds": second, "gradients": 20 * second, "bytes_total": 4000 * second,
+    gap, accuracy, high, error = entry["reached"]
+    assert gap == {
+        "measure": "gap", "target": 1e-3,
+        "rounds": second, "gradients": 20 * second, "bytes_total": 4000 * second, "sim_seconds": None,
     }  # fmt: skip
-    assert entry["reached"]["accuracy"]["rounds"] == next(t for t in range(31) if 1 - 0.6**t >= 0.9)
-    assert entry["reached"]["error"]["rounds"] is None
+    assert accuracy["rounds"] == next(t for t in range(31) if 1 - 0.6**t >= 0.9)
+    assert high["rounds"] == next(t for t in range(31) if 1 - 0.6**t >= 0.99)
+    assert error["rounds"] is None
 
 
 def test_terminal_table_fits_and_leaves_out_what_is_empty():

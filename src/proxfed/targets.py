@@ -45,7 +45,7 @@ def better(measure: str, a: float, b: float) -> bool:
     return a >= b if higher_is_better(measure) else a <= b
 
 
-def axis_value(row: Mapping[str, Any], axis: str, clients: int | None) -> float | None:
+def axis_value(row: Mapping[str, Any], axis: str, clients: int | None = None) -> float | None:
     """Where a row stands: 'steps' are gradients of one client, 'bytes' go in any direction, else it is a column."""
     if axis == "steps":
         return None if clients is None or row.get("gradients") is None else row["gradients"] / clients
@@ -56,7 +56,7 @@ def axis_value(row: Mapping[str, Any], axis: str, clients: int | None) -> float 
 
 
 def first_reached(
-    history: Sequence[Row], measure: str, target: float, axis: str = "round", clients: int | None = None
+    history: Sequence[Mapping[str, Any]], measure: str, target: float, axis: str = "round", clients: int | None = None
 ) -> float | None:
     """Where the rows of one seed first reach the target; NEVER if they do not, None if they have no such numbers."""
     measured = [row for row in history if row.get(measure) is not None and axis_value(row, axis, clients) is not None]
@@ -66,9 +66,13 @@ def first_reached(
 
 
 def half_reached(
-    histories: Iterable[Sequence[Row]], measure: str, target: float, axis: str = "round", clients: int | None = None
+    histories: Iterable[Sequence[Mapping[str, Any]]],
+    measure: str,
+    target: float,
+    axis: str = "round",
+    clients: int | None = None,
 ) -> float | None:
     """Where the first half of the seeds had reached the target: the lower median, with NEVER as the largest."""
     found = [first_reached(history, measure, target, axis, clients) for history in histories]
-    places = [place for place in found if place is not None]
+    places = [where for where in found if where is not None]
     return median_low(places) if places else None

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
+from proxfed.targets import axis_value
+
 Row = Mapping[str, Any]
 
 
@@ -47,18 +49,13 @@ LOGARITHMIC = ("gap", "error", "stationarity", "consensus")
 """Measures that go to zero: a linear axis would hide all but their first rounds."""
 
 
-def higher_is_better(measure: str) -> bool:
-    return measure.endswith("accuracy")
-
-
 def finite(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def with_total(row: Row) -> dict[str, Any]:
     """The row with `bytes_total`: what crossed the network in any direction, None if nothing was counted."""
-    counted = [row[name] for name in ("bytes_up", "bytes_down", "bytes_edge") if finite(row.get(name))]
-    return {**row, "bytes_total": sum(counted) if counted else None}
+    return {**row, "bytes_total": axis_value(row, "bytes")}
 
 
 def further_measures(rows: Iterable[Row]) -> list[Column]:

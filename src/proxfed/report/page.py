@@ -29,7 +29,7 @@ from proxfed.report.curves import Curve, make_curve, points_for
 from proxfed.report.holdings import pictures, section_html
 from proxfed.report.pattern import images
 from proxfed.report.summary import result_table
-from proxfed.report.tables import costs_html, hyper_parameters_html, pairs_html, results_html
+from proxfed.report.tables import costs_html, hyper_parameters_html, pairs_html, results_html, targets_html
 
 HERE = Path(__file__).parent
 SCRIPTS = ("draw.js", "chart.js", "patterns.js", "holdings.js", "page.js")
@@ -98,7 +98,7 @@ def render(runs: Sequence[Run], figures: Sequence[Path] = ()) -> str:
     table = [
         {**entry, "algorithm": run.labels[entry["algorithm"]]}
         for run in runs
-        for entry in result_table(run.rows, run.status, clients=run.clients)
+        for entry in result_table(run.rows, run.status, run.config.get("targets"), run.clients)
     ]
     holdings = pictures((run.name, run.holdings) for run in runs)
     data = {
@@ -117,7 +117,7 @@ def render(runs: Sequence[Run], figures: Sequence[Path] = ()) -> str:
         about="".join(about_html(run, several) for run in runs),
         style=(HERE / "page.css").read_text(encoding="utf-8"),
         script=script,
-        results=results_html(table, progress, measures, colours),
+        results=results_html(table, progress, measures, colours) + targets_html(table, colours),
         costs=costs_html(table, progress, colours),
         holdings=section_html(holdings, several),
         curves_note=escape(curves_note(curves)),
@@ -133,7 +133,8 @@ def render(runs: Sequence[Run], figures: Sequence[Path] = ()) -> str:
 
 
 def title(run: Run) -> str:
-    return str(run.config.get("title") or run.config.get("name") or run.name)
+    name = str(run.config.get("title") or run.config.get("name") or run.name)
+    return f"{name}: {run.config['case']}" if run.config.get("case") else name
 
 
 def clients(config: Mapping[str, Any]) -> int | None:

@@ -9,32 +9,43 @@ from typing import Any, NamedTuple
 from rich.table import Table
 from rich.text import Text
 
-from proxfed.report.columns import MEASURES, PROGRESS, Row, finite, further_measures, higher_is_better, show, with_total
+from proxfed.report.columns import MEASURES, PROGRESS, Column, Row, finite, further_measures, show, with_total
+from proxfed.targets import half_reached
+
+REACHED = (
+    Column("rounds", "rounds", "count"),
+    Column("gradients", "gradients", "count"),
+    Column("bytes_total", "bytes", "bytes"),
+    Column("sim_seconds", "simulated", "seconds"),
+)
+"""What it took to reach a target."""
+
+NOT_REACHED = "Did not reach"
 
 
 def result_table(
     rows: Iterable[Row],
     status: Sequence[Mapping[str, Any]],
-    targets: Mapping[str, float] | None = None,
+    targets: Mapping[str, Sequence[float]] | None = None,
     clients: int | None = None,
 ) -> list[dict[str, Any]]:
     """One JSON-able entry per algorithm, in the order of the rows.
 
     A seed that diverged counts with its last row; a value that is missing or not finite counts as none. With `clients`
-    there are gradients per client; with `targets` = {measure: value} an entry says under `reached` after how many
-    rounds, gradients and bytes half of the seeds got there (None: they did not).
+    there are gradients per client; with `targets` = {measure: values} an entry says under `reached` after how many
+    rounds, gradients, bytes and simulated seconds half of the seeds got there (None: they did not).
     """
     rows = [with_total(row) for row in rows]
     columns = (*MEASURES, *further_measures(rows), *PROGRESS[1:])
     runs: dict[str, dict[Any, list[Row]]] = {}
-    for row in rows:
+    for row in sorted(rows, key=lambda row: row["round"]):
         runs.setdefault(row["algorithm"], {}).setdefault(row["seed"], []).append(row)
     for state in status:
         runs.setdefault(state["algorithm"], {})
 
     table = []
     for algorithm, seeds in runs.items():
-        last = [max(history, key=lambda row: row["round"]) for history in seeds.values()]
+        last = [history[-1] for history in seeds.values()]
         states = [state for state in status if state["algorithm"] == algorithm]
         entry = {
             "algorithm": algorithm,
@@ -47,7 +58,8 @@ def result_table(
         if clients and entry["gradients"] is not None:
             entry["gradients_per_client"] = entry["gradients"] / clients
         if targets:
-            entry["reached"] = {name: _reached(seeds.values(), name, value) for name, value in targets.items()}
+            goals = [(measure, target) for measure, values in targets.items() for target in values]
+            entry["reached"] = [_reached(list(seeds.values()), measure, target) for measure, target in goals]
         table.append(entry)
     return table
 
@@ -71,21 +83,39 @@ def _median(values: Iterable[Any]) -> float | None:
     return median(numbers) if numbers else None
 
 
-def _reached(histories: Iterable[Sequence[Row]], measure: str, target: float) -> dict[str, float | None]:
-    """When the first half of the seeds had reached the target: the lower median, with 'never' as the largest value."""
-    sign = -1 if higher_is_better(measure) else 1
-    hits = [
-        next((row for row in history if finite(row.get(measure)) and sign * row[measure] <= sign * target), None)
-        for history in histories
+def _reached(histories: Sequence[Sequence[Row]], measure: str, target: float) -> dict[str, Any]:
+    def spent(column: str) -> float | None:
+        found = half_reached(histories, measure, target, "round" if column == "rounds" else column)
+        return found if finite(found) else None
+
+    return {"measure": measure, "target": target, **{column.name: spent(column.name) for column in REACHED}}
+
+
+def reached_columns(table: Iterable[Mapping[str, Any]]) -> list[Column]:
+    """Rounds, bytes, and seconds where time was simulated."""
+    goals = [goal for entry in table for goal in entry.get("reached", ())]
+    timed = any(goal["sim_seconds"] is not None for goal in goals)
+    return [
+        column
+        for column in REACHED
+        if column.name in ("rounds", "bytes_total") or (column.name == "sim_seconds" and timed)
     ]
 
-    def lower_median(name: str) -> float | None:
-        numbers = sorted(row[name] for row in hits if row is not None and finite(row.get(name)))
-        middle = (len(hits) - 1) // 2
-        return numbers[middle] if middle < len(numbers) else None
 
-    costs = {"rounds": "round", "gradients": "gradients", "bytes_total": "bytes_total"}
-    return {"target": target, **{name: lower_median(column) for name, column in costs.items()}}
+def rich_targets(table: Sequence[Mapping[str, Any]]) -> Table | None:
+    """For the terminal: what it took to reach the targets; None if there are none."""
+    if not any(entry.get("reached") for entry in table):
+        return None
+    columns = reached_columns(table)
+    drawn = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    for heading in ("target", "algorithm", *(column.label for column in columns)):
+        drawn.add_column(heading, justify="left" if heading in ("target", "algorithm") else "right")
+    for place in range(len(table[0]["reached"])):
+        for entry in table:
+            goal = entry["reached"][place]
+            cells = [show(goal[c.name], c.kind) if goal[c.name] is not None else NOT_REACHED for c in columns]
+            drawn.add_row(*map(Text, [f"{goal['measure']} {goal['target']:g}", entry["algorithm"], *cells]))
+    return drawn
 
 
 class _Shown(NamedTuple):
@@ -120,7 +150,6 @@ def _terminal_columns(table: Sequence[Mapping[str, Any]]) -> list[_Shown]:
 
     statuses = [entry["status"] for entry in table]
     own = {"algorithm", "status", "diverged", "seeds", "rounds", "gradients_per_client", "reached"}
-    targets = {name: goal["target"] for entry in table for name, goal in entry.get("reached", {}).items()}
     return [
         _Shown(0, "algorithm", [entry["algorithm"] for entry in table]),
         _Shown(0, "status", [] if set(statuses) == {"finished"} else statuses),
@@ -133,10 +162,6 @@ def _terminal_columns(table: Sequence[Mapping[str, Any]]) -> list[_Shown]:
         column(2, "nonzeros", "count"),
         column(1, "accuracy", "number"),
         *(column(9, c.name, c.kind, c.label) for c in further_measures(table) if c.name not in own),
-        *(
-            _Shown(2, f"to {name} {target:g}", [show(e["reached"][name]["rounds"], "count") or "never" for e in table])
-            for name, target in targets.items()
-        ),
         column(1, "bytes_total", "bytes", "bytes"),
         column(7, "bytes_up", "bytes", "up"),
         column(7, "bytes_down", "bytes", "down"),

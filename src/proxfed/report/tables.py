@@ -7,7 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from proxfed.report.columns import Column, higher_is_better, show
+from proxfed.report.columns import Column, show
+from proxfed.report.summary import NOT_REACHED, reached_columns
+from proxfed.targets import higher_is_better
 
 Entry = Mapping[str, Any]
 
@@ -25,6 +27,27 @@ def results_html(
     columns = _filled(table, [ROUNDS, *measures, *(c for c in progress if c.name == "bytes_total"), SEEDS])
     best = {column.name: _best(table, column) for column in measures if column.name not in NO_CONTEST}
     return _sortable(table, columns, colours, best, status=True)
+
+
+def targets_html(table: Sequence[Entry], colours: Mapping[str, int]) -> str:
+    """What each algorithm spent until it reached the targets; nothing if there are none."""
+    goals = [(entry, goal) for entry in table for goal in entry.get("reached", ())]
+    if not goals:
+        return ""
+    columns = reached_columns(table)
+    headings = ["algorithm", "target", *(column.label for column in columns)]
+    head = "".join(f'<th scope="col"><button type="button">{escape(text)}</button></th>' for text in headings)
+    lines = []
+    for entry, goal in goals:
+        cells = [f"<td>{escape(goal['measure'].replace('_', ' '))} {goal['target']:g}</td>"]
+        cells += [
+            f"<td>{NOT_REACHED}</td>" if goal[c.name] is None else _number(goal[c.name], c.kind, "") for c in columns
+        ]
+        lines.append(f"<tr>{_name(entry, colours)}{''.join(cells)}</tr>")
+    return (
+        '<h3>Until a target was reached</h3><table class="results">'
+        f"<thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+    )
 
 
 def costs_html(table: Sequence[Entry], progress: Sequence[Column], colours: Mapping[str, int]) -> str:
@@ -55,14 +78,18 @@ def _sortable(
     head = "".join(f'<th scope="col"><button type="button">{escape(text)}</button></th>' for text in headings)
     lines = []
     for entry in table:
-        name = escape(entry["algorithm"])
-        cells = [f'<th scope="row"><i class="swatch" data-colour="{colours[entry["algorithm"]]}"></i>{name}</th>']
+        cells = [_name(entry, colours)]
         if status:
             cells.append(f'<td class="{"bad" if entry["diverged"] else "text"}">{escape(entry["status"])}</td>')
         cells += [_number(entry.get(c.name), c.kind, best.get(c.name, "")) for c in columns]
         lines.append(f"<tr>{''.join(cells)}</tr>")
     kind = "results" if status else "results costs"
     return f'<table class="{kind}"><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table>'
+
+
+def _name(entry: Entry, colours: Mapping[str, int]) -> str:
+    swatch = f'<i class="swatch" data-colour="{colours[entry["algorithm"]]}"></i>'
+    return f'<th scope="row">{swatch}{escape(entry["algorithm"])}</th>'
 
 
 def _number(value: float | None, kind: str, best: str) -> str:
