@@ -10,6 +10,7 @@ from proxfed.cases import read_cases, slug
 from proxfed.claims import Comparison, Verdict, compare, judge
 from proxfed.config import Experiment, read, shipped
 from proxfed.errors import nearest, require
+from proxfed.figures import available, write_figures
 from proxfed.record import RunFolder
 from proxfed.targets import Results
 
@@ -96,3 +97,9 @@ def comparisons(part: Part) -> list[Comparison]:
     """Ours beside every number that the paper reports."""
     results = part.results()
     return [line for reported in part.experiment.reported for line in compare(reported, results)]
+
+
+def draw(part: Part) -> list[Path]:
+    """The paper's figures from the rows in the part's folders: the SVG files, none without matplotlib."""
+    paper = part.experiment.paper
+    return write_figures(paper.figures, part.results(), part.folder) if paper is not None and available() else []

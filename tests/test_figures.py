@@ -1,0 +1,175 @@
+"""A figure shows the medians over the seeds in the paper's axes, and the same rows give the same files."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from proxfed import figures
+from proxfed.config import Figure
+from proxfed.errors import InputError
+from proxfed.figures import COLOURS, MARKERS, Line, axis_words, make_panels, write_figures
+from proxfed.targets import Results
+
+ROUNDS = (0, 10, 20, 30)
+
+
+def row(algorithm="A", seed=0, t=0, **values):
+    made = {
+        "run": "r", "algorithm": algorithm, "seed": seed, "round": t, "gradients": 60 * t, "bytes_up": 2_000_000 * t,
+        "bytes_down": 1_000_000 * t, "bytes_edge": 0, "sim_seconds": 0.5 * t, "error": 0.9**t * (1 + seed),
+    }  # fmt: skip
+    return made | values
+
+
+def results(algorithms=("A", "B"), seeds=(0, 1, 4), clients=6, **values) -> Results:
+    rows = [row(a, s, t, **values) for a in algorithms for s in seeds for t in ROUNDS]
+    status = [{"algorithm": a, "seed": s, "status": "finished", "round": 30} for a in algorithms for s in seeds]
+    return Results(rows, status, clients)
+
+
+def only_line(figure: Figure, found: Results) -> Line:
+    ((line,),) = (panel.lines for panel in make_panels(figure, {"": found}))
+    return line
+
+
+# ---- what is drawn --------------------------------------------------------------------------------------------------
+
+
+def test_a_line_is_the_median_and_its_band_the_range_over_the_seeds():
+    line = only_line(Figure(name="f", y="error"), results(["A"]))
+    decay = 0.9 ** np.array(ROUNDS)
+    np.testing.assert_array_equal(line.x, ROUNDS)
+    for found, seed in ((line.low, 0), (line.middle, 1), (line.high, 4)):
+        np.testing.assert_allclose(found, (1 + seed) * decay, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("axis", "step"), [("round", 1), ("steps", 10), ("bytes", 3e6), ("sim_seconds", 0.5), ("gradients", 60)]
+)
+def test_where_a_point_stands_on_each_axis(axis, step):
+    line = only_line(Figure(name="f", y="error", x=axis), results(["A"]))
+    np.testing.assert_allclose(line.x, step * np.array(ROUNDS))
+
+
+def test_values_that_a_log_axis_cannot_show_are_left_out_and_only_those():
+    rows = [row(t=t, error=e) for t, e in zip(ROUNDS, (1.0, 0.0, float("nan"), -1.0), strict=True)]
+    log = only_line(Figure(name="f", y="error", log_y=True, log_x=True), Results([*rows, row(t=40, error=0.5)]))
+    linear = only_line(Figure(name="f", y="error"), Results([*rows, row(t=40, error=0.5)]))
+    np.testing.assert_array_equal(log.middle, [1.0, np.nan, np.nan, np.nan, 0.5])
+    np.testing.assert_array_equal(log.x, [np.nan, 10, 20, 30, 40])
+    np.testing.assert_array_equal(linear.middle, [1.0, 0.0, np.nan, -1.0, 0.5])
+
+
+def test_one_panel_for_each_case_that_the_figure_names_and_only_the_labels_that_it_names():
+    cases = {"IID": results(), "skewed": results(), "other": results()}
+    panels = make_panels(Figure(name="f", y="error", cases=["skewed", "IID"], labels=["B"]), cases)
+    assert [(panel.title, [line.label for line in panel.lines]) for panel in panels] == [
+        ("IID", ["B"]),
+        ("skewed", ["B"]),
+    ]
+
+
+def test_together_the_cases_share_a_panel_and_equal_labels_say_their_case():
+    cases = {"IID": results(["A", "B"]), "skewed": results(["A", "C"])}
+    (panel,) = make_panels(Figure(name="f", y="error", together=True), cases)
+    assert [line.label for line in panel.lines] == ["IID: A", "B", "skewed: A", "C"]
+
+
+@pytest.mark.parametrize(
+    ("largest", "name", "unit"), [(0, "B", 1), (5e4, "kB", 1e3), (2e7, "MB", 1e6), (1e9, "GB", 1e9), (1e19, "TB", 1e12)]
+)
+def test_bytes_have_a_unit_that_fits(largest, name, unit):
+    assert axis_words("bytes", [np.array([0.0, largest, np.nan])]) == (f"communicated [{name}]", unit)
+
+
+def test_axes_are_in_words():
+    assert axis_words("steps", []) == ("gradients per client", 1)
+    assert axis_words("sim_seconds", []) == ("simulated seconds", 1)
+    assert axis_words("test_loss", []) == ("test loss", 1)
+
+
+# ---- files ----------------------------------------------------------------------------------------------------------
+
+
+def drawn(figure: Figure, cases: dict[str, Results], out: Path) -> str:
+    pytest.importorskip("matplotlib")
+    (svg,) = write_figures([figure], cases, out)
+    assert svg == out / f"{figure.name}.svg"
+    assert svg.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+    return svg.read_text()
+
+
+def test_the_same_rows_give_the_same_files_whatever_the_style_of_the_user(tmp_path):
+    matplotlib = pytest.importorskip("matplotlib")
+    figure, cases = Figure(name="fig1", y="error", x="bytes", log_y=True), {"IID": results(), "skewed": results()}
+    first = drawn(figure, cases, tmp_path / "a")
+    with matplotlib.rc_context({"font.size": 20, "svg.hashsalt": None, "lines.linewidth": 9}):
+        drawn(figure, cases, tmp_path / "b")
+        assert matplotlib.rcParams["font.size"] == 20
+    for name in ("fig1.svg", "fig1.png"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+    assert not re.search(r"<dc:date>|20\d\d-\d\d-\d\d", first)
+
+
+def test_words_of_axes_cases_and_labels_are_in_the_file(tmp_path):
+    text = drawn(
+        Figure(name="f", y="error", x="bytes"), {"IID": results(["A <&> B"]), "skewed": results(["C"])}, tmp_path
+    )
+    for words in (
+        "communicated [MB]",
+        "relative distance to the solution",
+        "IID",
+        "skewed",
+        "A &lt;&amp;&gt; B",
+        ">C<",
+    ):
+        assert words in text
+
+
+def test_an_algorithm_has_its_colour_in_every_panel_and_every_figure(tmp_path):
+    cases = {"1": results(["A", "B"]), "2": results(["B", "C"])}
+    whole = drawn(Figure(name="f", y="error"), cases, tmp_path)
+    part = drawn(Figure(name="g", y="error", labels=["C"]), cases, tmp_path)
+    strokes = lambda text: [c for c in re.findall(r"fill: none; stroke: (#\w+)", text) if c in COLOURS]
+    assert strokes(whole) == [COLOURS[k] for k in (0, 1, 1, 2, 0, 1, 2)]  # two panels and the legend
+    assert set(strokes(part)) == {COLOURS[2]}
+    assert len({*MARKERS}) == len(MARKERS)
+
+
+def test_long_runs_make_small_files(tmp_path):
+    rows = [row(a, s, t, error=1 / (1 + t + s)) for a in "ABCD" for s in range(3) for t in range(3000)]
+    assert len(drawn(Figure(name="f", y="error", log_y=True), {"": Results(rows)}, tmp_path)) < 150_000
+
+
+def test_a_line_that_diverges_does_not_hide_the_others(tmp_path):
+    rows = [row("A", 0, t, error=1 / (1 + t)) for t in range(20)] + [
+        row("B", 0, t, error=10.0 ** (15 * t)) for t in range(20)
+    ]
+    status = [{"algorithm": "B", "seed": 0, "status": "diverged", "round": 19}]
+    text = drawn(Figure(name="f", y="error"), {"": Results(rows, status)}, tmp_path)
+    assert "B diverged" in text
+    curve = re.search(r'd="(M [^"]*)"[^>]*style="fill: none; stroke: ' + COLOURS[0], text)[1]
+    heights = [float(y) for _, y in re.findall(r"[ML] (\S+) (\S+)", curve)]
+    assert max(heights) - min(heights) > 50
+
+
+def test_what_cannot_be_drawn_gives_no_file(tmp_path):
+    pytest.importorskip("matplotlib")
+    nothing = [Figure(name="f", y="accuracy"), Figure(name="g", y="error", cases=["never run"])]
+    assert write_figures(nothing, {"": results()}, tmp_path) == []
+    assert write_figures([Figure(name="f", y="error", log_y=True)], {"": results(error=-1.0)}, tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_one_case_without_values_leaves_its_panel_empty(tmp_path):
+    drawn(Figure(name="f", y="error", log_y=True), {"1": results(), "2": results(error=None)}, tmp_path)
+
+
+def test_without_matplotlib_one_sentence_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setattr(figures, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"pip install 'proxfed\[figures\]'"):
+        write_figures([Figure(name="f", y="error")], {"": results()}, tmp_path)
