@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 
 from proxfed.components import Table
@@ -26,6 +27,8 @@ def read_cases(
     table, where = read_table(source)
     whole = parse(table, where)
     _check(whole, where)
+    if not whole.case:  # one of several cases, recorded by itself, does not know the others
+        _check_names(whole, table, where)
     layers = _layers(whole, where, quick, variant)
     cases = {}
     for name in _chosen(whole, where, quick, only):
@@ -74,25 +77,58 @@ def _chosen(whole: Experiment, where: str, quick: bool, only: Sequence[str]) -> 
     return [name for name in names if slug(name) in map(slug, few)] if few else names
 
 
-# ---- names that the parts of a file have for each other -------------------------------------------------------------
+# ---- what the parts of a file say of each other ----------------------------------------------------------------------
 
 
 def _check(whole: Experiment, where: str) -> None:
-    """Every case has a folder of its own; claims, reported numbers and figures speak of cases and labels that exist."""
+    """Every case has a folder of its own, and every claim says something that can be judged."""
     slugs = list(map(slug, whole.cases))
     for name in whole.cases:
         require(slug(name) != "", f"{where}: the case {name!r} needs a name with letters or digits")
         require(slugs.count(slug(name)) == 1, f"{where}: another case has nearly the same name as {name!r}")
     for claim in whole.claims:
         _check_claim(claim, where)
-    if whole.case:  # one of several cases, recorded by itself: it cannot know the others
-        return
-    spoken = [*(claim.case for claim in whole.claims), *(reported.case for reported in whole.reported)]
-    named = [case for case in spoken if case is not None]
+
+
+def _check_names(whole: Experiment, table: Table, where: str) -> None:
+    """Claims, reported numbers and figures speak of cases and labels that exist."""
+    labels = {name: _labels(_of_case(table, whole, name, where)) for name in whole.cases or [""]}
+    anywhere = {label for some in labels.values() for label in some}
+
+    def check(cases: Iterable[str], named: Iterable[str], known: Iterable[str] | None = None) -> None:
+        for case in cases:
+            require(case in whole.cases, f"{where}: there is no case {case!r}; {nearest(case, whole.cases)}")
+            known = labels[case] if known is None else known
+        for label in named:
+            allowed = anywhere if known is None else known
+            require(label in allowed, f"{where}: no algorithm has the label {label!r}; {nearest(label, allowed)}")
+
+    for claim in whole.claims:
+        one = [] if claim.case is None else [claim.case]
+        check(one, claim_labels(claim), across_names(labels) if claim.across else None)
+    for reported in whole.reported:
+        check([] if reported.case is None else [reported.case], reported.values)
     if whole.paper is not None:
-        named += [*whole.paper.quick_cases, *(case for figure in whole.paper.figures for case in figure.cases)]
-    for case in named:
-        require(case in whole.cases, f"{where}: there is no case {case!r}; {nearest(case, whole.cases)}")
+        check(whole.paper.quick_cases, ())
+        for figure in whole.paper.figures:
+            check(figure.cases, figure.labels, anywhere)
+
+
+def _labels(table: Table) -> list[str]:
+    return [str(algorithm.get("label", algorithm.get("name"))) for algorithm in table["algorithms"]]
+
+
+def claim_labels(claim: Claim) -> list[str]:
+    """The labels that a claim speaks of."""
+    return [claim.label] if claim.label is not None else claim.order or claim.labels or []
+
+
+def across_names(labels: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, str]]:
+    """Names of what stands in different cases: 'case: label', or the label alone if no other case has it."""
+    times = Counter(label for some in labels.values() for label in some)
+    pairs = [(case, label) for case, some in labels.items() for label in some]
+    alone = {label: (case, label) for case, label in pairs if times[label] == 1}
+    return alone | {f"{case}: {label}": (case, label) for case, label in pairs}
 
 
 def _check_claim(claim: Claim, where: str) -> None:

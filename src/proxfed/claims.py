@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from statistics import median, median_low
 from typing import NamedTuple
 
+from proxfed.cases import across_names, claim_labels
 from proxfed.config import Claim, Reported
 from proxfed.targets import NEVER, Results, axis_value, better, first_reached, higher_is_better
 
@@ -39,7 +39,7 @@ def judge(claim: Claim, results: Mapping[str, Results], quick: bool) -> Verdict:
     """The verdict on one claim; 'not run' if the quick form cannot tell, or no case has rows that reach that far."""
     if quick and claim.form == "full":
         return Verdict(claim, "not run", "needs the full form")
-    labels = [claim.label] if claim.label is not None else claim.order or claim.labels or []
+    labels = claim_labels(claim)
     judged, missing = [], labels
     for case, sources in _sources(claim, results).items():
         lacking = [label for label in labels if label not in sources or _value(claim, *sources[label]) is None]
@@ -68,14 +68,8 @@ def _sources(claim: Claim, results: Mapping[str, Results]) -> dict[str, dict[str
     if not claim.across:
         chosen = results if claim.case is None else {case: results[case] for case in results if case == claim.case}
         return {case: {label: _Source(r, label) for label in _labels(r)} for case, r in chosen.items()}
-    times = Counter(label for r in results.values() for label in _labels(r))
-    together = {}
-    for case, r in results.items():
-        for label in _labels(r):
-            together[f"{case}: {label}"] = _Source(r, label)
-            if times[label] == 1:
-                together[label] = _Source(r, label)
-    return {"": together}
+    names = across_names({case: _labels(r) for case, r in results.items()})
+    return {"": {name: _Source(results[case], label) for name, (case, label) in names.items()}}
 
 
 def _labels(results: Results) -> list[str]:

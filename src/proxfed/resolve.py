@@ -15,6 +15,7 @@ from proxfed.algorithms import ALGORITHMS
 from proxfed.components import Table, arguments, build, describe, look_up, plain, without_name
 from proxfed.config import Experiment
 from proxfed.data import DATASETS, PARTITIONS, Federated, load, read
+from proxfed.data.limits import LIMITS
 from proxfed.data.partitions import Natural
 from proxfed.errors import InputError, require
 from proxfed.participation import PARTICIPATIONS
@@ -113,7 +114,9 @@ def load_together(table: Table, directory: str | None) -> Federated:
 
 
 def _options(table: Table) -> Table:
-    return arguments(look_up(DATASETS, table, "data"), without_name(table), "data", {"directory"})
+    limits = {key: table[key] for key in LIMITS if key in table}
+    own = {key: value for key, value in without_name(table).items() if key not in LIMITS}
+    return arguments(look_up(DATASETS, table, "data"), own, "data", {"directory"}) | limits
 
 
 def _problem(e: Experiment, directory: str | None) -> Any:

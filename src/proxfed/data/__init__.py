@@ -15,6 +15,7 @@ from proxfed.data.digits import digits
 from proxfed.data.directory import Collection, Verdict
 from proxfed.data.downloads import Arrival, Watch, download, silent
 from proxfed.data.federated import Dataset, Federated, counts, rows
+from proxfed.data.limits import limited
 from proxfed.data.mnist import (
     EMNIST_LETTERS,
     FASHION_MNIST,
@@ -80,7 +81,8 @@ def load(
 ) -> Federated:
     """The named data, handed out to clients by a partition or by given lists of sample indices.
 
-    Without a partition each sample goes to the client that the data themselves name, if they do.
+    Without a partition each sample goes to the client that the data themselves name, if they do. The options are those
+    of the loader, `limit` and `test_limit`.
     """
     data = read(name, directory, **options)
     if isinstance(data, Federated):
@@ -93,8 +95,14 @@ def load(
     return Federated.split(data, parts)
 
 
-def read(name: str, directory: str | Path | None = None, **options: Any) -> Dataset | Federated:
-    """The named data as they come: one pile of samples, or with their clients."""
+def read(
+    name: str,
+    directory: str | Path | None = None,
+    limit: int | None = None,
+    test_limit: int | None = None,
+    **options: Any,
+) -> Dataset | Federated:
+    """The named data as they come: one pile of samples, or with their clients; at most `limit` of them, at random."""
     require(name in DATASETS, f"there is no dataset {name!r}; {nearest(name, DATASETS)}")
     loader = DATASETS[name]
     known = inspect.signature(loader).parameters
@@ -107,7 +115,7 @@ def read(name: str, directory: str | Path | None = None, **options: Any) -> Data
         require(not needed or option in options, f"{name}: the option {option!r} is missing")
     if "directory" in known:
         options["directory"] = directory
-    return loader(**options)
+    return limited(loader(**options), limit, test_limit)
 
 
 def check(name: str, directory: str | Path | None = None) -> list[Verdict]:

@@ -1,0 +1,48 @@
+"""Fewer samples: a random subset that is always the same, whatever the seed of a run. A larger one contains it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from proxfed.data.federated import Dataset, Federated
+from proxfed.draws import generator
+from proxfed.errors import InputError, require
+
+LIMITS = ("limit", "test_limit")
+"""Keys that the table of every dataset may have: how many samples to train with and to test with."""
+
+
+def limited(data: Dataset | Federated, limit: int | None, test_limit: int | None) -> Dataset | Federated:
+    """The data with so many samples; None: all of them."""
+    if limit is not None:
+        kept = _subset(data, "limit", limit, len(data.labels), "training samples")
+        fewer = {"features": data.features[kept], "labels": data.labels[kept]}
+        if isinstance(data, Federated):
+            sizes = np.bincount(np.repeat(np.arange(len(data)), data.sizes)[kept], minlength=len(data))
+            require(
+                bool((sizes > 0).all()), f"limit = {limit} is too few: {data.name} would have clients without samples"
+            )
+            data = replace(data, **fewer, sizes=sizes)
+        else:
+            data = replace(data, **fewer, groups=None if data.groups is None else data.groups[kept])
+    if test_limit is not None:
+        if data.test is None:
+            raise InputError(f"test_limit = {test_limit!r}: {data.name} has no test samples")
+        features, labels = data.test
+        kept = _subset(data, "test_limit", test_limit, len(labels), "test samples")
+        if isinstance(data, Federated):
+            data = replace(data, test=(features[kept], labels[kept]))
+        else:
+            data = replace(data, test_features=features[kept], test_labels=labels[kept])
+    return data
+
+
+def _subset(data: Dataset | Federated, key: str, limit: int, available: int, what: str) -> np.ndarray:
+    whole = isinstance(limit, int) and not isinstance(limit, bool)
+    require(
+        whole and 1 <= limit <= available,
+        f"{key} = {limit!r} must be a whole number from 1 to {available}: {data.name} has {available} {what}",
+    )
+    return np.sort(generator(0, key).permutation(available)[:limit])
