@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -13,7 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from proxfed.cli_common import Format, FormatOption
-from proxfed.errors import InputError, require
+from proxfed.errors import nearest, require
+
+if TYPE_CHECKING:
+    from proxfed.record import RunFolder
 
 out = Console()
 
@@ -51,22 +54,24 @@ def simulate(
     goals = _goals(target) if target else None
     given = Timing.read({"profile": profile}) if profile else Timing.read(read_time(time)) if time else None
     called = profile or (time.stem if time else "time")
+    for folder in folders:
+        _check(RunFolder(folder), goals or {})
     found = []
     for folder in folders:
         timing = given or timing_of(RunFolder(folder))
         if in_place:
             result = simulate_in_place(folder.resolve(), timing)
         else:
-            beside = folder.resolve().name
-            where = folder.resolve().with_name(f"{beside}-{called}") if place is None else place
-            result = simulate(folder, timing, where / beside if place and len(folders) > 1 else where, force)
-        found.append((result.path, _table(result, goals)))
+            named = folder.resolve() if folder.name in ("", "..") else folder
+            where = named.with_name(f"{named.name}-{called}") if place is None else place
+            result = simulate(folder, timing, where / named.name if place and len(folders) > 1 else where, force)
+        found.append((result.path, _results(result, goals)))
     if format is Format.json:
         print(json.dumps([{"folder": str(path), "results": table} for path, table in found], indent=1))
         return
     for path, table in found:
         out.print(f"{path}", style="bold", highlight=False, markup=False, soft_wrap=True)
-        out.print(_drawn(table))
+        _print(table)
 
 
 def _goals(texts: list[str]) -> dict[str, list[float]]:
@@ -82,42 +87,33 @@ def _goals(texts: list[str]) -> dict[str, list[float]]:
     return goals
 
 
-def _table(folder: Any, goals: dict[str, list[float]] | None) -> list[dict[str, Any]]:
-    """One entry per algorithm: its rounds, its seconds, and those to each target (None: it did not reach it)."""
-    from proxfed.targets import Results, half_reached
+def _check(folder: RunFolder, goals: dict[str, list[float]]) -> None:
+    measured = sorted({name for row in folder.rows() for name, value in row.items() if isinstance(value, (int, float))})
+    for name in goals:
+        require(name in measured, f"--target: {folder.path} has no measure {name!r}; {nearest(name, measured)}")
 
-    results = Results.of(folder)
-    labels = list(dict.fromkeys(row["algorithm"] for row in results.rows))
-    measured = {name for row in results.rows for name, value in row.items() if value is not None}
+
+def _results(folder: RunFolder, goals: dict[str, list[float]] | None) -> list[dict[str, Any]]:
+    """One entry per algorithm: its rounds, its seconds, and what it took to reach the targets."""
+    from proxfed.report import result_table
+
     goals = folder.config().get("targets", {}) if goals is None else goals
-    for measure in goals:
-        if measure not in measured:
-            raise InputError(f"{folder.path} has no measure {measure!r}; it has {', '.join(sorted(measured))}")
-    table = []
-    for label in labels:
-        histories = list(results.histories(label).values())
-        entry: dict[str, Any] = {"algorithm": label, "rounds": max(h[-1]["round"] for h in histories)}
-        ends = sorted(h[-1]["sim_seconds"] for h in histories)
-        entry["sim_seconds"] = ends[(len(ends) - 1) // 2]
-        for measure, values in goals.items():
-            for value in values:
-                first = half_reached(histories, measure, value, "sim_seconds")
-                entry[f"to {measure} {value:g}"] = first if first is not None and math.isfinite(first) else None
-        table.append(entry)
-    return table
+    results = result_table(folder.rows(), folder.status(), goals)
+    kept = ("algorithm", "status", "rounds", "sim_seconds", "reached")
+    return [{k: v for k, v in entry.items() if k in kept} for entry in results]
 
 
-def _drawn(table: list[dict[str, Any]]) -> Table:
+def _print(table: list[dict[str, Any]]) -> None:
+    from proxfed.report import rich_targets
     from proxfed.report.columns import show
 
     drawn = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
-    names = list(table[0]) if table else ["algorithm"]
-    for name in names:
-        drawn.add_column(
-            name.replace("sim_seconds", "all rounds take"), justify="left" if name == "algorithm" else "right"
-        )
+    for heading in ("algorithm", "rounds", "simulated"):
+        drawn.add_column(heading, justify="left" if heading == "algorithm" else "right")
     for entry in table:
-        cells = [entry["algorithm"], f"{entry['rounds']:,}"]
-        cells += ["Did not reach" if entry[n] is None else show(entry[n], "seconds") for n in names[2:]]
+        cells = entry["algorithm"], show(entry["rounds"], "count"), show(entry["sim_seconds"], "seconds")
         drawn.add_row(*map(Text, cells))
-    return drawn
+    out.print(drawn)
+    if (targets := rich_targets(table)) is not None:
+        out.print()
+        out.print(targets)
