@@ -23,8 +23,10 @@ from proxfed.checks import check_combination
 from proxfed.components import build, describe
 from proxfed.compressors import Natural, TopK
 from proxfed.draws import Ids, keys
+from proxfed.networks import base
 from proxfed.networks.stacked import Stacked
 from proxfed.networks.traffic import dense, leaves
+from proxfed.oracle import Work
 from proxfed.participation import Full, Uniform
 from proxfed.problems.linear import Linear
 from proxfed.regularisers import L1, SquaredL2
@@ -265,12 +267,21 @@ def test_renaming_clients_renames_their_states(name: str) -> None:
 
 @every
 @pytest.mark.parametrize("batch", [None, 4], ids=["full", "minibatch"])
-def test_blocks_of_clients_do_not_matter(name: str, batch: int | None) -> None:
+def test_blocks_of_clients_on_two_cores_do_not_matter(
+    name: str, batch: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     a = algorithm(name)
     p = problem(a, batch=batch, sizes=toy.RAGGED, weighting="size")
     whole, split = begun(a, p), begun(a, p)
-    split.network._block = 2
-    after(whole, 4), after(split, 4)
+    after(whole, 4)
+    monkeypatch.setattr(base, "BLOCK", 2 * p.d)
+    monkeypatch.setattr(base, "WORTH", 0)
+    torch.set_num_threads(2)
+    try:
+        assert len(split.network.blocks(range(p.n))) == 4
+        after(split, 4)
+    finally:
+        torch.set_num_threads(1)
     for key, x in whole.dump().items():
         assert torch.allclose(x, split.dump()[key], rtol=0, atol=1e-12), key
     assert whole.counters() == split.counters()
@@ -283,7 +294,7 @@ def test_a_process_without_participants(name: str) -> None:
     p = problem(a, batch=4)
     run = after(begun(a, p), 1)
     own, down = take(run.state.clients, slice(0, 0)), a.down(run.state.server)
-    new, up = a.client(own, down, run.oracle(2, range(0)), p.h)
+    new, up = a.client(own, down, run.oracle(2, range(0), Work()), p.h)
     for key, x in flatten(new).items():
         assert x.shape == flatten(own)[key].shape
     for m in leaves(up):

@@ -16,6 +16,7 @@ from proxfed.components import build, describe
 from proxfed.compressors import COMPRESSORS, Identity, TopK
 from proxfed.measures import Measures
 from proxfed.networks.stacked import Stacked
+from proxfed.networks.tally import Tally
 from proxfed.oracle import CountedProx, Oracle, Work
 from proxfed.participation import Bernoulli, Uniform
 from proxfed.regularisers import L1, MCP, Box, Zero
@@ -59,11 +60,20 @@ def test_an_edge_carries_a_row_each_time() -> None:
         assert network.traffic.edge == 2 * 6 * 2 * 11 * size
 
 
+def tally(*messages: tuple) -> Tally:
+    total = Tally()
+    for message, w in messages:
+        total.add(message, w)
+    return total
+
+
 def test_the_mean_is_weighted_and_keeps_the_form_of_the_message() -> None:
     network = Stacked(3, 2)
     w = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
     x, y = torch.arange(6.0, dtype=torch.float64).view(3, 2), torch.arange(3.0, dtype=torch.float64).view(3, 1)
-    mean, (single,) = network.mean([((x[:1], (y[:1],)), w[:1]), ((x[1:], (y[1:],)), w[1:])])
+    mean, (single,) = network.mean(
+        [tally(((x[:1], (y[:1],)), w[:1]), ((x[1:2], (y[1:2],)), w[1:2])), tally(((x[2:], (y[2:],)), w[2:]))]
+    )
     torch.testing.assert_close(mean, w @ x / 6)
     torch.testing.assert_close(single, w @ y / 6)
     assert network.traffic.up == 9 * 8
@@ -74,7 +84,7 @@ def test_a_packed_message_counts_its_own_bytes_and_reads_as_its_dense_value() ->
     v = torch.randn(2, 10, dtype=torch.float32)
     packed = TopK(k=3)(v, np.zeros(2, np.uint64))
     assert isinstance(packed, Packed)
-    mean = network.mean([(packed, torch.ones(2))])
+    mean = network.mean([tally((packed, torch.ones(2)))])
     torch.testing.assert_close(mean, packed.dense.mean(0))
     assert network.traffic.up == 2 * 3 * 8
     assert 0 < network.traffic.best <= network.traffic.up
@@ -119,7 +129,7 @@ def test_size_weights_on_a_graph_scale_the_losses(problem: Linear) -> None:
     weighted = Linear(problem.data, Squared(), weighting="size")
     going = Run(weighted, Depositum(0.01), Stacked(6, weighted.d, Ring(6)))
     x = torch.randn(weighted.d, dtype=torch.float64)
-    seen = going.oracle(1, range(6)).full_grad(x).mean(0)
+    seen = going.oracle(1, range(6), Work()).full_grad(x).mean(0)
     torch.testing.assert_close(seen, weighted.weights @ weighted.local(1, range(6)).full_grad(x))
 
 
@@ -127,7 +137,7 @@ def test_h_enters_a_smooth_method_through_its_subgradient(problem: Linear) -> No
     going = Run(problem, FedNAG(0.01, 0.5, 2), Stacked(6, problem.d))
     x = torch.randn(6, problem.d, dtype=torch.float64)
     torch.testing.assert_close(
-        going.oracle(1, range(6)).grad(x, 0), problem.local(1, range(6)).grad(x, 0) + 0.1 * x.sign()
+        going.oracle(1, range(6), Work()).grad(x, 0), problem.local(1, range(6)).grad(x, 0) + 0.1 * x.sign()
     )
     assert isinstance(going.h, Zero)
 

@@ -16,14 +16,16 @@ estimation_y   |mean y - grad f(mean x)|^2: how well the field estimates the gra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, get_type_hints
 
 import torch
 from torch import Tensor
 
+from proxfed.crew import hands, shares, side_by_side
+from proxfed.draws import Ids
 from proxfed.errors import InputError, nearest, require
 from proxfed.networks.base import Network
 from proxfed.types import Algorithm, Graph, Local, Problem
@@ -92,11 +94,16 @@ class Measures:
     def _average(self, of: Callable[[Local], Tensor]) -> Tensor:
         """sum_i p_i of(f_i), a block of clients at a time: the rows of all at once may be more than fits."""
         p, net = self.problem, self.network
-        total = torch.zeros((), dtype=p.weights.dtype, device=p.weights.device)
-        for ids in net.blocks(range(net.n)):
-            assert isinstance(ids, range)
-            total = total + p.weights[ids.start : ids.stop] @ of(p.local(0, ids))
-        return net.all_sum(total)
+
+        def several(blocks: Sequence[Ids]) -> Tensor:
+            total = torch.zeros((), dtype=p.weights.dtype, device=p.weights.device)
+            for ids in blocks:
+                assert isinstance(ids, range)
+                total = total + p.weights[ids.start : ids.stop] @ of(p.local(0, ids))
+            return total
+
+        parts = side_by_side([partial(several, share) for share in shares(net.blocks(range(net.n)), hands())])
+        return net.all_sum(torch.stack(parts).sum(0))
 
     def _consensus(self, rows: Tensor) -> float:
         return float(self._mean((rows - self._mean(rows)).square().sum(-1, keepdim=True)))

@@ -18,6 +18,10 @@ class Work:
     gradients: int = 0
     proxes: int = 0
 
+    def add(self, *others: Work) -> None:
+        self.gradients += sum(other.gradients for other in others)
+        self.proxes += sum(other.proxes for other in others)
+
 
 @dataclass(frozen=True)
 class Oracle:

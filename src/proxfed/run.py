@@ -7,7 +7,7 @@ where clients live.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -16,12 +16,14 @@ from torch import Tensor
 
 from proxfed.allocator import keep_memory
 from proxfed.checks import check_combination
+from proxfed.crew import hands, shares, side_by_side
 from proxfed.draws import Ids
 from proxfed.errors import RunError
 from proxfed.fibres import in_blocks
 from proxfed.measures import Measures
 from proxfed.networks.base import Network
 from proxfed.networks.stacked import Stacked
+from proxfed.networks.tally import Tally
 from proxfed.networks.traffic import Traffic
 from proxfed.oracle import CountedProx, Oracle, Work
 from proxfed.participation import Full
@@ -67,19 +69,16 @@ class Run:
         uniform = bool((self.weights == self.weights[0]).all())
         scale = self.network.n * self.weights[here.start : here.stop, None]
         self.scale = None if isinstance(alg, Star) or uniform else scale
-        f = self.oracle(0, here)
+        f, h = self.oracle(0, here, self.work), CountedProx(self.h, self.work, len(here))
         if isinstance(alg, Star):
-            clients, server = alg.init(self.x0, f, self._prox(len(here)))
+            clients, server = alg.init(self.x0, f, h)
             self.state: Any = StarState(own(clients), server)
         else:
-            self.state = own(alg.init(self.x0, f, self._prox(len(here)), self._mix(0)))
+            self.state = own(alg.init(self.x0, f, h, self._mix(0)))
 
-    def oracle(self, t: int, ids: Ids) -> Oracle:
+    def oracle(self, t: int, ids: Ids, work: Work) -> Oracle:
         scale = None if self.scale is None else self.scale[self.network.rows(ids)]
-        return Oracle(self.problem.local(t, ids, self.seed), self.work, scale, self.inside)
-
-    def _prox(self, each: int) -> CountedProx:
-        return CountedProx(self.h, self.work, each)
+        return Oracle(self.problem.local(t, ids, self.seed), work, scale, self.inside)
 
     def round(self, t: int) -> None:
         start = time.perf_counter()
@@ -94,30 +93,43 @@ class Run:
             return self.state
         down = alg.down(server)
 
-        def messages() -> Iterator[tuple[Any, Tensor]]:
-            for ids in net.blocks(cohort):
-                rows = net.rows(ids)
-                net.send(down, ids)
-                new, up = alg.client(take(clients, rows), down, self.oracle(t, ids), self._prox(len(ids)))
-                yield up, self.weights[ids.start : ids.stop] if isinstance(ids, range) else self.weights[ids]
+        def several(blocks: Sequence[Ids]) -> tuple[Tally, Work]:
+            """What one hand of the crew does, block after block."""
+            sent, work = Tally(), Work()
+            for ids in blocks:
+                rows, h = net.rows(ids), CountedProx(self.h, work, len(ids))
+                new, up = alg.client(take(clients, rows), down, self.oracle(t, ids, work), h)
+                sent.add(up, self.weights[ids.start : ids.stop] if isinstance(ids, range) else self.weights[ids])
                 put(clients, rows, new)  # only now: the message may have been a view of the old state
+            return sent, work
 
+        blocks = net.blocks(cohort)
+        net.send(down, sum(len(ids) for ids in blocks))
+        tallies, works = zip(*side_by_side([partial(several, b) for b in shares(blocks, hands())]), strict=True)
+        self.work.add(*works)
         share = 1.0 if isinstance(cohort, range) else float(self.weights[cohort].sum())
-        server = alg.server(server, net.mean(messages()), self._prox(int(net.leader)), share)
-        return StarState(clients, server)
+        h = CountedProx(self.h, self.work, int(net.leader))
+        return StarState(clients, alg.server(server, net.mean(tallies), h, share))
 
     def _graph(self, alg: Graph, t: int) -> Any:
-        net = self.network
+        net, state = self.network, self.state
+        blocks = net.blocks(range(net.n))
+        works = [Work() for _ in blocks]
 
-        def step(ids: Ids, mix: Mix) -> Any:
-            return alg.step(take(self.state, net.rows(ids)), self.oracle(t, ids), self._prox(len(ids)), mix)
+        def step(ids: Ids, work: Work, mix: Mix) -> Any:
+            h = CountedProx(self.h, work, len(ids))
+            return alg.step(take(state, net.rows(ids)), self.oracle(t, ids, work), h, mix)
 
-        blocks = list(net.blocks(range(net.n)))
+        def one_of_many(ids: Ids, work: Work, mix: Mix) -> None:
+            put(state, net.rows(ids), step(ids, work, mix))
+
         if len(blocks) == 1:
-            return step(blocks[0], self._mix(t))
-        for ids, new in zip(blocks, in_blocks([partial(step, ids) for ids in blocks], self._mix(t)), strict=True):
-            put(self.state, net.rows(ids), new)
-        return self.state
+            state = step(blocks[0], works[0], self._mix(t))
+        else:
+            steps = [partial(one_of_many, ids, work) for ids, work in zip(blocks, works, strict=True)]
+            in_blocks(steps, [len(ids) for ids in blocks], lambda x: net.mix(x, t, spare=True))
+        self.work.add(*works)
+        return state
 
     def _mix(self, t: int) -> Mix:
         return lambda x: self.network.mix(x, t)

@@ -29,15 +29,17 @@ def gradient(f: Local, y: Tensor, draw: int, rho: float = 0.0, part: float = 1.0
 
 def sgd(f: Local, y: Tensor, eta: float, K: int, rho: float = 0.0) -> Tensor:
     """K local steps y <- y - eta grad f_i(y); with rho > 0 sharpness-aware."""
+    y = y.clone()
     for k in range(K):
-        y = y - eta * gradient(f, y, k, rho)
+        y.sub_(gradient(f, y, k, rho), alpha=eta)
     return y
 
 
 def proximal_sgd(f: Local, h: Regulariser, y: Tensor, eta: float, K: int) -> Tensor:
     """K local steps y <- prox_{eta h}(y - eta grad f_i(y))."""
+    y = y.clone()
     for k in range(K):
-        y = h.prox(y - eta * f.grad(y, k), eta)
+        y = h.prox(y.sub_(f.grad(y, k), alpha=eta), eta)
     return y
 
 
@@ -46,8 +48,8 @@ def corrected_sgd(f: Local, y: Tensor, eta: float, K: int, shift: Tensor) -> tup
     mean = 0 * shift
     for k in range(K):
         g = f.grad(y, k)
-        mean = mean + g / K
-        y = y - eta * (g + shift)
+        mean = mean.add(g, alpha=1 / K)
+        y = y.sub(g + shift, alpha=eta)
     return y, mean
 
 
@@ -64,7 +66,8 @@ def anchored_sgd(
 ) -> Tensor:
     """K local steps on f_i(y) + <shift, y> + pull/2 |y - anchor|^2, with minibatches from number `draw` on."""
     for k in range(draw, draw + K):
-        y = y - eta * (grad(y, k) + shift + pull * (y - anchor))
+        g = grad(y, k) + shift
+        y = y.sub(g.add_(y - anchor, alpha=pull), alpha=eta)
     return y
 
 

@@ -7,16 +7,19 @@ their sums and swap their rows; that is all that `stacked.py` and `ranks.py` hav
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from math import ceil
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from proxfed.crew import WORTH, hands
 from proxfed.draws import Ids
 from proxfed.errors import InputError
 from proxfed.networks.mixing import Operator, edges
-from proxfed.networks.traffic import Traffic, dense, leaves, nbytes, rebuild
+from proxfed.networks.tally import Tally
+from proxfed.networks.traffic import Traffic, dense, nbytes, rebuild
 from proxfed.types import Message, Mixing, Packed, Topology
 
 BLOCK = 1 << 20
@@ -31,9 +34,8 @@ class Network(ABC):
     """This process keeps the records."""
 
     def __init__(self, n: int, d: int, topology: Topology | None = None) -> None:
-        self.n, self.topology = n, topology
+        self.n, self.d, self.topology = n, d, topology
         self.traffic = Traffic()
-        self._block = max(torch.get_num_threads(), BLOCK // d)
         self._operators: dict[int, tuple[Operator, int]] = {}
 
     # ---- how the processes work together -----------------------------------------------------------------------
@@ -64,15 +66,20 @@ class Network(ABC):
 
     # ---- star --------------------------------------------------------------------------------------------------
 
-    def blocks(self, cohort: Ids) -> Iterator[Ids]:
-        """The clients of the cohort that live here, a cacheful at a time; one empty block if none of them do."""
+    def blocks(self, cohort: Ids) -> list[Ids]:
+        """The clients of the cohort that live here, a cacheful at a time; one empty block if none of them do.
+
+        Where it is worth while there are as many blocks for each hand of the crew.
+        """
         if isinstance(cohort, range):
             here: Ids = self.ids
         else:
             first, last = np.searchsorted(cohort, (self.ids.start, self.ids.stop)).tolist()
             here = cohort[first:last]
-        for k in range(0, max(1, len(here)), self._block):
-            yield here[k : k + self._block]
+        m, cachefuls = len(here), ceil(len(here) * self.d / BLOCK)
+        turns = hands() if m * self.d >= WORTH else 1
+        count = max(1, min(m, ceil(cachefuls / turns) * turns))
+        return [here[k * m // count : (k + 1) * m // count] for k in range(count)]
 
     def rows(self, ids: Ids) -> slice | np.ndarray:
         """Where these clients stand in the state that lives here; a slice, so no copy, if they stand together."""
@@ -80,30 +87,27 @@ class Network(ABC):
             return slice(ids.start - self.ids.start, ids.stop - self.ids.start)
         return np.asarray(ids) - self.ids.start
 
-    def send(self, down: Message, ids: Ids) -> None:
-        """The server's message goes to each of these clients."""
+    def send(self, down: Message, clients: int) -> None:
+        """The server's message goes to so many clients that live here."""
         size, best = nbytes(down)
-        self.traffic.down += size * len(ids)
-        self.traffic.best += best * len(ids)
+        self.traffic.down += size * clients
+        self.traffic.best += best * clients
 
-    def mean(self, parts: Iterable[tuple[Message, Tensor]]) -> Message:
-        """sum_i w_i m_i / sum_i w_i over the (messages, weights) of all blocks, in one sum over the processes."""
-        sums: list[Tensor] = []
-        form: Message = None
-        for message, w in parts:
-            size, best = nbytes(message)
-            self.traffic.up += size
-            self.traffic.best += best
-            here = [w @ dense(m) for m in leaves(message)] + [w.sum(0, keepdim=True)]
-            sums = [a + b for a, b in zip(sums, here, strict=True)] if sums else here
-            form = message
-        *means, weight = self.all_sums(sums)
-        return rebuild(form, iter([m / weight for m in means]))
+    def mean(self, tallies: Iterable[Tally]) -> Message:
+        """sum_i w_i m_i / sum_i w_i over all messages, in one sum over the processes."""
+        total = Tally.sum(tallies)
+        self.traffic.up += total.nbytes
+        self.traffic.best += total.best
+        *means, weight = self.all_sums(total.sums)
+        return rebuild(total.form, iter([m / weight for m in means]))
 
     # ---- graph -------------------------------------------------------------------------------------------------
 
-    def mix(self, message: Tensor | Packed, t: int) -> Tensor:
-        """Row i becomes sum_j w_ij x_j over the graph of round t, where x is what the receivers read of the message."""
+    def mix(self, message: Tensor | Packed, t: int, spare: bool = False) -> Tensor:
+        """Row i becomes sum_j w_ij x_j over the graph of round t, where x is what the receivers read of the message.
+
+        A spare message is nobody's any more: its memory may be used.
+        """
         if self.topology is None:
             raise InputError("this algorithm works on a graph: name a topology")
         x = dense(message)
@@ -119,7 +123,7 @@ class Network(ABC):
         size, best = nbytes(message)
         self.traffic.edge += lines * size // len(x)
         self.traffic.best += lines * best // len(x)
-        return apply(x)
+        return apply(x, spare)
 
     # ---- looking at a run; not counted -------------------------------------------------------------------------
 

@@ -9,9 +9,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
+from proxfed.crew import share_out
 from proxfed.types import Mixing
 
-Operator = Callable[[Tensor], Tensor]
+Operator = Callable[[Tensor, bool], Tensor]
+"""(rows, spare) -> mixed rows; those that may be spared are overwritten where that saves memory."""
+
+CACHEFUL = 1 << 19
+"""Numbers of the rows that are overwritten at a time."""
 
 DENSE = 0.25
 """From this share of non-zero entries on, a matrix product is faster than gathering neighbours' rows."""
@@ -23,11 +28,28 @@ def rows_times(row: np.ndarray, col: np.ndarray, weight: np.ndarray, rows: int, 
     if len(weight) >= DENSE * rows * cols:
         W = like.new_zeros(rows, cols)
         W[torch.from_numpy(row), torch.from_numpy(col)] = w
-        return lambda x: W @ x
+        return _columns(lambda x: W @ x)
     # A weighted sum of gathered rows in one pass: as fast as copying x, where a sparse product takes twice as long.
     index = torch.tensor(col, device=like.device)
     start = torch.tensor(np.searchsorted(row, np.arange(rows)), device=like.device)
-    return lambda x: embedding_bag(index, x, start, mode="sum", per_sample_weights=w)
+    return _columns(lambda x: embedding_bag(index, x, start, mode="sum", per_sample_weights=w))
+
+
+def _columns(times: Callable[[Tensor], Tensor]) -> Operator:
+    """A product that overwrites spare rows, some columns at a time."""
+
+    def apply(x: Tensor, spare: bool) -> Tensor:
+        if not spare:
+            return times(x)
+
+        def some(columns: slice) -> None:
+            x[:, columns] = times(x[:, columns].contiguous())
+
+        width = max(1, CACHEFUL // len(x))
+        share_out(some, [slice(k, k + width) for k in range(0, x.shape[1], width)])
+        return x
+
+    return apply
 
 
 def is_average(W: Mixing) -> bool:

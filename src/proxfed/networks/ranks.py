@@ -78,7 +78,7 @@ class Ranks(Network):
 
     def prepare(self, W: Mixing, like: Tensor) -> Operator:
         if is_average(W):
-            return lambda x: (self.all_sum(x.sum(0)) / W.n).expand(len(self.ids), -1)
+            return lambda x, spare: (self.all_sum(x.sum(0)) / W.n).expand(len(self.ids), -1)
         lo, hi = self.ids.start, self.ids.stop
         owner = np.searchsorted(self.starts, np.arange(W.n), side="right") - 1
         to_me = (W.row >= lo) & (W.row < hi)
@@ -93,7 +93,7 @@ class Ranks(Network):
         column = np.searchsorted(foreign, W.col[other])
         far = rows_times(W.row[other] - lo, column, W.weight[other], hi - lo, len(foreign), like)
 
-        def apply(x: Tensor) -> Tensor:
+        def apply(x: Tensor, spare: bool) -> Tensor:
             inbox = torch.empty(len(foreign), x.shape[1], dtype=x.dtype)
             ops, begin = [], 0
             for q in wanted:
@@ -105,7 +105,8 @@ class Ranks(Network):
             with _together("mixing with neighbours"):
                 for request in dist.batch_isend_irecv(ops):
                     request.wait()
-            return near(x) + far(inbox) if len(foreign) else near(x)
+            mixed = near(x, spare)
+            return mixed.add_(far(inbox, False)) if len(foreign) else mixed
 
         return apply
 

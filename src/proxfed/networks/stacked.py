@@ -23,7 +23,7 @@ class Stacked(Network):
 
     def prepare(self, W: Mixing, like: Tensor) -> Operator:
         if is_average(W):
-            return lambda x: x.mean(0).expand(W.n, -1)
+            return lambda x, spare: x.mean(0).expand(W.n, -1)
         return rows_times(W.row, W.col, W.weight, W.n, W.n, like)
 
     def gather(self, rows: Tensor) -> Tensor:

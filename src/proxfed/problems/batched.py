@@ -9,6 +9,7 @@ Activations are (clients, features, samples), so that every product is one batch
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import ceil
 from typing import NamedTuple
 
 import torch
@@ -22,13 +23,10 @@ CACHE = 1 << 20
 
 
 class Layer(NamedTuple):
-    weight: Block
-    bias: Block | None
+    """Where the parameters of a layer stand among all blocks."""
 
-    def split(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """W (g, outputs, inputs) and b (g, outputs) in rows x (g, d), as views."""
-        bias = None if self.bias is None else x[:, self.bias.start : self.bias.stop]
-        return x[:, self.weight.start : self.weight.stop].view(len(x), *self.weight.shape), bias
+    weight: int
+    bias: int | None
 
 
 def dense_layers(module: nn.Module, blocks: Sequence[Block]) -> list[Layer] | None:
@@ -44,7 +42,7 @@ def dense_layers(module: nn.Module, blocks: Sequence[Block]) -> list[Layer] | No
         and all(type(m) is nn.Linear for _, m in linear)
         and all(type(m) is nn.ReLU for _, m in between)
     )
-    named = {block.name: block for block in blocks}
+    named = {block.name: k for k, block in enumerate(blocks)}
     trained = {name for name, _ in module.named_parameters()} <= set(named)
     if not fits or not trained:
         return None
@@ -54,16 +52,19 @@ def dense_layers(module: nn.Module, blocks: Sequence[Block]) -> list[Layer] | No
 class Batched:
     """As many clients at a time as fit into the cache."""
 
-    def __init__(self, layers: list[Layer], loss: Loss, d: int) -> None:
+    def __init__(self, layers: list[Layer], loss: Loss, blocks: Sequence[Block]) -> None:
         self.layers, self.loss = layers, loss
-        self.together = max(1, CACHE // d)
+        self.shapes = [block.shape for block in blocks]
+        self.sizes = [block.stop - block.start for block in blocks]
+        self.together = ceil(CACHE / sum(self.sizes))
 
     def gradient(self, x: Tensor, A: Tensor, b: Tensor, out: Tensor) -> None:
         """Of each client's mean loss over its m of the samples A (g * m, ...), b (g, m), at x (g, d)."""
-        a = self._activations(x, A)
+        parameters, gradients = self._split(x), self._split(out)
+        a = self._activations(parameters, A)
         r = self.loss.slope(a.pop(), b).div_(b.shape[1])
-        for layer in reversed(self.layers):
-            (W, _), (dW, db), inside = layer.split(x), layer.split(out), a.pop()
+        for (W, _), (dW, db) in zip(reversed(parameters), reversed(gradients), strict=True):
+            inside = a.pop()
             torch.bmm(r, inside.mT, out=dW)
             if db is not None:
                 torch.sum(r, -1, out=db)
@@ -72,13 +73,18 @@ class Batched:
 
     def scores(self, x: Tensor, A: Tensor) -> Tensor:
         """(g, outputs, m)"""
-        return self._activations(x, A)[-1]
+        return self._activations(self._split(x), A)[-1]
 
-    def _activations(self, x: Tensor, A: Tensor) -> list[Tensor]:
+    def _split(self, x: Tensor) -> list[tuple[Tensor, Tensor | None]]:
+        """W (g, outputs, inputs) and b (g, outputs) of each layer in rows x (g, d), as views."""
+        parts, g = x.split(self.sizes, 1), len(x)
+        return [(parts[W].view(g, *self.shapes[W]), None if b is None else parts[b]) for W, b in self.layers]
+
+    def _activations(self, parameters: list[tuple[Tensor, Tensor | None]], A: Tensor) -> list[Tensor]:
         """a_0, ..., a_{K-1} and the scores."""
-        a = [A.reshape(len(x), len(A) // len(x), -1).mT]
-        for layer in self.layers:
-            W, b = layer.split(x)
+        g = len(parameters[0][0])
+        a = [A.reshape(g, len(A) // g, -1).mT]
+        for k, (W, b) in enumerate(parameters, 1):
             h = torch.bmm(W, a[-1]) if b is None else torch.baddbmm(b[..., None], W, a[-1])
-            a.append(h if layer is self.layers[-1] else h.relu_())
+            a.append(h if k == len(parameters) else h.relu_())
         return a

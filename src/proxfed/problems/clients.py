@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from proxfed import draws
+from proxfed.crew import share_out
 from proxfed.draws import Ids, Key
-from proxfed.problems.crew import share_out
 from proxfed.problems.minibatches import Epochs, cuts
 
 if TYPE_CHECKING:
@@ -140,7 +140,6 @@ class Clients:
     def _work(self, work: Callable[[slice], None], rows: list[np.ndarray]) -> None:
         """work(part) on neighbours with equally many samples, as many clients at a time as it pays."""
         p = self.problem
-        p.A, p.b  # noqa: B018  made before several threads ask for them
         parts = _equal_runs([len(r) for r in rows], p.engine.together)
         if p.engine.together < len(rows) and torch.device(p.device).type == "cpu":
             share_out(work, parts)

@@ -229,7 +229,7 @@ class Model:
     def engine(self) -> Engine:
         layers = None if self.mechanism == "loop" or self.bfloat16 else dense_layers(self.module, self.blocks)
         if layers is not None:
-            return Batched(layers, self.losses, self.d)
+            return Batched(layers, self.losses, self.blocks)
         require(self.mechanism != "batched", f"{self._name} is not a dense network: only those can be batched")
         return Loop(self.module, self.blocks, self.losses, self.bfloat16)
 
@@ -241,6 +241,7 @@ class Model:
     # ---- the protocol ------------------------------------------------------------------------------------------
 
     def local(self, t: int, ids: Ids, seed: int = 0) -> Clients:
+        self.A, self.b  # noqa: B018  made before several threads ask for them
         return Clients(self, t, ids, seed)
 
     def start(self, seed: int) -> Tensor:
