@@ -6,7 +6,7 @@ READY  := $(VENV)/.ready
 RUNS   ?= runs/reproduce
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow lint docs keep-results check-report bench bench-peers clean
+.PHONY: help setup demo test test-slow lint docs keep-results results check-report bench bench-peers clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## ?/\t/' | expand -t 16
@@ -33,12 +33,16 @@ lint: $(READY)   ## style, types, and docs that are up to date
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python tools/make_docs.py --check
+	$(BIN)/python tools/make_results.py --check
 
 docs: $(READY)   ## write the pages that follow from the code
 	$(BIN)/python tools/make_docs.py
 
 keep-results: $(READY)  ## keep what `proxfed reproduce --out RUNS` found in results/
 	$(BIN)/python tools/keep_results.py $(RUNS)
+
+results: $(READY)  ## write the page of what came of the papers' claims, from results/
+	$(BIN)/python tools/make_results.py
 
 check-report: $(READY)  ## look at the demo's report in a headless browser, on a laptop and a phone
 	@test -f runs/demo/report.html || $(MAKE) demo

@@ -78,8 +78,10 @@ def available() -> bool:
     return find_spec("matplotlib") is not None
 
 
-def write_figures(figures: Sequence[Figure], cases: Mapping[str, Results], out: Path) -> list[Path]:
-    """Draw every figure from what the cases gave; the SVG files, beside each of which there is a PNG.
+def write_figures(
+    figures: Sequence[Figure], cases: Mapping[str, Results], out: Path, formats: Sequence[str] = ("svg", "png")
+) -> list[Path]:
+    """Draw every figure from what the cases gave; the first of the files of each.
 
     A figure that has nothing to show, because none of its cases was run, is left out.
     """
@@ -90,7 +92,9 @@ def write_figures(figures: Sequence[Figure], cases: Mapping[str, Results], out: 
         panels = make_panels(figure, cases)
         drawn = [line.label for panel in panels for line in panel.lines]
         if drawn:
-            written.append(_write(figure, panels, _looks([*known, *drawn]), out))
+            written.append(
+                _write(figure, panels, _looks([*known, *drawn]), [out / f"{figure.name}.{f}" for f in formats])
+            )
     return written
 
 
@@ -189,7 +193,7 @@ STYLE: dict[Any, Any] = {
 }
 
 
-def _write(figure: Figure, panels: Sequence[Panel], looks: Mapping[str, dict[str, Any]], out: Path) -> Path:
+def _write(figure: Figure, panels: Sequence[Panel], looks: Mapping[str, dict[str, Any]], files: Sequence[Path]) -> Path:
     import matplotlib
     from matplotlib.figure import Figure as Drawing
 
@@ -213,14 +217,21 @@ def _write(figure: Figure, panels: Sequence[Panel], looks: Mapping[str, dict[str
         for axes in places[len(panels) :]:
             axes.remove()
         drawing.legend([handles[label] for label in shown], shown, loc="outside lower center", ncols=columns)
-        try:
-            out.mkdir(parents=True, exist_ok=True)
-            drawing.savefig(text := io.StringIO(), format="svg", metadata={"Date": None, "Creator": None})
-            (out / f"{figure.name}.svg").write_text(_short(text.getvalue()), encoding="utf-8")
-            drawing.savefig(out / f"{figure.name}.png", metadata={"Software": None})
-        except OSError as e:
-            raise RunError(f"cannot write the figure {figure.name} to {out}: {e.strerror}") from e
-    return out / f"{figure.name}.svg"
+        for file in files:
+            _save(drawing, file)
+    return files[0]
+
+
+def _save(drawing: Any, file: Path) -> None:
+    """Nothing in the file tells when or by which version it was drawn."""
+    data = io.BytesIO()
+    nameless = {"Date": None, "Creator": None} if file.suffix == ".svg" else {"Software": None}
+    drawing.savefig(data, format=file.suffix[1:], metadata=nameless)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(_short(data.getvalue()) if file.suffix == ".svg" else data.getvalue())
+    except OSError as e:
+        raise RunError(f"cannot write the figure {file}: {e.strerror}") from e
 
 
 def _draw(
@@ -248,7 +259,7 @@ def _draw(
     return handles
 
 
-def _short(svg: str) -> str:
-    """Paths with two decimals: half the size, and the same on machines that round differently."""
-    number = re.compile(r"-?\d+\.\d+")
-    return re.sub(r' d="[^"]*"', lambda path: number.sub(lambda n: f"{float(n[0]):.2f}", path[0]), svg)
+def _short(svg: bytes) -> bytes:
+    """Paths with two decimals: less to store, and the same on machines that round differently."""
+    number = re.compile(rb"-?\d+\.\d+")
+    return re.sub(rb' d="[^"]*"', lambda path: number.sub(lambda n: b"%.2f" % float(n[0]), path[0]), svg)
