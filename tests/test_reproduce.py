@@ -1,0 +1,138 @@
+"""`proxfed reproduce` on a tiny paper: ours beside its numbers, its claims, variants, divergence, going on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxfed import config, reproduce
+from proxfed.record import RunFolder
+from test_cli import proxfed, refused
+
+from experiments import small, write
+
+FAST = {"name": "fedavg", "label": "FedAvg", "eta": 0.5, "K": 3}
+WILD = {"name": "fedavg", "label": "wild", "eta": 1e9, "K": 3}
+
+FIRST = small(
+    rounds=30,
+    seeds=[0, 1, 2],
+    algorithms=[FAST, WILD],
+    cases={"few": {"data.clients": 3}, "many": {"data.clients": 9}},
+    paper={
+        "title": "On toys",
+        "figure": "Table 1",
+        "quick": {"rounds": 12},
+        "variants": {"small steps": {"algorithms.FedAvg.eta": 0.05}},
+    },
+    reported=[
+        {"measure": "objective", "case": "few", "values": {"FedAvg": 0.25}},
+        {"measure": "objective", "target": -1.0, "values": {"FedAvg": "> 300"}},
+        {"measure": "objective", "target": 1e9, "values": {"FedAvg": 3}},
+    ],
+    claims=[
+        {"says": "FedAvg learns", "label": "FedAvg", "below": 0.69},
+        {"says": "FedAvg is perfect", "label": "FedAvg", "below": 0.0},
+        {"says": "large steps diverge", "label": "wild", "diverges": True},
+        {"says": "in the end", "label": "FedAvg", "below": 0.69, "form": "full"},
+    ],
+)
+SECOND = small(rounds=2, seeds=[0], algorithms=[FAST], paper={"title": "On toys", "figure": "Fig. 2"})
+
+
+@pytest.fixture
+def toys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A paper 'toys' with two experiments; where its runs go."""
+    known = {
+        "toys/table1": write(tmp_path / "table1.toml", FIRST),
+        "toys/fig2": write(tmp_path / "fig2.toml", SECOND),
+    }
+    for module in (config, reproduce):
+        monkeypatch.setattr(module, "shipped", lambda: known)
+    return tmp_path / "out"
+
+
+def found(capsys: Any, out: Path, *arguments: str) -> dict[str, Any]:
+    code, said, _ = proxfed(capsys, "reproduce", *arguments, "--out", str(out), "--format", "json")
+    assert code == 0
+    return json.loads(said, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+
+
+def test_a_paper(capsys: Any, toys: Path) -> None:
+    code, said, warned = proxfed(capsys, "reproduce", "toys", "--out", str(toys))
+    assert code == 0
+    assert "few: wild, seed 0: diverged" in warned
+    verdicts = {line.split("  ")[0] for line in said.splitlines()}
+    assert {"confirmed", "not confirmed", "not run"} <= verdicts
+    assert "> 12" in said
+    assert "> 300" in said
+    assert (toys / "toys-table1" / "quick" / "few" / "report.html").exists()
+    assert RunFolder(toys / "toys-fig2" / "quick").exists(), "without cases there is no folder for one"
+
+
+def test_json_has_all_of_it_and_nothing_is_run_twice(capsys: Any, toys: Path) -> None:
+    first = found(capsys, toys, "toys/table1")
+    records = list(toys.glob("*/*/*/rows.csv"))
+    before = [path.stat().st_mtime_ns for path in records]
+    assert found(capsys, toys, "toys/table1") == first
+    assert found(capsys, toys, "toys/table1", "--no-run") == first
+    assert [path.stat().st_mtime_ns for path in records] == before
+    result = first["toys/table1"]
+    assert [claim["status"] for claim in result["claims"]] == ["confirmed", "not confirmed", "confirmed", "not run"]
+    assert [case["case"] for case in result["claims"][0]["cases"]] == ["few", "many"]
+    objective, never_few, never_many, at_once, _ = result["reported"]
+    last = [r["objective"] for r in RunFolder(toys / "toys-table1/quick/few").rows() if r["round"] == 12]
+    assert sorted(objective["seeds"]) == sorted(last)
+    assert (objective["paper"], objective["case"], objective["label"]) == (0.25, "few", "FedAvg")
+    assert never_few["seeds"] == never_many["seeds"] == [None] * 3
+    assert (at_once["seeds"], at_once["axis"], at_once["target"]) == ([0, 0, 0], "round", 1e9)
+
+
+def test_without_running_there_is_nothing_to_judge(capsys: Any, toys: Path) -> None:
+    result = found(capsys, toys, "toys/table1", "--no-run")["toys/table1"]
+    assert {claim["status"] for claim in result["claims"]} == {"not run"}
+    assert not toys.exists()
+
+
+def test_one_case_with_few_seeds_and_other_settings(capsys: Any, toys: Path) -> None:
+    result = found(capsys, toys, "toys/table1", "--case", "many", "--seeds", "1", "-c", "rounds=3")["toys/table1"]
+    assert [path.name for path in (toys / "toys-table1" / "quick").iterdir()] == ["many"]
+    rows = RunFolder(toys / "toys-table1" / "quick" / "many").rows()
+    assert {row["seed"] for row in rows} == {0}
+    assert max(row["round"] for row in rows) == 3
+    assert [line["ours"] for line in result["reported"] if line["case"] == "few"] == ["not run"]
+    said = refused(capsys, "reproduce", "toys/table1", "--case", "many", "--seeds", "1", "--out", str(toys))
+    assert "other settings" in said
+
+
+def test_a_variant_has_its_own_folder(capsys: Any, toys: Path) -> None:
+    arguments = ("--variant", "small steps", "--seeds", "1", "--case", "few")
+    assert found(capsys, toys, "toys", *arguments).keys() == {"toys/table1"}, "the other experiment has no such variant"
+    folder = RunFolder(toys / "toys-table1" / "quick+small steps" / "few")
+    assert folder.config()["algorithms"][0]["eta"] == 0.05
+    assert not (toys / "toys-table1" / "quick").exists()
+
+
+def test_the_full_form(capsys: Any, toys: Path) -> None:
+    result = found(capsys, toys, "toys/table1", "--full", "--seeds", "1")["toys/table1"]
+    assert result["claims"][3]["status"] == "confirmed"
+    assert max(row["round"] for row in RunFolder(toys / "toys-table1" / "full" / "few").rows()) == 30
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["toyz"], "did you mean 'toys'?"),
+        (["toys/table2"], "did you mean 'toys/table1'?"),
+        (["toys/table1", "--variant", "small step"], "has no variant 'small step'"),
+        (["toys/fig2", "--variant", "x"], "has no variant 'x'"),
+        (["toys", "--variant", "x"], "no experiment of toys has the variant 'x'"),
+        (["toys", "--case", "none"], "no experiment of toys has the case 'none'"),
+        (["toys/table1", "--case", "none"], "has no case 'none'"),
+    ],
+)
+def test_what_does_not_exist(capsys: Any, toys: Path, arguments: list[str], sentence: str) -> None:
+    assert sentence in refused(capsys, "reproduce", *arguments, "--out", str(toys))
