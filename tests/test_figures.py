@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from proxfed import figures
 from proxfed.config import Figure
 from proxfed.errors import InputError
 from proxfed.figures import COLOURS, MARKERS, Line, axis_words, make_panels, write_figures
+from proxfed.record import RunFolder
+from proxfed.report import write_report
 from proxfed.targets import Results
 
 ROUNDS = (0, 10, 20, 30)
@@ -173,3 +176,22 @@ def test_without_matplotlib_one_sentence_says_what_to_install(tmp_path, monkeypa
     monkeypatch.setattr(figures, "find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"pip install 'proxfed\[figures\]'"):
         write_figures([Figure(name="f", y="error")], {"": results()}, tmp_path)
+
+
+# ---- on the page of a run -------------------------------------------------------------------------------------------
+
+
+def test_the_report_carries_its_figures_inside(tmp_path):
+    svg = tmp_path / "a&b.svg"
+    svg.write_text("<svg xmlns='http://www.w3.org/2000/svg'><script>alert(1)</script></svg>")
+    folder = RunFolder(tmp_path / "run")
+    folder.create({"name": "run"})
+    folder.start_rows(["error"])
+    folder.append(row())
+    write_report([folder.path], tmp_path / "with.html", [svg])
+    write_report([folder.path], tmp_path / "without.html")
+    page = (tmp_path / "with.html").read_text()
+    (data,) = re.findall(r'<img alt="a&amp;b" src="data:image/svg\+xml;base64,([^"]+)">', page)
+    assert base64.b64decode(data) == svg.read_bytes()
+    assert "alert(1)" not in page  # only inside the image, where no script runs
+    assert "In the axes of the paper" not in (tmp_path / "without.html").read_text()

@@ -105,9 +105,9 @@ def left_open(table: Mapping[str, Any], text: str) -> list[tuple[str, str, str]]
     """(key, value, why) of the settings whose comment in the file begins with 'ours:'."""
     found, inside, seen = [], "", Counter[str]()
     for line in text.splitlines():
-        if header := re.match(r"\s*\[+(.+?)\]+\s*(#.*)?$", line):
+        if header := re.match(r"\[\[?([^\[\]]+)\]\]?\s*(#.*)?$", line):
             key = header[1].replace('"', "")
-            inside = f"{key}.{_name_of(table, key, seen[key])}." if line.lstrip().startswith("[[") else f"{key}."
+            inside = f"{key}.{_name_of(table, key, seen[key])}." if line.startswith("[[") else f"{key}."
             seen[key] += 1
         if setting := re.match(r"\s*([^=#\"]+?|\"[^\"]+\")\s*=\s*(.+?)\s*#\s*ours:\s*(.+?)\s*$", line):
             found.append((inside + setting[1].replace('"', ""), setting[2], setting[3]))

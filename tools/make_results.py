@@ -249,7 +249,7 @@ def write(found: Mapping[str, list[Entry]], docs: Path) -> None:
     (docs / "results.md").write_text(page(found))
 
 
-def problems(found: Mapping[str, list[Entry]], docs: Path) -> Iterator[str]:
+def problems(found: Mapping[str, list[Entry]], kept: Path, docs: Path) -> Iterator[str]:
     """What is wrong with what is there. Figures are drawn with the page, so it is enough that they are there."""
     path = docs / "results.md"
     if not path.exists() or path.read_text() != page(found):
@@ -257,6 +257,10 @@ def problems(found: Mapping[str, list[Entry]], docs: Path) -> Iterator[str]:
     there, wanted = set((docs / "results").glob("*.svg")), _figures(found, docs)
     for figure in sorted(there ^ wanted):
         yield f"docs/results/{figure.name} is {'missing' if figure in wanted else 'left over'}, run `make results`"
+    known = {f"{e.stem}/{form.name}" for es in found.values() for e in es for form in [*e.forms, *e.variants]}
+    for folder in sorted(path.relative_to(kept).as_posix() for path in kept.glob("*/*/")):
+        if folder not in known:
+            yield f"results/{folder} is not of a form, a variant and cases that its experiment has"
     for entry in (entry for entries in found.values() for entry in entries):
         failed = [(form, v) for form in [*entry.forms, *entry.variants] for v in form.judged]
         for form, v in failed if not entry.notes else []:
@@ -285,7 +289,7 @@ def main(arguments: list[str] | None = None) -> int:
     except ProxfedError as e:
         print(f"error: {e}", file=sys.stderr)
         return e.exit_code
-    wrong = list(problems(found, asked.docs))
+    wrong = list(problems(found, asked.results, asked.docs))
     for sentence in wrong:
         print(sentence, file=sys.stderr)
     return 1 if wrong and asked.check else 0
