@@ -181,6 +181,14 @@ def test_what_diverged_counts(claim: dict[str, Any], holds: bool) -> None:
     assert status(diverging(), **claim) == ("confirmed" if holds else "not confirmed")
 
 
+def test_what_is_still_under_way_is_not_judged() -> None:
+    rows = curve("a", [1.0, 0.5], 0) + curve("a", [1.0], 1)
+    done, going = state("a", "finished", 1, 0), state("a", "running", 0, 1)
+    assert status(Results(rows, [done, going]), label="a", near=0.5, tolerance=1e-12) == "confirmed"
+    assert status(Results(rows[2:], [going]), label="a", target=0.5, above=1.0) == "not run"
+    assert status(Results(rows[2:], [going]), label="a", diverges=False) == "not run"
+
+
 # ---- targets and reported numbers ----------------------------------------------------------------------------------
 
 

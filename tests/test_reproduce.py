@@ -26,7 +26,7 @@ FIRST = small(
         "title": "On toys",
         "figure": "Table 1",
         "quick": {"rounds": 12},
-        "variants": {"small steps": {"algorithms.FedAvg.eta": 0.05}},
+        "variants": {"small_steps": {"algorithms.FedAvg.eta": 0.05}},
     },
     reported=[
         {"measure": "objective", "case": "few", "values": {"FedAvg": 0.25}},
@@ -83,6 +83,9 @@ def test_json_has_all_of_it_and_nothing_is_run_twice(capsys: Any, toys: Path) ->
     result = first["toys/table1"]
     assert [claim["status"] for claim in result["claims"]] == ["confirmed", "not confirmed", "confirmed", "not run"]
     assert [case["case"] for case in result["claims"][0]["cases"]] == ["few", "many"]
+    assert {(d["case"], d["algorithm"], d["seed"]) for d in result["diverged"]} == {
+        (case, "wild", seed) for case in ("few", "many") for seed in range(3)
+    }
     objective, never_few, never_many, at_once, _ = result["reported"]
     last = [r["objective"] for r in RunFolder(toys / "toys-table1/quick/few").rows() if r["round"] == 12]
     assert sorted(objective["seeds"]) == sorted(last)
@@ -109,9 +112,9 @@ def test_one_case_with_few_seeds_and_other_settings(capsys: Any, toys: Path) -> 
 
 
 def test_a_variant_has_its_own_folder(capsys: Any, toys: Path) -> None:
-    arguments = ("--variant", "small steps", "--seeds", "1", "--case", "few")
+    arguments = ("--variant", "small_steps", "--seeds", "1", "--case", "few")
     assert found(capsys, toys, "toys", *arguments).keys() == {"toys/table1"}, "the other experiment has no such variant"
-    folder = RunFolder(toys / "toys-table1" / "quick+small steps" / "few")
+    folder = RunFolder(toys / "toys-table1" / "quick+small_steps" / "few")
     assert folder.config()["algorithms"][0]["eta"] == 0.05
     assert not (toys / "toys-table1" / "quick").exists()
 
@@ -122,12 +125,19 @@ def test_the_full_form(capsys: Any, toys: Path) -> None:
     assert max(row["round"] for row in RunFolder(toys / "toys-table1" / "full" / "few").rows()) == 30
 
 
+def test_a_file_of_ones_own(capsys: Any, tmp_path: Path) -> None:
+    path = write(tmp_path / "mine.toml", FIRST | {"name": "mine", "cases": {}, "seeds": [0], "reported": []})
+    result = found(capsys, tmp_path / "out", str(path))[str(path)]
+    assert result["claims"][0]["status"] == "confirmed"
+    assert RunFolder(tmp_path / "out" / "mine" / "quick").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         (["toyz"], "did you mean 'toys'?"),
         (["toys/table2"], "did you mean 'toys/table1'?"),
-        (["toys/table1", "--variant", "small step"], "has no variant 'small step'"),
+        (["toys/table1", "--variant", "small_step"], "has no variant 'small_step'"),
         (["toys/fig2", "--variant", "x"], "has no variant 'x'"),
         (["toys", "--variant", "x"], "no experiment of toys has the variant 'x'"),
         (["toys", "--case", "none"], "no experiment of toys has the case 'none'"),

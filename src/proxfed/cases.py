@@ -86,6 +86,9 @@ def _check(whole: Experiment, where: str) -> None:
     for name in whole.cases:
         require(slug(name) != "", f"{where}: the case {name!r} needs a name with letters or digits")
         require(slugs.count(slug(name)) == 1, f"{where}: another case has nearly the same name as {name!r}")
+    for variant in whole.paper.variants if whole.paper is not None else ():
+        plain = re.fullmatch(r"[\w.-]+", variant) is not None  # it is part of a folder's name
+        require(plain, f"{where}: the variant {variant!r} needs a name of letters, digits, '_', '-' and '.'")
     for claim in whole.claims:
         _check_claim(claim, where)
 

@@ -42,11 +42,11 @@ def judge(claim: Claim, results: Mapping[str, Results], quick: bool) -> Verdict:
     labels = claim_labels(claim)
     judged, missing = [], labels
     for case, sources in _sources(claim, results).items():
-        lacking = [label for label in labels if label not in sources or _value(claim, *sources[label]) is None]
-        if lacking:
-            missing = lacking
+        known = [label for label in labels if label in sources]
+        values = {label: value for label in known if (value := _value(claim, *sources[label])) is not None}
+        if len(values) < len(labels):
+            missing = [label for label in labels if label not in values]
             continue
-        values = {label: value for label in labels if (value := _value(claim, *sources[label])) is not None}
         found = ", ".join(f"{label}: {_shown(claim, value, *sources[label])}" for label, value in values.items())
         judged.append(Judged(case, _holds(claim, list(values.values())), values, found))
     if not judged:
@@ -80,7 +80,7 @@ def _value(claim: Claim, results: Results, label: str) -> float | None:
     """The number of one algorithm that a claim speaks of."""
     histories, diverged = results.histories(label), results.diverged(label)
     if claim.diverges is not None:
-        return len(diverged) / len(histories)
+        return len(diverged) / len(histories) if histories else None
     return _middle(_values(claim, results, label, claim.round), claim.target)
 
 
@@ -167,11 +167,11 @@ AXES = {"round": "rounds"}
 
 
 def compare(reported: Reported, results: Mapping[str, Results]) -> Iterator[Comparison]:
-    """Each reported number beside ours, in its case or in every case."""
-    cases = [reported.case] if reported.case is not None else list(results)
-    for case in cases:
-        r = results.get(case, Results([]))
-        for label, paper in reported.values.items():
+    """Each reported number beside ours, in its case or in every case that has the algorithm."""
+    for label, paper in reported.values.items():
+        having = [case for case, r in results.items() if label in _labels(r)] or [""]
+        for case in having if reported.case is None else [reported.case]:
+            r = results.get(case, Results([]))
             places = [axis_value(row, reported.axis, r.clients) for row in r.rows if row["algorithm"] == label]
             end = max((p for p in places if p is not None), default=None)
             yield Comparison(case, reported, label, paper, _values(reported, r, label), end)

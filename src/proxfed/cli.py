@@ -24,6 +24,7 @@ from proxfed.errors import ProxfedError, require
 
 if TYPE_CHECKING:
     from proxfed.claims import Comparison, Verdict
+    from proxfed.reproduce import Part
 
 app = typer.Typer(
     name="proxfed",
@@ -116,7 +117,10 @@ def run(
         err.print(f"stopped; `proxfed run {experiment} --resume` with the same settings goes on from here ({path})")
         raise typer.Exit(1)
     _finish(path, folders, format, time.monotonic() - started)
-    raise typer.Exit(1 if _say_diverged(folders) else 0)
+    states = [{"case": name} | state for name, one in folders.items() for state in RunFolder(one).status()]
+    diverged = [state for state in states if state["status"] == "diverged"]
+    _say_diverged(diverged)
+    raise typer.Exit(1 if diverged else 0)
 
 
 def _finish(path: Path, folders: dict[str, Path], format: Format, seconds: float) -> None:
@@ -156,15 +160,10 @@ def _print_results(table: list[dict[str, Any]]) -> None:
         out.print(targets)
 
 
-def _say_diverged(folders: dict[str, Path]) -> bool:
-    """Did any run diverge? Says which."""
-    from proxfed.record import RunFolder
-
-    diverged = [(c, s) for c, path in folders.items() for s in RunFolder(path).status() if s["status"] == "diverged"]
-    for case, s in diverged:
-        where = f"{case}: " if case else ""
-        err.print(f"[red]{_plain(where)}{_plain(s['algorithm'])}, seed {s['seed']}: {s['message']}[/red]")
-    return bool(diverged)
+def _say_diverged(diverged: list[dict[str, Any]]) -> None:
+    for s in diverged:
+        where = f"{s['case']}: " if s["case"] else ""
+        err.print(f"[red]{_plain(where + s['algorithm'])}, seed {s['seed']}: {_plain(s['message'])}[/red]")
 
 
 class _StopOnSignal:
@@ -228,7 +227,9 @@ class _Watch:
 
 @app.command()
 def reproduce(
-    what: Annotated[str, typer.Argument(metavar="PAPER[/EXPERIMENT]", help="Such as composite_fl/fig1_full.")],
+    what: Annotated[
+        str, typer.Argument(metavar="PAPER[/EXPERIMENT]|FILE.toml", help="composite_fl/fig1_full, or yours.")
+    ],
     quick: Annotated[bool, typer.Option("--quick/--full", help="Minutes on two cores, or the paper's scale.")] = True,
     seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="How many seeds, instead of its own.")] = None,
     variant: Annotated[
@@ -266,10 +267,11 @@ def reproduce(
             figures[part.name] = draw(part)
             for path in part.folders().values():
                 write_report([path], path / "report.html", figures[part.name])
-            _say_diverged(part.folders())
+    for part in parts:
+        _say_diverged(part.diverged())
     results = [(part, comparisons(part), verdicts(part, quick)) for part in parts]
     if format is Format.json:
-        found = {part.name: _reproduction(part.folder, compared, judged) for part, compared, judged in results}
+        found = {result[0].name: _reproduction(*result) for result in results}
         print(json.dumps(found, indent=1))
         return
     for part, compared, judged in results:
@@ -282,10 +284,11 @@ def reproduce(
         out.print(_judged(judged))
 
 
-def _reproduction(folder: Path, compared: list[Comparison], judged: list[Verdict]) -> dict[str, Any]:
+def _reproduction(part: Part, compared: list[Comparison], judged: list[Verdict]) -> dict[str, Any]:
     """As plain tables; a target that was not reached is null."""
     return {
-        "folder": str(folder),
+        "folder": str(part.folder),
+        "diverged": part.diverged(),
         "reported": [
             {
                 "case": c.case,

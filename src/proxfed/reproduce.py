@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from proxfed.cases import read_cases, slug
 from proxfed.claims import Comparison, Verdict, compare, judge
@@ -35,6 +35,15 @@ class Part(NamedTuple):
         folders = {case: RunFolder(path) for case, path in self.folders().items()}
         return {case: Results.of(folder) for case, folder in folders.items() if folder.exists()}
 
+    def diverged(self) -> list[dict[str, Any]]:
+        """The seeds that diverged, in every case."""
+        return [
+            {"case": case} | dict(state)
+            for case, results in self.results().items()
+            for state in results.status
+            if state["status"] == "diverged"
+        ]
+
 
 def papers() -> dict[str, list[str]]:
     """The experiments of each paper."""
@@ -56,10 +65,23 @@ def select(
     cases: Sequence[str] = (),
     changes: Sequence[str] = (),
 ) -> list[Part]:
-    """The experiments of PAPER or PAPER/EXPERIMENT as they were asked for.
+    """The experiments of PAPER, PAPER/EXPERIMENT or FILE.toml as they were asked for.
 
     Of a whole paper, a variant or a case means the experiments that have it.
     """
+    changes = [*([] if seeds is None else [f"seeds={list(range(seeds))}"]), *changes]
+    form = ("quick" if quick else "full") + (f"+{variant}" if variant else "")
+    parts = []
+    for name in _names(what, variant, cases):
+        whole, chosen = read(name), read_cases(name, changes, quick=quick, variant=variant, only=cases)
+        folder = name.replace("/", "-") if name in shipped() else whole.name
+        parts.append(Part(name, whole, chosen, out / folder / form))
+    return parts
+
+
+def _names(what: str, variant: str | None, cases: Sequence[str]) -> list[str]:
+    if what.endswith(".toml"):
+        return [what]
     known = papers()
     paper, slash, _ = what.partition("/")
     require(paper in known, f"there are no experiments of a paper {paper!r}; {nearest(paper, known)}")
@@ -68,17 +90,7 @@ def select(
     if not names:
         wanted = [*([] if variant is None else [f"the variant {variant!r}"]), *(f"the case {case!r}" for case in cases)]
         require(False, f"no experiment of {paper} has {' and '.join(wanted)}")
-    changes = [*([] if seeds is None else [f"seeds={list(range(seeds))}"]), *changes]
-    form = ("quick" if quick else "full") + (f"+{variant}" if variant else "")
-    return [
-        Part(
-            name,
-            read(name),
-            read_cases(name, changes, quick=quick, variant=variant, only=cases),
-            out / name.replace("/", "-") / form,
-        )
-        for name in names
-    ]
+    return names
 
 
 def _has(name: str, variant: str | None, cases: Sequence[str]) -> bool:

@@ -25,9 +25,11 @@ class Results(NamedTuple):
         return cls(folder.rows(), folder.status(), None if holdings is None else len(holdings))
 
     def histories(self, label: str) -> dict[int, list[Row]]:
-        """The rows of an algorithm, seed by seed, from the first round to the last."""
+        """The rows of an algorithm, seed by seed, from the first round to the last; without seeds still under way."""
+        going = {s["seed"] for s in self.status if s["algorithm"] == label and s["status"] in ("running", "stopped")}
+        mine = [row for row in self.rows if row["algorithm"] == label and row["seed"] not in going]
         seeds: dict[int, list[Row]] = {}
-        for row in sorted((row for row in self.rows if row["algorithm"] == label), key=lambda row: row["round"]):
+        for row in sorted(mine, key=lambda row: row["round"]):
             seeds.setdefault(row["seed"], []).append(row)
         return seeds
 
