@@ -412,6 +412,7 @@ def test_bad_tables_are_one_sentence(table: dict, says: str) -> None:
         ({"devices": [DEVICE | {"clients": [4]}, DEVICE], "links": [LINK]}, r"time\.devices\.0\.clients = \[4\]: there is no client 4, only 0 to 3"),
         ({"devices": [DEVICE | {"clients": [0, 1]}], "links": [LINK]}, r"time\.devices: 2 of the 4 clients get none"),
         ({"devices": [DEVICE], "links": [LINK, LINK | {"clients": [2, 2]}]}, r"time\.links\.1\.clients: client 2 is named twice"),
+        ({"devices": [DEVICE], "links": [LINK], "edges": [{"between": [0, 1], "latency": 1.0, "bandwidth": 1.0}, {"between": [1, 0], "latency": 2.0, "bandwidth": 1.0}]}, r"time\.edges\.1\.between = \[1, 0\] has an entry already"),
         ({"devices": [DEVICE], "links": [LINK], "edges": [{"between": [0, 9], "latency": 1.0, "bandwidth": 1.0}]}, r"time\.edges\.0\.between = \[0, 9\]: there is no client 9"),
     ],
 )  # fmt: skip

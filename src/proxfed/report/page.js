@@ -25,7 +25,7 @@ function unequal(x) {
 }
 
 function drawPanels(y) {
-  const wanted = ["round", "gradients", "bytes_total", "sim_seconds", "wall_seconds", "proxes"];
+  const wanted = ["round", "bytes_total", "sim_seconds", "gradients", "wall_seconds", "proxes"];
   for (const x of wanted.filter((name) => column(data.progress, name)).slice(0, 3)) {
     const panel = add(document.getElementById("panels"), "figure");
     const caption = `${column(data.measures, y).label} against ${column(data.progress, x).label}`;

@@ -121,6 +121,8 @@ class Timing:
         hand_out(self.links, n, "time.links")
         for k, edge in enumerate(self.edges):
             _exist(edge.between, n, f"time.edges.{k}.between")
+            twice = any(set(edge.between) == set(other.between) for other in self.edges[:k])
+            require(not twice, f"time.edges.{k}.between = {edge.between!r} has an entry already")
 
 
 def hand_out(entries: Sequence[Entry], n: int, where: str) -> list[Entry]:
