@@ -9,7 +9,6 @@ from functools import partial
 
 import pytest
 import torch
-import toy
 
 from proxfed import Depositum, DFedADMM, FedAvg, FedCEF
 from proxfed.algorithms import ChocoSGD
@@ -24,6 +23,8 @@ from proxfed.run import Run
 from proxfed.state import flatten
 from proxfed.topologies import Complete, RandomMatching, Ring
 from proxfed.types import Algorithm, Participation, Topology
+
+import toy
 
 
 @pytest.fixture

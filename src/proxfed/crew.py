@@ -1,6 +1,6 @@
 """Work over the cores: a crew of Python threads, one per core, each with one thread of torch's own.
 
-torch's operations let go of the interpreter lock, so the threads run side by side. A hand has a piece of work of its own
+torch's operations let go of the interpreter lock, so the threads run side by side. A hand has its own piece of work
 from the beginning to the end, where splitting every single operation over the cores would make them wait for each other
 thousands of times a round.
 """

@@ -52,7 +52,8 @@ class _Meeting:
     def take(self) -> Message:
         """What all have left, as one message; the next meeting begins."""
         whole, cost = self._whole, [c for c in self.arrived.values() if c is not None]
-        assert whole is not None and len(self.arrived) == len(self.rows)
+        assert whole is not None
+        assert len(self.arrived) == len(self.rows)
         self._whole, self.arrived = None, {}
         return Packed({}, whole, *map(sum, zip(*cost, strict=True))) if cost else whole
 
