@@ -69,7 +69,7 @@ class Batched:
             if db is not None:
                 torch.sum(r, -1, out=db)
             if a:
-                r = torch.threshold_backward(torch.bmm(W.mT, r), inside, 0)  # where inside > 0
+                r = torch.ops.aten.threshold_backward(torch.bmm(W.mT, r), inside, 0)  # zero where inside is not above 0
 
     def scores(self, x: Tensor, A: Tensor) -> Tensor:
         """(g, outputs, m)"""
