@@ -269,6 +269,12 @@ def test_the_full_form_counts_where_it_can_tell(tools, tmp_path):
     assert page.index("**Full form**") < page.index("**Quick form**")
 
 
+def test_where_the_full_form_cannot_tell_the_quick_one_counts(tools, tmp_path):
+    run(tmp_path / "runs")
+    run(tmp_path / "runs", form="full", value=lambda label, seed, t: fall(label, seed, t) if label == "Ours" else None)
+    assert "| Fig. 1 | full, quick | 2 |  |  |" in made(tools, tmp_path)
+
+
 def test_ours_stands_beside_the_papers_numbers(tools, tmp_path):
     run(tmp_path / "runs")
     page = made(tools, tmp_path)
@@ -388,6 +394,14 @@ def test_a_reproduction_draws_its_figures_into_the_folder_of_its_form(tmp_path):
     assert ">IID<" in text
     assert ">very skewed<" in text
     assert (part.folder / "loss.png").exists()
+
+
+def test_a_figure_also_shows_the_cases_that_were_run_before(tmp_path):
+    pytest.importorskip("matplotlib")
+    run(tmp_path / "runs", form="full", only=["IID", "very skewed"])
+    (part,) = select("toy/fig1", tmp_path / "runs", quick=False, cases=["very skewed"])
+    (svg,) = draw(part)
+    assert svg.read_text().index(">IID<") < svg.read_text().index(">very skewed<")
 
 
 def test_without_matplotlib_a_reproduction_has_no_figures_and_goes_on(tmp_path, monkeypatch):

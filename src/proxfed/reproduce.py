@@ -112,6 +112,10 @@ def comparisons(part: Part) -> list[Comparison]:
 
 
 def draw(part: Part) -> list[Path]:
-    """The paper's figures from the rows in the part's folders: the SVG files, none without matplotlib."""
+    """The paper's figures, of all cases that this form has been run for: the SVG files, none without matplotlib."""
     paper = part.experiment.paper
-    return write_figures(paper.figures, part.results(), part.folder) if paper is not None and available() else []
+    if paper is None or not available():
+        return []
+    folders = {case: RunFolder(part.folder / slug(case)) for case in part.experiment.cases or part.cases}
+    results = {case: Results.of(folder) for case, folder in folders.items() if folder.exists()}
+    return write_figures(paper.figures, results, part.folder)
