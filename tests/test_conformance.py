@@ -370,6 +370,10 @@ class WatchedGraph(Graph):
         with Untouched(x0):
             return self.inner.init(x0, f, h, mix)
 
+    def local(self, s: Any, f: Local, h: Regulariser) -> Any:
+        with Untouched(s):
+            return self.inner.local(s, f, h)
+
     def step(self, s: Any, f: Local, h: Regulariser, mix: Any) -> Any:
         with Untouched(s):
             return self.inner.step(s, f, h, mix)

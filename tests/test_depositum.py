@@ -209,7 +209,7 @@ def test_T00g_solutions_are_fixed_points(beta, prox_step, graph, option, T0):
     network = toy.going(p, algorithm, topology).network
     for t in range(1, 6):
         f = Oracle(p.local(t, range(N)), Work())
-        state = algorithm.step(state, f, p.h, lambda v, t=t: network.mix(v, t))
+        state = algorithm.step(algorithm.local(state, f, p.h), f, p.h, lambda v, t=t: network.mix(v, t))
         for now, then in zip(state, start, strict=True):
             assert toy.gap(now, then) < 1e-14
 

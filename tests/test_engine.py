@@ -22,7 +22,7 @@ from proxfed.participation import Bernoulli, Uniform
 from proxfed.regularisers import L1, MCP, Box, Zero
 from proxfed.run import Run
 from proxfed.schedules import Exponential, at
-from proxfed.state import flatten, own, put, restore, take
+from proxfed.state import flatten, put, restore, room, take
 from proxfed.topologies import TOPOLOGIES, Complete, OnePeerExponential, RandomMatching, Ring, dense
 from proxfed.topologies import Exponential as ExponentialGraph
 from proxfed.types import Packed, Regulariser
@@ -193,7 +193,7 @@ class Outer(NamedTuple):
 
 def test_rows_of_a_nested_state() -> None:
     x = torch.arange(12.0).view(4, 3)
-    state = own(Outer(x.clone(), Inner(x + 1, (x + 2, ()))))
+    state = Outer(x.clone(), Inner(x + 1, (x + 2, ())))
     part = take(state, slice(1, 3))
     put(state, slice(1, 3), Outer(part.x * 0, Inner(part.inner.a, (part.inner.b[0] + 1, ()))))
     assert state.x[1:3].sum() == 0
@@ -206,7 +206,7 @@ def test_flatten_and_restore() -> None:
     state = Outer(x, Inner(x + 1, (x + 2, ())))
     named = flatten(state)
     assert set(named) == {"state.x", "state.inner.a", "state.inner.b.0"}
-    again = restore(own(state), named)
+    again = restore(room(state, 2), named)
     assert isinstance(again.inner, Inner)
     for a, b in zip(flatten(again).values(), named.values(), strict=True):
         assert torch.equal(a, b)

@@ -1,7 +1,8 @@
 """Keep freed memory in the process.
 
 glibc gives large freed blocks back to the system at once and takes them again, page fault by page fault, at the next
-temporary; on arrays of a few MB that costs as much as the arithmetic. Raising its thresholds keeps them.
+temporary; on arrays of a few MB that costs as much as the arithmetic. Raising its thresholds keeps them. What is larger
+still goes back at once, and all threads share one heap: whole matrices of clients must not stay where nobody needs them.
 """
 
 from __future__ import annotations
@@ -10,18 +11,18 @@ import ctypes
 import sys
 from functools import cache
 
-_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
-_KEEP = 1 << 30
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -2, -3, -8
+_KEEP = 1 << 25
 
 
 @cache
 def keep_memory() -> bool:
-    """Ask the allocator to keep up to 1 GiB; does nothing where there is no glibc. True if it took the setting."""
+    """Ask the allocator to keep up to 32 MiB; does nothing where there is no glibc. True if it took the setting."""
     if not sys.platform.startswith("linux"):
         return False
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except AttributeError:
         return False
-    settings = ((_M_MMAP_THRESHOLD, _KEEP), (_M_TRIM_THRESHOLD, _KEEP), (_M_TOP_PAD, 1 << 26))
+    settings = ((_M_MMAP_THRESHOLD, _KEEP), (_M_TRIM_THRESHOLD, _KEEP), (_M_TOP_PAD, _KEEP), (_M_ARENA_MAX, 1))
     return all(mallopt(name, value) == 1 for name, value in settings)

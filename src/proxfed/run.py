@@ -7,9 +7,10 @@ where clients live.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from threading import Lock
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -28,7 +29,7 @@ from proxfed.networks.traffic import Traffic
 from proxfed.oracle import CountedProx, Oracle, Work
 from proxfed.participation import Full
 from proxfed.regularisers import Zero
-from proxfed.state import flatten, own, put, restore, take
+from proxfed.state import flatten, put, restore, room, take
 from proxfed.types import Algorithm, Graph, Mix, Participation, Problem, Regulariser, Star, Topology
 
 COUNTERS = ("gradients", "proxes", "bytes_up", "bytes_down", "bytes_edge", "bytes_best")
@@ -69,12 +70,42 @@ class Run:
         uniform = bool((self.weights == self.weights[0]).all())
         scale = self.network.n * self.weights[here.start : here.stop, None]
         self.scale = None if isinstance(alg, Star) or uniform else scale
-        f, h = self.oracle(0, here, self.work), CountedProx(self.h, self.work, len(here))
-        if isinstance(alg, Star):
-            clients, server = alg.init(self.x0, f, h)
-            self.state: Any = StarState(own(clients), server)
+        self.state: Any = self._begin_star(alg) if isinstance(alg, Star) else self._begin_graph(alg)
+
+    def _begin_star(self, alg: Star) -> StarState:
+        """A block at a time; what the server begins with does not depend on the clients."""
+        net, clients, server = self.network, None, None
+        for ids in net.blocks(range(net.n)):
+            new, server = alg.init(self.x0, self.oracle(0, ids, self.work), CountedProx(self.h, self.work, len(ids)))
+            clients = room(new, len(net.ids)) if clients is None else clients
+            put(clients, net.rows(ids), new)
+        return StarState(clients, server)
+
+    def _begin_graph(self, alg: Graph) -> Any:
+        net, state = self.network, None
+
+        def begin(ids: Ids, work: Work, mix: Mix) -> None:
+            nonlocal state
+            new = alg.init(self.x0, self.oracle(0, ids, work), CountedProx(self.h, work, len(ids)), mix)
+            with lock:
+                state = room(new, len(net.ids)) if state is None else state
+            put(state, net.rows(ids), new)
+
+        lock = Lock()
+        self._in_blocks(begin, 0)
+        return state
+
+    def _in_blocks(self, work_on: Callable[[Ids, Work, Mix], None], t: int) -> None:
+        """One call for each block of peers; they meet at `mix`."""
+        net = self.network
+        blocks = net.blocks(range(net.n))
+        works = [Work() for _ in blocks]
+        calls = [partial(work_on, ids, work) for ids, work in zip(blocks, works, strict=True)]
+        if len(calls) == 1:
+            calls[0](self._mix(t))
         else:
-            self.state = own(alg.init(self.x0, f, h, self._mix(0)))
+            in_blocks(calls, [len(ids) for ids in blocks], lambda x: net.mix(x, t, spare=True))
+        self.work.add(*works)
 
     def oracle(self, t: int, ids: Ids, work: Work) -> Oracle:
         scale = None if self.scale is None else self.scale[self.network.rows(ids)]
@@ -113,22 +144,17 @@ class Run:
 
     def _graph(self, alg: Graph, t: int) -> Any:
         net, state = self.network, self.state
-        blocks = net.blocks(range(net.n))
-        works = [Work() for _ in blocks]
 
-        def step(ids: Ids, work: Work, mix: Mix) -> Any:
-            h = CountedProx(self.h, work, len(ids))
-            return alg.step(take(state, net.rows(ids)), self.oracle(t, ids, work), h, mix)
+        def step(ids: Ids, work: Work, mix: Mix) -> None:
+            nonlocal state
+            rows, f, h = net.rows(ids), self.oracle(t, ids, work), CountedProx(self.h, work, len(ids))
+            if len(ids) == len(net.ids):
+                state = alg.step(alg.local(state, f, h), f, h, mix)
+                return
+            put(state, rows, alg.local(take(state, rows), f, h))  # so that a block that waits holds little
+            put(state, rows, alg.step(take(state, rows), f, h, mix))
 
-        def one_of_many(ids: Ids, work: Work, mix: Mix) -> None:
-            put(state, net.rows(ids), step(ids, work, mix))
-
-        if len(blocks) == 1:
-            state = step(blocks[0], works[0], self._mix(t))
-        else:
-            steps = [partial(one_of_many, ids, work) for ids, work in zip(blocks, works, strict=True)]
-            in_blocks(steps, [len(ids) for ids in blocks], lambda x: net.mix(x, t, spare=True))
-        self.work.add(*works)
+        self._in_blocks(step, t)
         return state
 
     def _mix(self, t: int) -> Mix:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from proxfed.draws import Ids
@@ -17,7 +16,7 @@ def _rebuild(like: Any, parts: list[Any]) -> Any:
 def take(state: Any, rows: Ids | slice) -> Any:
     """The state of some clients: rows of every tensor."""
     if isinstance(state, Tensor):
-        return state[rows]
+        return state[rows].data  # with a version of its own: other threads write other rows meanwhile
     return _rebuild(state, [take(part, rows) for part in state])
 
 
@@ -30,13 +29,11 @@ def put(state: Any, rows: Ids | slice, new: Any) -> None:
             put(part, rows, new_part)
 
 
-def own(state: Any) -> Any:
-    """A copy whose rows can be written: clients' states often begin as views of one shared point."""
-    return (
-        state.clone(memory_format=torch.contiguous_format)
-        if isinstance(state, Tensor)
-        else _rebuild(state, [own(part) for part in state])
-    )
+def room(part: Any, n: int) -> Any:
+    """Space for the state of n clients, of which `part` is the state of some."""
+    if isinstance(part, Tensor):
+        return part.new_empty(n, *part.shape[1:])
+    return _rebuild(part, [room(p, n) for p in part])
 
 
 def flatten(state: Any, name: str = "state") -> dict[str, Tensor]:

@@ -256,9 +256,13 @@ class Graph(ABC):
     def init(self, x0: Tensor, f: Local, h: Regulariser, mix: Mix) -> Any:
         """The clients' states."""
 
+    def local(self, s: Any, f: Local, h: Regulariser) -> Any:
+        """The beginning of a round, as far as clients go on their own and only the state is kept of it."""
+        return s
+
     @abstractmethod
     def step(self, s: Any, f: Local, h: Regulariser, mix: Mix) -> Any:
-        """A round of all clients: gradients, prox steps and as many calls of `mix` as it takes."""
+        """The rest of the round: gradients, prox steps and as many calls of `mix` as it takes."""
 
     @abstractmethod
     def model(self, s: Any, h: Regulariser, mean: Mean) -> Tensor:

@@ -81,25 +81,30 @@ class Depositum(Graph):
         start = State(x, 0 * x, 0 * x, 0 * x)
         return start if self.mix_offset else self._iterate(start, f, h, 0, _alone)
 
-    def step(self, s: State, f: Local, h: Regulariser, mix: Mix) -> State:
+    def local(self, s: State, f: Local, h: Regulariser) -> State:
         for k in range(self.T0 - 1):
             s = self._iterate(s, f, h, k, _alone)
+        return s
+
+    def step(self, s: State, f: Local, h: Regulariser, mix: Mix) -> State:
         return self._iterate(s, f, h, self.T0 - 1, mix)
 
     def _iterate(self, s: State, f: Local, h: Regulariser, draw: int, mix: Mix) -> State:
-        m, v = self._direction(s.m, s.y)
-        x = mix(h.prox(s.x - self.alpha * v, self.s))
+        x = mix(h.prox(s.x.sub(self._direction(s.m, s.y), alpha=self.alpha), self.s))
         g = f.grad(x, draw)
-        y = mix(s.y + self.beta * (g - s.g))
-        return State(x, y, g, m)
+        y = mix(s.y.add(g - s.g, alpha=self.beta))
+        return State(x, y, g, self._momentum(s.m, s.y))
 
-    def _direction(self, m: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        m = self.gamma * m + (1 - self.gamma) * y
-        return m, m if self.option == "polyak" else self.gamma * m + (1 - self.gamma) * y
+    def _momentum(self, m: Tensor, y: Tensor) -> Tensor:
+        return y.lerp(m, self.gamma)
+
+    def _direction(self, m: Tensor, y: Tensor) -> Tensor:
+        m = self._momentum(m, y)
+        return m if self.option == "polyak" else self._momentum(m, y)
 
     def model(self, s: State, h: Regulariser, mean: Mean) -> Tensor:
         """The next prox step of the averages: it has the structure of h, where mixing blurs the zeros of mean(x)."""
-        _, v = self._direction(mean(s.m), mean(s.y))
+        v = self._direction(mean(s.m), mean(s.y))
         return h.prox(mean(s.x) - self.alpha * v, self.s)
 
     @classmethod

@@ -81,14 +81,17 @@ class DFedADMM(Graph):
         x = f.spread(x0)
         return State(x, 0 * x)
 
-    def step(self, s: State, f: Local, h: Regulariser, mix: Mix) -> State:
+    def local(self, s: State, f: Local, h: Regulariser) -> State:
         eta, lam = at(self.eta_l, f.t), self.length
         y = s.x
         for k in range(self.K):
             y = y - eta * (gradient(f, y, k, self.rho) - s.g + (y - s.x) / lam)
         g = s.g - (y - s.x) / lam
         z = y - lam * (s.g if self.dual == "old" else g)
-        return State(mix(z), g)
+        return State(z, g)
+
+    def step(self, s: State, f: Local, h: Regulariser, mix: Mix) -> State:
+        return State(mix(s.x), s.g)
 
     def model(self, s: State, h: Regulariser, mean: Mean) -> Tensor:
         return mean(s.x)

@@ -42,11 +42,10 @@ class Loop:
     def gradient(self, x: Tensor, A: Tensor, b: Tensor, out: Tensor) -> None:
         """The gradient of the mean loss over samples A (m, ...), b (1, m) at x (1, d), into `out` (1, d)."""
         leaves = {name: view.detach().requires_grad_() for name, view in parameters(x[0], self.blocks).items()}
+        for leaf, place in zip(leaves.values(), parameters(out.zero_()[0], self.blocks).values(), strict=True):
+            leaf.grad = place  # where backward adds to
         with torch.enable_grad():
-            loss = self.loss.value(self._call(leaves, A), b).mean()
-            gradients = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
-        for place, g in zip(parameters(out[0], self.blocks).values(), gradients, strict=True):
-            place.copy_(g)
+            self.loss.value(self._call(leaves, A), b).mean().backward()
 
     def scores(self, x: Tensor, A: Tensor) -> Tensor:
         """(1, outputs, m)"""
@@ -60,6 +59,7 @@ class Loop:
 
     def _module(self) -> nn.Module:
         if self._own.module is None:
-            self._own.module = copy.deepcopy(self.module)
+            parameters = {id(p): p for p in self.module.parameters()}  # shared: they are replaced in every call
+            self._own.module = copy.deepcopy(self.module, parameters)
             forget(self._own.module)
         return self._own.module

@@ -51,5 +51,5 @@ def exchanges(algorithm: Graph) -> int:
 
     start = bare.init(torch.zeros(4, dtype=torch.float64), _Nothing(), Zero(), mix)
     count = 0
-    bare.step(start, _Nothing(), Zero(), mix)
+    bare.step(bare.local(start, _Nothing(), Zero()), _Nothing(), Zero(), mix)
     return count

@@ -1,0 +1,82 @@
+"""Peak resident memory of a run against what its state needs.
+
+resnet    DEPOSITUM on a ring of 10, ResNet-18 on images 3 x 32 x 32, batch 64, T0 = 2, MCP
+mlp       DFedADMM on a ring of 1000, MLP 784-200-200-10, batch 32, 3 local steps
+
+The bound is 1.5 times the state (vectors of it x clients x d x 4 bytes) plus the data plus 1 GiB. Each runs two rounds
+in a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import subprocess
+import sys
+
+import numpy as np
+import torch
+
+from proxfed import Depositum, DFedADMM, Federated
+from proxfed.allocator import keep_memory
+from proxfed.networks.stacked import Stacked
+from proxfed.problems.model import Model
+from proxfed.regularisers import MCP
+from proxfed.run import Run
+from proxfed.state import flatten
+from proxfed.topologies import Ring
+
+GB = 1e9
+
+
+def images(n: int, m: int, channels: int, side: int) -> Federated:
+    rng = np.random.default_rng(0)
+    A = rng.integers(0, 256, (n * m, channels, side, side), dtype=np.uint8)
+    return Federated(A, rng.integers(0, 10, n * m), np.full(n, m), classes=10)
+
+
+def resnet() -> Run:
+    problem = Model(images(10, 5000, 3, 32), "resnet18", h=MCP(1e-4, 10.0), batch=64)
+    return Run(problem, Depositum(0.05, T0=2), Stacked(10, problem.d, Ring(10)))
+
+
+def mlp() -> Run:
+    problem = Model(images(1000, 60, 1, 28), "dfedadmm_mlp", batch=32)
+    return Run(problem, DFedADMM(0.1, 3, lam=10.0), Stacked(1000, problem.d, Ring(1000)))
+
+
+SETTINGS = {"resnet": resnet, "mlp": mlp}
+
+
+def measure(name: str) -> None:
+    keep_memory()
+    going = SETTINGS[name]()
+    for t in (1, 2):
+        going.round(t)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    vectors = flatten(going.state)
+    state = sum(x.nbytes for x in vectors.values())
+    data = going.problem.data.features.nbytes
+    bound = 1.5 * state + data + 2**30
+    print(
+        f"{name}: {len(vectors)} vectors of {going.problem.n} x {going.problem.d:,}, state {state / GB:.2f} GB, "
+        f"data {data / GB:.2f} GB; peak {peak / GB:.2f} GB of {bound / GB:.2f} GB allowed ({peak / bound:.0%})",
+        flush=True,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("settings", nargs="*", help=f"{', '.join(SETTINGS)}; all by default")
+    parser.add_argument("--here", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.here:
+        measure(options.here)
+        return
+    print(f"threads {torch.get_num_threads()}, float32")
+    for name in options.settings or SETTINGS:
+        subprocess.run([sys.executable, __file__, "--here", name], check=True)
+
+
+if __name__ == "__main__":
+    main()
