@@ -2,7 +2,7 @@
 
 glibc gives large freed blocks back to the system at once and takes them again, page fault by page fault, at the next
 temporary; on arrays of a few MB that costs as much as the arithmetic. Raising its thresholds keeps them. What is larger
-still goes back at once, and all threads share one heap: whole matrices of clients must not stay where nobody needs them.
+still goes back at once, and all threads share one heap: matrices of all clients must not stay when nobody needs them.
 """
 
 from __future__ import annotations
