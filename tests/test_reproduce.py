@@ -146,3 +146,16 @@ def test_a_file_of_ones_own(capsys: Any, tmp_path: Path) -> None:
 )
 def test_what_does_not_exist(capsys: Any, toys: Path, arguments: list[str], sentence: str) -> None:
     assert sentence in refused(capsys, "reproduce", *arguments, "--out", str(toys))
+
+
+def test_cases_whose_data_are_missing_are_left_out_and_named(capsys: Any, tmp_path: Path) -> None:
+    there, not_there = {"data.clients": 3}, {"data": {"name": "a9a", "partition": {"name": "iid", "num_partitions": 3}}}
+    table = FIRST | {"name": "mine", "cases": {"few": there, "lost": not_there}, "seeds": [0], "algorithms": [FAST]}
+    path = write(tmp_path / "mine.toml", table | {"reported": [], "claims": FIRST["claims"][:1]})
+    where = ("--out", str(tmp_path / "out"), "--data", str(tmp_path / "nothing"))
+    code, said, warned = proxfed(capsys, "reproduce", str(path), *where)
+    assert code == 0
+    assert "lost: there is no a9a" in warned
+    assert "confirmed" in said
+    assert RunFolder(tmp_path / "out" / "mine" / "quick" / "few").exists()
+    assert "there is no a9a" in refused(capsys, "reproduce", str(path), "--case", "lost", *where)

@@ -20,7 +20,7 @@ from rich.table import Table
 
 from proxfed import __version__, cli_data, cli_simulate
 from proxfed.cli_common import CaseOption, ChangeOption, DataOption, Format, FormatOption
-from proxfed.errors import ProxfedError, require
+from proxfed.errors import MissingData, ProxfedError, require
 
 if TYPE_CHECKING:
     from proxfed.claims import Comparison, Verdict
@@ -260,13 +260,18 @@ def reproduce(
         if not available():
             err.print(_plain(MISSING), highlight=False, soft_wrap=True)
         for part in parts:
-            plan = Plan(part.cases, part.folders(), data, resume=True)
+            plan = Plan(part.cases, part.folders(), data, resume=True, leave_out=True)
+            if len(parts) == 1 and len(plan.missing) == len(part.cases):
+                raise MissingData(next(iter(plan.missing.values())))
+            for name, reason in plan.missing.items():
+                err.print(f"not run: {part.name} {name}: {_plain(reason)}", highlight=False, soft_wrap=True)
             if not plan.run(lambda name: _Watch(err.is_terminal, name), stop):
                 err.print("stopped; the same command goes on from here")
                 raise typer.Exit(1)
             figures[part.name] = draw(part)
-            for path in part.folders().values():
-                write_report([path], path / "report.html", figures[part.name])
+            for name, path in part.folders().items():
+                if name not in plan.missing:
+                    write_report([path], path / "report.html", figures[part.name])
     for part in parts:
         _say_diverged(part.diverged())
     results = [(part, comparisons(part), verdicts(part, quick)) for part in parts]

@@ -20,6 +20,10 @@ class InputError(ProxfedError):
     exit_code = 2
 
 
+class MissingData(InputError):
+    """Files of a data set are not there."""
+
+
 class RunError(ProxfedError):
     """The request was fine, but something failed on the way; what had been computed is kept."""
 

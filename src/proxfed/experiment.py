@@ -21,7 +21,7 @@ from proxfed.allocator import keep_memory
 from proxfed.checks import check_combination
 from proxfed.config import Experiment
 from proxfed.data.holdings import Holdings
-from proxfed.errors import require
+from proxfed.errors import MissingData, require
 from proxfed.measures import Measures, check_names
 from proxfed.networks.base import Network
 from proxfed.networks.ranks import Ranks
@@ -210,12 +210,21 @@ class Plan:
     """Replace what is there."""
     leads: bool = True
     """Whether this process keeps the records."""
+    leave_out: bool = False
+    """Whether cases whose data are not there are left out, instead of refused; `missing` says why."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be run before the first case begins."""
         self._ready: dict[str, Resolved] = {}
+        self.missing: dict[str, str] = {}
         for name in self.cases:
-            resolved = self._resolved(name)
+            try:
+                resolved = self._resolved(name)
+            except MissingData as e:
+                if not self.leave_out:
+                    raise
+                self.missing[name] = str(e)
+                continue
             Execution(resolved, self._open(name, resolved))
             self._ready = self._ready or {name: resolved}  # of the first one; all data at once may be too much
 
@@ -228,7 +237,7 @@ class Plan:
     ) -> bool:
         """True when every case is done, False if it was asked to stop on the way."""
         for name in self.cases:
-            if not distributed and self._complete(name):
+            if name in self.missing or (not distributed and self._complete(name)):
                 continue
             resolved = self._resolved(name)
             with watch(name) as watching:

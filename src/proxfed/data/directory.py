@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from proxfed.errors import InputError
+from proxfed.errors import InputError, MissingData
 
 VARIABLE = "PROXFED_DATA"
 OPENERS: dict[str, Callable[..., Any]] = {"": open, ".gz": gzip.open, ".bz2": bz2.open}
@@ -103,10 +103,10 @@ class Collection:
             raise self.missing(name, directory)
         return path
 
-    def missing(self, name: str, directory: str | Path | None = None) -> InputError:
+    def missing(self, name: str, directory: str | Path | None = None) -> MissingData:
         """The sentence for a file that is not there."""
         get = "`proxfed data fetch` downloads it, or get it" if self.url else "get it"
-        return InputError(
+        return MissingData(
             f"there is no {name} (or .gz, .bz2) in {self.place(directory)}; {get} from {self.source} and put it there, "
             f"or name another data directory with {VARIABLE}"
         )
