@@ -48,11 +48,12 @@ check-report: $(READY)  ## look at the demo's report in a headless browser, on a
 	@test -f runs/demo/report.html || $(MAKE) demo
 	$(BIN)/python tools/check_report.py runs/demo/report.html
 
-bench: $(READY)  ## speed, against the obvious loop and against the limit
+bench: $(READY)  ## speed and memory, against the obvious loop and against the limit
 	$(BIN)/python benchmarks/linear_round.py
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/scaling.py
 	$(BIN)/python benchmarks/networks.py
+	$(BIN)/python benchmarks/memory.py
 
 bench-peers: $(READY)  ## other frameworks on the same workloads, each in an environment of its own under .peers
 	$(BIN)/python benchmarks/peers/run.py
