@@ -72,6 +72,8 @@ FAST_AND_SLOW = results(fast=[1.0, 0.1, 0.01, 0.02], slow=[1.0, 0.5, 0.4, 0.3])
         ({"label": "slow", "target": 0.4, "axis": "bytes", "near": 800.0, "tolerance": 0.1}, True),
         ({"label": "slow", "target": 0.4, "axis": "bytes_up", "near": 200.0, "tolerance": 0.1}, True),
         ({"labels": ["fast", "slow"], "target": 0.01, "within_factor": 100.0}, False),
+        ({"label": "slow", "measure": "bytes", "round": 2, "near": 800.0, "tolerance": 0.1}, True),
+        ({"label": "slow", "measure": "bytes", "round": 2, "below": 800.0}, False),
         ({"label": "fast", "diverges": False}, True),
         ({"label": "fast", "diverges": True}, False),
     ],

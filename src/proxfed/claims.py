@@ -96,8 +96,9 @@ def _values(asked: Claim | Reported, results: Results, label: str, round: int | 
         if asked.target is not None:
             found = first_reached(history, measure, asked.target, asked.axis, results.clients)
         else:
-            at = [row for row in history if row.get(measure) is not None and round in (None, row["round"])]
-            found = at[-1][measure] if at else worst if seed in diverged else None
+            numbers = [axis_value(row, measure, results.clients) for row in history if round in (None, row["round"])]
+            at = [number for number in numbers if number is not None]
+            found = at[-1] if at else worst if seed in diverged else None
         if found is not None:
             values.append(worst if math.isnan(found) else found)
     return values

@@ -67,6 +67,7 @@ class Reported(_Strict):
     """[[reported]]: numbers that the paper prints, by the labels of the algorithms."""
 
     measure: str
+    """A measure, or an axis such as 'bytes'."""
     values: dict[str, float | str]
     """A number, or '> 300': it did not reach the target in 300 rounds."""
     case: str | None = None
