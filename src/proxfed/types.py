@@ -89,7 +89,8 @@ class Problem(Protocol):
     def blocks(self) -> tuple[Block, ...]:
         """The named parts of x."""
 
-    def local(self, t: int, ids: Ids, seed: int = 0) -> Local: ...
+    def local(self, t: int, ids: Ids, seed: int = 0) -> Local:
+        """f_i of these clients in round t; several threads ask, and use, at once."""
 
     def start(self, seed: int) -> Tensor:
         """x0, (d,)."""
