@@ -263,6 +263,7 @@ def take_turns(name: str, who: str, threads: int) -> None:
     keep_memory()
     torch.set_num_threads(threads)
     one_round = contender(name, who)
+    print("ready", flush=True)
     for _ in sys.stdin:
         start = time.perf_counter()
         one_round()
@@ -282,12 +283,16 @@ class Process:
             text=True,
             env=os.environ | waiting,
         )
+        self._hear()
 
     def round(self) -> float:
         assert self.process.stdin is not None
-        assert self.process.stdout is not None
         print(file=self.process.stdin, flush=True)
-        return float(self.process.stdout.readline())
+        return float(self._hear())
+
+    def _hear(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline()
 
 
 def compare(name: str, turns: int, threads: int) -> None:
