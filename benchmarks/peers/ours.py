@@ -42,8 +42,9 @@ def main() -> None:
     before = loss_of(model, work)
     clock.time(lambda: going.round(len(clock.seconds) + 1), options.rounds)
     if network.leader:
-        rows = going.rows()
-        vector_to_parameters(going.model() if rows is None else rows[0].contiguous(), model.parameters())
+        peers = going.fields()
+        x = going.model() if peers is None else peers["x"][0].contiguous()
+        vector_to_parameters(x, model.parameters())
         memory = peak_rss_mb(os.getppid() if together else None)
         report("proxfed", options.workload, clock, before - loss_of(model, work), memory)
     if together:
