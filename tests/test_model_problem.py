@@ -217,6 +217,15 @@ def test_only_dense_networks_are_batched() -> None:
                 Model(images(), make, mechanism="batched")
 
 
+def test_rows_need_no_flattening_to_be_batched() -> None:
+    data = Federated(images().features.reshape(-1, 64), images().labels, images().sizes, classes=CLASSES)
+    make = lambda c, s, k: nn.Sequential(nn.Linear(64, 5), nn.ReLU(), nn.Linear(5, CLASSES))
+    one, two = (Model(data, make, batch=5, dtype=torch.float64, mechanism=how) for how in ("loop", "auto"))
+    assert isinstance(two.engine, Batched)
+    x = point(one)
+    assert close(two.local(1, range(two.n)).grad(x, 0), one.local(1, range(one.n)).grad(x, 0), 1e-10)
+
+
 # ---- minibatches ---------------------------------------------------------------------------------------------------
 
 

@@ -30,15 +30,17 @@ class Layer(NamedTuple):
 
 
 def dense_layers(module: nn.Module, blocks: Sequence[Block]) -> list[Layer] | None:
-    """The layers of a network Flatten, Linear, ReLU, Linear, ..., Linear; None if the module is not one."""
+    """The layers of a network [Flatten,] Linear, ReLU, Linear, ..., Linear; None if the module is not one."""
     if not isinstance(module, nn.Sequential):
         return None
     layers = list(module.named_children())
-    first, linear, between = [m for _, m in layers[:1]], layers[1::2], layers[2::2]
+    once = len(layers) == len(module)  # no layer stands in two places
+    if layers and type(layers[0][1]) is nn.Flatten and (layers[0][1].start_dim, layers[0][1].end_dim) == (1, -1):
+        layers = layers[1:]
+    linear, between = layers[::2], layers[1::2]
     fits = (
-        len(layers) == len(module)  # no layer stands in two places
+        once
         and len(linear) == len(between) + 1
-        and all(type(m) is nn.Flatten and (m.start_dim, m.end_dim) == (1, -1) for m in first)
         and all(type(m) is nn.Linear for _, m in linear)
         and all(type(m) is nn.ReLU for _, m in between)
     )
