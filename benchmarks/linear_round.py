@@ -9,7 +9,7 @@ import argparse
 
 import numpy as np
 import torch
-from timing import side_by_side
+from timing import rounds_of, side_by_side
 
 from proxfed import FedAvg, Federated, Linear, Softmax
 from proxfed.allocator import keep_memory
@@ -21,15 +21,7 @@ C, P, Q, K, B, M, ETA = 1000, 60, 10, 5, 20, 100, 0.05
 
 def ours(data: Federated):
     problem = Linear(data, Softmax(), batch=B, dtype=torch.float32)
-    going = Run(problem, FedAvg(ETA, K), Stacked(problem.n, problem.d))
-    t = 0
-
-    def one_round() -> None:
-        nonlocal t
-        t += 1
-        going.round(t)
-
-    return one_round
+    return rounds_of(Run(problem, FedAvg(ETA, K), Stacked(problem.n, problem.d)))
 
 
 def obvious_loop(data: Federated):

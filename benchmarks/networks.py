@@ -25,6 +25,7 @@ from statistics import median
 
 import numpy as np
 import torch
+from timing import rounds_of
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
@@ -75,15 +76,7 @@ def samples(n: int) -> Federated:
 def ours(s: Setting, data: Federated, algorithm: Algorithm, h: Regulariser) -> Round:
     problem = Model(data, s.model, h=h, batch=s.batch)
     topology = None if isinstance(algorithm, Star) else Ring(s.n)
-    going = Run(problem, algorithm, Stacked(problem.n, problem.d, topology))
-    t = 0
-
-    def one_round() -> None:
-        nonlocal t
-        t += 1
-        going.round(t)
-
-    return one_round
+    return rounds_of(Run(problem, algorithm, Stacked(problem.n, problem.d, topology)))
 
 
 # ---- the obvious loop ----------------------------------------------------------------------------------------------

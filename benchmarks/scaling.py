@@ -6,7 +6,7 @@ import argparse
 
 import numpy as np
 import torch
-from timing import side_by_side
+from timing import rounds_of, side_by_side
 
 from proxfed import Depositum, DFedADMM, FedAvg, FedCEF, Federated, Linear, Squared
 from proxfed.allocator import keep_memory
@@ -30,15 +30,7 @@ def rounds(n: int, d: int, name: str):
         "depositum": Depositum(1e-3, T0=K),
         "dfedadmm": DFedADMM(1e-3, K, lam=1e-2),
     }[name]
-    going = Run(problem, algorithm, Stacked(n, d, Ring(n)))
-    t = 0
-
-    def one_round() -> None:
-        nonlocal t
-        t += 1
-        going.round(t)
-
-    return one_round
+    return rounds_of(Run(problem, algorithm, Stacked(n, d, Ring(n))))
 
 
 def main() -> None:

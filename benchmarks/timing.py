@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from itertools import count
 from statistics import median
+
+from proxfed.run import Run
+
+
+def rounds_of(going: Run) -> Callable[[], None]:
+    """Rounds 1, 2, ... of a run, one at each call."""
+    numbers = count(1)
+    return lambda: going.round(next(numbers))
 
 
 def side_by_side(contenders: dict[str, Callable[[], object]], turns: int = 7) -> dict[str, float]:

@@ -8,6 +8,10 @@ from typing import Any
 
 import tomli_w
 
+from proxfed.config import parse
+from proxfed.experiment import Execution, Progress, open_folder
+from proxfed.resolve import Resolved
+
 SMALL: dict[str, Any] = {
     "name": "small",
     "rounds": 6,
@@ -66,3 +70,25 @@ def small(**changes: Any) -> dict[str, Any]:
 def write(path: Path, table: dict[str, Any]) -> Path:
     path.write_text(tomli_w.dumps(table))
     return path
+
+
+class Crash(Exception):
+    """Stands for the power cut."""
+
+
+def execute(
+    path: Path, table: dict, *, resume: bool = False, crash_after: int | None = None, stop_after: int | None = None
+) -> bool:
+    """Run an experiment; the process 'dies' or is asked to stop after so many rounds (of all tasks together)."""
+    resolved = Resolved(parse(table, "test"))
+    seen = 0
+
+    def watch(_: Progress) -> None:
+        nonlocal seen
+        seen += 1
+        if seen == crash_after:
+            raise Crash
+
+    folder = open_folder(path, resolved.table, resume, force=not resume)
+    execution = Execution(resolved, folder, watch=watch, stop=lambda: seen == stop_after, checkpoint_seconds=0)
+    return execution.run(resume)

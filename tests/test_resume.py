@@ -12,35 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from proxfed.config import parse
 from proxfed.errors import InputError, RunError
-from proxfed.experiment import Execution, Progress, open_folder
 from proxfed.record import RunFolder
-from proxfed.resolve import Resolved
 
-from experiments import small, write
-
-
-class Crash(Exception):
-    """Stands for the power cut."""
-
-
-def execute(
-    path: Path, table: dict, *, resume: bool = False, crash_after: int | None = None, stop_after: int | None = None
-):
-    """Run an experiment; the process 'dies' or is asked to stop after so many rounds (of all tasks together)."""
-    resolved = Resolved(parse(table, "test"))
-    seen = 0
-
-    def watch(_: Progress) -> None:
-        nonlocal seen
-        seen += 1
-        if seen == crash_after:
-            raise Crash
-
-    folder = open_folder(path, resolved.table, resume, force=not resume)
-    execution = Execution(resolved, folder, watch=watch, stop=lambda: seen == stop_after, checkpoint_seconds=0)
-    return execution.run(resume)
+from experiments import Crash, execute, small, write
 
 
 def rows(path: Path) -> list[dict]:

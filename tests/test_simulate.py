@@ -17,12 +17,9 @@ from hypothesis import strategies as st
 
 from proxfed.algorithms import ALGORITHMS
 from proxfed.compressors import LowRank
-from proxfed.config import parse
 from proxfed.errors import InputError
-from proxfed.experiment import Execution, Progress, open_folder
 from proxfed.participation import Bernoulli, Full, Uniform
 from proxfed.record import COLUMNS, RunFolder
-from proxfed.resolve import Resolved
 from proxfed.simulate import Timing, clock, profiles
 from proxfed.simulate.after import seconds, simulate, simulate_in_place
 from proxfed.simulate.amounts import Amounts, amount
@@ -31,7 +28,7 @@ from proxfed.topologies import Complete, Exponential, RandomMatching, Ring
 from proxfed.types import Topology
 from test_cli import proxfed, refused
 
-from experiments import small
+from experiments import Crash, execute, small
 
 LINK = {"latency": 0.5, "up": 8.0, "down": 16.0}  # 8 Mbit/s: one million bytes a second
 FEDAVG = ALGORITHMS["fedavg"](eta=0.1, K=1)
@@ -442,23 +439,6 @@ def test_bad_traces_are_one_sentence(text: str | None, more: dict, says: str, tm
 
 
 # ---- runs ----------------------------------------------------------------------------------------------------------
-
-
-class Crash(Exception):
-    pass
-
-
-def execute(path: Path, table: dict, *, resume: bool = False, crash_after: int | None = None) -> None:
-    resolved, seen = Resolved(parse(table, "test")), 0
-
-    def watch(_: Progress) -> None:
-        nonlocal seen
-        seen += 1
-        if seen == crash_after:
-            raise Crash
-
-    folder = open_folder(path, resolved.table, resume, force=not resume)
-    assert Execution(resolved, folder, watch=watch, checkpoint_seconds=0).run(resume)
 
 
 def column(path: Path) -> list[float]:
