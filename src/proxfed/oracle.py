@@ -50,6 +50,13 @@ class Oracle:
     def grad(self, x: Tensor, draw: int) -> Tensor:
         return self._complete(self.f.grad(x, draw), x)
 
+    def descend(self, y: Tensor, draw: int, eta: float) -> None:
+        if self.scale is None and self.inside is None:
+            self.work.gradients += y.shape[0]
+            self.f.descend(y, draw, eta)
+        else:
+            y.sub_(self.grad(y, draw), alpha=eta)
+
     def full_grad(self, x: Tensor) -> Tensor:
         return self._complete(self.f.full_grad(x), x)
 

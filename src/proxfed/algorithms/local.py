@@ -31,7 +31,10 @@ def sgd(f: Local, y: Tensor, eta: float, K: int, rho: float = 0.0) -> Tensor:
     """K local steps y <- y - eta grad f_i(y); with rho > 0 sharpness-aware."""
     y = y.clone()
     for k in range(K):
-        y.sub_(gradient(f, y, k, rho), alpha=eta)
+        if rho == 0:
+            f.descend(y, k, eta)
+        else:
+            y.sub_(gradient(f, y, k, rho), alpha=eta)
     return y
 
 
@@ -39,7 +42,8 @@ def proximal_sgd(f: Local, h: Regulariser, y: Tensor, eta: float, K: int) -> Ten
     """K local steps y <- prox_{eta h}(y - eta grad f_i(y))."""
     y = y.clone()
     for k in range(K):
-        y = h.prox(y.sub_(f.grad(y, k), alpha=eta), eta)
+        f.descend(y, k, eta)
+        y = h.prox(y, eta)
     return y
 
 

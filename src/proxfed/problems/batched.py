@@ -60,18 +60,23 @@ class Batched:
         self.sizes = [block.stop - block.start for block in blocks]
         self.together = ceil(CACHE / sum(self.sizes))
 
-    def gradient(self, x: Tensor, A: Tensor, b: Tensor, out: Tensor) -> None:
-        """Of each client's mean loss over its m of the samples A (g * m, ...), b (g, m), at x (g, d)."""
+    def gradient(self, x: Tensor, A: Tensor, b: Tensor, out: Tensor, alpha: float, add: bool) -> None:
+        """out <- [out +] alpha grad, of each client's mean loss over its m of the samples A (g * m, ...), b (g, m).
+
+        `out` may be x: a layer's weights are used for the last time before they are written.
+        """
         parameters, gradients = self._split(x), self._split(out)
         a = self._activations(parameters, A)
-        r = self.loss.slope(a.pop(), b).div_(b.shape[1])
+        r = self.loss.slope(a.pop(), b).mul_(alpha / b.shape[1])
         for (W, _), (dW, db) in zip(reversed(parameters), reversed(gradients), strict=True):
-            inside = a.pop()
-            torch.bmm(r, inside.mT, out=dW)
-            if db is not None:
-                torch.sum(r, -1, out=db)
+            inside, outer = a.pop(), r
             if a:
                 r = torch.ops.aten.threshold_backward(torch.bmm(W.mT, r), inside, 0)  # zero where inside is not above 0
+            torch.baddbmm(dW, outer, inside.mT, beta=float(add), out=dW)
+            if db is not None and add:
+                db.add_(outer.sum(-1))
+            elif db is not None:
+                torch.sum(outer, -1, out=db)
 
     def scores(self, x: Tensor, A: Tensor) -> Tensor:
         """(g, outputs, m)"""

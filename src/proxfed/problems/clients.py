@@ -35,8 +35,8 @@ class Engine(Protocol):
     def together(self) -> int:
         """The largest g that pays."""
 
-    def gradient(self, x: Tensor, A: Tensor, b: Tensor, out: Tensor) -> None:
-        """Of each client's mean loss, into `out`."""
+    def gradient(self, x: Tensor, A: Tensor, b: Tensor, out: Tensor, alpha: float, add: bool) -> None:
+        """out <- alpha times the gradient of each client's mean loss, or added to `out`, which may then be x."""
 
     def scores(self, x: Tensor, A: Tensor) -> Tensor:
         """(g, outputs, m)"""
@@ -80,9 +80,26 @@ class Clients:
         p = self.problem
         if p.batch is None:
             return self._gradient(x, self._everything(), CHUNK, p.clip)
-        rows = [first + own for first, own in zip(self._first, self._epochs(draw), strict=True)]
-        key = None if p.augment is None else draws.fold(self._augment_key, draw)
+        rows, key = self._minibatch(draw)
         return self._gradient(x, rows, p.batch + 1, p.clip, key)  # in one piece, also where a last sample has joined
+
+    def descend(self, y: Tensor, draw: int, eta: float) -> None:
+        p = self.problem
+        if p.batch is None or p.clip is not None or p.weight_decay:
+            y.sub_(self.grad(y, draw), alpha=eta)
+            return
+
+        def work(part: slice) -> None:
+            A, b = p.samples(np.stack(rows[part]), None if key is None else key[part])
+            p.engine.gradient(y[part], A, b, y[part], -eta, add=True)
+
+        rows, key = self._minibatch(draw)
+        self._work(work, rows)
+
+    def _minibatch(self, draw: int) -> tuple[list[np.ndarray], Key | None]:
+        """Each client's samples of this draw, and the keys of their augmentation."""
+        rows = [first + own for first, own in zip(self._first, self._epochs(draw), strict=True)]
+        return rows, None if self.problem.augment is None else draws.fold(self._augment_key, draw)
 
     def full_grad(self, x: Tensor) -> Tensor:
         return self._gradient(x, self._everything(), CHUNK)
@@ -116,15 +133,9 @@ class Clients:
 
         def work(part: slice) -> None:
             here, g, index = x[part], out[part], np.stack(rows[part])
-            spans = cuts(index.shape[1], chunk, p.alone)
-            if len(spans) == 1:
-                p.engine.gradient(here, *p.samples(index, None if key is None else key[part]), g)
-            else:
-                piece = torch.empty_like(g)
-                g.zero_()
-                for span in spans:
-                    p.engine.gradient(here, *p.samples(index[:, span]), piece)
-                    g.add_(piece, alpha=(span.stop - span.start) / index.shape[1])
+            for span in cuts(index.shape[1], chunk, p.alone):
+                A, b = p.samples(index[:, span], None if key is None else key[part])
+                p.engine.gradient(here, A, b, g, (span.stop - span.start) / index.shape[1], add=span.start > 0)
             if clip is not None:
                 g.mul_((clip / g.norm(dim=-1, keepdim=True)).clamp_max(1))
             if p.weight_decay:

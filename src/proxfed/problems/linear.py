@@ -320,6 +320,9 @@ class Clients:
             p._gradient(A, p.b[rows[part]], x[part], out[part])
         return out
 
+    def descend(self, y: Tensor, draw: int, eta: float) -> None:
+        y.sub_(self.grad(y, draw), alpha=eta)
+
     def full_grad(self, x: Tensor) -> Tensor:
         p = self.problem
         x, out = self.spread(x), torch.empty(len(self.ids), p.d, dtype=p.dtype, device=p.device)

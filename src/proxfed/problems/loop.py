@@ -39,13 +39,18 @@ class Loop:
         self.module, self.blocks, self.loss, self.bfloat16 = module, blocks, loss, bfloat16
         self._own = _Own()
 
-    def gradient(self, x: Tensor, A: Tensor, b: Tensor, out: Tensor) -> None:
-        """The gradient of the mean loss over samples A (m, ...), b (1, m) at x (1, d), into `out` (1, d)."""
+    def gradient(self, x: Tensor, A: Tensor, b: Tensor, out: Tensor, alpha: float, add: bool) -> None:
+        """out <- [out +] alpha grad, of the mean loss over samples A (m, ...), b (1, m) at x (1, d)."""
+        g = torch.zeros_like(out) if add else out.zero_()
         leaves = {name: view.detach().requires_grad_() for name, view in parameters(x[0], self.blocks).items()}
-        for leaf, place in zip(leaves.values(), parameters(out.zero_()[0], self.blocks).values(), strict=True):
+        for leaf, place in zip(leaves.values(), parameters(g[0], self.blocks).values(), strict=True):
             leaf.grad = place  # where backward adds to
         with torch.enable_grad():
             self.loss.value(self._call(leaves, A), b).mean().backward()
+        if add:
+            out.add_(g, alpha=alpha)
+        elif alpha != 1:
+            out.mul_(alpha)
 
     def scores(self, x: Tensor, A: Tensor) -> Tensor:
         """(1, outputs, m)"""
