@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
 from itertools import product
 from typing import Any
 
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
+from pictures import CLASSES, RAGGED, images, point
 from proxfed import FedAvg, Federated, InputError, draws, run
 from proxfed.measures import Measures
 from proxfed.models import MODELS, Make
@@ -29,28 +29,6 @@ SIDES = {"dfedadmm_cnn": 16, "fednag_cnn": 16, "vgg16": 32, "resnet18": 16, "res
 """The smallest images that say something; 8 where nothing else is needed."""
 DENSE = ("linear", "mlp", "dfedadmm_mlp")
 DEEP = ("resnet18", "resnet18_group_norm", "vgg16")
-RAGGED = (7, 12, 12, 5)
-CLASSES = 4
-
-
-@cache
-def images(sizes: tuple[int, ...] = RAGGED, channels: int = 1, side: int = 8, test: int = 9) -> Federated:
-    """Clients whose images are of different brightness, with classes at random."""
-    rng = np.random.default_rng(0)
-
-    def client(m: int) -> tuple[np.ndarray, np.ndarray]:
-        top = rng.integers(40, 256)
-        return rng.integers(0, top, (m, channels, side, side)).astype(np.uint8), rng.integers(0, CLASSES, m)
-
-    holders = [client(m) for m in sizes]
-    return Federated.from_clients(holders, client(test) if test else None, CLASSES, "images")
-
-
-def point(p: Model, seed: int = 0) -> Tensor:
-    """A row for each client, all different, near the start."""
-    x = p.start(seed)
-    noise = torch.randn(p.n, p.d, dtype=p.dtype, generator=torch.Generator().manual_seed(seed))
-    return x + 0.01 * noise
 
 
 def plain_gradient(p: Model, x: Tensor, A: np.ndarray, b: np.ndarray) -> Tensor:
@@ -230,19 +208,19 @@ def test_rows_need_no_flattening_to_be_batched() -> None:
 
 
 def test_an_epoch_uses_every_sample_once() -> None:
-    sizes = np.array([7, 12, 5, 1])
-    epochs = Epochs(draws.keys(0, "minibatch", range(4), 1), sizes, 5, True)
-    for i, m in enumerate(sizes):
+    first, sizes = np.array([0, 7, 30, 35]), np.array([7, 12, 5, 1])
+    epochs = Epochs(draws.keys(0, "minibatch", range(4), 1), first, sizes, 5, True)
+    for i, (start, m) in enumerate(zip(first, sizes, strict=True)):
         nb = -(-int(m) // 5)
         for epoch in range(3):
             drawn = [epochs(epoch * nb + k)[i] for k in range(nb)]
             assert [len(d) for d in drawn] == [min(5, m - k) for k in range(0, m, 5)]
-            assert sorted(np.concatenate(drawn)) == list(range(m))
+            assert sorted(np.concatenate(drawn)) == list(range(start, start + m))
 
 
 def test_orders_differ_between_clients_rounds_and_epochs() -> None:
     def order(i: int, t: int, epoch: int, seed: int = 0) -> tuple[int, ...]:
-        return tuple(Epochs(draws.keys(seed, "minibatch", [i], t), np.array([20]), 20, True)(epoch)[0])
+        return tuple(Epochs(draws.keys(seed, "minibatch", [i], t), np.array([0]), np.array([20]), 20, True)(epoch)[0])
 
     orders = {order(*which) for which in ((0, 1, 0), (1, 1, 0), (0, 2, 0), (0, 1, 1), (0, 1, 0, 9))}
     assert len(orders) == 5

@@ -90,21 +90,23 @@ class Depositum(Graph):
         return self._iterate(s, f, h, self.T0 - 1, mix)
 
     def _iterate(self, s: State, f: Local, h: Regulariser, draw: int, mix: Mix) -> State:
-        x = mix(h.prox(s.x.sub(self._direction(s.m, s.y), alpha=self.alpha), self.s))
+        m = self._momentum(s.m, s.y)
+        x = mix(h.prox(s.x.sub(self._direction(m, s.y), alpha=self.alpha), self.s))
         g = f.grad(x, draw)
         y = mix(s.y.add(g - s.g, alpha=self.beta))
-        return State(x, y, g, self._momentum(s.m, s.y))
+        return State(x, y, g, m)
 
     def _momentum(self, m: Tensor, y: Tensor) -> Tensor:
         return y.lerp(m, self.gamma)
 
     def _direction(self, m: Tensor, y: Tensor) -> Tensor:
-        m = self._momentum(m, y)
+        """Of the new momentum m: itself, or once more pulled towards y."""
         return m if self.option == "polyak" else self._momentum(m, y)
 
     def model(self, s: State, h: Regulariser, mean: Mean) -> Tensor:
         """The next prox step of the averages: it has the structure of h, where mixing blurs the zeros of mean(x)."""
-        v = self._direction(mean(s.m), mean(s.y))
+        m, y = mean(s.m), mean(s.y)
+        v = self._direction(self._momentum(m, y), y)
         return h.prox(mean(s.x) - self.alpha * v, self.s)
 
     @classmethod

@@ -65,7 +65,8 @@ class Batched:
 
         `out` may be x: a layer's weights are used for the last time before they are written.
         """
-        parameters, gradients = self._split(x), self._split(out)
+        parameters = self._split(x)
+        gradients = parameters if out is x else self._split(out)
         a = self._activations(parameters, A)
         r = self.loss.slope(a.pop(), b).mul_(alpha / b.shape[1])
         for (W, _), (dW, db) in zip(reversed(parameters), reversed(gradients), strict=True):

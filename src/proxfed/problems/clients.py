@@ -71,7 +71,8 @@ class Clients:
     @cached_property
     def _epochs(self) -> Epochs:
         p = self.problem
-        return Epochs(draws.keys(self.seed, "minibatch", self.ids, self.t), self._sizes, p.batch or 1, p.alone)
+        key = draws.keys(self.seed, "minibatch", self.ids, self.t)
+        return Epochs(key, self._first, self._sizes, p.batch or 1, p.alone)
 
     def spread(self, x: Tensor) -> Tensor:
         return x.expand(len(self.ids), -1)
@@ -90,16 +91,15 @@ class Clients:
             return
 
         def work(part: slice) -> None:
-            A, b = p.samples(np.stack(rows[part]), None if key is None else key[part])
-            p.engine.gradient(y[part], A, b, y[part], -eta, add=True)
+            here, (A, b) = y[part], p.samples(np.stack(rows[part]), None if key is None else key[part])
+            p.engine.gradient(here, A, b, here, -eta, add=True)
 
         rows, key = self._minibatch(draw)
         self._work(work, rows)
 
     def _minibatch(self, draw: int) -> tuple[list[np.ndarray], Key | None]:
         """Each client's samples of this draw, and the keys of their augmentation."""
-        rows = [first + own for first, own in zip(self._first, self._epochs(draw), strict=True)]
-        return rows, None if self.problem.augment is None else draws.fold(self._augment_key, draw)
+        return self._epochs(draw), None if self.problem.augment is None else draws.fold(self._augment_key, draw)
 
     def full_grad(self, x: Tensor) -> Tensor:
         return self._gradient(x, self._everything(), CHUNK)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from proxfed.problems.arrange import arrange
 from proxfed.problems.batch_norm import forget
 from proxfed.problems.linear import Loss
 from proxfed.types import Block
@@ -67,4 +68,5 @@ class Loop:
             parameters = {id(p): p for p in self.module.parameters()}  # shared: they are replaced in every call
             self._own.module = copy.deepcopy(self.module, parameters)
             forget(self._own.module)
+            arrange(self._own.module)
         return self._own.module

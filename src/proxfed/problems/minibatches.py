@@ -37,6 +37,8 @@ class Epochs:
 
     key: Key
     """(c,)"""
+    first: np.ndarray
+    """(c,) where each client's samples begin."""
     sizes: np.ndarray
     """(c,) samples that each client holds."""
     batch: int
@@ -46,7 +48,7 @@ class Epochs:
     """Each client's latest epoch and its order: kept, because the next draw is most often from the same."""
 
     def __call__(self, draw: int) -> list[np.ndarray]:
-        """Each client's minibatch, as indices into its own samples."""
+        """Each client's minibatch, as rows of the data."""
         return [self._minibatch(i, int(m), draw) for i, m in enumerate(self.sizes)]
 
     def _minibatch(self, i: int, m: int, draw: int) -> np.ndarray:
@@ -57,5 +59,5 @@ class Epochs:
     def _order(self, i: int, m: int, epoch: int) -> np.ndarray:
         if i not in self._orders or self._orders[i][0] != epoch:
             words = draws.words(draws.fold(self.key[i : i + 1], epoch), m)[0]
-            self._orders[i] = epoch, words.argsort(kind="stable")
+            self._orders[i] = epoch, self.first[i] + words.argsort(kind="stable")
         return self._orders[i][1]

@@ -198,8 +198,8 @@ class Model:
 
     def samples(self, rows: np.ndarray, key: Key | None = None) -> tuple[Tensor, Tensor]:
         """The samples of rows (g, m): (g * m, ...), and their labels (g, m)."""
-        index = torch.from_numpy(rows).to(self.device)
-        return self.A(index.reshape(-1), key), self.b[index]
+        index = torch.from_numpy(rows.reshape(-1)).to(self.device)
+        return self.A(index, key), self.b.index_select(0, index).view(rows.shape)
 
     @cached_property
     def _test(self) -> tuple[Inputs, Tensor] | None:

@@ -1,0 +1,38 @@
+"""A network arranged for speed on images; the function that it computes and its gradient stay the same.
+
+- Pooling before the ReLU: max and relu commute, also where they have ties, and the ReLU gets a quarter of the numbers.
+- The gradient that comes back through a Flatten takes the layout of what went in: given another one, the backward
+  pass of max pooling copies everything there and back, which takes longer than the pooling.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def arrange(module: nn.Module) -> None:
+    """In place."""
+    for part in module.modules():
+        if type(part) is nn.Sequential:
+            _pool_first(part)
+        elif type(part) is nn.Flatten:
+            part.register_forward_pre_hook(_keep_layout)
+
+
+def _pool_first(layers: nn.Sequential) -> None:
+    for k in range(1, len(layers)):
+        if type(layers[k - 1]) is nn.ReLU and type(layers[k]) is nn.MaxPool2d:
+            layers[k - 1], layers[k] = layers[k], layers[k - 1]
+
+
+def _keep_layout(_: nn.Module, inputs: tuple[Any, ...]) -> None:
+    x = inputs[0]
+    if x.requires_grad and x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last):
+        x.register_hook(_channels_last)
+
+
+def _channels_last(g: Tensor) -> Tensor:
+    return g.contiguous(memory_format=torch.channels_last)

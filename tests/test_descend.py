@@ -1,0 +1,68 @@
+"""A local step in place: y - eta grad f(y), whichever way it is computed, and counted as one gradient."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from pictures import images, point
+from proxfed.oracle import Oracle, Work
+from proxfed.problems.model import Model
+from proxfed.regularisers import L1
+from proxfed.types import Regulariser
+
+ETA = 0.3
+SETTINGS: list[dict[str, Any]] = [
+    {"batch": 5},
+    {"batch": 5, "mechanism": "loop"},
+    {"batch": 5, "weight_decay": 0.1},
+    {"batch": 5, "clip": 0.01},
+    {"batch": 5, "augment": "crop_flip"},
+    {"batch": None},
+]
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-14), (torch.float32, 1e-6)])
+def test_it_is_the_step_with_the_gradient(settings: dict[str, Any], dtype: torch.dtype, tolerance: float) -> None:
+    p = Model(images(), "mlp", dtype=dtype, **settings)
+    f = p.local(2, range(p.n), seed=1)
+    for draw in range(3):
+        y = point(p, draw)
+        expected = y - ETA * f.grad(y, draw)
+        before = y.clone()
+        f.descend(y, draw, ETA)
+        assert (expected - before).norm() > 1e-3
+        assert (y - expected).norm() <= tolerance * before.norm()
+
+
+def test_convolutions_step_by_their_gradient_to_the_bit() -> None:
+    p = Model(images(side=16), "fednag_cnn", batch=5)
+    f, y = p.local(2, range(p.n), seed=1), point(p)
+    expected = y.sub(f.grad(y, 0), alpha=ETA)
+    f.descend(y, 0, ETA)
+    assert torch.equal(y, expected)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("inside", [None, L1(0.1)])
+def test_the_oracle_adds_weights_and_the_subgradient(weighted: bool, inside: Regulariser | None) -> None:
+    p = Model(images(), "mlp", batch=5, dtype=torch.float64)
+    scale = torch.arange(1.0, p.n + 1, dtype=torch.float64)[:, None] if weighted else None
+    f, work = p.local(2, range(p.n), seed=1), Work()
+    y = point(p)
+    expected = y - ETA * Oracle(f, Work(), scale, inside).grad(y, 0)
+    Oracle(f, work, scale, inside).descend(y, 0, ETA)
+    assert torch.allclose(y, expected, rtol=0, atol=1e-14)
+    assert work.gradients == p.n
+
+
+def test_rows_do_not_depend_on_who_shares_the_block() -> None:
+    p = Model(images((8, 8, 8, 8)), "mlp", batch=5)
+    together, alone = point(p), point(p)
+    p.local(2, range(p.n), seed=1).descend(together, 0, ETA)
+    for i in range(p.n):
+        p.local(2, [i], seed=1).descend(alone[i : i + 1], 0, ETA)
+    assert torch.allclose(together, alone, rtol=0, atol=1e-6)
