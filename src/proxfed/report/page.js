@@ -53,7 +53,7 @@ function drawExplorer(measure) {
 
 // The most telling measure that all algorithms have.
 const common = ({ name }) => data.curves.every((c) => c.middle[name].some(isNumber));
-const telling = ["gap", "error", "objective"].map((name) => column(data.measures, name)).filter(Boolean);
+const telling = ["gap", "error", "objective", "accuracy", "test_loss"].map((name) => column(data.measures, name)).filter(Boolean);
 const measure = ([...telling, ...data.measures].find(common) ?? data.measures[0])?.name;
 if (measure) {
   drawPanels(measure);

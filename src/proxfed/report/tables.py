@@ -39,7 +39,7 @@ def targets_html(table: Sequence[Entry], colours: Mapping[str, int]) -> str:
     head = "".join(f'<th scope="col"><button type="button">{escape(text)}</button></th>' for text in headings)
     lines = []
     for entry, goal in goals:
-        cells = [f"<td>{escape(goal['measure'].replace('_', ' '))} {goal['target']:g}</td>"]
+        cells = [f'<td class="text">{escape(goal["measure"].replace("_", " "))} {goal["target"]:g}</td>']
         cells += [
             f"<td>{NOT_REACHED}</td>" if goal[c.name] is None else _number(goal[c.name], c.kind, "") for c in columns
         ]
