@@ -180,6 +180,7 @@ BAD_ALGORITHM: list[tuple[dict[str, Any], str]] = [
     ({"name": "fedcef", "alpha": 1.0, "K": 5, "compressor": {"name": "top_k", "k": 0}}, "k = 0"),
     ({"name": "fedcef", "alpha": 1.0, "K": 5, "compressor": {"name": "topk", "k": 1}}, "there is no 'topk'; did you mean 'top_k'?"),
     ({"name": "fedcef", "alpha": 1.0, "K": 5, "compressor": {"name": "rand_k", "k": 1, "unbiased": True}}, "needs a contractive compressor"),
+    ({"name": "scallion", "eta": 1.0, "K": 5, "compressor": {"name": "top_k", "k": 1}}, "Scallion needs an unbiased compressor"),
     ({"name": "fedavg", "theory": True, "K": 5}, "no step sizes of the theory for 'fedavg'"),
 ]  # fmt: skip
 

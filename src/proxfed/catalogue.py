@@ -104,6 +104,7 @@ def needs(what: Needs) -> str:
         "convex h": what.convex,
         "all clients": what.everyone,
         "contractive compressor": what.contractive,
+        "unbiased compressor": what.unbiased,
         "fixed graph": what.fixed_graph,
         "symmetric W": what.symmetric,
     }

@@ -39,6 +39,13 @@ def check_combination(
             f"{name} needs a contractive compressor, but for {type(compressor).__name__} only "
             f"E|C(v) - v|^2 <= {q2:g} |v|^2 is known; use its contractive form",
         )
+    if needs.unbiased:
+        compressor = algorithm.compressor  # type: ignore[union-attr]
+        require(
+            compressor.unbiased,
+            f"{name} needs an unbiased compressor, E C(v) = v, which {compressor} is not: for instance "
+            "RandK with unbiased = true, or QSGD",
+        )
 
 
 def _check_regulariser(name: str, algorithm: Algorithm, h: Regulariser) -> None:

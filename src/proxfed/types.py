@@ -140,6 +140,10 @@ class Packed:
 class Compressor(Protocol):
     """v -> Packed. Contractive: E|C(v) - v|^2 <= q^2 |v|^2 with q^2 = `contraction(d)` < 1."""
 
+    @property
+    def unbiased(self) -> bool:
+        """E C(v) = v."""
+
     def __call__(self, v: Tensor, key: Key) -> Packed: ...
 
     def contraction(self, d: int) -> float: ...
@@ -192,6 +196,7 @@ class Needs(NamedTuple):
     convex: bool = False  # h must be convex
     everyone: bool = False  # full participation
     contractive: bool = False  # its compressor must be contractive
+    unbiased: bool = False  # its compressor must be unbiased
     fixed_graph: bool = False  # the same W in every round
     symmetric: bool = False  # W = W'
 

@@ -60,7 +60,7 @@ class Scallion(Star):
     eta_g: float = 1.0
     """Server step size."""
 
-    needs: ClassVar[Needs] = Needs(composite=False)
+    needs: ClassVar[Needs] = Needs(composite=False, unbiased=True)
     facts: ClassVar[Facts] = Facts(sends="C(d) up, 2 down", exact=True, paper=PAPER)
 
     def __post_init__(self) -> None:
