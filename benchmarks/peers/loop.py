@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
-
 import torch
 from nets import loss_of, net
 from torch import nn
-from workload import ETA, SAMPLES, WORKLOADS, Clock, Workload, report
+from workload import ETA, SAMPLES, WORKLOADS, Clock, Workload, options, report
 
 
 def fedavg(work: Workload):
@@ -56,20 +54,16 @@ def dpsgd(work: Workload):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("workload", choices=("a", "b", "c"))
-    parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--threads", type=int, default=1)
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
+    told = options(__doc__, "abc")
+    torch.set_num_threads(told.threads)
     torch.manual_seed(0)
-    work = WORKLOADS[options.workload]
+    work = WORKLOADS[told.workload]
     work.data()
     clock = Clock()
-    model, one_round = (dpsgd if options.workload == "c" else fedavg)(work)
+    model, one_round = (dpsgd if told.workload == "c" else fedavg)(work)
     before = loss_of(model, work)
-    clock.time(one_round, options.rounds)
-    report("loop", options.workload, clock, before - loss_of(model, work))
+    clock.time(one_round, told.rounds)
+    report("loop", told.workload, clock, before - loss_of(model, work))
 
 
 if __name__ == "__main__":

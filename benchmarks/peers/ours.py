@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 
 import numpy as np
 import torch
 from nets import loss_of, net
 from torch.nn.utils import vector_to_parameters
-from workload import ETA, SAMPLES, WORKLOADS, Clock, peak_rss_mb, report
+from workload import ETA, SAMPLES, WORKLOADS, Clock, options, peak_rss_mb, report
 
 from proxfed import FedAvg, Federated
 from proxfed.algorithms.dfedavg import DFedAvg
@@ -22,31 +21,27 @@ from proxfed.topologies import Ring
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("workload", choices=("a", "b", "c"))
-    parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--threads", type=int, default=1)
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
+    told = options(__doc__, "abc")
+    torch.set_num_threads(told.threads)
     keep_memory()
-    work, together = WORKLOADS[options.workload], ranks.world() is not None
+    work, together = WORKLOADS[told.workload], ranks.world() is not None
     data = Federated(*work.data(), np.full(work.clients, SAMPLES), classes=10)
     clock = Clock()
     problem = Model(data, lambda *_: net(work), batch=work.batch)
-    algorithm = DFedAvg(ETA, work.steps) if options.workload == "c" else FedAvg(ETA, work.steps)
+    algorithm = DFedAvg(ETA, work.steps) if told.workload == "c" else FedAvg(ETA, work.steps)
     if together:
         ranks.connect(timeout=600)
     network = (ranks.Ranks if together else Stacked)(problem.n, problem.d, Ring(problem.n))
     going = Run(problem, algorithm, network)
     model = net(work)
     before = loss_of(model, work)
-    clock.time(lambda: going.round(len(clock.seconds) + 1), options.rounds)
+    clock.time(lambda: going.round(len(clock.seconds) + 1), told.rounds)
     if network.leader:
         peers = going.fields()
         x = going.model() if peers is None else peers["x"][0].contiguous()
         vector_to_parameters(x, model.parameters())
         memory = peak_rss_mb(os.getppid() if together else None)
-        report("proxfed", options.workload, clock, before - loss_of(model, work), memory)
+        report("proxfed", told.workload, clock, before - loss_of(model, work), memory)
     if together:
         torch.distributed.barrier()
         ranks.disconnect()

@@ -11,6 +11,7 @@ numpy alone.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import resource
@@ -30,6 +31,15 @@ SAMPLES = 600
 """Of each client."""
 
 CLASSES = 10
+
+
+def options(description: str | None, workloads: str) -> argparse.Namespace:
+    """What every contender is told on its command line."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("workload", choices=tuple(workloads))
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--threads", type=int, default=1, help="of each process")
+    return parser.parse_args()
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
-
 import fedjax
 import jax
 import jax.numpy as jnp
 import optax
-from workload import ETA, WORKLOADS, Clock, Workload, report
+from workload import ETA, WORKLOADS, Clock, Workload, options, report
 
 
 def start(work: Workload) -> list[jax.Array]:
@@ -40,11 +38,8 @@ def examples(work: Workload, i: int) -> dict:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("workload", choices=("a", "b"))
-    parser.add_argument("--rounds", type=int, default=6)
-    options = parser.parse_args()
-    work = WORKLOADS[options.workload]
+    told = options(__doc__, "ab")
+    work = WORKLOADS[told.workload]
     fedjax.set_for_each_client_backend("jit")
     held = [fedjax.ClientDataset(examples(work, i)) for i in range(work.clients)]
     clock = Clock()
@@ -64,8 +59,8 @@ def main() -> None:
         state, _ = algorithm.apply(state, list(zip(range(work.clients), held, keys, strict=True)))
         jax.block_until_ready(state.params)
 
-    clock.time(one_round, options.rounds)
-    report("fedjax", options.workload, clock, before - float(loss(state.params, seen)))
+    clock.time(one_round, told.rounds)
+    report("fedjax", told.workload, clock, before - float(loss(state.params, seen)))
 
 
 if __name__ == "__main__":

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-
 import torch
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -12,7 +10,7 @@ from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 from nets import loss_of, net
 from torch import nn
-from workload import ETA, SAMPLES, WORKLOADS, Clock, peak_rss_mb, report
+from workload import ETA, SAMPLES, WORKLOADS, Clock, options, peak_rss_mb, report
 
 
 def client_app(name: str, threads: int) -> ClientApp:
@@ -61,18 +59,14 @@ def server_app(name: str, rounds: int, clock: Clock) -> ServerApp:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("workload", choices=("a", "b"))
-    parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--threads", type=int, default=1, help="of each worker; there are as many as cores allow")
-    options = parser.parse_args()
-    work = WORKLOADS[options.workload]
+    told = options(__doc__, "ab")
+    work = WORKLOADS[told.workload]
     work.data()
     run_simulation(
-        server_app(options.workload, options.rounds, Clock()),
-        client_app(options.workload, options.threads),
+        server_app(told.workload, told.rounds, Clock()),
+        client_app(told.workload, told.threads),
         num_supernodes=work.clients,
-        backend_config={"client_resources": {"num_cpus": options.threads, "num_gpus": 0.0}},
+        backend_config={"client_resources": {"num_cpus": told.threads, "num_gpus": 0.0}},
     )
 
 

@@ -5,7 +5,6 @@ pfl does not shuffle a user's samples.
 
 from __future__ import annotations
 
-import argparse
 import os
 
 import torch
@@ -21,7 +20,7 @@ from pfl.hyperparam.base import NNTrainHyperParams
 from pfl.metrics import Metrics
 from pfl.model.pytorch import PyTorchModel
 from torch import nn
-from workload import ETA, WORKLOADS, Clock, peak_rss_mb, report
+from workload import ETA, WORKLOADS, Clock, options, peak_rss_mb, report
 
 
 class Net(nn.Module):
@@ -49,13 +48,9 @@ class Ticks(TrainingProcessCallback):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("workload", choices=("a", "b"))
-    parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--threads", type=int, default=1)
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    work, together = WORKLOADS[options.workload], "TORCHELASTIC_RUN_ID" in os.environ
+    told = options(__doc__, "ab")
+    torch.set_num_threads(told.threads)
+    work, together = WORKLOADS[told.workload], "TORCHELASTIC_RUN_ID" in os.environ
     work.data()
     clock = Clock()
     module = Net(net(work))
@@ -65,7 +60,7 @@ def main() -> None:
     before = loss_of(module, work)
     FederatedAveraging().run(
         NNAlgorithmParams(
-            central_num_iterations=options.rounds,
+            central_num_iterations=told.rounds,
             evaluation_frequency=10**9,
             train_cohort_size=work.clients,
             val_cohort_size=0,
@@ -78,7 +73,7 @@ def main() -> None:
     )
     if not together or torch.distributed.get_rank() == 0:
         memory = peak_rss_mb(os.getppid() if together else None)
-        report("pfl", options.workload, clock, before - loss_of(module, work), memory)
+        report("pfl", told.workload, clock, before - loss_of(module, work), memory)
     if together:
         torch.distributed.barrier()
         torch.distributed.destroy_process_group()
