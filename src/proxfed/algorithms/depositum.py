@@ -82,19 +82,23 @@ class Depositum(Graph):
         return start if self.mix_offset else self._iterate(start, f, h, 0, _alone)
 
     def local(self, s: State, f: Local, h: Regulariser) -> State:
+        """All iterations but the last, and of that the momentum: put away before the peers wait for each other."""
         for k in range(self.T0 - 1):
-            s = self._iterate(s, f, h, k, _alone)
-        return s
+            s = self._iterate(self._with_momentum(s), f, h, k, _alone)
+        return self._with_momentum(s)
 
     def step(self, s: State, f: Local, h: Regulariser, mix: Mix) -> State:
         return self._iterate(s, f, h, self.T0 - 1, mix)
 
     def _iterate(self, s: State, f: Local, h: Regulariser, draw: int, mix: Mix) -> State:
-        m = self._momentum(s.m, s.y)
-        x = mix(h.prox(s.x.sub(self._direction(m, s.y), alpha=self.alpha), self.s))
+        """From a state that has its new momentum."""
+        x = mix(h.prox(s.x.sub(self._direction(s.m, s.y), alpha=self.alpha), self.s))
         g = f.grad(x, draw)
         y = mix(s.y.add(g - s.g, alpha=self.beta))
-        return State(x, y, g, m)
+        return State(x, y, g, s.m)
+
+    def _with_momentum(self, s: State) -> State:
+        return s._replace(m=self._momentum(s.m, s.y))
 
     def _momentum(self, m: Tensor, y: Tensor) -> Tensor:
         return y.lerp(m, self.gamma)
