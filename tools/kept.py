@@ -62,6 +62,12 @@ class Entry(NamedTuple):
         found = [[status for status in line if status != "not run"] for line in zip(*said, strict=True)]
         return [line[0] if line else "not run" for line in found] or ["not run"] * len(self.experiment.claims)
 
+    def elsewhere(self) -> int:
+        """How many claims that are not confirmed hold with another choice; it must have all cases of a form."""
+        whole = [v for v in self.variants if any(v.results.keys() >= form.results.keys() for form in self.forms)]
+        said = zip(self.statuses(), *([judged.status for judged in v.judged] for v in whole), strict=True)
+        return sum(status == "not confirmed" and "confirmed" in others for status, *others in said)
+
 
 # ---- what there is --------------------------------------------------------------------------------------------------
 
