@@ -83,9 +83,9 @@ class DFedADMM(Graph):
 
     def local(self, s: State, f: Local, h: Regulariser) -> State:
         eta, lam = at(self.eta_l, f.t), self.length
-        y = s.x
+        y, target = s.x, s.x + lam * s.g  # the dual and the penalty together pull y towards one point
         for k in range(self.K):
-            y = y - eta * (gradient(f, y, k, self.rho) - s.g + (y - s.x) / lam)
+            y = y.lerp(target, eta / lam).sub_(gradient(f, y, k, self.rho), alpha=eta)
         g = s.g - (y - s.x) / lam
         z = y - lam * (s.g if self.dual == "old" else g)
         return State(z, g)

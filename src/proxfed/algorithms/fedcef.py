@@ -87,12 +87,12 @@ class FedCEF(Star):
         c = (own.z - zt) / self.beta
         z = f.spread(h.prox(zt, self.beta))
         w = x = z
-        u = 0 * own.c
+        u, shift = 0 * own.c, c - own.c
         for k in range(K):
             g = f.grad(x, k)
-            u = u + g / K
+            u.add_(g, alpha=1 / K)
             if k < K - 1:  # no gradient is taken after the last step
-                w = w - alpha * (g + c - own.c)
+                w = w.sub(g + shift, alpha=alpha)
                 x = h.prox(w, (k + 1) * alpha)
         v = (1 - self.eta) * own.v + self.eta * u
         D = self.compressor(v - own.c, f.key)

@@ -81,9 +81,9 @@ class FedComposite(Star):
         G = 0 * c
         for t in range(tau):
             g = f.grad(z, t)
-            G = G + g / tau
+            G.add_(g, alpha=1 / tau)
             if t < tau - 1:  # no gradient is taken after the last step
-                w = w - eta * (g + c)
+                w = w.sub(g + c, alpha=eta)
                 z = h.prox(w, (t + 1) * eta)
         return Client(z0 / self.S - G), G
 

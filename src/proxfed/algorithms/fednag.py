@@ -70,8 +70,8 @@ class FedNAG(Star):
         eta = at(self.eta, f.t)
         for k in range(self.tau):
             g = f.grad(w, k)
-            v = self.gamma * v - eta * g
-            w = w + self.gamma * v - eta * g
+            v = (self.gamma * v).sub_(g, alpha=eta)
+            w = w.add(v, alpha=self.gamma).sub_(g, alpha=eta)
         return own, (w, v, *loss)
 
     def server(self, s: Server, up: Message, h: Regulariser, share: float) -> Server:
