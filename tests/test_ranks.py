@@ -90,14 +90,14 @@ def test_a_dead_rank_ends_the_run_and_resume_goes_on(tmp_path: Path) -> None:
     out = tmp_path / "run"
     start = command(file, out, "--ranks", "2", "--checkpoint", "0", "--timeout", "20")
     process = subprocess.Popen(start, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     record = out / "rows.csv"
     while time.monotonic() < deadline and not (record.exists() and record.read_bytes().count(b"\n") > 100):
         assert process.poll() is None, "it ended before a rank could be killed"
         time.sleep(0.005)
     os.kill(_child(process.pid, rank=1), signal.SIGKILL)
     began = time.monotonic()
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=300)
     assert time.monotonic() - began < 20 + 10
     assert process.returncode == 1
     assert "rank 1 was killed (SIGKILL)" in said
@@ -124,7 +124,7 @@ def _child(parent: int, rank: int) -> int:
 def test_more_ranks_than_clients(tmp_path: Path) -> None:
     file = write(tmp_path / "small.toml", small(data=small()["data"] | {"clients": 2}))
     done = subprocess.run(
-        command(file, tmp_path / "run", "--ranks", "3"), capture_output=True, text=True, timeout=120, check=False
+        command(file, tmp_path / "run", "--ranks", "3"), capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 2
     assert "3 ranks for 2 clients" in done.stderr
