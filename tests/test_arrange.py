@@ -59,6 +59,27 @@ def test_pools_come_first_at_every_depth_and_nothing_else_moves() -> None:
     assert kinds(other) == before
 
 
+class Peeks(nn.Module):
+    """Looks at what comes out of its second layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.MaxPool2d(2))
+
+    def forward(self, A: Tensor) -> Tensor:
+        seen = self.layers[:2](A)
+        return self.layers[2](seen).sum() + seen.square().sum()
+
+
+def test_a_module_that_looks_between_its_layers_stays_as_it_is() -> None:
+    net = Peeks()
+    A = torch.randn(3, 2, 12, 12)
+    before = net(A)
+    arrange(net)
+    assert kinds(net.layers) == ["Conv2d", "ReLU", "MaxPool2d"]
+    assert torch.equal(net(A), before)
+
+
 def test_parameters_keep_their_names() -> None:
     net = network(False)
     before = copy.deepcopy(net.state_dict())

@@ -15,17 +15,21 @@ from torch import Tensor, nn
 
 def arrange(module: nn.Module) -> None:
     """In place."""
+    _pool_first(module)
     for part in module.modules():
-        if type(part) is nn.Sequential:
-            _pool_first(part)
-        elif type(part) is nn.Flatten:
+        if type(part) is nn.Flatten:
             part.register_forward_pre_hook(_keep_layout)
 
 
-def _pool_first(layers: nn.Sequential) -> None:
-    for k in range(1, len(layers)):
-        if type(layers[k - 1]) is nn.ReLU and type(layers[k]) is nn.MaxPool2d:
-            layers[k - 1], layers[k] = layers[k], layers[k - 1]
+def _pool_first(module: nn.Module) -> None:
+    """Where layers are known to be called one after the other: a module of another kind may look between its layers."""
+    if type(module) is not nn.Sequential:
+        return
+    for k in range(1, len(module)):
+        if type(module[k - 1]) is nn.ReLU and type(module[k]) is nn.MaxPool2d:
+            module[k - 1], module[k] = module[k], module[k - 1]
+    for layer in module:
+        _pool_first(layer)
 
 
 def _keep_layout(_: nn.Module, inputs: tuple[Any, ...]) -> None:
