@@ -123,6 +123,11 @@ def test_list(capsys: Any, kind: str) -> None:
     assert all(entry["about"] for entry in entries), "every entry says what it is"
 
 
+def test_every_dataset_can_be_limited(capsys: Any) -> None:
+    _, said, _ = proxfed(capsys, "list", "datasets", "--format", "json")
+    assert all("limit = None, test_limit = None" in entry["settings"] for entry in json.loads(said)["datasets"])
+
+
 @pytest.mark.parametrize("command", [[], ["run"], ["report"], ["list"]])
 def test_help_has_an_example(capsys: Any, command: list[str]) -> None:
     code, said, _ = proxfed(capsys, *command, "--help")

@@ -15,6 +15,7 @@ from proxfed.algorithms import ALGORITHMS
 from proxfed.compressors import COMPRESSORS
 from proxfed.config import shipped
 from proxfed.data import DATASETS, PARTITIONS
+from proxfed.data.limits import LIMITS
 from proxfed.errors import InputError, nearest, require
 from proxfed.models import MODELS
 from proxfed.participation import PARTICIPATIONS
@@ -84,6 +85,8 @@ def settings(make: Callable[..., Any]) -> list[Setting]:
             default = parameter.default
             value = type(default).__name__ if hasattr(default, "__dataclass_fields__") else repr(default)
             out.append(Setting(name, None if default is parameter.empty else value, docs.get(name, "")))
+    if make in DATASETS.values():
+        out += [Setting(name, repr(None), meaning) for name, meaning in LIMITS.items()]
     return out
 
 

@@ -10,8 +10,11 @@ from proxfed.data.federated import Dataset, Federated
 from proxfed.draws import generator
 from proxfed.errors import InputError, require
 
-LIMITS = ("limit", "test_limit")
-"""Keys that the table of every dataset may have: how many samples to train with and to test with."""
+LIMITS = {
+    "limit": "Train with a random subset of so many samples, always the same; None: with all.",
+    "test_limit": "Test with a random subset of so many samples, always the same; None: with all.",
+}
+"""Keys that the table of every dataset may have."""
 
 
 def limited(data: Dataset | Federated, limit: int | None, test_limit: int | None) -> Dataset | Federated:
