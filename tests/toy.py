@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -13,16 +14,18 @@ from torch import Tensor
 
 from proxfed import Federated, Linear, Logistic, Softmax, Squared, draws
 from proxfed.networks.stacked import Stacked
+from proxfed.participation import Full
 from proxfed.regularisers import L1
 from proxfed.run import Run
 from proxfed.topologies import Complete, OnePeerExponential, Ring, Star
-from proxfed.types import Algorithm, Constants, Regulariser, Topology
+from proxfed.types import Algorithm, Constants, Graph, Participation, Regulariser, Topology
 
 import references as ref
 
 N, D, M, L2, LAMBDA = 5, 10, 40, 0.05, 0.02
 LOSSES = {"logistic": Logistic(), "least_squares": Squared(), "softmax": Softmax()}
 CLASSES = 3
+EVERYONE = Full()
 SPARSE = L1(LAMBDA)
 RAGGED = (7, 40, 13, 40, 25)
 GRAPHS = {"ring": Ring, "star": Star, "complete": Complete, "one_peer": OnePeerExponential}
@@ -174,3 +177,15 @@ def gap(a: Any, b: Any) -> float:
     """The largest difference, relative to the size of b where that exceeds 1."""
     a, b = np.asarray(a), np.asarray(b)
     return float(np.abs(a - b).max() / max(1.0, np.abs(b).max()))
+
+
+def started(p: Linear, algorithm: Algorithm, participation: Participation = EVERYONE) -> Run:
+    return Run(p, algorithm, Stacked(p.n, p.d, Complete(p.n) if isinstance(algorithm, Graph) else None), participation)
+
+
+def models(p: Linear, algorithm: Algorithm, participation: Participation = EVERYONE) -> Iterator[np.ndarray]:
+    """The model after rounds 1, 2, ..."""
+    run = started(p, algorithm, participation)
+    for t in count(1):
+        run.round(t)
+        yield run.model().numpy()
