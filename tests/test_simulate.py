@@ -260,7 +260,7 @@ def test_a_worse_link_is_never_faster(seed: int, factor: float, key: str) -> Non
     pace = {"name": "exponential", "shift": 0.1, "mean": 0.2}
     before, after = (timed(timing(pace, links=[link]), seed, ROWS) for link in (base, base | {key: worse}))
     assert all(b <= a * (1 + 1e-12) for b, a in zip(before, after, strict=True))
-    assert key == "down" or factor == 1 or before[3] < after[3]
+    assert key == "down" or factor < 1 + 1e-6 or before[3] < after[3]  # a smaller change may be lost in rounding
 
 
 @settings(deadline=None, max_examples=20)
