@@ -7,8 +7,9 @@ admm_mlp     DFedADMM on the same ring with a local epoch a round
 depositum    DEPOSITUM on a ring of 20, 600 samples each, DEPOSITUM's CNN, batch 64, T0 = 10, MCP
 
 Samples are random: only their shapes matter. The obvious loop is what one writes first with nn.Module and torch.optim;
-it has the same allocator settings as ours. Everyone has a process of their own and takes turns with the others: ours
-with all threads, the others once with one and once with all, of which the faster counts.
+it has the same allocator settings as ours. Everyone has a process of their own and takes turns with the others, a few
+rounds one after the other at each turn, as in a run: ours with all threads, the others once with one and once with all,
+of which the faster counts.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain, pairwise
 from math import inf
 from statistics import median
 
@@ -43,6 +45,8 @@ from proxfed.topologies import Ring
 from proxfed.types import Algorithm, Regulariser, Star
 
 Round = Callable[[], None]
+ROUNDS = 3
+"""Of a turn."""
 M, ETA, LAM = 600, 0.05, 10.0
 ALPHA, GAMMA, SPARSITY = 0.05, 0.5, MCP(1e-4, 10.0)
 
@@ -252,15 +256,17 @@ def contender(name: str, who: str) -> Round:
 
 
 def take_turns(name: str, who: str, threads: int) -> None:
-    """A contender's own process: a round for every line that arrives, and its seconds back."""
+    """A contender's own process: a turn for every line that arrives, and the seconds of its rounds back."""
     keep_memory()
     torch.set_num_threads(threads)
     one_round = contender(name, who)
     print("ready", flush=True)
     for _ in sys.stdin:
-        start = time.perf_counter()
-        one_round()
-        print(time.perf_counter() - start, flush=True)
+        times = [time.perf_counter()]
+        for _ in range(ROUNDS):
+            one_round()
+            times.append(time.perf_counter())
+        print(*(after - before for before, after in pairwise(times)), flush=True)
 
 
 class Process:
@@ -278,10 +284,11 @@ class Process:
         )
         self._hear()
 
-    def round(self) -> float:
+    def turn(self) -> list[float]:
+        """Seconds of some rounds."""
         assert self.process.stdin is not None
         print(file=self.process.stdin, flush=True)
-        return float(self._hear())
+        return [float(seconds) for seconds in self._hear().split()]
 
     def _hear(self) -> str:
         assert self.process.stdout is not None
@@ -291,11 +298,11 @@ class Process:
 def compare(name: str, turns: int, threads: int) -> None:
     others = [(who, t) for who in ("obvious loop", "centralised") for t in sorted({1, threads})]
     processes = [Process(name, who, t) for who, t in [("proxfed", threads), *others]]
-    first = [p.round() for p in processes]
-    later = [[p.round() for p in processes] for _ in range(turns)]
+    first = [p.turn()[0] for p in processes]
+    later = [[p.turn() for p in processes] for _ in range(turns)]
     for p in processes:
         p.process.kill()
-    medians = [median(times) for times in zip(*later, strict=True)]
+    medians = [median(chain(*times)) for times in zip(*later, strict=True)]
     best = {}
     for p, seconds in zip(processes, medians, strict=True):
         best[p.who] = min(best.get(p.who, inf), seconds)
@@ -321,7 +328,10 @@ def main() -> None:
         name, who, threads = options.turns_of
         take_turns(name, who, int(threads))
         return
-    print(f"threads {options.threads}, float32; seconds a round (threads in brackets), median of {options.turns}")
+    print(
+        f"threads {options.threads}, float32; seconds a round (threads in brackets), "
+        f"median of {options.turns} turns of {ROUNDS} rounds"
+    )
     for name in options.settings or SETTINGS:
         compare(name, options.turns, options.threads)
 

@@ -9,6 +9,7 @@ import torch
 
 from pictures import images, point
 from proxfed.oracle import Oracle, Work
+from proxfed.problems import clients
 from proxfed.problems.model import Model
 from proxfed.regularisers import L1
 from proxfed.types import Regulariser
@@ -33,16 +34,38 @@ def test_it_is_the_step_with_the_gradient(settings: dict[str, Any], dtype: torch
         y = point(p, draw)
         expected = y - ETA * f.grad(y, draw)
         before = y.clone()
-        f.descend(y, draw, ETA)
+        f.descend(y, range(draw, draw + 1), ETA)
         assert (expected - before).norm() > 1e-3
         assert (y - expected).norm() <= tolerance * before.norm()
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@pytest.mark.parametrize("ahead", [1, 1 << 11, 1 << 20])
+def test_many_draws_are_many_steps(settings: dict[str, Any], ahead: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of clients whose epochs end at different draws, with as many minibatches fetched ahead as one likes."""
+    monkeypatch.setattr(clients, "AHEAD", ahead)
+    p = Model(images((7, 12, 12, 5, 9)), "mlp", dtype=torch.float64, **settings)
+    f, y = p.local(2, range(p.n), seed=1), point(p)
+    expected = y.clone()
+    for draw in range(2, 8):
+        expected.sub_(f.grad(expected, draw), alpha=ETA)
+    f.descend(y, range(2, 8), ETA)
+    assert (y - expected).norm() <= 1e-13 * expected.norm()
+
+
+def test_no_draws_no_steps() -> None:
+    p = Model(images(), "mlp", batch=5)
+    y = point(p)
+    before = y.clone()
+    p.local(2, range(p.n), seed=1).descend(y, range(0), ETA)
+    assert torch.equal(y, before)
 
 
 def test_convolutions_step_by_their_gradient_to_the_bit() -> None:
     p = Model(images(side=16), "fednag_cnn", batch=5)
     f, y = p.local(2, range(p.n), seed=1), point(p)
     expected = y.sub(f.grad(y, 0), alpha=ETA)
-    f.descend(y, 0, ETA)
+    f.descend(y, range(1), ETA)
     assert torch.equal(y, expected)
 
 
@@ -54,15 +77,16 @@ def test_the_oracle_adds_weights_and_the_subgradient(weighted: bool, inside: Reg
     f, work = p.local(2, range(p.n), seed=1), Work()
     y = point(p)
     expected = y - ETA * Oracle(f, Work(), scale, inside).grad(y, 0)
-    Oracle(f, work, scale, inside).descend(y, 0, ETA)
+    expected = expected - ETA * Oracle(f, Work(), scale, inside).grad(expected, 1)
+    Oracle(f, work, scale, inside).descend(y, range(2), ETA)
     assert torch.allclose(y, expected, rtol=0, atol=1e-14)
-    assert work.gradients == p.n
+    assert work.gradients == 2 * p.n
 
 
 def test_rows_do_not_depend_on_who_shares_the_block() -> None:
     p = Model(images((8, 8, 8, 8)), "mlp", batch=5)
     together, alone = point(p), point(p)
-    p.local(2, range(p.n), seed=1).descend(together, 0, ETA)
+    p.local(2, range(p.n), seed=1).descend(together, range(4), ETA)
     for i in range(p.n):
-        p.local(2, [i], seed=1).descend(alone[i : i + 1], 0, ETA)
+        p.local(2, [i], seed=1).descend(alone[i : i + 1], range(4), ETA)
     assert torch.allclose(together, alone, rtol=0, atol=1e-6)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -17,7 +18,7 @@ from proxfed.compressors import COMPRESSORS, Identity, TopK
 from proxfed.measures import Measures
 from proxfed.networks.stacked import Stacked
 from proxfed.networks.tally import Tally
-from proxfed.oracle import CountedProx, Oracle, Work
+from proxfed.oracle import Oracle, Work, counted
 from proxfed.participation import Bernoulli, Uniform
 from proxfed.regularisers import L1, MCP, Box, Zero
 from proxfed.run import Run
@@ -146,8 +147,14 @@ def test_counting_does_not_change_what_is_counted(problem: Linear) -> None:
     work = Work()
     f, x = problem.local(1, range(6)), torch.randn(6, problem.d, dtype=torch.float64)
     assert torch.equal(Oracle(f, work).grad(x, 0), f.grad(x, 0))
-    assert torch.equal(CountedProx(problem.h, work, 6).prox(x, 0.3), problem.h.prox(x, 0.3))
+    assert torch.equal(counted(problem.h, work, 6).prox(x, 0.3), problem.h.prox(x, 0.3))
     assert (work.gradients, work.proxes) == (6, 6)
+
+
+def test_without_a_regulariser_there_are_no_proximal_steps_to_count(problem: Linear) -> None:
+    going = Run(replace(problem, h=Zero()), FedAvg(0.01, 3), Stacked(6, problem.d))
+    going.round(1)
+    assert (going.work.gradients, going.work.proxes) == (18, 0)
 
 
 # ---- measures --------------------------------------------------------------------------------------------------------

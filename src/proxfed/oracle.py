@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from proxfed.draws import Key
-from proxfed.regularisers import subgradient
+from proxfed.regularisers import Zero, subgradient
 from proxfed.types import Local, Regulariser
 
 
@@ -50,12 +50,13 @@ class Oracle:
     def grad(self, x: Tensor, draw: int) -> Tensor:
         return self._complete(self.f.grad(x, draw), x)
 
-    def descend(self, y: Tensor, draw: int, eta: float) -> None:
+    def descend(self, y: Tensor, draws: range, eta: float) -> None:
         if self.scale is None and self.inside is None:
-            self.work.gradients += y.shape[0]
-            self.f.descend(y, draw, eta)
+            self.work.gradients += y.shape[0] * len(draws)
+            self.f.descend(y, draws, eta)
         else:
-            y.sub_(self.grad(y, draw), alpha=eta)
+            for draw in draws:
+                y.sub_(self.grad(y, draw), alpha=eta)
 
     def full_grad(self, x: Tensor) -> Tensor:
         return self._complete(self.f.full_grad(x), x)
@@ -69,6 +70,11 @@ class Oracle:
         self.work.gradients += g.shape[0]
         g = g if self.scale is None else g * self.scale
         return g if self.inside is None else g + subgradient(self.inside, x)
+
+
+def counted(h: Regulariser, work: Work, each: int) -> Regulariser:
+    """h, counting its proximal steps in `work`; where h = 0 there are none."""
+    return h if isinstance(h, Zero) else CountedProx(h, work, each)
 
 
 @dataclass(frozen=True)

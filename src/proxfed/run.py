@@ -26,7 +26,7 @@ from proxfed.networks.base import Network
 from proxfed.networks.stacked import Stacked
 from proxfed.networks.tally import Tally
 from proxfed.networks.traffic import Traffic
-from proxfed.oracle import CountedProx, Oracle, Work
+from proxfed.oracle import Oracle, Work, counted
 from proxfed.participation import Full
 from proxfed.regularisers import Zero
 from proxfed.state import flatten, put, restore, room, take
@@ -76,7 +76,7 @@ class Run:
         """A block at a time; what the server begins with does not depend on the clients."""
         net, clients, server = self.network, None, None
         for ids in net.blocks(range(net.n)):
-            new, server = alg.init(self.x0, self.oracle(0, ids, self.work), CountedProx(self.h, self.work, len(ids)))
+            new, server = alg.init(self.x0, self.oracle(0, ids, self.work), counted(self.h, self.work, len(ids)))
             clients = room(new, len(net.ids)) if clients is None else clients
             put(clients, net.rows(ids), new)
         return StarState(clients, server)
@@ -86,7 +86,7 @@ class Run:
 
         def begin(ids: Ids, work: Work, mix: Mix) -> None:
             nonlocal state
-            new = alg.init(self.x0, self.oracle(0, ids, work), CountedProx(self.h, work, len(ids)), mix)
+            new = alg.init(self.x0, self.oracle(0, ids, work), counted(self.h, work, len(ids)), mix)
             with lock:
                 state = room(new, len(net.ids)) if state is None else state
             put(state, net.rows(ids), new)
@@ -128,7 +128,7 @@ class Run:
             """What one hand of the crew does, block after block."""
             sent, work = Tally(), Work()
             for ids in blocks:
-                rows, h = net.rows(ids), CountedProx(self.h, work, len(ids))
+                rows, h = net.rows(ids), counted(self.h, work, len(ids))
                 new, up = alg.client(take(clients, rows), down, self.oracle(t, ids, work), h)
                 sent.add(up, self.weights[ids.start : ids.stop] if isinstance(ids, range) else self.weights[ids])
                 put(clients, rows, new)  # only now: the message may have been a view of the old state
@@ -139,7 +139,7 @@ class Run:
         tallies, works = zip(*side_by_side([partial(several, b) for b in shares(blocks, hands())]), strict=True)
         self.work.add(*works)
         share = 1.0 if isinstance(cohort, range) else float(self.weights[cohort].sum())
-        h = CountedProx(self.h, self.work, int(net.leader))
+        h = counted(self.h, self.work, int(net.leader))
         return StarState(clients, alg.server(server, net.mean(tallies), h, share))
 
     def _graph(self, alg: Graph, t: int) -> Any:
@@ -147,7 +147,7 @@ class Run:
 
         def step(ids: Ids, work: Work, mix: Mix) -> None:
             nonlocal state
-            rows, f, h = net.rows(ids), self.oracle(t, ids, work), CountedProx(self.h, work, len(ids))
+            rows, f, h = net.rows(ids), self.oracle(t, ids, work), counted(self.h, work, len(ids))
             if len(ids) == len(net.ids):
                 state = alg.step(alg.local(state, f, h), f, h, mix)
                 return

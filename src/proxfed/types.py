@@ -51,8 +51,8 @@ class Local(Protocol):
     def grad(self, x: Tensor, draw: int) -> Tensor:
         """Minibatch gradients (c, d) at x, (c, d) or (d,). Same draw, same minibatch."""
 
-    def descend(self, y: Tensor, draw: int, eta: float) -> None:
-        """y <- y - eta grad f_i(y), in place on rows (c, d): without writing the gradient down, where that can be."""
+    def descend(self, y: Tensor, draws: range, eta: float) -> None:
+        """y <- y - eta grad f_i(y) for each of the draws, in place on rows (c, d): no gradient need be written down."""
 
     def full_grad(self, x: Tensor) -> Tensor:
         """Gradients (c, d) over all of each client's data."""

@@ -8,6 +8,7 @@ from math import floor, log1p
 from torch import Tensor
 
 from proxfed import draws
+from proxfed.regularisers import Zero
 from proxfed.types import Local, Regulariser
 
 Gradient = Callable[[Tensor, int], Tensor]
@@ -30,19 +31,21 @@ def gradient(f: Local, y: Tensor, draw: int, rho: float = 0.0, part: float = 1.0
 def sgd(f: Local, y: Tensor, eta: float, K: int, rho: float = 0.0) -> Tensor:
     """K local steps y <- y - eta grad f_i(y); with rho > 0 sharpness-aware."""
     y = y.clone()
+    if rho == 0:
+        f.descend(y, range(K), eta)
+        return y
     for k in range(K):
-        if rho == 0:
-            f.descend(y, k, eta)
-        else:
-            y.sub_(gradient(f, y, k, rho), alpha=eta)
+        y.sub_(gradient(f, y, k, rho), alpha=eta)
     return y
 
 
 def proximal_sgd(f: Local, h: Regulariser, y: Tensor, eta: float, K: int) -> Tensor:
     """K local steps y <- prox_{eta h}(y - eta grad f_i(y))."""
+    if isinstance(h, Zero):
+        return sgd(f, y, eta, K)
     y = y.clone()
     for k in range(K):
-        f.descend(y, k, eta)
+        f.descend(y, range(k, k + 1), eta)
         y = h.prox(y, eta)
     return y
 

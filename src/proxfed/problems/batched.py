@@ -8,7 +8,7 @@ Activations are (clients, features, samples), so that every product is one batch
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import ceil
 from typing import NamedTuple
 
@@ -17,6 +17,8 @@ from torch import Tensor, nn
 
 from proxfed.problems.linear import Loss
 from proxfed.types import Block
+
+threshold_backward = torch.ops.aten.threshold_backward.default
 
 CACHE = 1 << 20
 """Parameters that are worked on at a time: those of the clients and their gradients then stay in the cache."""
@@ -51,6 +53,22 @@ def dense_layers(module: nn.Module, blocks: Sequence[Block]) -> list[Layer] | No
     return [Layer(named[f"{name}.weight"], named.get(f"{name}.bias")) for name, _ in linear]
 
 
+class Dense(NamedTuple):
+    """The parameters of a layer of g clients, as views of their rows."""
+
+    W: Tensor
+    """(g, outputs, inputs)"""
+    WT: Tensor
+    b: Tensor | None
+    """(g, outputs)"""
+    column: Tensor | None
+    """b as (g, outputs, 1)"""
+
+    @classmethod
+    def of(cls, W: Tensor, b: Tensor | None) -> Dense:
+        return cls(W, W.mT, b, None if b is None else b[..., None])
+
+
 class Batched:
     """As many clients at a time as fit into the cache."""
 
@@ -61,38 +79,43 @@ class Batched:
         self.together = ceil(CACHE / sum(self.sizes))
 
     def gradient(self, x: Tensor, A: Tensor, b: Tensor, out: Tensor, alpha: float, add: bool) -> None:
-        """out <- [out +] alpha grad, of each client's mean loss over its m of the samples A (g * m, ...), b (g, m).
+        """out <- [out +] alpha grad, of each client's mean loss over its m of the samples A (g * m, ...), b (g, m)."""
+        self._gradient(self._layers(x), A, b, self._layers(out), alpha, add)
 
-        `out` may be x: a layer's weights are used for the last time before they are written.
-        """
-        parameters = self._split(x)
-        gradients = parameters if out is x else self._split(out)
-        a = self._activations(parameters, A)
-        r = self.loss.slope(a.pop(), b).mul_(alpha / b.shape[1])
-        for (W, _), (dW, db) in zip(reversed(parameters), reversed(gradients), strict=True):
-            inside, outer = a.pop(), r
-            if a:
-                r = torch.ops.aten.threshold_backward(torch.bmm(W.mT, r), inside, 0)  # zero where inside is not above 0
-            torch.baddbmm(dW, outer, inside.mT, beta=float(add), out=dW)
-            if db is not None and add:
-                db.add_(outer.sum(-1))
-            elif db is not None:
-                torch.sum(outer, -1, out=db)
+    def descend(self, y: Tensor, batches: Iterable[tuple[Tensor, Tensor]], eta: float) -> None:
+        layers = self._layers(y)
+        for A, b in batches:
+            self._gradient(layers, A, b, layers, -eta, add=True)
 
     def scores(self, x: Tensor, A: Tensor) -> Tensor:
         """(g, outputs, m)"""
-        return self._activations(self._split(x), A)[-1]
+        return _activations(self._layers(x), A)[-1]
 
-    def _split(self, x: Tensor) -> list[tuple[Tensor, Tensor | None]]:
-        """W (g, outputs, inputs) and b (g, outputs) of each layer in rows x (g, d), as views."""
+    def _layers(self, x: Tensor) -> list[Dense]:
+        """The layers in rows x (g, d), as views."""
         parts, g = x.split(self.sizes, 1), len(x)
-        return [(parts[W].view(g, *self.shapes[W]), None if b is None else parts[b]) for W, b in self.layers]
+        return [Dense.of(parts[W].view(g, *self.shapes[W]), None if b is None else parts[b]) for W, b in self.layers]
 
-    def _activations(self, parameters: list[tuple[Tensor, Tensor | None]], A: Tensor) -> list[Tensor]:
-        """a_0, ..., a_{K-1} and the scores."""
-        g = len(parameters[0][0])
-        a = [A.reshape(g, len(A) // g, -1).mT]
-        for k, (W, b) in enumerate(parameters, 1):
-            h = torch.bmm(W, a[-1]) if b is None else torch.baddbmm(b[..., None], W, a[-1])
-            a.append(h if k == len(parameters) else h.relu_())
-        return a
+    def _gradient(self, layers: list[Dense], A: Tensor, b: Tensor, out: list[Dense], alpha: float, add: bool) -> None:
+        """`out` may be the layers themselves: their weights are used for the last time before they are written."""
+        a = _activations(layers, A)
+        r, alpha = self.loss.slope(a.pop(), b), alpha / b.shape[1]
+        for layer, d in zip(reversed(layers), reversed(out), strict=True):
+            inside, outer = a.pop(), r
+            if a:
+                r = threshold_backward(torch.bmm(layer.WT, r), inside, 0)  # zero where inside is not above 0
+            torch.baddbmm(d.W, outer, inside.mT, beta=float(add), alpha=alpha, out=d.W)
+            if d.b is not None and add:
+                d.b.add_(outer.sum(-1), alpha=alpha)
+            elif d.b is not None:
+                torch.sum(outer, -1, out=d.b).mul_(alpha)
+
+
+def _activations(layers: list[Dense], A: Tensor) -> list[Tensor]:
+    """a_0, ..., a_{K-1} and the scores."""
+    g = len(layers[0].W)
+    a = [A.reshape(g, len(A) // g, -1).mT]
+    for layer in layers:
+        h = torch.bmm(layer.W, a[-1]) if layer.column is None else torch.baddbmm(layer.column, layer.W, a[-1])
+        a.append(h if layer is layers[-1] else h.relu_())
+    return a

@@ -6,10 +6,11 @@ shared out over the cores. Neither changes a client's result.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby, pairwise
+from math import prod
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 CHUNK = 256
 """Samples of a client that a pass over all its data takes at a time; batch norm normalises each chunk by itself."""
 
+AHEAD = 1 << 20
+"""Numbers of minibatches that are fetched at a time, for the draws to come."""
+
 
 class Engine(Protocol):
     """How gradients of g clients are computed; x and out are (g, d), A holds their g * m samples, b is (g, m)."""
@@ -36,7 +40,10 @@ class Engine(Protocol):
         """The largest g that pays."""
 
     def gradient(self, x: Tensor, A: Tensor, b: Tensor, out: Tensor, alpha: float, add: bool) -> None:
-        """out <- alpha times the gradient of each client's mean loss, or added to `out`, which may then be x."""
+        """out <- alpha times the gradient of each client's mean loss, or added to `out`."""
+
+    def descend(self, y: Tensor, batches: Iterable[tuple[Tensor, Tensor]], eta: float) -> None:
+        """y <- y - eta times the gradient of each client's mean loss, for every A, b of the batches."""
 
     def scores(self, x: Tensor, A: Tensor) -> Tensor:
         """(g, outputs, m)"""
@@ -81,25 +88,35 @@ class Clients:
         p = self.problem
         if p.batch is None:
             return self._gradient(x, self._everything(), CHUNK, p.clip)
-        rows, key = self._minibatch(draw)
-        return self._gradient(x, rows, p.batch + 1, p.clip, key)  # in one piece, also where a last sample has joined
+        key = None if p.augment is None else draws.fold(self._augment_key, draw)
+        chunk = p.batch + 1  # in one piece, also where a last sample has joined
+        return self._gradient(x, self._epochs(draw), chunk, p.clip, key)
 
-    def descend(self, y: Tensor, draw: int, eta: float) -> None:
+    def descend(self, y: Tensor, draws: range, eta: float) -> None:
         p = self.problem
         if p.batch is None or p.clip is not None or p.weight_decay:
-            y.sub_(self.grad(y, draw), alpha=eta)
+            for draw in draws:
+                y.sub_(self.grad(y, draw), alpha=eta)
             return
 
         def work(part: slice) -> None:
-            here, (A, b) = y[part], p.samples(np.stack(rows[part]), None if key is None else key[part])
-            p.engine.gradient(here, A, b, here, -eta, add=True)
+            p.engine.descend(y[part], self._batches(part, alike), eta)
 
-        rows, key = self._minibatch(draw)
-        self._work(work, rows)
+        for lengths, run in groupby(draws, self._epochs.lengths):
+            alike = list(run)
+            self._work(work, lengths)
 
-    def _minibatch(self, draw: int) -> tuple[list[np.ndarray], Key | None]:
-        """Each client's samples of this draw, and the keys of their augmentation."""
-        return self._epochs(draw), None if self.problem.augment is None else draws.fold(self._augment_key, draw)
+    def _batches(self, part: slice, alike: Sequence[int]) -> Iterator[tuple[Tensor, Tensor]]:
+        """The minibatches of draws in which each client of this part has equally many samples."""
+        p, clients = self.problem, range(part.start, part.stop)
+        m = len(self._epochs.minibatch(part.start, alike[0]))
+        one = len(clients) * m
+        ahead = max(1, AHEAD // (one * prod(p.shape))) if p.augment is None else 1
+        for k in range(0, len(alike), ahead):
+            rows = np.stack([self._epochs.minibatch(i, draw) for draw in alike[k : k + ahead] for i in clients])
+            key = None if p.augment is None else draws.fold(self._augment_key[part], alike[k])
+            A, b = p.samples(rows, key)
+            yield from zip(A.split(one), b.split(len(clients)), strict=True)
 
     def full_grad(self, x: Tensor) -> Tensor:
         return self._gradient(x, self._everything(), CHUNK)
@@ -117,7 +134,7 @@ class Clients:
             out[part] = torch.cat(losses, -1).mean(-1)
 
         rows = self._everything()
-        self._work(work, rows)
+        self._work(work, [len(r) for r in rows])
         return out + p.weight_decay / 2 * x.square().sum(-1)
 
     def _everything(self) -> list[np.ndarray]:
@@ -141,18 +158,18 @@ class Clients:
             if p.weight_decay:
                 g.add_(here, alpha=p.weight_decay)
 
-        self._work(work, rows)
+        self._work(work, [len(r) for r in rows])
         return out
 
     def _rows(self, x: Tensor) -> Tensor:
         x = self.spread(x)
         return x if x.stride(-1) == 1 else x.contiguous()
 
-    def _work(self, work: Callable[[slice], None], rows: list[np.ndarray]) -> None:
+    def _work(self, work: Callable[[slice], None], lengths: list[int]) -> None:
         """work(part) on neighbours with equally many samples, as many clients at a time as it pays."""
         p = self.problem
-        parts = _equal_runs([len(r) for r in rows], p.engine.together)
-        if p.engine.together < len(rows) and torch.device(p.device).type == "cpu":
+        parts = _equal_runs(lengths, p.engine.together)
+        if p.engine.together < len(lengths) and torch.device(p.device).type == "cpu":
             share_out(work, parts)
         else:
             for part in parts:

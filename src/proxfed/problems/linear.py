@@ -109,8 +109,7 @@ class Softmax:
         return torch.nn.functional.cross_entropy(s, b, reduction="none")
 
     def slope(self, s: Tensor, b: Tensor) -> Tensor:
-        p = s.softmax(1)
-        return p.scatter_add_(1, b[:, None], torch.full_like(b[:, None], -1, dtype=p.dtype))
+        return s.softmax(1).scatter_(1, b[:, None], -1.0, reduce="add")
 
     def score(self, s: Tensor, b: Tensor) -> dict[str, float]:
         return {"accuracy": float((s.argmax(1) == b).double().mean()), "test_loss": float(self.value(s, b).mean())}
@@ -320,8 +319,9 @@ class Clients:
             p._gradient(A, p.b[rows[part]], x[part], out[part])
         return out
 
-    def descend(self, y: Tensor, draw: int, eta: float) -> None:
-        y.sub_(self.grad(y, draw), alpha=eta)
+    def descend(self, y: Tensor, draws: range, eta: float) -> None:
+        for draw in draws:
+            y.sub_(self.grad(y, draw), alpha=eta)
 
     def full_grad(self, x: Tensor) -> Tensor:
         p = self.problem

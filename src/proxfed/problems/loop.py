@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -52,6 +52,10 @@ class Loop:
             out.add_(g, alpha=alpha)
         elif alpha != 1:
             out.mul_(alpha)
+
+    def descend(self, y: Tensor, batches: Iterable[tuple[Tensor, Tensor]], eta: float) -> None:
+        for A, b in batches:
+            self.gradient(y, A, b, y, -eta, add=True)
 
     def scores(self, x: Tensor, A: Tensor) -> Tensor:
         """(1, outputs, m)"""

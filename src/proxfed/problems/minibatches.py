@@ -49,15 +49,22 @@ class Epochs:
 
     def __call__(self, draw: int) -> list[np.ndarray]:
         """Each client's minibatch, as rows of the data."""
-        return [self._minibatch(i, int(m), draw) for i, m in enumerate(self.sizes)]
+        return [self.minibatch(i, draw) for i in range(len(self.sizes))]
 
-    def _minibatch(self, i: int, m: int, draw: int) -> np.ndarray:
+    def lengths(self, draw: int) -> list[int]:
+        """How many samples each client's minibatch has."""
+        return [where.stop - where.start for _, where in (self._find(i, draw) for i in range(len(self.sizes)))]
+
+    def minibatch(self, i: int, draw: int) -> np.ndarray:
+        epoch, where = self._find(i, draw)
+        if i not in self._orders or self._orders[i][0] != epoch:
+            words = draws.words(draws.fold(self.key[i : i + 1], epoch), int(self.sizes[i]))[0]
+            self._orders[i] = epoch, self.first[i] + words.argsort(kind="stable")
+        return self._orders[i][1][where]
+
+    def _find(self, i: int, draw: int) -> tuple[int, slice]:
+        """The epoch of a draw, and its place there."""
+        m = int(self.sizes[i])
         count = batches(m, self.batch, self.alone)
         epoch, k = divmod(draw, count)
-        return self._order(i, m, epoch)[cut(m, self.batch, k, count)]
-
-    def _order(self, i: int, m: int, epoch: int) -> np.ndarray:
-        if i not in self._orders or self._orders[i][0] != epoch:
-            words = draws.words(draws.fold(self.key[i : i + 1], epoch), m)[0]
-            self._orders[i] = epoch, self.first[i] + words.argsort(kind="stable")
-        return self._orders[i][1]
+        return epoch, cut(m, self.batch, k, count)
