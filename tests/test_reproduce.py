@@ -111,6 +111,18 @@ def test_one_case_with_few_seeds_and_other_settings(capsys: Any, toys: Path) -> 
     assert "other settings" in said
 
 
+def test_more_seeds_go_on_where_fewer_ended(capsys: Any, toys: Path) -> None:
+    arguments = ("toys/table1", "--case", "many", "--seeds")
+    found(capsys, toys, *arguments, "1")
+    folder = RunFolder(toys / "toys-table1" / "quick" / "many")
+    before = folder.rows()
+    assert {row["seed"] for row in before} == {0}
+    found(capsys, toys, *arguments, "3")
+    assert folder.rows()[: len(before)] == before
+    assert {row["seed"] for row in folder.rows()} == {0, 1, 2}
+    assert "other settings: seeds" in refused(capsys, "reproduce", *arguments, "2", "--out", str(toys))
+
+
 def test_a_variant_has_its_own_folder(capsys: Any, toys: Path) -> None:
     arguments = ("--variant", "small_steps", "--seeds", "1", "--case", "few")
     assert found(capsys, toys, "toys", *arguments).keys() == {"toys/table1"}, "the other experiment has no such variant"

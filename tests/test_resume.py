@@ -101,6 +101,28 @@ def test_resuming_a_finished_run_changes_nothing(whole: Path, table: dict, tmp_p
     same(tmp_path / "run", whole)
 
 
+@pytest.mark.parametrize("crash_after", [None, 3, 27, 52])
+def test_seeds_that_are_added_later_make_the_run_with_all_of_them(
+    crash_after: int | None, table: dict, tmp_path: Path
+) -> None:
+    """To a finished run, and to one that was interrupted in its first or its second seed."""
+    assert execute(tmp_path / "all", table | {"seeds": [3, 1, 7]})
+    if crash_after is None:
+        assert execute(tmp_path / "run", table)
+    else:
+        with pytest.raises(Crash):
+            execute(tmp_path / "run", table | {"seeds": [3, 1]}, crash_after=crash_after)
+    assert execute(tmp_path / "run", table | {"seeds": [3, 1, 7]}, resume=True)
+    same(tmp_path / "run", tmp_path / "all")
+    assert RunFolder(tmp_path / "run").config() == RunFolder(tmp_path / "all").config()
+
+
+@pytest.mark.parametrize("seeds", [[1], [1, 3]])
+def test_seeds_that_do_not_go_on_where_the_old_ones_end_are_refused(seeds: list[int], whole: Path, table: dict) -> None:
+    with pytest.raises(InputError, match="other settings: seeds"):
+        execute(whole, table | {"seeds": seeds}, resume=True)
+
+
 def test_other_settings_are_refused(whole: Path, table: dict) -> None:
     with pytest.raises(InputError, match=r"other settings: problem\.l2 was 0\.05, now 0\.1"):
         execute(whole, table | {"problem": table["problem"] | {"l2": 0.1}}, resume=True)

@@ -60,7 +60,8 @@ class Execution:
     """A checkpoint is written after the first round that ends this long after the last one."""
 
     def __post_init__(self) -> None:
-        self.tasks = [(task, seed) for task in self.resolved.tasks for seed in self.resolved.experiment.seeds]
+        # Seed by seed, so that seeds which are added later come after all that has been done.
+        self.tasks = [(task, seed) for seed in self.resolved.experiment.seeds for task in self.resolved.tasks]
         self.models: dict[str, Tensor] = {}
         self.status: list[dict[str, Any]] = []
         for task in self.resolved.tasks:
@@ -145,6 +146,7 @@ class Execution:
         """The leader's checkpoint; the other processes learn where it stands, and get their state from `Run.load`."""
         found = self.folder.load_checkpoint() if self.folder else None
         if found is not None and self.folder:
+            self.folder.write_config(self.resolved.table)  # seeds may have been added
             self.folder.resume_rows(found.rows_end)
             self.models = {k: torch.tensor(v) for k, v in self.folder.models()[0].items()}
             self.status = [s for s in self.folder.status() if s["status"] in ("finished", "diverged")]
@@ -186,7 +188,7 @@ def open_folder(path: Path, table: dict[str, Any], resume: bool, force: bool) ->
         require(empty or force, f"{path} exists and is not a run folder; choose another --out")
         return folder
     if resume:
-        differ = _first_difference(_decisive(folder.config()), _decisive(table))
+        differ = _first_difference(_decisive(_with_more_seeds(folder.config(), table)), _decisive(table))
         require(differ is None, f"the run in {path} was started with other settings: {differ}")
     else:
         require(
@@ -258,6 +260,11 @@ class Plan:
     def _complete(self, name: str) -> bool:
         done = RunFolder(self.folders[name]).load_checkpoint() if self.resume else None
         return done is not None and done.task == len(self.cases[name].algorithms) * len(self.cases[name].seeds)
+
+
+def _with_more_seeds(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """The old settings with the new seeds, if these go on where the old ones end."""
+    return old | {"seeds": new["seeds"]} if new["seeds"][: len(old["seeds"])] == old["seeds"] else old
 
 
 def _decisive(table: dict[str, Any]) -> dict[str, Any]:
