@@ -26,6 +26,7 @@ from proxfed.report.curves import make_curve, thin
 from proxfed.report.holdings import pictures
 from proxfed.report.page import Run, render
 from proxfed.report.pattern import CELLS, images
+from proxfed.report.tables import pairs_html
 
 HOSTILE = "<script>alert('x')</script> & \"co\" </td>"
 
@@ -544,3 +545,11 @@ def test_bad_requests_are_refused_in_a_sentence(tmp_path):
     made = folder(tmp_path / "run", [row()], [state()])
     with pytest.raises(RunError, match="cannot write the report"):
         write_report([made], tmp_path / "missing" / "report.html")
+
+
+def test_lists_of_tables_have_a_line_for_each() -> None:
+    devices = [{"seconds_per_step": 0.5, "clients": [1, 2]}, {"seconds_per_step": {"name": "normal", "mean": 2.0}}]
+    page = pairs_html({"time": {"profile": "lan", "devices": devices}})
+    assert '<th scope="row">time.devices[0]</th><td class="text">seconds_per_step = 0.5, clients = [1, 2]</td>' in page
+    assert '<th scope="row">time.devices[1]</th><td class="text">seconds_per_step = normal (mean = 2.0)</td>' in page
+    assert '<th scope="row">time.profile</th><td class="text">lan</td>' in page
