@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from pictures import CLASSES, RAGGED, images, point
@@ -172,7 +173,8 @@ def test_both_mechanisms_give_the_same(name: str, loss: str, monkeypatch: pytest
 
 
 def test_only_dense_networks_are_batched() -> None:
-    shared = nn.Linear(64, 64)
+    shared, tied = nn.Linear(64, 64), [nn.Linear(64, 64) for _ in range(2)]
+    tied[1].weight = tied[0].weight
     plain = [nn.Flatten(), nn.Linear(64, 64, bias=False), nn.ReLU(), nn.Linear(64, CLASSES)]
     frozen = [nn.Flatten(), nn.Linear(64, 64).requires_grad_(False), nn.ReLU(), nn.Linear(64, CLASSES)]
     networks = {
@@ -181,6 +183,10 @@ def test_only_dense_networks_are_batched() -> None:
         "no activation": (False, [nn.Flatten(), nn.Linear(64, 64), nn.Linear(64, CLASSES)]),
         "ends in an activation": (False, [nn.Flatten(), nn.Linear(64, CLASSES), nn.ReLU()]),
         "a layer twice": (False, [nn.Flatten(), shared, nn.ReLU(), shared, nn.ReLU(), nn.Linear(64, CLASSES)]),
+        "weights of two layers": (
+            False,
+            [nn.Flatten(), tied[0], nn.ReLU(), tied[1], nn.ReLU(), nn.Linear(64, CLASSES)],
+        ),
         "a layer that is not trained": (False, frozen),
     }
     for what, (dense, layers) in networks.items():
@@ -193,6 +199,26 @@ def test_only_dense_networks_are_batched() -> None:
         if not dense:
             with pytest.raises(InputError, match="not a dense network"):
                 Model(images(), make, mechanism="batched")
+
+
+def test_a_parameter_of_two_layers_gets_the_gradient_of_both() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.outer, self.last = nn.Linear(64, 64), nn.Linear(64, 64), nn.Linear(64, CLASSES)
+            self.outer.weight = self.inner.weight
+
+        def forward(self, A: Tensor) -> Tensor:
+            return self.last(self.outer(self.inner(A.flatten(1)).tanh()).tanh())
+
+    p = Model(images((7,)), lambda c, s, k: Tied(), dtype=torch.float64)
+    x = point(p)
+    net = Tied().double()
+    vector_to_parameters(x[0], net.parameters())
+    A, b = p.samples(np.arange(7)[None])
+    cross_entropy(net(A), b[0]).backward()
+    expected = torch.cat([w.grad.reshape(-1) for w in net.parameters() if w.grad is not None])
+    assert close(p.local(1, [0]).full_grad(x)[0], expected, 1e-10)
 
 
 def test_rows_need_no_flattening_to_be_batched() -> None:
@@ -383,7 +409,7 @@ def test_batch_norm_has_no_memory() -> None:
     assert p.evaluate(x) == e
     assert p.evaluate(y) != e
     assert all(torch.equal(v, before[k]) for k, v in p.module.state_dict().items())
-    for kept in (m for m in p.engine._module().modules() if isinstance(m, nn.BatchNorm1d)):
+    for kept in (m for m in p.engine.worker.module.modules() if isinstance(m, nn.BatchNorm1d)):
         assert int(kept.num_batches_tracked) == 0
         assert not kept.running_mean.any()
 

@@ -47,8 +47,9 @@ def dense_layers(module: nn.Module, blocks: Sequence[Block]) -> list[Layer] | No
         and all(type(m) is nn.ReLU for _, m in between)
     )
     named = {block.name: k for k, block in enumerate(blocks)}
-    trained = {name for name, _ in module.named_parameters()} <= set(named)
-    if not fits or not trained:
+    # Every layer has parameters of its own, and all of them are trained.
+    own = {name for name, _ in module.named_parameters(remove_duplicate=False)} == set(named)
+    if not fits or not own:
         return None
     return [Layer(named[f"{name}.weight"], named.get(f"{name}.bias")) for name, _ in linear]
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from proxfed.problems.arrange import arrange
 from proxfed.problems.batch_norm import forget
@@ -22,13 +22,44 @@ from proxfed.types import Block
 
 def parameters(x: Tensor, blocks: Sequence[Block]) -> dict[str, Tensor]:
     """The named parameters in a row x (d,), as views."""
-    return {block.name: x[block.start : block.stop].view(block.shape) for block in blocks}
+    parts = x.split([block.stop - block.start for block in blocks])
+    return {block.name: part.view(block.shape) for block, part in zip(blocks, parts, strict=True)}
 
 
-class _Own(threading.local):
-    """A thread's own copy of the module: while it is called, it holds the parameters of a client."""
+class Worker:
+    """A copy of a module for one thread: while it is called, it holds the parameters of a client.
 
-    module: nn.Module | None = None
+    What torch.func.functional_call does, without looking for the places of the parameters in every call.
+    """
+
+    def __init__(self, module: nn.Module, blocks: Sequence[Block]) -> None:
+        shared = {id(p): p for p in module.parameters()}  # not copied: they are replaced in every call
+        self.module = copy.deepcopy(module, shared)
+        forget(self.module)
+        arrange(self.module)
+        named = dict(module.named_parameters())
+        self.own = {block.name: named[block.name] for block in blocks}
+        self.places = {name: list(_places(self.module, p)) for name, p in self.own.items()}
+
+    def __call__(self, values: Mapping[str, Tensor], A: Tensor) -> Tensor:
+        self._hold(values)
+        try:
+            return self.module(A)
+        finally:
+            self._hold(self.own)
+
+    def _hold(self, values: Mapping[str, Tensor]) -> None:
+        for name, value in values.items():
+            for holder, key in self.places[name]:
+                holder[key] = value
+
+
+def _places(module: nn.Module, parameter: nn.Parameter) -> Iterator[tuple[dict[str, Any], str]]:
+    """Where a parameter stands: in several places, if layers share it."""
+    for part in module.modules():
+        for key, p in part.named_parameters(recurse=False, remove_duplicate=False):
+            if p is parameter:
+                yield part._parameters, key
 
 
 class Loop:
@@ -38,7 +69,7 @@ class Loop:
 
     def __init__(self, module: nn.Module, blocks: Sequence[Block], loss: Loss, bfloat16: bool) -> None:
         self.module, self.blocks, self.loss, self.bfloat16 = module, blocks, loss, bfloat16
-        self._own = _Own()
+        self._threads = threading.local()
 
     def gradient(self, x: Tensor, A: Tensor, b: Tensor, out: Tensor, alpha: float, add: bool) -> None:
         """out <- [out +] alpha grad, of the mean loss over samples A (m, ...), b (1, m) at x (1, d)."""
@@ -62,15 +93,14 @@ class Loop:
         with torch.no_grad():
             return self._call(parameters(x[0], self.blocks), A)
 
-    def _call(self, values: dict[str, Tensor], A: Tensor) -> Tensor:
+    def _call(self, values: Mapping[str, Tensor], A: Tensor) -> Tensor:
         with torch.autocast(A.device.type, torch.bfloat16, enabled=self.bfloat16):
-            scores = functional_call(self._module(), values, (A,))
+            scores = self.worker(values, A)
         return scores.to(A.dtype).mT[None]
 
-    def _module(self) -> nn.Module:
-        if self._own.module is None:
-            parameters = {id(p): p for p in self.module.parameters()}  # shared: they are replaced in every call
-            self._own.module = copy.deepcopy(self.module, parameters)
-            forget(self._own.module)
-            arrange(self._own.module)
-        return self._own.module
+    @property
+    def worker(self) -> Worker:
+        """Of this thread."""
+        if not hasattr(self._threads, "worker"):
+            self._threads.worker = Worker(self.module, self.blocks)
+        return self._threads.worker
