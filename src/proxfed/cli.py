@@ -231,7 +231,10 @@ def reproduce(
         str, typer.Argument(metavar="PAPER[/EXPERIMENT]|FILE.toml", help="composite_fl/fig1_full, or yours.")
     ],
     quick: Annotated[bool, typer.Option("--quick/--full", help="Minutes on two cores, or the paper's scale.")] = True,
-    seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="How many seeds, instead of its own.")] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option("--seeds", min=1, help="How many seeds, instead of its own; raise it to add some later."),
+    ] = None,
     variant: Annotated[
         str | None, typer.Option("--variant", metavar="NAME", help="Another choice for what the paper leaves open.")
     ] = None,
