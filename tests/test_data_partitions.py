@@ -26,6 +26,7 @@ ALL = [
     DirichletByClass(7, 0.5, min_partition_size=2),
     DirichletByClient(7, 0.5),
     ClassesPerClient(7, 3),
+    ClassesPerClient(7, 3, class_assignment_mode="random"),
     Shards(7, 2),
     Sizes((10, 20, 30, 1, 2, 3, 4)),
     Natural(),
@@ -169,6 +170,18 @@ def test_classes_per_client_is_fednags_rule(x: int) -> None:
         np.testing.assert_array_equal(count[count > 0], (120 // holders)[count > 0])
 
 
+def test_classes_may_be_drawn() -> None:
+    """Each client has x classes whatever the seed; over seeds every class is held by x/C of the clients."""
+    labels = np.repeat(np.arange(10), 40)
+    held = np.zeros(10)
+    for seed in range(300):
+        for part in ClassesPerClient(4, 3, seed, "random")(labels):
+            classes = np.unique(labels[part])
+            assert len(classes) == 3
+            held[classes] += 1
+    np.testing.assert_allclose(held / 1200, 0.3, atol=5 * np.sqrt(0.21 / 1200))
+
+
 def test_classes_that_nobody_holds_are_left_out() -> None:
     labels = np.repeat(np.arange(10), 6)
     parts = ClassesPerClient(2, 2)(labels)
@@ -211,6 +224,7 @@ def test_natural_clients_are_the_ids_in_order() -> None:
         (lambda: Sizes((15, 6))(np.zeros(20)), "add up to 21, but there are 20"),
         (lambda: ClassesPerClient(2, 3)(some_labels(C=2)), "classes_per_partition = 3 but the data have 2 classes"),
         (lambda: ClassesPerClient(30, 1)(np.arange(10)), "would hold no samples"),
+        (lambda: ClassesPerClient(3, 1, 0, "any"), r"class_assignment_mode = 'any'.*'deterministic', 'random'"),
         (lambda: Natural()(np.zeros(3)), "no column"),
         (lambda: Natural()(np.zeros(3), np.zeros(2)), "2 ids for 3 samples"),
     ],

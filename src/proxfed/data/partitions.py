@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from proxfed.draws import generator
-from proxfed.errors import InputError, at_least_one, positive, require
+from proxfed.errors import InputError, at_least_one, one_of, positive, require
 
 Parts = list[np.ndarray]
 """Each client's sample indices, ascending."""
@@ -161,10 +161,9 @@ def _draw_until_used_up(
 
 @dataclass(frozen=True)
 class ClassesPerClient:
-    """Client i holds the x classes (i x + j) mod C, j < x; the holders of a class share its samples evenly.
+    """Each client holds x of the C classes; the holders of a class share its samples evenly.
 
-    Z. Yang et al. (FedNAG) leave the assignment open; this rule covers all classes as soon as n x >= C. Samples of a
-    class that nobody holds are left out.
+    Z. Yang et al. (FedNAG) leave the assignment open. Samples of a class that nobody holds are left out.
     """
 
     num_partitions: int
@@ -172,20 +171,26 @@ class ClassesPerClient:
     classes_per_partition: int
     """x."""
     seed: int = 0
-    """Of the draw of a class's samples."""
+    """Of the draws."""
+    class_assignment_mode: str = "deterministic"
+    """'deterministic': client i holds the classes (i x + j) mod C, j < x, so that all are held as soon as n x >= C;
+    'random': each client draws its own."""
 
     def __post_init__(self) -> None:
         at_least_one(self, "num_partitions", "classes_per_partition")
+        one_of(self, "class_assignment_mode", ("deterministic", "random"))
 
     def __call__(self, labels: np.ndarray, groups: np.ndarray | None = None) -> Parts:
         n, x = self.num_partitions, self.classes_per_partition
-        by_class = _shuffled_classes(labels, generator(self.seed, "partition"))
+        rng = generator(self.seed, "partition")
+        by_class = _shuffled_classes(labels, rng)
         C = len(by_class)
         require(x <= C, f"ClassesPerClient: classes_per_partition = {x} but the data have {C} classes")
         holders: list[list[int]] = [[] for _ in range(C)]
         for i in range(n):
-            for j in range(x):
-                holders[(i * x + j) % C].append(i)
+            own = rng.choice(C, x, replace=False) if self.class_assignment_mode == "random" else np.arange(x) + i * x
+            for k in own % C:
+                holders[k].append(i)
         owner = np.full(len(labels), NOBODY)
         for samples, who in zip(by_class, holders, strict=True):
             if who:
