@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 import torch
 
+from pictures import images, point
 from proxfed.algorithms import Depositum, DFedAvg, FedAvg
 from proxfed.config import parse
 from proxfed.errors import InputError
 from proxfed.experiment import Execution
 from proxfed.measures import Measures, check_names
 from proxfed.networks.stacked import Stacked
+from proxfed.problems.model import Model
 from proxfed.record import RunFolder
 from proxfed.resolve import Resolved
 from proxfed.topologies import Ring
@@ -58,6 +60,25 @@ def test_tracked_gradients_become_the_gradient() -> None:
         assert end[name] < 1e-16 < begin[name]
 
 
+def test_every_clients_own_model_is_evaluated() -> None:
+    p = Model(images((6, 6, 6), test=40), "mlp", batch=5)
+    rows = point(p)
+    found = Measures(p, Stacked(p.n, p.d), more=("accuracy_x", "worst_x"))(rows.mean(0), {"x": rows})
+    accuracies = [p.evaluate(row)["accuracy"] for row in rows]
+    assert len(set(accuracies)) > 1
+    assert found["accuracy_x"] == pytest.approx(np.mean(accuracies), rel=1e-12)
+    assert found["worst_x"] == min(accuracies)
+    assert found["accuracy"] == p.evaluate(rows.mean(0))["accuracy"]
+
+
+def test_accuracies_need_test_data_with_classes() -> None:
+    with pytest.raises(InputError, match="'worst_x' needs test data with classes"):
+        check_names(["worst_x"], [Depositum(0.5)], toy.problem())
+    with pytest.raises(InputError, match="'accuracy_x' needs test data with classes"):
+        check_names(["accuracy_x"], [Depositum(0.5)], Model(images(test=0), "mlp"))
+    check_names(["accuracy_x"], [Depositum(0.5)], Model(images(), "mlp"))
+
+
 def test_a_state_without_the_field_has_no_such_measure() -> None:
     p = toy.problem()
     run = toy.going(p, DFedAvg(0.1, 2), Ring(p.n))
@@ -68,15 +89,15 @@ def test_a_state_without_the_field_has_no_such_measure() -> None:
 
 @pytest.mark.parametrize("name", ["consensus_q", "consensus", "y", "estimate_y", "consensus_"])
 def test_unknown_names_are_refused(name: str) -> None:
-    check_names(MORE, [Depositum(0.5), DFedAvg(0.1, 2), FedAvg(0.1, 2)])
+    check_names(MORE, [Depositum(0.5), DFedAvg(0.1, 2), FedAvg(0.1, 2)], toy.problem())
     with pytest.raises(InputError, match=f"no algorithm here has '{name}'"):
-        check_names([name], [Depositum(0.5), DFedAvg(0.1, 2), FedAvg(0.1, 2)])
+        check_names([name], [Depositum(0.5), DFedAvg(0.1, 2), FedAvg(0.1, 2)], toy.problem())
 
 
 def test_without_a_graph_there_are_none() -> None:
-    check_names([], [FedAvg(0.1, 2)])
+    check_names([], [FedAvg(0.1, 2)], toy.problem())
     with pytest.raises(InputError, match="algorithms on graphs"):
-        check_names(["consensus_x"], [FedAvg(0.1, 2)])
+        check_names(["consensus_x"], [FedAvg(0.1, 2)], toy.problem())
 
 
 def _experiment(**changes: Any) -> Resolved:

@@ -140,6 +140,7 @@ def test_networks_too(tmp_path: Path) -> None:
             reference=False,
             data={"name": "digits", "partition": {"name": "dirichlet_by_class", "num_partitions": 5, "alpha": 1.0}},
             problem={"name": "network", "model": "mlp", "batch": 16, "weighting": "size", "train_measures": True},
+            measures=["accuracy_x", "worst_x"],
             regulariser={"name": "l1", "weight": 1e-4, "blocks": ["*weight"]},
             algorithms=[
                 a for a in small()["algorithms"] if a.get("label", a["name"]) in ("fedavg", "fedcef", "depositum")

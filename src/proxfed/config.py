@@ -124,7 +124,7 @@ class Experiment(_Strict):
     """Compute the minimiser beforehand, so that rows have the optimality gap and the error."""
     stationarity_step: float | None = Field(None, gt=0)
     measures: list[str] = []
-    """More measures, of fields of the clients' states on graphs: 'consensus_y', 'estimation_y' (measures.py)."""
+    """More measures, of fields of the clients' states on graphs: 'consensus_y', 'accuracy_x', ... (measures.py)."""
     data: Table
     problem: Table
     regulariser: Table | list[Table] = {"name": "zero"}

@@ -66,7 +66,8 @@ class Execution:
         self.status: list[dict[str, Any]] = []
         for task in self.resolved.tasks:
             check_combination(self.resolved.problem, task.algorithm, task.topology, task.participation)
-        check_names(self.resolved.experiment.measures, [task.algorithm for task in self.resolved.tasks])
+        r = self.resolved
+        check_names(r.experiment.measures, [task.algorithm for task in r.tasks], r.problem)
 
     def network(self, topology: Topology | None) -> Network:
         p = self.resolved.problem

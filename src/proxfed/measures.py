@@ -9,16 +9,18 @@ and the problem's own measures on held-out data, such as accuracy
 
 The first three pass over all training data; a problem on which that takes long leaves them out (`train_measures`).
 
-On graphs an experiment can ask for two more of any field of the clients' states, by name (`measures`):
+On graphs an experiment can ask for more of any field of the clients' states, by name (`measures`):
 consensus_y    (1/n) sum_i |y_i - mean y|^2
 estimation_y   |mean y - grad f(mean x)|^2: how well the field estimates the gradient
+accuracy_x     each client's own x_i on the test data, its mean over the clients
+worst_x        the lowest of these accuracies
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import Any, get_type_hints
 
 import torch
@@ -82,7 +84,8 @@ class Measures:
 
     def _more(self, fields: Mapping[str, Tensor]) -> dict[str, float]:
         asked = [(name, *name.split("_", 1)) for name in self.more]
-        return {name: FAMILIES[kind](self, fields, field) for name, kind, field in asked if field in fields}
+        states = _States(self, fields)
+        return {name: FAMILIES[kind](states, field) for name, kind, field in asked if field in fields}
 
     def _objective(self, x: Tensor) -> float:
         return float(self._average(lambda f: f.value(x)[:, None])) + float(self.problem.h.value(x))
@@ -108,28 +111,57 @@ class Measures:
     def _consensus(self, rows: Tensor) -> float:
         return float(self._mean((rows - self._mean(rows)).square().sum(-1, keepdim=True)))
 
-    def _estimation(self, x: Tensor, estimate: Tensor) -> float:
-        centre = self._mean(x)
-        return float((self._mean(estimate) - self._average(lambda f: f.full_grad(centre))).square().sum())
-
     def _mean(self, rows: Tensor) -> Tensor:
         return self.network.average(rows, rows.new_full((len(rows),), 1 / self.network.n))
 
 
-FAMILIES: dict[str, Callable[[Measures, Mapping[str, Tensor], str], float]] = {
-    "consensus": lambda m, fields, name: m._consensus(fields[name]),
-    "estimation": lambda m, fields, name: m._estimation(fields["x"], fields[name]),
+class _States:
+    """The measures of the clients' states in one round."""
+
+    def __init__(self, measures: Measures, fields: Mapping[str, Tensor]) -> None:
+        self.measures, self.fields = measures, fields
+        self._accuracies = cache(self._evaluate)
+
+    def consensus(self, name: str) -> float:
+        return self.measures._consensus(self.fields[name])
+
+    def estimation(self, name: str) -> float:
+        m, centre = self.measures, self.measures._mean(self.fields["x"])
+        return float((m._mean(self.fields[name]) - m._average(lambda f: f.full_grad(centre))).square().sum())
+
+    def accuracy(self, name: str) -> float:
+        return float(self._accuracies(name).mean())
+
+    def worst(self, name: str) -> float:
+        return float(self._accuracies(name).min())
+
+    def _evaluate(self, name: str) -> Tensor:
+        """The accuracy of each client's row, (n,), also of those that live in other processes."""
+        net, problem = self.measures.network, self.measures.problem
+        own = torch.tensor([problem.evaluate(row)["accuracy"] for row in self.fields[name]], dtype=torch.float64)
+        return net.all_sum(torch.zeros(net.n, dtype=torch.float64).index_copy_(0, torch.tensor(net.ids), own))
+
+
+FAMILIES: dict[str, Callable[[_States, str], float]] = {
+    "consensus": _States.consensus,
+    "estimation": _States.estimation,
+    "accuracy": _States.accuracy,
+    "worst": _States.worst,
 }
 """Measures of a field, by what stands in front of its name."""
 
 
-def check_names(asked: Iterable[str], algorithms: Iterable[Algorithm]) -> None:
-    """Refuse measures that none of an experiment's algorithms has."""
+def check_names(asked: Sequence[str], algorithms: Iterable[Algorithm], problem: Problem) -> None:
+    """Refuse measures that none of an experiment's algorithms has, or that its data do not allow."""
     fields = {name for alg in algorithms if isinstance(alg, Graph) for name in _fields(alg)}
     known = [f"{kind}_{field}" for kind in FAMILIES for field in sorted(fields)]
     for name in asked:
         hint = nearest(name, known) if known else "they are of the states of algorithms on graphs"
         require(name in known, f"measures: no algorithm here has {name!r}; {hint}")
+    judged = [name for name in asked if name.startswith(("accuracy_", "worst_"))]
+    if judged:
+        has = "accuracy" in problem.evaluate(problem.start(0))
+        require(has, f"measures: {judged[0]!r} needs test data with classes, and there are none")
 
 
 def _fields(algorithm: Graph) -> tuple[str, ...]:
