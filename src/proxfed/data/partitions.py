@@ -168,7 +168,7 @@ class ClassesPerClient:
 
     num_partitions: int
     """Clients."""
-    classes_per_partition: int
+    num_classes_per_partition: int
     """x."""
     seed: int = 0
     """Of the draws."""
@@ -177,15 +177,15 @@ class ClassesPerClient:
     'random': each client draws its own."""
 
     def __post_init__(self) -> None:
-        at_least_one(self, "num_partitions", "classes_per_partition")
+        at_least_one(self, "num_partitions", "num_classes_per_partition")
         one_of(self, "class_assignment_mode", ("deterministic", "random"))
 
     def __call__(self, labels: np.ndarray, groups: np.ndarray | None = None) -> Parts:
-        n, x = self.num_partitions, self.classes_per_partition
+        n, x = self.num_partitions, self.num_classes_per_partition
         rng = generator(self.seed, "partition")
         by_class = _shuffled_classes(labels, rng)
         C = len(by_class)
-        require(x <= C, f"ClassesPerClient: classes_per_partition = {x} but the data have {C} classes")
+        require(x <= C, f"ClassesPerClient: num_classes_per_partition = {x} but the data have {C} classes")
         holders: list[list[int]] = [[] for _ in range(C)]
         for i in range(n):
             own = rng.choice(C, x, replace=False) if self.class_assignment_mode == "random" else np.arange(x) + i * x
