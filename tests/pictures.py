@@ -6,7 +6,7 @@ from functools import cache
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from proxfed import Federated
 from proxfed.problems.model import Model
@@ -33,3 +33,13 @@ def point(p: Model, seed: int = 0) -> Tensor:
     x = p.start(seed)
     noise = torch.randn(p.n, p.d, dtype=p.dtype, generator=torch.Generator().manual_seed(seed))
     return x + 0.01 * noise
+
+
+def close(a: Tensor, b: Tensor, tolerance: float) -> bool:
+    """Row by row, relative to the norm."""
+    return bool(((a - b).norm(dim=-1) <= tolerance * b.norm(dim=-1)).all())
+
+
+def normed(channels: int, side: int, classes: int) -> nn.Module:
+    """The smallest network with batch norm."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(channels * side**2, 6), nn.BatchNorm1d(6), nn.Linear(6, classes))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -13,16 +12,14 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from pictures import CLASSES, RAGGED, images, point
+from pictures import CLASSES, RAGGED, close, images, normed, point
 from proxfed import FedAvg, Federated, InputError, draws, run
 from proxfed.measures import Measures
 from proxfed.models import MODELS, Make
 from proxfed.networks.stacked import Stacked
 from proxfed.problems import batched, clients
 from proxfed.problems.batched import Batched
-from proxfed.problems.inputs import crop_flip
 from proxfed.problems.loop import Loop
-from proxfed.problems.minibatches import Epochs, cuts
 from proxfed.problems.model import Model
 from proxfed.regularisers import L1, OnBlocks
 
@@ -46,16 +43,6 @@ def minibatch(m: int, batch: int, i: int, t: int, draw: int, seed: int) -> np.nd
     nb = int(np.ceil(m / batch))
     words = draws.words(draws.fold(draws.keys(seed, "minibatch", [i], t), draw // nb), m)[0]
     return np.argsort(words)[draw % nb * batch :][:batch]
-
-
-def close(a: Tensor, b: Tensor, tolerance: float) -> bool:
-    """Row by row, relative to the norm."""
-    return bool(((a - b).norm(dim=-1) <= tolerance * b.norm(dim=-1)).all())
-
-
-def normed(channels: int, side: int, classes: int) -> nn.Module:
-    """The smallest network with batch norm."""
-    return nn.Sequential(nn.Flatten(), nn.Linear(channels * side**2, 6), nn.BatchNorm1d(6), nn.Linear(6, classes))
 
 
 @pytest.fixture
@@ -230,53 +217,6 @@ def test_rows_need_no_flattening_to_be_batched() -> None:
     assert close(two.local(1, range(two.n)).grad(x, 0), one.local(1, range(one.n)).grad(x, 0), 1e-10)
 
 
-# ---- minibatches ---------------------------------------------------------------------------------------------------
-
-
-def test_an_epoch_uses_every_sample_once() -> None:
-    first, sizes = np.array([0, 7, 30, 35]), np.array([7, 12, 5, 1])
-    epochs = Epochs(draws.keys(0, "minibatch", range(4), 1), first, sizes, 5, True)
-    for i, (start, m) in enumerate(zip(first, sizes, strict=True)):
-        nb = -(-int(m) // 5)
-        for epoch in range(3):
-            drawn = [epochs(epoch * nb + k)[i] for k in range(nb)]
-            assert [len(d) for d in drawn] == [min(5, m - k) for k in range(0, m, 5)]
-            assert sorted(np.concatenate(drawn)) == list(range(start, start + m))
-
-
-def test_orders_differ_between_clients_rounds_and_epochs() -> None:
-    def order(i: int, t: int, epoch: int, seed: int = 0) -> tuple[int, ...]:
-        return tuple(Epochs(draws.keys(seed, "minibatch", [i], t), np.array([0]), np.array([20]), 20, True)(epoch)[0])
-
-    orders = {order(*which) for which in ((0, 1, 0), (1, 1, 0), (0, 2, 0), (0, 1, 1), (0, 1, 0, 9))}
-    assert len(orders) == 5
-    assert order(0, 1, 0) == order(0, 1, 0)
-
-
-def test_the_mean_over_an_epoch_is_the_full_gradient() -> None:
-    p = Model(images((7,)), "depositum_cnn", batch=3, dtype=torch.float64)
-    x, f = p.start(0), p.local(1, [0])
-    for epoch in (0, 1):
-        mean = sum(len(r) / 7 * f.grad(x, 3 * epoch + k) for k, r in enumerate((range(3), range(3), range(1))))
-        assert close(mean, f.full_grad(x), 1e-10)
-
-
-def test_same_draw_same_minibatch() -> None:
-    p = Model(images(), "mlp", batch=5, augment="crop_flip")
-    x, f = point(p), p.local(1, range(p.n))
-    first = f.grad(x, 0)
-    assert not torch.equal(f.grad(x, 1), first)
-    assert torch.equal(f.grad(x, 0), first)
-    assert torch.equal(p.local(1, range(p.n)).grad(x, 0), first)
-
-
-def test_a_single_last_sample_joins_where_it_may_not_be_alone() -> None:
-    assert cuts(9, 4) == [slice(0, 4), slice(4, 8), slice(8, 9)]
-    assert cuts(9, 4, alone=False) == [slice(0, 4), slice(4, 9)]
-    assert cuts(10, 4, alone=False) == [slice(0, 4), slice(4, 8), slice(8, 10)]
-    assert cuts(1, 4, alone=False) == [slice(0, 1)]
-
-
 # ---- what belongs to f ---------------------------------------------------------------------------------------------
 
 
@@ -373,122 +313,6 @@ def test_a_regulariser_finds_its_blocks() -> None:
     h = OnBlocks.named(p.blocks, {"fc1.weight": L1(1.0)})
     x = p.start(0)
     assert torch.isclose(h.value(x), x[: 64 * 128].abs().sum())
-
-
-# ---- batch norm ----------------------------------------------------------------------------------------------------
-
-
-def by_hand(x: np.ndarray, train: np.ndarray, test: np.ndarray) -> np.ndarray:
-    """Scores of `normed` on the test images with mean and (unbiased) variance over the training images."""
-    W, b, gamma, beta, V, c = np.split(x, np.cumsum([6 * 64, 6, 6, 6, CLASSES * 6]))
-    before, here = (A.reshape(len(A), 64) / 255 @ W.reshape(6, 64).T + b for A in (train, test))
-    norm = (here - before.mean(0)) / np.sqrt(before.var(0, ddof=1) + 1e-5)
-    return (gamma * norm + beta) @ V.reshape(CLASSES, 6).T + c
-
-
-def test_batch_norm_is_evaluated_with_statistics_of_the_training_data() -> None:
-    data = images()
-    p = Model(data, normed, batch=4, dtype=torch.float64)
-    x = point(p)[0]
-    scores = by_hand(x.numpy(), data.features, data.test[0])
-    losses = np.log(np.exp(scores).sum(1)) - scores[np.arange(9), data.test[1]]
-    found = p.evaluate(x)
-    assert np.isclose(found["test_loss"], losses.mean(), rtol=1e-10)
-    assert np.isclose(found["accuracy"], (scores.argmax(1) == data.test[1]).mean())
-
-
-def test_batch_norm_has_no_memory() -> None:
-    p = Model(images(), normed, batch=4)
-    x, y = point(p)[:2]
-    before = {k: v.clone() for k, v in p.module.state_dict().items()}
-    f = p.local(1, range(p.n))
-    g, e = f.grad(x, 0), p.evaluate(x)
-    f.grad(y, 1)
-    p.evaluate(y)
-    assert torch.equal(f.grad(x, 0), g)
-    assert p.evaluate(x) == e
-    assert p.evaluate(y) != e
-    assert all(torch.equal(v, before[k]) for k, v in p.module.state_dict().items())
-    for kept in (m for m in p.engine.worker.module.modules() if isinstance(m, nn.BatchNorm1d)):
-        assert int(kept.num_batches_tracked) == 0
-        assert not kept.running_mean.any()
-
-
-def test_batch_norm_never_meets_a_single_sample() -> None:
-    p = Model(images((5, 9)), normed, batch=4)
-    f, x = p.local(1, range(2)), p.start(0)
-    for draw in range(3):
-        assert torch.isfinite(f.grad(x, draw)).all()
-    with pytest.raises(InputError, match="batch norm"):
-        Model(images(), normed, batch=1)
-    with pytest.raises(InputError, match="client 1 has a single sample"):
-        Model(images((5, 1)), normed, batch=2)
-
-
-# ---- inputs --------------------------------------------------------------------------------------------------------
-
-
-def test_standard_channels_have_mean_0_and_variance_1() -> None:
-    data = images(RAGGED, 3)
-    seen = Model(data, "mlp", normalise="standard", dtype=torch.float64).samples(np.arange(36)[None])[0]
-    assert torch.allclose(seen.mean((0, 2, 3)), torch.zeros(3).double(), atol=1e-12)
-    assert torch.allclose(seen.var((0, 2, 3), correction=0), torch.ones(3).double())
-    bytes_ = torch.tensor(data.features).double()
-    assert torch.allclose(
-        (seen - seen[0, 0, 0, 0])[:, 0] * bytes_[:, 0].std(correction=0), bytes_[:, 0] - bytes_[0, 0, 0, 0]
-    )
-
-
-def test_features_that_are_floats_stay_as_they_are_and_constants_do_not_divide_by_zero() -> None:
-    A = np.random.default_rng(0).normal(3, 2, size=(20, 5))
-    A[:, 2] = 7
-    data = Federated(A, np.arange(20) % 3, [12, 8], classes=3)
-    assert np.array_equal(Model(data, "mlp", dtype=torch.float64).samples(np.arange(20)[None])[0].numpy(), A)
-    seen = Model(data, "mlp", normalise="standard", dtype=torch.float64).samples(np.arange(20)[None])[0]
-    assert torch.isfinite(seen).all()
-    assert not seen[:, 2].any()
-    assert torch.allclose(seen[:, [0, 1, 3, 4]].std(0, correction=0), torch.ones(4).double())
-
-
-def test_augmented_images_are_windows_of_the_padded_image() -> None:
-    rng = np.random.default_rng(0)
-    A = torch.tensor(rng.integers(1, 256, (40, 2, 6, 6)).astype(np.uint8))
-    key = draws.keys(0, "augment", [0, 1], 1)
-    seen = crop_flip(A, key)
-    framed = nn.functional.pad(A, (4, 4, 4, 4))
-    found = set()
-    for k in range(40):
-        windows = {
-            (dy, dx, flip): framed[k, :, dy : dy + 6, dx : dx + 6].flip([-1] * flip)
-            for dy, dx, flip in product(range(9), range(9), (0, 1))
-        }
-        match = [which for which, window in windows.items() if torch.equal(window, seen[k])]
-        assert match
-        found.add(match[0])
-    assert len({dy for dy, _, _ in found}) > 4
-    assert len({dx for _, dx, _ in found}) > 4
-    assert {flip for _, _, flip in found} == {0, 1}
-    assert torch.equal(crop_flip(A[20:], key[1:]), seen[20:])
-
-
-def test_augmentation_is_only_for_minibatches() -> None:
-    data = images()
-    bare, augmented = (Model(data, "mlp", batch=5, augment=a, dtype=torch.float64) for a in (None, "crop_flip"))
-    x = point(bare)
-    f, g = bare.local(1, range(4)), augmented.local(1, range(4))
-    assert torch.equal(f.full_grad(x), g.full_grad(x))
-    assert not torch.equal(f.grad(x, 0), g.grad(x, 0))
-
-
-@pytest.mark.parametrize("option", [{"channels_last": False}, {"bfloat16": True}])
-def test_layout_and_precision_change_little(option: dict[str, bool]) -> None:
-    data = images(RAGGED, 3, 16)
-    p, q = Model(data, "fednag_cnn", batch=5), Model(data, "fednag_cnn", batch=5, **option)
-    x = point(p)
-    g, other = (m.local(1, range(p.n)).grad(x, 0) for m in (p, q))
-    assert other.dtype == torch.float32
-    assert close(other, g, 0.2 if "bfloat16" in option else 1e-5)
-    assert not torch.equal(other, g)
 
 
 # ---- running -------------------------------------------------------------------------------------------------------

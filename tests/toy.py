@@ -189,3 +189,27 @@ def models(p: Linear, algorithm: Algorithm, participation: Participation = EVERY
     for t in count(1):
         run.round(t)
         yield run.model().numpy()
+
+
+def rows_of(p, algorithm, rounds: int, topology, begin=None) -> Iterator[np.ndarray]:
+    """The clients' iterates after rounds 1, 2, ...; `begin` changes the state before the first of them."""
+    run = going(p, algorithm, topology)
+    if begin is not None:
+        run.state = begin(run)
+    for t in range(1, rounds + 1):
+        run.round(t)
+        yield run.state.x.numpy()
+
+
+def assert_same(one: Iterator[np.ndarray], other: Iterator[np.ndarray], least_move: float = 1e-3) -> None:
+    """Equal to rounding error in every round, and not because nothing moves."""
+    one, other = list(one), list(other)
+    for a, b in zip(one, other, strict=True):
+        assert gap(a, b) <= 1e-12
+    assert np.abs(one[-1] - one[0]).max() >= least_move
+
+
+def gradients(p) -> Callable[..., np.ndarray]:
+    """G(X, t, k): row i is client i's gradient at row i of X."""
+    grad = gradient(p)
+    return lambda X, t, k=0: np.stack([grad(i, X[i], t, k) for i in range(p.n)])

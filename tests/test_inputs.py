@@ -1,0 +1,78 @@
+"""What a network sees: scaled pixels, cropped and flipped images, layout and precision."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from pictures import RAGGED, close, images, point
+from proxfed import Federated, draws
+from proxfed.problems.inputs import crop_flip
+from proxfed.problems.model import Model
+
+
+def test_standard_channels_have_mean_0_and_variance_1() -> None:
+    data = images(RAGGED, 3)
+    seen = Model(data, "mlp", normalise="standard", dtype=torch.float64).samples(np.arange(36)[None])[0]
+    assert torch.allclose(seen.mean((0, 2, 3)), torch.zeros(3).double(), atol=1e-12)
+    assert torch.allclose(seen.var((0, 2, 3), correction=0), torch.ones(3).double())
+    bytes_ = torch.tensor(data.features).double()
+    assert torch.allclose(
+        (seen - seen[0, 0, 0, 0])[:, 0] * bytes_[:, 0].std(correction=0), bytes_[:, 0] - bytes_[0, 0, 0, 0]
+    )
+
+
+def test_features_that_are_floats_stay_as_they_are_and_constants_do_not_divide_by_zero() -> None:
+    A = np.random.default_rng(0).normal(3, 2, size=(20, 5))
+    A[:, 2] = 7
+    data = Federated(A, np.arange(20) % 3, [12, 8], classes=3)
+    assert np.array_equal(Model(data, "mlp", dtype=torch.float64).samples(np.arange(20)[None])[0].numpy(), A)
+    seen = Model(data, "mlp", normalise="standard", dtype=torch.float64).samples(np.arange(20)[None])[0]
+    assert torch.isfinite(seen).all()
+    assert not seen[:, 2].any()
+    assert torch.allclose(seen[:, [0, 1, 3, 4]].std(0, correction=0), torch.ones(4).double())
+
+
+def test_augmented_images_are_windows_of_the_padded_image() -> None:
+    rng = np.random.default_rng(0)
+    A = torch.tensor(rng.integers(1, 256, (40, 2, 6, 6)).astype(np.uint8))
+    key = draws.keys(0, "augment", [0, 1], 1)
+    seen = crop_flip(A, key)
+    framed = nn.functional.pad(A, (4, 4, 4, 4))
+    found = set()
+    for k in range(40):
+        windows = {
+            (dy, dx, flip): framed[k, :, dy : dy + 6, dx : dx + 6].flip([-1] * flip)
+            for dy, dx, flip in product(range(9), range(9), (0, 1))
+        }
+        match = [which for which, window in windows.items() if torch.equal(window, seen[k])]
+        assert match
+        found.add(match[0])
+    assert len({dy for dy, _, _ in found}) > 4
+    assert len({dx for _, dx, _ in found}) > 4
+    assert {flip for _, _, flip in found} == {0, 1}
+    assert torch.equal(crop_flip(A[20:], key[1:]), seen[20:])
+
+
+def test_augmentation_is_only_for_minibatches() -> None:
+    data = images()
+    bare, augmented = (Model(data, "mlp", batch=5, augment=a, dtype=torch.float64) for a in (None, "crop_flip"))
+    x = point(bare)
+    f, g = bare.local(1, range(4)), augmented.local(1, range(4))
+    assert torch.equal(f.full_grad(x), g.full_grad(x))
+    assert not torch.equal(f.grad(x, 0), g.grad(x, 0))
+
+
+@pytest.mark.parametrize("option", [{"channels_last": False}, {"bfloat16": True}])
+def test_layout_and_precision_change_little(option: dict[str, bool]) -> None:
+    data = images(RAGGED, 3, 16)
+    p, q = Model(data, "fednag_cnn", batch=5), Model(data, "fednag_cnn", batch=5, **option)
+    x = point(p)
+    g, other = (m.local(1, range(p.n)).grad(x, 0) for m in (p, q))
+    assert other.dtype == torch.float32
+    assert close(other, g, 0.2 if "bfloat16" in option else 1e-5)
+    assert not torch.equal(other, g)
