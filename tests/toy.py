@@ -191,7 +191,9 @@ def models(p: Linear, algorithm: Algorithm, participation: Participation = EVERY
         yield run.model().numpy()
 
 
-def rows_of(p, algorithm, rounds: int, topology, begin=None) -> Iterator[np.ndarray]:
+def rows_of(
+    p: Linear, algorithm: Algorithm, rounds: int, topology: Topology, begin: Callable[[Run], Any] | None = None
+) -> Iterator[np.ndarray]:
     """The clients' iterates after rounds 1, 2, ...; `begin` changes the state before the first of them."""
     run = going(p, algorithm, topology)
     if begin is not None:
@@ -203,13 +205,12 @@ def rows_of(p, algorithm, rounds: int, topology, begin=None) -> Iterator[np.ndar
 
 def assert_same(one: Iterator[np.ndarray], other: Iterator[np.ndarray], least_move: float = 1e-3) -> None:
     """Equal to rounding error in every round, and not because nothing moves."""
-    one, other = list(one), list(other)
-    for a, b in zip(one, other, strict=True):
-        assert gap(a, b) <= 1e-12
-    assert np.abs(one[-1] - one[0]).max() >= least_move
+    pairs = list(zip(one, other, strict=True))
+    assert all(gap(a, b) <= 1e-12 for a, b in pairs)
+    assert np.abs(pairs[-1][0] - pairs[0][0]).max() >= least_move
 
 
-def gradients(p) -> Callable[..., np.ndarray]:
+def gradients(p: Linear) -> Callable[..., np.ndarray]:
     """G(X, t, k): row i is client i's gradient at row i of X."""
     grad = gradient(p)
     return lambda X, t, k=0: np.stack([grad(i, X[i], t, k) for i in range(p.n)])
