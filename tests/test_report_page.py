@@ -162,3 +162,10 @@ def test_lists_of_tables_have_a_line_for_each() -> None:
     assert '<th scope="row">time.devices[0]</th><td class="text">seconds_per_step = 0.5, clients = [1, 2]</td>' in page
     assert '<th scope="row">time.devices[1]</th><td class="text">seconds_per_step = normal (mean = 2.0)</td>' in page
     assert '<th scope="row">time.profile</th><td class="text">lan</td>' in page
+
+
+def test_settings_that_are_empty_are_left_out() -> None:
+    page = pairs_html({"case": "", "claims": [], "time": {"devices": []}, "rounds": 0, "reference": False})
+    assert page.count("<tr>") == 2
+    assert '<th scope="row">rounds</th><td class="text">0</td>' in page
+    assert '<th scope="row">reference</th><td class="text">false</td>' in page

@@ -254,7 +254,7 @@ def lines(page: str, start: str) -> list[str]:
 def test_the_summary_counts_claims_and_names_what_was_never_run(tools, tmp_path):
     run(tmp_path / "runs")
     page = made(tools, tmp_path)
-    assert lines(page, "| [`toy/fig1`]") == ["| [`toy/fig1`](#toyfig1-fig-1) | Fig. 1 | quick | 1 | 1 |  |  |"]
+    assert lines(page, "| [`toy/fig1`]") == ["| [`toy/fig1`](#toyfig1-fig-1) | Fig. 1 | quick (3) | 1 | 1 |  |  |"]
     assert lines(page, "| [`toy/fig2`]") == ["| [`toy/fig2`](#toyfig2-table-2) | Table 2 | not run |  | 1 |  |  |"]
     assert lines(page, "| all") == ["| all |  |  | 1 | 2 | 0 | 0 |"]
     assert "Not run; `proxfed reproduce toy/fig2` does it." in page
@@ -265,14 +265,14 @@ def test_the_full_form_counts_where_it_can_tell(tools, tmp_path):
     run(tmp_path / "runs", value=lambda label, seed, t: fall("Ours" if label == "Theirs" else "Theirs", seed, t))
     run(tmp_path / "runs", form="full", only=["IID", "very skewed"])
     page = made(tools, tmp_path)
-    assert "| Fig. 1 | full, quick | 2 |  |  |  |" in page
+    assert "| Fig. 1 | full (3), quick (3) | 2 |  |  |  |" in page
     assert page.index("**Full form**") < page.index("**Quick form**")
 
 
 def test_where_the_full_form_cannot_tell_the_quick_one_counts(tools, tmp_path):
     run(tmp_path / "runs")
     run(tmp_path / "runs", form="full", value=lambda label, seed, t: fall(label, seed, t) if label == "Ours" else None)
-    assert "| Fig. 1 | full, quick | 2 |  |  |  |" in made(tools, tmp_path)
+    assert "| Fig. 1 | full (3), quick (3) | 2 |  |  |  |" in made(tools, tmp_path)
 
 
 def test_the_summary_says_what_holds_with_another_choice(tools, tmp_path):
@@ -284,9 +284,9 @@ def test_the_summary_says_what_holds_with_another_choice(tools, tmp_path):
     both = ("IID", "very skewed")
     run(tmp_path / "runs", form="full", only=both, value=swapped)
     run(tmp_path / "runs", form="full", variant="slow")
-    assert "| Fig. 1 | full |  |  | 2 |  |" in made(tools, tmp_path)
+    assert "| Fig. 1 | full (3) |  |  | 2 |  |" in made(tools, tmp_path)
     run(tmp_path / "runs", form="full", variant="slow", only=("very skewed",))
-    assert "| Fig. 1 | full |  |  | 2 | 2 |" in made(tools, tmp_path)
+    assert "| Fig. 1 | full (3) |  |  | 2 | 2 |" in made(tools, tmp_path)
 
 
 def test_ours_stands_beside_the_papers_numbers(tools, tmp_path):

@@ -35,6 +35,10 @@ class Form(NamedTuple):
     def variant(self) -> str:
         return self.name.partition("+")[2]
 
+    @property
+    def seeds(self) -> list[int]:
+        return sorted({row["seed"] for results in self.results.values() for row in results.rows})
+
     def folders(self) -> dict[str, RunFolder]:
         return {case: RunFolder(path) for case, path in self.part.folders().items() if case in self.results}
 

@@ -59,13 +59,13 @@ def _summary(entries: Iterable[Entry]) -> str:
         counts, elsewhere = Counter(entry.statuses()), entry.elsewhere()
         total += counts
         others += elsewhere
-        forms = ", ".join(form.name for form in entry.forms) or "not run"
+        forms = ", ".join(f"{form.name} ({len(form.seeds)})" for form in entry.forms) or "not run"
         link = f"[`{entry.name}`](#{_anchor(_heading(entry))})"
         told = [str(number or "") for number in (*(counts[s] for s in STATUSES), elsewhere)]
         lines.append([link, _text(entry.about.figure), forms, *told])
     lines.append(["all", "", "", *(f"{total[s]}" for s in STATUSES), f"{others}"])
     head = [*(f"claims {s}" for s in STATUSES), "of these, confirmed with another choice"]
-    return _table(["experiment", "in the paper", "form", *head], lines)
+    return _table(["experiment", "in the paper", "form (seeds)", *head], lines)
 
 
 def _heading(entry: Entry) -> str:
@@ -127,7 +127,7 @@ def _settings(entry: Entry, changes: Mapping[str, Any]) -> list[str]:
 
 
 def _how(form: Form) -> str:
-    seeds = sorted({row["seed"] for results in form.results.values() for row in results.rows})
+    seeds = form.seeds
     last = {
         (case, row["algorithm"], row["seed"]): row.get("wall_seconds") or 0.0
         for case, results in form.results.items()

@@ -135,13 +135,13 @@ def pairs_html(part: Mapping[str, Any]) -> str:
 
 
 def _flat(part: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    """Nested tables as dotted keys, lists of tables as a line each, values as text."""
+    """Nested tables as dotted keys, lists of tables as a line each, values as text; what is empty is left out."""
     pairs: list[tuple[str, str]] = []
     for key, value in part.items():
         if isinstance(value, Mapping):
             pairs += _flat(value, f"{prefix}{key}.")
         elif isinstance(value, list) and any(isinstance(each, Mapping) for each in value):
             pairs += [(f"{prefix}{key}[{k}]", _listed(each)) for k, each in enumerate(value)]
-        else:
+        elif value not in ("", []):
             pairs.append((f"{prefix}{key}", _plain(value)))
     return pairs
