@@ -81,12 +81,12 @@ class Batched:
 
     def gradient(self, x: Tensor, A: Tensor, b: Tensor, out: Tensor, alpha: float, add: bool) -> None:
         """out <- [out +] alpha grad, of each client's mean loss over its m of the samples A (g * m, ...), b (g, m)."""
-        self._gradient(self._layers(x), A, b, self._layers(out), alpha, add)
+        self._gradient(self._layers(x), A, b, self._layers(out), alpha, float(add))
 
-    def descend(self, y: Tensor, batches: Iterable[tuple[Tensor, Tensor]], eta: float) -> None:
+    def descend(self, y: Tensor, batches: Iterable[tuple[Tensor, Tensor]], eta: float, keep: float) -> None:
         layers = self._layers(y)
         for A, b in batches:
-            self._gradient(layers, A, b, layers, -eta, add=True)
+            self._gradient(layers, A, b, layers, -eta, keep)
 
     def scores(self, x: Tensor, A: Tensor) -> Tensor:
         """(g, outputs, m)"""
@@ -97,7 +97,7 @@ class Batched:
         parts, g = x.split(self.sizes, 1), len(x)
         return [Dense.of(parts[W].view(g, *self.shapes[W]), None if b is None else parts[b]) for W, b in self.layers]
 
-    def _gradient(self, layers: list[Dense], A: Tensor, b: Tensor, out: list[Dense], alpha: float, add: bool) -> None:
+    def _gradient(self, layers: list[Dense], A: Tensor, b: Tensor, out: list[Dense], alpha: float, keep: float) -> None:
         """`out` may be the layers themselves: their weights are used for the last time before they are written."""
         a = _activations(layers, A)
         r, alpha = self.loss.slope(a.pop(), b), alpha / b.shape[1]
@@ -105,9 +105,9 @@ class Batched:
             inside, outer = a.pop(), r
             if a:
                 r = threshold_backward(torch.bmm(layer.WT, r), inside, 0)  # zero where inside is not above 0
-            torch.baddbmm(d.W, outer, inside.mT, beta=float(add), alpha=alpha, out=d.W)
-            if d.b is not None and add:
-                d.b.add_(outer.sum(-1), alpha=alpha)
+            torch.baddbmm(d.W, outer, inside.mT, beta=keep, alpha=alpha, out=d.W)
+            if d.b is not None and keep:
+                (d.b if keep == 1 else d.b.mul_(keep)).add_(outer.sum(-1), alpha=alpha)
             elif d.b is not None:
                 torch.sum(outer, -1, out=d.b).mul_(alpha)
 

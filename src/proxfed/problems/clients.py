@@ -42,8 +42,8 @@ class Engine(Protocol):
     def gradient(self, x: Tensor, A: Tensor, b: Tensor, out: Tensor, alpha: float, add: bool) -> None:
         """out <- alpha times the gradient of each client's mean loss, or added to `out`."""
 
-    def descend(self, y: Tensor, batches: Iterable[tuple[Tensor, Tensor]], eta: float) -> None:
-        """y <- y - eta times the gradient of each client's mean loss, for every A, b of the batches."""
+    def descend(self, y: Tensor, batches: Iterable[tuple[Tensor, Tensor]], eta: float, keep: float) -> None:
+        """y <- keep y - eta times the gradient of each client's mean loss, for every A, b of the batches."""
 
     def scores(self, x: Tensor, A: Tensor) -> Tensor:
         """(g, outputs, m)"""
@@ -94,13 +94,13 @@ class Clients:
 
     def descend(self, y: Tensor, draws: range, eta: float) -> None:
         p = self.problem
-        if p.batch is None or p.clip is not None or p.weight_decay:
+        if p.batch is None or p.clip is not None:
             for draw in draws:
                 y.sub_(self.grad(y, draw), alpha=eta)
             return
 
         def work(part: slice) -> None:
-            p.engine.descend(y[part], self._batches(part, alike), eta)
+            p.engine.descend(y[part], self._batches(part, alike), eta, 1 - eta * p.weight_decay)
 
         for lengths, run in groupby(draws, self._epochs.lengths):
             alike = list(run)

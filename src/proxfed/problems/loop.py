@@ -72,21 +72,26 @@ class Loop:
         self._threads = threading.local()
 
     def gradient(self, x: Tensor, A: Tensor, b: Tensor, out: Tensor, alpha: float, add: bool) -> None:
-        """out <- [out +] alpha grad, of the mean loss over samples A (m, ...), b (1, m) at x (1, d)."""
         g = torch.zeros_like(out) if add else out.zero_()
-        leaves = {name: view.detach().requires_grad_() for name, view in parameters(x[0], self.blocks).items()}
-        for leaf, place in zip(leaves.values(), parameters(g[0], self.blocks).values(), strict=True):
-            leaf.grad = place  # where backward adds to
-        with torch.enable_grad():
-            self.loss.value(self._call(leaves, A), b).mean().backward()
+        self._add_gradient(x, A, b, g)
         if add:
             out.add_(g, alpha=alpha)
         elif alpha != 1:
             out.mul_(alpha)
 
-    def descend(self, y: Tensor, batches: Iterable[tuple[Tensor, Tensor]], eta: float) -> None:
+    def descend(self, y: Tensor, batches: Iterable[tuple[Tensor, Tensor]], eta: float, keep: float) -> None:
         for A, b in batches:
-            self.gradient(y, A, b, y, -eta, add=True)
+            g = torch.zeros_like(y)
+            self._add_gradient(y, A, b, g)
+            (y if keep == 1 else y.mul_(keep)).sub_(g, alpha=eta)
+
+    def _add_gradient(self, x: Tensor, A: Tensor, b: Tensor, g: Tensor) -> None:
+        """g <- g + grad, of the mean loss over samples A (m, ...), b (1, m) at x (1, d)."""
+        leaves = {name: view.detach().requires_grad_() for name, view in parameters(x[0], self.blocks).items()}
+        for leaf, place in zip(leaves.values(), parameters(g[0], self.blocks).values(), strict=True):
+            leaf.grad = place  # where backward adds to
+        with torch.enable_grad():
+            self.loss.value(self._call(leaves, A), b).mean().backward()
 
     def scores(self, x: Tensor, A: Tensor) -> Tensor:
         """(1, outputs, m)"""
