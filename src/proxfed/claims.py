@@ -125,8 +125,8 @@ def _holds(claim: Claim, values: list[float]) -> bool:
 
 
 def _in_order(measure: str, a: float, b: float) -> bool:
-    """Two of which neither arrived, or neither has a number, are in no order."""
-    return better(measure, a, b) and not (math.isinf(a) and math.isinf(b))
+    """Equals are in no order: not two that arrived together, nor two that never did."""
+    return a != b and better(measure, a, b)
 
 
 # ---- beside the paper's numbers ------------------------------------------------------------------------------------
