@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from commands import proxfed, refused
 from proxfed.cases import read_cases, slug
 from proxfed.config import assign
 from proxfed.data import load, read
 from proxfed.data.partitions import IID
 from proxfed.errors import InputError
 from proxfed.record import RunFolder
-from test_cli import proxfed, refused
 
 from experiments import small, write
 

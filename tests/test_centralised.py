@@ -16,10 +16,7 @@ from proxfed.algorithms import (
     Nesterov,
     ProximalGradient,
 )
-from proxfed.checks import check_combination
-from proxfed.errors import InputError
-from proxfed.participation import Full, Uniform
-from proxfed.regularisers import L1, MCP, Box, Zero
+from proxfed.regularisers import L1, MCP, Zero
 from proxfed.solve import fista
 
 import references as ref
@@ -115,32 +112,3 @@ def test_acceleration_accelerates():
 def test_proximal_gradient_of_the_theory_respects_a_weakly_convex_h():
     p = toy.problem(h=MCP(0.02, 2.0))
     assert ProximalGradient.theory(toy.constants(p, 1)).eta == pytest.approx(1.0)
-
-
-# ---- refusals --------------------------------------------------------------------------------------------------------
-
-BAD = [
-    (lambda: GradientDescent(0.0), "eta = 0.0"),
-    (lambda: HeavyBall(0.1, 1.0), "HeavyBall: gamma = 1.0"),
-    (lambda: Nesterov(0.1, -0.1), "Nesterov: gamma = -0.1"),
-    (lambda: FISTA(-0.1), "eta = -0.1"),
-]
-
-
-@pytest.mark.parametrize(("make", "sentence"), BAD, ids=[sentence for _, sentence in BAD])
-def test_refuses_bad_settings(make, sentence):
-    with pytest.raises(InputError, match=sentence.replace("(", r"\(")):
-        make()
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "h", "participation", "sentence"),
-    [
-        (GradientDescent(0.1), Box(-1, 1), Full(), "takes no prox step"),
-        (FISTA(0.1), MCP(0.1, 2.0), Full(), "needs a convex regulariser"),
-        (Nesterov(0.1, 0.5), Zero(), Uniform(2), "needs every client"),
-    ],
-)
-def test_refuses_what_it_cannot_solve(algorithm, h, participation, sentence):
-    with pytest.raises(InputError, match=sentence):
-        check_combination(toy.problem(h=h), algorithm, None, participation)

@@ -12,31 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from proxfed import cli
+from commands import proxfed, refused
 from proxfed.record import RunFolder
 
 from experiments import small, write
-
-
-def proxfed(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    """(exit code, stdout, stderr) of a command, run in this process."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["proxfed", *arguments])
-        patch.setattr(cli, "out", cli.Console(width=200))
-        patch.setattr(cli, "err", cli.Console(stderr=True, width=500))
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-    said = capsys.readouterr()
-    return int(end.value.code or 0), said.out, said.err
-
-
-def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """The one sentence of a refusal."""
-    code, _, said = proxfed(capsys, *arguments)
-    assert code == 2, said
-    assert said.startswith("error: ")
-    assert said.count("\n") == 1, f"not one line: {said}"
-    return said
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import gzip
 import hashlib
 import io
 import json
-import sys
 import xml.etree.ElementTree as xml
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from proxfed import cli, cli_data
+from commands import proxfed, refused
 from proxfed.data import DATASETS, FILES, counts, load
 from proxfed.data.directory import Collection, Sum
 from proxfed.data.holdings import Holdings
@@ -29,32 +28,10 @@ from experiments import small, write
 CONTENT = {"train": b"many samples", "test": b"few"}
 
 
-def proxfed(capsys: Any, *arguments: str, width: int = 100) -> tuple[int, str, str]:
-    """(exit code, stdout, stderr) of a command, run in this process."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["proxfed", *arguments])
-        for module in (cli, cli_data):
-            patch.setattr(module, "out", Console(width=width))
-            patch.setattr(module, "err", Console(stderr=True, width=500))
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-    said = capsys.readouterr()
-    return int(end.value.code or 0), said.out, said.err
-
-
 def as_json(capsys: Any, *arguments: str) -> Any:
     code, said, complaint = proxfed(capsys, *arguments, "--format", "json")
     assert code == 0, complaint
     return json.loads(said)
-
-
-def refused(capsys: Any, *arguments: str, code: int = 2) -> str:
-    """The one sentence of a refusal."""
-    got, _, said = proxfed(capsys, *arguments)
-    assert got == code, said
-    assert said.startswith("error: ")
-    assert said.count("\n") == 1, f"not one line: {said}"
-    return said
 
 
 @pytest.fixture

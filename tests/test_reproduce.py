@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from commands import proxfed, refused
 from proxfed import config, reproduce
 from proxfed.record import RunFolder
-from test_cli import proxfed, refused
 
 from experiments import small, write
 

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from commands import proxfed, refused
 from proxfed.algorithms import ALGORITHMS
 from proxfed.compressors import LowRank
 from proxfed.errors import InputError
@@ -26,7 +27,6 @@ from proxfed.simulate.amounts import Amounts, amount
 from proxfed.simulate.exchanges import exchanges
 from proxfed.topologies import Complete, Exponential, RandomMatching, Ring
 from proxfed.types import Topology
-from test_cli import proxfed, refused
 
 from experiments import Crash, execute, small
 

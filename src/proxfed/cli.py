@@ -1,4 +1,4 @@
-"""The command line: run, report, list, data.
+"""The command line: run, report, list; reproduce, simulate and data have files of their own.
 
 Exit codes: 0 done, 1 failed on the way (what was computed is kept), 2 bad input (nothing was computed).
 """
@@ -6,25 +6,19 @@ Exit codes: 0 done, 1 failed on the way (what was computed is kept), 2 bad input
 from __future__ import annotations
 
 import json
-import math
-import signal
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.markup import escape
 from rich.table import Table
 
-from proxfed import __version__, cli_data, cli_simulate
-from proxfed.cli_common import CaseOption, ChangeOption, DataOption, Format, FormatOption
-from proxfed.errors import MissingData, ProxfedError, require
-
-if TYPE_CHECKING:
-    from proxfed.claims import Comparison, Verdict
-    from proxfed.reproduce import Part
+from proxfed import __version__, cli_data, cli_reproduce, cli_simulate
+from proxfed.cli_common import CaseOption, DataOption, Format, FormatOption, err, out
+from proxfed.cli_progress import StopOnSignal, Watch, say_diverged
+from proxfed.errors import ProxfedError, require
 
 app = typer.Typer(
     name="proxfed",
@@ -36,8 +30,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(cli_data.app)
-err = Console(stderr=True)
-out = Console()
 
 
 def _print_version(asked: bool) -> None:
@@ -105,10 +97,10 @@ def run(
     plan = Plan(cases, folders, data, resume, force, leads)
     if world is not None:
         network.connect(timeout)
-    stop = _StopOnSignal()
+    stop = StopOnSignal()
     started = time.monotonic()
     try:
-        complete = plan.run(lambda name: _Watch(leads and err.is_terminal, name), stop, world is not None, checkpoint)
+        complete = plan.run(lambda name: Watch(leads and err.is_terminal, name), stop, world is not None, checkpoint)
     finally:
         network.disconnect()
     if not leads:
@@ -119,7 +111,7 @@ def run(
     _finish(path, folders, format, time.monotonic() - started)
     states = [{"case": name} | state for name, one in folders.items() for state in RunFolder(one).status()]
     diverged = [state for state in states if state["status"] == "diverged"]
-    _say_diverged(diverged)
+    say_diverged(diverged)
     raise typer.Exit(1 if diverged else 0)
 
 
@@ -136,7 +128,7 @@ def _finish(path: Path, folders: dict[str, Path], format: Format, seconds: float
         return
     for case, table in tables.items():
         if case:
-            out.print(f"[bold]{_plain(case)}[/bold]", highlight=False)
+            out.print(f"[bold]{escape(case)}[/bold]", highlight=False)
         _print_results(table)
     pages = ", ".join(str(folder / "report.html") for folder in folders.values())
     out.print(f"{seconds:.0f} s. The report is in {pages}", highlight=False)
@@ -160,196 +152,7 @@ def _print_results(table: list[dict[str, Any]]) -> None:
         out.print(targets)
 
 
-def _say_diverged(diverged: list[dict[str, Any]]) -> None:
-    for s in diverged:
-        where = f"{s['case']}: " if s["case"] else ""
-        err.print(f"[red]{_plain(where + s['algorithm'])}, seed {s['seed']}: {_plain(s['message'])}[/red]")
-
-
-class _StopOnSignal:
-    """The first Ctrl-C (or SIGTERM) asks the run to stop after its round; the second ends the process."""
-
-    def __init__(self) -> None:
-        self.asked = False
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._ask)
-
-    def _ask(self, number: int, frame: Any) -> None:
-        self.asked = True
-        signal.signal(number, signal.SIG_DFL)
-
-    def __call__(self) -> bool:
-        return self.asked
-
-
-class _Watch:
-    """A progress bar per task: rounds, rounds/s and the current measures."""
-
-    def __init__(self, show: bool, case: str) -> None:
-        self.case = f"{case}: " if case else ""
-        self.bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]}"),
-            TimeRemainingColumn(compact=True),
-            TextColumn("{task.fields[measures]}"),
-            console=err,
-            disable=not show,
-        )
-        self.current: tuple[int, Any] | None = None
-        self.began = (0, 0.0)
-
-    def __enter__(self) -> _Watch:
-        self.bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.bar.stop()
-
-    def __call__(self, p: Any) -> None:
-        if self.bar.disable:
-            return
-        if self.current is None or self.current[0] != p.task:
-            name = f"{self.case}{p.task + 1}/{p.tasks} {p.label}, seed {p.seed}"
-            self.current = p.task, self.bar.add_task(name, total=p.rounds, rate="", measures="")
-            self.began = p.round, time.monotonic()
-        rounds, seconds = p.round - self.began[0], time.monotonic() - self.began[1]
-        rate = f"{rounds / seconds:.3g} rounds/s" if rounds and seconds > 0 else ""
-        self.bar.update(self.current[1], completed=p.round, rate=rate)
-        if p.row is not None:
-            shown = [k for k in ("objective", "error", "gap", "accuracy") if p.row.get(k) is not None][:2]
-            self.bar.update(self.current[1], measures="  ".join(f"{k} {p.row[k]:.3g}" for k in shown))
-
-
-# ---- reproduce -----------------------------------------------------------------------------------------------------
-
-
-@app.command()
-def reproduce(
-    what: Annotated[
-        str, typer.Argument(metavar="PAPER[/EXPERIMENT]|FILE.toml", help="composite_fl/fig1_full, or yours.")
-    ],
-    quick: Annotated[bool, typer.Option("--quick/--full", help="Minutes on two cores, or the paper's scale.")] = True,
-    seeds: Annotated[
-        int | None,
-        typer.Option("--seeds", min=1, help="How many seeds, instead of its own; raise it to add some later."),
-    ] = None,
-    variant: Annotated[
-        str | None, typer.Option("--variant", metavar="NAME", help="Another choice for what the paper leaves open.")
-    ] = None,
-    case: CaseOption = None,
-    change: ChangeOption = None,
-    run: Annotated[bool, typer.Option("--run/--no-run", help="Or only judge what has been run before.")] = True,
-    folder: Annotated[Path, typer.Option("--out", help="Where the run folders go.")] = Path("runs/reproduce"),
-    data: DataOption = None,
-    format: FormatOption = Format.table,
-) -> None:
-    """Run the experiments of a paper, and hold its numbers and its claims against what came out.
-
-    What was run before is taken up again, so that an interrupted reproduction goes on where it stopped.
-
-    Example: [bold]proxfed reproduce composite_fl --quick[/bold]
-    """
-    from proxfed.experiment import Plan
-    from proxfed.figures import MISSING, available
-    from proxfed.report import write_report
-    from proxfed.reproduce import comparisons, draw, select, verdicts
-
-    parts = select(what, folder, quick=quick, seeds=seeds, variant=variant, cases=case or [], changes=change or [])
-    figures: dict[str, list[Path]] = {}
-    if run:
-        stop = _StopOnSignal()
-        if not available():
-            err.print(_plain(MISSING), highlight=False, soft_wrap=True)
-        for part in parts:
-            plan = Plan(part.cases, part.folders(), data, resume=True, leave_out=True)
-            if len(parts) == 1 and len(plan.missing) == len(part.cases):
-                raise MissingData(next(iter(plan.missing.values())))
-            for name, reason in plan.missing.items():
-                err.print(f"not run: {part.name} {name}: {_plain(reason)}", highlight=False, soft_wrap=True)
-            if not plan.run(lambda name: _Watch(err.is_terminal, name), stop):
-                err.print("stopped; the same command goes on from here")
-                raise typer.Exit(1)
-            figures[part.name] = draw(part)
-            for name, path in part.folders().items():
-                if name not in plan.missing:
-                    write_report([path], path / "report.html", figures[part.name])
-    for part in parts:
-        _say_diverged(part.diverged())
-    results = [(part, comparisons(part), verdicts(part, quick)) for part in parts]
-    if format is Format.json:
-        found = {result[0].name: _reproduction(*result) for result in results}
-        print(json.dumps(found, indent=1))
-        return
-    for part, compared, judged in results:
-        figure = part.experiment.paper.figure if part.experiment.paper else ""
-        out.print(f"[bold]{part.name}[/bold]  {figure}  {part.folder}", highlight=False, soft_wrap=True)
-        for path in figures.get(part.name, []):
-            out.print(f"figure {path}", highlight=False, soft_wrap=True)
-        if compared:
-            out.print(_beside(compared))
-        out.print(_judged(judged))
-
-
-def _reproduction(part: Part, compared: list[Comparison], judged: list[Verdict]) -> dict[str, Any]:
-    """As plain tables; a target that was not reached is null."""
-    return {
-        "folder": str(part.folder),
-        "diverged": part.diverged(),
-        "reported": [
-            {
-                "case": c.case,
-                "measure": c.reported.measure,
-                "target": c.reported.target,
-                "axis": c.reported.axis,
-                "label": c.label,
-                "paper": c.paper,
-                "ours": c.found,
-                "seeds": [_finite(value) for value in c.ours],
-            }
-            for c in compared
-        ],
-        "claims": [
-            {
-                "says": v.claim.says,
-                "status": v.status,
-                "found": v.found,
-                "cases": [
-                    {"case": j.case, "holds": j.holds, "values": {k: _finite(x) for k, x in j.values.items()}}
-                    for j in v.cases
-                ],
-            }
-            for v in judged
-        ],
-    }
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
-def _beside(compared: list[Comparison]) -> Table:
-    """Our numbers next to the paper's."""
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    headings = ["case"] if any(c.case for c in compared) else []
-    for column in (*headings, "measure", "algorithm", "ours", "the paper's"):
-        table.add_column(column, overflow="fold")
-    for c in compared:
-        paper = c.paper if isinstance(c.paper, str) else f"{c.paper:.6g}"
-        cells = [*([c.case] if headings else []), c.measure, c.label, c.found, paper]
-        table.add_row(*map(_plain, cells))
-    return table
-
-
-def _judged(judged: list[Verdict]) -> Table:
-    colour = {"confirmed": "green", "not confirmed": "red", "not run": "yellow"}
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for column in ("", "the paper says", "ours"):
-        table.add_column(column, overflow="fold")
-    for v in judged:
-        table.add_row(f"[{colour[v.status]}]{v.status}[/]", _plain(v.claim.says), _plain(v.found))
-    return table
+app.command()(cli_reproduce.reproduce)
 
 
 # ---- report --------------------------------------------------------------------------------------------------------
@@ -444,7 +247,7 @@ def main() -> None:
     try:
         code = app(standalone_mode=False)
     except ProxfedError as e:
-        err.print(f"[red]error:[/red] {_plain(str(e))}", highlight=False, soft_wrap=True)
+        err.print(f"[red]error:[/red] {escape(str(e))}", highlight=False, soft_wrap=True)
         sys.exit(e.exit_code)
     except typer.Exit as e:
         sys.exit(e.exit_code)
@@ -456,13 +259,7 @@ def main() -> None:
 
         if isinstance(e, click.ClickException):
             if said := e.format_message():  # nothing, where help was printed instead
-                err.print(f"[red]error:[/red] {_plain(said)}", highlight=False, soft_wrap=True)
+                err.print(f"[red]error:[/red] {escape(said)}", highlight=False, soft_wrap=True)
             sys.exit(2)
         raise
     sys.exit(code if isinstance(code, int) else 0)
-
-
-def _plain(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(text)

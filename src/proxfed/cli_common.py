@@ -6,6 +6,10 @@ from enum import StrEnum
 from typing import Annotated
 
 import typer
+from rich.console import Console
+
+err = Console(stderr=True)
+out = Console()
 
 
 class Format(StrEnum):

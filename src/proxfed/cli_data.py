@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 from rich.table import Table
 from rich.text import Text
 
-from proxfed.cli_common import ChangeOption, DataOption, Format, FormatOption
+from proxfed.cli_common import ChangeOption, DataOption, Format, FormatOption, err, out
 from proxfed.errors import InputError, RunError, nearest, require
 
 app = typer.Typer(
@@ -21,8 +20,6 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
-err = Console(stderr=True)
-out = Console()
 
 Names = Annotated[list[str], typer.Argument(metavar="NAME...", help="Datasets; `proxfed data list` has them all.")]
 

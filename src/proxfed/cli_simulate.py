@@ -8,17 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from proxfed.cli_common import Format, FormatOption
+from proxfed.cli_common import Format, FormatOption, out
 from proxfed.errors import nearest, require
 
 if TYPE_CHECKING:
     from proxfed.record import RunFolder
-
-out = Console()
 
 
 def simulate(
