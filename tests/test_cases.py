@@ -226,6 +226,26 @@ def test_targets_are_in_the_table_and_on_the_page(capsys: Any, tmp_path: Path) -
     easy, impossible = table[0]["reached"]
     assert (easy["rounds"], easy["bytes_total"]) == (first["round"], first["bytes_up"] + first["bytes_down"])
     assert impossible["rounds"] is None
+    assert impossible["measured"]
+
+
+def test_a_target_of_a_measure_that_has_no_values_is_not_called_missed(capsys: Any, tmp_path: Path) -> None:
+    path = write(tmp_path / "t.toml", two(rounds=3, cases={}, targets={"consensus": [0.1]}))
+    code, said, _ = proxfed(capsys, "run", str(path), "--out", str(tmp_path / "run"))
+    assert code == 0
+    assert "Not measured" in said
+    assert "Did not reach" not in said
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "Not measured" in page
+    assert "Did not reach" not in page
+
+
+def test_a_target_of_a_measure_that_is_not_there_is_refused(capsys: Any, tmp_path: Path) -> None:
+    path = write(tmp_path / "t.toml", two(rounds=3, cases={}, targets={"objektive": [0.1]}))
+    code, _, said = proxfed(capsys, "run", str(path), "--out", str(tmp_path / "run"))
+    assert code == 2
+    assert "targets: there is no measure 'objektive'; did you mean 'objective'?" in said
+    assert not (tmp_path / "run" / "rows.csv").exists()
 
 
 # ---- fewer data ----------------------------------------------------------------------------------------------------

@@ -98,13 +98,13 @@ def test_without_the_numbers_nothing_is_said(claim: dict[str, Any]) -> None:
     assert status({}, **claim) == "not run"
 
 
-def test_of_accuracy_more_is_better() -> None:
-    rows = curve("good", [0.1, 0.9], measure="accuracy") + curve("bad", [0.1, 0.5], measure="accuracy")
-    both = Results(rows)
-    assert status(both, measure="accuracy", order=["good", "bad"]) == "confirmed"
-    assert status(both, measure="accuracy", order=["bad", "good"]) == "not confirmed"
-    assert status(both, measure="accuracy", order=["good", "bad"], target=0.8) == "confirmed"
-    assert status(both, measure="accuracy", order=["bad", "good"], target=0.8) == "not confirmed"
+@pytest.mark.parametrize("measure", ["accuracy", "train_accuracy", "accuracy_x", "worst_x", "auc", "f1"])
+def test_of_accuracy_more_is_better(measure: str) -> None:
+    both = Results(curve("good", [0.1, 0.9], measure=measure) + curve("bad", [0.1, 0.5], measure=measure))
+    assert status(both, measure=measure, order=["good", "bad"]) == "confirmed"
+    assert status(both, measure=measure, order=["bad", "good"]) == "not confirmed"
+    assert status(both, measure=measure, order=["good", "bad"], target=0.8) == "confirmed"
+    assert status(both, measure=measure, order=["bad", "good"], target=0.8) == "not confirmed"
 
 
 def test_the_median_over_the_seeds_decides() -> None:

@@ -89,12 +89,13 @@ def test_targets_say_when_half_of_the_seeds_got_there():
     second = next(t for t in range(31) if 0.6**t <= 1e-3)
     gap, accuracy, high, error = entry["reached"]
     assert gap == {
-        "measure": "gap", "target": 1e-3,
+        "measure": "gap", "target": 1e-3, "measured": True,
         "rounds": second, "gradients": 20 * second, "bytes_total": 4000 * second, "sim_seconds": None,
     }  # fmt: skip
     assert accuracy["rounds"] == next(t for t in range(31) if 1 - 0.6**t >= 0.9)
     assert high["rounds"] == next(t for t in range(31) if 1 - 0.6**t >= 0.99)
     assert error["rounds"] is None
+    assert not error["measured"]
 
 
 def test_terminal_table_fits_and_leaves_out_what_is_empty():

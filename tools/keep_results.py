@@ -33,15 +33,9 @@ def keep(runs: Path, results: Path) -> list[Path]:
     folders = [RunFolder(path.parent) for path in sorted(runs.rglob("config.toml"))]
     require(bool(folders), f"there is no run folder below {runs}")
     for folder in folders:
-        if not _finished(folder):
+        if not folder.finished():
             print(f"{folder.path} is not finished and is left out", file=sys.stderr)
-    return [_keep_one(folder, results / folder.path.relative_to(runs)) for folder in folders if _finished(folder)]
-
-
-def _finished(folder: RunFolder) -> bool:
-    config = folder.config()
-    ended = [line for line in folder.status() if line["status"] in ("finished", "diverged")]
-    return len(ended) == len(config["algorithms"]) * len(config["seeds"])
+    return [_keep_one(folder, results / folder.path.relative_to(runs)) for folder in folders if folder.finished()]
 
 
 def _keep_one(folder: RunFolder, kept: Path) -> Path:

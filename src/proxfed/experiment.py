@@ -21,12 +21,12 @@ from proxfed.allocator import keep_memory
 from proxfed.checks import check_combination
 from proxfed.config import Experiment
 from proxfed.data.holdings import Holdings
-from proxfed.errors import MissingData, require
+from proxfed.errors import MissingData, nearest, require
 from proxfed.measures import Measures, check_names
 from proxfed.networks.base import Network
 from proxfed.networks.ranks import Ranks
 from proxfed.networks.stacked import Stacked
-from proxfed.record import Checkpoint, Row, RunFolder
+from proxfed.record import MEASURED, Checkpoint, Row, RunFolder
 from proxfed.resolve import Resolved, Task
 from proxfed.run import Diverged, Run, rounds_and_rows
 from proxfed.simulate import Clock, clock
@@ -138,10 +138,14 @@ class Execution:
 
     def _start(self) -> None:
         if self.folder:
+            e, problem = self.resolved.experiment, self.resolved.problem
+            measures = [*e.measures, *problem.evaluate(problem.start(0))]
+            for name in e.targets:
+                known = [*MEASURED, *measures]
+                require(name in known, f"targets: there is no measure {name!r}; {nearest(name, known)}")
             self.folder.create(self.resolved.table)
-            self.folder.write_clients(Holdings.of(self.resolved.problem.data))
-            own = self.resolved.problem.evaluate(self.resolved.problem.start(0))
-            self.folder.start_rows([*self.resolved.experiment.measures, *own])
+            self.folder.write_clients(Holdings.of(problem.data))
+            self.folder.start_rows(measures)
 
     def _resume(self) -> Checkpoint | None:
         """The leader's checkpoint; the other processes learn where it stands, and get their state from `Run.load`."""
@@ -150,7 +154,7 @@ class Execution:
             self.folder.write_config(self.resolved.table)  # seeds may have been added
             self.folder.resume_rows(found.rows_end)
             self.models = {k: torch.tensor(v) for k, v in self.folder.models()[0].items()}
-            self.status = [s for s in self.folder.status() if s["status"] in ("finished", "diverged")]
+            self.status = self.folder.ended()
         if not self.distributed:
             return found
         place = torch.tensor([found.task, found.round] if found else [-1, -1], dtype=torch.float64)

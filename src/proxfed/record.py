@@ -58,6 +58,8 @@ COLUMNS = (
     "consensus",
     "nonzeros",
 )
+MEASURED = COLUMNS[COLUMNS.index("objective") :]
+"""What every problem has a column for; the others say where the run stands and what it has spent."""
 _TEXT = {"run", "algorithm"}
 _WHOLE = {"seed", "round", "gradients", "proxes", "bytes_up", "bytes_down", "bytes_edge", "bytes_best", "nonzeros"}
 
@@ -130,6 +132,15 @@ class RunFolder:
 
     def status(self) -> list[dict[str, Any]]:
         return self._json("status.json")
+
+    def ended(self) -> list[dict[str, Any]]:
+        """The status of the algorithms and seeds that have come to an end."""
+        return [state for state in self.status() if state["status"] in ("finished", "diverged")]
+
+    def finished(self) -> bool:
+        """Every algorithm has come to an end with every seed."""
+        config = self.config()
+        return len(self.ended()) == len(config["algorithms"]) * len(config["seeds"])
 
     def rows(self) -> list[Row]:
         """All complete rows; numbers are numbers and an empty cell is None."""

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 from proxfed.record import Row, RunFolder
 
 NEVER = math.inf
+HIGHER = ("accuracy", "auc", "f1", "precision", "recall", "score")
+"""Measures whose names end so are the better the higher they are; of all others less is better."""
 
 
 class Results(NamedTuple):
@@ -39,7 +41,8 @@ class Results(NamedTuple):
 
 
 def higher_is_better(measure: str) -> bool:
-    return measure.endswith("accuracy")
+    """By its name; accuracy_x and worst_x are accuracies of the clients' own models."""
+    return measure.endswith(HIGHER) or measure.startswith(("accuracy_", "worst_"))
 
 
 def better(measure: str, a: float, b: float) -> bool:

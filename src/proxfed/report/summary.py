@@ -20,8 +20,6 @@ REACHED = (
 )
 """What it took to reach a target."""
 
-NOT_REACHED = "Did not reach"
-
 
 def result_table(
     rows: Iterable[Row],
@@ -33,7 +31,8 @@ def result_table(
 
     A seed that diverged counts with its last row; a value that is missing or not finite counts as none. With `clients`
     there are gradients per client; with `targets` = {measure: values} an entry says under `reached` after how many
-    rounds, gradients, bytes and simulated seconds half of the seeds got there (None: they did not).
+    rounds, gradients, bytes and simulated seconds half of the seeds got there (None: they did not), and whether the
+    measure was `measured` at all.
     """
     rows = [with_total(row) for row in rows]
     columns = (*MEASURES, *further_measures(rows), *PROGRESS[1:])
@@ -88,7 +87,14 @@ def _reached(histories: Sequence[Sequence[Row]], measure: str, target: float) ->
         found = half_reached(histories, measure, target, "round" if column == "rounds" else column)
         return found if finite(found) else None
 
-    return {"measure": measure, "target": target, **{column.name: spent(column.name) for column in REACHED}}
+    measured = any(row.get(measure) is not None for history in histories for row in history)
+    costs = {column.name: spent(column.name) for column in REACHED}
+    return {"measure": measure, "target": target, "measured": measured, **costs}
+
+
+def missed(goal: Mapping[str, Any]) -> str:
+    """What stands in a table for a target that has no number."""
+    return "Did not reach" if goal["measured"] else "Not measured"
 
 
 def reached_columns(table: Iterable[Mapping[str, Any]]) -> list[Column]:
@@ -113,7 +119,7 @@ def rich_targets(table: Sequence[Mapping[str, Any]]) -> Table | None:
     for place in range(len(table[0]["reached"])):
         for entry in table:
             goal = entry["reached"][place]
-            cells = [show(goal[c.name], c.kind) if goal[c.name] is not None else NOT_REACHED for c in columns]
+            cells = [show(goal[c.name], c.kind) if goal[c.name] is not None else missed(goal) for c in columns]
             drawn.add_row(*map(Text, [f"{goal['measure']} {goal['target']:g}", entry["algorithm"], *cells]))
     return drawn
 

@@ -8,7 +8,7 @@ from html import escape
 from typing import Any
 
 from proxfed.report.columns import Column, show
-from proxfed.report.summary import NOT_REACHED, reached_columns
+from proxfed.report.summary import missed, reached_columns
 from proxfed.targets import higher_is_better
 
 Entry = Mapping[str, Any]
@@ -41,7 +41,7 @@ def targets_html(table: Sequence[Entry], colours: Mapping[str, int]) -> str:
     for entry, goal in goals:
         cells = [f'<td class="text">{escape(goal["measure"].replace("_", " "))} {goal["target"]:g}</td>']
         cells += [
-            f"<td>{NOT_REACHED}</td>" if goal[c.name] is None else _number(goal[c.name], c.kind, "") for c in columns
+            f"<td>{missed(goal)}</td>" if goal[c.name] is None else _number(goal[c.name], c.kind, "") for c in columns
         ]
         lines.append(f"<tr>{_name(entry, colours)}{''.join(cells)}</tr>")
     return (

@@ -76,7 +76,7 @@ def simulate(run: Path, timing: Timing, out: Path, force: bool = False) -> RunFo
     copy = RunFolder(out)
     copy.write_rows(rows)
     copy.write_config(config)
-    if finished(folder):
+    if folder.finished():
         copy.save_checkpoint(len(config["algorithms"]) * len(config["seeds"]), -1, {"wall_seconds": 0.0}, {})
     write_report([out], out / "report.html")
     return copy
@@ -84,7 +84,7 @@ def simulate(run: Path, timing: Timing, out: Path, force: bool = False) -> RunFo
 
 def simulate_in_place(run: Path, timing: Timing) -> RunFolder:
     """The copy takes the place of the run; at every moment one of the two is whole."""
-    require(finished(RunFolder(run)), f"{run} is not finished: --resume it first, or leave out --in-place")
+    require(RunFolder(run).finished(), f"{run} is not finished: --resume it first, or leave out --in-place")
     fresh, old = run.with_name(f"{run.name}.new"), run.with_name(f"{run.name}.old")
     require(not old.exists(), f"{old} is in the way: it was left over by a simulation that did not get to its end")
     simulate(run, timing, fresh, force=True)
@@ -92,10 +92,3 @@ def simulate_in_place(run: Path, timing: Timing) -> RunFolder:
     os.rename(fresh, run)
     shutil.rmtree(old)
     return RunFolder(run)
-
-
-def finished(folder: RunFolder) -> bool:
-    """Every algorithm has come to an end with every seed."""
-    config = folder.config()
-    ended = [s for s in folder.status() if s["status"] in ("finished", "diverged")]
-    return len(ended) == len(config["algorithms"]) * len(config["seeds"])
