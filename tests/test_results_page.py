@@ -144,6 +144,11 @@ def fall(label: str, seed: int, t: int) -> float:
     return {"Ours": 0.25, "Theirs": 0.5}[label] ** (t / 20) * (1 + (seed - 1) / 100)
 
 
+def swapped(label: str, seed: int, t: int) -> float:
+    """Theirs is the better one."""
+    return fall("Ours" if label == "Theirs" else "Theirs", seed, t)
+
+
 def run(out: Path, form="quick", variant=None, only=("IID",), value=fall, seeds=(0, 1, 2)) -> None:
     """The folders that a reproduction of toy/fig1 would leave."""
     cases = read_cases("toy/fig1", quick=form == "quick", variant=variant, only=only)
@@ -254,39 +259,49 @@ def lines(page: str, start: str) -> list[str]:
 def test_the_summary_counts_claims_and_names_what_was_never_run(tools, tmp_path):
     run(tmp_path / "runs")
     page = made(tools, tmp_path)
-    assert lines(page, "| [`toy/fig1`]") == ["| [`toy/fig1`](#toyfig1-fig-1) | Fig. 1 | quick (3) | 1 | 1 |  |  |"]
-    assert lines(page, "| [`toy/fig2`]") == ["| [`toy/fig2`](#toyfig2-table-2) | Table 2 | not run |  | 1 |  |  |"]
-    assert lines(page, "| all") == ["| all |  |  | 1 | 2 | 0 | 0 |"]
+    assert lines(page, "| [`toy/fig1`]") == ["| [`toy/fig1`](#toyfig1-fig-1) | Fig. 1 | quick (3) | 1 | 1 |  |  |  |"]
+    assert lines(page, "| [`toy/fig2`]") == ["| [`toy/fig2`](#toyfig2-table-2) | Table 2 | not run |  | 1 |  |  |  |"]
+    assert lines(page, "| all") == ["| all |  |  | 1 | 2 | 0 | 0 | 0 |"]
     assert "Not run; `proxfed reproduce toy/fig2` does it." in page
     assert "| not run | nobody has looked |" in page
 
 
 def test_the_full_form_counts_where_it_can_tell(tools, tmp_path):
-    run(tmp_path / "runs", value=lambda label, seed, t: fall("Ours" if label == "Theirs" else "Theirs", seed, t))
+    run(tmp_path / "runs", value=swapped)
     run(tmp_path / "runs", form="full", only=["IID", "very skewed"])
     page = made(tools, tmp_path)
-    assert "| Fig. 1 | full (3), quick (3) | 2 |  |  |  |" in page
+    assert "| Fig. 1 | full (3), quick (3) | 2 |  |  |  |  |" in page
     assert page.index("**Full form**") < page.index("**Quick form**")
 
 
 def test_where_the_full_form_cannot_tell_the_quick_one_counts(tools, tmp_path):
     run(tmp_path / "runs")
     run(tmp_path / "runs", form="full", value=lambda label, seed, t: fall(label, seed, t) if label == "Ours" else None)
-    assert "| Fig. 1 | full (3), quick (3) | 2 |  |  |  |" in made(tools, tmp_path)
+    assert "| Fig. 1 | full (3), quick (3) | 2 |  |  |  |  |" in made(tools, tmp_path)
 
 
 def test_the_summary_says_what_holds_with_another_choice(tools, tmp_path):
     """A variant counts that has all cases of the form."""
-
-    def swapped(label, seed, t):
-        return fall("Ours" if label == "Theirs" else "Theirs", seed, t)
-
     both = ("IID", "very skewed")
     run(tmp_path / "runs", form="full", only=both, value=swapped)
     run(tmp_path / "runs", form="full", variant="slow")
-    assert "| Fig. 1 | full (3) |  |  | 2 |  |" in made(tools, tmp_path)
+    assert "| Fig. 1 | full (3) |  |  | 2 |  |  |" in made(tools, tmp_path)
     run(tmp_path / "runs", form="full", variant="slow", only=("very skewed",))
-    assert "| Fig. 1 | full (3) |  |  | 2 | 2 |" in made(tools, tmp_path)
+    assert "| Fig. 1 | full (3) |  |  | 2 | 2 |  |" in made(tools, tmp_path)
+
+
+def test_to_call_a_claim_not_confirmed_takes_three_seeds_and_a_varied_setting(tools, tmp_path):
+    early = "Early to call not confirmed:\n\n- ours is better \\| than theirs: "
+    run(tmp_path / "runs", value=swapped, seeds=(0, 1))
+    page = made(tools, tmp_path)
+    assert "| Fig. 1 | quick (2) |  | 1 | 1 |  | 1 |" in page
+    assert f"{early}2 of 3 seeds, no open setting varied\n" in page
+    run(tmp_path / "runs", value=swapped)
+    assert f"{early}3 of 3 seeds, no open setting varied\n" in made(tools, tmp_path)
+    run(tmp_path / "runs", variant="slow", value=swapped, seeds=(0,))
+    page = made(tools, tmp_path)
+    assert "| Fig. 1 | quick (3) |  | 1 | 1 |  |  |" in page
+    assert early not in page
 
 
 def test_ours_stands_beside_the_papers_numbers(tools, tmp_path):
@@ -384,7 +399,7 @@ def test_the_check_sees_results_of_a_form_that_is_not_there(tools, tmp_path, cap
 
 
 def test_a_claim_that_does_not_hold_needs_a_paragraph(tools, tmp_path, capsys):
-    run(tmp_path / "runs", value=lambda label, seed, t: fall("Ours" if label == "Theirs" else "Theirs", seed, t))
+    run(tmp_path / "runs", value=swapped)
     page = made(tools, tmp_path)
     assert "| **not confirmed** | ours is better \\| than theirs |" in page
     assert check(tools, tmp_path) == 1

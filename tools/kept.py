@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +17,8 @@ from proxfed.reproduce import Part, papers, select, verdicts
 from proxfed.targets import Results
 
 FORMS = ("full", "quick")
+SEEDS = 3
+"""So many must speak against a claim, and an open setting must have been varied, before it is not confirmed."""
 
 
 class Form(NamedTuple):
@@ -38,6 +40,12 @@ class Form(NamedTuple):
     @property
     def seeds(self) -> list[int]:
         return sorted({row["seed"] for results in self.results.values() for row in results.rows})
+
+    def seeds_against(self, place: int) -> int:
+        """How many seeds a case has that speaks against this claim, the most; of a claim across cases, the fewest."""
+        seeds = {case: len({row["seed"] for row in results.rows}) for case, results in self.results.items()}
+        against = [judged.case for judged in self.judged[place].cases if not judged.holds]
+        return max((seeds.get(case, min(seeds.values())) for case in against), default=0)
 
     def folders(self) -> dict[str, RunFolder]:
         return {case: RunFolder(path) for case, path in self.part.folders().items() if case in self.results}
@@ -71,6 +79,15 @@ class Entry(NamedTuple):
         whole = [v for v in self.variants if any(v.results.keys() >= form.results.keys() for form in self.forms)]
         said = zip(self.statuses(), *([judged.status for judged in v.judged] for v in whole), strict=True)
         return sum(status == "not confirmed" and "confirmed" in others for status, *others in said)
+
+    def early(self) -> Iterator[tuple[str, str]]:
+        """The claims that are called not confirmed before that was tried, and what has been tried."""
+        for place, (claim, status) in enumerate(zip(self.experiment.claims, self.statuses(), strict=True)):
+            if status == "not confirmed":
+                seeds = max(form.seeds_against(place) for form in self.forms)
+                varied = any(form.judged[place].status != "not run" for form in self.variants)
+                if seeds < SEEDS or not varied:
+                    yield claim.says, f"{seeds} of {SEEDS} seeds, {'an' if varied else 'no'} open setting varied"
 
 
 # ---- what there is --------------------------------------------------------------------------------------------------

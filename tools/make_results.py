@@ -29,6 +29,9 @@ from kept import Entry, Form, flat, gather, left_open
 ROOT = Path(__file__).parents[1]
 
 STATUSES = ("confirmed", "not run", "not confirmed")
+HOLD_ELSEWHERE = "of these, confirmed with another choice"
+EARLY = "of these, early to say"
+COLUMNS = (*STATUSES, HOLD_ELSEWHERE, EARLY)
 
 INTRODUCTION = """\
 # Results
@@ -36,9 +39,10 @@ INTRODUCTION = """\
 What came of every experiment and every claim of the papers. `make results` writes this page from the rows that are
 kept in `results/`; `proxfed reproduce PAPER/EXPERIMENT` runs an experiment again. Numbers are medians over the seeds,
 with the smallest and the largest seed behind them; `> 300` means that a target was not reached in 300. The summary
-counts a claim by the full form if that was run and can tell, and else by the quick form. Its last column says how many
-of those that are not confirmed hold, in all the same cases, when a setting that the paper leaves open is chosen
-differently.
+counts a claim by the full form if that was run and can tell, and else by the quick form. Of the claims that are not
+confirmed, its last columns say how many hold, in all the same cases, when a setting that the paper leaves open is
+chosen differently, and for how many it is early to say: fewer than three seeds speak against them, or no such setting
+has been varied yet.
 """
 
 
@@ -54,17 +58,16 @@ def page(found: Mapping[str, list[Entry]]) -> str:
 
 
 def _summary(entries: Iterable[Entry]) -> str:
-    lines, total, others = [], Counter[str](), 0
+    lines, total = [], Counter[str]()
     for entry in entries:
-        counts, elsewhere = Counter(entry.statuses()), entry.elsewhere()
+        counts = Counter(entry.statuses())
+        counts.update({HOLD_ELSEWHERE: entry.elsewhere(), EARLY: len(dict(entry.early()))})
         total += counts
-        others += elsewhere
         forms = ", ".join(f"{form.name} ({len(form.seeds)})" for form in entry.forms) or "not run"
         link = f"[`{entry.name}`](#{_anchor(_heading(entry))})"
-        told = [str(number or "") for number in (*(counts[s] for s in STATUSES), elsewhere)]
-        lines.append([link, _text(entry.about.figure), forms, *told])
-    lines.append(["all", "", "", *(f"{total[s]}" for s in STATUSES), f"{others}"])
-    head = [*(f"claims {s}" for s in STATUSES), "of these, confirmed with another choice"]
+        lines.append([link, _text(entry.about.figure), forms, *(str(counts[column] or "") for column in COLUMNS)])
+    lines.append(["all", "", "", *(str(total[column]) for column in COLUMNS)])
+    head = [*(f"claims {s}" for s in STATUSES), HOLD_ELSEWHERE, EARLY]
     return _table(["experiment", "in the paper", "form (seeds)", *head], lines)
 
 
@@ -91,6 +94,8 @@ def _section(entry: Entry) -> str:
         parts += [f"{_about(entry, form)}\n", _numbers(form), _claims(form)]
     for form in entry.variants:
         parts += [f"{_about_variant(entry, form)}\n", _numbers(form), _claims(form)]
+    if early := [f"- {_text(says)}: {_text(why)}\n" for says, why in entry.early()]:
+        parts.append(f"Early to call not confirmed:\n\n{''.join(early)}")
     open_ = left_open(read_table(entry.name)[0], shipped()[entry.name].read_text())
     if open_:
         parts.append("The paper leaves open, and we took:\n")
