@@ -430,6 +430,14 @@ def test_largest_prox_step(name: str) -> None:
         assert 0.5 * largest < max(spy.steps) <= largest * (1 + 1e-12)  # a bound, and not a careless one
 
 
+def test_an_algorithm_that_takes_prox_steps_must_say_the_largest() -> None:
+    class Forgetful(WatchedStar):
+        largest_prox_step = Star.largest_prox_step
+
+    with pytest.raises(NotImplementedError, match=r"Forgetful takes prox steps, so it needs a largest_prox_step\(\)"):
+        Forgetful(algorithm("fedavg")).largest_prox_step()
+
+
 # ---- what travels ------------------------------------------------------------------------------------------------
 
 

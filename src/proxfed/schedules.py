@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
+from typing import Any
 
 from proxfed.errors import positive, require
 
@@ -18,6 +20,13 @@ def at(step: Step, t: int) -> float:
 def first(step: Step) -> float:
     """The step size of the first round: schedules do not grow, so it is the largest."""
     return at(step, 1)
+
+
+def positive_step(owner: Any, *names: str) -> None:
+    """Each named field of `owner` is a step size > 0."""
+    for name in names:
+        step = getattr(owner, name)
+        require(0 < first(step) < inf, f"{type(owner).__name__}: {name} = {step!r} must be > 0")
 
 
 @dataclass(frozen=True)

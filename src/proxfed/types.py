@@ -220,15 +220,21 @@ class Constants(NamedTuple):
     psi: float  # |W - J|_2, 0 on a star
 
 
-class Star(ABC):
-    """An algorithm with a server. Hyper-parameters are its fields; states are NamedTuples of tensors."""
+class Method(ABC):
+    """What all algorithms have. Hyper-parameters are fields; states are NamedTuples of tensors."""
 
     needs: ClassVar[Needs]
     facts: ClassVar[Facts]
 
-    @abstractmethod
     def largest_prox_step(self) -> float:
-        """The largest step it hands to h.prox; inf if it grows with the rounds."""
+        """The largest step it hands to h.prox; inf if it grows with the rounds. A composite algorithm must say it."""
+        if self.needs.composite:
+            raise NotImplementedError(f"{type(self).__name__} takes prox steps, so it needs a largest_prox_step()")
+        return 0.0
+
+
+class Star(Method):
+    """An algorithm with a server."""
 
     @abstractmethod
     def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Any, Any]:
@@ -251,15 +257,8 @@ class Star(ABC):
         """The point (d,) that is evaluated and kept."""
 
 
-class Graph(ABC):
+class Graph(Method):
     """An algorithm without a server. A step is one communication round; the field `x` of its state is the iterate."""
-
-    needs: ClassVar[Needs]
-    facts: ClassVar[Facts]
-
-    @abstractmethod
-    def largest_prox_step(self) -> float:
-        """The largest step it hands to h.prox; inf if it grows with the rounds."""
 
     @abstractmethod
     def init(self, x0: Tensor, f: Local, h: Regulariser, mix: Mix) -> Any:

@@ -30,7 +30,7 @@ from torch import Tensor
 from proxfed.algorithms.local import sgd
 from proxfed.compressors import Identity
 from proxfed.errors import at_least_one, one_of, positive, require
-from proxfed.schedules import Step, at, first
+from proxfed.schedules import Step, at, positive_step
 from proxfed.types import Compressor, Facts, Graph, Local, Mean, Mix, Needs, Regulariser
 
 
@@ -63,14 +63,11 @@ class ChocoSGD(Graph):
     )
 
     def __post_init__(self) -> None:
-        require(first(self.eta) > 0, f"ChocoSGD: eta = {self.eta!r} must be > 0")
+        positive_step(self, "eta")
         positive(self, "gamma")
         require(self.gamma <= 1, f"ChocoSGD: gamma = {self.gamma!r} must be in (0, 1]")
         at_least_one(self, "K")
         one_of(self, "variant", ("atc", "cta"))
-
-    def largest_prox_step(self) -> float:
-        return 0.0
 
     def init(self, x0: Tensor, f: Local, h: Regulariser, mix: Mix) -> State:
         x = f.spread(x0)

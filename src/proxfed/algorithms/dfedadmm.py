@@ -74,9 +74,6 @@ class DFedADMM(Graph):
     def length(self) -> float:
         return self.lam if self.lam is not None else 1 / self.inverse_penalty  # type: ignore[operator]
 
-    def largest_prox_step(self) -> float:
-        return 0.0
-
     def init(self, x0: Tensor, f: Local, h: Regulariser, mix: Mix) -> State:
         x = f.spread(x0)
         return State(x, 0 * x)

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from proxfed.algorithms.local import sgd
 from proxfed.errors import at_least_one, require
-from proxfed.schedules import Step, at, first
+from proxfed.schedules import Step, at, positive_step
 from proxfed.types import Facts, Graph, Local, Mean, Mix, Needs, Regulariser
 
 _PAPER = "T. Sun et al., Decentralized Federated Averaging, 2021"
@@ -45,11 +45,8 @@ class DFedAvg(Graph):
     facts: ClassVar[Facts] = Facts(sends="1 per edge", exact=False, paper=_PAPER)
 
     def __post_init__(self) -> None:
-        require(first(self.eta) > 0, f"DFedAvg: eta = {self.eta!r} must be > 0")
+        positive_step(self, "eta")
         at_least_one(self, "K")
-
-    def largest_prox_step(self) -> float:
-        return 0.0
 
     def init(self, x0: Tensor, f: Local, h: Regulariser, mix: Mix) -> State:
         return State(f.spread(x0))
@@ -76,12 +73,9 @@ class DFedAvgM(Graph):
     facts: ClassVar[Facts] = Facts(sends="1 per edge", exact=False, paper=_PAPER)
 
     def __post_init__(self) -> None:
-        require(first(self.eta) > 0, f"DFedAvgM: eta = {self.eta!r} must be > 0")
+        positive_step(self, "eta")
         at_least_one(self, "K")
         require(0 <= self.theta < 1, f"DFedAvgM: theta = {self.theta!r} must be in [0, 1)")
-
-    def largest_prox_step(self) -> float:
-        return 0.0
 
     def init(self, x0: Tensor, f: Local, h: Regulariser, mix: Mix) -> State:
         return State(f.spread(x0))

@@ -19,8 +19,8 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor
 
 from proxfed.algorithms.local import sgd
-from proxfed.errors import at_least_one, non_negative, require
-from proxfed.schedules import Step, at, first
+from proxfed.errors import at_least_one, non_negative
+from proxfed.schedules import Step, at, positive_step
 from proxfed.types import Facts, Graph, Local, Mean, Mix, Needs, Regulariser
 
 
@@ -49,12 +49,9 @@ class DFedSAM(Graph):
     )
 
     def __post_init__(self) -> None:
-        require(first(self.eta) > 0, f"DFedSAM: eta = {self.eta!r} must be > 0")
+        positive_step(self, "eta")
         at_least_one(self, "K", "Q")
         non_negative(self, "rho")
-
-    def largest_prox_step(self) -> float:
-        return 0.0
 
     def init(self, x0: Tensor, f: Local, h: Regulariser, mix: Mix) -> State:
         return State(f.spread(x0))

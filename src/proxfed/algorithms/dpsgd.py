@@ -19,8 +19,8 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from proxfed.errors import one_of, require
-from proxfed.schedules import Step, at, first
+from proxfed.errors import one_of
+from proxfed.schedules import Step, at, positive_step
 from proxfed.types import Facts, Graph, Local, Mean, Mix, Needs, Regulariser
 
 
@@ -45,11 +45,8 @@ class DPSGD(Graph):
     )
 
     def __post_init__(self) -> None:
-        require(first(self.eta) > 0, f"DPSGD: eta = {self.eta!r} must be > 0")
+        positive_step(self, "eta")
         one_of(self, "variant", ("cta", "atc"))
-
-    def largest_prox_step(self) -> float:
-        return 0.0
 
     def init(self, x0: Tensor, f: Local, h: Regulariser, mix: Mix) -> State:
         return State(f.spread(x0))

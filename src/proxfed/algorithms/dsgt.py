@@ -19,8 +19,8 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from proxfed.errors import one_of, require
-from proxfed.schedules import Step, at, first
+from proxfed.errors import one_of
+from proxfed.schedules import Step, at, positive_step
 from proxfed.types import Facts, Graph, Local, Mean, Mix, Needs, Regulariser
 
 
@@ -47,11 +47,8 @@ class DSGT(Graph):
     )
 
     def __post_init__(self) -> None:
-        require(first(self.alpha) > 0, f"DSGT: alpha = {self.alpha!r} must be > 0")
+        positive_step(self, "alpha")
         one_of(self, "variant", ("atc", "semi", "cta"))
-
-    def largest_prox_step(self) -> float:
-        return 0.0
 
     def init(self, x0: Tensor, f: Local, h: Regulariser, mix: Mix) -> State:
         x = f.spread(x0)

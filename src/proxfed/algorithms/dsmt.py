@@ -21,7 +21,7 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor
 
 from proxfed.errors import require
-from proxfed.schedules import Step, at, first
+from proxfed.schedules import Step, at, positive_step
 from proxfed.types import Constants, Facts, Graph, Local, Mean, Mix, Needs, Regulariser
 
 
@@ -52,12 +52,9 @@ class DSMT(Graph):
     )
 
     def __post_init__(self) -> None:
-        require(first(self.alpha) > 0, f"DSMT: alpha = {self.alpha!r} must be > 0")
+        positive_step(self, "alpha")
         require(0 <= self.beta < 1, f"DSMT: beta = {self.beta!r} must be in [0, 1)")
         require(0 <= self.eta_w < 1, f"DSMT: eta_w = {self.eta_w!r} must be in [0, 1)")
-
-    def largest_prox_step(self) -> float:
-        return 0.0
 
     def init(self, x0: Tensor, f: Local, h: Regulariser, mix: Mix) -> State:
         x = f.spread(x0)

@@ -31,7 +31,7 @@ from torch import Tensor
 from proxfed.algorithms.local import sgd
 from proxfed.compressors import Identity
 from proxfed.errors import at_least_one, positive, require
-from proxfed.schedules import Step, at, first
+from proxfed.schedules import Step, at, positive_step
 from proxfed.types import Compressor, Constants, Facts, Local, Needs, Packed, Regulariser, Star
 
 
@@ -74,11 +74,8 @@ class EF14(Star):
     )
 
     def __post_init__(self) -> None:
-        require(first(self.eta) > 0, f"EF14: eta = {self.eta!r} must be > 0")
+        positive_step(self, "eta")
         at_least_one(self, "K")
-
-    def largest_prox_step(self) -> float:
-        return 0.0
 
     def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Lost, Point]:
         return Lost(f.spread(0 * x0)), Point(x0)

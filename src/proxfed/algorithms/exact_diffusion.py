@@ -19,8 +19,7 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from proxfed.errors import require
-from proxfed.schedules import Step, at, first
+from proxfed.schedules import Step, at, positive_step
 from proxfed.types import Facts, Graph, Local, Mean, Mix, Needs, Regulariser
 
 
@@ -46,10 +45,7 @@ class ExactDiffusion(Graph):
     )
 
     def __post_init__(self) -> None:
-        require(first(self.eta) > 0, f"ExactDiffusion: eta = {self.eta!r} must be > 0")
-
-    def largest_prox_step(self) -> float:
-        return 0.0
+        positive_step(self, "eta")
 
     def init(self, x0: Tensor, f: Local, h: Regulariser, mix: Mix) -> State:
         x = f.spread(x0)

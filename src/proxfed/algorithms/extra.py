@@ -51,9 +51,6 @@ class Extra(Graph):
     def __post_init__(self) -> None:
         positive(self, "alpha")
 
-    def largest_prox_step(self) -> float:
-        return 0.0
-
     def init(self, x0: Tensor, f: Local, h: Regulariser, mix: Mix) -> State:
         x = f.spread(x0)
         return State(x, 0 * x)

@@ -20,8 +20,8 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor
 
 from proxfed.algorithms.local import anchored_sgd
-from proxfed.errors import at_least_one, positive, require
-from proxfed.schedules import Step, at, first
+from proxfed.errors import at_least_one, positive
+from proxfed.schedules import Step, at, positive_step
 from proxfed.types import Facts, Local, Needs, Regulariser, Star
 
 
@@ -56,7 +56,7 @@ class FedADMM(Star):
 
     def __post_init__(self) -> None:
         positive(self, "eta")
-        require(first(self.eta_l) > 0, f"FedADMM: eta_l = {self.eta_l!r} must be > 0")
+        positive_step(self, "eta_l")
         at_least_one(self, "K")
 
     def largest_prox_step(self) -> float:

@@ -18,8 +18,8 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor
 
 from proxfed.algorithms.local import proximal_sgd
-from proxfed.errors import at_least_one, positive, require
-from proxfed.schedules import Step, at, first
+from proxfed.errors import at_least_one, positive
+from proxfed.schedules import Step, at, first, positive_step
 from proxfed.types import Facts, Local, Needs, Regulariser, Star
 
 
@@ -46,7 +46,7 @@ class FedAvg(Star):
     )
 
     def __post_init__(self) -> None:
-        require(first(self.eta) > 0, f"FedAvg: eta = {self.eta!r} must be > 0")
+        positive_step(self, "eta")
         positive(self, "eta_g")
         at_least_one(self, "K")
 

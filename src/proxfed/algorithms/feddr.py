@@ -22,7 +22,7 @@ from torch import Tensor
 
 from proxfed.algorithms.local import anchored_sgd
 from proxfed.errors import at_least_one, positive, require
-from proxfed.schedules import Step, at, first
+from proxfed.schedules import Step, at, positive_step
 from proxfed.types import Facts, Local, Needs, Regulariser, Star
 
 
@@ -59,7 +59,7 @@ class FedDR(Star):
 
     def __post_init__(self) -> None:
         positive(self, "eta")
-        require(first(self.eta_l) > 0, f"FedDR: eta_l = {self.eta_l!r} must be > 0")
+        positive_step(self, "eta_l")
         at_least_one(self, "K")
         require(0 < self.alpha < 2, f"FedDR: alpha = {self.alpha!r} must be in (0, 2)")
 

@@ -20,8 +20,8 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor
 
 from proxfed.algorithms.local import anchored_sgd
-from proxfed.errors import at_least_one, positive, require
-from proxfed.schedules import Step, at, first
+from proxfed.errors import at_least_one, positive
+from proxfed.schedules import Step, at, positive_step
 from proxfed.types import Facts, Local, Needs, Regulariser, Star
 
 
@@ -53,12 +53,9 @@ class FedDyn(Star):
     )
 
     def __post_init__(self) -> None:
-        require(first(self.eta) > 0, f"FedDyn: eta = {self.eta!r} must be > 0")
+        positive_step(self, "eta")
         at_least_one(self, "K")
         positive(self, "alpha")
-
-    def largest_prox_step(self) -> float:
-        return 0.0
 
     def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Client, Server]:
         return Client(f.spread(0 * x0)), Server(x0, 0 * x0)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from proxfed.algorithms.local import sgd
 from proxfed.errors import at_least_one, positive, require
-from proxfed.schedules import Step, at, first
+from proxfed.schedules import Step, at, positive_step
 from proxfed.types import Facts, Local, Needs, Regulariser, Star
 
 
@@ -49,13 +49,10 @@ class FedMom(Star):
     )
 
     def __post_init__(self) -> None:
-        require(first(self.eta) > 0, f"FedMom: eta = {self.eta!r} must be > 0")
+        positive_step(self, "eta")
         at_least_one(self, "K")
         require(0 <= self.gamma < 1, f"FedMom: gamma = {self.gamma!r} must be in [0, 1)")
         positive(self, "eta_g")
-
-    def largest_prox_step(self) -> float:
-        return 0.0
 
     def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[tuple, Server]:
         return (), Server(x0, x0)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from proxfed.errors import at_least_one, one_of, require
-from proxfed.schedules import Step, at, first
+from proxfed.schedules import Step, at, positive_step
 from proxfed.types import Constants, Facts, Local, Message, Needs, Regulariser, Star
 
 
@@ -51,12 +51,9 @@ class FedNAG(Star):
 
     def __post_init__(self) -> None:
         at_least_one(self, "tau")
-        require(first(self.eta) > 0, f"FedNAG: eta = {self.eta!r} must be > 0")
+        positive_step(self, "eta")
         require(0 <= self.gamma < 1, f"FedNAG: gamma = {self.gamma!r} must be in [0, 1)")
         one_of(self, "output", ("last", "best"))
-
-    def largest_prox_step(self) -> float:
-        return 0.0
 
     def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[tuple, Server]:
         return (), Server(x0, 0 * x0, best=x0, value=x0.new_full((1,), torch.inf))

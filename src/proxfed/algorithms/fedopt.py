@@ -24,7 +24,7 @@ from torch import Tensor
 
 from proxfed.algorithms.local import sgd
 from proxfed.errors import at_least_one, one_of, positive, require
-from proxfed.schedules import Step, at, first
+from proxfed.schedules import Step, at, positive_step
 from proxfed.types import Facts, Local, Needs, Regulariser, Star
 
 
@@ -59,15 +59,12 @@ class FedOpt(Star):
     )
 
     def __post_init__(self) -> None:
-        require(first(self.eta) > 0, f"FedOpt: eta = {self.eta!r} must be > 0")
+        positive_step(self, "eta")
         at_least_one(self, "K")
         positive(self, "eta_g", "tau")
         one_of(self, "rule", ("adam", "yogi", "adagrad"))
         require(0 <= self.beta1 < 1, f"FedOpt: beta1 = {self.beta1!r} must be in [0, 1)")
         require(0 <= self.beta2 < 1, f"FedOpt: beta2 = {self.beta2!r} must be in [0, 1)")
-
-    def largest_prox_step(self) -> float:
-        return 0.0
 
     def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[tuple, Server]:
         return (), Server(x0, 0 * x0, 0 * x0 + self.tau**2)

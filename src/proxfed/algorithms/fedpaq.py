@@ -20,8 +20,8 @@ from torch import Tensor
 
 from proxfed.algorithms.local import proximal_sgd
 from proxfed.compressors import Identity
-from proxfed.errors import at_least_one, positive, require
-from proxfed.schedules import Step, at, first
+from proxfed.errors import at_least_one, positive
+from proxfed.schedules import Step, at, first, positive_step
 from proxfed.types import Compressor, Facts, Local, Needs, Packed, Regulariser, Star
 
 
@@ -50,7 +50,7 @@ class FedPAQ(Star):
     )
 
     def __post_init__(self) -> None:
-        require(first(self.eta) > 0, f"FedPAQ: eta = {self.eta!r} must be > 0")
+        positive_step(self, "eta")
         at_least_one(self, "K")
         positive(self, "eta_g")
 

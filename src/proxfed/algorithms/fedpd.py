@@ -24,7 +24,7 @@ from torch import Tensor
 
 from proxfed.algorithms.local import anchored_sgd, trials
 from proxfed.errors import at_least_one, positive, require
-from proxfed.schedules import Step, at, first
+from proxfed.schedules import Step, at, positive_step
 from proxfed.types import Facts, Local, Needs, Regulariser, Star
 
 
@@ -61,12 +61,9 @@ class FedPD(Star):
 
     def __post_init__(self) -> None:
         positive(self, "eta")
-        require(first(self.eta_l) > 0, f"FedPD: eta_l = {self.eta_l!r} must be > 0")
+        positive_step(self, "eta_l")
         at_least_one(self, "K")
         require(0 <= self.p < 1, f"FedPD: p = {self.p!r} must be in [0, 1)")
-
-    def largest_prox_step(self) -> float:
-        return 0.0
 
     def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Client, Server]:
         x = f.spread(x0)

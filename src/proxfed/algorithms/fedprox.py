@@ -19,8 +19,8 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor
 
 from proxfed.algorithms.local import anchored_sgd
-from proxfed.errors import at_least_one, non_negative, positive, require
-from proxfed.schedules import Step, at, first
+from proxfed.errors import at_least_one, non_negative, positive
+from proxfed.schedules import Step, at, positive_step
 from proxfed.types import Facts, Local, Needs, Regulariser, Star
 
 
@@ -49,13 +49,10 @@ class FedProx(Star):
     )
 
     def __post_init__(self) -> None:
-        require(first(self.eta) > 0, f"FedProx: eta = {self.eta!r} must be > 0")
+        positive_step(self, "eta")
         at_least_one(self, "K")
         non_negative(self, "mu")
         positive(self, "eta_g")
-
-    def largest_prox_step(self) -> float:
-        return 0.0
 
     def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[tuple, Server]:
         return (), Server(x0)

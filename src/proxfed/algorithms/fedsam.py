@@ -22,7 +22,7 @@ from torch import Tensor
 
 from proxfed.algorithms.local import gradient, sgd
 from proxfed.errors import at_least_one, non_negative, positive, require
-from proxfed.schedules import Step, at, first
+from proxfed.schedules import Step, at, positive_step
 from proxfed.types import Facts, Local, Message, Needs, Regulariser, Star
 
 PAPER = "Z. Qu et al., Generalized Federated Learning via Sharpness Aware Minimization, 2022"
@@ -54,13 +54,10 @@ class FedSAM(Star):
     facts: ClassVar[Facts] = Facts(sends="1 up, 1 down", exact=False, paper=PAPER)
 
     def __post_init__(self) -> None:
-        require(first(self.eta) > 0, f"FedSAM: eta = {self.eta!r} must be > 0")
+        positive_step(self, "eta")
         at_least_one(self, "K")
         non_negative(self, "rho")
         positive(self, "eta_g")
-
-    def largest_prox_step(self) -> float:
-        return 0.0
 
     def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[tuple, Server]:
         return (), Server(x0)
@@ -101,9 +98,6 @@ class MoFedSAM(Star):
         require(self.beta <= 1, f"MoFedSAM: beta = {self.beta!r} must be in (0, 1]")
         at_least_one(self, "K")
         non_negative(self, "rho")
-
-    def largest_prox_step(self) -> float:
-        return 0.0
 
     def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[tuple, MovingServer]:
         return (), MovingServer(x0, 0 * x0)

@@ -67,9 +67,6 @@ class FedSpeed(Star):
         eta = first(self.eta)
         require(0 < eta <= self.lam, f"FedSpeed: eta = {eta!r} must be in (0, lam = {self.lam:g}]")
 
-    def largest_prox_step(self) -> float:
-        return 0.0
-
     def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Client, Server]:
         return Client(f.spread(0 * x0)), Server(x0, 0 * x0)
 

@@ -52,9 +52,6 @@ class FedSplit(Star):
         positive(self, "s", "eta")
         at_least_one(self, "K")
 
-    def largest_prox_step(self) -> float:
-        return 0.0
-
     def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Client, Server]:
         return Client(f.spread(x0)), Server(x0)
 

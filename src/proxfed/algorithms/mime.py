@@ -60,9 +60,6 @@ class MimeLite(Star):
     def __post_init__(self) -> None:
         _check(self)
 
-    def largest_prox_step(self) -> float:
-        return 0.0
-
     def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[tuple, LiteServer]:
         return (), LiteServer(x0, 0 * x0)
 
@@ -102,9 +99,6 @@ class Mime(Star):
 
     def __post_init__(self) -> None:
         _check(self)
-
-    def largest_prox_step(self) -> float:
-        return 0.0
 
     def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[tuple, Server]:
         return (), Server(x0, 0 * x0, 0 * x0, known=x0.new_zeros(1))

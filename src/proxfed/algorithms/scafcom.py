@@ -68,9 +68,6 @@ class Scallion(Star):
         require(self.alpha <= 1, f"Scallion: alpha = {self.alpha!r} must be in (0, 1]")
         at_least_one(self, "K")
 
-    def largest_prox_step(self) -> float:
-        return 0.0
-
     def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Control, Server]:
         return Control(f.spread(0 * x0)), Server(x0, 0 * x0)
 
@@ -112,9 +109,6 @@ class Scafcom(Star):
         positive(self, "eta", "beta", "eta_g")
         require(self.beta <= 1, f"Scafcom: beta = {self.beta!r} must be in (0, 1]")
         at_least_one(self, "K")
-
-    def largest_prox_step(self) -> float:
-        return 0.0
 
     def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Client, Server]:
         zero = f.spread(0 * x0)

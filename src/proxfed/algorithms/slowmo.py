@@ -53,9 +53,6 @@ class SlowMo(Star):
         at_least_one(self, "K")
         require(0 <= self.beta < 1, f"SlowMo: beta = {self.beta!r} must be in [0, 1)")
 
-    def largest_prox_step(self) -> float:
-        return 0.0
-
     def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[tuple, Server]:
         return (), Server(x0, 0 * x0)
 
