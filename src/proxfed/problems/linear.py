@@ -21,6 +21,7 @@ from proxfed import draws
 from proxfed.data.federated import Federated, rows
 from proxfed.draws import Ids, Key
 from proxfed.errors import non_negative, one_of, require
+from proxfed.problems.shapes import Shapes
 from proxfed.regularisers import Zero
 from proxfed.solve import fista
 from proxfed.types import Block, Regulariser, Smoothness
@@ -116,7 +117,7 @@ class Softmax:
 
 
 @dataclass(frozen=True, eq=False)
-class Linear:
+class Linear(Shapes):
     """A linear model over the clients' data."""
 
     data: Federated
@@ -148,34 +149,11 @@ class Linear:
         )
         self.blocks  # noqa: B018  the labels must fit the loss
 
-    # ---- shapes ------------------------------------------------------------------------------------------------
-
-    @cached_property
-    def sizes(self) -> np.ndarray:
-        return np.asarray(self.data.sizes, np.int64)
-
-    @cached_property
-    def offsets(self) -> np.ndarray:
-        return np.concatenate([[0], np.cumsum(self.sizes)])
-
-    @property
-    def n(self) -> int:
-        return len(self.sizes)
-
     @cached_property
     def blocks(self) -> tuple[Block, ...]:
         q, p = self.loss.outputs(self.data), int(self.data.features.shape[1])
         weight = Block("weight", 0, q * p, (q, p))
         return (weight, Block("bias", q * p, q * p + q, (q,))) if self.intercept else (weight,)
-
-    @cached_property
-    def d(self) -> int:
-        return self.blocks[-1].stop
-
-    @cached_property
-    def weights(self) -> Tensor:
-        p = np.full(self.n, 1 / self.n) if self.weighting == "uniform" else self.sizes / self.sizes.sum()
-        return torch.as_tensor(p, dtype=self.dtype, device=self.device)
 
     # ---- data --------------------------------------------------------------------------------------------------
 

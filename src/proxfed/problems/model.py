@@ -29,6 +29,7 @@ from proxfed.problems.inputs import NORMALISATIONS, Affine, Inputs
 from proxfed.problems.linear import Loss, Softmax, Squared
 from proxfed.problems.loop import Loop, parameters
 from proxfed.problems.one_hot import OneHot
+from proxfed.problems.shapes import Shapes
 from proxfed.regularisers import Zero
 from proxfed.types import Block, Regulariser, Smoothness
 
@@ -37,7 +38,7 @@ STATISTICS = 2048
 
 
 @dataclass(frozen=True, eq=False)
-class Model:
+class Model(Shapes):
     """A neural network over the clients' data."""
 
     data: Federated
@@ -118,18 +119,6 @@ class Model:
 
     # ---- shapes ------------------------------------------------------------------------------------------------
 
-    @cached_property
-    def sizes(self) -> np.ndarray:
-        return np.asarray(self.data.sizes, np.int64)
-
-    @cached_property
-    def offsets(self) -> np.ndarray:
-        return self.data.offsets
-
-    @property
-    def n(self) -> int:
-        return len(self.sizes)
-
     @property
     def shape(self) -> tuple[int, ...]:
         """Of a sample."""
@@ -144,15 +133,6 @@ class Model:
                 blocks.append(Block(name, end, end + p.numel(), tuple(p.shape)))
                 end = blocks[-1].stop
         return tuple(blocks)
-
-    @cached_property
-    def d(self) -> int:
-        return self.blocks[-1].stop
-
-    @cached_property
-    def weights(self) -> Tensor:
-        p = np.full(self.n, 1 / self.n) if self.weighting == "uniform" else self.sizes / self.sizes.sum()
-        return torch.as_tensor(p, dtype=self.dtype, device=self.device)
 
     # ---- data --------------------------------------------------------------------------------------------------
 
