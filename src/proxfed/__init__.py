@@ -9,7 +9,8 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 from proxfed.algorithms import Depositum, DFedADMM, FedAvg, FedCEF, FedComposite, FedNAG
 from proxfed.data import Federated, load
 from proxfed.errors import InputError, ProxfedError, RunError
-from proxfed.problems.linear import Linear, Logistic, Softmax, Squared
+from proxfed.problems.linear import Linear
+from proxfed.problems.losses import Logistic, Softmax, Squared
 from proxfed.run import Result, run
 
 __version__ = "0.1.0"

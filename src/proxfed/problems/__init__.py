@@ -6,7 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from proxfed.problems.linear import Linear, Logistic, Softmax, Squared
+from proxfed.problems.linear import Linear
+from proxfed.problems.losses import Logistic, Softmax, Squared
 from proxfed.problems.model import Model
 
 PROBLEMS: dict[str, Callable[..., Any]] = {

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from proxfed.problems.linear import Loss
+from proxfed.problems.losses import Loss
 from proxfed.types import Block
 
 threshold_backward = torch.ops.aten.threshold_backward.default

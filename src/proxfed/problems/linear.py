@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from proxfed import draws
 from proxfed.data.federated import Federated, rows
 from proxfed.draws import Ids, Key
 from proxfed.errors import non_negative, one_of, require
+from proxfed.problems.losses import Loss, Softmax, Squared
 from proxfed.problems.shapes import Shapes
 from proxfed.regularisers import Zero
 from proxfed.solve import fista
@@ -31,89 +32,6 @@ GATHER = 1 << 20
 
 CACHE = 1 << 17
 """Numbers of the clients' data that a full gradient reads at a time: both its products then find them in the cache."""
-
-
-class Loss(Protocol):
-    """A loss of the scores s = A x, (c, outputs, samples), given the labels, (c, samples)."""
-
-    @property
-    def curvature(self) -> float:
-        """The largest eigenvalue of its Hessian in s."""
-
-    def outputs(self, data: Federated) -> int: ...
-
-    def value(self, s: Tensor, b: Tensor) -> Tensor:
-        """(c, samples)."""
-
-    def slope(self, s: Tensor, b: Tensor) -> Tensor:
-        """The derivative in s, (c, outputs, samples); may overwrite s."""
-
-    def score(self, s: Tensor, b: Tensor) -> dict[str, float]:
-        """Measures on held-out data."""
-
-
-@dataclass(frozen=True)
-class Squared:
-    """Least squares: (s - b)^2 / 2."""
-
-    curvature: float = field(default=1.0, init=False)
-
-    def outputs(self, data: Federated) -> int:
-        return 1
-
-    def value(self, s: Tensor, b: Tensor) -> Tensor:
-        return (s[:, 0] - b).square() / 2
-
-    def slope(self, s: Tensor, b: Tensor) -> Tensor:
-        return s.sub_(b[:, None])
-
-    def score(self, s: Tensor, b: Tensor) -> dict[str, float]:
-        return {"test_loss": float(self.value(s, b).mean())}
-
-
-@dataclass(frozen=True)
-class Logistic:
-    """Binary logistic regression, labels -1 and +1: log(1 + exp(-b s))."""
-
-    curvature: float = field(default=0.25, init=False)
-
-    def outputs(self, data: Federated) -> int:
-        found = np.unique(np.asarray(data.labels))
-        require(
-            bool(np.isin(found, (-1, 1)).all()),
-            f"logistic regression takes labels -1 and +1, but {data.name} has {_some(found)}",
-        )
-        return 1
-
-    def value(self, s: Tensor, b: Tensor) -> Tensor:
-        return torch.nn.functional.softplus(-b * s[:, 0])
-
-    def slope(self, s: Tensor, b: Tensor) -> Tensor:
-        b = b[:, None]
-        return s.mul_(b).neg_().sigmoid_().mul_(b).neg_()
-
-    def score(self, s: Tensor, b: Tensor) -> dict[str, float]:
-        return {"accuracy": float((s[:, 0] * b > 0).double().mean()), "test_loss": float(self.value(s, b).mean())}
-
-
-@dataclass(frozen=True)
-class Softmax:
-    """Softmax regression, labels 0 .. classes-1: cross-entropy."""
-
-    curvature: float = field(default=0.5, init=False)
-
-    def outputs(self, data: Federated) -> int:
-        require(data.classes is not None, f"softmax regression needs class labels, but {data.name} has none")
-        return int(data.classes or 0)
-
-    def value(self, s: Tensor, b: Tensor) -> Tensor:
-        return torch.nn.functional.cross_entropy(s, b, reduction="none")
-
-    def slope(self, s: Tensor, b: Tensor) -> Tensor:
-        return s.softmax(1).scatter_(1, b[:, None], -1.0, reduce="add")
-
-    def score(self, s: Tensor, b: Tensor) -> dict[str, float]:
-        return {"accuracy": float((s.argmax(1) == b).double().mean()), "test_loss": float(self.value(s, b).mean())}
 
 
 @dataclass(frozen=True, eq=False)
@@ -325,7 +243,3 @@ def _together(index: np.ndarray) -> slice | np.ndarray:
     """A slice, which makes a view instead of a copy, where the indices are consecutive."""
     consecutive = len(index) > 0 and bool((np.diff(index) == 1).all())
     return slice(int(index[0]), int(index[-1]) + 1) if consecutive else index
-
-
-def _some(values: np.ndarray) -> str:
-    return ", ".join(f"{v:g}" for v in values[:4]) + (", ..." if len(values) > 4 else "")

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from proxfed.problems.arrange import arrange
 from proxfed.problems.batch_norm import forget
-from proxfed.problems.linear import Loss
+from proxfed.problems.losses import Loss
 from proxfed.types import Block
 
 

@@ -26,9 +26,8 @@ from proxfed.problems.batch_norm import batch_norms, remember
 from proxfed.problems.batched import Batched, dense_layers
 from proxfed.problems.clients import CHUNK, Clients, Engine
 from proxfed.problems.inputs import NORMALISATIONS, Affine, Inputs
-from proxfed.problems.linear import Loss, Softmax, Squared
 from proxfed.problems.loop import Loop, parameters
-from proxfed.problems.one_hot import OneHot
+from proxfed.problems.losses import Loss, OneHot, Softmax, Squared
 from proxfed.problems.shapes import Shapes
 from proxfed.regularisers import Zero
 from proxfed.types import Block, Regulariser, Smoothness
