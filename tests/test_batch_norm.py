@@ -7,9 +7,10 @@ import pytest
 import torch
 from torch import nn
 
-from pictures import CLASSES, images, normed, point
 from proxfed import InputError
 from proxfed.problems.model import Model
+
+from pictures import CLASSES, images, normed, point
 
 
 def by_hand(x: np.ndarray, train: np.ndarray, test: np.ndarray) -> np.ndarray:

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from commands import proxfed, refused
 from proxfed.cases import read_cases, slug
 from proxfed.config import assign
 from proxfed.data import load, read
@@ -21,6 +20,7 @@ from proxfed.data.partitions import IID
 from proxfed.errors import InputError
 from proxfed.record import RunFolder
 
+from commands import proxfed, refused
 from experiments import small, write
 
 FAST = {"name": "fedavg", "label": "FedAvg", "eta": 0.5, "K": 3}

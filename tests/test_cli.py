@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from commands import proxfed, refused
 from proxfed.record import RunFolder
 
+from commands import proxfed, refused
 from experiments import small, write
 
 

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from commands import proxfed, refused
 from proxfed.data import DATASETS, FILES, counts, load
 from proxfed.data.directory import Collection, Sum
 from proxfed.data.holdings import Holdings
@@ -23,6 +22,7 @@ from proxfed.record import RunFolder
 from proxfed.report.circles import circles_svg
 from proxfed.report.holdings import rich_picture
 
+from commands import proxfed, refused
 from experiments import small, write
 
 CONTENT = {"train": b"many samples", "test": b"few"}

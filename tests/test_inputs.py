@@ -9,10 +9,11 @@ import pytest
 import torch
 from torch import nn
 
-from pictures import RAGGED, close, images, point
 from proxfed import Federated, draws
 from proxfed.problems.inputs import crop_flip
 from proxfed.problems.model import Model
+
+from pictures import RAGGED, close, images, point
 
 
 def test_standard_channels_have_mean_0_and_variance_1() -> None:

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from pictures import images, point
 from proxfed.algorithms import Depositum, DFedAvg, FedAvg
 from proxfed.config import parse
 from proxfed.errors import InputError
@@ -24,6 +23,7 @@ from proxfed.topologies import Ring
 
 import toy
 from experiments import SMALL
+from pictures import images, point
 
 MORE = ("consensus_y", "estimation_y")
 

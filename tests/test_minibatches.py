@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from pictures import close, images, point
 from proxfed import draws
 from proxfed.problems.minibatches import Epochs, cuts
 from proxfed.problems.model import Model
+
+from pictures import close, images, point
 
 
 def test_an_epoch_uses_every_sample_once() -> None:

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from pictures import CLASSES, RAGGED, close, images, normed, point
 from proxfed import FedAvg, Federated, InputError, draws, run
 from proxfed.measures import Measures
 from proxfed.models import MODELS, Make
@@ -22,6 +21,8 @@ from proxfed.problems.batched import Batched
 from proxfed.problems.loop import Loop
 from proxfed.problems.model import Model
 from proxfed.regularisers import L1, OnBlocks
+
+from pictures import CLASSES, RAGGED, close, images, normed, point
 
 SIDES = {"dfedadmm_cnn": 16, "fednag_cnn": 16, "vgg16": 32, "resnet18": 16, "resnet18_group_norm": 16}
 """The smallest images that say something; 8 where nothing else is needed."""

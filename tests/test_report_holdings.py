@@ -11,6 +11,7 @@ from proxfed.data.holdings import Holdings
 from proxfed.errors import InputError
 from proxfed.report import write_report
 from proxfed.report.holdings import pictures
+
 from run_folders import HOSTILE, Elements, data_of, folder, row, state, write
 
 

@@ -14,6 +14,7 @@ from proxfed.report import result_table, rich_table
 from proxfed.report.columns import MEASURES, PROGRESS, show, with_total
 from proxfed.report.curves import make_curve, thin
 from proxfed.report.pattern import CELLS, images
+
 from run_folders import row, state
 
 # ---- the table ------------------------------------------------------------------------------------------------------

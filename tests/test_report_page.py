@@ -14,6 +14,7 @@ from proxfed.report import write_report
 from proxfed.report.columns import with_total
 from proxfed.report.page import Run, render
 from proxfed.report.tables import pairs_html
+
 from run_folders import HOSTILE, Elements, data_of, folder, row, state, write
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from commands import proxfed, refused
 from proxfed import config, reproduce
 from proxfed.record import RunFolder
 
+from commands import proxfed, refused
 from experiments import small, write
 
 FAST = {"name": "fedavg", "label": "FedAvg", "eta": 0.5, "K": 3}

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from clocks import DEVICE
-from commands import proxfed, refused
 from proxfed.errors import InputError
 from proxfed.record import COLUMNS, RunFolder
 from proxfed.simulate import Timing, profiles
 from proxfed.simulate.after import seconds, simulate, simulate_in_place
 
+from clocks import DEVICE
+from commands import proxfed, refused
 from experiments import Crash, execute, small
 
 

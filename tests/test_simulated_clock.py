@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clocks import LINK, ROWS, graph, row, star, timed, timing
 from proxfed.algorithms import ALGORITHMS
 from proxfed.compressors import LowRank
 from proxfed.participation import Bernoulli, Uniform
@@ -20,6 +19,8 @@ from proxfed.simulate.amounts import Amounts
 from proxfed.simulate.exchanges import exchanges
 from proxfed.topologies import Complete, Exponential, RandomMatching, Ring
 from proxfed.types import Topology
+
+from clocks import LINK, ROWS, graph, row, star, timed, timing
 
 # ---- with a server -------------------------------------------------------------------------------------------------
 

@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clocks import DEVICE, LINK, ROWS, row, star, timed, timing
 from proxfed.errors import InputError
 from proxfed.simulate import Timing, profiles
 from proxfed.simulate.amounts import Amounts, amount
+
+from clocks import DEVICE, LINK, ROWS, row, star, timed, timing
 
 # ---- amounts -------------------------------------------------------------------------------------------------------
 
