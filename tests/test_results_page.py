@@ -304,6 +304,14 @@ def test_to_call_a_claim_not_confirmed_takes_three_seeds_and_a_varied_setting(to
     assert early not in page
 
 
+def test_cases_with_fewer_seeds_are_named(tools, tmp_path):
+    run(tmp_path / "runs", form="full")
+    run(tmp_path / "runs", form="full", only=("very skewed",), seeds=(0,))
+    page = made(tools, tmp_path)
+    assert "| Fig. 1 | full (1 to 3) | 2 |" in page
+    assert "at the paper's scale. Seeds 0, 1, 2, but 0 of very skewed; " in page
+
+
 def test_ours_stands_beside_the_papers_numbers(tools, tmp_path):
     run(tmp_path / "runs")
     page = made(tools, tmp_path)

@@ -38,12 +38,13 @@ class Form(NamedTuple):
         return self.name.partition("+")[2]
 
     @property
-    def seeds(self) -> list[int]:
-        return sorted({row["seed"] for results in self.results.values() for row in results.rows})
+    def seeds(self) -> dict[str, list[int]]:
+        """Of each case."""
+        return {case: sorted({row["seed"] for row in results.rows}) for case, results in self.results.items()}
 
     def seeds_against(self, place: int) -> int:
         """How many seeds a case has that speaks against this claim, the most; of a claim across cases, the fewest."""
-        seeds = {case: len({row["seed"] for row in results.rows}) for case, results in self.results.items()}
+        seeds = {case: len(seeds) for case, seeds in self.seeds.items()}
         against = [judged.case for judged in self.judged[place].cases if not judged.holds]
         return max((seeds.get(case, min(seeds.values())) for case in against), default=0)
 

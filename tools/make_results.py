@@ -63,12 +63,18 @@ def _summary(entries: Iterable[Entry]) -> str:
         counts = Counter(entry.statuses())
         counts.update({HOLD_ELSEWHERE: entry.elsewhere(), EARLY: len(dict(entry.early()))})
         total += counts
-        forms = ", ".join(f"{form.name} ({len(form.seeds)})" for form in entry.forms) or "not run"
+        forms = ", ".join(f"{form.name} ({_how_many(form)})" for form in entry.forms) or "not run"
         link = f"[`{entry.name}`](#{_anchor(_heading(entry))})"
         lines.append([link, _text(entry.about.figure), forms, *(str(counts[column] or "") for column in COLUMNS)])
     lines.append(["all", "", "", *(str(total[column]) for column in COLUMNS)])
     head = [*(f"claims {s}" for s in STATUSES), HOLD_ELSEWHERE, EARLY]
     return _table(["experiment", "in the paper", "form (seeds)", *head], lines)
+
+
+def _how_many(form: Form) -> str:
+    """Seeds."""
+    numbers = {len(seeds) for seeds in form.seeds.values()}
+    return " to ".join(map(str, sorted({min(numbers), max(numbers)})))
 
 
 def _heading(entry: Entry) -> str:
@@ -132,7 +138,6 @@ def _settings(entry: Entry, changes: Mapping[str, Any]) -> list[str]:
 
 
 def _how(form: Form) -> str:
-    seeds = form.seeds
     last = {
         (case, row["algorithm"], row["seed"]): row.get("wall_seconds") or 0.0
         for case, results in form.results.items()
@@ -142,13 +147,23 @@ def _how(form: Form) -> str:
     changed = sorted({text for case in form.results for text in _changed(form, case)})
     missing = [case for case in form.part.experiment.cases if case not in form.results]
     said = [
-        f"{'Seeds' if len(seeds) > 1 else 'Seed'} {', '.join(map(str, seeds))};",
+        f"{_seeds(form)};",
         f"{show(sum(last.values()), 'seconds')} of computing, evaluations apart;",
         f"{'; '.join(versions)}.",
         f"Not as the file has it now: {', '.join(changed)}." if changed else "",
         f"Cases that were not run: {_text(', '.join(missing))}." if missing else "",
     ]
     return " ".join(part for part in said if part)
+
+
+def _seeds(form: Form) -> str:
+    """Those of most cases, and then the cases that have others."""
+    most, *others = Counter(tuple(seeds) for seeds in form.seeds.values()).most_common()
+    text = f"{'Seeds' if len(most[0]) > 1 else 'Seed'} {', '.join(map(str, most[0]))}"
+    for seeds, _ in others:
+        cases = [case for case, has in form.seeds.items() if tuple(has) == seeds]
+        text += f", but {', '.join(map(str, seeds))} of {_text(', '.join(cases))}"
+    return text
 
 
 def _versions(versions: Mapping[str, Any]) -> str:
