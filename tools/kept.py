@@ -43,7 +43,7 @@ class Form(NamedTuple):
         return {case: sorted({row["seed"] for row in results.rows}) for case, results in self.results.items()}
 
     def seeds_against(self, place: int) -> int:
-        """How many seeds a case has that speaks against this claim, the most; of a claim across cases, the fewest."""
+        """How many seeds a case has that speaks against the claim: the most, or across cases the fewest."""
         seeds = {case: len(seeds) for case, seeds in self.seeds.items()}
         against = [judged.case for judged in self.judged[place].cases if not judged.holds]
         return max((seeds.get(case, min(seeds.values())) for case in against), default=0)

@@ -61,7 +61,7 @@ def _summary(entries: Iterable[Entry]) -> str:
     lines, total = [], Counter[str]()
     for entry in entries:
         counts = Counter(entry.statuses())
-        counts.update({HOLD_ELSEWHERE: entry.elsewhere(), EARLY: len(dict(entry.early()))})
+        counts.update({HOLD_ELSEWHERE: entry.elsewhere(), EARLY: len(list(entry.early()))})
         total += counts
         forms = ", ".join(f"{form.name} ({_how_many(form)})" for form in entry.forms) or "not run"
         link = f"[`{entry.name}`](#{_anchor(_heading(entry))})"
@@ -72,8 +72,8 @@ def _summary(entries: Iterable[Entry]) -> str:
 
 
 def _how_many(form: Form) -> str:
-    """Seeds."""
-    numbers = {len(seeds) for seeds in form.seeds.values()}
+    """How many seeds its cases have, at least and at most."""
+    numbers = [len(seeds) for seeds in form.seeds.values()]
     return " to ".join(map(str, sorted({min(numbers), max(numbers)})))
 
 

@@ -23,10 +23,10 @@ def first(step: Step) -> float:
 
 
 def positive_step(owner: Any, *names: str) -> None:
-    """Each named field of `owner` is a step size > 0."""
+    """Each named field of `owner` is a finite step size > 0."""
     for name in names:
         step = getattr(owner, name)
-        require(0 < first(step) < inf, f"{type(owner).__name__}: {name} = {step!r} must be > 0")
+        require(0 < first(step) < inf, f"{type(owner).__name__}: {name} = {step!r} must be > 0 and finite")
 
 
 @dataclass(frozen=True)
