@@ -72,13 +72,30 @@ def test_theory_step_sizes_are_written_out(capsys: Any, tmp_path: Path) -> None:
         {"name": "dfedadmm", "theory": True, "K": 4, "sam": True},
         {"name": "fednag", "theory": True, "tau": 2},
     ]
-    path = write(tmp_path / "theory.toml", small(rounds=4, seeds=[0], algorithms=algorithms))
+    ridge = {"name": "squared_l2", "weight": 0.1}
+    path = write(tmp_path / "theory.toml", small(rounds=4, seeds=[0], regulariser=ridge, algorithms=algorithms))
     assert proxfed(capsys, "run", str(path), "--out", str(tmp_path / "run"))[0] == 0
     resolved = {a["label"]: a for a in RunFolder(tmp_path / "run").config()["algorithms"]}
     assert resolved["fednag"]["eta"] > 0
     assert resolved["depositum"]["alpha"] > 0
     assert "theory" not in resolved["depositum"]
     assert resolved["fedcef"]["compressor"] == {"name": "top_k", "k": 5}
+
+
+def test_theory_step_sizes_know_of_a_regulariser_inside_f(capsys: Any, tmp_path: Path) -> None:
+    """Methods without prox steps follow the gradient of f + h: steps for f alone would diverge on this h."""
+    algorithms = [{"name": name, "theory": True} for name in ("gradient_descent", "nesterov", "heavy_ball")]
+    algorithms += [{"name": "fednag", "theory": True, "tau": 1}, {"name": "dfedadmm", "theory": True, "K": 1}]
+    ridge = {"name": "squared_l2", "weight": 20.0}
+    path = write(tmp_path / "theory.toml", small(rounds=60, seeds=[0], regulariser=ridge, algorithms=algorithms))
+    assert proxfed(capsys, "run", str(path), "--out", str(tmp_path / "run"))[0] == 0
+    folder = RunFolder(tmp_path / "run")
+    resolved = {a["label"]: a for a in folder.config()["algorithms"]}
+    assert max(resolved[label]["eta"] for label in ("gradient_descent", "nesterov", "fednag")) <= 1 / 20
+    assert resolved["dfedadmm"]["eta_l"] <= 1 / (96 * 20)
+    for label in resolved:
+        rows = [row for row in folder.rows() if row["algorithm"] == label]
+        assert rows[-1]["stationarity"] < rows[0]["stationarity"]
 
 
 def test_report_compares_folders(capsys: Any, file: Path, tmp_path: Path) -> None:
@@ -166,6 +183,14 @@ BAD_ALGORITHM: list[tuple[dict[str, Any], str]] = [
     ({"name": "fedcef", "alpha": 1.0, "K": 5, "compressor": {"name": "rand_k", "k": 1, "unbiased": True}}, "needs a contractive compressor"),
     ({"name": "scallion", "eta": 1.0, "K": 5, "compressor": {"name": "top_k", "k": 1}}, "Scallion needs an unbiased compressor"),
     ({"name": "fedavg", "theory": True, "K": 5}, "no step sizes of the theory for 'fedavg'"),
+    ({"name": "gradient_descent", "theory": True}, "no step sizes of the theory with L1(weight=0.01), which is not smooth"),
+    ({"name": "fedcomposite", "theory": True, "tau": 0}, "tau = 0 must be"),
+    ({"name": "fedcef", "theory": True, "K": 0}, "K = 0 must be"),
+    ({"name": "fedcef", "theory": True, "K": 2, "eta": 0.0}, "eta = 0.0 must be"),
+    ({"name": "fedcef", "theory": True, "K": 2, "compressor": {"name": "rand_k", "k": 1, "unbiased": True}}, "needs a contractive compressor"),
+    ({"name": "ef21", "theory": True, "compressor": {"name": "rand_k", "k": 1, "unbiased": True}}, "needs a contractive compressor"),
+    ({"name": "depositum", "theory": True, "T0": 0}, "T0 = 0 must be"),
+    ({"name": "depositum", "theory": True, "gamma": 1.0}, "gamma = 1.0 must be"),
 ]  # fmt: skip
 
 

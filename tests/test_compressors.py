@@ -150,7 +150,8 @@ def test_top_k_keeps_the_first_of_the_largest(seed, c, d, data):
 
 
 @pytest.mark.parametrize(
-    ("fraction", "d", "k"), [(0.01, FEDCEF_D, 44_601), (0.1, 39, 3), (0.1, 9, 1), (1.0, 7, 7), (1, 7, 7)]
+    ("fraction", "d", "k"),
+    [(0.01, FEDCEF_D, 44_601), (0.1, 39, 3), (0.1, 9, 1), (1.0, 7, 7), (1, 7, 7), (0.29, 100, 29)],
 )
 def test_a_fraction_is_rounded_down_but_never_to_nothing(fraction, d, k):
     assert TopK(fraction).contraction(d) == 1 - k / d

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from proxfed import DFedADMM
+from proxfed import DFedADMM, Federated, Squared
 from proxfed.algorithms.dfedadmm import State
 from proxfed.errors import InputError
 from proxfed.oracle import Oracle, Work
@@ -232,6 +232,38 @@ def test_T02h_is_exact_on_the_complete_graph_only():
     assert 1e-4 < bias[0] < bias[1] < bias[2] < 1
     assert bias[1] / bias[0] == pytest.approx(10, rel=0.2)  # in proportion to a small lam
     assert toy.error(toy.final(p, DFedADMM(1.0, 3, lam=5.0), 400, toy.GRAPHS["ring"](N)), x) == pytest.approx(bias[2])
+
+
+# ---- how fast, on the simplest problem -----------------------------------------------------------------------------
+
+
+def contraction(a: DFedADMM) -> float:
+    """The spectral radius of a round on f_i(x) = x^2/2: of the map from (x, dual) to the next, found from three states.
+
+    All clients are alike, so that the graph does not matter.
+    """
+    data = Federated.from_clients([(np.ones((1, 1)), np.zeros(1))] * 2)
+    p = toy.Begun(data, Squared(), Zero(), x0=(1.0,))
+    states = [(s.x[0, 0], a.lam * s.g[0, 0]) for _, s in toy.trajectory(p, a, 2, toy.GRAPHS["complete"](2))]
+    first, second, third = np.array(states)
+    step = np.column_stack([second, third]) @ np.linalg.inv(np.column_stack([first, second]))
+    return float(abs(np.linalg.eigvals(step)).max())
+
+
+@pytest.mark.parametrize("a", [0.5, 1.0, 4.0, 20.0])
+def test_rates_with_exact_local_solutions(a):
+    """a = lam L: sqrt(a/(1 + a)) with the old dual in the message, for a > 1/3, and 1/(1 + a) with the new one."""
+    solved = {dual: DFedADMM(a / (1 + a), 1, lam=a, dual=dual) for dual in DUALS}  # one step is enough
+    assert contraction(solved["old"]) == pytest.approx(np.sqrt(a / (1 + a)), rel=1e-9)
+    assert contraction(solved["new"]) == pytest.approx(1 / (1 + a), rel=1e-9)
+
+
+@pytest.mark.parametrize("gamma", [0.1, 0.5, 1.0])
+def test_with_one_local_step_the_new_dual_allows_a_third_of_the_penalty(gamma):
+    """gamma = eta_l/lam: stable for lam gamma L < 4 - 2 gamma with the old dual, for a third of that with the new."""
+    for dual, bound in (("old", 4 - 2 * gamma), ("new", (4 - 2 * gamma) / 3)):
+        within, beyond = (DFedADMM(c * bound, 1, lam=c * bound / gamma, dual=dual) for c in (0.99, 1.01))
+        assert contraction(within) < 1 < contraction(beyond)
 
 
 # ---- step sizes of the theory ------------------------------------------------------------------------------------

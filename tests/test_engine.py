@@ -21,12 +21,12 @@ from proxfed.networks.tally import Tally
 from proxfed.oracle import Oracle, Work, counted
 from proxfed.participation import Bernoulli, Uniform
 from proxfed.regularisers import L1, MCP, Box, Zero
-from proxfed.run import Run
+from proxfed.run import Diverged, Run
 from proxfed.schedules import Exponential, at
 from proxfed.state import flatten, put, restore, room, take
 from proxfed.topologies import TOPOLOGIES, Complete, OnePeerExponential, RandomMatching, Ring, dense
 from proxfed.topologies import Exponential as ExponentialGraph
-from proxfed.types import Packed, Regulariser
+from proxfed.types import Facts, Graph, Local, Mean, Mix, Needs, Packed, Regulariser
 
 
 @pytest.fixture
@@ -51,6 +51,15 @@ def test_mix_is_the_product_with_W(make: type, n: int, dtype: torch.dtype) -> No
     for t in range(5):
         expected = torch.tensor(dense(topology.W(t)), dtype=dtype) @ x
         torch.testing.assert_close(network.mix(x, t), expected)
+
+
+@pytest.mark.parametrize(("graph", "megabytes"), [(Complete, 193.2), (Ring, 42.9)])
+def test_traffic_of_depositum(graph: type, megabytes: float) -> None:
+    """Ten clients exchange two vectors of the CNN of 268,362 parameters in float32."""
+    network = Stacked(10, 268_362, graph(10))
+    for _ in range(2):
+        network.mix(torch.zeros(10, 268_362), 1)
+    assert round(network.traffic.edge / 1e6, 1) == megabytes
 
 
 def test_an_edge_carries_a_row_each_time() -> None:
@@ -279,3 +288,36 @@ def test_share_is_the_weight_of_those_who_took_part(problem: Linear) -> None:
     expected = [float(weighted.weights[Uniform(2)(t, 6, 3)].sum()) for t in range(1, 6)]
     assert seen == pytest.approx(expected)
     assert len(set(seen)) > 1
+
+
+# ---- divergence ------------------------------------------------------------------------------------------------------
+
+
+class Apart(NamedTuple):
+    x: Tensor
+
+
+class Quarrel(Graph):
+    """Clients that run from each other, while their mean stays where it is."""
+
+    needs = Needs(composite=False)
+    facts = Facts("1 per edge", exact=False, paper="none")
+
+    def init(self, x0: Tensor, f: Local, h: Regulariser, mix: Mix) -> Apart:
+        g = f.grad(f.spread(x0), 0)
+        return Apart(x0 + g - mix(g))
+
+    def step(self, s: Apart, f: Local, h: Regulariser, mix: Mix) -> Apart:
+        return Apart(s.x + 10 * (s.x - mix(s.x)))
+
+    def model(self, s: Apart, h: Regulariser, mean: Mean) -> Tensor:
+        return mean(s.x)
+
+
+def test_clients_that_diverge_are_noticed_though_their_mean_does_not(problem: Linear) -> None:
+    quiet = replace(problem, h=Zero())
+    rows = run(quiet, Quarrel(), 10, topology=Complete(quiet.n)).rows
+    assert rows[-1]["consensus"] > 1e15
+    assert rows[-1]["objective"] == pytest.approx(rows[0]["objective"], rel=0.01)
+    with pytest.raises(Diverged, match="from their mean in round 1"):
+        run(quiet, Quarrel(), 50, topology=Complete(quiet.n))

@@ -146,7 +146,7 @@ def test_T04f_smooth_it_is_SCAFFOLD(tau, eta, eta_g, batch):
 @pytest.mark.parametrize("tau", [1, 10])
 def test_theory_keeps_to_the_inequalities_of_the_theorem(tau, loss):
     p = toy.problem(loss)
-    a, (L, _, mu) = FedComposite.theory(toy.constants(p, 100), tau), p.smoothness()
+    a, (L, _, _, mu) = FedComposite.theory(toy.constants(p, 100), tau), p.smoothness()
     assert a.tau == tau
     assert a.eta_g == pytest.approx(np.sqrt(N), rel=1e-15)
     assert 0 < a.eta * a.eta_g * tau <= mu / (150 * L**2) * (1 + 1e-12)
@@ -155,6 +155,14 @@ def test_theory_keeps_to_the_inequalities_of_the_theorem(tau, loss):
 def test_theory_needs_strong_convexity():
     with pytest.raises(InputError, match="strongly convex"):
         FedComposite.theory(toy.constants(toy.problem(l2=0.0), 100), 5)
+
+
+def test_theory_needs_every_client_strongly_convex():
+    """Six samples of ten features: f is strongly convex, no f_i is."""
+    p = toy.problem("least_squares", sizes=(6,) * N, l2=0.0)
+    assert p.smoothness().mu > 1e-4
+    with pytest.raises(InputError, match="strongly convex"):
+        FedComposite.theory(toy.constants(p, 100), 5)
 
 
 def test_theory_descends():

@@ -173,24 +173,26 @@ def test_a_shared_point_is_spread_without_a_copy(loss):
 @pytest.mark.parametrize("l2", [0.0, 0.3])
 def test_smoothness_bounds_the_hessians(loss, intercept, l2, weighting):
     p = toy.problem(loss, Zero(), toy.RAGGED, p=4, l2=l2, intercept=intercept, weighting=weighting)
-    L, L_f, mu = p.smoothness()
+    L, L_f, mu, mu_min = p.smoothness()
     weights = np.full(N, 1 / N) if weighting == "uniform" else np.array(toy.RAGGED) / sum(toy.RAGGED)
     np.testing.assert_allclose(p.weights.numpy(), weights, rtol=0, atol=1e-16)
     largest = []
     for x in (torch.zeros(p.d, dtype=torch.float64), *(scale * point(p) for scale in (0.5, 3.0))):
         hessians = [torch.autograd.functional.hessian(lambda y, i=i: f_of(p, i, y), x) for i in range(N)]
-        top = max(float(torch.linalg.eigvalsh(H)[-1]) for H in hessians)
+        ends = torch.stack([torch.linalg.eigvalsh(H) for H in hessians])
+        top, bottom = float(ends[:, -1].max()), float(ends[:, 0].min())
         spectrum = torch.linalg.eigvalsh(sum(w * H for w, H in zip(weights, hessians, strict=True)))
         largest.append((top, float(spectrum[-1])))
         assert top <= L * (1 + 1e-12)
         assert float(spectrum[-1]) <= L_f * (1 + 1e-12)
         assert float(spectrum[0]) >= mu - 1e-14
+        assert bottom >= mu_min - 1e-14
         if loss == "least_squares":
-            assert (top, *spectrum[[-1, 0]].tolist()) == pytest.approx((L, L_f, mu), rel=1e-12)
+            assert (top, *spectrum[[-1, 0]].tolist(), bottom) == pytest.approx((L, L_f, mu, mu_min), rel=1e-12)
     if loss != "softmax":  # attained: everywhere by least squares, at 0 by the logistic loss
         assert largest[0] == pytest.approx((L, L_f), rel=1e-12)
     assert L_f <= L * (1 + 1e-12)
-    assert mu >= l2
+    assert mu >= mu_min >= l2
 
 
 def test_smoothness_is_computed_in_double_precision(loss):

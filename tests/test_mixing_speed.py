@@ -70,7 +70,13 @@ def test_psi_of_the_static_exponential_graph(n):
 @pytest.mark.parametrize("n", [1, 2, 7, 50])
 def test_the_complete_graph_averages_exactly(n):
     np.testing.assert_array_equal(dense(Complete(n).W(0)), J(n))
-    assert rate(Complete(n)) == pytest.approx(0, abs=1e-10)
+
+
+def test_psi_of_the_complete_graph_is_exactly_zero():
+    """Not merely small: DEPOSITUM's theory has other step sizes for W = J, and tiny ones for a tiny psi."""
+    assert {1 - Complete(n).spectral_gap() for n in range(1, 131)} == {0.0}
+    assert {psi(Complete(n).W(0)) for n in range(1, 131)} == {0.0}
+    assert {round(1 - Complete(n, weights="lazy").spectral_gap(), 12) for n in range(2, 131)} == {0.5}
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,8 @@ def test_mofedsam_without_server_direction_is_fedsam() -> None:
 
 def test_mime_with_one_client_is_mimelite_in_every_second_round() -> None:
     one = toy.problem(h=Zero(), sizes=(toy.M,))
-    mime, lite = toy.models(one, Mime(0.5, 3, beta=0.6)), toy.models(one, MimeLite(0.5, 3, beta=0.6))
+    eta = Exponential(0.5, 0.9)
+    mime, lite = toy.models(one, Mime(eta, 3, beta=0.6)), toy.models(one, MimeLite(eta, 3, beta=0.6))
     for _ in range(6):
         next(mime)
         assert toy.gap(next(mime), next(lite)) < 1e-13

@@ -190,6 +190,14 @@ CURVES = [
 ]
 
 
+@pytest.mark.parametrize("c", [0.3, 2.0])
+def test_a_multiple_of_mcp_is_mcp(c: float) -> None:
+    v, h, scaled = normal(3, 4, D), MCP(0.4, 1.5), MCP(c * 0.4, 1.5 / c)
+    close(scaled.value(v), c * h.value(v))
+    close(scaled.prox(v, 0.5), h.prox(v, c * 0.5))
+    assert scaled.weak_convexity == pytest.approx(c * h.weak_convexity)
+
+
 @pytest.mark.parametrize(("h", "curve", "bound"), CURVES, ids=[repr(h) for h, _, _ in CURVES])
 @pytest.mark.parametrize("part", [0.02, 0.4, 0.9, 0.999])
 def test_prox_of_one_coordinate_against_a_fine_grid(h, curve, bound: float, part: float) -> None:

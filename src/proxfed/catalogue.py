@@ -110,6 +110,7 @@ def needs(what: Needs) -> str:
         "unbiased compressor": what.unbiased,
         "fixed graph": what.fixed_graph,
         "symmetric W": what.symmetric,
+        "doubly stochastic W": what.doubly_stochastic,
     }
     return ", ".join(word for word, asked in words.items() if asked)
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from math import isinf
+from typing import Any
 
+import numpy as np
+
+from proxfed.compressors.contractive import contraction
 from proxfed.errors import InputError, require
 from proxfed.participation import Full
 from proxfed.regularisers import Zero
 from proxfed.topologies import check
-from proxfed.types import Algorithm, Graph, Participation, Problem, Regulariser, Topology
+from proxfed.topologies.mixing import dense
+from proxfed.types import Algorithm, Compressor, Graph, Needs, Participation, Problem, Regulariser, Topology
 
 EXACT_SPECTRUM = 1500
 """Up to this many clients, the spectrum of W is cheap enough to look at before every run."""
@@ -18,34 +23,50 @@ def check_combination(
     problem: Problem, algorithm: Algorithm, topology: Topology | None, participation: Participation
 ) -> None:
     """One sentence if `algorithm` cannot solve `problem` over this topology with this participation."""
-    name, h, needs = type(algorithm).__name__, problem.h, algorithm.needs
+    name, h, needs = type(algorithm).__name__, problem.h, algorithm.requires()
+    h.value(problem.start(0))  # refuses shapes and groups that do not fit d
     if not isinstance(h, Zero):
         _check_regulariser(name, algorithm, h)
     if isinstance(algorithm, Graph):
         if topology is None:
             raise InputError(f"{name} works on a graph: name a topology, for instance 'ring'")
         require(topology.n == problem.n, f"the topology has {topology.n} nodes, but the problem {problem.n} clients")
-        require(not needs.fixed_graph or topology.period == 1, f"{name} needs the same graph in every round")
-        small = topology.n <= EXACT_SPECTRUM
-        check(topology, symmetric=needs.symmetric, columns=topology.doubly_stochastic, contracts=small)
+        _check_graph(name, needs, topology)
+    participation(1, problem.n, 0)  # refuses what does not fit n
     if needs.everyone or isinstance(algorithm, Graph):
         all_take_part = isinstance(participation, Full)
         require(all_take_part, f"{name} needs every client in every round, not {type(participation).__name__}")
+    if hasattr(algorithm, "compressor"):
+        _check_compressor(name, needs, algorithm, problem.d)
+
+
+def _check_graph(name: str, needs: Needs, topology: Topology) -> None:
+    require(not needs.fixed_graph or topology.period == 1, f"{name} needs the same graph in every round")
+    require(
+        not needs.doubly_stochastic or topology.doubly_stochastic,
+        f"{name} needs a W whose columns sum to one, or it loses the mean that it tracks: those of {topology} do not",
+    )
+    small = topology.n <= EXACT_SPECTRUM
+    check(topology, symmetric=needs.symmetric, columns=topology.doubly_stochastic, contracts=small)
+    if needs.eigenvalues_above > -1 and small:
+        least = float(np.linalg.eigvalsh(dense(topology.W(0)))[0])
+        require(
+            least > needs.eigenvalues_above,
+            f"{name} with these settings needs eigenvalues of W above {needs.eigenvalues_above:.3g}, but one is "
+            f"{least:.3g}; lazy weights (I + W)/2 have no negative ones",
+        )
+
+
+def _check_compressor(name: str, needs: Needs, algorithm: Any, d: int) -> None:
+    compressor: Compressor = algorithm.compressor
+    compressor.contraction(d)  # refuses a number of entries or a shape that does not fit d
     if needs.contractive:
-        compressor = algorithm.compressor  # type: ignore[union-attr]
-        q2 = compressor.contraction(problem.d)
-        require(
-            q2 < 1,
-            f"{name} needs a contractive compressor, but for {type(compressor).__name__} only "
-            f"E|C(v) - v|^2 <= {q2:g} |v|^2 is known; use its contractive form",
-        )
-    if needs.unbiased:
-        compressor = algorithm.compressor  # type: ignore[union-attr]
-        require(
-            compressor.unbiased,
-            f"{name} needs an unbiased compressor, E C(v) = v, which {compressor} is not: for instance "
-            "RandK with unbiased = true, or QSGD",
-        )
+        contraction(algorithm, d)
+    require(
+        compressor.unbiased or not needs.unbiased,
+        f"{name} needs an unbiased compressor, E C(v) = v, which {compressor} is not: for instance "
+        "RandK with unbiased = true, or QSGD",
+    )
 
 
 def _check_regulariser(name: str, algorithm: Algorithm, h: Regulariser) -> None:

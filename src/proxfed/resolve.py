@@ -20,10 +20,10 @@ from proxfed.data.partitions import Natural
 from proxfed.errors import InputError, require
 from proxfed.participation import PARTICIPATIONS
 from proxfed.problems import PROBLEMS
-from proxfed.regularisers import REGULARISERS, OnBlocks
+from proxfed.regularisers import REGULARISERS, OnBlocks, SquaredL2, Zero
 from proxfed.simulate import Timing
 from proxfed.topologies import TOPOLOGIES
-from proxfed.types import Algorithm, Block, Constants, Graph, Participation, Problem, Regulariser, Topology
+from proxfed.types import Algorithm, Block, Constants, Graph, Participation, Problem, Regulariser, Smoothness, Topology
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -38,7 +38,8 @@ class Task:
         where = f"algorithms.{label}"
         special = {"label", "rounds", "topology", "participation", "theory"}
         own = {k: _steps(v, problem, f"{where}.{k}") for k, v in table.items() if k not in special}
-        make = look_up(ALGORITHMS, own, where)
+        look_up(ALGORITHMS, own, where)
+        make = ALGORITHMS[own["name"]]
         self.label = label
         self.rounds: int = table.get("rounds", experiment.rounds)
         require(isinstance(self.rounds, int) and self.rounds >= 1, f"{where}.rounds = {self.rounds!r} must be >= 1")
@@ -47,13 +48,13 @@ class Task:
         )
         self.topology: Topology | None = None
         graph = table.get("topology", experiment.topology)
-        if isinstance(make, type) and issubclass(make, Graph) and graph is not None:
+        if issubclass(make, Graph) and graph is not None:
             self.topology = build(TOPOLOGIES, graph, f"{where}.topology", **_size(graph, problem.n))
         if table.get("theory", False):
             rule = getattr(make, "theory", None)
             if rule is None:
                 raise InputError(f"{where}: there are no step sizes of the theory for {own['name']!r}")
-            constants = _constants(problem, self.rounds, self.topology)
+            constants = _constants(problem, self.rounds, self.topology, make.needs.composite, where)
             self.algorithm: Algorithm = rule(constants, **arguments(rule, without_name(own), where, {"c"}))
         else:
             self.algorithm = build(ALGORITHMS, own, where)
@@ -150,12 +151,17 @@ def _filled(make: Any, table: Table, given: set[str]) -> Table:
     return {k: plain(v) for k, v in filled.items()}
 
 
-def _constants(problem: Problem, rounds: int, topology: Topology | None) -> Constants:
-    psi, smoothness = 0.0, problem.smoothness()
+def _constants(problem: Problem, rounds: int, topology: Topology | None, composite: bool, where: str) -> Constants:
+    psi, h, smoothness = 0.0, problem.h, problem.smoothness()
     if topology is not None:  # peers see n p_i f_i, so that their plain averages are the weighted ones
         psi = 1 - topology.spectral_gap()
-        smoothness = smoothness._replace(L=smoothness.L * problem.n * float(problem.weights.max()))
-    return Constants(smoothness, problem.n, problem.d, rounds, problem.h.weak_convexity, psi)
+        most, least = (problem.n * float(p) for p in (problem.weights.max(), problem.weights.min()))
+        smoothness = smoothness._replace(L=smoothness.L * most, mu_min=smoothness.mu_min * least)
+    if not composite and not isinstance(h, Zero):  # then h is a part of every f_i
+        if not isinstance(h, SquaredL2):
+            raise InputError(f"{where}: there are no step sizes of the theory with {h}, which is not smooth: give them")
+        smoothness = Smoothness(*(constant + h.weight for constant in smoothness))
+    return Constants(smoothness, problem.n, problem.d, rounds, h.weak_convexity, psi)
 
 
 def _steps(value: Any, problem: Problem, where: str) -> Any:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from math import sqrt
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -245,6 +246,10 @@ def rounds_and_rows(going: Run, measures: Measures, done: int, rounds: int, ever
             yield None
             continue
         x = going.model()
-        yield {"round": t, "wall_seconds": going.seconds} | going.counters() | measures(x, going.fields())
+        row = {"round": t, "wall_seconds": going.seconds} | going.counters() | measures(x, going.fields())
+        yield row
         if not float(x.norm()) < FAR:
             raise Diverged(f"diverged: the model has norm {float(x.norm()):g} in round {t}; try smaller steps")
+        apart = sqrt(row.get("consensus", 0.0))  # of clients whose errors may cancel in the mean
+        if not apart < FAR:
+            raise Diverged(f"diverged: the clients are {apart:g} from their mean in round {t}; try smaller steps")

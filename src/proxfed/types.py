@@ -65,11 +65,13 @@ class Local(Protocol):
 
 
 class Smoothness(NamedTuple):
-    """L: the largest smoothness constant of any f_i; L_f and mu: smoothness and strong convexity of f = sum p_i f_i."""
+    """L, mu_min: the largest smoothness and the smallest strong convexity constant of any f_i; L_f, mu: those of
+    f = sum p_i f_i."""
 
     L: float
     L_f: float
     mu: float
+    mu_min: float = 0.0
 
 
 class Problem(Protocol):
@@ -199,6 +201,8 @@ class Needs(NamedTuple):
     unbiased: bool = False  # its compressor must be unbiased
     fixed_graph: bool = False  # the same W in every round
     symmetric: bool = False  # W = W'
+    doubly_stochastic: bool = False  # also the columns of W sum to one, or what it tracks is not the mean
+    eigenvalues_above: float = -1.0  # of W
 
 
 class Facts(NamedTuple):
@@ -225,6 +229,10 @@ class Method(ABC):
 
     needs: ClassVar[Needs]
     facts: ClassVar[Facts]
+
+    def requires(self) -> Needs:
+        """What it needs with these hyper-parameters, if some of them ask for more."""
+        return self.needs
 
     def largest_prox_step(self) -> float:
         """The largest step it hands to h.prox; inf if it grows with the rounds. A composite algorithm must say it."""

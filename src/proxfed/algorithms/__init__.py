@@ -38,8 +38,9 @@ from proxfed.algorithms.proxskip import ProxSkip
 from proxfed.algorithms.scafcom import Scafcom, Scallion
 from proxfed.algorithms.scaffold import Scaffold
 from proxfed.algorithms.slowmo import SlowMo
+from proxfed.types import Method
 
-ALGORITHMS: dict[str, type] = {
+ALGORITHMS: dict[str, type[Method]] = {
     "choco_sgd": ChocoSGD,
     "depositum": Depositum,
     "dfedadmm": DFedADMM,

@@ -18,7 +18,7 @@ Gradient Tracking and Momentum".
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, sqrt
 from typing import ClassVar, NamedTuple
 
@@ -54,7 +54,7 @@ class Depositum(Graph):
     mix_offset: int = 0
     """0: iterations T0, 2 T0, ... mix (the paper); 1: iterations T0 - 1, 2 T0 - 1, ... do."""
 
-    needs: ClassVar[Needs] = Needs()
+    needs: ClassVar[Needs] = Needs(doubly_stochastic=True)
     facts: ClassVar[Facts] = Facts(
         sends="2 per edge",
         exact=True,
@@ -118,6 +118,7 @@ class Depositum(Graph):
         cls, c: Constants, gamma: float = 0.5, T0: int = 1, option: str = "polyak", schedule: str = "constant"
     ) -> Depositum:
         """Step sizes of the convergence theorem, or of its linear speed-up corollary (schedule="speed_up")."""
+        any_steps = cls(1.0, 1.0, gamma, T0, option)
         L, n, rho, lam = c.smoothness.L, c.n, c.weak_convexity, c.psi
         T = c.rounds * T0 + 1
         if schedule == "speed_up":
@@ -144,7 +145,7 @@ class Depositum(Graph):
         else:
             beta2 = 8 * delta1 * delta2 * (96 * n - 71) / (9 * T0 * (11 * delta1 + 6 * T0 + 2 * n * T0))
         omega = (1 + 3 * gamma) / (1 - gamma) if option == "nesterov" else 1
-        return cls(alpha, sqrt(beta2 / omega), gamma, T0, option)
+        return replace(any_steps, alpha=alpha, beta=sqrt(beta2 / omega), gamma=gamma)
 
 
 def _alone(x: Tensor) -> Tensor:

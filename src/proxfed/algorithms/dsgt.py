@@ -39,7 +39,7 @@ class DSGT(Graph):
     variant: str = "atc"
     """What is mixed after its update: 'atc' x and y; 'semi' x (the paper); 'cta' neither."""
 
-    needs: ClassVar[Needs] = Needs(composite=False)
+    needs: ClassVar[Needs] = Needs(composite=False, doubly_stochastic=True)
     facts: ClassVar[Facts] = Facts(
         sends="2 per edge",
         exact=True,

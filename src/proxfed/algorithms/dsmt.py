@@ -24,6 +24,9 @@ from proxfed.errors import require
 from proxfed.schedules import Step, at, positive_step
 from proxfed.types import Constants, Facts, Graph, Local, Mean, Mix, Needs, Regulariser
 
+ROUNDING = 1e-9
+"""A computed eigenvalue of zero may be this much below it."""
+
 
 class State(NamedTuple):
     x: Tensor  # the model
@@ -44,7 +47,7 @@ class DSMT(Graph):
     eta_w: float = 0.0
     """Acceleration of the gossip, in [0, 1); 0: plain gossip."""
 
-    needs: ClassVar[Needs] = Needs(composite=False)
+    needs: ClassVar[Needs] = Needs(composite=False, doubly_stochastic=True)
     facts: ClassVar[Facts] = Facts(
         sends="2 per edge",
         exact=True,
@@ -55,6 +58,11 @@ class DSMT(Graph):
         positive_step(self, "alpha")
         require(0 <= self.beta < 1, f"DSMT: beta = {self.beta!r} must be in [0, 1)")
         require(0 <= self.eta_w < 1, f"DSMT: eta_w = {self.eta_w!r} must be in [0, 1)")
+
+    def requires(self) -> Needs:
+        if self.eta_w == 0:
+            return self.needs
+        return self.needs._replace(fixed_graph=True, symmetric=True, eigenvalues_above=-ROUNDING)
 
     def init(self, x0: Tensor, f: Local, h: Regulariser, mix: Mix) -> State:
         x = f.spread(x0)

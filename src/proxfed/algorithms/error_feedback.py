@@ -22,7 +22,7 @@ Fatkhullin, A. Tyurin, P. Richtarik, "Momentum Provably Improves Error Feedback!
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import sqrt
 from typing import ClassVar, NamedTuple
 
@@ -30,6 +30,7 @@ from torch import Tensor
 
 from proxfed.algorithms.local import sgd
 from proxfed.compressors import Identity
+from proxfed.compressors.contractive import contraction
 from proxfed.errors import at_least_one, positive, require
 from proxfed.schedules import Step, at, positive_step
 from proxfed.types import Compressor, Constants, Facts, Local, Needs, Packed, Regulariser, Star
@@ -137,8 +138,9 @@ class EF21(Star):
     @classmethod
     def theory(cls, c: Constants, compressor: Compressor = Identity()) -> EF21:
         """The largest step of the theorem, 1/(L_f + L q/(1 - q))."""
-        q = sqrt(compressor.contraction(c.d))
-        return cls(1 / (c.smoothness.L_f + c.smoothness.L * q / (1 - q)), compressor)
+        any_step = cls(1.0, compressor)
+        q = sqrt(contraction(any_step, c.d))
+        return replace(any_step, gamma=1 / (c.smoothness.L_f + c.smoothness.L * q / (1 - q)))
 
 
 @dataclass(frozen=True)

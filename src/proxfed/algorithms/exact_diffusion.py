@@ -47,6 +47,9 @@ class ExactDiffusion(Graph):
     def __post_init__(self) -> None:
         positive_step(self, "eta")
 
+    def requires(self) -> Needs:
+        return self.needs if self.lazy else self.needs._replace(eigenvalues_above=-1 / 3)
+
     def init(self, x0: Tensor, f: Local, h: Regulariser, mix: Mix) -> State:
         x = f.spread(x0)
         return State(x, x)

@@ -19,13 +19,14 @@ Composite Optimization on Heterogeneous Data", arXiv:2603.07654.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import sqrt
 from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
 from proxfed.compressors import Identity
+from proxfed.compressors.contractive import contraction
 from proxfed.errors import at_least_one, positive, require
 from proxfed.types import Compressor, Constants, Facts, Local, Needs, Packed, Regulariser, Star
 
@@ -108,7 +109,8 @@ class FedCEF(Star):
     @classmethod
     def theory(cls, c: Constants, K: int, eta: float = 1.0, compressor: Compressor = Identity()) -> FedCEF:
         """Step sizes of the convergence theorem: far smaller, with a far larger eta_g, than what works in practice."""
-        L, q = c.smoothness.L, sqrt(compressor.contraction(c.d))
+        any_step = cls(1.0, K, eta=eta, compressor=compressor)
+        L, q = c.smoothness.L, sqrt(contraction(any_step, c.d))
         beta = min(eta**2, (1 - q) ** 2) / (25 * L)
         eta_g = sqrt(16 * (1 - q) ** 2 + 161 * eta**2) / (5 * eta * (1 - q))
-        return cls(min(beta / (eta_g * K), 1 / (8 * K * L)), K, eta_g, eta, compressor)
+        return replace(any_step, alpha=min(beta / (eta_g * K), 1 / (8 * K * L)), eta_g=eta_g)

@@ -20,7 +20,7 @@ Reference: J. Zhang, J. Hu, M. Johansson, "Composite Federated Learning with Het
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import sqrt
 from typing import ClassVar, NamedTuple
 
@@ -96,7 +96,6 @@ class FedComposite(Star):
     @classmethod
     def theory(cls, c: Constants, tau: int) -> FedComposite:
         """Step sizes of the theorem: S = mu/(150 L^2), eta_g = sqrt(n)."""
-        L, mu = c.smoothness.L, c.smoothness.mu
-        require(mu > 0, "FedComposite: its theory needs a strongly convex f; give eta, or l2 > 0 in the problem")
-        eta_g = sqrt(c.n)
-        return cls(mu / (150 * L**2 * eta_g * tau), tau, eta_g)
+        L, mu, any_step = c.smoothness.L, c.smoothness.mu_min, cls(1.0, tau, sqrt(c.n))
+        require(mu > 0, "FedComposite: its theory needs strongly convex f_i; give eta, or l2 > 0 in the problem")
+        return replace(any_step, eta=mu / (150 * L**2 * any_step.eta_g * tau))

@@ -11,7 +11,7 @@ Reference: Z. Yang, W. Bao, D. Yuan, N. H. Tran, A. Y. Zomaya, "Federated Learni
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -40,7 +40,8 @@ class FedNAG(Star):
     tau: int
     """Local steps of a round."""
     output: str = "last"
-    """The model is the 'last' aggregated point, or the 'best' one by its loss, which clients then report each round."""
+    """The model is the 'last' aggregated point, or the 'best' one by its loss. For that, clients report their losses at
+    the point that they are sent, so the best is of all points but the newest, whose loss nobody knows yet."""
 
     needs: ClassVar[Needs] = Needs(composite=False)
     facts: ClassVar[Facts] = Facts(
@@ -54,6 +55,9 @@ class FedNAG(Star):
         positive_step(self, "eta")
         require(0 <= self.gamma < 1, f"FedNAG: gamma = {self.gamma!r} must be in [0, 1)")
         one_of(self, "output", ("last", "best"))
+
+    def requires(self) -> Needs:
+        return self.needs._replace(everyone=self.output == "best")
 
     def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[tuple, Server]:
         return (), Server(x0, 0 * x0, best=x0, value=x0.new_full((1,), torch.inf))
@@ -84,4 +88,4 @@ class FedNAG(Star):
     @classmethod
     def theory(cls, c: Constants, tau: int, gamma: float = 0.9, output: str = "last") -> FedNAG:
         """The largest step of the analysis, L eta (1 + gamma) = 1."""
-        return cls(1 / (c.smoothness.L * (1 + gamma)), gamma, tau, output)
+        return replace(cls(1.0, gamma, tau, output), eta=1 / (c.smoothness.L * (1 + gamma)))

@@ -23,7 +23,7 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor
 
 from proxfed.errors import at_least_one, positive, require
-from proxfed.schedules import Step, at, first
+from proxfed.schedules import Step, at, positive_step
 from proxfed.types import Facts, Local, Message, Needs, Regulariser, Star
 
 PAPER = "S. P. Karimireddy et al., Breaking the centralized barrier for cross-device federated learning, 2021"
@@ -86,7 +86,7 @@ class Mime(Star):
     """Variance-reduced local SGD along with the momentum of the whole network."""
 
     eta: Step
-    """Local step size."""
+    """Local step size; a schedule counts every second round."""
     K: int
     """Local steps of every second round."""
     beta: float = 0.9
@@ -111,7 +111,7 @@ class Mime(Star):
         if not rest:
             return own, f.full_grad(x)
         m, c = rest
-        eta, y = at(self.eta, f.t), f.spread(x)
+        eta, y = at(self.eta, f.t // 2), f.spread(x)  # round 2 takes the first steps
         for k in range(self.K):
             y = y - eta * ((1 - self.beta) * (f.grad(y, k) - f.grad(x, k) + c) + self.beta * m)
         return own, y
@@ -127,7 +127,7 @@ class Mime(Star):
 
 def _check(method: MimeLite | Mime) -> None:
     name = type(method).__name__
-    require(first(method.eta) > 0, f"{name}: eta = {method.eta!r} must be > 0")
+    positive_step(method, "eta")
     at_least_one(method, "K")
     require(0 <= method.beta < 1, f"{name}: beta = {method.beta!r} must be in [0, 1)")
     positive(method, "eta_g")

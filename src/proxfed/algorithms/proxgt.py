@@ -26,6 +26,7 @@ class State(NamedTuple):
     x: Tensor  # the model
     y: Tensor  # tracks the mean gradient
     g: Tensor  # gradient at the x before
+    v: Tensor  # what the last prox step was taken of
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class ProxGT(Graph):
     Q: int = 1
     """Gossip steps of each of the two vectors in a round."""
 
-    needs: ClassVar[Needs] = Needs()
+    needs: ClassVar[Needs] = Needs(doubly_stochastic=True)
     facts: ClassVar[Facts] = Facts(
         sends="2 Q per edge",
         exact=True,
@@ -53,13 +54,13 @@ class ProxGT(Graph):
 
     def init(self, x0: Tensor, f: Local, h: Regulariser, mix: Mix) -> State:
         x = f.spread(x0)
-        return State(x, 0 * x, 0 * x)
+        return State(x, 0 * x, 0 * x, x)
 
     def step(self, s: State, f: Local, h: Regulariser, mix: Mix) -> State:
         g = f.grad(s.x, 0)
         y = self._gossip(s.y + g - s.g, mix)
-        x = self._gossip(h.prox(s.x - self.alpha * y, self.alpha), mix)
-        return State(x, y, g)
+        v = s.x - self.alpha * y
+        return State(self._gossip(h.prox(v, self.alpha), mix), y, g, v)
 
     def _gossip(self, x: Tensor, mix: Mix) -> Tensor:
         for _ in range(self.Q):
@@ -67,5 +68,5 @@ class ProxGT(Graph):
         return x
 
     def model(self, s: State, h: Regulariser, mean: Mean) -> Tensor:
-        """The next prox step of the averages: unlike mean(x), whose zeros mixing blurs, it has the structure of h."""
-        return h.prox(mean(s.x) - self.alpha * mean(s.y), self.alpha)
+        """The prox of the average: unlike mean(x), whose zeros mixing blurs, it has the structure of h."""
+        return h.prox(mean(s.v), self.alpha)

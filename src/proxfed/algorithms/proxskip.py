@@ -86,6 +86,6 @@ class ProxSkip(Star):
     @classmethod
     def theory(cls, c: Constants, seed: int = 0) -> ProxSkip:
         """The step and probability of the theorem, gamma = 1/L and p = sqrt(mu/L)."""
-        L, mu = c.smoothness.L, c.smoothness.mu
-        require(mu > 0, "ProxSkip: its theory needs a strongly convex f; give gamma and p, or l2 > 0 in the problem")
+        L, mu = c.smoothness.L, c.smoothness.mu_min
+        require(mu > 0, "ProxSkip: its theory needs strongly convex f_i; give gamma and p, or l2 > 0 in the problem")
         return cls(1 / L, sqrt(mu / L), seed)

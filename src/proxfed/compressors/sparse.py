@@ -113,7 +113,8 @@ def _check_kept(owner: Any) -> None:
 
 def _kept(owner: Any, d: int) -> int:
     """How many of d entries a TopK or RandK keeps."""
-    k = max(1, math.floor(owner.fraction * d)) if owner.k is None else owner.k
+    # 0.29 * 100 is a little less than 29 in floating point, and means 29
+    k = max(1, math.floor(owner.fraction * d * (1 + 1e-12))) if owner.k is None else owner.k
     require(k <= d, f"{type(owner).__name__}: k = {k} must be at most the number of entries, d = {d}")
     return k
 

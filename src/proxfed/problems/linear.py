@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -20,8 +21,8 @@ from torch import Tensor
 from proxfed import draws
 from proxfed.data.federated import Federated, rows
 from proxfed.draws import Ids, Key
-from proxfed.errors import non_negative, one_of, require
-from proxfed.problems.losses import Loss, Softmax, Squared
+from proxfed.errors import at_least_one, non_negative, one_of, require
+from proxfed.problems.losses import Loss, Softmax
 from proxfed.problems.shapes import Shapes
 from proxfed.regularisers import Zero
 from proxfed.solve import fista
@@ -55,10 +56,8 @@ class Linear(Shapes):
     def __post_init__(self) -> None:
         non_negative(self, "l2")
         one_of(self, "weighting", ("uniform", "size"))
-        require(
-            self.batch is None or self.batch >= 1,
-            f"batch = {self.batch!r} must be >= 1, or left out for full gradients",
-        )
+        if self.batch is not None:
+            at_least_one(self, "batch")
         if self.data.features.ndim > 2:  # images
             object.__setattr__(self, "data", rows(self.data))
         require(
@@ -109,18 +108,20 @@ class Linear(Shapes):
     @cached_property
     def _smoothness(self) -> Smoothness:
         """From the spectra of the Gram matrices A_i' A_i / m_i, the intercept's column of ones included."""
-        L = 0.0
+        L, mu_min = 0.0, inf
         total = torch.zeros(())
         for where, A, _ in self._groups(range(self.n)):
             A = A.double()
             A = torch.cat([A, torch.ones_like(A[..., :1])], -1) if self.intercept else A
             gram = A.mT @ A / A.shape[1]
-            L = max(L, float(torch.linalg.eigvalsh(gram)[:, -1].max()))
+            spectra = torch.linalg.eigvalsh(gram)
+            L, mu_min = max(L, float(spectra[:, -1].max())), min(mu_min, float(spectra[:, 0].min()))
             total = total + torch.einsum("g,gij->ij", self.weights[where].double(), gram)
         spectrum = torch.linalg.eigvalsh(total)
-        mu = max(0.0, float(spectrum[0])) if isinstance(self.loss, Squared) else 0.0
-        c = self.loss.curvature
-        return Smoothness(c * L + self.l2, c * float(spectrum[-1]) + self.l2, c * mu + self.l2)
+        most, least = self.loss.curvature, self.loss.least_curvature
+        rounding = 1e-14 * self.d * L  # of an eigenvalue that is zero
+        mu, mu_min = (least * value if value > rounding else 0.0 for value in (float(spectrum[0]), mu_min))
+        return Smoothness(*(c + self.l2 for c in (most * L, most * float(spectrum[-1]), mu, mu_min)))
 
     def solve(self, tolerance: float = 1e-12) -> Tensor:
         """The minimiser of phi, computed in float64 whatever the dtype of the problem."""

@@ -20,6 +20,10 @@ class Loss(Protocol):
     def curvature(self) -> float:
         """The largest eigenvalue of its Hessian in s."""
 
+    @property
+    def least_curvature(self) -> float:
+        """The smallest eigenvalue of its Hessian in any s."""
+
     def outputs(self, data: Federated) -> int: ...
 
     def value(self, s: Tensor, b: Tensor) -> Tensor:
@@ -37,6 +41,7 @@ class Squared:
     """Least squares: (s - b)^2 / 2."""
 
     curvature: float = field(default=1.0, init=False)
+    least_curvature: float = field(default=1.0, init=False)
 
     def outputs(self, data: Federated) -> int:
         return 1
@@ -56,6 +61,7 @@ class Logistic:
     """Binary logistic regression, labels -1 and +1: log(1 + exp(-b s))."""
 
     curvature: float = field(default=0.25, init=False)
+    least_curvature: float = field(default=0.0, init=False)
 
     def outputs(self, data: Federated) -> int:
         found = np.unique(np.asarray(data.labels))
@@ -81,6 +87,7 @@ class Softmax:
     """Softmax regression, labels 0 .. classes-1: cross-entropy."""
 
     curvature: float = field(default=0.5, init=False)
+    least_curvature: float = field(default=0.0, init=False)
 
     def outputs(self, data: Federated) -> int:
         require(data.classes is not None, f"softmax regression needs class labels, but {data.name} has none")
@@ -101,6 +108,7 @@ class OneHot:
     """Least squares on classes: |s - e_b|^2 / 2, where e_b is 1 at the class and 0 elsewhere."""
 
     curvature: float = field(default=1.0, init=False)
+    least_curvature: float = field(default=1.0, init=False)
 
     def outputs(self, data: Federated) -> int:
         require(data.classes is not None, f"one-hot least squares needs class labels, but {data.name} has none")
