@@ -36,13 +36,13 @@ COLUMNS = (*STATUSES, HOLD_ELSEWHERE, EARLY)
 INTRODUCTION = """\
 # Results
 
-What came of every experiment and every claim of the papers. `make results` writes this page from the rows that are
-kept in `results/`; `proxfed reproduce PAPER/EXPERIMENT` runs an experiment again. Numbers are medians over the seeds,
-with the smallest and the largest seed behind them; `> 300` means that a target was not reached in 300. The summary
-counts a claim by the full form if that was run and can tell, and else by the quick form. Of the claims that are not
-confirmed, its last columns say how many hold, in all the same cases, when a setting that the paper leaves open is
-chosen differently, and for how many it is early to say: fewer than three seeds speak against them, or no such setting
-has been varied yet.
+What came of every experiment and every claim of the papers. `make results` writes this page from the rows that are kept
+in `results/`; `proxfed reproduce PAPER/EXPERIMENT` runs an experiment again. Numbers are medians over the seeds, with
+the smallest and the largest seed behind them (all seeds have the same partition of the data); `> 300` means that a
+target was not reached in 300. The summary counts a claim by the full form if that was run and can tell, and else by the
+quick form. Of the claims that are not confirmed, its last columns say how many hold, in all the same cases, when a
+setting that the paper leaves open is chosen differently, and for how many it is early to say: fewer than three seeds
+speak against them, or no such setting has been varied yet.
 """
 
 
