@@ -144,6 +144,12 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"rounds": 0}, "rounds = 0"),
     ({"rounds": "many"}, "rounds = 'many'"),
     ({"seeds": []}, "seeds = []"),
+    ({"seeds": [0, 1, 0]}, "a seed stands there twice"),
+    ({"device": "gpu"}, "device = 'gpu' is not there"),
+    ({"problem": {"name": [1]}}, "problem: there is no [1]"),
+    ({"problem": {"name": "network", "model": "mlp"}, "reference": True}, "no solver for the problem 'network'"),
+    ({"regulariser": {"name": "l1", "weight": 0.1, "blocks": [5]}}, "regulariser.blocks = [5] must be a list of names"),
+    ({"regulariser": [{"name": "l1", "weight": w, "blocks": ["weight"]} for w in (0.1, 0.0)]}, "two tables name the block 'weight'"),
     ({"dtype": "float16"}, "dtype = 'float16' is not one of float32, float64"),
     ({"algorithms": []}, "algorithms = []"),
     ({"problem": {"name": "logistik"}}, "there is no 'logistik'; did you mean 'logistic'?"),
@@ -174,6 +180,9 @@ BAD_ALGORITHM: list[tuple[dict[str, Any], str]] = [
     ({"name": "fedavg", "eta": 1.0, "K": 0}, "K = 0 must be a whole number >= 1"),
     ({"name": "fedavg", "eta": 1.0, "k": 5}, "unknown key 'k'"),
     ({"name": "fedavg", "eta": 1.0, "K": 5, "rounds": 0}, "algorithms.fedavg.rounds = 0"),
+    ({"name": "fedavg", "eta": 1.0, "K": 5, "rounds": True}, "algorithms.fedavg.rounds = True"),
+    ({"name": "fedavg", "eta": 1.0, "K": 5, "topology": {"name": "rinng"}}, "'fedavg' has a server and takes no graph"),
+    ({"name": "fedcomposite", "theory": "no", "tau": 5}, "theory = 'no' must be true or false"),
     ({"name": "depositum", "alpha": 1.0, "gamma": 1.0}, "gamma = 1.0 must be in [0, 1)"),
     ({"name": "depositum", "alpha": 1.0, "option": "nestorov"}, "option = 'nestorov' is not one of 'polyak', 'nesterov'"),
     ({"name": "dfedadmm", "eta_l": 1.0, "K": 5, "lam": 0.1}, "eta_l = 1.0 must be in (0, lam = 0.1]"),
@@ -224,6 +233,18 @@ def test_missing_file(capsys: Any, tmp_path: Path) -> None:
 def test_toml_syntax(capsys: Any, tmp_path: Path) -> None:
     (tmp_path / "bad.toml").write_text("rounds = = 3\n")
     assert "is not valid TOML" in refused(capsys, "run", str(tmp_path / "bad.toml"))
+
+
+@pytest.mark.parametrize("change", ["rounds=1", "topology.name=star", 'participation={name="uniform",m=1}'])
+def test_a_change_that_every_algorithm_overrules_is_refused(
+    capsys: Any, file: Path, tmp_path: Path, change: str
+) -> None:
+    """In the config.toml of a run each algorithm has its own rounds, graph and participation."""
+    proxfed(capsys, "run", str(file), "--out", str(tmp_path / "run"))
+    again = str(tmp_path / "run" / "config.toml")
+    assert "the algorithms have their own" in refused(
+        capsys, "run", again, "--out", str(tmp_path / "two"), "-c", change
+    )
 
 
 def test_bad_override(capsys: Any, file: Path) -> None:

@@ -66,6 +66,18 @@ def test_one_file_names_the_client_of_each_row(tmp_path) -> None:
     assert_north_and_south(load("own", path=tmp_path / "all.csv", client="site"))
 
 
+def test_names_of_clients_are_not_numbers(tmp_path) -> None:
+    names = ["9007199254740992", "9007199254740993", "007", "7", "7e0"]
+    write_csv(tmp_path / "all.csv", [(1.0, i, 0, name) for i, name in enumerate(names)], ("a", "b", "label", "site"))
+    assert len(load("own", path=tmp_path / "all.csv", client="site").sizes) == 5
+
+
+def test_numbered_clients_come_in_the_order_of_their_numbers(tmp_path) -> None:
+    write_csv(tmp_path / "all.csv", [(float(i), 0, i % 2, i) for i in (10, 9, 2)], ("a", "b", "label", "site"))
+    data = load("own", path=tmp_path / "all.csv", client="site")
+    assert [float(data.client(i)[0][0, 0]) for i in range(3)] == [2, 9, 10]
+
+
 def test_one_npz_file_names_the_client_of_each_row(tmp_path) -> None:
     table = np.array(SOUTH + NORTH)
     np.savez(tmp_path / "all.npz", features=table[:, :2], label=table[:, 2], site=[2, 2, 1, 1, 1])

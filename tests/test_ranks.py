@@ -122,7 +122,8 @@ def _child(parent: int, rank: int) -> int:
 
 
 def test_more_ranks_than_clients(tmp_path: Path) -> None:
-    file = write(tmp_path / "small.toml", small(data=small()["data"] | {"clients": 2}))
+    two = small()["data"] | {"clients": 2}
+    file = write(tmp_path / "small.toml", small(data=two, algorithms=[{"name": "fedavg", "eta": 0.5, "K": 2}]))
     done = subprocess.run(
         command(file, tmp_path / "run", "--ranks", "3"), capture_output=True, text=True, timeout=300, check=False
     )

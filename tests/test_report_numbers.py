@@ -69,6 +69,7 @@ def test_bytes_total_is_none_where_nothing_was_counted_and_zero_where_nothing_wa
         ([state(status="diverged", t=12), state(seed=1, status="diverged", t=40)], "diverged in rounds 12 to 40"),
         ([state(), state(seed=1, status="diverged", t=7)], "1 of 2 diverged, first in round 7"),
         ([state(), state(seed=1, status="running", t=3)], "running, round 3"),
+        ([state(), state(seed=1, status="stopped", t=5)], "stopped, round 5"),
     ],
 )
 def test_status_in_words(states, words):

@@ -128,6 +128,48 @@ def test_other_settings_are_refused(whole: Path, table: dict) -> None:
         execute(whole, table | {"problem": table["problem"] | {"l2": 0.1}}, resume=True)
 
 
+def test_other_data_are_refused(whole: Path, table: dict, tmp_path: Path) -> None:
+    """The settings may be the same and the file another one: here its numbers are exchanged, not how many there are."""
+    rows = ["a,b,label,client"] + [f"{i % 7},{i % 3},{(-1) ** i},{i % 5}" for i in range(40)]
+    (tmp_path / "own.csv").write_text("\n".join(rows) + "\n")
+    own = table | {"data": {"name": "own", "path": str(tmp_path / "own.csv"), "client": "client"}}
+    assert execute(tmp_path / "run", own)
+    assert execute(tmp_path / "run", own, resume=True)
+    (tmp_path / "own.csv").write_text(
+        "\n".join([rows[0].replace("a,b", "b,a"), *rows[1:]]).replace(",2,", ",1,") + "\n"
+    )
+    with pytest.raises(InputError, match="the data are not those"):
+        execute(tmp_path / "run", own | {"seeds": [3, 4]}, resume=True)
+
+
+def test_results_without_a_checkpoint_are_not_thrown_away(table: dict, tmp_path: Path) -> None:
+    assert execute(tmp_path / "run", table)
+    for slot in (tmp_path / "run" / "checkpoint").iterdir():
+        slot.write_bytes(b"half a file")
+    with pytest.raises(InputError, match="no readable checkpoint"):
+        execute(tmp_path / "run", table, resume=True)
+    assert len(rows(tmp_path / "run")) > 0
+
+
+def test_a_run_that_another_process_writes_is_left_alone(whole: Path, table: dict) -> None:
+    before = rows(whole)
+    with RunFolder(whole).locked():
+        for resume in (True, False):
+            with pytest.raises(InputError, match="another process is writing"):
+                execute(whole, table, resume=resume)
+    assert rows(whole) == before
+    assert execute(whole, table, resume=True)
+
+
+def test_a_refused_run_leaves_the_old_one_alone(table: dict, tmp_path: Path) -> None:
+    assert execute(tmp_path / "run", table)
+    before = rows(tmp_path / "run")
+    for bad in ({"regulariser": {"name": "group_lasso", "weight": 0.1, "size": 3}}, {"targets": {"acuracy": [0.9]}}):
+        with pytest.raises(InputError):
+            execute(tmp_path / "run", table | bad)
+    assert rows(tmp_path / "run") == before
+
+
 def test_nothing_to_resume(table: dict, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no run to resume"):
         execute(tmp_path / "nothing", table, resume=True)

@@ -98,6 +98,19 @@ def test_in_place_it_stays_the_finished_run_that_it_was(live: Path, tmp_path: Pa
     assert (tmp_path / "run" / "model.safetensors").read_bytes() == models
 
 
+def test_nothing_beside_or_around_the_run_is_removed(tmp_path: Path) -> None:
+    execute(tmp_path / "outer", few())
+    execute(tmp_path / "outer" / "run", few())
+    (tmp_path / "outer" / "run.new").mkdir()
+    (tmp_path / "outer" / "run.new" / "NOTES.txt").write_text("mine")
+    with pytest.raises(InputError, match=r"run\.new is in the way"):
+        simulate_in_place(tmp_path / "outer" / "run", Timing.read(WIFI))
+    with pytest.raises(InputError, match="holds the run itself"):
+        simulate(tmp_path / "outer" / "run", Timing.read(WIFI), tmp_path / "outer", force=True)
+    assert RunFolder(tmp_path / "outer" / "run").finished()
+    assert (tmp_path / "outer" / "run.new" / "NOTES.txt").read_text() == "mine"
+
+
 def test_an_unfinished_run_is_not_rewritten_in_place(tmp_path: Path) -> None:
     with pytest.raises(Crash):
         execute(tmp_path / "run", few(every=1), crash_after=8)

@@ -11,6 +11,7 @@ from proxfed.data import Federated, load
 from proxfed.errors import InputError, ProxfedError, RunError
 from proxfed.problems.linear import Linear
 from proxfed.problems.losses import Logistic, Softmax, Squared
+from proxfed.problems.model import Model
 from proxfed.run import Result, run
 
 __version__ = "0.1.0"
@@ -26,6 +27,7 @@ __all__ = [
     "InputError",
     "Linear",
     "Logistic",
+    "Model",
     "ProxfedError",
     "Result",
     "RunError",

@@ -16,7 +16,7 @@ from proxfed.compressors import COMPRESSORS
 from proxfed.config import shipped
 from proxfed.data import DATASETS, PARTITIONS
 from proxfed.data.limits import LIMITS
-from proxfed.errors import InputError, nearest, require
+from proxfed.errors import nearest, require
 from proxfed.models import MODELS
 from proxfed.participation import PARTICIPATIONS
 from proxfed.problems import PROBLEMS
@@ -62,8 +62,8 @@ def catalogue(kind: str = "") -> dict[str, list[Entry]]:
 
 def find(kind: str, name: str) -> Callable[..., Any]:
     """The class or function of one entry."""
-    if kind not in KINDS:
-        raise InputError(f"there is no list of {kind!r}; {nearest(kind, KINDS)}")
+    require(kind not in FILES, f"{kind} are files, without settings of their own: `proxfed list {kind}` has them all")
+    require(kind in KINDS, f"there is no list of {kind!r}; {nearest(kind, KINDS)}")
     require(name in KINDS[kind], f"{kind}: there is no {name!r}; {nearest(name, KINDS[kind])}")
     return KINDS[kind][name]
 

@@ -106,7 +106,7 @@ def run(
     if not leads:
         raise typer.Exit(0 if complete else 1)
     if not complete:
-        err.print(f"stopped; `proxfed run {experiment} --resume` with the same settings goes on from here ({path})")
+        err.print(f"stopped; `proxfed run {experiment} --out {path} --resume` with the same settings goes on from here")
         raise typer.Exit(1)
     _finish(path, folders, format, time.monotonic() - started)
     states = [{"case": name} | state for name, one in folders.items() for state in RunFolder(one).status()]

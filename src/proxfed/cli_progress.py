@@ -34,12 +34,12 @@ class Watch:
     def __init__(self, show: bool, case: str) -> None:
         self.case = f"{case}: " if case else ""
         self.bar = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
             TextColumn("{task.fields[rate]}"),
             TimeRemainingColumn(compact=True),
-            TextColumn("{task.fields[measures]}"),
+            TextColumn("{task.fields[measures]}", markup=False),
             console=err,
             disable=not show,
         )

@@ -23,7 +23,9 @@ def simulate(
     profile: Annotated[
         str | None, typer.Option("--profile", help="Devices and links: `proxfed list profiles` has them all.")
     ] = None,
-    time: Annotated[Path | None, typer.Option("--time", metavar="FILE.toml", help="Your own, a table [time].")] = None,
+    time: Annotated[
+        Path | None, typer.Option("--time", metavar="FILE.toml", help="Your own devices and links.")
+    ] = None,
     target: Annotated[
         list[str] | None,
         typer.Option("--target", metavar="MEASURE=VALUE", help="Show the time to this; else the run's own targets."),
@@ -37,8 +39,8 @@ def simulate(
 ) -> None:
     """How long the runs would have taken on such devices and links; nothing is trained again.
 
-    Each run folder is copied with the column sim_seconds filled in. Without --profile and --time the run's own table
-    [time] is used.
+    Each run folder is copied with the column sim_seconds filled in. Without --profile and --time it is on the devices
+    and links of the run's own configuration.
 
     Example: [bold]proxfed simulate runs/demo --profile wan --target accuracy=0.9[/bold]
     """

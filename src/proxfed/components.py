@@ -38,7 +38,8 @@ def look_up(registry: Registry, table: Any, where: str) -> Callable[..., Any]:
     require(isinstance(table, dict), f"{where} = {table!r} must be a table with a name, such as {{name = ...}}")
     require("name" in table, f"{where}: the key 'name' is missing; known: {', '.join(sorted(registry))}")
     name = table["name"]
-    require(name in registry, f"{where}: there is no {name!r}; {nearest(str(name), registry)}")
+    known = isinstance(name, str) and name in registry
+    require(known, f"{where}: there is no {name!r}; {nearest(str(name), registry)}")
     return registry[name]
 
 

@@ -19,7 +19,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from proxfed.components import Table
 from proxfed.errors import InputError, nearest, require
@@ -143,6 +143,13 @@ class Experiment(_Strict):
     reported: list[Reported] = []
     claims: list[Claim] = []
 
+    @field_validator("seeds")
+    @classmethod
+    def _different(cls, seeds: list[int]) -> list[int]:
+        if len(set(seeds)) < len(seeds):
+            raise ValueError("a seed stands there twice")
+        return seeds
+
 
 # ---- reading -------------------------------------------------------------------------------------------------------
 
@@ -197,6 +204,10 @@ def _sentence(e: ValidationError) -> str:
     return f"{place} = {error['input']!r} is not allowed: {error['msg'][0].lower()}{error['msg'][1:]}"
 
 
+OF_EACH = ("rounds", "topology", "participation")
+"""Settings of an experiment that an algorithm may have of its own; in the config.toml of a run, each has them."""
+
+
 def override(table: Table, override: str) -> None:
     """key=value with a dotted key, as on the command line."""
     key, equals, text = override.partition("=")
@@ -205,6 +216,12 @@ def override(table: Table, override: str) -> None:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         value = text  # a bare word is a string
+    first = key.partition(".")[0]
+    owners = [first in a for a in table.get("algorithms", []) if isinstance(a, dict)]
+    # Without a graph for all, those that need one have their own.
+    own = any(owners) and (all(owners) or (first == "topology" and first not in table))
+    where = f"-c algorithms.NAME.{key}=..."
+    require(first not in OF_EACH or not own, f"-c {override}: the algorithms have their own {first}; use {where}")
     assign(table, key, value, f"-c {override}")
 
 

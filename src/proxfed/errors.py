@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Iterable
+from numbers import Integral
 from typing import Any
 
 
@@ -61,7 +62,7 @@ def at_least_one(owner: Any, *names: str) -> None:
     """Each named field of `owner` is a whole number >= 1."""
     for name in names:
         value = getattr(owner, name)
-        whole = isinstance(value, int) and not isinstance(value, bool)
+        whole = isinstance(value, Integral) and not isinstance(value, bool)
         require(whole and value >= 1, f"{type(owner).__name__}: {name} = {value!r} must be a whole number >= 1")
 
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -67,6 +68,8 @@ class Execution:
         for task in self.resolved.tasks:
             check_combination(self.resolved.problem, task.algorithm, task.topology, task.participation)
         r = self.resolved
+        solvable = not r.experiment.reference or hasattr(r.problem, "solve")
+        require(solvable, f"reference = true, but there is no solver for the problem {r.experiment.problem['name']!r}")
         check_names(r.experiment.measures, [task.algorithm for task in r.tasks], r.problem)
 
     def network(self, topology: Topology | None) -> Network:
@@ -75,6 +78,13 @@ class Execution:
 
     def run(self, resume: bool = False) -> bool:
         """True when every task is done, False if it was asked to stop on the way."""
+        if self.folder is None:
+            return self._run(resume)
+        self._check_targets()
+        with self.folder.locked():
+            return self._run(resume)
+
+    def _run(self, resume: bool) -> bool:
         keep_memory()
         e, problem = self.resolved.experiment, self.resolved.problem
         done = self._resume() if resume else None
@@ -136,20 +146,32 @@ class Execution:
 
     # ---- records, kept by the leader ---------------------------------------------------------------------------
 
+    @cached_property
+    def measures(self) -> list[str]:
+        """What rows have beside the columns of every problem."""
+        e, problem = self.resolved.experiment, self.resolved.problem
+        return [*e.measures, *problem.evaluate(problem.start(0))]
+
+    def _check_targets(self) -> None:
+        known = [*MEASURED, *self.measures]
+        for name in self.resolved.experiment.targets:
+            require(name in known, f"targets: there is no measure {name!r}; {nearest(name, known)}")
+
     def _start(self) -> None:
         if self.folder:
-            e, problem = self.resolved.experiment, self.resolved.problem
-            measures = [*e.measures, *problem.evaluate(problem.start(0))]
-            for name in e.targets:
-                known = [*MEASURED, *measures]
-                require(name in known, f"targets: there is no measure {name!r}; {nearest(name, known)}")
             self.folder.create(self.resolved.table)
-            self.folder.write_clients(Holdings.of(problem.data))
-            self.folder.start_rows(measures)
+            self.folder.write_clients(Holdings.of(self.resolved.problem.data))
+            self.folder.start_rows(self.measures)
 
     def _resume(self) -> Checkpoint | None:
         """The leader's checkpoint; the other processes learn where it stands, and get their state from `Run.load`."""
-        found = self.folder.load_checkpoint() if self.folder else None
+        found = None
+        if self.folder:
+            found, path, then = self.folder.load_checkpoint(), self.folder.path, self.folder.clients()
+            unchanged = then is None or then.same(Holdings.of(self.resolved.problem.data))
+            require(unchanged, f"the data are not those that the run in {path} was started with")
+            lost = found is None and len(self.folder.ended()) > 0
+            require(not lost, f"{path} holds results but no readable checkpoint: --force starts anew and discards them")
         if found is not None and self.folder:
             self.folder.write_config(self.resolved.table)  # seeds may have been added
             self.folder.resume_rows(found.rows_end)

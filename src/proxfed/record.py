@@ -21,9 +21,11 @@ import io
 import json
 import os
 import platform
+import sys
 import tomllib
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -173,6 +175,27 @@ class RunFolder:
             return {k: f.get_tensor(k) for k in f.keys()}, json.loads(f.metadata()["blocks"])  # noqa: SIM118
 
     # ---- writing -----------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Meanwhile nobody else may write the run."""
+        with self._writing():
+            self.path.mkdir(parents=True, exist_ok=True)
+        if sys.platform == "win32":  # has no lock of this kind
+            yield
+            return
+        import fcntl
+
+        here = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.flock(here, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(here)
+            raise InputError(f"{self.path}: another process is writing this run") from None
+        try:
+            yield
+        finally:
+            os.close(here)
 
     def create(self, config: Mapping[str, Any]) -> None:
         """A new folder, or an old one emptied of its results."""

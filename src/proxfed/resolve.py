@@ -42,15 +42,20 @@ class Task:
         make = ALGORITHMS[own["name"]]
         self.label = label
         self.rounds: int = table.get("rounds", experiment.rounds)
-        require(isinstance(self.rounds, int) and self.rounds >= 1, f"{where}.rounds = {self.rounds!r} must be >= 1")
+        whole = isinstance(self.rounds, int) and not isinstance(self.rounds, bool)
+        require(whole and self.rounds >= 1, f"{where}.rounds = {self.rounds!r} must be a whole number >= 1")
+        theory = table.get("theory", False)
+        require(isinstance(theory, bool), f"{where}.theory = {theory!r} must be true or false")
         self.participation: Participation = build(
             PARTICIPATIONS, table.get("participation", experiment.participation), where
         )
         self.topology: Topology | None = None
+        peers = issubclass(make, Graph)
+        require(peers or "topology" not in table, f"{where}.topology: {own['name']!r} has a server and takes no graph")
         graph = table.get("topology", experiment.topology)
-        if issubclass(make, Graph) and graph is not None:
+        if peers and graph is not None:
             self.topology = build(TOPOLOGIES, graph, f"{where}.topology", **_size(graph, problem.n))
-        if table.get("theory", False):
+        if theory:
             rule = getattr(make, "theory", None)
             if rule is None:
                 raise InputError(f"{where}: there are no step sizes of the theory for {own['name']!r}")
@@ -138,8 +143,12 @@ def _regulariser(e: Experiment, blocks: tuple[Block, ...]) -> Regulariser:
     for table in tables:
         require("blocks" in table, "regulariser: with several tables, each must name its blocks")
         h = build(REGULARISERS, {k: v for k, v in table.items() if k != "blocks"}, "regulariser")
-        require(isinstance(table["blocks"], list), f"regulariser.blocks = {table['blocks']!r} must be a list of names")
-        parts |= dict.fromkeys(table["blocks"], h)
+        names = table["blocks"]
+        words = isinstance(names, list) and all(isinstance(name, str) for name in names)
+        require(words, f"regulariser.blocks = {names!r} must be a list of names")
+        twice = next((name for name in names if name in parts), None)
+        require(twice is None, f"regulariser: two tables name the block {twice!r}")
+        parts |= dict.fromkeys(names, h)
     return OnBlocks.named(blocks, parts)
 
 

@@ -20,7 +20,7 @@ from proxfed.allocator import keep_memory
 from proxfed.checks import check_combination
 from proxfed.crew import hands, shares, side_by_side
 from proxfed.draws import Ids
-from proxfed.errors import RunError
+from proxfed.errors import RunError, require
 from proxfed.fibres import in_blocks
 from proxfed.measures import Measures
 from proxfed.networks.base import Network
@@ -41,6 +41,8 @@ FAR = 1e15
 
 class Diverged(RunError):
     """A run that left for infinity; its rows are kept."""
+
+    rows: Sequence[dict[str, Any]] = ()
 
 
 class StarState(NamedTuple):
@@ -228,12 +230,19 @@ def run(
     reference: Tensor | None = None,
 ) -> Result:
     """Run `algorithm` on `problem` in this process; a row of measures every `every` rounds and at both ends."""
+    require(rounds >= 0 and every >= 1, f"rounds = {rounds} must be >= 0, and every = {every} >= 1")
     check_combination(problem, algorithm, topology, participation)
     keep_memory()
     network = Stacked(problem.n, problem.d, topology)
     going = Run(problem, algorithm, network, participation, seed)
-    rows = list(rounds_and_rows(going, Measures(problem, network, reference), -1, rounds, every))
-    return Result(going.model(), [row for row in rows if row is not None])
+    rows: list[Row] = []
+    try:
+        for row in rounds_and_rows(going, Measures(problem, network, reference), -1, rounds, every):
+            rows += [] if row is None else [row]
+    except Diverged as diverged:
+        diverged.rows = rows
+        raise
+    return Result(going.model(), rows)
 
 
 def rounds_and_rows(going: Run, measures: Measures, done: int, rounds: int, every: int) -> Iterator[Row | None]:

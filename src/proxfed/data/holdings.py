@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 
@@ -23,14 +24,17 @@ class Holdings:
     """(n, classes) samples of each client and class; None: labels are numbers."""
     classes: tuple[str, ...] = ()
     """What the classes are called."""
+    checksum: int | None = None
+    """Of all samples and labels; None: not known."""
 
     @classmethod
     def of(cls, data: Federated) -> Holdings:
+        checksum = crc32(np.ascontiguousarray(data.labels).data, crc32(np.ascontiguousarray(data.features).data))
         if data.classes is not None:
-            return cls(data.sizes, counts(data), tuple(map(str, range(data.classes))))
+            return cls(data.sizes, counts(data), tuple(map(str, range(data.classes))), checksum)
         if np.isin(data.labels, (-1, 1)).all():
-            return cls(data.sizes, counts(data), ("-1", "+1"))
-        return cls(data.sizes)
+            return cls(data.sizes, counts(data), ("-1", "+1"), checksum)
+        return cls(data.sizes, checksum=checksum)
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any], where: str) -> Holdings:
@@ -44,12 +48,20 @@ class Holdings:
         fits = cells is None or (cells.shape == (len(sizes), len(classes)) and (cells.sum(axis=1) == sizes).all())
         if not (whole and fits):
             raise InputError(f"{where} is damaged: its counts do not add up to its sizes")
-        return cls(sizes, cells, classes)
+        return cls(sizes, cells, classes, table.get("checksum"))
 
     def table(self) -> dict[str, Any]:
         """As plain lists."""
         cells = None if self.counts is None else self.counts.tolist()
-        return {"sizes": self.sizes.tolist(), "classes": list(self.classes), "counts": cells}
+        table = {"sizes": self.sizes.tolist(), "classes": list(self.classes), "counts": cells}
+        return table if self.checksum is None else table | {"checksum": self.checksum}
+
+    def same(self, other: Holdings) -> bool:
+        """Whether these are the same samples, as far as both know."""
+        known = (self, other) if None not in (self.checksum, other.checksum) else ()
+        return replace(self, checksum=None).table() == replace(other, checksum=None).table() and (
+            len({one.checksum for one in known}) <= 1
+        )
 
     def __len__(self) -> int:
         """How many clients there are."""

@@ -87,7 +87,7 @@ def _client_files(folder: Path, test: Path | None) -> list[Path]:
 
 
 def _read(path: Path, label: str, client: str | None = None, of_clients: bool = True) -> Table:
-    columns = read_columns(path)
+    columns = read_columns(path, client)
     for name in [label] if client is None or not of_clients else [label, client]:
         require(name in columns, f"{path}: has no column {name!r}, only {', '.join(columns)}")
         _require_no_gaps(path, name, columns[name])

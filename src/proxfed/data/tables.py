@@ -17,11 +17,14 @@ from proxfed.errors import InputError, require
 Columns = dict[str, np.ndarray]
 
 
-def read_columns(path: Path) -> Columns:
-    """The columns of a file, each of numbers or of words; an .npz file's arrays may have further dimensions."""
+def read_columns(path: Path, names: str | None = None) -> Columns:
+    """The columns of a file, each of numbers or of words; an .npz file's arrays may have further dimensions.
+
+    The column `names` tells things apart: in a CSV file its 007 is not its 7.
+    """
     require(path.suffix in READERS, f"{path}: is not one of the formats {', '.join(READERS)}")
     require(path.is_file(), f"{path}: there is no such file")
-    return READERS[path.suffix](path)
+    return _read_csv(path, names) if path.suffix == ".csv" else READERS[path.suffix](path)
 
 
 def stack(path: Path, columns: Columns) -> np.ndarray:
@@ -50,7 +53,7 @@ def _is_number(value: object) -> bool:
     return True
 
 
-def _read_csv(path: Path) -> Columns:
+def _read_csv(path: Path, names: str | None = None) -> Columns:
     try:
         lines = list(csv.reader(io.StringIO(read_bytes(path).decode("utf-8-sig"), newline=""), strict=True))
     except (UnicodeDecodeError, csv.Error) as error:
@@ -62,7 +65,8 @@ def _read_csv(path: Path) -> Columns:
     for i, row in enumerate(rows, start=1):
         if len(row) != len(header):
             raise InputError(f"{path}: row {i} has {len(row)} fields, but the header has {len(header)}")
-    return {name: _column(values) for name, values in zip(header, zip(*rows, strict=True), strict=True)}
+    columns = zip(header, zip(*rows, strict=True), strict=True)
+    return {name: _names(values) if name == names else _column(values) for name, values in columns}
 
 
 def _column(values: Sequence[str]) -> np.ndarray:
@@ -71,6 +75,13 @@ def _column(values: Sequence[str]) -> np.ndarray:
         return np.fromiter(map(float, values), np.float64, len(values))
     except ValueError:
         return np.array([value.strip() for value in values])
+
+
+def _names(values: Sequence[str]) -> np.ndarray:
+    """Whole numbers if all of them are plainly written, else words."""
+    words = [value.strip() for value in values]
+    plain = all(word.isdecimal() and str(int(word)) == word and int(word) < 2**63 for word in words)
+    return np.array(words, np.int64) if plain else np.array(words)
 
 
 def _read_npz(path: Path) -> Columns:

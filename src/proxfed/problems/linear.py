@@ -21,7 +21,7 @@ from torch import Tensor
 from proxfed import draws
 from proxfed.data.federated import Federated, rows
 from proxfed.draws import Ids, Key
-from proxfed.errors import at_least_one, non_negative, one_of, require
+from proxfed.errors import non_negative, require
 from proxfed.problems.losses import Loss, Softmax
 from proxfed.problems.shapes import Shapes
 from proxfed.regularisers import Zero
@@ -54,10 +54,8 @@ class Linear(Shapes):
     _plans: dict[tuple[int, int] | None, list[Piece]] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
+        self.check()
         non_negative(self, "l2")
-        one_of(self, "weighting", ("uniform", "size"))
-        if self.batch is not None:
-            at_least_one(self, "batch")
         if self.data.features.ndim > 2:  # images
             object.__setattr__(self, "data", rows(self.data))
         require(

@@ -20,7 +20,7 @@ from torch.func import functional_call
 from proxfed import draws
 from proxfed.data.federated import Federated
 from proxfed.draws import Ids, Key
-from proxfed.errors import InputError, at_least_one, nearest, non_negative, one_of, positive, require
+from proxfed.errors import InputError, nearest, non_negative, one_of, positive, require
 from proxfed.models import MODELS, Make
 from proxfed.problems.batch_norm import batch_norms, remember
 from proxfed.problems.batched import Batched, dense_layers
@@ -70,20 +70,17 @@ class Model(Shapes):
     """Objective and stationarity at every evaluation, which cost passes over all training data."""
 
     def __post_init__(self) -> None:
+        self.check()
         non_negative(self, "weight_decay")
         one_of(self, "loss", ("cross_entropy", "squared"))
-        one_of(self, "weighting", ("uniform", "size"))
         one_of(self, "normalise", NORMALISATIONS)
         one_of(self, "augment", (None, "crop_flip"))
         one_of(self, "mechanism", ("auto", "batched", "loop"))
-        if self.batch is not None:
-            at_least_one(self, "batch")
         if self.clip is not None:
             positive(self, "clip")
         if self.augment is not None:
             require(self.batch is not None, f"augment = {self.augment!r} changes minibatches: give a batch")
             require(len(self.shape) == 3, f"augment = {self.augment!r} takes images, but {self._samples}")
-        _check_device(self.device)
         require(len(self.blocks) > 0, f"{self._name} has no parameters to train")
         self._check_module()
         self.engine  # noqa: B018  the mechanism must fit the network
@@ -243,10 +240,3 @@ class Model(Shapes):
             chunks = torch.arange(len(A), device=self.device).split(CHUNK)
             scores = torch.cat([functional_call(module, values, (A(rows),)) for rows in chunks])
         return self.losses.score(scores.mT[None], b[None])
-
-
-def _check_device(device: str) -> None:
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as e:  # torch's ways of saying that a name is wrong or a driver is missing
-        raise InputError(f"device = {device!r} is not there: {str(e).splitlines()[0]}") from e

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from proxfed.data.federated import Federated
+from proxfed.errors import InputError, at_least_one, one_of
 from proxfed.types import Block
 
 
@@ -16,9 +17,20 @@ class Shapes:
     """Of a problem with these fields."""
 
     data: Federated
+    batch: int | None
     weighting: str
     dtype: torch.dtype
     device: str
+
+    def check(self) -> None:
+        """Refuse values of these fields that mean nothing."""
+        one_of(self, "weighting", ("uniform", "size"))
+        if self.batch is not None:
+            at_least_one(self, "batch")
+        try:
+            torch.empty(0, device=self.device)
+        except (RuntimeError, AssertionError) as e:  # torch's ways of saying that a name is wrong or a driver missing
+            raise InputError(f"device = {self.device!r} is not there: {str(e).splitlines()[0]}") from e
 
     @cached_property
     def blocks(self) -> tuple[Block, ...]:

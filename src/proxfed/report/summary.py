@@ -66,14 +66,15 @@ def result_table(
 def verdict(states: Sequence[Mapping[str, Any]]) -> str:
     """What became of an algorithm's seeds, in a few words."""
     diverged = sorted(state["round"] for state in states if state["status"] == "diverged")
-    running = [state["round"] for state in states if state["status"] == "running"]
+    under_way = [state for state in states if state["status"] in ("running", "stopped")]
     if diverged and len(diverged) == len(states):
         first, last = diverged[0], diverged[-1]
         return f"diverged in round {first}" if first == last else f"diverged in rounds {first} to {last}"
     if diverged:
         return f"{len(diverged)} of {len(states)} diverged, first in round {diverged[0]}"
-    if running:
-        return f"running, round {min(running)}"
+    if under_way:
+        state = min(under_way, key=lambda state: state["round"])
+        return f"{state['status']}, round {state['round']}"
     return "finished" if states else "unknown"
 
 

@@ -64,6 +64,7 @@ def simulate(run: Path, timing: Timing, out: Path, force: bool = False) -> RunFo
     rows = [row | {"sim_seconds": now} for row, now in zip(folder.rows(), seconds(folder, timing), strict=True)]
     config = folder.config() | {"time": timing.table()}
     require(out.resolve() != run.resolve(), f"--out {out} is the run itself: choose another place, or --in-place")
+    require(out.resolve() not in run.resolve().parents, f"--out {out} holds the run itself: choose another place")
     if out.exists():
         there = RunFolder(out).exists() or not any(out.iterdir())
         require(force and there, f"{out} exists already: --force replaces a run folder, --out chooses another place")
@@ -86,8 +87,9 @@ def simulate_in_place(run: Path, timing: Timing) -> RunFolder:
     """The copy takes the place of the run; at every moment one of the two is whole."""
     require(RunFolder(run).finished(), f"{run} is not finished: --resume it first, or leave out --in-place")
     fresh, old = run.with_name(f"{run.name}.new"), run.with_name(f"{run.name}.old")
-    require(not old.exists(), f"{old} is in the way: it was left over by a simulation that did not get to its end")
-    simulate(run, timing, fresh, force=True)
+    for place in (fresh, old):
+        require(not place.exists(), f"{place} is in the way: move it, or remove it if a simulation left it behind")
+    simulate(run, timing, fresh)
     os.rename(run, old)
     os.rename(fresh, run)
     shutil.rmtree(old)
