@@ -345,7 +345,7 @@ class WatchedStar(Star):
     def client(self, own: Any, down: Message, f: Local, h: Regulariser) -> tuple[Any, Message]:
         with Untouched(own, down):
             new, up = self.inner.client(own, down, f, h)
-        # The network writes the new state over the old one before it reads the message.
+        # A client's state may be kept while its message is still on the way.
         states, message = ({x.untyped_storage().data_ptr() for x in tensors(y)} for y in (own, up))
         assert not states & message
         return new, up

@@ -290,6 +290,14 @@ def test_share_is_the_weight_of_those_who_took_part(problem: Linear) -> None:
     assert len(set(seen)) > 1
 
 
+def test_a_participation_may_return_a_range_of_some(problem: Linear) -> None:
+    few = replace(problem, h=Zero())
+    by_range = run(few, FedAvg(0.01, 2), 3, participation=lambda t, n, seed: range(2))
+    by_array = run(few, FedAvg(0.01, 2), 3, participation=lambda t, n, seed: np.arange(2))
+    assert by_range.rows[-1]["gradients"] == by_array.rows[-1]["gradients"] == 3 * 2 * 2
+    assert torch.equal(by_range.model, by_array.model)
+
+
 # ---- divergence ------------------------------------------------------------------------------------------------------
 
 

@@ -151,6 +151,62 @@ def test_results_without_a_checkpoint_are_not_thrown_away(table: dict, tmp_path:
     assert len(rows(tmp_path / "run")) > 0
 
 
+def test_no_slot_is_readable_in_the_first_task(table: dict, tmp_path: Path) -> None:
+    with pytest.raises(Crash):
+        execute(tmp_path / "run", table, crash_after=4)
+    for slot in (tmp_path / "run" / "checkpoint").iterdir():
+        slot.write_bytes(b"half a file")
+    before = rows(tmp_path / "run")
+    with pytest.raises(InputError, match="no readable checkpoint"):
+        execute(tmp_path / "run", table, resume=True)
+    assert rows(tmp_path / "run") == before != []
+
+
+def test_after_resuming_the_newest_slot_stays_until_the_other_is_written(table: dict, tmp_path: Path) -> None:
+    with pytest.raises(Crash):
+        execute(tmp_path / "run", table, crash_after=13)
+    folder = RunFolder(tmp_path / "run")
+    newest = folder.load_checkpoint()
+    folder.save_checkpoint(newest.task, newest.round - 1, newest.counters, newest.tensors)  # the older slot
+    again = RunFolder(tmp_path / "run").load_checkpoint()
+    assert (again.task, again.round) == (newest.task, newest.round)
+
+
+def test_rows_shorter_than_the_checkpoint_are_refused(table: dict, tmp_path: Path) -> None:
+    with pytest.raises(Crash):
+        execute(tmp_path / "run", table, crash_after=13)
+    text = (tmp_path / "run" / "rows.csv").read_bytes()
+    (tmp_path / "run" / "rows.csv").write_bytes(text[: text.index(b"\n") + 1])
+    with pytest.raises(InputError, match="is shorter than when the checkpoint was written"):
+        execute(tmp_path / "run", table, resume=True)
+
+
+def test_force_leaves_nothing_of_the_old_run(table: dict, tmp_path: Path) -> None:
+    """Also if the new one dies at once: resumed, it is not taken for the old one."""
+    assert execute(tmp_path / "run", table)
+    with pytest.raises(Crash):
+        execute(tmp_path / "run", table, crash_after=1)
+    assert RunFolder(tmp_path / "run").models() == ({}, [])
+    assert max(row["round"] for row in rows(tmp_path / "run")) == 0
+    assert RunFolder(tmp_path / "run").load_checkpoint() is None
+
+
+def test_other_steps_are_refused(whole: Path, table: dict) -> None:
+    algorithms = [table["algorithms"][0] | {"eta": 0.123}, *table["algorithms"][1:]]
+    with pytest.raises(InputError, match=r"other settings: algorithms\.0\.eta was .*, now 0\.123"):
+        execute(whole, table | {"algorithms": algorithms}, resume=True)
+
+
+def test_wall_seconds_go_on(table: dict, tmp_path: Path) -> None:
+    with pytest.raises(Crash):
+        execute(tmp_path / "run", table, crash_after=4)
+    assert execute(tmp_path / "run", table, resume=True)
+    found = RunFolder(tmp_path / "run").rows()
+    seconds = [row["wall_seconds"] for row in found if row["algorithm"] == found[0]["algorithm"]]
+    assert seconds == sorted(seconds)
+    assert len(set(seconds)) == len(seconds)
+
+
 def test_a_run_that_another_process_writes_is_left_alone(whole: Path, table: dict) -> None:
     before = rows(whole)
     with RunFolder(whole).locked():

@@ -52,19 +52,21 @@ def overview(entries: list[Entry]) -> str:
             f"\n## {title}\n\n| name | what it is | handles h by | needs | sends a round |\n|---|---|---|---|---|\n"
         )
         for e in filter(belongs, entries):
-            smooth = "smooth h" in e["needs"]
-            rest = ", ".join(n for n in e["needs"].split(", ") if n != "smooth h")
             link = f"[`{e['name']}`](algorithms/{e['name']}.md)"
-            parts.append(f"| {link} | {e['about']} | {'subgradient' if smooth else 'prox'} | {rest} | {e['sends']} |\n")
+            parts.append(f"| {link} | {e['about']} | {e['handles h by']} | {e['needs']} | {e['sends']} |\n")
     return "".join(parts)
 
 
 def page(name: str, entry: Entry) -> str:
     make = ALGORITHMS[name]
-    rows = [f"| `{s.name}` | {'' if s.default is None else f'`{s.default}`'} | {s.about} |" for s in settings(make)]
+    known = [
+        (s.name, "" if s.default is None else f"`{s.default}`", s.about.replace("|", "\\|")) for s in settings(make)
+    ]
+    rows = [f"| `{name}` | {default} | {about} |" for name, default, about in known]
     head, _, rest = recursion(make).partition("\n")
     facts = [
         f"- runs on: {entry['runs on']}",
+        f"- handles h by: {entry['handles h by']}",
         f"- needs: {entry['needs'] or 'nothing special'}",
         f"- sends a round: {entry['sends']}",
         f"- on different data, with several local steps: {entry['different data']}",

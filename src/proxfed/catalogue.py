@@ -103,7 +103,7 @@ def recursion(make: Callable[..., Any]) -> str:
 def needs(what: Needs) -> str:
     """'convex h, all clients': what an algorithm asks for."""
     words = {
-        "smooth h": not what.composite,
+        "no constraints": not what.composite,
         "convex h": what.convex,
         "all clients": what.everyone,
         "contractive compressor": what.contractive,
@@ -133,6 +133,7 @@ def _algorithm(make: Any) -> Entry:
     star = issubclass(make, Star)
     return {
         "runs on": "server" if star else "peers",
+        "handles h by": "prox" if make.needs.composite else "subgradient",
         "needs": needs(make.needs) if star else ", ".join(filter(None, [needs(make.needs), "all clients"])),
         "sends": make.facts.sends,
         "different data": "exact" if make.facts.exact else "biased",

@@ -167,11 +167,9 @@ class Execution:
         """The leader's checkpoint; the other processes learn where it stands, and get their state from `Run.load`."""
         found = None
         if self.folder:
-            found, path, then = self.folder.load_checkpoint(), self.folder.path, self.folder.clients()
+            found, then = self.folder.load_checkpoint(), self.folder.clients()
             unchanged = then is None or then.same(Holdings.of(self.resolved.problem.data))
-            require(unchanged, f"the data are not those that the run in {path} was started with")
-            lost = found is None and len(self.folder.ended()) > 0
-            require(not lost, f"{path} holds results but no readable checkpoint: --force starts anew and discards them")
+            require(unchanged, f"the data are not those that the run in {self.folder.path} was started with")
         if found is not None and self.folder:
             self.folder.write_config(self.resolved.table)  # seeds may have been added
             self.folder.resume_rows(found.rows_end)

@@ -16,7 +16,7 @@ GRACE = 5.0
 
 
 def launch(ranks: int, arguments: list[str]) -> int:
-    """Run `proxfed ARGUMENTS` in `ranks` processes; the exit code of the first."""
+    """Run `proxfed ARGUMENTS` in `ranks` processes; the largest of their exit codes."""
     require(ranks >= 2, f"--ranks {ranks}: give at least 2, or leave it out")
     threads = max(1, (os.cpu_count() or 1) // ranks)
     common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(ranks)}

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from proxfed.draws import keys, uniforms
+from proxfed.draws import Ids, keys, uniforms
 from proxfed.errors import at_least_one, positive, require
+from proxfed.types import Participation
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,12 @@ class Bernoulli:
     def __call__(self, t: int, n: int, seed: int) -> np.ndarray:
         u = uniforms(keys(seed, "bernoulli participation", np.arange(n), t), 1)[:, 0]
         return np.flatnonzero(u < self.p)
+
+
+def cohort(participation: Participation, t: int, n: int, seed: int) -> Ids:
+    """Who takes part in round t: a range if that is everybody, and else an array, whatever a participation returns."""
+    ids = participation(t, n, seed)
+    return ids if not isinstance(ids, range) or ids == range(n) else np.asarray(ids, np.int64)
 
 
 PARTICIPATIONS: dict[str, type] = {"full": Full, "uniform": Uniform, "bernoulli": Bernoulli}

@@ -267,6 +267,8 @@ class RunFolder:
         found = [(self._load_slot(s), s) for s in (0, 1)]
         whole = [(c, s) for c, s in found if c is not None]
         if not whole:
+            kept = (self.path / "model.safetensors").exists() or any((self.path / "checkpoint").glob("*.safetensors"))
+            require(not kept, f"{self.path} has no readable checkpoint: move it away, or --force discards its rows")
             return None
         newest, slot = max(whole, key=lambda pair: (pair[0].task, pair[0].round))
         self._slot = 1 - slot

@@ -28,7 +28,7 @@ from proxfed.networks.stacked import Stacked
 from proxfed.networks.tally import Tally
 from proxfed.networks.traffic import Traffic
 from proxfed.oracle import Oracle, Work, counted
-from proxfed.participation import Full
+from proxfed.participation import Full, cohort
 from proxfed.regularisers import Zero
 from proxfed.state import flatten, put, restore, room, take
 from proxfed.types import Algorithm, Graph, Mix, Participation, Problem, Regulariser, Star, Topology
@@ -122,8 +122,8 @@ class Run:
 
     def _star(self, alg: Star, t: int) -> StarState:
         net, (clients, server) = self.network, self.state
-        cohort = self.participation(t, net.n, self.seed)
-        if len(cohort) == 0:
+        taking_part = cohort(self.participation, t, net.n, self.seed)
+        if len(taking_part) == 0:
             return self.state
         down = alg.down(server)
 
@@ -137,11 +137,11 @@ class Run:
                 put(clients, rows, new)  # only now: the message may have been a view of the old state
             return sent, work
 
-        blocks = net.blocks(cohort)
+        blocks = net.blocks(taking_part)
         net.send(down, sum(len(ids) for ids in blocks))
         tallies, works = zip(*side_by_side([partial(several, b) for b in shares(blocks, hands())]), strict=True)
         self.work.add(*works)
-        share = 1.0 if isinstance(cohort, range) else float(self.weights[cohort].sum())
+        share = 1.0 if isinstance(taking_part, range) else float(self.weights[taking_part].sum())
         h = counted(self.h, self.work, int(net.leader))
         return StarState(clients, alg.server(server, net.mean(tallies), h, share))
 

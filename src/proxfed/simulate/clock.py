@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from proxfed.participation import cohort
 from proxfed.simulate.amounts import Amounts
 from proxfed.simulate.exchanges import exchanges
 from proxfed.simulate.timing import Timing, hand_out
@@ -95,18 +96,18 @@ class _Star:
 
     def advance(self, rounds: range, spent: Mapping[str, int]) -> float:
         n, seed = self.clients.n, self.clients.seed
-        cohorts = [(t, self.participation(t, n, seed) if t else range(n)) for t in rounds]
-        visits = max(1, sum(len(cohort) for _, cohort in cohorts))
+        cohorts = [(t, cohort(self.participation, t, n, seed) if t else range(n)) for t in rounds]
+        visits = max(1, sum(len(ids) for _, ids in cohorts))
         steps, down, up = (spent[name] / visits for name in ("gradients", "bytes_down", "bytes_up"))
-        for t, cohort in cohorts:
-            if len(cohort) == 0:  # nobody took part, and nothing happened
+        for t, ids in cohorts:
+            if len(ids) == 0:  # nobody took part, and nothing happened
                 continue
             seconds = self.clients.steps(steps, t)
             if down or up:
                 latency, faster_up, faster_down = self.clients.links(t)
                 seconds = seconds + (down > 0) * latency + SECONDS_PER_BYTE * down / faster_down
                 seconds += (up > 0) * latency + SECONDS_PER_BYTE * up / faster_up
-            self.now += float((seconds if isinstance(cohort, range) else seconds[cohort]).max())
+            self.now += float((seconds if isinstance(ids, range) else seconds[ids]).max())
             self.now += float(self.server(seed, t)[0]) if t else 0.0
         return self.now
 
