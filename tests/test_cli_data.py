@@ -198,9 +198,10 @@ def test_show_takes_data_whose_labels_are_numbers(capsys: Any, tmp_path: Path) -
     rows = "".join(f"{i},{i % 3},{'ab'[i > 3]}\n" for i in range(10))
     (tmp_path / "own.csv").write_text("label,x,who\n" + rows)
     arguments = ["data", "show", "own", "-c", f"data.path={tmp_path / 'own.csv'}", "-c", "data.client=who"]
-    assert as_json(capsys, *arguments) == {
-        "data": "own", "held_out": 0, "sizes": [4, 6], "classes": [], "counts": None,
-    }  # fmt: skip
+    shown = as_json(capsys, *arguments)
+    (tmp_path / "own.csv").write_text("label,x,who\n" + rows.replace("7", "8"))
+    assert shown.pop("checksum") != as_json(capsys, *arguments)["checksum"]
+    assert shown == {"data": "own", "held_out": 0, "sizes": [4, 6], "classes": [], "counts": None}
     code, said, _ = proxfed(capsys, *arguments)
     assert code == 0
     assert "2 clients hold 10 samples: 4 to 6 each (median 5)." in said
