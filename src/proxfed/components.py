@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import partial
-from typing import Any, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -22,6 +22,7 @@ from proxfed.types import Compressor
 
 Registry = Mapping[str, Callable[..., Any]]
 Table = dict[str, Any]
+Make = TypeVar("Make", bound=Callable[..., Any])
 
 NESTED: dict[Any, Registry] = {Compressor: COMPRESSORS, Step: SCHEDULES}
 """Types of arguments that are themselves tables with a name."""
@@ -33,7 +34,7 @@ def build(registry: Registry, table: Any, where: str, **known: Any) -> Any:
     return make(**known, **arguments(make, without_name(table), where, set(known)))
 
 
-def look_up(registry: Registry, table: Any, where: str) -> Callable[..., Any]:
+def look_up(registry: Mapping[str, Make], table: Any, where: str) -> Make:
     """The class or function that a table names."""
     require(isinstance(table, dict), f"{where} = {table!r} must be a table with a name, such as {{name = ...}}")
     require("name" in table, f"{where}: the key 'name' is missing; known: {', '.join(sorted(registry))}")

@@ -217,12 +217,16 @@ def override(table: Table, override: str) -> None:
     except tomllib.TOMLDecodeError:
         value = text  # a bare word is a string
     first = key.partition(".")[0]
-    owners = [first in a for a in table.get("algorithms", []) if isinstance(a, dict)]
-    # Without a graph for all, those that need one have their own.
-    own = any(owners) and (all(owners) or (first == "topology" and first not in table))
+    overruled = first in OF_EACH and _all_have_their_own(first, table)
     where = f"-c algorithms.NAME.{key}=..."
-    require(first not in OF_EACH or not own, f"-c {override}: the algorithms have their own {first}; use {where}")
+    require(not overruled, f"-c {override}: the algorithms have their own {first}; use {where}")
     assign(table, key, value, f"-c {override}")
+
+
+def _all_have_their_own(setting: str, table: Table) -> bool:
+    owners = [setting in a for a in table.get("algorithms", []) if isinstance(a, dict)]
+    # Without a graph for all, those that need one have their own.
+    return any(owners) and (all(owners) or (setting == "topology" and setting not in table))
 
 
 def assign(here: Any, key: str, value: Any, where: str) -> None:

@@ -38,8 +38,7 @@ class Task:
         where = f"algorithms.{label}"
         special = {"label", "rounds", "topology", "participation", "theory"}
         own = {k: _steps(v, problem, f"{where}.{k}") for k, v in table.items() if k not in special}
-        look_up(ALGORITHMS, own, where)
-        make = ALGORITHMS[own["name"]]
+        make = look_up(ALGORITHMS, own, where)
         self.label = label
         self.rounds: int = table.get("rounds", experiment.rounds)
         whole = isinstance(self.rounds, int) and not isinstance(self.rounds, bool)

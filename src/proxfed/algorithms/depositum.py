@@ -118,7 +118,7 @@ class Depositum(Graph):
         cls, c: Constants, gamma: float = 0.5, T0: int = 1, option: str = "polyak", schedule: str = "constant"
     ) -> Depositum:
         """Step sizes of the convergence theorem, or of its linear speed-up corollary (schedule="speed_up")."""
-        any_steps = cls(1.0, 1.0, gamma, T0, option)
+        checked = cls(1.0, 1.0, gamma, T0, option)
         L, n, rho, lam = c.smoothness.L, c.n, c.weak_convexity, c.psi
         T = c.rounds * T0 + 1
         if schedule == "speed_up":
@@ -145,7 +145,7 @@ class Depositum(Graph):
         else:
             beta2 = 8 * delta1 * delta2 * (96 * n - 71) / (9 * T0 * (11 * delta1 + 6 * T0 + 2 * n * T0))
         omega = (1 + 3 * gamma) / (1 - gamma) if option == "nesterov" else 1
-        return replace(any_steps, alpha=alpha, beta=sqrt(beta2 / omega), gamma=gamma)
+        return replace(checked, alpha=alpha, beta=sqrt(beta2 / omega), gamma=gamma)
 
 
 def _alone(x: Tensor) -> Tensor:

@@ -97,6 +97,6 @@ class DFedADMM(Graph):
     def theory(cls, c: Constants, K: int, sam: bool = False, dual: str = "old") -> DFedADMM:
         """Step sizes of the theorem and its corollary: eta_l <= 1/(96 K L), lam = sqrt(K) eta_l, rho = 1/sqrt(T)."""
         root = sqrt(c.rounds)
-        any_step = cls(1.0, K, lam=1.0, rho=1 / root if sam else 0.0, dual=dual)
+        checked = cls(1.0, K, lam=1.0, rho=1 / root if sam else 0.0, dual=dual)
         eta_l = 1 / (c.smoothness.L * K * max(96, root))
-        return replace(any_step, eta_l=eta_l, lam=sqrt(K) * eta_l)
+        return replace(checked, eta_l=eta_l, lam=sqrt(K) * eta_l)

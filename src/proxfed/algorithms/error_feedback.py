@@ -138,9 +138,9 @@ class EF21(Star):
     @classmethod
     def theory(cls, c: Constants, compressor: Compressor = Identity()) -> EF21:
         """The largest step of the theorem, 1/(L_f + L q/(1 - q))."""
-        any_step = cls(1.0, compressor)
-        q = sqrt(contraction(any_step, c.d))
-        return replace(any_step, gamma=1 / (c.smoothness.L_f + c.smoothness.L * q / (1 - q)))
+        checked = cls(1.0, compressor)
+        q = sqrt(contraction(checked, c.d))
+        return replace(checked, gamma=1 / (c.smoothness.L_f + c.smoothness.L * q / (1 - q)))
 
 
 @dataclass(frozen=True)

@@ -109,8 +109,8 @@ class FedCEF(Star):
     @classmethod
     def theory(cls, c: Constants, K: int, eta: float = 1.0, compressor: Compressor = Identity()) -> FedCEF:
         """Step sizes of the convergence theorem: far smaller, with a far larger eta_g, than what works in practice."""
-        any_step = cls(1.0, K, eta=eta, compressor=compressor)
-        L, q = c.smoothness.L, sqrt(contraction(any_step, c.d))
+        checked = cls(1.0, K, eta=eta, compressor=compressor)
+        L, q = c.smoothness.L, sqrt(contraction(checked, c.d))
         beta = min(eta**2, (1 - q) ** 2) / (25 * L)
         eta_g = sqrt(16 * (1 - q) ** 2 + 161 * eta**2) / (5 * eta * (1 - q))
-        return replace(any_step, alpha=min(beta / (eta_g * K), 1 / (8 * K * L)), eta_g=eta_g)
+        return replace(checked, alpha=min(beta / (eta_g * K), 1 / (8 * K * L)), eta_g=eta_g)

@@ -96,6 +96,7 @@ class FedComposite(Star):
     @classmethod
     def theory(cls, c: Constants, tau: int) -> FedComposite:
         """Step sizes of the theorem: S = mu/(150 L^2), eta_g = sqrt(n)."""
-        L, mu, any_step = c.smoothness.L, c.smoothness.mu_min, cls(1.0, tau, sqrt(c.n))
+        L, mu = c.smoothness.L, c.smoothness.mu_min
+        checked = cls(1.0, tau, eta_g=sqrt(c.n))
         require(mu > 0, "FedComposite: its theory needs strongly convex f_i; give eta, or l2 > 0 in the problem")
-        return replace(any_step, eta=mu / (150 * L**2 * any_step.eta_g * tau))
+        return replace(checked, eta=mu / (150 * L**2 * checked.eta_g * tau))
