@@ -201,7 +201,8 @@ def _sentence(e: ValidationError) -> str:
         return f"unknown key {place!r}; {nearest(key, Experiment.model_fields)}"
     if error["type"] == "missing":
         return f"the key {place!r} is missing"
-    return f"{place} = {error['input']!r} is not allowed: {error['msg'][0].lower()}{error['msg'][1:]}"
+    said = error["msg"].removeprefix("Value error, ")
+    return f"{place} = {error['input']!r} is not allowed: {said[0].lower()}{said[1:]}"
 
 
 OF_EACH = ("rounds", "topology", "participation")
