@@ -240,11 +240,24 @@ def test_a_target_of_a_measure_that_has_no_values_is_not_called_missed(capsys: A
     assert "Did not reach" not in page
 
 
-def test_a_target_of_a_measure_that_is_not_there_is_refused(capsys: Any, tmp_path: Path) -> None:
-    path = write(tmp_path / "t.toml", two(rounds=3, cases={}, targets={"objektive": [0.1]}))
+@pytest.mark.parametrize(
+    ("where", "asked"),
+    [
+        ("targets", {"targets": {"objektive": [0.1]}}),
+        ("claims", {"claims": [{"says": "it falls", "label": "FedAvg", "measure": "objektive", "below": 1.0}]}),
+        (
+            "claims",
+            {"claims": [{"says": "soon", "label": "FedAvg", "target": 0.1, "axis": "objektive", "below": 1.0}]},
+        ),
+        ("reported", {"reported": [{"measure": "objektive", "values": {"FedAvg": 0.3}}]}),
+        ("paper.figures", {"paper": {"title": "p", "figure": "1", "figures": [{"name": "a", "y": "objektive"}]}}),
+    ],
+)
+def test_a_measure_that_is_not_there_is_refused(capsys: Any, tmp_path: Path, where: str, asked: Any) -> None:
+    path = write(tmp_path / "t.toml", two(rounds=3, cases={}, **asked))
     code, _, said = proxfed(capsys, "run", str(path), "--out", str(tmp_path / "run"))
     assert code == 2
-    assert "targets: there is no measure 'objektive'; did you mean 'objective'?" in said
+    assert f"{where}: there is no measure 'objektive'; did you mean 'objective'?" in said
     assert not (tmp_path / "run" / "rows.csv").exists()
 
 

@@ -37,10 +37,24 @@ def require(condition: bool, message: str) -> None:
         raise InputError(message)
 
 
+def whole(value: Any) -> bool:
+    """A whole number; True and False are none."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def real(value: Any) -> bool:
+    """A number, perhaps infinite; True and False are none."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def finite(value: Any) -> bool:
+    """A number that is neither infinite nor NaN."""
+    return real(value) and math.isfinite(value)
+
+
 def _number(owner: Any, name: str) -> float:
     value = getattr(owner, name)
-    ok = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    require(ok, f"{type(owner).__name__}: {name} = {value!r} is not a finite number")
+    require(finite(value), f"{type(owner).__name__}: {name} = {value!r} is not a finite number")
     return value
 
 
@@ -58,12 +72,25 @@ def non_negative(owner: Any, *names: str) -> None:
         require(value >= 0, f"{type(owner).__name__}: {name} = {value!r} must be >= 0")
 
 
+def below_one(owner: Any, *names: str) -> None:
+    """Each named field of `owner` is a number in [0, 1)."""
+    for name in names:
+        value = getattr(owner, name)
+        require(real(value) and 0 <= value < 1, f"{type(owner).__name__}: {name} = {value!r} must be in [0, 1)")
+
+
+def up_to_one(owner: Any, *names: str) -> None:
+    """Each named field of `owner` is a number in (0, 1]."""
+    for name in names:
+        value = getattr(owner, name)
+        require(real(value) and 0 < value <= 1, f"{type(owner).__name__}: {name} = {value!r} must be in (0, 1]")
+
+
 def at_least_one(owner: Any, *names: str) -> None:
     """Each named field of `owner` is a whole number >= 1."""
     for name in names:
         value = getattr(owner, name)
-        whole = isinstance(value, Integral) and not isinstance(value, bool)
-        require(whole and value >= 1, f"{type(owner).__name__}: {name} = {value!r} must be a whole number >= 1")
+        require(whole(value) and value >= 1, f"{type(owner).__name__}: {name} = {value!r} must be a whole number >= 1")
 
 
 def one_of(owner: Any, name: str, allowed: Iterable[Any]) -> None:

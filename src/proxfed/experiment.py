@@ -27,10 +27,11 @@ from proxfed.measures import Measures, check_names
 from proxfed.networks.base import Network
 from proxfed.networks.ranks import Ranks
 from proxfed.networks.stacked import Stacked
-from proxfed.record import MEASURED, Checkpoint, Row, RunFolder
+from proxfed.record import COLUMNS, MEASURED, Checkpoint, Row, RunFolder
 from proxfed.resolve import Resolved, Task
 from proxfed.run import Diverged, Run, rounds_and_rows
 from proxfed.simulate import Clock, clock
+from proxfed.targets import COMPUTED
 from proxfed.types import Topology
 
 
@@ -80,7 +81,7 @@ class Execution:
         """True when every task is done, False if it was asked to stop on the way."""
         if self.folder is None:
             return self._run(resume)
-        self._check_targets()
+        self._check_asked()
         with self.folder.locked():
             return self._run(resume)
 
@@ -152,10 +153,22 @@ class Execution:
         e, problem = self.resolved.experiment, self.resolved.problem
         return [*e.measures, *problem.evaluate(problem.start(0))]
 
-    def _check_targets(self) -> None:
-        known = [*MEASURED, *self.measures]
-        for name in self.resolved.experiment.targets:
-            require(name in known, f"targets: there is no measure {name!r}; {nearest(name, known)}")
+    def _check_asked(self) -> None:
+        """Targets, claims, reported numbers and figures speak of what rows will have."""
+        e = self.resolved.experiment
+        measured = [*MEASURED, *self.measures]
+        for name in e.targets:
+            require(name in measured, f"targets: there is no measure {name!r}; {nearest(name, measured)}")
+        known = {*COLUMNS, *measured, *COMPUTED} - {"run", "algorithm"}
+        figures = e.paper.figures if e.paper is not None else []
+        asked = [
+            *(("claims", c.measure, c.axis) for c in e.claims if c.case in (None, e.case)),
+            *(("reported", r.measure, r.axis) for r in e.reported if r.case in (None, e.case)),
+            *(("paper.figures", f.y, f.x) for f in figures if not f.cases or e.case in f.cases),
+        ]
+        for where, measure, axis in asked:
+            for name in (measure, axis):
+                require(name in known, f"{where}: there is no measure {name!r}; {nearest(name, known)}")
 
     def _start(self) -> None:
         if self.folder:

@@ -17,7 +17,7 @@ from proxfed.config import Experiment
 from proxfed.data import DATASETS, PARTITIONS, Federated, load, read
 from proxfed.data.limits import LIMITS
 from proxfed.data.partitions import Natural
-from proxfed.errors import InputError, require
+from proxfed.errors import InputError, require, whole
 from proxfed.participation import PARTICIPATIONS
 from proxfed.problems import PROBLEMS
 from proxfed.regularisers import REGULARISERS, OnBlocks, SquaredL2, Zero
@@ -40,9 +40,8 @@ class Task:
         own = {k: _steps(v, problem, f"{where}.{k}") for k, v in table.items() if k not in special}
         make = look_up(ALGORITHMS, own, where)
         self.label = label
-        self.rounds: int = table.get("rounds", experiment.rounds)
-        whole = isinstance(self.rounds, int) and not isinstance(self.rounds, bool)
-        require(whole and self.rounds >= 1, f"{where}.rounds = {self.rounds!r} must be a whole number >= 1")
+        self.rounds = rounds = table.get("rounds", experiment.rounds)
+        require(whole(rounds) and rounds >= 1, f"{where}.rounds = {rounds!r} must be a whole number >= 1")
         theory = table.get("theory", False)
         require(isinstance(theory, bool), f"{where}.theory = {theory!r} must be true or false")
         self.participation: Participation = build(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-from proxfed.errors import positive, require
+from proxfed.errors import positive, require, up_to_one
 
 Step = float | Callable[[int], float]
 
@@ -37,8 +37,8 @@ class Exponential:
     decay: float
 
     def __post_init__(self) -> None:
-        positive(self, "start", "decay")
-        require(self.decay <= 1, f"Exponential: decay = {self.decay!r} must be in (0, 1]")
+        positive(self, "start")
+        up_to_one(self, "decay")
 
     def __call__(self, t: int) -> float:
         return self.start * self.decay ** (t - 1)

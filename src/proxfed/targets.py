@@ -50,6 +50,10 @@ def better(measure: str, a: float, b: float) -> bool:
     return a >= b if higher_is_better(measure) else a <= b
 
 
+COMPUTED = ("steps", "bytes")
+"""Axes that are no columns."""
+
+
 def axis_value(row: Mapping[str, Any], axis: str, clients: int | None = None) -> float | None:
     """Where a row stands: 'steps' are gradients of one client, 'bytes' go in any direction, else it is a column."""
     if axis == "steps":

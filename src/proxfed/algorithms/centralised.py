@@ -27,7 +27,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from proxfed.errors import positive, require
+from proxfed.errors import below_one, positive
 from proxfed.types import Constants, Facts, Local, Needs, Regulariser, Star
 
 
@@ -100,7 +100,7 @@ class HeavyBall(_Pooled):
 
     def __post_init__(self) -> None:
         positive(self, "eta")
-        _check_momentum(self)
+        below_one(self, "gamma")
 
     def server(self, s: State, g: Tensor, h: Regulariser, share: float) -> State:
         v = self.gamma * s.v - self.eta * g
@@ -130,7 +130,7 @@ class Nesterov(_Pooled):
 
     def __post_init__(self) -> None:
         positive(self, "eta")
-        _check_momentum(self)
+        below_one(self, "gamma")
 
     def server(self, s: State, g: Tensor, h: Regulariser, share: float) -> State:
         v = self.gamma * s.v - self.eta * g
@@ -195,10 +195,6 @@ class FISTA(_Pooled):
     def theory(cls, c: Constants) -> FISTA:
         """eta = 1/L_f."""
         return cls(1 / c.smoothness.L_f)
-
-
-def _check_momentum(owner: HeavyBall | Nesterov) -> None:
-    require(0 <= owner.gamma < 1, f"{type(owner).__name__}: gamma = {owner.gamma!r} must be in [0, 1)")
 
 
 def _momentum(c: Constants) -> float:

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from proxfed.algorithms.local import sgd
 from proxfed.compressors import Identity
-from proxfed.errors import at_least_one, one_of, positive, require
+from proxfed.errors import at_least_one, one_of, up_to_one
 from proxfed.schedules import Step, at, positive_step
 from proxfed.types import Compressor, Facts, Graph, Local, Mean, Mix, Needs, Regulariser
 
@@ -64,8 +64,7 @@ class ChocoSGD(Graph):
 
     def __post_init__(self) -> None:
         positive_step(self, "eta")
-        positive(self, "gamma")
-        require(self.gamma <= 1, f"ChocoSGD: gamma = {self.gamma!r} must be in (0, 1]")
+        up_to_one(self, "gamma")
         at_least_one(self, "K")
         one_of(self, "variant", ("atc", "cta"))
 

@@ -24,7 +24,7 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from proxfed.errors import at_least_one, one_of, positive, require
+from proxfed.errors import at_least_one, below_one, one_of, positive, require
 from proxfed.types import Constants, Facts, Graph, Local, Mean, Mix, Needs, Regulariser
 
 
@@ -64,7 +64,7 @@ class Depositum(Graph):
     def __post_init__(self) -> None:
         positive(self, "alpha", "beta")
         at_least_one(self, "T0")
-        require(0 <= self.gamma < 1, f"Depositum: gamma = {self.gamma!r} must be in [0, 1)")
+        below_one(self, "gamma")
         one_of(self, "option", ("polyak", "nesterov"))
         one_of(self, "prox_step", ("alpha_beta", "alpha"))
         one_of(self, "mix_offset", (0, 1))

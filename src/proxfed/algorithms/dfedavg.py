@@ -21,7 +21,7 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor
 
 from proxfed.algorithms.local import sgd
-from proxfed.errors import at_least_one, require
+from proxfed.errors import at_least_one, below_one
 from proxfed.schedules import Step, at, positive_step
 from proxfed.types import Facts, Graph, Local, Mean, Mix, Needs, Regulariser
 
@@ -75,7 +75,7 @@ class DFedAvgM(Graph):
     def __post_init__(self) -> None:
         positive_step(self, "eta")
         at_least_one(self, "K")
-        require(0 <= self.theta < 1, f"DFedAvgM: theta = {self.theta!r} must be in [0, 1)")
+        below_one(self, "theta")
 
     def init(self, x0: Tensor, f: Local, h: Regulariser, mix: Mix) -> State:
         return State(f.spread(x0))

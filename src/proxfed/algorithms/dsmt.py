@@ -20,7 +20,7 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from proxfed.errors import require
+from proxfed.errors import below_one
 from proxfed.schedules import Step, at, positive_step
 from proxfed.types import Constants, Facts, Graph, Local, Mean, Mix, Needs, Regulariser
 
@@ -56,8 +56,7 @@ class DSMT(Graph):
 
     def __post_init__(self) -> None:
         positive_step(self, "alpha")
-        require(0 <= self.beta < 1, f"DSMT: beta = {self.beta!r} must be in [0, 1)")
-        require(0 <= self.eta_w < 1, f"DSMT: eta_w = {self.eta_w!r} must be in [0, 1)")
+        below_one(self, "beta", "eta_w")
 
     def requires(self) -> Needs:
         if self.eta_w == 0:

@@ -31,7 +31,7 @@ from torch import Tensor
 from proxfed.algorithms.local import sgd
 from proxfed.compressors import Identity
 from proxfed.compressors.contractive import contraction
-from proxfed.errors import at_least_one, positive, require
+from proxfed.errors import at_least_one, positive, up_to_one
 from proxfed.schedules import Step, at, positive_step
 from proxfed.types import Compressor, Constants, Facts, Local, Needs, Packed, Regulariser, Star
 
@@ -162,8 +162,8 @@ class EF21SGDM(Star):
     )
 
     def __post_init__(self) -> None:
-        positive(self, "gamma", "eta")
-        require(self.eta <= 1, f"EF21SGDM: eta = {self.eta!r} must be in (0, 1]")
+        positive(self, "gamma")
+        up_to_one(self, "eta")
 
     def largest_prox_step(self) -> float:
         return self.gamma

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from proxfed.compressors import Identity
 from proxfed.compressors.contractive import contraction
-from proxfed.errors import at_least_one, positive, require
+from proxfed.errors import at_least_one, positive, up_to_one
 from proxfed.types import Compressor, Constants, Facts, Local, Needs, Packed, Regulariser, Star
 
 
@@ -65,9 +65,9 @@ class FedCEF(Star):
     )
 
     def __post_init__(self) -> None:
-        positive(self, "alpha", "eta_g", "eta")
+        positive(self, "alpha", "eta_g")
         at_least_one(self, "K")
-        require(self.eta <= 1, f"FedCEF: eta = {self.eta!r} must be in (0, 1]")
+        up_to_one(self, "eta")
 
     @property
     def beta(self) -> float:

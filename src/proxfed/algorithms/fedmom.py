@@ -18,7 +18,7 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor
 
 from proxfed.algorithms.local import sgd
-from proxfed.errors import at_least_one, positive, require
+from proxfed.errors import at_least_one, below_one, positive
 from proxfed.schedules import Step, at, positive_step
 from proxfed.types import Facts, Local, Needs, Regulariser, Star
 
@@ -51,7 +51,7 @@ class FedMom(Star):
     def __post_init__(self) -> None:
         positive_step(self, "eta")
         at_least_one(self, "K")
-        require(0 <= self.gamma < 1, f"FedMom: gamma = {self.gamma!r} must be in [0, 1)")
+        below_one(self, "gamma")
         positive(self, "eta_g")
 
     def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[tuple, Server]:

@@ -17,7 +17,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from proxfed.errors import at_least_one, one_of, require
+from proxfed.errors import at_least_one, below_one, one_of
 from proxfed.schedules import Step, at, positive_step
 from proxfed.types import Constants, Facts, Local, Message, Needs, Regulariser, Star
 
@@ -53,7 +53,7 @@ class FedNAG(Star):
     def __post_init__(self) -> None:
         at_least_one(self, "tau")
         positive_step(self, "eta")
-        require(0 <= self.gamma < 1, f"FedNAG: gamma = {self.gamma!r} must be in [0, 1)")
+        below_one(self, "gamma")
         one_of(self, "output", ("last", "best"))
 
     def requires(self) -> Needs:

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from proxfed import draws
-from proxfed.errors import at_least_one, require
+from proxfed.errors import at_least_one, below_one, require
 from proxfed.schedules import Step, at, positive_step
 from proxfed.types import Facts, Local, Message, Needs, Regulariser, Star
 
@@ -60,7 +60,7 @@ class FedNova(Star):
         positive_step(self, "eta")
         at_least_one(self, "K", "K_min")
         require(self.K_min <= self.K, f"FedNova: K_min = {self.K_min} must be at most K = {self.K}")
-        require(0 <= self.rho < 1, f"FedNova: rho = {self.rho!r} must be in [0, 1)")
+        below_one(self, "rho")
 
     def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Client, Server]:
         steps = self.K_min + draws.integers(f.key, 1, self.K - self.K_min + 1)

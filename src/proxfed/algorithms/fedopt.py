@@ -23,7 +23,7 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor
 
 from proxfed.algorithms.local import sgd
-from proxfed.errors import at_least_one, one_of, positive, require
+from proxfed.errors import at_least_one, below_one, one_of, positive
 from proxfed.schedules import Step, at, positive_step
 from proxfed.types import Facts, Local, Needs, Regulariser, Star
 
@@ -63,8 +63,7 @@ class FedOpt(Star):
         at_least_one(self, "K")
         positive(self, "eta_g", "tau")
         one_of(self, "rule", ("adam", "yogi", "adagrad"))
-        require(0 <= self.beta1 < 1, f"FedOpt: beta1 = {self.beta1!r} must be in [0, 1)")
-        require(0 <= self.beta2 < 1, f"FedOpt: beta2 = {self.beta2!r} must be in [0, 1)")
+        below_one(self, "beta1", "beta2")
 
     def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[tuple, Server]:
         return (), Server(x0, 0 * x0, 0 * x0 + self.tau**2)

@@ -23,7 +23,7 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor
 
 from proxfed.algorithms.local import anchored_sgd, trials
-from proxfed.errors import at_least_one, positive, require
+from proxfed.errors import at_least_one, below_one, positive
 from proxfed.schedules import Step, at, positive_step
 from proxfed.types import Facts, Local, Needs, Regulariser, Star
 
@@ -63,7 +63,7 @@ class FedPD(Star):
         positive(self, "eta")
         positive_step(self, "eta_l")
         at_least_one(self, "K")
-        require(0 <= self.p < 1, f"FedPD: p = {self.p!r} must be in [0, 1)")
+        below_one(self, "p")
 
     def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Client, Server]:
         x = f.spread(x0)

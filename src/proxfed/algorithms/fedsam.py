@@ -21,7 +21,7 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor
 
 from proxfed.algorithms.local import gradient, sgd
-from proxfed.errors import at_least_one, non_negative, positive, require
+from proxfed.errors import at_least_one, non_negative, positive, up_to_one
 from proxfed.schedules import Step, at, positive_step
 from proxfed.types import Facts, Local, Message, Needs, Regulariser, Star
 
@@ -94,8 +94,8 @@ class MoFedSAM(Star):
     facts: ClassVar[Facts] = Facts(sends="1 up, 2 down", exact=False, paper=PAPER)
 
     def __post_init__(self) -> None:
-        positive(self, "eta", "beta", "eta_g")
-        require(self.beta <= 1, f"MoFedSAM: beta = {self.beta!r} must be in (0, 1]")
+        positive(self, "eta", "eta_g")
+        up_to_one(self, "beta")
         at_least_one(self, "K")
         non_negative(self, "rho")
 

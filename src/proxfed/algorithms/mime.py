@@ -22,7 +22,7 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from proxfed.errors import at_least_one, positive, require
+from proxfed.errors import at_least_one, below_one, positive
 from proxfed.schedules import Step, at, positive_step
 from proxfed.types import Facts, Local, Message, Needs, Regulariser, Star
 
@@ -126,8 +126,7 @@ class Mime(Star):
 
 
 def _check(method: MimeLite | Mime) -> None:
-    name = type(method).__name__
     positive_step(method, "eta")
     at_least_one(method, "K")
-    require(0 <= method.beta < 1, f"{name}: beta = {method.beta!r} must be in [0, 1)")
+    below_one(method, "beta")
     positive(method, "eta_g")

@@ -25,7 +25,7 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor
 
 from proxfed.algorithms.local import trials
-from proxfed.errors import positive, require
+from proxfed.errors import positive, require, up_to_one
 from proxfed.types import Constants, Facts, Local, Needs, Regulariser, Star
 
 
@@ -57,8 +57,8 @@ class ProxSkip(Star):
     )
 
     def __post_init__(self) -> None:
-        positive(self, "gamma", "p")
-        require(self.p <= 1, f"ProxSkip: p = {self.p!r} must be in (0, 1]")
+        positive(self, "gamma")
+        up_to_one(self, "p")
 
     def largest_prox_step(self) -> float:
         return self.gamma / self.p

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from proxfed.algorithms.local import corrected_sgd
 from proxfed.compressors import Identity
-from proxfed.errors import at_least_one, positive, require
+from proxfed.errors import at_least_one, positive, up_to_one
 from proxfed.types import Compressor, Facts, Local, Message, Needs, Packed, Regulariser, Star
 
 PAPER = "X. Huang, P. Li, X. Li, Stochastic Controlled Averaging for FL with Communication Compression, 2024"
@@ -64,8 +64,8 @@ class Scallion(Star):
     facts: ClassVar[Facts] = Facts(sends="C(d) up, 2 down", exact=True, paper=PAPER)
 
     def __post_init__(self) -> None:
-        positive(self, "eta", "alpha", "eta_g")
-        require(self.alpha <= 1, f"Scallion: alpha = {self.alpha!r} must be in (0, 1]")
+        positive(self, "eta", "eta_g")
+        up_to_one(self, "alpha")
         at_least_one(self, "K")
 
     def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Control, Server]:
@@ -106,8 +106,8 @@ class Scafcom(Star):
     facts: ClassVar[Facts] = Facts(sends="C(d) up, 2 down", exact=True, paper=PAPER)
 
     def __post_init__(self) -> None:
-        positive(self, "eta", "beta", "eta_g")
-        require(self.beta <= 1, f"Scafcom: beta = {self.beta!r} must be in (0, 1]")
+        positive(self, "eta", "eta_g")
+        up_to_one(self, "beta")
         at_least_one(self, "K")
 
     def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Client, Server]:

@@ -19,7 +19,7 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor
 
 from proxfed.algorithms.local import sgd
-from proxfed.errors import at_least_one, positive, require
+from proxfed.errors import at_least_one, below_one, positive
 from proxfed.types import Facts, Local, Needs, Regulariser, Star
 
 
@@ -51,7 +51,7 @@ class SlowMo(Star):
     def __post_init__(self) -> None:
         positive(self, "eta", "alpha")
         at_least_one(self, "K")
-        require(0 <= self.beta < 1, f"SlowMo: beta = {self.beta!r} must be in [0, 1)")
+        below_one(self, "beta")
 
     def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[tuple, Server]:
         return (), Server(x0, 0 * x0)

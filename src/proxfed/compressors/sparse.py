@@ -14,7 +14,7 @@ from torch import Tensor
 from proxfed import draws, wire
 from proxfed.compressors.arrays import host, tensor
 from proxfed.draws import Key
-from proxfed.errors import at_least_one, require
+from proxfed.errors import at_least_one, require, up_to_one
 from proxfed.types import Packed
 
 
@@ -107,8 +107,7 @@ def _check_kept(owner: Any) -> None:
     if k is not None:
         at_least_one(owner, "k")
     else:
-        number = isinstance(fraction, (int, float)) and not isinstance(fraction, bool)
-        require(number and 0 < fraction <= 1, f"{name}: fraction = {fraction!r} must be a number in (0, 1]")
+        up_to_one(owner, "fraction")
 
 
 def _kept(owner: Any, d: int) -> int:

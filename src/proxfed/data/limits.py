@@ -8,7 +8,7 @@ import numpy as np
 
 from proxfed.data.federated import Dataset, Federated
 from proxfed.draws import generator
-from proxfed.errors import InputError, require
+from proxfed.errors import InputError, require, whole
 
 LIMITS = {
     "limit": "Train with a random subset of so many samples, always the same; None: with all.",
@@ -43,9 +43,8 @@ def limited(data: Dataset | Federated, limit: int | None, test_limit: int | None
 
 
 def _subset(data: Dataset | Federated, key: str, limit: int, available: int, what: str) -> np.ndarray:
-    whole = isinstance(limit, int) and not isinstance(limit, bool)
     require(
-        whole and 1 <= limit <= available,
+        whole(limit) and 1 <= limit <= available,
         f"{key} = {limit!r} must be a whole number from 1 to {available}: {data.name} has {available} {what}",
     )
     return np.sort(generator(0, key).permutation(available)[:limit])

@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from proxfed.draws import generator
-from proxfed.errors import InputError, at_least_one, one_of, positive, require
+from proxfed.errors import InputError, at_least_one, one_of, positive, require, whole
 
 Parts = list[np.ndarray]
 """Each client's sample indices, ascending."""
@@ -236,8 +236,7 @@ class Sizes:
         object.__setattr__(self, "partition_sizes", sizes)  # a configuration file has lists
         require(len(sizes) > 0, "Sizes: partition_sizes must name at least one client's size")
         for i, size in enumerate(sizes):
-            whole = isinstance(size, int) and not isinstance(size, bool)
-            require(whole and size >= 1, f"Sizes: partition_sizes[{i}] = {size!r} must be a whole number >= 1")
+            require(whole(size) and size >= 1, f"Sizes: partition_sizes[{i}] = {size!r} must be a whole number >= 1")
 
     def __call__(self, labels: np.ndarray, groups: np.ndarray | None = None) -> Parts:
         n, total = len(self.partition_sizes), sum(self.partition_sizes)

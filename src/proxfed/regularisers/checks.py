@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from proxfed.errors import InputError
 
@@ -13,13 +12,3 @@ def check_step(h: object, step: float, below: float = math.inf, bound: str = "in
     if not 0 <= step < below:
         limit = bound if below == math.inf else f"{bound} = {below!r}"
         raise InputError(f"{type(h).__name__}: step = {step!r} must be >= 0 and < {limit}")
-
-
-def whole(number: Any) -> bool:
-    """A whole number; True and False are none."""
-    return isinstance(number, int) and not isinstance(number, bool)
-
-
-def real(number: Any) -> bool:
-    """A number, perhaps infinite; True and False are none."""
-    return isinstance(number, (int, float)) and not isinstance(number, bool)

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.linalg import vector_norm
 from torch.nn.functional import softshrink
 
-from proxfed.errors import at_least_one, non_negative, require
-from proxfed.regularisers.checks import check_step, real, whole
+from proxfed.errors import at_least_one, non_negative, real, require, whole
+from proxfed.regularisers.checks import check_step
 from proxfed.regularisers.thresholds import shrinkage
 
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.linalg import vector_norm
 from torch.nn.functional import softshrink
 
-from proxfed.errors import non_negative, require
-from proxfed.regularisers.checks import check_step, whole
+from proxfed.errors import non_negative, require, whole
+from proxfed.regularisers.checks import check_step
 from proxfed.regularisers.thresholds import shifted, shrinkage
 
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.linalg import vector_norm
 
-from proxfed.errors import positive, require
-from proxfed.regularisers.checks import check_step, real
+from proxfed.errors import positive, real, require
+from proxfed.regularisers.checks import check_step
 from proxfed.regularisers.thresholds import shifted
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
+from proxfed.errors import finite
 from proxfed.targets import axis_value
 
 Row = Mapping[str, Any]
@@ -47,10 +47,6 @@ MEASURES = (
 
 LOGARITHMIC = ("gap", "error", "stationarity", "consensus")
 """Measures that go to zero: a linear axis would hide all but their first rounds."""
-
-
-def finite(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def with_total(row: Row) -> dict[str, Any]:

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 from rich.table import Table
 from rich.text import Text
 
-from proxfed.report.columns import MEASURES, PROGRESS, Column, Row, finite, further_measures, show, with_total
+from proxfed.errors import finite
+from proxfed.report.columns import MEASURES, PROGRESS, Column, Row, further_measures, show, with_total
 from proxfed.targets import half_reached
 
 REACHED = (

@@ -18,7 +18,7 @@ import numpy as np
 
 from proxfed.components import Table, build, describe
 from proxfed.draws import Key, keys, uniforms
-from proxfed.errors import InputError, nearest, non_negative, positive, require
+from proxfed.errors import InputError, nearest, non_negative, positive, real, require
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ AMOUNTS: dict[str, type] = {
 
 def amount(value: Any, where: str, column: str) -> Amount:
     """An amount from a bare number or a table with a name."""
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
+    if real(value):
         value = {"name": "constant", "value": float(value)}
     if isinstance(value, dict) and value.get("name") == "trace":
         value = {"column": column} | value

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from proxfed.errors import InputError, require
+from proxfed.errors import InputError, require, whole
 from proxfed.topologies.spectrum import psi
 from proxfed.types import Mixing, Topology
 
@@ -77,5 +77,4 @@ def unreached(n: int, i: np.ndarray, j: np.ndarray) -> int | None:
 
 
 def whole_seed(owner: Any) -> None:
-    whole = isinstance(owner.seed, int) and not isinstance(owner.seed, bool)
-    require(whole, f"{type(owner).__name__}: seed = {owner.seed!r} must be a whole number")
+    require(whole(owner.seed), f"{type(owner).__name__}: seed = {owner.seed!r} must be a whole number")

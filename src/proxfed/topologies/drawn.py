@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from proxfed.draws import generator
-from proxfed.errors import InputError, positive, require
+from proxfed.errors import InputError, positive, require, whole
 from proxfed.topologies.checks import unreached, whole_seed
 from proxfed.topologies.mixing import Pairs
 from proxfed.topologies.undirected import Undirected
@@ -29,8 +29,8 @@ class RandomRegular(Undirected):
 
     def pairs(self) -> Pairs:
         n, degree = self.n, self.degree
-        whole = isinstance(degree, int) and not isinstance(degree, bool) and 0 <= degree < n
-        require(whole, f"RandomRegular: degree = {degree!r} must be a whole number from 0 to n - 1 = {n - 1}")
+        fits = whole(degree) and 0 <= degree < n
+        require(fits, f"RandomRegular: degree = {degree!r} must be a whole number from 0 to n - 1 = {n - 1}")
         require(n * degree % 2 == 0, f"RandomRegular: n * degree = {n} * {degree} must be even")
         return _first_connected(self, lambda rng: _regular(n, degree, rng))
 
