@@ -40,6 +40,7 @@ def test_json_is_what_the_rows_say(capsys: Any, file: Path, tmp_path: Path) -> N
     assert results.keys() == last.keys()
     for name, result in results.items():
         assert result["objective"] == last[name]["objective"]
+        assert result["gradients_per_client"] == last[name]["gradients"] / small()["data"]["clients"]
 
 
 def test_the_resolved_configuration_runs_again_to_the_same_rows(capsys: Any, file: Path, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from proxfed.report import result_table, rich_table
 from proxfed.report.columns import MEASURES, PROGRESS, show, with_total
 from proxfed.report.curves import make_curve, thin
 from proxfed.report.pattern import CELLS, images
+from proxfed.targets import Results
 
 from run_folders import row, state
 
@@ -29,7 +30,7 @@ def test_numbers_are_medians_over_the_seeds_at_the_last_round():
         for t in (0, 5, 10)
     ]
     status = [state(algorithm, seed) for algorithm in ("a", "b") for seed in range(4)]
-    table = result_table(rows, status, clients=4)
+    table = result_table(Results(rows, status, 4))
     assert [entry["algorithm"] for entry in table] == ["a", "b"]
     for entry in table:
         last = [r for r in rows if r["algorithm"] == entry["algorithm"] and r["round"] == 10]
@@ -44,12 +45,12 @@ def test_numbers_are_medians_over_the_seeds_at_the_last_round():
 def test_rows_in_any_order_give_the_same_table():
     rows = [row(seed=seed, t=t, gap=1 / (1 + seed + t)) for seed in range(3) for t in range(5)]
     status = [state(seed=seed, t=4) for seed in range(3)]
-    assert result_table(rows[::-1], status) == result_table(rows, status)
+    assert result_table(Results(rows[::-1], status)) == result_table(Results(rows, status))
 
 
 def test_what_is_missing_or_not_finite_is_none():
     rows = [row(t=1, gap=None, objective=float("nan"), error=float("inf"))]
-    (entry,) = result_table(rows, [state(t=1)])
+    (entry,) = result_table(Results(rows, [state(t=1)]))
     for name in ("gap", "objective", "error", "accuracy", "consensus"):
         assert entry[name] is None
     assert "gradients_per_client" not in entry
@@ -73,13 +74,13 @@ def test_bytes_total_is_none_where_nothing_was_counted_and_zero_where_nothing_wa
     ],
 )
 def test_status_in_words(states, words):
-    (entry,) = result_table([row(seed=s["seed"], t=1) for s in states], states)
+    (entry,) = result_table(Results([row(seed=s["seed"], t=1) for s in states], states))
     assert entry["status"] == words
     assert entry["diverged"] == sum(s["status"] == "diverged" for s in states)
 
 
 def test_an_algorithm_without_rows_is_listed():
-    table = result_table([row("a")], [state("a"), state("b", status="running", t=0)])
+    table = result_table(Results([row("a")], [state("a"), state("b", status="running", t=0)]))
     assert [(entry["algorithm"], entry["rounds"]) for entry in table] == [("a", 0), ("b", None)]
 
 
@@ -87,7 +88,7 @@ def test_targets_say_when_half_of_the_seeds_got_there():
     speeds = {0: 0.5, 1: 0.6, 2: 0.99}
     rows = [row(seed=s, t=t, gap=q**t, accuracy=1 - q**t) for s, q in speeds.items() for t in range(31)]
     status = [state(seed=s, t=30) for s in speeds]
-    (entry,) = result_table(rows, status, targets={"gap": [1e-3], "accuracy": [0.9, 0.99], "error": [0.1]})
+    (entry,) = result_table(Results(rows, status), targets={"gap": [1e-3], "accuracy": [0.9, 0.99], "error": [0.1]})
     second = next(t for t in range(31) if 0.6**t <= 1e-3)
     gap, accuracy, high, error = entry["reached"]
     assert gap == {
@@ -105,8 +106,12 @@ def test_terminal_table_fits_and_leaves_out_what_is_empty():
     rows = [row(f"a rather long name of an algorithm, variant {i}", t=2000, **measures) for i in range(3)]
     status = [state(r["algorithm"], status="diverged", t=2000) for r in rows]
     for table, there, gone in (
-        (result_table(rows, status, clients=4), ["gap", "status", "accuracy"], ["sim"]),
-        (result_table([row("a", t=3)], [state("a")]), ["gap", "bytes"], ["accuracy", "consensus", "status", "edges"]),
+        (result_table(Results(rows, status, 4)), ["gap", "status", "accuracy"], ["sim"]),
+        (
+            result_table(Results([row("a", t=3)], [state("a")])),
+            ["gap", "bytes"],
+            ["accuracy", "consensus", "status", "edges"],
+        ),
     ):
         out = io.StringIO()
         Console(file=out, width=100).print(rich_table(table))
@@ -122,13 +127,15 @@ def test_terminal_table_has_a_line_per_algorithm_where_there_is_room():
     names = ["FedAvg", "FedCEF, top-k 10 %, K = 5"[:24], "DEPOSITUM"]
     rows = [row(name, t=150, error=1e-4, stationarity=1e-9, nonzeros=28) for name in names]
     out = io.StringIO()
-    Console(file=out, width=100).print(rich_table(result_table(rows, [state(name) for name in names], clients=4)))
+    Console(file=out, width=100).print(rich_table(result_table(Results(rows, [state(name) for name in names], 4))))
     assert len(out.getvalue().splitlines()) == 1 + len(names)
 
 
 def test_terminal_table_prints_labels_as_they_are():
     out = io.StringIO()
-    Console(file=out, width=100).print(rich_table(result_table([row("[red]x[/red]")], [state("[red]x[/red]")])))
+    Console(file=out, width=100).print(
+        rich_table(result_table(Results([row("[red]x[/red]")], [state("[red]x[/red]")])))
+    )
     assert "[red]x[/red]" in out.getvalue()
 
 

@@ -138,9 +138,10 @@ def _results(path: Path) -> list[dict[str, Any]]:
     """What each algorithm in a run folder reached."""
     from proxfed.record import RunFolder
     from proxfed.report import result_table
+    from proxfed.targets import Results
 
     folder = RunFolder(path)
-    return result_table(folder.rows(), folder.status(), folder.config().get("targets"))
+    return result_table(Results.of(folder), folder.config().get("targets"))
 
 
 def _print_results(table: list[dict[str, Any]]) -> None:

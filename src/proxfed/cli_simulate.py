@@ -95,9 +95,10 @@ def _check(folder: RunFolder, goals: dict[str, list[float]]) -> None:
 def _results(folder: RunFolder, goals: dict[str, list[float]] | None) -> list[dict[str, Any]]:
     """One entry per algorithm: its rounds, its seconds, and what it took to reach the targets."""
     from proxfed.report import result_table
+    from proxfed.targets import Results
 
     goals = folder.config().get("targets", {}) if goals is None else goals
-    results = result_table(folder.rows(), folder.status(), goals)
+    results = result_table(Results.of(folder), goals)
     kept = ("algorithm", "status", "rounds", "sim_seconds", "reached")
     return [{k: v for k, v in entry.items() if k in kept} for entry in results]
 

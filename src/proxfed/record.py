@@ -65,7 +65,7 @@ MEASURED = COLUMNS[COLUMNS.index("objective") :]
 _TEXT = {"run", "algorithm"}
 _WHOLE = {"seed", "round", "gradients", "proxes", "bytes_up", "bytes_down", "bytes_edge", "bytes_best", "nonzeros"}
 
-Row = dict[str, Any]
+Row = Mapping[str, Any]
 
 
 class Checkpoint(NamedTuple):
@@ -144,7 +144,7 @@ class RunFolder:
         config = self.config()
         return len(self.ended()) == len(config["algorithms"]) * len(config["seeds"])
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[dict[str, Any]]:
         """All complete rows; numbers are numbers and an empty cell is None."""
         text = self._rows().decode(errors="replace")
         complete = text[: text.rfind("\n") + 1]  # the last line may be half-written

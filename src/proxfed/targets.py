@@ -54,7 +54,7 @@ COMPUTED = ("steps", "bytes")
 """Axes that are no columns."""
 
 
-def axis_value(row: Mapping[str, Any], axis: str, clients: int | None = None) -> float | None:
+def axis_value(row: Row, axis: str, clients: int | None = None) -> float | None:
     """Where a row stands: 'steps' are gradients of one client, 'bytes' go in any direction, else it is a column."""
     if axis == "steps":
         return None if clients is None or row.get("gradients") is None else row["gradients"] / clients
@@ -65,7 +65,7 @@ def axis_value(row: Mapping[str, Any], axis: str, clients: int | None = None) ->
 
 
 def first_reached(
-    history: Sequence[Mapping[str, Any]], measure: str, target: float, axis: str = "round", clients: int | None = None
+    history: Sequence[Row], measure: str, target: float, axis: str = "round", clients: int | None = None
 ) -> float | None:
     """Where the rows of one seed first reach the target; NEVER if they do not, None if they have no such numbers."""
     measured = [row for row in history if row.get(measure) is not None and axis_value(row, axis, clients) is not None]
@@ -75,7 +75,7 @@ def first_reached(
 
 
 def half_reached(
-    histories: Iterable[Sequence[Mapping[str, Any]]],
+    histories: Iterable[Sequence[Row]],
     measure: str,
     target: float,
     axis: str = "round",

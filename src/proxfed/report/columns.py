@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
 from proxfed.errors import finite
+from proxfed.record import Row
 from proxfed.targets import axis_value
-
-Row = Mapping[str, Any]
 
 
 class Column(NamedTuple):

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from proxfed.report.columns import Column, Row
+from proxfed.record import Row
+from proxfed.report.columns import Column
 
 CHARACTERS = 1_200_000
 """What the curves of a whole page may take; a number takes about 9 characters."""

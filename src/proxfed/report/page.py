@@ -23,13 +23,14 @@ import tomli_w
 import proxfed
 from proxfed.data.holdings import Holdings
 from proxfed.errors import RunError, require
-from proxfed.record import RunFolder
-from proxfed.report.columns import LOGARITHMIC, Column, Row, with_total, worth_showing
+from proxfed.record import Row, RunFolder
+from proxfed.report.columns import LOGARITHMIC, Column, with_total, worth_showing
 from proxfed.report.curves import Curve, make_curve, points_for
 from proxfed.report.holdings import pictures, section_html
 from proxfed.report.pattern import images
 from proxfed.report.summary import result_table
 from proxfed.report.tables import costs_html, hyper_parameters_html, pairs_html, results_html, targets_html
+from proxfed.targets import Results
 
 HERE = Path(__file__).parent
 SCRIPTS = ("draw.js", "chart.js", "patterns.js", "holdings.js", "page.js")
@@ -98,7 +99,7 @@ def render(runs: Sequence[Run], figures: Sequence[Path] = ()) -> str:
     table = [
         {**entry, "algorithm": run.labels[entry["algorithm"]]}
         for run in runs
-        for entry in result_table(run.rows, run.status, run.config.get("targets"), run.clients)
+        for entry in result_table(Results(run.rows, run.status, run.clients), run.config.get("targets"))
     ]
     holdings = pictures((run.name, run.holdings) for run in runs)
     data = {

@@ -10,8 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from proxfed.errors import finite
-from proxfed.report.columns import MEASURES, PROGRESS, Column, Row, further_measures, show, with_total
-from proxfed.targets import half_reached
+from proxfed.record import Row
+from proxfed.report.columns import MEASURES, PROGRESS, Column, further_measures, show, with_total
+from proxfed.targets import Results, half_reached
 
 REACHED = (
     Column("rounds", "rounds", "count"),
@@ -22,20 +23,15 @@ REACHED = (
 """What it took to reach a target."""
 
 
-def result_table(
-    rows: Iterable[Row],
-    status: Sequence[Mapping[str, Any]],
-    targets: Mapping[str, Sequence[float]] | None = None,
-    clients: int | None = None,
-) -> list[dict[str, Any]]:
+def result_table(results: Results, targets: Mapping[str, Sequence[float]] | None = None) -> list[dict[str, Any]]:
     """One JSON-able entry per algorithm, in the order of the rows.
 
-    A seed that diverged counts with its last row; a value that is missing or not finite counts as none. With `clients`
-    there are gradients per client; with `targets` = {measure: values} an entry says under `reached` after how many
-    rounds, gradients, bytes and simulated seconds half of the seeds got there (None: they did not), and whether the
-    measure was `measured` at all.
+    A seed that diverged counts with its last row; a value that is missing or not finite counts as none. Where the
+    number of clients is known there are gradients per client. With `targets` = {measure: values} an entry says under
+    `reached` after how many rounds, gradients, bytes and simulated seconds half of the seeds got there (None: they did
+    not), and whether the measure was `measured` at all.
     """
-    rows = [with_total(row) for row in rows]
+    rows, status, clients = [with_total(row) for row in results.rows], results.status, results.clients
     columns = (*MEASURES, *further_measures(rows), *PROGRESS[1:])
     runs: dict[str, dict[Any, list[Row]]] = {}
     for row in sorted(rows, key=lambda row: row["round"]):
