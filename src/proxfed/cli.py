@@ -13,12 +13,13 @@ from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
-from rich.table import Table
+from rich.text import Text
 
 from proxfed import __version__, cli_data, cli_reproduce, cli_simulate
 from proxfed.cli_common import CaseOption, DataOption, Format, FormatOption, err, out
 from proxfed.cli_progress import StopOnSignal, Watch, say_diverged
 from proxfed.errors import ProxfedError, require
+from proxfed.terminal import plain_table
 
 app = typer.Typer(
     name="proxfed",
@@ -216,11 +217,9 @@ def list_(
         wide = (
             ["runs on", "needs", "sends", "different data", "paper"] if title == "algorithms" else ["settings", "about"]
         )
-        table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
-        for column in ("name", *wide):
-            table.add_column(column, overflow="fold")
+        table = plain_table("name", *wide, title=title)
         for entry in entries:
-            table.add_row(*(entry[column] for column in ("name", *wide)))
+            table.add_row(*(Text(entry[column]) for column in ("name", *wide)))
         out.print(table)
         out.print()
 
@@ -234,11 +233,9 @@ def _list_one(kind: str, name: str, format: Format) -> None:
         print(json.dumps({"name": name, "about": text, "settings": [s._asdict() for s in settings(make)]}, indent=1))
         return
     out.print(text, highlight=False, markup=False)
-    table = Table(title="settings", title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
-    for column in ("name", "default", "meaning"):
-        table.add_column(column, overflow="fold")
+    table = plain_table("name", "default", "meaning", title="settings")
     for setting in settings(make):
-        table.add_row(setting.name, setting.default or "", setting.about)
+        table.add_row(*map(Text, (setting.name, setting.default or "", setting.about)))
     out.print()
     out.print(table)
 

@@ -8,11 +8,11 @@ from typing import Annotated, Any
 
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
-from rich.table import Table
 from rich.text import Text
 
 from proxfed.cli_common import ChangeOption, DataOption, Format, FormatOption, err, out
 from proxfed.errors import InputError, RunError, nearest, require
+from proxfed.terminal import plain_table
 
 app = typer.Typer(
     name="data",
@@ -22,13 +22,6 @@ app = typer.Typer(
 )
 
 Names = Annotated[list[str], typer.Argument(metavar="NAME...", help="Datasets; `proxfed data list` has them all.")]
-
-
-def _table(*headings: str) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
-    for heading in headings:
-        table.add_column(heading, overflow="fold")
-    return table
 
 
 # ---- list ----------------------------------------------------------------------------------------------------------
@@ -51,7 +44,7 @@ def list_(data: DataOption = None, format: FormatOption = Format.table) -> None:
     if format is Format.json:
         print(json.dumps({"directory": str(directory), "datasets": entries}, indent=1))
         return
-    table = _table("name", "what it is", "files")
+    table = plain_table("name", "what it is", "files")
     for entry in entries:
         table.add_row(entry["name"], entry["about"], _presence(entry["files"], directory))
     out.print(table)
@@ -117,7 +110,7 @@ def check(
     elif not found:
         out.print(f"There are no files of any dataset in {directory}", highlight=False, soft_wrap=True)
     else:
-        table = _table("dataset", "file", "verdict")
+        table = plain_table("dataset", "file", "verdict")
         for entry in found:
             colour = {"differs": "red", "as published": "green"}.get(entry["state"], "")
             table.add_row(entry["dataset"], _short(Path(entry["path"]), directory), entry["state"], style=colour)
@@ -146,7 +139,7 @@ def fetch(names: Names, data: DataOption = None, format: FormatOption = Format.t
         keys = ("dataset", "path", "state")
         print(json.dumps([dict(zip(keys, map(str, entry), strict=True)) for entry in fetched], indent=1))
         return
-    table = _table("dataset", "file", "")
+    table = plain_table("dataset", "file", "")
     for entry in fetched:
         table.add_row(*map(str, entry))
     out.print(table)

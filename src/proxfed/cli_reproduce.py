@@ -14,6 +14,7 @@ from rich.table import Table
 from proxfed.cli_common import CaseOption, ChangeOption, DataOption, Format, FormatOption, err, out
 from proxfed.cli_progress import StopOnSignal, Watch, say_diverged
 from proxfed.errors import MissingData
+from proxfed.terminal import plain_table
 
 if TYPE_CHECKING:
     from proxfed.claims import Comparison, Verdict
@@ -125,10 +126,8 @@ def _finite(value: float) -> float | None:
 
 def _beside(compared: list[Comparison]) -> Table:
     """Our numbers next to the paper's."""
-    table = Table(box=None, padding=(0, 2, 0, 0))
     headings = ["case"] if any(c.case for c in compared) else []
-    for column in (*headings, "measure", "algorithm", "ours", "the paper's"):
-        table.add_column(column, overflow="fold")
+    table = plain_table(*headings, "measure", "algorithm", "ours", "the paper's")
     for c in compared:
         paper = c.paper if isinstance(c.paper, str) else f"{c.paper:.6g}"
         cells = [*([c.case] if headings else []), c.measure, c.label, c.found, paper]
@@ -138,9 +137,7 @@ def _beside(compared: list[Comparison]) -> Table:
 
 def _judged(judged: list[Verdict]) -> Table:
     colour = {"confirmed": "green", "not confirmed": "red", "not run": "yellow"}
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for column in ("", "the paper says", "ours"):
-        table.add_column(column, overflow="fold")
+    table = plain_table("", "the paper says", "ours")
     for v in judged:
         table.add_row(f"[{colour[v.status]}]{v.status}[/]", escape(v.claim.says), escape(v.found))
     return table

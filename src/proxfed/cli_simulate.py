@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from proxfed.cli_common import Format, FormatOption, out
 from proxfed.errors import nearest, require
+from proxfed.terminal import plain_table
 
 if TYPE_CHECKING:
     from proxfed.record import RunFolder
@@ -107,7 +107,7 @@ def _print(table: list[dict[str, Any]]) -> None:
     from proxfed.report import rich_targets
     from proxfed.report.columns import show
 
-    drawn = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    drawn = plain_table()
     for heading in ("algorithm", "rounds", "simulated"):
         drawn.add_column(heading, justify="left" if heading == "algorithm" else "right")
     for entry in table:

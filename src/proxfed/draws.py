@@ -1,8 +1,8 @@
 """Keyed randomness: a draw is a function of (seed, purpose, client, round, draw), never of the order of execution.
 
-A key is one 64-bit word per client. `fold` mixes a further number into it; `words`, `uniforms` and `integers` read the
-splitmix64 stream that starts there (Steele, Lea, Flood 2014), for all clients at once. So a client draws the same
-numbers whether it is alone in a process, stacked with a thousand others, or resumed half-way.
+A key is one 64-bit word per client. `fold` mixes a further number into it; `words`, `uniforms`, `normals` and
+`integers` read the splitmix64 stream that starts there (Steele, Lea, Flood 2014), for all clients at once. So a client
+draws the same numbers whether it is alone in a process, stacked with a thousand others, or resumed half-way.
 """
 
 from __future__ import annotations
@@ -53,6 +53,12 @@ def words(key: Key, count: int) -> np.ndarray:
 def uniforms(key: Key, count: int) -> np.ndarray:
     """(c, count) numbers, uniform on [0, 1), with 53 random bits."""
     return (words(key, count) >> _S11) * 2.0**-53
+
+
+def normals(key: Key, count: int) -> np.ndarray:
+    """(c, count) standard normal numbers (Box and Muller)."""
+    u = uniforms(key, 2 * count)
+    return np.sqrt(-2 * np.log1p(-u[:, :count])) * np.cos(2 * np.pi * u[:, count:])
 
 
 def integers(key: Key, count: int, high: np.ndarray | int) -> np.ndarray:

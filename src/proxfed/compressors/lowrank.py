@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from proxfed import draws, wire
+from proxfed import wire
 from proxfed.compressors.identity import Identity
-from proxfed.draws import Key
+from proxfed.draws import Key, normals
 from proxfed.errors import at_least_one, require
 from proxfed.types import Packed
 
@@ -67,7 +66,7 @@ class LowRank:
         return U[:, :, : self.rank] * S[:, None, : self.rank], Vh[:, : self.rank].mT
 
     def _power(self, M: Tensor, key: Key) -> tuple[Tensor, Tensor]:
-        G = _normals(key, M.shape[2] * self.rank).reshape(len(M), -1, self.rank)
+        G = torch.from_numpy(normals(key, M.shape[2] * self.rank)).reshape(len(M), -1, self.rank)
         P = torch.linalg.qr(M @ G.to(M)).Q
         return P, M.mT @ P
 
@@ -80,12 +79,6 @@ class LowRank:
         (a, b), r = self.shape, self.rank
         both = torch.stack([wire.read_floats(wire.buffer(m), (a + b) * r, dtype)[0] for m in messages])
         return _outer(both[:, : a * r].reshape(-1, a, r), both[:, a * r :].reshape(-1, b, r))
-
-
-def _normals(key: Key, count: int) -> Tensor:
-    """(c, count) standard normal numbers (Box and Muller)."""
-    u = draws.uniforms(key, 2 * count)
-    return torch.from_numpy(np.sqrt(-2 * np.log1p(-u[:, :count])) * np.cos(2 * np.pi * u[:, count:]))
 
 
 def _outer(left: Tensor, right: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from proxfed.data.holdings import Holdings
+from proxfed.terminal import plain_table
 
 ROWS, CELLS = 200, 20_000
 """Clients that a picture on the page shows at most, and cells of all its pictures together."""
@@ -114,12 +115,8 @@ def rich_picture(holdings: Holdings, width: int) -> RenderableType:
     return Group(*blocks, *_lines(holdings, ids, width))
 
 
-def _plain_table() -> Table:
-    return Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
-
-
 def _quantiles(holdings: Holdings) -> Table:
-    table = _plain_table()
+    table = plain_table()
     headings = {"smallest": 0, "5 %": 5, "25 %": 25, "median": 50, "75 %": 75, "95 %": 95, "largest": 100}
     table.add_column("a client has")
     for heading in headings:
@@ -138,7 +135,7 @@ def _lines(holdings: Holdings, ids: np.ndarray, width: int) -> list[RenderableTy
     shares = parts(holdings, ids)
     cell, together = _fit(shares.shape[1], width - beside)
     shares = np.add.reduceat(shares, np.arange(0, shares.shape[1], together), axis=1) if together > 1 else shares
-    table = _plain_table()
+    table = plain_table()
     table.add_column("client", justify="right", no_wrap=True)
     table.add_column("samples", justify="right", no_wrap=True)
     table.add_column("", width=BAR, no_wrap=True)

@@ -13,6 +13,7 @@ from proxfed.errors import finite
 from proxfed.record import Row
 from proxfed.report.columns import MEASURES, PROGRESS, Column, further_measures, show, with_total
 from proxfed.targets import Results, half_reached
+from proxfed.terminal import plain_table
 
 REACHED = (
     Column("rounds", "rounds", "count"),
@@ -111,7 +112,7 @@ def rich_targets(table: Sequence[Mapping[str, Any]]) -> Table | None:
     if not any(entry.get("reached") for entry in table):
         return None
     columns = reached_columns(table)
-    drawn = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    drawn = plain_table()
     for heading in ("target", "algorithm", *(column.label for column in columns)):
         drawn.add_column(heading, justify="left" if heading in ("target", "algorithm") else "right")
     for place in range(len(table[0]["reached"])):
@@ -139,7 +140,7 @@ def rich_table(table: Sequence[Mapping[str, Any]], width: int = 100) -> Table:
     shown = [column for column in _terminal_columns(table) if any(column.cells)]
     while sum(column.width() + 2 for column in shown) - 2 > width and any(column.rank for column in shown):
         shown.remove(max(shown, key=lambda column: column.rank))
-    drawn = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    drawn = plain_table()
     for column in shown:
         drawn.add_column(column.heading, justify="right" if column.rank else "left", no_wrap=column.rank > 0)
     for line in zip(*(column.cells for column in shown), strict=True):

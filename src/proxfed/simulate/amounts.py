@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from proxfed.components import Table, build, describe
-from proxfed.draws import Key, keys, uniforms
+from proxfed.draws import Key, keys, normals, uniforms
 from proxfed.errors import InputError, nearest, non_negative, positive, real, require
 
 
@@ -59,8 +59,7 @@ class LogNormal:
 
     @staticmethod
     def draw(key: Key, median: np.ndarray, sigma: np.ndarray) -> np.ndarray:
-        u = uniforms(key, 2)
-        return median * np.exp(sigma * np.sqrt(-2 * np.log1p(-u[:, 0])) * np.cos(2 * np.pi * u[:, 1]))
+        return median * np.exp(sigma * normals(key, 1)[:, 0])
 
 
 @dataclass(frozen=True)
