@@ -120,6 +120,13 @@ def test_the_full_form_is_not_judged_by_the_quick_one() -> None:
     assert status(FAST_AND_SLOW, quick=False, label="fast", below=1.0, form="full") == "confirmed"
 
 
+def test_the_quick_form_may_have_a_target_of_its_own() -> None:
+    asked = {"order": ["fast", "slow"], "target": 1e-9, "quick_target": 0.4}
+    assert status(FAST_AND_SLOW, quick=True, **asked) == "confirmed"
+    assert status(FAST_AND_SLOW, quick=False, **asked) == "not confirmed"  # neither gets so far
+    assert status(FAST_AND_SLOW, quick=True, label="fast", target=1.0, quick_target=0.0, below=9) == "not confirmed"
+
+
 # ---- cases ---------------------------------------------------------------------------------------------------------
 
 TWO = {"easy": results(a=[1.0, 0.1], b=[1.0, 0.2]), "hard": results(a=[1.0, 0.8], b=[1.0, 0.7], c=[1.0, 0.9])}

@@ -145,3 +145,7 @@ def _check_claim(claim: Claim, where: str) -> None:
         (claim.near is None) == (claim.tolerance is None),
         f"{where}: the claim {claim.says!r} needs near and tolerance together",
     )
+    require(
+        claim.quick_target is None or (claim.target is not None and claim.form == "any"),
+        f"{where}: the claim {claim.says!r} has a quick_target, which needs a target and a quick form that may judge it",
+    )

@@ -39,6 +39,7 @@ def judge(claim: Claim, results: Mapping[str, Results], quick: bool) -> Verdict:
     """The verdict on one claim; 'not run' if the quick form cannot tell, or no case has rows that reach that far."""
     if quick and claim.form == "full":
         return Verdict(claim, "not run", "needs the full form")
+    claim = claim.in_form(quick)
     labels = claim_labels(claim)
     judged, missing = [], labels
     for case, sources in _sources(claim, results).items():

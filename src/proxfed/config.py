@@ -86,6 +86,8 @@ class Claim(_Strict):
     """The round that it speaks of; the last one if not given."""
     target: float | None = None
     """Given: it speaks of where on `axis` the measure first reached this; smaller is then better."""
+    quick_target: float | None = None
+    """Instead of `target` in the quick form, which may not get as far."""
     axis: str = "round"
     """As `x` of a figure."""
     case: str | None = None
@@ -107,6 +109,11 @@ class Claim(_Strict):
     """The values of `labels` differ by no more than this factor."""
     diverges: bool | None = None
     """Every seed diverges, or none does."""
+
+    def in_form(self, quick: bool) -> Claim:
+        """With the target of that form."""
+        other = quick and self.quick_target is not None
+        return self.model_copy(update={"target": self.quick_target}) if other else self
 
 
 class Experiment(_Strict):
