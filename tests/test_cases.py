@@ -115,7 +115,7 @@ CLAIM = {"says": "so", "measure": "error", "label": "FedAvg", "below": 1.0}
         ({"claims": [{"says": "so", "label": "FedAvg"}]}, "needs one of below, above"),
         ({"claims": [CLAIM | {"near": 1.0}]}, "near and tolerance together"),
         ({"claims": [CLAIM | {"quick_target": 1.0}]}, "quick_target, which needs a target"),
-        ({"claims": [CLAIM | {"target": 2.0, "quick_target": 1.0, "form": "full"}]}, "a quick form that may judge it"),
+        ({"claims": [CLAIM | {"target": 2.0, "quick_target": 1.0, "form": "full"}]}, "a quick form that judges it"),
         ({"reported": [{"measure": "error", "values": {"FedProx": 1.0}}]}, "no algorithm has the label 'FedProx'"),
         ({"reported": [{"measure": "error", "values": {}, "case": "x"}]}, "there is no case 'x'"),
     ],

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gzip
+import json
 import sys
 import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tomli_w
 
 import proxfed.config
 import proxfed.reproduce
@@ -215,6 +217,38 @@ def test_keeping_twice_changes_nothing_and_is_small(tools, tmp_path):
     assert max(map(len, rest)) < 80
 
 
+def test_seeds_that_were_run_later_are_added_to_those_that_are_kept(tools, tmp_path):
+    for where, seeds in {"first": (1,), "later": (0, 2), "all": (0, 1, 2)}.items():
+        run(tmp_path / where, seeds=seeds)
+        tools[0].keep(tmp_path / where, tmp_path / ("whole" if where == "all" else "parts"))
+    parts, whole = (RunFolder(tmp_path / name / "toy-fig1" / "quick" / "iid") for name in ("parts", "whole"))
+    assert parts.config() == whole.config()
+    assert parts.finished()
+    for entries in (RunFolder.status, RunFolder.rows):
+        assert sorted(entries(parts), key=str) == sorted(entries(whole), key=str)
+    run(tmp_path / "again", seeds=(2,), value=swapped)
+    tools[0].keep(tmp_path / "again", tmp_path / "parts")
+    new = [row["seed"] for row in parts.rows() if row not in whole.rows()]
+    assert set(new) == {2}
+    assert len(parts.rows()) == len(whole.rows())
+
+
+def test_seeds_with_other_settings_or_versions_are_not_mixed(tools, tmp_path):
+    run(tmp_path / "first", seeds=(0, 1))
+    run(tmp_path / "later", seeds=(2,))
+    later = RunFolder(tmp_path / "later" / "toy-fig1" / "quick" / "iid")
+    for name, changed in [("config", later.config() | {"rounds": 19}), ("versions", later.versions() | {"torch": "9"})]:
+        text = json.dumps(changed) if name == "versions" else tomli_w.dumps(changed)
+        file = next(later.path.glob(f"{name}.*"))
+        before = file.read_text()
+        file.write_text(text)
+        tools[0].keep(tmp_path / "first", tmp_path / "results")
+        (kept,) = tools[0].keep(tmp_path / "later", tmp_path / "results")
+        assert {row["seed"] for row in RunFolder(kept).rows()} == {2}
+        assert RunFolder(kept).config()["seeds"] == [2]
+        file.write_text(before)
+
+
 @pytest.mark.parametrize("status", ["running", "stopped", None])
 def test_an_unfinished_run_is_left_out_and_said(tools, tmp_path, capsys, status):
     run(tmp_path / "runs", only=["IID", "very skewed"])
@@ -288,6 +322,27 @@ def test_the_summary_says_what_holds_with_another_choice(tools, tmp_path):
     assert "| Fig. 1 | full (3) |  |  | 2 |  |  |" in made(tools, tmp_path)
     run(tmp_path / "runs", form="full", variant="slow", only=("very skewed",))
     assert "| Fig. 1 | full (3) |  |  | 2 | 2 |  |" in made(tools, tmp_path)
+
+
+def test_all_but_the_first_form_is_folded(tools, tmp_path):
+    run(tmp_path / "runs")
+    run(tmp_path / "runs", form="full", only=["IID", "very skewed"])
+    run(tmp_path / "runs", variant="slow", value=swapped)
+    page = made(tools, tmp_path)
+    folded = [part.partition("</details>")[0] for part in page.split("<details>")[1:]]
+    assert [text.split("\n")[1] for text in folded] == [
+        "<summary>Quick form: 1 confirmed, 1 not run</summary>",
+        "<summary>Another choice, slow, quick form: 1 not run, 1 not confirmed</summary>",
+    ]
+    assert "**Quick form**" in folded[0]
+    assert "**Full form**" in page.partition("<details>")[0]
+
+
+def test_targets_that_nobody_reaches_in_the_quick_form_are_named_below_it(tools, tmp_path):
+    run(tmp_path / "runs", value=lambda label, seed, t: 1.0)
+    assert "Not reached by anybody here: rounds to objective 0.6.\n" in made(tools, tmp_path)
+    run(tmp_path / "runs", form="full", value=lambda label, seed, t: 1.0)
+    assert "| 1 | 0.25 | > 100 | 7 |" in made(tools, tmp_path)  # the paper's own target is shown in any case
 
 
 def test_to_call_a_claim_not_confirmed_takes_three_seeds_and_a_varied_setting(tools, tmp_path):

@@ -4,7 +4,8 @@ python tools/keep_results.py RUNS_DIR [--results DIR]
 
 RUNS_DIR is the --out of `proxfed reproduce`. Each of its run folders becomes a folder of the same name with the
 configuration, the status, the versions, how many samples each client held, and the rows: without empty columns, with
-six digits, compressed. The same code reads it, so claims are judged and figures drawn from what is kept.
+six digits, compressed. The same code reads it, so claims are judged and figures drawn from what is kept. Other seeds
+that are kept already stay, if they had the same settings and versions.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import io
 import shutil
 import sys
 from itertools import chain
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,6 @@ from proxfed.errors import ProxfedError, require
 from proxfed.record import Row, RunFolder
 
 RESULTS = Path(__file__).parents[1] / "results"
-AS_THEY_ARE = ("config.toml", "status.json", "versions.json")
 EXACT = ("seed", "round")
 
 
@@ -38,23 +39,44 @@ def keep(runs: Path, results: Path) -> list[Path]:
     return [_keep_one(folder, results / folder.path.relative_to(runs)) for folder in folders if folder.finished()]
 
 
-def _keep_one(folder: RunFolder, kept: Path) -> Path:
-    kept.mkdir(parents=True, exist_ok=True)
-    for name in AS_THEY_ARE:
-        shutil.copyfile(folder.path / name, kept / name)
+def _keep_one(folder: RunFolder, path: Path) -> Path:
+    kept = RunFolder(path)
+    earlier = _other_seeds(kept, folder) if kept.exists() else set()
+    config, status, rows = folder.config(), folder.status(), folder.rows()
+    if earlier:
+        config["seeds"] = sorted(earlier | {*config["seeds"]})
+        status = _by_seed([entry for entry in kept.status() if entry["seed"] in earlier] + status)
+        rows = _by_seed([row for row in kept.rows() if row["seed"] in earlier] + rows)
+    path.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(folder.path / "versions.json", path / "versions.json")
+    kept.write_config(config)
+    kept.write_status(status)
     if (held := folder.clients()) is not None:
-        RunFolder(kept).write_clients(Holdings(held.sizes))
+        kept.write_clients(Holdings(held.sizes))
     # Without a name or a time inside, the same rows are the same file.
-    (kept / "rows.csv.gz").write_bytes(gzip.compress(_compact(folder.rows()).encode(), mtime=0))
-    return kept
+    (path / "rows.csv.gz").write_bytes(gzip.compress(_compact(rows).encode(), mtime=0))
+    return path
+
+
+def _other_seeds(kept: RunFolder, new: RunFolder) -> set[int]:
+    """Those that only the kept run has, if nothing but the seeds is different."""
+    before, after = kept.config(), new.config()
+    same = before | {"seeds": []} == after | {"seeds": []} and kept.versions() == new.versions()
+    return {*before["seeds"]} - {*after["seeds"]} if same else set()
+
+
+def _by_seed(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(entries, key=itemgetter("seed"))
 
 
 def _compact(rows: list[Row]) -> str:
-    columns = [name for name in dict.fromkeys(chain.from_iterable(rows)) if any(row[name] is not None for row in rows)]
+    columns = [
+        name for name in dict.fromkeys(chain.from_iterable(rows)) if any(row.get(name) is not None for row in rows)
+    ]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
-    writer.writerows([_cell(name, row[name]) for name in columns] for row in rows)
+    writer.writerows([_cell(name, row.get(name)) for name in columns] for row in rows)
     return text.getvalue()
 
 

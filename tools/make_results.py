@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from proxfed.claims import compare
-from proxfed.config import Experiment, Reported, read_table, shipped
+from proxfed.config import Reported, read_table, shipped
 from proxfed.errors import ProxfedError
 from proxfed.figures import write_figures
 from proxfed.report.columns import show
 from proxfed.reproduce import comparisons
-from proxfed.targets import Results
+from proxfed.targets import NEVER, Results
 
 from kept import Entry, Form, flat, gather, left_open
 
@@ -42,7 +42,8 @@ the smallest and the largest seed behind them (all seeds have the same partition
 target was not reached in 300. The summary counts a claim by the full form if that was run and can tell, and else by the
 quick form. Of the claims that are not confirmed, its last columns say how many hold, in all the same cases, when a
 setting that the paper leaves open is chosen differently, and for how many it is early to say: fewer than three seeds
-speak against them, or no such setting has been varied yet.
+speak against them, or no such setting has been varied yet. Lines that begin with a triangle open on a click: the quick
+form where there is a full one, and other choices.
 """
 
 
@@ -96,10 +97,9 @@ def _section(entry: Entry) -> str:
     parts += [f"![{figure.name}](results/{figure.name}.svg)\n" for figure in entry.figures]
     if entry.notes:
         parts.append(f"{entry.notes}\n")
-    for form in entry.forms:
-        parts += [f"{_about(entry, form)}\n", _numbers(form), _claims(form)]
-    for form in entry.variants:
-        parts += [f"{_about_variant(entry, form)}\n", _numbers(form), _claims(form)]
+    for form in [*entry.forms, *entry.variants]:
+        body = [f"{_about(entry, form)}\n", _numbers(form), _claims(form)]
+        parts += body if form is entry.forms[0] else _folded(form, body)
     if early := [f"- {_text(says)}: {_text(why)}\n" for says, why in entry.early()]:
         parts.append(f"Early to call not confirmed:\n\n{''.join(early)}")
     open_ = left_open(read_table(entry.name)[0], shipped()[entry.name].read_text())
@@ -109,12 +109,24 @@ def _section(entry: Entry) -> str:
     return "\n".join(part for part in parts if part)
 
 
+def _folded(form: Form, body: list[str]) -> list[str]:
+    """Under a line that opens it."""
+    counts = Counter(v.status for v in form.judged)
+    claims = ", ".join(f"{counts[status]} {status}" for status in STATUSES if counts[status])
+    shape = form.name.partition("+")[0]
+    name = f"Another choice, {form.variant}, {shape} form" if form.variant else f"{shape.capitalize()} form"
+    return [f"<details>\n<summary>{name}: {claims}</summary>\n", *body, "</details>\n"]
+
+
 # ---- one form -------------------------------------------------------------------------------------------------------
 
 
 def _about(entry: Entry, form: Form) -> str:
-    """What was run, in which way it is less than the paper, how long it took and on what."""
-    if not form.quick:
+    """What was run, in which way it is less than the paper or another choice, how long it took and on what."""
+    if form.variant:
+        settings = ", ".join(_settings(entry, entry.about.variants[form.variant]))
+        scale = f"**Another choice, `{form.variant}`**, in the {form.name.partition('+')[0]} form: {settings}."
+    elif not form.quick:
         scale = "**Full form**, at the paper's scale."
     else:
         less = _settings(entry, entry.about.quick)
@@ -122,11 +134,6 @@ def _about(entry: Entry, form: Form) -> str:
             less.append(f"{len(entry.about.quick_cases)} of the {len(entry.experiment.cases)} cases")
         scale = f"**Quick form**: {', '.join(less)}." if less else "**Quick form**, which is all of it."
     return f"{scale} {_how(form)}"
-
-
-def _about_variant(entry: Entry, form: Form) -> str:
-    settings = ", ".join(_settings(entry, entry.about.variants[form.variant]))
-    return f"**Another choice, `{form.variant}`**, in the {form.name.partition('+')[0]} form: {settings}. {_how(form)}"
 
 
 def _settings(entry: Entry, changes: Mapping[str, Any]) -> list[str]:
@@ -192,9 +199,14 @@ def _numbers(form: Form) -> str:
             labels[case].append(label)
     known = dict.fromkeys(label for line in labels.values() for label in line)
     ours: dict[str, dict[tuple[str, str], str]] = {}
-    for asked in _asked(form.part.experiment):
-        for c in compare(asked.model_copy(update={"values": dict.fromkeys(known, "")}), form.results):
-            if c.ours:
+    missed = []
+    for asked in _asked(form):
+        every = compare(asked.model_copy(update={"values": dict.fromkeys(known, "")}), form.results)
+        found = [c for c in every if c.ours]
+        if form.quick and all(value == NEVER for c in found for value in c.ours):
+            missed += [c.measure for c in found[:1]]
+        else:
+            for c in found:
                 ours.setdefault(c.measure, {})[c.case, c.label] = c.found
     if not ours:
         return ""
@@ -211,18 +223,23 @@ def _numbers(form: Form) -> str:
             if measure in reported:
                 line.append(_number(paper.get((case, measure, label), "")))
         lines.append(line)
-    return _table(head, lines)
+    nobody = f"\nNot reached by anybody here: {_text(', '.join(missed))}.\n" if missed else ""
+    return _table(head, lines) + nobody
 
 
-def _asked(experiment: Experiment) -> Iterator[Reported]:
-    """The measures that the paper speaks of, each once: at the end, and where they reach a target."""
+def _asked(form: Form) -> Iterator[Reported]:
+    """The measures that the paper speaks of, each once: at the end, and where they reach a target of the form."""
+    experiment = form.part.experiment
     figures = experiment.paper.figures if experiment.paper else []
+    claims = [c.in_form(form.quick) for c in experiment.claims if c.round is None and c.diverges is None]
+    targets = [(m, target) for case in form.part.cases.values() for m, line in case.targets.items() for target in line]
     asked = [(r.measure, r.target, r.axis) for r in experiment.reported]
     asked += [(f.y, None, "round") for f in figures]
-    asked += [(c.measure, c.target, c.axis) for c in experiment.claims if c.round is None and c.diverges is None]
-    asked += [(measure, target, "round") for measure, targets in experiment.targets.items() for target in targets]
+    asked += [(c.measure, c.target, c.axis) for c in claims]
+    asked += [(measure, target, "round") for measure, target in targets]
     ends = [(measure, None, "round") for measure, target, _ in asked if target is None]
-    for measure, target, axis in dict.fromkeys([*ends, *(a for a in asked if a[1] is not None)]):
+    ways = sorted(a for a in asked if a[1] is not None)
+    for measure, target, axis in dict.fromkeys([*ends, *ways]):
         yield Reported(measure=measure, target=target, axis=axis, values={})
 
 

@@ -147,5 +147,5 @@ def _check_claim(claim: Claim, where: str) -> None:
     )
     require(
         claim.quick_target is None or (claim.target is not None and claim.form == "any"),
-        f"{where}: the claim {claim.says!r} has a quick_target, which needs a target and a quick form that may judge it",
+        f"{where}: the claim {claim.says!r} has a quick_target, which needs a target and a quick form that judges it",
     )
