@@ -96,7 +96,8 @@ def _read_parquet(path: Path) -> Columns:
     try:
         import pyarrow.parquet
     except ImportError as error:
-        raise InputError(f"{path}: Parquet needs pyarrow, which is not installed: pip install 'proxfed[parquet]'") from error
+        missing = "Parquet needs pyarrow, which is not installed: pip install 'proxfed[parquet]'"
+        raise InputError(f"{path}: {missing}") from error
     try:
         table = pyarrow.parquet.read_table(path)
     except (OSError, ValueError) as error:  # Arrow's own errors are ValueErrors
