@@ -94,7 +94,7 @@ def _section(entry: Entry) -> str:
     if not entry.forms:
         parts.append(f"Not run; `proxfed reproduce {entry.name}` does it.\n")
         parts.append(_table(["", "the paper says"], [["not run", _text(c.says)] for c in entry.experiment.claims]))
-    parts += [f"![{figure.name}](results/{figure.name}.svg)\n" for figure in entry.figures]
+    parts.append("".join(f"![{figure.name}](results/{figure.name}.svg)\n" for figure in entry.figures))  # side by side
     if entry.notes:
         parts.append(f"{entry.notes}\n")
     for form in [*entry.forms, *entry.variants]:
