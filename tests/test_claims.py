@@ -120,6 +120,18 @@ def test_the_full_form_is_not_judged_by_the_quick_one() -> None:
     assert status(FAST_AND_SLOW, quick=False, label="fast", below=1.0, form="full") == "confirmed"
 
 
+def test_bytes_are_written_in_their_unit_and_other_numbers_in_four_digits() -> None:
+    claim = Claim(says="so", measure="error", order=["fast", "slow"], target=0.4, axis="bytes_up")
+    assert judge(claim, {"": FAST_AND_SLOW}, quick=False).found == "fast: 100 B, slow: 200 B"
+    asked = Reported(measure="bytes", values={"slow": 1.81975e8, "fast": "> 5 GB"})
+    assert [(c.found, c.printed) for c in compare(asked, {"": FAST_AND_SLOW})] == [
+        ("1.2 kB", "181.975 MB"),
+        ("1.2 kB", "> 5 GB"),
+    ]
+    asked = Reported(measure="error", values={"slow": 0.123456789})
+    assert [(c.found, c.printed) for c in compare(asked, {"": FAST_AND_SLOW})] == [("0.3", "0.123457")]
+
+
 def test_the_quick_form_may_have_a_target_of_its_own() -> None:
     asked = {"order": ["fast", "slow"], "target": 1e-9, "quick_target": 0.4}
     assert status(FAST_AND_SLOW, quick=True, **asked) == "confirmed"

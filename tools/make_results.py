@@ -192,7 +192,7 @@ def _changed(form: Form, case: str) -> Iterator[str]:
 
 def _numbers(form: Form) -> str:
     """Ours at the end and at the targets, beside what the paper reports."""
-    paper = {(c.case, c.measure, c.label): c.paper for c in comparisons(form.part)}
+    paper = {(c.case, c.measure, c.label): c.printed for c in comparisons(form.part)}
     labels = {case: list(dict.fromkeys(row["algorithm"] for row in r.rows)) for case, r in form.results.items()}
     for case, _, label in paper:
         if case in labels and label not in labels[case]:
@@ -221,7 +221,7 @@ def _numbers(form: Form) -> str:
         for measure, cells in ours.items():
             line.append(cells.get((case, label), ""))
             if measure in reported:
-                line.append(_number(paper.get((case, measure, label), "")))
+                line.append(_text(paper.get((case, measure, label), "")))
         lines.append(line)
     nobody = f"\nNot reached by anybody here: {_text(', '.join(missed))}.\n" if missed else ""
     return _table(head, lines) + nobody
@@ -267,10 +267,6 @@ def _table(head: list[str], lines: list[list[str]]) -> str:
 def _text(text: str) -> str:
     """Plain words in a cell, whatever signs they have."""
     return re.sub(r"([|*<\\\[\]])", r"\\\1", " ".join(text.split()))
-
-
-def _number(value: float | str) -> str:
-    return _text(value) if isinstance(value, str) else f"{value:.6g}"
 
 
 def _value(value: Any) -> str:

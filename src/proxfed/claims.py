@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from proxfed.cases import across_names, claim_labels
 from proxfed.config import Claim, Reported
+from proxfed.report.columns import show
 from proxfed.targets import NEVER, Results, axis_value, better, first_reached, higher_is_better
 
 SHOWN = 4
@@ -112,7 +113,7 @@ def _middle(values: list[float], target: float | None) -> float | None:
 
 
 def _holds(claim: Claim, values: list[float]) -> bool:
-    measure = claim.measure if claim.target is None else claim.axis  # the less of an axis, the better
+    measure = _counted(claim)  # the less of an axis, the better
     finite = all(map(math.isfinite, values))
     checks = [
         claim.below is None or max(values) < claim.below,
@@ -151,6 +152,11 @@ class Comparison(NamedTuple):
         return r.measure if r.target is None else f"{AXES.get(r.axis, r.axis)} to {r.measure} {r.target:g}"
 
     @property
+    def printed(self) -> str:
+        """The paper's number."""
+        return self.paper if isinstance(self.paper, str) else _written(self.paper, _counted(self.reported), 6)
+
+    @property
     def found(self) -> str:
         """The median, and the range if seeds differ."""
         middle = _middle(self.ours, self.reported.target)
@@ -161,11 +167,12 @@ class Comparison(NamedTuple):
         return self._show(middle) + spread
 
     def _show(self, value: float) -> str:
-        beyond = value == NEVER and self.reported.target is not None and self.end is not None
-        return f"> {self.end:.6g}" if beyond else f"{value:.4g}"
+        if value == NEVER and self.reported.target is not None and self.end is not None:
+            return f"> {_written(self.end, self.reported.axis, 6)}"
+        return _written(value, _counted(self.reported))
 
 
-AXES = {"round": "rounds"}
+AXES = {"round": "rounds", "sim_seconds": "simulated seconds"}
 
 
 def compare(reported: Reported, results: Mapping[str, Results]) -> Iterator[Comparison]:
@@ -186,7 +193,17 @@ def _shown(claim: Claim, value: float, results: Results, label: str) -> str:
     if claim.diverges is not None:
         seeds, rounds = len(results.histories(label)), sorted(results.diverged(label).values())
         return f"{len(rounds)} of {seeds} seeds diverged" + (f" (round {rounds[0]})" if rounds else "")
-    return "did not reach" if claim.target is not None and value == NEVER else f"{value:.4g}"
+    return "did not reach" if claim.target is not None and value == NEVER else _written(value, _counted(claim))
+
+
+def _counted(asked: Claim | Reported) -> str:
+    """What its numbers count: the measure, or the axis on which it gets to a target."""
+    return asked.measure if asked.target is None else asked.axis
+
+
+def _written(value: float, of: str, digits: int = 4) -> str:
+    """In so many digits; bytes, which are counted and not measured, in six and in their unit."""
+    return show(value, "bytes", 6) if of.startswith("bytes") and math.isfinite(value) else f"{value:.{digits}g}"
 
 
 def _summary(judged: list[Judged]) -> str:

@@ -129,8 +129,7 @@ def _beside(compared: list[Comparison]) -> Table:
     headings = ["case"] if any(c.case for c in compared) else []
     table = plain_table(*headings, "measure", "algorithm", "ours", "the paper's")
     for c in compared:
-        paper = c.paper if isinstance(c.paper, str) else f"{c.paper:.6g}"
-        cells = [*([c.case] if headings else []), c.measure, c.label, c.found, paper]
+        cells = [*([c.case] if headings else []), c.measure, c.label, c.found, c.printed]
         table.add_row(*map(escape, cells))
     return table
 

@@ -75,14 +75,14 @@ def worth_showing(rows: Sequence[Row]) -> tuple[list[Column], list[Column]]:
     return progress, measures
 
 
-def show(value: Any, kind: str) -> str:
-    """A number in few characters: 1.2e-10, 12.3 MB, 4.5 s; empty if there is none."""
+def show(value: Any, kind: str, digits: int = 3) -> str:
+    """A number in few characters: 1.2e-10, 12.3 MB (of so many digits), 4.5 s; empty if there is none."""
     if value is None:
         return ""
     if kind == "bytes":
-        return _scaled(value, (" B", " kB", " MB", " GB", " TB"))
+        return _scaled(value, (" B", " kB", " MB", " GB", " TB"), digits)
     if kind == "count":
-        return f"{value:,.0f}" if abs(value) < 1e6 else _scaled(value, ("", "k", "M", "G", "T"))
+        return f"{value:,.0f}" if abs(value) < 1e6 else _scaled(value, ("", "k", "M", "G", "T"), digits)
     if kind == "seconds":
         unit, name = (1, "s") if value < 120 else (60, "min") if value < 7200 else (3600, "h")
         return f"{value / unit:.3g} {name}"
@@ -91,10 +91,10 @@ def show(value: Any, kind: str) -> str:
     return f"{value:.6g}" if kind == "fine" else f"{value:.4g}"
 
 
-def _scaled(value: float, units: tuple[str, ...]) -> str:
-    """Three digits and a decimal prefix; rounding first, so that 999,999 becomes 1 M and not 1000 k."""
-    value = float(f"{value:.3g}")
+def _scaled(value: float, units: tuple[str, ...], digits: int) -> str:
+    """So many digits and a decimal prefix; rounding first, so that 999,999 becomes 1 M and not 1000 k."""
+    value = float(f"{value:.{digits}g}")
     power = 0
     while abs(value) >= 1000 and power < len(units) - 1:
         value, power = value / 1000, power + 1
-    return f"{value:.4g}{units[power]}"
+    return f"{value:.{max(digits, 4)}g}{units[power]}"
