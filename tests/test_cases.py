@@ -105,6 +105,7 @@ CLAIM = {"says": "so", "measure": "error", "label": "FedAvg", "below": 1.0}
     [
         ({"cases": {"A b": {}, "a-B": {}}}, "nearly the same name"),
         ({"paper": {"title": "", "figure": "", "variants": {"a b": {}}}}, "the variant 'a b' needs a name of letters"),
+        ({"paper": {"title": "", "figure": "", "departures": ["a"]}}, "departures: there is no variant 'a'"),
         ({"cases": {"%": {}}}, "needs a name with letters or digits"),
         ({"cases": {"a": {"problem.bach": 3}}}, "problem: unknown key 'bach'"),
         ({"cases": {"a": {"algorithms.FedProx.eta": 3}}}, "'FedProx' names 0 entries; known: FedAvg, eta = 0.05"),

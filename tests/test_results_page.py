@@ -345,6 +345,18 @@ def test_targets_that_nobody_reaches_in_the_quick_form_are_named_below_it(tools,
     assert "| 1 | 0.25 | > 100 | 7 |" in made(tools, tmp_path)  # the paper's own target is shown in any case
 
 
+def test_what_departs_from_the_paper_is_no_other_choice(tools, tmp_path):
+    path = tmp_path / "experiments" / "toy" / "fig1.toml"
+    path.write_text(path.read_text().replace("quick_cases", 'departures = ["slow"]\nquick_cases'))
+    run(tmp_path / "runs", value=swapped)
+    run(tmp_path / "runs", variant="slow")
+    page = made(tools, tmp_path)
+    assert "<summary>Against the paper's setting, slow, quick form: 1 confirmed, 1 not run</summary>" in page
+    assert "**Against the paper's setting, `slow`**, in the quick form: `algorithms.Ours.eta = 0.1`" in page
+    assert "| Fig. 1 | quick (3) |  | 1 | 1 |  | 1 |" in page  # neither confirmed elsewhere nor varied
+    assert "3 of 3 seeds, no open setting varied" in page
+
+
 def test_to_call_a_claim_not_confirmed_takes_three_seeds_and_a_varied_setting(tools, tmp_path):
     early = "Early to call not confirmed:\n\n- ours is better \\| than theirs: "
     run(tmp_path / "runs", value=swapped, seeds=(0, 1))

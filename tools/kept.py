@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from proxfed.cases import slug
-from proxfed.claims import Verdict
+from proxfed.cases import across_names, claim_labels, slug
+from proxfed.claims import Verdict, labels_of
 from proxfed.config import Experiment, Figure, Paper, read
 from proxfed.figures import make_panels
 from proxfed.record import RunFolder
@@ -38,15 +38,24 @@ class Form(NamedTuple):
         return self.name.partition("+")[2]
 
     @property
+    def departs(self) -> bool:
+        """It changes what the paper states."""
+        paper = self.part.experiment.paper
+        return paper is not None and self.variant in paper.departures
+
+    @property
     def seeds(self) -> dict[str, list[int]]:
         """Of each case."""
         return {case: sorted({row["seed"] for row in results.rows}) for case, results in self.results.items()}
 
     def seeds_against(self, place: int) -> int:
         """How many seeds a case has that speaks against the claim: the most, or across cases the fewest."""
-        seeds = {case: len(seeds) for case, seeds in self.seeds.items()}
-        against = [judged.case for judged in self.judged[place].cases if not judged.holds]
-        return max((seeds.get(case, min(seeds.values())) for case in against), default=0)
+        verdict, seeds = self.judged[place], {case: len(seeds) for case, seeds in self.seeds.items()}
+        against = [judged.case for judged in verdict.cases if not judged.holds]
+        if against and verdict.claim.across:
+            names = across_names({case: labels_of(results) for case, results in self.results.items()})
+            return min(seeds[names[name][0]] for name in claim_labels(verdict.claim))
+        return max((seeds[case] for case in against), default=0)
 
     def folders(self) -> dict[str, RunFolder]:
         return {case: RunFolder(path) for case, path in self.part.folders().items() if case in self.results}
@@ -75,9 +84,13 @@ class Entry(NamedTuple):
         found = [[status for status in line if status != "not run"] for line in zip(*said, strict=True)]
         return [line[0] if line else "not run" for line in found] or ["not run"] * len(self.experiment.claims)
 
+    def choices(self) -> list[Form]:
+        """The variants of what the paper leaves open."""
+        return [form for form in self.variants if not form.departs]
+
     def elsewhere(self) -> int:
         """How many claims that are not confirmed hold with another choice; it must have all cases of a form."""
-        whole = [v for v in self.variants if any(v.results.keys() >= form.results.keys() for form in self.forms)]
+        whole = [v for v in self.choices() if any(v.results.keys() >= form.results.keys() for form in self.forms)]
         said = zip(self.statuses(), *([judged.status for judged in v.judged] for v in whole), strict=True)
         return sum(status == "not confirmed" and "confirmed" in others for status, *others in said)
 
@@ -86,7 +99,7 @@ class Entry(NamedTuple):
         for place, (claim, status) in enumerate(zip(self.experiment.claims, self.statuses(), strict=True)):
             if status == "not confirmed":
                 seeds = max(form.seeds_against(place) for form in self.forms)
-                varied = any(form.judged[place].status != "not run" for form in self.variants)
+                varied = any(form.judged[place].status != "not run" for form in self.choices())
                 if seeds < SEEDS or not varied:
                     yield claim.says, f"{seeds} of {SEEDS} seeds, {'an' if varied else 'no'} open setting varied"
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from proxfed.claims import compare
+from proxfed.claims import compare, labels_of
 from proxfed.config import Reported, read_table, shipped
 from proxfed.errors import ProxfedError
 from proxfed.figures import write_figures
@@ -114,8 +114,12 @@ def _folded(form: Form, body: list[str]) -> list[str]:
     counts = Counter(v.status for v in form.judged)
     claims = ", ".join(f"{counts[status]} {status}" for status in STATUSES if counts[status])
     shape = form.name.partition("+")[0]
-    name = f"Another choice, {form.variant}, {shape} form" if form.variant else f"{shape.capitalize()} form"
+    name = f"{_kind(form)}, {form.variant}, {shape} form" if form.variant else f"{shape.capitalize()} form"
     return [f"<details>\n<summary>{name}: {claims}</summary>\n", *body, "</details>\n"]
+
+
+def _kind(form: Form) -> str:
+    return "Against the paper's setting" if form.departs else "Another choice"
 
 
 # ---- one form -------------------------------------------------------------------------------------------------------
@@ -125,7 +129,7 @@ def _about(entry: Entry, form: Form) -> str:
     """What was run, in which way it is less than the paper or another choice, how long it took and on what."""
     if form.variant:
         settings = ", ".join(_settings(entry, entry.about.variants[form.variant]))
-        scale = f"**Another choice, `{form.variant}`**, in the {form.name.partition('+')[0]} form: {settings}."
+        scale = f"**{_kind(form)}, `{form.variant}`**, in the {form.name.partition('+')[0]} form: {settings}."
     elif not form.quick:
         scale = "**Full form**, at the paper's scale."
     else:
@@ -193,7 +197,7 @@ def _changed(form: Form, case: str) -> Iterator[str]:
 def _numbers(form: Form) -> str:
     """Ours at the end and at the targets, beside what the paper reports."""
     paper = {(c.case, c.measure, c.label): c.printed for c in comparisons(form.part)}
-    labels = {case: list(dict.fromkeys(row["algorithm"] for row in r.rows)) for case, r in form.results.items()}
+    labels = {case: labels_of(results) for case, results in form.results.items()}
     for case, _, label in paper:
         if case in labels and label not in labels[case]:
             labels[case].append(label)

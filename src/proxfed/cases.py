@@ -89,6 +89,10 @@ def _check(whole: Experiment, where: str) -> None:
     for variant in whole.paper.variants if whole.paper is not None else ():
         plain = re.fullmatch(r"[\w.-]+", variant) is not None  # it is part of a folder's name
         require(plain, f"{where}: the variant {variant!r} needs a name of letters, digits, '_', '-' and '.'")
+    if whole.paper is not None:
+        for name in whole.paper.departures:
+            known = whole.paper.variants
+            require(name in known, f"{where}: departures: there is no variant {name!r}; {nearest(name, known)}")
     for claim in whole.claims:
         _check_claim(claim, where)
 

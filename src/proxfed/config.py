@@ -60,6 +60,8 @@ class Paper(_Strict):
     """The cases of the quick form; all if empty."""
     variants: dict[str, Table] = {}
     """Other choices for what the paper leaves open, each by a name: settings by their dotted keys."""
+    departures: list[str] = []
+    """The variants that change what the paper states instead; they speak neither for its claims nor against them."""
     figures: list[Figure] = []
 
 

@@ -67,7 +67,7 @@ class Execution:
         self.models: dict[str, Tensor] = {}
         self.status: list[dict[str, Any]] = []
         for task in self.resolved.tasks:
-            check_combination(self.resolved.problem, task.algorithm, task.topology, task.participation)
+            check_combination(task.problem, task.algorithm, task.topology, task.participation)
         r = self.resolved
         solvable = not r.experiment.reference or hasattr(r.problem, "solve")
         require(solvable, f"reference = true, but there is no solver for the problem {r.experiment.problem['name']!r}")
@@ -96,8 +96,8 @@ class Execution:
         for k in left:
             task, seed = self.tasks[k]
             network = self.network(task.topology)
-            measures = Measures(problem, network, reference, e.stationarity_step, tuple(e.measures))
-            going = Run(problem, task.algorithm, network, task.participation, seed)
+            measures = Measures(task.problem, network, reference, e.stationarity_step, tuple(e.measures))
+            going = Run(task.problem, task.algorithm, network, task.participation, seed)
             here = done if done and done.task == k else None
             if not self._task(k, task, seed, going, measures, here):
                 return False

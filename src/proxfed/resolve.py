@@ -17,7 +17,7 @@ from proxfed.config import Experiment
 from proxfed.data import DATASETS, PARTITIONS, Federated, load, read
 from proxfed.data.limits import LIMITS
 from proxfed.data.partitions import Natural
-from proxfed.errors import InputError, require, whole
+from proxfed.errors import InputError, finite, require, whole
 from proxfed.participation import PARTICIPATIONS
 from proxfed.problems import PROBLEMS
 from proxfed.regularisers import REGULARISERS, OnBlocks, SquaredL2, Zero
@@ -36,10 +36,10 @@ class Task:
 
     def __init__(self, table: Table, label: str, experiment: Experiment, problem: Problem) -> None:
         where = f"algorithms.{label}"
-        special = {"label", "rounds", "topology", "participation", "theory"}
+        special = {"label", "rounds", "topology", "participation", "theory", "weight_decay"}
         own = {k: _steps(v, problem, f"{where}.{k}") for k, v in table.items() if k not in special}
         make = look_up(ALGORITHMS, own, where)
-        self.label = label
+        self.label, self.table, self.problem = label, table, problem
         self.rounds = rounds = table.get("rounds", experiment.rounds)
         require(whole(rounds) and rounds >= 1, f"{where}.rounds = {rounds!r} must be a whole number >= 1")
         theory = table.get("theory", False)
@@ -65,6 +65,8 @@ class Task:
     def resolved(self) -> Table:
         out = {"label": self.label, "rounds": self.rounds} | describe(self.algorithm, ALGORITHMS)
         out["participation"] = describe(self.participation, PARTICIPATIONS)
+        if "weight_decay" in self.table:
+            out["weight_decay"] = self.table["weight_decay"]
         if self.topology is not None:
             out["topology"] = _without_size(describe(self.topology, TOPOLOGIES))
         return out
@@ -83,7 +85,22 @@ class Resolved:
         twice = next((label for label in labels if labels.count(label) > 1), None)
         require(twice is None, f"two algorithms are called {twice!r}: give each a label of its own")
         require(not any("/" in label for label in labels), "a label must not contain '/'")
-        self.tasks = [Task(t, l, experiment, self.problem) for t, l in zip(experiment.algorithms, labels, strict=True)]
+        self._decayed: dict[float, Problem] = {}
+        self.tasks = [
+            Task(table, label, experiment, self._problem_of(table, label))
+            for table, label in zip(experiment.algorithms, labels, strict=True)
+        ]
+
+    def _problem_of(self, table: Table, label: str) -> Problem:
+        """With the algorithm's own weight decay if it has one; algorithms with the same one share the data."""
+        if (decay := table.get("weight_decay")) is None:
+            return self.problem
+        where = f"algorithms.{label}.weight_decay"
+        require(hasattr(self.problem, "weight_decay"), f"{where} = {decay!r}: only networks have one; give problem.l2")
+        require(finite(decay) and decay >= 0, f"{where} = {decay!r} must be a finite number >= 0")
+        if decay not in self._decayed:
+            self._decayed[decay] = replace(self.problem, weight_decay=decay)
+        return self._decayed[decay]
 
     @cached_property
     def table(self) -> Table:

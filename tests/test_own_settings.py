@@ -1,0 +1,64 @@
+"""What an algorithm has for itself in an experiment: its own weight decay instead of the problem's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxfed.config import parse
+from proxfed.errors import InputError
+from proxfed.record import RunFolder
+from proxfed.resolve import Resolved
+
+from experiments import execute, small
+
+SETTINGS = {"eta": 0.1, "K": 3}
+
+
+def digits(*algorithms: dict[str, Any], **problem: Any) -> dict[str, Any]:
+    """A network on a few digits."""
+    data = {"name": "digits", "limit": 60, "partition": {"name": "iid", "num_partitions": 3}}
+    network = {"name": "network", "model": "linear", "batch": 5, "train_measures": True} | problem
+    labelled = [{"name": "fedavg", "label": str(k)} | SETTINGS | own for k, own in enumerate(algorithms)]
+    other = {"reference": False, "rounds": 3, "seeds": [0], "regulariser": {"name": "zero"}, "dtype": "float64"}
+    return small(data=data, problem=network, algorithms=labelled, **other)
+
+
+def rows(path: Path, label: str) -> list[dict[str, Any]]:
+    left_out = ("wall_seconds", "algorithm")
+    return [
+        {k: v for k, v in row.items() if k not in left_out}
+        for row in RunFolder(path).rows()
+        if row["algorithm"] == label
+    ]
+
+
+def test_an_algorithm_may_have_its_own_weight_decay(tmp_path: Path) -> None:
+    execute(tmp_path / "own", digits({}, {"weight_decay": 0.2}, {"weight_decay": 0.0}, weight_decay=0.1))
+    for label, decay in {"0": 0.1, "1": 0.2, "2": 0.0}.items():
+        execute(tmp_path / label, digits({}, weight_decay=decay))
+        assert rows(tmp_path / "own", label) == rows(tmp_path / label, "0")
+    assert rows(tmp_path / "own", "0") != rows(tmp_path / "own", "1")
+    kept = RunFolder(tmp_path / "own").config()
+    assert [entry.get("weight_decay") for entry in kept["algorithms"]] == [None, 0.2, 0.0]
+    execute(tmp_path / "again", kept)
+    assert RunFolder(tmp_path / "again").rows()[-1]["objective"] == RunFolder(tmp_path / "own").rows()[-1]["objective"]
+
+
+def test_algorithms_with_the_same_weight_decay_share_the_data() -> None:
+    tasks = Resolved(parse(digits({}, {"weight_decay": 0.2}, {"weight_decay": 0.2}), "test")).tasks
+    assert tasks[1].problem is tasks[2].problem
+    assert tasks[0].problem.data is tasks[1].problem.data
+
+
+@pytest.mark.parametrize("decay", [-0.1, "a lot", True, float("nan"), float("inf")])
+def test_a_weight_decay_is_a_number_that_is_not_negative(decay: Any) -> None:
+    with pytest.raises(InputError, match=r"algorithms\.0\.weight_decay = .* must be a finite number >= 0"):
+        Resolved(parse(digits({"weight_decay": decay}), "test"))
+
+
+def test_only_networks_have_a_weight_decay() -> None:
+    with pytest.raises(InputError, match=r"algorithms\.fedavg\.weight_decay = 0\.1: only networks have one"):
+        Resolved(parse(small(algorithms=[{"name": "fedavg", "weight_decay": 0.1} | SETTINGS]), "test"))
