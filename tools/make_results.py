@@ -42,8 +42,9 @@ the smallest and the largest seed behind them (all seeds have the same partition
 target was not reached in 300. The summary counts a claim by the full form if that was run and can tell, and else by the
 quick form. Of the claims that are not confirmed, its last columns say how many hold, in all the same cases, when a
 setting that the paper leaves open is chosen differently, and for how many it is early to say: fewer than three seeds
-speak against them, or no such setting has been varied yet. Lines that begin with a triangle open on a click: the quick
-form where there is a full one, and other choices.
+speak against them, or no such setting has been varied yet. What was run against a setting that the paper states is
+marked as such and counts nowhere. Lines that begin with a triangle open on a click: the quick form where there is a
+full one, and other choices.
 """
 
 
