@@ -115,6 +115,13 @@ CLAIM = {"says": "so", "measure": "error", "label": "FedAvg", "below": 1.0}
         ({"claims": [CLAIM | {"order": ["FedAvg", "eta = 0.05"]}]}, "exactly one of label, order and labels"),
         ({"claims": [{"says": "so", "label": "FedAvg"}]}, "needs one of below, above"),
         ({"claims": [CLAIM | {"near": 1.0}]}, "near and tolerance together"),
+        ({"claims": [CLAIM | {"diverges": False}]}, "asks for diverges, and for something else"),
+        ({"claims": [CLAIM | {"target": 1.0, "round": 3}]}, "has a target and a round"),
+        ({"claims": [CLAIM | {"diverge": True}]}, "unknown key 'claims.0.diverge'; did you mean 'diverges'?"),
+        (
+            {"paper": {"title": "", "figure": "", "figures": 2 * [{"name": "a", "y": "error"}]}},
+            "two figures are called 'a'",
+        ),
         ({"claims": [CLAIM | {"quick_target": 1.0}]}, "quick_target, which needs a target"),
         ({"claims": [CLAIM | {"target": 2.0, "quick_target": 1.0, "form": "full"}]}, "a quick form that judges it"),
         ({"reported": [{"measure": "error", "values": {"FedProx": 1.0}}]}, "no algorithm has the label 'FedProx'"),

@@ -132,6 +132,20 @@ def test_bytes_are_written_in_their_unit_and_other_numbers_in_four_digits() -> N
     assert [(c.found, c.printed) for c in compare(asked, {"": FAST_AND_SLOW})] == [("0.3", "0.123457")]
 
 
+@pytest.mark.parametrize(
+    ("claim", "found"),
+    [
+        ({"label": "fast", "measure": "gap", "below": 1.0}, "no gap of fast"),
+        ({"label": "fast", "round": 55, "below": 1.0}, "no error in round 55 of fast"),
+        ({"label": "fast", "target": 0.1, "axis": "sim_seconds", "below": 1.0}, "no sim_seconds of fast"),
+        ({"label": "lost", "below": 1.0}, "no error of lost"),
+    ],
+)
+def test_what_is_lacking_is_said(claim: dict[str, Any], found: str) -> None:
+    verdict = judge(Claim(says="so", **({"measure": "error"} | claim)), {"": FAST_AND_SLOW}, quick=False)
+    assert (verdict.status, verdict.found) == ("not run", found)
+
+
 def test_the_quick_form_may_have_a_target_of_its_own() -> None:
     asked = {"order": ["fast", "slow"], "target": 1e-9, "quick_target": 0.4}
     assert status(FAST_AND_SLOW, quick=True, **asked) == "confirmed"

@@ -243,9 +243,7 @@ def test_a_change_that_every_algorithm_overrules_is_refused(
     """In the config.toml of a run each algorithm has its own rounds, graph and participation."""
     proxfed(capsys, "run", str(file), "--out", str(tmp_path / "run"))
     again = str(tmp_path / "run" / "config.toml")
-    assert "the algorithms have their own" in refused(
-        capsys, "run", again, "--out", str(tmp_path / "two"), "-c", change
-    )
+    assert "algorithms have their own" in refused(capsys, "run", again, "--out", str(tmp_path / "two"), "-c", change)
 
 
 def test_bad_override(capsys: Any, file: Path) -> None:

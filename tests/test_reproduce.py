@@ -111,6 +111,60 @@ def test_one_case_with_few_seeds_and_other_settings(capsys: Any, toys: Path) -> 
     assert "other settings" in said
 
 
+def test_cases_that_were_run_before_count(capsys: Any, toys: Path) -> None:
+    whole = found(capsys, toys, "toys/table1", "--seeds", "1")
+    assert found(capsys, toys, "toys/table1", "--seeds", "1", "--case", "many") == whole
+
+
+def test_what_is_said_about_a_complete_run_may_change(capsys: Any, tmp_path: Path) -> None:
+    table = FIRST | {"name": "mine", "cases": {}, "seeds": [0], "reported": [], "algorithms": [FAST], "claims": []}
+    path = write(tmp_path / "mine.toml", table | {"targets": {"objective": [0.5]}})
+    out = tmp_path / "out"
+    found(capsys, out, str(path))
+    write(path, table | {"targets": {"objective": [0.4]}, "description": "Another one."})
+    found(capsys, out, str(path))
+    config = RunFolder(out / "mine" / "quick").config()
+    assert config["targets"] == {"objective": [0.4]}
+    assert config["description"] == "Another one."
+
+
+def test_a_refusal_comes_before_anything_is_run(capsys: Any, toys: Path, tmp_path: Path) -> None:
+    """Of a later experiment of the paper, and of a later case."""
+    found(capsys, toys, "toys/fig2")
+    assert "other settings: algorithms.0.rounds was 2, now 3" in refused(
+        capsys, "reproduce", "toys", "-c", "rounds=3", "--out", str(toys)
+    )
+    assert not (toys / "toys-table1").exists()
+    misspelt = {"says": "so", "case": "many", "measure": "objectiv", "label": "FedAvg", "below": 1.0}
+    path = write(tmp_path / "mine.toml", FIRST | {"name": "mine", "claims": [misspelt]})
+    assert "there is no measure 'objectiv'" in refused(capsys, "reproduce", str(path), "--out", str(toys))
+    assert not (toys / "mine").exists()
+
+
+@pytest.mark.parametrize("change", ["claims.0.below=1", "reported=[]", "paper.figure=x", "cases={}"])
+def test_what_the_file_says_is_not_changed_from_outside(capsys: Any, toys: Path, change: str) -> None:
+    said = refused(capsys, "reproduce", "toys/table1", "-c", change, "--out", str(toys))
+    assert f"{change.partition('=')[0].partition('.')[0]!r} is taken as the file has it" in said
+
+
+def test_judging_what_is_there_takes_no_changes(capsys: Any, toys: Path) -> None:
+    for change in (["--seeds", "1"], ["-c", "rounds=3"]):
+        assert "--no-run judges" in refused(capsys, "reproduce", "toys", "--no-run", *change, "--out", str(toys))
+
+
+def test_brackets_and_dollars_are_what_they_are(capsys: Any, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    paper = FIRST["paper"] | {"figure": "Fig. 3 [left]", "figures": [{"name": "loss", "y": "objective"}]}
+    cases = {"a $\\frac$ [/b]": {"data.clients": 3}}
+    table = FIRST | {"name": "mine", "cases": cases, "seeds": [0], "reported": [], "paper": paper}
+    path = write(tmp_path / "mine.toml", table | {"claims": FIRST["claims"][:1]})
+    code, said, _ = proxfed(capsys, "reproduce", str(path), "--out", str(tmp_path / "o[/blue]"))
+    assert code == 0
+    assert "Fig. 3 [left]" in said
+    assert "o[/blue]" in said.replace("\n", "")
+    assert "$\\frac$" in (tmp_path / "o[/blue]" / "mine" / "quick" / "loss.svg").read_text()
+
+
 def test_more_seeds_go_on_where_fewer_ended(capsys: Any, toys: Path) -> None:
     arguments = ("toys/table1", "--case", "many", "--seeds")
     found(capsys, toys, *arguments, "1")
@@ -151,7 +205,7 @@ def test_a_file_of_ones_own(capsys: Any, tmp_path: Path) -> None:
         (["toys/table2"], "did you mean 'toys/table1'?"),
         (["toys/table1", "--variant", "small_step"], "has no variant 'small_step'"),
         (["toys/fig2", "--variant", "x"], "has no variant 'x'"),
-        (["toys", "--variant", "x"], "no experiment of toys has the variant 'x'"),
+        (["toys", "--variant", "x"], "no experiment of toys has the variant 'x'; known: small_steps"),
         (["toys", "--case", "none"], "no experiment of toys has the case 'none'"),
         (["toys/table1", "--case", "none"], "has no case 'none'"),
     ],
@@ -168,6 +222,8 @@ def test_cases_whose_data_are_missing_are_left_out_and_named(capsys: Any, tmp_pa
     code, said, warned = proxfed(capsys, "reproduce", str(path), *where)
     assert code == 0
     assert "lost: there is no a9a" in warned
-    assert "confirmed" in said
+    assert "holds in 1 of 1 cases, 1 more not run" in " ".join(said.split())
+    [claim] = found(capsys, tmp_path / "out", str(path), "--no-run")[str(path)]["claims"]
+    assert claim["not_run"] == ["lost"]
     assert RunFolder(tmp_path / "out" / "mine" / "quick" / "few").exists()
     assert "there is no a9a" in refused(capsys, "reproduce", str(path), "--case", "lost", *where)

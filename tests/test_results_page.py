@@ -201,7 +201,7 @@ def test_claims_are_judged_the_same_on_what_is_kept(tools, tmp_path):
         for where in ("runs", "results")
     ]
     assert found[0] == found[1]
-    assert found[0][0] == ("confirmed", "[IID] Ours: 0.25, Theirs: 0.5")
+    assert found[0][0] == ("confirmed", "holds in 1 of 1 cases, 1 more not run; [IID] Ours: 0.25, Theirs: 0.5")
 
 
 def test_keeping_twice_changes_nothing_and_is_small(tools, tmp_path):

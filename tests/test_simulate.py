@@ -134,9 +134,15 @@ def test_the_command(capsys: Any, plain: Path, live: Path, tmp_path: Path) -> No
     assert column(tmp_path / "new") == column(live)
     assert '"sim_seconds"' in (tmp_path / "new" / "report.html").read_text()
     assert "there is no profile 'wify'" in refused(capsys, "simulate", str(plain), "--profile", "wify")
-    assert "exists already" in refused(
+    assert "holds a run already" in refused(
         capsys, "simulate", str(plain), "--profile", "lan", "--out", str(tmp_path / "new")
     )
+    (tmp_path / "file").write_text("mine")
+    assert "is not a run folder" in refused(
+        capsys, "simulate", str(plain), "--profile", "lan", "--out", str(tmp_path / "file"), "--force"
+    )
+    again = [str(plain), str(plain), "--profile", "lan", "--out", str(tmp_path / "two")]
+    assert "two of the runs would go to" in refused(capsys, "simulate", *again)
     assert "no table [time]" in refused(capsys, "simulate", str(plain))
     assert "exclude each other" in refused(capsys, "simulate", str(plain), "--profile", "lan", "--time", "x.toml")
     assert "not of the form" in refused(capsys, "simulate", str(plain), "--profile", "lan", "--target", "objective")

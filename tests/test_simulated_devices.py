@@ -11,7 +11,7 @@ import pytest
 
 from proxfed.errors import InputError
 from proxfed.simulate import Timing, profiles
-from proxfed.simulate.amounts import Amounts, amount
+from proxfed.simulate.amounts import Amounts, Trace, amount
 
 from clocks import DEVICE, LINK, ROWS, row, star, timed, timing
 
@@ -155,6 +155,7 @@ def test_clients_that_do_not_exist(table: dict, says: str) -> None:
         ("second\n1\n", {}, r"no column 'seconds'; did you mean 'second'"),
         ("seconds\n1\nfast\n", {}, r"line 3: seconds = 'fast' must be a number >= 0"),
         ("seconds\n1\n-1\n", {}, r"line 3: seconds = '-1' must be a number >= 0"),
+        ("seconds\n1\n\n-1\n", {}, r"line 4: seconds = '-1' must be a number >= 0"),
         ("device,seconds\nold,1\n", {}, r"no lines of device = None; known: old"),
         ("device,seconds\nold,1\n", {"device": "odd"}, r"no lines of device = 'odd'; did you mean 'old'"),
         ("seconds\n1\n", {"device": "old"}, r"no column 'device'"),
@@ -165,3 +166,9 @@ def test_bad_traces_are_one_sentence(text: str | None, more: dict, says: str, tm
         (tmp_path / "trace.csv").write_text(text)
     with pytest.raises(InputError, match=says):
         timing({"name": "trace", "file": str(tmp_path / "trace.csv")} | more)
+
+
+def test_a_trace_from_a_spreadsheet_is_read(tmp_path: Path) -> None:
+    (tmp_path / "trace.csv").write_bytes("\ufeffseconds , device\r\n1.5, old \r\n9,new\r\n\r\n2.5,old\r\n".encode())
+    trace = Trace(str(tmp_path / "trace.csv"), "seconds", "old")
+    assert trace.values.tolist() == [1.5, 2.5]

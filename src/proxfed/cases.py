@@ -35,17 +35,32 @@ def read_cases(
         own = _of_case(table, whole, name, where)
         for place, layer in layers:
             for key, value in layer.items():
+                _check_changed(key, f"{where}: {place}")
                 assign(own, key, value, f"{where}: {place}: {key!r}")
         for text in overrides:
+            _check_changed(text.partition("=")[0], f"-c {text}")
             override(own, text)
-        require("cases" not in own, f"{where}: a change of 'cases' is not possible; change the settings themselves")
         cases[name] = parse(own, f"{where}: case {name!r}" if whole.cases else where)
     return cases
+
+
+def labels_by_case(source: str) -> dict[str, list[str]]:
+    """What the algorithms are called, in every case of an experiment."""
+    table, where = read_table(source)
+    whole = parse(table, where)
+    return {name: _labels(_of_case(table, whole, name, where)) for name in whole.cases or [whole.case]}
 
 
 def slug(case: str) -> str:
     """The folder of a case: 'MNIST MLP, IID' -> 'mnist-mlp-iid'."""
     return re.sub(r"[^\w.+]+", "-", case.lower()).strip("-.")
+
+
+def _check_changed(key: str, where: str) -> None:
+    """A form is changed by its settings; what is said about them is read from the file."""
+    first = key.partition(".")[0]
+    fixed = first in ("cases", "claims", "reported", "paper")
+    require(not fixed, f"{where}: {first!r} is taken as the file has it; change the file, or the settings themselves")
 
 
 def _of_case(table: Table, whole: Experiment, name: str, where: str) -> Table:
@@ -90,6 +105,9 @@ def _check(whole: Experiment, where: str) -> None:
         plain = re.fullmatch(r"[\w.-]+", variant) is not None  # it is part of a folder's name
         require(plain, f"{where}: the variant {variant!r} needs a name of letters, digits, '_', '-' and '.'")
     if whole.paper is not None:
+        figures = [figure.name for figure in whole.paper.figures]
+        for name in figures:
+            require(figures.count(name) == 1, f"{where}: two figures are called {name!r}: they would be one file")
         for name in whole.paper.departures:
             known = whole.paper.variants
             require(name in known, f"{where}: departures: there is no variant {name!r}; {nearest(name, known)}")
@@ -145,6 +163,10 @@ def _check_claim(claim: Claim, where: str) -> None:
     tests = [claim.below, claim.above, claim.near, claim.within_factor, claim.diverges, claim.order]
     some = any(test is not None for test in tests)
     require(some, f"{where}: the claim {claim.says!r} needs one of below, above, near, within_factor, diverges, order")
+    alone = claim.diverges is None or not any(test is not None for test in (*tests[:4], claim.order, claim.target))
+    require(alone, f"{where}: the claim {claim.says!r} asks for diverges, and for something else: make it two claims")
+    one = claim.target is None or claim.round is None
+    require(one, f"{where}: the claim {claim.says!r} has a target and a round, of which one is enough")
     require(
         (claim.near is None) == (claim.tolerance is None),
         f"{where}: the claim {claim.says!r} needs near and tolerance together",

@@ -34,28 +34,48 @@ class Verdict(NamedTuple):
     status: str  # confirmed, not confirmed, not run
     found: str
     cases: Sequence[Judged] = ()
+    not_run: Sequence[str] = ()
+    """Cases that it speaks of, too, but that have no such rows."""
 
 
-def judge(claim: Claim, results: Mapping[str, Results], quick: bool) -> Verdict:
-    """The verdict on one claim; 'not run' if the quick form cannot tell, or no case has rows that reach that far."""
+def judge(
+    claim: Claim, results: Mapping[str, Results], quick: bool, cases: Mapping[str, Sequence[str]] | None = None
+) -> Verdict:
+    """The verdict on one claim; 'not run' if the quick form cannot tell, or no case has rows that reach that far.
+
+    `cases` has the labels of every case of the file: a verdict says how many of those that it is about were not run.
+    """
     if quick and claim.form == "full":
         return Verdict(claim, "not run", "needs the full form")
     claim = claim.in_form(quick)
     labels = claim_labels(claim)
-    judged, missing = [], labels
+    judged, missing, having = [], labels, []
     for case, sources in _sources(claim, results).items():
         known = [label for label in labels if label in sources]
         values = {label: value for label in known if (value := _value(claim, *sources[label])) is not None}
         if len(values) < len(labels):
             missing = [label for label in labels if label not in values]
+            having += [sources[label] for label in missing if label in sources]
             continue
         found = ", ".join(f"{label}: {_shown(claim, value, *sources[label])}" for label, value in values.items())
         judged.append(Judged(case, _holds(claim, list(values.values())), values, found))
     if not judged:
-        what = "rows" if claim.diverges is not None else claim.measure
-        return Verdict(claim, "not run", f"no {what} of {', '.join(missing)}")
+        return Verdict(claim, "not run", f"no {_lacking(claim, having)} of {', '.join(missing)}")
     status = "confirmed" if all(j.holds for j in judged) else "not confirmed"
-    return Verdict(claim, status, _summary(judged), judged)
+    every = {} if cases is None or claim.across or claim.case is not None else cases
+    seen = {j.case for j in judged}
+    not_run = [case for case, has in every.items() if case not in seen and {*labels} <= {*has}]
+    return Verdict(claim, status, _summary(judged, len(not_run)), judged, not_run)
+
+
+def _lacking(claim: Claim, having: list[_Source]) -> str:
+    """What the rows do not have that the claim speaks of."""
+    if claim.diverges is not None:
+        return "rows"
+    rows = [row for source in having for row in source.results.rows if row["algorithm"] == source.label]
+    if not any(axis_value(row, claim.measure) is not None for row in rows):
+        return claim.measure
+    return claim.axis if claim.target is not None else f"{claim.measure} in round {claim.round}"
 
 
 class _Source(NamedTuple):
@@ -207,11 +227,13 @@ def _written(value: float, of: str, digits: int = 4) -> str:
     return show(value, "bytes", 6) if of.startswith("bytes") and math.isfinite(value) else f"{value:.{digits}g}"
 
 
-def _summary(judged: list[Judged]) -> str:
+def _summary(judged: list[Judged], not_run: int) -> str:
     """In how many cases it holds, and the numbers, those against it first."""
     if len(judged) == 1 and not judged[0].case:
         return judged[0].found
     shown = sorted(judged, key=lambda j: j.holds)[:SHOWN]
-    parts = [f"holds in {sum(j.holds for j in judged)} of {len(judged)} cases"] if len(judged) > 1 else []
+    more = f", {not_run} more not run" if not_run else ""
+    several = len(judged) > 1 or not_run > 0
+    parts = [f"holds in {sum(j.holds for j in judged)} of {len(judged)} cases{more}"] if several else []
     parts += [f"[{j.case}] {j.found}" for j in shown]
     return "; ".join([*parts, *(["..."] if len(shown) < len(judged) else [])])

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from proxfed.cli_common import CaseOption, ChangeOption, DataOption, Format, FormatOption, err, out
 from proxfed.cli_progress import StopOnSignal, Watch, say_diverged
-from proxfed.errors import MissingData
+from proxfed.errors import MissingData, require
 from proxfed.terminal import plain_table
 
 if TYPE_CHECKING:
@@ -51,18 +51,19 @@ def reproduce(
     from proxfed.report import write_report
     from proxfed.reproduce import comparisons, draw, select, verdicts
 
+    require(run or not (seeds or change), "--no-run judges what has been run: it takes no --seeds and no -c")
     parts = select(what, folder, quick=quick, seeds=seeds, variant=variant, cases=case or [], changes=change or [])
     figures: dict[str, list[Path]] = {}
     if run:
         stop = StopOnSignal()
         if not available():
             err.print(escape(MISSING), highlight=False, soft_wrap=True)
-        for part in parts:
-            plan = Plan(part.cases, part.folders(), data, resume=True, leave_out=True)
+        plans = [Plan(part.cases, part.folders(), data, resume=True, leave_out=True) for part in parts]
+        for part, plan in zip(parts, plans, strict=True):
             if len(parts) == 1 and len(plan.missing) == len(part.cases):
                 raise MissingData(next(iter(plan.missing.values())))
             for name, reason in plan.missing.items():
-                err.print(f"not run: {part.name} {name}: {escape(reason)}", highlight=False, soft_wrap=True)
+                err.print(escape(f"not run: {part.name} {name}: {reason}"), highlight=False, soft_wrap=True)
             if not plan.run(lambda name: Watch(err.is_terminal, name), stop):
                 err.print("stopped; the same command goes on from here")
                 raise typer.Exit(1)
@@ -79,12 +80,16 @@ def reproduce(
         return
     for part, compared, judged in results:
         figure = part.experiment.paper.figure if part.experiment.paper else ""
-        out.print(f"[bold]{part.name}[/bold]  {figure}  {part.folder}", highlight=False, soft_wrap=True)
+        head = f"[bold]{escape(part.name)}[/bold]  {escape(figure)}  {escape(str(part.folder))}"
+        out.print(head, highlight=False, soft_wrap=True)
         for path in figures.get(part.name, []):
-            out.print(f"figure {path}", highlight=False, soft_wrap=True)
+            out.print(f"figure {path}", highlight=False, markup=False, soft_wrap=True)
         if compared:
             out.print(_beside(compared))
-        out.print(_judged(judged))
+        if judged:
+            out.print(_judged(judged))
+        if not compared and not judged:
+            out.print("The file has no [[claims]] and no [[reported]] numbers to compare with.", markup=False)
 
 
 def _reproduction(part: Part, compared: list[Comparison], judged: list[Verdict]) -> dict[str, Any]:
@@ -114,6 +119,7 @@ def _reproduction(part: Part, compared: list[Comparison], judged: list[Verdict])
                     {"case": j.case, "holds": j.holds, "values": {k: _finite(x) for k, x in j.values.items()}}
                     for j in v.cases
                 ],
+                "not_run": list(v.not_run),
             }
             for v in judged
         ],

@@ -55,15 +55,13 @@ def simulate(
     called = profile or (time.stem if time else "time")
     for folder in folders:
         _check(RunFolder(folder), goals or {})
+    places = [_place(folder, place, called, len(folders) > 1) for folder in folders]
+    twice = next((path for path in places if places.count(path) > 1), None)
+    require(in_place or twice is None, f"two of the runs would go to {twice}: simulate them one by one")
     found = []
-    for folder in folders:
+    for folder, new in zip(folders, places, strict=True):
         timing = given or timing_of(RunFolder(folder))
-        if in_place:
-            result = simulate_in_place(folder.resolve(), timing)
-        else:
-            named = folder.resolve() if folder.name in ("", "..") else folder
-            where = named.with_name(f"{named.name}-{called}") if place is None else place
-            result = simulate(folder, timing, where / named.name if place and len(folders) > 1 else where, force)
+        result = simulate_in_place(folder.resolve(), timing) if in_place else simulate(folder, timing, new, force)
         found.append((result.path, _results(result, goals)))
     if format is Format.json:
         print(json.dumps([{"folder": str(path), "results": table} for path, table in found], indent=1))
@@ -71,6 +69,14 @@ def simulate(
     for path, table in found:
         out.print(f"{path}", style="bold", highlight=False, markup=False, soft_wrap=True)
         _print(table)
+
+
+def _place(folder: Path, place: Path | None, called: str, several: bool) -> Path:
+    """Where the copy of a run goes."""
+    named = folder.resolve() if folder.name in ("", "..") else folder
+    if place is None:
+        return named.with_name(f"{named.name}-{called}")
+    return place / named.name if several else place
 
 
 def _goals(texts: list[str]) -> dict[str, list[float]]:

@@ -207,11 +207,17 @@ def _sentence(e: ValidationError) -> str:
     *path, key = [str(part) for part in error["loc"]] or [""]
     place = ".".join([*path, key])
     if error["type"] == "extra_forbidden":
-        return f"unknown key {place!r}; {nearest(key, Experiment.model_fields)}"
+        return f"unknown key {place!r}; {nearest(key, _model_at(path).model_fields)}"
     if error["type"] == "missing":
         return f"the key {place!r} is missing"
     said = error["msg"].removeprefix("Value error, ")
     return f"{place} = {error['input']!r} is not allowed: {said[0].lower()}{said[1:]}"
+
+
+def _model_at(path: list[str]) -> type[BaseModel]:
+    """What stands at the end of a path such as paper.figures.0."""
+    models: dict[str, type[BaseModel]] = {"paper": Paper, "figures": Figure, "reported": Reported, "claims": Claim}
+    return next((models[part] for part in reversed(path) if part in models), Experiment)
 
 
 OF_EACH = ("rounds", "topology", "participation")
@@ -227,16 +233,17 @@ def override(table: Table, override: str) -> None:
     except tomllib.TOMLDecodeError:
         value = text  # a bare word is a string
     first = key.partition(".")[0]
-    overruled = first in OF_EACH and _all_have_their_own(first, table)
-    where = f"-c algorithms.NAME.{key}=..."
-    require(not overruled, f"-c {override}: the algorithms have their own {first}; use {where}")
+    overruled = first in OF_EACH and _have_their_own(first, table)
+    where = f"-c algorithms.NAME.{key}=..., or * for NAME"
+    require(not overruled, f"-c {override}: algorithms have their own {first}; use {where}")
     assign(table, key, value, f"-c {override}")
 
 
-def _all_have_their_own(setting: str, table: Table) -> bool:
+def _have_their_own(setting: str, table: Table) -> bool:
+    """So that a change of the setting would not mean all, or nobody; some may well have a graph or a server's own."""
     owners = [setting in a for a in table.get("algorithms", []) if isinstance(a, dict)]
     # Without a graph for all, those that need one have their own.
-    return any(owners) and (all(owners) or (setting == "topology" and setting not in table))
+    return any(owners) and (all(owners) or setting == "rounds" or (setting == "topology" and setting not in table))
 
 
 def assign(here: Any, key: str, value: Any, where: str) -> None:

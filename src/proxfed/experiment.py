@@ -72,6 +72,8 @@ class Execution:
         solvable = not r.experiment.reference or hasattr(r.problem, "solve")
         require(solvable, f"reference = true, but there is no solver for the problem {r.experiment.problem['name']!r}")
         check_names(r.experiment.measures, [task.algorithm for task in r.tasks], r.problem)
+        if self.folder is not None:
+            self._check_asked()
 
     def network(self, topology: Topology | None) -> Network:
         p = self.resolved.problem
@@ -81,7 +83,6 @@ class Execution:
         """True when every task is done, False if it was asked to stop on the way."""
         if self.folder is None:
             return self._run(resume)
-        self._check_asked()
         with self.folder.locked():
             return self._run(resume)
 
@@ -227,7 +228,7 @@ def open_folder(path: Path, table: dict[str, Any], resume: bool, force: bool) ->
         return folder
     if resume:
         differ = _first_difference(_decisive(_with_more_seeds(folder.config(), table)), _decisive(table))
-        require(differ is None, f"the run in {path} was started with other settings: {differ}")
+        require(differ is None, f"the run in {path} has other settings: {differ}; choose another --out, or remove it")
     else:
         require(
             force,
@@ -277,7 +278,10 @@ class Plan:
     ) -> bool:
         """True when every case is done, False if it was asked to stop on the way."""
         for name in self.cases:
-            if name in self.missing or (not distributed and self._complete(name)):
+            if name in self.missing:
+                continue
+            if not distributed and self._complete(name):
+                self._retell(name)
                 continue
             resolved = self._resolved(name)
             with watch(name) as watching:
@@ -300,6 +304,18 @@ class Plan:
         return done is not None and done.task == len(self.cases[name].algorithms) * len(self.cases[name].seeds)
 
 
+    def _retell(self, name: str) -> None:
+        """What the file says about a complete run may have changed since."""
+        folder = RunFolder(self.folders[name])
+        said = self.cases[name].model_dump(exclude_none=True, include=set(SAID))
+        if (table := _decisive(folder.config()) | said) != folder.config():
+            folder.write_config(table)
+
+
+SAID = ("description", "targets", "paper", "reported", "claims")
+"""What an experiment says about its settings; no row depends on it."""
+
+
 def _with_more_seeds(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     """The old settings with the new seeds, if these go on where the old ones end."""
     return old | {"seeds": new["seeds"]} if new["seeds"][: len(old["seeds"])] == old["seeds"] else old
@@ -307,7 +323,7 @@ def _with_more_seeds(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]
 
 def _decisive(table: dict[str, Any]) -> dict[str, Any]:
     """The settings that rows depend on; what is said about them may change."""
-    return {k: v for k, v in table.items() if k not in ("description", "targets", "paper", "reported", "claims")}
+    return {k: v for k, v in table.items() if k not in SAID}
 
 
 def _first_difference(old: Any, new: Any, where: str = "") -> str | None:
@@ -326,4 +342,7 @@ def _first_difference(old: Any, new: Any, where: str = "") -> str | None:
             ),
             None,
         )
+    if where == "algorithms":
+        names = [[entry.get("label", entry.get("name")) for entry in entries] for entries in (old, new)]
+        return f"{where} were {', '.join(names[0])}, now {', '.join(names[1])}"
     return None if old == new else f"{where} was {old!r}, now {new!r}"

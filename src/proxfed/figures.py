@@ -213,13 +213,19 @@ def _write(figure: Figure, panels: Sequence[Panel], looks: Mapping[str, dict[str
         handles: dict[str, Any] = {}
         for axes, panel in zip(places, panels, strict=False):
             handles |= _draw(axes, figure, panel, looks, (x[1], y[1]))
-            axes.set(title=panel.title, xlabel=x[0], ylabel=y[0])
+            axes.set(title=_plain(panel.title), xlabel=_plain(x[0]), ylabel=_plain(y[0]))
         for axes in places[len(panels) :]:
             axes.remove()
-        drawing.legend([handles[label] for label in shown], shown, loc="outside lower center", ncols=columns)
+        names = [_plain(label) for label in shown]
+        drawing.legend([handles[label] for label in shown], names, loc="outside lower center", ncols=columns)
         for file in files:
             _save(drawing, file)
     return files[0]
+
+
+def _plain(text: str) -> str:
+    """Words between two dollars are no formula."""
+    return text.replace("$", r"\$")
 
 
 def _save(drawing: Any, file: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from proxfed.cases import read_cases, slug
+from proxfed.cases import labels_by_case, read_cases, slug
 from proxfed.claims import Comparison, Verdict, compare, judge
 from proxfed.config import Experiment, read, shipped
 from proxfed.errors import nearest, require
@@ -31,8 +31,8 @@ class Part(NamedTuple):
         return {case: self.folder / slug(case) for case in self.cases}
 
     def results(self) -> dict[str, Results]:
-        """What the run folders hold, of the cases that have begun."""
-        folders = {case: RunFolder(path) for case, path in self.folders().items()}
+        """What the run folders of the form hold, of all cases that have begun."""
+        folders = {case: RunFolder(self.folder / slug(case)) for case in self.experiment.cases or self.cases}
         return {case: Results.of(folder) for case, folder in folders.items() if folder.exists()}
 
     def diverged(self) -> list[dict[str, Any]]:
@@ -89,7 +89,11 @@ def _names(what: str, variant: str | None, cases: Sequence[str]) -> list[str]:
     names = [what] if slash else [name for name in known[paper] if _has(name, variant, cases)]
     if not names:
         wanted = [*([] if variant is None else [f"the variant {variant!r}"]), *(f"the case {case!r}" for case in cases)]
-        require(False, f"no experiment of {paper} has {' and '.join(wanted)}")
+        files = [read(name) for name in known[paper]]
+        there = {v for e in files for v in (e.paper.variants if e.paper else ())} if variant else set()
+        there |= {case for e in files for case in e.cases} if cases else set()
+        close = nearest(variant or cases[0], sorted(there)) if there else "they have none"
+        require(False, f"no experiment of {paper} has {' and '.join(wanted)}; {close}")
     return names
 
 
@@ -101,8 +105,8 @@ def _has(name: str, variant: str | None, cases: Sequence[str]) -> bool:
 
 def verdicts(part: Part, quick: bool) -> list[Verdict]:
     """What became of each claim, from the rows in the part's folders."""
-    results = part.results()
-    return [judge(claim, results, quick) for claim in part.experiment.claims]
+    results, cases = part.results(), labels_by_case(part.name)
+    return [judge(claim, results, quick, cases) for claim in part.experiment.claims]
 
 
 def comparisons(part: Part) -> list[Comparison]:
@@ -116,6 +120,4 @@ def draw(part: Part) -> list[Path]:
     paper = part.experiment.paper
     if paper is None or not available():
         return []
-    folders = {case: RunFolder(part.folder / slug(case)) for case in part.experiment.cases or part.cases}
-    results = {case: Results.of(folder) for case, folder in folders.items() if folder.exists()}
-    return write_figures(paper.figures, results, part.folder)
+    return write_figures(paper.figures, part.results(), part.folder)

@@ -65,9 +65,10 @@ def simulate(run: Path, timing: Timing, out: Path, force: bool = False) -> RunFo
     config = folder.config() | {"time": timing.table()}
     require(out.resolve() != run.resolve(), f"--out {out} is the run itself: choose another place, or --in-place")
     require(out.resolve() not in run.resolve().parents, f"--out {out} holds the run itself: choose another place")
-    if out.exists():
-        there = RunFolder(out).exists() or not any(out.iterdir())
-        require(force and there, f"{out} exists already: --force replaces a run folder, --out chooses another place")
+    if RunFolder(out).exists():
+        require(force, f"{out} holds a run already: --force replaces it, --out chooses another place")
+    elif out.exists():
+        require(out.is_dir() and not any(out.iterdir()), f"{out} exists and is not a run folder; choose another --out")
     try:
         shutil.rmtree(out, ignore_errors=True)
         shutil.copytree(run, out, ignore=lambda here, _: CHANGED if Path(here) == run else ())

@@ -141,18 +141,19 @@ class Trace:
 
     @cached_property
     def values(self) -> np.ndarray:
-        lines = csv.DictReader(self._text.decode(errors="replace").splitlines())
+        lines = csv.DictReader(self._text.decode("utf-8-sig", errors="replace").splitlines())
         columns = [name.strip() for name in lines.fieldnames or ()]
         lines.fieldnames = columns
         missing = self.column not in columns
         require(not missing, f"Trace: {self.file} has no column {self.column!r}; {nearest(self.column, columns)}")
-        rows = list(enumerate(lines, 2))
+        rows = [(lines.line_num, row) for row in lines]
         if "device" in columns or self.device is not None:
             require("device" in columns, f"Trace: {self.file} has no column 'device', but device = {self.device!r}")
-            known = dict.fromkeys(str(row["device"]) for _, row in rows)
+            devices = [str(row["device"]).strip() for _, row in rows]
+            known = dict.fromkeys(devices)
             allowed = nearest(self.device or "", known)
             require(self.device in known, f"Trace: {self.file} has no lines of device = {self.device!r}; {allowed}")
-            rows = [(line, row) for line, row in rows if row["device"] == self.device]
+            rows = [row for row, device in zip(rows, devices, strict=True) if device == self.device]
         return np.array([self._number(row[self.column], line) for line, row in rows])
 
     def _number(self, cell: str, line: int) -> float:
