@@ -303,7 +303,6 @@ class Plan:
         done = RunFolder(self.folders[name]).load_checkpoint() if self.resume else None
         return done is not None and done.task == len(self.cases[name].algorithms) * len(self.cases[name].seeds)
 
-
     def _retell(self, name: str) -> None:
         """What the file says about a complete run may have changed since."""
         folder = RunFolder(self.folders[name])
