@@ -153,6 +153,15 @@ def test_the_command(capsys: Any, plain: Path, live: Path, tmp_path: Path) -> No
     assert not (tmp_path / "x").exists()
 
 
+def test_the_command_says_what_became_of_a_run(capsys: Any, tmp_path: Path) -> None:
+    wild = {"name": "fedavg", "label": "wild", "eta": 1e9, "K": 3}
+    execute(tmp_path / "run", few(algorithms=[wild, wild | {"label": "calm", "eta": 0.1}]))
+    _, said, _ = proxfed(capsys, "simulate", str(tmp_path / "run"), "--profile", "lan")
+    lines = {line.split()[0]: line for line in said.splitlines() if line.startswith(("wild", "calm"))}
+    assert "diverged in round" in lines["wild"]
+    assert lines["calm"].rstrip().endswith("s")
+
+
 def test_the_command_with_a_file_of_your_own(capsys: Any, plain: Path, tmp_path: Path) -> None:
     (tmp_path / "slow.toml").write_text('[time]\nprofile = "lan"\nstep_scale = 100.0\n')
     arguments = [

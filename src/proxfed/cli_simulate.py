@@ -114,10 +114,11 @@ def _print(table: list[dict[str, Any]]) -> None:
     from proxfed.report.columns import show
 
     drawn = plain_table()
-    for heading in ("algorithm", "rounds", "simulated"):
-        drawn.add_column(heading, justify="left" if heading == "algorithm" else "right")
+    for heading in ("algorithm", "rounds", "simulated", ""):
+        drawn.add_column(heading, justify="right" if heading in ("rounds", "simulated") else "left")
     for entry in table:
-        cells = entry["algorithm"], show(entry["rounds"], "count"), show(entry["sim_seconds"], "seconds")
+        status = "" if entry["status"] == "finished" else entry["status"]
+        cells = entry["algorithm"], show(entry["rounds"], "count"), show(entry["sim_seconds"], "seconds"), status
         drawn.add_row(*map(Text, cells))
     out.print(drawn)
     if (targets := rich_targets(table)) is not None:
