@@ -155,7 +155,7 @@ def test_the_command(capsys: Any, plain: Path, live: Path, tmp_path: Path) -> No
 
 def test_the_command_says_what_became_of_a_run(capsys: Any, tmp_path: Path) -> None:
     wild = {"name": "fedavg", "label": "wild", "eta": 1e9, "K": 3}
-    execute(tmp_path / "run", few(algorithms=[wild, wild | {"label": "calm", "eta": 0.1}]))
+    execute(tmp_path / "run", small(rounds=4, seeds=[0], algorithms=[wild, wild | {"label": "calm", "eta": 0.1}]))
     _, said, _ = proxfed(capsys, "simulate", str(tmp_path / "run"), "--profile", "lan")
     lines = {line.split()[0]: line for line in said.splitlines() if line.startswith(("wild", "calm"))}
     assert "diverged in round" in lines["wild"]

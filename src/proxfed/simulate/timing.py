@@ -196,7 +196,8 @@ def _entry(make: Any, given: Any, where: str) -> Any:
         require(key in rest, f"{where}: the key {key!r} is missing; it is a number, a distribution or a trace")
     amounts = {key: amount(rest.pop(key), f"{where}.{key}", column) for key, column in columns.items()}
     for key in amounts.keys() & set(RATES):
-        require(amounts[key].never_zero, f"{where}.{key} = {given.get(key, given.get('trace'))!r} must be > 0 Mbit/s, always")
+        said = given.get(key, given.get("trace"))
+        require(amounts[key].never_zero, f"{where}.{key} = {said!r} must be > 0 Mbit/s, always")
     allowed = [*make.__dataclass_fields__, *(["trace"] if make is Link else [])]
     for key in rest:
         require(key in allowed, f"{where}: unknown key {key!r}; {nearest(key, allowed)}")
