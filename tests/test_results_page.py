@@ -227,6 +227,8 @@ def test_seeds_that_were_run_later_are_added_to_those_that_are_kept(tools, tmp_p
     for entries in (RunFolder.status, RunFolder.rows):
         assert sorted(entries(parts), key=str) == sorted(entries(whole), key=str)
     run(tmp_path / "again", seeds=(2,), value=swapped)
+    again = RunFolder(tmp_path / "again" / "toy-fig1" / "quick" / "iid")
+    again.write_config(again.config() | {"description": "In other words."})
     tools[0].keep(tmp_path / "again", tmp_path / "parts")
     new = [row["seed"] for row in parts.rows() if row not in whole.rows()]
     assert set(new) == {2}

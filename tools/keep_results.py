@@ -23,6 +23,7 @@ from typing import Any
 
 from proxfed.data.holdings import Holdings
 from proxfed.errors import ProxfedError, require
+from proxfed.experiment import decisive
 from proxfed.record import Row, RunFolder
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -59,8 +60,8 @@ def _keep_one(folder: RunFolder, path: Path) -> Path:
 
 
 def _other_seeds(kept: RunFolder, new: RunFolder) -> set[int]:
-    """Those that only the kept run has, if nothing but the seeds is different."""
-    before, after = kept.config(), new.config()
+    """Those that only the kept run has, if nothing that rows depend on is different but the seeds."""
+    before, after = decisive(kept.config()), decisive(new.config())
     same = before | {"seeds": []} == after | {"seeds": []} and kept.versions() == new.versions()
     return {*before["seeds"]} - {*after["seeds"]} if same else set()
 

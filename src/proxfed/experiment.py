@@ -227,7 +227,7 @@ def open_folder(path: Path, table: dict[str, Any], resume: bool, force: bool) ->
         require(empty or force, f"{path} exists and is not a run folder; choose another --out")
         return folder
     if resume:
-        differ = _first_difference(_decisive(_with_more_seeds(folder.config(), table)), _decisive(table))
+        differ = _first_difference(decisive(_with_more_seeds(folder.config(), table)), decisive(table))
         require(differ is None, f"the run in {path} has other settings: {differ}; choose another --out, or remove it")
     else:
         require(
@@ -307,7 +307,7 @@ class Plan:
         """What the file says about a complete run may have changed since."""
         folder = RunFolder(self.folders[name])
         said = self.cases[name].model_dump(exclude_none=True, include=set(SAID))
-        if (table := _decisive(folder.config()) | said) != folder.config():
+        if (table := decisive(folder.config()) | said) != folder.config():
             folder.write_config(table)
 
 
@@ -320,7 +320,7 @@ def _with_more_seeds(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]
     return old | {"seeds": new["seeds"]} if new["seeds"][: len(old["seeds"])] == old["seeds"] else old
 
 
-def _decisive(table: dict[str, Any]) -> dict[str, Any]:
+def decisive(table: dict[str, Any]) -> dict[str, Any]:
     """The settings that rows depend on; what is said about them may change."""
     return {k: v for k, v in table.items() if k not in SAID}
 
