@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from proxfed.cases import across_names, claim_labels, slug
-from proxfed.claims import Verdict, labels_of
+from proxfed.claims import Verdict
 from proxfed.config import Experiment, Figure, Paper, read
 from proxfed.figures import make_panels
 from proxfed.record import RunFolder
@@ -53,7 +53,7 @@ class Form(NamedTuple):
         verdict, seeds = self.judged[place], {case: len(seeds) for case, seeds in self.seeds.items()}
         against = [judged.case for judged in verdict.cases if not judged.holds]
         if against and verdict.claim.across:
-            names = across_names({case: labels_of(results) for case, results in self.results.items()})
+            names = across_names({case: results.labels() for case, results in self.results.items()})
             return min(seeds[names[name][0]] for name in claim_labels(verdict.claim))
         return max((seeds[case] for case in against), default=0)
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from proxfed.claims import compare, labels_of
+from proxfed.claims import compare
 from proxfed.config import Reported, read_table, shipped
 from proxfed.errors import ProxfedError
 from proxfed.figures import write_figures
@@ -198,7 +198,7 @@ def _changed(form: Form, case: str) -> Iterator[str]:
 def _numbers(form: Form) -> str:
     """Ours at the end and at the targets, beside what the paper reports."""
     paper = {(c.case, c.measure, c.label): c.printed for c in comparisons(form.part)}
-    labels = {case: labels_of(results) for case, results in form.results.items()}
+    labels = {case: results.labels() for case, results in form.results.items()}
     for case, _, label in paper:
         if case in labels and label not in labels[case]:
             labels[case].append(label)

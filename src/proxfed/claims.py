@@ -89,14 +89,9 @@ def _sources(claim: Claim, results: Mapping[str, Results]) -> dict[str, dict[str
     """What the names of a claim stand for, in every case that it speaks of; across cases, in all of them together."""
     if not claim.across:
         chosen = results if claim.case is None else {case: results[case] for case in results if case == claim.case}
-        return {case: {label: _Source(r, label) for label in labels_of(r)} for case, r in chosen.items()}
-    names = across_names({case: labels_of(r) for case, r in results.items()})
+        return {case: {label: _Source(r, label) for label in r.labels()} for case, r in chosen.items()}
+    names = across_names({case: r.labels() for case, r in results.items()})
     return {"": {name: _Source(results[case], label) for name, (case, label) in names.items()}}
-
-
-def labels_of(results: Results) -> list[str]:
-    """The algorithms that have rows."""
-    return list(dict.fromkeys(row["algorithm"] for row in results.rows))
 
 
 def _value(claim: Claim, results: Results, label: str) -> float | None:
@@ -199,7 +194,7 @@ AXES = {"round": "rounds", "sim_seconds": "simulated seconds"}
 def compare(reported: Reported, results: Mapping[str, Results]) -> Iterator[Comparison]:
     """Each reported number beside ours, in its case or in every case that has the algorithm."""
     for label, paper in reported.values.items():
-        having = [case for case, r in results.items() if label in labels_of(r)] or [""]
+        having = [case for case, r in results.items() if label in r.labels()] or [""]
         for case in having if reported.case is None else [reported.case]:
             r = results.get(case, Results([]))
             places = [axis_value(row, reported.axis, r.clients) for row in r.rows if row["algorithm"] == label]

@@ -86,7 +86,7 @@ def write_figures(
     A figure that has nothing to show, because none of its cases was run, is left out.
     """
     require(available(), MISSING)
-    known = _labels(cases.values())
+    known = [label for results in cases.values() for label in results.labels()]
     written = []
     for figure in figures:
         panels = make_panels(figure, cases)
@@ -122,7 +122,7 @@ def _joined(panels: Sequence[Panel]) -> Panel:
 def _lines(figure: Figure, results: Results) -> list[Line]:
     axis, measure = Column("axis", "", "number"), Column(figure.y, "", "number")
     lines = []
-    for label in _labels([results]):
+    for label in results.labels():
         if not figure.labels or label in figure.labels:
             mine = [row for row in results.rows if row["algorithm"] == label]
             placed = [{**row, "axis": axis_value(row, figure.x, results.clients)} for row in mine]
@@ -143,11 +143,6 @@ def _line(figure: Figure, curve: Curve) -> Line:
     return Line(
         curve.label, showable(curve.x["axis"], figure.log_x), middle, low, high, 2 * curve.diverged > curve.seeds
     )
-
-
-def _labels(cases: Iterable[Results]) -> list[str]:
-    """The algorithms of all cases, in the order of their rows."""
-    return list(dict.fromkeys(row["algorithm"] for results in cases for row in results.rows))
 
 
 def _looks(labels: Iterable[str]) -> dict[str, dict[str, Any]]:

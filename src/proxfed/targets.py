@@ -26,6 +26,10 @@ class Results(NamedTuple):
         holdings = folder.clients()
         return cls(folder.rows(), folder.status(), None if holdings is None else len(holdings))
 
+    def labels(self) -> list[str]:
+        """The algorithms that have rows, in their order."""
+        return list(dict.fromkeys(row["algorithm"] for row in self.rows))
+
     def histories(self, label: str) -> dict[int, list[Row]]:
         """The rows of an algorithm, seed by seed, from the first round to the last; without seeds still under way."""
         going = {s["seed"] for s in self.status if s["algorithm"] == label and s["status"] in ("running", "stopped")}
