@@ -50,6 +50,28 @@ def test_a_line_is_the_median_and_its_band_the_range_over_the_seeds():
         np.testing.assert_allclose(found, (1 + seed) * decay, rtol=1e-5)
 
 
+def test_a_bar_stands_where_half_of_the_seeds_reached_the_target():
+    """Seeds 0, 1 and 4 have 0.9^t (1 + seed): they are below 0.5 in rounds 10, 20 and 30."""
+    figure = Figure(name="f", y="error", x="steps", target=0.5)
+    bar = only_line(figure, results(["A"]))
+    assert (bar.low[0], bar.middle[0], bar.high[0]) == (100, 200, 300)
+    never = only_line(figure.model_copy(update={"target": 1e-9}), results(["A"]))
+    assert np.isnan([never.low[0], never.middle[0], never.high[0]]).all()
+    assert make_panels(figure.model_copy(update={"y": "accuracy"}), {"": results(["A"])})[0].lines == []
+
+
+def test_bars_are_drawn_with_words_for_who_did_not_arrive(tmp_path):
+    pytest.importorskip("matplotlib")
+    far = results(["A"]).rows + results(["B"], error=1.0).rows
+    figure = Figure(name="f", y="error", x="bytes", target=0.5)
+    (svg,) = write_figures([figure], {"": Results(far, (), 6)}, tmp_path, formats=["svg"])
+    text = svg.read_text()
+    assert text.count("not reached") == 1
+    assert ">communicated [MB]<" in text
+    assert ">until relative distance to the solution is 0.5<" in text
+    assert all(f">{label}<" in text for label in "AB")
+
+
 @pytest.mark.parametrize(
     ("axis", "step"), [("round", 1), ("steps", 10), ("bytes", 3e6), ("sim_seconds", 0.5), ("gradients", 60)]
 )

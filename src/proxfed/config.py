@@ -38,6 +38,8 @@ class Figure(_Strict):
     """A measure, a column of rows.csv."""
     x: str = "round"
     """'round', 'steps' (gradients of a client), 'bytes', 'sim_seconds' or any other column."""
+    target: float | None = None
+    """Given: bars instead of lines, of where on `x` the measure first reached this."""
     log_x: bool = False
     log_y: bool = False
     cases: list[str] = []

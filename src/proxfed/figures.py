@@ -1,7 +1,7 @@
 """The figures of a paper's experiment in the paper's axes, as SVG and PNG, from run folders.
 
-A line is the median over the seeds, its band reaches from the smallest to the largest. An algorithm has one colour and
-one marker in all panels and all figures. The same rows give the same files.
+A line, or a bar, is the median over the seeds, its band reaches from the smallest to the largest. An algorithm has one
+colour and one marker in all panels and all figures. The same rows give the same files.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from statistics import median_low
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +21,7 @@ from proxfed.config import Figure
 from proxfed.errors import RunError, require
 from proxfed.report.columns import Column
 from proxfed.report.curves import Curve, make_curve
-from proxfed.targets import Results, axis_value
+from proxfed.targets import NEVER, Results, axis_value, first_reached
 
 MISSING = "figures need matplotlib, which is not installed: pip install 'proxfed[figures]'"
 
@@ -55,7 +56,7 @@ WORDS = {
 
 
 class Line(NamedTuple):
-    """One algorithm in one panel; nan where the figure cannot show a value."""
+    """One algorithm in one panel; nan where the figure cannot show a value. A bar is a line of one point."""
 
     label: str
     x: np.ndarray
@@ -120,6 +121,9 @@ def _joined(panels: Sequence[Panel]) -> Panel:
 
 
 def _lines(figure: Figure, results: Results) -> list[Line]:
+    if figure.target is not None:
+        labels = [label for label in results.labels() if not figure.labels or label in figure.labels]
+        return [bar for label in labels if (bar := _bar(figure, figure.target, results, label)) is not None]
     axis, measure = Column("axis", "", "number"), Column(figure.y, "", "number")
     lines = []
     for label in results.labels():
@@ -131,6 +135,17 @@ def _lines(figure: Figure, results: Results) -> list[Line]:
             if np.isfinite(line.x + line.middle).any():
                 lines.append(line)
     return lines
+
+
+def _bar(figure: Figure, target: float, results: Results, label: str) -> Line | None:
+    """Where the first half of the seeds had reached the target; nan if they did not, None if nothing was measured."""
+    found = [first_reached(h, figure.y, target, figure.x, results.clients) for h in results.histories(label).values()]
+    places = [where for where in found if where is not None]
+    if not places:
+        return None
+    ends = (median_low(places), min(places), max(places))
+    middle, low, high = (np.array([place if place != NEVER else np.nan]) for place in ends)
+    return Line(label, np.zeros(1), middle, low, high, diverged=False)
 
 
 def _line(figure: Figure, curve: Curve) -> Line:
@@ -167,6 +182,15 @@ def axis_words(name: str, values: Iterable[np.ndarray]) -> tuple[str, float]:
     return f"{words} [{('B', 'kB', 'MB', 'GB', 'TB')[power]}]", 1000.0**power
 
 
+def _axes(figure: Figure, lines: Sequence[Line]) -> tuple[tuple[str, float], tuple[str, float]]:
+    """Of both axes, what stands there and what its numbers are divided by; bars have no numbers below them."""
+    places = [line.x if figure.target is None else line.high for line in lines]
+    along = axis_words(figure.x, places)
+    if figure.target is None:
+        return along, axis_words(figure.y, [line.high for line in lines])
+    return ("", 1.0), (f"{along[0]}\nuntil {axis_words(figure.y, [])[0]} is {figure.target:g}", along[1])
+
+
 # ---- how it is drawn ------------------------------------------------------------------------------------------------
 
 PANEL = (3.5, 2.8)
@@ -199,7 +223,7 @@ def _write(figure: Figure, panels: Sequence[Panel], looks: Mapping[str, dict[str
     shown = [label for label in looks if label in drawn]
     columns = max(1, min(len(shown), int(across * PANEL[0] / (LETTER * (max(map(len, shown)) + 4)))))
     height = down * PANEL[1] + 0.2 * math.ceil(len(shown) / columns)
-    x, y = axis_words(figure.x, [line.x for line in lines]), axis_words(figure.y, [line.high for line in lines])
+    x, y = _axes(figure, lines)
     with matplotlib.rc_context():
         matplotlib.rcdefaults()  # the user's own style would make other files
         matplotlib.rcParams.update(STYLE)
@@ -207,7 +231,10 @@ def _write(figure: Figure, panels: Sequence[Panel], looks: Mapping[str, dict[str
         places = list(drawing.subplots(down, across, squeeze=False).flat)
         handles: dict[str, Any] = {}
         for axes, panel in zip(places, panels, strict=False):
-            handles |= _draw(axes, figure, panel, looks, (x[1], y[1]))
+            if figure.target is None:
+                handles |= _draw(axes, figure, panel, looks, (x[1], y[1]))
+            else:
+                handles |= _bars(axes, panel, looks, y[1])
             axes.set(title=_plain(panel.title), xlabel=_plain(x[0]), ylabel=_plain(y[0]))
         for axes in places[len(panels) :]:
             axes.remove()
@@ -257,6 +284,20 @@ def _draw(
     if lost := [line.label for line in panel.lines if line.diverged]:
         said = "\n".join(f"{label} diverged" for label in lost)
         axes.text(0.98, 0.97, said, transform=axes.transAxes, ha="right", va="top", fontsize=7.5, color="#5b6675")
+    return handles
+
+
+def _bars(axes: Any, panel: Panel, looks: Mapping[str, dict[str, Any]], unit: float) -> dict[str, Any]:
+    """One panel of bars, with the range over the seeds as a thin line; who did not arrive has words instead."""
+    handles = {}
+    for k, line in enumerate(panel.lines):
+        height = line.middle[0] / unit
+        handles[line.label] = axes.bar(k, np.nan_to_num(height), color=looks[line.label]["color"], zorder=2)
+        if np.isnan(height):
+            axes.text(k, 0, " not reached", rotation=90, ha="center", va="bottom", fontsize=7.5, color="#5b6675")
+        elif line.high[0] > line.low[0]:
+            axes.vlines(k, line.low[0] / unit, line.high[0] / unit, color="#20262e", linewidth=1, zorder=3)
+    axes.set_xticks([])
     return handles
 
 
