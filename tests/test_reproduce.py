@@ -131,7 +131,7 @@ def test_what_is_said_about_a_complete_run_may_change(capsys: Any, tmp_path: Pat
 def test_a_refusal_comes_before_anything_is_run(capsys: Any, toys: Path, tmp_path: Path) -> None:
     """Of a later experiment of the paper, and of a later case."""
     found(capsys, toys, "toys/fig2")
-    assert "other settings: algorithms.0.rounds was 2, now 3" in refused(
+    assert "other settings: rounds was 2, now 3" in refused(
         capsys, "reproduce", "toys", "-c", "rounds=3", "--out", str(toys)
     )
     assert not (toys / "toys-table1").exists()
@@ -147,9 +147,29 @@ def test_what_the_file_says_is_not_changed_from_outside(capsys: Any, toys: Path,
     assert f"{change.partition('=')[0].partition('.')[0]!r} is taken as the file has it" in said
 
 
-def test_judging_what_is_there_takes_no_changes(capsys: Any, toys: Path) -> None:
-    for change in (["--seeds", "1"], ["-c", "rounds=3"]):
-        assert "--no-run judges" in refused(capsys, "reproduce", "toys", "--no-run", *change, "--out", str(toys))
+def test_judging_what_is_there_takes_all_its_seeds(capsys: Any, toys: Path) -> None:
+    assert "--no-run judges" in refused(capsys, "reproduce", "toys", "--no-run", "--seeds", "1", "--out", str(toys))
+
+
+def test_rows_of_other_settings_are_not_judged(capsys: Any, toys: Path) -> None:
+    """Neither without running nor as another case of the same form; with the same change they are."""
+    change = ("-c", "algorithms.FedAvg.eta=0.25")
+    changed = found(capsys, toys, "toys/table1", "--case", "many", "--seeds", "1", *change)
+    for arguments in (("--no-run",), ("--case", "few"), ("--case", "few", "--no-run")):
+        said = refused(capsys, "reproduce", "toys/table1", *arguments, "--out", str(toys))
+        assert "many has other settings: algorithms.FedAvg.eta was 0.25, now " in said
+    assert not (toys / "toys-table1" / "quick" / "few").exists()
+    assert found(capsys, toys, "toys/table1", "--no-run", *change) == changed
+
+
+def test_a_graph_for_all_algorithms_is_a_setting_of_each(capsys: Any, tmp_path: Path) -> None:
+    peer = {"name": "dfedavg", "eta": 0.1, "K": 2}
+    table = FIRST | {"name": "mine", "cases": {}, "seeds": [0], "reported": [], "claims": [], "algorithms": [peer]}
+    path = write(tmp_path / "mine.toml", table | {"topology": {"name": "ring"}})
+    found(capsys, tmp_path, str(path))
+    write(path, table | {"topology": {"name": "complete"}})
+    said = refused(capsys, "reproduce", str(path), "--no-run", "--out", str(tmp_path))
+    assert "algorithms.dfedavg.topology.name was 'ring', now 'complete'" in said
 
 
 def test_brackets_and_dollars_are_what_they_are(capsys: Any, tmp_path: Path) -> None:

@@ -193,7 +193,7 @@ def test_force_leaves_nothing_of_the_old_run(table: dict, tmp_path: Path) -> Non
 
 def test_other_steps_are_refused(whole: Path, table: dict) -> None:
     algorithms = [table["algorithms"][0] | {"eta": 0.123}, *table["algorithms"][1:]]
-    with pytest.raises(InputError, match=r"other settings: algorithms\.0\.eta was .*, now 0\.123"):
+    with pytest.raises(InputError, match=r"other settings: algorithms\.\w+\.eta was .*, now 0\.123"):
         execute(whole, table | {"algorithms": algorithms}, resume=True)
 
 

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from proxfed.data.holdings import Holdings
+from proxfed.differences import decisive
 from proxfed.errors import ProxfedError, require
-from proxfed.experiment import decisive
 from proxfed.record import Row, RunFolder
 
 RESULTS = Path(__file__).parents[1] / "results"

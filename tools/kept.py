@@ -162,16 +162,3 @@ def _name_of(table: Mapping[str, Any], key: str, place: int) -> str:
         here = here[part]
     entry = here[place]
     return str(entry.get("label", entry.get("name", place + 1)))
-
-
-def flat(table: Mapping[str, Any], prefix: str = "", called: str = "label") -> dict[str, Any]:
-    """Dotted keys; an algorithm goes by its label, or by its name if it has none or if that is asked for."""
-    settings: dict[str, Any] = {}
-    for key, value in table.items():
-        if isinstance(value, list) and value and all(isinstance(entry, Mapping) for entry in value):
-            value = {str(entry.get(called, entry.get("name", k))): entry for k, entry in enumerate(value)}
-        if isinstance(value, Mapping):
-            settings |= flat(value, f"{prefix}{key}.", called)
-        else:
-            settings[f"{prefix}{key}"] = value
-    return settings

@@ -18,13 +18,14 @@ from typing import Any
 
 from proxfed.claims import compare
 from proxfed.config import Reported, read_table, shipped
+from proxfed.differences import changed, flat
 from proxfed.errors import ProxfedError
 from proxfed.figures import write_figures
 from proxfed.report.columns import show
-from proxfed.reproduce import comparisons
+from proxfed.reproduce import asked, comparisons
 from proxfed.targets import NEVER, Results
 
-from kept import Entry, Form, flat, gather, left_open
+from kept import Entry, Form, gather, left_open
 
 ROOT = Path(__file__).parents[1]
 
@@ -156,13 +157,13 @@ def _how(form: Form) -> str:
         for row in results.rows
     }
     versions = dict.fromkeys(_versions(folder.versions()) for folder in form.folders().values())
-    changed = sorted({text for case in form.results for text in _changed(form, case)})
+    others = sorted({text for case in form.results for text in _changed(form, case)})
     missing = [case for case in form.part.experiment.cases if case not in form.results]
     said = [
         f"{_seeds(form)};",
         f"{show(sum(last.values()), 'seconds')} of computing, evaluations apart;",
         f"{'; '.join(versions)}.",
-        f"Not as the file has it now: {', '.join(changed)}." if changed else "",
+        f"Not as the file has it now: {', '.join(others)}." if others else "",
         f"Cases that were not run: {_text(', '.join(missing))}." if missing else "",
     ]
     return " ".join(part for part in said if part)
@@ -185,14 +186,9 @@ def _versions(versions: Mapping[str, Any]) -> str:
 
 
 def _changed(form: Form, case: str) -> Iterator[str]:
-    """Settings that the kept run had otherwise; what was only written out, such as defaults, does not count."""
-    asked = form.part.cases[case].model_dump(exclude_none=True)
-    for part in ("seeds", "paper", "claims", "reported", "targets", "cases", "case", "description"):
-        asked.pop(part, None)
-    now, then = flat(asked), flat(form.folders()[case].config())
-    for key in now.keys() & then.keys():
-        if now[key] != then[key]:
-            yield f"`{key} = {_value(then[key])}`"
+    """Settings that the kept run had otherwise."""
+    for key, (then, _) in changed(form.folders()[case].config(), asked(form.part.cases[case])).items():
+        yield f"`{key} = {_value(then)}`"
 
 
 def _numbers(form: Form) -> str:

@@ -51,8 +51,10 @@ def reproduce(
     from proxfed.report import write_report
     from proxfed.reproduce import comparisons, draw, select, verdicts
 
-    require(run or not (seeds or change), "--no-run judges what has been run: it takes no --seeds and no -c")
+    require(run or seeds is None, "--no-run judges all seeds that have been run: it takes no --seeds")
     parts = select(what, folder, quick=quick, seeds=seeds, variant=variant, cases=case or [], changes=change or [])
+    for part in parts:
+        part.check()
     figures: dict[str, list[Path]] = {}
     if run:
         stop = StopOnSignal()

@@ -22,6 +22,7 @@ from proxfed.allocator import keep_memory
 from proxfed.checks import check_combination
 from proxfed.config import Experiment
 from proxfed.data.holdings import Holdings
+from proxfed.differences import SAID, decisive, first_difference, other_settings
 from proxfed.errors import MissingData, nearest, require
 from proxfed.measures import Measures, check_names
 from proxfed.networks.base import Network
@@ -227,8 +228,8 @@ def open_folder(path: Path, table: dict[str, Any], resume: bool, force: bool) ->
         require(empty or force, f"{path} exists and is not a run folder; choose another --out")
         return folder
     if resume:
-        differ = _first_difference(decisive(_with_more_seeds(folder.config(), table)), decisive(table))
-        require(differ is None, f"the run in {path} has other settings: {differ}; choose another --out, or remove it")
+        if difference := first_difference(_with_more_seeds(folder.config(), table), table):
+            raise other_settings(path, difference)
     else:
         require(
             force,
@@ -311,37 +312,6 @@ class Plan:
             folder.write_config(table)
 
 
-SAID = ("description", "targets", "paper", "reported", "claims")
-"""What an experiment says about its settings; no row depends on it."""
-
-
 def _with_more_seeds(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     """The old settings with the new seeds, if these go on where the old ones end."""
     return old | {"seeds": new["seeds"]} if new["seeds"][: len(old["seeds"])] == old["seeds"] else old
-
-
-def decisive(table: dict[str, Any]) -> dict[str, Any]:
-    """The settings that rows depend on; what is said about them may change."""
-    return {k: v for k, v in table.items() if k not in SAID}
-
-
-def _first_difference(old: Any, new: Any, where: str = "") -> str | None:
-    if isinstance(old, dict) and isinstance(new, dict):
-        for key in sorted(old.keys() | new.keys()):
-            found = _first_difference(old.get(key), new.get(key), f"{where}.{key}".lstrip("."))
-            if found:
-                return found
-        return None
-    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
-        return next(
-            (
-                d
-                for i, (a, b) in enumerate(zip(old, new, strict=True))
-                if (d := _first_difference(a, b, f"{where}.{i}"))
-            ),
-            None,
-        )
-    if where == "algorithms":
-        names = [[entry.get("label", entry.get("name")) for entry in entries] for entries in (old, new)]
-        return f"{where} were {', '.join(names[0])}, now {', '.join(names[1])}"
-    return None if old == new else f"{where} was {old!r}, now {new!r}"

@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 
 from proxfed.cases import labels_by_case, read_cases, slug
 from proxfed.claims import Comparison, Verdict, compare, judge
+from proxfed.components import Table
 from proxfed.config import Experiment, read, shipped
+from proxfed.differences import changed, other_settings
 from proxfed.errors import nearest, require
 from proxfed.figures import available, write_figures
 from proxfed.record import RunFolder
@@ -25,6 +27,8 @@ class Part(NamedTuple):
     """Those that were asked for, in the form that was asked for."""
     folder: Path
     """Of the form; each case has its own one inside."""
+    others: dict[str, Experiment]
+    """The other cases that have begun, as they would be run now."""
 
     def folders(self) -> dict[str, Path]:
         """The run folder of each case; without cases it is the folder of the form itself."""
@@ -34,6 +38,13 @@ class Part(NamedTuple):
         """What the run folders of the form hold, of all cases that have begun."""
         folders = {case: RunFolder(self.folder / slug(case)) for case in self.experiment.cases or self.cases}
         return {case: Results.of(folder) for case, folder in folders.items() if folder.exists()}
+
+    def check(self) -> None:
+        """Refuse to judge rows that were made with other settings."""
+        for case, experiment in (self.others | self.cases).items():
+            folder = RunFolder(self.folder / slug(case))
+            for key, (then, now) in changed(folder.config(), asked(experiment)).items() if folder.exists() else ():
+                raise other_settings(folder.path, f"{key} was {then!r}, now {now!r}")
 
     def diverged(self) -> list[dict[str, Any]]:
         """The seeds that diverged, in every case."""
@@ -75,8 +86,18 @@ def select(
     for name in _names(what, variant, cases):
         whole, chosen = read(name), read_cases(name, changes, quick=quick, variant=variant, only=cases)
         folder = name.replace("/", "-") if name in shipped() else whole.name
-        parts.append(Part(name, whole, chosen, out / folder / form))
+        path = out / folder / form
+        begun = [case for case in whole.cases if case not in chosen and RunFolder(path / slug(case)).exists()]
+        others = read_cases(name, changes, quick=quick, variant=variant, only=begun) if begun else {}
+        parts.append(Part(name, whole, chosen, path, others))
     return parts
+
+
+def asked(experiment: Experiment) -> Table:
+    """The settings of an experiment where a run folder has them, without defaults."""
+    e = experiment.model_dump(exclude_none=True, exclude={"seeds"})
+    common = {key: e[key] for key in ("rounds", "participation", "topology") if key in e}
+    return e | {"algorithms": [common | algorithm for algorithm in e["algorithms"]]}
 
 
 def _names(what: str, variant: str | None, cases: Sequence[str]) -> list[str]:
