@@ -22,7 +22,7 @@ from proxfed.differences import changed, flat
 from proxfed.errors import ProxfedError
 from proxfed.figures import write_figures
 from proxfed.report.columns import show
-from proxfed.reproduce import asked, comparisons
+from proxfed.reproduce import as_recorded, comparisons
 from proxfed.targets import NEVER, Results
 
 from kept import Entry, Form, gather, left_open
@@ -187,7 +187,7 @@ def _versions(versions: Mapping[str, Any]) -> str:
 
 def _changed(form: Form, case: str) -> Iterator[str]:
     """Settings that the kept run had otherwise."""
-    for key, (then, _) in changed(form.folders()[case].config(), asked(form.part.cases[case])).items():
+    for key, (then, _) in changed(form.folders()[case].config(), as_recorded(form.part.cases[case])).items():
         yield f"`{key} = {_value(then)}`"
 
 

@@ -39,21 +39,25 @@ def _named(entries: list[Mapping[str, Any]], called: str) -> dict[str, Mapping[s
 
 def changed(then: Table, now: Table) -> dict[str, tuple[Any, Any]]:
     """The settings that both have, with another value now; so defaults need not be written out in both."""
-    before, after = flat(decisive(then)), flat(decisive(now))
+    before, after = _settings(then), _settings(now)
     return {key: (before[key], after[key]) for key in before if key in after and before[key] != after[key]}
 
 
 def first_difference(then: Table, now: Table) -> str | None:
     """In a few words, between two tables with all defaults written out."""
-    labels = [[entry["label"] for entry in table["algorithms"]] for table in (then, now)]
-    if labels[0] != labels[1]:
-        return f"algorithms were {', '.join(labels[0])}, now {', '.join(labels[1])}"
-    before, after = flat(decisive(then)), flat(decisive(now))
-    for key in sorted(before.keys() | after.keys()):
+    before, after = _settings(then), _settings(now)
+    for key in before | after:
         if key not in before or key not in after or before[key] != after[key]:
             old, new = (repr(table[key]) if key in table else "not set" for table in (before, after))
             return f"{key} was {old}, now {new}"
     return None
+
+
+def _settings(table: Table) -> Table:
+    """First which algorithms there are, then everything by key."""
+    settings = flat(decisive(table))
+    labels = [str(entry.get("label", entry.get("name"))) for entry in table["algorithms"]]
+    return {"algorithms": labels} | {key: settings[key] for key in sorted(settings)}
 
 
 def other_settings(path: Path, difference: str) -> InputError:

@@ -43,7 +43,9 @@ class Part(NamedTuple):
         """Refuse to judge rows that were made with other settings."""
         for case, experiment in (self.others | self.cases).items():
             folder = RunFolder(self.folder / slug(case))
-            for key, (then, now) in changed(folder.config(), asked(experiment)).items() if folder.exists() else ():
+            for key, (then, now) in (
+                changed(folder.config(), as_recorded(experiment)).items() if folder.exists() else ()
+            ):
                 raise other_settings(folder.path, f"{key} was {then!r}, now {now!r}")
 
     def diverged(self) -> list[dict[str, Any]]:
@@ -93,8 +95,8 @@ def select(
     return parts
 
 
-def asked(experiment: Experiment) -> Table:
-    """The settings of an experiment where a run folder has them, without defaults."""
+def as_recorded(experiment: Experiment) -> Table:
+    """The settings of an experiment under the keys that a run folder has for them, without defaults."""
     e = experiment.model_dump(exclude_none=True, exclude={"seeds"})
     common = {key: e[key] for key in ("rounds", "participation", "topology") if key in e}
     return e | {"algorithms": [common | algorithm for algorithm in e["algorithms"]]}
