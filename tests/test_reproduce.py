@@ -131,7 +131,7 @@ def test_what_is_said_about_a_complete_run_may_change(capsys: Any, tmp_path: Pat
 def test_a_refusal_comes_before_anything_is_run(capsys: Any, toys: Path, tmp_path: Path) -> None:
     """Of a later experiment of the paper, and of a later case."""
     found(capsys, toys, "toys/fig2")
-    assert "other settings: rounds was 2, now 3" in refused(
+    assert ".rounds was 2, now 3" in refused(
         capsys, "reproduce", "toys", "-c", "rounds=3", "--out", str(toys)
     )
     assert not (toys / "toys-table1").exists()

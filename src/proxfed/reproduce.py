@@ -43,9 +43,8 @@ class Part(NamedTuple):
         """Refuse to judge rows that were made with other settings."""
         for case, experiment in (self.others | self.cases).items():
             folder = RunFolder(self.folder / slug(case))
-            for key, (then, now) in (
-                changed(folder.config(), as_recorded(experiment)).items() if folder.exists() else ()
-            ):
+            recorded = folder.config() if folder.exists() else None
+            for key, (then, now) in changed(recorded, as_recorded(experiment)).items() if recorded else ():
                 raise other_settings(folder.path, f"{key} was {then!r}, now {now!r}")
 
     def diverged(self) -> list[dict[str, Any]]:
