@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 import torch
 
+from proxfed import Federated, Linear
 from proxfed.algorithms import Depositum, DFedAvg, FedAvg
 from proxfed.config import parse
 from proxfed.errors import InputError
 from proxfed.experiment import Execution
 from proxfed.measures import Measures, check_names
 from proxfed.networks.stacked import Stacked
+from proxfed.problems import PROBLEMS
 from proxfed.problems.model import Model
 from proxfed.record import RunFolder
 from proxfed.resolve import Resolved
@@ -77,6 +79,43 @@ def test_accuracies_need_test_data_with_classes() -> None:
     with pytest.raises(InputError, match="'accuracy_x' needs test data with classes"):
         check_names(["accuracy_x"], [Depositum(0.5)], Model(images(test=0), "mlp"))
     check_names(["accuracy_x"], [Depositum(0.5)], Model(images(), "mlp"))
+
+
+LABELS = {"numbers": np.linspace(-2, 2, 20), "signs": np.resize([-1.0, 1.0], 20), "classes": np.arange(20) % 3}
+KINDS: list[tuple[str, str, dict[str, Any]]] = [
+    ("least_squares", "numbers", {}),
+    ("logistic", "signs", {}),
+    ("softmax", "classes", {}),
+    ("network", "classes", {"model": "mlp"}),
+    ("network", "signs", {"model": "mlp"}),
+    ("network", "classes", {"model": "linear", "loss": "squared"}),
+    ("network", "numbers", {"model": "linear", "loss": "squared"}),
+]
+
+
+@pytest.mark.parametrize("test", [True, False])
+@pytest.mark.parametrize(("kind", "labels", "options"), KINDS)
+def test_a_problem_names_what_it_evaluates(kind: str, labels: str, options: dict[str, Any], test: bool) -> None:
+    A, b = np.random.default_rng(0).normal(size=(20, 3)), LABELS[labels]
+    data = Federated(A, b, [12, 8], (A, b) if test else None, 3 if labels == "classes" else None)
+    p = PROBLEMS[kind](data=data, **options)
+    assert p.measures == tuple(p.evaluate(p.start(0)))
+    assert bool(p.measures) == test
+
+
+def test_every_kind_of_problem_is_among_them() -> None:
+    assert {kind for kind, _, _ in KINDS} == PROBLEMS.keys()
+
+
+def test_nothing_is_evaluated_before_the_run_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def evaluate(*_: Any) -> None:
+        raise AssertionError("evaluated")
+
+    data = {"name": "digits", "partition": {"name": "iid", "num_partitions": 7}}
+    more = {"data": data, "problem": {"name": "softmax"}, "measures": ["worst_x"], "targets": {"accuracy": [0.9]}}
+    resolved = _experiment(**more)
+    monkeypatch.setattr(Linear, "evaluate", evaluate)
+    assert Execution(resolved, RunFolder(tmp_path)).measures == ["worst_x", "accuracy", "test_loss"]
 
 
 def test_a_state_without_the_field_has_no_such_measure() -> None:

@@ -8,14 +8,26 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from proxfed import record
+from proxfed.config import parse
 from proxfed.errors import InputError, RunError
+from proxfed.experiment import Execution
 from proxfed.record import RunFolder
+from proxfed.resolve import Resolved
 
 from experiments import Crash, execute, small, write
+
+WILD = [
+    {"name": "fedavg", "label": "wild star", "eta": 1e6, "K": 3},
+    {"name": "depositum", "label": "wild graph", "alpha": 1e6, "T0": 3},
+    {"name": "depositum", "alpha": 0.3, "T0": 3},
+]
+"""The first two diverge in a few rounds."""
 
 
 def rows(path: Path) -> list[dict]:
@@ -75,6 +87,80 @@ def test_asked_to_stop(whole: Path, table: dict, tmp_path: Path) -> None:
     same(tmp_path / "run", whole)
 
 
+@pytest.mark.parametrize("how", ["stop_after", "crash_after"])
+def test_what_diverges_does_so_wherever_it_is_interrupted(how: str, tmp_path: Path) -> None:
+    """Also in the very round that shows it, and if that is the last one."""
+    long = small(rounds=20, seeds=[3], algorithms=WILD, reference=False)
+    assert execute(tmp_path / "long", long)
+    ends = {s["algorithm"]: s["round"] for s in RunFolder(tmp_path / "long").status() if s["status"] == "diverged"}
+    assert list(ends) == ["wild star", "wild graph"]
+    assert max(ends.values()) < 20
+    short = long | {"algorithms": [a | {"rounds": ends.get(a["label"], 4)} for a in WILD[:2]]}
+    for table in (long, short):
+        assert execute(tmp_path / "whole", table)
+        for after in range(1, sum(ends.values()) + 4):
+            try:
+                done = execute(tmp_path / "run", table, **{how: after})
+            except Crash:
+                done = False
+            assert done or execute(tmp_path / "run", table, resume=True)
+            same(tmp_path / "run", tmp_path / "whole")
+            assert RunFolder(tmp_path / "run").status() == RunFolder(tmp_path / "whole").status()
+
+
+def test_ranks_diverge_together(tmp_path: Path) -> None:
+    table = small(rounds=20, seeds=[3], algorithms=WILD)
+    file = write(tmp_path / "wild.toml", table)
+    command = [sys.executable, "-m", "proxfed", "run", str(file), "--out", str(tmp_path / "run"), "--ranks", "2"]
+    subprocess.run([*command, "--checkpoint", "0"], capture_output=True, timeout=300, check=False)
+    execute(tmp_path / "whole", table)
+    ends = [
+        [(s["algorithm"], s["status"], s["round"]) for s in RunFolder(path).status()]
+        for path in (tmp_path / "run", tmp_path / "whole")
+    ]
+    assert ends[0] == ends[1]
+
+
+@pytest.mark.parametrize("write", ["write_models", "write_status", "save_checkpoint"])
+@pytest.mark.parametrize("pair", range(len(WILD)))
+@pytest.mark.parametrize("seconds", [0.0, 5.0])
+def test_a_write_that_fails_at_an_end_is_made_up_for(
+    seconds: float, pair: int, write: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Meanwhile the status is true: what has come to its end has its rows and its model."""
+    table = small(rounds=4, seeds=[3], algorithms=WILD, reference=False)
+    assert execute(tmp_path / "whole", table)
+    real, finish, finished = getattr(RunFolder, write), Execution._finish, []
+
+    def failing(self: RunFolder, *args: Any) -> None:
+        if len(finished) > pair:
+            raise Crash
+        real(self, *args)
+
+    def finishing(self: Execution, *args: Any) -> None:
+        finished.append(args)
+        finish(self, *args)
+
+    def check() -> None:
+        folder = RunFolder(tmp_path / "run")
+        for s in folder.ended():
+            assert f"{s['algorithm']}/{s['seed']}" in folder.models()[0]
+            assert s["round"] == [r["round"] for r in folder.rows() if r["algorithm"] == s["algorithm"]][-1]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, write, failing)
+        patch.setattr(Execution, "_finish", finishing)
+        with pytest.raises(Crash):
+            Execution(Resolved(parse(table, "test")), RunFolder(tmp_path / "run"), checkpoint_seconds=seconds).run()
+    check()
+    with pytest.raises(Crash):
+        execute(tmp_path / "run", table, resume=True, crash_after=1)
+    check()
+    assert execute(tmp_path / "run", table, resume=True)
+    same(tmp_path / "run", tmp_path / "whole")
+    assert RunFolder(tmp_path / "run").status() == RunFolder(tmp_path / "whole").status()
+
+
 def test_a_half_written_row_is_cut_off(whole: Path, table: dict, tmp_path: Path) -> None:
     with pytest.raises(Crash):
         execute(tmp_path / "run", table, crash_after=13)
@@ -93,6 +179,34 @@ def test_a_damaged_slot_leaves_the_other(damage: bytes, whole: Path, table: dict
     slots[-1].write_bytes(damage)
     assert execute(tmp_path / "run", table, resume=True)
     same(tmp_path / "run", whole)
+
+
+def test_tensors_of_the_newest_slot_alone_are_read(
+    table: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of the other one if they cannot be, and none to know which tasks are done."""
+    with pytest.raises(Crash):
+        execute(tmp_path / "run", table, crash_after=14)
+    real, read, broken = record.load_file, [], []
+
+    def load_file(path: Path) -> dict:
+        read.append(path)
+        if path in broken:
+            raise OSError(5, "Input/output error")
+        return real(path)
+
+    monkeypatch.setattr(record, "load_file", load_file)
+    assert RunFolder(tmp_path / "run").tasks_done() == 2
+    assert read == []
+    newest = RunFolder(tmp_path / "run").load_checkpoint()
+    assert len(read) == 1
+    broken += read
+    older = RunFolder(tmp_path / "run").load_checkpoint()
+    assert (older.task, older.round) == (newest.task, newest.round - 1)
+    assert older.tensors.keys() == newest.tensors.keys() != set()
+    broken += read
+    with pytest.raises(InputError, match="no readable checkpoint"):
+        RunFolder(tmp_path / "run").load_checkpoint()
 
 
 def test_resuming_a_finished_run_changes_nothing(whole: Path, table: dict, tmp_path: Path) -> None:
@@ -115,6 +229,27 @@ def test_seeds_that_are_added_later_make_the_run_with_all_of_them(
     assert execute(tmp_path / "run", table | {"seeds": [3, 1, 7]}, resume=True)
     same(tmp_path / "run", tmp_path / "all")
     assert RunFolder(tmp_path / "run").config() == RunFolder(tmp_path / "all").config()
+
+
+def test_other_versions_go_on_and_are_noted(table: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = record.versions()
+    new = first | {"torch": "9.9"}
+    table = table | {"algorithms": table["algorithms"][:2]}
+    label = table["algorithms"][0]["name"]
+
+    def noted(versions: dict, seeds: list[int]) -> dict:
+        monkeypatch.setattr(record, "versions", lambda: versions)
+        assert execute(tmp_path / "run", table | {"seeds": seeds}, resume=True)
+        return RunFolder(tmp_path / "run").versions()
+
+    assert execute(tmp_path / "run", table)
+    assert noted(first, [3, 1]) == first
+    assert noted(new, [3, 1]) == first  # there was nothing left to do
+    later = [{"algorithm": label, "seed": 7, "round": 0} | new]
+    assert noted(new, [3, 1, 7]) == first | {"continued_with": later}
+    assert noted(new, [3, 1, 7, 8]) == first | {"continued_with": later}
+    later += [{"algorithm": label, "seed": 9, "round": 0} | first]
+    assert noted(first, [3, 1, 7, 8, 9]) == first | {"continued_with": later}
 
 
 @pytest.mark.parametrize("seeds", [[1], [1, 3]])
@@ -188,7 +323,8 @@ def test_force_leaves_nothing_of_the_old_run(table: dict, tmp_path: Path) -> Non
         execute(tmp_path / "run", table, crash_after=1)
     assert RunFolder(tmp_path / "run").models() == ({}, [])
     assert max(row["round"] for row in rows(tmp_path / "run")) == 0
-    assert RunFolder(tmp_path / "run").load_checkpoint() is None
+    begun = RunFolder(tmp_path / "run").load_checkpoint()
+    assert (begun.task, begun.round, begun.tensors) == (0, -1, {})
 
 
 def test_other_steps_are_refused(whole: Path, table: dict) -> None:

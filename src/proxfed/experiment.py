@@ -1,8 +1,8 @@
 """Carry out an experiment: every algorithm with every seed, into a run folder, resumable at any round.
 
-A task is one algorithm with one seed. The checkpoint says which task is under way and after which round; tasks before
-it are done, and the rows written since are cut off and computed again. Everything random is keyed by seed, client and
-round, so what is computed again is the same to the bit.
+A task is one algorithm; it is carried out with each seed. The checkpoint says which of these pairs is under way and
+after which round; pairs before it are done, and the rows written since are cut off and computed again. Everything
+random is keyed by seed, client and round, so what is computed again is the same to the bit.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,7 +38,7 @@ from proxfed.types import Topology
 class Progress(NamedTuple):
     """What is told to the one who watches."""
 
-    task: int
+    task: int  # a task with a seed, counted from 0
     tasks: int
     label: str
     seed: int
@@ -64,7 +63,7 @@ class Execution:
 
     def __post_init__(self) -> None:
         # Seed by seed, so that seeds which are added later come after all that has been done.
-        self.tasks = [(task, seed) for seed in self.resolved.experiment.seeds for task in self.resolved.tasks]
+        self.pairs = [(task, seed) for seed in self.resolved.experiment.seeds for task in self.resolved.tasks]
         self.models: dict[str, Tensor] = {}
         self.status: list[dict[str, Any]] = []
         for task in self.resolved.tasks:
@@ -91,12 +90,12 @@ class Execution:
         keep_memory()
         e, problem = self.resolved.experiment, self.resolved.problem
         done = self._resume() if resume else None
-        left = range(done.task if done else 0, len(self.tasks))
+        left = range(done.task if done else 0, len(self.pairs))
         reference = problem.solve() if e.reference and left else None
         if done is None:
             self._start()
         for k in left:
-            task, seed = self.tasks[k]
+            task, seed = self.pairs[k]
             network = self.network(task.topology)
             measures = Measures(task.problem, network, reference, e.stationarity_step, tuple(e.measures))
             going = Run(task.problem, task.algorithm, network, task.participation, seed)
@@ -112,16 +111,20 @@ class Execution:
             t = done.round
             going.load(done.tensors if net.leader else None, done.counters)
         self._say(task.label, seed, "running", max(t, 0))
-        simulated = self._clock(task, seed)
+        simulated = self._clock(task, seed, resumed=t >= 0)
         saved = time.monotonic()
+
+        def after_round(t: int, row: dict[str, Any] | None) -> None:
+            if row is not None and simulated is not None:
+                row["sim_seconds"] = simulated(row)
+            if row is not None and self.folder:
+                self.folder.append({"run": e.name, "algorithm": task.label, "seed": seed} | row)
+            self.watch(Progress(k, len(self.pairs), task.label, seed, t, task.rounds, row))
+
         try:
             for row in rounds_and_rows(going, measures, t, task.rounds, e.every):
                 t += 1
-                if row is not None and simulated is not None:
-                    row["sim_seconds"] = simulated(row)
-                if row is not None and self.folder:
-                    self.folder.append({"run": e.name, "algorithm": task.label, "seed": seed} | row)
-                self.watch(Progress(k, len(self.tasks), task.label, seed, t, task.rounds, row))
+                after_round(t, row)
                 asked = torch.tensor([float(self.stop()), float(time.monotonic() - saved >= self.checkpoint_seconds)])
                 stop, due = (net.all_sum(asked) > 0).tolist()
                 if stop or (due and t < task.rounds):
@@ -131,29 +134,29 @@ class Execution:
                     self._say(task.label, seed, "stopped", t)
                     return False
         except Diverged as diverged:
-            self._finish(k, task.label, seed, "diverged", t, going, str(diverged))
+            after_round(t + 1, diverged.rows[-1])
+            self._finish(k, task.label, seed, "diverged", t + 1, going, str(diverged))
         else:
             self._finish(k, task.label, seed, "finished", t, going)
         return True
 
-    def _clock(self, task: Task, seed: int) -> Clock | None:
+    def _clock(self, task: Task, seed: int, resumed: bool) -> Clock | None:
         """Simulated time, where records are kept: it goes on after the rows that are there."""
         r = self.resolved
         if r.timing is None or self.folder is None:
             return None
         made = clock(r.timing, task.algorithm, task.participation, task.topology, r.problem.n, seed)
-        for row in self.folder.rows():
+        for row in self.folder.rows() if resumed else ():
             if (row["algorithm"], row["seed"]) == (task.label, seed):
                 made(row)
         return made
 
     # ---- records, kept by the leader ---------------------------------------------------------------------------
 
-    @cached_property
+    @property
     def measures(self) -> list[str]:
         """What rows have beside the columns of every problem."""
-        e, problem = self.resolved.experiment, self.resolved.problem
-        return [*e.measures, *problem.evaluate(problem.start(0))]
+        return [*self.resolved.experiment.measures, *self.resolved.problem.measures]
 
     def _check_asked(self) -> None:
         """Targets, claims, reported numbers and figures speak of what rows will have."""
@@ -177,6 +180,7 @@ class Execution:
             self.folder.create(self.resolved.table)
             self.folder.write_clients(Holdings.of(self.resolved.problem.data))
             self.folder.start_rows(self.measures)
+            self.folder.save_checkpoint(0, -1, {"wall_seconds": 0.0}, {})  # from now on there is always one
 
     def _resume(self) -> Checkpoint | None:
         """The leader's checkpoint; the other processes learn where it stands, and get their state from `Run.load`."""
@@ -186,30 +190,36 @@ class Execution:
             unchanged = then is None or then.same(Holdings.of(self.resolved.problem.data))
             require(unchanged, f"the data are not those that the run in {self.folder.path} was started with")
         if found is not None and self.folder:
+            done = {(task.label, seed) for task, seed in self.pairs[: found.task]}
+            self.models = {k: torch.tensor(v) for k, v in self.folder.models()[0].items()}
+            # A pair that came to its end, but not into the checkpoint, is not over.
+            self.status = [s for s in self.folder.ended() if (s["algorithm"], s["seed"]) in done]
             self.folder.write_config(self.resolved.table)  # seeds may have been added
             self.folder.resume_rows(found.rows_end)
-            self.models = {k: torch.tensor(v) for k, v in self.folder.models()[0].items()}
-            self.status = self.folder.ended()
+            self.folder.write_status(self.status)
+            if found.task < len(self.pairs):
+                task, seed = self.pairs[found.task]
+                self.folder.write_versions({"algorithm": task.label, "seed": seed, "round": max(found.round, 0)})
         if not self.distributed:
             return found
         place = torch.tensor([found.task, found.round] if found else [-1, -1], dtype=torch.float64)
-        task, t = self.network(None).from_leader(place).tolist()
-        if self.folder or task < 0:
+        k, t = self.network(None).from_leader(place).tolist()
+        if self.folder or k < 0:
             return found
-        return Checkpoint(int(task), int(t), 0, {"wall_seconds": 0.0}, {})
+        return Checkpoint(int(k), int(t), 0, {"wall_seconds": 0.0}, {})
 
-    def _checkpoint(self, task: int, t: int, going: Run) -> None:
+    def _checkpoint(self, k: int, t: int, going: Run) -> None:
         tensors, counters = going.dump(), going.counters() | {"wall_seconds": going.seconds}
         if self.folder:
-            self.folder.save_checkpoint(task, t, counters, tensors)
+            self.folder.save_checkpoint(k, t, counters, tensors)
 
     def _finish(self, k: int, label: str, seed: int, status: str, t: int, going: Run, message: str = "") -> None:
-        """The model is on the disk before the checkpoint moves on to the next task."""
-        model = going.model()
-        self.models[f"{label}/{seed}"] = model
-        self._say(label, seed, status, t, message)
+        """The status is never ahead of the model, nor the checkpoint of either: what it does not know is done again."""
+        self.models[f"{label}/{seed}"] = going.model()
         if self.folder:
             self.folder.write_models(self.models, self.resolved.problem.blocks)
+        self._say(label, seed, status, t, message)
+        if self.folder:
             self.folder.save_checkpoint(k + 1, -1, {"wall_seconds": 0.0}, {})
 
     def _say(self, label: str, seed: int, status: str, t: int, message: str = "") -> None:
@@ -301,8 +311,8 @@ class Plan:
         return open_folder(path, resolved.table, begun, self.force) if self.leads else None
 
     def _complete(self, name: str) -> bool:
-        done = RunFolder(self.folders[name]).load_checkpoint() if self.resume else None
-        return done is not None and done.task == len(self.cases[name].algorithms) * len(self.cases[name].seeds)
+        e = self.cases[name]
+        return self.resume and RunFolder(self.folders[name]).tasks_done() == len(e.algorithms) * len(e.seeds)
 
     def _retell(self, name: str) -> None:
         """What the file says about a complete run may have changed since."""

@@ -160,7 +160,7 @@ def check_names(asked: Sequence[str], algorithms: Iterable[Algorithm], problem: 
         require(name in known, f"measures: no algorithm here has {name!r}; {hint}")
     judged = [name for name in asked if name.startswith(("accuracy_", "worst_"))]
     if judged:
-        has = "accuracy" in problem.evaluate(problem.start(0))
+        has = "accuracy" in problem.measures
         require(has, f"measures: {judged[0]!r} needs test data with classes, and there are none")
 
 

@@ -1,10 +1,10 @@
 """A run folder: what was asked, every evaluation as a row, the models, and a checkpoint that survives kill -9.
 
     config.toml          the experiment, fully resolved
-    versions.json        what it ran on
+    versions.json        what it ran on, and since when on something else
     clients.json         how many samples each client holds, and of which classes
     rows.csv             one row per evaluation, appended as the run goes
-    status.json          each algorithm and seed: running, finished or diverged
+    status.json          each algorithm and seed: running, stopped, finished or diverged
     model.safetensors    the final model of each algorithm and seed
     checkpoint/          two slots, written in turn, each replaced atomically
     report.html
@@ -25,7 +25,7 @@ import sys
 import tomllib
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -65,13 +65,16 @@ MEASURED = COLUMNS[COLUMNS.index("objective") :]
 _TEXT = {"run", "algorithm"}
 _WHOLE = {"seed", "round", "gradients", "proxes", "bytes_up", "bytes_down", "bytes_edge", "bytes_best", "nonzeros"}
 
+_UNREADABLE = (OSError, ValueError, KeyError, TypeError, safetensors.SafetensorError)
+"""What reading a damaged safetensors file may raise."""
+
 Row = Mapping[str, Any]
 
 
 class Checkpoint(NamedTuple):
-    """Where a run stands: which task of the experiment, after which round, with which state."""
+    """Where a run stands: at which task with which seed, after which round, with which state."""
 
-    task: int
+    task: int  # how many tasks are done, each seed counted
     round: int
     rows_end: int
     counters: dict[str, float]
@@ -240,6 +243,15 @@ class RunFolder:
     def write_config(self, config: Mapping[str, Any]) -> None:
         self._replace("config.toml", tomli_w.dumps(config).encode())
 
+    def write_versions(self, here: Mapping[str, Any]) -> None:
+        """Note what a run goes on with from `here`, if that is not what it ran on so far."""
+        first, now = self.versions(), versions()
+        later = first.get("continued_with", [])
+        last = [first, *later][-1]
+        if any(last.get(name) != version for name, version in now.items()):
+            every = first | {"continued_with": [*later, {**here, **now}]}
+            self._replace("versions.json", json.dumps(every, indent=1).encode())
+
     def write_clients(self, holdings: Holdings) -> None:
         self._replace("clients.json", json.dumps(holdings.table(), separators=(",", ":")).encode())
 
@@ -264,24 +276,29 @@ class RunFolder:
 
     def load_checkpoint(self) -> Checkpoint | None:
         """The newest readable slot; None if the run had not got that far."""
-        found = [(self._load_slot(s), s) for s in (0, 1)]
-        whole = [(c, s) for c, s in found if c is not None]
-        if not whole:
-            kept = (self.path / "model.safetensors").exists() or any((self.path / "checkpoint").glob("*.safetensors"))
-            require(not kept, f"{self.path} has no readable checkpoint: move it away, or --force discards its rows")
-            return None
-        newest, slot = max(whole, key=lambda pair: (pair[0].task, pair[0].round))
-        self._slot = 1 - slot
-        return newest
+        for found, slot in self._slots():
+            with suppress(*_UNREADABLE):
+                whole = found._replace(tensors=load_file(self._slot_path(slot)))
+                self._slot = 1 - slot
+                return whole
+        kept = (self.path / "model.safetensors").exists() or any((self.path / "checkpoint").glob("*.safetensors"))
+        require(not kept, f"{self.path} has no readable checkpoint: move it away, or --force discards its rows")
+        return None
 
-    def _load_slot(self, slot: int) -> Checkpoint | None:
-        path = self.path / "checkpoint" / f"{slot}.safetensors"
-        try:
-            with safetensors.safe_open(path, framework="pt") as f:
-                about = json.loads(f.metadata()["about"])
-            return Checkpoint(**about, tensors=load_file(path))
-        except (OSError, ValueError, KeyError, TypeError, safetensors.SafetensorError):
-            return None
+    def tasks_done(self) -> int:
+        """How many tasks are done, each seed counted, as far as the slots can be read."""
+        return max((found.task for found, _ in self._slots()), default=0)
+
+    def _slots(self) -> list[tuple[Checkpoint, int]]:
+        """The slots that say where they stand, the newest first, still without their tensors."""
+        slots = []
+        for slot in (0, 1):
+            with suppress(*_UNREADABLE), safetensors.safe_open(self._slot_path(slot), framework="pt") as f:
+                slots.append((Checkpoint(**json.loads(f.metadata()["about"]), tensors={}), slot))
+        return sorted(slots, key=lambda pair: (pair[0].task, pair[0].round), reverse=True)
+
+    def _slot_path(self, slot: int) -> Path:
+        return self.path / "checkpoint" / f"{slot}.safetensors"
 
     # ---- how a file is written ---------------------------------------------------------------------------------
 
@@ -295,37 +312,25 @@ class RunFolder:
                 os.fsync(f.fileno())
             os.replace(fresh, path)
 
-    def _writing(self) -> _Translate:
-        return _Translate(self.path)
-
-
-class _Translate:
-    """Turns a failed write into one sentence."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, OSError):
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Turns a failed write into one sentence."""
+        try:
+            yield
+        except OSError as e:
             raise RunError(
-                f"cannot write to {self.path}: {error.strerror}; everything up to the last checkpoint is kept, "
+                f"cannot write to {self.path}: {e.strerror}; everything up to the last checkpoint is kept, "
                 "and --resume goes on from there"
-            ) from error
+            ) from e
 
 
-class _reading:
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
     """Turns an unreadable safetensors file into one sentence."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, (OSError, ValueError, KeyError, TypeError, safetensors.SafetensorError)):
-            raise InputError(f"{self.path} is damaged: {error}") from error
+    try:
+        yield
+    except _UNREADABLE as e:
+        raise InputError(f"{path} is damaged: {e}") from e
 
 
 def _owned(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -40,9 +40,11 @@ FAR = 1e15
 
 
 class Diverged(RunError):
-    """A run that left for infinity; its rows are kept."""
+    """A run that left for infinity; its rows are kept, the one that shows it as the last."""
 
-    rows: Sequence[dict[str, Any]] = ()
+    def __init__(self, message: str, rows: Sequence[dict[str, Any]]) -> None:
+        super().__init__(message)
+        self.rows = rows
 
 
 class StarState(NamedTuple):
@@ -240,13 +242,16 @@ def run(
         for row in rounds_and_rows(going, Measures(problem, network, reference), -1, rounds, every):
             rows += [] if row is None else [row]
     except Diverged as diverged:
-        diverged.rows = rows
+        diverged.rows = [*rows, *diverged.rows]
         raise
     return Result(going.model(), rows)
 
 
 def rounds_and_rows(going: Run, measures: Measures, done: int, rounds: int, every: int) -> Iterator[Row | None]:
-    """Go on after round `done` (-1: before the start); yields after each round, with a row where one is due."""
+    """Go on after round `done` (-1: before the start); yields after each round, with a row where one is due.
+
+    The row of a run that diverged comes with the exception: nobody is to go on from there.
+    """
     if done < 0:
         yield {"round": 0, "wall_seconds": 0.0} | going.counters() | measures(going.x0, going.fields())
     for t in range(max(done, 0) + 1, rounds + 1):
@@ -256,9 +261,8 @@ def rounds_and_rows(going: Run, measures: Measures, done: int, rounds: int, ever
             continue
         x = going.model()
         row = {"round": t, "wall_seconds": going.seconds} | going.counters() | measures(x, going.fields())
+        size, apart = float(x.norm()), sqrt(row.get("consensus", 0.0))  # clients' errors may cancel in the mean
+        if not (size < FAR and apart < FAR):
+            where = f"the clients are {apart:g} from their mean" if size < FAR else f"the model has norm {size:g}"
+            raise Diverged(f"diverged: {where} in round {t}; try smaller steps", [row])
         yield row
-        if not float(x.norm()) < FAR:
-            raise Diverged(f"diverged: the model has norm {float(x.norm()):g} in round {t}; try smaller steps")
-        apart = sqrt(row.get("consensus", 0.0))  # of clients whose errors may cancel in the mean
-        if not apart < FAR:
-            raise Diverged(f"diverged: the clients are {apart:g} from their mean in round {t}; try smaller steps")

@@ -100,6 +100,10 @@ class Problem(Protocol):
     def start(self, seed: int) -> Tensor:
         """x0, (d,)."""
 
+    @property
+    def measures(self) -> tuple[str, ...]:
+        """The names of what `evaluate` returns, which need not be evaluated for it."""
+
     def evaluate(self, x: Tensor) -> dict[str, float]:
         """Measures on held-out data, such as accuracy; may be empty."""
 

@@ -93,6 +93,10 @@ class Linear(Shapes):
     def start(self, seed: int) -> Tensor:
         return torch.zeros(self.d, dtype=self.dtype, device=self.device)
 
+    @property
+    def measures(self) -> tuple[str, ...]:
+        return () if self.data.test is None else self.loss.measures
+
     def evaluate(self, x: Tensor) -> dict[str, float]:
         if self.data.test is None:
             return {}

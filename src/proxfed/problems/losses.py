@@ -24,6 +24,10 @@ class Loss(Protocol):
     def least_curvature(self) -> float:
         """The smallest eigenvalue of its Hessian in any s."""
 
+    @property
+    def measures(self) -> tuple[str, ...]:
+        """The names of what `score` returns."""
+
     def outputs(self, data: Federated) -> int: ...
 
     def value(self, s: Tensor, b: Tensor) -> Tensor:
@@ -42,6 +46,7 @@ class Squared:
 
     curvature: float = field(default=1.0, init=False)
     least_curvature: float = field(default=1.0, init=False)
+    measures: tuple[str, ...] = field(default=("test_loss",), init=False)
 
     def outputs(self, data: Federated) -> int:
         return 1
@@ -62,6 +67,7 @@ class Logistic:
 
     curvature: float = field(default=0.25, init=False)
     least_curvature: float = field(default=0.0, init=False)
+    measures: tuple[str, ...] = field(default=("accuracy", "test_loss"), init=False)
 
     def outputs(self, data: Federated) -> int:
         found = np.unique(np.asarray(data.labels))
@@ -88,6 +94,7 @@ class Softmax:
 
     curvature: float = field(default=0.5, init=False)
     least_curvature: float = field(default=0.0, init=False)
+    measures: tuple[str, ...] = field(default=("accuracy", "test_loss"), init=False)
 
     def outputs(self, data: Federated) -> int:
         require(data.classes is not None, f"softmax regression needs class labels, but {data.name} has none")
@@ -109,6 +116,7 @@ class OneHot:
 
     curvature: float = field(default=1.0, init=False)
     least_curvature: float = field(default=1.0, init=False)
+    measures: tuple[str, ...] = field(default=("accuracy", "test_loss"), init=False)
 
     def outputs(self, data: Federated) -> int:
         require(data.classes is not None, f"one-hot least squares needs class labels, but {data.name} has none")

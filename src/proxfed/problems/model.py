@@ -227,6 +227,10 @@ class Model(Shapes):
     def smoothness(self) -> Smoothness:
         raise InputError("the smoothness of a neural network is not known: give step sizes as numbers")
 
+    @property
+    def measures(self) -> tuple[str, ...]:
+        return () if self.data.test is None else self.losses.measures
+
     def evaluate(self, x: Tensor) -> dict[str, float]:
         """Accuracy and loss on the test data. Batch norm: with the statistics of training data under this x."""
         if self._test is None:
