@@ -12,10 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from proxfed import cli
 from proxfed.record import RunFolder
 
 from commands import proxfed, refused
 from experiments import small, write
+
+FEDAVG = '{name = "fedavg", eta = 0.5, K = 3}'
 
 
 @pytest.fixture
@@ -109,6 +112,26 @@ def test_report_compares_folders(capsys: Any, file: Path, tmp_path: Path) -> Non
     assert page.stat().st_size < 2_000_000
 
 
+@pytest.mark.parametrize("name", ["o[quick]", "oa[/b]"])
+def test_brackets_in_the_name_of_a_folder_are_no_markup(capsys: Any, file: Path, tmp_path: Path, name: str) -> None:
+    """And its name is not broken where the terminal ends."""
+    folder, fedavg = tmp_path / name, ("-c", f"algorithms=[{FEDAVG}]")
+    code, said, complaint = proxfed(capsys, "run", str(file), "--out", str(folder), *fedavg, width=40)
+    assert code == 0, complaint
+    assert f"The report is in {folder / 'report.html'}\n" in said
+    code, said, _ = proxfed(capsys, "report", str(folder), "--out", str(folder / "[b].html"), width=40)
+    assert code == 0
+    assert f"{folder}\n" in said
+    assert f"The report is in {folder / '[b].html'}\n" in said
+
+
+def test_brackets_in_the_way_to_go_on(capsys: Any, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "StopOnSignal", lambda: lambda: True)
+    code, _, said = proxfed(capsys, "run", str(file), "--out", str(tmp_path / "o[/b]"))
+    assert code == 1
+    assert f"`proxfed run {file} --out {tmp_path / 'o[/b]'} --resume`" in said
+
+
 @pytest.mark.parametrize(
     "kind", ["algorithms", "problems", "models", "regularisers", "compressors", "topologies", "datasets", "experiments"]
 )
@@ -172,6 +195,14 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"data": {"name": "synthetic_binary", "alpha": 1.0, "beta": 1.0, "clients": 2}, "topology": {"name": "matrix", "matrix": [[1.0, 0.0], [0.5, 0.5]]}}, "sums to"),
     ({"topology": {"name": "graph", "edges": [[0, 1], [2, 3], [4, 5], [5, 6]]}}, "client 2 cannot be reached from client 0"),
     ({"participation": {"name": "uniform", "m": 3}}, "needs every client in every round"),
+    ({"participation": {"name": "uniform"}}, "error: participation: the key 'm' is missing"),
+    ({"participation": {"name": "unifrm"}}, "error: participation: there is no 'unifrm'; did you mean 'uniform'?"),
+    ({"topology": {"name": "ring", "weight": "lazy"}}, "error: topology: unknown key 'weight'; did you mean 'weights'?"),
+    ({"topology": {"name": [1]}}, "error: topology: there is no [1]; known: complete"),
+    ({"regulariser": "l1"}, ": regulariser = 'l1' is not allowed: input should be a valid dictionary"),
+    ({"reported": [{"measure": "objective", "values": {"fedavg": [1]}}]}, ": reported.0.values.fedavg = [1] is not allowed"),
+    ({"reported": [{"values": {}}]}, "the key 'reported.0.measure' is missing"),
+    ({"reported": [{"measure": "objective", "values": {}, "cases": "x"}]}, "unknown key 'reported.0.cases'; did you mean 'case'?"),
 ]  # fmt: skip
 BAD_ALGORITHM: list[tuple[dict[str, Any], str]] = [
     ({"name": "fedcomposit", "eta": 1.0, "tau": 5}, "there is no 'fedcomposit'; did you mean 'fedcomposite'?"),
@@ -183,6 +214,11 @@ BAD_ALGORITHM: list[tuple[dict[str, Any], str]] = [
     ({"name": "fedavg", "eta": 1.0, "K": 5, "rounds": 0}, "algorithms.fedavg.rounds = 0"),
     ({"name": "fedavg", "eta": 1.0, "K": 5, "rounds": True}, "algorithms.fedavg.rounds = True"),
     ({"name": "fedavg", "eta": 1.0, "K": 5, "topology": {"name": "rinng"}}, "'fedavg' has a server and takes no graph"),
+    ({"name": "dpsgd", "eta": 1.0, "topology": "ring"}, "algorithms.dpsgd.topology = 'ring' must be a table with a name"),
+    ({"name": "dpsgd", "eta": 1.0, "topology": {"name": [1]}}, "algorithms.dpsgd.topology: there is no [1]"),
+    ({"name": "dpsgd", "eta": 1.0, "topology": {}}, "algorithms.dpsgd.topology: the key 'name' is missing"),
+    ({"name": "fedavg", "eta": 1.0, "K": 5, "participation": {"name": "uniform"}}, "algorithms.fedavg.participation: the key 'm' is missing"),
+    ({"name": "fedavg", "eta": 1.0, "K": 5, "participation": "uniform"}, "algorithms.fedavg.participation = 'uniform' must be a table"),
     ({"name": "fedcomposite", "theory": "no", "tau": 5}, "theory = 'no' must be true or false"),
     ({"name": "depositum", "alpha": 1.0, "gamma": 1.0}, "gamma = 1.0 must be in [0, 1)"),
     ({"name": "depositum", "alpha": 1.0, "option": "nestorov"}, "option = 'nestorov' is not one of 'polyak', 'nesterov'"),

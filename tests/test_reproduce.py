@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from proxfed import config, reproduce
+from proxfed.experiment import Plan
 from proxfed.record import RunFolder
 
 from commands import proxfed, refused
@@ -116,6 +118,17 @@ def test_cases_that_were_run_before_count(capsys: Any, toys: Path) -> None:
     assert found(capsys, toys, "toys/table1", "--seeds", "1", "--case", "many") == whole
 
 
+def test_ctrl_c_while_it_is_planned_ends_it_at_once(capsys: Any, toys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Plan, "__post_init__", lambda _: signal.raise_signal(signal.SIGINT))
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        code, _, said = proxfed(capsys, "reproduce", "toys", "--out", str(toys))
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert code == 1
+    assert said.endswith("interrupted\n")
+
+
 def test_what_is_said_about_a_complete_run_may_change(capsys: Any, tmp_path: Path) -> None:
     table = FIRST | {"name": "mine", "cases": {}, "seeds": [0], "reported": [], "algorithms": [FAST], "claims": []}
     path = write(tmp_path / "mine.toml", table | {"targets": {"objective": [0.5]}})
@@ -131,9 +144,7 @@ def test_what_is_said_about_a_complete_run_may_change(capsys: Any, tmp_path: Pat
 def test_a_refusal_comes_before_anything_is_run(capsys: Any, toys: Path, tmp_path: Path) -> None:
     """Of a later experiment of the paper, and of a later case."""
     found(capsys, toys, "toys/fig2")
-    assert ".rounds was 2, now 3" in refused(
-        capsys, "reproduce", "toys", "-c", "rounds=3", "--out", str(toys)
-    )
+    assert ".rounds was 2, now 3" in refused(capsys, "reproduce", "toys", "-c", "rounds=3", "--out", str(toys))
     assert not (toys / "toys-table1").exists()
     misspelt = {"says": "so", "case": "many", "measure": "objectiv", "label": "FedAvg", "below": 1.0}
     path = write(tmp_path / "mine.toml", FIRST | {"name": "mine", "claims": [misspelt]})

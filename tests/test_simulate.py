@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from proxfed.errors import InputError
+from proxfed.errors import InputError, RunError
 from proxfed.record import COLUMNS, RunFolder
 from proxfed.simulate import Timing, profiles
 from proxfed.simulate.after import seconds, simulate, simulate_in_place
@@ -101,14 +104,78 @@ def test_in_place_it_stays_the_finished_run_that_it_was(live: Path, tmp_path: Pa
 def test_nothing_beside_or_around_the_run_is_removed(tmp_path: Path) -> None:
     execute(tmp_path / "outer", few())
     execute(tmp_path / "outer" / "run", few())
-    (tmp_path / "outer" / "run.new").mkdir()
-    (tmp_path / "outer" / "run.new" / "NOTES.txt").write_text("mine")
-    with pytest.raises(InputError, match=r"run\.new is in the way"):
+    (tmp_path / "outer" / "run.old").mkdir()
+    (tmp_path / "outer" / "run.old" / "NOTES.txt").write_text("mine")
+    with pytest.raises(InputError, match=r"run\.old is in the way"):
         simulate_in_place(tmp_path / "outer" / "run", Timing.read(WIFI))
     with pytest.raises(InputError, match="holds the run itself"):
         simulate(tmp_path / "outer" / "run", Timing.read(WIFI), tmp_path / "outer", force=True)
+    with pytest.raises(InputError, match="is inside the run itself"):
+        simulate(tmp_path / "outer" / "run", Timing.read(WIFI), tmp_path / "outer" / "run" / "copy")
     assert RunFolder(tmp_path / "outer" / "run").finished()
-    assert (tmp_path / "outer" / "run.new" / "NOTES.txt").read_text() == "mine"
+    assert (tmp_path / "outer" / "run.old" / "NOTES.txt").read_text() == "mine"
+
+
+def test_an_interrupted_simulation_leaves_nothing_in_its_place(
+    plain: Path, live: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So it can be done again; and a run that it would replace is still there, to the byte."""
+    place = tmp_path / "a" / "copy"
+
+    def crash(*_: Any) -> None:
+        raise Crash
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "write_rows", crash)
+        with pytest.raises(Crash):
+            simulate(plain, Timing.read(WIFI), place)
+    assert not place.exists()
+    simulate(plain, Timing.read(WIFI), place)
+    assert column(place) == column(live)
+    before = files(place)
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "write_config", crash)
+        with pytest.raises(Crash):
+            simulate(plain, Timing.read({"profile": "lan"}), place, force=True)
+        with pytest.raises(Crash):
+            simulate_in_place(place, Timing.read({"profile": "lan"}))
+    assert files(place) == before
+    assert [p.name for p in (tmp_path / "a").iterdir()] == ["copy"]
+
+
+def files(path: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(path)): p.read_bytes() for p in path.rglob("*") if p.is_file()}
+
+
+@pytest.mark.parametrize("renames", [0, 1])
+def test_a_copy_that_cannot_take_its_place_is_one_sentence(
+    renames: int, plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = simulate(plain, Timing.read(WIFI), tmp_path / "copy").path
+    before, done, rename = files(place), 0, os.rename
+
+    def few(*arguments: Any) -> None:
+        nonlocal done
+        if done == renames:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        done += 1
+        rename(*arguments)
+
+    monkeypatch.setattr(os, "rename", few)
+    said = r"cannot write .*copy: Permission denied" + (r"; what was there is in .*copy\.old$" if renames else "$")
+    with pytest.raises(RunError, match=said):
+        simulate_in_place(place, Timing.read({"profile": "lan"}))
+    assert files(tmp_path / "copy.old" if renames else place) == before
+
+
+def test_the_file_that_cannot_be_copied_is_named(plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(source: Any, target: Any, **_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(target))
+
+    monkeypatch.setattr(shutil, "copyfile", full)
+    with pytest.raises(RunError, match=r"cannot write .*copy: .*No space left on device: '.*copy.*'"):
+        simulate(plain, Timing.read(WIFI), tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
 
 
 def test_an_unfinished_run_is_not_rewritten_in_place(tmp_path: Path) -> None:

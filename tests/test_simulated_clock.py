@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from proxfed.algorithms import ALGORITHMS
 from proxfed.compressors import LowRank
+from proxfed.errors import InputError
 from proxfed.participation import Bernoulli, Uniform
 from proxfed.simulate import Timing
 from proxfed.simulate.amounts import Amounts
@@ -92,6 +93,13 @@ def test_a_ring_of_three_with_one_slow_edge() -> None:
     assert run.network.T.tolist() == pytest.approx([14, 13, 3.5])  # type: ignore[attr-defined]
     assert run(row(2, 6, edge=12e6)) == pytest.approx(27)
     assert run.network.T.tolist() == pytest.approx([27, 27, 16.5])  # type: ignore[attr-defined]
+
+
+def test_an_entry_for_nobody_is_refused_by_the_clock_as_well() -> None:
+    with pytest.raises(InputError, match=r"time\.edges\.0\.between = \[0, 9\]: there is no client 9"):
+        graph(timing(1.0, edges=[{"between": [0, 9], "latency": 1.0, "bandwidth": 1.0}]), Ring(4))
+    with pytest.raises(InputError, match=r"time\.devices\.0\.clients = \[4\]: there is no client 4"):
+        star(Timing.read({"devices": [{"seconds_per_step": 1.0, "clients": [4]}], "links": [LINK]}), 4)
 
 
 def test_rounds_without_messages_do_not_wait() -> None:

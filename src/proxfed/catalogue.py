@@ -21,6 +21,7 @@ from proxfed.models import MODELS
 from proxfed.participation import PARTICIPATIONS
 from proxfed.problems import PROBLEMS
 from proxfed.regularisers import REGULARISERS
+from proxfed.resolve import GIVEN
 from proxfed.schedules import SCHEDULES
 from proxfed.simulate import profiles
 from proxfed.topologies import TOPOLOGIES
@@ -66,10 +67,6 @@ def find(kind: str, name: str) -> Callable[..., Any]:
     require(kind in KINDS, f"there is no list of {kind!r}; {nearest(kind, KINDS)}")
     require(name in KINDS[kind], f"{kind}: there is no {name!r}; {nearest(name, KINDS[kind])}")
     return KINDS[kind][name]
-
-
-GIVEN = {"n", "directory", "data", "h", "dtype", "device"}
-"""Arguments that the run gives: the number of clients, and what other tables of an experiment say."""
 
 
 def settings(make: Callable[..., Any]) -> list[Setting]:

@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from proxfed import __version__, cli_data, cli_reproduce, cli_simulate
-from proxfed.cli_common import CaseOption, DataOption, Format, FormatOption, err, out
+from proxfed.cli_common import CaseOption, ChangeOption, DataOption, Format, FormatOption, err, out, say
 from proxfed.cli_progress import StopOnSignal, Watch, say_diverged
 from proxfed.errors import ProxfedError, require
 from proxfed.terminal import plain_table
@@ -54,10 +54,7 @@ def _root(
 @app.command()
 def run(
     experiment: Annotated[str, typer.Argument(metavar="NAME|FILE.toml", help="A shipped experiment or your own file.")],
-    change: Annotated[
-        list[str] | None,
-        typer.Option("-c", "--change", metavar="KEY=VALUE", help="Change a setting, e.g. -c algorithms.fedavg.eta=0.1"),
-    ] = None,
+    change: ChangeOption = None,
     case: CaseOption = None,
     folder: Annotated[Path | None, typer.Option("--out", help="The run folder; runs/NAME if not given.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run, exactly.")] = False,
@@ -75,7 +72,8 @@ def run(
     Shows progress, prints the result table and writes report.html into the run folder. Ctrl-C stops after the current
     round; --resume goes on there, also after a crash, with bit-identical results.
 
-    Example: [bold]proxfed run demo -c rounds=50 -c "seeds=[0,1,2]" --out runs/quick[/bold]
+    Examples: [bold]proxfed run demo -c rounds=50 -c "seeds=[0,1,2]" --out runs/quick[/bold], [bold]proxfed run demo -c
+    algorithms.FedAvg.eta=0.5[/bold]
     """
     from proxfed.networks import ranks as network
 
@@ -107,7 +105,7 @@ def run(
     if not leads:
         raise typer.Exit(0 if complete else 1)
     if not complete:
-        err.print(f"stopped; `proxfed run {experiment} --out {path} --resume` with the same settings goes on from here")
+        say(f"stopped; `proxfed run {experiment} --out {path} --resume` with the same settings goes on from here", err)
         raise typer.Exit(1)
     _finish(path, folders, format, time.monotonic() - started)
     states = [{"case": name} | state for name, one in folders.items() for state in RunFolder(one).status()]
@@ -129,10 +127,10 @@ def _finish(path: Path, folders: dict[str, Path], format: Format, seconds: float
         return
     for case, table in tables.items():
         if case:
-            out.print(f"[bold]{escape(case)}[/bold]", highlight=False)
+            say(case, style="bold")
         _print_results(table)
     pages = ", ".join(str(folder / "report.html") for folder in folders.values())
-    out.print(f"{seconds:.0f} s. The report is in {pages}", highlight=False)
+    say(f"{seconds:.0f} s. The report is in {pages}")
 
 
 def _results(path: Path) -> list[dict[str, Any]]:
@@ -181,9 +179,9 @@ def report(
         print(json.dumps({"report": str(page), "results": dict(zip(map(str, folders), tables, strict=True))}, indent=1))
         return
     for folder, table in zip(folders, tables, strict=True):
-        out.print(f"[bold]{folder}[/bold]", highlight=False)
+        say(str(folder), style="bold")
         _print_results(table)
-    out.print(f"The report is in {page}", highlight=False)
+    say(f"The report is in {page}")
 
 
 app.command()(cli_simulate.simulate)
@@ -244,6 +242,8 @@ def main() -> None:
     """The entry point: every error that is meant for the user is one sentence on stderr."""
     try:
         code = app(standalone_mode=False)
+        if code == 130:  # what typer makes of Ctrl-C
+            raise KeyboardInterrupt
     except ProxfedError as e:
         err.print(f"[red]error:[/red] {escape(str(e))}", highlight=False, soft_wrap=True)
         sys.exit(e.exit_code)

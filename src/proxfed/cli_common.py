@@ -12,6 +12,11 @@ err = Console(stderr=True)
 out = Console()
 
 
+def say(line: str, console: Console = out, style: str | None = None) -> None:
+    """A line of text as it stands: brackets are no markup, and a long path stays in one piece."""
+    console.print(line, style=style, highlight=False, markup=False, soft_wrap=True)
+
+
 class Format(StrEnum):
     table = "table"
     json = "json"

@@ -10,7 +10,7 @@ import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 from rich.text import Text
 
-from proxfed.cli_common import ChangeOption, DataOption, Format, FormatOption, err, out
+from proxfed.cli_common import ChangeOption, DataOption, Format, FormatOption, err, out, say
 from proxfed.errors import InputError, RunError, nearest, require
 from proxfed.terminal import plain_table
 
@@ -46,13 +46,9 @@ def list_(data: DataOption = None, format: FormatOption = Format.table) -> None:
         return
     table = plain_table("name", "what it is", "files")
     for entry in entries:
-        table.add_row(entry["name"], entry["about"], _presence(entry["files"], directory))
+        table.add_row(*map(Text, (entry["name"], entry["about"], _presence(entry["files"], directory))))
     out.print(table)
-    out.print(
-        f"\nFiles are looked for in {directory}; `proxfed data fetch NAME` downloads those that are not there.",
-        highlight=False,
-        soft_wrap=True,
-    )
+    say(f"\nFiles are looked for in {directory}; `proxfed data fetch NAME` downloads those that are not there.")
 
 
 def _files(name: str, directory: str | None) -> list[dict[str, Any]]:
@@ -108,14 +104,15 @@ def check(
     if format is Format.json:
         print(json.dumps(found, indent=1))
     elif not found:
-        out.print(f"There are no files of any dataset in {directory}", highlight=False, soft_wrap=True)
+        say(f"There are no files of any dataset in {directory}")
     else:
         table = plain_table("dataset", "file", "verdict")
         for entry in found:
             colour = {"differs": "red", "as published": "green"}.get(entry["state"], "")
-            table.add_row(entry["dataset"], _short(Path(entry["path"]), directory), entry["state"], style=colour)
+            cells = entry["dataset"], _short(Path(entry["path"]), directory), entry["state"]
+            table.add_row(*map(Text, cells), style=colour)
         out.print(table)
-        out.print(f"\nThe files are in {directory}", highlight=False, soft_wrap=True)
+        say(f"\nThe files are in {directory}")
     raise typer.Exit(1 if any(entry["state"] == "differs" for entry in found) else 0)
 
 
@@ -141,7 +138,7 @@ def fetch(names: Names, data: DataOption = None, format: FormatOption = Format.t
         return
     table = plain_table("dataset", "file", "")
     for entry in fetched:
-        table.add_row(*map(str, entry))
+        table.add_row(*(Text(str(cell)) for cell in entry))
     out.print(table)
 
 
@@ -206,7 +203,7 @@ def show(
     out.print(Text.assemble((federated.name, "bold"), rest))
     out.print(rich_picture(holdings, out.width))
     if picture is not None:
-        out.print(f"\nThe drawing is in {picture}", highlight=False, soft_wrap=True)
+        say(f"\nThe drawing is in {picture}")
 
 
 def _federated(source: str, changes: list[str], directory: str | None) -> Any:

@@ -11,7 +11,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from proxfed.cli_common import CaseOption, ChangeOption, DataOption, Format, FormatOption, err, out
+from proxfed.cli_common import CaseOption, ChangeOption, DataOption, Format, FormatOption, err, out, say
 from proxfed.cli_progress import StopOnSignal, Watch, say_diverged
 from proxfed.errors import MissingData, require
 from proxfed.terminal import plain_table
@@ -25,7 +25,7 @@ def reproduce(
     what: Annotated[
         str, typer.Argument(metavar="PAPER[/EXPERIMENT]|FILE.toml", help="composite_fl/fig1_full, or yours.")
     ],
-    quick: Annotated[bool, typer.Option("--quick/--full", help="Minutes on two cores, or the paper's scale.")] = True,
+    quick: Annotated[bool, typer.Option("--quick/--full", help="Minutes to an hour, or the paper's scale.")] = True,
     seeds: Annotated[
         int | None,
         typer.Option("--seeds", min=1, help="How many seeds, instead of its own; raise it to add some later."),
@@ -57,17 +57,17 @@ def reproduce(
         part.check()
     figures: dict[str, list[Path]] = {}
     if run:
-        stop = StopOnSignal()
         if not available():
-            err.print(escape(MISSING), highlight=False, soft_wrap=True)
+            say(MISSING, err)
         plans = [Plan(part.cases, part.folders(), data, resume=True, leave_out=True) for part in parts]
+        stop = StopOnSignal()
         for part, plan in zip(parts, plans, strict=True):
             if len(parts) == 1 and len(plan.missing) == len(part.cases):
                 raise MissingData(next(iter(plan.missing.values())))
             for name, reason in plan.missing.items():
-                err.print(escape(f"not run: {part.name} {name}: {reason}"), highlight=False, soft_wrap=True)
+                say(f"not run: {part.name} {name}: {reason}", err)
             if not plan.run(lambda name: Watch(err.is_terminal, name), stop):
-                err.print("stopped; the same command goes on from here")
+                say("stopped; the same command goes on from here", err)
                 raise typer.Exit(1)
             figures[part.name] = draw(part)
             for name, path in part.folders().items():
@@ -85,13 +85,13 @@ def reproduce(
         head = f"[bold]{escape(part.name)}[/bold]  {escape(figure)}  {escape(str(part.folder))}"
         out.print(head, highlight=False, soft_wrap=True)
         for path in figures.get(part.name, []):
-            out.print(f"figure {path}", highlight=False, markup=False, soft_wrap=True)
+            say(f"figure {path}")
         if compared:
             out.print(_beside(compared))
         if judged:
             out.print(_judged(judged))
         if not compared and not judged:
-            out.print("The file has no [[claims]] and no [[reported]] numbers to compare with.", markup=False)
+            say("The file has no [[claims]] and no [[reported]] numbers to compare with.")
 
 
 def _reproduction(part: Part, compared: list[Comparison], judged: list[Verdict]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from proxfed.cli_common import Format, FormatOption, out
+from proxfed.cli_common import Format, FormatOption, out, say
 from proxfed.errors import nearest, require
 from proxfed.terminal import plain_table
 
@@ -67,7 +67,7 @@ def simulate(
         print(json.dumps([{"folder": str(path), "results": table} for path, table in found], indent=1))
         return
     for path, table in found:
-        out.print(f"{path}", style="bold", highlight=False, markup=False, soft_wrap=True)
+        say(str(path), style="bold")
         _print(table)
 
 

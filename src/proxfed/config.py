@@ -96,6 +96,8 @@ class Claim(_Strict):
     """As `x` of a figure."""
     case: str | None = None
     """The case that it speaks of; without one it must hold in every case."""
+    lost_from: str | None = None
+    """Given: it speaks of how much worse the measure is than in this case; smaller is then better."""
     across: bool = False
     """The labels stand in different cases; a label that stands in several of them is written 'case: label'."""
     form: Literal["full", "any"] = "any"
@@ -143,7 +145,7 @@ class Experiment(_Strict):
     participation: Table = {"name": "full"}
     algorithms: list[Table] = Field(min_length=1)
     time: Table | None = None
-    """Devices and links, so that rounds and bytes become simulated seconds (simulate.py)."""
+    """Devices and links, so that rounds and bytes become simulated seconds (simulate/timing.py)."""
     targets: dict[str, list[float]] = {}
     """Values of measures whose first round, bytes and seconds the tables show: {accuracy = [0.97, 0.98]}."""
     cases: dict[str, Table] = {}
@@ -188,8 +190,13 @@ def read_table(source: str) -> tuple[Table, str]:
             f"there is no experiment {source!r}; {nearest(source, shipped())}, or give a .toml file",
         )
         path = shipped()[source]
+    return read_toml(path), str(path)
+
+
+def read_toml(path: Path) -> Table:
+    """A TOML file as it stands."""
     try:
-        return tomllib.loads(path.read_text()), str(path)
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as e:
         raise InputError(f"cannot read {path}: {e.strerror}") from e
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
@@ -201,25 +208,41 @@ def parse(table: Table, where: str) -> Experiment:
     try:
         return Experiment(**table)
     except ValidationError as e:
-        raise InputError(f"{where}: {_sentence(e)}") from e
+        raise InputError(f"{where}: {_sentence(e, table)}") from e
 
 
-def _sentence(e: ValidationError) -> str:
+def _sentence(e: ValidationError, table: Table) -> str:
     error = e.errors()[0]
-    *path, key = [str(part) for part in error["loc"]] or [""]
-    place = ".".join([*path, key])
+    keys = _keys(error["loc"], table)
+    place = ".".join(keys)
     if error["type"] == "extra_forbidden":
-        return f"unknown key {place!r}; {nearest(key, _model_at(path).model_fields)}"
+        return f"unknown key {place!r}; {nearest(keys[-1], _model_at(keys[:-1]).model_fields)}"
     if error["type"] == "missing":
-        return f"the key {place!r} is missing"
+        return f"the key {'.'.join([*keys, str(error['loc'][-1])])!r} is missing"
     said = error["msg"].removeprefix("Value error, ")
     return f"{place} = {error['input']!r} is not allowed: {said[0].lower()}{said[1:]}"
+
+
+def _keys(location: Iterable[str | int], here: Any) -> list[str]:
+    """Those of a location that are there; where a value may be of several types, pydantic names the type as well."""
+    keys = []
+    for part in location:
+        inside = here if isinstance(here, dict) else range(len(here)) if isinstance(here, list) else ()
+        if part in inside:
+            keys.append(str(part))
+            here = here[part]
+    return keys
 
 
 def _model_at(path: list[str]) -> type[BaseModel]:
     """What stands at the end of a path such as paper.figures.0."""
     models: dict[str, type[BaseModel]] = {"paper": Paper, "figures": Figure, "reported": Reported, "claims": Claim}
     return next((models[part] for part in reversed(path) if part in models), Experiment)
+
+
+def label_of(algorithm: Table) -> str:
+    """What an algorithm is called: its label, or its name if it has none."""
+    return str(algorithm.get("label", algorithm.get("name")))
 
 
 OF_EACH = ("rounds", "topology", "participation")
@@ -276,6 +299,6 @@ def _places(here: list, key: str, where: str) -> list[tuple[int, str]]:
     names = {str(entry[word]) for _, entry in entries for word in ("label", "name") if word in entry}
     meant = max((name for name in names if f"{key}.".startswith(f"{name}.")), key=len, default=first)
     matches = [k for k, entry in entries if meant in (entry.get("label"), entry.get("name"))]
-    known = [str(entry.get("label", entry.get("name"))) for _, entry in entries]
-    require(len(matches) == 1, f"{where}: {meant!r} names {len(matches)} entries; known: {', '.join(known)}")
+    known = ", ".join(label_of(entry) for _, entry in entries)
+    require(len(matches) == 1, f"{where}: {meant!r} names {len(matches)} entries; known: {known}")
     return [(matches[0], key.removeprefix(meant).removeprefix("."))]

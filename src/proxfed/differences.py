@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from proxfed.components import Table
+from proxfed.config import label_of
 from proxfed.errors import InputError
 
 SAID = ("description", "targets", "paper", "reported", "claims")
@@ -56,7 +57,7 @@ def first_difference(then: Table, now: Table) -> str | None:
 def _settings(table: Table) -> Table:
     """First which algorithms there are, then everything by key."""
     settings = flat(decisive(table))
-    labels = [str(entry.get("label", entry.get("name"))) for entry in table["algorithms"]]
+    labels = [label_of(entry) for entry in table["algorithms"]]
     return {"algorithms": labels} | {key: settings[key] for key in sorted(settings)}
 
 

@@ -13,7 +13,7 @@ import torch
 
 from proxfed.algorithms import ALGORITHMS
 from proxfed.components import Table, arguments, build, describe, look_up, plain, without_name
-from proxfed.config import Experiment
+from proxfed.config import Experiment, label_of
 from proxfed.data import DATASETS, PARTITIONS, Federated, load, read
 from proxfed.data.limits import LIMITS
 from proxfed.data.partitions import Natural
@@ -27,8 +27,8 @@ from proxfed.types import Algorithm, Block, Constants, Graph, Participation, Pro
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
-GIVEN = {"data", "h", "dtype", "device"}
-"""Arguments of a problem that other tables of the experiment give."""
+GIVEN = {"n", "directory", "data", "h", "dtype", "device"}
+"""Arguments that the run gives: the number of clients, and what other tables of an experiment say."""
 
 
 class Task:
@@ -44,15 +44,14 @@ class Task:
         require(whole(rounds) and rounds >= 1, f"{where}.rounds = {rounds!r} must be a whole number >= 1")
         theory = table.get("theory", False)
         require(isinstance(theory, bool), f"{where}.theory = {theory!r} must be true or false")
-        self.participation: Participation = build(
-            PARTICIPATIONS, table.get("participation", experiment.participation), where
-        )
+        given, place = _own_or_common("participation", table, experiment, where)
+        self.participation: Participation = build(PARTICIPATIONS, given, place)
         self.topology: Topology | None = None
         peers = issubclass(make, Graph)
         require(peers or "topology" not in table, f"{where}.topology: {own['name']!r} has a server and takes no graph")
-        graph = table.get("topology", experiment.topology)
+        graph, place = _own_or_common("topology", table, experiment, where)
         if peers and graph is not None:
-            self.topology = build(TOPOLOGIES, graph, f"{where}.topology", **_size(graph, problem.n))
+            self.topology = build(TOPOLOGIES, graph, place, **_size(graph, place, problem.n))
         if theory:
             rule = getattr(make, "theory", None)
             if rule is None:
@@ -78,7 +77,7 @@ class Resolved:
     def __init__(self, experiment: Experiment, data_directory: str | None = None) -> None:
         self.experiment = experiment
         self.problem = _problem(experiment, data_directory)
-        labels = [str(t.get("label", t.get("name"))) for t in experiment.algorithms]
+        labels = [label_of(table) for table in experiment.algorithms]
         self.timing = None if experiment.time is None else Timing.read(experiment.time)
         if self.timing is not None:
             self.timing.check(self.problem.n)
@@ -107,8 +106,8 @@ class Resolved:
         """The configuration with every default and every computed step size written out."""
         e = self.experiment
         out = e.model_dump(exclude_none=True, exclude={"topology", "participation"})
-        out["data"] = _filled(DATASETS[e.data["name"]], e.data, {"directory"})
-        out["problem"] = _filled(PROBLEMS[e.problem["name"]], e.problem, GIVEN)
+        out["data"] = _filled(DATASETS[e.data["name"]], e.data)
+        out["problem"] = _filled(PROBLEMS[e.problem["name"]], e.problem)
         if self.timing is not None:
             out["time"] = self.timing.table()
         out["algorithms"] = [task.resolved() for task in self.tasks]
@@ -137,7 +136,7 @@ def load_together(table: Table, directory: str | None) -> Federated:
 def _options(table: Table) -> Table:
     limits = {key: table[key] for key in LIMITS if key in table}
     own = {key: value for key, value in without_name(table).items() if key not in LIMITS}
-    return arguments(look_up(DATASETS, table, "data"), own, "data", {"directory"}) | limits
+    return arguments(look_up(DATASETS, table, "data"), own, "data", GIVEN) | limits
 
 
 def _problem(e: Experiment, directory: str | None) -> Any:
@@ -167,10 +166,10 @@ def _regulariser(e: Experiment, blocks: tuple[Block, ...]) -> Regulariser:
     return OnBlocks.named(blocks, parts)
 
 
-def _filled(make: Any, table: Table, given: set[str]) -> Table:
+def _filled(make: Any, table: Table) -> Table:
     """A table with its defaults written out."""
     parameters = inspect.signature(make).parameters.items()
-    defaults = {k: p.default for k, p in parameters if k not in given and p.kind is not p.KEYWORD_ONLY}
+    defaults = {k: p.default for k, p in parameters if k not in GIVEN and p.kind is not p.KEYWORD_ONLY}
     filled = {k: v for k, v in (defaults | table).items() if v is not None and v is not inspect.Parameter.empty}
     return {k: plain(v) for k, v in filled.items()}
 
@@ -199,10 +198,14 @@ def _steps(value: Any, problem: Problem, where: str) -> Any:
     return epochs * ceil(float(np.mean(problem.data.sizes)) / batch)  # type: ignore[attr-defined]
 
 
-def _size(table: Table, n: int) -> dict[str, int]:
+def _own_or_common(key: str, table: Table, experiment: Experiment, where: str) -> tuple[Any, str]:
+    """A setting that an algorithm may have of its own, and where it stands."""
+    return (table[key], f"{where}.{key}") if key in table else (getattr(experiment, key), key)
+
+
+def _size(table: Any, where: str, n: int) -> dict[str, int]:
     """The number of nodes, for topologies that have it as a field."""
-    make = TOPOLOGIES.get(table.get("name", ""))
-    takes = make is not None and "n" in inspect.signature(make).parameters and "n" not in table
+    takes = "n" in inspect.signature(look_up(TOPOLOGIES, table, where)).parameters and "n" not in table
     return {"n": n} if takes else {}
 
 

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+from proxfed.components import Table
 from proxfed.config import parse
 from proxfed.errors import InputError, RunError, require
-from proxfed.record import RunFolder
+from proxfed.record import Row, RunFolder
 from proxfed.report import write_report
 from proxfed.resolve import Task
 from proxfed.simulate.clock import clock
@@ -60,38 +63,59 @@ def seconds(folder: RunFolder, timing: Timing) -> list[float]:
 
 def simulate(run: Path, timing: Timing, out: Path, force: bool = False) -> RunFolder:
     """A copy of the run folder in `out`, with these devices and links."""
-    folder = RunFolder(run)
-    rows = [row | {"sim_seconds": now} for row, now in zip(folder.rows(), seconds(folder, timing), strict=True)]
-    config = folder.config() | {"time": timing.table()}
-    require(out.resolve() != run.resolve(), f"--out {out} is the run itself: choose another place, or --in-place")
-    require(out.resolve() not in run.resolve().parents, f"--out {out} holds the run itself: choose another place")
+    here, there = run.resolve(), out.resolve()
+    require(there != here, f"--out {out} is the run itself: choose another place, or --in-place")
+    require(there not in here.parents, f"--out {out} holds the run itself: choose another place")
+    require(here not in there.parents, f"--out {out} is inside the run itself: choose another place")
     if RunFolder(out).exists():
         require(force, f"{out} holds a run already: --force replaces it, --out chooses another place")
     elif out.exists():
         require(out.is_dir() and not any(out.iterdir()), f"{out} exists and is not a run folder; choose another --out")
+    _put(RunFolder(run), timing, there)
+    return RunFolder(out)
+
+
+def simulate_in_place(run: Path, timing: Timing) -> RunFolder:
+    """The copy takes the place of the run."""
+    require(RunFolder(run).finished(), f"{run} is not finished: --resume it first, or leave out --in-place")
+    _put(RunFolder(run), timing, run.resolve())
+    return RunFolder(run)
+
+
+def _put(folder: RunFolder, timing: Timing, place: Path) -> None:
+    """The copy is made beside its place and goes there when it is whole, and only then is what was there removed."""
+    replaces, old = place.exists(), place.with_name(f"{place.name}.old")
+    blocked = replaces and old.exists()
+    require(not blocked, f"{old} is in the way: move it, or remove it if a simulation left it behind")
+    rows = [row | {"sim_seconds": now} for row, now in zip(folder.rows(), seconds(folder, timing), strict=True)]
+    config = folder.config() | {"time": timing.table()}
     try:
-        shutil.rmtree(out, ignore_errors=True)
-        shutil.copytree(run, out, ignore=lambda here, _: CHANGED if Path(here) == run else ())
-        (out / "checkpoint").mkdir()
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix=f"{place.name}.", dir=place.parent) as beside:
+            fresh = Path(beside) / place.name
+            _copy(folder, fresh, rows, config)
+            if replaces:
+                os.rename(place, old)
+            os.rename(fresh, place)
     except OSError as e:
-        raise RunError(f"cannot write {out}: {e.strerror}") from e
+        kept = f"; what was there is in {old}" if replaces and old.exists() else ""
+        raise RunError(f"cannot write {place}: {_reason(e)}{kept}") from e
+    if replaces:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _copy(folder: RunFolder, out: Path, rows: Sequence[Row], config: Table) -> None:
+    """A copy of the folder with these rows and settings."""
+    shutil.copytree(folder.path, out, ignore=lambda here, _: CHANGED if Path(here) == folder.path else ())
+    (out / "checkpoint").mkdir()
     copy = RunFolder(out)
     copy.write_rows(rows)
     copy.write_config(config)
     if folder.finished():
         copy.save_checkpoint(len(config["algorithms"]) * len(config["seeds"]), -1, {"wall_seconds": 0.0}, {})
     write_report([out], out / "report.html")
-    return copy
 
 
-def simulate_in_place(run: Path, timing: Timing) -> RunFolder:
-    """The copy takes the place of the run; at every moment one of the two is whole."""
-    require(RunFolder(run).finished(), f"{run} is not finished: --resume it first, or leave out --in-place")
-    fresh, old = run.with_name(f"{run.name}.new"), run.with_name(f"{run.name}.old")
-    for place in (fresh, old):
-        require(not place.exists(), f"{place} is in the way: move it, or remove it if a simulation left it behind")
-    simulate(run, timing, fresh)
-    os.rename(run, old)
-    os.rename(fresh, run)
-    shutil.rmtree(old)
-    return RunFolder(run)
+def _reason(e: OSError) -> str:
+    """Of the first file, where copying a folder failed with several."""
+    return str(e.args[0][0][-1] if isinstance(e, shutil.Error) else e.strerror)

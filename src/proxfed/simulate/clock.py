@@ -71,7 +71,6 @@ class _Clients:
     """Steps and links of n clients, drawn for all of them at once."""
 
     def __init__(self, timing: Timing, n: int, seed: int) -> None:
-        timing.check(n)
         everyone = np.arange(n)
         devices, links = hand_out(timing.devices, n, "time.devices"), hand_out(timing.links, n, "time.links")
         self.n, self.seed, self.scale = n, seed, timing.step_scale
@@ -130,6 +129,7 @@ class _Edges(NamedTuple):
 class _Graph:
     def __init__(self, timing: Timing, topology: Topology, exchanges: int, n: int, seed: int) -> None:
         self.clients, self.topology, self.exchanges = _Clients(timing, n, seed), topology, exchanges
+        timing.check_edges(n)
         self.T = np.zeros(n)
         self.edges: dict[int, _Edges] = {}
         ends = np.array([sorted(e.between) for e in timing.edges], np.int64).reshape(-1, 2)

@@ -21,7 +21,6 @@ just these. Every amount is a number, a distribution or a trace (amounts.py).
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -29,6 +28,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from proxfed.components import Table, arguments
+from proxfed.config import read_toml
 from proxfed.errors import InputError, nearest, positive, require
 from proxfed.simulate.amounts import Amount, Constant, amount, table_of
 
@@ -93,20 +93,19 @@ class Timing:
         """From a table [time], where a profile fills in what is not given."""
         profile = given.get("profile")
         table = given if profile is None else shipped_profile(profile) | given
-        known = ("profile", "devices", "links", "edges", "server_seconds", "step_scale")
+        known = cls.__dataclass_fields__
         for key in table:
             require(key in known, f"time: unknown key {key!r}; {nearest(key, known)}")
         for key in ("devices", "links"):
             require(key in table, f"time: the key {key!r} is missing; give it, or a profile ({', '.join(profiles())})")
-        scale = arguments(_scale, {k: v for k, v in table.items() if k == "step_scale"}, "time")
-        return cls(
-            tuple(_entry(Device, part, where) for part, where in _listed(table, "devices")),
-            tuple(_entry(Link, part, where) for part, where in _listed(table, "links")),
-            tuple(_entry(Edge, part, where) for part, where in _listed(table, "edges")),
-            amount(table.get("server_seconds", 0.0), "time.server_seconds", "seconds"),
-            profile=profile,
-            **scale,
-        )
+        parts: dict[str, Any] = {
+            "devices": tuple(_entry(Device, part, where) for part, where in _listed(table, "devices")),
+            "links": tuple(_entry(Link, part, where) for part, where in _listed(table, "links")),
+            "edges": tuple(_entry(Edge, part, where) for part, where in _listed(table, "edges")),
+            "server_seconds": amount(table.get("server_seconds", 0.0), "time.server_seconds", "seconds"),
+        }
+        rest = {k: v for k, v in table.items() if k not in parts}
+        return cls(**parts, **arguments(cls, rest, "time", set(parts)))
 
     def table(self) -> Table:
         """The same in full, with the digests of the traces."""
@@ -119,6 +118,10 @@ class Timing:
         """All clients that are named exist, and all of them have a device and a link."""
         hand_out(self.devices, n, "time.devices")
         hand_out(self.links, n, "time.links")
+        self.check_edges(n)
+
+    def check_edges(self, n: int) -> None:
+        """They are between clients that exist, and no two between the same."""
         for k, edge in enumerate(self.edges):
             _exist(edge.between, n, f"time.edges.{k}.between")
             twice = any(set(edge.between) == set(other.between) for other in self.edges[:k])
@@ -164,12 +167,7 @@ def shipped_profile(name: Any) -> Table:
 
 def read_time(path: Path) -> Table:
     """The table [time] of a TOML file."""
-    try:
-        table = tomllib.loads(path.read_text()).get("time")
-    except OSError as e:
-        raise InputError(f"cannot read {path}: {e.strerror}") from e
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
-        raise InputError(f"{path} is not valid TOML: {e}") from e
+    table = read_toml(path).get("time")
     if not isinstance(table, dict):
         raise InputError(f"{path} has no table [time]")
     return table
@@ -212,7 +210,3 @@ def _table(entry: Device | Link | Edge) -> Table:
     amounts = AMOUNTS_OF[type(entry)]
     fields = {k: table_of(v) if k in amounts else v for k, v in vars(entry).items()}
     return {k: v for k, v in fields.items() if v not in (None, "")}
-
-
-def _scale(step_scale: float = 1.0) -> float:
-    return step_scale

@@ -11,7 +11,7 @@ from proxfed.draws import generator
 from proxfed.errors import InputError, positive, require, whole
 from proxfed.topologies.checks import unreached, whole_seed
 from proxfed.topologies.mixing import Pairs
-from proxfed.topologies.undirected import Undirected
+from proxfed.topologies.steady import Undirected
 
 TRIES = 100  # draws of a random graph before we say that it does not get connected
 

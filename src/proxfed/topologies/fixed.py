@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
 
 import numpy as np
 
 from proxfed.errors import at_least_one, require
 from proxfed.topologies.mixing import Pairs, circulant
 from proxfed.topologies.spectrum import psi_by_fourier
-from proxfed.topologies.undirected import Undirected
+from proxfed.topologies.steady import Steady, Undirected
 from proxfed.types import Mixing
 
 
@@ -108,23 +107,16 @@ class SymmetricExponential(Undirected):
 
 
 @dataclass(frozen=True)
-class Exponential:
+class Exponential(Steady):
     """Directed: client i sends to i + 2^l for all 2^l < n, uniform weights; psi = 1 - 2/(1 + ceil(log2 n)) for even
     n."""
 
     n: int
 
-    period: ClassVar[int] = 1
-    doubly_stochastic: ClassVar[bool] = True
-
     def __post_init__(self) -> None:
         at_least_one(self, "n")
 
-    def W(self, t: int) -> Mixing:
-        return self._mixing
-
     def spectral_gap(self) -> float:
-        """1 - |W - J|_2."""
         return 1 - psi_by_fourier(self._mixing, self.n)
 
     @cached_property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -12,12 +12,12 @@ import numpy as np
 from proxfed.errors import InputError, at_least_one, one_of, require
 from proxfed.topologies.checks import check, unreached
 from proxfed.topologies.mixing import WEIGHTS, Pairs, weigh
-from proxfed.topologies.spectrum import psi
+from proxfed.topologies.steady import Steady
 from proxfed.types import Mixing
 
 
 @dataclass(frozen=True, eq=False)
-class FromGraph:
+class FromGraph(Steady):
     """An undirected, connected graph.
 
     edges     a list of pairs of clients 0 .. n-1, or a networkx graph; nodes that are not called 0 .. n-1 are numbered
@@ -30,9 +30,6 @@ class FromGraph:
     n: int = 0
     weights: str = "metropolis"
 
-    period: ClassVar[int] = 1
-    doubly_stochastic: ClassVar[bool] = True
-
     def __post_init__(self) -> None:
         one_of(self, "weights", WEIGHTS)
         nodes, pairs = self._graph
@@ -41,13 +38,6 @@ class FromGraph:
         require(nodes <= self.n, f"FromGraph: edges has {nodes} clients, which is more than n = {self.n}")
         lost = unreached(self.n, *pairs)
         require(lost is None, f"FromGraph: client {lost} cannot be reached from client 0 along the edges")
-
-    def W(self, t: int) -> Mixing:
-        return self._mixing
-
-    def spectral_gap(self) -> float:
-        """1 - |W - J|_2."""
-        return 1 - psi(self._mixing)
 
     @cached_property
     def _graph(self) -> tuple[int, Pairs]:
@@ -77,7 +67,7 @@ def _read_graph(edges: Any) -> tuple[int, Pairs]:
 
 
 @dataclass(frozen=True, eq=False)
-class FromMatrix:
+class FromMatrix(Steady):
     """A matrix: not negative, rows and columns with sum 1, connected; it need not be symmetric.
 
     matrix   an array or nested lists, n x n
@@ -87,21 +77,11 @@ class FromMatrix:
     matrix: Any
     n: int = 0
 
-    period: ClassVar[int] = 1
-    doubly_stochastic: ClassVar[bool] = True
-
     def __post_init__(self) -> None:
         rows = self._mixing.n
         object.__setattr__(self, "n", self.n or rows)
         require(self.n == rows, f"FromMatrix: matrix has {rows} rows, but n = {self.n!r}")
         check(self._mixing)
-
-    def W(self, t: int) -> Mixing:
-        return self._mixing
-
-    def spectral_gap(self) -> float:
-        """1 - |W - J|_2."""
-        return 1 - psi(self._mixing)
 
     @cached_property
     def _mixing(self) -> Mixing:

@@ -1,4 +1,4 @@
-"""What undirected graphs that stay the same have in common."""
+"""What topologies that stay the same have in common."""
 
 from __future__ import annotations
 
@@ -13,15 +13,31 @@ from proxfed.topologies.spectrum import psi
 from proxfed.types import Mixing
 
 
+class Steady(ABC):
+    """One W for all rounds."""
+
+    period: ClassVar[int] = 1
+    doubly_stochastic: ClassVar[bool] = True
+
+    @property
+    @abstractmethod
+    def _mixing(self) -> Mixing:
+        """This W."""
+
+    def W(self, t: int) -> Mixing:
+        return self._mixing
+
+    def spectral_gap(self) -> float:
+        """1 - |W - J|_2."""
+        return 1 - psi(self._mixing)
+
+
 @dataclass(frozen=True)
-class Undirected(ABC):
+class Undirected(Steady):
     """n clients and a weight rule; a graph adds its edges, and refuses there what makes no such graph."""
 
     n: int
     weights: str = field(default="metropolis", kw_only=True)
-
-    period: ClassVar[int] = 1
-    doubly_stochastic: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         at_least_one(self, "n")
@@ -31,13 +47,6 @@ class Undirected(ABC):
     @abstractmethod
     def pairs(self) -> Pairs:
         """The edges."""
-
-    def W(self, t: int) -> Mixing:
-        return self._mixing
-
-    def spectral_gap(self) -> float:
-        """1 - |W - J|_2."""
-        return 1 - psi(self._mixing)
 
     @cached_property
     def _mixing(self) -> Mixing:
