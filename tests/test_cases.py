@@ -122,6 +122,22 @@ CLAIM = {"says": "so", "measure": "error", "label": "FedAvg", "below": 1.0}
             {"paper": {"title": "", "figure": "", "figures": 2 * [{"name": "a", "y": "error"}]}},
             "two figures are called 'a'",
         ),
+        (
+            {
+                "paper": {
+                    "title": "",
+                    "figure": "",
+                    "figures": [{"name": "a", "y": "error", "target": 1, "log_y": True}],
+                }
+            },
+            "the figure 'a' has a target, so bars: they take no log_x or log_y",
+        ),
+        (
+            {"claims": [CLAIM | {"lost_from": "easy"}]},
+            "the claim 'so' has lost_from, which needs a case, and no target",
+        ),
+        ({"claims": [CLAIM | {"case": "easy", "lost_from": "on"}]}, "there is no case 'on'"),
+        ({"claims": [CLAIM | {"within_factor": 2.0}]}, "the claim 'so' asks for within_factor, which needs labels or"),
         ({"claims": [CLAIM | {"quick_target": 1.0}]}, "quick_target, which needs a target"),
         ({"claims": [CLAIM | {"target": 2.0, "quick_target": 1.0, "form": "full"}]}, "a quick form that judges it"),
         ({"reported": [{"measure": "error", "values": {"FedProx": 1.0}}]}, "no algorithm has the label 'FedProx'"),
@@ -132,6 +148,45 @@ def test_bad_cases(capsys: Any, tmp_path: Path, changes: dict[str, Any], sentenc
     path = write(tmp_path / "bad.toml", two(**changes))
     assert sentence in refused(capsys, "run", str(path), "--out", str(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
+
+
+def test_a_figure_speaks_of_labels_that_one_of_its_cases_has(capsys: Any, tmp_path: Path) -> None:
+    """Each of the cases has a label of its own."""
+    cases = {"one": {"algorithms.FedAvg.label": "first"}, "two": {"algorithms.FedAvg.label": "second"}, "three": {}}
+
+    def shows(labels: list[str], some: list[str]) -> str:
+        figure = {"name": "a", "y": "error", "cases": some, "labels": labels}
+        paper = {"title": "", "figure": "", "figures": [figure]}
+        return str(write(tmp_path / "p.toml", two(cases=cases, paper=paper)))
+
+    read_cases(shows(["first", "second", "eta = 0.05"], ["one", "two"]))
+    read_cases(shows(["first", "second", "FedAvg"], []))
+    with pytest.raises(InputError, match=r"no algorithm has the label 'FedAvg'; known: eta = 0\.05, first, second"):
+        read_cases(shows(["FedAvg"], ["one", "two"]))
+
+
+@pytest.mark.parametrize("only", [[], ["many"], ["Few Clients, easy"]])
+def test_a_variant_that_changes_nothing_in_the_form_is_refused(tmp_path: Path, only: list[str]) -> None:
+    """It would be the same run under another name; one case that it changes is enough."""
+    quick = {"problem.batch": 3, "data.clients": 3}
+    variants = {"small": {"problem.batch": 3}, "few": {"data.clients": 3}, "nothing": {}}
+    paper = {"title": "t", "figure": "f", "quick": quick, "variants": variants}
+    path = str(write(tmp_path / "p.toml", two(paper=paper)))
+    for variant in ("small", "few"):
+        assert read_cases(path, variant=variant, only=only)
+        with pytest.raises(InputError, match=f"the variant '{variant}' changes nothing in the quick form"):
+            read_cases(path, quick=True, variant=variant, only=only)
+    with pytest.raises(InputError, match="the variant 'nothing' changes nothing in the full form"):
+        read_cases(path, variant="nothing", only=only)
+
+
+def test_a_variant_may_change_a_case_that_the_quick_form_leaves_out(tmp_path: Path) -> None:
+    variants = {"few": {"data.clients": 3}}
+    paper = {"title": "t", "figure": "f", "quick_cases": ["Few Clients, easy"], "variants": variants}
+    path = str(write(tmp_path / "p.toml", two(paper=paper)))
+    with pytest.raises(InputError, match="changes nothing in the quick form"):
+        read_cases(path, quick=True, variant="few")
+    assert list(read_cases(path, quick=True, variant="few", only=["many"])) == ["many"]
 
 
 def test_a_bad_second_case_is_refused_before_the_first_begins(capsys: Any, tmp_path: Path) -> None:

@@ -15,9 +15,10 @@ from proxfed.errors import InputError
 from proxfed.figures import COLOURS, MARKERS, Line, axis_words, make_panels, write_figures
 from proxfed.record import RunFolder
 from proxfed.report import write_report
-from proxfed.targets import Results
+from proxfed.targets import NEVER, Results
 
 ROUNDS = (0, 10, 20, 30)
+LOOKS = {label: {"color": colour} for label, colour in zip("AB", COLOURS, strict=False)}
 
 
 def row(algorithm="A", seed=0, t=0, **values):
@@ -56,7 +57,7 @@ def test_a_bar_stands_where_half_of_the_seeds_reached_the_target():
     bar = only_line(figure, results(["A"]))
     assert (bar.low[0], bar.middle[0], bar.high[0]) == (100, 200, 300)
     never = only_line(figure.model_copy(update={"target": 1e-9}), results(["A"]))
-    assert np.isnan([never.low[0], never.middle[0], never.high[0]]).all()
+    assert (never.low[0], never.middle[0], never.high[0]) == (NEVER, NEVER, NEVER)
     assert make_panels(figure.model_copy(update={"y": "accuracy"}), {"": results(["A"])})[0].lines == []
 
 
@@ -70,6 +71,25 @@ def test_bars_are_drawn_with_words_for_who_did_not_arrive(tmp_path):
     assert ">communicated [MB]<" in text
     assert ">until relative distance to the solution is 0.5<" in text
     assert all(f">{label}<" in text for label in "AB")
+
+
+def test_a_seed_that_did_not_arrive_hides_neither_the_range_nor_the_unit(tmp_path):
+    """Seed 4 never gets there: the line of A leaves the panel, which is as high as B needs it."""
+    matplotlib = pytest.importorskip("matplotlib")
+    lost = [{**r, "error": 1.0} if r["seed"] == 4 else r for r in results(["A"]).rows]
+    found, figure = Results(lost, (), 6), Figure(name="f", y="error", x="bytes", target=0.5)
+    bar = only_line(figure, found)
+    assert (bar.low[0], bar.middle[0], bar.high[0]) == (30e6, 60e6, NEVER)
+    (svg,) = write_figures([figure], {"": found}, tmp_path, formats=["svg"])
+    assert ">communicated [MB]<" in svg.read_text()
+
+    axes = matplotlib.figure.Figure().subplots()
+    figures._bars(axes, make_panels(figure, {"": Results([*lost, *results(["B"]).rows], (), 6)})[0], LOOKS, 1e6)
+    (first, second), (mark,) = axes.collections, axes.lines
+    top = axes.get_ylim()[1]
+    assert top > 90, "of B, the slowest seed"
+    assert [first.get_segments()[0][:, 1].tolist(), second.get_segments()[0][:, 1].tolist()] == [[30, top], [30, 90]]
+    assert (mark.get_xdata()[0], mark.get_ydata()[0]) == (0, top)
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,23 @@ def test_status_in_words(states, words):
     assert entry["diverged"] == sum(s["status"] == "diverged" for s in states)
 
 
+@pytest.mark.parametrize(
+    ("states", "words"),
+    [
+        ([state()], "1 of 3 seeds finished"),
+        ([state(), state(seed=1), state(seed=2)], "finished"),
+        ([state(status="diverged", t=12)], "1 of 3 diverged, first in round 12"),
+        ([state(), state(seed=1, status="running", t=0)], "running, round 5"),
+        ([state(), state(seed=1, status="stopped", t=7)], "stopped, round 7"),
+    ],
+)
+def test_seeds_that_have_not_begun_and_rows_since_the_status_was_written(states, words):
+    """It is written when a seed begins and ends, and here there is a row every five rounds."""
+    rows = [row(seed=s["seed"], t=t) for s in states for t in (0, 5)]
+    (entry,) = result_table(Results(rows, states, None, [0, 1, 2]))
+    assert entry["status"] == words
+
+
 def test_an_algorithm_without_rows_is_listed():
     table = result_table(Results([row("a")], [state("a"), state("b", status="running", t=0)]))
     assert [(entry["algorithm"], entry["rounds"]) for entry in table] == [("a", 0), ("b", None)]

@@ -9,6 +9,7 @@ import re
 import numpy as np
 import pytest
 
+from proxfed.data.holdings import Holdings
 from proxfed.errors import InputError, RunError
 from proxfed.report import write_report
 from proxfed.report.columns import with_total
@@ -83,7 +84,7 @@ def test_hostile_names_stay_text(tmp_path):
 def test_table_on_the_page_has_the_numbers_of_the_result(tmp_path):
     rows = [row(a, s, t, gap=(s + 1) * 0.5**t) for a in ("a", "b") for s in range(3) for t in range(6)]
     status = [state(a, s, t=5) for a in ("a", "b") for s in range(3)]
-    page = write(tmp_path, folder(tmp_path / "run", rows, status))
+    page = write(tmp_path, folder(tmp_path / "run", rows, status, held=Holdings(np.array([5, 5, 5, 5]))))
     values = re.findall(r'data-value="([^"]+)"', page)
     assert values.count(repr(2 * 0.5**5)) == 2
     assert values.count(repr(20 * 5 / 4)) == 2  # gradients per client
@@ -124,6 +125,12 @@ def test_a_single_row_and_no_row_at_all(tmp_path):
     assert made["curves"][0]["middle"]["gap"] == [1]
     made = data_of(write(tmp_path, folder(tmp_path / "none", [], [state(status="running", t=0)])))
     assert made["curves"] == []
+
+
+def test_the_page_says_how_many_seeds_have_finished(tmp_path):
+    """The status names only those that have begun."""
+    page = write(tmp_path, folder(tmp_path / "run", [row()], [state()], config={"name": "n", "seeds": [0, 1, 2]}))
+    assert '<td class="text">1 of 3 seeds finished</td>' in page
 
 
 def test_two_folders_in_one_report(tmp_path):

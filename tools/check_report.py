@@ -313,8 +313,7 @@ def sample_folder(path: Path) -> None:
     algorithms = list(rates.items())
     config = {
         "name": "sample",
-        "title": "Sparse multinomial regression, 30 clients",
-        "description": "A made-up run that exercises every part of the report.",
+        "description": "A made-up run of sparse multinomial regression that exercises every part of the report.",
         "seeds": [0, 1, 2],
         "problem": {"kind": "linear", "clients": 30, "l1": 0.002, "heterogeneity": {"kind": "dirichlet", "alpha": 0.1}},
         "algorithms": [{"label": a, "name": a.split(",")[0].lower(), "eta": r, "local_steps": 5} for a, r in algorithms]

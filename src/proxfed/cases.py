@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
+from functools import partial
 
 from proxfed.components import Table
 from proxfed.config import Claim, Experiment, assign, override, parse, read_table
@@ -30,13 +31,15 @@ def read_cases(
     if not whole.case:  # one of several cases, recorded by itself, does not know the others
         _check_names(whole, table, where)
     layers = _layers(whole, where, quick, variant)
+    settings = partial(_of_case, table, whole, where)
+    chosen = _chosen(whole, where, quick, only)
+    if variant is not None:
+        form, some = "quick" if quick else "full", {*chosen, *_chosen(whole, where, quick, ())}
+        changes = any(settings(name, layers) != settings(name, layers[:-1]) for name in some)
+        require(changes, f"{where}: the variant {variant!r} changes nothing in the {form} form: it is the same run")
     cases = {}
-    for name in _chosen(whole, where, quick, only):
-        own = _of_case(table, whole, name, where)
-        for place, layer in layers:
-            for key, value in layer.items():
-                _check_changed(key, f"{where}: {place}")
-                assign(own, key, value, f"{where}: {place}: {key!r}")
+    for name in chosen:
+        own = settings(name, layers)
         for text in overrides:
             _check_changed(text.partition("=")[0], f"-c {text}")
             override(own, text)
@@ -47,8 +50,7 @@ def read_cases(
 def labels_by_case(source: str) -> dict[str, list[str]]:
     """What the algorithms are called, in every case of an experiment."""
     table, where = read_table(source)
-    whole = parse(table, where)
-    return {name: _labels(_of_case(table, whole, name, where)) for name in whole.cases or [whole.case]}
+    return _labels(table, parse(table, where), where)
 
 
 def slug(case: str) -> str:
@@ -63,15 +65,28 @@ def _check_changed(key: str, where: str) -> None:
     require(not fixed, f"{where}: {first!r} is taken as the file has it; change the file, or the settings themselves")
 
 
-def _of_case(table: Table, whole: Experiment, name: str, where: str) -> Table:
+Layers = Sequence[tuple[str, Table]]
+"""Settings on top of those of a case, with where they stand."""
+
+
+def _of_case(table: Table, whole: Experiment, where: str, name: str, layers: Layers = ()) -> Table:
     own = deepcopy({key: value for key, value in table.items() if key != "cases"})
     for key, value in whole.cases.get(name, {}).items():
         assign(own, key, value, f"{where}: cases.{name}: {key!r}")
+    for place, layer in layers:
+        for key, value in layer.items():
+            _check_changed(key, f"{where}: {place}")
+            assign(own, key, value, f"{where}: {place}: {key!r}")
     return own | {"case": name}
 
 
-def _layers(whole: Experiment, where: str, quick: bool, variant: str | None) -> list[tuple[str, Table]]:
-    """The settings of the quick form and of a variant, with where they stand."""
+def _labels(table: Table, whole: Experiment, where: str) -> dict[str, list[str]]:
+    cases = {name: _of_case(table, whole, where, name) for name in whole.cases or [whole.case]}
+    return {name: [str(a.get("label", a.get("name"))) for a in own["algorithms"]] for name, own in cases.items()}
+
+
+def _layers(whole: Experiment, where: str, quick: bool, variant: str | None) -> Layers:
+    """The quick form and the variant."""
     layers = []
     if quick and whole.paper is not None:
         layers.append(("paper.quick", whole.paper.quick))
@@ -108,6 +123,9 @@ def _check(whole: Experiment, where: str) -> None:
         figures = [figure.name for figure in whole.paper.figures]
         for name in figures:
             require(figures.count(name) == 1, f"{where}: two figures are called {name!r}: they would be one file")
+        for figure in whole.paper.figures:
+            bars = figure.target is not None and (figure.log_x or figure.log_y)
+            require(not bars, f"{where}: the figure {figure.name!r} has a target, so bars: they take no log_x or log_y")
         for name in whole.paper.departures:
             known = whole.paper.variants
             require(name in known, f"{where}: departures: there is no variant {name!r}; {nearest(name, known)}")
@@ -117,30 +135,25 @@ def _check(whole: Experiment, where: str) -> None:
 
 def _check_names(whole: Experiment, table: Table, where: str) -> None:
     """Claims, reported numbers and figures speak of cases and labels that exist."""
-    labels = {name: _labels(_of_case(table, whole, name, where)) for name in whole.cases or [""]}
-    anywhere = {label for some in labels.values() for label in some}
+    labels = _labels(table, whole, where)
 
-    def check(cases: Iterable[str], named: Iterable[str], known: Iterable[str] | None = None) -> None:
+    def check(cases: Sequence[str], named: Iterable[str], across: bool = False) -> None:
+        """Of several cases, one must have the label; without cases, any of the file."""
         for case in cases:
             require(case in whole.cases, f"{where}: there is no case {case!r}; {nearest(case, whole.cases)}")
-            known = labels[case] if known is None else known
+        known = across_names(labels) if across else dict.fromkeys(n for case in cases or labels for n in labels[case])
         for label in named:
-            allowed = anywhere if known is None else known
-            require(label in allowed, f"{where}: no algorithm has the label {label!r}; {nearest(label, allowed)}")
+            require(label in known, f"{where}: no algorithm has the label {label!r}; {nearest(label, known)}")
 
     for claim in whole.claims:
-        one = [] if claim.case is None else [claim.case]
-        check(one, claim_labels(claim), across_names(labels) if claim.across else None)
+        for case in {claim.case, claim.lost_from}:
+            check([] if case is None else [case], claim_labels(claim), claim.across)
     for reported in whole.reported:
         check([] if reported.case is None else [reported.case], reported.values)
     if whole.paper is not None:
         check(whole.paper.quick_cases, ())
         for figure in whole.paper.figures:
-            check(figure.cases, figure.labels, anywhere)
-
-
-def _labels(table: Table) -> list[str]:
-    return [str(algorithm.get("label", algorithm.get("name"))) for algorithm in table["algorithms"]]
+            check(figure.cases, figure.labels)
 
 
 def claim_labels(claim: Claim) -> list[str]:
@@ -163,8 +176,14 @@ def _check_claim(claim: Claim, where: str) -> None:
     tests = [claim.below, claim.above, claim.near, claim.within_factor, claim.diverges, claim.order]
     some = any(test is not None for test in tests)
     require(some, f"{where}: the claim {claim.says!r} needs one of below, above, near, within_factor, diverges, order")
+    several = claim.within_factor is None or claim.label is None
+    require(
+        several, f"{where}: the claim {claim.says!r} asks for within_factor, which needs labels or order, not label"
+    )
     alone = claim.diverges is None or not any(test is not None for test in (*tests[:4], claim.order, claim.target))
     require(alone, f"{where}: the claim {claim.says!r} asks for diverges, and for something else: make it two claims")
+    two = claim.lost_from is None or (claim.case is not None and claim.target is None and claim.diverges is None)
+    require(two, f"{where}: the claim {claim.says!r} has lost_from, which needs a case, and no target or diverges")
     one = claim.target is None or claim.round is None
     require(one, f"{where}: the claim {claim.says!r} has a target and a round, of which one is enough")
     require(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import chain, pairwise
 from statistics import median, median_low
 from typing import NamedTuple
 
@@ -49,33 +49,26 @@ def judge(
         return Verdict(claim, "not run", "needs the full form")
     claim = claim.in_form(quick)
     labels = claim_labels(claim)
-    judged, missing, having = [], labels, []
+    judged, lacking = [], _lacking(claim, labels, {})
     for case, sources in _sources(claim, results).items():
         known = [label for label in labels if label in sources]
         values = {label: value for label in known if (value := _value(claim, *sources[label])) is not None}
+        if claim.lost_from is not None:
+            values = _lost(claim, values, results.get(claim.lost_from, Results([])))
         if len(values) < len(labels):
-            missing = [label for label in labels if label not in values]
-            having += [sources[label] for label in missing if label in sources]
-            continue
-        found = ", ".join(f"{label}: {_shown(claim, value, *sources[label])}" for label, value in values.items())
-        judged.append(Judged(case, _holds(claim, list(values.values())), values, found))
+            lacking = _lacking(claim, [label for label in labels if label not in values], sources)
+        elif early := _ended_early(claim, values, sources):
+            lacking = early
+        else:
+            found = ", ".join(f"{label}: {_shown(claim, value, *sources[label])}" for label, value in values.items())
+            judged.append(Judged(case, _holds(claim, list(values.values())), values, found))
     if not judged:
-        return Verdict(claim, "not run", f"no {_lacking(claim, having)} of {', '.join(missing)}")
+        return Verdict(claim, "not run", lacking)
     status = "confirmed" if all(j.holds for j in judged) else "not confirmed"
     every = {} if cases is None or claim.across or claim.case is not None else cases
     seen = {j.case for j in judged}
     not_run = [case for case, has in every.items() if case not in seen and {*labels} <= {*has}]
     return Verdict(claim, status, _summary(judged, len(not_run)), judged, not_run)
-
-
-def _lacking(claim: Claim, having: list[_Source]) -> str:
-    """What the rows do not have that the claim speaks of."""
-    if claim.diverges is not None:
-        return "rows"
-    rows = [row for source in having for row in source.results.rows if row["algorithm"] == source.label]
-    if not any(axis_value(row, claim.measure) is not None for row in rows):
-        return claim.measure
-    return claim.axis if claim.target is not None else f"{claim.measure} in round {claim.round}"
 
 
 class _Source(NamedTuple):
@@ -99,17 +92,27 @@ def _value(claim: Claim, results: Results, label: str) -> float | None:
     histories, diverged = results.histories(label), results.diverged(label)
     if claim.diverges is not None:
         return len(diverged) / len(histories) if histories else None
-    return _middle(_values(claim, results, label, claim.round), claim.target)
+    values = _values(claim, results, label, claim.round)
+    if claim.target is not None:  # who diverged did not get there, or not to stay
+        values = {seed: NEVER if seed in diverged else value for seed, value in values.items()}
+    return _middle(values.values(), claim.target)
 
 
-def _values(asked: Claim | Reported, results: Results, label: str, round: int | None = None) -> list[float]:
+def _lost(claim: Claim, values: Mapping[str, float], before: Results) -> dict[str, float]:
+    """How much worse the values are than those of another case, as far as it has them."""
+    then = {label: value for label in values if (value := _value(claim, before, label)) is not None}
+    sign = 1 if higher_is_better(claim.measure) else -1
+    return {label: sign * (then[label] - values[label]) for label in then}
+
+
+def _values(asked: Claim | Reported, results: Results, label: str, round: int | None = None) -> dict[int, float]:
     """For each seed: where the measure reached the target, or else the measure at that round or at the end.
 
     A seed that diverged counts with its last row, and as the worst that can be where it has no number.
     """
     measure, diverged = asked.measure, results.diverged(label)
     worst = -math.inf if higher_is_better(measure) else math.inf
-    values = []
+    values = {}
     for seed, history in results.histories(label).items():
         if asked.target is not None:
             found = first_reached(history, measure, asked.target, asked.axis, results.clients)
@@ -118,11 +121,11 @@ def _values(asked: Claim | Reported, results: Results, label: str, round: int | 
             at = [number for number in numbers if number is not None]
             found = at[-1] if at else worst if seed in diverged else None
         if found is not None:
-            values.append(worst if math.isnan(found) else found)
+            values[seed] = worst if math.isnan(found) else found
     return values
 
 
-def _middle(values: list[float], target: float | None) -> float | None:
+def _middle(values: Collection[float], target: float | None) -> float | None:
     if not values:
         return None
     return median(values) if target is None else median_low(values)  # half of the seeds got there: a point of the axis
@@ -145,6 +148,54 @@ def _holds(claim: Claim, values: list[float]) -> bool:
 def _in_order(measure: str, a: float, b: float) -> bool:
     """Equals are in no order: not two that arrived together, nor two that never did."""
     return a != b and better(measure, a, b)
+
+
+# ---- what cannot be judged -----------------------------------------------------------------------------------------
+
+
+def _lacking(claim: Claim, missing: list[str], sources: Mapping[str, _Source]) -> str:
+    """What these names do not have that the claim speaks of."""
+    by_reason: dict[str, list[str]] = {}
+    for name in missing:
+        by_reason.setdefault(_lack(claim, sources.get(name)), []).append(name)
+    return ", ".join(f"no {reason} of {', '.join(names)}" for reason, names in by_reason.items())
+
+
+def _lack(claim: Claim, source: _Source | None) -> str:
+    results, label = source or _Source(Results([]), "")
+    rows = list(chain.from_iterable(results.histories(label).values()))
+    if source is not None and not rows:
+        return "finished seed"
+    if claim.diverges is not None:
+        return "rows"
+    if all(axis_value(row, claim.measure, results.clients) is None for row in rows):
+        return claim.measure
+    if claim.target is not None:
+        return claim.axis
+    return f"{claim.measure} " + (f"in {claim.lost_from}" if claim.round is None else f"in round {claim.round}")
+
+
+def _ended_early(claim: Claim, values: Mapping[str, float], sources: Mapping[str, _Source]) -> str:
+    """Who ended short of `above` without having reached the target: whether it needs more, nobody knows."""
+    if claim.target is None or claim.above is None or min(values.values()) <= claim.above:
+        return ""
+    early = []
+    for name in (name for name, value in values.items() if value == NEVER):
+        end = _end(claim, *sources[name])
+        if end is not None and end < claim.above and not _most_diverged(*sources[name]):
+            early.append(f"{name}: ended too early ({claim.axis} {_written(end, claim.axis)})")
+    return ", ".join(early)
+
+
+def _most_diverged(results: Results, label: str) -> bool:
+    return 2 * len(results.diverged(label)) > len(results.histories(label))
+
+
+def _end(asked: Claim | Reported, results: Results, label: str) -> float | None:
+    """How far the seeds of an algorithm went on the axis."""
+    rows = chain.from_iterable(results.histories(label).values())
+    places = [axis_value(row, asked.axis, results.clients) for row in rows]
+    return max((place for place in places if place is not None), default=None)
 
 
 # ---- beside the paper's numbers ------------------------------------------------------------------------------------
@@ -197,9 +248,8 @@ def compare(reported: Reported, results: Mapping[str, Results]) -> Iterator[Comp
         having = [case for case, r in results.items() if label in r.labels()] or [""]
         for case in having if reported.case is None else [reported.case]:
             r = results.get(case, Results([]))
-            places = [axis_value(row, reported.axis, r.clients) for row in r.rows if row["algorithm"] == label]
-            end = max((p for p in places if p is not None), default=None)
-            yield Comparison(case, reported, label, paper, _values(reported, r, label), end)
+            ours = list(_values(reported, r, label).values())
+            yield Comparison(case, reported, label, paper, ours, _end(reported, r, label))
 
 
 # ---- in few words --------------------------------------------------------------------------------------------------
@@ -209,11 +259,15 @@ def _shown(claim: Claim, value: float, results: Results, label: str) -> str:
     if claim.diverges is not None:
         seeds, rounds = len(results.histories(label)), sorted(results.diverged(label).values())
         return f"{len(rounds)} of {seeds} seeds diverged" + (f" (round {rounds[0]})" if rounds else "")
-    return "did not reach" if claim.target is not None and value == NEVER else _written(value, _counted(claim))
+    if claim.target is not None and value == NEVER:
+        return "diverged" if _most_diverged(results, label) else "did not reach"
+    return _written(value, _counted(claim))
 
 
 def _counted(asked: Claim | Reported) -> str:
-    """What its numbers count: the measure, or the axis on which it gets to a target."""
+    """What its numbers count: the measure, what is lost of it, or the axis on which it gets to a target."""
+    if isinstance(asked, Claim) and asked.lost_from is not None:
+        return f"{asked.measure} lost"
     return asked.measure if asked.target is None else asked.axis
 
 

@@ -56,7 +56,10 @@ WORDS = {
 
 
 class Line(NamedTuple):
-    """One algorithm in one panel; nan where the figure cannot show a value. A bar is a line of one point."""
+    """One algorithm in one panel; nan where the figure cannot show a value.
+
+    A bar is a line of one point, and NEVER where a target was not reached.
+    """
 
     label: str
     x: np.ndarray
@@ -138,13 +141,12 @@ def _lines(figure: Figure, results: Results) -> list[Line]:
 
 
 def _bar(figure: Figure, target: float, results: Results, label: str) -> Line | None:
-    """Where the first half of the seeds had reached the target; nan if they did not, None if nothing was measured."""
+    """Where the first half of the seeds had reached the target; None if nothing was measured."""
     found = [first_reached(h, figure.y, target, figure.x, results.clients) for h in results.histories(label).values()]
     places = [where for where in found if where is not None]
     if not places:
         return None
-    ends = (median_low(places), min(places), max(places))
-    middle, low, high = (np.array([place if place != NEVER else np.nan]) for place in ends)
+    middle, low, high = (np.array([place]) for place in (median_low(places), min(places), max(places)))
     return Line(label, np.zeros(1), middle, low, high, diverged=False)
 
 
@@ -184,10 +186,9 @@ def axis_words(name: str, values: Iterable[np.ndarray]) -> tuple[str, float]:
 
 def _axes(figure: Figure, lines: Sequence[Line]) -> tuple[tuple[str, float], tuple[str, float]]:
     """Of both axes, what stands there and what its numbers are divided by; bars have no numbers below them."""
-    places = [line.x if figure.target is None else line.high for line in lines]
-    along = axis_words(figure.x, places)
     if figure.target is None:
-        return along, axis_words(figure.y, [line.high for line in lines])
+        return axis_words(figure.x, [line.x for line in lines]), axis_words(figure.y, [line.high for line in lines])
+    along = axis_words(figure.x, [place for line in lines for place in (line.low, line.middle)])
     return ("", 1.0), (f"{along[0]}\nuntil {axis_words(figure.y, [])[0]} is {figure.target:g}", along[1])
 
 
@@ -288,15 +289,26 @@ def _draw(
 
 
 def _bars(axes: Any, panel: Panel, looks: Mapping[str, dict[str, Any]], unit: float) -> dict[str, Any]:
-    """One panel of bars, with the range over the seeds as a thin line; who did not arrive has words instead."""
-    handles = {}
+    """One panel of bars, with the range over the seeds as a thin line; who did not arrive has words instead.
+
+    Where a seed did not arrive, the line leaves the panel with an arrow.
+    """
+    handles, ranges = {}, []
     for k, line in enumerate(panel.lines):
-        height = line.middle[0] / unit
-        handles[line.label] = axes.bar(k, np.nan_to_num(height), color=looks[line.label]["color"], zorder=2)
-        if np.isnan(height):
-            axes.text(k, 0, " not reached", rotation=90, ha="center", va="bottom", fontsize=7.5, color="#5b6675")
-        elif line.high[0] > line.low[0]:
-            axes.vlines(k, line.low[0] / unit, line.high[0] / unit, color="#20262e", linewidth=1, zorder=3)
+        middle, low, high = (float(place[0]) / unit for place in (line.middle, line.low, line.high))
+        handles[line.label] = axes.bar(k, middle if middle < NEVER else 0, color=looks[line.label]["color"], zorder=2)
+        if middle == NEVER:
+            side = "right" if low < NEVER else "center"  # beside the line
+            axes.text(k, 0, " not reached", rotation=90, ha=side, va="bottom", fontsize=7.5, color="#5b6675")
+        if low < high:
+            ranges.append((k, low, high))
+    tops = [place for _, low, high in ranges for place in (low, high) if place < NEVER]
+    top = max([axes.get_ylim()[1], *(1.05 * place for place in tops)])
+    axes.set_ylim(0, top)
+    for k, low, high in ranges:
+        axes.vlines(k, low, min(high, top), color="#20262e", linewidth=1, zorder=3)
+        if high == NEVER:
+            axes.plot(k, top, marker="^", color="#20262e", clip_on=False, zorder=3)
     axes.set_xticks([])
     return handles
 

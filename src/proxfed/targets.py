@@ -20,11 +20,13 @@ class Results(NamedTuple):
     rows: Sequence[Row]
     status: Sequence[Mapping[str, Any]] = ()
     clients: int | None = None
+    seeds: Sequence[int] = ()
+    """Those that were asked for, also if they have not begun."""
 
     @classmethod
     def of(cls, folder: RunFolder) -> Results:
-        holdings = folder.clients()
-        return cls(folder.rows(), folder.status(), None if holdings is None else len(holdings))
+        holdings, seeds = folder.clients(), folder.config().get("seeds", ())
+        return cls(folder.rows(), folder.status(), None if holdings is None else len(holdings), seeds)
 
     def labels(self) -> list[str]:
         """The algorithms that have rows, in their order."""

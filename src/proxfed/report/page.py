@@ -52,8 +52,12 @@ class Run:
 
     @property
     def clients(self) -> int | None:
-        """The number of clients, None if neither the records nor the configuration say."""
-        return clients(self.config) if self.holdings is None else len(self.holdings)
+        """The number of clients, None if the folder does not say."""
+        return None if self.holdings is None else len(self.holdings)
+
+    @property
+    def results(self) -> Results:
+        return Results(self.rows, self.status, self.clients, self.config.get("seeds", ()))
 
 
 def write_report(folders: Sequence[Path], out: Path, figures: Sequence[Path] = ()) -> None:
@@ -99,7 +103,7 @@ def render(runs: Sequence[Run], figures: Sequence[Path] = ()) -> str:
     table = [
         {**entry, "algorithm": run.labels[entry["algorithm"]]}
         for run in runs
-        for entry in result_table(Results(run.rows, run.status, run.clients), run.config.get("targets"))
+        for entry in result_table(run.results, run.config.get("targets"))
     ]
     holdings = pictures((run.name, run.holdings) for run in runs)
     data = {
@@ -134,15 +138,8 @@ def render(runs: Sequence[Run], figures: Sequence[Path] = ()) -> str:
 
 
 def title(run: Run) -> str:
-    name = str(run.config.get("title") or run.config.get("name") or run.name)
+    name = str(run.config.get("name") or run.name)
     return f"{name}: {run.config['case']}" if run.config.get("case") else name
-
-
-def clients(config: Mapping[str, Any]) -> int | None:
-    """The number of clients: the first key `clients`, at the top or in one of the tables; None if it is nowhere."""
-    found = config.get("clients")
-    inner = (clients(part) for part in config.values() if isinstance(part, Mapping))
-    return found if isinstance(found, int) and found > 0 else next(filter(None, inner), None)
 
 
 def about_html(run: Run, several: bool) -> str:

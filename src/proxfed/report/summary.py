@@ -46,7 +46,7 @@ def result_table(results: Results, targets: Mapping[str, Sequence[float]] | None
         states = [state for state in status if state["algorithm"] == algorithm]
         entry = {
             "algorithm": algorithm,
-            "status": verdict(states),
+            "status": verdict(states, last, max(len(states), len(results.seeds))),
             "diverged": sum(state["status"] == "diverged" for state in states),
             "seeds": max(len(seeds), len(states)),
             "rounds": _median(row["round"] for row in last),
@@ -61,19 +61,22 @@ def result_table(results: Results, targets: Mapping[str, Sequence[float]] | None
     return table
 
 
-def verdict(states: Sequence[Mapping[str, Any]]) -> str:
-    """What became of an algorithm's seeds, in a few words."""
+def verdict(states: Sequence[Mapping[str, Any]], last: Sequence[Row], seeds: int) -> str:
+    """What became of an algorithm's seeds, of which these are the last rows, in a few words."""
     diverged = sorted(state["round"] for state in states if state["status"] == "diverged")
     under_way = [state for state in states if state["status"] in ("running", "stopped")]
-    if diverged and len(diverged) == len(states):
-        first, last = diverged[0], diverged[-1]
-        return f"diverged in round {first}" if first == last else f"diverged in rounds {first} to {last}"
+    if diverged and len(diverged) == seeds:
+        first, final = diverged[0], diverged[-1]
+        return f"diverged in round {first}" if first == final else f"diverged in rounds {first} to {final}"
     if diverged:
-        return f"{len(diverged)} of {len(states)} diverged, first in round {diverged[0]}"
+        return f"{len(diverged)} of {seeds} diverged, first in round {diverged[0]}"
     if under_way:
-        state = min(under_way, key=lambda state: state["round"])
-        return f"{state['status']}, round {state['round']}"
-    return "finished" if states else "unknown"
+        rows = {row["seed"]: row["round"] for row in last}  # the status has the round of the start
+        t, status = min((max(state["round"], rows.get(state["seed"], 0)), state["status"]) for state in under_way)
+        return f"{status}, round {t}"
+    if not states:
+        return "unknown"
+    return "finished" if len(states) == seeds else f"{len(states)} of {seeds} seeds finished"
 
 
 def _median(values: Iterable[Any]) -> float | None:
