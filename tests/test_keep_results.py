@@ -74,7 +74,7 @@ def test_seeds_that_were_run_later_are_added_to_those_that_are_kept(tools, tmp_p
     assert len(parts.rows()) == len(whole.rows())
 
 
-def test_seeds_with_other_settings_or_versions_are_not_mixed(tools, tmp_path):
+def test_seeds_with_other_settings_or_versions_are_not_mixed(tools, tmp_path, capsys):
     run(tmp_path / "first", seeds=(0, 1))
     run(tmp_path / "later", seeds=(2,))
     later = RunFolder(tmp_path / "later" / "toy-fig1" / "quick" / "iid")
@@ -87,6 +87,9 @@ def test_seeds_with_other_settings_or_versions_are_not_mixed(tools, tmp_path):
         (kept,) = tools[0].keep(tmp_path / "later", tmp_path / "results")
         assert {row["seed"] for row in RunFolder(kept).rows()} == {2}
         assert RunFolder(kept).config()["seeds"] == [2]
+        said = capsys.readouterr().err
+        assert "iid: seeds [0, 1] are dropped: " in said
+        assert ("rounds was " if name == "config" else "'torch': '9'") in said
         file.write_text(before)
 
 

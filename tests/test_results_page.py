@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import tomllib
 
@@ -35,7 +36,7 @@ def test_the_summary_counts_claims_and_names_what_was_never_run(tools, tmp_path)
     assert lines(page, "| [`toy/fig1`]") == ["| [`toy/fig1`](#toyfig1-fig-1) | Fig. 1 | quick (3) | 1 | 1 |  |  |  |"]
     assert lines(page, "| [`toy/fig2`]") == ["| [`toy/fig2`](#toyfig2-table-2) | Table 2 | not run |  | 1 |  |  |  |"]
     assert lines(page, "| all") == ["| all |  |  | 1 | 2 | 0 | 0 | 0 |"]
-    assert "Not run; `proxfed reproduce toy/fig2` does it." in page
+    assert "Not run; `proxfed reproduce toy/fig2` does it, where its data are." in page
     assert "| not run | nobody has looked |" in page
 
 
@@ -61,6 +62,16 @@ def test_the_summary_says_what_holds_with_another_choice(tools, tmp_path):
     assert "| Fig. 1 | full (3) |  |  | 2 |  |  |" in made(tools, tmp_path)
     run(tmp_path / "runs", form="full", variant="slow", only=("very skewed",))
     assert "| Fig. 1 | full (3) |  |  | 2 | 2 |  |" in made(tools, tmp_path)
+
+
+def test_another_choice_counts_with_three_seeds_and_in_the_cases_that_decided(tools, tmp_path):
+    run(tmp_path / "runs", value=swapped)
+    run(tmp_path / "runs", variant="slow", seeds=(0, 1))
+    assert "| Fig. 1 | quick (3) |  | 1 | 1 |  |  |" in made(tools, tmp_path)
+    run(tmp_path / "runs", variant="slow")
+    assert "| Fig. 1 | quick (3) |  | 1 | 1 | 1 |  |" in made(tools, tmp_path)
+    run(tmp_path / "runs", form="full", only=("IID", "very skewed"), value=swapped)
+    assert "| Fig. 1 | full (3), quick (3) |  |  | 2 |  | 1 |" in made(tools, tmp_path)
 
 
 def test_all_but_the_first_form_is_folded(tools, tmp_path):
@@ -133,16 +144,15 @@ def test_what_is_less_than_the_paper_is_said(tools, tmp_path):
     run(tmp_path / "runs", variant="slow")
     page = made(tools, tmp_path)
     settings = "`rounds = 20` instead of `100`, `algorithms.Ours.eta = 0.5` instead of `1.0`, 1 of the 2 cases"
-    assert (
-        f"**Quick form**: {settings}. Seeds 0, 1, 2; 40 s of computing" in page
-    )  # 6 runs of 20 rounds, 3 rounds a second
+    how = "Seeds 0, 1, 2; 3 clients with 12 samples in all; 40 s of computing"  # 6 times 20 rounds, 3 a second
+    assert f"**Quick form**: {settings}. {how}" in page
     assert "Cases that were not run: very skewed." in page
     assert "**Another choice, `slow`**, in the quick form: `algorithms.Ours.eta = 0.1` instead of `1.0`." in page
     assert page.count("ours is better \\| than theirs") == 2
     assert "Not as the file has it now" not in page
 
 
-def test_a_run_with_other_settings_is_said_to_be_one(tools, tmp_path, shipped):
+def test_a_howwith_other_settings_is_said_to_be_one(tools, tmp_path, shipped):
     run(tmp_path / "runs")
     path = tmp_path / "experiments" / "toy" / "fig1.toml"
     path.write_text(path.read_text().replace("features = 4", "features = 5"))
@@ -209,7 +219,15 @@ def test_the_check_sees_results_of_a_form_that_is_not_there(tools, tmp_path, cap
     (tmp_path / "results" / "toy-fig1" / "quick").rename(tmp_path / "results" / "toy-fig1" / "quick+gone")
     made_without_runs(tools, tmp_path)
     assert check(tools, tmp_path) == 1
-    assert "toy-fig1/quick+gone is not of a form" in capsys.readouterr().err
+    assert "toy-fig1/quick+gone/iid is not of a form" in capsys.readouterr().err
+
+
+def test_the_check_sees_results_of_a_case_that_is_not_there(tools, tmp_path, capsys):
+    run(tmp_path / "runs")
+    made(tools, tmp_path)
+    shutil.copytree(*(tmp_path / "results" / "toy-fig1" / "quick" / case for case in ("iid", "gone")))
+    assert check(tools, tmp_path) == 1
+    assert "toy-fig1/quick/gone is not of a form" in capsys.readouterr().err
 
 
 def test_a_claim_that_does_not_hold_needs_a_paragraph(tools, tmp_path, capsys):
@@ -239,7 +257,7 @@ def test_a_reproduction_draws_its_figures_into_the_folder_of_its_form(tmp_path):
     assert (part.folder / "loss.png").exists()
 
 
-def test_a_figure_also_shows_the_cases_that_were_run_before(tmp_path):
+def test_a_figure_also_shows_the_cases_that_were_howbefore(tmp_path):
     pytest.importorskip("matplotlib")
     run(tmp_path / "runs", form="full", only=["IID", "very skewed"])
     (part,) = select("toy/fig1", tmp_path / "runs", quick=False, cases=["very skewed"])

@@ -5,7 +5,7 @@ python tools/keep_results.py RUNS_DIR [--results DIR]
 RUNS_DIR is the --out of `proxfed reproduce`. Each of its run folders becomes a folder of the same name with the
 configuration, the status, the versions, how many samples each client held, and the rows: without empty columns, with
 six digits, compressed. The same code reads it, so claims are judged and figures drawn from what is kept. Other seeds
-that are kept already stay, if they had the same settings and versions.
+that are kept already stay, if they had the same settings and versions; it says so where they do not.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ import gzip
 import io
 import shutil
 import sys
+from collections.abc import Sequence
 from itertools import chain
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from proxfed.data.holdings import Holdings
-from proxfed.differences import decisive
+from proxfed.differences import first_difference
 from proxfed.errors import ProxfedError, require
 from proxfed.record import Row, RunFolder
 
@@ -60,17 +61,22 @@ def _keep_one(folder: RunFolder, path: Path) -> Path:
 
 
 def _other_seeds(kept: RunFolder, new: RunFolder) -> set[int]:
-    """Those that only the kept run has, if nothing that rows depend on is different but the seeds."""
-    before, after = decisive(kept.config()), decisive(new.config())
-    same = before | {"seeds": []} == after | {"seeds": []} and kept.versions() == new.versions()
-    return {*before["seeds"]} - {*after["seeds"]} if same else set()
+    """Those that only the kept run has; they stay if nothing that rows depend on is different but the seeds."""
+    before, after = kept.config(), new.config()
+    others = {*before["seeds"]} - {*after["seeds"]}
+    difference = first_difference(before | {"seeds": []}, after | {"seeds": []})
+    if difference is None and kept.versions() != new.versions():
+        difference = f"the versions were {kept.versions()}, now {new.versions()}"
+    if others and difference:
+        print(f"{kept.path}: seeds {sorted(others)} are dropped: {difference}", file=sys.stderr)
+    return set() if difference else others
 
 
 def _by_seed(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(entries, key=itemgetter("seed"))
 
 
-def _compact(rows: list[Row]) -> str:
+def _compact(rows: Sequence[Row]) -> str:
     columns = [
         name for name in dict.fromkeys(chain.from_iterable(rows)) if any(row.get(name) is not None for row in rows)
     ]

@@ -57,6 +57,12 @@ class Form(NamedTuple):
             return min(seeds[names[name][0]] for name in claim_labels(verdict.claim))
         return max((seeds[case] for case in against), default=0)
 
+    def confirms(self, place: int, other: Verdict) -> bool:
+        """Whether it confirms the claim in all cases that another verdict on it is about."""
+        verdict = self.judged[place]
+        cases = {judged.case for judged in verdict.cases} >= {judged.case for judged in other.cases}
+        return verdict.status == "confirmed" and cases and min(map(len, self.seeds.values())) >= SEEDS
+
     def folders(self) -> dict[str, RunFolder]:
         return {case: RunFolder(path) for case, path in self.part.folders().items() if case in self.results}
 
@@ -70,38 +76,43 @@ class Entry(NamedTuple):
     forms: list[Form]
     """Without variants; the full form first."""
     variants: list[Form]
-    figures: list[Figure]
-    """Those that the first form can show, under the names of their files."""
+    figures: dict[str, list[Figure]]
+    """By form, the figures that it is the first to have lines for, under the names of their files."""
     notes: str
 
     @property
     def stem(self) -> str:
         return self.name.replace("/", "-")
 
-    def statuses(self) -> list[str]:
+    def verdicts(self) -> list[Verdict]:
         """What became of each claim: what the first form says that can tell."""
-        said = [[v.status for v in form.judged] for form in self.forms]
-        found = [[status for status in line if status != "not run"] for line in zip(*said, strict=True)]
-        return [line[0] if line else "not run" for line in found] or ["not run"] * len(self.experiment.claims)
+        said = zip(*(form.judged for form in self.forms), strict=True)
+        found = [next((v for v in line if v.status != "not run"), line[0]) for line in said]
+        return found or [Verdict(claim, "not run", "") for claim in self.experiment.claims]
 
     def choices(self) -> list[Form]:
         """The variants of what the paper leaves open."""
         return [form for form in self.variants if not form.departs]
 
     def elsewhere(self) -> int:
-        """How many claims that are not confirmed hold with another choice; it must have all cases of a form."""
-        whole = [v for v in self.choices() if any(v.results.keys() >= form.results.keys() for form in self.forms)]
-        said = zip(self.statuses(), *([judged.status for judged in v.judged] for v in whole), strict=True)
-        return sum(status == "not confirmed" and "confirmed" in others for status, *others in said)
+        """How many claims that are not confirmed hold with another choice: in all their cases, with enough seeds."""
+        return sum(
+            any(form.confirms(place, verdict) for form in self.choices())
+            for place, verdict in enumerate(self.verdicts())
+            if verdict.status == "not confirmed"
+        )
 
     def early(self) -> Iterator[tuple[str, str]]:
         """The claims that are called not confirmed before that was tried, and what has been tried."""
-        for place, (claim, status) in enumerate(zip(self.experiment.claims, self.statuses(), strict=True)):
-            if status == "not confirmed":
+        for place, verdict in enumerate(self.verdicts()):
+            if verdict.status == "not confirmed":
                 seeds = max(form.seeds_against(place) for form in self.forms)
                 varied = any(form.judged[place].status != "not run" for form in self.choices())
                 if seeds < SEEDS or not varied:
-                    yield claim.says, f"{seeds} of {SEEDS} seeds, {'an' if varied else 'no'} open setting varied"
+                    yield (
+                        verdict.claim.says,
+                        f"{seeds} of {SEEDS} seeds, {'an' if varied else 'no'} open setting varied",
+                    )
 
 
 # ---- what there is --------------------------------------------------------------------------------------------------
@@ -118,11 +129,12 @@ def _entry(name: str, kept: Path) -> Entry:
     folder = kept / name.replace("/", "-")
     forms = [f for form in FORMS if (f := _form(name, experiment, kept, form))]
     variants = [f for v in about.variants for form in FORMS if (f := _form(name, experiment, kept, form, v))]
-    figures = [
-        figure.model_copy(update={"name": f"{folder.name}-{figure.name}"})
-        for figure in about.figures
-        if forms and any(panel.lines for panel in make_panels(figure, forms[0].results))
-    ]
+    figures: dict[str, list[Figure]] = {}
+    for figure in about.figures:
+        drawn = (form for form in forms if any(panel.lines for panel in make_panels(figure, form.results)))
+        if form := next(drawn, None):
+            named = figure.model_copy(update={"name": f"{folder.name}-{figure.name}"})
+            figures.setdefault(form.name, []).append(named)
     notes = folder / "notes.md"
     text = notes.read_text().strip() if notes.exists() else ""
     return Entry(name, experiment, about, forms, variants, figures, text)

@@ -41,11 +41,11 @@ What came of every experiment and every claim of the papers. `make results` writ
 in `results/`; `proxfed reproduce PAPER/EXPERIMENT` runs an experiment again. Numbers are medians over the seeds, with
 the smallest and the largest seed behind them (all seeds have the same partition of the data); `> 300` means that a
 target was not reached in 300. The summary counts a claim by the full form if that was run and can tell, and else by the
-quick form. Of the claims that are not confirmed, its last columns say how many hold, in all the same cases, when a
-setting that the paper leaves open is chosen differently, and for how many it is early to say: fewer than three seeds
-speak against them, or no such setting has been varied yet. What was run against a setting that the paper states is
-marked as such and counts nowhere. Lines that begin with a triangle open on a click: the quick form where there is a
-full one, and other choices.
+quick form. Of the claims that are not confirmed, its last columns say how many hold, in all the same cases and with
+three seeds, when a setting that the paper leaves open is chosen differently, and for how many it is early to say: fewer
+than three seeds speak against them, or no such setting has been varied yet. Variants that change what the paper states
+are marked as such and count nowhere. CIFAR-10 is 20,000 of its 50,000 training images here. Lines that begin with a
+triangle open on a click: the quick form where there is a full one, and other choices.
 """
 
 
@@ -63,7 +63,7 @@ def page(found: Mapping[str, list[Entry]]) -> str:
 def _summary(entries: Iterable[Entry]) -> str:
     lines, total = [], Counter[str]()
     for entry in entries:
-        counts = Counter(entry.statuses())
+        counts = Counter(verdict.status for verdict in entry.verdicts())
         counts.update({HOLD_ELSEWHERE: entry.elsewhere(), EARLY: len(list(entry.early()))})
         total += counts
         forms = ", ".join(f"{form.name} ({_how_many(form)})" for form in entry.forms) or "not run"
@@ -76,8 +76,12 @@ def _summary(entries: Iterable[Entry]) -> str:
 
 def _how_many(form: Form) -> str:
     """How many seeds its cases have, at least and at most."""
-    numbers = [len(seeds) for seeds in form.seeds.values()]
-    return " to ".join(map(str, sorted({min(numbers), max(numbers)})))
+    return _range(len(seeds) for seeds in form.seeds.values())
+
+
+def _range(numbers: Iterable[int]) -> str:
+    found = {*numbers}
+    return " to ".join(f"{number:,}" for number in sorted({min(found), max(found)}))
 
 
 def _heading(entry: Entry) -> str:
@@ -94,9 +98,11 @@ def _section(entry: Entry) -> str:
     if entry.experiment.description:
         parts.append(f"{_text(entry.experiment.description)}\n")
     if not entry.forms:
-        parts.append(f"Not run; `proxfed reproduce {entry.name}` does it.\n")
+        parts.append(f"Not run; `proxfed reproduce {entry.name}` does it, where its data are.\n")
         parts.append(_table(["", "the paper says"], [["not run", _text(c.says)] for c in entry.experiment.claims]))
-    parts.append("".join(f"![{figure.name}](results/{figure.name}.svg)\n" for figure in entry.figures))  # side by side
+    for name, figures in entry.figures.items():
+        less = f"In the {name} form:\n\n" if name != entry.forms[0].name else ""
+        parts.append(less + "".join(f"![{figure.name}](results/{figure.name}.svg)\n" for figure in figures))  # in a row
     if entry.notes:
         parts.append(f"{entry.notes}\n")
     for form in [*entry.forms, *entry.variants]:
@@ -106,7 +112,7 @@ def _section(entry: Entry) -> str:
         parts.append(f"Early to call not confirmed:\n\n{''.join(early)}")
     open_ = left_open(read_table(entry.name)[0], shipped()[entry.name].read_text())
     if open_:
-        parts.append("The paper leaves open, and we took:\n")
+        parts.append("Ours, where the paper leaves it open or we could not follow it:\n")
         parts.append("".join(f"- `{key} = {value}`: {_text(why)}\n" for key, value, why in open_))
     return "\n".join(part for part in parts if part)
 
@@ -151,22 +157,32 @@ def _settings(entry: Entry, changes: Mapping[str, Any]) -> list[str]:
 
 
 def _how(form: Form) -> str:
-    last = {
-        (case, row["algorithm"], row["seed"]): row.get("wall_seconds") or 0.0
-        for case, results in form.results.items()
-        for row in results.rows
-    }
+    held = [holdings for folder in form.folders().values() if (holdings := folder.clients()) is not None]
     versions = dict.fromkeys(_versions(folder.versions()) for folder in form.folders().values())
     others = sorted({text for case in form.results for text in _changed(form, case)})
     missing = [case for case in form.part.experiment.cases if case not in form.results]
     said = [
         f"{_seeds(form)};",
-        f"{show(sum(last.values()), 'seconds')} of computing, evaluations apart;",
+        f"{_range(len(h.sizes) for h in held)} clients with {_range(sum(h.sizes) for h in held)} samples in all;",
+        f"{_computing(form)};",
         f"{'; '.join(versions)}.",
         f"Not as the file has it now: {', '.join(others)}." if others else "",
         f"Cases that were not run: {_text(', '.join(missing))}." if missing else "",
     ]
     return " ".join(part for part in said if part)
+
+
+def _computing(form: Form) -> str:
+    about = form.part.experiment.paper
+    changes = about.variants[form.variant] if about is not None and form.variant else {}
+    if changes and all(key.partition(".")[0] == "time" for key in changes):
+        return "the same training, with other times"
+    last = {
+        (case, row["algorithm"], row["seed"]): row.get("wall_seconds") or 0.0
+        for case, results in form.results.items()
+        for row in results.rows
+    }
+    return f"{show(sum(last.values()), 'seconds')} of computing, evaluations apart"
 
 
 def _seeds(form: Form) -> str:
@@ -283,8 +299,8 @@ def write(found: Mapping[str, list[Entry]], docs: Path) -> None:
     for old in set((docs / "results").glob("*.svg")) - _figures(found, docs):
         old.unlink()
     for entry in (entry for entries in found.values() for entry in entries):
-        if entry.figures:
-            write_figures(entry.figures, entry.forms[0].results, docs / "results", formats=("svg",))
+        for form in entry.forms:
+            write_figures(entry.figures.get(form.name, []), form.results, docs / "results", formats=("svg",))
     (docs / "results.md").write_text(page(found))
 
 
@@ -296,10 +312,11 @@ def problems(found: Mapping[str, list[Entry]], kept: Path, docs: Path) -> Iterat
     there, wanted = set((docs / "results").glob("*.svg")), _figures(found, docs)
     for figure in sorted(there ^ wanted):
         yield f"docs/results/{figure.name} is {'missing' if figure in wanted else 'left over'}, run `make results`"
-    known = {f"{e.stem}/{form.name}" for es in found.values() for e in es for form in [*e.forms, *e.variants]}
-    for folder in sorted(path.relative_to(kept).as_posix() for path in kept.glob("*/*/")):
-        if folder not in known:
-            yield f"results/{folder} is not of a form, a variant and cases that its experiment has"
+    forms = [form for entries in found.values() for entry in entries for form in [*entry.forms, *entry.variants]]
+    known = {folder.path for form in forms for folder in form.folders().values()}
+    for folder in sorted({path.parent for path in kept.rglob("config.toml")} - known):
+        where = folder.relative_to(kept).as_posix()
+        yield f"results/{where} is not of a form, a variant and cases that its experiment has"
     for entry in (entry for entries in found.values() for entry in entries):
         failed = [(form, v) for form in [*entry.forms, *entry.variants] for v in form.judged]
         for form, v in failed if not entry.notes else []:
@@ -311,7 +328,8 @@ def problems(found: Mapping[str, list[Entry]], kept: Path, docs: Path) -> Iterat
 
 
 def _figures(found: Mapping[str, list[Entry]], docs: Path) -> set[Path]:
-    shown = [figure.name for entries in found.values() for entry in entries for figure in entry.figures]
+    drawn = [entry.figures.values() for entries in found.values() for entry in entries]
+    shown = [figure.name for by_form in drawn for figures in by_form for figure in figures]
     return {docs / "results" / f"{name}.svg" for name in shown}
 
 
