@@ -133,10 +133,10 @@ CLAIM = {"says": "so", "measure": "error", "label": "FedAvg", "below": 1.0}
             "the figure 'a' has a target, so bars: they take no log_x or log_y",
         ),
         (
-            {"claims": [CLAIM | {"lost_from": "easy"}]},
+            {"claims": [CLAIM | {"lost_from": "many"}]},
             "the claim 'so' has lost_from, which needs a case, and no target",
         ),
-        ({"claims": [CLAIM | {"case": "easy", "lost_from": "on"}]}, "there is no case 'on'"),
+        ({"claims": [CLAIM | {"case": "many", "lost_from": "on"}]}, "there is no case 'on'"),
         ({"claims": [CLAIM | {"within_factor": 2.0}]}, "the claim 'so' asks for within_factor, which needs labels or"),
         ({"claims": [CLAIM | {"quick_target": 1.0}]}, "quick_target, which needs a target"),
         ({"claims": [CLAIM | {"target": 2.0, "quick_target": 1.0, "form": "full"}]}, "a quick form that judges it"),

@@ -146,7 +146,7 @@ def _check_names(whole: Experiment, table: Table, where: str) -> None:
             require(label in known, f"{where}: no algorithm has the label {label!r}; {nearest(label, known)}")
 
     for claim in whole.claims:
-        for case in {claim.case, claim.lost_from}:
+        for case in (claim.case, claim.lost_from):
             check([] if case is None else [case], claim_labels(claim), claim.across)
     for reported in whole.reported:
         check([] if reported.case is None else [reported.case], reported.values)
