@@ -13,10 +13,9 @@ from proxfed.claims import Verdict
 from proxfed.config import Experiment, Figure, Paper, read
 from proxfed.figures import make_panels
 from proxfed.record import RunFolder
-from proxfed.reproduce import Part, papers, select, verdicts
+from proxfed.reproduce import Part, form_name, papers, select, stem, verdicts
 from proxfed.targets import Results
 
-FORMS = ("full", "quick")
 SEEDS = 3
 """So many must speak against a claim, and an open setting must have been varied, before it is not confirmed."""
 
@@ -82,7 +81,7 @@ class Entry(NamedTuple):
 
     @property
     def stem(self) -> str:
-        return self.name.replace("/", "-")
+        return stem(self.name)
 
     def verdicts(self) -> list[Verdict]:
         """What became of each claim: what the first form says that can tell."""
@@ -126,9 +125,9 @@ def gather(kept: Path) -> dict[str, list[Entry]]:
 def _entry(name: str, kept: Path) -> Entry:
     experiment = read(name)
     about = experiment.paper or Paper(title=name.partition("/")[0], figure="")
-    folder = kept / name.replace("/", "-")
-    forms = [f for form in FORMS if (f := _form(name, experiment, kept, form))]
-    variants = [f for v in about.variants for form in FORMS if (f := _form(name, experiment, kept, form, v))]
+    folder = kept / stem(name)
+    forms = [f for quick in (False, True) if (f := _form(name, experiment, kept, quick))]
+    variants = [f for v in about.variants for quick in (False, True) if (f := _form(name, experiment, kept, quick, v))]
     figures: dict[str, list[Figure]] = {}
     for figure in about.figures:
         drawn = (form for form in forms if any(panel.lines for panel in make_panels(figure, form.results)))
@@ -140,15 +139,15 @@ def _entry(name: str, kept: Path) -> Entry:
     return Entry(name, experiment, about, forms, variants, figures, text)
 
 
-def _form(name: str, experiment: Experiment, kept: Path, form: str, variant: str | None = None) -> Form | None:
+def _form(name: str, experiment: Experiment, kept: Path, quick: bool, variant: str | None = None) -> Form | None:
     """The form with the cases that are kept; None if there is none."""
-    called = form + (f"+{variant}" if variant else "")
-    folder = kept / name.replace("/", "-") / called
+    called = form_name(quick, variant)
+    folder = kept / stem(name) / called
     cases = [case for case in experiment.cases if RunFolder(folder / slug(case)).exists()]
     if not cases and (experiment.cases or not RunFolder(folder).exists()):
         return None
-    (part,) = select(name, kept, quick=form == "quick", variant=variant, cases=cases)
-    return Form(called, part, part.results(), verdicts(part, form == "quick"))
+    (part,) = select(name, kept, quick=quick, variant=variant, cases=cases)
+    return Form(called, part, part.results(), verdicts(part, quick))
 
 
 # ---- what the file says ---------------------------------------------------------------------------------------------

@@ -57,6 +57,16 @@ class Part(NamedTuple):
         ]
 
 
+def stem(name: str) -> str:
+    """The folder of a shipped experiment: 'composite_fl/fig1_full' -> 'composite_fl-fig1_full'."""
+    return name.replace("/", "-")
+
+
+def form_name(quick: bool, variant: str | None) -> str:
+    """The folder of a form: 'full', 'quick+unit_pixels'."""
+    return ("quick" if quick else "full") + (f"+{variant}" if variant else "")
+
+
 def papers() -> dict[str, list[str]]:
     """The experiments of each paper."""
     found: dict[str, list[str]] = {}
@@ -82,12 +92,10 @@ def select(
     Of a whole paper, a variant or a case means the experiments that have it.
     """
     changes = [*([] if seeds is None else [f"seeds={list(range(seeds))}"]), *changes]
-    form = ("quick" if quick else "full") + (f"+{variant}" if variant else "")
     parts = []
     for name in _names(what, variant, cases):
         whole, chosen = read(name), read_cases(name, changes, quick=quick, variant=variant, only=cases)
-        folder = name.replace("/", "-") if name in shipped() else whole.name
-        path = out / folder / form
+        path = out / (stem(name) if name in shipped() else whole.name) / form_name(quick, variant)
         begun = [case for case in whole.cases if case not in chosen and RunFolder(path / slug(case)).exists()]
         others = read_cases(name, changes, quick=quick, variant=variant, only=begun) if begun else {}
         parts.append(Part(name, whole, chosen, path, others))
