@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -37,6 +36,7 @@ from proxfed.topologies import dense as as_matrix
 from proxfed.types import Algorithm, Facts, Graph, Local, Message, Needs, Participation, Regulariser, Star, Topology
 
 import toy
+from watchers import Spy, WatchedGraph, WatchedStar
 
 C = TopK(k=3)
 SETTINGS: dict[str, Algorithm] = {
@@ -304,114 +304,12 @@ def test_a_process_without_participants(name: str) -> None:
 # ---- what it touches ---------------------------------------------------------------------------------------------
 
 
-def tensors(*things: Any) -> Iterator[Tensor]:
-    for thing in things:
-        if isinstance(thing, tuple):
-            yield from tensors(*thing)
-        else:
-            yield dense(thing)
-
-
-class Untouched:
-    """On leaving, all that was handed over is what it was on entering."""
-
-    def __init__(self, *things: Any) -> None:
-        self.now = list(tensors(*things))
-        self.was = [x.clone() for x in self.now]
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *error: Any) -> None:
-        if error[0] is None:
-            assert all(torch.equal(now, was) for now, was in zip(self.now, self.was, strict=True))
-
-
-class WatchedStar(Star):
-    def __init__(self, inner: Star) -> None:
-        self.inner, self.needs, self.facts = inner, inner.needs, inner.facts  # type: ignore[misc]
-
-    def largest_prox_step(self) -> float:
-        return self.inner.largest_prox_step()
-
-    def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Any, Any]:
-        with Untouched(x0):
-            return self.inner.init(x0, f, h)
-
-    def down(self, s: Any) -> Message:
-        with Untouched(s):
-            return self.inner.down(s)
-
-    def client(self, own: Any, down: Message, f: Local, h: Regulariser) -> tuple[Any, Message]:
-        with Untouched(own, down):
-            new, up = self.inner.client(own, down, f, h)
-        # A client's state may be kept while its message is still on the way.
-        states, message = ({x.untyped_storage().data_ptr() for x in tensors(y)} for y in (own, up))
-        assert not states & message
-        return new, up
-
-    def server(self, s: Any, up: Message, h: Regulariser, share: float) -> Any:
-        with Untouched(s, up):
-            return self.inner.server(s, up, h, share)
-
-    def model(self, s: Any, h: Regulariser) -> Tensor:
-        with Untouched(s):
-            return self.inner.model(s, h)
-
-
-class WatchedGraph(Graph):
-    def __init__(self, inner: Graph) -> None:
-        self.inner, self.needs, self.facts = inner, inner.needs, inner.facts  # type: ignore[misc]
-
-    def largest_prox_step(self) -> float:
-        return self.inner.largest_prox_step()
-
-    def init(self, x0: Tensor, f: Local, h: Regulariser, mix: Any) -> Any:
-        with Untouched(x0):
-            return self.inner.init(x0, f, h, mix)
-
-    def local(self, s: Any, f: Local, h: Regulariser) -> Any:
-        with Untouched(s):
-            return self.inner.local(s, f, h)
-
-    def step(self, s: Any, f: Local, h: Regulariser, mix: Any) -> Any:
-        with Untouched(s):
-            return self.inner.step(s, f, h, mix)
-
-    def model(self, s: Any, h: Regulariser, mean: Any) -> Tensor:
-        with Untouched(s):
-            return self.inner.model(s, h, mean)
-
-
 @every
 def test_changes_nothing_in_place(name: str) -> None:
     a = algorithm(name)
     watched = WatchedStar(a) if isinstance(a, Star) else WatchedGraph(a)
     run, plain = (begun(x, problem(a, batch=4), some(a)) for x in (watched, a))
     assert torch.equal(after(run, 4).model(), after(plain, 4).model())
-
-
-@dataclass(frozen=True)
-class Spy:
-    """A regulariser that writes down the steps of its prox."""
-
-    h: Regulariser
-    steps: list[float] = field(default_factory=list)
-
-    @property
-    def weak_convexity(self) -> float:
-        return self.h.weak_convexity
-
-    @property
-    def indicator(self) -> bool:
-        return False
-
-    def value(self, x: Tensor) -> Tensor:
-        return self.h.value(x)
-
-    def prox(self, v: Tensor, step: float) -> Tensor:
-        self.steps.append(step)
-        return self.h.prox(v, step)
 
 
 @every

@@ -7,7 +7,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -30,67 +30,29 @@ from proxfed.regularisers import (
     SparseGroup,
     SquaredL2,
     Zero,
-    subgradient,
 )
 from proxfed.types import Block
 
-D = 12
-LABELS = (5, 5, 0, -1, 0, 5, 7, 7, 7, 7, 0, 2)  # unequal groups, not in order, one of them a single coordinate
-WEIGHT = Block("weight", 2, 8, (2, 3))
-BIAS = Block("bias", 8, 10, (2,))
-
-CASES = {
-    "zero": [Zero()],
-    "l1": [L1(0.3), L1(0.0), L1(2)],
-    "squared_l2": [SquaredL2(0.7)],
-    "l2": [L2(0.7), L2(0.0), L2(3.0)],
-    "elastic_net": [ElasticNet(0.3, 0.5)],
-    "group_lasso": [
-        GroupLasso(0.4, size=3),
-        GroupLasso(0.4, labels=LABELS),
-        GroupLasso(0.4, size=4, group_weights=(1.0, 0.0, 2.5)),
-        GroupLasso(0.4, labels=LABELS, group_weights=(1.0, 0.0, 2.5, 0.5, 1.0)),
-    ],
-    "sparse_group": [SparseGroup(0.2, 0.3, size=4), SparseGroup(0.2, 0.3, labels=LABELS)],
-    "nuclear": [Nuclear(0.8, (3, 4)), Nuclear(0.8, (6, 2))],
-    "l_inf": [LInf(0.9), LInf(0.0), LInf(6.0)],
-    "mcp": [MCP(0.4, 1.5), MCP(0.0, 1.0), MCP(1.2, 3.0)],
-    "scad": [SCAD(0.4), SCAD(0.5, 2.1), SCAD(0.0)],
-    "box": [Box(-0.5, 0.8), Box(0.0, math.inf), Box(0.1, 0.1)],
-    "l2_ball": [L2Ball(1.2)],
-    "l1_ball": [L1Ball(1.5)],
-    "simplex": [Simplex(), Simplex(2.5)],
-}
-EVERY = [h for cases in CASES.values() for h in cases] + [
-    OnBlocks(((WEIGHT, L1(0.3)), (BIAS, SquaredL2(0.5)))),
-    OnBlocks(((BIAS, Box(-0.1, 0.1)), (WEIGHT, MCP(0.4, 1.5)))),
-]
-CONVEX = [h for h in EVERY if h.weak_convexity == 0]
-INDICATORS = [h for h in EVERY if isinstance(h, (Box, L2Ball, L1Ball, Simplex))]
-FINITE = [h for h in EVERY if not h.indicator]
-WEAK = [h for h in EVERY if isinstance(h, (MCP, SCAD))]
-
-every = pytest.mark.parametrize("h", EVERY, ids=repr)
-laws = settings(max_examples=10, deadline=None)
-seeds = st.integers(0, 2**32 - 1)
-steps = st.floats(1e-3, 0.95)
-scales = st.sampled_from([0.05, 1.0, 10.0])
-
-
-def normal(seed: int, *shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
-
-
-def dot(x: Tensor, y: Tensor) -> Tensor:
-    return (x * y).sum(-1)
-
-
-def close(x: Tensor, y: Tensor, atol: float = 1e-12) -> None:
-    torch.testing.assert_close(x, y, rtol=1e-10, atol=atol)
-
-
-def largest_step(h: MCP | SCAD) -> float:
-    return h.theta if isinstance(h, MCP) else h.a - 1
+from regularised import (
+    BIAS,
+    CASES,
+    CONVEX,
+    FINITE,
+    INDICATORS,
+    LABELS,
+    WEAK,
+    WEIGHT,
+    D,
+    close,
+    dot,
+    every,
+    largest_step,
+    laws,
+    normal,
+    scales,
+    seeds,
+    steps,
+)
 
 
 def test_every_registered_regulariser_is_in_the_table() -> None:
@@ -459,54 +421,6 @@ def test_on_blocks_by_name_or_pattern() -> None:
     assert h.parts == ((blocks[0], L1(0.1)), (blocks[2], L1(0.1)), (blocks[3], SquaredL2(0.2)))
 
 
-# --- subgradients -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("h", FINITE, ids=repr)
-@laws
-@given(seed=seeds, scale=scales)
-def test_subgradient_inequality(h, seed: int, scale: float) -> None:
-    """h(y) >= h(x) + <g, y - x> - rho / 2 |y - x|^2 for all y, also where h has kinks."""
-    x = scale * normal(seed, 10, D)
-    x[1] = 0
-    x[2:5] *= normal(seed + 1, 3, D) > 0.5
-    x[5:7] = x[5:7].sign()
-    x[7, :6] = 0
-    with torch.no_grad():
-        g = subgradient(h, x)
-    assert g.isfinite().all()
-    assert (g.shape, g.dtype, g.requires_grad) == (x.shape, x.dtype, False)
-    for y in [torch.zeros_like(x), -x, *(x + size * normal(seed + 2, 10, D) for size in (1e-3, 0.1, 1.0, 10.0))]:
-        gap = h.value(y) - h.value(x) - dot(g, y - x) + h.weak_convexity / 2 * dot(y - x, y - x)
-        assert (gap >= -1e-12 * (1 + h.value(x) + h.value(y) + dot(g, g))).all()
-
-
-@pytest.mark.parametrize("h", WEAK, ids=repr)
-def test_subgradient_is_the_gradient_where_there_is_one(h) -> None:
-    x = normal(14, 400, 1)
-    kinks = torch.tensor(
-        [0.0, h.weight, largest_step(h) * h.weight, getattr(h, "a", 0) * h.weight], dtype=torch.float64
-    )
-    x = x[((x.abs() - kinks).abs() > 1e-3).all(-1)]
-    slope = (h.value(x + 1e-5) - h.value(x - 1e-5)) / 2e-5
-    torch.testing.assert_close(subgradient(h, x).squeeze(-1), slope, rtol=1e-8, atol=1e-8)
-
-
-def test_a_regulariser_from_elsewhere_has_a_subgradient() -> None:
-    class Quartic:
-        weak_convexity = 0.0
-        indicator = False
-
-        def value(self, x: Tensor) -> Tensor:
-            return (x**4).sum(-1)
-
-        def prox(self, v: Tensor, step: float) -> Tensor:
-            raise NotImplementedError
-
-    x = normal(15, 3, D)
-    close(subgradient(Quartic(), x), 4 * x**3)
-
-
 # --- what none of them takes ------------------------------------------------------------------------------------------
 
 
@@ -515,11 +429,3 @@ def test_a_regulariser_from_elsewhere_has_a_subgradient() -> None:
 def test_steps_are_finite_and_not_negative(h, step: float) -> None:
     with pytest.raises(InputError, match=rf"^\w+: step = {step} must be >= 0 and < "):
         h.prox(torch.ones(D), step)
-
-
-@pytest.mark.parametrize("h", [h for h in EVERY if h.indicator], ids=repr)
-def test_indicators_have_no_subgradient(h) -> None:
-    with pytest.raises(
-        InputError, match=f"^{type(h).__name__}: an indicator has no useful subgradient; choose an algo"
-    ):
-        subgradient(h, torch.zeros(D))
