@@ -12,9 +12,9 @@ import torch
 from timing import rounds_of, side_by_side
 
 from proxfed import FedAvg, Federated, Linear, Softmax
-from proxfed.allocator import keep_memory
-from proxfed.networks.stacked import Stacked
-from proxfed.run import Run
+from proxfed.engine.allocator import keep_memory
+from proxfed.engine.run import Run
+from proxfed.engine.stacked import Stacked
 
 C, P, Q, K, B, M, ETA = 1000, 60, 10, 5, 20, 100, 0.05
 

@@ -18,12 +18,12 @@ import numpy as np
 import torch
 
 from proxfed import Depositum, DFedADMM, Federated
-from proxfed.allocator import keep_memory
-from proxfed.networks.stacked import Stacked
-from proxfed.problems.model import Model
+from proxfed.engine.allocator import keep_memory
+from proxfed.engine.run import Run
+from proxfed.engine.stacked import Stacked
+from proxfed.engine.state_tree import flatten
+from proxfed.problems.network import Model
 from proxfed.regularisers import MCP
-from proxfed.run import Run
-from proxfed.state import flatten
 from proxfed.topologies import Ring
 
 GB = 1e9

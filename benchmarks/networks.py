@@ -35,12 +35,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from proxfed import Depositum, DFedADMM, FedAvg, Federated
 from proxfed.algorithms.dfedavg import DFedAvg
-from proxfed.allocator import keep_memory
-from proxfed.models import MODELS
-from proxfed.networks.stacked import Stacked
-from proxfed.problems.model import Model
+from proxfed.engine.allocator import keep_memory
+from proxfed.engine.run import Run
+from proxfed.engine.stacked import Stacked
+from proxfed.problems.architectures import MODELS
+from proxfed.problems.network import Model
 from proxfed.regularisers import MCP, Zero
-from proxfed.run import Run
 from proxfed.topologies import Ring
 from proxfed.types import Algorithm, Regulariser, Star
 

@@ -9,11 +9,11 @@ import torch
 from timing import rounds_of, side_by_side
 
 from proxfed import Depositum, DFedADMM, FedAvg, FedCEF, Federated, Linear, Squared
-from proxfed.allocator import keep_memory
 from proxfed.compressors import TopK
-from proxfed.networks.stacked import Stacked
+from proxfed.engine.allocator import keep_memory
+from proxfed.engine.run import Run
+from proxfed.engine.stacked import Stacked
 from proxfed.regularisers import L1
-from proxfed.run import Run
 from proxfed.topologies import Ring
 
 SAMPLES, BATCH, K = 10, 5, 2

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from itertools import count
 from statistics import median
 
-from proxfed.run import Run
+from proxfed.engine.run import Run
 
 
 def rounds_of(going: Run) -> Callable[[], None]:

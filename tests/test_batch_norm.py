@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from proxfed import InputError
-from proxfed.problems.model import Model
+from proxfed.problems.network import Model
 
-from pictures import CLASSES, images, normed, point
+from support.image_data import CLASSES, images, normed, point
 
 
 def by_hand(x: np.ndarray, train: np.ndarray, test: np.ndarray) -> np.ndarray:

@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from proxfed.cases import read_cases, slug
-from proxfed.config import assign
 from proxfed.data import load, read
 from proxfed.data.partitions import IID
 from proxfed.errors import InputError
-from proxfed.record import RunFolder
+from proxfed.harness.cases import read_cases, slug
+from proxfed.harness.run_folder import RunFolder
+from proxfed.harness.schema import assign
 
-from commands import proxfed, refused
-from experiments import small, write
+from support.cli import proxfed, refused
+from support.small_experiment import small, write
 
 FAST = {"name": "fedavg", "label": "FedAvg", "eta": 0.5, "K": 3}
 SLOW = {"name": "fedavg", "label": "eta = 0.05", "eta": 0.05, "K": 3}

@@ -16,11 +16,11 @@ from proxfed.algorithms import (
     Nesterov,
     ProximalGradient,
 )
+from proxfed.problems.fista import fista
 from proxfed.regularisers import L1, MCP, Zero
-from proxfed.solve import fista
 
-import references as ref
-import toy
+from support import numpy_references as ref
+from support import toy_problems as toy
 
 N, D = toy.N, toy.D
 

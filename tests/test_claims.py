@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from proxfed.cases import read_cases
-from proxfed.claims import compare, judge
-from proxfed.config import Claim, Reported, shipped
 from proxfed.errors import InputError
-from proxfed.targets import NEVER, Results, axis_value, first_reached
+from proxfed.harness.cases import read_cases
+from proxfed.harness.schema import Claim, Reported, shipped
+from proxfed.papers.claims import compare, judge
+from proxfed.report.targets import NEVER, Results, axis_value, first_reached
 
 CLIENTS = 4
 

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from proxfed import cli
-from proxfed.record import RunFolder
+from proxfed.cli import main as cli
+from proxfed.harness.run_folder import RunFolder
 
-from commands import proxfed, refused
-from experiments import small, write
+from support.cli import proxfed, refused
+from support.small_experiment import small, write
 
 FEDAVG = '{name = "fedavg", eta = 0.5, K = 3}'
 

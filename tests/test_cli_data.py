@@ -15,15 +15,15 @@ import pytest
 from rich.console import Console
 
 from proxfed.data import DATASETS, FILES, counts, load
+from proxfed.data.client_stats import Holdings
 from proxfed.data.directory import Collection, Sum
-from proxfed.data.holdings import Holdings
 from proxfed.data.partitions import DirichletByClass, Shards
-from proxfed.record import RunFolder
+from proxfed.harness.run_folder import RunFolder
 from proxfed.report.circles import circles_svg
-from proxfed.report.holdings import rich_picture
+from proxfed.report.client_stats import rich_picture
 
-from commands import proxfed, refused
-from experiments import small, write
+from support.cli import proxfed, refused
+from support.small_experiment import small, write
 
 CONTENT = {"train": b"many samples", "test": b"few"}
 

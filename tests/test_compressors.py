@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from proxfed import draws
+from proxfed import keyed_random
 from proxfed.compressors import COMPRESSORS, QSGD, Identity, LowRank, Natural, RandK, ScaledSign, TopK
 from proxfed.errors import InputError
 
-from compressed import (
+from support.compressor_cases import (
     ANY_LENGTH,
     CASES,
     EVERY,
@@ -140,7 +140,8 @@ def test_identity_and_full_rank_are_exact():
 def test_top_k_keeps_the_first_of_the_largest(seed, c, d, data):
     """As a stable sort by magnitude does; few different values, so that ties are everywhere."""
     k = data.draw(st.integers(1, d))
-    v = draws.generator(seed, "test").integers(-2, 3, (c, d)) * np.array([1.0, -1.0])[seed % 2]  # has -0.0 as well
+    sign = np.array([1.0, -1.0])[seed % 2]  # with which -0.0 occurs as well
+    v = keyed_random.generator(seed, "test").integers(-2, 3, (c, d)) * sign
     expected = np.zeros_like(v)
     first = np.argsort(-np.abs(v), axis=1, kind="stable")[:, :k]
     np.put_along_axis(expected, first, np.take_along_axis(v, first, 1), 1)

@@ -18,25 +18,25 @@ from torch import Tensor
 
 from proxfed import algorithms as alg
 from proxfed.algorithms import ALGORITHMS
-from proxfed.checks import check_combination
-from proxfed.components import build, describe
 from proxfed.compressors import Natural, TopK
-from proxfed.draws import Ids, keys
-from proxfed.networks import base
-from proxfed.networks.stacked import Stacked
-from proxfed.networks.traffic import dense, leaves
-from proxfed.oracle import Work
+from proxfed.engine import network as base
+from proxfed.engine.compatibility import check_combination
+from proxfed.engine.messages import dense, leaves
+from proxfed.engine.oracle import Work
+from proxfed.engine.run import Run
+from proxfed.engine.stacked import Stacked
+from proxfed.engine.state_tree import flatten, take
+from proxfed.keyed_random import Ids, keys
 from proxfed.participation import Full, Uniform
 from proxfed.problems.linear import Linear
+from proxfed.registry import build, describe
 from proxfed.regularisers import L1, SquaredL2
-from proxfed.run import Run
-from proxfed.state import flatten, take
 from proxfed.topologies import FromMatrix, Ring
 from proxfed.topologies import dense as as_matrix
 from proxfed.types import Algorithm, Facts, Graph, Local, Message, Needs, Participation, Regulariser, Star, Topology
 
-import toy
-from watchers import Spy, WatchedGraph, WatchedStar
+from support import toy_problems as toy
+from support.watchers import Spy, WatchedGraph, WatchedStar
 
 C = TopK(k=3)
 SETTINGS: dict[str, Algorithm] = {

@@ -9,8 +9,8 @@ from proxfed import Depositum, FedAvg, FedCEF, FedComposite
 from proxfed.compressors import ScaledSign, TopK
 from proxfed.regularisers import MCP
 
-import references as ref
-import toy
+from support import numpy_references as ref
+from support import toy_problems as toy
 
 N = toy.N
 TOP1 = TopK(fraction=1 / toy.D)  # keeps one entry of ten of the logistic problem, three of thirty of the softmax one

@@ -10,13 +10,13 @@ import torch
 
 from proxfed import Depositum
 from proxfed.algorithms.depositum import State
+from proxfed.engine.oracle import Oracle, Work
 from proxfed.errors import InputError
-from proxfed.oracle import Oracle, Work
 from proxfed.regularisers import L1, MCP, Zero
 from proxfed.topologies import dense
 
-import references as ref
-import toy
+from support import numpy_references as ref
+from support import toy_problems as toy
 
 N = toy.N
 OPTIONS = ("polyak", "nesterov")

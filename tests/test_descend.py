@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import torch
 
-from proxfed.oracle import Oracle, Work
-from proxfed.problems import clients
-from proxfed.problems.model import Model
+from proxfed.engine.oracle import Oracle, Work
+from proxfed.problems import network_clients as clients
+from proxfed.problems.network import Model
 from proxfed.regularisers import L1
 from proxfed.types import Regulariser
 
-from pictures import images, point
+from support.image_data import images, point
 
 ETA = 0.3
 SETTINGS: list[dict[str, Any]] = [

@@ -11,19 +11,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from proxfed import Depositum, FedAvg, FedCEF, Federated, FedNAG, InputError, Linear, Squared, run
+from proxfed import Depositum, FedAvg, FedCEF, Federated, FedNAG, InputError, Linear, Squared
 from proxfed.algorithms import Extra, FedDualAvg
-from proxfed.components import build, describe
 from proxfed.compressors import COMPRESSORS, Identity, TopK
-from proxfed.measures import Measures
-from proxfed.networks.stacked import Stacked
-from proxfed.networks.tally import Tally
-from proxfed.oracle import Oracle, Work, counted
+from proxfed.engine.measures import Measures
+from proxfed.engine.oracle import Oracle, Work, counted
+from proxfed.engine.run import Diverged, Run, run
+from proxfed.engine.stacked import Stacked
+from proxfed.engine.state_tree import flatten, put, restore, room, take
+from proxfed.engine.tally import Tally
 from proxfed.participation import Bernoulli, Uniform
+from proxfed.registry import build, describe
 from proxfed.regularisers import L1, MCP, Box, Zero
-from proxfed.run import Diverged, Run
 from proxfed.schedules import Exponential, at
-from proxfed.state import flatten, put, restore, room, take
 from proxfed.topologies import TOPOLOGIES, Complete, OnePeerExponential, RandomMatching, Ring, dense
 from proxfed.topologies import Exponential as ExponentialGraph
 from proxfed.types import Facts, Graph, Local, Mean, Mix, Needs, Packed, Regulariser

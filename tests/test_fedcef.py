@@ -9,14 +9,14 @@ import torch
 from proxfed import FedCEF, FedComposite
 from proxfed.algorithms.fedcef import Client, Server
 from proxfed.compressors import Identity, RandK, ScaledSign, TopK
+from proxfed.engine.oracle import Oracle, Work
+from proxfed.engine.run import Run
+from proxfed.engine.stacked import Stacked
 from proxfed.errors import InputError
-from proxfed.networks.stacked import Stacked
-from proxfed.oracle import Oracle, Work
 from proxfed.regularisers import L1, MCP, Zero
-from proxfed.run import Run
 
-import references as ref
-import toy
+from support import numpy_references as ref
+from support import toy_problems as toy
 
 N = toy.N
 COMPRESSORS = {

@@ -10,12 +10,12 @@ import torch
 
 from proxfed import FedComposite, Federated
 from proxfed.algorithms.fedcomposite import Client, Server
+from proxfed.engine.oracle import Oracle, Work
 from proxfed.errors import InputError
-from proxfed.oracle import Oracle, Work
 from proxfed.regularisers import L1, MCP, Zero
 
-import references as ref
-import toy
+from support import numpy_references as ref
+from support import toy_problems as toy
 
 N = toy.N
 L1_PROX = ref.prox_l1(toy.LAMBDA)

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from proxfed import FedAvg, Federated, FedNAG
+from proxfed.engine.oracle import Oracle, Work
 from proxfed.errors import InputError
-from proxfed.oracle import Oracle, Work
 from proxfed.regularisers import L1, Zero
 from proxfed.schedules import Exponential
 
-import references as ref
-import toy
+from support import numpy_references as ref
+from support import toy_problems as toy
 
 N = toy.N
 WEIGHTS = np.array(toy.RAGGED) / np.sum(toy.RAGGED)

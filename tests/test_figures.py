@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from proxfed import figures
-from proxfed.config import Figure
 from proxfed.errors import InputError
-from proxfed.figures import COLOURS, MARKERS, Line, axis_words, make_panels, write_figures
-from proxfed.record import RunFolder
+from proxfed.harness.run_folder import RunFolder
+from proxfed.harness.schema import Figure
+from proxfed.papers import figures
+from proxfed.papers.figures import COLOURS, MARKERS, Line, axis_words, make_panels, write_figures
 from proxfed.report import write_report
-from proxfed.targets import NEVER, Results
+from proxfed.report.targets import NEVER, Results
 
 ROUNDS = (0, 10, 20, 30)
 LOOKS = {label: {"color": colour} for label, colour in zip("AB", COLOURS, strict=False)}

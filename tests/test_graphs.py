@@ -30,7 +30,7 @@ from proxfed.topologies import (
     dense,
 )
 
-from matrices import edges, same
+from support.mixing_matrices import edges, same
 
 few = settings(deadline=None, max_examples=15)
 

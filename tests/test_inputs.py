@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import nn
 
-from proxfed import Federated, draws
+from proxfed import Federated, keyed_random
 from proxfed.problems.inputs import crop_flip
-from proxfed.problems.model import Model
+from proxfed.problems.network import Model
 
-from pictures import RAGGED, close, images, point
+from support.image_data import RAGGED, close, images, point
 
 
 def test_standard_channels_have_mean_0_and_variance_1() -> None:
@@ -41,7 +41,7 @@ def test_features_that_are_floats_stay_as_they_are_and_constants_do_not_divide_b
 def test_augmented_images_are_windows_of_the_padded_image() -> None:
     rng = np.random.default_rng(0)
     A = torch.tensor(rng.integers(1, 256, (40, 2, 6, 6)).astype(np.uint8))
-    key = draws.keys(0, "augment", [0, 1], 1)
+    key = keyed_random.keys(0, "augment", [0, 1], 1)
     seen = crop_flip(A, key)
     framed = nn.functional.pad(A, (4, 4, 4, 4))
     found = set()

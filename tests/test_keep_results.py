@@ -9,10 +9,10 @@ import pytest
 import tomli_w
 
 from proxfed.errors import InputError
-from proxfed.record import RunFolder
-from proxfed.reproduce import select, verdicts
+from proxfed.harness.run_folder import RunFolder
+from proxfed.papers.reproduce import select, verdicts
 
-from toy_paper import run, shipped, swapped, tools  # noqa: F401  two of them are fixtures
+from support.toy_paper import run, shipped, swapped, tools  # noqa: F401  two of them are fixtures
 
 
 def test_what_is_kept_reads_like_the_run_to_six_digits(tools, tmp_path):

@@ -22,7 +22,7 @@ from proxfed.compressors import QSGD, RandK, ScaledSign, TopK
 from proxfed.regularisers import L1, Zero
 from proxfed.topologies import ErdosRenyi, Ring, Star, dense
 
-import toy
+from support import toy_problems as toy
 
 N, D = toy.N, toy.D
 L = toy.problem().smoothness().L

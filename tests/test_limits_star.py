@@ -22,8 +22,8 @@ from proxfed.compressors import Natural, TopK
 from proxfed.regularisers import L1, Zero
 from proxfed.types import Algorithm
 
-import references as ref
-import toy
+from support import numpy_references as ref
+from support import toy_problems as toy
 
 PLAIN = toy.problem()
 SOLUTION = toy.solution(PLAIN)

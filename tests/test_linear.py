@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from proxfed import Federated, Linear, draws
+from proxfed import Federated, Linear, keyed_random
 from proxfed.errors import InputError
 from proxfed.problems import linear
 from proxfed.regularisers import L1, MCP, Box, Zero
 
-import toy
+from support import toy_problems as toy
 
 N = toy.N
 TOLERANCE = {torch.float64: 1e-14, torch.float32: 2e-6}
@@ -85,8 +85,8 @@ def test_stochastic_gradients_are_those_of_the_drawn_samples(loss, intercept, id
     for draw in (0, 1):
         g = p.local(t, ids, seed).grad(x, draw)
         for i, y, ours in zip(ids, x, g, strict=True):
-            key = draws.fold(draws.keys(seed, "minibatch", [i], t), draw)
-            rows = draws.integers(key, batch, sizes[i])[0]
+            key = keyed_random.fold(keyed_random.keys(seed, "minibatch", [i], t), draw)
+            rows = keyed_random.integers(key, batch, sizes[i])[0]
             assert rows.max() < sizes[i]
             assert batch <= max(sizes) or len(set(rows)) < batch
             assert toy.gap(ours, gradient_of(p, i, y, rows)) < TOLERANCE[dtype]

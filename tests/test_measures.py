@@ -12,20 +12,20 @@ import torch
 
 from proxfed import Federated, Linear
 from proxfed.algorithms import Depositum, DFedAvg, FedAvg
-from proxfed.config import parse
+from proxfed.engine.measures import Measures, check_names
+from proxfed.engine.stacked import Stacked
 from proxfed.errors import InputError
-from proxfed.experiment import Execution
-from proxfed.measures import Measures, check_names
-from proxfed.networks.stacked import Stacked
+from proxfed.harness.build import Resolved
+from proxfed.harness.execute import Execution
+from proxfed.harness.run_folder import RunFolder
+from proxfed.harness.schema import parse
 from proxfed.problems import PROBLEMS
-from proxfed.problems.model import Model
-from proxfed.record import RunFolder
-from proxfed.resolve import Resolved
+from proxfed.problems.network import Model
 from proxfed.topologies import Ring
 
-import toy
-from experiments import SMALL
-from pictures import images, point
+from support import toy_problems as toy
+from support.image_data import images, point
+from support.small_experiment import SMALL
 
 MORE = ("consensus_y", "estimation_y")
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from proxfed import draws
+from proxfed import keyed_random
 from proxfed.problems.minibatches import Epochs, cuts
-from proxfed.problems.model import Model
+from proxfed.problems.network import Model
 
-from pictures import close, images, point
+from support.image_data import close, images, point
 
 
 def test_an_epoch_uses_every_sample_once() -> None:
     first, sizes = np.array([0, 7, 30, 35]), np.array([7, 12, 5, 1])
-    epochs = Epochs(draws.keys(0, "minibatch", range(4), 1), first, sizes, 5, True)
+    epochs = Epochs(keyed_random.keys(0, "minibatch", range(4), 1), first, sizes, 5, True)
     for i, (start, m) in enumerate(zip(first, sizes, strict=True)):
         nb = -(-int(m) // 5)
         for epoch in range(3):
@@ -25,7 +25,9 @@ def test_an_epoch_uses_every_sample_once() -> None:
 
 def test_orders_differ_between_clients_rounds_and_epochs() -> None:
     def order(i: int, t: int, epoch: int, seed: int = 0) -> tuple[int, ...]:
-        return tuple(Epochs(draws.keys(seed, "minibatch", [i], t), np.array([0]), np.array([20]), 20, True)(epoch)[0])
+        return tuple(
+            Epochs(keyed_random.keys(seed, "minibatch", [i], t), np.array([0]), np.array([20]), 20, True)(epoch)[0]
+        )
 
     orders = {order(*which) for which in ((0, 1, 0), (1, 1, 0), (0, 2, 0), (0, 1, 1), (0, 1, 0, 9))}
     assert len(orders) == 5

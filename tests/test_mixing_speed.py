@@ -34,7 +34,7 @@ from proxfed.topologies import (
     spectrum,
 )
 
-from matrices import J, norm, same
+from support.mixing_matrices import J, norm, same
 
 few = settings(deadline=None, max_examples=15)
 

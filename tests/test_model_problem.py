@@ -12,17 +12,18 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from proxfed import FedAvg, Federated, InputError, draws, run
-from proxfed.measures import Measures
-from proxfed.models import MODELS, Make
-from proxfed.networks.stacked import Stacked
-from proxfed.problems import batched, clients
+from proxfed import FedAvg, Federated, InputError, keyed_random, run
+from proxfed.engine.measures import Measures
+from proxfed.engine.stacked import Stacked
+from proxfed.problems import batched
+from proxfed.problems import network_clients as clients
+from proxfed.problems.architectures import MODELS, Make
 from proxfed.problems.batched import Batched
 from proxfed.problems.loop import Loop
-from proxfed.problems.model import Model
+from proxfed.problems.network import Model
 from proxfed.regularisers import L1, OnBlocks
 
-from pictures import CLASSES, RAGGED, close, images, normed, point
+from support.image_data import CLASSES, RAGGED, close, images, normed, point
 
 SIDES = {"dfedadmm_cnn": 16, "fednag_cnn": 16, "vgg16": 32, "resnet18": 16, "resnet18_group_norm": 16}
 """The smallest images that say something; 8 where nothing else is needed."""
@@ -42,7 +43,7 @@ def plain_gradient(p: Model, x: Tensor, A: np.ndarray, b: np.ndarray) -> Tensor:
 def minibatch(m: int, batch: int, i: int, t: int, draw: int, seed: int) -> np.ndarray:
     """Batch (draw mod nb) of the permutation for this seed, client, round and epoch."""
     nb = int(np.ceil(m / batch))
-    words = draws.words(draws.fold(draws.keys(seed, "minibatch", [i], t), draw // nb), m)[0]
+    words = keyed_random.words(keyed_random.fold(keyed_random.keys(seed, "minibatch", [i], t), draw // nb), m)[0]
     return np.argsort(words)[draw % nb * batch :][:batch]
 
 

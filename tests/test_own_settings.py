@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from proxfed.config import parse
 from proxfed.errors import InputError
-from proxfed.record import RunFolder
-from proxfed.resolve import Resolved
+from proxfed.harness.build import Resolved
+from proxfed.harness.run_folder import RunFolder
+from proxfed.harness.schema import parse
 
-from experiments import execute, small
+from support.small_experiment import execute, small
 
 SETTINGS = {"eta": 0.1, "K": 3}
 

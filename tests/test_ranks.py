@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from proxfed.record import RunFolder
+from proxfed.harness.run_folder import RunFolder
 
-from experiments import small, write
+from support.small_experiment import small, write
 
 EXACT = {
     "run",

@@ -23,8 +23,8 @@ from proxfed.algorithms import (
 from proxfed.compressors import ScaledSign, TopK
 from proxfed.regularisers import L1, Zero
 
-import references as ref
-import toy
+from support import numpy_references as ref
+from support import toy_problems as toy
 
 N, D = toy.N, toy.D
 

@@ -24,7 +24,7 @@ from proxfed.algorithms.fedprox import FedProx
 from proxfed.algorithms.fedsam import MoFedSAM
 from proxfed.algorithms.fedspeed import FedSpeed
 from proxfed.algorithms.fedsplit import FedSplit
-from proxfed.algorithms.local import trials
+from proxfed.algorithms.local_steps import trials
 from proxfed.algorithms.mime import Mime, MimeLite
 from proxfed.algorithms.proxskip import ProxSkip
 from proxfed.algorithms.scafcom import Scallion
@@ -33,8 +33,8 @@ from proxfed.compressors import TopK
 from proxfed.regularisers import Zero
 from proxfed.types import Algorithm
 
-import references as ref
-import toy
+from support import numpy_references as ref
+from support import toy_problems as toy
 
 SMOOTH = toy.problem(h=Zero(), batch=4)
 WEIGHTED = toy.problem(h=Zero(), batch=4, sizes=toy.RAGGED, weighting="size")

@@ -30,8 +30,8 @@ from proxfed.regularisers import L1, Zero
 from proxfed.schedules import InverseRoot
 from proxfed.topologies import Complete, FromMatrix, Lazy, Ring, Star, dense
 
-import references as ref
-import toy
+from support import numpy_references as ref
+from support import toy_problems as toy
 
 N, D = toy.N, toy.D
 FIXED = ("ring", "star", "complete")

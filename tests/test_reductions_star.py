@@ -39,8 +39,8 @@ from proxfed.regularisers import L1, Zero
 from proxfed.schedules import Exponential
 from proxfed.types import Algorithm, Participation
 
-import references as ref
-import toy
+from support import numpy_references as ref
+from support import toy_problems as toy
 
 SMOOTH = toy.problem(h=Zero(), batch=4)
 WEIGHTED = toy.problem(h=Zero(), batch=4, sizes=toy.RAGGED, weighting="size")

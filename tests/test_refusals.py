@@ -32,15 +32,15 @@ from proxfed.algorithms import (
     ProxGT,
     ProxSkip,
 )
-from proxfed.checks import check_combination
 from proxfed.compressors import RandK, TopK
+from proxfed.engine.compatibility import check_combination
 from proxfed.errors import InputError
 from proxfed.participation import Full, Uniform
 from proxfed.regularisers import MCP, Box, Nuclear, Zero
 from proxfed.topologies import FromMatrix, OnePeerExponential, RandomGroups, Ring
 from proxfed.types import Algorithm, Participation, Regulariser, Topology
 
-import toy
+from support import toy_problems as toy
 
 N = toy.N
 LISTENING = RandomGroups(N, 2, reading="independent")

@@ -33,7 +33,7 @@ from proxfed.regularisers import (
 )
 from proxfed.types import Block
 
-from regularised import (
+from support.regulariser_cases import (
     BIAS,
     CASES,
     CONVEX,

@@ -13,10 +13,10 @@ from rich.console import Console
 from proxfed.report import result_table, rich_table
 from proxfed.report.columns import MEASURES, PROGRESS, show, with_total
 from proxfed.report.curves import make_curve, thin
-from proxfed.report.pattern import CELLS, images
-from proxfed.targets import Results
+from proxfed.report.sparsity import CELLS, images
+from proxfed.report.targets import Results
 
-from run_folders import row, state
+from support.run_folders import row, state
 
 # ---- the table ------------------------------------------------------------------------------------------------------
 

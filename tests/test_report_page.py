@@ -9,14 +9,14 @@ import re
 import numpy as np
 import pytest
 
-from proxfed.data.holdings import Holdings
+from proxfed.data.client_stats import Holdings
 from proxfed.errors import InputError, RunError
 from proxfed.report import write_report
 from proxfed.report.columns import with_total
 from proxfed.report.page import Run, render
 from proxfed.report.tables import pairs_html
 
-from run_folders import HOSTILE, Elements, data_of, folder, row, state, write
+from support.run_folders import HOSTILE, Elements, data_of, folder, row, state, write
 
 
 def test_page_is_small_for_a_large_experiment():

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from proxfed import config, reproduce
-from proxfed.experiment import Plan
-from proxfed.record import RunFolder
+from proxfed.harness import schema as config
+from proxfed.harness.execute import Plan
+from proxfed.harness.run_folder import RunFolder
+from proxfed.papers import reproduce
 
-from commands import proxfed, refused
-from experiments import small, write
+from support.cli import proxfed, refused
+from support.small_experiment import small, write
 
 FAST = {"name": "fedavg", "label": "FedAvg", "eta": 0.5, "K": 3}
 WILD = {"name": "fedavg", "label": "wild", "eta": 1e9, "K": 3}

@@ -8,10 +8,10 @@ import tomllib
 
 import pytest
 
-import proxfed.reproduce
-from proxfed.reproduce import draw, select, verdicts
+import proxfed.papers.reproduce
+from proxfed.papers.reproduce import draw, select, verdicts
 
-from toy_paper import fall, run, shipped, swapped, tools  # noqa: F401  two of them are fixtures
+from support.toy_paper import fall, run, shipped, swapped, tools  # noqa: F401  two of them are fixtures
 
 
 def made(tools, tmp_path) -> str:
@@ -268,6 +268,6 @@ def test_a_figure_also_shows_the_cases_that_were_howbefore(tmp_path):
 def test_without_matplotlib_a_reproduction_has_no_figures_and_goes_on(tmp_path, monkeypatch):
     run(tmp_path / "runs")
     (part,) = select("toy/fig1", tmp_path / "runs", quick=True)
-    monkeypatch.setattr(proxfed.reproduce, "available", lambda: False)
+    monkeypatch.setattr(proxfed.papers.reproduce, "available", lambda: False)
     assert draw(part) == []
     assert [v.status for v in verdicts(part, True)] == ["confirmed", "not run"]

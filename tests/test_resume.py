@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from proxfed import record
-from proxfed.config import parse
 from proxfed.errors import InputError, RunError
-from proxfed.experiment import Execution
-from proxfed.record import RunFolder
-from proxfed.resolve import Resolved
+from proxfed.harness import run_folder as record
+from proxfed.harness.build import Resolved
+from proxfed.harness.execute import Execution
+from proxfed.harness.run_folder import RunFolder
+from proxfed.harness.schema import parse
 
-from experiments import Crash, execute, small, write
+from support.small_experiment import Crash, execute, small, write
 
 WILD = [
     {"name": "fedavg", "label": "wild star", "eta": 1e6, "K": 3},

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from proxfed.errors import InputError, RunError
-from proxfed.record import COLUMNS, RunFolder
+from proxfed.harness.finished import seconds, simulate, simulate_in_place
+from proxfed.harness.run_folder import COLUMNS, RunFolder
 from proxfed.simulate import Timing, profiles
-from proxfed.simulate.after import seconds, simulate, simulate_in_place
 
-from clocks import DEVICE
-from commands import proxfed, refused
-from experiments import Crash, execute, small
+from support.cli import proxfed, refused
+from support.clock_rows import DEVICE
+from support.small_experiment import Crash, execute, small
 
 
 def column(path: Path) -> list[float]:

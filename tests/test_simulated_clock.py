@@ -16,12 +16,12 @@ from proxfed.compressors import LowRank
 from proxfed.errors import InputError
 from proxfed.participation import Bernoulli, Uniform
 from proxfed.simulate import Timing
-from proxfed.simulate.amounts import Amounts
+from proxfed.simulate.distributions import Amounts
 from proxfed.simulate.exchanges import exchanges
 from proxfed.topologies import Complete, Exponential, RandomMatching, Ring
 from proxfed.types import Topology
 
-from clocks import LINK, ROWS, graph, row, star, timed, timing
+from support.clock_rows import LINK, ROWS, graph, row, star, timed, timing
 
 # ---- with a server -------------------------------------------------------------------------------------------------
 

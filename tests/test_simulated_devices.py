@@ -11,9 +11,9 @@ import pytest
 
 from proxfed.errors import InputError
 from proxfed.simulate import Timing, profiles
-from proxfed.simulate.amounts import Amounts, Trace, amount
+from proxfed.simulate.distributions import Amounts, Trace, amount
 
-from clocks import DEVICE, LINK, ROWS, row, star, timed, timing
+from support.clock_rows import DEVICE, LINK, ROWS, row, star, timed, timing
 
 # ---- amounts -------------------------------------------------------------------------------------------------------
 

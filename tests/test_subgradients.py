@@ -10,7 +10,7 @@ from torch import Tensor
 from proxfed.errors import InputError
 from proxfed.regularisers import subgradient
 
-from regularised import EVERY, FINITE, WEAK, D, close, dot, largest_step, laws, normal, scales, seeds
+from support.regulariser_cases import EVERY, FINITE, WEAK, D, close, dot, largest_step, laws, normal, scales, seeds
 
 
 @pytest.mark.parametrize("h", FINITE, ids=repr)

@@ -33,7 +33,7 @@ from proxfed.topologies import (
 )
 from proxfed.types import Mixing
 
-from matrices import J, edges, norm, same
+from support.mixing_matrices import J, edges, norm, same
 
 # One entry at least for every name of the registry, "name" or "name/variant": (n, seed) -> topology.
 MAKE = {

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from proxfed import draws, wire
-from proxfed.compressors import QSGD, Identity, LowRank, Natural, RandK, ScaledSign, TopK
+from proxfed import keyed_random
+from proxfed.compressors import QSGD, Identity, LowRank, Natural, RandK, ScaledSign, TopK, wire
 from proxfed.errors import RunError
 from proxfed.types import Compressor
 
-from compressed import (
+from support.compressor_cases import (
     ANY_LENGTH,
     CASES,
     EVERY,
@@ -33,7 +33,7 @@ from compressed import (
 )
 
 
-def check_wire(C: Compressor, v: Tensor, key: draws.Key) -> None:
+def check_wire(C: Compressor, v: Tensor, key: keyed_random.Key) -> None:
     packed = C(v, key)
     messages = C.encode(packed)
     assert len(messages) == len(v)

@@ -305,8 +305,8 @@ def sample_folder(path: Path) -> None:
     import numpy as np
     import torch
 
-    from proxfed.data.holdings import Holdings
-    from proxfed.record import RunFolder
+    from proxfed.data.client_stats import Holdings
+    from proxfed.harness.run_folder import RunFolder
 
     draw = np.random.default_rng(0)
     rates = {"FedCEF, top-k 10 %": 0.06, "ZHJ": 0.045, "DEPOSITUM": 0.03, "FedAvg": 0.012, "Scaffold": 0.05}

@@ -22,10 +22,10 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from proxfed.data.holdings import Holdings
-from proxfed.differences import first_difference
+from proxfed.data.client_stats import Holdings
 from proxfed.errors import ProxfedError, require
-from proxfed.record import Row, RunFolder
+from proxfed.harness.run_folder import Row, RunFolder
+from proxfed.harness.settings_diff import first_difference
 
 RESULTS = Path(__file__).parents[1] / "results"
 EXACT = ("seed", "round")

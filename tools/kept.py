@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from proxfed.cases import across_names, claim_labels, slug
-from proxfed.claims import Verdict
-from proxfed.config import Experiment, Figure, Paper, read
-from proxfed.figures import make_panels
-from proxfed.record import RunFolder
-from proxfed.reproduce import Part, form_name, papers, select, stem, verdicts
-from proxfed.targets import Results
+from proxfed.harness.cases import across_names, claim_labels, slug
+from proxfed.harness.run_folder import RunFolder
+from proxfed.harness.schema import Experiment, Figure, Paper, read
+from proxfed.papers.claims import Verdict
+from proxfed.papers.figures import make_panels
+from proxfed.papers.reproduce import Part, form_name, papers, select, stem, verdicts
+from proxfed.report.targets import Results
 
 SEEDS = 3
 """So many must speak against a claim, and an open setting must have been varied, before it is not confirmed."""

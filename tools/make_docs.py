@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from proxfed.algorithms import ALGORITHMS
-from proxfed.catalogue import Entry, catalogue, recursion, settings
+from proxfed.harness.catalogue import Entry, catalogue, recursion, settings
 
 DOCS = Path(__file__).parents[1] / "docs"
 

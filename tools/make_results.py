@@ -16,16 +16,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from proxfed.claims import compare
-from proxfed.config import Reported, read_table, shipped
-from proxfed.differences import changed, flat
-from proxfed.errors import ProxfedError
-from proxfed.figures import write_figures
-from proxfed.report.columns import show
-from proxfed.reproduce import as_recorded, comparisons
-from proxfed.targets import NEVER, Results
-
 from kept import Entry, Form, gather, left_open
+
+from proxfed.errors import ProxfedError
+from proxfed.harness.schema import Reported, read_table, shipped
+from proxfed.harness.settings_diff import changed, flat
+from proxfed.papers.claims import compare
+from proxfed.papers.figures import write_figures
+from proxfed.papers.reproduce import as_recorded, comparisons
+from proxfed.report.columns import show
+from proxfed.report.targets import NEVER, Results
 
 ROOT = Path(__file__).parents[1]
 

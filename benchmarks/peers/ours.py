@@ -12,11 +12,11 @@ from workload import ETA, SAMPLES, WORKLOADS, Clock, options, peak_rss_mb, repor
 
 from proxfed import FedAvg, Federated
 from proxfed.algorithms.dfedavg import DFedAvg
-from proxfed.allocator import keep_memory
-from proxfed.networks import ranks
-from proxfed.networks.stacked import Stacked
-from proxfed.problems.model import Model
-from proxfed.run import Run
+from proxfed.engine import ranks
+from proxfed.engine.allocator import keep_memory
+from proxfed.engine.run import Run
+from proxfed.engine.stacked import Stacked
+from proxfed.problems.network import Model
 from proxfed.topologies import Ring
 
 

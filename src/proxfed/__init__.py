@@ -8,11 +8,11 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 from proxfed.algorithms import Depositum, DFedADMM, FedAvg, FedCEF, FedComposite, FedNAG
 from proxfed.data import Federated, load
+from proxfed.engine.run import Result, run
 from proxfed.errors import InputError, ProxfedError, RunError
 from proxfed.problems.linear import Linear
 from proxfed.problems.losses import Logistic, Softmax, Squared
-from proxfed.problems.model import Model
-from proxfed.run import Result, run
+from proxfed.problems.network import Model
 
 __version__ = "0.1.0"
 

@@ -1,3 +1,3 @@
-from proxfed.cli import main
+from proxfed.cli.main import main
 
 main()

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from proxfed.draws import Ids, keys, uniforms
 from proxfed.errors import at_least_one, positive, require
+from proxfed.keyed_random import Ids, keys, uniforms
 from proxfed.types import Participation
 
 

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 from torch import Tensor
 
-from proxfed.draws import Ids, Key
+from proxfed.keyed_random import Ids, Key
 
 Mean = Callable[[Tensor], Tensor]
 """(c, d) -> (d,): the average over all clients of the network; used to look at a run, never by its steps."""

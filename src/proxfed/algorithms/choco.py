@@ -27,7 +27,7 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from proxfed.algorithms.local import sgd
+from proxfed.algorithms.local_steps import sgd
 from proxfed.compressors import Identity
 from proxfed.errors import at_least_one, one_of, up_to_one
 from proxfed.schedules import Step, at, positive_step

@@ -25,7 +25,7 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from proxfed.algorithms.local import gradient
+from proxfed.algorithms.local_steps import gradient
 from proxfed.errors import at_least_one, non_negative, one_of, positive, require
 from proxfed.schedules import Step, at, first
 from proxfed.types import Constants, Facts, Graph, Local, Mean, Mix, Needs, Regulariser

@@ -28,7 +28,7 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from proxfed.algorithms.local import sgd
+from proxfed.algorithms.local_steps import sgd
 from proxfed.compressors import Identity
 from proxfed.compressors.contractive import contraction
 from proxfed.errors import at_least_one, positive, up_to_one

@@ -17,7 +17,7 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from proxfed.algorithms.local import proximal_sgd
+from proxfed.algorithms.local_steps import proximal_sgd
 from proxfed.errors import at_least_one, positive
 from proxfed.schedules import Step, at, first, positive_step
 from proxfed.types import Facts, Local, Needs, Regulariser, Star

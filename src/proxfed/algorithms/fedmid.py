@@ -19,7 +19,7 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from proxfed.algorithms.local import proximal_sgd
+from proxfed.algorithms.local_steps import proximal_sgd
 from proxfed.errors import at_least_one, one_of, positive
 from proxfed.types import Facts, Local, Needs, Regulariser, Star
 

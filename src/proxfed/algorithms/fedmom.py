@@ -17,7 +17,7 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from proxfed.algorithms.local import sgd
+from proxfed.algorithms.local_steps import sgd
 from proxfed.errors import at_least_one, below_one, positive
 from proxfed.schedules import Step, at, positive_step
 from proxfed.types import Facts, Local, Needs, Regulariser, Star

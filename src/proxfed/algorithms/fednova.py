@@ -22,7 +22,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from proxfed import draws
+from proxfed import keyed_random
 from proxfed.errors import at_least_one, below_one, require
 from proxfed.schedules import Step, at, positive_step
 from proxfed.types import Facts, Local, Message, Needs, Regulariser, Star
@@ -63,7 +63,7 @@ class FedNova(Star):
         below_one(self, "rho")
 
     def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Client, Server]:
-        steps = self.K_min + draws.integers(f.key, 1, self.K - self.K_min + 1)
+        steps = self.K_min + keyed_random.integers(f.key, 1, self.K - self.K_min + 1)
         return Client(torch.as_tensor(steps, dtype=x0.dtype, device=x0.device)), Server(x0)
 
     def down(self, s: Server) -> Tensor:

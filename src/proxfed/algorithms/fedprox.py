@@ -18,7 +18,7 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from proxfed.algorithms.local import anchored_sgd
+from proxfed.algorithms.local_steps import anchored_sgd
 from proxfed.errors import at_least_one, non_negative, positive
 from proxfed.schedules import Step, at, positive_step
 from proxfed.types import Facts, Local, Needs, Regulariser, Star

@@ -20,7 +20,7 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from proxfed.algorithms.local import gradient, sgd
+from proxfed.algorithms.local_steps import gradient, sgd
 from proxfed.errors import at_least_one, non_negative, positive, up_to_one
 from proxfed.schedules import Step, at, positive_step
 from proxfed.types import Facts, Local, Message, Needs, Regulariser, Star

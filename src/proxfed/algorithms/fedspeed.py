@@ -22,7 +22,7 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from proxfed.algorithms.local import anchored_sgd, gradient
+from proxfed.algorithms.local_steps import anchored_sgd, gradient
 from proxfed.errors import at_least_one, non_negative, positive, require
 from proxfed.schedules import Step, at, first
 from proxfed.types import Facts, Local, Needs, Regulariser, Star

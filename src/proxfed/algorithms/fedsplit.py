@@ -17,7 +17,7 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from proxfed.algorithms.local import anchored_sgd
+from proxfed.algorithms.local_steps import anchored_sgd
 from proxfed.errors import at_least_one, positive
 from proxfed.types import Facts, Local, Needs, Regulariser, Star
 

@@ -24,7 +24,7 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from proxfed.algorithms.local import trials
+from proxfed.algorithms.local_steps import trials
 from proxfed.errors import positive, require, up_to_one
 from proxfed.types import Constants, Facts, Local, Needs, Regulariser, Star
 

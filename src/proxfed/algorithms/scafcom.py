@@ -23,7 +23,7 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from proxfed.algorithms.local import corrected_sgd
+from proxfed.algorithms.local_steps import corrected_sgd
 from proxfed.compressors import Identity
 from proxfed.errors import at_least_one, positive, up_to_one
 from proxfed.types import Compressor, Facts, Local, Message, Needs, Packed, Regulariser, Star

@@ -19,7 +19,7 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from proxfed.algorithms.local import corrected_sgd
+from proxfed.algorithms.local_steps import corrected_sgd
 from proxfed.errors import at_least_one, positive
 from proxfed.schedules import Step, at, positive_step
 from proxfed.types import Facts, Local, Message, Needs, Regulariser, Star

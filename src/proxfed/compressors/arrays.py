@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from proxfed import draws
-from proxfed.draws import Key
+from proxfed import keyed_random
+from proxfed.keyed_random import Key
 
 _BLOCK = 2**13  # columns; part of what a key means, as `uniforms` counts in blocks
 
@@ -31,4 +31,4 @@ def column_blocks(d: int) -> Iterator[slice]:
 
 def uniforms(key: Key, columns: slice) -> np.ndarray:
     """Uniform numbers in [0, 1), one for each client and column."""
-    return draws.uniforms(draws.fold(key, columns.start // _BLOCK), columns.stop - columns.start)
+    return keyed_random.uniforms(keyed_random.fold(key, columns.start // _BLOCK), columns.stop - columns.start)

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from proxfed import wire
-from proxfed.draws import Key
+from proxfed.compressors import wire
+from proxfed.keyed_random import Key
 from proxfed.types import Packed
 
 

@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from proxfed import wire
+from proxfed.compressors import wire
 from proxfed.compressors.identity import Identity
-from proxfed.draws import Key, normals
 from proxfed.errors import at_least_one, require
+from proxfed.keyed_random import Key, normals
 from proxfed.types import Packed
 
 

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from proxfed import wire
+from proxfed.compressors import wire
 from proxfed.compressors.arrays import column_blocks, host, tensor, uniforms
-from proxfed.draws import Key
 from proxfed.errors import at_least_one, require
+from proxfed.keyed_random import Key
 from proxfed.types import Packed
 
 _FORMATS: dict[torch.dtype, Any] = {torch.float32: (np.uint32, 23, 8), torch.float64: (np.uint64, 52, 11)}

@@ -11,10 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from proxfed import draws, wire
+from proxfed import keyed_random
+from proxfed.compressors import wire
 from proxfed.compressors.arrays import host, tensor
-from proxfed.draws import Key
 from proxfed.errors import at_least_one, require, up_to_one
+from proxfed.keyed_random import Key
 from proxfed.types import Packed
 
 
@@ -158,7 +159,7 @@ def _subset(key: Key, k: int, d: int) -> np.ndarray:
         return np.nonzero(mask)[1].reshape(c, k)
     count = k + k * k // d + 4  # nearly always enough: about k^2 / 2d of them have been there before
     while True:
-        number = (draws.uniforms(key, count) * d).astype(np.int64)
+        number = (keyed_random.uniforms(key, count) * d).astype(np.int64)
         tagged = np.sort((number << 32) | np.arange(count), axis=1)  # by number, then by place in the stream
         fresh = np.empty(number.shape, bool)
         np.put_along_axis(fresh, tagged & (2**32 - 1), np.diff(tagged >> 32, prepend=-1) > 0, axis=1)

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from proxfed.data.federated import Dataset, Federated
-from proxfed.draws import generator
 from proxfed.errors import InputError, require, whole
+from proxfed.keyed_random import generator
 
 LIMITS = {
     "limit": "Train with a random subset of so many samples, always the same; None: with all.",

@@ -15,8 +15,8 @@ import numpy as np
 from proxfed.data.federated import Dataset
 from proxfed.data.partitions import Natural
 from proxfed.data.tables import READERS, Columns, is_numeric, read_columns, stack
-from proxfed.draws import generator
 from proxfed.errors import InputError, require
+from proxfed.keyed_random import generator
 
 
 def own(

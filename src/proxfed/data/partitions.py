@@ -11,8 +11,8 @@ from typing import Protocol
 
 import numpy as np
 
-from proxfed.draws import generator
 from proxfed.errors import InputError, at_least_one, one_of, positive, require, whole
+from proxfed.keyed_random import generator
 
 Parts = list[np.ndarray]
 """Each client's sample indices, ascending."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from proxfed.problems.linear import Linear
 from proxfed.problems.losses import Logistic, Softmax, Squared
-from proxfed.problems.model import Model
+from proxfed.problems.network import Model
 
 PROBLEMS: dict[str, Callable[..., Any]] = {
     "least_squares": partial(Linear, loss=Squared()),

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from proxfed import draws
-from proxfed.draws import Key
+from proxfed import keyed_random
+from proxfed.keyed_random import Key
 
 BORDER = 4
 """Pixels of zeros around an image before it is cropped."""
@@ -91,8 +91,8 @@ def crop_flip(images: Tensor, key: Key) -> Tensor:
     """
     k, _, H, W = images.shape
     m = k // len(key)
-    down, right = (draws.integers(draws.fold(key, j), m, 2 * BORDER + 1).reshape(-1, 1) for j in (0, 1))
-    mirror = draws.integers(draws.fold(key, 2), m, 2).reshape(-1, 1)
+    down, right = (keyed_random.integers(keyed_random.fold(key, j), m, 2 * BORDER + 1).reshape(-1, 1) for j in (0, 1))
+    mirror = keyed_random.integers(keyed_random.fold(key, 2), m, 2).reshape(-1, 1)
     columns = np.where(mirror == 1, np.arange(W)[::-1], np.arange(W)) + right
     y = torch.from_numpy(np.arange(H) + down).to(images.device)[:, :, None]
     x = torch.from_numpy(columns).to(images.device)[:, None, :]

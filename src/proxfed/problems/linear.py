@@ -18,14 +18,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from proxfed import draws
+from proxfed import keyed_random
 from proxfed.data.federated import Federated, rows
-from proxfed.draws import Ids, Key
 from proxfed.errors import non_negative, require
+from proxfed.keyed_random import Ids, Key
+from proxfed.problems.base import Shapes
+from proxfed.problems.fista import fista
 from proxfed.problems.losses import Loss, Softmax
-from proxfed.problems.shapes import Shapes
 from proxfed.regularisers import Zero
-from proxfed.solve import fista
 from proxfed.types import Block, Regulariser, Smoothness
 
 GATHER = 1 << 20
@@ -193,11 +193,11 @@ class Clients:
 
     @cached_property
     def key(self) -> Key:
-        return draws.keys(self.seed, "message", self.ids, self.t)
+        return keyed_random.keys(self.seed, "message", self.ids, self.t)
 
     @cached_property
     def _batch_key(self) -> Key:
-        return draws.keys(self.seed, "minibatch", self.ids, self.t)
+        return keyed_random.keys(self.seed, "minibatch", self.ids, self.t)
 
     def spread(self, x: Tensor) -> Tensor:
         return x.expand(len(self.ids), -1)
@@ -208,7 +208,7 @@ class Clients:
             return self.full_grad(x)
         who = slice(self.ids.start, self.ids.stop) if isinstance(self.ids, range) else np.asarray(self.ids, np.int64)
         x, out = self.spread(x), torch.empty(c, p.d, dtype=p.dtype, device=p.device)
-        sample = draws.integers(draws.fold(self._batch_key, draw), p.batch, p.sizes[who])
+        sample = keyed_random.integers(keyed_random.fold(self._batch_key, draw), p.batch, p.sizes[who])
         sample += p.offsets[:-1][who, None]
         rows = torch.from_numpy(sample).to(p.device)
         step = max(1, GATHER // (p.batch * p.A.shape[1]))

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from proxfed.problems.arrange import arrange
 from proxfed.problems.batch_norm import forget
 from proxfed.problems.losses import Loss
+from proxfed.problems.rewrite import arrange
 from proxfed.types import Block
 
 

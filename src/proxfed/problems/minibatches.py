@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from proxfed import draws
-from proxfed.draws import Key
+from proxfed import keyed_random
+from proxfed.keyed_random import Key
 
 
 def batches(m: int, batch: int, alone: bool = True) -> int:
@@ -58,7 +58,7 @@ class Epochs:
     def minibatch(self, i: int, draw: int) -> np.ndarray:
         epoch, where = self._find(i, draw)
         if i not in self._orders or self._orders[i][0] != epoch:
-            words = draws.words(draws.fold(self.key[i : i + 1], epoch), int(self.sizes[i]))[0]
+            words = keyed_random.words(keyed_random.fold(self.key[i : i + 1], epoch), int(self.sizes[i]))[0]
             self._orders[i] = epoch, self.first[i] + words.argsort(kind="stable")
         return self._orders[i][1][where]
 

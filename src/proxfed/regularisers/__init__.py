@@ -18,10 +18,10 @@ from torch import Tensor
 
 from proxfed.errors import require
 from proxfed.regularisers.blocks import OnBlocks
+from proxfed.regularisers.constraints import Box, L1Ball, L2Ball, Simplex
 from proxfed.regularisers.groups import GroupLasso, SparseGroup
 from proxfed.regularisers.nonconvex import MCP, SCAD
 from proxfed.regularisers.penalties import L1, L2, ElasticNet, LInf, Nuclear, SquaredL2, Zero
-from proxfed.regularisers.sets import Box, L1Ball, L2Ball, Simplex
 from proxfed.types import Regulariser
 
 __all__ = [

@@ -8,7 +8,7 @@ from html import escape
 
 import numpy as np
 
-from proxfed.data.holdings import Holdings
+from proxfed.data.client_stats import Holdings
 
 ROWS = 200
 """Clients that are drawn at most."""

@@ -7,8 +7,8 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from proxfed.errors import finite
-from proxfed.record import Row
-from proxfed.targets import axis_value
+from proxfed.harness.run_folder import Row
+from proxfed.report.targets import axis_value
 
 
 class Column(NamedTuple):

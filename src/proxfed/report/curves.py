@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from proxfed.record import Row
+from proxfed.harness.run_folder import Row
 from proxfed.report.columns import Column
 
 CHARACTERS = 1_200_000

@@ -21,16 +21,16 @@ import numpy as np
 import tomli_w
 
 import proxfed
-from proxfed.data.holdings import Holdings
+from proxfed.data.client_stats import Holdings
 from proxfed.errors import RunError, require
-from proxfed.record import Row, RunFolder
+from proxfed.harness.run_folder import Row, RunFolder
+from proxfed.report.client_stats import pictures, section_html
 from proxfed.report.columns import LOGARITHMIC, Column, with_total, worth_showing
 from proxfed.report.curves import Curve, make_curve, points_for
-from proxfed.report.holdings import pictures, section_html
-from proxfed.report.pattern import images
+from proxfed.report.sparsity import images
 from proxfed.report.summary import result_table
 from proxfed.report.tables import costs_html, hyper_parameters_html, pairs_html, results_html, targets_html
-from proxfed.targets import Results
+from proxfed.report.targets import Results
 
 HERE = Path(__file__).parent
 SCRIPTS = ("draw.js", "chart.js", "patterns.js", "holdings.js", "page.js")

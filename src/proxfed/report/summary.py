@@ -10,10 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from proxfed.errors import finite
-from proxfed.record import Row
+from proxfed.harness.run_folder import Row
 from proxfed.report.columns import MEASURES, PROGRESS, Column, further_measures, show, with_total
-from proxfed.targets import Results, half_reached
-from proxfed.terminal import plain_table
+from proxfed.report.targets import Results, half_reached
+from proxfed.report.terminal import plain_table
 
 REACHED = (
     Column("rounds", "rounds", "count"),

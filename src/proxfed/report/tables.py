@@ -9,7 +9,7 @@ from typing import Any
 
 from proxfed.report.columns import Column, show
 from proxfed.report.summary import missed, reached_columns
-from proxfed.targets import higher_is_better
+from proxfed.report.targets import higher_is_better
 
 Entry = Mapping[str, Any]
 

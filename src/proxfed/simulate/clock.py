@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from proxfed.participation import cohort
-from proxfed.simulate.amounts import Amounts
+from proxfed.simulate.distributions import Amounts
 from proxfed.simulate.exchanges import exchanges
 from proxfed.simulate.timing import Timing, hand_out
 from proxfed.types import Algorithm, Graph, Participation, Topology

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from proxfed.compressors import COMPRESSORS, Identity
-from proxfed.draws import Key, keys
-from proxfed.networks.traffic import dense
+from proxfed.engine.messages import dense
+from proxfed.keyed_random import Key, keys
 from proxfed.regularisers import Zero
 from proxfed.types import Graph, Message
 

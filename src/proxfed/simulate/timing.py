@@ -27,10 +27,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar
 
-from proxfed.components import Table, arguments
-from proxfed.config import read_toml
 from proxfed.errors import InputError, nearest, positive, require
-from proxfed.simulate.amounts import Amount, Constant, amount, table_of
+from proxfed.harness.schema import read_toml
+from proxfed.registry import Table, arguments
+from proxfed.simulate.distributions import Amount, Constant, amount, table_of
 
 
 @dataclass(frozen=True)

@@ -16,14 +16,14 @@ weights, on undirected graphs, is one of
 
 from __future__ import annotations
 
-from proxfed.topologies.changing import OnePeerExponential, RandomGroups, RandomMatching
 from proxfed.topologies.checks import check
-from proxfed.topologies.derived import Lazy
-from proxfed.topologies.drawn import ErdosRenyi, RandomRegular
-from proxfed.topologies.fixed import Complete, Exponential, Grid, Ring, Star, SymmetricExponential, Torus
-from proxfed.topologies.given import FromGraph, FromMatrix
+from proxfed.topologies.custom import FromGraph, FromMatrix
+from proxfed.topologies.lazy import Lazy
 from proxfed.topologies.mixing import dense, lazy
+from proxfed.topologies.named import Complete, Exponential, Grid, Ring, Star, SymmetricExponential, Torus
+from proxfed.topologies.random import ErdosRenyi, RandomRegular
 from proxfed.topologies.spectrum import psi
+from proxfed.topologies.time_varying import OnePeerExponential, RandomGroups, RandomMatching
 
 __all__ = [
     "TOPOLOGIES",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from proxfed.draws import generator
+from proxfed.keyed_random import generator
 from proxfed.topologies.mixing import dense
 from proxfed.types import Mixing
 

@@ -1,0 +1,86 @@
+"""What a client does on its own, where several methods do the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import floor, log1p
+
+from torch import Tensor
+
+from proxfed import keyed_random
+from proxfed.regularisers import Zero
+from proxfed.types import Local, Regulariser
+
+Gradient = Callable[[Tensor, int], Tensor]
+"""(y, draw) -> (c, d), such as `f.grad`."""
+
+
+def gradient(f: Local, y: Tensor, draw: int, rho: float = 0.0, part: float = 1.0) -> Tensor:
+    """grad f_i(y), or with rho > 0 the sharpness-aware one: at y + rho grad/|grad|, on the same minibatch.
+
+    part: how much of the sharp gradient there is in the result; the rest is the plain one.
+    """
+    g = f.grad(y, draw)
+    if rho == 0 or part == 0:
+        return g
+    norm = g.norm(dim=-1, keepdim=True)
+    sharp = f.grad(y + rho * g / (norm + (norm == 0)), draw)
+    return g.lerp(sharp, part)
+
+
+def sgd(f: Local, y: Tensor, eta: float, K: int, rho: float = 0.0) -> Tensor:
+    """K local steps y <- y - eta grad f_i(y); with rho > 0 sharpness-aware."""
+    y = y.clone()
+    if rho == 0:
+        f.descend(y, range(K), eta)
+        return y
+    for k in range(K):
+        y.sub_(gradient(f, y, k, rho), alpha=eta)
+    return y
+
+
+def proximal_sgd(f: Local, h: Regulariser, y: Tensor, eta: float, K: int) -> Tensor:
+    """K local steps y <- prox_{eta h}(y - eta grad f_i(y))."""
+    if isinstance(h, Zero):
+        return sgd(f, y, eta, K)
+    y = y.clone()
+    for k in range(K):
+        f.descend(y, range(k, k + 1), eta)
+        y = h.prox(y, eta)
+    return y
+
+
+def corrected_sgd(f: Local, y: Tensor, eta: float, K: int, shift: Tensor) -> tuple[Tensor, Tensor]:
+    """K local steps y <- y - eta (grad f_i(y) + shift), and the mean of the K gradients."""
+    mean = 0 * shift
+    for k in range(K):
+        g = f.grad(y, k)
+        mean = mean.add(g, alpha=1 / K)
+        y = y.sub(g + shift, alpha=eta)
+    return y, mean
+
+
+def anchored_sgd(
+    grad: Gradient,
+    y: Tensor,
+    eta: float,
+    K: int,
+    *,
+    anchor: Tensor,
+    pull: float,
+    shift: Tensor | float = 0.0,
+    draw: int = 0,
+) -> Tensor:
+    """K local steps on f_i(y) + <shift, y> + pull/2 |y - anchor|^2, with minibatches from number `draw` on."""
+    for k in range(draw, draw + K):
+        g = grad(y, k) + shift
+        y = y.sub(g.add_(y - anchor, alpha=pull), alpha=eta)
+    return y
+
+
+def trials(p: float, seed: int, t: int) -> int:
+    """How often a coin that shows heads with probability p is thrown until it does: the same for all in round t."""
+    if p == 1:
+        return 1
+    u = float(keyed_random.uniforms(keyed_random.keys(seed, "coin", [0], t), 1)[0, 0])
+    return 1 + floor(log1p(-u) / log1p(-p))

@@ -1,0 +1,227 @@
+"""`proxfed data`: which data there are, how to get their files and whether these are the right ones; who holds what."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
+from rich.text import Text
+
+from proxfed.cli.common import ChangeOption, DataOption, Format, FormatOption, err, out, say
+from proxfed.errors import InputError, RunError, nearest, require
+from proxfed.report.terminal import plain_table
+
+app = typer.Typer(
+    name="data",
+    help="The data: list, check and fetch their files, and show who holds what.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+
+Names = Annotated[list[str], typer.Argument(metavar="NAME...", help="Datasets; `proxfed data list` has them all.")]
+
+
+# ---- list ----------------------------------------------------------------------------------------------------------
+
+
+@app.command("list")
+def list_(data: DataOption = None, format: FormatOption = Format.table) -> None:
+    """Every dataset: what it is, and whether its files are there.
+
+    Example: [bold]proxfed data list --data ~/data[/bold]
+    """
+    from proxfed.data.directory import data_directory
+    from proxfed.harness.catalogue import catalogue
+
+    entries: list[dict[str, Any]] = [
+        {"name": entry["name"], "about": entry["about"], "files": _files(entry["name"], data)}
+        for entry in catalogue("datasets")["datasets"]
+    ]
+    directory = data_directory(data)
+    if format is Format.json:
+        print(json.dumps({"directory": str(directory), "datasets": entries}, indent=1))
+        return
+    table = plain_table("name", "what it is", "files")
+    for entry in entries:
+        table.add_row(*map(Text, (entry["name"], entry["about"], _presence(entry["files"], directory))))
+    out.print(table)
+    say(f"\nFiles are looked for in {directory}; `proxfed data fetch NAME` downloads those that are not there.")
+
+
+def _files(name: str, directory: str | None) -> list[dict[str, Any]]:
+    """The public files of a dataset, where they are or would be put, in the form of which most are there."""
+    from proxfed.data import FILES
+
+    files = []
+    for collection in FILES.get(name, ()):
+        forms = [form for form in (collection, collection.other_form) if form is not None]
+        best = max(forms, key=lambda form: sum(path is not None for path in form.found(directory).values()))
+        for file, path in best.found(directory).items():
+            files.append({"path": str(path or best.place(directory) / file), "there": path is not None})
+    return files
+
+
+def _presence(files: list[dict[str, Any]], directory: Path) -> str:
+    if not files:
+        return "none needed"
+    there = sum(file["there"] for file in files)
+    folders = dict.fromkeys(_short(Path(file["path"]).parent, directory) for file in files)
+    amount = f"all {there}" if there == len(files) else f"{there or 'none'} of {len(files)}"
+    return f"{amount} in {', '.join(folders)}"
+
+
+def _short(path: Path, directory: Path) -> str:
+    return path.relative_to(directory).as_posix()
+
+
+# ---- check ---------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def check(
+    names: Annotated[list[str] | None, typer.Argument(metavar="NAME...", help="Datasets.")] = None,
+    all: Annotated[bool, typer.Option("--all", help="Every dataset of which files are there.")] = False,
+    data: DataOption = None,
+    format: FormatOption = Format.table,
+) -> None:
+    """Are the files the ones that were published? Compares their sums; the exit code is 1 if one differs.
+
+    Example: [bold]proxfed data check mnist a9a[/bold]
+    """
+    from proxfed.data import FILES
+    from proxfed.data import check as verdicts
+    from proxfed.data.directory import data_directory
+
+    require(bool(names) != all, "give the names of datasets or --all")
+    directory = data_directory(data)
+    chosen = names or [name for name in FILES if any(file["there"] for file in _files(name, data))]
+    found = [
+        {"dataset": name, "path": str(path), "state": state} for name in chosen for path, state in verdicts(name, data)
+    ]
+    if format is Format.json:
+        print(json.dumps(found, indent=1))
+    elif not found:
+        say(f"There are no files of any dataset in {directory}")
+    else:
+        table = plain_table("dataset", "file", "verdict")
+        for entry in found:
+            colour = {"differs": "red", "as published": "green"}.get(entry["state"], "")
+            cells = entry["dataset"], _short(Path(entry["path"]), directory), entry["state"]
+            table.add_row(*map(Text, cells), style=colour)
+        out.print(table)
+        say(f"\nThe files are in {directory}")
+    raise typer.Exit(1 if any(entry["state"] == "differs" for entry in found) else 0)
+
+
+# ---- fetch ---------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def fetch(names: Names, data: DataOption = None, format: FormatOption = Format.table) -> None:
+    """Download the published files that are not there; each is checked before it gets its name.
+
+    Example: [bold]proxfed data fetch mnist fashion_mnist --data ~/data[/bold]
+    """
+    from proxfed.data import FILES
+    from proxfed.data import fetch as arrivals
+
+    for name in names:
+        require(name in FILES, f"there is nothing to fetch for {name!r}; {nearest(name, FILES)}")
+    with _Bars() as watch:
+        fetched = [(name, *arrival) for name in names for arrival in arrivals(name, data, watch)]
+    if format is Format.json:
+        keys = ("dataset", "path", "state")
+        print(json.dumps([dict(zip(keys, map(str, entry), strict=True)) for entry in fetched], indent=1))
+        return
+    table = plain_table("dataset", "file", "")
+    for entry in fetched:
+        table.add_row(*(Text(str(cell)) for cell in entry))
+    out.print(table)
+
+
+class _Bars:
+    """A progress bar per file that is under way."""
+
+    def __init__(self) -> None:
+        columns = TextColumn("{task.description}"), BarColumn(bar_width=24), DownloadColumn(), TransferSpeedColumn()
+        self.progress = Progress(*columns, console=err, disable=not err.is_terminal)
+        self.tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> _Bars:
+        self.progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.progress.stop()
+
+    def __call__(self, file: str, so_far: int, total: int | None) -> None:
+        if file not in self.tasks:
+            self.tasks[file] = self.progress.add_task(file)
+        self.progress.update(self.tasks[file], completed=so_far, total=total)
+
+
+# ---- show ----------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def show(
+    source: Annotated[str, typer.Argument(metavar="EXPERIMENT|NAME", help="An experiment, its .toml, or a dataset.")],
+    change: ChangeOption = None,
+    picture: Annotated[Path | None, typer.Option("--out", metavar="FILE.svg", help="Also draw it into a file.")] = None,
+    data: DataOption = None,
+    format: FormatOption = Format.table,
+) -> None:
+    """Who holds what: the clients' samples, class by class. Nothing is trained.
+
+    A dataset that comes without clients, and for which no partition is given, is shown as if one client held it all.
+    Where an experiment and a dataset have the same name, the experiment is meant.
+
+    Examples: [bold]proxfed data show demo[/bold], [bold]proxfed data show digits -c data.partition.name=shards -c
+    data.partition.num_partitions=10 --out digits.svg[/bold]
+    """
+    from proxfed.data.client_stats import Holdings
+    from proxfed.report.circles import circles_svg
+    from proxfed.report.client_stats import rich_picture
+
+    if picture is not None:
+        require(picture.suffix == ".svg", f"--out {picture}: the name of a drawing must end in .svg")
+    federated = _federated(source, change or [], data)
+    holdings = Holdings.of(federated)
+    held_out = 0 if federated.test is None else len(federated.test[1])
+    if picture is not None:
+        try:
+            picture.write_text(circles_svg(holdings), encoding="utf-8")
+        except OSError as e:
+            raise RunError(f"cannot write the drawing to {picture}: {e.strerror}") from e
+    if format is Format.json:
+        print(json.dumps({"data": federated.name, "held_out": held_out} | holdings.table()))
+        return
+    rest = f"; {held_out:,} more samples are held out" if held_out else ""
+    out.print(Text.assemble((federated.name, "bold"), rest))
+    out.print(rich_picture(holdings, out.width))
+    if picture is not None:
+        say(f"\nThe drawing is in {picture}")
+
+
+def _federated(source: str, changes: list[str], directory: str | None) -> Any:
+    """The data of an experiment, or a dataset by itself."""
+    from proxfed.data import DATASETS
+    from proxfed.harness.build import load_data, load_together
+    from proxfed.harness.schema import override, read, shipped
+
+    if source.endswith(".toml") or source in shipped():
+        return load_data(read(source, changes).data, directory)
+    if source not in DATASETS:
+        known = [*shipped(), *DATASETS]
+        raise InputError(
+            f"there is no experiment or dataset {source!r}; {nearest(source, known)}, or give a .toml file"
+        )
+    table: dict[str, Any] = {"data": {"name": source}}
+    for text in changes:
+        override(table, text)
+        inside = table.keys() == {"data"} and isinstance(table["data"], dict)
+        require(inside, f"-c {text}: of a dataset, only keys that start with 'data.' can be changed")
+    return (load_data if "partition" in table["data"] else load_together)(table["data"], directory)

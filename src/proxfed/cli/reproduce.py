@@ -1,0 +1,150 @@
+"""`proxfed reproduce`: the papers' experiments, and what they claim held against what came out."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from proxfed.cli.common import CaseOption, ChangeOption, DataOption, Format, FormatOption, err, out, say
+from proxfed.cli.progress import StopOnSignal, Watch, say_diverged
+from proxfed.errors import MissingData, require
+from proxfed.report.terminal import plain_table
+
+if TYPE_CHECKING:
+    from proxfed.papers.claims import Comparison, Verdict
+    from proxfed.papers.reproduce import Part
+
+
+def reproduce(
+    what: Annotated[
+        str, typer.Argument(metavar="PAPER[/EXPERIMENT]|FILE.toml", help="composite_fl/fig1_full, or yours.")
+    ],
+    quick: Annotated[bool, typer.Option("--quick/--full", help="Minutes to an hour, or the paper's scale.")] = True,
+    seeds: Annotated[
+        int | None,
+        typer.Option("--seeds", min=1, help="How many seeds, instead of its own; raise it to add some later."),
+    ] = None,
+    variant: Annotated[
+        str | None, typer.Option("--variant", metavar="NAME", help="Another choice for what the paper leaves open.")
+    ] = None,
+    case: CaseOption = None,
+    change: ChangeOption = None,
+    run: Annotated[bool, typer.Option("--run/--no-run", help="Or only judge what has been run before.")] = True,
+    folder: Annotated[Path, typer.Option("--out", help="Where the run folders go.")] = Path("runs/reproduce"),
+    data: DataOption = None,
+    format: FormatOption = Format.table,
+) -> None:
+    """Run the experiments of a paper, and hold its numbers and its claims against what came out.
+
+    What was run before is taken up again, so that an interrupted reproduction goes on where it stopped.
+
+    Example: [bold]proxfed reproduce composite_fl --quick[/bold]
+    """
+    from proxfed.harness.execute import Plan
+    from proxfed.papers.figures import MISSING, available
+    from proxfed.papers.reproduce import comparisons, draw, select, verdicts
+    from proxfed.report import write_report
+
+    require(run or seeds is None, "--no-run judges all seeds that have been run: it takes no --seeds")
+    parts = select(what, folder, quick=quick, seeds=seeds, variant=variant, cases=case or [], changes=change or [])
+    for part in parts:
+        part.check()
+    figures: dict[str, list[Path]] = {}
+    if run:
+        if not available():
+            say(MISSING, err)
+        plans = [Plan(part.cases, part.folders(), data, resume=True, leave_out=True) for part in parts]
+        stop = StopOnSignal()
+        for part, plan in zip(parts, plans, strict=True):
+            if len(parts) == 1 and len(plan.missing) == len(part.cases):
+                raise MissingData(next(iter(plan.missing.values())))
+            for name, reason in plan.missing.items():
+                say(f"not run: {part.name} {name}: {reason}", err)
+            if not plan.run(lambda name: Watch(err.is_terminal, name), stop):
+                say("stopped; the same command goes on from here", err)
+                raise typer.Exit(1)
+            figures[part.name] = draw(part)
+            for name, path in part.folders().items():
+                if name not in plan.missing:
+                    write_report([path], path / "report.html", figures[part.name])
+    for part in parts:
+        say_diverged(part.diverged())
+    results = [(part, comparisons(part), verdicts(part, quick)) for part in parts]
+    if format is Format.json:
+        found = {result[0].name: _reproduction(*result) for result in results}
+        print(json.dumps(found, indent=1))
+        return
+    for part, compared, judged in results:
+        figure = part.experiment.paper.figure if part.experiment.paper else ""
+        head = f"[bold]{escape(part.name)}[/bold]  {escape(figure)}  {escape(str(part.folder))}"
+        out.print(head, highlight=False, soft_wrap=True)
+        for path in figures.get(part.name, []):
+            say(f"figure {path}")
+        if compared:
+            out.print(_beside(compared))
+        if judged:
+            out.print(_judged(judged))
+        if not compared and not judged:
+            say("The file has no [[claims]] and no [[reported]] numbers to compare with.")
+
+
+def _reproduction(part: Part, compared: list[Comparison], judged: list[Verdict]) -> dict[str, Any]:
+    """As plain tables; a target that was not reached is null."""
+    return {
+        "folder": str(part.folder),
+        "diverged": part.diverged(),
+        "reported": [
+            {
+                "case": c.case,
+                "measure": c.reported.measure,
+                "target": c.reported.target,
+                "axis": c.reported.axis,
+                "label": c.label,
+                "paper": c.paper,
+                "ours": c.found,
+                "seeds": [_finite(value) for value in c.ours],
+            }
+            for c in compared
+        ],
+        "claims": [
+            {
+                "says": v.claim.says,
+                "status": v.status,
+                "found": v.found,
+                "cases": [
+                    {"case": j.case, "holds": j.holds, "values": {k: _finite(x) for k, x in j.values.items()}}
+                    for j in v.cases
+                ],
+                "not_run": list(v.not_run),
+            }
+            for v in judged
+        ],
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _beside(compared: list[Comparison]) -> Table:
+    """Our numbers next to the paper's."""
+    headings = ["case"] if any(c.case for c in compared) else []
+    table = plain_table(*headings, "measure", "algorithm", "ours", "the paper's")
+    for c in compared:
+        cells = [*([c.case] if headings else []), c.measure, c.label, c.found, c.printed]
+        table.add_row(*map(escape, cells))
+    return table
+
+
+def _judged(judged: list[Verdict]) -> Table:
+    colour = {"confirmed": "green", "not confirmed": "red", "not run": "yellow"}
+    table = plain_table("", "the paper says", "ours")
+    for v in judged:
+        table.add_row(f"[{colour[v.status]}]{v.status}[/]", escape(v.claim.says), escape(v.found))
+    return table

@@ -1,0 +1,126 @@
+"""`proxfed simulate`: how long finished runs would have taken on other devices and links."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.text import Text
+
+from proxfed.cli.common import Format, FormatOption, out, say
+from proxfed.errors import nearest, require
+from proxfed.report.terminal import plain_table
+
+if TYPE_CHECKING:
+    from proxfed.harness.run_folder import RunFolder
+
+
+def simulate(
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Run folders.")],
+    profile: Annotated[
+        str | None, typer.Option("--profile", help="Devices and links: `proxfed list profiles` has them all.")
+    ] = None,
+    time: Annotated[
+        Path | None, typer.Option("--time", metavar="FILE.toml", help="Your own devices and links.")
+    ] = None,
+    target: Annotated[
+        list[str] | None,
+        typer.Option("--target", metavar="MEASURE=VALUE", help="Show the time to this; else the run's own targets."),
+    ] = None,
+    place: Annotated[
+        Path | None, typer.Option("--out", help="The new run folder, or where several go; DIR-PROFILE if not given.")
+    ] = None,
+    in_place: Annotated[bool, typer.Option("--in-place", help="Rewrite the run folders themselves.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace a folder that is there.")] = False,
+    format: FormatOption = Format.table,
+) -> None:
+    """How long the runs would have taken on such devices and links; nothing is trained again.
+
+    Each run folder is copied with the column sim_seconds filled in. Without --profile and --time it is on the devices
+    and links of the run's own configuration.
+
+    Example: [bold]proxfed simulate runs/demo --profile wan --target accuracy=0.9[/bold]
+    """
+    from proxfed.harness.finished import simulate, simulate_in_place, timing_of
+    from proxfed.harness.run_folder import RunFolder
+    from proxfed.simulate.timing import Timing, read_time
+
+    require(profile is None or time is None, "--profile and --time exclude each other")
+    require(not (in_place and place), "--in-place and --out exclude each other")
+    goals = _goals(target) if target else None
+    given = Timing.read({"profile": profile}) if profile else Timing.read(read_time(time)) if time else None
+    called = profile or (time.stem if time else "time")
+    for folder in folders:
+        _check(RunFolder(folder), goals or {})
+    places = [_place(folder, place, called, len(folders) > 1) for folder in folders]
+    twice = next((path for path in places if places.count(path) > 1), None)
+    require(in_place or twice is None, f"two of the runs would go to {twice}: simulate them one by one")
+    found = []
+    for folder, new in zip(folders, places, strict=True):
+        timing = given or timing_of(RunFolder(folder))
+        result = simulate_in_place(folder.resolve(), timing) if in_place else simulate(folder, timing, new, force)
+        found.append((result.path, _results(result, goals)))
+    if format is Format.json:
+        print(json.dumps([{"folder": str(path), "results": table} for path, table in found], indent=1))
+        return
+    for path, table in found:
+        say(str(path), style="bold")
+        _print(table)
+
+
+def _place(folder: Path, place: Path | None, called: str, several: bool) -> Path:
+    """Where the copy of a run goes."""
+    named = folder.resolve() if folder.name in ("", "..") else folder
+    if place is None:
+        return named.with_name(f"{named.name}-{called}")
+    return place / named.name if several else place
+
+
+def _goals(texts: list[str]) -> dict[str, list[float]]:
+    goals: dict[str, list[float]] = {}
+    for text in texts:
+        measure, _, value = text.partition("=")
+        try:
+            number = float(value)
+        except ValueError:
+            number = math.nan
+        require(bool(measure) and math.isfinite(number), f"--target {text!r} is not of the form accuracy=0.95")
+        goals.setdefault(measure, []).append(number)
+    return goals
+
+
+def _check(folder: RunFolder, goals: dict[str, list[float]]) -> None:
+    measured = sorted({name for row in folder.rows() for name, value in row.items() if isinstance(value, (int, float))})
+    for name in goals:
+        require(name in measured, f"--target: {folder.path} has no measure {name!r}; {nearest(name, measured)}")
+
+
+def _results(folder: RunFolder, goals: dict[str, list[float]] | None) -> list[dict[str, Any]]:
+    """One entry per algorithm: its rounds, its seconds, and what it took to reach the targets."""
+    from proxfed.report import result_table
+    from proxfed.report.targets import Results
+
+    goals = folder.config().get("targets", {}) if goals is None else goals
+    results = result_table(Results.of(folder), goals)
+    kept = ("algorithm", "status", "rounds", "sim_seconds", "reached")
+    return [{k: v for k, v in entry.items() if k in kept} for entry in results]
+
+
+def _print(table: list[dict[str, Any]]) -> None:
+    from proxfed.report import rich_targets
+    from proxfed.report.columns import show
+
+    drawn = plain_table()
+    for heading in ("algorithm", "rounds", "simulated", ""):
+        drawn.add_column(heading, justify="right" if heading in ("rounds", "simulated") else "left")
+    for entry in table:
+        status = "" if entry["status"] == "finished" else entry["status"]
+        cells = entry["algorithm"], show(entry["rounds"], "count"), show(entry["sim_seconds"], "seconds"), status
+        drawn.add_row(*map(Text, cells))
+    out.print(drawn)
+    if (targets := rich_targets(table)) is not None:
+        out.print()
+        out.print(targets)

@@ -1,0 +1,169 @@
+"""What a run is judged by, computed by the harness from the model alone, off the clock.
+
+objective      phi(x) = sum_i p_i f_i(x) + h(x)
+stationarity   |G_s(x)|^2,  G_s(x) = (x - prox_{s h}(x - s grad f(x)))/s: zero just at stationary points
+gap, error     phi(x) - phi(x*),  |x - x*| / |x*|, where a reference solution was asked for
+consensus      (1/n) sum_i |x_i - mean x|^2, on graphs
+nonzeros       non-zero coordinates of the model
+and the problem's own measures on held-out data, such as accuracy
+
+The first three pass over all training data; a problem on which that takes long leaves them out (`train_measures`).
+
+On graphs an experiment can ask for more of any field of the clients' states, by name (`measures`):
+consensus_y    (1/n) sum_i |y_i - mean y|^2
+estimation_y   |mean y - grad f(mean x)|^2: how well the field estimates the gradient
+accuracy_x     each client's own x_i on the test data, its mean over the clients
+worst_x        the lowest of these accuracies
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property, partial
+from typing import Any, get_type_hints
+
+import torch
+from torch import Tensor
+
+from proxfed.engine.network import Network
+from proxfed.errors import InputError, nearest, require
+from proxfed.keyed_random import Ids
+from proxfed.threads import hands, shares, side_by_side
+from proxfed.types import Algorithm, Graph, Local, Problem
+
+
+@dataclass(frozen=True)
+class Measures:
+    """The measures of one problem on one network."""
+
+    problem: Problem
+    network: Network
+    reference: Tensor | None = None
+    """x*, (d,)."""
+    step: float | None = None
+    """s of the stationarity; None: 1/L_f, or half of what a weakly convex h allows if that is less."""
+    more: tuple[str, ...] = ()
+    """Measures of fields of the clients' states, such as 'consensus_y'; a state without the field has none."""
+
+    @cached_property
+    def s(self) -> float | None:
+        if self.step is not None:
+            return self.step
+        try:
+            s, rho = 1 / self.problem.smoothness().L_f, self.problem.h.weak_convexity
+        except InputError:  # nobody knows L_f
+            return None
+        return min(s, 1 / (2 * rho)) if rho > 0 else s
+
+    @property
+    def trains(self) -> bool:
+        # A problem from elsewhere need not have the attribute: it is measured in full unless it says otherwise.
+        return getattr(self.problem, "train_measures", True)
+
+    @cached_property
+    def optimum(self) -> float | None:
+        return None if self.reference is None else self._objective(self.reference)
+
+    def __call__(self, x: Tensor, fields: Mapping[str, Tensor] | None = None) -> dict[str, Any]:
+        """The measures of the model x (d,); `fields` are the clients' states, on graphs: rows by name, 'x' first."""
+        out: dict[str, Any] = {}
+        if self.trains:
+            out["objective"] = self._objective(x)
+            if self.s is not None:
+                out["stationarity"] = self._stationarity(x, self.s)
+            if self.reference is not None and self.optimum is not None:
+                out["gap"] = out["objective"] - self.optimum
+        if self.reference is not None:
+            out["error"] = float((x - self.reference).norm() / self.reference.norm().clamp_min(1e-300))
+        out["nonzeros"] = int(torch.count_nonzero(x))
+        if fields is not None:
+            out["consensus"] = self._consensus(fields["x"])
+            out |= self._more(fields)
+        return out | self.problem.evaluate(x)
+
+    def _more(self, fields: Mapping[str, Tensor]) -> dict[str, float]:
+        asked = [(name, *name.split("_", 1)) for name in self.more]
+        states = _States(self, fields)
+        return {name: FAMILIES[kind](states, field) for name, kind, field in asked if field in fields}
+
+    def _objective(self, x: Tensor) -> float:
+        return float(self._average(lambda f: f.value(x)[:, None])) + float(self.problem.h.value(x))
+
+    def _stationarity(self, x: Tensor, s: float) -> float:
+        gradient = self._average(lambda f: f.full_grad(x))
+        return float(((x - self.problem.h.prox(x - s * gradient, s)) / s).square().sum())
+
+    def _average(self, of: Callable[[Local], Tensor]) -> Tensor:
+        """sum_i p_i of(f_i), a block of clients at a time: the rows of all at once may be more than fits."""
+        p, net = self.problem, self.network
+
+        def several(blocks: Sequence[Ids]) -> Tensor:
+            total = torch.zeros((), dtype=p.weights.dtype, device=p.weights.device)
+            for ids in blocks:
+                assert isinstance(ids, range)
+                total = total + p.weights[ids.start : ids.stop] @ of(p.local(0, ids))
+            return total
+
+        parts = side_by_side([partial(several, share) for share in shares(net.blocks(range(net.n)), hands())])
+        return net.all_sum(torch.stack(parts).sum(0))
+
+    def _consensus(self, rows: Tensor) -> float:
+        return float(self._mean((rows - self._mean(rows)).square().sum(-1, keepdim=True)))
+
+    def _mean(self, rows: Tensor) -> Tensor:
+        return self.network.average(rows, rows.new_full((len(rows),), 1 / self.network.n))
+
+
+class _States:
+    """The measures of the clients' states in one round."""
+
+    def __init__(self, measures: Measures, fields: Mapping[str, Tensor]) -> None:
+        self.measures, self.fields = measures, fields
+        self._accuracies = cache(self._evaluate)
+
+    def consensus(self, name: str) -> float:
+        return self.measures._consensus(self.fields[name])
+
+    def estimation(self, name: str) -> float:
+        m, centre = self.measures, self.measures._mean(self.fields["x"])
+        return float((m._mean(self.fields[name]) - m._average(lambda f: f.full_grad(centre))).square().sum())
+
+    def accuracy(self, name: str) -> float:
+        return float(self._accuracies(name).mean())
+
+    def worst(self, name: str) -> float:
+        return float(self._accuracies(name).min())
+
+    def _evaluate(self, name: str) -> Tensor:
+        """The accuracy of each client's row, (n,), also of those that live in other processes."""
+        net, problem = self.measures.network, self.measures.problem
+        own = torch.tensor([problem.evaluate(row)["accuracy"] for row in self.fields[name]], dtype=torch.float64)
+        return net.all_sum(torch.zeros(net.n, dtype=torch.float64).index_copy_(0, torch.tensor(net.ids), own))
+
+
+FAMILIES: dict[str, Callable[[_States, str], float]] = {
+    "consensus": _States.consensus,
+    "estimation": _States.estimation,
+    "accuracy": _States.accuracy,
+    "worst": _States.worst,
+}
+"""Measures of a field, by what stands in front of its name."""
+
+
+def check_names(asked: Sequence[str], algorithms: Iterable[Algorithm], problem: Problem) -> None:
+    """Refuse measures that none of an experiment's algorithms has, or that its data do not allow."""
+    fields = {name for alg in algorithms if isinstance(alg, Graph) for name in _fields(alg)}
+    known = [f"{kind}_{field}" for kind in FAMILIES for field in sorted(fields)]
+    for name in asked:
+        hint = nearest(name, known) if known else "they are of the states of algorithms on graphs"
+        require(name in known, f"measures: no algorithm here has {name!r}; {hint}")
+    judged = [name for name in asked if name.startswith(("accuracy_", "worst_"))]
+    if judged:
+        has = "accuracy" in problem.measures
+        require(has, f"measures: {judged[0]!r} needs test data with classes, and there are none")
+
+
+def _fields(algorithm: Graph) -> tuple[str, ...]:
+    """The fields of a client's state, by what `init` says that it returns."""
+    return getattr(get_type_hints(type(algorithm).init).get("return"), "_fields", ())

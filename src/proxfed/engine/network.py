@@ -1,0 +1,136 @@
+"""What every network does alike: blocks of clients, the weighted mean, the gossip step, and counting what crossed.
+
+A network is one process or several, each with a block of consecutive clients. What differs is how the processes add
+their sums and swap their rows; that is all that `stacked.py` and `ranks.py` have to say.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from math import ceil
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from proxfed.engine.messages import Traffic, dense, nbytes, rebuild
+from proxfed.engine.mixing import Operator, edges
+from proxfed.engine.tally import Tally
+from proxfed.errors import InputError
+from proxfed.keyed_random import Ids
+from proxfed.threads import WORTH, hands
+from proxfed.types import Message, Mixing, Packed, Topology
+
+BLOCK = 1 << 20
+"""Numbers of one client vector that are worked on at a time: a few vectors of them stay in the cache."""
+
+
+class Network(ABC):
+    """n clients, of which `ids` live in this process; `topology` is needed by algorithms without a server."""
+
+    ids: range
+    leader: bool
+    """This process keeps the records."""
+
+    def __init__(self, n: int, d: int, topology: Topology | None = None) -> None:
+        self.n, self.d, self.topology = n, d, topology
+        self.traffic = Traffic()
+        self._operators: dict[int, tuple[Operator, int]] = {}
+
+    # ---- how the processes work together -----------------------------------------------------------------------
+
+    @abstractmethod
+    def all_sums(self, parts: list[Tensor]) -> list[Tensor]:
+        """The sums of several vectors over the processes, in one exchange."""
+
+    def all_sum(self, x: Tensor) -> Tensor:
+        """The sum of one vector over the processes."""
+        return self.all_sums([x])[0]
+
+    @abstractmethod
+    def prepare(self, W: Mixing, like: Tensor) -> Operator:
+        """W as a map from the rows that live here to their mixed rows."""
+
+    @abstractmethod
+    def gather(self, rows: Tensor) -> Tensor:
+        """The rows of all clients, in order, at the leader (elsewhere: anything)."""
+
+    @abstractmethod
+    def scatter(self, rows: Tensor | None, like: Tensor) -> Tensor:
+        """The inverse: the leader's rows of all clients become each process's own, shaped like `like`."""
+
+    @abstractmethod
+    def from_leader(self, x: Tensor) -> Tensor:
+        """The leader's x, everywhere."""
+
+    # ---- star --------------------------------------------------------------------------------------------------
+
+    def blocks(self, cohort: Ids) -> list[Ids]:
+        """The clients of the cohort that live here, a cacheful at a time; one empty block if none of them do.
+
+        Where it is worth while there are as many blocks for each hand of the crew.
+        """
+        if isinstance(cohort, range):
+            here: Ids = self.ids
+        else:
+            first, last = np.searchsorted(cohort, (self.ids.start, self.ids.stop)).tolist()
+            here = cohort[first:last]
+        m, cachefuls = len(here), ceil(len(here) * self.d / BLOCK)
+        turns = hands() if m * self.d >= WORTH else 1
+        count = max(1, min(m, ceil(cachefuls / turns) * turns))
+        return [here[k * m // count : (k + 1) * m // count] for k in range(count)]
+
+    def rows(self, ids: Ids) -> slice | np.ndarray:
+        """Where these clients stand in the state that lives here; a slice, so no copy, if they stand together."""
+        if isinstance(ids, range):
+            return slice(ids.start - self.ids.start, ids.stop - self.ids.start)
+        return np.asarray(ids) - self.ids.start
+
+    def send(self, down: Message, clients: int) -> None:
+        """The server's message goes to so many clients that live here."""
+        size, best = nbytes(down)
+        self.traffic.down += size * clients
+        self.traffic.best += best * clients
+
+    def mean(self, tallies: Iterable[Tally]) -> Message:
+        """sum_i w_i m_i / sum_i w_i over all messages, in one sum over the processes."""
+        total = Tally.sum(tallies)
+        self.traffic.up += total.nbytes
+        self.traffic.best += total.best
+        *means, weight = self.all_sums(total.sums)
+        return rebuild(total.form, iter([m / weight for m in means]))
+
+    # ---- graph -------------------------------------------------------------------------------------------------
+
+    def mix(self, message: Tensor | Packed, t: int, spare: bool = False) -> Tensor:
+        """Row i becomes sum_j w_ij x_j over the graph of round t, where x is what the receivers read of the message.
+
+        A spare message is nobody's any more: its memory may be used.
+        """
+        if self.topology is None:
+            raise InputError("this algorithm works on a graph: name a topology")
+        x = dense(message)
+        key = t % self.topology.period if self.topology.period else t
+        if key not in self._operators:
+            if self.topology.period is None:
+                self._operators.clear()
+            W = self.topology.W(key)
+            self._operators[key] = self.prepare(W, x), edges(W, self.ids)
+        apply, lines = self._operators[key]
+        # A message of many rows knows its bytes as a whole. Rows cost the same but in some best encodings, whose
+        # count is then exact where all clients have equally many neighbours.
+        size, best = nbytes(message)
+        self.traffic.edge += lines * size // len(x)
+        self.traffic.best += lines * best // len(x)
+        return apply(x, spare)
+
+    # ---- looking at a run; not counted -------------------------------------------------------------------------
+
+    def average(self, rows: Tensor, weights: Tensor) -> Tensor:
+        """sum_i w_i x_i over all clients, from the rows and weights of those that live here."""
+        return self.all_sum(weights @ rows)
+
+    def total(self, numbers: list[int]) -> list[int]:
+        """Counters added up over the processes."""
+        return [round(x) for x in self.all_sum(torch.tensor(numbers, dtype=torch.float64)).tolist()]

@@ -1,0 +1,102 @@
+"""f as an algorithm sees it: counted, weighted, and with h inside where the algorithm takes no prox step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from proxfed.keyed_random import Key
+from proxfed.regularisers import Zero, subgradient
+from proxfed.types import Local, Regulariser
+
+
+@dataclass
+class Work:
+    """Evaluations so far, over all clients (and the server)."""
+
+    gradients: int = 0
+    proxes: int = 0
+
+    def add(self, *others: Work) -> None:
+        self.gradients += sum(other.gradients for other in others)
+        self.proxes += sum(other.proxes for other in others)
+
+
+@dataclass(frozen=True)
+class Oracle:
+    """A Local that counts its gradients.
+
+    scale    (c, 1): multiplies f_i, so that plain averages over a graph become weighted ones; None: 1
+    inside   a regulariser whose subgradient joins every gradient, for methods without prox; None: nothing
+    """
+
+    f: Local
+    work: Work
+    scale: Tensor | None = None
+    inside: Regulariser | None = None
+
+    @property
+    def t(self) -> int:
+        return self.f.t
+
+    @property
+    def key(self) -> Key:
+        return self.f.key
+
+    def spread(self, x: Tensor) -> Tensor:
+        return self.f.spread(x)
+
+    def grad(self, x: Tensor, draw: int) -> Tensor:
+        return self._complete(self.f.grad(x, draw), x)
+
+    def descend(self, y: Tensor, draws: range, eta: float) -> None:
+        if self.scale is None and self.inside is None:
+            self.work.gradients += y.shape[0] * len(draws)
+            self.f.descend(y, draws, eta)
+        else:
+            for draw in draws:
+                y.sub_(self.grad(y, draw), alpha=eta)
+
+    def full_grad(self, x: Tensor) -> Tensor:
+        return self._complete(self.f.full_grad(x), x)
+
+    def value(self, x: Tensor) -> Tensor:
+        value = self.f.value(x)
+        value = value if self.scale is None else value * self.scale[:, 0]
+        return value if self.inside is None else value + self.inside.value(x)
+
+    def _complete(self, g: Tensor, x: Tensor) -> Tensor:
+        self.work.gradients += g.shape[0]
+        g = g if self.scale is None else g * self.scale
+        return g if self.inside is None else g + subgradient(self.inside, x)
+
+
+def counted(h: Regulariser, work: Work, each: int) -> Regulariser:
+    """h, counting its proximal steps in `work`; where h = 0 there are none."""
+    return h if isinstance(h, Zero) else CountedProx(h, work, each)
+
+
+@dataclass(frozen=True)
+class CountedProx:
+    """A Regulariser that counts its proximal steps: one for each row, and `each` for a shared point."""
+
+    h: Regulariser
+    work: Work
+    each: int
+    """Who computes the prox of a shared point: every client of a block, or the one server."""
+
+    @property
+    def weak_convexity(self) -> float:
+        return self.h.weak_convexity
+
+    @property
+    def indicator(self) -> bool:
+        return self.h.indicator
+
+    def value(self, x: Tensor) -> Tensor:
+        return self.h.value(x)
+
+    def prox(self, v: Tensor, step: float) -> Tensor:
+        self.work.proxes += v.shape[0] if v.ndim > 1 else self.each
+        return self.h.prox(v, step)

@@ -1,0 +1,138 @@
+"""Blocks of clients over the processes of torch.distributed (gloo), on one machine or on many.
+
+A mean is one all-reduce. A gossip step sends to each other process only the rows that its clients' weights ask for.
+The server's state is the same everywhere. Processes are found through the environment that torchrun sets (RANK,
+WORLD_SIZE, MASTER_ADDR, MASTER_PORT) or Slurm (SLURM_PROCID, SLURM_NTASKS).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from proxfed.engine.mixing import Operator, is_average, rows_times
+from proxfed.engine.network import Network
+from proxfed.errors import InputError, RunError, require
+from proxfed.types import Mixing, Topology
+
+
+def world() -> tuple[int, int] | None:
+    """(rank, number of ranks) if this process was started as one of several, else None."""
+    for rank, size in (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS")):
+        if rank in os.environ and int(os.environ.get(size, 1)) > 1:
+            return int(os.environ[rank]), int(os.environ[size])
+    return None
+
+
+def connect(timeout: float) -> None:
+    """Join the other processes; `timeout` seconds without an answer end the run."""
+    found = world()
+    if found is None:
+        raise InputError("no other ranks: start with --ranks, torchrun or srun")
+    rank, size = found
+    for name in ("MASTER_ADDR", "MASTER_PORT"):
+        require(name in os.environ, f"{name} is not set: rank {rank} of {size} cannot find the others")
+    with _together("joining the other ranks"):
+        dist.init_process_group("gloo", rank=rank, world_size=size, timeout=timedelta(seconds=timeout))
+
+
+def disconnect() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+@contextmanager
+def _together(doing: str) -> Iterator[None]:
+    """Turns a lost or silent rank into one sentence."""
+    try:
+        yield
+    except (RuntimeError, dist.DistError) as e:
+        reason = re.sub(r"^\[[^]]*\] *", "", str(e)).split(". ")[0].strip() or type(e).__name__
+        raise RunError(f"lost another rank while {doing} ({reason}); --resume goes on from the checkpoint") from e
+
+
+class Ranks(Network):
+    """This process's block of the n clients."""
+
+    def __init__(self, n: int, d: int, topology: Topology | None = None) -> None:
+        super().__init__(n, d, topology)
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        require(self.size <= n, f"{self.size} ranks for {n} clients: at most one rank per client")
+        self.starts = np.linspace(0, n, self.size + 1).astype(int)
+        self.ids = range(int(self.starts[self.rank]), int(self.starts[self.rank + 1]))
+        self.leader = self.rank == 0
+
+    def all_sums(self, parts: list[Tensor]) -> list[Tensor]:
+        flat = torch.cat(parts)
+        with _together("adding up"):
+            dist.all_reduce(flat)
+        return list(flat.split([part.shape[0] for part in parts]))
+
+    def prepare(self, W: Mixing, like: Tensor) -> Operator:
+        if is_average(W):
+            return lambda x, spare: (self.all_sum(x.sum(0)) / W.n).expand(len(self.ids), -1)
+        lo, hi = self.ids.start, self.ids.stop
+        owner = np.searchsorted(self.starts, np.arange(W.n), side="right") - 1
+        to_me = (W.row >= lo) & (W.row < hi)
+        mine = (W.col >= lo) & (W.col < hi)
+        wanted = {q: np.unique(W.col[to_me & (owner[W.col] == q)]) for q in range(self.size) if q != self.rank}
+        offered = {q: np.unique(W.col[mine & (owner[W.row] == q)]) - lo for q in range(self.size) if q != self.rank}
+        foreign = np.concatenate([*wanted.values(), np.empty(0, np.int64)])
+        own, other = to_me & mine, to_me & ~mine
+        near = rows_times(W.row[own] - lo, W.col[own] - lo, W.weight[own], hi - lo, hi - lo, like)
+        if len(foreign) == 0 and all(len(rows) == 0 for rows in offered.values()):
+            return near
+        column = np.searchsorted(foreign, W.col[other])
+        far = rows_times(W.row[other] - lo, column, W.weight[other], hi - lo, len(foreign), like)
+
+        def apply(x: Tensor, spare: bool) -> Tensor:
+            inbox = torch.empty(len(foreign), x.shape[1], dtype=x.dtype)
+            ops, begin = [], 0
+            for q in wanted:
+                if len(offered[q]):
+                    ops.append(dist.P2POp(dist.isend, x[offered[q]].contiguous(), q))
+                if len(wanted[q]):
+                    ops.append(dist.P2POp(dist.irecv, inbox[begin : begin + len(wanted[q])], q))
+                begin += len(wanted[q])
+            with _together("mixing with neighbours"):
+                for request in dist.batch_isend_irecv(ops):
+                    request.wait()
+            mixed = near(x, spare)
+            return mixed.add_(far(inbox, False)) if len(foreign) else mixed
+
+        return apply
+
+    def gather(self, rows: Tensor) -> Tensor:
+        with _together("gathering the state"):
+            if not self.leader:
+                dist.send(rows.contiguous(), 0)
+                return rows
+            parts = [rows]
+            for q in range(1, self.size):
+                parts.append(torch.empty(int(self.starts[q + 1] - self.starts[q]), *rows.shape[1:], dtype=rows.dtype))
+                dist.recv(parts[-1], q)
+        return torch.cat(parts)
+
+    def scatter(self, rows: Tensor | None, like: Tensor) -> Tensor:
+        with _together("handing out the state"):
+            if rows is None:
+                own = torch.empty_like(like, memory_format=torch.contiguous_format)
+                dist.recv(own, 0)
+                return own
+            for q in range(1, self.size):
+                dist.send(rows[self.starts[q] : self.starts[q + 1]].contiguous(), q)
+        return rows[: len(self.ids)]
+
+    def from_leader(self, x: Tensor) -> Tensor:
+        x = x.clone()
+        with _together("listening to the leader"):
+            dist.broadcast(x, 0)
+        return x

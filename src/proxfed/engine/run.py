@@ -1,0 +1,268 @@
+"""The two loops, star and graph: the whole story of a run on one screen.
+
+Round 0 is the start; rounds 1, 2, ... communicate once each. Nothing here knows the algorithm's equations or the place
+where clients live.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from math import sqrt
+from threading import Lock
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from proxfed.engine.allocator import keep_memory
+from proxfed.engine.compatibility import check_combination
+from proxfed.engine.lockstep import in_blocks
+from proxfed.engine.measures import Measures
+from proxfed.engine.messages import Traffic
+from proxfed.engine.network import Network
+from proxfed.engine.oracle import Oracle, Work, counted
+from proxfed.engine.stacked import Stacked
+from proxfed.engine.state_tree import flatten, put, restore, room, take
+from proxfed.engine.tally import Tally
+from proxfed.errors import RunError, require
+from proxfed.keyed_random import Ids
+from proxfed.participation import Full, cohort
+from proxfed.regularisers import Zero
+from proxfed.threads import hands, shares, side_by_side
+from proxfed.types import Algorithm, Graph, Mix, Participation, Problem, Regulariser, Star, Topology
+
+COUNTERS = ("gradients", "proxes", "bytes_up", "bytes_down", "bytes_edge", "bytes_best")
+
+FAR = 1e15
+"""A model whose norm reaches this has left every problem that we know."""
+
+
+class Diverged(RunError):
+    """A run that left for infinity; its rows are kept, the one that shows it as the last."""
+
+    def __init__(self, message: str, rows: Sequence[dict[str, Any]]) -> None:
+        super().__init__(message)
+        self.rows = rows
+
+
+class StarState(NamedTuple):
+    clients: Any  # rows of the clients that live here
+    server: Any  # the same in every process
+
+
+@dataclass
+class Run:
+    """One algorithm on one problem: call `round` for t = 1, 2, ...; `state` is all that a resumed run needs."""
+
+    problem: Problem
+    algorithm: Algorithm
+    network: Network
+    participation: Participation = Full()
+    seed: int = 0
+    work: Work = field(default_factory=Work)
+    seconds: float = 0.0
+    """Spent in rounds; the clock stops while we measure."""
+
+    def __post_init__(self) -> None:
+        p, alg = self.problem, self.algorithm
+        composite = alg.needs.composite
+        self.inside: Regulariser | None = None if composite or isinstance(p.h, Zero) else p.h
+        self.h: Regulariser = p.h if composite else Zero()
+        self.x0 = p.start(self.seed)
+        here, self.weights = self.network.ids, p.weights
+        uniform = bool((self.weights == self.weights[0]).all())
+        scale = self.network.n * self.weights[here.start : here.stop, None]
+        self.scale = None if isinstance(alg, Star) or uniform else scale
+        self.state: Any = self._begin_star(alg) if isinstance(alg, Star) else self._begin_graph(alg)
+
+    def _begin_star(self, alg: Star) -> StarState:
+        """A block at a time; what the server begins with does not depend on the clients."""
+        net, clients, server = self.network, None, None
+        for ids in net.blocks(range(net.n)):
+            new, server = alg.init(self.x0, self.oracle(0, ids, self.work), counted(self.h, self.work, len(ids)))
+            clients = room(new, len(net.ids)) if clients is None else clients
+            put(clients, net.rows(ids), new)
+        return StarState(clients, server)
+
+    def _begin_graph(self, alg: Graph) -> Any:
+        net, state = self.network, None
+
+        def begin(ids: Ids, work: Work, mix: Mix) -> None:
+            nonlocal state
+            new = alg.init(self.x0, self.oracle(0, ids, work), counted(self.h, work, len(ids)), mix)
+            with lock:
+                state = room(new, len(net.ids)) if state is None else state
+            put(state, net.rows(ids), new)
+
+        lock = Lock()
+        self._in_blocks(begin, 0)
+        return state
+
+    def _in_blocks(self, work_on: Callable[[Ids, Work, Mix], None], t: int) -> None:
+        """One call for each block of peers; they meet at `mix`."""
+        net = self.network
+        blocks = net.blocks(range(net.n))
+        works = [Work() for _ in blocks]
+        calls = [partial(work_on, ids, work) for ids, work in zip(blocks, works, strict=True)]
+        if len(calls) == 1:
+            calls[0](self._mix(t))
+        else:
+            in_blocks(calls, [len(ids) for ids in blocks], lambda x: net.mix(x, t, spare=True))
+        self.work.add(*works)
+
+    def oracle(self, t: int, ids: Ids, work: Work) -> Oracle:
+        scale = None if self.scale is None else self.scale[self.network.rows(ids)]
+        return Oracle(self.problem.local(t, ids, self.seed), work, scale, self.inside)
+
+    def round(self, t: int) -> None:
+        start = time.perf_counter()
+        alg = self.algorithm
+        self.state = self._star(alg, t) if isinstance(alg, Star) else self._graph(alg, t)
+        self.seconds += time.perf_counter() - start
+
+    def _star(self, alg: Star, t: int) -> StarState:
+        net, (clients, server) = self.network, self.state
+        taking_part = cohort(self.participation, t, net.n, self.seed)
+        if len(taking_part) == 0:
+            return self.state
+        down = alg.down(server)
+
+        def several(blocks: Sequence[Ids]) -> tuple[Tally, Work]:
+            """What one hand of the crew does, block after block."""
+            sent, work = Tally(), Work()
+            for ids in blocks:
+                rows, h = net.rows(ids), counted(self.h, work, len(ids))
+                new, up = alg.client(take(clients, rows), down, self.oracle(t, ids, work), h)
+                sent.add(up, self.weights[ids.start : ids.stop] if isinstance(ids, range) else self.weights[ids])
+                put(clients, rows, new)  # only now: the message may have been a view of the old state
+            return sent, work
+
+        blocks = net.blocks(taking_part)
+        net.send(down, sum(len(ids) for ids in blocks))
+        tallies, works = zip(*side_by_side([partial(several, b) for b in shares(blocks, hands())]), strict=True)
+        self.work.add(*works)
+        share = 1.0 if isinstance(taking_part, range) else float(self.weights[taking_part].sum())
+        h = counted(self.h, self.work, int(net.leader))
+        return StarState(clients, alg.server(server, net.mean(tallies), h, share))
+
+    def _graph(self, alg: Graph, t: int) -> Any:
+        net, state = self.network, self.state
+
+        def step(ids: Ids, work: Work, mix: Mix) -> None:
+            nonlocal state
+            rows, f, h = net.rows(ids), self.oracle(t, ids, work), counted(self.h, work, len(ids))
+            if len(ids) == len(net.ids):
+                state = alg.step(alg.local(state, f, h), f, h, mix)
+                return
+            put(state, rows, alg.local(take(state, rows), f, h))  # so that a block that waits holds little
+            put(state, rows, alg.step(take(state, rows), f, h, mix))
+
+        self._in_blocks(step, t)
+        return state
+
+    def _mix(self, t: int) -> Mix:
+        return lambda x: self.network.mix(x, t)
+
+    def model(self) -> Tensor:
+        """The point that is evaluated and kept."""
+        if isinstance(self.algorithm, Star):
+            return self.algorithm.model(self.state.server, self.problem.h)
+        return self.algorithm.model(self.state, self.problem.h, self._mean)
+
+    def _mean(self, rows: Tensor) -> Tensor:
+        return self.network.average(rows, rows.new_full((len(rows),), 1 / self.network.n))
+
+    def fields(self) -> dict[str, Tensor] | None:
+        """The clients' states, on graphs: rows by name."""
+        return None if isinstance(self.algorithm, Star) else self.state._asdict()
+
+    def dump(self) -> dict[str, Tensor]:
+        """The state of all clients and of the server, at the leader, as named tensors."""
+        clients, server = self._parts()
+        rows = {name: self.network.gather(x) for name, x in flatten(clients, "clients").items()}
+        return rows | flatten(server, "server")
+
+    def load(self, tensors: dict[str, Tensor] | None, counters: dict[str, float]) -> None:
+        """Go on from a dump; only the leader needs to have it, with the counters of the whole network."""
+        clients, server = self._parts()
+        rows = {
+            name: self.network.scatter(None if tensors is None else tensors[name], x)
+            for name, x in flatten(clients, "clients").items()
+        }
+        shared = {
+            name: self.network.from_leader(x if tensors is None else tensors[name])
+            for name, x in flatten(server, "server").items()
+        }
+        clients, server = restore(clients, rows, "clients"), restore(server, shared, "server")
+        self.state = StarState(clients, server) if isinstance(self.algorithm, Star) else clients
+        leads = self.network.leader
+        counts = [int(counters[name]) if leads else 0 for name in COUNTERS]
+        self.work.gradients, self.work.proxes = counts[:2]
+        self.network.traffic = Traffic(*counts[2:])
+        self.seconds = counters["wall_seconds"]
+
+    def _parts(self) -> tuple[Any, Any]:
+        return tuple(self.state) if isinstance(self.algorithm, Star) else (self.state, ())
+
+    def counters(self) -> dict[str, int]:
+        """Work and bytes of the whole network so far."""
+        here = [self.work.gradients, self.work.proxes, *self.network.traffic.numbers()]
+        return dict(zip(COUNTERS, self.network.total(here), strict=True))
+
+
+Row = dict[str, Any]
+
+
+class Result(NamedTuple):
+    model: Tensor
+    rows: list[Row]
+
+
+def run(
+    problem: Problem,
+    algorithm: Algorithm,
+    rounds: int,
+    *,
+    topology: Topology | None = None,
+    participation: Participation = Full(),
+    seed: int = 0,
+    every: int = 1,
+    reference: Tensor | None = None,
+) -> Result:
+    """Run `algorithm` on `problem` in this process; a row of measures every `every` rounds and at both ends."""
+    require(rounds >= 0 and every >= 1, f"rounds = {rounds} must be >= 0, and every = {every} >= 1")
+    check_combination(problem, algorithm, topology, participation)
+    keep_memory()
+    network = Stacked(problem.n, problem.d, topology)
+    going = Run(problem, algorithm, network, participation, seed)
+    rows: list[Row] = []
+    try:
+        for row in rounds_and_rows(going, Measures(problem, network, reference), -1, rounds, every):
+            rows += [] if row is None else [row]
+    except Diverged as diverged:
+        diverged.rows = [*rows, *diverged.rows]
+        raise
+    return Result(going.model(), rows)
+
+
+def rounds_and_rows(going: Run, measures: Measures, done: int, rounds: int, every: int) -> Iterator[Row | None]:
+    """Go on after round `done` (-1: before the start); yields after each round, with a row where one is due.
+
+    The row of a run that diverged comes with the exception: nobody is to go on from there.
+    """
+    if done < 0:
+        yield {"round": 0, "wall_seconds": 0.0} | going.counters() | measures(going.x0, going.fields())
+    for t in range(max(done, 0) + 1, rounds + 1):
+        going.round(t)
+        if t % every and t != rounds:
+            yield None
+            continue
+        x = going.model()
+        row = {"round": t, "wall_seconds": going.seconds} | going.counters() | measures(x, going.fields())
+        size, apart = float(x.norm()), sqrt(row.get("consensus", 0.0))  # clients' errors may cancel in the mean
+        if not (size < FAR and apart < FAR):
+            where = f"the clients are {apart:g} from their mean" if size < FAR else f"the model has norm {size:g}"
+            raise Diverged(f"diverged: {where} in round {t}; try smaller steps", [row])
+        yield row

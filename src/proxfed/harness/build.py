@@ -1,0 +1,213 @@
+"""From an experiment's tables to the problem, the algorithms and everything around them, ready to run; and back."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import replace
+from functools import cached_property
+from math import ceil
+from typing import Any
+
+import numpy as np
+import torch
+
+from proxfed.algorithms import ALGORITHMS
+from proxfed.data import DATASETS, PARTITIONS, Federated, load, read
+from proxfed.data.limits import LIMITS
+from proxfed.data.partitions import Natural
+from proxfed.errors import InputError, finite, require, whole
+from proxfed.harness.schema import Experiment, label_of
+from proxfed.participation import PARTICIPATIONS
+from proxfed.problems import PROBLEMS
+from proxfed.registry import Table, arguments, build, describe, look_up, plain, without_name
+from proxfed.regularisers import REGULARISERS, OnBlocks, SquaredL2, Zero
+from proxfed.simulate import Timing
+from proxfed.topologies import TOPOLOGIES
+from proxfed.types import Algorithm, Block, Constants, Graph, Participation, Problem, Regulariser, Smoothness, Topology
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+GIVEN = {"n", "directory", "data", "h", "dtype", "device"}
+"""Arguments that the run gives: the number of clients, and what other tables of an experiment say."""
+
+
+class Task:
+    """One algorithm of an experiment, ready to run."""
+
+    def __init__(self, table: Table, label: str, experiment: Experiment, problem: Problem) -> None:
+        where = f"algorithms.{label}"
+        special = {"label", "rounds", "topology", "participation", "theory", "weight_decay"}
+        own = {k: _steps(v, problem, f"{where}.{k}") for k, v in table.items() if k not in special}
+        make = look_up(ALGORITHMS, own, where)
+        self.label, self.table, self.problem = label, table, problem
+        self.rounds = rounds = table.get("rounds", experiment.rounds)
+        require(whole(rounds) and rounds >= 1, f"{where}.rounds = {rounds!r} must be a whole number >= 1")
+        theory = table.get("theory", False)
+        require(isinstance(theory, bool), f"{where}.theory = {theory!r} must be true or false")
+        given, place = _own_or_common("participation", table, experiment, where)
+        self.participation: Participation = build(PARTICIPATIONS, given, place)
+        self.topology: Topology | None = None
+        peers = issubclass(make, Graph)
+        require(peers or "topology" not in table, f"{where}.topology: {own['name']!r} has a server and takes no graph")
+        graph, place = _own_or_common("topology", table, experiment, where)
+        if peers and graph is not None:
+            self.topology = build(TOPOLOGIES, graph, place, **_size(graph, place, problem.n))
+        if theory:
+            rule = getattr(make, "theory", None)
+            if rule is None:
+                raise InputError(f"{where}: there are no step sizes of the theory for {own['name']!r}")
+            constants = _constants(problem, self.rounds, self.topology, make.needs.composite, where)
+            self.algorithm: Algorithm = rule(constants, **arguments(rule, without_name(own), where, {"c"}))
+        else:
+            self.algorithm = build(ALGORITHMS, own, where)
+
+    def resolved(self) -> Table:
+        out = {"label": self.label, "rounds": self.rounds} | describe(self.algorithm, ALGORITHMS)
+        out["participation"] = describe(self.participation, PARTICIPATIONS)
+        if "weight_decay" in self.table:
+            out["weight_decay"] = self.table["weight_decay"]
+        if self.topology is not None:
+            out["topology"] = _without_size(describe(self.topology, TOPOLOGIES))
+        return out
+
+
+class Resolved:
+    """An experiment with its data loaded and everything built."""
+
+    def __init__(self, experiment: Experiment, data_directory: str | None = None) -> None:
+        self.experiment = experiment
+        self.problem = _problem(experiment, data_directory)
+        labels = [label_of(table) for table in experiment.algorithms]
+        self.timing = None if experiment.time is None else Timing.read(experiment.time)
+        if self.timing is not None:
+            self.timing.check(self.problem.n)
+        twice = next((label for label in labels if labels.count(label) > 1), None)
+        require(twice is None, f"two algorithms are called {twice!r}: give each a label of its own")
+        require(not any("/" in label for label in labels), "a label must not contain '/'")
+        self._decayed: dict[float, Problem] = {}
+        self.tasks = [
+            Task(table, label, experiment, self._problem_of(table, label))
+            for table, label in zip(experiment.algorithms, labels, strict=True)
+        ]
+
+    def _problem_of(self, table: Table, label: str) -> Problem:
+        """With the algorithm's own weight decay if it has one; algorithms with the same one share the data."""
+        if (decay := table.get("weight_decay")) is None:
+            return self.problem
+        where = f"algorithms.{label}.weight_decay"
+        require(hasattr(self.problem, "weight_decay"), f"{where} = {decay!r}: only networks have one; give problem.l2")
+        require(finite(decay) and decay >= 0, f"{where} = {decay!r} must be a finite number >= 0")
+        if decay not in self._decayed:
+            self._decayed[decay] = replace(self.problem, weight_decay=decay)
+        return self._decayed[decay]
+
+    @cached_property
+    def table(self) -> Table:
+        """The configuration with every default and every computed step size written out."""
+        e = self.experiment
+        out = e.model_dump(exclude_none=True, exclude={"topology", "participation"})
+        out["data"] = _filled(DATASETS[e.data["name"]], e.data)
+        out["problem"] = _filled(PROBLEMS[e.problem["name"]], e.problem)
+        if self.timing is not None:
+            out["time"] = self.timing.table()
+        out["algorithms"] = [task.resolved() for task in self.tasks]
+        return out
+
+
+def load_data(table: Table, directory: str | None) -> Federated:
+    """The data that a table describes, handed out to the clients."""
+    table = dict(table)
+    partition = table.pop("partition", None)
+    options = _options(table)
+    split = None if partition is None else build(PARTITIONS, partition, "data.partition")
+    return load(table["name"], split, directory, **options)
+
+
+def load_together(table: Table, directory: str | None) -> Federated:
+    """The same without a partition: with the data's own clients if they have any, else all held by one."""
+    options = _options(table)
+    data = read(table["name"], directory, **options)
+    if isinstance(data, Federated):
+        return data
+    whole = [np.arange(len(data.labels))]
+    return Federated.split(data, whole if data.groups is None else Natural()(data.labels, data.groups))
+
+
+def _options(table: Table) -> Table:
+    limits = {key: table[key] for key in LIMITS if key in table}
+    own = {key: value for key, value in without_name(table).items() if key not in LIMITS}
+    return arguments(look_up(DATASETS, table, "data"), own, "data", GIVEN) | limits
+
+
+def _problem(e: Experiment, directory: str | None) -> Any:
+    """The problem with its regulariser, which may act on some of the problem's blocks only."""
+    require(e.dtype in DTYPES, f"dtype = {e.dtype!r} is not one of {', '.join(DTYPES)}")
+    make = look_up(PROBLEMS, e.problem, "problem")
+    given = arguments(make, without_name(e.problem), "problem", GIVEN)
+    bare = make(data=load_data(e.data, directory), dtype=DTYPES[e.dtype], device=e.device, **given)
+    return replace(bare, h=_regulariser(e, bare.blocks))
+
+
+def _regulariser(e: Experiment, blocks: tuple[Block, ...]) -> Regulariser:
+    """One table for the whole vector, or tables that each name their blocks."""
+    tables = e.regulariser if isinstance(e.regulariser, list) else [e.regulariser]
+    if len(tables) == 1 and "blocks" not in tables[0]:
+        return build(REGULARISERS, tables[0], "regulariser")
+    parts: dict[str, Regulariser] = {}
+    for table in tables:
+        require("blocks" in table, "regulariser: with several tables, each must name its blocks")
+        h = build(REGULARISERS, {k: v for k, v in table.items() if k != "blocks"}, "regulariser")
+        names = table["blocks"]
+        words = isinstance(names, list) and all(isinstance(name, str) for name in names)
+        require(words, f"regulariser.blocks = {names!r} must be a list of names")
+        twice = next((name for name in names if name in parts), None)
+        require(twice is None, f"regulariser: two tables name the block {twice!r}")
+        parts |= dict.fromkeys(names, h)
+    return OnBlocks.named(blocks, parts)
+
+
+def _filled(make: Any, table: Table) -> Table:
+    """A table with its defaults written out."""
+    parameters = inspect.signature(make).parameters.items()
+    defaults = {k: p.default for k, p in parameters if k not in GIVEN and p.kind is not p.KEYWORD_ONLY}
+    filled = {k: v for k, v in (defaults | table).items() if v is not None and v is not inspect.Parameter.empty}
+    return {k: plain(v) for k, v in filled.items()}
+
+
+def _constants(problem: Problem, rounds: int, topology: Topology | None, composite: bool, where: str) -> Constants:
+    psi, h, smoothness = 0.0, problem.h, problem.smoothness()
+    if topology is not None:  # peers see n p_i f_i, so that their plain averages are the weighted ones
+        psi = 1 - topology.spectral_gap()
+        most, least = (problem.n * float(p) for p in (problem.weights.max(), problem.weights.min()))
+        smoothness = smoothness._replace(L=smoothness.L * most, mu_min=smoothness.mu_min * least)
+    if not composite and not isinstance(h, Zero):  # then h is a part of every f_i
+        if not isinstance(h, SquaredL2):
+            raise InputError(f"{where}: there are no step sizes of the theory with {h}, which is not smooth: give them")
+        smoothness = Smoothness(*(constant + h.weight for constant in smoothness))
+    return Constants(smoothness, problem.n, problem.d, rounds, h.weak_convexity, psi)
+
+
+def _steps(value: Any, problem: Problem, where: str) -> Any:
+    """{epochs = 5}, where a number of local steps is meant: as many as five passes over a client's data take."""
+    if not isinstance(value, dict) or value.keys() != {"epochs"}:
+        return value
+    batch, epochs = problem.batch, value["epochs"]  # type: ignore[attr-defined]
+    require(isinstance(epochs, int) and epochs >= 1, f"{where}.epochs = {epochs!r} must be a whole number >= 1")
+    if batch is None:
+        raise InputError(f"{where}: epochs need minibatches; give problem.batch")
+    return epochs * ceil(float(np.mean(problem.data.sizes)) / batch)  # type: ignore[attr-defined]
+
+
+def _own_or_common(key: str, table: Table, experiment: Experiment, where: str) -> tuple[Any, str]:
+    """A setting that an algorithm may have of its own, and where it stands."""
+    return (table[key], f"{where}.{key}") if key in table else (getattr(experiment, key), key)
+
+
+def _size(table: Any, where: str, n: int) -> dict[str, int]:
+    """The number of nodes, for topologies that have it as a field."""
+    takes = "n" in inspect.signature(look_up(TOPOLOGIES, table, where)).parameters and "n" not in table
+    return {"n": n} if takes else {}
+
+
+def _without_size(table: Table) -> Table:
+    return {k: v for k, v in table.items() if k != "n"}

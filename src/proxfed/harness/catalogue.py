@@ -1,0 +1,158 @@
+"""What there is to choose from, read off the classes themselves."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+import textwrap
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from proxfed.algorithms import ALGORITHMS
+from proxfed.compressors import COMPRESSORS
+from proxfed.data import DATASETS, PARTITIONS
+from proxfed.data.limits import LIMITS
+from proxfed.errors import nearest, require
+from proxfed.harness.build import GIVEN
+from proxfed.harness.schema import shipped
+from proxfed.participation import PARTICIPATIONS
+from proxfed.problems import PROBLEMS
+from proxfed.problems.architectures import MODELS
+from proxfed.regularisers import REGULARISERS
+from proxfed.schedules import SCHEDULES
+from proxfed.simulate import profiles
+from proxfed.topologies import TOPOLOGIES
+from proxfed.types import Needs, Star
+
+Entry = dict[str, str]
+
+KINDS: dict[str, Mapping[str, Callable[..., Any]]] = {
+    "algorithms": ALGORITHMS,
+    "problems": PROBLEMS,
+    "models": MODELS,
+    "regularisers": REGULARISERS,
+    "compressors": COMPRESSORS,
+    "topologies": TOPOLOGIES,
+    "participations": PARTICIPATIONS,
+    "schedules": SCHEDULES,
+    "datasets": DATASETS,
+    "partitions": PARTITIONS,
+}
+
+FILES: dict[str, Callable[[], dict[str, Path]]] = {"profiles": profiles, "experiments": shipped}
+"""What comes as TOML files."""
+
+
+class Setting(NamedTuple):
+    """One key of a table in a configuration file."""
+
+    name: str
+    default: str | None
+    about: str
+
+
+def catalogue(kind: str = "") -> dict[str, list[Entry]]:
+    """Entries of one kind, or of all."""
+    known = [*KINDS, *FILES]
+    require(kind in ("", *known), f"there is no list of {kind!r}; {nearest(kind, known)}")
+    return {k: _entries(k) for k in known if kind in ("", k)}
+
+
+def find(kind: str, name: str) -> Callable[..., Any]:
+    """The class or function of one entry."""
+    require(kind not in FILES, f"{kind} are files, without settings of their own: `proxfed list {kind}` has them all")
+    require(kind in KINDS, f"there is no list of {kind!r}; {nearest(kind, KINDS)}")
+    require(name in KINDS[kind], f"{kind}: there is no {name!r}; {nearest(name, KINDS[kind])}")
+    return KINDS[kind][name]
+
+
+def settings(make: Callable[..., Any]) -> list[Setting]:
+    """What an entry takes from its table."""
+    if make in MODELS.values():  # the data say how many channels, pixels and classes there are
+        return []
+    fixed = make.keywords.keys() if isinstance(make, partial) else ()
+    cls = make.func if isinstance(make, partial) else make
+    docs = _field_docs(cls) if isinstance(cls, type) else {}
+    out = []
+    for name, parameter in inspect.signature(make).parameters.items():
+        if name not in GIVEN and name not in fixed:
+            default = parameter.default
+            value = type(default).__name__ if hasattr(default, "__dataclass_fields__") else repr(default)
+            out.append(Setting(name, None if default is parameter.empty else value, docs.get(name, "")))
+    if make in DATASETS.values():
+        out += [Setting(name, repr(None), meaning) for name, meaning in LIMITS.items()]
+    return out
+
+
+def about(make: Callable[..., Any]) -> str:
+    """What an entry is: its docstring, or that of what makes it this one."""
+    return inspect.getdoc(type(next(iter(make.keywords.values()))) if isinstance(make, partial) else make) or ""
+
+
+def recursion(make: Callable[..., Any]) -> str:
+    """The docstring of an algorithm's file: its equations, what travels, and the reference."""
+    return inspect.getdoc(sys.modules[make.__module__]) or ""
+
+
+def needs(what: Needs) -> str:
+    """'convex h, all clients': what an algorithm asks for."""
+    words = {
+        "no constraints": not what.composite,
+        "convex h": what.convex,
+        "all clients": what.everyone,
+        "contractive compressor": what.contractive,
+        "unbiased compressor": what.unbiased,
+        "fixed graph": what.fixed_graph,
+        "symmetric W": what.symmetric,
+        "doubly stochastic W": what.doubly_stochastic,
+    }
+    return ", ".join(word for word, asked in words.items() if asked)
+
+
+def _entries(kind: str) -> list[Entry]:
+    if kind in FILES:
+        found = FILES[kind]().items()
+        return [{"name": n, "settings": "", "about": _headline(path.read_text())} for n, path in found]
+    entries = []
+    for name, make in sorted(KINDS[kind].items()):
+        shown = ", ".join(s.name if s.default is None else f"{s.name} = {s.default}" for s in settings(make))
+        entry = {"name": name, "settings": shown, "about": about(make).split("\n")[0]}
+        if kind == "algorithms":
+            entry |= _algorithm(make)
+        entries.append(entry)
+    return entries
+
+
+def _algorithm(make: Any) -> Entry:
+    star = issubclass(make, Star)
+    return {
+        "runs on": "server" if star else "peers",
+        "handles h by": "prox" if make.needs.composite else "subgradient",
+        "needs": needs(make.needs) if star else ", ".join(filter(None, [needs(make.needs), "all clients"])),
+        "sends": make.facts.sends,
+        "different data": "exact" if make.facts.exact else "biased",
+        "paper": make.facts.paper,
+    }
+
+
+def _field_docs(cls: type) -> dict[str, str]:
+    """The string below each field of a class, or the line 'field   text' of its docstring."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
+    assert isinstance(tree, ast.ClassDef)
+    docs = {}
+    for line in (inspect.getdoc(cls) or "").splitlines():
+        name, _, text = line.strip().partition("   ")
+        if name.isidentifier():
+            docs[name] = text.strip()
+    for field, below in zip(tree.body, tree.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(below, ast.Expr):
+            docs[field.target.id] = str(ast.literal_eval(below.value))
+    return docs
+
+
+def _headline(text: str) -> str:
+    """The first comment line of an experiment."""
+    return text.splitlines()[0].lstrip("# ") if text.startswith("#") else ""

@@ -1,0 +1,65 @@
+"""What is different between the settings of two runs, by dotted keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from proxfed.errors import InputError
+from proxfed.harness.schema import label_of
+from proxfed.registry import Table
+
+SAID = ("description", "targets", "paper", "reported", "claims")
+"""What an experiment says about its settings; no row depends on it."""
+
+
+def decisive(table: Table) -> Table:
+    """The settings that rows depend on; what is said about them may change."""
+    return {k: v for k, v in table.items() if k not in SAID}
+
+
+def flat(table: Mapping[str, Any], prefix: str = "", called: str = "label") -> Table:
+    """Dotted keys; an entry of a list goes by its label, or by its name if it has none or if that is asked for."""
+    settings: Table = {}
+    for key, value in table.items():
+        if isinstance(value, list) and value and all(isinstance(entry, Mapping) for entry in value):
+            value = _named(value, called)
+        if isinstance(value, Mapping):
+            settings |= flat(value, f"{prefix}{key}.", called)
+        else:
+            settings[f"{prefix}{key}"] = value
+    return settings
+
+
+def _named(entries: list[Mapping[str, Any]], called: str) -> dict[str, Mapping[str, Any]]:
+    names = [str(entry.get(called, entry.get("name", place))) for place, entry in enumerate(entries)]
+    places = map(str, range(len(entries)))  # where two have the same name, which regularisers of two blocks may
+    return dict(zip(names if len({*names}) == len(names) else places, entries, strict=True))
+
+
+def changed(then: Table, now: Table) -> dict[str, tuple[Any, Any]]:
+    """The settings that both have, with another value now; so defaults need not be written out in both."""
+    before, after = _settings(then), _settings(now)
+    return {key: (before[key], after[key]) for key in before if key in after and before[key] != after[key]}
+
+
+def first_difference(then: Table, now: Table) -> str | None:
+    """In a few words, between two tables with all defaults written out."""
+    before, after = _settings(then), _settings(now)
+    for key in before | after:
+        if key not in before or key not in after or before[key] != after[key]:
+            old, new = (repr(table[key]) if key in table else "not set" for table in (before, after))
+            return f"{key} was {old}, now {new}"
+    return None
+
+
+def _settings(table: Table) -> Table:
+    """First which algorithms there are, then everything by key."""
+    settings = flat(decisive(table))
+    labels = [label_of(entry) for entry in table["algorithms"]]
+    return {"algorithms": labels} | {key: settings[key] for key in sorted(settings)}
+
+
+def other_settings(path: Path, difference: str) -> InputError:
+    return InputError(f"the run in {path} has other settings: {difference}; choose another --out, or remove it")

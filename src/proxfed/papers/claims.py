@@ -1,0 +1,288 @@
+"""Does what a paper says of its results hold for ours? Judged on the rows of its cases, by medians over the seeds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import chain, pairwise
+from statistics import median, median_low
+from typing import NamedTuple
+
+from proxfed.harness.cases import across_names, claim_labels
+from proxfed.harness.schema import Claim, Reported
+from proxfed.report.columns import show
+from proxfed.report.targets import NEVER, Results, axis_value, better, first_reached, higher_is_better
+
+SHOWN = 4
+"""Of how many cases a verdict shows the numbers."""
+
+
+class Judged(NamedTuple):
+    """A claim in one case: does it hold, and by which numbers."""
+
+    case: str
+    holds: bool
+    values: dict[str, float]
+    """By label; a claim that something diverges: the share of the seeds that did."""
+    found: str
+
+
+class Verdict(NamedTuple):
+    """A claim, what became of it, and the numbers that it was judged by."""
+
+    claim: Claim
+    status: str  # confirmed, not confirmed, not run
+    found: str
+    cases: Sequence[Judged] = ()
+    not_run: Sequence[str] = ()
+    """Cases that it speaks of, too, but that have no such rows."""
+
+
+def judge(
+    claim: Claim, results: Mapping[str, Results], quick: bool, cases: Mapping[str, Sequence[str]] | None = None
+) -> Verdict:
+    """The verdict on one claim; 'not run' if the quick form cannot tell, or no case has rows that reach that far.
+
+    `cases` has the labels of every case of the file: a verdict says how many of those that it is about were not run.
+    """
+    if quick and claim.form == "full":
+        return Verdict(claim, "not run", "needs the full form")
+    claim = claim.in_form(quick)
+    labels = claim_labels(claim)
+    judged, lacking = [], _lacking(claim, labels, {})
+    for case, sources in _sources(claim, results).items():
+        known = [label for label in labels if label in sources]
+        values = {label: value for label in known if (value := _value(claim, *sources[label])) is not None}
+        if claim.lost_from is not None:
+            values = _lost(claim, values, results.get(claim.lost_from, Results([])))
+        if len(values) < len(labels):
+            lacking = _lacking(claim, [label for label in labels if label not in values], sources)
+        elif early := _ended_early(claim, values, sources):
+            lacking = early
+        else:
+            found = ", ".join(f"{label}: {_shown(claim, value, *sources[label])}" for label, value in values.items())
+            judged.append(Judged(case, _holds(claim, list(values.values())), values, found))
+    if not judged:
+        return Verdict(claim, "not run", lacking)
+    status = "confirmed" if all(j.holds for j in judged) else "not confirmed"
+    every = {} if cases is None or claim.across or claim.case is not None else cases
+    seen = {j.case for j in judged}
+    not_run = [case for case, has in every.items() if case not in seen and {*labels} <= {*has}]
+    return Verdict(claim, status, _summary(judged, len(not_run)), judged, not_run)
+
+
+class _Source(NamedTuple):
+    """Where the numbers of a name in a claim come from."""
+
+    results: Results
+    label: str
+
+
+def _sources(claim: Claim, results: Mapping[str, Results]) -> dict[str, dict[str, _Source]]:
+    """What the names of a claim stand for, in every case that it speaks of; across cases, in all of them together."""
+    if not claim.across:
+        chosen = results if claim.case is None else {case: results[case] for case in results if case == claim.case}
+        return {case: {label: _Source(r, label) for label in r.labels()} for case, r in chosen.items()}
+    names = across_names({case: r.labels() for case, r in results.items()})
+    return {"": {name: _Source(results[case], label) for name, (case, label) in names.items()}}
+
+
+def _value(claim: Claim, results: Results, label: str) -> float | None:
+    """The number of one algorithm that a claim speaks of."""
+    histories, diverged = results.histories(label), results.diverged(label)
+    if claim.diverges is not None:
+        return len(diverged) / len(histories) if histories else None
+    values = _values(claim, results, label, claim.round)
+    if claim.target is not None:  # who diverged did not get there, or not to stay
+        values = {seed: NEVER if seed in diverged else value for seed, value in values.items()}
+    return _middle(values.values(), claim.target)
+
+
+def _lost(claim: Claim, values: Mapping[str, float], before: Results) -> dict[str, float]:
+    """How much worse the values are than those of another case, as far as it has them."""
+    then = {label: value for label in values if (value := _value(claim, before, label)) is not None}
+    sign = 1 if higher_is_better(claim.measure) else -1
+    return {label: sign * (then[label] - values[label]) for label in then}
+
+
+def _values(asked: Claim | Reported, results: Results, label: str, round: int | None = None) -> dict[int, float]:
+    """For each seed: where the measure reached the target, or else the measure at that round or at the end.
+
+    A seed that diverged counts with its last row, and as the worst that can be where it has no number.
+    """
+    measure, diverged = asked.measure, results.diverged(label)
+    worst = -math.inf if higher_is_better(measure) else math.inf
+    values = {}
+    for seed, history in results.histories(label).items():
+        if asked.target is not None:
+            found = first_reached(history, measure, asked.target, asked.axis, results.clients)
+        else:
+            numbers = [axis_value(row, measure, results.clients) for row in history if round in (None, row["round"])]
+            at = [number for number in numbers if number is not None]
+            found = at[-1] if at else worst if seed in diverged else None
+        if found is not None:
+            values[seed] = worst if math.isnan(found) else found
+    return values
+
+
+def _middle(values: Collection[float], target: float | None) -> float | None:
+    if not values:
+        return None
+    return median(values) if target is None else median_low(values)  # half of the seeds got there: a point of the axis
+
+
+def _holds(claim: Claim, values: list[float]) -> bool:
+    measure = _counted(claim)  # the less of an axis, the better
+    finite = all(map(math.isfinite, values))
+    checks = [
+        claim.below is None or max(values) < claim.below,
+        claim.above is None or min(values) > claim.above,
+        claim.near is None or all(abs(value - claim.near) <= (claim.tolerance or 0) for value in values),
+        claim.order is None or all(_in_order(measure, a, b) for a, b in pairwise(values)),
+        claim.within_factor is None or (finite and max(values) <= claim.within_factor * min(values)),
+        claim.diverges is None or set(values) == {float(claim.diverges)},
+    ]
+    return all(checks)
+
+
+def _in_order(measure: str, a: float, b: float) -> bool:
+    """Equals are in no order: not two that arrived together, nor two that never did."""
+    return a != b and better(measure, a, b)
+
+
+# ---- what cannot be judged -----------------------------------------------------------------------------------------
+
+
+def _lacking(claim: Claim, missing: list[str], sources: Mapping[str, _Source]) -> str:
+    """What these names do not have that the claim speaks of."""
+    by_reason: dict[str, list[str]] = {}
+    for name in missing:
+        by_reason.setdefault(_lack(claim, sources.get(name)), []).append(name)
+    return ", ".join(f"no {reason} of {', '.join(names)}" for reason, names in by_reason.items())
+
+
+def _lack(claim: Claim, source: _Source | None) -> str:
+    results, label = source or _Source(Results([]), "")
+    rows = list(chain.from_iterable(results.histories(label).values()))
+    if source is not None and not rows:
+        return "finished seed"
+    if claim.diverges is not None:
+        return "rows"
+    if all(axis_value(row, claim.measure, results.clients) is None for row in rows):
+        return claim.measure
+    if claim.target is not None:
+        return claim.axis
+    return f"{claim.measure} " + (f"in {claim.lost_from}" if claim.round is None else f"in round {claim.round}")
+
+
+def _ended_early(claim: Claim, values: Mapping[str, float], sources: Mapping[str, _Source]) -> str:
+    """Who ended short of `above` without having reached the target: whether it needs more, nobody knows."""
+    if claim.target is None or claim.above is None or min(values.values()) <= claim.above:
+        return ""
+    early = []
+    for name in (name for name, value in values.items() if value == NEVER):
+        end = _end(claim, *sources[name])
+        if end is not None and end < claim.above and not _most_diverged(*sources[name]):
+            early.append(f"{name}: ended too early ({claim.axis} {_written(end, claim.axis)})")
+    return ", ".join(early)
+
+
+def _most_diverged(results: Results, label: str) -> bool:
+    return 2 * len(results.diverged(label)) > len(results.histories(label))
+
+
+def _end(asked: Claim | Reported, results: Results, label: str) -> float | None:
+    """How far the seeds of an algorithm went on the axis."""
+    rows = chain.from_iterable(results.histories(label).values())
+    places = [axis_value(row, asked.axis, results.clients) for row in rows]
+    return max((place for place in places if place is not None), default=None)
+
+
+# ---- beside the paper's numbers ------------------------------------------------------------------------------------
+
+
+class Comparison(NamedTuple):
+    """A number that the paper reports, and ours over the seeds."""
+
+    case: str
+    reported: Reported
+    label: str
+    paper: float | str
+    ours: list[float]
+    """Of each seed, NEVER where a target was not reached; empty if it was not run."""
+    end: float | None
+    """How far we went on the axis."""
+
+    @property
+    def measure(self) -> str:
+        r = self.reported
+        return r.measure if r.target is None else f"{AXES.get(r.axis, r.axis)} to {r.measure} {r.target:g}"
+
+    @property
+    def printed(self) -> str:
+        """The paper's number."""
+        return self.paper if isinstance(self.paper, str) else _written(self.paper, _counted(self.reported), 6)
+
+    @property
+    def found(self) -> str:
+        """The median, and the range if seeds differ."""
+        middle = _middle(self.ours, self.reported.target)
+        if middle is None:
+            return "not run"
+        low, high = min(self.ours), max(self.ours)
+        spread = "" if low == high else f" ({self._show(low)} .. {self._show(high)})"
+        return self._show(middle) + spread
+
+    def _show(self, value: float) -> str:
+        if value == NEVER and self.reported.target is not None and self.end is not None:
+            return f"> {_written(self.end, self.reported.axis, 6)}"
+        return _written(value, _counted(self.reported))
+
+
+AXES = {"round": "rounds", "sim_seconds": "simulated seconds"}
+
+
+def compare(reported: Reported, results: Mapping[str, Results]) -> Iterator[Comparison]:
+    """Each reported number beside ours, in its case or in every case that has the algorithm."""
+    for label, paper in reported.values.items():
+        having = [case for case, r in results.items() if label in r.labels()] or [""]
+        for case in having if reported.case is None else [reported.case]:
+            r = results.get(case, Results([]))
+            ours = list(_values(reported, r, label).values())
+            yield Comparison(case, reported, label, paper, ours, _end(reported, r, label))
+
+
+# ---- in few words --------------------------------------------------------------------------------------------------
+
+
+def _shown(claim: Claim, value: float, results: Results, label: str) -> str:
+    if claim.diverges is not None:
+        seeds, rounds = len(results.histories(label)), sorted(results.diverged(label).values())
+        return f"{len(rounds)} of {seeds} seeds diverged" + (f" (round {rounds[0]})" if rounds else "")
+    if claim.target is not None and value == NEVER:
+        return "diverged" if _most_diverged(results, label) else "did not reach"
+    return _written(value, _counted(claim))
+
+
+def _counted(asked: Claim | Reported) -> str:
+    """What its numbers count: the measure, what is lost of it, or the axis on which it gets to a target."""
+    if isinstance(asked, Claim) and asked.lost_from is not None:
+        return f"{asked.measure} lost"
+    return asked.measure if asked.target is None else asked.axis
+
+
+def _written(value: float, of: str, digits: int = 4) -> str:
+    """In so many digits; bytes, which are counted and not measured, in six and in their unit."""
+    return show(value, "bytes", 6) if of.startswith("bytes") and math.isfinite(value) else f"{value:.{digits}g}"
+
+
+def _summary(judged: list[Judged], not_run: int) -> str:
+    """In how many cases it holds, and the numbers, those against it first."""
+    if len(judged) == 1 and not judged[0].case:
+        return judged[0].found
+    shown = sorted(judged, key=lambda j: j.holds)[:SHOWN]
+    more = f", {not_run} more not run" if not_run else ""
+    several = len(judged) > 1 or not_run > 0
+    parts = [f"holds in {sum(j.holds for j in judged)} of {len(judged)} cases{more}"] if several else []
+    parts += [f"[{j.case}] {j.found}" for j in shown]
+    return "; ".join([*parts, *(["..."] if len(shown) < len(judged) else [])])

@@ -1,0 +1,319 @@
+"""The figures of a paper's experiment in the paper's axes, as SVG and PNG, from run folders.
+
+A line, or a bar, is the median over the seeds, its band reaches from the smallest to the largest. An algorithm has one
+colour and one marker in all panels and all figures. The same rows give the same files.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from statistics import median_low
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from proxfed.errors import RunError, require
+from proxfed.harness.schema import Figure
+from proxfed.report.columns import Column
+from proxfed.report.curves import Curve, make_curve
+from proxfed.report.targets import NEVER, Results, axis_value, first_reached
+
+MISSING = "figures need matplotlib, which is not installed: pip install 'proxfed[figures]'"
+
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#b04a8f", "#c98a00", "#3aa0dc", "#5c6672", "#7a4fbf")
+"""As on the page of a run; colour-blind readers tell them apart, and the markers help."""
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p", "<", ">", "*")
+DASHES = ("-", "--", ":")
+MOST_ACROSS = 3
+POINTS = 150
+"""Of a line, about: more cannot be seen, and would only make the files large."""
+MARKED = 0.14
+"""From one marker to the next, as a share of a panel's diagonal."""
+
+WORDS = {
+    "round": "round",
+    "steps": "gradients per client",
+    "bytes": "communicated",
+    "sim_seconds": "simulated seconds",
+    "objective": "objective",
+    "gap": "objective above its minimum",
+    "error": "relative distance to the solution",
+    "stationarity": "squared norm of the prox-gradient",
+    "consensus": "squared distance from consensus",
+    "nonzeros": "non-zeros of the model",
+    "accuracy": "accuracy on held-out data",
+    "bytes_up": "sent to the server",
+    "bytes_down": "sent by the server",
+    "bytes_edge": "sent over edges",
+    "bytes_best": "communicated, best encoding",
+}
+"""What an axis is called; other columns go by their name."""
+
+
+class Line(NamedTuple):
+    """One algorithm in one panel; nan where the figure cannot show a value.
+
+    A bar is a line of one point, and NEVER where a target was not reached.
+    """
+
+    label: str
+    x: np.ndarray
+    middle: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    diverged: bool
+    """More than half of its seeds."""
+
+
+class Panel(NamedTuple):
+    """The lines of one case, or of all of them."""
+
+    title: str
+    lines: list[Line]
+
+
+def available() -> bool:
+    """Whether figures can be drawn."""
+    return find_spec("matplotlib") is not None
+
+
+def write_figures(
+    figures: Sequence[Figure], cases: Mapping[str, Results], out: Path, formats: Sequence[str] = ("svg", "png")
+) -> list[Path]:
+    """Draw every figure from what the cases gave; the first of the files of each.
+
+    A figure that has nothing to show, because none of its cases was run, is left out.
+    """
+    require(available(), MISSING)
+    known = [label for results in cases.values() for label in results.labels()]
+    written = []
+    for figure in figures:
+        panels = make_panels(figure, cases)
+        drawn = [line.label for panel in panels for line in panel.lines]
+        if drawn:
+            written.append(
+                _write(figure, panels, _looks([*known, *drawn]), [out / f"{figure.name}.{f}" for f in formats])
+            )
+    return written
+
+
+# ---- what is drawn --------------------------------------------------------------------------------------------------
+
+
+def make_panels(figure: Figure, cases: Mapping[str, Results]) -> list[Panel]:
+    """The lines of each panel."""
+    chosen = {case: results for case, results in cases.items() if not figure.cases or case in figure.cases}
+    panels = [Panel(case, _lines(figure, results)) for case, results in chosen.items()]
+    return [_joined(panels)] if figure.together else panels
+
+
+def _joined(panels: Sequence[Panel]) -> Panel:
+    """All lines in one panel; a label that occurs twice says of which case it is."""
+    labels = [line.label for panel in panels for line in panel.lines]
+    lines = [
+        line if labels.count(line.label) == 1 else line._replace(label=f"{panel.title}: {line.label}")
+        for panel in panels
+        for line in panel.lines
+    ]
+    return Panel("", lines)
+
+
+def _lines(figure: Figure, results: Results) -> list[Line]:
+    if figure.target is not None:
+        labels = [label for label in results.labels() if not figure.labels or label in figure.labels]
+        return [bar for label in labels if (bar := _bar(figure, figure.target, results, label)) is not None]
+    axis, measure = Column("axis", "", "number"), Column(figure.y, "", "number")
+    lines = []
+    for label in results.labels():
+        if not figure.labels or label in figure.labels:
+            mine = [row for row in results.rows if row["algorithm"] == label]
+            placed = [{**row, "axis": axis_value(row, figure.x, results.clients)} for row in mine]
+            states = [state for state in results.status if state["algorithm"] == label]
+            line = _line(figure, make_curve(label, placed, states, [axis], [measure], POINTS))
+            if np.isfinite(line.x + line.middle).any():
+                lines.append(line)
+    return lines
+
+
+def _bar(figure: Figure, target: float, results: Results, label: str) -> Line | None:
+    """Where the first half of the seeds had reached the target; None if nothing was measured."""
+    found = [first_reached(h, figure.y, target, figure.x, results.clients) for h in results.histories(label).values()]
+    places = [where for where in found if where is not None]
+    if not places:
+        return None
+    middle, low, high = (np.array([place]) for place in (median_low(places), min(places), max(places)))
+    return Line(label, np.zeros(1), middle, low, high, diverged=False)
+
+
+def _line(figure: Figure, curve: Curve) -> Line:
+    def showable(values: Sequence[float | None], log: bool) -> np.ndarray:
+        numbers = np.array(values, dtype=float)
+        return np.where(numbers > 0, numbers, np.nan) if log else numbers
+
+    middle = showable(curve.middle[figure.y], figure.log_y)
+    low, high = (showable(part[figure.y], figure.log_y) if part else middle for part in (curve.low, curve.high))
+    return Line(
+        curve.label, showable(curve.x["axis"], figure.log_x), middle, low, high, 2 * curve.diverged > curve.seeds
+    )
+
+
+def _looks(labels: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """The colour, marker and dash of each algorithm: by its place among all of the experiment."""
+    return {
+        label: {
+            "color": COLOURS[k % len(COLOURS)],
+            "marker": MARKERS[k % len(MARKERS)],
+            "linestyle": DASHES[k // len(COLOURS) % len(DASHES)],
+        }
+        for k, label in enumerate(dict.fromkeys(labels))
+    }
+
+
+def axis_words(name: str, values: Iterable[np.ndarray]) -> tuple[str, float]:
+    """(what stands at the axis, what its numbers are divided by)."""
+    words = WORDS.get(name, name.replace("_", " "))
+    if not name.startswith("bytes"):
+        return words, 1.0
+    largest = max((float(np.nanmax(v)) for v in values if np.isfinite(v).any()), default=0.0)
+    power = min(4, max(0, int(math.log10(max(largest, 1.0)) // 3)))
+    return f"{words} [{('B', 'kB', 'MB', 'GB', 'TB')[power]}]", 1000.0**power
+
+
+def _axes(figure: Figure, lines: Sequence[Line]) -> tuple[tuple[str, float], tuple[str, float]]:
+    """Of both axes, what stands there and what its numbers are divided by; bars have no numbers below them."""
+    if figure.target is None:
+        return axis_words(figure.x, [line.x for line in lines]), axis_words(figure.y, [line.high for line in lines])
+    along = axis_words(figure.x, [place for line in lines for place in (line.low, line.middle)])
+    return ("", 1.0), (f"{along[0]}\nuntil {axis_words(figure.y, [])[0]} is {figure.target:g}", along[1])
+
+
+# ---- how it is drawn ------------------------------------------------------------------------------------------------
+
+PANEL = (3.5, 2.8)
+"""Inches."""
+LETTER = 0.085
+"""Inches of a letter of the legend, at most."""
+STYLE: dict[Any, Any] = {
+    "font.size": 9,
+    "axes.grid": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "grid.color": "#e3e5e8",
+    "lines.linewidth": 1.4,
+    "lines.markersize": 4,
+    "legend.frameon": False,
+    "savefig.dpi": 150,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "proxfed",
+}
+
+
+def _write(figure: Figure, panels: Sequence[Panel], looks: Mapping[str, dict[str, Any]], files: Sequence[Path]) -> Path:
+    import matplotlib
+    from matplotlib.figure import Figure as Drawing
+
+    across = min(MOST_ACROSS, len(panels))
+    down = math.ceil(len(panels) / across)
+    lines = [line for panel in panels for line in panel.lines]
+    drawn = {line.label for line in lines}
+    shown = [label for label in looks if label in drawn]
+    columns = max(1, min(len(shown), int(across * PANEL[0] / (LETTER * (max(map(len, shown)) + 4)))))
+    height = down * PANEL[1] + 0.2 * math.ceil(len(shown) / columns)
+    x, y = _axes(figure, lines)
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()  # the user's own style would make other files
+        matplotlib.rcParams.update(STYLE)
+        drawing = Drawing(figsize=(across * PANEL[0], height), layout="constrained")
+        places = list(drawing.subplots(down, across, squeeze=False).flat)
+        handles: dict[str, Any] = {}
+        for axes, panel in zip(places, panels, strict=False):
+            if figure.target is None:
+                handles |= _draw(axes, figure, panel, looks, (x[1], y[1]))
+            else:
+                handles |= _bars(axes, panel, looks, y[1])
+            axes.set(title=_plain(panel.title), xlabel=_plain(x[0]), ylabel=_plain(y[0]))
+        for axes in places[len(panels) :]:
+            axes.remove()
+        names = [_plain(label) for label in shown]
+        drawing.legend([handles[label] for label in shown], names, loc="outside lower center", ncols=columns)
+        for file in files:
+            _save(drawing, file)
+    return files[0]
+
+
+def _plain(text: str) -> str:
+    """Words between two dollars are no formula."""
+    return text.replace("$", r"\$")
+
+
+def _save(drawing: Any, file: Path) -> None:
+    """Nothing in the file tells when or by which version it was drawn."""
+    data = io.BytesIO()
+    nameless = {"Date": None, "Creator": None} if file.suffix == ".svg" else {"Software": None}
+    drawing.savefig(data, format=file.suffix[1:], metadata=nameless)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(_short(data.getvalue()) if file.suffix == ".svg" else data.getvalue())
+    except OSError as e:
+        raise RunError(f"cannot write the figure {file}: {e.strerror}") from e
+
+
+def _draw(
+    axes: Any, figure: Figure, panel: Panel, looks: Mapping[str, dict[str, Any]], units: tuple[float, float]
+) -> dict[str, Any]:
+    """One panel; lines that diverged come last and do not stretch it."""
+    if panel.lines and figure.log_x:
+        axes.set_xscale("log")
+    if panel.lines and figure.log_y:
+        axes.set_yscale("log")
+    handles = {}
+    for k, line in enumerate(sorted(panel.lines, key=lambda line: line.diverged)):
+        look, x = looks[line.label], line.x / units[0]
+        middle, low, high = (values / units[1] for values in (line.middle, line.low, line.high))
+        if k and line.diverged:
+            bottom, top = axes.set_ylim(axes.get_ylim())
+            beyond = bottom - 10 * (top - bottom), top + 10 * (top - bottom)
+            middle, low, high = (np.clip(values, *beyond) for values in (middle, low, high))
+        (handles[line.label],) = axes.plot(x, middle, markevery=(0.035 * (k % 4), MARKED), **look)
+        if line.low is not line.middle:
+            axes.fill_between(x, low, high, color=look["color"], alpha=0.18, linewidth=0)
+    if lost := [line.label for line in panel.lines if line.diverged]:
+        said = "\n".join(f"{label} diverged" for label in lost)
+        axes.text(0.98, 0.97, said, transform=axes.transAxes, ha="right", va="top", fontsize=7.5, color="#5b6675")
+    return handles
+
+
+def _bars(axes: Any, panel: Panel, looks: Mapping[str, dict[str, Any]], unit: float) -> dict[str, Any]:
+    """One panel of bars, with the range over the seeds as a thin line; who did not arrive has words instead.
+
+    Where a seed did not arrive, the line leaves the panel with an arrow.
+    """
+    handles, ranges = {}, []
+    for k, line in enumerate(panel.lines):
+        middle, low, high = (float(place[0]) / unit for place in (line.middle, line.low, line.high))
+        handles[line.label] = axes.bar(k, middle if middle < NEVER else 0, color=looks[line.label]["color"], zorder=2)
+        if middle == NEVER:
+            side = "right" if low < NEVER else "center"  # beside the line
+            axes.text(k, 0, " not reached", rotation=90, ha=side, va="bottom", fontsize=7.5, color="#5b6675")
+        if low < high:
+            ranges.append((k, low, high))
+    tops = [place for _, low, high in ranges for place in (low, high) if place < NEVER]
+    top = max([axes.get_ylim()[1], *(1.05 * place for place in tops)])
+    axes.set_ylim(0, top)
+    for k, low, high in ranges:
+        axes.vlines(k, low, min(high, top), color="#20262e", linewidth=1, zorder=3)
+        if high == NEVER:
+            axes.plot(k, top, marker="^", color="#20262e", clip_on=False, zorder=3)
+    axes.set_xticks([])
+    return handles
+
+
+def _short(svg: bytes) -> bytes:
+    """Paths with two decimals: less to store, and the same on machines that round differently."""
+    number = re.compile(rb"-?\d+\.\d+")
+    return re.sub(rb' d="[^"]*"', lambda path: number.sub(lambda n: b"%.2f" % float(n[0]), path[0]), svg)

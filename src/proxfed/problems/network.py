@@ -1,0 +1,246 @@
+"""Neural networks: any module over the clients' data, its parameters flattened to rows.
+
+    f_i(x) = (1/m_i) sum_j loss(network(x; A_ij), b_ij) + (weight_decay/2) |x|^2
+
+x holds the parameter tensors one after the other, each a block with its name. How the gradients of many clients are
+computed, stacked (`batched.py`) or one after the other over the cores (`loop.py`), changes the speed and nothing else.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from proxfed import keyed_random
+from proxfed.data.federated import Federated
+from proxfed.errors import InputError, nearest, non_negative, one_of, positive, require
+from proxfed.keyed_random import Ids, Key
+from proxfed.problems.architectures import MODELS, Make
+from proxfed.problems.base import Shapes
+from proxfed.problems.batch_norm import batch_norms, remember
+from proxfed.problems.batched import Batched, dense_layers
+from proxfed.problems.inputs import NORMALISATIONS, Affine, Inputs
+from proxfed.problems.loop import Loop, parameters
+from proxfed.problems.losses import Loss, OneHot, Softmax, Squared
+from proxfed.problems.network_clients import CHUNK, Clients, Engine
+from proxfed.regularisers import Zero
+from proxfed.types import Block, Regulariser, Smoothness
+
+STATISTICS = 2048
+"""Training samples, spread evenly over all clients' data, whose statistics batch norm is evaluated with."""
+
+
+@dataclass(frozen=True, eq=False)
+class Model(Shapes):
+    """A neural network over the clients' data."""
+
+    data: Federated
+    model: str | Make
+    """A name of the registry `MODELS`, or a function (channels, side, classes) -> module."""
+    loss: str = "cross_entropy"
+    """'cross_entropy', or 'squared': |s - b|^2 / 2, where a class b is one-hot."""
+    h: Regulariser = Zero()
+    weight_decay: float = 0.0
+    """Weight of |x|^2 / 2 inside every f_i."""
+    batch: int | None = None
+    """Samples of a stochastic gradient, in shuffled epochs; None: full gradients."""
+    weighting: str = "uniform"
+    """p_i: 'uniform', or 'size' for the client's part of all samples."""
+    clip: float | None = None
+    """Largest norm of a client's gradient of the loss; longer ones are scaled down, before the weight decay."""
+    normalise: str = "unit"
+    """'unit': bytes become 0 .. 1; 'standard': each channel gets mean 0 and variance 1 over all training data."""
+    augment: str | None = None
+    """'crop_flip': minibatches of images are padded by 4, cropped at random and mirrored every other time."""
+    dtype: torch.dtype = torch.float32
+    device: str = "cpu"
+    channels_last: bool = True
+    """Images with the channels as the last axis in memory, which convolutions on a CPU like best."""
+    bfloat16: bool = False
+    """Forward and backward in bfloat16 where torch finds it safe; x and the gradients keep their dtype."""
+    mechanism: str = "auto"
+    """How clients' gradients are computed: 'batched', for dense networks, 'loop', or 'auto': the faster one."""
+    train_measures: bool = False
+    """Objective and stationarity at every evaluation, which cost passes over all training data."""
+
+    def __post_init__(self) -> None:
+        self.check()
+        non_negative(self, "weight_decay")
+        one_of(self, "loss", ("cross_entropy", "squared"))
+        one_of(self, "normalise", NORMALISATIONS)
+        one_of(self, "augment", (None, "crop_flip"))
+        one_of(self, "mechanism", ("auto", "batched", "loop"))
+        if self.clip is not None:
+            positive(self, "clip")
+        if self.augment is not None:
+            require(self.batch is not None, f"augment = {self.augment!r} changes minibatches: give a batch")
+            require(len(self.shape) == 3, f"augment = {self.augment!r} takes images, but {self._samples}")
+        require(len(self.blocks) > 0, f"{self._name} has no parameters to train")
+        self._check_module()
+        self.engine  # noqa: B018  the mechanism must fit the network
+
+    def _check_module(self) -> None:
+        """The network takes the samples, gives a score for each class, and is a function of x and the samples alone."""
+        module = copy.deepcopy(self.module).eval()
+        try:
+            with torch.no_grad():
+                scores = module(torch.zeros(2, *self.shape, dtype=self.dtype, device=self.device))
+        except (RuntimeError, ValueError) as e:
+            raise InputError(f"{self._name} does not fit: {self._samples} ({str(e).splitlines()[0]})") from e
+        require(
+            scores.shape == (2, self.outputs),
+            f"{self._name} gives scores of shape {tuple(scores.shape[1:])} for a sample, "
+            f"but {self.data.name} needs ({self.outputs},)",
+        )
+        drops = any(isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0 for m in module.modules())
+        require(not drops, f"{self._name} has dropout, whose randomness is not keyed by client and round: leave it out")
+        if batch_norms(module):
+            require(self.batch != 1, f"{self._name} has batch norm, which needs batches of at least 2")
+            small = int(self.sizes.argmin())
+            require(self.sizes[small] > 1, f"{self._name} has batch norm, but client {small} has a single sample")
+
+    @property
+    def _name(self) -> str:
+        return f"the model {self.model!r}" if isinstance(self.model, str) else "the model"
+
+    @property
+    def _samples(self) -> str:
+        return f"samples of {self.data.name} have shape {self.shape}"
+
+    # ---- shapes ------------------------------------------------------------------------------------------------
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of a sample."""
+        return tuple(self.data.features.shape[1:])
+
+    @cached_property
+    def blocks(self) -> tuple[Block, ...]:
+        """One for each parameter that is trained."""
+        blocks, end = [], 0
+        for name, p in self.module.named_parameters():
+            if p.requires_grad:
+                blocks.append(Block(name, end, end + p.numel(), tuple(p.shape)))
+                end = blocks[-1].stop
+        return tuple(blocks)
+
+    # ---- data --------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _signs(self) -> bool:
+        """Labels are -1 and +1: two classes."""
+        return self.data.classes is None and bool(np.isin(self.data.labels, (-1, 1)).all())
+
+    @cached_property
+    def outputs(self) -> int:
+        """What the network gives for a sample: a score for each class, or one number."""
+        if self.data.classes is not None:
+            return self.data.classes
+        require(self._signs or self.loss == "squared", f"cross_entropy needs classes, but {self.data.name} has numbers")
+        return 2 if self._signs else 1
+
+    @cached_property
+    def losses(self) -> Loss:
+        if self.loss == "cross_entropy":
+            return Softmax()
+        return OneHot() if self.outputs > 1 else Squared()
+
+    def _labels(self, labels: np.ndarray) -> Tensor:
+        labels = labels > 0 if self._signs else labels
+        kind = torch.int64 if self.outputs > 1 else self.dtype
+        return torch.tensor(labels, dtype=kind, device=self.device)
+
+    @cached_property
+    def _affine(self) -> Affine:
+        return NORMALISATIONS[self.normalise](self.data.features)
+
+    def _inputs(self, features: np.ndarray) -> Inputs:
+        channels_last = self.channels_last and isinstance(self.engine, Loop)
+        return Inputs.of(features, self._affine, self.dtype, self.device, channels_last)
+
+    @cached_property
+    def A(self) -> Inputs:
+        return self._inputs(self.data.features)
+
+    @cached_property
+    def b(self) -> Tensor:
+        return self._labels(self.data.labels)
+
+    def samples(self, rows: np.ndarray, key: Key | None = None) -> tuple[Tensor, Tensor]:
+        """The samples of rows (g, m): (g * m, ...), and their labels (g, m)."""
+        index = torch.from_numpy(rows.reshape(-1)).to(self.device)
+        return self.A(index, key), self.b.index_select(0, index).view(rows.shape)
+
+    @cached_property
+    def _test(self) -> tuple[Inputs, Tensor] | None:
+        if self.data.test is None:
+            return None
+        features, labels = self.data.test
+        return self._inputs(features), self._labels(labels)
+
+    # ---- the network -------------------------------------------------------------------------------------------
+
+    def _make(self, seed: int) -> nn.Module:
+        """A new module; its parameters depend on the seed alone, and nobody else's random numbers on them."""
+        known = callable(self.model) or self.model in MODELS
+        require(known, f"there is no model {self.model!r}; {nearest(str(self.model), MODELS)}")
+        make = MODELS[self.model] if isinstance(self.model, str) else self.model
+        channels, side = (*self.shape, 1)[:2]
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(int(keyed_random.keys(seed, "start", [0], 0)[0] >> np.uint64(1)))
+            return make(channels, side, self.outputs).to(self.device, self.dtype)
+
+    @cached_property
+    def module(self) -> nn.Module:
+        """The network; what it holds beside the parameters, such as constants, is the same in every run."""
+        return self._make(0)
+
+    @cached_property
+    def engine(self) -> Engine:
+        layers = None if self.mechanism == "loop" or self.bfloat16 else dense_layers(self.module, self.blocks)
+        if layers is not None:
+            return Batched(layers, self.losses, self.blocks)
+        require(self.mechanism != "batched", f"{self._name} is not a dense network: only those can be batched")
+        return Loop(self.module, self.blocks, self.losses, self.bfloat16)
+
+    @cached_property
+    def alone(self) -> bool:
+        """A batch may have one sample: there is no batch norm."""
+        return not batch_norms(self.module)
+
+    # ---- the protocol ------------------------------------------------------------------------------------------
+
+    def local(self, t: int, ids: Ids, seed: int = 0) -> Clients:
+        self.A, self.b  # noqa: B018  made before several threads ask for them
+        return Clients(self, t, ids, seed)
+
+    def start(self, seed: int) -> Tensor:
+        values = dict(self._make(seed).named_parameters())
+        return torch.cat([values[block.name].detach().reshape(-1) for block in self.blocks])
+
+    def smoothness(self) -> Smoothness:
+        raise InputError("the smoothness of a neural network is not known: give step sizes as numbers")
+
+    @property
+    def measures(self) -> tuple[str, ...]:
+        return () if self.data.test is None else self.losses.measures
+
+    def evaluate(self, x: Tensor) -> dict[str, float]:
+        """Accuracy and loss on the test data. Batch norm: with the statistics of training data under this x."""
+        if self._test is None:
+            return {}
+        A, b = self._test
+        module, values = copy.deepcopy(self.module).eval(), parameters(x, self.blocks)
+        if not self.alone:
+            k = min(STATISTICS, len(self.A))
+            remember(module, values, self.A(torch.arange(k, device=self.device) * len(self.A) // k))
+        with torch.no_grad():
+            chunks = torch.arange(len(A), device=self.device).split(CHUNK)
+            scores = torch.cat([functional_call(module, values, (A(rows),)) for rows in chunks])
+        return self.losses.score(scores.mT[None], b[None])

@@ -1,0 +1,96 @@
+"""Your own graph or matrix."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import networkx as nx
+import numpy as np
+
+from proxfed.errors import InputError, at_least_one, one_of, require
+from proxfed.topologies.base import Steady
+from proxfed.topologies.checks import check, unreached
+from proxfed.topologies.mixing import WEIGHTS, Pairs, weigh
+from proxfed.types import Mixing
+
+
+@dataclass(frozen=True, eq=False)
+class FromGraph(Steady):
+    """An undirected, connected graph.
+
+    edges     a list of pairs of clients 0 .. n-1, or a networkx graph; nodes that are not called 0 .. n-1 are numbered
+              in the order in which the graph lists them
+    n         0: as many as the edges name
+    weights   the rule, see the head of the package
+    """
+
+    edges: Any
+    n: int = 0
+    weights: str = "metropolis"
+
+    def __post_init__(self) -> None:
+        one_of(self, "weights", WEIGHTS)
+        nodes, pairs = self._graph
+        object.__setattr__(self, "n", self.n or nodes)
+        at_least_one(self, "n")
+        require(nodes <= self.n, f"FromGraph: edges has {nodes} clients, which is more than n = {self.n}")
+        lost = unreached(self.n, *pairs)
+        require(lost is None, f"FromGraph: client {lost} cannot be reached from client 0 along the edges")
+
+    @cached_property
+    def _graph(self) -> tuple[int, Pairs]:
+        return _read_graph(self.edges)
+
+    @cached_property
+    def _mixing(self) -> Mixing:
+        return weigh(self.n, self._graph[1], self.weights)
+
+
+def _read_graph(edges: Any) -> tuple[int, Pairs]:
+    """How many clients it names, and the edges."""
+    nodes = 0
+    if isinstance(edges, nx.Graph):
+        require(not edges.is_directed(), "FromGraph: edges is a directed graph; give its matrix to FromMatrix")
+        nodes = len(edges)
+        named = set(edges) == set(range(nodes))
+        number = {node: node if named else k for k, node in enumerate(edges)}
+        edges = [(number[a], number[b]) for a, b in edges.edges()]
+    try:
+        ends = np.array(list(edges) or np.empty((0, 2), np.int64))
+        good = ends.ndim == 2 and ends.shape[1] == 2 and ends.dtype.kind == "i" and bool((ends >= 0).all())
+    except (TypeError, ValueError):
+        good = False
+    require(good, "FromGraph: edges must be a list of pairs of clients, which are whole numbers >= 0")
+    return max(nodes, int(ends.max(initial=-1)) + 1), (ends[:, 0], ends[:, 1])
+
+
+@dataclass(frozen=True, eq=False)
+class FromMatrix(Steady):
+    """A matrix: not negative, rows and columns with sum 1, connected; it need not be symmetric.
+
+    matrix   an array or nested lists, n x n
+    n        0: as many as the matrix has rows
+    """
+
+    matrix: Any
+    n: int = 0
+
+    def __post_init__(self) -> None:
+        rows = self._mixing.n
+        object.__setattr__(self, "n", self.n or rows)
+        require(self.n == rows, f"FromMatrix: matrix has {rows} rows, but n = {self.n!r}")
+        check(self._mixing)
+
+    @cached_property
+    def _mixing(self) -> Mixing:
+        try:
+            W = np.array(self.matrix, np.float64)
+        except (TypeError, ValueError):
+            raise InputError("FromMatrix: matrix must be rows of numbers, all of the same length") from None
+        n = len(np.atleast_1d(W))
+        require(W.shape == (n, n) != (0, 0), f"FromMatrix: matrix has shape {W.shape}, but it must be square")
+        require(bool(np.isfinite(W).all()), "FromMatrix: matrix has an entry that is not a finite number")
+        at = np.flatnonzero(W)
+        return Mixing(n, at // n, at % n, W.ravel()[at])

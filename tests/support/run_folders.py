@@ -1,0 +1,70 @@
+"""Run folders made by hand, and the report page that is made of them."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import torch
+
+from proxfed.harness.run_folder import RunFolder
+from proxfed.report import write_report
+
+HOSTILE = "<script>alert('x')</script> & \"co\" </td>"
+
+
+def row(algorithm="fedavg", seed=0, t=0, **values):
+    """A row as RunFolder reads it; every measure can be given or left out."""
+    made = {
+        "run": "r", "algorithm": algorithm, "seed": seed, "round": t, "gradients": 20 * t, "proxes": 2 * t,
+        "bytes_up": 1000 * t, "bytes_down": 3000 * t, "bytes_edge": 0, "bytes_best": 3500 * t, "wall_seconds": 0.01 * t,
+        "objective": 1 + 0.9**t, "gap": 0.9**t,
+    }  # fmt: skip
+    return made | values
+
+
+def state(algorithm="fedavg", seed=0, status="finished", t=10):
+    return {"algorithm": algorithm, "seed": seed, "status": status, "round": t, "message": ""}
+
+
+def folder(path: Path, rows, status, models=None, blocks=(), config=None, measures=("accuracy",), held=None) -> Path:
+    """A real run folder."""
+    made = RunFolder(path)
+    made.create(config or {"name": path.name, "problem": {"clients": 4}})
+    made.start_rows(measures)
+    with (path / "rows.csv").open("a", newline="") as f:
+        csv.writer(f, lineterminator="\n").writerows([r.get(c) for c in made.columns] for r in rows)
+    made.write_status(list(status))
+    if held is not None:
+        made.write_clients(held)
+    if models:
+        made.write_models({k: torch.as_tensor(v) for k, v in models.items()}, blocks)
+    return path
+
+
+def data_of(page: str) -> dict:
+    return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.S)[1])
+
+
+def write(tmp_path: Path, *folders: Path) -> str:
+    write_report(list(folders), tmp_path / "report.html")
+    return (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+class Elements(HTMLParser):
+    """All elements of a page with their attributes, and the texts of its cells."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict]] = []
+        self.texts: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+
+    def handle_data(self, text):
+        self.texts.append(text)

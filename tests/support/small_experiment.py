@@ -1,0 +1,94 @@
+"""A small experiment that exercises everything at once: minibatches, compression, partial participation, graphs."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from proxfed.harness.build import Resolved
+from proxfed.harness.execute import Execution, Progress, open_folder
+from proxfed.harness.schema import parse
+
+SMALL: dict[str, Any] = {
+    "name": "small",
+    "rounds": 6,
+    "seeds": [0, 1],
+    "reference": True,
+    "data": {
+        "name": "synthetic_binary",
+        "alpha": 1.0,
+        "beta": 1.0,
+        "clients": 7,
+        "samples": 30,
+        "features": 10,
+    },
+    "problem": {"name": "logistic", "l2": 0.05, "batch": 4},
+    "regulariser": {"name": "l1", "weight": 0.01},
+    "topology": {"name": "ring"},
+    "algorithms": [
+        {"name": "fedavg", "eta": 0.5, "K": 3, "participation": {"name": "uniform", "m": 3}},
+        {"name": "fednag", "eta": 0.1, "gamma": 0.5, "tau": 3, "participation": {"name": "bernoulli", "p": 0.3}},
+        {"name": "fedcomposite", "eta": 0.3, "tau": 3},
+        {"name": "fedcef", "alpha": 0.3, "K": 3, "compressor": {"name": "top_k", "k": 2}},
+        {
+            "name": "fedcef",
+            "label": "fedcef, random",
+            "alpha": 0.3,
+            "K": 3,
+            "eta": 0.5,
+            "compressor": {"name": "rand_k", "k": 2},
+        },
+        {"name": "depositum", "alpha": 0.3, "T0": 3},
+        {
+            "name": "depositum",
+            "label": "depositum, one peer",
+            "alpha": 0.3,
+            "T0": 2,
+            "option": "nesterov",
+            "topology": {"name": "one_peer_exponential"},
+        },
+        {
+            "name": "dfedadmm",
+            "eta_l": 0.3,
+            "inverse_penalty": 0.5,
+            "K": 3,
+            "rho": 0.05,
+            "topology": {"name": "random_matching", "seed": 3},
+        },
+    ],
+}
+
+
+def small(**changes: Any) -> dict[str, Any]:
+    """SMALL with some of its keys changed."""
+    return copy.deepcopy(SMALL) | changes
+
+
+def write(path: Path, table: dict[str, Any]) -> Path:
+    path.write_text(tomli_w.dumps(table))
+    return path
+
+
+class Crash(Exception):
+    """Stands for the power cut."""
+
+
+def execute(
+    path: Path, table: dict, *, resume: bool = False, crash_after: int | None = None, stop_after: int | None = None
+) -> bool:
+    """Run an experiment; the process 'dies' or is asked to stop after so many rounds (of all tasks together)."""
+    resolved = Resolved(parse(table, "test"))
+    seen = 0
+
+    def watch(_: Progress) -> None:
+        nonlocal seen
+        seen += 1
+        if seen == crash_after:
+            raise Crash
+
+    folder = open_folder(path, resolved.table, resume, force=not resume)
+    execution = Execution(resolved, folder, watch=watch, stop=lambda: seen == stop_after, checkpoint_seconds=0)
+    return execution.run(resume)

@@ -1,0 +1,167 @@
+"""A made-up paper with two experiments, and the folders that its reproductions would leave."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import proxfed.harness.schema
+import proxfed.papers.reproduce
+from proxfed.data.client_stats import Holdings
+from proxfed.harness.cases import read_cases, slug
+from proxfed.harness.run_folder import RunFolder
+
+TOOLS = Path(__file__).parents[2] / "tools"
+
+FIG1 = """
+name = "toy-fig1"
+description = "A toy."
+rounds = 100
+seeds = [0, 1, 2]
+
+[paper]
+title = "A. Author, On toys"
+figure = "Fig. 1"
+quick_cases = ["IID"]
+
+[paper.quick]
+rounds = 20
+"algorithms.Ours.eta" = 0.5
+
+[paper.variants.slow]
+"algorithms.Ours.eta" = 0.1
+
+[[paper.figures]]
+name = "loss"
+y = "objective"
+log_y = true
+
+[[paper.figures]]
+name = "never"
+y = "accuracy"
+
+[cases.IID]
+"data.clients" = 3
+
+[cases."very skewed"]
+"data.clients" = 6
+
+[[claims]]
+says = "ours is better | than theirs"
+measure = "objective"
+order = ["Ours", "Theirs"]
+
+[[claims]]
+says = "ours arrives at 0.01"
+label = "Ours"
+measure = "objective"
+below = 0.01
+form = "full"
+
+[[reported]]
+measure = "objective"
+case = "IID"
+values = { Ours = 0.25, Theirs = 0.5 }
+
+[[reported]]
+measure = "objective"
+target = 0.6
+values = { Ours = 7, Theirs = "> 99" }
+
+[data]
+name = "synthetic_binary"
+features = 4           # ours: the paper is silent
+
+[problem]
+name = "logistic"
+
+[[algorithms]]
+name = "fedavg"
+label = "Theirs"
+eta = 1.0
+
+[[algorithms]]
+name = "fedavg"
+label = "Ours"
+eta = 1.0              # ours: as theirs
+"""
+
+FIG2 = """
+name = "toy-fig2"
+rounds = 5
+[paper]
+title = "A. Author, On toys"
+figure = "Table 2"
+[[claims]]
+says = "nobody has looked"
+label = "Ours"
+measure = "objective"
+above = 0
+[data]
+name = "synthetic_binary"
+[problem]
+name = "logistic"
+[[algorithms]]
+name = "fedavg"
+label = "Ours"
+"""
+
+
+@pytest.fixture(autouse=True)
+def shipped(tmp_path, monkeypatch):
+    """Two experiments of one paper, instead of those that come with the package."""
+    found = {}
+    for name, text in (("toy/fig1", FIG1), ("toy/fig2", FIG2)):
+        path = tmp_path / "experiments" / f"{name}.toml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        found[name] = path
+    for module in (proxfed.harness.schema, proxfed.papers.reproduce):
+        monkeypatch.setattr(module, "shipped", lambda: found)
+
+
+@pytest.fixture
+def tools(monkeypatch, shipped):
+    """The two scripts, which see these experiments."""
+    monkeypatch.syspath_prepend(str(TOOLS))
+    import keep_results
+    import make_results
+
+    yield keep_results, make_results
+    for name in ("keep_results", "make_results", "kept"):
+        sys.modules.pop(name, None)
+
+
+def fall(label: str, seed: int, t: int) -> float:
+    """What the made-up runs find: ours is at 1/4 after 20 rounds, theirs at 1/2, and seed 1 is in the middle."""
+    return {"Ours": 0.25, "Theirs": 0.5}[label] ** (t / 20) * (1 + (seed - 1) / 100)
+
+
+def swapped(label: str, seed: int, t: int) -> float:
+    """Theirs is the better one."""
+    return fall("Ours" if label == "Theirs" else "Theirs", seed, t)
+
+
+def run(out: Path, form="quick", variant=None, only=("IID",), value=fall, seeds=(0, 1, 2)) -> None:
+    """The folders that a reproduction of toy/fig1 would leave."""
+    cases = read_cases("toy/fig1", quick=form == "quick", variant=variant, only=only)
+    for case, experiment in cases.items():
+        called = form + (f"+{variant}" if variant else "")
+        folder = RunFolder(out / "toy-fig1" / called / slug(case))
+        config = experiment.model_dump(exclude_none=True) | {"seeds": list(seeds)}
+        folder.create(config)
+        folder.start_rows(["accuracy"])
+        folder.write_clients(Holdings(np.array([5, 5, 2]), np.array([[5, 0], [5, 0], [0, 2]]), ("-1", "+1")))
+        for label in ("Theirs", "Ours"):
+            for seed in seeds:
+                for t in range(0, experiment.rounds + 1, 5):
+                    numbers = {"gradients": 3 * t, "bytes_up": 123_456_789 * t, "wall_seconds": t / 3}
+                    folder.append({"run": "toy", "algorithm": label, "seed": seed, "round": t, **numbers,
+                                   "objective": value(label, seed, t)})  # fmt: skip
+        folder.write_status([
+            {"algorithm": a, "seed": s, "status": "finished", "round": experiment.rounds, "message": ""}
+            for a in ("Theirs", "Ours") for s in seeds
+        ])  # fmt: skip

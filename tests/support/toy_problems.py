@@ -1,0 +1,216 @@
+"""Small heterogeneous problems, and how the tests look at them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from itertools import count
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from proxfed import Federated, Linear, Logistic, Softmax, Squared, keyed_random
+from proxfed.engine.run import Run
+from proxfed.engine.stacked import Stacked
+from proxfed.participation import Full
+from proxfed.regularisers import L1
+from proxfed.topologies import Complete, OnePeerExponential, Ring, Star
+from proxfed.types import Algorithm, Constants, Graph, Participation, Regulariser, Topology
+
+from support import numpy_references as ref
+
+N, D, M, L2, LAMBDA = 5, 10, 40, 0.05, 0.02
+LOSSES = {"logistic": Logistic(), "least_squares": Squared(), "softmax": Softmax()}
+CLASSES = 3
+EVERYONE = Full()
+SPARSE = L1(LAMBDA)
+RAGGED = (7, 40, 13, 40, 25)
+GRAPHS = {"ring": Ring, "star": Star, "complete": Complete, "one_peer": OnePeerExponential}
+
+
+@dataclass(frozen=True, eq=False)
+class Begun(Linear):
+    """A linear problem that begins at a given point."""
+
+    x0: tuple[float, ...] = ()
+
+    def start(self, seed: int) -> Tensor:
+        return torch.tensor(self.x0, dtype=self.dtype)
+
+
+@cache
+def data(loss: str, sizes: tuple[int, ...], p: int = D, seed: int = 2) -> Federated:
+    """Clients whose samples lie around centres of their own and are labelled by models of their own; rows of norm 1."""
+    rng = np.random.default_rng(seed)
+
+    def client(m: int) -> tuple[np.ndarray, np.ndarray]:
+        A = rng.normal(size=(m, p)) + 1.5 * rng.normal(size=p)
+        A /= np.linalg.norm(A, axis=1, keepdims=True)
+        truth = rng.normal(size=(p, CLASSES)) + rng.normal(size=CLASSES)
+        scores = A @ truth + 0.1 * rng.normal(size=(m, CLASSES))
+        if loss == "softmax":
+            return A, scores.argmax(1)
+        return A, np.where(scores[:, 0] > 0, 1.0, -1.0) if loss == "logistic" else scores[:, 0]
+
+    return Federated.from_clients([client(m) for m in sizes], classes=CLASSES if loss == "softmax" else None)
+
+
+@cache
+def problem(
+    loss: str = "logistic",
+    h: Regulariser = SPARSE,
+    sizes: tuple[int, ...] = (M,) * N,
+    x0: tuple[float, ...] | None = None,
+    p: int = D,
+    seed: int = 2,
+    l2: float = L2,
+    **options: Any,
+) -> Begun:
+    """The problem of most tests; it begins away from 0, where l1 would hide the first prox step."""
+    outputs = CLASSES if loss == "softmax" else 1
+    if x0 is None:
+        x0 = tuple(np.random.default_rng(seed + 100).normal(size=outputs * (p + options.get("intercept", False))))
+    return Begun(data(loss, sizes, p, seed), LOSSES[loss], h, l2=l2, x0=x0, **options)
+
+
+def start(p: Linear) -> np.ndarray:
+    return p.start(0).numpy()
+
+
+def name_of(p: Linear) -> str:
+    return next(name for name, loss in LOSSES.items() if loss == p.loss)
+
+
+def gradient(p: Linear, seed: int = 0) -> Callable[..., np.ndarray]:
+    """grad(i, x, t, k): client i's gradient in NumPy, on the minibatch of local step k of round t if there are any."""
+    clients, loss = [p.data.client(i) for i in range(p.n)], ref.GRADIENTS[name_of(p)]
+
+    def grad(i: int, x: np.ndarray, t: int = 0, k: int = 0) -> np.ndarray:
+        A, b = clients[i]
+        if p.batch is not None:
+            key = keyed_random.fold(keyed_random.keys(seed, "minibatch", [i], t), k)
+            rows = keyed_random.integers(key, p.batch, len(b))[0]
+            A, b = A[rows], b[rows]
+        return loss(A, b, x) + p.l2 * x
+
+    return grad
+
+
+def mean_gradient(p: Linear) -> Callable[[np.ndarray], np.ndarray]:
+    """The gradient of f = sum p_i f_i."""
+    grad, weights = gradient(p), p.weights.numpy()
+    return lambda x: sum(w * grad(i, x) for i, w in enumerate(weights))
+
+
+@cache
+def solution(p: Linear, h: Callable | None = None) -> np.ndarray:
+    """argmin f + h by plain proximal gradient steps, until they stand still; h: a prox, by default l1."""
+    prox = ref.prox_l1(p.h.weight) if h is None else h
+    return ref.minimise(mean_gradient(p), prox, 1 / p.smoothness().L_f, np.zeros(p.d))
+
+
+def going(p: Linear, algorithm: Algorithm, topology: Topology | None = None) -> Run:
+    return Run(p, algorithm, Stacked(p.n, p.d, topology))
+
+
+def trajectory(
+    p: Linear, algorithm: Algorithm, rounds: int, topology: Topology | None = None
+) -> Iterator[tuple[int, Any]]:
+    """(t, state) for t = 0 .. rounds, with NumPy arrays of their own in place of tensors."""
+    run = going(p, algorithm, topology)
+    yield 0, numpy(run.state)
+    for t in range(1, rounds + 1):
+        run.round(t)
+        yield t, numpy(run.state)
+
+
+def numpy(state: Any) -> Any:
+    if isinstance(state, Tensor):
+        return state.numpy().copy()
+    parts = [numpy(part) for part in state]
+    return type(state)(*parts) if parts and not isinstance(state, list) else tuple(parts)
+
+
+def final(p: Linear, algorithm: Algorithm, rounds: int, topology: Topology | None = None) -> np.ndarray:
+    """The model after some rounds."""
+    run = going(p, algorithm, topology)
+    for t in range(1, rounds + 1):
+        run.round(t)
+    return run.model().numpy()
+
+
+def reaches(
+    p: Linear, algorithm: Algorithm, tolerance: float, most: int, topology: Topology | None = None, far: Any = None
+) -> bool:
+    """Whether far(model), by default the error to `solution`, falls below the tolerance in at most so many rounds."""
+    far = far or (lambda x: error(x, solution(p)))
+    run = going(p, algorithm, topology)
+    for t in range(1, most + 1):
+        run.round(t)
+        if t % 25 == 0 and far(run.model().numpy()) < tolerance:
+            return True
+    return False
+
+
+def constants(p: Linear, rounds: int, topology: Topology | None = None) -> Constants:
+    psi = 0.0 if topology is None else 1 - topology.spectral_gap()
+    return Constants(p.smoothness(), p.n, p.d, rounds, p.h.weak_convexity, psi)
+
+
+def objective(p: Linear, x: np.ndarray) -> float:
+    x = torch.as_tensor(x)
+    return float(p.weights @ p.local(0, range(p.n)).value(x)) + float(p.h.value(x))
+
+
+def rows(*vectors: np.ndarray) -> Tensor:
+    return torch.tensor(np.stack(vectors))
+
+
+def error(x: np.ndarray, reference: np.ndarray) -> float:
+    return float(np.linalg.norm(x - reference) / np.linalg.norm(reference))
+
+
+def gap(a: Any, b: Any) -> float:
+    """The largest difference, relative to the size of b where that exceeds 1."""
+    a, b = np.asarray(a), np.asarray(b)
+    return float(np.abs(a - b).max() / max(1.0, np.abs(b).max()))
+
+
+def started(p: Linear, algorithm: Algorithm, participation: Participation = EVERYONE) -> Run:
+    return Run(p, algorithm, Stacked(p.n, p.d, Complete(p.n) if isinstance(algorithm, Graph) else None), participation)
+
+
+def models(p: Linear, algorithm: Algorithm, participation: Participation = EVERYONE) -> Iterator[np.ndarray]:
+    """The model after rounds 1, 2, ..."""
+    run = started(p, algorithm, participation)
+    for t in count(1):
+        run.round(t)
+        yield run.model().numpy()
+
+
+def rows_of(
+    p: Linear, algorithm: Algorithm, rounds: int, topology: Topology, begin: Callable[[Run], Any] | None = None
+) -> Iterator[np.ndarray]:
+    """The clients' iterates after rounds 1, 2, ...; `begin` changes the state before the first of them."""
+    run = going(p, algorithm, topology)
+    if begin is not None:
+        run.state = begin(run)
+    for t in range(1, rounds + 1):
+        run.round(t)
+        yield run.state.x.numpy()
+
+
+def assert_same(one: Iterator[np.ndarray], other: Iterator[np.ndarray], least_move: float = 1e-3) -> None:
+    """Equal to rounding error in every round, and not because nothing moves."""
+    pairs = list(zip(one, other, strict=True))
+    assert all(gap(a, b) <= 1e-12 for a, b in pairs)
+    assert np.abs(pairs[-1][0] - pairs[0][0]).max() >= least_move
+
+
+def gradients(p: Linear) -> Callable[..., np.ndarray]:
+    """G(X, t, k): row i is client i's gradient at row i of X."""
+    grad = gradient(p)
+    return lambda X, t, k=0: np.stack([grad(i, X[i], t, k) for i in range(p.n)])

@@ -1,0 +1,115 @@
+"""Algorithms and regularisers that are watched: what an algorithm writes into, and which prox steps it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from proxfed.engine.messages import dense
+from proxfed.types import Graph, Local, Message, Regulariser, Star
+
+
+def tensors(*things: Any) -> Iterator[Tensor]:
+    for thing in things:
+        if isinstance(thing, tuple):
+            yield from tensors(*thing)
+        else:
+            yield dense(thing)
+
+
+class Untouched:
+    """On leaving, all that was handed over is what it was on entering."""
+
+    def __init__(self, *things: Any) -> None:
+        self.now = list(tensors(*things))
+        self.was = [x.clone() for x in self.now]
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *error: Any) -> None:
+        if error[0] is None:
+            assert all(torch.equal(now, was) for now, was in zip(self.now, self.was, strict=True))
+
+
+class WatchedStar(Star):
+    def __init__(self, inner: Star) -> None:
+        self.inner, self.needs, self.facts = inner, inner.needs, inner.facts  # type: ignore[misc]
+
+    def largest_prox_step(self) -> float:
+        return self.inner.largest_prox_step()
+
+    def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Any, Any]:
+        with Untouched(x0):
+            return self.inner.init(x0, f, h)
+
+    def down(self, s: Any) -> Message:
+        with Untouched(s):
+            return self.inner.down(s)
+
+    def client(self, own: Any, down: Message, f: Local, h: Regulariser) -> tuple[Any, Message]:
+        with Untouched(own, down):
+            new, up = self.inner.client(own, down, f, h)
+        # A client's state may be kept while its message is still on the way.
+        states, message = ({x.untyped_storage().data_ptr() for x in tensors(y)} for y in (own, up))
+        assert not states & message
+        return new, up
+
+    def server(self, s: Any, up: Message, h: Regulariser, share: float) -> Any:
+        with Untouched(s, up):
+            return self.inner.server(s, up, h, share)
+
+    def model(self, s: Any, h: Regulariser) -> Tensor:
+        with Untouched(s):
+            return self.inner.model(s, h)
+
+
+class WatchedGraph(Graph):
+    def __init__(self, inner: Graph) -> None:
+        self.inner, self.needs, self.facts = inner, inner.needs, inner.facts  # type: ignore[misc]
+
+    def largest_prox_step(self) -> float:
+        return self.inner.largest_prox_step()
+
+    def init(self, x0: Tensor, f: Local, h: Regulariser, mix: Any) -> Any:
+        with Untouched(x0):
+            return self.inner.init(x0, f, h, mix)
+
+    def local(self, s: Any, f: Local, h: Regulariser) -> Any:
+        with Untouched(s):
+            return self.inner.local(s, f, h)
+
+    def step(self, s: Any, f: Local, h: Regulariser, mix: Any) -> Any:
+        with Untouched(s):
+            return self.inner.step(s, f, h, mix)
+
+    def model(self, s: Any, h: Regulariser, mean: Any) -> Tensor:
+        with Untouched(s):
+            return self.inner.model(s, h, mean)
+
+
+@dataclass(frozen=True)
+class Spy:
+    """A regulariser that writes down the steps of its prox."""
+
+    h: Regulariser
+    steps: list[float] = field(default_factory=list)
+
+    @property
+    def weak_convexity(self) -> float:
+        return self.h.weak_convexity
+
+    @property
+    def indicator(self) -> bool:
+        return False
+
+    def value(self, x: Tensor) -> Tensor:
+        return self.h.value(x)
+
+    def prox(self, v: Tensor, step: float) -> Tensor:
+        self.steps.append(step)
+        return self.h.prox(v, step)
