@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 from proxfed.data import DATASETS, FILES, counts, load
-from proxfed.data.client_stats import Holdings
+from proxfed.data.client_stats import ClientStats
 from proxfed.data.directory import Collection, Sum
 from proxfed.data.partitions import DirichletByClass, Shards
 from proxfed.harness.run_folder import RunFolder
@@ -235,13 +235,13 @@ def test_a_drawing_that_cannot_be_written(capsys: Any, tmp_path: Path) -> None:
 # ---- the pictures -------------------------------------------------------------------------------------------------
 
 
-def holdings(n: int, classes: int) -> Holdings:
+def holdings(n: int, classes: int) -> ClientStats:
     table = np.random.default_rng(n + classes).integers(0, 400, (n, classes))
     table[:, -1] += 1
-    return Holdings(table.sum(axis=1), table, tuple(map(str, range(classes))))
+    return ClientStats(table.sum(axis=1), table, tuple(map(str, range(classes))))
 
 
-def printed(held: Holdings, width: int) -> list[str]:
+def printed(held: ClientStats, width: int) -> list[str]:
     out = io.StringIO()
     Console(file=out, width=width).print(rich_picture(held, width))
     return [line.rstrip() for line in out.getvalue().splitlines()]
@@ -261,7 +261,7 @@ def test_a_line_per_client_that_fits_whatever_the_number_of_classes(classes: int
 
 def test_cells_are_the_stronger_the_larger_the_part() -> None:
     table = np.array([[0, 1, 2, 3, 4], [10, 0, 0, 0, 0]])
-    held = Holdings(table.sum(axis=1), table, ("a", "b", "c", "d", "e"))
+    held = ClientStats(table.sum(axis=1), table, ("a", "b", "c", "d", "e"))
     lines = printed(held, 80)
     cells = [line.split()[3:] for line in lines if line.split()[:1] in (["0"], ["1"])]
     assert cells == [["··", "░░", "░░", "▒▒", "▒▒"], ["██", "··", "··", "··", "··"]]
@@ -296,8 +296,8 @@ def test_areas_of_circles_are_numbers_of_samples(capsys: Any, tmp_path: Path) ->
             assert (float(c.attrib["r"]) / largest) ** 2 == pytest.approx(count / table.max(), abs=0.01)
 
 
-@pytest.mark.parametrize("held", [holdings(3000, 100), Holdings(np.array([3, 4])), holdings(1, 1)])
-def test_drawings_are_well_formed_and_bounded(held: Holdings) -> None:
+@pytest.mark.parametrize("held", [holdings(3000, 100), ClientStats(np.array([3, 4])), holdings(1, 1)])
+def test_drawings_are_well_formed_and_bounded(held: ClientStats) -> None:
     text = circles_svg(held)
     root = xml.fromstring(text)
     width, height = float(root.attrib["width"]), float(root.attrib["height"])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from proxfed import keyed_random
-from proxfed.compressors import COMPRESSORS, QSGD, Identity, LowRank, Natural, RandK, ScaledSign, TopK
+from proxfed.compressors import COMPRESSORS, QSGD, Identity, LowRank, NaturalCompressor, RandK, ScaledSign, TopK
 from proxfed.errors import InputError
 
 from support.compressor_cases import (
@@ -77,8 +77,8 @@ REACHED = [
     (RandK(k=5, unbiased=True), normal(1, 1, D)),
     (RandK(k=20, unbiased=True), spike()),
     (ScaledSign(), spike()),
-    (Natural(), torch.full((1, D), 4 / 3, dtype=torch.float64)),
-    (Natural(contractive=True), torch.full((1, D), 4 / 3, dtype=torch.float64)),
+    (NaturalCompressor(), torch.full((1, D), 4 / 3, dtype=torch.float64)),
+    (NaturalCompressor(contractive=True), torch.full((1, D), 4 / 3, dtype=torch.float64)),
     (LowRank(2, (6, 6)), torch.eye(6, dtype=torch.float64).reshape(1, 36)),
     (LowRank(2, (6, 6), power=True), torch.eye(6, dtype=torch.float64).reshape(1, 36)),
 ]
@@ -102,7 +102,7 @@ def test_an_unbiased_compressor_has_the_right_mean(C, seed):
     assert (mean - v).norm() <= 5 * math.sqrt(C.omega(D) / N) * v.norm()
 
 
-@every([C for C in RANDOM if isinstance(C, (RandK, QSGD, Natural))])
+@every([C for C in RANDOM if isinstance(C, (RandK, QSGD, NaturalCompressor))])
 def test_the_two_forms_have_their_constants(C):
     q2, omega = C.contraction(D), C.omega(D)
     assert q2 == pytest.approx(omega if C.unbiased else omega / (1 + omega), rel=1e-12)
@@ -198,7 +198,7 @@ def test_qsgd_rounds_to_a_neighbouring_level_of_its_bucket(seed, levels, bucket)
 @given(seed=seeds)
 def test_natural_rounds_to_a_neighbouring_power_of_two(dtype, seed):
     v = vectors(seed, 3).to(dtype)
-    dense = Natural()(v, keys(3, seed)).dense
+    dense = NaturalCompressor()(v, keys(3, seed)).dense
     assert torch.equal(dense == 0, v == 0)
     ratio = torch.where(v == 0, 1, dense / v)
     mantissa, _ = torch.frexp(torch.where(v == 0, 1, dense).abs())
@@ -210,9 +210,9 @@ def test_natural_rounds_to_a_neighbouring_power_of_two(dtype, seed):
 def test_natural_at_both_ends_of_the_number_range(dtype):
     """No infinity from a finite number, and tiny numbers are unbiased between 0 and the smallest power."""
     info, N = torch.finfo(dtype), 20_000
-    assert Natural()(torch.full((50, 1), info.max, dtype=dtype), keys(50)).dense.isfinite().all()
+    assert NaturalCompressor()(torch.full((50, 1), info.max, dtype=dtype), keys(50)).dense.isfinite().all()
     tiny = torch.full((N, 1), info.tiny / 4, dtype=dtype)
-    up = Natural()(tiny, keys(N)).dense == info.tiny
+    up = NaturalCompressor()(tiny, keys(N)).dense == info.tiny
     assert abs(up.double().mean() - 0.25) < 5 * math.sqrt(0.25 * 0.75 / N)
 
 
@@ -250,12 +250,12 @@ def test_the_key_decides(C):
     assert all(torch.equal(a, b) != random for a, b in zip(first, other, strict=True))
 
 
-@every([QSGD(1, bucket=4), Natural()])
+@every([QSGD(1, bucket=4), NaturalCompressor()])
 @pytest.mark.parametrize("lag", [1, 1000, 4096, 8192, 10_000])
 def test_columns_are_rounded_independently(C, lag):
     """In a flat vector all entries go up with the same p; two of them agree with probability p^2 + (1 - p)^2."""
     up = C(torch.full((1, 20_000), 4 / 3, dtype=torch.float64), keys(1)).dense[0] > 4 / 3
-    p = {QSGD: 1 / 2, Natural: 1 / 3}[type(C)]
+    p = {QSGD: 1 / 2, NaturalCompressor: 1 / 3}[type(C)]
     agree, N = p * p + (1 - p) ** 2, len(up) - lag
     assert abs((up[lag:] == up[:-lag]).double().mean() - agree) < 5 * math.sqrt(2 * agree * (1 - agree) / N)
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from proxfed import algorithms as alg
 from proxfed.algorithms import ALGORITHMS
-from proxfed.compressors import Natural, TopK
+from proxfed.compressors import NaturalCompressor, TopK
 from proxfed.engine import network as base
 from proxfed.engine.compatibility import check_combination
 from proxfed.engine.messages import dense, leaves
@@ -27,7 +27,7 @@ from proxfed.engine.run import Run
 from proxfed.engine.stacked import Stacked
 from proxfed.engine.state_tree import flatten, take
 from proxfed.keyed_random import Ids, keys
-from proxfed.participation import Full, Uniform
+from proxfed.participation import Full, UniformSampling
 from proxfed.problems.linear import Linear
 from proxfed.registry import build, describe
 from proxfed.regularisers import L1, SquaredL2
@@ -68,7 +68,7 @@ SETTINGS: dict[str, Algorithm] = {
     "fednag": alg.FedNAG(0.3, 0.5, 3),
     "fednova": alg.FedNova(0.5, 4),
     "fedopt": alg.FedOpt(0.5, 3, 0.1, tau=0.1),
-    "fedpaq": alg.FedPAQ(0.5, 3, Natural()),
+    "fedpaq": alg.FedPAQ(0.5, 3, NaturalCompressor()),
     "fedpd": alg.FedPD(8.0, 2.0, 3),
     "fedprox": alg.FedProx(0.5, 3, 0.1),
     "fedsam": alg.FedSAM(0.5, 3),
@@ -87,7 +87,7 @@ SETTINGS: dict[str, Algorithm] = {
     "proxskip": alg.ProxSkip(4.0, 0.4),
     "scafcom": alg.Scafcom(0.6, 3, C, beta=0.5),
     "scaffold": alg.Scaffold(1.5, 3),
-    "scallion": alg.Scallion(0.6, 3, Natural(), alpha=0.5),
+    "scallion": alg.Scallion(0.6, 3, NaturalCompressor(), alpha=0.5),
     "slowmo": alg.SlowMo(0.3, 3, 0.5),
 }
 SLOW = {"fast_fedda"}
@@ -139,7 +139,7 @@ def after(run: Run, rounds: int) -> Run:
 
 def some(a: Algorithm) -> Participation:
     """Two clients a round where that is allowed."""
-    return Full() if a.needs.everyone or isinstance(a, Graph) else Uniform(2)
+    return Full() if a.needs.everyone or isinstance(a, Graph) else UniformSampling(2)
 
 
 def assert_equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
@@ -275,7 +275,7 @@ def test_blocks_of_clients_on_two_cores_do_not_matter(
     whole, split = begun(a, p), begun(a, p)
     after(whole, 4)
     monkeypatch.setattr(base, "BLOCK", 2 * p.d)
-    monkeypatch.setattr(base, "WORTH", 0)
+    monkeypatch.setattr(base, "PARALLEL_FROM", 0)
     torch.set_num_threads(2)
     try:
         assert len(split.network.blocks(range(p.n))) == 4

@@ -13,7 +13,7 @@ import torch
 from proxfed.data import DATASETS, FILES, Dataset, Federated, check, counts, load, rows
 from proxfed.data.digits import digits
 from proxfed.data.directory import Collection, Sum, data_directory
-from proxfed.data.partitions import IID, Natural
+from proxfed.data.partitions import IID, NaturalPartition
 from proxfed.errors import InputError
 
 
@@ -146,7 +146,7 @@ def test_load_says_what_is_wrong() -> None:
     with pytest.raises(InputError, match="own: the option 'path' is missing"):
         load("own")
     with pytest.raises(InputError, match="no column that says whose"):
-        load("digits", Natural())
+        load("digits", NaturalPartition())
 
 
 def test_load_takes_lists_of_indices_and_options() -> None:

@@ -16,7 +16,7 @@ from proxfed.data.cifar import MOSAICS, cifar10, cifar100
 from proxfed.data.directory import data_directory
 from proxfed.data.idx import read_idx
 from proxfed.data.mnist import emnist_letters, fashion_mnist, mnist, mnist_writers
-from proxfed.data.partitions import IID, Natural
+from proxfed.data.partitions import IID, NaturalPartition
 from proxfed.errors import InputError
 
 rng = np.random.default_rng(0)
@@ -137,7 +137,7 @@ def test_writers_are_natural_clients(tmp_path) -> None:
     table = np.zeros((8, 8), np.int32)
     table[:, 0], table[:, 1], table[:, 2] = labels[:8], [0, 0, 0, 0, 4, 4, 4, 4], [7, 300, 7, 300, 9, 9, 9, 9]
     save(tmp_path / "qmnist-writers" / "qmnist-train-labels-idx2-int.gz", idx(table))
-    data = load("mnist_writers", Natural(), tmp_path)
+    data = load("mnist_writers", NaturalPartition(), tmp_path)
     assert [data.client(i)[1].tolist() for i in range(3)] == [[0, 2], [4, 5, 6, 7], [1, 3]]
     assert load("mnist_writers", directory=tmp_path).sizes.tolist() == [2, 4, 2]
     assert load("mnist_writers", directory=tmp_path, by="series").sizes.tolist() == [4, 4]

@@ -15,7 +15,7 @@ from proxfed.data.partitions import (
     ClassesPerClient,
     DirichletByClass,
     DirichletByClient,
-    Natural,
+    NaturalPartition,
     Shards,
     Sizes,
 )
@@ -29,7 +29,7 @@ ALL = [
     ClassesPerClient(7, 3, class_assignment_mode="random"),
     Shards(7, 2),
     Sizes((10, 20, 30, 1, 2, 3, 4)),
-    Natural(),
+    NaturalPartition(),
 ]
 
 
@@ -205,7 +205,7 @@ def test_sizes_are_the_sizes_asked_for() -> None:
 
 def test_natural_clients_are_the_ids_in_order() -> None:
     groups = np.array(["b", "a", "b", "c"])
-    assert [part.tolist() for part in Natural()(np.zeros(4), groups)] == [[1], [0, 2], [3]]
+    assert [part.tolist() for part in NaturalPartition()(np.zeros(4), groups)] == [[1], [0, 2], [3]]
 
 
 @pytest.mark.parametrize(
@@ -225,8 +225,8 @@ def test_natural_clients_are_the_ids_in_order() -> None:
         (lambda: ClassesPerClient(2, 3)(some_labels(C=2)), "num_classes_per_partition = 3 but the data have 2 classes"),
         (lambda: ClassesPerClient(30, 1)(np.arange(10)), "would hold no samples"),
         (lambda: ClassesPerClient(3, 1, 0, "any"), r"class_assignment_mode = 'any'.*'deterministic', 'random'"),
-        (lambda: Natural()(np.zeros(3)), "no column"),
-        (lambda: Natural()(np.zeros(3), np.zeros(2)), "2 ids for 3 samples"),
+        (lambda: NaturalPartition()(np.zeros(3)), "no column"),
+        (lambda: NaturalPartition()(np.zeros(3), np.zeros(2)), "2 ids for 3 samples"),
     ],
 )
 def test_bad_settings_are_refused(make, says: str) -> None:

@@ -12,7 +12,7 @@ from proxfed.algorithms.dfedadmm import State
 from proxfed.engine.oracle import Oracle, Work
 from proxfed.errors import InputError
 from proxfed.regularisers import L1, Zero
-from proxfed.schedules import Exponential
+from proxfed.schedules import ExponentialDecay
 
 from support import numpy_references as ref
 from support import toy_problems as toy
@@ -63,7 +63,7 @@ def test_is_the_recursion_of_the_paper(graph, dual, rho, batch):
 
 
 def test_the_step_may_change_with_the_rounds():
-    p, a = smooth(), DFedADMM(Exponential(0.7, 0.9), 3, lam=3.0)
+    p, a = smooth(), DFedADMM(ExponentialDecay(0.7, 0.9), 3, lam=3.0)
     for state, reference in zip(rounds(p, a, "ring", 15), expected(p, a, "ring"), strict=False):
         assert toy.gap(state.x, reference.x) < 1e-14
 

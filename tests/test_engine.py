@@ -15,17 +15,24 @@ from proxfed import Depositum, FedAvg, FedCEF, Federated, FedNAG, InputError, Li
 from proxfed.algorithms import Extra, FedDualAvg
 from proxfed.compressors import COMPRESSORS, Identity, TopK
 from proxfed.engine.measures import Measures
+from proxfed.engine.messages import WeightedSum
 from proxfed.engine.oracle import Oracle, Work, counted
 from proxfed.engine.run import Diverged, Run, run
 from proxfed.engine.stacked import Stacked
 from proxfed.engine.state_tree import flatten, put, restore, room, take
-from proxfed.engine.tally import Tally
-from proxfed.participation import Bernoulli, Uniform
+from proxfed.participation import BernoulliSampling, UniformSampling
 from proxfed.registry import build, describe
 from proxfed.regularisers import L1, MCP, Box, Zero
-from proxfed.schedules import Exponential, at
-from proxfed.topologies import TOPOLOGIES, Complete, OnePeerExponential, RandomMatching, Ring, dense
-from proxfed.topologies import Exponential as ExponentialGraph
+from proxfed.schedules import ExponentialDecay, at
+from proxfed.topologies import (
+    TOPOLOGIES,
+    Complete,
+    ExponentialGraph,
+    OnePeerExponentialGraph,
+    RandomMatching,
+    Ring,
+    dense,
+)
 from proxfed.types import Facts, Graph, Local, Mean, Mix, Needs, Packed, Regulariser
 
 
@@ -42,7 +49,7 @@ def problem() -> Linear:
 
 @pytest.mark.parametrize("n", [1, 2, 5, 40])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("make", [Complete, Ring, ExponentialGraph, OnePeerExponential, RandomMatching])
+@pytest.mark.parametrize("make", [Complete, Ring, ExponentialGraph, OnePeerExponentialGraph, RandomMatching])
 def test_mix_is_the_product_with_W(make: type, n: int, dtype: torch.dtype) -> None:
     """Whether W is applied as a dense product, as gathered rows or as a mean."""
     topology = make(n)
@@ -70,8 +77,8 @@ def test_an_edge_carries_a_row_each_time() -> None:
         assert network.traffic.edge == 2 * 6 * 2 * 11 * size
 
 
-def tally(*messages: tuple) -> Tally:
-    total = Tally()
+def tally(*messages: tuple) -> WeightedSum:
+    total = WeightedSum()
     for message, w in messages:
         total.add(message, w)
     return total
@@ -104,7 +111,7 @@ def test_a_packed_message_counts_its_own_bytes_and_reads_as_its_dense_value() ->
 
 
 def test_work_and_bytes_of_a_star_run(problem: Linear) -> None:
-    rows = run(problem, FedAvg(0.01, 3), 5, participation=Uniform(2)).rows
+    rows = run(problem, FedAvg(0.01, 3), 5, participation=UniformSampling(2)).rows
     assert rows[-1]["gradients"] == 5 * 2 * 3
     assert rows[-1]["proxes"] == 5 * 2 * 3
     assert rows[-1]["bytes_up"] == rows[-1]["bytes_down"] == 5 * 2 * problem.d * 8
@@ -126,7 +133,7 @@ def test_the_server_and_every_client_count_a_shared_prox(problem: Linear) -> Non
 def test_nobody_takes_part() -> None:
     data = Federated.from_clients([(np.ones((2, 1)), [1.0, 2.0])] * 3)
     problem = Linear(data, Squared())
-    rows = run(problem, FedAvg(0.1, 1), 30, participation=Bernoulli(0.05), seed=1).rows
+    rows = run(problem, FedAvg(0.1, 1), 30, participation=BernoulliSampling(0.05), seed=1).rows
     idle = [a["objective"] == b["objective"] for a, b in pairwise(rows)]
     assert any(idle)
     assert not all(idle)
@@ -243,10 +250,10 @@ def test_a_described_component_builds_itself() -> None:
 
 def test_a_schedule_is_a_step_size(problem: Linear) -> None:
     """A constant schedule changes nothing; a decaying one is the step of its round."""
-    constant = run(problem, FedAvg(Exponential(0.01, 1.0), 2), 5).model
+    constant = run(problem, FedAvg(ExponentialDecay(0.01, 1.0), 2), 5).model
     assert torch.equal(constant, run(problem, FedAvg(0.01, 2), 5).model)
-    assert at(Exponential(0.5, 0.9), 3) == pytest.approx(0.5 * 0.81)
-    assert not torch.equal(constant, run(problem, FedAvg(Exponential(0.01, 0.9), 2), 5).model)
+    assert at(ExponentialDecay(0.5, 0.9), 3) == pytest.approx(0.5 * 0.81)
+    assert not torch.equal(constant, run(problem, FedAvg(ExponentialDecay(0.01, 0.9), 2), 5).model)
 
 
 # ---- refusals --------------------------------------------------------------------------------------------------------
@@ -282,10 +289,10 @@ def test_share_is_the_weight_of_those_who_took_part(problem: Linear) -> None:
             return FedAvg.server(self, s, y, h, share)
 
     weighted = Linear(problem.data, Squared(), weighting="size")
-    going = Run(weighted, Spy(0.01, 1), Stacked(6, weighted.d), Uniform(2), seed=3)
+    going = Run(weighted, Spy(0.01, 1), Stacked(6, weighted.d), UniformSampling(2), seed=3)
     for t in range(1, 6):
         going.round(t)
-    expected = [float(weighted.weights[Uniform(2)(t, 6, 3)].sum()) for t in range(1, 6)]
+    expected = [float(weighted.weights[UniformSampling(2)(t, 6, 3)].sum()) for t in range(1, 6)]
     assert seen == pytest.approx(expected)
     assert len(set(seen)) > 1
 

@@ -12,7 +12,7 @@ from proxfed import FedAvg, Federated, FedNAG
 from proxfed.engine.oracle import Oracle, Work
 from proxfed.errors import InputError
 from proxfed.regularisers import L1, Zero
-from proxfed.schedules import Exponential
+from proxfed.schedules import ExponentialDecay
 
 from support import numpy_references as ref
 from support import toy_problems as toy
@@ -47,7 +47,7 @@ def test_is_the_recursion_of_the_paper(tau, gamma, batch):
 
 def test_the_step_may_change_with_the_rounds():
     """What is averaged is v, which has the step inside, not torch's buffer -v/eta."""
-    p, eta = smooth(), Exponential(0.6, 0.9)
+    p, eta = smooth(), ExponentialDecay(0.6, 0.9)
     expected = ref.fednag(toy.gradient(p), N, toy.start(p), eta=lambda t: 0.6 * 0.9 ** (t - 1), gamma=0.8, tau=3)
     for state, reference in zip(rounds(p, FedNAG(eta, 0.8, 3), 25), expected, strict=False):
         assert toy.gap(state.w, reference.w) < 1e-14

@@ -14,17 +14,17 @@ from proxfed.errors import InputError
 from proxfed.topologies import (
     Complete,
     ErdosRenyi,
-    Exponential,
+    ExponentialGraph,
     FromGraph,
     FromMatrix,
     Grid,
-    OnePeerExponential,
+    OnePeerExponentialGraph,
     RandomGroups,
     RandomMatching,
     RandomRegular,
     Ring,
-    Star,
-    SymmetricExponential,
+    StarGraph,
+    SymmetricExponentialGraph,
     Torus,
     check,
     dense,
@@ -41,7 +41,7 @@ def test_graphs_have_their_edges(n):
     both = lambda graph: {(a, b) for a, b in graph.edges if a != b} | {(b, a) for a, b in graph.edges if a != b}
     assert edges(Ring(n)) == both(nx.cycle_graph(n))
     assert edges(Complete(n)) == both(nx.complete_graph(n))
-    assert edges(Star(n)) == both(nx.star_graph(n - 1))
+    assert edges(StarGraph(n)) == both(nx.star_graph(n - 1))
     rows = max(r for r in range(1, math.isqrt(n) + 1) if n % r == 0)
     for ours, periodic in ((Grid, False), (Torus, True)):
         graph = nx.grid_2d_graph(rows, n // rows, periodic=periodic)
@@ -49,10 +49,10 @@ def test_graphs_have_their_edges(n):
         assert edges(ours(n)) == both(nx.relabel_nodes(graph, number)) == edges(ours(n, cols=n // rows))
     powers = [2**l for l in range(10) if 2**l < n]
     sent = {(i, (i + p) % n) for i in range(n) for p in powers}
-    assert edges(Exponential(n)) == sent
-    assert edges(SymmetricExponential(n)) == sent | {(b, a) for a, b in sent}
+    assert edges(ExponentialGraph(n)) == sent
+    assert edges(SymmetricExponentialGraph(n)) == sent | {(b, a) for a, b in sent}
     for t, p in enumerate(powers):
-        assert edges(OnePeerExponential(n), t) == {(i, (i + p) % n) for i in range(n)}
+        assert edges(OnePeerExponentialGraph(n), t) == {(i, (i + p) % n) for i in range(n)}
 
 
 @pytest.mark.parametrize(("n", "degree"), [(4, 3), (5, 2), (5, 4), (9, 4), (10, 3), (10, 7), (41, 20), (60, 31)])

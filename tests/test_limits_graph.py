@@ -20,7 +20,7 @@ from proxfed.algorithms import (
 )
 from proxfed.compressors import QSGD, RandK, ScaledSign, TopK
 from proxfed.regularisers import L1, Zero
-from proxfed.topologies import ErdosRenyi, Ring, Star, dense
+from proxfed.topologies import ErdosRenyi, Ring, StarGraph, dense
 
 from support import toy_problems as toy
 
@@ -146,7 +146,7 @@ def test_choco_ends_where_dpsgd_with_its_gossip_step_does(variant, compressor):
 )
 def test_what_travels(algorithm, vectors):
     """On a star of 5 there are 8 directed edges; nothing travels before the first round."""
-    run = toy.going(toy.problem(h=Zero()), algorithm, Star(N))
+    run = toy.going(toy.problem(h=Zero()), algorithm, StarGraph(N))
     assert run.network.traffic.numbers() == [0, 0, 0, 0]
     for t in (1, 2, 3):
         run.round(t)
@@ -163,7 +163,7 @@ def test_compressed_gossip_costs_what_is_sent(compressor):
         messages.append(compressor(v, key))
         return messages[-1]
 
-    for topology, per_client in ((Ring(N), 2), (Star(N), 8 / N), (ErdosRenyi(N, p=0.6, seed=1), None)):
+    for topology, per_client in ((Ring(N), 2), (StarGraph(N), 8 / N), (ErdosRenyi(N, p=0.6, seed=1), None)):
         messages.clear()
         algorithm = ChocoSGD(0.5, 0.3, compressor)
         object.__setattr__(algorithm, "compressor", spy)

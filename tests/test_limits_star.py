@@ -18,7 +18,7 @@ from proxfed.algorithms.fedpaq import FedPAQ
 from proxfed.algorithms.fedpd import FedPD
 from proxfed.algorithms.proxskip import ProxSkip
 from proxfed.algorithms.scafcom import Scallion
-from proxfed.compressors import Natural, TopK
+from proxfed.compressors import NaturalCompressor, TopK
 from proxfed.regularisers import L1, Zero
 from proxfed.types import Algorithm
 
@@ -113,4 +113,7 @@ def test_proxskip_needs_fewer_rounds_than_proximal_gradient_descent() -> None:
 
 def test_scallion_with_an_unbiased_compressor_is_exact() -> None:
     p = toy.problem(h=Zero())
-    assert toy.error(toy.final(p, Scallion(0.4, K, Natural(), alpha=0.5), 250), toy.solution(p, ref.prox_zero)) < 1e-8
+    assert (
+        toy.error(toy.final(p, Scallion(0.4, K, NaturalCompressor(), alpha=0.5), 250), toy.solution(p, ref.prox_zero))
+        < 1e-8
+    )

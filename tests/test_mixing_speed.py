@@ -14,18 +14,18 @@ from proxfed.errors import InputError
 from proxfed.topologies import (
     Complete,
     ErdosRenyi,
-    Exponential,
+    ExponentialGraph,
     FromGraph,
     FromMatrix,
     Grid,
     Lazy,
-    OnePeerExponential,
+    OnePeerExponentialGraph,
     RandomGroups,
     RandomMatching,
     RandomRegular,
     Ring,
-    Star,
-    SymmetricExponential,
+    StarGraph,
+    SymmetricExponentialGraph,
     Torus,
     check,
     dense,
@@ -53,7 +53,7 @@ def test_psi_of_the_ring(n):
 
 @pytest.mark.parametrize("n", [3, 5, 10, 100, 3000])
 def test_psi_of_the_star(n):
-    assert rate(Star(n)) == pytest.approx(1 - 1 / n, abs=1e-10)
+    assert rate(StarGraph(n)) == pytest.approx(1 - 1 / n, abs=1e-10)
 
 
 @pytest.mark.parametrize(("rows", "cols"), [(3, 3), (3, 8), (8, 3), (10, 10), (100, 200)])
@@ -64,7 +64,7 @@ def test_psi_of_the_torus(rows, cols):
 
 @pytest.mark.parametrize("n", [2, 6, 10, 16, 100, 1024, 5000])
 def test_psi_of_the_static_exponential_graph(n):
-    assert rate(Exponential(n)) == pytest.approx(1 - 2 / (1 + math.ceil(math.log2(n))), abs=1e-10)
+    assert rate(ExponentialGraph(n)) == pytest.approx(1 - 2 / (1 + math.ceil(math.log2(n))), abs=1e-10)
 
 
 @pytest.mark.parametrize("n", [1, 2, 7, 50])
@@ -88,18 +88,18 @@ def test_psi_of_the_complete_graph_is_exactly_zero():
     ],
 )
 def test_psi_to_the_printed_digits(n, ring, star, torus, grid):
-    rates = [round(rate(T(n)), 4) for T in (Ring, Star, Torus, Grid)]
+    rates = [round(rate(T(n)), 4) for T in (Ring, StarGraph, Torus, Grid)]
     assert rates == [ring, star, torus, grid]
 
 
 @pytest.mark.parametrize(("n", "printed"), [(10, 0.43), (16, 0.50), (100, 0.73)])
 def test_psi_of_the_symmetric_exponential_graph_to_the_printed_digits(n, printed):
-    assert round(rate(SymmetricExponential(n)), 2) == printed
+    assert round(rate(SymmetricExponentialGraph(n)), 2) == printed
 
 
 @pytest.mark.parametrize("n", range(2, 34))
 def test_one_peer_agrees_after_a_period_iff_n_is_a_power_of_two(n):
-    topology = OnePeerExponential(n)
+    topology = OnePeerExponentialGraph(n)
     assert topology.period == math.ceil(math.log2(n))
     contraction = psi(*map(topology.W, range(topology.period)))
     if n & (n - 1) == 0:
@@ -131,11 +131,11 @@ def test_lanczos_on_the_ring_whose_eigenvalues_crowd_at_one():
     "topology",
     [
         Grid(300),
-        Star(200),
+        StarGraph(200),
         RandomRegular(300, 3),
         ErdosRenyi(200, 0.05),
-        Exponential(301),
-        OnePeerExponential(300),
+        ExponentialGraph(301),
+        OnePeerExponentialGraph(300),
         Torus(300),
         FromGraph(nx.barbell_graph(40, 5)),
     ],
@@ -149,7 +149,7 @@ def test_lanczos_is_the_singular_value(topology, monkeypatch):
 
 
 def test_lanczos_multiplies_rounds_in_their_order(monkeypatch):
-    rounds = [Star(60).W(0), Grid(60).W(0), Exponential(60).W(0)]
+    rounds = [StarGraph(60).W(0), Grid(60).W(0), ExponentialGraph(60).W(0)]
     star, grid, exponential = map(dense, rounds)
     monkeypatch.setattr(spectrum, "DENSE", 0)
     assert psi(*rounds) == pytest.approx(norm(exponential @ grid @ star - J(60)), abs=1e-9)
@@ -176,7 +176,7 @@ def test_weight_rules_are_their_definitions(n, seed):
     assert np.linalg.eigvalsh(halfway).min() > -1e-12
 
 
-@pytest.mark.parametrize("graph", [Ring, Complete, Star, Grid, Torus, SymmetricExponential])
+@pytest.mark.parametrize("graph", [Ring, Complete, StarGraph, Grid, Torus, SymmetricExponentialGraph])
 def test_lazy_weights_have_no_negative_eigenvalue(graph):
     assert np.linalg.eigvalsh(dense(graph(12, weights="lazy").W(0))).min() > -1e-12
 
@@ -194,11 +194,11 @@ def test_lazy_of_another_topology():
     assert swap.spectral_gap() == pytest.approx(0, abs=1e-12)
     assert Lazy(swap).spectral_gap() == pytest.approx(1, abs=1e-12)
     check(Lazy(swap), contracts=True)
-    one_peer = Lazy(OnePeerExponential(10))
+    one_peer = Lazy(OnePeerExponentialGraph(10))
     assert (one_peer.n, one_peer.period) == (10, 4)
     product = np.eye(10)
     for t in range(4):
-        product = (np.eye(10) + dense(OnePeerExponential(10).W(t))) / 2 @ product
+        product = (np.eye(10) + dense(OnePeerExponentialGraph(10).W(t))) / 2 @ product
     assert rate(one_peer) ** 4 == pytest.approx(norm(product - J(10)), abs=1e-12)
     with pytest.raises(InputError, match=r"Lazy: of = RandomMatching.* must repeat"):
         Lazy(RandomMatching(6))

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxfed.errors import InputError
-from proxfed.participation import PARTICIPATIONS, Bernoulli, Full, Uniform
+from proxfed.participation import PARTICIPATIONS, BernoulliSampling, Full, UniformSampling
 
-EXAMPLES = {"full": Full(), "uniform": Uniform(3), "bernoulli": Bernoulli(0.4)}
+EXAMPLES = {"full": Full(), "uniform": UniformSampling(3), "bernoulli": BernoulliSampling(0.4)}
 CHANGING = [EXAMPLES["uniform"], EXAMPLES["bernoulli"]]
 
 
@@ -34,11 +34,11 @@ def test_ids_are_sorted_clients_without_repetition(name, t, n, seed):
 @given(t=st.integers(0, 1000), n=st.integers(1, 40), data=st.data())
 def test_uniform_draws_exactly_m(t, n, data):
     m = data.draw(st.integers(1, n))
-    assert len(Uniform(m)(t, n, 0)) == m
+    assert len(UniformSampling(m)(t, n, 0)) == m
 
 
 def test_full_and_the_extremes_are_everybody():
-    for everybody in (Full(), Uniform(7), Bernoulli(1.0)):
+    for everybody in (Full(), UniformSampling(7), BernoulliSampling(1.0)):
         np.testing.assert_array_equal(everybody(5, 7, 1), np.arange(7))
 
 
@@ -51,20 +51,20 @@ def test_a_round_is_a_function_of_the_seed_and_t(who):
     assert forwards != [who(t, 50, 4).tolist() for t in range(20)]
 
 
-@pytest.mark.parametrize(("who", "p"), [(Uniform(3), 0.3), (Bernoulli(0.3), 0.3)], ids=repr)
+@pytest.mark.parametrize(("who", "p"), [(UniformSampling(3), 0.3), (BernoulliSampling(0.3), 0.3)], ids=repr)
 def test_clients_take_part_equally_often_and_as_often_together_as_they_should(who, p):
     n, rounds = 10, 2000
     there = np.zeros((rounds, n))
     for t in range(rounds):
         there[t, who(t, n, 0)] = 1
     together = there.T @ there / rounds
-    pair = 3 * 2 / (10 * 9) if isinstance(who, Uniform) else p**2
+    pair = 3 * 2 / (10 * 9) if isinstance(who, UniformSampling) else p**2
     expected = np.where(np.eye(n, dtype=bool), p, pair)
     assert (np.abs(together - expected) < 5 * np.sqrt(expected * (1 - expected) / rounds)).all()
 
 
 def test_bernoulli_may_leave_a_round_empty():
-    sizes = [len(Bernoulli(0.1)(t, 5, 0)) for t in range(100)]
+    sizes = [len(BernoulliSampling(0.1)(t, 5, 0)) for t in range(100)]
     assert 0 in sizes
     assert max(sizes) > 0
 
@@ -72,22 +72,22 @@ def test_bernoulli_may_leave_a_round_empty():
 def test_a_hundred_thousand_clients():
     n = 100_000
     assert len(Full()(0, n, 0)) == n
-    ids = Uniform(1000)(0, n, 0)
+    ids = UniformSampling(1000)(0, n, 0)
     assert len(ids) == 1000
     assert abs(ids.mean() / n - 0.5) < 5 / math.sqrt(12 * 1000)
-    assert abs(len(Bernoulli(0.01)(0, n, 0)) - 1000) < 5 * math.sqrt(990)
+    assert abs(len(BernoulliSampling(0.01)(0, n, 0)) - 1000) < 5 * math.sqrt(990)
 
 
 @pytest.mark.parametrize(
     ("bad", "sentence"),
     [
-        (lambda: Uniform(0), r"Uniform: m = 0 must be a whole number >= 1"),
-        (lambda: Uniform(2.5), r"Uniform: m = 2.5 must be a whole number"),
-        (lambda: Uniform(11)(0, 10, 0), r"Uniform: m = 11 is more than the n = 10 clients"),
-        (lambda: Bernoulli(0.0), r"Bernoulli: p = 0.0 must be > 0"),
-        (lambda: Bernoulli(-0.1), r"Bernoulli: p = -0.1 must be > 0"),
-        (lambda: Bernoulli(1.1), r"Bernoulli: p = 1.1 must be <= 1"),
-        (lambda: Bernoulli(math.nan), r"Bernoulli: p = nan is not a finite number"),
+        (lambda: UniformSampling(0), r"UniformSampling: m = 0 must be a whole number >= 1"),
+        (lambda: UniformSampling(2.5), r"UniformSampling: m = 2.5 must be a whole number"),
+        (lambda: UniformSampling(11)(0, 10, 0), r"UniformSampling: m = 11 is more than the n = 10 clients"),
+        (lambda: BernoulliSampling(0.0), r"BernoulliSampling: p = 0.0 must be > 0"),
+        (lambda: BernoulliSampling(-0.1), r"BernoulliSampling: p = -0.1 must be > 0"),
+        (lambda: BernoulliSampling(1.1), r"BernoulliSampling: p = 1.1 must be <= 1"),
+        (lambda: BernoulliSampling(math.nan), r"BernoulliSampling: p = nan is not a finite number"),
     ],
 )
 def test_refusals(bad, sentence):

@@ -28,7 +28,7 @@ from proxfed.algorithms import (
 from proxfed.compressors import QSGD, TopK
 from proxfed.regularisers import L1, Zero
 from proxfed.schedules import InverseRoot
-from proxfed.topologies import Complete, FromMatrix, Lazy, Ring, Star, dense
+from proxfed.topologies import Complete, FromMatrix, Lazy, Ring, StarGraph, dense
 
 from support import numpy_references as ref
 from support import toy_problems as toy
@@ -172,7 +172,7 @@ def test_the_model_of_a_proximal_method_is_a_prox_step_of_averages():
 
 @pytest.mark.parametrize("variant", ["atc", "cta"])
 def test_choco_knows_the_mixed_public_copies(variant):
-    p, star = toy.problem(h=Zero()), Star(N)
+    p, star = toy.problem(h=Zero()), StarGraph(N)
     W = dense(star.W(0))
     for _, s in toy.trajectory(p, ChocoSGD(0.7, 0.3, TopK(k=2), variant=variant), 30, star):
         assert toy.gap(s.s, W @ s.xh) <= 1e-14

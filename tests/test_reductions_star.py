@@ -33,10 +33,10 @@ from proxfed.algorithms.proxskip import ProxSkip
 from proxfed.algorithms.scafcom import Scafcom, Scallion
 from proxfed.algorithms.scaffold import Scaffold
 from proxfed.algorithms.slowmo import SlowMo
-from proxfed.compressors import Natural, TopK
-from proxfed.participation import Full, Uniform
+from proxfed.compressors import NaturalCompressor, TopK
+from proxfed.participation import Full, UniformSampling
 from proxfed.regularisers import L1, Zero
-from proxfed.schedules import Exponential
+from proxfed.schedules import ExponentialDecay
 from proxfed.types import Algorithm, Participation
 
 from support import numpy_references as ref
@@ -45,8 +45,8 @@ from support import toy_problems as toy
 SMOOTH = toy.problem(h=Zero(), batch=4)
 WEIGHTED = toy.problem(h=Zero(), batch=4, sizes=toy.RAGGED, weighting="size")
 COMPOSITE = toy.problem(batch=4)
-FULL, SOME = Full(), Uniform(2)
-FADING = Exponential(0.5, 0.7)
+FULL, SOME = Full(), UniformSampling(2)
+FADING = ExponentialDecay(0.5, 0.7)
 
 
 def same(
@@ -132,7 +132,7 @@ def test_mofedsam_without_server_direction_is_fedsam() -> None:
 
 def test_mime_with_one_client_is_mimelite_in_every_second_round() -> None:
     one = toy.problem(h=Zero(), sizes=(toy.M,))
-    eta = Exponential(0.5, 0.9)
+    eta = ExponentialDecay(0.5, 0.9)
     mime, lite = toy.models(one, Mime(eta, 3, beta=0.6)), toy.models(one, MimeLite(eta, 3, beta=0.6))
     for _ in range(6):
         next(mime)
@@ -278,14 +278,14 @@ def test_server_keeps_the_weighted_mean_of_all() -> None:
         FedADMM(0.2, 2.0, 3),
         EF21(2.0, TopK(k=4)),
         Scafcom(0.6, 3, TopK(k=4), beta=0.5),
-        Scallion(0.6, 3, Natural(), alpha=0.5),
+        Scallion(0.6, 3, NaturalCompressor(), alpha=0.5),
     ],
     ids=lambda a: type(a).__name__,
 )
 def test_exact_also_when_only_some_take_part(algorithm: Algorithm) -> None:
     p = toy.problem(h=toy.SPARSE if algorithm.needs.composite else Zero())
     x = toy.solution(p) if algorithm.needs.composite else toy.solution(p, ref.prox_zero)
-    run = toy.models(p, algorithm, Uniform(3))
+    run = toy.models(p, algorithm, UniformSampling(3))
     for _ in range(300):
         model = next(run)
     assert toy.error(model, x) < 1e-8

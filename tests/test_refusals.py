@@ -35,9 +35,9 @@ from proxfed.algorithms import (
 from proxfed.compressors import RandK, TopK
 from proxfed.engine.compatibility import check_combination
 from proxfed.errors import InputError
-from proxfed.participation import Full, Uniform
+from proxfed.participation import Full, UniformSampling
 from proxfed.regularisers import MCP, Box, Nuclear, Zero
-from proxfed.topologies import FromMatrix, OnePeerExponential, RandomGroups, Ring
+from proxfed.topologies import FromMatrix, OnePeerExponentialGraph, RandomGroups, Ring
 from proxfed.types import Algorithm, Participation, Regulariser, Topology
 
 from support import toy_problems as toy
@@ -141,16 +141,16 @@ def test_proxskip_theory_needs_strong_convexity() -> None:
         (Extra(0.1), Zero(), None, Full(), "works on a graph"),
         (GradientDescent(0.1), Box(-1, 1), None, Full(), "takes no prox step"),
         (FISTA(0.1), MCP(0.1, 2.0), None, Full(), "needs a convex regulariser"),
-        (Nesterov(0.1, 0.5), Zero(), None, Uniform(2), "needs every client"),
-        (FedNAG(0.1, 0.5, 2, "best"), Zero(), None, Uniform(2), "needs every client"),
-        (FedAvg(0.1, 2), Zero(), None, Uniform(N + 1), f"m = {N + 1} is more than the n = {N} clients"),
+        (Nesterov(0.1, 0.5), Zero(), None, UniformSampling(2), "needs every client"),
+        (FedNAG(0.1, 0.5, 2, "best"), Zero(), None, UniformSampling(2), "needs every client"),
+        (FedAvg(0.1, 2), Zero(), None, UniformSampling(N + 1), f"m = {N + 1} is more than the n = {N} clients"),
         (FedPAQ(0.1, 2, TopK(k=toy.D + 1)), Zero(), None, Full(), f"k = {toy.D + 1} must be at most"),
         (FedMiD(0.1, 2), Nuclear(0.1, (3, 3)), None, Full(), "shape"),
         (Depositum(0.1), Zero(), LISTENING, Full(), "columns sum to one"),
         (ProxGT(0.1), Zero(), LISTENING, Full(), "columns sum to one"),
         (DSGT(0.1), Zero(), LISTENING, Full(), "columns sum to one"),
         (DSMT(0.1, 0.5), Zero(), LISTENING, Full(), "columns sum to one"),
-        (DSMT(0.1, 0.5, 0.2), Zero(), OnePeerExponential(N), Full(), "the same graph in every round"),
+        (DSMT(0.1, 0.5, 0.2), Zero(), OnePeerExponentialGraph(N), Full(), "the same graph in every round"),
         (DSMT(0.1, 0.5, 0.2), Zero(), Ring(N), Full(), "eigenvalues of W above -1e-09, but one is -0.206"),
         (ExactDiffusion(0.1, lazy=False), Zero(), MIRROR, Full(), "eigenvalues of W above -0.333, but one is -0.6"),
     ],
@@ -166,10 +166,10 @@ def test_asks_of_the_graph_no_more_than_it_needs() -> None:
     """What a setting asks for is not asked of the others."""
     p = toy.problem(h=Zero())
     for algorithm, topology in [
-        (DSMT(0.1, 0.5), OnePeerExponential(N)),
+        (DSMT(0.1, 0.5), OnePeerExponentialGraph(N)),
         (DSMT(0.1, 0.5, 0.2), Ring(N, weights="lazy")),
         (ExactDiffusion(0.1), MIRROR),
         (DFedAvg(0.1, 2), LISTENING),
     ]:
         check_combination(p, algorithm, topology, Full())
-    check_combination(p, FedNAG(0.1, 0.5, 2), None, Uniform(2))
+    check_combination(p, FedNAG(0.1, 0.5, 2), None, UniformSampling(2))

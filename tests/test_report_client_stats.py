@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from proxfed.data.client_stats import Holdings
+from proxfed.data.client_stats import ClientStats
 from proxfed.errors import InputError
 from proxfed.report import write_report
 from proxfed.report.client_stats import pictures
@@ -15,10 +15,10 @@ from proxfed.report.client_stats import pictures
 from support.run_folders import HOSTILE, Elements, data_of, folder, row, state, write
 
 
-def holdings(n=5, classes=3, seed=6, names=None) -> Holdings:
+def holdings(n=5, classes=3, seed=6, names=None) -> ClientStats:
     counts = np.random.default_rng(seed).integers(0, 9, (n, classes))
     counts[:, 0] += 1
-    return Holdings(counts.sum(axis=1), counts, names or tuple(map(str, range(classes))))
+    return ClientStats(counts.sum(axis=1), counts, names or tuple(map(str, range(classes))))
 
 
 def test_every_client_of_a_few_is_on_the_page(tmp_path):
@@ -77,7 +77,7 @@ def test_runs_on_the_same_clients_share_a_picture(tmp_path):
 
 
 def test_labels_that_are_numbers_leave_the_sizes(tmp_path):
-    page = write(tmp_path, folder(tmp_path / "run", [row()], [state()], held=Holdings(np.array([4, 4]))))
+    page = write(tmp_path, folder(tmp_path / "run", [row()], [state()], held=ClientStats(np.array([4, 4]))))
     (picture,) = data_of(page)["holdings"]
     assert (picture["counts"], picture["classes"], picture["sizes"]) == (None, [], [4, 4])
     assert "2 clients hold 8 samples: 4 each." in page

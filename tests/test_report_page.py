@@ -9,7 +9,7 @@ import re
 import numpy as np
 import pytest
 
-from proxfed.data.client_stats import Holdings
+from proxfed.data.client_stats import ClientStats
 from proxfed.errors import InputError, RunError
 from proxfed.report import write_report
 from proxfed.report.columns import with_total
@@ -84,7 +84,7 @@ def test_hostile_names_stay_text(tmp_path):
 def test_table_on_the_page_has_the_numbers_of_the_result(tmp_path):
     rows = [row(a, s, t, gap=(s + 1) * 0.5**t) for a in ("a", "b") for s in range(3) for t in range(6)]
     status = [state(a, s, t=5) for a in ("a", "b") for s in range(3)]
-    page = write(tmp_path, folder(tmp_path / "run", rows, status, held=Holdings(np.array([5, 5, 5, 5]))))
+    page = write(tmp_path, folder(tmp_path / "run", rows, status, held=ClientStats(np.array([5, 5, 5, 5]))))
     values = re.findall(r'data-value="([^"]+)"', page)
     assert values.count(repr(2 * 0.5**5)) == 2
     assert values.count(repr(20 * 5 / 4)) == 2  # gradients per client

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from proxfed.algorithms import ALGORITHMS
 from proxfed.compressors import LowRank
 from proxfed.errors import InputError
-from proxfed.participation import Bernoulli, Uniform
+from proxfed.participation import BernoulliSampling, UniformSampling
 from proxfed.simulate import Timing
 from proxfed.simulate.distributions import Amounts
 from proxfed.simulate.exchanges import exchanges
-from proxfed.topologies import Complete, Exponential, RandomMatching, Ring
+from proxfed.topologies import Complete, ExponentialGraph, RandomMatching, Ring
 from proxfed.types import Topology
 
 from support.clock_rows import LINK, ROWS, graph, row, star, timed, timing
@@ -70,7 +70,7 @@ class _Only:
         return np.array([self.i])
 
 
-@pytest.mark.parametrize("participation", [Uniform(3), Bernoulli(0.2)])
+@pytest.mark.parametrize("participation", [UniformSampling(3), BernoulliSampling(0.2)])
 def test_only_those_who_take_part_are_waited_for(participation: Any) -> None:
     n, steps, rounds = 8, 4, 20
     paces = [float(2**i) for i in range(n)]
@@ -106,7 +106,7 @@ def test_rounds_without_messages_do_not_wait() -> None:
     assert graph(timing(1.0, 5.0), Ring(4))(row(0, 8)) == pytest.approx(2 * 5.0)
 
 
-GRAPHS = [Ring(6), Complete(5), Exponential(7), RandomMatching(5, seed=2)]
+GRAPHS = [Ring(6), Complete(5), ExponentialGraph(7), RandomMatching(5, seed=2)]
 RANDOM = timing(
     {"name": "lognormal", "median": 0.3, "sigma": 1.0},
     {"name": "uniform", "low": 0.1, "high": 2.0},

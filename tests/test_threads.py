@@ -15,13 +15,13 @@ from proxfed.algorithms import ChocoSGD
 from proxfed.compressors import TopK
 from proxfed.engine import mixing
 from proxfed.engine import network as base
-from proxfed.engine.lockstep import in_blocks
+from proxfed.engine.lockstep import in_lockstep
 from proxfed.engine.measures import Measures
 from proxfed.engine.run import Run
 from proxfed.engine.stacked import Stacked
 from proxfed.engine.state_tree import flatten
-from proxfed.participation import Full, Uniform
-from proxfed.threads import hands, share_out, shares, side_by_side
+from proxfed.participation import Full, UniformSampling
+from proxfed.threads import map_parallel, run_parallel, split_evenly, thread_count
 from proxfed.topologies import Complete, RandomMatching, Ring
 from proxfed.types import Algorithm, Participation, Topology
 
@@ -37,7 +37,7 @@ def two_hands() -> Iterator[None]:
 
 @pytest.mark.parametrize(("m", "count"), [(1, 4), (7, 2), (8, 3), (100, 8)])
 def test_shares_are_even_and_in_order(m: int, count: int) -> None:
-    found = shares(range(m), count)
+    found = split_evenly(range(m), count)
     assert [k for share in found for k in share] == list(range(m))
     assert max(map(len, found)) - min(map(len, found)) <= 1
     assert len(found) == min(m, count)
@@ -45,15 +45,15 @@ def test_shares_are_even_and_in_order(m: int, count: int) -> None:
 
 @pytest.mark.usefixtures("two_hands")
 def test_each_work_has_its_own_hand_again_and_again() -> None:
-    first, second = (side_by_side([threading.get_ident, threading.get_ident]) for _ in range(2))
+    first, second = (run_parallel([threading.get_ident, threading.get_ident]) for _ in range(2))
     assert first == second
     assert len({*first, threading.get_ident()}) == 3
 
 
 @pytest.mark.usefixtures("two_hands")
 def test_a_hand_at_work_counts_as_one_and_the_crew_is_given_back() -> None:
-    assert side_by_side([hands, hands]) == [1, 1]
-    assert hands() == 2
+    assert run_parallel([thread_count, thread_count]) == [1, 1]
+    assert thread_count() == 2
 
 
 @pytest.mark.usefixtures("two_hands")
@@ -66,9 +66,9 @@ def test_an_error_of_one_hand_comes_out_after_the_others_have_finished() -> None
         done.append(k)
 
     with pytest.raises(ValueError, match="broken"):
-        share_out(work, range(4))
+        map_parallel(work, range(4))
     assert done == [2, 3]
-    assert hands() == 2
+    assert thread_count() == 2
 
 
 @pytest.mark.usefixtures("two_hands")
@@ -81,7 +81,7 @@ def test_blocks_meet_at_every_mix() -> None:
         once = mix(x)
         seen[k] = once, mix(2 * once)
 
-    in_blocks([partial(step, k) for k in range(3)], [1, 2, 3], lambda x: x.cumsum(0))
+    in_lockstep([partial(step, k) for k in range(3)], [1, 2, 3], lambda x: x.cumsum(0))
     whole = torch.tensor([0.0, 1, 1, 2, 2, 2]).cumsum(0)
     again = (2 * whole).cumsum(0)
     for k, rows in enumerate((slice(0, 1), slice(1, 3), slice(3, 6))):
@@ -93,7 +93,7 @@ def test_blocks_meet_at_every_mix() -> None:
 CASES: dict[str, tuple[Algorithm, Topology | None, Participation]] = {
     "FedAvg": (FedAvg(0.5, 3), None, Full()),
     "FedCEF": (FedCEF(0.5, 3, compressor=TopK(k=2)), None, Full()),
-    "some take part": (FedAvg(0.5, 3), None, Uniform(m=6)),
+    "some take part": (FedAvg(0.5, 3), None, UniformSampling(m=6)),
     "DEPOSITUM": (Depositum(0.3, T0=3), Ring(9), Full()),
     "DFedADMM": (DFedADMM(0.2, 3, lam=2.0), Complete(9), Full()),
     "CHOCO, packed messages": (ChocoSGD(0.2, 0.3, TopK(k=3)), Ring(9), Full()),
@@ -115,7 +115,7 @@ def test_a_run_in_blocks_over_two_hands_is_the_run_of_all_at_once(case: str, mon
 
     whole, measured = rounds()
     monkeypatch.setattr(base, "BLOCK", 2 * whole.problem.d)
-    monkeypatch.setattr(base, "WORTH", 0)
+    monkeypatch.setattr(base, "PARALLEL_FROM", 0)
     monkeypatch.setattr(mixing, "CACHEFUL", 4 * 9)
     torch.set_num_threads(2)
     try:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from proxfed import keyed_random
-from proxfed.compressors import QSGD, Identity, LowRank, Natural, RandK, ScaledSign, TopK, wire
+from proxfed.compressors import QSGD, Identity, LowRank, NaturalCompressor, RandK, ScaledSign, TopK, wire
 from proxfed.errors import RunError
 from proxfed.types import Compressor
 
@@ -81,7 +81,13 @@ def test_bytes_are_counted_as_in_the_papers(name):
 
 def test_double_numbers_count_double():
     v, key = normal(0, 1, D), keys(1)
-    sizes = {TopK(k=5): 12 * 5, RandK(k=5): 8 * 5 + 8, ScaledSign(): 8 + 3, QSGD(4, 5): 8 * 5 + 12, Natural(): 36}
+    sizes = {
+        TopK(k=5): 12 * 5,
+        RandK(k=5): 8 * 5 + 8,
+        ScaledSign(): 8 + 3,
+        QSGD(4, 5): 8 * 5 + 12,
+        NaturalCompressor(): 36,
+    }
     assert {C: C(v, key).nbytes for C in sizes} == sizes
 
 
@@ -114,7 +120,7 @@ def test_traffic_of_the_fedcef_paper():
     assert round(10 * 400 * (dense + dense) / 1e9, 2) == 142.72
 
 
-@every([QSGD(1), QSGD(4), Natural()])
+@every([QSGD(1), QSGD(4), NaturalCompressor()])
 def test_the_best_encoding_saves_bytes(C):
     """Most levels of a long vector are 0, and exponents of normal numbers are close to each other."""
     packed = C(normal(0, 2, 10_000, dtype=torch.float32), keys(2))

@@ -305,7 +305,7 @@ def sample_folder(path: Path) -> None:
     import numpy as np
     import torch
 
-    from proxfed.data.client_stats import Holdings
+    from proxfed.data.client_stats import ClientStats
     from proxfed.harness.run_folder import RunFolder
 
     draw = np.random.default_rng(0)
@@ -323,7 +323,7 @@ def sample_folder(path: Path) -> None:
     folder.create(config)
     folder.start_rows(["accuracy"])
     counts = np.ceil(draw.dirichlet(np.full(10, 0.2), 30) * draw.lognormal(5, 1, (30, 1)) - 0.5).astype(int)
-    folder.write_clients(Holdings(counts.sum(axis=1), counts, tuple("0123456789")))
+    folder.write_clients(ClientStats(counts.sum(axis=1), counts, tuple("0123456789")))
     status, models = [], {}
     for label, rate in [*algorithms, ("ZHJ, step too large", -0.2)]:
         floor = 2e-3 if label == "FedAvg" else 1e-12

@@ -22,7 +22,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from proxfed.data.client_stats import Holdings
+from proxfed.data.client_stats import ClientStats
 from proxfed.errors import ProxfedError, require
 from proxfed.harness.run_folder import Row, RunFolder
 from proxfed.harness.settings_diff import first_difference
@@ -54,7 +54,7 @@ def _keep_one(folder: RunFolder, path: Path) -> Path:
     kept.write_config(config)
     kept.write_status(status)
     if (held := folder.clients()) is not None:
-        kept.write_clients(Holdings(held.sizes))
+        kept.write_clients(ClientStats(held.sizes))
     # Without a name or a time inside, the same rows are the same file.
     (path / "rows.csv.gz").write_bytes(gzip.compress(_compact(rows).encode(), mtime=0))
     return path

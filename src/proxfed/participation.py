@@ -20,7 +20,7 @@ class Full:
 
 
 @dataclass(frozen=True)
-class Uniform:
+class UniformSampling:
     """m of the n clients, drawn anew each round without replacement.
 
     m   clients in a round
@@ -32,13 +32,13 @@ class Uniform:
         at_least_one(self, "m")
 
     def __call__(self, t: int, n: int, seed: int) -> np.ndarray:
-        require(self.m <= n, f"Uniform: m = {self.m} is more than the n = {n} clients there are")
+        require(self.m <= n, f"UniformSampling: m = {self.m} is more than the n = {n} clients there are")
         word = keys(seed, "uniform participation", np.arange(n), t)  # n different words: no ties
         return np.sort(np.argpartition(word, self.m - 1)[: self.m])
 
 
 @dataclass(frozen=True)
-class Bernoulli:
+class BernoulliSampling:
     """Each client by itself with probability p. A round in which nobody takes part is possible: an empty array.
 
     p   probability to take part, in (0, 1]
@@ -48,7 +48,7 @@ class Bernoulli:
 
     def __post_init__(self) -> None:
         positive(self, "p")
-        require(self.p <= 1, f"Bernoulli: p = {self.p!r} must be <= 1")
+        require(self.p <= 1, f"BernoulliSampling: p = {self.p!r} must be <= 1")
 
     def __call__(self, t: int, n: int, seed: int) -> np.ndarray:
         u = uniforms(keys(seed, "bernoulli participation", np.arange(n), t), 1)[:, 0]
@@ -61,4 +61,4 @@ def cohort(participation: Participation, t: int, n: int, seed: int) -> Ids:
     return ids if not isinstance(ids, range) or ids == range(n) else np.asarray(ids, np.int64)
 
 
-PARTICIPATIONS: dict[str, type] = {"full": Full, "uniform": Uniform, "bernoulli": Bernoulli}
+PARTICIPATIONS: dict[str, type] = {"full": Full, "uniform": UniformSampling, "bernoulli": BernoulliSampling}

@@ -30,7 +30,7 @@ def positive_step(owner: Any, *names: str) -> None:
 
 
 @dataclass(frozen=True)
-class Exponential:
+class ExponentialDecay:
     """start * decay^(t-1)."""
 
     start: float
@@ -57,4 +57,4 @@ class InverseRoot:
         return self.start / t**0.5
 
 
-SCHEDULES: dict[str, type] = {"exponential": Exponential, "inverse_root": InverseRoot}
+SCHEDULES: dict[str, type] = {"exponential": ExponentialDecay, "inverse_root": InverseRoot}

@@ -1,6 +1,6 @@
-"""Work over the cores: a crew of Python threads, one per core, each with one thread of torch's own.
+"""Work over the cores: a pool of Python threads, one per core, each with one thread of torch's own.
 
-torch's operations let go of the interpreter lock, so the threads run side by side. A hand has its own piece of work
+torch's operations release the interpreter lock, so the threads run in parallel. Each has its own part of the work
 from the beginning to the end, where splitting every single operation over the cores would make them wait for each other
 thousands of times a round.
 """
@@ -16,52 +16,53 @@ from typing import TypeVar
 
 import torch
 
-Piece = TypeVar("Piece")
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-WORTH = 1 << 15
-"""Numbers to work on, from which on the crew gains more than it costs to wake it."""
+PARALLEL_FROM = 1 << 15
+"""Numbers to work on, from which on threads gain more than it costs to wake them."""
 
 
-def hands() -> int:
-    """How many can work side by side: torch's threads; one, for a member of the crew at work."""
+def thread_count() -> int:
+    """How many threads may run in parallel: as many as torch has, and one inside a thread of the pool."""
     return torch.get_num_threads()
 
 
-def shares(pieces: Sequence[Piece], count: int) -> list[Sequence[Piece]]:
-    """Neighbouring pieces for each of `count` hands, as evenly as it goes; nobody gets nothing."""
-    count, m = min(count, len(pieces)), len(pieces)
-    return [pieces[k * m // count : (k + 1) * m // count] for k in range(count)]
+def split_evenly(items: Sequence[Item], count: int) -> list[Sequence[Item]]:
+    """At most `count` runs of neighbouring items, of nearly the same length, none of them empty."""
+    count, m = min(count, len(items)), len(items)
+    return [items[k * m // count : (k + 1) * m // count] for k in range(count)]
 
 
-def side_by_side(works: Sequence[Callable[[], Result]]) -> list[Result]:
-    """What each of the works gives; the k-th is always done by the k-th hand. There are no more than `hands()`."""
-    cores = hands()
-    if len(works) == 1:
-        return [works[0]()]
+def run_parallel(calls: Sequence[Callable[[], Result]]) -> list[Result]:
+    """The results of the calls; the k-th call always runs in the k-th thread. At most one call per thread."""
+    threads = thread_count()
+    if len(calls) == 1:
+        return [calls[0]()]
     torch.set_num_threads(1)  # of MKL in all threads, of the others in this one
     try:
-        going = [hand.submit(work) for hand, work in zip(_crew(cores), works, strict=False)]
-        wait(going)
+        pool = _pool(threads)[: len(calls)]
+        running = [thread.submit(call) for thread, call in zip(pool, calls, strict=True)]
+        wait(running)
     finally:
-        torch.set_num_threads(cores)
-    return [each.result() for each in going]
+        torch.set_num_threads(threads)
+    return [each.result() for each in running]
 
 
-def share_out(work: Callable[[Piece], object], pieces: Sequence[Piece]) -> None:
-    """work(piece) for every piece, over the crew."""
+def map_parallel(work: Callable[[Item], object], items: Sequence[Item]) -> None:
+    """work(item) for every item, over the threads."""
 
-    def several(share: Sequence[Piece]) -> None:
-        for piece in share:
-            work(piece)
+    def several(part: Sequence[Item]) -> None:
+        for item in part:
+            work(item)
 
-    side_by_side([partial(several, share) for share in shares(pieces, hands())])
+    run_parallel([partial(several, part) for part in split_evenly(items, thread_count())])
 
 
 @cache
-def _crew(cores: int) -> list[ThreadPoolExecutor]:
-    return [ThreadPoolExecutor(1, f"proxfed-{k}", torch.set_num_threads, (1,)) for k in range(cores)]
+def _pool(threads: int) -> list[ThreadPoolExecutor]:
+    return [ThreadPoolExecutor(1, f"proxfed-{k}", torch.set_num_threads, (1,)) for k in range(threads)]
 
 
 if sys.platform != "win32":
-    os.register_at_fork(after_in_child=_crew.cache_clear)  # threads do not survive a fork
+    os.register_at_fork(after_in_child=_pool.cache_clear)  # threads do not survive a fork

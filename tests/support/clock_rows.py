@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from proxfed.algorithms import ALGORITHMS
-from proxfed.participation import Full, Uniform
+from proxfed.participation import Full, UniformSampling
 from proxfed.simulate import Timing, clock
 from proxfed.topologies import RandomMatching, Ring
 from proxfed.types import Topology
@@ -34,7 +34,7 @@ def row(t: int, gradients: float = 0, up: float = 0, down: float = 0, edge: floa
 
 def timed(t: Timing, seed: int, rows: list[dict]) -> list[float]:
     """A star and two graphs, one after the other."""
-    runs = [star(t, 6, Uniform(3), seed), graph(t, Ring(6), seed), graph(t, RandomMatching(6), seed)]
+    runs = [star(t, 6, UniformSampling(3), seed), graph(t, Ring(6), seed), graph(t, RandomMatching(6), seed)]
     return [run(r) for run in runs for r in rows]
 
 

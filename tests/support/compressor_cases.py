@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from proxfed import keyed_random
-from proxfed.compressors import QSGD, Identity, LowRank, Natural, RandK, ScaledSign, TopK
+from proxfed.compressors import QSGD, Identity, LowRank, NaturalCompressor, RandK, ScaledSign, TopK
 from proxfed.types import Compressor
 
 D = 24
@@ -43,7 +43,10 @@ CASES = {
         Case(QSGD(255, bucket=8), 4 * 3 + 9 * D // 8, random=True),
         Case(QSGD(3, contractive=True), 4 + 3 * D // 8, random=True),
     ],
-    "natural": [Case(Natural(), 9 * D // 8, random=True), Case(Natural(contractive=True), 9 * D // 8, random=True)],
+    "natural": [
+        Case(NaturalCompressor(), 9 * D // 8, random=True),
+        Case(NaturalCompressor(contractive=True), 9 * D // 8, random=True),
+    ],
     "low_rank": [
         Case(LowRank(1, (4, 6)), 4 * 10),
         Case(LowRank(2, (6, 4)), 4 * 20),
@@ -59,7 +62,13 @@ FIXED = [case.compressor for case in EVERY if not case.random]
 UNBIASED = [C for C in RANDOM if C.unbiased]
 
 ANY_LENGTH = [Identity(), TopK(0.3), TopK(1.0), RandK(0.3), RandK(0.7, unbiased=True), ScaledSign()]
-ANY_LENGTH += [QSGD(1), QSGD(7, bucket=3), QSGD(300, contractive=True), Natural(), Natural(contractive=True)]
+ANY_LENGTH += [
+    QSGD(1),
+    QSGD(7, bucket=3),
+    QSGD(300, contractive=True),
+    NaturalCompressor(),
+    NaturalCompressor(contractive=True),
+]
 
 laws = settings(max_examples=12, deadline=None)
 seeds = st.integers(0, 2**32 - 1)

@@ -10,7 +10,7 @@ import pytest
 
 import proxfed.harness.schema
 import proxfed.papers.reproduce
-from proxfed.data.client_stats import Holdings
+from proxfed.data.client_stats import ClientStats
 from proxfed.harness.cases import read_cases, slug
 from proxfed.harness.run_folder import RunFolder
 
@@ -154,7 +154,7 @@ def run(out: Path, form="quick", variant=None, only=("IID",), value=fall, seeds=
         config = experiment.model_dump(exclude_none=True) | {"seeds": list(seeds)}
         folder.create(config)
         folder.start_rows(["accuracy"])
-        folder.write_clients(Holdings(np.array([5, 5, 2]), np.array([[5, 0], [5, 0], [0, 2]]), ("-1", "+1")))
+        folder.write_clients(ClientStats(np.array([5, 5, 2]), np.array([[5, 0], [5, 0], [0, 2]]), ("-1", "+1")))
         for label in ("Theirs", "Ours"):
             for seed in seeds:
                 for t in range(0, experiment.rounds + 1, 5):

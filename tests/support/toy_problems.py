@@ -17,7 +17,7 @@ from proxfed.engine.run import Run
 from proxfed.engine.stacked import Stacked
 from proxfed.participation import Full
 from proxfed.regularisers import L1
-from proxfed.topologies import Complete, OnePeerExponential, Ring, Star
+from proxfed.topologies import Complete, OnePeerExponentialGraph, Ring, StarGraph
 from proxfed.types import Algorithm, Constants, Graph, Participation, Regulariser, Topology
 
 from support import numpy_references as ref
@@ -28,7 +28,7 @@ CLASSES = 3
 EVERYONE = Full()
 SPARSE = L1(LAMBDA)
 RAGGED = (7, 40, 13, 40, 25)
-GRAPHS = {"ring": Ring, "star": Star, "complete": Complete, "one_peer": OnePeerExponential}
+GRAPHS = {"ring": Ring, "star": StarGraph, "complete": Complete, "one_peer": OnePeerExponentialGraph}
 
 
 @dataclass(frozen=True, eq=False)

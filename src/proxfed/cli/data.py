@@ -182,14 +182,14 @@ def show(
     Examples: [bold]proxfed data show demo[/bold], [bold]proxfed data show digits -c data.partition.name=shards -c
     data.partition.num_partitions=10 --out digits.svg[/bold]
     """
-    from proxfed.data.client_stats import Holdings
+    from proxfed.data.client_stats import ClientStats
     from proxfed.report.circles import circles_svg
     from proxfed.report.client_stats import rich_picture
 
     if picture is not None:
         require(picture.suffix == ".svg", f"--out {picture}: the name of a drawing must end in .svg")
     federated = _federated(source, change or [], data)
-    holdings = Holdings.of(federated)
+    holdings = ClientStats.of(federated)
     held_out = 0 if federated.test is None else len(federated.test[1])
     if picture is not None:
         try:

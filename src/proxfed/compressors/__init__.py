@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from proxfed.compressors.identity import Identity
 from proxfed.compressors.lowrank import LowRank
-from proxfed.compressors.quantise import QSGD, Natural, ScaledSign
+from proxfed.compressors.quantise import QSGD, NaturalCompressor, ScaledSign
 from proxfed.compressors.sparse import RandK, TopK
 
-__all__ = ["COMPRESSORS", "QSGD", "Identity", "LowRank", "Natural", "RandK", "ScaledSign", "TopK"]
+__all__ = ["COMPRESSORS", "QSGD", "Identity", "LowRank", "NaturalCompressor", "RandK", "ScaledSign", "TopK"]
 
 COMPRESSORS: dict[str, type] = {
     "identity": Identity,
@@ -24,6 +24,6 @@ COMPRESSORS: dict[str, type] = {
     "rand_k": RandK,
     "scaled_sign": ScaledSign,
     "qsgd": QSGD,
-    "natural": Natural,
+    "natural": NaturalCompressor,
     "low_rank": LowRank,
 }

@@ -140,7 +140,7 @@ class QSGD:
 
 
 @dataclass(frozen=True)
-class Natural:
+class NaturalCompressor:
     """Each entry becomes one of the two powers of 2 around it, at random, unbiased: omega = 1/8 (Horvath et al. 2019).
 
     An entry travels as its sign and exponent: 9 bits in float32, 12 in float64. The smallest power is that of the

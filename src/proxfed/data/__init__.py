@@ -12,7 +12,7 @@ import numpy as np
 from proxfed.data.a9a import A9A, a9a
 from proxfed.data.cifar import CIFAR10, CIFAR100, cifar10, cifar100
 from proxfed.data.digits import digits
-from proxfed.data.directory import Collection, Verdict
+from proxfed.data.directory import Collection, FileCheck
 from proxfed.data.downloads import Arrival, Watch, download, silent
 from proxfed.data.federated import Dataset, Federated, counts, rows
 from proxfed.data.limits import limited
@@ -27,7 +27,7 @@ from proxfed.data.mnist import (
     mnist_writers,
 )
 from proxfed.data.own import own
-from proxfed.data.partitions import PARTITIONS, Natural, Partition
+from proxfed.data.partitions import PARTITIONS, NaturalPartition, Partition
 from proxfed.data.synthetic import synthetic, synthetic_binary
 from proxfed.errors import nearest, require
 
@@ -90,7 +90,7 @@ def load(
         return data
     if partition is None:
         require(data.groups is not None, f"{name}: needs a partition, one of {', '.join(PARTITIONS)}")
-        partition = Natural()
+        partition = NaturalPartition()
     parts = partition(data.labels, data.groups) if callable(partition) else partition
     return Federated.split(data, parts)
 
@@ -118,14 +118,14 @@ def read(
     return limited(loader(**options), limit, test_limit)
 
 
-def check(name: str, directory: str | Path | None = None) -> list[Verdict]:
+def check(name: str, directory: str | Path | None = None) -> list[FileCheck]:
     """Compare the files of a dataset that are there with their published sums."""
     _require_public(name)
-    verdicts: list[Verdict] = []
+    verdicts: list[FileCheck] = []
     for files in FILES[name]:
         forms = [files] if files.other_form is None else [files, files.other_form]
         found = [verdict for form in forms for verdict in form.check(directory)]
-        verdicts += found or [Verdict(files.place(directory) / file, "missing") for file in files.sums]
+        verdicts += found or [FileCheck(files.place(directory) / file, "missing") for file in files.sums]
     if all(verdict.state == "missing" for verdict in verdicts):
         files = FILES[name][0]
         raise files.missing(next(iter(files.sums)), directory)

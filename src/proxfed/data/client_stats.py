@@ -15,7 +15,7 @@ from proxfed.keyed_random import generator
 
 
 @dataclass(frozen=True, eq=False)
-class Holdings:
+class ClientStats:
     """The clients' samples, counted."""
 
     sizes: np.ndarray
@@ -28,7 +28,7 @@ class Holdings:
     """Of all samples and labels; None: not known."""
 
     @classmethod
-    def of(cls, data: Federated) -> Holdings:
+    def of(cls, data: Federated) -> ClientStats:
         checksum = crc32(np.ascontiguousarray(data.labels).data, crc32(np.ascontiguousarray(data.features).data))
         if data.classes is not None:
             return cls(data.sizes, counts(data), tuple(map(str, range(data.classes))), checksum)
@@ -37,7 +37,7 @@ class Holdings:
         return cls(data.sizes, checksum=checksum)
 
     @classmethod
-    def from_table(cls, table: Mapping[str, Any], where: str) -> Holdings:
+    def from_table(cls, table: Mapping[str, Any], where: str) -> ClientStats:
         """What `table` made, read back; `where` it was read from is named if it makes no sense."""
         try:
             sizes, classes = np.array(table["sizes"], np.int64), tuple(map(str, table["classes"]))
@@ -56,7 +56,7 @@ class Holdings:
         table = {"sizes": self.sizes.tolist(), "classes": list(self.classes), "counts": cells}
         return table if self.checksum is None else table | {"checksum": self.checksum}
 
-    def same(self, other: Holdings) -> bool:
+    def same(self, other: ClientStats) -> bool:
         """Whether these are the same samples, as far as both know."""
         mine, theirs = self.table(), other.table()
         return all(mine[key] == theirs[key] for key in mine.keys() & theirs.keys())

@@ -48,7 +48,7 @@ def read_bytes(path: str | Path) -> bytes:
 State = Literal["as published", "differs", "unknown", "missing"]
 
 
-class Verdict(NamedTuple):
+class FileCheck(NamedTuple):
     """What `check` found of one file; "unknown": it can be read, but no sum of this form of it is known."""
 
     path: Path
@@ -111,12 +111,12 @@ class Collection:
             f"or name another data directory with {VARIABLE}"
         )
 
-    def check(self, directory: str | Path | None = None) -> list[Verdict]:
+    def check(self, directory: str | Path | None = None) -> list[FileCheck]:
         """Compare every file with its published sum; an empty list if none of them is there."""
         found, place = self.found(directory), self.place(directory)
         if not any(found.values()):
             return []
-        return [Verdict(path or place / name, self.state(name, path)) for name, path in found.items()]
+        return [FileCheck(path or place / name, self.state(name, path)) for name, path in found.items()]
 
     def state(self, name: str, path: Path | None) -> State:
         """Is this the file of that name as it was published?"""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from proxfed.data.federated import Dataset
-from proxfed.data.partitions import Natural
+from proxfed.data.partitions import NaturalPartition
 from proxfed.data.tables import READERS, Columns, is_numeric, read_columns, stack
 from proxfed.errors import InputError, require
 from proxfed.keyed_random import generator
@@ -139,7 +139,7 @@ def _numbered(tables: Sequence[Table], classes: int | None) -> tuple[np.ndarray,
 def _hold_out(groups: np.ndarray, part: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """(kept, held out) rows, ascending; of every client the same part, rounded down."""
     rng, out = generator(seed, "held out"), np.zeros(len(groups), bool)
-    for rows in Natural()(groups, groups):
+    for rows in NaturalPartition()(groups, groups):
         out[rng.permutation(rows)[: int(part * len(rows))]] = True
     require(bool(out.any()), f"own: held_out = {part} is less than one row of every client")
     return np.flatnonzero(~out), np.flatnonzero(out)

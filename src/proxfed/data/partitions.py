@@ -248,13 +248,13 @@ class Sizes:
 
 
 @dataclass(frozen=True)
-class Natural:
+class NaturalPartition:
     """One client per id in the data's own column of ids (writers, hospitals), in the order of the ids."""
 
     def __call__(self, labels: np.ndarray, groups: np.ndarray | None = None) -> Parts:
         if groups is None:
-            raise InputError("Natural: these data have no column that says whose sample each one is")
-        require(len(groups) == len(labels), f"Natural: {len(groups)} ids for {len(labels)} samples")
+            raise InputError("NaturalPartition: these data have no column that says whose sample each one is")
+        require(len(groups) == len(labels), f"NaturalPartition: {len(groups)} ids for {len(labels)} samples")
         ids, owner = np.unique(groups, return_inverse=True)
         return _by_owner(owner, len(ids))
 
@@ -266,7 +266,7 @@ PARTITIONS: dict[str, type] = {
     "classes_per_client": ClassesPerClient,
     "shards": Shards,
     "sizes": Sizes,
-    "natural": Natural,
+    "natural": NaturalPartition,
 }
 
 

@@ -29,7 +29,7 @@ from torch import Tensor
 from proxfed.engine.network import Network
 from proxfed.errors import InputError, nearest, require
 from proxfed.keyed_random import Ids
-from proxfed.threads import hands, shares, side_by_side
+from proxfed.threads import run_parallel, split_evenly, thread_count
 from proxfed.types import Algorithm, Graph, Local, Problem
 
 
@@ -105,7 +105,9 @@ class Measures:
                 total = total + p.weights[ids.start : ids.stop] @ of(p.local(0, ids))
             return total
 
-        parts = side_by_side([partial(several, share) for share in shares(net.blocks(range(net.n)), hands())])
+        parts = run_parallel(
+            [partial(several, share) for share in split_evenly(net.blocks(range(net.n)), thread_count())]
+        )
         return net.all_sum(torch.stack(parts).sum(0))
 
     def _consensus(self, rows: Tensor) -> float:

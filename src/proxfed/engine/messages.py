@@ -1,9 +1,9 @@
-"""Messages: how to read them, and what they cost."""
+"""Messages: how to read them, what they cost, and their weighted mean."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import astuple, dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import astuple, dataclass, field
 
 from torch import Tensor
 
@@ -42,3 +42,33 @@ def nbytes(message: Message) -> tuple[int, int]:
     """(bytes as the papers count them, bytes in the best encoding) of all rows together."""
     sizes = [(m.nbytes, m.best) if isinstance(m, Packed) else (m.nbytes, m.nbytes) for m in leaves(message)]
     return sum(paper for paper, _ in sizes), sum(best for _, best in sizes)
+
+
+@dataclass
+class WeightedSum:
+    """sum_i w_i m_i for each leaf of the messages so far, sum_i w_i, and what the messages cost."""
+
+    sums: list[Tensor] = field(default_factory=list)
+    form: Message = None
+    nbytes: int = 0
+    best: int = 0
+
+    def add(self, message: Message, w: Tensor) -> None:
+        """Messages (c, d) of a block with weights (c,)."""
+        size, best = nbytes(message)
+        here = [w @ dense(m) for m in leaves(message)] + [w.sum(0, keepdim=True)]
+        self._add(WeightedSum(here, message, size, best))
+
+    @classmethod
+    def total(cls, parts: Iterable[WeightedSum]) -> WeightedSum:
+        """The sum of several."""
+        total = cls()
+        for part in parts:
+            total._add(part)
+        return total
+
+    def _add(self, other: WeightedSum) -> None:
+        self.sums = [a.add_(b) for a, b in zip(self.sums, other.sums, strict=True)] if self.sums else other.sums
+        self.form = other.form
+        self.nbytes += other.nbytes
+        self.best += other.best

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
-from proxfed.threads import share_out
+from proxfed.threads import map_parallel
 from proxfed.types import Mixing
 
 Operator = Callable[[Tensor, bool], Tensor]
@@ -46,7 +46,7 @@ def _columns(times: Callable[[Tensor], Tensor]) -> Operator:
             x[:, columns] = times(x[:, columns].contiguous())
 
         width = max(1, CACHEFUL // len(x))
-        share_out(some, [slice(k, k + width) for k in range(0, x.shape[1], width)])
+        map_parallel(some, [slice(k, k + width) for k in range(0, x.shape[1], width)])
         return x
 
     return apply

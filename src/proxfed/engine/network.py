@@ -14,12 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from proxfed.engine.messages import Traffic, dense, nbytes, rebuild
+from proxfed.engine.messages import Traffic, WeightedSum, dense, nbytes, rebuild
 from proxfed.engine.mixing import Operator, edges
-from proxfed.engine.tally import Tally
 from proxfed.errors import InputError
 from proxfed.keyed_random import Ids
-from proxfed.threads import WORTH, hands
+from proxfed.threads import PARALLEL_FROM, thread_count
 from proxfed.types import Message, Mixing, Packed, Topology
 
 BLOCK = 1 << 20
@@ -77,7 +76,7 @@ class Network(ABC):
             first, last = np.searchsorted(cohort, (self.ids.start, self.ids.stop)).tolist()
             here = cohort[first:last]
         m, cachefuls = len(here), ceil(len(here) * self.d / BLOCK)
-        turns = hands() if m * self.d >= WORTH else 1
+        turns = thread_count() if m * self.d >= PARALLEL_FROM else 1
         count = max(1, min(m, ceil(cachefuls / turns) * turns))
         return [here[k * m // count : (k + 1) * m // count] for k in range(count)]
 
@@ -93,9 +92,9 @@ class Network(ABC):
         self.traffic.down += size * clients
         self.traffic.best += best * clients
 
-    def mean(self, tallies: Iterable[Tally]) -> Message:
+    def mean(self, tallies: Iterable[WeightedSum]) -> Message:
         """sum_i w_i m_i / sum_i w_i over all messages, in one sum over the processes."""
-        total = Tally.sum(tallies)
+        total = WeightedSum.total(tallies)
         self.traffic.up += total.nbytes
         self.traffic.best += total.best
         *means, weight = self.all_sums(total.sums)

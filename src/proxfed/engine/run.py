@@ -18,19 +18,18 @@ from torch import Tensor
 
 from proxfed.engine.allocator import keep_memory
 from proxfed.engine.compatibility import check_combination
-from proxfed.engine.lockstep import in_blocks
+from proxfed.engine.lockstep import in_lockstep
 from proxfed.engine.measures import Measures
-from proxfed.engine.messages import Traffic
+from proxfed.engine.messages import Traffic, WeightedSum
 from proxfed.engine.network import Network
 from proxfed.engine.oracle import Oracle, Work, counted
 from proxfed.engine.stacked import Stacked
 from proxfed.engine.state_tree import flatten, put, restore, room, take
-from proxfed.engine.tally import Tally
 from proxfed.errors import RunError, require
 from proxfed.keyed_random import Ids
 from proxfed.participation import Full, cohort
 from proxfed.regularisers import Zero
-from proxfed.threads import hands, shares, side_by_side
+from proxfed.threads import run_parallel, split_evenly, thread_count
 from proxfed.types import Algorithm, Graph, Mix, Participation, Problem, Regulariser, Star, Topology
 
 COUNTERS = ("gradients", "proxes", "bytes_up", "bytes_down", "bytes_edge", "bytes_best")
@@ -109,7 +108,7 @@ class Run:
         if len(calls) == 1:
             calls[0](self._mix(t))
         else:
-            in_blocks(calls, [len(ids) for ids in blocks], lambda x: net.mix(x, t, spare=True))
+            in_lockstep(calls, [len(ids) for ids in blocks], lambda x: net.mix(x, t, spare=True))
         self.work.add(*works)
 
     def oracle(self, t: int, ids: Ids, work: Work) -> Oracle:
@@ -129,9 +128,9 @@ class Run:
             return self.state
         down = alg.down(server)
 
-        def several(blocks: Sequence[Ids]) -> tuple[Tally, Work]:
+        def several(blocks: Sequence[Ids]) -> tuple[WeightedSum, Work]:
             """What one hand of the crew does, block after block."""
-            sent, work = Tally(), Work()
+            sent, work = WeightedSum(), Work()
             for ids in blocks:
                 rows, h = net.rows(ids), counted(self.h, work, len(ids))
                 new, up = alg.client(take(clients, rows), down, self.oracle(t, ids, work), h)
@@ -141,7 +140,9 @@ class Run:
 
         blocks = net.blocks(taking_part)
         net.send(down, sum(len(ids) for ids in blocks))
-        tallies, works = zip(*side_by_side([partial(several, b) for b in shares(blocks, hands())]), strict=True)
+        tallies, works = zip(
+            *run_parallel([partial(several, b) for b in split_evenly(blocks, thread_count())]), strict=True
+        )
         self.work.add(*works)
         share = 1.0 if isinstance(taking_part, range) else float(self.weights[taking_part].sum())
         h = counted(self.h, self.work, int(net.leader))

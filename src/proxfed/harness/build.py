@@ -14,7 +14,7 @@ import torch
 from proxfed.algorithms import ALGORITHMS
 from proxfed.data import DATASETS, PARTITIONS, Federated, load, read
 from proxfed.data.limits import LIMITS
-from proxfed.data.partitions import Natural
+from proxfed.data.partitions import NaturalPartition
 from proxfed.errors import InputError, finite, require, whole
 from proxfed.harness.schema import Experiment, label_of
 from proxfed.participation import PARTICIPATIONS
@@ -130,7 +130,7 @@ def load_together(table: Table, directory: str | None) -> Federated:
     if isinstance(data, Federated):
         return data
     whole = [np.arange(len(data.labels))]
-    return Federated.split(data, whole if data.groups is None else Natural()(data.labels, data.groups))
+    return Federated.split(data, whole if data.groups is None else NaturalPartition()(data.labels, data.groups))
 
 
 def _options(table: Table) -> Table:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from proxfed.data.client_stats import Holdings
+from proxfed.data.client_stats import ClientStats
 from proxfed.engine.allocator import keep_memory
 from proxfed.engine.compatibility import check_combination
 from proxfed.engine.measures import Measures, check_names
@@ -29,7 +29,7 @@ from proxfed.errors import MissingData, nearest, require
 from proxfed.harness.build import Resolved, Task
 from proxfed.harness.run_folder import COLUMNS, MEASURED, Checkpoint, Row, RunFolder
 from proxfed.harness.schema import Experiment
-from proxfed.harness.settings_diff import SAID, decisive, first_difference, other_settings
+from proxfed.harness.settings_diff import DESCRIPTIVE_KEYS, first_difference, result_settings, settings_mismatch
 from proxfed.report.targets import COMPUTED
 from proxfed.simulate import Clock, clock
 from proxfed.types import Topology
@@ -178,7 +178,7 @@ class Execution:
     def _start(self) -> None:
         if self.folder:
             self.folder.create(self.resolved.table)
-            self.folder.write_clients(Holdings.of(self.resolved.problem.data))
+            self.folder.write_clients(ClientStats.of(self.resolved.problem.data))
             self.folder.start_rows(self.measures)
             self.folder.save_checkpoint(0, -1, {"wall_seconds": 0.0}, {})  # from now on there is always one
 
@@ -187,7 +187,7 @@ class Execution:
         found = None
         if self.folder:
             found, then = self.folder.load_checkpoint(), self.folder.clients()
-            unchanged = then is None or then.same(Holdings.of(self.resolved.problem.data))
+            unchanged = then is None or then.same(ClientStats.of(self.resolved.problem.data))
             require(unchanged, f"the data are not those that the run in {self.folder.path} was started with")
         if found is not None and self.folder:
             done = {(task.label, seed) for task, seed in self.pairs[: found.task]}
@@ -239,7 +239,7 @@ def open_folder(path: Path, table: dict[str, Any], resume: bool, force: bool) ->
         return folder
     if resume:
         if difference := first_difference(_with_more_seeds(folder.config(), table), table):
-            raise other_settings(path, difference)
+            raise settings_mismatch(path, difference)
     else:
         require(
             force,
@@ -317,8 +317,8 @@ class Plan:
     def _retell(self, name: str) -> None:
         """What the file says about a complete run may have changed since."""
         folder = RunFolder(self.folders[name])
-        said = self.cases[name].model_dump(exclude_none=True, include=set(SAID))
-        if (table := decisive(folder.config()) | said) != folder.config():
+        said = self.cases[name].model_dump(exclude_none=True, include=set(DESCRIPTIVE_KEYS))
+        if (table := result_settings(folder.config()) | said) != folder.config():
             folder.write_config(table)
 
 

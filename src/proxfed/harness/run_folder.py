@@ -37,7 +37,7 @@ import torch
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from proxfed.data.client_stats import Holdings
+from proxfed.data.client_stats import ClientStats
 from proxfed.errors import InputError, RunError, require
 
 COLUMNS = (
@@ -130,10 +130,10 @@ class RunFolder:
     def versions(self) -> dict[str, Any]:
         return self._json("versions.json")
 
-    def clients(self) -> Holdings | None:
+    def clients(self) -> ClientStats | None:
         """Who holds what; None if the folder does not say."""
         path = self.path / "clients.json"
-        return Holdings.from_table(self._json("clients.json"), str(path)) if path.exists() else None
+        return ClientStats.from_table(self._json("clients.json"), str(path)) if path.exists() else None
 
     def status(self) -> list[dict[str, Any]]:
         return self._json("status.json")
@@ -252,7 +252,7 @@ class RunFolder:
             every = first | {"continued_with": [*later, {**here, **now}]}
             self._replace("versions.json", json.dumps(every, indent=1).encode())
 
-    def write_clients(self, holdings: Holdings) -> None:
+    def write_clients(self, holdings: ClientStats) -> None:
         self._replace("clients.json", json.dumps(holdings.table(), separators=(",", ":")).encode())
 
     def write_status(self, status: list[dict[str, Any]]) -> None:

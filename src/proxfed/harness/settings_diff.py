@@ -10,13 +10,13 @@ from proxfed.errors import InputError
 from proxfed.harness.schema import label_of
 from proxfed.registry import Table
 
-SAID = ("description", "targets", "paper", "reported", "claims")
+DESCRIPTIVE_KEYS = ("description", "targets", "paper", "reported", "claims")
 """What an experiment says about its settings; no row depends on it."""
 
 
-def decisive(table: Table) -> Table:
+def result_settings(table: Table) -> Table:
     """The settings that rows depend on; what is said about them may change."""
-    return {k: v for k, v in table.items() if k not in SAID}
+    return {k: v for k, v in table.items() if k not in DESCRIPTIVE_KEYS}
 
 
 def flat(table: Mapping[str, Any], prefix: str = "", called: str = "label") -> Table:
@@ -56,10 +56,10 @@ def first_difference(then: Table, now: Table) -> str | None:
 
 def _settings(table: Table) -> Table:
     """First which algorithms there are, then everything by key."""
-    settings = flat(decisive(table))
+    settings = flat(result_settings(table))
     labels = [label_of(entry) for entry in table["algorithms"]]
     return {"algorithms": labels} | {key: settings[key] for key in sorted(settings)}
 
 
-def other_settings(path: Path, difference: str) -> InputError:
+def settings_mismatch(path: Path, difference: str) -> InputError:
     return InputError(f"the run in {path} has other settings: {difference}; choose another --out, or remove it")

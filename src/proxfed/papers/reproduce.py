@@ -10,7 +10,7 @@ from proxfed.errors import nearest, require
 from proxfed.harness.cases import labels_by_case, read_cases, slug
 from proxfed.harness.run_folder import RunFolder
 from proxfed.harness.schema import Experiment, read, shipped
-from proxfed.harness.settings_diff import changed, other_settings
+from proxfed.harness.settings_diff import changed, settings_mismatch
 from proxfed.papers.claims import Comparison, Verdict, compare, judge
 from proxfed.papers.figures import available, write_figures
 from proxfed.registry import Table
@@ -45,7 +45,7 @@ class Part(NamedTuple):
             folder = RunFolder(self.folder / slug(case))
             recorded = folder.config() if folder.exists() else None
             for key, (then, now) in changed(recorded, as_recorded(experiment)).items() if recorded else ():
-                raise other_settings(folder.path, f"{key} was {then!r}, now {now!r}")
+                raise settings_mismatch(folder.path, f"{key} was {then!r}, now {now!r}")
 
     def diverged(self) -> list[dict[str, Any]]:
         """The seeds that diverged, in every case."""

@@ -20,7 +20,7 @@ from torch import Tensor
 from proxfed import keyed_random
 from proxfed.keyed_random import Ids, Key
 from proxfed.problems.minibatches import Epochs, cuts
-from proxfed.threads import share_out
+from proxfed.threads import map_parallel
 
 if TYPE_CHECKING:
     from proxfed.problems.network import Model
@@ -170,7 +170,7 @@ class Clients:
         p = self.problem
         parts = _equal_runs(lengths, p.engine.together)
         if p.engine.together < len(lengths) and torch.device(p.device).type == "cpu":
-            share_out(work, parts)
+            map_parallel(work, parts)
         else:
             for part in parts:
                 work(part)

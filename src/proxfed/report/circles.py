@@ -8,7 +8,7 @@ from html import escape
 
 import numpy as np
 
-from proxfed.data.client_stats import Holdings
+from proxfed.data.client_stats import ClientStats
 
 ROWS = 200
 """Clients that are drawn at most."""
@@ -20,7 +20,7 @@ LETTER = 6.6
 """Pixels of a letter, about."""
 
 
-def circles_svg(holdings: Holdings) -> str:
+def circles_svg(holdings: ClientStats) -> str:
     """The whole file."""
     ids = holdings.some(ROWS)
     across = STEP * len(holdings.classes)
@@ -50,7 +50,7 @@ def _text(x: float, y: float, text: str, anchor: str, colour: str = "") -> str:
     return f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}"{fill}>{escape(text)}</text>'
 
 
-def _headings(holdings: Holdings, y: int) -> Iterator[str]:
+def _headings(holdings: ClientStats, y: int) -> Iterator[str]:
     yield _text(LEFT - 12, y, "client", "end")
     widest = max((len(label) for label in holdings.classes), default=0)
     every = int(np.ceil((widest + 1) * LETTER / STEP))
@@ -59,7 +59,7 @@ def _headings(holdings: Holdings, y: int) -> Iterator[str]:
     yield _text(LEFT + STEP * len(holdings.classes) + 12, y, "samples", "start")
 
 
-def _clients(holdings: Holdings, ids: np.ndarray, top: int) -> Iterator[str]:
+def _clients(holdings: ClientStats, ids: np.ndarray, top: int) -> Iterator[str]:
     bars = LEFT + STEP * len(holdings.classes) + 12
     longest = RIGHT - 90
     largest = 1 if holdings.counts is None else int(holdings.counts[ids].max())

@@ -15,7 +15,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from proxfed.data.client_stats import Holdings
+from proxfed.data.client_stats import ClientStats
 from proxfed.report.terminal import plain_table
 
 ROWS, CELLS = 200, 20_000
@@ -32,7 +32,7 @@ class Picture(NamedTuple):
     """Holdings that one or several runs have in common, and the clients that are shown."""
 
     runs: list[str]
-    holdings: Holdings
+    holdings: ClientStats
     ids: np.ndarray
 
     @property
@@ -71,7 +71,7 @@ class Picture(NamedTuple):
         )
 
 
-def parts(holdings: Holdings, ids: np.ndarray) -> np.ndarray:
+def parts(holdings: ClientStats, ids: np.ndarray) -> np.ndarray:
     """(clients, classes): which part of a client's samples is of which class; no columns if labels are numbers."""
     if holdings.counts is None:
         return np.zeros((len(ids), 0))
@@ -81,9 +81,9 @@ def parts(holdings: Holdings, ids: np.ndarray) -> np.ndarray:
 # ---- the page -------------------------------------------------------------------------------------------------------
 
 
-def pictures(runs: Iterable[tuple[str, Holdings | None]]) -> list[Picture]:
+def pictures(runs: Iterable[tuple[str, ClientStats | None]]) -> list[Picture]:
     """One picture for all runs with the same holdings; runs that do not say have none."""
-    alike: dict[tuple, tuple[list[str], Holdings]] = {}
+    alike: dict[tuple, tuple[list[str], ClientStats]] = {}
     for name, h in runs:
         if h is not None:
             cells = None if h.counts is None else h.counts.tobytes()
@@ -105,7 +105,7 @@ def section_html(shown: Sequence[Picture], several: bool) -> str:
 # ---- the terminal ---------------------------------------------------------------------------------------------------
 
 
-def rich_picture(holdings: Holdings, width: int) -> RenderableType:
+def rich_picture(holdings: ClientStats, width: int) -> RenderableType:
     """A line per client, or, if there are many, quantiles and some of them."""
     many = len(holdings) > LINES
     ids = holdings.some(SOME if many else LINES)
@@ -115,7 +115,7 @@ def rich_picture(holdings: Holdings, width: int) -> RenderableType:
     return Group(*blocks, *_lines(holdings, ids, width))
 
 
-def _quantiles(holdings: Holdings) -> Table:
+def _quantiles(holdings: ClientStats) -> Table:
     table = plain_table()
     headings = {"smallest": 0, "5 %": 5, "25 %": 25, "median": 50, "75 %": 75, "95 %": 95, "largest": 100}
     table.add_column("a client has")
@@ -127,7 +127,7 @@ def _quantiles(holdings: Holdings) -> Table:
     return table
 
 
-def _lines(holdings: Holdings, ids: np.ndarray, width: int) -> list[RenderableType]:
+def _lines(holdings: ClientStats, ids: np.ndarray, width: int) -> list[RenderableType]:
     """A line per client, and what the shades mean."""
     sizes = [f"{size:,}" for size in holdings.sizes[ids].tolist()]
     names = [str(i) for i in ids.tolist()]

@@ -21,7 +21,7 @@ import numpy as np
 import tomli_w
 
 import proxfed
-from proxfed.data.client_stats import Holdings
+from proxfed.data.client_stats import ClientStats
 from proxfed.errors import RunError, require
 from proxfed.harness.run_folder import Row, RunFolder
 from proxfed.report.client_stats import pictures, section_html
@@ -48,7 +48,7 @@ class Run:
     models: Mapping[str, np.ndarray]
     blocks: Sequence[Sequence[Any]]
     labels: Mapping[str, str]
-    holdings: Holdings | None = None
+    holdings: ClientStats | None = None
 
     @property
     def clients(self) -> int | None:

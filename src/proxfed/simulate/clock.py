@@ -32,7 +32,7 @@ SECONDS_PER_BYTE = 8e-6
 """At 1 Mbit/s."""
 
 
-class Network(Protocol):
+class RoundTimer(Protocol):
     def advance(self, rounds: range, spent: Mapping[str, int]) -> float:
         """The time after these rounds, in which so much was spent."""
 
@@ -40,7 +40,7 @@ class Network(Protocol):
 class Clock:
     """The time of one algorithm with one seed; call it with each row in turn."""
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: RoundTimer) -> None:
         self.network, self.round, self.before = network, 0, dict.fromkeys(SPENT, 0)
 
     def __call__(self, row: Mapping[str, Any]) -> float:

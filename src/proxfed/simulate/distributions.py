@@ -39,7 +39,7 @@ class Constant:
 
 
 @dataclass(frozen=True)
-class LogNormal:
+class LogNormalDistribution:
     """median * exp(sigma z) with z normal: most values near the median, some much larger.
 
     median   half of the values are below
@@ -63,7 +63,7 @@ class LogNormal:
 
 
 @dataclass(frozen=True)
-class Uniform:
+class UniformDistribution:
     """Anything between two ends, equally likely.
 
     low    the smallest value
@@ -75,7 +75,7 @@ class Uniform:
 
     def __post_init__(self) -> None:
         non_negative(self, "low", "high")
-        require(self.low <= self.high, f"Uniform: low = {self.low!r} must be <= high = {self.high!r}")
+        require(self.low <= self.high, f"UniformDistribution: low = {self.low!r} must be <= high = {self.high!r}")
 
     @property
     def never_zero(self) -> bool:
@@ -87,7 +87,7 @@ class Uniform:
 
 
 @dataclass(frozen=True)
-class Exponential:
+class ExponentialDistribution:
     """shift, and on top of it a wait without memory.
 
     shift   the smallest value
@@ -170,13 +170,13 @@ class Trace:
         return bool(self.values.min() > 0)
 
 
-Amount = Constant | LogNormal | Uniform | Exponential | Trace
+Amount = Constant | LogNormalDistribution | UniformDistribution | ExponentialDistribution | Trace
 
 AMOUNTS: dict[str, type] = {
     "constant": Constant,
-    "lognormal": LogNormal,
-    "uniform": Uniform,
-    "exponential": Exponential,
+    "lognormal": LogNormalDistribution,
+    "uniform": UniformDistribution,
+    "exponential": ExponentialDistribution,
     "trace": Trace,
 }
 
@@ -208,7 +208,7 @@ class Amounts:
         self.ids, self.purpose = ids, purpose
         kinds = [type(a) for a in amounts]
         self.drawn: list[tuple[Any, np.ndarray, list[np.ndarray]]] = []
-        for kind in (LogNormal, Uniform, Exponential):
+        for kind in (LogNormalDistribution, UniformDistribution, ExponentialDistribution):
             if kind in kinds:
                 at = np.array([k for k, a in enumerate(kinds) if a is kind])
                 fields = [np.array(column) for column in zip(*(astuple(amounts[k]) for k in at), strict=True)]

@@ -20,27 +20,27 @@ from proxfed.topologies.checks import check
 from proxfed.topologies.custom import FromGraph, FromMatrix
 from proxfed.topologies.lazy import Lazy
 from proxfed.topologies.mixing import dense, lazy
-from proxfed.topologies.named import Complete, Exponential, Grid, Ring, Star, SymmetricExponential, Torus
+from proxfed.topologies.named import Complete, ExponentialGraph, Grid, Ring, StarGraph, SymmetricExponentialGraph, Torus
 from proxfed.topologies.random import ErdosRenyi, RandomRegular
 from proxfed.topologies.spectrum import psi
-from proxfed.topologies.time_varying import OnePeerExponential, RandomGroups, RandomMatching
+from proxfed.topologies.time_varying import OnePeerExponentialGraph, RandomGroups, RandomMatching
 
 __all__ = [
     "TOPOLOGIES",
     "Complete",
     "ErdosRenyi",
-    "Exponential",
+    "ExponentialGraph",
     "FromGraph",
     "FromMatrix",
     "Grid",
     "Lazy",
-    "OnePeerExponential",
+    "OnePeerExponentialGraph",
     "RandomGroups",
     "RandomMatching",
     "RandomRegular",
     "Ring",
-    "Star",
-    "SymmetricExponential",
+    "StarGraph",
+    "SymmetricExponentialGraph",
     "Torus",
     "check",
     "dense",
@@ -51,12 +51,12 @@ __all__ = [
 TOPOLOGIES: dict[str, type] = {
     "complete": Complete,
     "ring": Ring,
-    "star": Star,
+    "star": StarGraph,
     "grid": Grid,
     "torus": Torus,
-    "exponential": Exponential,
-    "symmetric_exponential": SymmetricExponential,
-    "one_peer_exponential": OnePeerExponential,
+    "exponential": ExponentialGraph,
+    "symmetric_exponential": SymmetricExponentialGraph,
+    "one_peer_exponential": OnePeerExponentialGraph,
     "random_regular": RandomRegular,
     "erdos_renyi": ErdosRenyi,
     "random_matching": RandomMatching,

@@ -13,7 +13,7 @@ from proxfed.topologies.spectrum import psi
 from proxfed.types import Mixing
 
 
-class Steady(ABC):
+class FixedTopology(ABC):
     """One W for all rounds."""
 
     period: ClassVar[int] = 1
@@ -33,7 +33,7 @@ class Steady(ABC):
 
 
 @dataclass(frozen=True)
-class Undirected(Steady):
+class Undirected(FixedTopology):
     """n clients and a weight rule; a graph adds its edges, and refuses there what makes no such graph."""
 
     n: int

@@ -10,14 +10,14 @@ import networkx as nx
 import numpy as np
 
 from proxfed.errors import InputError, at_least_one, one_of, require
-from proxfed.topologies.base import Steady
+from proxfed.topologies.base import FixedTopology
 from proxfed.topologies.checks import check, unreached
 from proxfed.topologies.mixing import WEIGHTS, Pairs, weigh
 from proxfed.types import Mixing
 
 
 @dataclass(frozen=True, eq=False)
-class FromGraph(Steady):
+class FromGraph(FixedTopology):
     """An undirected, connected graph.
 
     edges     a list of pairs of clients 0 .. n-1, or a networkx graph; nodes that are not called 0 .. n-1 are numbered
@@ -67,7 +67,7 @@ def _read_graph(edges: Any) -> tuple[int, Pairs]:
 
 
 @dataclass(frozen=True, eq=False)
-class FromMatrix(Steady):
+class FromMatrix(FixedTopology):
     """A matrix: not negative, rows and columns with sum 1, connected; it need not be symmetric.
 
     matrix   an array or nested lists, n x n

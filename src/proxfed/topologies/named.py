@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from proxfed.errors import at_least_one, require
-from proxfed.topologies.base import Steady, Undirected
+from proxfed.topologies.base import FixedTopology, Undirected
 from proxfed.topologies.mixing import Pairs, circulant
 from proxfed.topologies.spectrum import psi_by_fourier
 from proxfed.types import Mixing
@@ -40,7 +40,7 @@ class Ring(Undirected):
 
 
 @dataclass(frozen=True)
-class Star(Undirected):
+class StarGraph(Undirected):
     """Client 0 and everybody else: psi = 1 - 1/n for n >= 3."""
 
     def pairs(self) -> Pairs:
@@ -94,7 +94,7 @@ def _sides(sheet: Grid | Torus) -> tuple[int, int]:
 
 
 @dataclass(frozen=True)
-class SymmetricExponential(Undirected):
+class SymmetricExponentialGraph(Undirected):
     """Client i and i +- 2^l for all 2^l < n: some 2 log2 n neighbours; psi = .73 at n = 100."""
 
     def pairs(self) -> Pairs:
@@ -107,7 +107,7 @@ class SymmetricExponential(Undirected):
 
 
 @dataclass(frozen=True)
-class Exponential(Steady):
+class ExponentialGraph(FixedTopology):
     """Directed: client i sends to i + 2^l for all 2^l < n, uniform weights; psi = 1 - 2/(1 + ceil(log2 n)) for even
     n."""
 

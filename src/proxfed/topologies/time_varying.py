@@ -19,7 +19,7 @@ READINGS = ("partition", "clique", "independent")
 
 
 @dataclass(frozen=True)
-class OnePeerExponential:
+class OnePeerExponentialGraph:
     """Directed, one message a client: in round t, client i sends to i + 2^(t mod ceil(log2 n)), and averages what it
     hears with its own. Everybody agrees exactly after a period if, and only if, n is a power of two."""
 
