@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from proxfed.cli import main as cli
+from proxfed.harness.progress import StopOnSignal
 from proxfed.harness.run_folder import RunFolder
 
 from support.cli import proxfed, refused
@@ -126,7 +126,7 @@ def test_brackets_in_the_name_of_a_folder_are_no_markup(capsys: Any, file: Path,
 
 
 def test_brackets_in_the_way_to_go_on(capsys: Any, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "StopOnSignal", lambda: lambda: True)
+    monkeypatch.setattr(StopOnSignal, "__call__", lambda _: True)
     code, _, said = proxfed(capsys, "run", str(file), "--out", str(tmp_path / "o[/b]"))
     assert code == 1
     assert f"`proxfed run {file} --out {tmp_path / 'o[/b]'} --resume`" in said
@@ -322,12 +322,12 @@ def test_a_half_written_row_does_not_hurt_the_report(capsys: Any, file: Path, tm
 
 
 def test_a_diverging_run_stops_and_keeps_its_rows(capsys: Any, tmp_path: Path) -> None:
-    """The step is far too large for one of two algorithms: it stops, the other one is done, and the exit code is 1."""
+    """The step is far too large for one of two algorithms: it stops, and the other one is done: a result, not a failure."""
     wild = {"name": "fedavg", "label": "wild", "eta": 1e6, "K": 3}
     tame = {"name": "fedavg", "label": "tame", "eta": 0.1, "K": 3}
     path = write(tmp_path / "w.toml", small(rounds=200, seeds=[0], algorithms=[wild, tame]))
     code, _, said = proxfed(capsys, "run", str(path), "--out", str(tmp_path / "run"))
-    assert code == 1
+    assert code == 0
     assert "wild, seed 0: diverged" in said
     rows = RunFolder(tmp_path / "run").rows()
     kept = [row["round"] for row in rows if row["algorithm"] == "wild"]

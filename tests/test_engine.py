@@ -17,9 +17,10 @@ from proxfed.compressors import COMPRESSORS, Identity, TopK
 from proxfed.engine.measures import Measures
 from proxfed.engine.messages import WeightedSum
 from proxfed.engine.oracle import Oracle, Work, counted
-from proxfed.engine.run import Diverged, Run, run
+from proxfed.engine.run import Run
 from proxfed.engine.stacked import Stacked
 from proxfed.engine.state_tree import flatten, put, restore, room, take
+from proxfed.harness.compare import Diverged, run
 from proxfed.participation import BernoulliSampling, UniformSampling
 from proxfed.registry import build, describe
 from proxfed.regularisers import L1, MCP, Box, Zero
@@ -334,6 +335,10 @@ def test_clients_that_diverge_are_noticed_though_their_mean_does_not(problem: Li
     rows = run(quiet, Quarrel(), 10, topology=Complete(quiet.n)).rows
     assert rows[-1]["consensus"] > 1e15
     assert rows[-1]["objective"] == pytest.approx(rows[0]["objective"], rel=0.01)
+    lost = run(quiet, Quarrel(), 50, topology=Complete(quiet.n))
+    assert lost.status == "diverged"
+    assert "from their mean in round 1" in lost.message
+    assert 11 <= len(lost.rows) < 51
     with pytest.raises(Diverged, match="from their mean in round 1") as diverged:
-        run(quiet, Quarrel(), 50, topology=Complete(quiet.n))
-    assert 11 <= len(diverged.value.rows) < 51
+        run(quiet, Quarrel(), 50, topology=Complete(quiet.n), throw=True)
+    assert len(diverged.value.result.rows) == len(lost.rows)

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from proxfed.errors import InputError
-from proxfed.harness.run_folder import RunFolder
+from proxfed.harness.results import Results
 from proxfed.harness.schema import Figure
 from proxfed.papers import figures
 from proxfed.papers.figures import COLOURS, MARKERS, Line, axis_words, make_panels, write_figures
-from proxfed.report import write_report
-from proxfed.report.targets import NEVER, Results
+from proxfed.report.page import write_report
+from proxfed.report.targets import NEVER
 
 ROUNDS = (0, 10, 20, 30)
 LOOKS = {label: {"color": colour} for label, colour in zip("AB", COLOURS, strict=False)}
@@ -226,12 +226,9 @@ def test_without_matplotlib_one_sentence_says_what_to_install(tmp_path, monkeypa
 def test_the_report_carries_its_figures_inside(tmp_path):
     svg = tmp_path / "a&b.svg"
     svg.write_text("<svg xmlns='http://www.w3.org/2000/svg'><script>alert(1)</script></svg>")
-    folder = RunFolder(tmp_path / "run")
-    folder.create({"name": "run"})
-    folder.start_rows(["error"])
-    folder.append(row())
-    write_report([folder.path], tmp_path / "with.html", [svg])
-    write_report([folder.path], tmp_path / "without.html")
+    results = Results([row()])
+    write_report([results], tmp_path / "with.html", [svg])
+    write_report([results], tmp_path / "without.html")
     page = (tmp_path / "with.html").read_text()
     (data,) = re.findall(r'<img alt="a&amp;b" src="data:image/svg\+xml;base64,([^"]+)">', page)
     assert base64.b64decode(data) == svg.read_bytes()

@@ -15,10 +15,11 @@ from proxfed.algorithms import Depositum, DFedAvg, FedAvg
 from proxfed.engine.measures import Measures, check_names
 from proxfed.engine.stacked import Stacked
 from proxfed.errors import InputError
-from proxfed.harness.build import Resolved
-from proxfed.harness.execute import Execution
+from proxfed.harness.build import build_study
+from proxfed.harness.compare import run_study
 from proxfed.harness.run_folder import RunFolder
 from proxfed.harness.schema import parse
+from proxfed.harness.study import Study
 from proxfed.problems import PROBLEMS
 from proxfed.problems.network import Model
 from proxfed.topologies import Ring
@@ -115,7 +116,8 @@ def test_nothing_is_evaluated_before_the_run_begins(tmp_path: Path, monkeypatch:
     more = {"data": data, "problem": {"name": "softmax"}, "measures": ["worst_x"], "targets": {"accuracy": [0.9]}}
     resolved = _experiment(**more)
     monkeypatch.setattr(Linear, "evaluate", evaluate)
-    assert Execution(resolved, RunFolder(tmp_path)).measures == ["worst_x", "accuracy", "test_loss"]
+    resolved.check()
+    assert resolved.own_measures == ["worst_x", "accuracy", "test_loss"]
 
 
 def test_a_state_without_the_field_has_no_such_measure() -> None:
@@ -139,14 +141,14 @@ def test_without_a_graph_there_are_none() -> None:
         check_names(["consensus_x"], [FedAvg(0.1, 2)], toy.problem())
 
 
-def _experiment(**changes: Any) -> Resolved:
+def _experiment(**changes: Any) -> Study:
     table = copy.deepcopy(SMALL) | {"seeds": [0], "rounds": 2, "reference": False} | changes
-    return Resolved(parse(table, "here"))
+    return build_study(parse(table, "here"))
 
 
 def test_they_are_columns_of_the_rows(tmp_path: Path) -> None:
     resolved = _experiment(measures=list(MORE))
-    Execution(resolved, RunFolder(tmp_path)).run()
+    run_study(resolved, tmp_path)
     rows = RunFolder(tmp_path).rows()
     for row in rows:
         tracks = row["algorithm"].startswith("depositum")
@@ -157,4 +159,4 @@ def test_they_are_columns_of_the_rows(tmp_path: Path) -> None:
 
 def test_an_experiment_with_an_unknown_one_does_not_start() -> None:
     with pytest.raises(InputError, match="consensus_nu"):
-        Execution(_experiment(measures=["consensus_nu"]), None)
+        _experiment(measures=["consensus_nu"]).check()

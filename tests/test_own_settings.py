@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from proxfed.errors import InputError
-from proxfed.harness.build import Resolved
+from proxfed.harness.build import build_study
 from proxfed.harness.run_folder import RunFolder
 from proxfed.harness.schema import parse
 
@@ -48,7 +48,8 @@ def test_an_algorithm_may_have_its_own_weight_decay(tmp_path: Path) -> None:
 
 
 def test_algorithms_with_the_same_weight_decay_share_the_data() -> None:
-    tasks = Resolved(parse(digits({}, {"weight_decay": 0.2}, {"weight_decay": 0.2}), "test")).tasks
+    study = build_study(parse(digits({}, {"weight_decay": 0.2}, {"weight_decay": 0.2}), "test"))
+    tasks = [study.entry(label) for label in study.entries]
     assert tasks[1].problem is tasks[2].problem
     assert tasks[0].problem.data is tasks[1].problem.data
 
@@ -56,9 +57,9 @@ def test_algorithms_with_the_same_weight_decay_share_the_data() -> None:
 @pytest.mark.parametrize("decay", [-0.1, "a lot", True, float("nan"), float("inf")])
 def test_a_weight_decay_is_a_number_that_is_not_negative(decay: Any) -> None:
     with pytest.raises(InputError, match=r"algorithms\.0\.weight_decay = .* must be a finite number >= 0"):
-        Resolved(parse(digits({"weight_decay": decay}), "test"))
+        build_study(parse(digits({"weight_decay": decay}), "test"))
 
 
 def test_only_networks_have_a_weight_decay() -> None:
     with pytest.raises(InputError, match=r"algorithms\.fedavg\.weight_decay = 0\.1: only networks have one"):
-        Resolved(parse(small(algorithms=[{"name": "fedavg", "weight_decay": 0.1} | SETTINGS]), "test"))
+        build_study(parse(small(algorithms=[{"name": "fedavg", "weight_decay": 0.1} | SETTINGS]), "test"))

@@ -9,7 +9,7 @@ import pytest
 
 from proxfed.data.client_stats import ClientStats
 from proxfed.errors import InputError
-from proxfed.report import write_report
+from proxfed.harness.results import Results
 from proxfed.report.client_stats import pictures
 
 from support.run_folders import HOSTILE, Elements, data_of, folder, row, state, write
@@ -112,4 +112,4 @@ def test_a_damaged_record_of_the_clients_is_named(tmp_path, text):
     made = folder(tmp_path / "run", [row()], [state()])
     (made / "clients.json").write_text(text)
     with pytest.raises(InputError, match=r"clients\.json is damaged"):
-        write_report([made], tmp_path / "report.html")
+        Results.read(made)

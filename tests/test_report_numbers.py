@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from proxfed.report import result_table, rich_table
+from proxfed.harness.results import Results
 from proxfed.report.columns import MEASURES, PROGRESS, show, with_total
 from proxfed.report.curves import make_curve, thin
 from proxfed.report.sparsity import CELLS, images
-from proxfed.report.targets import Results
+from proxfed.report.summary import result_table, rich_table
 
 from support.run_folders import row, state
 

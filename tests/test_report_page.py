@@ -8,13 +8,15 @@ import re
 
 import numpy as np
 import pytest
+import torch
 
 from proxfed.data.client_stats import ClientStats
 from proxfed.errors import InputError, RunError
-from proxfed.report import write_report
+from proxfed.harness.results import Models, Results
 from proxfed.report.columns import with_total
-from proxfed.report.page import Run, render
+from proxfed.report.page import render, write_report
 from proxfed.report.tables import pairs_html
+from proxfed.types import Block
 
 from support.run_folders import HOSTILE, Elements, data_of, folder, row, state, write
 
@@ -33,8 +35,8 @@ def test_page_is_small_for_a_large_experiment():
     ]
     status = [state(f"algorithm {a}", s, t=1999) for a in range(10) for s in range(10)]
     models = {f"algorithm {a}/0": draw.normal(size=100_000) for a in range(10)}
-    labels = {f"algorithm {a}": f"algorithm {a}" for a in range(10)}
-    page = render([Run("large", {}, {}, status, rows, models, [("x", 0, 100_000, (100_000,))], labels)])
+    kept = Models(lambda: ({k: torch.from_numpy(x) for k, x in models.items()}, [Block("x", 0, 100_000, (100_000,))]))
+    page = render([Results(rows, status, models=kept)])
     assert len(page.encode()) < 2_000_000
     assert "of 2,000 for the longest curve" in page
     for made in data_of(page)["curves"]:
@@ -155,13 +157,13 @@ def test_the_first_seed_is_shown_and_labels_may_have_slashes(tmp_path):
 
 
 def test_bad_requests_are_refused_in_a_sentence(tmp_path):
-    with pytest.raises(InputError, match="at least one run folder"):
+    with pytest.raises(InputError, match="at least one run"):
         write_report([], tmp_path / "report.html")
     with pytest.raises(InputError, match="not a readable run folder"):
-        write_report([tmp_path / "nowhere"], tmp_path / "report.html")
+        Results.read(tmp_path / "nowhere")
     made = folder(tmp_path / "run", [row()], [state()])
     with pytest.raises(RunError, match="cannot write the report"):
-        write_report([made], tmp_path / "missing" / "report.html")
+        Results.read(made).report(tmp_path / "missing" / "report.html")
 
 
 def test_lists_of_tables_have_a_line_for_each() -> None:

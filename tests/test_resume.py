@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,10 @@ import numpy as np
 import pytest
 
 from proxfed.errors import InputError, RunError
-from proxfed.harness import run_folder as record
-from proxfed.harness.build import Resolved
-from proxfed.harness.execute import Execution
-from proxfed.harness.run_folder import RunFolder
-from proxfed.harness.schema import parse
+from proxfed.harness import checkpoint, run_folder
+from proxfed.harness.checkpoint import TaskFolder
+from proxfed.harness.files import locked, writing
+from proxfed.harness.run_folder import DONE, RunFolder
 
 from support.small_experiment import Crash, execute, small, write
 
@@ -40,7 +40,17 @@ def same(a: Path, b: Path) -> None:
     assert blocks_a == blocks_b
     assert models_a.keys() == models_b.keys()
     for name, model in models_a.items():
-        assert model.tobytes() == models_b[name].tobytes(), name
+        assert model.numpy().tobytes() == models_b[name].numpy().tobytes(), name
+
+
+def status(path: Path) -> list[dict]:
+    return [{k: v for k, v in s.items() if k != "rows_end"} for s in RunFolder(path).status()]
+
+
+def under_way(path: Path) -> TaskFolder:
+    """The task that was interrupted."""
+    (task,) = (path / "checkpoint").iterdir()
+    return TaskFolder(task, [])
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +115,7 @@ def test_what_diverges_does_so_wherever_it_is_interrupted(how: str, tmp_path: Pa
                 done = False
             assert done or execute(tmp_path / "run", table, resume=True)
             same(tmp_path / "run", tmp_path / "whole")
-            assert RunFolder(tmp_path / "run").status() == RunFolder(tmp_path / "whole").status()
+            assert status(tmp_path / "run") == status(tmp_path / "whole")
 
 
 def test_ranks_diverge_together(tmp_path: Path) -> None:
@@ -121,51 +131,56 @@ def test_ranks_diverge_together(tmp_path: Path) -> None:
     assert ends[0] == ends[1]
 
 
-@pytest.mark.parametrize("write", ["write_models", "write_status", "save_checkpoint"])
+@pytest.mark.parametrize("write", ["write_models", "_append_rows", "write_status", "clear"])
 @pytest.mark.parametrize("pair", range(len(WILD)))
-@pytest.mark.parametrize("seconds", [0.0, 5.0])
 def test_a_write_that_fails_at_an_end_is_made_up_for(
-    seconds: float, pair: int, write: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pair: int, write: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Meanwhile the status is true: what has come to its end has its rows and its model."""
     table = small(rounds=4, seeds=[3], algorithms=WILD, reference=False)
     assert execute(tmp_path / "whole", table)
-    real, finish, finished = getattr(RunFolder, write), Execution._finish, []
+    owner = TaskFolder if write == "clear" else RunFolder
+    real, finish, finished = getattr(owner, write), RunFolder.finish, []
 
-    def failing(self: RunFolder, *args: Any) -> None:
+    def failing(self: Any, *args: Any, **more: Any) -> Any:
         if len(finished) > pair:
+            if write == "_append_rows":  # half of it gets there
+                real(self, args[0][: len(args[0]) // 2])
             raise Crash
-        real(self, *args)
+        return real(self, *args, **more)
 
-    def finishing(self: Execution, *args: Any) -> None:
+    def finishing(self: RunFolder, *args: Any) -> None:
         finished.append(args)
         finish(self, *args)
 
     def check() -> None:
         folder = RunFolder(tmp_path / "run")
-        for s in folder.ended():
-            assert f"{s['algorithm']}/{s['seed']}" in folder.models()[0]
-            assert s["round"] == [r["round"] for r in folder.rows() if r["algorithm"] == s["algorithm"]][-1]
+        for s in folder.status():
+            if s["status"] in DONE:
+                assert f"{s['algorithm']}/{s['seed']}" in folder.models()[0]
+                assert s["round"] == [r["round"] for r in folder.rows() if r["algorithm"] == s["algorithm"]][-1]
 
     with monkeypatch.context() as patch:
-        patch.setattr(RunFolder, write, failing)
-        patch.setattr(Execution, "_finish", finishing)
+        patch.setattr(owner, write, failing)
+        patch.setattr(RunFolder, "finish", finishing)
         with pytest.raises(Crash):
-            Execution(Resolved(parse(table, "test")), RunFolder(tmp_path / "run"), checkpoint_seconds=seconds).run()
+            execute(tmp_path / "run", table)
     check()
-    with pytest.raises(Crash):
-        execute(tmp_path / "run", table, resume=True, crash_after=1)
-    check()
+    if pair < len(WILD) - 1 or write != "clear":
+        with pytest.raises(Crash):
+            execute(tmp_path / "run", table, resume=True, crash_after=1)
+        check()
     assert execute(tmp_path / "run", table, resume=True)
     same(tmp_path / "run", tmp_path / "whole")
-    assert RunFolder(tmp_path / "run").status() == RunFolder(tmp_path / "whole").status()
+    assert status(tmp_path / "run") == status(tmp_path / "whole")
 
 
 def test_a_half_written_row_is_cut_off(whole: Path, table: dict, tmp_path: Path) -> None:
     with pytest.raises(Crash):
         execute(tmp_path / "run", table, crash_after=13)
-    with (tmp_path / "run" / "rows.csv").open("a") as f:
-        f.write("small,fedav")
+    for file in (tmp_path / "run" / "rows.csv", under_way(tmp_path / "run").path / "rows.csv"):
+        with file.open("a") as f:
+            f.write("small,fedav")
     assert execute(tmp_path / "run", table, resume=True)
     same(tmp_path / "run", whole)
 
@@ -174,7 +189,7 @@ def test_a_half_written_row_is_cut_off(whole: Path, table: dict, tmp_path: Path)
 def test_a_damaged_slot_leaves_the_other(damage: bytes, whole: Path, table: dict, tmp_path: Path) -> None:
     with pytest.raises(Crash):
         execute(tmp_path / "run", table, crash_after=13)
-    slots = sorted((tmp_path / "run" / "checkpoint").glob("*.safetensors"), key=lambda p: p.stat().st_mtime_ns)
+    slots = sorted(under_way(tmp_path / "run").path.glob("*.safetensors"), key=lambda p: p.stat().st_mtime_ns)
     assert len(slots) == 2
     slots[-1].write_bytes(damage)
     assert execute(tmp_path / "run", table, resume=True)
@@ -187,7 +202,7 @@ def test_tensors_of_the_newest_slot_alone_are_read(
     """Those of the other one if they cannot be, and none to know which tasks are done."""
     with pytest.raises(Crash):
         execute(tmp_path / "run", table, crash_after=14)
-    real, read, broken = record.load_file, [], []
+    real, read, broken = checkpoint.load_file, [], []
 
     def load_file(path: Path) -> dict:
         read.append(path)
@@ -195,18 +210,18 @@ def test_tensors_of_the_newest_slot_alone_are_read(
             raise OSError(5, "Input/output error")
         return real(path)
 
-    monkeypatch.setattr(record, "load_file", load_file)
-    assert RunFolder(tmp_path / "run").tasks_done() == 2
+    monkeypatch.setattr(checkpoint, "load_file", load_file)
+    assert sum(s["status"] in DONE for s in status(tmp_path / "run")) == 2
     assert read == []
-    newest = RunFolder(tmp_path / "run").load_checkpoint()
+    newest = under_way(tmp_path / "run").load()
     assert len(read) == 1
     broken += read
-    older = RunFolder(tmp_path / "run").load_checkpoint()
-    assert (older.task, older.round) == (newest.task, newest.round - 1)
+    older = under_way(tmp_path / "run").load()
+    assert older.round == newest.round - 1
     assert older.tensors.keys() == newest.tensors.keys() != set()
     broken += read
     with pytest.raises(InputError, match="no readable checkpoint"):
-        RunFolder(tmp_path / "run").load_checkpoint()
+        under_way(tmp_path / "run").load()
 
 
 def test_resuming_a_finished_run_changes_nothing(whole: Path, table: dict, tmp_path: Path) -> None:
@@ -232,13 +247,13 @@ def test_seeds_that_are_added_later_make_the_run_with_all_of_them(
 
 
 def test_other_versions_go_on_and_are_noted(table: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = record.versions()
+    first = run_folder.versions()
     new = first | {"torch": "9.9"}
     table = table | {"algorithms": table["algorithms"][:2]}
     label = table["algorithms"][0]["name"]
 
     def noted(versions: dict, seeds: list[int]) -> dict:
-        monkeypatch.setattr(record, "versions", lambda: versions)
+        monkeypatch.setattr(run_folder, "versions", lambda: versions)
         assert execute(tmp_path / "run", table | {"seeds": seeds}, resume=True)
         return RunFolder(tmp_path / "run").versions()
 
@@ -252,10 +267,22 @@ def test_other_versions_go_on_and_are_noted(table: dict, tmp_path: Path, monkeyp
     assert noted(first, [3, 1, 7, 8, 9]) == first | {"continued_with": later}
 
 
-@pytest.mark.parametrize("seeds", [[1], [1, 3]])
-def test_seeds_that_do_not_go_on_where_the_old_ones_end_are_refused(seeds: list[int], whole: Path, table: dict) -> None:
+def test_seeds_that_are_taken_away_are_refused(whole: Path, table: dict) -> None:
     with pytest.raises(InputError, match="other settings: seeds"):
-        execute(whole, table | {"seeds": seeds}, resume=True)
+        execute(whole, table | {"seeds": [1]}, resume=True)
+
+
+def test_algorithms_that_are_added_later_are_all_that_is_run(whole: Path, table: dict, tmp_path: Path) -> None:
+    """In any place of the list; those that were there are left as they are, and none may be taken away."""
+    few = [a for k, a in enumerate(table["algorithms"]) if k in (1, 4)]
+    assert execute(tmp_path / "run", table | {"algorithms": few})
+    before = (tmp_path / "run" / "rows.csv").read_bytes()
+    assert execute(tmp_path / "run", table, resume=True)
+    assert (tmp_path / "run" / "rows.csv").read_bytes().startswith(before)
+    by_task = lambda row: (row["algorithm"], row["seed"], row["round"])
+    assert sorted(rows(tmp_path / "run"), key=by_task) == sorted(rows(whole), key=by_task)
+    with pytest.raises(InputError, match="other settings: algorithms was"):
+        execute(tmp_path / "run", table | {"algorithms": few}, resume=True)
 
 
 def test_other_settings_are_refused(whole: Path, table: dict) -> None:
@@ -277,19 +304,10 @@ def test_other_data_are_refused(whole: Path, table: dict, tmp_path: Path) -> Non
         execute(tmp_path / "run", own | {"seeds": [3, 4]}, resume=True)
 
 
-def test_results_without_a_checkpoint_are_not_thrown_away(table: dict, tmp_path: Path) -> None:
-    assert execute(tmp_path / "run", table)
-    for slot in (tmp_path / "run" / "checkpoint").iterdir():
-        slot.write_bytes(b"half a file")
-    with pytest.raises(InputError, match="no readable checkpoint"):
-        execute(tmp_path / "run", table, resume=True)
-    assert len(rows(tmp_path / "run")) > 0
-
-
 def test_no_slot_is_readable_in_the_first_task(table: dict, tmp_path: Path) -> None:
     with pytest.raises(Crash):
         execute(tmp_path / "run", table, crash_after=4)
-    for slot in (tmp_path / "run" / "checkpoint").iterdir():
+    for slot in under_way(tmp_path / "run").path.glob("*.safetensors"):
         slot.write_bytes(b"half a file")
     before = rows(tmp_path / "run")
     with pytest.raises(InputError, match="no readable checkpoint"):
@@ -300,18 +318,16 @@ def test_no_slot_is_readable_in_the_first_task(table: dict, tmp_path: Path) -> N
 def test_after_resuming_the_newest_slot_stays_until_the_other_is_written(table: dict, tmp_path: Path) -> None:
     with pytest.raises(Crash):
         execute(tmp_path / "run", table, crash_after=13)
-    folder = RunFolder(tmp_path / "run")
-    newest = folder.load_checkpoint()
-    folder.save_checkpoint(newest.task, newest.round - 1, newest.counters, newest.tensors)  # the older slot
-    again = RunFolder(tmp_path / "run").load_checkpoint()
-    assert (again.task, again.round) == (newest.task, newest.round)
+    folder = under_way(tmp_path / "run")
+    newest = folder.load()
+    folder.save(newest.round - 1, newest.counters, newest.tensors)  # the older slot
+    assert under_way(tmp_path / "run").load().round == newest.round
 
 
 def test_rows_shorter_than_the_checkpoint_are_refused(table: dict, tmp_path: Path) -> None:
     with pytest.raises(Crash):
         execute(tmp_path / "run", table, crash_after=13)
-    text = (tmp_path / "run" / "rows.csv").read_bytes()
-    (tmp_path / "run" / "rows.csv").write_bytes(text[: text.index(b"\n") + 1])
+    (under_way(tmp_path / "run").path / "rows.csv").write_bytes(b"")
     with pytest.raises(InputError, match="is shorter than when the checkpoint was written"):
         execute(tmp_path / "run", table, resume=True)
 
@@ -323,8 +339,8 @@ def test_force_leaves_nothing_of_the_old_run(table: dict, tmp_path: Path) -> Non
         execute(tmp_path / "run", table, crash_after=1)
     assert RunFolder(tmp_path / "run").models() == ({}, [])
     assert max(row["round"] for row in rows(tmp_path / "run")) == 0
-    begun = RunFolder(tmp_path / "run").load_checkpoint()
-    assert (begun.task, begun.round, begun.tensors) == (0, -1, {})
+    assert under_way(tmp_path / "run").load() is None
+    assert [s["status"] for s in status(tmp_path / "run")] == ["running"]
 
 
 def test_other_steps_are_refused(whole: Path, table: dict) -> None:
@@ -343,14 +359,21 @@ def test_wall_seconds_go_on(table: dict, tmp_path: Path) -> None:
     assert len(set(seconds)) == len(seconds)
 
 
-def test_a_run_that_another_process_writes_is_left_alone(whole: Path, table: dict) -> None:
-    before = rows(whole)
-    with RunFolder(whole).locked():
-        for resume in (True, False):
-            with pytest.raises(InputError, match="another process is writing"):
-                execute(whole, table, resume=resume)
-    assert rows(whole) == before
-    assert execute(whole, table, resume=True)
+def test_a_task_that_another_process_has_is_left_to_it(whole: Path, table: dict, tmp_path: Path) -> None:
+    """Resumed, the others are run; and nobody may replace the run meanwhile."""
+    with pytest.raises(Crash):
+        execute(tmp_path / "run", table, crash_after=13)
+    with locked(under_way(tmp_path / "run").path, wait=False) as mine:
+        assert mine
+        assert not execute(tmp_path / "run", table, resume=True)
+        assert [s["status"] for s in status(tmp_path / "run")].count("running") == 1
+        before = rows(tmp_path / "run")
+        with pytest.raises(InputError, match="another process is writing"):
+            execute(tmp_path / "run", table)
+        assert rows(tmp_path / "run") == before
+    assert execute(tmp_path / "run", table, resume=True)
+    by_task = lambda row: (row["algorithm"], row["seed"], row["round"])
+    assert sorted(rows(tmp_path / "run"), key=by_task) == sorted(rows(whole), key=by_task)
 
 
 def test_a_refused_run_leaves_the_old_one_alone(table: dict, tmp_path: Path) -> None:
@@ -372,23 +395,32 @@ def test_a_full_disk_is_one_sentence_and_loses_nothing(
 ) -> None:
     """The disk fills up in the middle of a run; when there is room again, the run goes on."""
     path = tmp_path / "run"
-    real, written = RunFolder.append, 0
+    real, written = TaskFolder.append, 0
 
-    def append(self: RunFolder, row: dict) -> None:
+    def append(self: TaskFolder, row: dict) -> None:
         nonlocal written
         written += 1
         if written == 8:
-            with self._writing():
+            with writing(self.path):
                 raise OSError(28, "No space left on device")
         real(self, row)
 
-    monkeypatch.setattr(RunFolder, "append", append)
+    monkeypatch.setattr(TaskFolder, "append", append)
     with pytest.raises(RunError, match=r"cannot write to .*No space left on device.*--resume"):
         execute(path, table)
     monkeypatch.undo()
     assert execute(path, table, resume=True)
     execute(tmp_path / "other", table)
     same(path, tmp_path / "other")
+
+
+def written(path: Path) -> int:
+    """Rows that are there, of all tasks."""
+    total = 0
+    for file in path.glob("**/rows.csv"):
+        with suppress(FileNotFoundError):  # a task may have come to its end meanwhile
+            total += file.read_bytes().count(b"\n")
+    return total
 
 
 def test_kill_9(tmp_path: Path) -> None:
@@ -401,9 +433,8 @@ def test_kill_9(tmp_path: Path) -> None:
 
     def killed(*more: str, rows: int) -> None:
         process = subprocess.Popen([*command, *more], stderr=subprocess.DEVNULL)
-        record = tmp_path / "run" / "rows.csv"
         deadline = time.monotonic() + 300
-        while time.monotonic() < deadline and not (record.exists() and record.read_bytes().count(b"\n") > rows):
+        while time.monotonic() < deadline and written(tmp_path / "run") <= rows:
             assert process.poll() is None, "it ended before it could be killed"
             time.sleep(0.001)
         process.send_signal(signal.SIGKILL)
@@ -421,9 +452,8 @@ def test_ctrl_c(tmp_path: Path) -> None:
     file = write(tmp_path / "small.toml", small(rounds=100_000, seeds=[0]))
     command = [sys.executable, "-m", "proxfed", "run", str(file), "--out", str(tmp_path / "run")]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | {"COLUMNS": "200"})
-    record = tmp_path / "run" / "rows.csv"
     deadline = time.monotonic() + 300
-    while time.monotonic() < deadline and not (record.exists() and record.read_bytes().count(b"\n") > 20):
+    while time.monotonic() < deadline and written(tmp_path / "run") <= 20:
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=300)
@@ -432,6 +462,4 @@ def test_ctrl_c(tmp_path: Path) -> None:
     assert "Traceback" not in said
     finished = [row["round"] for row in RunFolder(tmp_path / "run").rows()]
     assert finished == list(np.arange(len(finished)))
-    checkpoint = RunFolder(tmp_path / "run").load_checkpoint()
-    assert checkpoint is not None
-    assert checkpoint.round == finished[-1]
+    assert under_way(tmp_path / "run").load().round == finished[-1]

@@ -12,13 +12,27 @@ from typing import Any
 import pytest
 
 from proxfed.errors import InputError, RunError
-from proxfed.harness.finished import seconds, simulate, simulate_in_place
-from proxfed.harness.run_folder import COLUMNS, RunFolder
+from proxfed.harness import finished
+from proxfed.harness.results import Results
+from proxfed.harness.run_folder import RunFolder
+from proxfed.report.columns import ROW
 from proxfed.simulate import Timing, profiles
 
 from support.cli import proxfed, refused
 from support.clock_rows import DEVICE
 from support.small_experiment import Crash, execute, small
+
+
+def simulate(run: Path, timing: Timing, out: Path, force: bool = False) -> RunFolder:
+    return RunFolder(finished.simulate(Results.read(run), timing, out, force).folder)
+
+
+def simulate_in_place(run: Path, timing: Timing) -> None:
+    finished.simulate_in_place(Results.read(run), timing)
+
+
+def seconds(folder: RunFolder, timing: Timing) -> list[float]:
+    return [row["sim_seconds"] for row in finished.with_seconds(Results.read(folder), timing).rows]
 
 
 def column(path: Path) -> list[float]:
@@ -62,7 +76,7 @@ def test_live_and_after_are_the_same_to_the_bit(plain: Path, live: Path, tmp_pat
         for p in (live, after.path)
     ]
     assert same[0] == same[1]
-    assert (after.path / "rows.csv").read_text().split("\n")[0].startswith(",".join(COLUMNS))
+    assert (after.path / "rows.csv").read_text().split("\n")[0].startswith(",".join(ROW))
 
 
 def test_the_run_folder_has_all_that_is_needed(live: Path) -> None:
@@ -112,7 +126,7 @@ def test_nothing_beside_or_around_the_run_is_removed(tmp_path: Path) -> None:
         simulate(tmp_path / "outer" / "run", Timing.read(WIFI), tmp_path / "outer", force=True)
     with pytest.raises(InputError, match="is inside the run itself"):
         simulate(tmp_path / "outer" / "run", Timing.read(WIFI), tmp_path / "outer" / "run" / "copy")
-    assert RunFolder(tmp_path / "outer" / "run").finished()
+    assert Results.read(tmp_path / "outer" / "run").complete
     assert (tmp_path / "outer" / "run.old" / "NOTES.txt").read_text() == "mine"
 
 

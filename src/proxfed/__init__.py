@@ -1,24 +1,46 @@
-"""proxfed: federated composite optimisation."""
+"""proxfed: federated composite optimisation.
 
-import os
+Names are imported when they are first used, so that `import proxfed` does not wait for torch.
+"""
 
-# Threads that wait for each other should sleep, not spin: where other work shares the cores, spinning costs tenfold.
-# Has an effect only if torch has not been imported before.
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+from __future__ import annotations
 
-from proxfed.algorithms import Depositum, DFedADMM, FedAvg, FedCEF, FedComposite, FedNAG
-from proxfed.data import Federated, load
-from proxfed.engine.run import Result, run
-from proxfed.errors import InputError, ProxfedError, RunError
-from proxfed.problems.linear import Linear
-from proxfed.problems.losses import Logistic, Softmax, Squared
-from proxfed.problems.network import Model
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from proxfed.algorithms import Depositum, DFedADMM, FedAvg, FedCEF, FedComposite, FedNAG, Scaffold
+    from proxfed.data import Federated, load
+    from proxfed.engine.allocator import tune_process
+    from proxfed.errors import InputError, ProxfedError, RunError
+    from proxfed.harness.compare import Diverged, Result, compare, run, run_study
+    from proxfed.harness.results import Results
+    from proxfed.harness.study import Entry, Study
+    from proxfed.problems.linear import Linear
+    from proxfed.problems.losses import Logistic, Softmax, Squared
+    from proxfed.problems.network import Model
+
+_FROM = {
+    "proxfed.algorithms": ("DFedADMM", "Depositum", "FedAvg", "FedCEF", "FedComposite", "FedNAG", "Scaffold"),
+    "proxfed.data": ("Federated", "load"),
+    "proxfed.engine.allocator": ("tune_process",),
+    "proxfed.errors": ("InputError", "ProxfedError", "RunError"),
+    "proxfed.harness.compare": ("Diverged", "Result", "compare", "run", "run_study"),
+    "proxfed.harness.results": ("Results",),
+    "proxfed.harness.study": ("Entry", "Study"),
+    "proxfed.problems.linear": ("Linear",),
+    "proxfed.problems.losses": ("Logistic", "Softmax", "Squared"),
+    "proxfed.problems.network": ("Model",),
+}
+_HOME = {name: module for module, names in _FROM.items() for name in names}
 
 __all__ = [
     "DFedADMM",
     "Depositum",
+    "Diverged",
+    "Entry",
     "FedAvg",
     "FedCEF",
     "FedComposite",
@@ -30,9 +52,27 @@ __all__ = [
     "Model",
     "ProxfedError",
     "Result",
+    "Results",
     "RunError",
+    "Scaffold",
     "Softmax",
     "Squared",
+    "Study",
+    "compare",
     "load",
     "run",
+    "run_study",
+    "tune_process",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'proxfed' has no attribute {name!r}")
+    value = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

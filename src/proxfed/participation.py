@@ -8,6 +8,7 @@ import numpy as np
 
 from proxfed.errors import at_least_one, positive, require
 from proxfed.keyed_random import Ids, keys, uniforms
+from proxfed.registry import Registry
 from proxfed.types import Participation
 
 
@@ -61,4 +62,6 @@ def cohort(participation: Participation, t: int, n: int, seed: int) -> Ids:
     return ids if not isinstance(ids, range) or ids == range(n) else np.asarray(ids, np.int64)
 
 
-PARTICIPATIONS: dict[str, type] = {"full": Full, "uniform": UniformSampling, "bernoulli": BernoulliSampling}
+PARTICIPATIONS: Registry[type] = Registry(
+    "participations", {"full": Full, "uniform": UniformSampling, "bernoulli": BernoulliSampling}
+)

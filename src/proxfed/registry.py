@@ -1,58 +1,182 @@
-"""Tables of a configuration file become objects, and objects tables, by the fields and types that classes declare.
+"""Names for classes, and tables for objects: how a configuration file says what to build.
 
-`{name = "top_k", fraction = 0.01}` is looked up in a registry and called with the rest as arguments. A wrong name, key
-or type gives one sentence with the place, the value and what is allowed.
+`{name = "top_k", fraction = 0.01}` names a class and gives its arguments. A name is
+
+    top_k                        registered here
+    my_package.my_module:Mine    a class or function of an installed package, or of a module beside the program
+    ./mine.py:Mine               the same of a file; relative to the configuration file that names it
+    their_name                   an entry point "proxfed.compressors" (and so on) of an installed package
+
+A wrong name, key or type gives one sentence with the place, the value and what is allowed. The way back is `describe`:
+an object becomes the table that builds it, an own class under its name and the hash of its source.
 """
 
 from __future__ import annotations
 
+import hashlib
+import importlib
+import importlib.util
 import inspect
 import json
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields, is_dataclass
-from functools import partial
-from typing import Any, TypeVar, get_type_hints
+from functools import cached_property, partial
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar, get_args, get_type_hints
 
-from pydantic import TypeAdapter, ValidationError
-
-from proxfed.compressors import COMPRESSORS
 from proxfed.errors import InputError, nearest, require
-from proxfed.schedules import SCHEDULES, Step
-from proxfed.types import Compressor
 
-Registry = Mapping[str, Callable[..., Any]]
 Table = dict[str, Any]
 Make = TypeVar("Make", bound=Callable[..., Any])
 
-NESTED: dict[Any, Registry] = {Compressor: COMPRESSORS, Step: SCHEDULES}
-"""Types of arguments that are themselves tables with a name."""
+NESTED: dict[Any, Registry[Any]] = {}
+"""Types of arguments that are themselves tables with a name, and the registry that has the names."""
 
 
-def build(registry: Registry, table: Any, where: str, **known: Any) -> Any:
+class Registry(dict[str, Make]):
+    """What is registered here under a name; looking up any other name finds plug-ins.
+
+    `of` is the type that arguments have which take such a table: a field `compressor: Compressor` takes the name of a
+    compressor.
+    """
+
+    def __init__(self, kind: str, entries: Mapping[str, Make], of: Any = None) -> None:
+        super().__init__(entries)
+        self.kind = kind
+        if of is not None:
+            NESTED[of] = self
+
+    @cached_property
+    def plugins(self) -> dict[str, EntryPoint]:
+        """The entry points of installed packages."""
+        return {entry.name: entry for entry in entry_points(group=f"proxfed.{self.kind}")}
+
+    def __missing__(self, name: str) -> Make:
+        if not isinstance(name, str):
+            raise InputError(f"{self.kind}: {name!r} is no name")
+        if name in self.plugins:
+            entry = self.plugins[name]
+            try:
+                return entry.load()
+            except Exception as e:
+                raise InputError(f"{self.kind}: the plug-in {name!r} ({entry.value}) cannot be loaded: {e}") from e
+        if ":" in name:
+            return _import(name)
+        raise InputError(f"there is no {name!r}; {nearest(name, self.names())}")
+
+    def names(self) -> list[str]:
+        """Those that are registered, and the plug-ins."""
+        return sorted({*self, *self.plugins})
+
+
+# ---- names of what is elsewhere -------------------------------------------------------------------------------------
+
+
+def import_name(make: Any) -> str:
+    """'module:Class', or 'file.py:Class' of what the running program itself defines."""
+    module = sys.modules.get(make.__module__)
+    file = getattr(module, "__file__", None)
+    if make.__module__ == "__main__" or (module is not None and module.__name__.startswith(FROM_FILE)):
+        return f"{Path(file).resolve()}:{make.__qualname__}" if file else f"__main__:{make.__qualname__}"
+    return f"{make.__module__}:{make.__qualname__}"
+
+
+def beside(name: str, directory: Path) -> str:
+    """A name of a file relative to `directory` as an absolute one; any other name as it is."""
+    file, colon, attribute = name.rpartition(":")
+    return f"{(directory / file).resolve()}:{attribute}" if colon and file.endswith(".py") else name
+
+
+FROM_FILE = "proxfed_plugin_"
+
+
+def _import(name: str) -> Any:
+    place, _, path = name.rpartition(":")
+    try:
+        found: Any = _from_file(Path(place)) if place.endswith(".py") else _from_module(place)
+    except InputError:
+        raise
+    except Exception as e:
+        raise InputError(f"{name!r}: {place} cannot be imported: {type(e).__name__}: {e}") from e
+    for part in path.split("."):
+        public = [n for n in dir(found) if not n.startswith("_")]
+        require(hasattr(found, part), f"{name!r}: {place} has no {part!r}; {nearest(part, public)}")
+        found = getattr(found, part)
+    require(callable(found), f"{name!r} is {found!r}, which is neither a class nor a function")
+    return found
+
+
+def _from_module(name: str) -> ModuleType:
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:  # as `python -m` does: a module beside the user
+        sys.path.append(str(Path.cwd()))
+    return importlib.import_module(name)
+
+
+def _from_file(path: Path) -> ModuleType:
+    """The module of a file, loaded once; of the running program's own file, the program itself."""
+    path = path.resolve()
+    require(path.is_file(), f"there is no file {path}")
+    main = sys.modules["__main__"]
+    if (program := getattr(main, "__file__", None)) and Path(program).resolve() == path:
+        return main
+    called = FROM_FILE + hashlib.sha256(str(path).encode()).hexdigest()[:12]
+    if called in sys.modules:
+        return sys.modules[called]
+    spec = importlib.util.spec_from_file_location(called, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[called] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[called]
+        raise
+    return module
+
+
+def source_hash(make: Any) -> str | None:
+    """A digest of the source of an own class or function, by which a changed one is recognised; None: not known."""
+    if make.__module__.partition(".")[0] == "proxfed":  # versions.json says which proxfed it was
+        return None
+    try:
+        return hashlib.sha256(inspect.getsource(make).encode()).hexdigest()[:12]
+    except (OSError, TypeError):
+        return None
+
+
+# ---- from tables to objects -----------------------------------------------------------------------------------------
+
+
+def build(registry: Mapping[str, Make], table: Any, where: str, **known: Any) -> Any:
     """The object that a table describes; `known` are arguments that the file does not give."""
     make = look_up(registry, table, where)
-    return make(**known, **arguments(make, without_name(table), where, set(known)))
+    return make(**known, **arguments(make, settings_of(table), where, set(known)))
 
 
 def look_up(registry: Mapping[str, Make], table: Any, where: str) -> Make:
     """The class or function that a table names."""
     require(isinstance(table, dict), f"{where} = {table!r} must be a table with a name, such as {{name = ...}}")
     require("name" in table, f"{where}: the key 'name' is missing; known: {', '.join(sorted(registry))}")
-    name = table["name"]
-    known = isinstance(name, str) and name in registry
-    require(known, f"{where}: there is no {name!r}; {nearest(str(name), registry)}")
-    return registry[name]
+    require(isinstance(table["name"], str), f"{where}: there is no {table['name']!r}; {nearest('', registry)}")
+    try:
+        return registry[table["name"]]
+    except InputError as e:
+        raise InputError(f"{where}: {e}") from e
 
 
-def without_name(table: Table) -> Table:
-    return {k: v for k, v in table.items() if k != "name"}
+def settings_of(table: Table) -> Table:
+    """A table without what says which class it is."""
+    return {k: v for k, v in table.items() if k not in ("name", "source")}
 
 
 def arguments(make: Callable[..., Any], given: Table, where: str, known: set[str] = frozenset()) -> Table:  # type: ignore[assignment]
     """Check keys and types of a table against what `make` takes; nested tables are built."""
     if isinstance(make, partial):
         known, make = known | make.keywords.keys(), make.func
-    hints = get_type_hints(make)
+    hints = _hints(make)
     takes = {k: p for k, p in inspect.signature(make).parameters.items() if k not in known and p.kind != p.VAR_KEYWORD}
     for key in given:
         require(key in takes, f"{where}: unknown key {key!r}; {nearest(key, takes) if takes else 'it takes none'}")
@@ -62,10 +186,20 @@ def arguments(make: Callable[..., Any], given: Table, where: str, known: set[str
     return {key: _value(hints.get(key, Any), value, f"{where}.{key}") for key, value in given.items()}
 
 
+def _hints(make: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return get_type_hints(make.__init__ if isinstance(make, type) and not is_dataclass(make) else make)  # type: ignore[misc]
+    except NameError:  # a stranger's annotation that only a type checker can read
+        return {}
+
+
 def _value(hint: Any, value: Any, where: str) -> Any:
+    from pydantic import TypeAdapter, ValidationError
+    from pydantic.errors import PydanticSchemaGenerationError
+
     for nested, registry in NESTED.items():
         if hint == nested:
-            if hint == Step and not isinstance(value, dict):
+            if not isinstance(value, dict) and float in get_args(hint):  # a step size may be a plain number
                 hint = float
                 break
             return value if is_dataclass(value) else build(registry, value, where)
@@ -74,26 +208,64 @@ def _value(hint: Any, value: Any, where: str) -> Any:
     except ValidationError as e:
         problem = e.errors()[0]["msg"]
         raise InputError(f"{where} = {value!r} is not allowed: {problem[0].lower()}{problem[1:]}") from e
+    except PydanticSchemaGenerationError:  # a type of a stranger's own
+        return value
     except TypeError as e:
         raise InputError(f"{where} = {value!r} is not allowed: {e}") from e
 
 
-def describe(value: Any, registry: Registry) -> Table:
+def _type_name(hint: Any) -> str:
+    return getattr(hint, "__name__", str(hint)).replace("proxfed.", "")
+
+
+# ---- and back -------------------------------------------------------------------------------------------------------
+
+
+def describe(value: Any, registry: Registry[Any]) -> Table:
     """The table that builds this object, with every field."""
-    name = next(k for k, make in registry.items() if make is type(value))
-    pairs = ((f.name, plain(getattr(value, f.name))) for f in fields(value) if f.init)
-    return {"name": name} | {k: v for k, v in pairs if v is not None}
+    name, fixed = _registered(value, registry)
+    table = {"name": name or import_name(type(value))}
+    if name is None and (digest := source_hash(type(value))) is not None:
+        table["source"] = digest  # of an own class: a change of it makes another study
+    given = {f.name: getattr(value, f.name) for f in fields(value) if f.init} if is_dataclass(value) else vars(value)
+    shown = {k: v for k, v in given.items() if v is not None and k not in fixed and not k.startswith("_")}
+    return table | {k: plain(v) for k, v in shown.items()}
+
+
+def _registered(value: Any, registry: Registry[Any]) -> tuple[str | None, Collection[str]]:
+    """The name that makes such an object, and the arguments that the name itself gives."""
+    for name, make in registry.items():
+        if make is type(value):
+            return name, ()
+        if isinstance(make, partial) and make.func is type(value):
+            fits = all(getattr(value, k) == v for k, v in make.keywords.items())
+            if fits:
+                return name, make.keywords
+    return None, ()
 
 
 def plain(value: Any) -> Any:
-    """A value as TOML has it; nested components as tables."""
-    if isinstance(value, tuple):
-        return [plain(v) for v in value]
+    """A value as TOML has it: components as tables, what is too large or no data by its digest."""
     for registry in NESTED.values():
         if type(value) in registry.values():
             return describe(value, registry)
-    return value
+    if isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, (tuple, list, range)):
+        return [plain(v) for v in value]
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in value.items() if v is not None}
+    if is_dataclass(value) and not isinstance(value, type):
+        return describe(value, Registry("", {}))
+    if hasattr(value, "__array__"):
+        return _digest(value)
+    if callable(value) and hasattr(value, "__qualname__"):
+        return import_name(value) + (f"#{digest}" if (digest := source_hash(value)) else "")
+    return str(value)
 
 
-def _type_name(hint: Any) -> str:
-    return getattr(hint, "__name__", str(hint)).replace("proxfed.", "")
+def _digest(array: Any) -> str:
+    import numpy as np
+
+    numbers = np.ascontiguousarray(array)
+    return f"{numbers.dtype}{list(numbers.shape)}#{hashlib.sha256(numbers.tobytes()).hexdigest()[:12]}"

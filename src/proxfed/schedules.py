@@ -8,6 +8,7 @@ from math import inf
 from typing import Any
 
 from proxfed.errors import positive, require, up_to_one
+from proxfed.registry import Registry
 
 Step = float | Callable[[int], float]
 
@@ -57,4 +58,6 @@ class InverseRoot:
         return self.start / t**0.5
 
 
-SCHEDULES: dict[str, type] = {"exponential": ExponentialDecay, "inverse_root": InverseRoot}
+SCHEDULES: Registry[type] = Registry(
+    "schedules", {"exponential": ExponentialDecay, "inverse_root": InverseRoot}, of=Step
+)

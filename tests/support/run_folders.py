@@ -10,8 +10,10 @@ from pathlib import Path
 
 import torch
 
+from proxfed.harness.results import Results
 from proxfed.harness.run_folder import RunFolder
-from proxfed.report import write_report
+from proxfed.report.columns import ROW
+from proxfed.report.page import write_report
 
 HOSTILE = "<script>alert('x')</script> & \"co\" </td>"
 
@@ -33,13 +35,10 @@ def state(algorithm="fedavg", seed=0, status="finished", t=10):
 def folder(path: Path, rows, status, models=None, blocks=(), config=None, measures=("accuracy",), held=None) -> Path:
     """A real run folder."""
     made = RunFolder(path)
-    made.create(config or {"name": path.name, "problem": {"clients": 4}})
-    made.start_rows(measures)
+    made.create(config or {"name": path.name, "problem": {"clients": 4}}, held, measures)
     with (path / "rows.csv").open("a", newline="") as f:
-        csv.writer(f, lineterminator="\n").writerows([r.get(c) for c in made.columns] for r in rows)
+        csv.writer(f, lineterminator="\n").writerows([r.get(c) for c in [*ROW, *measures]] for r in rows)
     made.write_status(list(status))
-    if held is not None:
-        made.write_clients(held)
     if models:
         made.write_models({k: torch.as_tensor(v) for k, v in models.items()}, blocks)
     return path
@@ -50,7 +49,7 @@ def data_of(page: str) -> dict:
 
 
 def write(tmp_path: Path, *folders: Path) -> str:
-    write_report(list(folders), tmp_path / "report.html")
+    write_report([Results.read(f) for f in folders], tmp_path / "report.html")
     return (tmp_path / "report.html").read_text(encoding="utf-8")
 
 

@@ -8,8 +8,10 @@ from typing import Any
 
 import tomli_w
 
-from proxfed.harness.build import Resolved
+from proxfed.errors import require
+from proxfed.harness.build import build_study
 from proxfed.harness.execute import Execution, Progress, open_folder
+from proxfed.harness.run_folder import RunFolder
 from proxfed.harness.schema import parse
 
 SMALL: dict[str, Any] = {
@@ -79,8 +81,11 @@ class Crash(Exception):
 def execute(
     path: Path, table: dict, *, resume: bool = False, crash_after: int | None = None, stop_after: int | None = None
 ) -> bool:
-    """Run an experiment; the process 'dies' or is asked to stop after so many rounds (of all tasks together)."""
-    resolved = Resolved(parse(table, "test"))
+    """Run an experiment; the process 'dies' or is asked to stop after so many rounds (of all tasks together).
+
+    True when every task is done.
+    """
+    study = build_study(parse(table, "test"))
     seen = 0
 
     def watch(_: Progress) -> None:
@@ -89,6 +94,10 @@ def execute(
         if seen == crash_after:
             raise Crash
 
-    folder = open_folder(path, resolved.table, resume, force=not resume)
-    execution = Execution(resolved, folder, watch=watch, stop=lambda: seen == stop_after, checkpoint_seconds=0)
-    return execution.run(resume)
+    require(not resume or RunFolder(path).exists(), f"there is no run to resume in {path}")
+    study.check()
+    folder, resumed = open_folder(study, path, resume, force=not resume)
+    execution = Execution(
+        study, folder, watch=watch, stop=lambda: seen == stop_after, checkpoint_seconds=0, resumed=resumed
+    )
+    return execution.run()

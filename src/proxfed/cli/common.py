@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+
+from proxfed.report.terminal import plain_table
+
+if TYPE_CHECKING:
+    from proxfed.harness.results import Results
+
+__all__ = ["plain_table"]
 
 err = Console(stderr=True)
 out = Console()
@@ -31,3 +39,21 @@ ChangeOption = Annotated[
 CaseOption = Annotated[
     list[str] | None, typer.Option("--case", metavar="NAME", help="Only this case of the experiment; may be repeated.")
 ]
+
+
+def print_results(table: Sequence[Mapping[str, Any]]) -> None:
+    """What each algorithm reached, and what it took to reach the targets."""
+    from proxfed.report.summary import rich_table, rich_targets
+
+    out.print(rich_table(table, out.width))
+    if (targets := rich_targets(table)) is not None:
+        out.print()
+        out.print(targets)
+
+
+def say_diverged(results: Results, case: str = "") -> None:
+    """A line on stderr for each seed that diverged: a result, not a failure of the command."""
+    where = f"{case}: " if case else ""
+    for s in results.status:
+        if s["status"] == "diverged":
+            say(f"{where}{s['algorithm']}, seed {s['seed']}: {s['message']}", err, style="red")

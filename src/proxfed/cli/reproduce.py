@@ -11,10 +11,19 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from proxfed.cli.common import CaseOption, ChangeOption, DataOption, Format, FormatOption, err, out, say
-from proxfed.cli.progress import StopOnSignal, Watch, say_diverged
+from proxfed.cli.common import (
+    CaseOption,
+    ChangeOption,
+    DataOption,
+    Format,
+    FormatOption,
+    err,
+    out,
+    plain_table,
+    say,
+    say_diverged,
+)
 from proxfed.errors import MissingData, require
-from proxfed.report.terminal import plain_table
 
 if TYPE_CHECKING:
     from proxfed.papers.claims import Comparison, Verdict
@@ -46,10 +55,12 @@ def reproduce(
 
     Example: [bold]proxfed reproduce composite_fl --quick[/bold]
     """
-    from proxfed.harness.execute import Plan
+    from proxfed.harness.plan import Plan
+    from proxfed.harness.progress import StopOnSignal
+    from proxfed.harness.results import Results
     from proxfed.papers.figures import MISSING, available
     from proxfed.papers.reproduce import comparisons, draw, select, verdicts
-    from proxfed.report import write_report
+    from proxfed.report.page import write_report
 
     require(run or seeds is None, "--no-run judges all seeds that have been run: it takes no --seeds")
     parts = select(what, folder, quick=quick, seeds=seeds, variant=variant, cases=case or [], changes=change or [])
@@ -60,27 +71,29 @@ def reproduce(
         if not available():
             say(MISSING, err)
         plans = [Plan(part.cases, part.folders(), data, resume=True, leave_out=True) for part in parts]
-        stop = StopOnSignal()
         for part, plan in zip(parts, plans, strict=True):
             if len(parts) == 1 and len(plan.missing) == len(part.cases):
                 raise MissingData(next(iter(plan.missing.values())))
             for name, reason in plan.missing.items():
                 say(f"not run: {part.name} {name}: {reason}", err)
-            if not plan.run(lambda name: Watch(err.is_terminal, name), stop):
+            with StopOnSignal() as stop:
+                plan.run(stop)
+            if stop():
                 say("stopped; the same command goes on from here", err)
                 raise typer.Exit(1)
             figures[part.name] = draw(part)
             for name, path in part.folders().items():
                 if name not in plan.missing:
-                    write_report([path], path / "report.html", figures[part.name])
+                    write_report([Results.read(path)], path / "report.html", figures[part.name])
     for part in parts:
-        say_diverged(part.diverged())
-    results = [(part, comparisons(part), verdicts(part, quick)) for part in parts]
+        for name, results in part.results().items():
+            say_diverged(results, name)
+    judged_parts = [(part, comparisons(part), verdicts(part, quick)) for part in parts]
     if format is Format.json:
-        found = {result[0].name: _reproduction(*result) for result in results}
+        found = {result[0].name: _reproduction(*result) for result in judged_parts}
         print(json.dumps(found, indent=1))
         return
-    for part, compared, judged in results:
+    for part, compared, judged in judged_parts:
         figure = part.experiment.paper.figure if part.experiment.paper else ""
         head = f"[bold]{escape(part.name)}[/bold]  {escape(figure)}  {escape(str(part.folder))}"
         out.print(head, highlight=False, soft_wrap=True)

@@ -15,7 +15,7 @@ from proxfed.errors import nearest, require
 from proxfed.report.terminal import plain_table
 
 if TYPE_CHECKING:
-    from proxfed.harness.run_folder import RunFolder
+    from proxfed.harness.results import Results
 
 
 def simulate(
@@ -45,7 +45,7 @@ def simulate(
     Example: [bold]proxfed simulate runs/demo --profile wan --target accuracy=0.9[/bold]
     """
     from proxfed.harness.finished import simulate, simulate_in_place, timing_of
-    from proxfed.harness.run_folder import RunFolder
+    from proxfed.harness.results import Results
     from proxfed.simulate.timing import Timing, read_time
 
     require(profile is None or time is None, "--profile and --time exclude each other")
@@ -53,16 +53,17 @@ def simulate(
     goals = _goals(target) if target else None
     given = Timing.read({"profile": profile}) if profile else Timing.read(read_time(time)) if time else None
     called = profile or (time.stem if time else "time")
-    for folder in folders:
-        _check(RunFolder(folder), goals or {})
+    runs = [Results.read(folder) for folder in folders]
+    for run in runs:
+        _check(run, goals or {})
     places = [_place(folder, place, called, len(folders) > 1) for folder in folders]
     twice = next((path for path in places if places.count(path) > 1), None)
     require(in_place or twice is None, f"two of the runs would go to {twice}: simulate them one by one")
     found = []
-    for folder, new in zip(folders, places, strict=True):
-        timing = given or timing_of(RunFolder(folder))
-        result = simulate_in_place(folder.resolve(), timing) if in_place else simulate(folder, timing, new, force)
-        found.append((result.path, _results(result, goals)))
+    for run, new in zip(runs, places, strict=True):
+        timing = given or timing_of(run)
+        result = simulate_in_place(run, timing) if in_place else simulate(run, timing, new, force)
+        found.append((result.folder, _results(result, goals)))
     if format is Format.json:
         print(json.dumps([{"folder": str(path), "results": table} for path, table in found], indent=1))
         return
@@ -92,26 +93,23 @@ def _goals(texts: list[str]) -> dict[str, list[float]]:
     return goals
 
 
-def _check(folder: RunFolder, goals: dict[str, list[float]]) -> None:
-    measured = sorted({name for row in folder.rows() for name, value in row.items() if isinstance(value, (int, float))})
+def _check(run: Results, goals: dict[str, list[float]]) -> None:
+    measured = sorted({name for row in run.rows for name, value in row.items() if isinstance(value, (int, float))})
     for name in goals:
-        require(name in measured, f"--target: {folder.path} has no measure {name!r}; {nearest(name, measured)}")
+        require(name in measured, f"--target: {run.folder} has no measure {name!r}; {nearest(name, measured)}")
 
 
-def _results(folder: RunFolder, goals: dict[str, list[float]] | None) -> list[dict[str, Any]]:
+def _results(run: Results, goals: dict[str, list[float]] | None) -> list[dict[str, Any]]:
     """One entry per algorithm: its rounds, its seconds, and what it took to reach the targets."""
-    from proxfed.report import result_table
-    from proxfed.report.targets import Results
+    from proxfed.report.summary import result_table
 
-    goals = folder.config().get("targets", {}) if goals is None else goals
-    results = result_table(Results.of(folder), goals)
     kept = ("algorithm", "status", "rounds", "sim_seconds", "reached")
-    return [{k: v for k, v in entry.items() if k in kept} for entry in results]
+    return [{k: v for k, v in entry.items() if k in kept} for entry in result_table(run, goals)]
 
 
 def _print(table: list[dict[str, Any]]) -> None:
-    from proxfed.report import rich_targets
     from proxfed.report.columns import show
+    from proxfed.report.summary import rich_targets
 
     drawn = plain_table()
     for heading in ("algorithm", "rounds", "simulated", ""):

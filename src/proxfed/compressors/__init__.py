@@ -15,15 +15,21 @@ from proxfed.compressors.identity import Identity
 from proxfed.compressors.lowrank import LowRank
 from proxfed.compressors.quantise import QSGD, NaturalCompressor, ScaledSign
 from proxfed.compressors.sparse import RandK, TopK
+from proxfed.registry import Registry
+from proxfed.types import Compressor
 
 __all__ = ["COMPRESSORS", "QSGD", "Identity", "LowRank", "NaturalCompressor", "RandK", "ScaledSign", "TopK"]
 
-COMPRESSORS: dict[str, type] = {
-    "identity": Identity,
-    "top_k": TopK,
-    "rand_k": RandK,
-    "scaled_sign": ScaledSign,
-    "qsgd": QSGD,
-    "natural": NaturalCompressor,
-    "low_rank": LowRank,
-}
+COMPRESSORS: Registry[type] = Registry(
+    "compressors",
+    {
+        "identity": Identity,
+        "top_k": TopK,
+        "rand_k": RandK,
+        "scaled_sign": ScaledSign,
+        "qsgd": QSGD,
+        "natural": NaturalCompressor,
+        "low_rank": LowRank,
+    },
+    of=Compressor,
+)

@@ -30,6 +30,7 @@ from proxfed.data.own import own
 from proxfed.data.partitions import PARTITIONS, NaturalPartition, Partition
 from proxfed.data.synthetic import synthetic, synthetic_binary
 from proxfed.errors import nearest, require
+from proxfed.registry import Registry
 
 __all__ = [
     "DATASETS",
@@ -46,19 +47,22 @@ __all__ = [
     "rows",
 ]
 
-DATASETS: dict[str, Callable[..., Dataset | Federated]] = {
-    "a9a": a9a,
-    "cifar10": cifar10,
-    "cifar100": cifar100,
-    "digits": digits,
-    "emnist_letters": emnist_letters,
-    "fashion_mnist": fashion_mnist,
-    "mnist": mnist,
-    "mnist_writers": mnist_writers,
-    "own": own,
-    "synthetic": synthetic,
-    "synthetic_binary": synthetic_binary,
-}
+DATASETS: Registry[Callable[..., Dataset | Federated]] = Registry(
+    "datasets",
+    {
+        "a9a": a9a,
+        "cifar10": cifar10,
+        "cifar100": cifar100,
+        "digits": digits,
+        "emnist_letters": emnist_letters,
+        "fashion_mnist": fashion_mnist,
+        "mnist": mnist,
+        "mnist_writers": mnist_writers,
+        "own": own,
+        "synthetic": synthetic,
+        "synthetic_binary": synthetic_binary,
+    },
+)
 """Loaders. Those that read public files take `directory`; a Federated comes with its clients, a Dataset is split."""
 
 FILES: dict[str, tuple[Collection, ...]] = {

@@ -13,6 +13,7 @@ import numpy as np
 
 from proxfed.errors import InputError, at_least_one, one_of, positive, require, whole
 from proxfed.keyed_random import generator
+from proxfed.registry import Registry
 
 Parts = list[np.ndarray]
 """Each client's sample indices, ascending."""
@@ -259,15 +260,18 @@ class NaturalPartition:
         return _by_owner(owner, len(ids))
 
 
-PARTITIONS: dict[str, type] = {
-    "iid": IID,
-    "dirichlet_by_class": DirichletByClass,
-    "dirichlet_by_client": DirichletByClient,
-    "classes_per_client": ClassesPerClient,
-    "shards": Shards,
-    "sizes": Sizes,
-    "natural": NaturalPartition,
-}
+PARTITIONS: Registry[type] = Registry(
+    "partitions",
+    {
+        "iid": IID,
+        "dirichlet_by_class": DirichletByClass,
+        "dirichlet_by_client": DirichletByClient,
+        "classes_per_client": ClassesPerClient,
+        "shards": Shards,
+        "sizes": Sizes,
+        "natural": NaturalPartition,
+    },
+)
 
 
 def _by_owner(owner: np.ndarray, n: int) -> Parts:

@@ -1,4 +1,4 @@
-"""Keep freed memory in the process.
+"""Settings of the whole process that make it faster: for a program of its own, not for a library inside another.
 
 glibc gives large freed blocks back to the system at once and takes them again, page fault by page fault, at the next
 temporary; on arrays of a few MB that costs as much as the arithmetic. Raising its thresholds keeps them. What is larger
@@ -16,8 +16,13 @@ _KEEP = 1 << 25
 
 
 @cache
-def keep_memory() -> bool:
-    """Ask the allocator to keep up to 32 MiB; does nothing where there is no glibc. True if it took the setting."""
+def tune_process() -> bool:
+    """Ask the allocator to keep up to 32 MiB; does nothing where there is no glibc. True if it took the setting.
+
+    The command line does this by itself. In Python it is yours to call: it holds for all threads of the process, and it
+    cannot be undone. (Set OMP_WAIT_POLICY=passive as well, before torch is imported, where other work shares the
+    cores: threads that wait for each other should sleep then, not spin.)
+    """
     if not sys.platform.startswith("linux"):
         return False
     try:

@@ -16,34 +16,22 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from proxfed.engine.allocator import keep_memory
-from proxfed.engine.compatibility import check_combination
 from proxfed.engine.lockstep import in_lockstep
 from proxfed.engine.measures import Measures
 from proxfed.engine.messages import Traffic, WeightedSum
 from proxfed.engine.network import Network
 from proxfed.engine.oracle import Oracle, Work, counted
-from proxfed.engine.stacked import Stacked
 from proxfed.engine.state_tree import flatten, put, restore, room, take
-from proxfed.errors import RunError, require
 from proxfed.keyed_random import Ids
 from proxfed.participation import Full, cohort
 from proxfed.regularisers import Zero
 from proxfed.threads import run_parallel, split_evenly, thread_count
-from proxfed.types import Algorithm, Graph, Mix, Participation, Problem, Regulariser, Star, Topology
+from proxfed.types import Algorithm, Graph, Mix, Participation, Problem, Regulariser, Star
 
 COUNTERS = ("gradients", "proxes", "bytes_up", "bytes_down", "bytes_edge", "bytes_best")
 
 FAR = 1e15
-"""A model whose norm reaches this has left every problem that we know."""
-
-
-class Diverged(RunError):
-    """A run that left for infinity; its rows are kept, the one that shows it as the last."""
-
-    def __init__(self, message: str, rows: Sequence[dict[str, Any]]) -> None:
-        super().__init__(message)
-        self.rows = rows
+"""A model whose norm reaches this is taken to diverge."""
 
 
 class StarState(NamedTuple):
@@ -216,54 +204,36 @@ class Run:
 Row = dict[str, Any]
 
 
-class Result(NamedTuple):
-    model: Tensor
-    rows: list[Row]
+class Step(NamedTuple):
+    """What there is after a round."""
+
+    t: int
+    row: Row | None = None
+    """The measures, where they are due."""
+    x: Tensor | None = None
+    """The model that they are of."""
+    diverged: str = ""
+    """In one sentence, if the run has left for infinity; it is then over."""
 
 
-def run(
-    problem: Problem,
-    algorithm: Algorithm,
-    rounds: int,
-    *,
-    topology: Topology | None = None,
-    participation: Participation = Full(),
-    seed: int = 0,
-    every: int = 1,
-    reference: Tensor | None = None,
-) -> Result:
-    """Run `algorithm` on `problem` in this process; a row of measures every `every` rounds and at both ends."""
-    require(rounds >= 0 and every >= 1, f"rounds = {rounds} must be >= 0, and every = {every} >= 1")
-    check_combination(problem, algorithm, topology, participation)
-    keep_memory()
-    network = Stacked(problem.n, problem.d, topology)
-    going = Run(problem, algorithm, network, participation, seed)
-    rows: list[Row] = []
-    try:
-        for row in rounds_and_rows(going, Measures(problem, network, reference), -1, rounds, every):
-            rows += [] if row is None else [row]
-    except Diverged as diverged:
-        diverged.rows = [*rows, *diverged.rows]
-        raise
-    return Result(going.model(), rows)
-
-
-def rounds_and_rows(going: Run, measures: Measures, done: int, rounds: int, every: int) -> Iterator[Row | None]:
-    """Go on after round `done` (-1: before the start); yields after each round, with a row where one is due.
-
-    The row of a run that diverged comes with the exception: nobody is to go on from there.
-    """
+def rounds(run: Run, measures: Measures, done: int, last: int, every: int) -> Iterator[Step]:
+    """Go on after round `done` (-1: before the start) to round `last`; one step after each round."""
     if done < 0:
-        yield {"round": 0, "wall_seconds": 0.0} | going.counters() | measures(going.x0, going.fields())
-    for t in range(max(done, 0) + 1, rounds + 1):
-        going.round(t)
-        if t % every and t != rounds:
-            yield None
+        yield Step(0, _row(run, 0, run.x0, measures), run.x0)
+    for t in range(max(done, 0) + 1, last + 1):
+        run.round(t)
+        if t % every and t != last:
+            yield Step(t)
             continue
-        x = going.model()
-        row = {"round": t, "wall_seconds": going.seconds} | going.counters() | measures(x, going.fields())
+        x = run.model()
+        row = _row(run, t, x, measures)
         size, apart = float(x.norm()), sqrt(row.get("consensus", 0.0))  # clients' errors may cancel in the mean
         if not (size < FAR and apart < FAR):
             where = f"the clients are {apart:g} from their mean" if size < FAR else f"the model has norm {size:g}"
-            raise Diverged(f"diverged: {where} in round {t}; try smaller steps", [row])
-        yield row
+            yield Step(t, row, x, f"diverged: {where} in round {t}; try smaller steps")
+            return
+        yield Step(t, row, x)
+
+
+def _row(run: Run, t: int, x: Tensor, measures: Measures) -> Row:
+    return {"round": t, "wall_seconds": run.seconds} | run.counters() | measures(x, run.fields())

@@ -1,10 +1,9 @@
-"""From an experiment's tables to the problem, the algorithms and everything around them, ready to run; and back."""
+"""From the tables of a configuration file to a study: the problem, the algorithms and everything around them."""
 
 from __future__ import annotations
 
 import inspect
 from dataclasses import replace
-from functools import cached_property
 from math import ceil
 from typing import Any
 
@@ -17,9 +16,10 @@ from proxfed.data.limits import LIMITS
 from proxfed.data.partitions import NaturalPartition
 from proxfed.errors import InputError, finite, require, whole
 from proxfed.harness.schema import Experiment, label_of
+from proxfed.harness.study import Entry, Study
 from proxfed.participation import PARTICIPATIONS
 from proxfed.problems import PROBLEMS
-from proxfed.registry import Table, arguments, build, describe, look_up, plain, without_name
+from proxfed.registry import Table, arguments, build, look_up, plain, settings_of
 from proxfed.regularisers import REGULARISERS, OnBlocks, SquaredL2, Zero
 from proxfed.simulate import Timing
 from proxfed.topologies import TOPOLOGIES
@@ -31,87 +31,96 @@ GIVEN = {"n", "directory", "data", "h", "dtype", "device"}
 """Arguments that the run gives: the number of clients, and what other tables of an experiment say."""
 
 
-class Task:
-    """One algorithm of an experiment, ready to run."""
-
-    def __init__(self, table: Table, label: str, experiment: Experiment, problem: Problem) -> None:
-        where = f"algorithms.{label}"
-        special = {"label", "rounds", "topology", "participation", "theory", "weight_decay"}
-        own = {k: _steps(v, problem, f"{where}.{k}") for k, v in table.items() if k not in special}
-        make = look_up(ALGORITHMS, own, where)
-        self.label, self.table, self.problem = label, table, problem
-        self.rounds = rounds = table.get("rounds", experiment.rounds)
-        require(whole(rounds) and rounds >= 1, f"{where}.rounds = {rounds!r} must be a whole number >= 1")
-        theory = table.get("theory", False)
-        require(isinstance(theory, bool), f"{where}.theory = {theory!r} must be true or false")
-        given, place = _own_or_common("participation", table, experiment, where)
-        self.participation: Participation = build(PARTICIPATIONS, given, place)
-        self.topology: Topology | None = None
-        peers = issubclass(make, Graph)
-        require(peers or "topology" not in table, f"{where}.topology: {own['name']!r} has a server and takes no graph")
-        graph, place = _own_or_common("topology", table, experiment, where)
-        if peers and graph is not None:
-            self.topology = build(TOPOLOGIES, graph, place, **_size(graph, place, problem.n))
-        if theory:
-            rule = getattr(make, "theory", None)
-            if rule is None:
-                raise InputError(f"{where}: there are no step sizes of the theory for {own['name']!r}")
-            constants = _constants(problem, self.rounds, self.topology, make.needs.composite, where)
-            self.algorithm: Algorithm = rule(constants, **arguments(rule, without_name(own), where, {"c"}))
-        else:
-            self.algorithm = build(ALGORITHMS, own, where)
-
-    def resolved(self) -> Table:
-        out = {"label": self.label, "rounds": self.rounds} | describe(self.algorithm, ALGORITHMS)
-        out["participation"] = describe(self.participation, PARTICIPATIONS)
-        if "weight_decay" in self.table:
-            out["weight_decay"] = self.table["weight_decay"]
-        if self.topology is not None:
-            out["topology"] = _without_size(describe(self.topology, TOPOLOGIES))
-        return out
+def build_study(e: Experiment, data_directory: str | None = None) -> Study:
+    """The study that a configuration file describes, with its data loaded."""
+    problem = _problem(e, data_directory)
+    labels = [label_of(table) for table in e.algorithms]
+    twice = next((label for label in labels if labels.count(label) > 1), None)
+    require(twice is None, f"two algorithms are called {twice!r}: give each a label of its own")
+    decayed: dict[float, Problem] = {}
+    entries = {}
+    for label, table in zip(labels, e.algorithms, strict=True):
+        own = _with_decay(problem, table, label, decayed)
+        entries[label] = _entry(table, label, e, own or problem, own)
+    return Study(
+        problem,
+        entries,
+        e.rounds,
+        e.seeds,
+        e.name,
+        e.description,
+        every=e.every,
+        reference=e.reference,
+        stationarity_step=e.stationarity_step,
+        measures=e.measures,
+        targets=e.targets,
+        timing=None if e.time is None else Timing.read(e.time),
+        written=_filled_tables(e),
+        asked=e.asked(),
+    )
 
 
-class Resolved:
-    """An experiment with its data loaded and everything built."""
+SPECIAL = {"label", "rounds", "topology", "participation", "theory", "weight_decay", "name", "source"}
+"""Keys of an algorithm's table that are no hyper-parameters."""
 
-    def __init__(self, experiment: Experiment, data_directory: str | None = None) -> None:
-        self.experiment = experiment
-        self.problem = _problem(experiment, data_directory)
-        labels = [label_of(table) for table in experiment.algorithms]
-        self.timing = None if experiment.time is None else Timing.read(experiment.time)
-        if self.timing is not None:
-            self.timing.check(self.problem.n)
-        twice = next((label for label in labels if labels.count(label) > 1), None)
-        require(twice is None, f"two algorithms are called {twice!r}: give each a label of its own")
-        require(not any("/" in label for label in labels), "a label must not contain '/'")
-        self._decayed: dict[float, Problem] = {}
-        self.tasks = [
-            Task(table, label, experiment, self._problem_of(table, label))
-            for table, label in zip(experiment.algorithms, labels, strict=True)
-        ]
 
-    def _problem_of(self, table: Table, label: str) -> Problem:
-        """With the algorithm's own weight decay if it has one; algorithms with the same one share the data."""
-        if (decay := table.get("weight_decay")) is None:
-            return self.problem
-        where = f"algorithms.{label}.weight_decay"
-        require(hasattr(self.problem, "weight_decay"), f"{where} = {decay!r}: only networks have one; give problem.l2")
-        require(finite(decay) and decay >= 0, f"{where} = {decay!r} must be a finite number >= 0")
-        if decay not in self._decayed:
-            self._decayed[decay] = replace(self.problem, weight_decay=decay)
-        return self._decayed[decay]
+def _entry(table: Table, label: str, e: Experiment, problem: Problem, own: Problem | None) -> Entry:
+    where = f"algorithms.{label}"
+    rounds = table.get("rounds", e.rounds)
+    require(whole(rounds) and rounds >= 1, f"{where}.rounds = {rounds!r} must be a whole number >= 1")
+    common = {"participation": e.participation, "topology": e.topology}
+    participation, topology = build_surroundings(table, label, problem.n, common)
+    algorithm = _algorithm(table, where, rounds, problem, topology)
+    return Entry(algorithm, topology, participation, table.get("rounds"), own)
 
-    @cached_property
-    def table(self) -> Table:
-        """The configuration with every default and every computed step size written out."""
-        e = self.experiment
-        out = e.model_dump(exclude_none=True, exclude={"topology", "participation"})
-        out["data"] = _filled(DATASETS[e.data["name"]], e.data)
-        out["problem"] = _filled(PROBLEMS[e.problem["name"]], e.problem)
-        if self.timing is not None:
-            out["time"] = self.timing.table()
-        out["algorithms"] = [task.resolved() for task in self.tasks]
-        return out
+
+def build_surroundings(table: Table, label: str, n: int, common: Table) -> tuple[Participation, Topology | None]:
+    """Who takes part, and who talks to whom, of one algorithm over n clients; `common` is what all have."""
+    where = f"algorithms.{label}"
+    make = look_up(ALGORITHMS, table, where)
+    given, place = _own_or_common("participation", table, common, where)
+    participation = build(PARTICIPATIONS, given, place)
+    peers = isinstance(make, type) and issubclass(make, Graph)
+    require(peers or "topology" not in table, f"{where}.topology: {table['name']!r} has a server and takes no graph")
+    graph, place = _own_or_common("topology", table, common, where)
+    if not peers or graph is None:
+        return participation, None
+    return participation, build(TOPOLOGIES, graph, place, **_size(graph, place, n))
+
+
+def _algorithm(table: Table, where: str, rounds: int, problem: Problem, topology: Topology | None) -> Algorithm:
+    """With the hyper-parameters that the table gives, or those of its theory."""
+    make = look_up(ALGORITHMS, table, where)
+    own = {k: _steps(v, problem, f"{where}.{k}") for k, v in table.items() if k not in SPECIAL}
+    theory = table.get("theory", False)
+    require(isinstance(theory, bool), f"{where}.theory = {theory!r} must be true or false")
+    if not theory:
+        return make(**arguments(make, own, where))  # type: ignore[return-value]
+    rule = getattr(make, "theory", None)
+    if rule is None:
+        raise InputError(f"{where}: there are no step sizes of the theory for {table['name']!r}")
+    constants = _constants(problem, rounds, topology, make.needs.composite, where)
+    return rule(constants, **arguments(rule, own, where, {"c"}))
+
+
+def _with_decay(problem: Any, table: Table, label: str, decayed: dict[float, Problem]) -> Problem | None:
+    """With the algorithm's own weight decay if it has one; algorithms with the same one share the data."""
+    if (decay := table.get("weight_decay")) is None:
+        return None
+    where = f"algorithms.{label}.weight_decay"
+    require(hasattr(problem, "weight_decay"), f"{where} = {decay!r}: only networks have one; give problem.l2")
+    require(finite(decay) and decay >= 0, f"{where} = {decay!r} must be a finite number >= 0")
+    if decay not in decayed:
+        decayed[decay] = replace(problem, weight_decay=decay)
+    return decayed[decay]
+
+
+def _filled_tables(e: Experiment) -> Table:
+    """The configuration with every default written out, but for the algorithms, whose objects say it."""
+    out = e.model_dump(exclude_none=True, exclude={"topology", "participation"})
+    out["data"] = _filled(DATASETS[e.data["name"]], e.data)
+    out["problem"] = _filled(PROBLEMS[e.problem["name"]], e.problem)
+    return out
 
 
 def load_data(table: Table, directory: str | None) -> Federated:
@@ -135,7 +144,7 @@ def load_together(table: Table, directory: str | None) -> Federated:
 
 def _options(table: Table) -> Table:
     limits = {key: table[key] for key in LIMITS if key in table}
-    own = {key: value for key, value in without_name(table).items() if key not in LIMITS}
+    own = {key: value for key, value in settings_of(table).items() if key not in LIMITS}
     return arguments(look_up(DATASETS, table, "data"), own, "data", GIVEN) | limits
 
 
@@ -143,7 +152,7 @@ def _problem(e: Experiment, directory: str | None) -> Any:
     """The problem with its regulariser, which may act on some of the problem's blocks only."""
     require(e.dtype in DTYPES, f"dtype = {e.dtype!r} is not one of {', '.join(DTYPES)}")
     make = look_up(PROBLEMS, e.problem, "problem")
-    given = arguments(make, without_name(e.problem), "problem", GIVEN)
+    given = arguments(make, settings_of(e.problem), "problem", GIVEN)
     bare = make(data=load_data(e.data, directory), dtype=DTYPES[e.dtype], device=e.device, **given)
     return replace(bare, h=_regulariser(e, bare.blocks))
 
@@ -198,16 +207,21 @@ def _steps(value: Any, problem: Problem, where: str) -> Any:
     return epochs * ceil(float(np.mean(problem.data.sizes)) / batch)  # type: ignore[attr-defined]
 
 
-def _own_or_common(key: str, table: Table, experiment: Experiment, where: str) -> tuple[Any, str]:
+def build_again(table: Table, n: int) -> Entry:
+    """The entry of a resolved table, as a run folder has it, without its problem."""
+    label = str(table["label"])
+    participation, topology = build_surroundings(table, label, n, {})
+    own = {k: v for k, v in table.items() if k not in SPECIAL}
+    make = look_up(ALGORITHMS, table, f"algorithms.{label}")
+    return Entry(make(**arguments(make, own, f"algorithms.{label}")), topology, participation)  # type: ignore[arg-type]
+
+
+def _own_or_common(key: str, table: Table, common: Table, where: str) -> tuple[Any, str]:
     """A setting that an algorithm may have of its own, and where it stands."""
-    return (table[key], f"{where}.{key}") if key in table else (getattr(experiment, key), key)
+    return (table[key], f"{where}.{key}") if key in table else (common.get(key), key)
 
 
 def _size(table: Any, where: str, n: int) -> dict[str, int]:
     """The number of nodes, for topologies that have it as a field."""
     takes = "n" in inspect.signature(look_up(TOPOLOGIES, table, where)).parameters and "n" not in table
     return {"n": n} if takes else {}
-
-
-def _without_size(table: Table) -> Table:
-    return {k: v for k, v in table.items() if k != "n"}

@@ -1,44 +1,46 @@
-"""Carry out an experiment: every algorithm with every seed, into a run folder, resumable at any round.
+"""Carry out a study in this process: every algorithm with every seed, into a run folder, resumable at any round.
 
-A task is one algorithm; it is carried out with each seed. The checkpoint says which of these pairs is under way and
-after which round; pairs before it are done, and the rows written since are cut off and computed again. Everything
-random is keyed by seed, client and round, so what is computed again is the same to the bit.
+A task is one algorithm with one seed. Everything random is keyed by seed, client and round, so what is computed again
+after an interruption is the same to the bit, and tasks may be shared out over processes (processes.py): each takes the
+tasks that no other one has taken.
 """
 
 from __future__ import annotations
 
+import csv
+import io
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from proxfed.data.client_stats import ClientStats
-from proxfed.engine.allocator import keep_memory
-from proxfed.engine.compatibility import check_combination
-from proxfed.engine.measures import Measures, check_names
+from proxfed.engine.measures import Measures
 from proxfed.engine.network import Network
 from proxfed.engine.ranks import Ranks
-from proxfed.engine.run import Diverged, Run, rounds_and_rows
+from proxfed.engine.run import Run, Step, rounds
 from proxfed.engine.stacked import Stacked
-from proxfed.errors import MissingData, nearest, require
-from proxfed.harness.build import Resolved, Task
-from proxfed.harness.run_folder import COLUMNS, MEASURED, Checkpoint, Row, RunFolder
-from proxfed.harness.schema import Experiment
-from proxfed.harness.settings_diff import DESCRIPTIVE_KEYS, first_difference, result_settings, settings_mismatch
-from proxfed.report.targets import COMPUTED
+from proxfed.errors import nearest, require
+from proxfed.harness.checkpoint import Checkpoint, TaskFolder
+from proxfed.harness.files import locked
+from proxfed.harness.run_folder import DONE, RunFolder
+from proxfed.harness.settings_diff import first_difference, settings_mismatch
+from proxfed.harness.study import Entry, Study, Task
+from proxfed.registry import Table
+from proxfed.report.columns import Row, parse
 from proxfed.simulate import Clock, clock
 from proxfed.types import Topology
 
 
 class Progress(NamedTuple):
-    """What is told to the one who watches."""
+    """What somebody who watches is told after each round."""
 
-    task: int  # a task with a seed, counted from 0
+    task: int  # counted from 0
     tasks: int
     label: str
     seed: int
@@ -49,279 +51,235 @@ class Progress(NamedTuple):
 
 @dataclass
 class Execution:
-    """One execution of an experiment, new or resumed."""
+    """The tasks of a study that this process carries out."""
 
-    resolved: Resolved
+    study: Study
     folder: RunFolder | None
-    """Where the leader keeps the records; None in the other processes."""
+    """Where the leader keeps the records; None in the other ranks."""
+    only: Collection[str] = ()
+    """Labels of the algorithms that are run; all if empty."""
     distributed: bool = False
     watch: Callable[[Progress], None] = lambda progress: None
     stop: Callable[[], bool] = lambda: False
     """Asked after every round: should we stop here?"""
     checkpoint_seconds: float = 5.0
     """A checkpoint is written after the first round that ends this long after the last one."""
+    resumed: bool = False
+    """The folder was there before: if versions have changed since, that is noted."""
+    reference: Tensor | None = None
+    """The minimiser, if it has been computed."""
 
-    def __post_init__(self) -> None:
-        # Seed by seed, so that seeds which are added later come after all that has been done.
-        self.pairs = [(task, seed) for seed in self.resolved.experiment.seeds for task in self.resolved.tasks]
-        self.models: dict[str, Tensor] = {}
-        self.status: list[dict[str, Any]] = []
-        for task in self.resolved.tasks:
-            check_combination(task.problem, task.algorithm, task.topology, task.participation)
-        r = self.resolved
-        solvable = not r.experiment.reference or hasattr(r.problem, "solve")
-        require(solvable, f"reference = true, but there is no solver for the problem {r.experiment.problem['name']!r}")
-        check_names(r.experiment.measures, [task.algorithm for task in r.tasks], r.problem)
-        if self.folder is not None:
-            self._check_asked()
+    def run(self) -> bool:
+        """True when every task that was asked for is done here; False if some are not, or are another process's."""
+        done = True
+        for k, task in enumerate(self.study.tasks):
+            if self.only and task.label not in self.only:
+                continue
+            outcome = self._take(k, task)
+            if outcome == "stopped":
+                return False
+            done = done and outcome == "done"
+        return done
 
     def network(self, topology: Topology | None) -> Network:
-        p = self.resolved.problem
+        p = self.study.problem
         return (Ranks if self.distributed else Stacked)(p.n, p.d, topology)
 
-    def run(self, resume: bool = False) -> bool:
-        """True when every task is done, False if it was asked to stop on the way."""
-        if self.folder is None:
-            return self._run(resume)
-        with self.folder.locked():
-            return self._run(resume)
+    def solution(self) -> Tensor | None:
+        """The minimiser, where the study asks for it; computed once."""
+        if self.study.reference and self.reference is None:
+            self.reference = self.study.problem.solve()  # type: ignore[attr-defined]
+        return self.reference
 
-    def _run(self, resume: bool) -> bool:
-        keep_memory()
-        e, problem = self.resolved.experiment, self.resolved.problem
-        done = self._resume() if resume else None
-        left = range(done.task if done else 0, len(self.pairs))
-        reference = problem.solve() if e.reference and left else None
-        if done is None:
-            self._start()
-        for k in left:
-            task, seed = self.pairs[k]
-            network = self.network(task.topology)
-            measures = Measures(task.problem, network, reference, e.stationarity_step, tuple(e.measures))
-            going = Run(task.problem, task.algorithm, network, task.participation, seed)
-            here = done if done and done.task == k else None
-            if not self._task(k, task, seed, going, measures, here):
-                return False
-        return True
+    # ---- one task ----------------------------------------------------------------------------------------------
 
-    def _task(self, k: int, task: Task, seed: int, going: Run, measures: Measures, done: Checkpoint | None) -> bool:
-        e, net = self.resolved.experiment, going.network
+    def _take(self, k: int, task: Task) -> str:
+        """'done', now or before; 'stopped' on the way; or 'taken' by another process."""
+        with ExitStack() as held:
+            files, found, outcome = None, None, ""
+            if self.folder is not None and self.folder.is_done(*task):
+                outcome = "done"
+            elif self.folder is not None:
+                files = self.folder.task(*task)
+                free = held.enter_context(files.taken())
+                outcome = "taken" if not free else "done" if self.folder.is_done(*task) else ""
+                found = files.load() if not outcome else None
+            outcome, found = self._agree(outcome, found)
+            return outcome or self._carry_out(k, task, files, found)
+
+    def _agree(self, outcome: str, found: Checkpoint | None) -> tuple[str, Checkpoint | None]:
+        """All ranks learn what the leader knows; their state they get from `Run.load`."""
+        if not self.distributed:
+            return outcome, found
+        names = ("", "done", "taken")
+        here = torch.tensor([names.index(outcome), -1 if found is None else found.round], dtype=torch.float64)
+        code, t = (int(x) for x in self.network(None).from_leader(here).tolist())
+        if self.folder is None and t >= 0:
+            found = Checkpoint(t, 0, {"wall_seconds": 0.0}, {})
+        return names[code], found
+
+    def _carry_out(self, k: int, task: Task, files: TaskFolder | None, found: Checkpoint | None) -> str:
+        study, entry = self.study, self.study.entry(task.label)
+        assert entry.problem is not None
+        assert entry.participation is not None
+        assert entry.rounds is not None
+        net = self.network(entry.topology)
+        measures = Measures(entry.problem, net, self.solution(), study.stationarity_step, tuple(study.measures))
+        run = Run(entry.problem, entry.algorithm, net, entry.participation, task.seed)
+        records = _Records(study, task, entry, self.folder, files, found)
         t = -1
-        if done is not None and done.round >= 0:
-            t = done.round
-            going.load(done.tensors if net.leader else None, done.counters)
-        self._say(task.label, seed, "running", max(t, 0))
-        simulated = self._clock(task, seed, resumed=t >= 0)
-        saved = time.monotonic()
+        if found is not None:
+            t = found.round
+            run.load(found.tensors if net.leader else None, found.counters)
+        if self.folder is not None:
+            if self.resumed:
+                self.folder.note_versions({"algorithm": task.label, "seed": task.seed, "round": max(t, 0)})
+            self.folder.note(*task, "running", max(t, 0))
+        saved, x, diverged = time.monotonic(), None, ""
+        for step in rounds(run, measures, t, entry.rounds, study.every):
+            t, x, diverged = step.t, step.x, step.diverged
+            records.add(step)
+            self.watch(Progress(k, len(study.tasks), *task, t, entry.rounds, step.row))
+            if diverged:
+                break
+            asked = torch.tensor([float(self.stop()), float(time.monotonic() - saved >= self.checkpoint_seconds)])
+            stop, due = (net.all_sum(asked) > 0).tolist()
+            if stop or (due and t < entry.rounds):
+                records.save(t, run)
+                saved = time.monotonic()
+            if stop:
+                records.stopped(t)
+                return "stopped"
+        records.finish("diverged" if diverged else "finished", t, diverged, run.model() if x is None else x)
+        return "done"
 
-        def after_round(t: int, row: dict[str, Any] | None) -> None:
-            if row is not None and simulated is not None:
-                row["sim_seconds"] = simulated(row)
-            if row is not None and self.folder:
-                self.folder.append({"run": e.name, "algorithm": task.label, "seed": seed} | row)
-            self.watch(Progress(k, len(self.pairs), task.label, seed, t, task.rounds, row))
 
-        try:
-            for row in rounds_and_rows(going, measures, t, task.rounds, e.every):
-                t += 1
-                after_round(t, row)
-                asked = torch.tensor([float(self.stop()), float(time.monotonic() - saved >= self.checkpoint_seconds)])
-                stop, due = (net.all_sum(asked) > 0).tolist()
-                if stop or (due and t < task.rounds):
-                    self._checkpoint(k, t, going)
-                    saved = time.monotonic()
-                if stop:
-                    self._say(task.label, seed, "stopped", t)
-                    return False
-        except Diverged as diverged:
-            after_round(t + 1, diverged.rows[-1])
-            self._finish(k, task.label, seed, "diverged", t + 1, going, str(diverged))
-        else:
-            self._finish(k, task.label, seed, "finished", t, going)
-        return True
+class _Records:
+    """What is kept of one task, by the leader; the other ranks keep nothing."""
 
-    def _clock(self, task: Task, seed: int, resumed: bool) -> Clock | None:
-        """Simulated time, where records are kept: it goes on after the rows that are there."""
-        r = self.resolved
-        if r.timing is None or self.folder is None:
+    def __init__(
+        self, study: Study, task: Task, entry: Entry, folder: RunFolder | None, files: TaskFolder | None,
+        found: Checkpoint | None,
+    ) -> None:  # fmt: skip
+        self.study, self.task, self.entry, self.folder, self.files = study, task, entry, folder, files
+        if files is not None and found is None:
+            files.start()
+        self.clock = None if files is None else self._clock(files)
+
+    def _clock(self, files: TaskFolder) -> Clock | None:
+        """Simulated time; it goes on after the rows that are there."""
+        s, e = self.study, self.entry
+        if s.timing is None:
             return None
-        made = clock(r.timing, task.algorithm, task.participation, task.topology, r.problem.n, seed)
-        for row in self.folder.rows() if resumed else ():
-            if (row["algorithm"], row["seed"]) == (task.label, seed):
-                made(row)
+        assert e.participation is not None
+        made = clock(s.timing, e.algorithm, e.participation, e.topology, s.problem.n, self.task.seed)
+        for cells in csv.reader(io.StringIO(files.rows().decode())):
+            made({name: parse(name, cell) for name, cell in zip(files.columns, cells, strict=True)})
         return made
 
-    # ---- records, kept by the leader ---------------------------------------------------------------------------
+    def add(self, step: Step) -> None:
+        if step.row is not None and self.files is not None:
+            row = {"run": self.study.name, "algorithm": self.task.label, "seed": self.task.seed} | step.row
+            if self.clock is not None:
+                row["sim_seconds"] = step.row["sim_seconds"] = self.clock(row)
+            self.files.append(row)
 
-    @property
-    def measures(self) -> list[str]:
-        """What rows have beside the columns of every problem."""
-        return [*self.resolved.experiment.measures, *self.resolved.problem.measures]
+    def save(self, t: int, run: Run) -> None:
+        tensors, counters = run.dump(), run.counters() | {"wall_seconds": run.seconds}  # of all ranks
+        if self.files is not None:
+            self.files.save(t, counters, tensors)
 
-    def _check_asked(self) -> None:
-        """Targets, claims, reported numbers and figures speak of what rows will have."""
-        e = self.resolved.experiment
-        measured = [*MEASURED, *self.measures]
-        for name in e.targets:
-            require(name in measured, f"targets: there is no measure {name!r}; {nearest(name, measured)}")
-        known = {*COLUMNS, *measured, *COMPUTED} - {"run", "algorithm"}
-        figures = e.paper.figures if e.paper is not None else []
-        asked = [
-            *(("claims", c.measure, c.axis) for c in e.claims if c.case in (None, e.case)),
-            *(("reported", r.measure, r.axis) for r in e.reported if r.case in (None, e.case)),
-            *(("paper.figures", f.y, f.x) for f in figures if not f.cases or e.case in f.cases),
-        ]
-        for where, measure, axis in asked:
-            for name in (measure, axis):
-                require(name in known, f"{where}: there is no measure {name!r}; {nearest(name, known)}")
+    def stopped(self, t: int) -> None:
+        if self.folder is not None:
+            self.folder.note(*self.task, "stopped", t)
 
-    def _start(self) -> None:
-        if self.folder:
-            self.folder.create(self.resolved.table)
-            self.folder.write_clients(ClientStats.of(self.resolved.problem.data))
-            self.folder.start_rows(self.measures)
-            self.folder.save_checkpoint(0, -1, {"wall_seconds": 0.0}, {})  # from now on there is always one
-
-    def _resume(self) -> Checkpoint | None:
-        """The leader's checkpoint; the other processes learn where it stands, and get their state from `Run.load`."""
-        found = None
-        if self.folder:
-            found, then = self.folder.load_checkpoint(), self.folder.clients()
-            unchanged = then is None or then.same(ClientStats.of(self.resolved.problem.data))
-            require(unchanged, f"the data are not those that the run in {self.folder.path} was started with")
-        if found is not None and self.folder:
-            done = {(task.label, seed) for task, seed in self.pairs[: found.task]}
-            self.models = {k: torch.tensor(v) for k, v in self.folder.models()[0].items()}
-            # A pair that came to its end, but not into the checkpoint, is not over.
-            self.status = [s for s in self.folder.ended() if (s["algorithm"], s["seed"]) in done]
-            self.folder.write_config(self.resolved.table)  # seeds may have been added
-            self.folder.resume_rows(found.rows_end)
-            self.folder.write_status(self.status)
-            if found.task < len(self.pairs):
-                task, seed = self.pairs[found.task]
-                self.folder.write_versions({"algorithm": task.label, "seed": seed, "round": max(found.round, 0)})
-        if not self.distributed:
-            return found
-        place = torch.tensor([found.task, found.round] if found else [-1, -1], dtype=torch.float64)
-        k, t = self.network(None).from_leader(place).tolist()
-        if self.folder or k < 0:
-            return found
-        return Checkpoint(int(k), int(t), 0, {"wall_seconds": 0.0}, {})
-
-    def _checkpoint(self, k: int, t: int, going: Run) -> None:
-        tensors, counters = going.dump(), going.counters() | {"wall_seconds": going.seconds}
-        if self.folder:
-            self.folder.save_checkpoint(k, t, counters, tensors)
-
-    def _finish(self, k: int, label: str, seed: int, status: str, t: int, going: Run, message: str = "") -> None:
-        """The status is never ahead of the model, nor the checkpoint of either: what it does not know is done again."""
-        self.models[f"{label}/{seed}"] = going.model()
-        if self.folder:
-            self.folder.write_models(self.models, self.resolved.problem.blocks)
-        self._say(label, seed, status, t, message)
-        if self.folder:
-            self.folder.save_checkpoint(k + 1, -1, {"wall_seconds": 0.0}, {})
-
-    def _say(self, label: str, seed: int, status: str, t: int, message: str = "") -> None:
-        self.status = [s for s in self.status if (s["algorithm"], s["seed"]) != (label, seed)]
-        self.status.append({"algorithm": label, "seed": seed, "status": status, "round": t, "message": message})
-        if self.folder:
-            self.folder.write_status(self.status)
+    def finish(self, status: str, t: int, message: str, x: Tensor) -> None:
+        if self.folder is not None and self.files is not None:
+            assert self.entry.problem is not None
+            self.folder.finish(self.files, *self.task, status, t, message, x, self.entry.problem.blocks)
 
 
-def open_folder(path: Path, table: dict[str, Any], resume: bool, force: bool) -> RunFolder:
-    """The folder of a run, if it may be written."""
+# ---- the folder of a study -------------------------------------------------------------------------------------------
+
+
+def open_folder(study: Study, path: Path, resume: bool, force: bool) -> tuple[RunFolder, bool]:
+    """The study's run folder, made if need be, and whether it was there before."""
+    folder = RunFolder(path)
+    check_folder(study, path, resume, force)
+    with locked(path):
+        if folder.exists() and resume:  # made meanwhile, or before
+            check_folder(study, path, resume, force)
+            if folder.config() != study.settings:
+                folder.write_config(study.settings)  # with more seeds, more algorithms or other words
+            folder.remove_leftovers()
+            return folder, True
+        busy = [task for task in (path / "checkpoint").glob("*/") if not _is_free(task)]
+        require(not busy, f"{path}: another process is writing this run")
+        folder.create(study.settings, _client_stats(study), study.own_measures)
+    return folder, False
+
+
+def _is_free(task: Path) -> bool:
+    with locked(task, wait=False) as free:
+        return free
+
+
+def check_folder(study: Study, path: Path, resume: bool, force: bool) -> None:
+    """Refuse a folder that holds something else; writes nothing."""
     folder = RunFolder(path)
     if not folder.exists():
-        require(not resume, f"there is no run to resume in {path}")
-        empty = not path.exists() or (path.is_dir() and not any(path.iterdir()))
+        empty = not path.exists() or (path.is_dir() and all(child.name == "checkpoint" for child in path.iterdir()))
         require(empty or force, f"{path} exists and is not a run folder; choose another --out")
-        return folder
-    if resume:
-        if difference := first_difference(_with_more_seeds(folder.config(), table), table):
-            raise settings_mismatch(path, difference)
-    else:
+        return
+    if not resume:
         require(
             force,
             f"{path} holds a run already: --resume continues it, --force replaces it, --out chooses another place",
         )
-    return folder
+        return
+    old_form = any((path / "checkpoint").glob("*.safetensors"))
+    require(not old_form or _all_done(folder), f"{path} was begun by proxfed 0.1: it cannot be resumed, only replaced")
+    if difference := first_difference(_with_additions(folder.config(), study.settings), study.settings):
+        raise settings_mismatch(path, difference)
+    then, now = folder.clients(), _client_stats(study)
+    same = then is None or now is None or then.same(now)
+    require(same, f"the data are not those that the run in {path} was started with")
 
 
-@dataclass
-class Plan:
-    """The cases of an experiment, to be carried out one after the other, each in its run folder."""
-
-    cases: dict[str, Experiment]
-    folders: dict[str, Path]
-    data: str | None = None
-    """The data directory."""
-    resume: bool = False
-    """Go on with the cases that have begun; those that are complete are left as they are."""
-    force: bool = False
-    """Replace what is there."""
-    leads: bool = True
-    """Whether this process keeps the records."""
-    leave_out: bool = False
-    """Whether cases whose data are not there are left out, instead of refused; `missing` says why."""
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be run before the first case begins."""
-        self._ready: dict[str, Resolved] = {}
-        self.missing: dict[str, str] = {}
-        for name in self.cases:
-            try:
-                resolved = self._resolved(name)
-            except MissingData as e:
-                if not self.leave_out:
-                    raise
-                self.missing[name] = str(e)
-                continue
-            Execution(resolved, self._open(name, resolved))
-            self._ready = self._ready or {name: resolved}  # of the first one; all data at once may be too much
-
-    def run(
-        self,
-        watch: Callable[[str], AbstractContextManager[Callable[[Progress], None]]],
-        stop: Callable[[], bool],
-        distributed: bool = False,
-        checkpoint_seconds: float = 5.0,
-    ) -> bool:
-        """True when every case is done, False if it was asked to stop on the way."""
-        for name in self.cases:
-            if name in self.missing:
-                continue
-            if not distributed and self._complete(name):
-                self._retell(name)
-                continue
-            resolved = self._resolved(name)
-            with watch(name) as watching:
-                records = self._open(name, resolved)
-                execution = Execution(resolved, records, distributed, watching, stop, checkpoint_seconds)
-                if not execution.run(self.resume):
-                    return False
-        return True
-
-    def _resolved(self, name: str) -> Resolved:
-        return self._ready.pop(name, None) or Resolved(self.cases[name], self.data)
-
-    def _open(self, name: str, resolved: Resolved) -> RunFolder | None:
-        path = self.folders[name]
-        begun = self.resume and RunFolder(path).exists()
-        return open_folder(path, resolved.table, begun, self.force) if self.leads else None
-
-    def _complete(self, name: str) -> bool:
-        e = self.cases[name]
-        return self.resume and RunFolder(self.folders[name]).tasks_done() == len(e.algorithms) * len(e.seeds)
-
-    def _retell(self, name: str) -> None:
-        """What the file says about a complete run may have changed since."""
-        folder = RunFolder(self.folders[name])
-        said = self.cases[name].model_dump(exclude_none=True, include=set(DESCRIPTIVE_KEYS))
-        if (table := result_settings(folder.config()) | said) != folder.config():
-            folder.write_config(table)
+def _all_done(folder: RunFolder) -> bool:
+    return all(s["status"] in DONE for s in folder.status())
 
 
-def _with_more_seeds(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """The old settings with the new seeds, if these go on where the old ones end."""
-    return old | {"seeds": new["seeds"]} if new["seeds"][: len(old["seeds"])] == old["seeds"] else old
+def _client_stats(study: Study) -> ClientStats | None:
+    data = getattr(study.problem, "data", None)
+    return None if data is None else ClientStats.of(data)
+
+
+def _with_additions(old: Table, new: Table) -> Table:
+    """The old settings with the seeds and algorithms that the new ones have beside the old."""
+    had = {table["label"]: table for table in old["algorithms"]}
+    labels = [table["label"] for table in new["algorithms"]]
+    both = dict(old)
+    if {*old["seeds"]} <= {*new["seeds"]}:
+        both["seeds"] = new["seeds"]
+    if {*had} <= {*labels}:
+        both["algorithms"] = [had.get(table["label"], table) for table in new["algorithms"]]
+    return both
+
+
+def check_labels(study: Study, only: Collection[str]) -> None:
+    """--only names algorithms that exist."""
+    for label in only:
+        known = list(study.entries)
+        require(label in known, f"--only: no algorithm has the label {label!r}; {nearest(label, known)}")
+
+
+@contextmanager
+def threads(count: int | None) -> Iterator[None]:
+    """Meanwhile torch has so many threads; None: as many as it has."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

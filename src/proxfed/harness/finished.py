@@ -8,62 +8,53 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from proxfed.errors import InputError, RunError, require
-from proxfed.harness.build import Task
-from proxfed.harness.run_folder import Row, RunFolder
-from proxfed.harness.schema import parse
-from proxfed.registry import Table
-from proxfed.report import write_report
+from proxfed.harness.build import build_again
+from proxfed.harness.results import Results
+from proxfed.harness.run_folder import RunFolder
 from proxfed.simulate.clock import clock
 from proxfed.simulate.timing import Timing
 
-CHANGED = ("rows.csv", "rows.csv.gz", "config.toml", "checkpoint", "report.html")
+CHANGED = ("rows.csv", "config.toml", "checkpoint", "report.html")
 
 
-@dataclass(frozen=True)
-class _Crowd:
-    """All that a resolved algorithm has to know of its problem."""
-
-    n: int
-
-
-def timing_of(folder: RunFolder) -> Timing:
+def timing_of(results: Results) -> Timing:
     """What the run's own configuration says."""
-    table = folder.config().get("time")
+    table = results.settings.get("time")
     if table is None:
-        raise InputError(f"{folder.path} has no table [time] in its config.toml: name a --profile or a --time file")
+        raise InputError(f"{results.folder} has no table [time] in its config.toml: name a --profile or a --time file")
     return Timing.read(table)
 
 
-def seconds(folder: RunFolder, timing: Timing) -> list[float]:
-    """The simulated seconds of each row."""
-    held = folder.clients()
-    if held is None:
-        raise InputError(f"{folder.path} has no clients.json, which says how many clients there are")
-    n = len(held)
+def with_seconds(results: Results, timing: Timing) -> Results:
+    """The same results on these devices and links."""
+    n = results.clients
+    if n is None:
+        raise InputError(f"{results.folder} has no clients.json, which says how many clients there are")
     timing.check(n)
-    experiment = parse(folder.config() | {"time": None}, str(folder.path / "config.toml"))
-    tasks = {str(t["label"]): Task(t, str(t["label"]), experiment, _Crowd(n)) for t in experiment.algorithms}  # type: ignore[arg-type]
-    clocks = {}
-    out = []
-    for row in folder.rows():
+    tables = {table["label"]: table for table in results.settings["algorithms"]}
+    entries: dict[str, Any] = {}
+    clocks: dict[tuple[str, int], Any] = {}
+    rows = []
+    for row in results.rows:
         key = label, seed = row["algorithm"], row["seed"]
-        require(label in tasks, f"{folder.path}: rows.csv speaks of {label!r}, which is not in config.toml")
         if key not in clocks:
-            t = tasks[label]
-            clocks[key] = clock(timing, t.algorithm, t.participation, t.topology, n, seed)
-        out.append(clocks[key](row))
-    return out
+            require(label in tables, f"{results.folder}: rows.csv speaks of {label!r}, which is not in config.toml")
+            entry = entries.setdefault(label, build_again(tables[label], n))
+            clocks[key] = clock(timing, entry.algorithm, entry.participation, entry.topology, n, seed)
+        rows.append({**row, "sim_seconds": clocks[key](row)})
+    return replace(results, rows=rows, settings={**results.settings, "time": timing.table()})
 
 
-def simulate(run: Path, timing: Timing, out: Path, force: bool = False) -> RunFolder:
+def simulate(results: Results, timing: Timing, out: Path, force: bool = False) -> Results:
     """A copy of the run folder in `out`, with these devices and links."""
-    here, there = run.resolve(), out.resolve()
+    assert results.folder is not None
+    here, there = results.folder.resolve(), out.resolve()
     require(there != here, f"--out {out} is the run itself: choose another place, or --in-place")
     require(there not in here.parents, f"--out {out} holds the run itself: choose another place")
     require(here not in there.parents, f"--out {out} is inside the run itself: choose another place")
@@ -71,29 +62,30 @@ def simulate(run: Path, timing: Timing, out: Path, force: bool = False) -> RunFo
         require(force, f"{out} holds a run already: --force replaces it, --out chooses another place")
     elif out.exists():
         require(out.is_dir() and not any(out.iterdir()), f"{out} exists and is not a run folder; choose another --out")
-    _put(RunFolder(run), timing, there)
-    return RunFolder(out)
+    return _put(results, timing, out)
 
 
-def simulate_in_place(run: Path, timing: Timing) -> RunFolder:
+def simulate_in_place(results: Results, timing: Timing) -> Results:
     """The copy takes the place of the run."""
-    require(RunFolder(run).finished(), f"{run} is not finished: --resume it first, or leave out --in-place")
-    _put(RunFolder(run), timing, run.resolve())
-    return RunFolder(run)
+    assert results.folder is not None
+    require(results.complete, f"{results.folder} is not finished: --resume it first, or leave out --in-place")
+    return _put(results, timing, results.folder.resolve())
 
 
-def _put(folder: RunFolder, timing: Timing, place: Path) -> None:
+def _put(results: Results, timing: Timing, out: Path) -> Results:
     """The copy is made beside its place and goes there when it is whole, and only then is what was there removed."""
+    place = out.resolve()
     replaces, old = place.exists(), place.with_name(f"{place.name}.old")
     blocked = replaces and old.exists()
     require(not blocked, f"{old} is in the way: move it, or remove it if a simulation left it behind")
-    rows = [row | {"sim_seconds": now} for row, now in zip(folder.rows(), seconds(folder, timing), strict=True)]
-    config = folder.config() | {"time": timing.table()}
+    results.models.load()  # from where they are now
+    new = replace(with_seconds(results, timing), name=place.name, folder=out)
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(prefix=f"{place.name}.", dir=place.parent) as beside:
             fresh = Path(beside) / place.name
-            _copy(folder, fresh, rows, config)
+            assert results.folder is not None
+            _copy(results.folder, fresh, new)
             if replaces:
                 os.rename(place, old)
             os.rename(fresh, place)
@@ -102,18 +94,17 @@ def _put(folder: RunFolder, timing: Timing, place: Path) -> None:
         raise RunError(f"cannot write {place}: {_reason(e)}{kept}") from e
     if replaces:
         shutil.rmtree(old, ignore_errors=True)
+    return new
 
 
-def _copy(folder: RunFolder, out: Path, rows: Sequence[Row], config: Table) -> None:
+def _copy(folder: Path, out: Path, new: Results) -> None:
     """A copy of the folder with these rows and settings."""
-    shutil.copytree(folder.path, out, ignore=lambda here, _: CHANGED if Path(here) == folder.path else ())
+    shutil.copytree(folder, out, ignore=lambda here, _: CHANGED if Path(here) == folder else ())
     (out / "checkpoint").mkdir()
     copy = RunFolder(out)
-    copy.write_rows(rows)
-    copy.write_config(config)
-    if folder.finished():
-        copy.save_checkpoint(len(config["algorithms"]) * len(config["seeds"]), -1, {"wall_seconds": 0.0}, {})
-    write_report([out], out / "report.html")
+    copy.write_rows(new.rows)
+    copy.write_config(new.settings)
+    new.report(out / "report.html")
 
 
 def _reason(e: OSError) -> str:

@@ -1,84 +1,48 @@
-"""A run folder: what was asked, every evaluation as a row, the models, and a checkpoint that survives kill -9.
+"""A run folder: what was asked, every evaluation as a row, and the models.
 
-    config.toml          the experiment, fully resolved
+    config.toml          the study, fully resolved
     versions.json        what it ran on, and since when on something else
     clients.json         how many samples each client holds, and of which classes
-    rows.csv             one row per evaluation, appended as the run goes
+    rows.csv             one row per evaluation, of every task that is done
     status.json          each algorithm and seed: running, stopped, finished or diverged
     model.safetensors    the final model of each algorithm and seed
-    checkpoint/          two slots, written in turn, each replaced atomically
+    checkpoint/          a folder for each task under way (checkpoint.py)
     report.html
 
-Rows after the last checkpoint are cut off on resume and computed again, bit for bit the same. A folder that is kept
-for its results (tools/keep_results.py) has rows.csv.gz instead, and can be read like any other.
+A task is one algorithm with one seed. Several processes may work on different tasks of one folder; what they share is
+written under the folder's lock. The status is never ahead of rows and model: what it does not know to be done is done
+again, and rows behind those that it knows of are cut off.
 """
 
 from __future__ import annotations
 
 import csv
-import gzip
 import io
 import json
 import os
 import platform
-import sys
+import shutil
 import tomllib
-import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from itertools import chain
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import safetensors
 import tomli_w
 import torch
-from safetensors.torch import load_file, save
+from safetensors.torch import save
 from torch import Tensor
 
 from proxfed.data.client_stats import ClientStats
-from proxfed.errors import InputError, RunError, require
+from proxfed.errors import InputError, require
+from proxfed.harness.checkpoint import UNREADABLE, TaskFolder, task_name
+from proxfed.harness.files import locked, owned, replace, writing
+from proxfed.report.columns import ROW, Row, cell, parse
+from proxfed.types import Block
 
-COLUMNS = (
-    "run",
-    "algorithm",
-    "seed",
-    "round",
-    "gradients",
-    "proxes",
-    "bytes_up",
-    "bytes_down",
-    "bytes_edge",
-    "bytes_best",
-    "wall_seconds",
-    "sim_seconds",
-    "objective",
-    "gap",
-    "error",
-    "stationarity",
-    "consensus",
-    "nonzeros",
-)
-MEASURED = COLUMNS[COLUMNS.index("objective") :]
-"""What every problem has a column for; the others say where the run stands and what it has spent."""
-_TEXT = {"run", "algorithm"}
-_WHOLE = {"seed", "round", "gradients", "proxes", "bytes_up", "bytes_down", "bytes_edge", "bytes_best", "nonzeros"}
-
-_UNREADABLE = (OSError, ValueError, KeyError, TypeError, safetensors.SafetensorError)
-"""What reading a damaged safetensors file may raise."""
-
-Row = Mapping[str, Any]
-
-
-class Checkpoint(NamedTuple):
-    """Where a run stands: at which task with which seed, after which round, with which state."""
-
-    task: int  # how many tasks are done, each seed counted
-    round: int
-    rows_end: int
-    counters: dict[str, float]
-    tensors: dict[str, Tensor]
+DONE = ("finished", "diverged")
 
 
 def versions() -> dict[str, Any]:
@@ -101,8 +65,8 @@ class RunFolder:
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
-        self.columns: list[str] = []
-        self._slot = 0
+        self._seen: dict[str, tuple[Any, Any]] = {}
+        """What stands in a file that this process has read or written, and the file's stamp at that time."""
 
     # ---- reading -----------------------------------------------------------------------------------------------
 
@@ -136,215 +100,174 @@ class RunFolder:
         return ClientStats.from_table(self._json("clients.json"), str(path)) if path.exists() else None
 
     def status(self) -> list[dict[str, Any]]:
-        return self._json("status.json")
+        return self._remembered("status.json", lambda: self._json("status.json"))
 
-    def ended(self) -> list[dict[str, Any]]:
-        """The status of the algorithms and seeds that have come to an end."""
-        return [state for state in self.status() if state["status"] in ("finished", "diverged")]
+    def _remembered(self, name: str, read: Callable[[], Any]) -> Any:
+        """The content of a file that other processes may have replaced since."""
+        stamp, content = self._seen.get(name, (None, None))
+        if stamp is None or stamp != self._stamp(name):
+            content = read()
+            self._remember(name, content)
+        return content
 
-    def finished(self) -> bool:
-        """Every algorithm has come to an end with every seed."""
-        config = self.config()
-        return len(self.ended()) == len(config["algorithms"]) * len(config["seeds"])
+    def _remember(self, name: str, content: Any) -> None:
+        self._seen[name] = self._stamp(name), content
+
+    def _stamp(self, name: str) -> Any:
+        try:
+            found = (self.path / name).stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns, found.st_size
 
     def rows(self) -> list[dict[str, Any]]:
-        """All complete rows; numbers are numbers and an empty cell is None."""
-        text = self._rows().decode(errors="replace")
-        complete = text[: text.rfind("\n") + 1]  # the last line may be half-written
-        reader = csv.DictReader(io.StringIO(complete))
+        """All complete rows, also of tasks under way; numbers are numbers and an empty cell is None."""
+        data = self._read("rows.csv")
+        text = data[: self._rows_end(data.find(b"\n") + 1, len(data))].decode(errors="replace")
+        done = {task_name(s["algorithm"], s["seed"]) for s in self.status() if s["status"] in DONE}
+        for task in sorted((self.path / "checkpoint").glob("*/rows.csv")):
+            if task.parent.name not in done:
+                text = _complete(text) + task.read_text(errors="replace")
+        reader = csv.DictReader(io.StringIO(_complete(text)))
         require(
             set(reader.fieldnames or ()) >= {"algorithm", "seed", "round"}, f"{self.path / 'rows.csv'} has no header"
         )
         try:
-            return [{k: _parse(k, v) for k, v in row.items()} for row in reader]
-        except (ValueError, TypeError) as e:
+            return [{k: parse(k, v) for k, v in row.items()} for row in reader]
+        except (ValueError, TypeError, AttributeError) as e:
             raise InputError(f"{self.path / 'rows.csv'}, line {reader.line_num}, is damaged: {e}") from e
 
-    def _rows(self) -> bytes:
-        packed = self.path / "rows.csv.gz"
-        if (self.path / "rows.csv").exists() or not packed.exists():
-            return self._read("rows.csv")
-        try:
-            return gzip.decompress(self._read(packed.name))
-        except (EOFError, OSError, zlib.error) as e:
-            raise InputError(f"{packed} is damaged: {e}") from e
+    def _rows_end(self, head: int, size: int) -> int:
+        """Where the rows of the tasks that are done end: what stands behind them did not get to its status."""
+        done = [s for s in self.status() if s["status"] in DONE]
+        if not done:
+            under_way = any((self.path / "checkpoint").glob("*/"))
+            return head if under_way else size
+        return max(s.get("rows_end", size) for s in done)
 
-    def models(self) -> tuple[dict[str, np.ndarray], list[list[Any]]]:
-        """({'label/seed': x}, blocks of x as [name, start, stop, shape]); empty before the first run has finished."""
+    def models(self) -> tuple[dict[str, Tensor], list[Block]]:
+        """({'label/seed': x}, the blocks of x); empty before the first task is done."""
+        return self._remembered("model.safetensors", self._read_models)
+
+    def _read_models(self) -> tuple[dict[str, Tensor], list[Block]]:
         path = self.path / "model.safetensors"
         if not path.exists():
             return {}, []
-        with _reading(path), safetensors.safe_open(path, framework="np") as f:
-            return {k: f.get_tensor(k) for k in f.keys()}, json.loads(f.metadata()["blocks"])  # noqa: SIM118
+        try:
+            with safetensors.safe_open(path, framework="pt") as f:
+                blocks = [Block(n, a, b, tuple(shape)) for n, a, b, shape in json.loads(f.metadata()["blocks"])]
+                return {k: f.get_tensor(k) for k in f.keys()}, blocks  # noqa: SIM118
+        except UNREADABLE as e:
+            raise InputError(f"{path} is damaged: {e}") from e
 
-    # ---- writing -----------------------------------------------------------------------------------------------
+    # ---- writing what all tasks share --------------------------------------------------------------------------
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Meanwhile nobody else may write the run."""
-        with self._writing():
+    def create(self, config: Mapping[str, Any], clients: ClientStats | None, measures: Iterable[str]) -> None:
+        """A new folder, or an old one emptied of its results; `measures` are columns beside those of every study."""
+        with writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-        if sys.platform == "win32":  # has no lock of this kind
-            yield
-            return
-        import fcntl
-
-        here = os.open(self.path, os.O_RDONLY)
-        try:
-            fcntl.flock(here, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(here)
-            raise InputError(f"{self.path}: another process is writing this run") from None
-        try:
-            yield
-        finally:
-            os.close(here)
-
-    def create(self, config: Mapping[str, Any]) -> None:
-        """A new folder, or an old one emptied of its results."""
-        with self._writing():
-            (self.path / "checkpoint").mkdir(parents=True, exist_ok=True)
-            results = [self.path / name for name in ("rows.csv", "model.safetensors", "clients.json")]
-            for old in [*(self.path / "checkpoint").iterdir(), *results]:
-                old.unlink(missing_ok=True)
-        self.write_config(config)
-        self._replace("versions.json", json.dumps(versions(), indent=1).encode())
+            shutil.rmtree(self.path / "checkpoint", ignore_errors=True)
+            for name in ("rows.csv", "model.safetensors", "clients.json"):
+                (self.path / name).unlink(missing_ok=True)
+            (self.path / "checkpoint").mkdir()
+        self._json_file("versions.json", versions(), indent=1)
+        if clients is not None:
+            self._json_file("clients.json", clients.table(), separators=(",", ":"))
+        replace(self.path / "rows.csv", (",".join([*ROW, *measures]) + "\n").encode())
         self.write_status([])
+        self.write_config(config)  # the last: from now on it is a run folder
 
-    def start_rows(self, measures: Iterable[str]) -> None:
-        """Write the header: the fixed columns, what else the experiment asks for and the problem's own measures."""
-        self.columns = [*COLUMNS, *measures]
-        self._replace("rows.csv", (",".join(self.columns) + "\n").encode())
+    def write_config(self, config: Mapping[str, Any]) -> None:
+        replace(self.path / "config.toml", tomli_w.dumps(config).encode())
 
-    def resume_rows(self, end: int) -> None:
-        """Go on after the first `end` bytes of rows.csv."""
-        self.columns = self._read("rows.csv").split(b"\n", 1)[0].decode().split(",")
-        require(
-            (self.path / "rows.csv").stat().st_size >= end,
-            f"{self.path / 'rows.csv'} is shorter than when the checkpoint was written: it cannot be resumed",
-        )
-        with self._writing(), (self.path / "rows.csv").open("r+b") as f:
-            f.truncate(end)
-
-    def append(self, row: Row) -> None:
-        cells = [_cell(row.get(c)) for c in self.columns]
-        with self._writing(), (self.path / "rows.csv").open("a", newline="") as f:
-            csv.writer(f, lineterminator="\n").writerow(cells)
+    def note_versions(self, here: Mapping[str, Any]) -> None:
+        """Note what a run goes on with from `here`, if that is not what it ran on so far."""
+        with self._alone():
+            first, now = self.versions(), versions()
+            later = first.get("continued_with", [])
+            last = [first, *later][-1]
+            if any(last.get(name) != version for name, version in now.items()):
+                self._json_file("versions.json", first | {"continued_with": [*later, {**here, **now}]}, indent=1)
 
     def write_rows(self, rows: Sequence[Row]) -> None:
         """All rows at once, in place of those that are there."""
-        names = list(dict.fromkeys(chain.from_iterable(rows))) or list(COLUMNS)
-        self.columns = [*(c for c in COLUMNS if c in names), *(c for c in names if c not in COLUMNS)]
+        names = list(dict.fromkeys(name for row in rows for name in row)) or list(ROW)
+        columns = [*(c for c in ROW if c in names), *(c for c in names if c not in ROW)]
         text = io.StringIO()
-        cells = ([_cell(row.get(c)) for c in self.columns] for row in rows)
-        csv.writer(text, lineterminator="\n").writerows([self.columns, *cells])
-        self._replace("rows.csv", text.getvalue().encode())
+        csv.writer(text, lineterminator="\n").writerows([columns, *([cell(r.get(c)) for c in columns] for r in rows)])
+        replace(self.path / "rows.csv", data := text.getvalue().encode())
+        if any("rows_end" in s for s in self.status()):
+            self.write_status([s | {"rows_end": len(data)} if "rows_end" in s else s for s in self.status()])
 
-    def write_config(self, config: Mapping[str, Any]) -> None:
-        self._replace("config.toml", tomli_w.dumps(config).encode())
+    def _json_file(self, name: str, content: Any, **how: Any) -> None:
+        replace(self.path / name, json.dumps(content, **how).encode())
 
-    def write_versions(self, here: Mapping[str, Any]) -> None:
-        """Note what a run goes on with from `here`, if that is not what it ran on so far."""
-        first, now = self.versions(), versions()
-        later = first.get("continued_with", [])
-        last = [first, *later][-1]
-        if any(last.get(name) != version for name, version in now.items()):
-            every = first | {"continued_with": [*later, {**here, **now}]}
-            self._replace("versions.json", json.dumps(every, indent=1).encode())
+    def write_status(self, status: Sequence[Mapping[str, Any]]) -> None:
+        self._json_file("status.json", status, indent=1)
+        self._remember("status.json", list(status))
 
-    def write_clients(self, holdings: ClientStats) -> None:
-        self._replace("clients.json", json.dumps(holdings.table(), separators=(",", ":")).encode())
-
-    def write_status(self, status: list[dict[str, Any]]) -> None:
-        self._replace("status.json", json.dumps(status, indent=1).encode())
-
-    def write_models(self, models: Mapping[str, Tensor], blocks: Iterable[tuple]) -> None:
-        meta = {"blocks": json.dumps([list(b) for b in blocks])}
-        self._replace("model.safetensors", save(_owned(models), metadata=meta))
-
-    # ---- checkpoints -------------------------------------------------------------------------------------------
-
-    def save_checkpoint(self, task: int, round: int, counters: dict[str, float], tensors: dict[str, Tensor]) -> None:
-        """Write the older slot; the newer one stays whole until this one is safely on the disk."""
-        with self._writing(), (self.path / "rows.csv").open("rb") as f:
-            os.fsync(f.fileno())
-            end = f.seek(0, os.SEEK_END)
-        about = {"task": task, "round": round, "rows_end": end, "counters": counters}
-        data = save(_owned(tensors), metadata={"about": json.dumps(about)})
-        self._replace(f"checkpoint/{self._slot}.safetensors", data)
-        self._slot = 1 - self._slot
-
-    def load_checkpoint(self) -> Checkpoint | None:
-        """The newest readable slot; None if the run had not got that far."""
-        for found, slot in self._slots():
-            with suppress(*_UNREADABLE):
-                whole = found._replace(tensors=load_file(self._slot_path(slot)))
-                self._slot = 1 - slot
-                return whole
-        kept = (self.path / "model.safetensors").exists() or any((self.path / "checkpoint").glob("*.safetensors"))
-        require(not kept, f"{self.path} has no readable checkpoint: move it away, or --force discards its rows")
-        return None
-
-    def tasks_done(self) -> int:
-        """How many tasks are done, each seed counted, as far as the slots can be read."""
-        return max((found.task for found, _ in self._slots()), default=0)
-
-    def _slots(self) -> list[tuple[Checkpoint, int]]:
-        """The slots that say where they stand, the newest first, still without their tensors."""
-        slots = []
-        for slot in (0, 1):
-            with suppress(*_UNREADABLE), safetensors.safe_open(self._slot_path(slot), framework="pt") as f:
-                slots.append((Checkpoint(**json.loads(f.metadata()["about"]), tensors={}), slot))
-        return sorted(slots, key=lambda pair: (pair[0].task, pair[0].round), reverse=True)
-
-    def _slot_path(self, slot: int) -> Path:
-        return self.path / "checkpoint" / f"{slot}.safetensors"
-
-    # ---- how a file is written ---------------------------------------------------------------------------------
-
-    def _replace(self, name: str, data: bytes) -> None:
-        """The whole new content or the whole old one, also after a power cut."""
-        path, fresh = self.path / name, self.path / (name + ".new")
-        with self._writing():
-            with fresh.open("wb") as f:
-                f.write(data)
-                f.flush()
-                os.fsync(f.fileno())
-            os.replace(fresh, path)
+    def write_models(self, models: Mapping[str, Tensor], blocks: Iterable[Block]) -> None:
+        """Models by 'label/seed'."""
+        models, blocks = owned(models), list(blocks)
+        meta = {"blocks": json.dumps([list(block) for block in blocks])}
+        replace(self.path / "model.safetensors", save(models, metadata=meta))
+        self._remember("model.safetensors", (models, blocks))
 
     @contextmanager
-    def _writing(self) -> Iterator[None]:
-        """Turns a failed write into one sentence."""
-        try:
+    def _alone(self) -> Iterator[None]:
+        with locked(self.path):
             yield
-        except OSError as e:
-            raise RunError(
-                f"cannot write to {self.path}: {e.strerror}; everything up to the last checkpoint is kept, "
-                "and --resume goes on from there"
-            ) from e
+
+    # ---- tasks -------------------------------------------------------------------------------------------------
+
+    def task(self, label: str, seed: int) -> TaskFolder:
+        """The folder of a task under way."""
+        with (self.path / "rows.csv").open() as f:
+            columns = f.readline().rstrip("\n").split(",")
+        return TaskFolder(self.path / "checkpoint" / task_name(label, seed), columns)
+
+    def is_done(self, label: str, seed: int) -> bool:
+        return any((s["algorithm"], s["seed"], s["status"] in DONE) == (label, seed, True) for s in self.status())
+
+    def remove_leftovers(self) -> None:
+        """Folders of tasks that came to their end just before the process did."""
+        for s in self.status():
+            if s["status"] in DONE:
+                shutil.rmtree(self.path / "checkpoint" / task_name(s["algorithm"], s["seed"]), ignore_errors=True)
+
+    def note(self, label: str, seed: int, status: str, round: int, message: str = "") -> None:
+        """What a task is doing."""
+        with self._alone():
+            self._note(label, seed, status, round, message)
+
+    def _note(self, label: str, seed: int, status: str, round: int, message: str, **more: Any) -> None:
+        here = {"algorithm": label, "seed": seed, "status": status, "round": round, "message": message} | more
+        others = [s for s in self.status() if (s["algorithm"], s["seed"]) != (label, seed)]
+        self.write_status([*others, here])
+
+    def finish(
+        self, task: TaskFolder, label: str, seed: int, status: str, round: int, message: str, model: Tensor,
+        blocks: Iterable[Block],
+    ) -> None:  # fmt: skip
+        """A task is done: its rows and its model join those of the others, and then its status says so."""
+        with self._alone():
+            self.write_models(self.models()[0] | {f"{label}/{seed}": model}, blocks)
+            end = self._append_rows(task.rows())
+            self._note(label, seed, status, round, message, rows_end=end)
+        task.clear()
+
+    def _append_rows(self, rows: bytes) -> int:
+        """Behind the rows of the tasks that are done; those of one that did not get to its status are cut off."""
+        with writing(self.path), (self.path / "rows.csv").open("r+b") as f:
+            end = self._rows_end(len(f.readline()), f.seek(0, os.SEEK_END))
+            f.truncate(end)
+            f.seek(end)
+            f.write(rows)
+            f.flush()
+            os.fsync(f.fileno())
+            return f.tell()
 
 
-@contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    """Turns an unreadable safetensors file into one sentence."""
-    try:
-        yield
-    except _UNREADABLE as e:
-        raise InputError(f"{path} is damaged: {e}") from e
-
-
-def _owned(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copies that share no memory, as the file format asks."""
-    return {k: v.detach().cpu().clone(memory_format=torch.contiguous_format) for k, v in tensors.items()}
-
-
-def _cell(value: Any) -> str:
-    return "" if value is None else repr(value) if isinstance(value, float) else str(value)
-
-
-def _parse(column: str, cell: str) -> Any:
-    if column in _TEXT:
-        return cell
-    if cell == "":
-        return None
-    return int(cell) if column in _WHOLE else float(cell)
+def _complete(text: str) -> str:
+    """Without the last line if it is half-written."""
+    return text[: text.rfind("\n") + 1]

@@ -22,7 +22,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from proxfed.errors import InputError, nearest, require
-from proxfed.registry import Table
+from proxfed.registry import Table, beside
 
 
 class _Strict(BaseModel):
@@ -123,7 +123,7 @@ class Claim(_Strict):
 
 
 class Experiment(_Strict):
-    """A whole configuration file; tables of components are checked when they are built (resolve.py)."""
+    """A whole configuration file; the tables of components are checked when they are built (build.py)."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     description: str = ""
@@ -163,6 +163,16 @@ class Experiment(_Strict):
             raise ValueError("a seed stands there twice")
         return seeds
 
+    def asked(self) -> list[tuple[str, str]]:
+        """(where, measure or axis) that claims, reported numbers and figures speak of."""
+        figures = self.paper.figures if self.paper is not None else []
+        asked = [
+            *(("claims", c.measure, c.axis) for c in self.claims if c.case in (None, self.case)),
+            *(("reported", r.measure, r.axis) for r in self.reported if r.case in (None, self.case)),
+            *(("paper.figures", f.y, f.x) for f in figures if not f.cases or self.case in f.cases),
+        ]
+        return [(where, name) for where, *names in asked for name in names]
+
 
 # ---- reading -------------------------------------------------------------------------------------------------------
 
@@ -190,7 +200,14 @@ def read_table(source: str) -> tuple[Table, str]:
             f"there is no experiment {source!r}; {nearest(source, shipped())}, or give a .toml file",
         )
         path = shipped()[source]
-    return read_toml(path), str(path)
+    return _plugged(read_toml(path), path.parent), str(path)
+
+
+def _plugged(table: Any, directory: Path) -> Any:
+    """With names of files that stand beside this one written out."""
+    if isinstance(table, dict):
+        return {k: beside(v, directory) if isinstance(v, str) else _plugged(v, directory) for k, v in table.items()}
+    return [_plugged(v, directory) for v in table] if isinstance(table, list) else table
 
 
 def read_toml(path: Path) -> Table:

@@ -55,10 +55,15 @@ def first_difference(then: Table, now: Table) -> str | None:
 
 
 def _settings(table: Table) -> Table:
-    """First which algorithms there are, then everything by key."""
-    settings = flat(result_settings(table))
+    """First which algorithms there are, then everything by key; a plug-in's file may have moved."""
+    settings = {key: _file_name(value) for key, value in flat(result_settings(table)).items()}
     labels = [label_of(entry) for entry in table["algorithms"]]
     return {"algorithms": labels} | {key: settings[key] for key in sorted(settings)}
+
+
+def _file_name(value: Any) -> Any:
+    file, colon, attribute = value.rpartition(":") if isinstance(value, str) else ("", "", "")
+    return f"{Path(file).name}:{attribute}" if colon and file.endswith(".py") else value
 
 
 def settings_mismatch(path: Path, difference: str) -> InputError:

@@ -9,9 +9,10 @@ from statistics import median, median_low
 from typing import NamedTuple
 
 from proxfed.harness.cases import across_names, claim_labels
+from proxfed.harness.results import Results
 from proxfed.harness.schema import Claim, Reported
-from proxfed.report.columns import show
-from proxfed.report.targets import NEVER, Results, axis_value, better, first_reached, higher_is_better
+from proxfed.report.columns import axis_value, better, higher_is_better, show
+from proxfed.report.targets import NEVER, first_reached
 
 SHOWN = 4
 """Of how many cases a verdict shows the numbers."""

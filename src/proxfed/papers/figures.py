@@ -18,10 +18,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from proxfed.errors import RunError, require
+from proxfed.harness.results import Results
 from proxfed.harness.schema import Figure
-from proxfed.report.columns import Column
+from proxfed.report.columns import Column, axis_value
 from proxfed.report.curves import Curve, make_curve
-from proxfed.report.targets import NEVER, Results, axis_value, first_reached
+from proxfed.report.targets import NEVER, first_reached
 
 MISSING = "figures need matplotlib, which is not installed: pip install 'proxfed[figures]'"
 

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 from proxfed.errors import nearest, require
 from proxfed.harness.cases import labels_by_case, read_cases, slug
+from proxfed.harness.results import Results
 from proxfed.harness.run_folder import RunFolder
 from proxfed.harness.schema import Experiment, read, shipped
 from proxfed.harness.settings_diff import changed, settings_mismatch
 from proxfed.papers.claims import Comparison, Verdict, compare, judge
 from proxfed.papers.figures import available, write_figures
 from proxfed.registry import Table
-from proxfed.report.targets import Results
 
 
 class Part(NamedTuple):
@@ -37,7 +37,7 @@ class Part(NamedTuple):
     def results(self) -> dict[str, Results]:
         """What the run folders of the form hold, of all cases that have begun."""
         folders = {case: RunFolder(self.folder / slug(case)) for case in self.experiment.cases or self.cases}
-        return {case: Results.of(folder) for case, folder in folders.items() if folder.exists()}
+        return {case: Results.read(folder) for case, folder in folders.items() if folder.exists()}
 
     def check(self) -> None:
         """Refuse to judge rows that were made with other settings."""

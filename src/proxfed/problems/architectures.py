@@ -11,6 +11,7 @@ from collections.abc import Callable
 from torch import Tensor, nn
 
 from proxfed.errors import require
+from proxfed.registry import Registry
 
 Make = Callable[[int, int, int], nn.Module]
 """(channels, side, classes) -> a module that maps (m, channels, side, side) to scores (m, classes)."""
@@ -236,17 +237,20 @@ def resnet18_group_norm(channels: int, side: int, classes: int) -> nn.Module:
     return _resnet18(channels, classes, lambda width: nn.GroupNorm(2, width))
 
 
-MODELS: dict[str, Make] = {
-    "linear": linear,
-    "mlp": mlp,
-    "depositum_cnn": depositum_cnn,
-    "resnet18": resnet18,
-    "resnet18_group_norm": resnet18_group_norm,
-    "fedcef_cifar_cnn": fedcef_cifar_cnn,
-    "fedcef_mnist_cnn": fedcef_mnist_cnn,
-    "dfedadmm_mlp": dfedadmm_mlp,
-    "dfedadmm_cnn": dfedadmm_cnn,
-    "fednag_cnn": fednag_cnn,
-    "vgg16": vgg16,
-}
+MODELS: Registry[Make] = Registry(
+    "models",
+    {
+        "linear": linear,
+        "mlp": mlp,
+        "depositum_cnn": depositum_cnn,
+        "resnet18": resnet18,
+        "resnet18_group_norm": resnet18_group_norm,
+        "fedcef_cifar_cnn": fedcef_cifar_cnn,
+        "fedcef_mnist_cnn": fedcef_mnist_cnn,
+        "dfedadmm_mlp": dfedadmm_mlp,
+        "dfedadmm_cnn": dfedadmm_cnn,
+        "fednag_cnn": fednag_cnn,
+        "vgg16": vgg16,
+    },
+)
 """The models by the names that configuration files use."""

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from proxfed.errors import require
+from proxfed.registry import Registry
 from proxfed.regularisers.blocks import OnBlocks
 from proxfed.regularisers.constraints import Box, L1Ball, L2Ball, Simplex
 from proxfed.regularisers.groups import GroupLasso, SparseGroup
@@ -45,23 +46,26 @@ __all__ = [
     "subgradient",
 ]
 
-REGULARISERS: dict[str, type] = {
-    "zero": Zero,
-    "l1": L1,
-    "squared_l2": SquaredL2,
-    "l2": L2,
-    "elastic_net": ElasticNet,
-    "group_lasso": GroupLasso,
-    "sparse_group": SparseGroup,
-    "nuclear": Nuclear,
-    "l_inf": LInf,
-    "mcp": MCP,
-    "scad": SCAD,
-    "box": Box,
-    "l2_ball": L2Ball,
-    "l1_ball": L1Ball,
-    "simplex": Simplex,
-}
+REGULARISERS: Registry[type] = Registry(
+    "regularisers",
+    {
+        "zero": Zero,
+        "l1": L1,
+        "squared_l2": SquaredL2,
+        "l2": L2,
+        "elastic_net": ElasticNet,
+        "group_lasso": GroupLasso,
+        "sparse_group": SparseGroup,
+        "nuclear": Nuclear,
+        "l_inf": LInf,
+        "mcp": MCP,
+        "scad": SCAD,
+        "box": Box,
+        "l2_ball": L2Ball,
+        "l1_ball": L1Ball,
+        "simplex": Simplex,
+    },
+)
 """The regularisers by the names that configuration files use."""
 
 

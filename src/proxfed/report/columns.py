@@ -1,51 +1,180 @@
-"""What the columns of rows.csv are called and how their numbers are written, in the terminal and on the page."""
+"""The one table of columns: what a number of a run is called, how it is written, and which values are better.
+
+rows.csv has the columns of `ROW`, and behind them what else the study asks for and the problem's own measures.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 from proxfed.errors import finite
-from proxfed.harness.run_folder import Row
-from proxfed.report.targets import axis_value
+
+Row = Mapping[str, Any]
 
 
-class Column(NamedTuple):
-    """`kind` decides how a number is written: number (4 digits), fine (6 digits), count, bytes or seconds."""
+@dataclass(frozen=True)
+class Column:
+    """One column of a table, or one axis of a plot."""
 
     name: str
     label: str
+    """In the head of a table."""
     kind: str
+    """How it is written: text, count, number (4 digits), fine (6 digits), bytes or seconds."""
+    words: str = ""
+    """At an axis; the label if empty."""
+    log: bool = False
+    """It goes to zero: a linear axis would hide all but the first rounds."""
+    better: str = ""
+    """'lower', 'higher', or '' where neither is simply better."""
+    heading: str = ""
+    """In the terminal; the name if empty."""
+    rank: int = 9
+    """In a narrow terminal, columns of the highest rank are left out first."""
 
 
-IDENTITY = ("run", "algorithm", "seed")
+KNOWN = {
+    column.name: column
+    for column in (
+        Column("run", "run", "text"),
+        Column("algorithm", "algorithm", "text", rank=0),
+        Column("seed", "seed", "count"),
+        Column("round", "rounds", "count", "round", better="lower"),
+        Column("gradients", "gradients", "count", better="lower"),
+        Column("proxes", "prox steps", "count", better="lower"),
+        Column("bytes_total", "bytes, total", "bytes", "communicated", better="lower", heading="bytes", rank=1),
+        Column("bytes_up", "bytes up", "bytes", "sent to the server", better="lower", heading="up", rank=7),
+        Column("bytes_down", "bytes down", "bytes", "sent by the server", better="lower", heading="down", rank=7),
+        Column("bytes_edge", "bytes over edges", "bytes", "sent over edges", better="lower", heading="edges", rank=7),
+        Column(
+            "bytes_best",
+            "bytes, best encoding",
+            "bytes",
+            "communicated, best encoding",
+            better="lower",
+            heading="best",
+            rank=8,
+        ),
+        Column("wall_seconds", "wall seconds", "seconds", better="lower", heading="time", rank=3),
+        Column("sim_seconds", "simulated seconds", "seconds", better="lower", heading="simulated", rank=4),
+        Column("objective", "objective", "fine", better="lower", rank=2),
+        Column("gap", "gap", "number", "objective above its minimum", True, "lower", rank=1),
+        Column("error", "error", "number", "relative distance to the solution", True, "lower", rank=3),
+        Column("stationarity", "stationarity", "number", "squared norm of the prox-gradient", True, "lower", rank=4),
+        Column("consensus", "consensus", "number", "squared distance from consensus", True, rank=6),
+        Column("nonzeros", "nonzeros", "count", "non-zeros of the model", rank=2),
+        Column("accuracy", "accuracy", "number", "accuracy on held-out data", better="higher", rank=1),
+        # of a result, or of an axis: computed from columns
+        Column("rounds", "rounds", "count", better="lower", rank=1),
+        Column("steps", "gradients per client", "count", better="lower"),
+        Column("bytes", "bytes, total", "bytes", "communicated", better="lower"),
+        Column("gradients_per_client", "gradients per client", "count", better="lower", heading="grads/client", rank=5),
+        Column("seeds", "seeds", "count", rank=5),
+    )
+}
 
-PROGRESS = (
-    Column("round", "rounds", "count"),
-    Column("gradients", "gradients", "count"),
-    Column("proxes", "prox steps", "count"),
-    Column("bytes_total", "bytes, total", "bytes"),
-    Column("bytes_up", "bytes up", "bytes"),
-    Column("bytes_down", "bytes down", "bytes"),
-    Column("bytes_edge", "bytes over edges", "bytes"),
-    Column("bytes_best", "bytes, best encoding", "bytes"),
-    Column("sim_seconds", "simulated seconds", "seconds"),
-    Column("wall_seconds", "wall seconds", "seconds"),
+ROW = (
+    "run",
+    "algorithm",
+    "seed",
+    "round",
+    "gradients",
+    "proxes",
+    "bytes_up",
+    "bytes_down",
+    "bytes_edge",
+    "bytes_best",
+    "wall_seconds",
+    "sim_seconds",
+    "objective",
+    "gap",
+    "error",
+    "stationarity",
+    "consensus",
+    "nonzeros",
 )
+"""The fixed columns of rows.csv, in their order."""
 
-MEASURES = (
-    Column("objective", "objective", "fine"),
-    Column("gap", "gap", "number"),
-    Column("error", "error", "number"),
-    Column("stationarity", "stationarity", "number"),
-    Column("consensus", "consensus", "number"),
-    Column("nonzeros", "nonzeros", "count"),
-    Column("accuracy", "accuracy", "number"),
+MEASURED = ROW[ROW.index("objective") :]
+"""What every problem has a column for; the others say where the run stands and what it has spent."""
+
+COMPUTED = ("steps", "bytes")
+"""Axes that are no columns."""
+
+PROGRESS = tuple(
+    KNOWN[name]
+    for name in (
+        "round",
+        "gradients",
+        "proxes",
+        "bytes_total",
+        "bytes_up",
+        "bytes_down",
+        "bytes_edge",
+        "bytes_best",
+        "sim_seconds",
+        "wall_seconds",
+    )
 )
+"""What a run has spent."""
 
-LOGARITHMIC = ("gap", "error", "stationarity", "consensus")
-"""Measures that go to zero: a linear axis would hide all but their first rounds."""
+MEASURES = tuple(KNOWN[name] for name in (*MEASURED, "accuracy"))
+"""What a run is judged by."""
+
+HIGHER = ("accuracy", "auc", "f1", "precision", "recall", "score")
+"""Measures of a problem's own whose names end so are the better the higher they are; of all others less is better."""
+
+
+def column(name: str) -> Column:
+    """The column of any name; a problem's own measure goes by its name."""
+    if name in KNOWN:
+        return KNOWN[name]
+    # accuracy_x and worst_x are accuracies of the clients' own models
+    high = name.endswith(HIGHER) or name.startswith(("accuracy_", "worst_"))
+    return Column(name, name.replace("_", " "), "number", better="higher" if high else "lower")
+
+
+def higher_is_better(measure: str) -> bool:
+    return column(measure).better == "higher"
+
+
+def better(measure: str, a: float, b: float) -> bool:
+    """Is a at least as good as b?"""
+    return a >= b if higher_is_better(measure) else a <= b
+
+
+# ---- cells of rows.csv ----------------------------------------------------------------------------------------------
+
+
+def cell(value: Any) -> str:
+    """A value as rows.csv has it: floats to the last bit, nothing for None."""
+    return "" if value is None else repr(value) if isinstance(value, float) else str(value)
+
+
+def parse(name: str, text: str) -> Any:
+    """The value of a cell."""
+    kind = KNOWN[name].kind if name in KNOWN else "number"
+    if kind == "text":
+        return text
+    if text == "":
+        return None
+    return int(text) if kind in ("count", "bytes") else float(text)
+
+
+# ---- what a page or a terminal shows --------------------------------------------------------------------------------
+
+
+def axis_value(row: Row, axis: str, clients: int | None = None) -> float | None:
+    """Where a row stands: 'steps' are gradients of one client, 'bytes' go in any direction, else it is a column."""
+    if axis == "steps":
+        return None if clients is None or row.get("gradients") is None else row["gradients"] / clients
+    if axis == "bytes":
+        counted = [row[name] for name in ("bytes_up", "bytes_down", "bytes_edge") if row.get(name) is not None]
+        return sum(counted) if counted else None
+    return row.get(axis)
 
 
 def with_total(row: Row) -> dict[str, Any]:
@@ -54,10 +183,8 @@ def with_total(row: Row) -> dict[str, Any]:
 
 
 def further_measures(rows: Iterable[Row]) -> list[Column]:
-    """The problem's own measures: columns that we do not know, under their name."""
-    known = {column.name for column in (*PROGRESS, *MEASURES)} | set(IDENTITY)
-    names = dict.fromkeys(chain.from_iterable(rows))
-    return [Column(name, name.replace("_", " "), "number") for name in names if name not in known]
+    """The problem's own measures: columns that the table above does not have, under their name."""
+    return [column(name) for name in dict.fromkeys(chain.from_iterable(rows)) if name not in KNOWN]
 
 
 def worth_showing(rows: Sequence[Row]) -> tuple[list[Column], list[Column]]:

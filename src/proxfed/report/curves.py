@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from proxfed.harness.run_folder import Row
-from proxfed.report.columns import Column
+from proxfed.report.columns import Column, Row
 
 CHARACTERS = 1_200_000
 """What the curves of a whole page may take; a number takes about 9 characters."""

@@ -15,76 +15,56 @@ from dataclasses import asdict, dataclass
 from html import escape
 from pathlib import Path
 from string import Template
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tomli_w
 
-import proxfed
-from proxfed.data.client_stats import ClientStats
 from proxfed.errors import RunError, require
-from proxfed.harness.run_folder import Row, RunFolder
 from proxfed.report.client_stats import pictures, section_html
-from proxfed.report.columns import LOGARITHMIC, Column, with_total, worth_showing
+from proxfed.report.columns import Column, Row, with_total, worth_showing
 from proxfed.report.curves import Curve, make_curve, points_for
 from proxfed.report.sparsity import images
 from proxfed.report.summary import result_table
 from proxfed.report.tables import costs_html, hyper_parameters_html, pairs_html, results_html, targets_html
-from proxfed.report.targets import Results
+
+if TYPE_CHECKING:
+    from proxfed.harness.results import Results
 
 HERE = Path(__file__).parent
 SCRIPTS = ("draw.js", "chart.js", "patterns.js", "holdings.js", "page.js")
 
 
 @dataclass(frozen=True)
-class Run:
-    """What one folder holds; `labels` are the names of its algorithms on the page."""
+class Shown:
+    """The results of one run on the page: what the run is called there, and its algorithms."""
 
     name: str
-    config: Mapping[str, Any]
-    versions: Mapping[str, Any]
-    status: Sequence[Mapping[str, Any]]
-    rows: Sequence[Row]
-    models: Mapping[str, np.ndarray]
-    blocks: Sequence[Sequence[Any]]
+    results: Results
     labels: Mapping[str, str]
-    holdings: ClientStats | None = None
-
-    @property
-    def clients(self) -> int | None:
-        """The number of clients, None if the folder does not say."""
-        return None if self.holdings is None else len(self.holdings)
-
-    @property
-    def results(self) -> Results:
-        return Results(self.rows, self.status, self.clients, self.config.get("seeds", ()))
+    rows: Sequence[Row]
+    """With the total of bytes."""
 
 
-def write_report(folders: Sequence[Path], out: Path, figures: Sequence[Path] = ()) -> None:
-    """Write the page about all these run folders to `out`, with these SVG files as its figures."""
-    require(len(folders) > 0, "a report needs at least one run folder, but none was given")
-    text = render(read_runs([Path(folder) for folder in folders]), figures)
+def write_report(runs: Sequence[Results], out: Path, figures: Sequence[Path] = ()) -> None:
+    """Write the page about all these runs to `out`, with these SVG files as its figures."""
+    require(len(runs) > 0, "a report needs at least one run, but none was given")
+    text = render(runs, figures)
     try:
         Path(out).write_text(text, encoding="utf-8")
     except OSError as e:
         raise RunError(f"cannot write the report to {out}: {e.strerror}") from e
 
 
-def read_runs(paths: Sequence[Path]) -> list[Run]:
-    """All folders; if an algorithm's name occurs in two of them, the folders' names go in front."""
-    folders = [RunFolder(path) for path in paths]
-    rows = [[with_total(row) for row in folder.rows()] for folder in folders]
-    status = [folder.status() for folder in folders]
-    algorithms = [
-        list(dict.fromkeys(line["algorithm"] for line in (*r, *s))) for r, s in zip(rows, status, strict=True)
-    ]
+def shown(runs: Sequence[Results]) -> list[Shown]:
+    """All runs; if an algorithm's name occurs in two of them, the runs' names go in front."""
+    algorithms = [list(dict.fromkeys(line["algorithm"] for line in (*r.rows, *r.status))) for r in runs]
     ambiguous = any(count > 1 for count in Counter(name for names in algorithms for name in names).values())
-    runs = []
-    for i, (folder, name) in enumerate(zip(folders, _distinct([path.resolve().name for path in paths]), strict=True)):
-        labels = {algorithm: f"{name}: {algorithm}" if ambiguous else algorithm for algorithm in algorithms[i]}
-        about = folder.config(), folder.versions()
-        runs.append(Run(name, *about, status[i], rows[i], *folder.models(), labels, folder.clients()))
-    return runs
+    out = []
+    for results, name, known in zip(runs, _distinct([run.name for run in runs]), algorithms, strict=True):
+        labels = {algorithm: f"{name}: {algorithm}" if ambiguous else algorithm for algorithm in known}
+        out.append(Shown(name, results, labels, [with_total(row) for row in results.rows]))
+    return out
 
 
 def _distinct(names: Sequence[str]) -> list[str]:
@@ -94,21 +74,20 @@ def _distinct(names: Sequence[str]) -> list[str]:
     ]
 
 
-def render(runs: Sequence[Run], figures: Sequence[Path] = ()) -> str:
+def render(results: Sequence[Results], figures: Sequence[Path] = ()) -> str:
     """The whole page."""
+    runs = shown(results)
     progress, measures = worth_showing([row for run in runs for row in run.rows])
     labels = [label for run in runs for label in run.labels.values()]
     colours = {label: i for i, label in enumerate(labels)}
     curves = make_curves(runs, progress, measures)
     table = [
-        {**entry, "algorithm": run.labels[entry["algorithm"]]}
-        for run in runs
-        for entry in result_table(run.results, run.config.get("targets"))
+        {**entry, "algorithm": run.labels[entry["algorithm"]]} for run in runs for entry in result_table(run.results)
     ]
-    holdings = pictures((run.name, run.holdings) for run in runs)
+    holdings = pictures((run.name, run.results.client_stats) for run in runs)
     data = {
-        "progress": [column._asdict() for column in progress],
-        "measures": [{**column._asdict(), "log": column.name in LOGARITHMIC} for column in measures],
+        "progress": [_column(column) for column in progress],
+        "measures": [_column(column) for column in measures],
         "curves": [{**asdict(curve), "colour": colours[curve.label]} for curve in curves],
         "models": [{**model, "colour": colours[model["label"]]} for model in make_patterns(runs)],
         "holdings": [picture.data() for picture in holdings],
@@ -128,32 +107,37 @@ def render(runs: Sequence[Run], figures: Sequence[Path] = ()) -> str:
         curves_note=escape(curves_note(curves)),
         figures=figures_html(figures),
         settings="".join(settings_html(run, several) for run in runs),
-        version=escape(proxfed.__version__),
+        version=escape(str(runs[0].results.versions.get("proxfed", ""))),
         # Written as escapes, '<' cannot end the script element and '&' cannot start an entity.
         data=json.dumps(data, separators=(",", ":")).replace("<", "\\u003c").replace("&", "\\u0026"),
     )
 
 
+def _column(column: Column) -> dict[str, Any]:
+    """As the page's script knows it."""
+    return {"name": column.name, "label": column.label, "kind": column.kind, "log": column.log}
+
+
 # ---- what was run ---------------------------------------------------------------------------------------------------
 
 
-def title(run: Run) -> str:
-    name = str(run.config.get("name") or run.name)
-    return f"{name}: {run.config['case']}" if run.config.get("case") else name
+def title(run: Shown) -> str:
+    name = str(run.results.settings.get("name") or run.name)
+    return f"{name}: {run.results.settings['case']}" if run.results.settings.get("case") else name
 
 
-def about_html(run: Run, several: bool) -> str:
+def about_html(run: Shown, several: bool) -> str:
     """What was run, in a sentence, and the experiment's own description."""
-    seeds = {line["seed"] for line in (*run.rows, *run.status)}
+    seeds = {line["seed"] for line in (*run.rows, *run.results.status)}
     parts = [_count(len(run.labels), "algorithm")]
-    if n := run.clients:
+    if n := run.results.clients:
         parts.append(f"over {_count(n, 'client')}")
-    if run.blocks:
-        parts.append(f"with {_count(max(block[2] for block in run.blocks), 'parameter')}")
+    if run.results.blocks:
+        parts.append(f"with {_count(max(block[2] for block in run.results.blocks), 'parameter')}")
     rounds = max((row["round"] for row in run.rows), default=0)
     parts.append(f"for {_count(rounds, 'round')} and {_count(len(seeds), 'seed')}")
     sentence = (f"{run.name}: " if several else "") + " ".join(parts) + "."
-    description = str(run.config.get("description", "")).strip()
+    description = str(run.results.settings.get("description", "")).strip()
     return f'<p class="lead">{escape(sentence)}</p>' + (f"<p>{escape(description)}</p>" if description else "")
 
 
@@ -164,14 +148,14 @@ def _count(number: int, noun: str) -> str:
 # ---- curves and patterns --------------------------------------------------------------------------------------------
 
 
-def make_curves(runs: Sequence[Run], progress: Sequence[Column], measures: Sequence[Column]) -> list[Curve]:
+def make_curves(runs: Sequence[Shown], progress: Sequence[Column], measures: Sequence[Column]) -> list[Curve]:
     """The curves of all algorithms that have rows."""
     points = points_for(sum(len(run.labels) for run in runs), len(progress) + 3 * len(measures))
     curves = []
     for run in runs:
         for algorithm, label in run.labels.items():
             rows = [row for row in run.rows if row["algorithm"] == algorithm]
-            states = [state for state in run.status if state["algorithm"] == algorithm]
+            states = [state for state in run.results.status if state["algorithm"] == algorithm]
             if rows:
                 curves.append(make_curve(label, rows, states, progress, measures, points))
     return curves
@@ -213,17 +197,16 @@ def figures_html(figures: Sequence[Path]) -> str:
     )
 
 
-def make_patterns(runs: Sequence[Run]) -> list[dict[str, Any]]:
+def make_patterns(runs: Sequence[Shown]) -> list[dict[str, Any]]:
     """The final model of the first seed of each algorithm, as images."""
     patterns = []
     for run in runs:
         seeds: dict[str, list[int]] = {}
-        for key in run.models:
-            algorithm, seed = key.rsplit("/", 1)
-            seeds.setdefault(algorithm, []).append(int(seed))
+        for algorithm, seed in run.results.models:
+            seeds.setdefault(algorithm, []).append(seed)
         for algorithm in (name for name in run.labels if name in seeds):
             first = min(seeds[algorithm])
-            model = run.models[f"{algorithm}/{first}"]
+            model = run.results.models[algorithm, first].numpy()
             patterns.append(
                 {
                     "label": run.labels[algorithm],
@@ -231,7 +214,7 @@ def make_patterns(runs: Sequence[Run]) -> list[dict[str, Any]]:
                     "size": int(model.size),
                     "nonzeros": int(np.count_nonzero(model)),
                     "finite": bool(np.isfinite(model).all()),
-                    "blocks": [asdict(image) for image in images(model, run.blocks)],
+                    "blocks": [asdict(image) for image in images(model, run.results.blocks)],
                 }
             )
     return patterns
@@ -240,16 +223,16 @@ def make_patterns(runs: Sequence[Run]) -> list[dict[str, Any]]:
 # ---- settings -------------------------------------------------------------------------------------------------------
 
 
-def settings_html(run: Run, several: bool) -> str:
+def settings_html(run: Shown, several: bool) -> str:
     """Hyper-parameters of each algorithm, the other settings, the versions, and the whole resolved configuration."""
-    algorithms = run.config.get("algorithms", [])
-    other = {key: value for key, value in run.config.items() if key not in ("algorithms", "description")}
+    algorithms = run.results.settings.get("algorithms", [])
+    other = {key: value for key, value in run.results.settings.items() if key not in ("algorithms", "description")}
     heading = f"<h3>{escape(run.name)}</h3>" if several else ""
     hyper = f'<h4>Hyper-parameters</h4><div class="scroll">{hyper_parameters_html(algorithms)}</div>'
     return (
         f"{heading}{hyper if algorithms else ''}"
         f'<div class="columns"><div><h4>Experiment</h4>{pairs_html(other)}</div>'
-        f"<div><h4>Versions</h4>{pairs_html(run.versions)}</div></div>"
+        f"<div><h4>Versions</h4>{pairs_html(run.results.versions)}</div></div>"
         f"<details><summary>config.toml, fully resolved</summary>"
-        f"<pre>{escape(tomli_w.dumps(run.config))}</pre></details>"
+        f"<pre>{escape(tomli_w.dumps(run.results.settings))}</pre></details>"
     )

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from statistics import median
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.table import Table
 from rich.text import Text
 
 from proxfed.errors import finite
-from proxfed.harness.run_folder import Row
-from proxfed.report.columns import MEASURES, PROGRESS, Column, further_measures, show, with_total
-from proxfed.report.targets import Results, half_reached
+from proxfed.report.columns import KNOWN, MEASURES, PROGRESS, Column, Row, further_measures, show, with_total
+from proxfed.report.targets import half_reached
 from proxfed.report.terminal import plain_table
 
-REACHED = (
-    Column("rounds", "rounds", "count"),
-    Column("gradients", "gradients", "count"),
-    Column("bytes_total", "bytes", "bytes"),
-    Column("sim_seconds", "simulated", "seconds"),
-)
+if TYPE_CHECKING:
+    from proxfed.harness.results import Results
+
+REACHED = tuple(KNOWN[name] for name in ("rounds", "gradients", "bytes_total", "sim_seconds"))
 """What it took to reach a target."""
 
 
@@ -28,10 +26,11 @@ def result_table(results: Results, targets: Mapping[str, Sequence[float]] | None
     """One JSON-able entry per algorithm, in the order of the rows.
 
     A seed that diverged counts with its last row; a value that is missing or not finite counts as none. Where the
-    number of clients is known there are gradients per client. With `targets` = {measure: values} an entry says under
-    `reached` after how many rounds, gradients, bytes and simulated seconds half of the seeds got there (None: they did
-    not), and whether the measure was `measured` at all.
+    number of clients is known there are gradients per client. With `targets` = {measure: values}, of the run if None
+    are given, an entry says under `reached` after how many rounds, gradients, bytes and simulated seconds half of the
+    seeds got there (None: they did not), and whether the measure was `measured` at all.
     """
+    targets = results.targets if targets is None else targets
     rows, status, clients = [with_total(row) for row in results.rows], results.status, results.clients
     columns = (*MEASURES, *further_measures(rows), *PROGRESS[1:])
     runs: dict[str, dict[Any, list[Row]]] = {}
@@ -116,7 +115,7 @@ def rich_targets(table: Sequence[Mapping[str, Any]]) -> Table | None:
         return None
     columns = reached_columns(table)
     drawn = plain_table()
-    for heading in ("target", "algorithm", *(column.label for column in columns)):
+    for heading in ("target", "algorithm", *(column.heading or column.name for column in columns)):
         drawn.add_column(heading, justify="left" if heading in ("target", "algorithm") else "right")
     for place in range(len(table[0]["reached"])):
         for entry in table:
@@ -151,32 +150,22 @@ def rich_table(table: Sequence[Mapping[str, Any]], width: int = 100) -> Table:
     return drawn
 
 
+TERMINAL = ("rounds", "objective", "gap", "error", "stationarity", "consensus", "nonzeros", "accuracy")
+SPENT = ("bytes_total", "bytes_up", "bytes_down", "bytes_edge", "bytes_best", "gradients_per_client", "sim_seconds")
+
+
 def _terminal_columns(table: Sequence[Mapping[str, Any]]) -> list[_Shown]:
-    def column(rank: int, name: str, kind: str, heading: str = "") -> _Shown:
-        cells = [show(entry.get(name), kind) for entry in table]
-        return _Shown(rank, heading or name, cells if any(entry.get(name) for entry in table) else [])
+    def shown(column: Column) -> _Shown:
+        cells = [show(entry.get(column.name), column.kind) for entry in table]
+        filled = any(entry.get(column.name) for entry in table)
+        return _Shown(column.rank, column.heading or column.name, cells if filled else [])
 
     statuses = [entry["status"] for entry in table]
-    own = {"algorithm", "status", "diverged", "seeds", "rounds", "gradients_per_client", "reached"}
+    further = [c for c in further_measures(table) if c.name not in ("status", "diverged", "reached")]
     return [
         _Shown(0, "algorithm", [entry["algorithm"] for entry in table]),
         _Shown(0, "status", [] if set(statuses) == {"finished"} else statuses),
-        column(1, "rounds", "count"),
-        column(2, "objective", "fine"),
-        column(1, "gap", "number"),
-        column(3, "error", "number"),
-        column(4, "stationarity", "number"),
-        column(6, "consensus", "number"),
-        column(2, "nonzeros", "count"),
-        column(1, "accuracy", "number"),
-        *(column(9, c.name, c.kind, c.label) for c in further_measures(table) if c.name not in own),
-        column(1, "bytes_total", "bytes", "bytes"),
-        column(7, "bytes_up", "bytes", "up"),
-        column(7, "bytes_down", "bytes", "down"),
-        column(7, "bytes_edge", "bytes", "edges"),
-        column(8, "bytes_best", "bytes", "best"),
-        column(5, "gradients_per_client", "count", "grads/client"),
-        column(4, "sim_seconds", "seconds", "simulated"),
-        column(3, "wall_seconds", "seconds", "time"),
-        column(5, "seeds", "count"),
+        *(shown(KNOWN[name]) for name in TERMINAL),
+        *(shown(replace(column, heading=column.label)) for column in further),
+        *(shown(KNOWN[name]) for name in (*SPENT, "wall_seconds", "seeds")),
     ]

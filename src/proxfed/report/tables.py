@@ -7,25 +7,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from proxfed.report.columns import Column, show
+from proxfed.report.columns import KNOWN, Column, higher_is_better, show
 from proxfed.report.summary import missed, reached_columns
-from proxfed.report.targets import higher_is_better
 
 Entry = Mapping[str, Any]
-
-ROUNDS = Column("rounds", "rounds", "count")
-PER_CLIENT = Column("gradients_per_client", "gradients per client", "count")
-SEEDS = Column("seeds", "seeds", "count")
-NO_CONTEST = ("nonzeros", "consensus")
-"""Measures of which less is not simply better."""
 
 
 def results_html(
     table: Sequence[Entry], progress: Sequence[Column], measures: Sequence[Column], colours: Mapping[str, int]
 ) -> str:
     """What each algorithm reached, after how many rounds and bytes."""
-    columns = _filled(table, [ROUNDS, *measures, *(c for c in progress if c.name == "bytes_total"), SEEDS])
-    best = {column.name: _best(table, column) for column in measures if column.name not in NO_CONTEST}
+    columns = _filled(
+        table, [KNOWN["rounds"], *measures, *(c for c in progress if c.name == "bytes_total"), KNOWN["seeds"]]
+    )
+    best = {column.name: _best(table, column) for column in measures if column.better}
     return _sortable(table, columns, colours, best, status=True)
 
 
@@ -52,8 +47,8 @@ def targets_html(table: Sequence[Entry], colours: Mapping[str, int]) -> str:
 
 def costs_html(table: Sequence[Entry], progress: Sequence[Column], colours: Mapping[str, int]) -> str:
     """What each algorithm spent."""
-    columns = [ROUNDS if column.name == "round" else column for column in progress]
-    columns.insert(1, PER_CLIENT)
+    columns = [KNOWN["rounds"] if column.name == "round" else column for column in progress]
+    columns.insert(1, KNOWN["gradients_per_client"])
     return _sortable(table, _filled(table, columns), colours, {}, status=False)
 
 

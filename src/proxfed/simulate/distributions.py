@@ -18,7 +18,7 @@ import numpy as np
 
 from proxfed.errors import InputError, nearest, non_negative, positive, real, require
 from proxfed.keyed_random import Key, keys, normals, uniforms
-from proxfed.registry import Table, build, describe
+from proxfed.registry import Registry, Table, build, describe
 
 
 @dataclass(frozen=True)
@@ -172,13 +172,16 @@ class Trace:
 
 Amount = Constant | LogNormalDistribution | UniformDistribution | ExponentialDistribution | Trace
 
-AMOUNTS: dict[str, type] = {
-    "constant": Constant,
-    "lognormal": LogNormalDistribution,
-    "uniform": UniformDistribution,
-    "exponential": ExponentialDistribution,
-    "trace": Trace,
-}
+AMOUNTS: Registry[type] = Registry(
+    "distributions",
+    {
+        "constant": Constant,
+        "lognormal": LogNormalDistribution,
+        "uniform": UniformDistribution,
+        "exponential": ExponentialDistribution,
+        "trace": Trace,
+    },
+)
 
 
 def amount(value: Any, where: str, column: str) -> Amount:

@@ -16,6 +16,7 @@ weights, on undirected graphs, is one of
 
 from __future__ import annotations
 
+from proxfed.registry import Registry
 from proxfed.topologies.checks import check
 from proxfed.topologies.custom import FromGraph, FromMatrix
 from proxfed.topologies.lazy import Lazy
@@ -48,20 +49,23 @@ __all__ = [
     "psi",
 ]
 
-TOPOLOGIES: dict[str, type] = {
-    "complete": Complete,
-    "ring": Ring,
-    "star": StarGraph,
-    "grid": Grid,
-    "torus": Torus,
-    "exponential": ExponentialGraph,
-    "symmetric_exponential": SymmetricExponentialGraph,
-    "one_peer_exponential": OnePeerExponentialGraph,
-    "random_regular": RandomRegular,
-    "erdos_renyi": ErdosRenyi,
-    "random_matching": RandomMatching,
-    "random_groups": RandomGroups,
-    "graph": FromGraph,
-    "matrix": FromMatrix,
-}
+TOPOLOGIES: Registry[type] = Registry(
+    "topologies",
+    {
+        "complete": Complete,
+        "ring": Ring,
+        "star": StarGraph,
+        "grid": Grid,
+        "torus": Torus,
+        "exponential": ExponentialGraph,
+        "symmetric_exponential": SymmetricExponentialGraph,
+        "one_peer_exponential": OnePeerExponentialGraph,
+        "random_regular": RandomRegular,
+        "erdos_renyi": ErdosRenyi,
+        "random_matching": RandomMatching,
+        "random_groups": RandomGroups,
+        "graph": FromGraph,
+        "matrix": FromMatrix,
+    },
+)
 """By the names that configuration files use; all take n, which graph and matrix also find out by themselves."""

@@ -1,0 +1,108 @@
+"""`proxfed run`: every algorithm of an experiment, with every seed."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from proxfed.cli.common import (
+    CaseOption,
+    ChangeOption,
+    DataOption,
+    Format,
+    FormatOption,
+    err,
+    print_results,
+    say,
+    say_diverged,
+)
+from proxfed.errors import require
+
+if TYPE_CHECKING:
+    from proxfed.harness.results import Results
+
+
+def run(
+    experiment: Annotated[str, typer.Argument(metavar="NAME|FILE.toml", help="A shipped experiment or your own file.")],
+    change: ChangeOption = None,
+    case: CaseOption = None,
+    only: Annotated[
+        list[str] | None, typer.Option("--only", metavar="LABEL", help="Only this algorithm; may be repeated.")
+    ] = None,
+    folder: Annotated[Path | None, typer.Option("--out", help="The run folder; runs/NAME if not given.")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with a run, exactly; seeds and algorithms may have been added.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace a run that is there.")] = False,
+    jobs: Annotated[
+        int | None,
+        typer.Option("--jobs", min=1, help="Algorithms and seeds in parallel processes; else what suits the machine."),
+    ] = None,
+    ranks: Annotated[int, typer.Option("--ranks", help="Spread the clients over this many processes.")] = 1,
+    timeout: Annotated[float, typer.Option("--timeout", help="Seconds to wait for another rank.")] = 60.0,
+    checkpoint: Annotated[
+        float, typer.Option("--checkpoint", help="Seconds between checkpoints; 0: every round.")
+    ] = 5.0,
+    data: DataOption = None,
+    format: FormatOption = Format.table,
+) -> None:
+    """Run an experiment: every algorithm in it, with every seed.
+
+    Shows progress, prints the result table and writes report.html into the run folder. Ctrl-C stops after the current
+    round; --resume goes on there, also after a crash, with bit-identical results. In a Slurm array, each member takes
+    the algorithms and seeds that no other one has.
+
+    Examples: [bold]proxfed run demo -c rounds=50 -c "seeds=[0,1,2]" --out runs/quick[/bold], [bold]proxfed run demo -c
+    algorithms.FedAvg.eta=0.5[/bold]
+    """
+    require(ranks == 1 or jobs in (None, 1), "--jobs and --ranks exclude each other")
+    from proxfed.engine import ranks as network
+    from proxfed.engine.allocator import tune_process
+    from proxfed.harness.cases import read_cases, slug
+    from proxfed.harness.plan import Plan
+    from proxfed.harness.progress import StopOnSignal
+    from proxfed.harness.run_folder import RunFolder
+
+    tune_process()
+    cases = read_cases(experiment, change or [], only=case or [])
+    path = folder or Path("runs") / next(iter(cases.values())).name
+    folders = {name: path / slug(name) for name in cases}
+    world, array = network.world(), "SLURM_ARRAY_TASK_ID" in os.environ
+    leads = world is None or world[0] == 0
+    begun = any(RunFolder(one).exists() for one in folders.values())
+    require(begun or not (resume and leads), f"there is no run to resume in {path}")
+    plan = Plan(cases, folders, data, resume or array or not leads, force, only=only or [])
+    started = time.monotonic()
+    with StopOnSignal() as stop:
+        found = plan.run(stop, jobs=jobs, ranks=ranks, progress=leads, checkpoint_seconds=checkpoint, timeout=timeout)
+    if not leads:
+        raise typer.Exit(1 if stop() else 0)
+    if stop():
+        say(f"stopped; `proxfed run {experiment} --out {path} --resume` with the same settings goes on from here", err)
+        raise typer.Exit(1)
+    _show(path, found, format, time.monotonic() - started)
+    for name, results in found.items():
+        say_diverged(results, name)
+
+
+def _show(path: Path, found: dict[str, Results], format: Format, seconds: float) -> None:
+    pages = []
+    for results in found.values():
+        assert results.folder is not None
+        pages.append(results.report(results.folder / "report.html"))
+    if format is Format.json:
+        tables = {case: {"folder": str(r.folder), "results": r.table()} for case, r in found.items()}
+        print(json.dumps(tables.get("", {"folder": str(path), "cases": tables}), indent=1))
+        return
+    for case, results in found.items():
+        if case:
+            say(case, style="bold")
+        print_results(results.table())
+        if not results.complete:
+            say("Not all algorithms and seeds are done: --resume runs what is missing.")
+    say(f"{seconds:.0f} s. The report is in {', '.join(map(str, pages))}")

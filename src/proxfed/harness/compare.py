@@ -1,0 +1,244 @@
+"""The two functions that most people need: `run` one algorithm in memory, `compare` several, with everything kept."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from proxfed.engine import ranks as network
+from proxfed.engine.compatibility import check_combination
+from proxfed.engine.measures import Measures, check_names
+from proxfed.engine.run import Row, Run
+from proxfed.engine.run import rounds as steps
+from proxfed.engine.stacked import Stacked
+from proxfed.errors import RunError, require, whole
+from proxfed.harness.execute import Execution, check_labels, open_folder, threads
+from proxfed.harness.processes import run_jobs, run_ranks, share_cores
+from proxfed.harness.progress import StopOnSignal, watching
+from proxfed.harness.results import Results
+from proxfed.harness.run_folder import RunFolder
+from proxfed.harness.study import Entry, Study
+from proxfed.participation import Full
+from proxfed.simulate import Timing
+from proxfed.types import Algorithm, Participation, Problem, Topology
+
+
+class Diverged(RunError):
+    """A run that left for infinity, for those who ask for an exception; `result` is what there is of it."""
+
+    def __init__(self, result: Result) -> None:
+        super().__init__(result.message)
+        self.result = result
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """What came out of one run."""
+
+    status: str
+    """'finished', 'diverged', or 'stopped' by Ctrl-C."""
+    message: str
+    """Why, where it is not finished."""
+    model: Tensor
+    """The point that was evaluated last, (d,)."""
+    rows: list[Row]
+    """A row of measures for each evaluation: round, gradients, bytes_up, objective, ..."""
+    state: Any = field(repr=False)
+    """The states of clients and server after the last round."""
+    seed: int = 0
+    seconds: float = 0.0
+    """Spent in rounds; evaluations apart."""
+
+    def to_pandas(self) -> Any:
+        """All rows as a pandas DataFrame."""
+        return Results(self.rows).to_pandas()
+
+    def __repr__(self) -> str:
+        last = {k: v for k, v in self.rows[-1].items() if k in ("round", "objective", "gap", "accuracy", "nonzeros")}
+        said = f", {self.message}" if self.message else ""
+        return f"Result({self.status}{said}: {', '.join(f'{k} {v:.6g}' for k, v in last.items() if v is not None)})"
+
+
+def run(
+    problem: Problem,
+    algorithm: Algorithm,
+    rounds: int,
+    *,
+    topology: Topology | None = None,
+    participation: Participation = Full(),
+    seed: int = 0,
+    every: int = 1,
+    reference: Tensor | None = None,
+    measures: Sequence[str] = (),
+    watch: Callable[[int, Row | None], object] = lambda t, row: None,
+    throw: bool = False,
+) -> Result:
+    """Run `algorithm` on `problem` in this process; a row of measures every `every` rounds and at both ends.
+
+    `reference` is the solution, so that rows have the gap and the error; `measures` are more of the clients' states, on
+    graphs; `watch(t, row)` is called after every round. A run that diverges has the status 'diverged', or raises
+    Diverged with throw=True. Ctrl-C ends it after the current round, with what there is.
+    """
+    for key, value, least in (("rounds", rounds, 0), ("every", every, 1)):
+        require(whole(value) and value >= least, f"{key} = {value!r} must be a whole number >= {least}")
+    require(whole(seed), f"seed = {seed!r} must be a whole number")
+    Entry(algorithm)
+    check_combination(problem, algorithm, topology, participation)
+    check_names(measures, [algorithm], problem)
+    net = Stacked(problem.n, problem.d, topology)
+    going = Run(problem, algorithm, net, participation, seed)
+    rows: list[Row] = []
+    status, message, x = "finished", "", going.x0
+    with StopOnSignal() as stop:
+        for step in steps(going, Measures(problem, net, reference, more=tuple(measures)), -1, rounds, every):
+            rows += [] if step.row is None else [step.row]
+            x = going.model() if step.x is None and stop() else x if step.x is None else step.x
+            watch(step.t, step.row)
+            if step.diverged:
+                status, message = "diverged", step.diverged
+            elif stop():
+                status, message = "stopped", f"stopped by a signal after round {step.t} of {rounds}"
+                break
+    result = Result(status, message, x, rows, going.state, seed, going.seconds)
+    if throw and status == "diverged":
+        raise Diverged(result)
+    return result
+
+
+def compare(
+    problem: Problem,
+    algorithms: Mapping[str, Algorithm | Entry],
+    rounds: int,
+    *,
+    seeds: Sequence[int] | int = (0,),
+    name: str | None = None,
+    topology: Topology | None = None,
+    participation: Participation = Full(),
+    every: int = 1,
+    reference: bool = False,
+    measures: Sequence[str] = (),
+    targets: Mapping[str, Any] | None = None,
+    timing: Timing | str | Mapping[str, Any] | None = None,
+    out: Path | str | None = None,
+    resume: bool = True,
+    force: bool = False,
+    only: Collection[str] | str = (),
+    jobs: int | None = None,
+    ranks: int = 1,
+    progress: bool = True,
+) -> Results:
+    """Run every algorithm with every seed, and return all that came out.
+
+    algorithms      by label; an Entry has a topology, participation or rounds of its own
+    seeds           a list, or how many
+    reference       compute the solution first, so that rows have the gap and the error
+    measures        more of the clients' states, on graphs: 'consensus_y', ...
+    targets         {measure: values} whose first round and bytes the tables show
+    timing          devices and links for simulated seconds: a Timing, or the name of a profile
+    out             the run folder; without one nothing is left on the disk
+    resume          take up what is there with the same settings; more seeds and algorithms are added to it
+    force           replace what is there
+    only            labels of the algorithms to run now
+    jobs            algorithms and seeds in so many processes at a time; None: what suits the machine
+    ranks           spread the clients over so many processes
+
+    Ctrl-C stops after the current round and returns what there is; the same call goes on from there.
+    """
+    require(isinstance(algorithms, Mapping), f"algorithms = {algorithms!r} must be a dict of labels and algorithms")
+    study = Study(
+        problem,
+        algorithms,  # type: ignore[arg-type]
+        rounds,
+        range(seeds) if whole(seeds) else seeds,  # type: ignore[arg-type]
+        name or (Path(out).name if out is not None else "study"),
+        topology=topology,
+        participation=participation,
+        every=every,
+        reference=reference,
+        measures=measures,
+        targets=targets or {},
+        timing=_timing(timing),
+    )
+    return run_study(study, out, resume=resume, force=force, only=only, jobs=jobs, ranks=ranks, progress=progress)
+
+
+def _timing(given: Timing | str | Mapping[str, Any] | None) -> Timing | None:
+    if given is None or isinstance(given, Timing):
+        return given
+    return Timing.read({"profile": given} if isinstance(given, str) else dict(given))
+
+
+def run_study(
+    study: Study,
+    out: Path | str | None = None,
+    *,
+    resume: bool = True,
+    force: bool = False,
+    only: Collection[str] | str = (),
+    jobs: int | None = None,
+    ranks: int = 1,
+    progress: bool = True,
+    title: str = "",
+    stop: Callable[[], bool] | None = None,
+    checkpoint_seconds: float = 5.0,
+    timeout: float = 60.0,
+) -> Results:
+    """Carry out a study and return what came out; see `compare`.
+
+    Started as one of several ranks, by torchrun or srun, it works with the others, and only the first of them keeps
+    records.
+    """
+    only = [only] if isinstance(only, str) else list(only)
+    check_labels(study, only)
+    study.check()
+    with ExitStack() as held:
+        place = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="proxfed-")) if out is None else out)
+        stop = stop or held.enter_context(StopOnSignal())
+        watch = held.enter_context(watching(title, progress and _leads()))
+        e = Execution(study, None, only, watch=watch, stop=stop, checkpoint_seconds=checkpoint_seconds)
+        if network.world() is not None:
+            _as_rank(e, place, resume, force, timeout)
+        else:
+            share = share_cores(jobs, len(study.tasks), study.problem.n * study.problem.d)
+            held.enter_context(threads(_threads(place, resume, share.threads)))
+            e.folder, e.resumed = open_folder(study, place, resume, force)
+            if ranks != 1:
+                run_ranks(e, ranks, timeout)
+            else:
+                run_jobs(e, share)
+        results = Results.read(e.folder or RunFolder(place))
+        if out is None:
+            results.models.load()
+        return results
+
+
+def _leads() -> bool:
+    world = network.world()
+    return world is None or world[0] == 0
+
+
+def _as_rank(e: Execution, place: Path, resume: bool, force: bool, timeout: float) -> None:
+    """One of several processes that torchrun or srun has started."""
+    network.connect(timeout)
+    try:
+        if _leads():
+            e.folder, e.resumed = open_folder(e.study, place, resume, force)
+        e.distributed = True
+        e.run()
+    finally:
+        network.disconnect()
+
+
+def _threads(place: Path, resume: bool, wanted: int) -> int:
+    """Of a run that is taken up, as many as it was begun with: the number of threads decides the last bits."""
+    folder = RunFolder(place)
+    if resume and folder.exists() and "OMP_NUM_THREADS" not in os.environ:
+        return int(folder.versions().get("threads", wanted))
+    return wanted

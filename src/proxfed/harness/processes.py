@@ -1,0 +1,281 @@
+"""A study over several processes of this machine: tasks shared out over jobs, or clients spread over ranks.
+
+The study travels to the other processes as it is, own classes and modules included, through a file that only this user
+can read and that is removed at once. Each process tells its progress on its standard output, a line of JSON at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import Thread
+from typing import Any, NamedTuple
+
+import torch
+
+from proxfed.errors import InputError, RunError, require
+from proxfed.harness.execute import Execution, Progress
+from proxfed.registry import FROM_FILE
+from proxfed.threads import PARALLEL_FROM
+
+GRACE = 5.0
+"""Seconds that the other ranks have, after one has died, to notice and to say so."""
+
+HEAD_START = 3.0
+"""Seconds after which further jobs are started, where nobody asked for a number: a short study is over by then."""
+
+FAILED = 3
+"""Exit code of a worker that could not go on and has said why, as its last line of JSON."""
+
+
+# ---- how many -------------------------------------------------------------------------------------------------------
+
+
+class Share(NamedTuple):
+    """How the cores are used: so many jobs at a time, each with so many threads."""
+
+    jobs: int
+    threads: int
+    at_once: bool
+    """Jobs are started at once, and not only if the study turns out to take long."""
+
+
+def share_cores(jobs: int | None, tasks: int, size: int) -> Share:
+    """A number of jobs that was asked for; else one job per core if the tasks are too small to use several.
+
+    `size` is the number of coordinates of all clients together. The cores are those that torch would use, so
+    OMP_NUM_THREADS and torch.set_num_threads are kept to.
+    """
+    cores = torch.get_num_threads()
+    if jobs is not None:
+        require(jobs >= 1, f"jobs = {jobs!r} must be a whole number >= 1")
+        used = min(jobs, max(1, tasks))
+        return Share(used, max(1, cores // used), True)
+    used = min(cores, tasks) if size < PARALLEL_FROM else 1
+    return Share(max(1, used), max(1, cores // max(1, used)), False)
+
+
+# ---- jobs -----------------------------------------------------------------------------------------------------------
+
+
+def run_jobs(execution: Execution, share: Share) -> bool:
+    """The tasks of a study over several jobs, of which this process is one. True when all that was asked for is done.
+
+    A job takes the next task that no other one has. If one is killed, its task is left at its last checkpoint.
+    """
+    assert execution.folder is not None
+    others = _Others(execution, share)
+    watch, began = execution.watch, time.monotonic()
+
+    def watching(progress: Progress) -> None:
+        watch(progress)
+        late = time.monotonic() - began > HEAD_START
+        if not others.started and (share.at_once or late) and execution.folder is not None:
+            others.start()
+
+    if share.jobs > 1:
+        execution.solution()  # once, for all
+        execution.watch = watching
+        if share.at_once:
+            others.start()
+    try:
+        execution.run()
+        others.finish(stop=execution.stop())
+    finally:
+        others.kill()
+        execution.watch = watch
+    asked = [t for t in execution.study.tasks if not execution.only or t.label in execution.only]
+    return all(execution.folder.is_done(*task) for task in asked)
+
+
+class _Others:
+    """The other jobs."""
+
+    def __init__(self, execution: Execution, share: Share) -> None:
+        self.execution, self.share = execution, share
+        self.workers: list[_Worker] = []
+        self.started = share.jobs == 1
+
+    def start(self) -> None:
+        self.started = True
+        with _payload(self.execution, self.share.threads) as file:
+            one = {"OMP_NUM_THREADS": str(self.share.threads)}
+            self.workers = [_Worker(file, one, self.execution.watch) for _ in range(self.share.jobs - 1)]
+            for worker in self.workers:
+                worker.wait_until_read()
+
+    def finish(self, stop: bool) -> None:
+        """Wait for them; ask them to stop if this process was."""
+        while any(worker.runs() for worker in self.workers):
+            if stop or self.execution.stop():
+                stop = True
+                for worker in self.workers:
+                    worker.terminate()
+            time.sleep(0.02)
+        for worker in self.workers:
+            worker.check()
+
+    def kill(self) -> None:
+        for worker in self.workers:
+            worker.kill()
+
+
+# ---- ranks ----------------------------------------------------------------------------------------------------------
+
+
+def run_ranks(execution: Execution, ranks: int, timeout: float) -> bool:
+    """The clients of a study spread over `ranks` processes. True when all that was asked for is done."""
+    require(ranks >= 2, f"ranks = {ranks!r}: give at least 2, or leave it out")
+    n = execution.study.problem.n
+    require(ranks <= n, f"{ranks} ranks for {n} clients: at most one rank per client")
+    assert execution.folder is not None
+    threads = max(1, torch.get_num_threads() // ranks)
+    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(ranks)}
+    common |= {"OMP_NUM_THREADS": str(threads)}
+    with _payload(execution, threads, timeout) as file:
+        workers = [_Worker(file, common | {"RANK": str(r)}, execution.watch) for r in range(ranks)]
+        for worker in workers:
+            worker.wait_until_read()
+    try:
+        _wait_for_ranks(workers, execution.stop)
+    finally:
+        for worker in workers:
+            worker.kill()
+    asked = [t for t in execution.study.tasks if not execution.only or t.label in execution.only]
+    return all(execution.folder.is_done(*task) for task in asked)
+
+
+def _wait_for_ranks(workers: Sequence[_Worker], stop: Callable[[], bool]) -> None:
+    asked = False
+    while any(worker.runs() for worker in workers):
+        if stop() and not asked:  # they agree on the round to stop after
+            asked = True
+            for worker in workers:
+                worker.terminate()
+        lost = [worker for worker in workers if worker.failed()]
+        if lost:
+            end = time.monotonic() + GRACE
+            while time.monotonic() < end and any(worker.runs() for worker in workers):
+                time.sleep(0.05)
+            break
+        time.sleep(0.02)
+    killed = [r for r, worker in enumerate(workers) if worker.failed() and worker.process.returncode < 0]
+    if killed:
+        name = signal.Signals(-workers[killed[0]].process.returncode).name
+        raise RunError(f"rank {killed[0]} was killed ({name}); --resume goes on from the last checkpoint")
+    for worker in workers:
+        worker.check()
+
+
+def _free_port() -> int:
+    try:
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            return s.getsockname()[1]
+    except OSError as e:
+        raise InputError(f"no free port for the ranks to meet at: {e.strerror}") from e
+
+
+# ---- another process ------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _payload(execution: Execution, threads: int, timeout: float = 60.0) -> Any:
+    """A file with all that another process needs; removed when the others have read it."""
+    import cloudpickle
+
+    for name, module in list(sys.modules.items()):
+        if name.startswith(FROM_FILE):  # a plug-in file, which the others cannot import by that name
+            cloudpickle.register_pickle_by_value(module)
+    e = execution
+    assert e.folder is not None
+    kept = {
+        "study": e.study,
+        "path": e.folder.path.resolve(),
+        "only": tuple(e.only),
+        "checkpoint_seconds": e.checkpoint_seconds,
+        "resumed": e.resumed,
+        "reference": e.reference,
+        "threads": threads,
+        "timeout": timeout,
+    }
+    handle, name = tempfile.mkstemp(prefix="proxfed-")
+    try:
+        with os.fdopen(handle, "wb") as f:
+            cloudpickle.dump(list(sys.path), f)
+            try:
+                cloudpickle.dump(kept, f)
+            except Exception as error:
+                raise InputError(f"this study cannot be given to other processes: {error}") from error
+        yield name
+    finally:
+        Path(name).unlink(missing_ok=True)
+
+
+class _Worker:
+    """A process that carries out tasks, or is a rank; its progress is read in a thread."""
+
+    def __init__(self, file: str, environment: dict[str, str], watch: Callable[[Progress], None]) -> None:
+        command = [sys.executable, "-m", "proxfed.harness.worker", file]
+        calm = {"OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "passive")}
+        self.process = subprocess.Popen(
+            command, env=os.environ | calm | environment, stdout=subprocess.PIPE, text=True, start_new_session=True
+        )  # in a session of its own: Ctrl-C is this process's to pass on
+        self.watch, self.has_read, self.error = watch, False, ""
+        self._reader = Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            with suppress(ValueError, TypeError):
+                said = json.loads(line)
+                if "error" in said:
+                    self.error = said["error"]
+                elif "progress" in said:
+                    self.watch(Progress(*said["progress"]))
+                else:
+                    self.has_read = True
+
+    def wait_until_read(self) -> None:
+        while not self.has_read and self.runs():
+            time.sleep(0.01)
+
+    def runs(self) -> bool:
+        return self.process.poll() is None
+
+    def failed(self) -> bool:
+        return not self.runs() and self.process.returncode not in (0, 1)
+
+    def terminate(self) -> None:
+        """Ask it to stop after its round."""
+        if self.runs():
+            self.process.terminate()
+
+    def kill(self) -> None:
+        if self.runs():
+            self.process.kill()
+        self.process.wait()
+        self._reader.join(timeout=GRACE)
+
+    def check(self) -> None:
+        """One sentence if it did not come to its end."""
+        self.process.wait()
+        self._reader.join(timeout=GRACE)
+        code = self.process.returncode
+        if self.error:
+            raise RunError(self.error)
+        if code < 0:
+            name = signal.Signals(-code).name
+            raise RunError(f"a process that carried out tasks was killed ({name}); --resume goes on from there")
+        if code not in (0, 1):
+            raise RunError(f"a process that carried out tasks ended with code {code}; --resume goes on from there")

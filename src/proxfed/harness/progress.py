@@ -1,0 +1,162 @@
+"""What long work shows on the way - in a terminal, in a notebook, or line by line in a log - and how it is stopped."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from proxfed.harness.execute import Progress
+
+EVERY = 30.0
+"""Seconds between two lines where there is no terminal."""
+
+
+class StopOnSignal:
+    """The first Ctrl-C (or SIGTERM) asks the work to stop after its round; the second ends the process.
+
+    In a thread that is not the main one, which gets no signals, it never asks.
+    """
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> StopOnSignal:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {n: signal.signal(n, self._ask) for n in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _ask(self, number: int, frame: Any) -> None:
+        self.asked = True
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+
+    def __call__(self) -> bool:
+        return self.asked
+
+
+def watching(title: str = "", show: bool = True) -> AbstractContextManager[Any]:
+    """Something to call with each Progress, which shows it where this process is seen."""
+    if not show:
+        return _Silent()
+    if "ipykernel" in sys.modules:
+        return _Notebook(title)
+    return _Bars(title) if sys.stderr.isatty() else _Lines(title)
+
+
+class _Silent(AbstractContextManager[Any]):
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def __call__(self, p: Progress) -> None:
+        pass
+
+
+def _numbers(p: Progress) -> str:
+    """The measures of a row that tell most."""
+    if p.row is None:
+        return ""
+    shown = [k for k in ("objective", "error", "gap", "accuracy") if isinstance(p.row.get(k), (int, float))][:2]
+    return "  ".join(f"{k} {p.row[k]:.3g}" for k in shown)
+
+
+class _Rate:
+    """Rounds per second of a task since it was first seen."""
+
+    def __init__(self, p: Progress) -> None:
+        self.round, self.time = p.round, time.monotonic()
+
+    def __call__(self, p: Progress) -> str:
+        rounds, seconds = p.round - self.round, time.monotonic() - self.time
+        return f"{rounds / seconds:.3g} rounds/s" if rounds and seconds > 0 else ""
+
+
+class _Bars(AbstractContextManager[Any]):
+    """A bar per task: rounds, rounds/s and the current measures."""
+
+    def __init__(self, title: str) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self.title = f"{title}: " if title else ""
+        self.bar = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"),
+            TimeRemainingColumn(compact=True),
+            TextColumn("{task.fields[measures]}", markup=False),
+            console=Console(stderr=True),
+        )
+        self.known: dict[int, tuple[Any, _Rate]] = {}
+
+    def __enter__(self) -> _Bars:
+        self.bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.stop()
+
+    def __call__(self, p: Progress) -> None:
+        if p.task not in self.known:
+            name = f"{self.title}{p.task + 1}/{p.tasks} {p.label}, seed {p.seed}"
+            self.known[p.task] = self.bar.add_task(name, total=p.rounds, rate="", measures=""), _Rate(p)
+        bar, rate = self.known[p.task]
+        self.bar.update(bar, completed=p.round, rate=rate(p))
+        if p.row is not None:
+            self.bar.update(bar, measures=_numbers(p))
+
+
+class _Lines(AbstractContextManager[Any]):
+    """A line now and then, for logs."""
+
+    def __init__(self, title: str) -> None:
+        self.title = f"{title}: " if title else ""
+        self.last = time.monotonic()
+        self.rates: dict[int, _Rate] = {}
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def __call__(self, p: Progress) -> None:
+        rate = self.rates.setdefault(p.task, _Rate(p))
+        if time.monotonic() - self.last < EVERY:
+            return
+        self.last = time.monotonic()
+        place = f"{self.title}{p.task + 1}/{p.tasks} {p.label}, seed {p.seed}: round {p.round} of {p.rounds}"
+        print("  ".join(part for part in (place, rate(p), _numbers(p)) if part), file=sys.stderr, flush=True)
+
+
+class _Notebook(AbstractContextManager[Any]):
+    """One line below the cell, rewritten as it goes."""
+
+    def __init__(self, title: str) -> None:
+        self.title = f"{title}: " if title else ""
+        self.last, self.handle = 0.0, None
+        self.rates: dict[int, _Rate] = {}
+
+    def __exit__(self, *_: object) -> None:
+        if self.handle is not None:
+            self.handle.update({"text/plain": ""}, raw=True)
+
+    def __call__(self, p: Progress) -> None:
+        from IPython.display import display
+
+        rate = self.rates.setdefault(p.task, _Rate(p))
+        if time.monotonic() - self.last < 0.3:
+            return
+        self.last = time.monotonic()
+        place = f"{self.title}{p.task + 1}/{p.tasks} {p.label}, seed {p.seed}: round {p.round} of {p.rounds}"
+        text = {"text/plain": "  ".join(part for part in (place, rate(p), _numbers(p)) if part)}
+        if self.handle is None:
+            self.handle = display(text, raw=True, display_id=True)
+        else:
+            self.handle.update(text, raw=True)

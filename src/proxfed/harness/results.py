@@ -1,0 +1,197 @@
+"""What came out of a study, read once: rows, models, status; as tables, plots, pages and frames."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from proxfed.data.client_stats import ClientStats
+from proxfed.errors import InputError, nearest, require
+from proxfed.harness.run_folder import RunFolder
+from proxfed.report.columns import Row
+from proxfed.report.summary import result_table
+from proxfed.types import Block
+
+
+class Models(Mapping[tuple[str, int], Tensor]):
+    """The final models by label and seed: models["FedAvg", 0]. Read when they are first asked for."""
+
+    def __init__(self, read: Callable[[], tuple[dict[str, Tensor], list[Block]]] = lambda: ({}, [])) -> None:
+        self._read = read
+        self._found: tuple[dict[tuple[str, int], Tensor], list[Block]] | None = None
+
+    def load(self) -> tuple[dict[tuple[str, int], Tensor], list[Block]]:
+        """(models, the blocks of a model)"""
+        if self._found is None:
+            models, blocks = self._read()
+            split = {key: key.rpartition("/") for key in models}
+            self._found = {(label, int(seed)): models[key] for key, (label, _, seed) in split.items()}, blocks
+        return self._found
+
+    def __getitem__(self, key: tuple[str, int]) -> Tensor:
+        models, _ = self.load()
+        if key not in models:
+            known = ", ".join(f"[{label!r}, {seed}]" for label, seed in models) or "none yet"
+            raise InputError(f"there is no model of {key!r}; there are: {known}")
+        return models[key]
+
+    def __iter__(self) -> Iterator[tuple[str, int]]:
+        return iter(self.load()[0])
+
+    def __len__(self) -> int:
+        return len(self.load()[0])
+
+
+@dataclass(frozen=True, eq=False)
+class Results:
+    """The results of one study, or of one case of it."""
+
+    rows: Sequence[Row]
+    """A row per evaluation: algorithm, seed, round, what was spent, and the measures."""
+    status: Sequence[Mapping[str, Any]] = ()
+    """Of each algorithm and seed: status (running, stopped, finished, diverged), round, message."""
+    clients: int | None = None
+    """How many there are; None: not known."""
+    seeds: Sequence[int] = ()
+    """Those that were asked for, also if they have not begun."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """The whole study as a table, with all defaults."""
+    versions: Mapping[str, Any] = field(default_factory=dict)
+    client_stats: ClientStats | None = None
+    models: Models = field(default_factory=Models)
+    name: str = "study"
+    folder: Path | None = None
+
+    @classmethod
+    def read(cls, folder: Path | str | RunFolder) -> Results:
+        """Of a run folder, finished or not."""
+        f = folder if isinstance(folder, RunFolder) else RunFolder(folder)
+        settings, stats = f.config(), f.clients()
+        order = {table["label"]: k for k, table in enumerate(settings.get("algorithms", ())) if "label" in table}
+        place = {seed: k for k, seed in enumerate(settings.get("seeds", ()))}
+
+        def by_task(line: Mapping[str, Any]) -> tuple[int, int]:
+            """In the order of the study, whichever task was done first."""
+            return place.get(line["seed"], len(place)), order.get(line["algorithm"], len(order))
+
+        return cls(
+            sorted(f.rows(), key=by_task),
+            sorted(f.status(), key=by_task),
+            None if stats is None else len(stats),
+            settings.get("seeds", ()),
+            settings,
+            f.versions(),
+            stats,
+            Models(f.models),
+            f.path.resolve().name,
+            f.path,
+        )
+
+    # ---- what is in there --------------------------------------------------------------------------------------
+
+    @property
+    def blocks(self) -> list[Block]:
+        """The named parts of a model."""
+        return self.models.load()[1]
+
+    @property
+    def targets(self) -> Mapping[str, Sequence[float]]:
+        return self.settings.get("targets", {})
+
+    def labels(self) -> list[str]:
+        """The algorithms that have rows, in their order."""
+        return list(dict.fromkeys(row["algorithm"] for row in self.rows))
+
+    def histories(self, label: str) -> dict[int, list[Row]]:
+        """The rows of an algorithm, seed by seed, from the first round to the last; without seeds still under way."""
+        open_ = {s["seed"] for s in self.status if s["algorithm"] == label and s["status"] in ("running", "stopped")}
+        mine = [row for row in self.rows if row["algorithm"] == label and row["seed"] not in open_]
+        seeds: dict[int, list[Row]] = {}
+        for row in sorted(mine, key=lambda row: row["round"]):
+            seeds.setdefault(row["seed"], []).append(row)
+        return seeds
+
+    def diverged(self, label: str) -> dict[int, int]:
+        """{seed: round} of an algorithm's seeds that diverged."""
+        return {s["seed"]: s["round"] for s in self.status if s["algorithm"] == label and s["status"] == "diverged"}
+
+    @property
+    def complete(self) -> bool:
+        """Every algorithm has come to an end with every seed."""
+        ended = sum(s["status"] in ("finished", "diverged") for s in self.status)
+        return ended == len(self.settings.get("algorithms", ())) * len(self.seeds)
+
+    # ---- ways to look at it ------------------------------------------------------------------------------------
+
+    def table(self) -> ResultTable:
+        """One entry per algorithm: the median over the seeds, each at its last recorded round."""
+        return ResultTable(result_table(self))
+
+    def to_pandas(self) -> Any:
+        """All rows as a pandas DataFrame."""
+        try:
+            import pandas
+        except ImportError as e:
+            raise InputError("to_pandas() needs pandas, which is not installed: pip install pandas") from e
+        return pandas.DataFrame(self.rows)
+
+    def to_latex(self) -> str:
+        """The table for a paper."""
+        from proxfed.report.latex import latex_table
+
+        return latex_table(self.table())
+
+    def plot(self, y: str, x: str = "round", labels: Sequence[str] = (), **options: Any) -> Any:
+        """A matplotlib figure of a measure over rounds, 'bytes', 'steps', 'sim_seconds' or any other column.
+
+        A line is the median over the seeds, its band the range. `log_x`, `log_y` choose the axes, `target` draws bars
+        of where the measure first reached it. `.savefig("figure.pdf")` keeps the figure.
+        """
+        from proxfed.report.plots import plot
+
+        for label in labels:
+            require(label in self.labels(), f"there is no {label!r}; {nearest(label, self.labels())}")
+        return plot({self.name: self}, y, x, labels, **options)
+
+    def report(self, path: Path | str) -> Path:
+        """The self-contained page of tables, curves and models."""
+        from proxfed.report.page import write_report
+
+        write_report([self], Path(path))
+        return Path(path)
+
+    def __str__(self) -> str:
+        return str(self.table())
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return self.table()._repr_html_()
+
+
+class ResultTable(list[dict[str, Any]]):
+    """One entry per algorithm, JSON-able; shows itself in a terminal and in a notebook."""
+
+    def __str__(self) -> str:
+        from rich.console import Console
+
+        from proxfed.report.summary import rich_table, rich_targets
+
+        console = Console(width=200, no_color=True)
+        with console.capture() as captured:
+            console.print(rich_table(self, 200))
+            if (targets := rich_targets(self)) is not None:
+                console.print()
+                console.print(targets)
+        return "\n".join(line.rstrip() for line in captured.get().rstrip().splitlines())
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        from proxfed.report.latex import html_table
+
+        return html_table(self)

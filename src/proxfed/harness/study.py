@@ -1,0 +1,220 @@
+"""A study: which algorithms are compared on which problem, for how long, with which seeds. An object of objects.
+
+A study is made in Python from objects, or from the tables of a configuration file (build.py). Everything else of the
+harness takes a study: it is run (execute.py) into a run folder, resumed there, reported and simulated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from proxfed.algorithms import ALGORITHMS
+from proxfed.engine.compatibility import check_combination
+from proxfed.engine.measures import check_names
+from proxfed.errors import InputError, nearest, require, whole
+from proxfed.participation import PARTICIPATIONS, Full
+from proxfed.problems import PROBLEMS
+from proxfed.registry import Table, describe, plain
+from proxfed.regularisers import REGULARISERS
+from proxfed.report.columns import COMPUTED, MEASURED, ROW
+from proxfed.simulate import Timing
+from proxfed.topologies import TOPOLOGIES
+from proxfed.types import Algorithm, Graph, Method, Participation, Problem, Topology
+
+NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An algorithm of a study, with what is its own."""
+
+    algorithm: Algorithm
+    topology: Topology | None = None
+    """Of an algorithm without a server; None: the study's."""
+    participation: Participation | None = None
+    """None: the study's."""
+    rounds: int | None = None
+    """None: the study's."""
+    problem: Problem | None = None
+    """None: the study's; of the same clients and the same model."""
+
+    def __post_init__(self) -> None:
+        a = self.algorithm
+        hint = f"; give an object, {a.__name__}(...)" if isinstance(a, type) else ""
+        require(isinstance(a, Method), f"algorithm = {a!r} is not an algorithm (a Star or a Graph){hint}")
+
+
+class Task(tuple[str, int]):
+    """An algorithm's label and a seed: the unit of work."""
+
+    __slots__ = ()
+
+    @property
+    def label(self) -> str:
+        return self[0]
+
+    @property
+    def seed(self) -> int:
+        return self[1]
+
+
+@dataclass(frozen=True, eq=False)
+class Study:
+    """Labelled algorithms on one problem."""
+
+    problem: Problem
+    entries: Mapping[str, Entry]
+    """By label; a plain algorithm is an entry with nothing of its own."""
+    rounds: int
+    seeds: Sequence[int] = (0,)
+    name: str = "study"
+    description: str = ""
+    topology: Topology | None = None
+    """Of the algorithms without a server."""
+    participation: Participation = Full()
+    every: int = 1
+    """A row of measures every so many rounds."""
+    reference: bool = False
+    """Compute the minimiser beforehand, so that rows have the optimality gap and the error."""
+    stationarity_step: float | None = None
+    measures: Sequence[str] = ()
+    """More measures, of fields of the clients' states on graphs: 'consensus_y', 'accuracy_x', ..."""
+    targets: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    """Values of measures whose first round, bytes and seconds the tables show."""
+    timing: Timing | None = None
+    """Devices and links, so that rounds and bytes become simulated seconds."""
+    written: Mapping[str, Any] | None = None
+    """The settings as a configuration file has them, if the study was made from one."""
+    asked: Sequence[tuple[str, str]] = ()
+    """(where, measure or axis) that claims and figures of a paper ask for."""
+
+    def __post_init__(self) -> None:
+        require(isinstance(self.entries, Mapping) and len(self.entries) > 0, "a study needs at least one algorithm")
+        own = {label: e if isinstance(e, Entry) else Entry(e) for label, e in self.entries.items()}
+        for label in own:
+            good = isinstance(label, str) and label != "" and "/" not in label
+            require(good, f"the label {label!r} must be a word or words without '/'")
+        seeds = list(self.seeds) if isinstance(self.seeds, (Sequence, range)) else self.seeds
+        listed = isinstance(seeds, list) and len(seeds) > 0 and all(map(whole, seeds))
+        require(listed, f"seeds = {self.seeds!r} must be a list of whole numbers, such as [0, 1, 2]")
+        require(len(set(seeds)) == len(seeds), f"seeds = {seeds!r}: a seed stands there twice")
+        for key, value, least in (("rounds", self.rounds, 1), ("every", self.every, 1)):
+            good = whole(value) and value >= least
+            require(good, f"{key} = {value!r} must be a whole number >= {least}")
+        for label, entry in own.items():
+            good = entry.rounds is None or (whole(entry.rounds) and entry.rounds >= 1)
+            require(good, f"algorithms.{label}.rounds = {entry.rounds!r} must be a whole number >= 1")
+        object.__setattr__(self, "entries", own)
+        object.__setattr__(self, "seeds", seeds)
+        object.__setattr__(self, "measures", tuple(self.measures))
+        object.__setattr__(self, "targets", {k: _numbers(k, v) for k, v in self.targets.items()})
+
+    # ---- an entry with what it has from the study --------------------------------------------------------------
+
+    def entry(self, label: str) -> Entry:
+        """Complete: with the study's rounds, problem, participation and topology where it has none of its own."""
+        e = self.entries[label]
+        graph = e.topology
+        if graph is None and isinstance(e.algorithm, Graph):
+            graph = self.topology
+        return Entry(
+            e.algorithm,
+            graph,
+            self.participation if e.participation is None else e.participation,
+            self.rounds if e.rounds is None else e.rounds,
+            self.problem if e.problem is None else e.problem,
+        )
+
+    @property
+    def tasks(self) -> list[Task]:
+        """Seed by seed, so that seeds which are added later come after all that has been done."""
+        return [Task((label, seed)) for seed in self.seeds for label in self.entries]
+
+    @property
+    def own_measures(self) -> list[str]:
+        """What rows have beside the columns of every study."""
+        return [*self.measures, *self.problem.measures]
+
+    # ---- does it fit? ------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Refuse, before anything is computed, what cannot be run or measured."""
+        for label in self.entries:
+            e = self.entry(label)
+            assert e.problem is not None
+            assert e.participation is not None
+            try:
+                check_combination(e.problem, e.algorithm, e.topology, e.participation)
+            except InputError as error:
+                raise type(error)(f"algorithms.{label}: {error}") from error
+        solvable = not self.reference or hasattr(self.problem, "solve")
+        require(
+            solvable, f"reference = true, but there is no solver for the problem {self.settings['problem']['name']!r}"
+        )
+        if self.timing is not None:
+            self.timing.check(self.problem.n)
+        check_names(self.measures, [e.algorithm for e in self.entries.values()], self.problem)
+        measured = [*MEASURED, *self.own_measures]
+        for name in self.targets:
+            require(name in measured, f"targets: there is no measure {name!r}; {nearest(name, measured)}")
+        known = {*ROW, *measured, *COMPUTED} - {"run", "algorithm"}
+        for where, name in self.asked:
+            require(name in known, f"{where}: there is no measure {name!r}; {nearest(name, known)}")
+
+    # ---- what identifies it ------------------------------------------------------------------------------------
+
+    @cached_property
+    def settings(self) -> Table:
+        """The table that says what is run, with every default and every computed step size written out."""
+        table = self._described() if self.written is None else dict(self.written)
+        table["seeds"] = list(self.seeds)
+        if self.timing is not None:
+            table["time"] = self.timing.table()
+        table["algorithms"] = [self._entry_table(label) for label in self.entries]
+        return table
+
+    def _described(self) -> Table:
+        """Of a study that was made of objects."""
+        about = {"name": self.name, "description": self.description, "rounds": self.rounds, "every": self.every}
+        about |= {"reference": self.reference, "measures": list(self.measures), "targets": dict(self.targets)}
+        if self.stationarity_step is not None:
+            about["stationarity_step"] = self.stationarity_step
+        return about | describe_problem(self.problem)
+
+    def _entry_table(self, label: str) -> Table:
+        e = self.entry(label)
+        out: Table = {"label": label, "rounds": e.rounds} | describe(e.algorithm, ALGORITHMS)
+        out["participation"] = describe(e.participation, PARTICIPATIONS)
+        if (own_problem := self.entries[label].problem) is not None:
+            own, common = (describe_problem(p)["problem"] for p in (own_problem, self.problem))
+            out |= {key: value for key, value in own.items() if common.get(key) != value}
+        if e.topology is not None:
+            out["topology"] = {k: v for k, v in describe(e.topology, TOPOLOGIES).items() if k != "n"}
+        return out
+
+
+def describe_problem(problem: Problem) -> Table:
+    """The tables [data], [problem] and [regulariser] of a problem that was made of objects."""
+    table = {k: v for k, v in describe(problem, PROBLEMS).items() if k not in ("data", "h", "dtype")}
+    out: Table = {"problem": table, "regulariser": plain_regulariser(problem.h)}
+    if (data := getattr(problem, "data", None)) is not None:
+        out["data"] = {"name": data.name, "clients": problem.n, "samples": int(sum(data.sizes))}
+    if isinstance(dtype := getattr(problem, "dtype", None), torch.dtype):
+        out["dtype"] = str(dtype).removeprefix("torch.")
+    return out
+
+
+def plain_regulariser(h: Any) -> Any:
+    return describe(h, REGULARISERS) if hasattr(type(h), "prox") else plain(h)
+
+
+def _numbers(measure: str, values: Any) -> list[float]:
+    values = [values] if isinstance(values, (int, float)) else list(values)
+    good = all(isinstance(v, (int, float)) for v in values)
+    require(good, f"targets.{measure} = {values!r} must be numbers")
+    return [float(v) for v in values]
