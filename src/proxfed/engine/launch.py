@@ -35,12 +35,12 @@ def launch(ranks: int, arguments: list[str]) -> int:
             child.kill()
 
 
-def _pass_on(children: list[subprocess.Popen]) -> None:
+def _pass_on(children: list[subprocess.Popen[bytes]]) -> None:
     for child in children:
         child.terminate()
 
 
-def _wait(children: list[subprocess.Popen]) -> int:
+def _wait(children: list[subprocess.Popen[bytes]]) -> int:
     while True:
         codes = [child.poll() for child in children]
         if all(code is not None for code in codes):
@@ -67,6 +67,6 @@ def _free_port() -> int:
     try:
         with socket.socket() as s:
             s.bind(("127.0.0.1", 0))
-            return s.getsockname()[1]
+            return int(s.getsockname()[1])
     except OSError as e:
         raise InputError(f"no free port for the ranks to meet at: {e.strerror}") from e
