@@ -9,8 +9,9 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor
 
 from proxfed import FedAvg, Linear, Logistic, load, run
+from proxfed.keyed_random import Key
 from proxfed.regularisers import L1
-from proxfed.types import Facts, Local, Needs, Regulariser, Star
+from proxfed.types import Facts, Local, Needs, Regulariser, Sends, Star, Stateless
 
 
 class Server(NamedTuple):
@@ -18,7 +19,7 @@ class Server(NamedTuple):
 
 
 @dataclass(frozen=True)
-class DualAverage(Star):
+class DualAverage(Star[Stateless, Server]):
     """Clients take K gradient steps from the prox point; the server averages what no prox has touched."""
 
     eta: float
@@ -27,18 +28,18 @@ class DualAverage(Star):
     """Local steps of a round."""
 
     needs: ClassVar[Needs] = Needs()
-    facts: ClassVar[Facts] = Facts(sends="1 up, 1 down", exact=False, paper="an example")
+    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=False)
 
     def largest_prox_step(self) -> float:
         return self.eta * self.K
 
-    def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[tuple, Server]:
+    def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Stateless, Server]:
         return (), Server(x0)
 
-    def down(self, s: Server) -> Tensor:
-        return s.z
+    def down(self, s: Server, key: Key) -> tuple[Server, Tensor]:
+        return s, s.z
 
-    def client(self, own: tuple, z: Tensor, f: Local, h: Regulariser) -> tuple[tuple, Tensor]:
+    def client(self, own: Stateless, z: Tensor, f: Local, h: Regulariser) -> tuple[Stateless, Tensor]:
         w = f.spread(h.prox(z, self.eta * self.K))
         for k in range(self.K):
             w = w - self.eta * f.grad(w, k)

@@ -19,9 +19,9 @@ from torch import Tensor
 from proxfed import algorithms as alg
 from proxfed.algorithms import ALGORITHMS
 from proxfed.compressors import NaturalCompressor, TopK
-from proxfed.engine import network as base
+from proxfed.engine import tuning
 from proxfed.engine.compatibility import check_combination
-from proxfed.engine.messages import dense, leaves
+from proxfed.engine.messages import dense, leaves, received
 from proxfed.engine.oracle import Work
 from proxfed.engine.run import Run
 from proxfed.engine.stacked import Stacked
@@ -33,10 +33,22 @@ from proxfed.registry import build, describe
 from proxfed.regularisers import L1, SquaredL2
 from proxfed.topologies import FromMatrix, Ring
 from proxfed.topologies import dense as as_matrix
-from proxfed.types import Algorithm, Facts, Graph, Local, Message, Needs, Participation, Regulariser, Star, Topology
+from proxfed.types import (
+    Algorithm,
+    Facts,
+    Graph,
+    Local,
+    Message,
+    Needs,
+    Participation,
+    Regulariser,
+    Sends,
+    Star,
+    Topology,
+)
 
 from support import toy_problems as toy
-from support.watchers import Spy, WatchedGraph, WatchedStar
+from support.watchers import AllInOneStep, Spy, WatchedGraph, WatchedStar
 
 C = TopK(k=3)
 SETTINGS: dict[str, Algorithm] = {
@@ -105,6 +117,7 @@ def algorithm(name: str) -> Algorithm:
 
 every = pytest.mark.parametrize("name", ALGORITHMS)
 every_star = pytest.mark.parametrize("name", STARS)
+every_graph = pytest.mark.parametrize("name", [name for name in ALGORITHMS if name not in STARS])
 
 
 def problem(a: Algorithm, **options: Any) -> Linear:
@@ -139,7 +152,7 @@ def after(run: Run, rounds: int) -> Run:
 
 def some(a: Algorithm) -> Participation:
     """Two clients a round where that is allowed."""
-    return Full() if a.needs.everyone or isinstance(a, Graph) else UniformSampling(2)
+    return Full() if a.requires().everyone or isinstance(a, Graph) else UniformSampling(2)
 
 
 def assert_equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
@@ -163,10 +176,9 @@ def test_is_documented(name: str) -> None:
     a = algorithm(name)
     assert isinstance(a.needs, Needs)
     assert isinstance(a.facts, Facts)
-    assert a.facts.paper
+    assert re.search(r'^[A-Z].*, "[^"]+".*\b(18|19|20)\d\d\b.*\.$', a.reference())  # authors, title and year
     module = inspect.getmodule(type(a))
     assert "What travels:" in module.__doc__
-    assert "Reference:" in module.__doc__
     source = inspect.getsource(module)
     for f in fields(a):  # a docstring line below each hyper-parameter
         assert re.search(rf'^    {f.name}: [^\n]*\n    """[A-Z0-9\'(]', source, re.M), f.name
@@ -274,8 +286,8 @@ def test_blocks_of_clients_on_two_cores_do_not_matter(
     p = problem(a, batch=batch, sizes=toy.RAGGED, weighting="size")
     whole, split = begun(a, p), begun(a, p)
     after(whole, 4)
-    monkeypatch.setattr(base, "BLOCK", 2 * p.d)
-    monkeypatch.setattr(base, "PARALLEL_FROM", 0)
+    monkeypatch.setattr(tuning, "BLOCK", 2 * p.d)
+    monkeypatch.setattr(tuning, "PARALLEL_FROM", 0)
     torch.set_num_threads(2)
     try:
         assert len(split.network.blocks(range(p.n))) == 4
@@ -293,8 +305,8 @@ def test_a_process_without_participants(name: str) -> None:
     a = algorithm(name)
     p = problem(a, batch=4)
     run = after(begun(a, p), 1)
-    own, down = take(run.state.clients, slice(0, 0)), a.down(run.state.server)
-    new, up = a.client(own, down, run.oracle(2, range(0), Work()), p.h)
+    own, (_, down) = take(run.state.clients, slice(0, 0)), a.down(run.state.server, keys(0, "server message", [0], 2))
+    new, up = a.client(own, received(down), run.oracle(2, range(0), Work()), p.h)
     for key, x in flatten(new).items():
         assert x.shape == flatten(own)[key].shape
     for m in leaves(up):
@@ -339,34 +351,103 @@ def test_an_algorithm_that_takes_prox_steps_must_say_the_largest() -> None:
 # ---- what travels ------------------------------------------------------------------------------------------------
 
 
-def promised(a: Algorithm, itemsize: int) -> dict[str, int]:
-    """Bytes per client (or edge) and round that `facts.sends` promises, such as '2 up, C(d) down, and 1 number up'."""
-    found = dict.fromkeys(("up", "down", "per edge"), 0)
-    for how_many, number, way in re.findall(r"([\w() ]+?)( numbers?)? (up|down|per edge)", a.facts.sends):
-        size = itemsize * (1 if number else toy.D)
-        for factor in how_many.replace("and ", "").split():
-            if factor == "C(d)":
-                v = torch.ones(1, toy.D, dtype=torch.float32 if itemsize == 4 else torch.float64)
-                size = a.compressor(v, keys(0, "test", [0], 0)).nbytes
-            else:
-                size *= a.Q if factor == "Q" else int(factor)
-        found[way] += size
+def promised(a: Algorithm, dtype: torch.dtype) -> dict[str, int]:
+    """Bytes per client (or edge) and round by what the algorithm says that it sends."""
+    sends, d = a.sends(), torch.ones(1, toy.D, dtype=dtype)
+    assert sends.times == ""  # with its hyper-parameters an algorithm knows how often
+    numbers = {"up": sends.numbers_up, "down": sends.numbers_down, "edge": 0}
+    found = {}
+    for way, vectors in (("up", sends.up), ("down", sends.down), ("edge", sends.edge)):
+        one = a.compressor(d, keys(0, "test", [0], 0)).nbytes if way in sends.compressed else d.nbytes
+        found[way] = vectors * one + numbers[way] * dtype.itemsize
     return found
 
 
-@every
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
-def test_bytes_are_those_of_its_facts(name: str, dtype: torch.dtype) -> None:
-    a = algorithm(name)
+def check_bytes(a: Algorithm, dtype: torch.dtype) -> None:
     run, rounds = begun(a, problem(a, dtype=dtype), some(a)), 4
     after(run, rounds)
-    promise = promised(a, dtype.itemsize)
+    promise = promised(a, dtype)
     cohort = toy.N if isinstance(some(a), Full) else 2
     edges = 2 * toy.N  # of a ring
     assert sum(promise.values()) > 0
     assert run.network.traffic.up == rounds * cohort * promise["up"]
     assert run.network.traffic.down == rounds * cohort * promise["down"]
-    assert run.network.traffic.edge == rounds * edges * promise["per edge"]
+    assert run.network.traffic.edge == rounds * edges * promise["edge"]
+
+
+@every
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+def test_bytes_are_those_of_its_facts(name: str, dtype: torch.dtype) -> None:
+    check_bytes(algorithm(name), dtype)
+
+
+@pytest.mark.parametrize(
+    ("a", "text"),
+    [
+        (alg.FedNAG(0.3, 0.5, 3, output="best"), "2 up, 2 down, and 1 number up"),
+        (alg.DFedSAM(0.5, 3, 0.1, Q=3), "3 per edge"),
+        (alg.ProxGT(1.5, Q=3), "6 per edge"),
+    ],
+    ids=["FedNAG", "DFedSAM", "ProxGT"],
+)
+def test_bytes_are_those_of_its_settings(a: Algorithm, text: str) -> None:
+    assert str(a.sends()) == text
+    check_bytes(a, torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("sends", "text"),
+    [
+        (Sends(up=1, down=2), "1 up, 2 down"),
+        (Sends(up=1, down=1, compressed=("up",)), "C(d) up, 1 down"),
+        (
+            Sends(up=2, down=1, numbers_up=1, numbers_down=3, compressed=("up", "down")),
+            "2 C(d) up, C(d) down, and 1 number up, and 3 numbers down",
+        ),
+        (Sends(up=1, down=2, on_average=True), "1 up, 2 down on average"),
+        (Sends(edge=1, times="Q"), "Q per edge"),
+        (Sends(edge=2, times="Q", compressed=("edge",)), "2 Q C(d) per edge"),
+    ],
+    ids=str,
+)
+def test_what_it_sends_in_words(sends: Sends, text: str) -> None:
+    assert str(sends) == text
+
+
+@every_graph
+def test_mixes_as_often_as_it_sends(name: str) -> None:
+    """The simulated clock pays a latency for each."""
+    counting = AllInOneStep(algorithm(name))
+    after(begun(counting, problem(counting)), 3)
+    assert counting.calls == 3 * algorithm(name).sends().edge
+
+
+# ---- before the first mix ----------------------------------------------------------------------------------------
+
+
+@every_graph
+@pytest.mark.parametrize("blocks", [False, True], ids=["whole", "blocks"])
+def test_a_step_may_begin_with_what_goes_before_it(name: str, blocks: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A round is the same, bit for bit, whether clients put their states away before they mix or not."""
+    a = algorithm(name)
+    p = problem(a, batch=4, sizes=toy.RAGGED, weighting="size")
+    if blocks:
+        monkeypatch.setattr(tuning, "BLOCK", 2 * p.d)
+    apart, together = after(begun(a, p), 5), after(begun(AllInOneStep(a), p), 5)
+    assert len(apart.network.blocks(range(p.n))) == (3 if blocks else 1)
+    assert_equal(apart.dump(), together.dump())
+    assert torch.equal(apart.model(), together.model())
+    assert apart.counters() == together.counters()
+
+
+@every_graph
+def test_what_goes_before_a_mix_leaves_a_state_like_any_other(name: str) -> None:
+    a = algorithm(name)
+    p = problem(a, batch=4)
+    run = after(begun(a, p), 3)
+    f = run.oracle(4, range(p.n), Work())
+    between, state = flatten(a.before_mix(run.state, f, p.h)), flatten(run.state)
+    assert {key: (x.shape, x.dtype) for key, x in between.items()} == {k: (x.shape, x.dtype) for k, x in state.items()}
 
 
 # ---- interruptions -----------------------------------------------------------------------------------------------
@@ -397,10 +478,10 @@ def test_the_spy_and_the_watchers_see() -> None:
             own.c.add_(1)
             return super().client(own, down, f, h)
 
-    class Sends(type(SETTINGS["ef21"])):  # type: ignore[misc]
+    class Leaks(type(SETTINGS["ef21"])):  # type: ignore[misc]
         def client(self, own: Any, down: Message, f: Local, h: Regulariser) -> tuple[Any, Message]:
             return own, own.c
 
-    for bad in (Writes(1.5, 3), Sends(2.0)):
+    for bad in (Writes(1.5, 3), Leaks(2.0)):
         with pytest.raises(AssertionError):
             after(begun(WatchedStar(bad), problem(bad)), 1)

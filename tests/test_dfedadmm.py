@@ -207,7 +207,7 @@ def test_T02h_rests_where_decentralised_gradient_descent_does(lam, K, dual):
     assert start.g.sum(0).abs().max() < 1e-12 / lam
     for t in range(1, 6):
         f = Oracle(p.local(t, range(N)), Work())
-        state = algorithm.step(algorithm.local(state, f, p.h), f, p.h, lambda v, t=t: network.mix(v, t))
+        state = algorithm.step(algorithm.before_mix(state, f, p.h), f, p.h, lambda v, t=t: network.mix(v, t))
         assert toy.gap(state.x, start.x) < 2e-14
         assert toy.gap(state.g, start.g) < 2e-14 / min(lam, 1.0)
 

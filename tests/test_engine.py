@@ -15,7 +15,7 @@ from proxfed import Depositum, FedAvg, FedCEF, Federated, FedNAG, InputError, Li
 from proxfed.algorithms import Extra, FedDualAvg
 from proxfed.compressors import COMPRESSORS, Identity, TopK
 from proxfed.engine.measures import Measures
-from proxfed.engine.messages import WeightedSum
+from proxfed.engine.messages import WeightedSum, received
 from proxfed.engine.oracle import Oracle, Work, counted
 from proxfed.engine.run import Run
 from proxfed.engine.stacked import Stacked
@@ -34,7 +34,7 @@ from proxfed.topologies import (
     Ring,
     dense,
 )
-from proxfed.types import Facts, Graph, Local, Mean, Mix, Needs, Packed, Regulariser
+from proxfed.types import Facts, Graph, Local, Mean, Mix, Needs, Packed, Regulariser, Sends
 
 
 @pytest.fixture
@@ -95,6 +95,19 @@ def test_the_mean_is_weighted_and_keeps_the_form_of_the_message() -> None:
     torch.testing.assert_close(mean, w @ x / 6)
     torch.testing.assert_close(single, w @ y / 6)
     assert network.traffic.up == 9 * 8
+
+
+def test_a_named_message_keeps_its_names_on_both_ways() -> None:
+    class Named(NamedTuple):
+        a: Tensor
+        b: Tensor
+
+    packed = TopK(k=3)(torch.randn(1, 10), np.zeros(1, np.uint64))
+    down = received(Named(torch.ones(4), packed))
+    assert torch.equal(down.b, packed.dense[0])
+    assert down.a.shape == (4,)
+    up = Stacked(2, 4).mean([tally((Named(torch.ones(2, 4), torch.zeros(2, 1)), torch.ones(2)))])
+    assert torch.equal(up.a, torch.ones(4))
 
 
 def test_a_packed_message_counts_its_own_bytes_and_reads_as_its_dense_value() -> None:
@@ -317,7 +330,7 @@ class Quarrel(Graph):
     """Clients that run from each other, while their mean stays where it is."""
 
     needs = Needs(composite=False)
-    facts = Facts("1 per edge", exact=False, paper="none")
+    facts = Facts(Sends(edge=1), exact=False)
 
     def init(self, x0: Tensor, f: Local, h: Regulariser, mix: Mix) -> Apart:
         g = f.grad(f.spread(x0), 0)

@@ -13,6 +13,7 @@ from proxfed.engine.oracle import Oracle, Work
 from proxfed.engine.run import Run
 from proxfed.engine.stacked import Stacked
 from proxfed.errors import InputError
+from proxfed.keyed_random import keys
 from proxfed.regularisers import L1, MCP, Zero
 
 from support import numpy_references as ref
@@ -152,7 +153,8 @@ def test_T01f_solutions_are_fixed_points(compressor, eta, K):
     clients = start = Client(own, own, toy.rows(*[x] * N))
     server = begin = Server(here - algorithm.beta * mean, mean)
     for t in range(1, 9):
-        clients, D = algorithm.client(clients, algorithm.down(server), Oracle(p.local(t, range(N)), Work()), p.h)
+        server, zt = algorithm.down(server, keys(0, "server message", [0], t))
+        clients, D = algorithm.client(clients, zt, Oracle(p.local(t, range(N)), Work()), p.h)
         server = algorithm.server(server, D.dense.mean(0), p.h, 1.0)
         assert D.dense.abs().max() < 1e-14
         for now, then in zip((*clients, *server), (*start, *begin), strict=True):
@@ -222,7 +224,7 @@ def test_both_sides_compute_the_same_model_in_single_precision(beta):
     going = Run(p, alg, Stacked(p.n, p.d))
     off = []
     for t in range(1, 401):
-        sent = alg.down(going.state.server)
+        _, sent = alg.down(going.state.server, keys(0, "server message", [0], t))
         before, c = alg.model(going.state.server, p.h), going.state.server.c
         read = (going.state.clients.z - sent) / alg.beta
         off.append(float((read - c).abs().max()) / max(1e-30, float(sent.abs().max())) * beta)

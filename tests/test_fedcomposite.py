@@ -12,6 +12,7 @@ from proxfed import FedComposite, Federated
 from proxfed.algorithms.fedcomposite import Client, Server
 from proxfed.engine.oracle import Oracle, Work
 from proxfed.errors import InputError
+from proxfed.keyed_random import keys
 from proxfed.regularisers import L1, MCP, Zero
 
 from support import numpy_references as ref
@@ -80,7 +81,8 @@ def stays(p, algorithm, how_often=8):
     x = toy.solution(p)
     clients, server = start, begin = at_rest(p, x, algorithm.S)
     for t in range(1, how_often + 1):
-        clients, w = algorithm.client(clients, algorithm.down(server), Oracle(p.local(t, range(p.n)), Work()), p.h)
+        server, down = algorithm.down(server, keys(0, "server message", [0], t))
+        clients, w = algorithm.client(clients, down, Oracle(p.local(t, range(p.n)), Work()), p.h)
         server = algorithm.server(server, w.mean(0), p.h, 1.0)
         assert toy.gap(clients.a, start.a) < 1e-14
         assert toy.gap(server.x, begin.x) < 1e-14

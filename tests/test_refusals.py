@@ -36,6 +36,7 @@ from proxfed.compressors import RandK, TopK
 from proxfed.engine.compatibility import check_combination
 from proxfed.errors import InputError
 from proxfed.participation import Full, UniformSampling
+from proxfed.problems.linear import Linear
 from proxfed.regularisers import MCP, Box, Nuclear, Zero
 from proxfed.topologies import FromMatrix, OnePeerExponentialGraph, RandomGroups, Ring
 from proxfed.types import Algorithm, Participation, Regulariser, Topology
@@ -153,6 +154,21 @@ def test_proxskip_theory_needs_strong_convexity() -> None:
         (DSMT(0.1, 0.5, 0.2), Zero(), OnePeerExponentialGraph(N), Full(), "the same graph in every round"),
         (DSMT(0.1, 0.5, 0.2), Zero(), Ring(N), Full(), "eigenvalues of W above -1e-09, but one is -0.206"),
         (ExactDiffusion(0.1, lazy=False), Zero(), MIRROR, Full(), "eigenvalues of W above -0.333, but one is -0.6"),
+        (FedAvg(0.1, 2), Zero(), Ring(N), Full(), "FedAvg has a server and takes no graph: leave the topology out"),
+        (
+            FedAvg(0.1, 2),
+            Zero(),
+            "ring",
+            Full(),
+            r"topology = 'ring' will not do: give an object such as Ring\(10\)",
+        ),
+        (DSGT(0.1), Zero(), "ring", Full(), r"topology = 'ring' will not do: give an object such as Ring\(10\)"),
+        (DSGT(0.1), Zero(), Ring, Full(), "topology = <class .*> will not do: give an object"),
+        ("fedavg", Zero(), None, Full(), r"algorithm = 'fedavg' will not do: give an object such as FedAvg\("),
+        (FedAvg, Zero(), None, Full(), "algorithm = <class .*> will not do: give an object"),
+        (FedAvg(0.1, 2), Zero(), None, "full", r"participation = 'full' will not do: give an object such as Full\(\)"),
+        (FedAvg(0.1, 2), Zero(), None, Full, "participation = <class .*> will not do: give an object"),
+        (FedAvg(0.1, 2), Zero(), None, None, "participation = None will not do: give an object"),
     ],
 )
 def test_refuses_what_it_cannot_solve(
@@ -160,6 +176,12 @@ def test_refuses_what_it_cannot_solve(
 ) -> None:
     with pytest.raises(InputError, match=sentence):
         check_combination(toy.problem(h=h), algorithm, topology, participation)
+
+
+@pytest.mark.parametrize("bad", ["demo", None, toy.problem().data, Linear], ids=["name", "nothing", "data", "class"])
+def test_refuses_what_is_no_problem(bad: Any) -> None:
+    with pytest.raises(InputError, match=r"^problem = .* will not do: give an object such as Linear\("):
+        check_combination(bad, FedAvg(0.1, 2), None, Full())
 
 
 def test_asks_of_the_graph_no_more_than_it_needs() -> None:

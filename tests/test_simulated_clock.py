@@ -17,7 +17,6 @@ from proxfed.errors import InputError
 from proxfed.participation import BernoulliSampling, UniformSampling
 from proxfed.simulate import Timing
 from proxfed.simulate.distributions import Amounts
-from proxfed.simulate.exchanges import exchanges
 from proxfed.topologies import Complete, ExponentialGraph, RandomMatching, Ring
 from proxfed.types import Topology
 
@@ -202,8 +201,11 @@ def test_every_exchange_pays_its_latency() -> None:
     ],
     ids=lambda a: type(a).__name__,
 )
-def test_exchanges_are_the_calls_of_mix(algorithm: Any, count: int) -> None:
-    assert exchanges(algorithm) == count
+def test_every_call_of_mix_is_an_exchange(algorithm: Any, count: int) -> None:
+    t, last = timing(0.1), row(4, 12, edge=24e6)
+    once = graph(t, Ring(3), algorithm=ALGORITHMS["dpsgd"](eta=0.1))
+    often = graph(t, Ring(3), algorithm=algorithm)
+    assert often(last) - once(last) == pytest.approx((count - 1) * 4 * LINK["latency"])
 
 
 def test_a_thousand_clients_and_rounds_take_no_time() -> None:

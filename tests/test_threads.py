@@ -13,8 +13,7 @@ import torch
 from proxfed import Depositum, DFedADMM, FedAvg, FedCEF
 from proxfed.algorithms import ChocoSGD
 from proxfed.compressors import TopK
-from proxfed.engine import mixing
-from proxfed.engine import network as base
+from proxfed.engine import tuning
 from proxfed.engine.lockstep import in_lockstep
 from proxfed.engine.measures import Measures
 from proxfed.engine.run import Run
@@ -114,9 +113,9 @@ def test_a_run_in_blocks_over_two_hands_is_the_run_of_all_at_once(case: str, mon
         return going, Measures(p, network)(going.model())
 
     whole, measured = rounds()
-    monkeypatch.setattr(base, "BLOCK", 2 * whole.problem.d)
-    monkeypatch.setattr(base, "PARALLEL_FROM", 0)
-    monkeypatch.setattr(mixing, "CACHEFUL", 4 * 9)
+    monkeypatch.setattr(tuning, "BLOCK", 2 * whole.problem.d)
+    monkeypatch.setattr(tuning, "PARALLEL_FROM", 0)
+    monkeypatch.setattr(tuning, "MIX_BLOCK", 4 * 9)
     torch.set_num_threads(2)
     try:
         assert len(whole.network.blocks(range(9))) == 6

@@ -63,7 +63,7 @@ def page(name: str, entry: Entry) -> str:
         (s.name, "" if s.default is None else f"`{s.default}`", s.about.replace("|", "\\|")) for s in settings(make)
     ]
     rows = [f"| `{name}` | {default} | {about} |" for name, default, about in known]
-    head, _, rest = recursion(make).partition("\n")
+    head, _, rest = recursion(make).partition("Reference:")[0].partition("\n")  # the paper is among the facts
     facts = [
         f"- runs on: {entry['runs on']}",
         f"- handles h by: {entry['handles h by']}",

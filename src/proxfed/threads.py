@@ -19,9 +19,6 @@ import torch
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-PARALLEL_FROM = 1 << 15
-"""Numbers to work on, from which on threads gain more than it costs to wake them."""
-
 
 def thread_count() -> int:
     """How many threads may run in parallel: as many as torch has, and one inside a thread of the pool."""

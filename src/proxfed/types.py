@@ -9,11 +9,14 @@ knows no network. That is why the same file runs stacked in one process and in b
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from proxfed.keyed_random import Ids, Key
@@ -22,7 +25,8 @@ Mean = Callable[[Tensor], Tensor]
 """(c, d) -> (d,): the average over all clients of the network; used to look at a run, never by its steps."""
 
 Message = Any
-"""What travels: a tensor (c, k) (or (k,), from the server), a Packed, or a tuple of these."""
+"""What travels: a tensor (c, k), or (k,) from the server; a Packed, of one row from the server; or a tuple of these. An
+algorithm says in its signatures which of them it sends; what it receives is dense."""
 
 Mix = Callable[[Message], Tensor]
 """(c, d) -> (c, d): row i becomes sum_j w_ij x_j, over the graph of this round. x is a tensor, or a Packed: then its
@@ -74,6 +78,7 @@ class Smoothness(NamedTuple):
     mu_min: float = 0.0
 
 
+@runtime_checkable
 class Problem(Protocol):
     """n clients with losses f_i on R^d and weights p_i, and the regulariser h that everybody knows."""
 
@@ -143,6 +148,7 @@ class Packed:
     best: int
 
 
+@runtime_checkable
 class Compressor(Protocol):
     """v -> Packed. Contractive: E|C(v) - v|^2 <= q^2 |v|^2 with q^2 = `contraction(d)` < 1."""
 
@@ -165,11 +171,12 @@ class Mixing(NamedTuple):
     """The mixing matrix of one round as its non-zero entries: W[row[k], col[k]] = weight[k]."""
 
     n: int
-    row: Any
-    col: Any
-    weight: Any
+    row: NDArray[np.int64]
+    col: NDArray[np.int64]
+    weight: NDArray[np.float64]
 
 
+@runtime_checkable
 class Topology(Protocol):
     """Who talks to whom, and with which weights. `period` rounds repeat; None: every round is drawn anew."""
 
@@ -189,6 +196,7 @@ class Topology(Protocol):
         """1 - |W - J|_2 (for changing graphs: one minus the mean contraction of a round)."""
 
 
+@runtime_checkable
 class Participation(Protocol):
     """Which clients take part in round t."""
 
@@ -209,12 +217,36 @@ class Needs(NamedTuple):
     eigenvalues_above: float = -1.0  # of W
 
 
+class Sends(NamedTuple):
+    """Vectors of d numbers that travel in a round: from and to each client that takes part, or over each edge."""
+
+    up: int = 0
+    down: int = 0
+    edge: int = 0  # as often as it calls `mix`
+    numbers_up: int = 0  # single numbers besides
+    numbers_down: int = 0
+    compressed: tuple[str, ...] = ()  # the ways, such as "up", on which vectors travel as C(d)
+    times: str = ""  # the hyper-parameter that multiplies all of it
+    on_average: bool = False  # over the rounds, which differ
+
+    def __str__(self) -> str:
+        """'C(d) up, 1 down, and 1 number up', '2 Q per edge'."""
+        vectors = [("up", self.up, "up"), ("down", self.down, "down"), ("edge", self.edge, "per edge")]
+        numbers = [("up", self.numbers_up), ("down", self.numbers_down)]
+        parts = [f"{self._how_many(count, way)} {words}" for way, count, words in vectors if count]
+        parts += [f"and {count} number{'s' * (count > 1)} {way}" for way, count in numbers if count]
+        return ", ".join(parts) + " on average" * self.on_average
+
+    def _how_many(self, count: int, way: str) -> str:
+        factors = [self.times, "C(d)" if way in self.compressed else ""]
+        return " ".join(filter(None, [str(count) if count > 1 or not any(factors) else "", *factors]))
+
+
 class Facts(NamedTuple):
     """What a reader wants to know of an algorithm before choosing it."""
 
-    sends: str  # vectors of d numbers: "1 up, 1 down" per client and round, or "2 per edge"
+    sends: Sends
     exact: bool  # full gradients on different convex data lead to the exact solution, also with several local steps
-    paper: str  # authors, title, year
 
 
 class Constants(NamedTuple):
@@ -229,14 +261,25 @@ class Constants(NamedTuple):
 
 
 class Method(ABC):
-    """What all algorithms have. Hyper-parameters are fields; states are NamedTuples of tensors."""
+    """What all algorithms have. Hyper-parameters are fields; states are NamedTuples of tensors, nested or not."""
 
     needs: ClassVar[Needs]
     facts: ClassVar[Facts]
 
+    @classmethod
+    def reference(cls) -> str:
+        """Its paper: the paragraph 'Reference:' in the docstring of the class, or else of its file."""
+        docs = (inspect.getdoc(cls) or "", inspect.getdoc(inspect.getmodule(cls)) or "")
+        found = next((doc.partition("Reference:")[2] for doc in docs if "Reference:" in doc), "")
+        return " ".join(found.partition("\n\n")[0].split())
+
     def requires(self) -> Needs:
         """What it needs with these hyper-parameters, if some of them ask for more."""
         return self.needs
+
+    def sends(self) -> Sends:
+        """What travels with these hyper-parameters, if it depends on them."""
+        return self.facts.sends
 
     def largest_prox_step(self) -> float:
         """The largest step it hands to h.prox; inf if it grows with the rounds. A composite algorithm must say it."""
@@ -245,48 +288,60 @@ class Method(ABC):
         return 0.0
 
 
-class Star(Method):
-    """An algorithm with a server."""
+Client = TypeVar("Client")
+Server = TypeVar("Server")
+State = TypeVar("State")
+
+Stateless = tuple[()]
+"""The state of clients that keep nothing from round to round."""
+
+
+class Star(Method, Generic[Client, Server]):
+    """An algorithm with a server. If the server's state has a field `x`, that is what it sends and the model."""
 
     @abstractmethod
-    def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Any, Any]:
+    def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Client, Server]:
         """(client states, server state)."""
 
-    @abstractmethod
-    def down(self, s: Any) -> Message:
-        """What the server sends to each client that takes part."""
+    def down(self, s: Server, key: Key) -> tuple[Server, Message]:
+        """The server's message to each client that takes part: (new state, message down)."""
+        return s, s.x  # type: ignore[attr-defined]
 
     @abstractmethod
-    def client(self, own: Any, down: Message, f: Local, h: Regulariser) -> tuple[Any, Message]:
+    def client(self, own: Client, down: Message, f: Local, h: Regulariser) -> tuple[Client, Message]:
         """A client's round: (new state, message up)."""
 
     @abstractmethod
-    def server(self, s: Any, up: Message, h: Regulariser, share: float) -> Any:
+    def server(self, s: Server, up: Message, h: Regulariser, share: float) -> Server:
         """The new server state from the weighted mean of the messages; share: the weight p_i of those who took part."""
 
-    @abstractmethod
-    def model(self, s: Any, h: Regulariser) -> Tensor:
+    def model(self, s: Server, h: Regulariser) -> Tensor:
         """The point (d,) that is evaluated and kept."""
+        return s.x  # type: ignore[attr-defined,no-any-return]
 
 
-class Graph(Method):
+class Graph(Method, Generic[State]):
     """An algorithm without a server. A step is one communication round; the field `x` of its state is the iterate."""
 
     @abstractmethod
-    def init(self, x0: Tensor, f: Local, h: Regulariser, mix: Mix) -> Any:
+    def init(self, x0: Tensor, f: Local, h: Regulariser, mix: Mix) -> State:
         """The clients' states."""
 
-    def local(self, s: Any, f: Local, h: Regulariser) -> Any:
-        """The beginning of a round, as far as clients go on their own and only the state is kept of it."""
+    def before_mix(self, s: State, f: Local, h: Regulariser) -> State:
+        """What clients do on their own before the first `mix` of a round. The result is a state like any other.
+
+        A step could do the same itself. Done here, clients put their states away before they wait for each other, and
+        so hold little memory meanwhile.
+        """
         return s
 
     @abstractmethod
-    def step(self, s: Any, f: Local, h: Regulariser, mix: Mix) -> Any:
+    def step(self, s: State, f: Local, h: Regulariser, mix: Mix) -> State:
         """The rest of the round: gradients, prox steps and as many calls of `mix` as it takes."""
 
     @abstractmethod
-    def model(self, s: Any, h: Regulariser, mean: Mean) -> Tensor:
+    def model(self, s: State, h: Regulariser, mean: Mean) -> Tensor:
         """The point (d,) that is evaluated and kept, from averages over the network."""
 
 
-Algorithm = Star | Graph
+Algorithm = Star[Any, Any] | Graph[Any]

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from proxfed.engine.messages import dense
+from proxfed.keyed_random import Key
 from proxfed.types import Graph, Local, Message, Regulariser, Star
 
 
@@ -47,9 +48,9 @@ class WatchedStar(Star):
         with Untouched(x0):
             return self.inner.init(x0, f, h)
 
-    def down(self, s: Any) -> Message:
+    def down(self, s: Any, key: Key) -> tuple[Any, Message]:
         with Untouched(s):
-            return self.inner.down(s)
+            return self.inner.down(s, key)
 
     def client(self, own: Any, down: Message, f: Local, h: Regulariser) -> tuple[Any, Message]:
         with Untouched(own, down):
@@ -79,9 +80,9 @@ class WatchedGraph(Graph):
         with Untouched(x0):
             return self.inner.init(x0, f, h, mix)
 
-    def local(self, s: Any, f: Local, h: Regulariser) -> Any:
+    def before_mix(self, s: Any, f: Local, h: Regulariser) -> Any:
         with Untouched(s):
-            return self.inner.local(s, f, h)
+            return self.inner.before_mix(s, f, h)
 
     def step(self, s: Any, f: Local, h: Regulariser, mix: Any) -> Any:
         with Untouched(s):
@@ -90,6 +91,22 @@ class WatchedGraph(Graph):
     def model(self, s: Any, h: Regulariser, mean: Any) -> Tensor:
         with Untouched(s):
             return self.inner.model(s, h, mean)
+
+
+class AllInOneStep(WatchedGraph):
+    """Another algorithm, doing in its step what it does before it mixes; and its calls of `mix`, counted."""
+
+    calls = 0
+
+    def before_mix(self, s: Any, f: Local, h: Regulariser) -> Any:
+        return s
+
+    def step(self, s: Any, f: Local, h: Regulariser, mix: Any) -> Any:
+        def counted(message: Message) -> Tensor:
+            self.calls += 1
+            return mix(message)
+
+        return self.inner.step(self.inner.before_mix(s, f, h), f, h, counted)
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,6 @@ Nesterov is FedNAG with tau = 1: momentum in the coordinates of the extrapolated
 and its kin on the union of the clients' minibatches.
 
 What travels: one vector up, one down.
-Reference: B. T. Polyak 1964 (heavy ball); Y. Nesterov 1983; A. Beck, M. Teboulle 2009 (FISTA); B. O'Donoghue, E. Candes
-2015 (restart).
 """
 
 from __future__ import annotations
@@ -28,7 +26,8 @@ import torch
 from torch import Tensor
 
 from proxfed.errors import below_one, positive
-from proxfed.types import Constants, Facts, Local, Needs, Regulariser, Star
+from proxfed.keyed_random import Key
+from proxfed.types import Constants, Facts, Local, Needs, Regulariser, Sends, Star, Stateless
 
 
 class State(NamedTuple):
@@ -39,7 +38,7 @@ class State(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Pooled(Star):
+class _Pooled(Star[Stateless, State]):
     """Clients answer with their gradients; a method says what the server makes of the mean."""
 
     eta: float
@@ -48,28 +47,29 @@ class _Pooled(Star):
     def largest_prox_step(self) -> float:
         return self.eta if self.needs.composite else 0.0
 
-    def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[tuple, State]:
+    def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Stateless, State]:
         return (), State(x0, x0, 0 * x0, x0.new_ones(()))
 
-    def down(self, s: State) -> Tensor:
-        return s.y
+    def down(self, s: State, key: Key) -> tuple[State, Tensor]:
+        return s, s.y
 
-    def client(self, own: tuple, y: Tensor, f: Local, h: Regulariser) -> tuple[tuple, Tensor]:
+    def client(self, own: Stateless, y: Tensor, f: Local, h: Regulariser) -> tuple[Stateless, Tensor]:
         return own, f.grad(y, 0)
 
     @abstractmethod
     def server(self, s: State, g: Tensor, h: Regulariser, share: float) -> State: ...
 
-    def model(self, s: State, h: Regulariser) -> Tensor:
-        return s.x
-
 
 @dataclass(frozen=True)
 class GradientDescent(_Pooled):
-    """Gradient descent on all the data; with minibatches SGD."""
+    """Gradient descent on all the data; with minibatches SGD.
+
+    Reference: A. Cauchy, "Methode generale pour la resolution des systemes d'equations simultanees", Comptes Rendus,
+    1847.
+    """
 
     needs: ClassVar[Needs] = Needs(composite=False, everyone=True)
-    facts: ClassVar[Facts] = Facts(sends="1 up, 1 down", exact=True, paper="A. Cauchy, 1847")
+    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=True)
 
     def __post_init__(self) -> None:
         positive(self, "eta")
@@ -86,17 +86,17 @@ class GradientDescent(_Pooled):
 
 @dataclass(frozen=True)
 class HeavyBall(_Pooled):
-    """Polyak's heavy ball on all the data."""
+    """Polyak's heavy ball on all the data.
+
+    Reference: B. T. Polyak, "Some methods of speeding up the convergence of iteration methods", USSR Computational
+    Mathematics and Mathematical Physics, 1964.
+    """
 
     gamma: float
     """Momentum, in [0, 1)."""
 
     needs: ClassVar[Needs] = Needs(composite=False, everyone=True)
-    facts: ClassVar[Facts] = Facts(
-        sends="1 up, 1 down",
-        exact=True,
-        paper="B. T. Polyak, Some methods of speeding up the convergence of iteration methods, 1964",
-    )
+    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=True)
 
     def __post_init__(self) -> None:
         positive(self, "eta")
@@ -116,17 +116,17 @@ class HeavyBall(_Pooled):
 
 @dataclass(frozen=True)
 class Nesterov(_Pooled):
-    """Nesterov's accelerated gradient on all the data."""
+    """Nesterov's accelerated gradient on all the data.
+
+    Reference: Y. Nesterov, "A method for solving the convex programming problem with convergence rate O(1/k^2)", Soviet
+    Mathematics Doklady, 1983.
+    """
 
     gamma: float
     """Momentum, in [0, 1)."""
 
     needs: ClassVar[Needs] = Needs(composite=False, everyone=True)
-    facts: ClassVar[Facts] = Facts(
-        sends="1 up, 1 down",
-        exact=True,
-        paper="Y. Nesterov, A method for solving the convex programming problem with convergence rate O(1/k^2), 1983",
-    )
+    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=True)
 
     def __post_init__(self) -> None:
         positive(self, "eta")
@@ -145,14 +145,14 @@ class Nesterov(_Pooled):
 
 @dataclass(frozen=True)
 class ProximalGradient(_Pooled):
-    """Proximal gradient descent on all the data."""
+    """Proximal gradient descent on all the data.
+
+    Reference: P.-L. Lions, B. Mercier, "Splitting Algorithms for the Sum of Two Nonlinear Operators", SIAM Journal on
+    Numerical Analysis, 1979.
+    """
 
     needs: ClassVar[Needs] = Needs(everyone=True)
-    facts: ClassVar[Facts] = Facts(
-        sends="1 up, 1 down",
-        exact=True,
-        paper="P.-L. Lions, B. Mercier, Splitting algorithms for the sum of two nonlinear operators, 1979",
-    )
+    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=True)
 
     def __post_init__(self) -> None:
         positive(self, "eta")
@@ -169,17 +169,18 @@ class ProximalGradient(_Pooled):
 
 @dataclass(frozen=True)
 class FISTA(_Pooled):
-    """Accelerated proximal gradient on all the data, restarted whenever its momentum points uphill."""
+    """Accelerated proximal gradient on all the data, restarted whenever its momentum points uphill.
+
+    Reference: A. Beck, M. Teboulle, "A Fast Iterative Shrinkage-Thresholding Algorithm for Linear Inverse Problems",
+    SIAM Journal on Imaging Sciences, 2009; restarts: B. O'Donoghue, E. Candes, "Adaptive Restart for Accelerated
+    Gradient Schemes", Foundations of Computational Mathematics, 2015, arXiv:1204.3982.
+    """
 
     restart: bool = True
     """Forget the momentum when it points uphill: linear convergence on strongly convex problems."""
 
     needs: ClassVar[Needs] = Needs(convex=True, everyone=True)
-    facts: ClassVar[Facts] = Facts(
-        sends="1 up, 1 down",
-        exact=True,
-        paper="A. Beck, M. Teboulle, A Fast Iterative Shrinkage-Thresholding Algorithm, 2009",
-    )
+    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=True)
 
     def __post_init__(self) -> None:
         positive(self, "eta")

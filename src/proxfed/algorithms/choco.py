@@ -16,8 +16,8 @@ rounds. It begins with xh = s = x0, which everybody knows.
 
 What travels: C of one vector over each edge of a round.
 Reference: A. Koloskova, S. U. Stich, M. Jaggi, "Decentralized Stochastic Optimization and Gossip Algorithms with
-Compressed Communication", 2019; A. Koloskova, T. Lin, S. U. Stich, M. Jaggi, "Decentralized Deep Learning with
-Arbitrary Communication Compression", 2020.
+Compressed Communication", ICML 2019, arXiv:1902.00340; A. Koloskova, T. Lin, S. U. Stich, M. Jaggi, "Decentralized Deep
+Learning with Arbitrary Communication Compression", ICLR 2020, arXiv:1907.09356.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from proxfed.algorithms.local_steps import sgd
 from proxfed.compressors import Identity
 from proxfed.errors import at_least_one, one_of, up_to_one
 from proxfed.schedules import Step, at, positive_step
-from proxfed.types import Compressor, Facts, Graph, Local, Mean, Mix, Needs, Regulariser
+from proxfed.types import Compressor, Facts, Graph, Local, Mean, Mix, Needs, Regulariser, Sends
 
 
 class State(NamedTuple):
@@ -41,7 +41,7 @@ class State(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ChocoSGD(Graph):
+class ChocoSGD(Graph[State]):
     """Decentralised SGD with compressed gossip and error feedback, on a fixed graph."""
 
     eta: Step
@@ -56,11 +56,7 @@ class ChocoSGD(Graph):
     """'atc': step, then mix; 'cta': mix what the last round sent while stepping."""
 
     needs: ClassVar[Needs] = Needs(composite=False, contractive=True, fixed_graph=True)
-    facts: ClassVar[Facts] = Facts(
-        sends="C(d) per edge",
-        exact=False,
-        paper="A. Koloskova et al., Decentralized Stochastic Optimization with Compressed Communication, 2019",
-    )
+    facts: ClassVar[Facts] = Facts(Sends(edge=1, compressed=("edge",)), exact=False)
 
     def __post_init__(self) -> None:
         positive_step(self, "eta")

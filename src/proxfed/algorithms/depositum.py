@@ -1,9 +1,9 @@
 """DEPOSITUM: decentralised non-convex composite optimisation by proximal gradient tracking with momentum.
 
-    polyak      m <- gamma m + (1 - gamma) y          v = m
-    nesterov    m <- gamma m + (1 - gamma) y          v = gamma m + (1 - gamma) y
-                x <- mix prox_{alpha beta h}(x - alpha v)
-                y <- mix (y + beta (grad f_i(x_new) - grad f_i(x_old)))
+    v = m   (option="polyak")   or   gamma m + (1 - gamma) y   (option="nesterov")
+    x <- mix prox_{alpha beta h}(x - alpha v)
+    y <- mix (y + beta (grad f_i(x_new) - grad f_i(x_old)))
+    m <- gamma m + (1 - gamma) y
 
 A round is T0 such iterations; only the last of them mixes, x first and then y, with the graph of that round. It begins
 with x = x0 and all else zero, so that mean(y) = beta mean(grad f_i) at all times.
@@ -13,7 +13,7 @@ prox_step="alpha" for reproducing its experiments only; the two agree for beta =
 
 What travels: two vectors over each edge of a round.
 Reference: Y. Zhou, X. Shi, X. Li, J. Zhong, G. Wen, J. Cao, "Decentralized Nonconvex Composite Federated Learning with
-Gradient Tracking and Momentum".
+Gradient Tracking and Momentum", arXiv:2504.12742, 2025.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor
 
 from proxfed.errors import at_least_one, below_one, one_of, positive, require
-from proxfed.types import Constants, Facts, Graph, Local, Mean, Mix, Needs, Regulariser
+from proxfed.types import Constants, Facts, Graph, Local, Mean, Mix, Needs, Regulariser, Sends
 
 
 class State(NamedTuple):
     x: Tensor  # the model
     y: Tensor  # tracks beta times the mean gradient
     g: Tensor  # gradient at x
-    m: Tensor  # momentum
+    m: Tensor  # momentum of the next step
 
 
 @dataclass(frozen=True)
-class Depositum(Graph):
+class Depositum(Graph[State]):
     """Proximal gradient tracking with momentum and local updates, on a graph."""
 
     alpha: float
@@ -55,11 +55,7 @@ class Depositum(Graph):
     """0: iterations T0, 2 T0, ... mix (the paper); 1: iterations T0 - 1, 2 T0 - 1, ... do."""
 
     needs: ClassVar[Needs] = Needs(doubly_stochastic=True)
-    facts: ClassVar[Facts] = Facts(
-        sends="2 per edge",
-        exact=True,
-        paper="Y. Zhou et al., Decentralized Nonconvex Composite FL with Gradient Tracking and Momentum",
-    )
+    facts: ClassVar[Facts] = Facts(Sends(edge=2), exact=True)
 
     def __post_init__(self) -> None:
         positive(self, "alpha", "beta")
@@ -81,36 +77,30 @@ class Depositum(Graph):
         start = State(x, 0 * x, 0 * x, 0 * x)
         return start if self.mix_offset else self._iterate(start, f, h, 0, _alone)
 
-    def local(self, s: State, f: Local, h: Regulariser) -> State:
-        """All iterations but the last, and of that the momentum: put away before the peers wait for each other."""
+    def before_mix(self, s: State, f: Local, h: Regulariser) -> State:
+        """All iterations but the last."""
         for k in range(self.T0 - 1):
-            s = self._iterate(self._with_momentum(s), f, h, k, _alone)
-        return self._with_momentum(s)
+            s = self._iterate(s, f, h, k, _alone)
+        return s
 
     def step(self, s: State, f: Local, h: Regulariser, mix: Mix) -> State:
         return self._iterate(s, f, h, self.T0 - 1, mix)
 
     def _iterate(self, s: State, f: Local, h: Regulariser, draw: int, mix: Mix) -> State:
-        """From a state that has its new momentum."""
         x = mix(h.prox(s.x.sub(self._direction(s.m, s.y), alpha=self.alpha), self.s))
         g = f.grad(x, draw)
         y = mix(s.y.add(g - s.g, alpha=self.beta))
-        return State(x, y, g, s.m)
-
-    def _with_momentum(self, s: State) -> State:
-        return s._replace(m=self._momentum(s.m, s.y))
+        return State(x, y, g, self._momentum(s.m, y))
 
     def _momentum(self, m: Tensor, y: Tensor) -> Tensor:
         return y.lerp(m, self.gamma)
 
     def _direction(self, m: Tensor, y: Tensor) -> Tensor:
-        """Of the new momentum m: itself, or once more pulled towards y."""
         return m if self.option == "polyak" else self._momentum(m, y)
 
     def model(self, s: State, h: Regulariser, mean: Mean) -> Tensor:
         """The next prox step of the averages: it has the structure of h, where mixing blurs the zeros of mean(x)."""
-        m, y = mean(s.m), mean(s.y)
-        v = self._direction(self._momentum(m, y), y)
+        v = self._direction(mean(s.m), mean(s.y))
         return h.prox(mean(s.x) - self.alpha * v, self.s)
 
     @classmethod

@@ -3,18 +3,18 @@
     K times     y <- y - eta_l (grad f_i(y) - g_i + (y - x_i)/lam)          from y = x_i
                 with rho > 0 (SAM) the gradient is taken at y + rho grad/|grad|, on the same minibatch
     dual        g_i' = g_i - (y - x_i)/lam
-    send        z_i = y - lam g_i   (dual="old")   or   y - lam g_i'   (dual="new")
+    send        z_i = y - lam g_i = x_i - lam g_i'   (dual="old")   or   y - lam g_i'   (dual="new")
                 x_i <- mix z_i
 
-The dual is an average of local gradients, g_i' = (1 - w) g_i + w G_i with w = 1 - (1 - eta_l/lam)^K, and with the old
-dual z_i = x_i - lam g_i' exactly: momentum SGD over the graph with step lam. The paper's algorithm and analysis use the
-old dual; consensus ADMM gives the new one, which is better when lam L is large and K solves the local problem.
+The dual is an average of local gradients, g_i' = (1 - w) g_i + w G_i with w = 1 - (1 - eta_l/lam)^K, so with the old
+dual it is momentum SGD over the graph with step lam. The paper's algorithm and analysis use the old dual; consensus
+ADMM gives the new one, which is better when lam L is large and K solves the local problem.
 Its fixed points are those of decentralised gradient descent with step lam: exact on the complete graph, biased by
 O(lam) on others.
 
 What travels: one vector over each edge of a round.
 Reference: Q. Li, L. Shen, G. Li, Q. Yin, D. Tao, "DFedADMM: Dual Constraints Controlled Model Inconsistency for
-Decentralized Federated Learning".
+Decentralized Federated Learning", arXiv:2308.08290, 2023.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from torch import Tensor
 from proxfed.algorithms.local_steps import gradient
 from proxfed.errors import at_least_one, non_negative, one_of, positive, require
 from proxfed.schedules import Step, at, first
-from proxfed.types import Constants, Facts, Graph, Local, Mean, Mix, Needs, Regulariser
+from proxfed.types import Constants, Facts, Graph, Local, Mean, Mix, Needs, Regulariser, Sends
 
 
 class State(NamedTuple):
@@ -37,7 +37,7 @@ class State(NamedTuple):
 
 
 @dataclass(frozen=True)
-class DFedADMM(Graph):
+class DFedADMM(Graph[State]):
     """Decentralised ADMM, sharpness-aware with rho > 0, on fixed or changing graphs."""
 
     eta_l: Step
@@ -54,11 +54,7 @@ class DFedADMM(Graph):
     """Which dual enters the message: 'old' (the paper) or 'new' (FedPD, consensus ADMM)."""
 
     needs: ClassVar[Needs] = Needs(composite=False)
-    facts: ClassVar[Facts] = Facts(
-        sends="1 per edge",
-        exact=False,
-        paper="Q. Li et al., DFedADMM: Dual Constraints Controlled Model Inconsistency for Decentralized FL",
-    )
+    facts: ClassVar[Facts] = Facts(Sends(edge=1), exact=False)
 
     def __post_init__(self) -> None:
         at_least_one(self, "K")
@@ -78,17 +74,16 @@ class DFedADMM(Graph):
         x = f.spread(x0)
         return State(x, 0 * x)
 
-    def local(self, s: State, f: Local, h: Regulariser) -> State:
+    def before_mix(self, s: State, f: Local, h: Regulariser) -> State:
+        """The local steps and the new dual, with the point that the message starts from: x for the old dual, else y."""
         eta, lam = at(self.eta_l, f.t), self.length
         y, target = s.x, s.x + lam * s.g  # the dual and the penalty together pull y towards one point
         for k in range(self.K):
             y = y.lerp(target, eta / lam).sub_(gradient(f, y, k, self.rho), alpha=eta)
-        g = s.g - (y - s.x) / lam
-        z = y - lam * (s.g if self.dual == "old" else g)
-        return State(z, g)
+        return State(s.x if self.dual == "old" else y, s.g - (y - s.x) / lam)
 
     def step(self, s: State, f: Local, h: Regulariser, mix: Mix) -> State:
-        return State(mix(s.x), s.g)
+        return State(mix(s.x - self.length * s.g), s.g)
 
     def model(self, s: State, h: Regulariser, mean: Mean) -> Tensor:
         return mean(s.x)

@@ -10,7 +10,7 @@ identity every client ends at its own minimiser if W is positive definite, and t
 W has a negative eigenvalue, as on a ring. ChocoSGD compresses the same exchange soundly.
 
 What travels: one vector over each edge of a round.
-Reference: T. Sun, D. Li, B. Wang, "Decentralized Federated Averaging", 2021.
+Reference: T. Sun, D. Li, B. Wang, "Decentralized Federated Averaging", arXiv:2104.11375, 2021.
 """
 
 from __future__ import annotations
@@ -23,9 +23,7 @@ from torch import Tensor
 from proxfed.algorithms.local_steps import sgd
 from proxfed.errors import at_least_one, below_one
 from proxfed.schedules import Step, at, positive_step
-from proxfed.types import Facts, Graph, Local, Mean, Mix, Needs, Regulariser
-
-_PAPER = "T. Sun et al., Decentralized Federated Averaging, 2021"
+from proxfed.types import Facts, Graph, Local, Mean, Mix, Needs, Regulariser, Sends
 
 
 class State(NamedTuple):
@@ -33,7 +31,7 @@ class State(NamedTuple):
 
 
 @dataclass(frozen=True)
-class DFedAvg(Graph):
+class DFedAvg(Graph[State]):
     """Local SGD over a graph."""
 
     eta: Step
@@ -42,7 +40,7 @@ class DFedAvg(Graph):
     """Local steps of a round."""
 
     needs: ClassVar[Needs] = Needs(composite=False)
-    facts: ClassVar[Facts] = Facts(sends="1 per edge", exact=False, paper=_PAPER)
+    facts: ClassVar[Facts] = Facts(Sends(edge=1), exact=False)
 
     def __post_init__(self) -> None:
         positive_step(self, "eta")
@@ -59,7 +57,7 @@ class DFedAvg(Graph):
 
 
 @dataclass(frozen=True)
-class DFedAvgM(Graph):
+class DFedAvgM(Graph[State]):
     """Local SGD with heavy-ball momentum, forgotten after every round, over a graph."""
 
     eta: Step
@@ -70,7 +68,7 @@ class DFedAvgM(Graph):
     """Momentum, in [0, 1)."""
 
     needs: ClassVar[Needs] = Needs(composite=False)
-    facts: ClassVar[Facts] = Facts(sends="1 per edge", exact=False, paper=_PAPER)
+    facts: ClassVar[Facts] = Facts(Sends(edge=1), exact=False)
 
     def __post_init__(self) -> None:
         positive_step(self, "eta")

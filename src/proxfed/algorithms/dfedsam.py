@@ -8,7 +8,7 @@ rho = 0 it is DFedAvg.
 
 What travels: Q vectors over each edge of a round.
 Reference: Y. Shi, L. Shen, K. Wei, Y. Sun, B. Yuan, X. Wang, D. Tao, "Improving the Model Consistency of Decentralized
-Federated Learning", 2023.
+Federated Learning", ICML 2023, arXiv:2302.04083.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch import Tensor
 from proxfed.algorithms.local_steps import sgd
 from proxfed.errors import at_least_one, non_negative
 from proxfed.schedules import Step, at, positive_step
-from proxfed.types import Facts, Graph, Local, Mean, Mix, Needs, Regulariser
+from proxfed.types import Facts, Graph, Local, Mean, Mix, Needs, Regulariser, Sends
 
 
 class State(NamedTuple):
@@ -29,7 +29,7 @@ class State(NamedTuple):
 
 
 @dataclass(frozen=True)
-class DFedSAM(Graph):
+class DFedSAM(Graph[State]):
     """Local sharpness-aware minimisation over a graph; with Q > 1 gossip steps DFedSAM-MGS."""
 
     eta: Step
@@ -42,16 +42,15 @@ class DFedSAM(Graph):
     """Gossip steps of a round."""
 
     needs: ClassVar[Needs] = Needs(composite=False)
-    facts: ClassVar[Facts] = Facts(
-        sends="Q per edge",
-        exact=False,
-        paper="Y. Shi et al., Improving the Model Consistency of Decentralized Federated Learning, 2023",
-    )
+    facts: ClassVar[Facts] = Facts(Sends(edge=1, times="Q"), exact=False)
 
     def __post_init__(self) -> None:
         positive_step(self, "eta")
         at_least_one(self, "K", "Q")
         non_negative(self, "rho")
+
+    def sends(self) -> Sends:
+        return Sends(edge=self.Q)
 
     def init(self, x0: Tensor, f: Local, h: Regulariser, mix: Mix) -> State:
         return State(f.spread(x0))

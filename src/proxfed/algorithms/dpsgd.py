@@ -9,7 +9,8 @@ solution, except "atc" on the complete graph, which is gradient descent.
 
 What travels: one vector over each edge of a round.
 Reference: X. Lian, C. Zhang, H. Zhang, C.-J. Hsieh, W. Zhang, J. Liu, "Can Decentralized Algorithms Outperform
-Centralized Algorithms? A Case Study for Decentralized Parallel Stochastic Gradient Descent", 2017.
+Centralized Algorithms? A Case Study for Decentralized Parallel Stochastic Gradient Descent", NeurIPS 2017,
+arXiv:1705.09056.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from torch import Tensor
 
 from proxfed.errors import one_of
 from proxfed.schedules import Step, at, positive_step
-from proxfed.types import Facts, Graph, Local, Mean, Mix, Needs, Regulariser
+from proxfed.types import Facts, Graph, Local, Mean, Mix, Needs, Regulariser, Sends
 
 
 class State(NamedTuple):
@@ -29,7 +30,7 @@ class State(NamedTuple):
 
 
 @dataclass(frozen=True)
-class DPSGD(Graph):
+class DPSGD(Graph[State]):
     """Decentralised SGD: a gradient step and a gossip step."""
 
     eta: Step
@@ -38,11 +39,7 @@ class DPSGD(Graph):
     """'cta': mix, then step (the paper); 'atc': step, then mix."""
 
     needs: ClassVar[Needs] = Needs(composite=False)
-    facts: ClassVar[Facts] = Facts(
-        sends="1 per edge",
-        exact=False,
-        paper="X. Lian et al., Can Decentralized Algorithms Outperform Centralized Algorithms?, 2017",
-    )
+    facts: ClassVar[Facts] = Facts(Sends(edge=1), exact=False)
 
     def __post_init__(self) -> None:
         positive_step(self, "eta")

@@ -9,7 +9,7 @@ gradients all x_i reach the exact solution whatever the data. "semi" is DSGT as 
 "atc" (Aug-DGM) allows the largest steps; they mix the same two vectors at different moments.
 
 What travels: two vectors over each edge of a round.
-Reference: S. Pu, A. Nedic, "Distributed Stochastic Gradient Tracking Methods", 2018.
+Reference: S. Pu, A. Nedic, "Distributed Stochastic Gradient Tracking Methods", arXiv:1805.11454, 2018.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from proxfed.errors import one_of
 from proxfed.schedules import Step, at, positive_step
-from proxfed.types import Facts, Graph, Local, Mean, Mix, Needs, Regulariser
+from proxfed.types import Facts, Graph, Local, Mean, Mix, Needs, Regulariser, Sends
 
 
 class State(NamedTuple):
@@ -31,7 +31,7 @@ class State(NamedTuple):
 
 
 @dataclass(frozen=True)
-class DSGT(Graph):
+class DSGT(Graph[State]):
     """Gradient tracking over a graph."""
 
     alpha: Step
@@ -40,11 +40,7 @@ class DSGT(Graph):
     """What is mixed after its update: 'atc' x and y; 'semi' x (the paper); 'cta' neither."""
 
     needs: ClassVar[Needs] = Needs(composite=False, doubly_stochastic=True)
-    facts: ClassVar[Facts] = Facts(
-        sends="2 per edge",
-        exact=True,
-        paper="S. Pu, A. Nedic, Distributed Stochastic Gradient Tracking Methods, 2018",
-    )
+    facts: ClassVar[Facts] = Facts(Sends(edge=2), exact=True)
 
     def __post_init__(self) -> None:
         positive_step(self, "alpha")

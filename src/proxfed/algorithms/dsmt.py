@@ -9,7 +9,8 @@ tracking with plain gossip, and beta = 0 then gradient tracking. eta_w > 0 remem
 a Chebyshev polynomial of W with no further vector sent; W must have no negative eigenvalues, so take lazy weights.
 
 What travels: two vectors over each edge of a round.
-Reference: K. Huang, S. Pu, A. Nedic, "An Accelerated Distributed Stochastic Gradient Method with Momentum", 2024.
+Reference: K. Huang, S. Pu, A. Nedic, "An Accelerated Distributed Stochastic Gradient Method with Momentum",
+arXiv:2402.09714, 2024.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from torch import Tensor
 
 from proxfed.errors import below_one
 from proxfed.schedules import Step, at, positive_step
-from proxfed.types import Constants, Facts, Graph, Local, Mean, Mix, Needs, Regulariser
+from proxfed.types import Constants, Facts, Graph, Local, Mean, Mix, Needs, Regulariser, Sends
 
 ROUNDING = 1e-9
 """A computed eigenvalue of zero may be this much below it."""
@@ -37,7 +38,7 @@ class State(NamedTuple):
 
 
 @dataclass(frozen=True)
-class DSMT(Graph):
+class DSMT(Graph[State]):
     """Momentum tracking over a graph, with accelerated gossip."""
 
     alpha: Step
@@ -48,11 +49,7 @@ class DSMT(Graph):
     """Acceleration of the gossip, in [0, 1); 0: plain gossip."""
 
     needs: ClassVar[Needs] = Needs(composite=False, doubly_stochastic=True)
-    facts: ClassVar[Facts] = Facts(
-        sends="2 per edge",
-        exact=True,
-        paper="K. Huang et al., An Accelerated Distributed Stochastic Gradient Method with Momentum, 2024",
-    )
+    facts: ClassVar[Facts] = Facts(Sends(edge=2), exact=True)
 
     def __post_init__(self) -> None:
         positive_step(self, "alpha")

@@ -13,11 +13,6 @@ sends what changed: c_i converges to the gradient, so nothing is lost in the end
 takes part. The momentum of EF21-SGDM is what stochastic gradients need. All of them begin with zeros.
 
 What travels: C(d) up, one vector down.
-Reference: F. Seide, H. Fu, J. Droppo, G. Li, D. Yu, "1-bit stochastic gradient descent", 2014, and with K > 1 X. Li,
-P. Li, "Analysis of Error Feedback in Federated Non-Convex Optimization with Biased Compression", 2023; P. Richtarik,
-I. Sokolov, I. Fatkhullin, "EF21: A New, Simpler, Theoretically Better, and Practically Faster Error Feedback", 2021;
-its proximal and partially participating forms: I. Fatkhullin et al., "EF21 with Bells & Whistles", 2021; I.
-Fatkhullin, A. Tyurin, P. Richtarik, "Momentum Provably Improves Error Feedback!", 2023.
 """
 
 from __future__ import annotations
@@ -33,7 +28,7 @@ from proxfed.compressors import Identity
 from proxfed.compressors.contractive import contraction
 from proxfed.errors import at_least_one, positive, up_to_one
 from proxfed.schedules import Step, at, positive_step
-from proxfed.types import Compressor, Constants, Facts, Local, Needs, Packed, Regulariser, Star
+from proxfed.types import Compressor, Constants, Facts, Local, Needs, Packed, Regulariser, Sends, Star
 
 
 class Lost(NamedTuple):
@@ -59,8 +54,13 @@ class Server(NamedTuple):
 
 
 @dataclass(frozen=True)
-class EF14(Star):
-    """Compressed local SGD that makes up for what messages lost."""
+class EF14(Star[Lost, Point]):
+    """Compressed local SGD that makes up for what messages lost.
+
+    Reference: F. Seide, H. Fu, J. Droppo, G. Li, D. Yu, "1-Bit Stochastic Gradient Descent and its Application to
+    Data-Parallel Distributed Training of Speech DNNs", Interspeech 2014; with K > 1: X. Li, P. Li, "Analysis of Error
+    Feedback in Federated Non-Convex Optimization with Biased Compression", ICML 2023, arXiv:2211.14292.
+    """
 
     eta: Step
     """Step size."""
@@ -70,9 +70,7 @@ class EF14(Star):
     """Local steps of a round."""
 
     needs: ClassVar[Needs] = Needs(composite=False, contractive=True)
-    facts: ClassVar[Facts] = Facts(
-        sends="C(d) up, 1 down", exact=False, paper="F. Seide et al., 1-bit stochastic gradient descent, 2014"
-    )
+    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1, compressed=("up",)), exact=False)
 
     def __post_init__(self) -> None:
         positive_step(self, "eta")
@@ -80,9 +78,6 @@ class EF14(Star):
 
     def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Lost, Point]:
         return Lost(f.spread(0 * x0)), Point(x0)
-
-    def down(self, s: Point) -> Tensor:
-        return s.x
 
     def client(self, own: Lost, x: Tensor, f: Local, h: Regulariser) -> tuple[Lost, Packed]:
         e = own.e + x - sgd(f, f.spread(x), at(self.eta, f.t), self.K)
@@ -92,13 +87,16 @@ class EF14(Star):
     def server(self, s: Point, D: Tensor, h: Regulariser, share: float) -> Point:
         return Point(s.x - D)
 
-    def model(self, s: Point, h: Regulariser) -> Tensor:
-        return s.x
-
 
 @dataclass(frozen=True)
-class EF21(Star):
-    """Proximal gradient descent with compressed changes of gradients."""
+class EF21(Star[Known, Server]):
+    """Proximal gradient descent with compressed changes of gradients.
+
+    Reference: P. Richtarik, I. Sokolov, I. Fatkhullin, "EF21: A New, Simpler, Theoretically Better, and Practically
+    Faster Error Feedback", NeurIPS 2021, arXiv:2106.05203; with prox steps and partial participation: I. Fatkhullin, I.
+    Sokolov, E. Gorbunov, Z. Li, P. Richtarik, "EF21 with Bells & Whistles: Practical Algorithmic Extensions of Modern
+    Error Feedback", arXiv:2110.03294, 2021.
+    """
 
     gamma: float
     """Step size."""
@@ -106,11 +104,7 @@ class EF21(Star):
     """Contractive compressor of the uplink."""
 
     needs: ClassVar[Needs] = Needs(contractive=True)
-    facts: ClassVar[Facts] = Facts(
-        sends="C(d) up, 1 down",
-        exact=True,
-        paper="P. Richtarik, I. Sokolov, I. Fatkhullin, EF21: A New, Simpler, Better Error Feedback, 2021",
-    )
+    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1, compressed=("up",)), exact=True)
 
     def __post_init__(self) -> None:
         positive(self, "gamma")
@@ -121,9 +115,6 @@ class EF21(Star):
     def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Known, Server]:
         return Known(f.spread(0 * x0)), Server(x0, 0 * x0)
 
-    def down(self, s: Server) -> Tensor:
-        return s.x
-
     def client(self, own: Known, x: Tensor, f: Local, h: Regulariser) -> tuple[Known, Packed]:
         D = self.compressor(f.grad(x, 0) - own.c, f.key)
         return Known(own.c + D.dense), D
@@ -132,20 +123,21 @@ class EF21(Star):
         c = s.c + share * D
         return Server(h.prox(s.x - self.gamma * c, self.gamma), c)
 
-    def model(self, s: Server, h: Regulariser) -> Tensor:
-        return s.x
-
     @classmethod
     def theory(cls, c: Constants, compressor: Compressor = Identity()) -> EF21:
         """The largest step of the theorem, 1/(L_f + L q/(1 - q))."""
         checked = cls(1.0, compressor)
-        q = sqrt(contraction(checked, c.d))
+        q = sqrt(contraction(compressor, c.d, cls.__name__))
         return replace(checked, gamma=1 / (c.smoothness.L_f + c.smoothness.L * q / (1 - q)))
 
 
 @dataclass(frozen=True)
-class EF21SGDM(Star):
-    """EF21 with momentum, for stochastic gradients."""
+class EF21SGDM(Star[Estimate, Server]):
+    """EF21 with momentum, for stochastic gradients.
+
+    Reference: I. Fatkhullin, A. Tyurin, P. Richtarik, "Momentum Provably Improves Error Feedback!", NeurIPS 2023,
+    arXiv:2305.15155.
+    """
 
     gamma: float
     """Step size."""
@@ -155,11 +147,7 @@ class EF21SGDM(Star):
     """Contractive compressor of the uplink."""
 
     needs: ClassVar[Needs] = Needs(everyone=True, contractive=True)
-    facts: ClassVar[Facts] = Facts(
-        sends="C(d) up, 1 down",
-        exact=True,
-        paper="I. Fatkhullin, A. Tyurin, P. Richtarik, Momentum Provably Improves Error Feedback, 2023",
-    )
+    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1, compressed=("up",)), exact=True)
 
     def __post_init__(self) -> None:
         positive(self, "gamma")
@@ -172,9 +160,6 @@ class EF21SGDM(Star):
         zero = f.spread(0 * x0)
         return Estimate(zero, zero), Server(x0, 0 * x0)
 
-    def down(self, s: Server) -> Tensor:
-        return s.x
-
     def client(self, own: Estimate, x: Tensor, f: Local, h: Regulariser) -> tuple[Estimate, Packed]:
         v = (1 - self.eta) * own.v + self.eta * f.grad(x, 0)
         D = self.compressor(v - own.c, f.key)
@@ -183,6 +168,3 @@ class EF21SGDM(Star):
     def server(self, s: Server, D: Tensor, h: Regulariser, share: float) -> Server:
         c = s.c + share * D
         return Server(h.prox(s.x - self.gamma * c, self.gamma), c)
-
-    def model(self, s: Server, h: Regulariser) -> Tensor:
-        return s.x

@@ -8,8 +8,9 @@ gradient, and with full gradients all x_i reach the exact solution whatever the 
 With W itself (D2) its eigenvalues must exceed -1/3, which those of an even ring do not.
 
 What travels: one vector over each edge of a round.
-Reference: K. Yuan, B. Ying, X. Zhao, A. H. Sayed, "Exact Diffusion for Distributed Optimization and Learning", 2017;
-H. Tang, X. Lian, M. Yan, C. Zhang, J. Liu, "D2: Decentralized Training over Decentralized Data", 2018.
+Reference: K. Yuan, B. Ying, X. Zhao, A. H. Sayed, "Exact Diffusion for Distributed Optimization and Learning",
+arXiv:1702.05122, 2017; H. Tang, X. Lian, M. Yan, C. Zhang, J. Liu, "D2: Decentralized Training over Decentralized
+Data", ICML 2018, arXiv:1803.07068.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor
 
 from proxfed.schedules import Step, at, positive_step
-from proxfed.types import Facts, Graph, Local, Mean, Mix, Needs, Regulariser
+from proxfed.types import Facts, Graph, Local, Mean, Mix, Needs, Regulariser, Sends
 
 
 class State(NamedTuple):
@@ -29,7 +30,7 @@ class State(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ExactDiffusion(Graph):
+class ExactDiffusion(Graph[State]):
     """Bias-corrected decentralised SGD (exact diffusion, D2) on a fixed graph."""
 
     eta: Step
@@ -38,11 +39,7 @@ class ExactDiffusion(Graph):
     """Mix with (I + W)/2 (exact diffusion); False: with W (D2)."""
 
     needs: ClassVar[Needs] = Needs(composite=False, fixed_graph=True, symmetric=True)
-    facts: ClassVar[Facts] = Facts(
-        sends="1 per edge",
-        exact=True,
-        paper="K. Yuan et al., Exact Diffusion for Distributed Optimization and Learning, 2017",
-    )
+    facts: ClassVar[Facts] = Facts(Sends(edge=1), exact=True)
 
     def __post_init__(self) -> None:
         positive_step(self, "eta")

@@ -8,8 +8,6 @@ disagreement, and settles where it balances alpha (grad f_i - mean grad f). Exac
 gradients, a fixed and symmetric W, and alpha < (1 + smallest eigenvalue of W)/L.
 
 What travels: one vector over each edge of a round.
-Reference: W. Shi, Q. Ling, G. Wu, W. Yin, "EXTRA: An Exact First-Order Algorithm for Decentralized Consensus
-Optimization", 2015, and "A Proximal Gradient Algorithm for Decentralized Composite Optimization", 2015.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor
 
 from proxfed.errors import positive
-from proxfed.types import Facts, Graph, Local, Mean, Mix, Needs, Regulariser
+from proxfed.types import Facts, Graph, Local, Mean, Mix, Needs, Regulariser, Sends
 
 
 class State(NamedTuple):
@@ -35,18 +33,18 @@ class ProxState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Extra(Graph):
-    """Exact decentralised gradient descent on a fixed graph, for convex smooth problems."""
+class Extra(Graph[State]):
+    """Exact decentralised gradient descent on a fixed graph, for convex smooth problems.
+
+    Reference: W. Shi, Q. Ling, G. Wu, W. Yin, "EXTRA: An Exact First-Order Algorithm for Decentralized Consensus
+    Optimization", SIAM Journal on Optimization, 2015, arXiv:1404.6264.
+    """
 
     alpha: float
     """Step size."""
 
     needs: ClassVar[Needs] = Needs(composite=False, fixed_graph=True, symmetric=True)
-    facts: ClassVar[Facts] = Facts(
-        sends="1 per edge",
-        exact=True,
-        paper="W. Shi et al., EXTRA: An Exact First-Order Algorithm for Decentralized Consensus Optimization, 2015",
-    )
+    facts: ClassVar[Facts] = Facts(Sends(edge=1), exact=True)
 
     def __post_init__(self) -> None:
         positive(self, "alpha")
@@ -65,18 +63,18 @@ class Extra(Graph):
 
 
 @dataclass(frozen=True)
-class PGExtra(Graph):
-    """Exact decentralised proximal gradient descent on a fixed graph, for convex problems."""
+class PGExtra(Graph[ProxState]):
+    """Exact decentralised proximal gradient descent on a fixed graph, for convex problems.
+
+    Reference: W. Shi, Q. Ling, G. Wu, W. Yin, "A Proximal Gradient Algorithm for Decentralized Composite Optimization",
+    IEEE Transactions on Signal Processing, 2015.
+    """
 
     alpha: float
     """Step size."""
 
     needs: ClassVar[Needs] = Needs(convex=True, fixed_graph=True, symmetric=True)
-    facts: ClassVar[Facts] = Facts(
-        sends="1 per edge",
-        exact=True,
-        paper="W. Shi et al., A Proximal Gradient Algorithm for Decentralized Composite Optimization, 2015",
-    )
+    facts: ClassVar[Facts] = Facts(Sends(edge=1), exact=True)
 
     def __post_init__(self) -> None:
         positive(self, "alpha")

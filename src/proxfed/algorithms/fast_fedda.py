@@ -13,7 +13,7 @@ round (official_count), which then has (K + 1)/K as many points as e counts; tha
 
 What travels: one vector up; one vector and the number e down.
 Reference: Y. Bao, M. Crawshaw, S. Luo, M. Liu, "Fast Composite Optimization and Statistical Recovery in Federated
-Learning", 2022.
+Learning", ICML 2022, arXiv:2207.08204.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor
 
 from proxfed.errors import at_least_one, positive
-from proxfed.types import Facts, Local, Message, Needs, Regulariser, Star
+from proxfed.keyed_random import Key
+from proxfed.types import Facts, Local, Message, Needs, Regulariser, Sends, Star, Stateless
 
 
 class Server(NamedTuple):
@@ -33,7 +34,7 @@ class Server(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FastFedDA(Star):
+class FastFedDA(Star[Stateless, Server]):
     """Dual averaging for strongly convex losses, with local steps."""
 
     mu: float
@@ -46,11 +47,7 @@ class FastFedDA(Star):
     """Count the server's points as the authors' code does, which leaves a bias."""
 
     needs: ClassVar[Needs] = Needs()
-    facts: ClassVar[Facts] = Facts(
-        sends="1 up, 1 down, and 1 number down",
-        exact=True,
-        paper="Y. Bao et al., Fast Composite Optimization and Statistical Recovery in Federated Learning, 2022",
-    )
+    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1, numbers_down=1), exact=True)
 
     def __post_init__(self) -> None:
         positive(self, "mu", "gamma")
@@ -59,13 +56,13 @@ class FastFedDA(Star):
     def largest_prox_step(self) -> float:
         return 2 / self.mu
 
-    def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[tuple, Server]:
+    def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Stateless, Server]:
         return (), Server(-self.gamma * x0, x0.new_zeros(1))
 
-    def down(self, s: Server) -> Message:
-        return s.a, s.e
+    def down(self, s: Server, key: Key) -> tuple[Server, Message]:
+        return s, (s.a, s.e)
 
-    def client(self, own: tuple, down: Message, f: Local, h: Regulariser) -> tuple[tuple, Tensor]:
+    def client(self, own: Stateless, down: Message, f: Local, h: Regulariser) -> tuple[Stateless, Tensor]:
         a, e = f.spread(down[0]), float(down[1])
         w = self._point(a, e, h)
         if self.official_count:

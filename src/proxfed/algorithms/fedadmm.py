@@ -9,7 +9,7 @@ relaxation 1 and prox step 1/eta, and without regulariser FedPD that never skips
 
 What travels: one vector up, one down.
 Reference: H. Wang, S. Marella, J. Anderson, "FedADMM: A federated primal-dual algorithm allowing partial
-participation", 2022.
+participation", CDC 2022, arXiv:2203.15104.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch import Tensor
 from proxfed.algorithms.local_steps import anchored_sgd
 from proxfed.errors import at_least_one, positive
 from proxfed.schedules import Step, at, positive_step
-from proxfed.types import Facts, Local, Needs, Regulariser, Star
+from proxfed.types import Facts, Local, Needs, Regulariser, Sends, Star
 
 
 class Client(NamedTuple):
@@ -37,7 +37,7 @@ class Server(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FedADMM(Star):
+class FedADMM(Star[Client, Server]):
     """ADMM between the clients' losses and the server's regulariser."""
 
     eta: float
@@ -48,11 +48,7 @@ class FedADMM(Star):
     """Steps of the local solver."""
 
     needs: ClassVar[Needs] = Needs()
-    facts: ClassVar[Facts] = Facts(
-        sends="1 up, 1 down",
-        exact=True,
-        paper="H. Wang et al., FedADMM: A federated primal-dual algorithm allowing partial participation, 2022",
-    )
+    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=True)
 
     def __post_init__(self) -> None:
         positive(self, "eta")
@@ -66,9 +62,6 @@ class FedADMM(Star):
         x = f.spread(x0)
         return Client(x, 0 * x, x), Server(x0, x0)
 
-    def down(self, s: Server) -> Tensor:
-        return s.x
-
     def client(self, own: Client, x: Tensor, f: Local, h: Regulariser) -> tuple[Client, Tensor]:
         x_i = anchored_sgd(f.grad, own.x, at(self.eta_l, f.t), self.K, anchor=x, pull=self.eta, shift=own.z)
         z = own.z + self.eta * (x_i - x)
@@ -78,6 +71,3 @@ class FedADMM(Star):
     def server(self, s: Server, dv: Tensor, h: Regulariser, share: float) -> Server:
         v = s.v + share * dv
         return Server(h.prox(v, 1 / self.eta), v)
-
-    def model(self, s: Server, h: Regulariser) -> Tensor:
-        return s.x

@@ -7,7 +7,8 @@ With different data or h, and K > 1, it stops at a biased point: the average of 
 the averaging blurs.
 
 What travels: one vector up, one down.
-Reference: B. McMahan et al., "Communication-efficient learning of deep networks from decentralized data", 2017.
+Reference: B. McMahan, E. Moore, D. Ramage, S. Hampson, B. Aguera y Arcas, "Communication-Efficient Learning of Deep
+Networks from Decentralized Data", AISTATS 2017, arXiv:1602.05629.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from torch import Tensor
 from proxfed.algorithms.local_steps import proximal_sgd
 from proxfed.errors import at_least_one, positive
 from proxfed.schedules import Step, at, first, positive_step
-from proxfed.types import Facts, Local, Needs, Regulariser, Star
+from proxfed.types import Facts, Local, Needs, Regulariser, Sends, Star, Stateless
 
 
 class Server(NamedTuple):
@@ -28,7 +29,7 @@ class Server(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FedAvg(Star):
+class FedAvg(Star[Stateless, Server]):
     """Local (proximal) SGD, averaged by a server."""
 
     eta: Step
@@ -39,11 +40,7 @@ class FedAvg(Star):
     """Server step size."""
 
     needs: ClassVar[Needs] = Needs()
-    facts: ClassVar[Facts] = Facts(
-        sends="1 up, 1 down",
-        exact=False,
-        paper="B. McMahan et al., Communication-efficient learning of deep networks from decentralized data, 2017",
-    )
+    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=False)
 
     def __post_init__(self) -> None:
         positive_step(self, "eta")
@@ -53,17 +50,11 @@ class FedAvg(Star):
     def largest_prox_step(self) -> float:
         return first(self.eta)
 
-    def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[tuple, Server]:
+    def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Stateless, Server]:
         return (), Server(x0)
 
-    def down(self, s: Server) -> Tensor:
-        return s.x
-
-    def client(self, own: tuple, x: Tensor, f: Local, h: Regulariser) -> tuple[tuple, Tensor]:
+    def client(self, own: Stateless, x: Tensor, f: Local, h: Regulariser) -> tuple[Stateless, Tensor]:
         return own, proximal_sgd(f, h, f.spread(x), at(self.eta, f.t), self.K)
 
     def server(self, s: Server, y: Tensor, h: Regulariser, share: float) -> Server:
         return Server(s.x + self.eta_g * (y - s.x))
-
-    def model(self, s: Server, h: Regulariser) -> Tensor:
-        return s.x

@@ -7,11 +7,13 @@
 Local steps know nothing of h: at a solution c is not 0, y leaves z, and for K > 1 the limit is off by an error
 proportional to alpha. Without h it is SCAFFOLD with everybody, for K = 1 proximal gradient descent.
 
+The paper's abstract says what is above in words: no prox in local updates, one on the server per iteration, control
+variables against client drift. The recursion is a reconstruction from that; the start c_i = 0 and the messages in
+particular are ours.
+
 What travels: one vector up (c_i), two down (z and c).
 Reference: Y. Zhou, J. Zhong, X. Shi, G. Wen, X. Yu, "FedCanon: Non-Convex Composite Federated Learning with Efficient
-Proximal Operation on Heterogeneous Data", arXiv:2504.11903. Its abstract says what is above in words: no prox in local
-updates, one on the server per iteration, control variables against client drift. The recursion is a reconstruction
-from that; the start c_i = 0 and the messages in particular are ours.
+Proximal Operation on Heterogeneous Data", arXiv:2504.11903, 2025.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ from torch import Tensor
 
 from proxfed.algorithms.local_steps import corrected_sgd
 from proxfed.errors import at_least_one, positive
-from proxfed.types import Facts, Local, Message, Needs, Regulariser, Star
+from proxfed.keyed_random import Key
+from proxfed.types import Facts, Local, Message, Needs, Regulariser, Sends, Star
 
 
 class Client(NamedTuple):
@@ -36,7 +39,7 @@ class Server(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FedCanon(Star):
+class FedCanon(Star[Client, Server]):
     """SCAFFOLD with a proximal step at the server."""
 
     alpha: float
@@ -47,11 +50,7 @@ class FedCanon(Star):
     """Server step size."""
 
     needs: ClassVar[Needs] = Needs(everyone=True)
-    facts: ClassVar[Facts] = Facts(
-        sends="1 up, 2 down",
-        exact=False,
-        paper="Y. Zhou et al., FedCanon: Non-Convex Composite FL with Efficient Proximal Operation, 2025",
-    )
+    facts: ClassVar[Facts] = Facts(Sends(up=1, down=2), exact=False)
 
     def __post_init__(self) -> None:
         positive(self, "alpha", "eta_g")
@@ -67,8 +66,8 @@ class FedCanon(Star):
     def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Client, Server]:
         return Client(f.spread(0 * x0)), Server(x0, 0 * x0)
 
-    def down(self, s: Server) -> Message:
-        return s.z, s.c
+    def down(self, s: Server, key: Key) -> tuple[Server, Message]:
+        return s, (s.z, s.c)
 
     def client(self, own: Client, down: Message, f: Local, h: Regulariser) -> tuple[Client, Tensor]:
         z, c = down

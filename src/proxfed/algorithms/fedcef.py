@@ -14,7 +14,7 @@ rounding of one subtraction, about eps |z|/beta, which no round hands on to the 
 
 What travels: C(d) up, one vector down. With C the identity and eta = 1 this is FedComposite.
 Reference: P. Qiu, C. Ouyang, Y. Xiong, K. You, W. Liu, Y. Shi, "Compressed Proximal Federated Learning for Non-Convex
-Composite Optimization on Heterogeneous Data", arXiv:2603.07654.
+Composite Optimization on Heterogeneous Data", arXiv:2603.07654, 2026.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from torch import Tensor
 from proxfed.compressors import Identity
 from proxfed.compressors.contractive import contraction
 from proxfed.errors import at_least_one, positive, up_to_one
-from proxfed.types import Compressor, Constants, Facts, Local, Needs, Packed, Regulariser, Star
+from proxfed.keyed_random import Key
+from proxfed.types import Compressor, Constants, Facts, Local, Needs, Packed, Regulariser, Sends, Star
 
 
 class Client(NamedTuple):
@@ -43,7 +44,7 @@ class Server(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FedCEF(Star):
+class FedCEF(Star[Client, Server]):
     """Decoupled prox, error feedback, control variates and a pre-proximal downlink, with a server."""
 
     alpha: float
@@ -58,11 +59,7 @@ class FedCEF(Star):
     """Contractive compressor of the uplink."""
 
     needs: ClassVar[Needs] = Needs(everyone=True, contractive=True)
-    facts: ClassVar[Facts] = Facts(
-        sends="C(d) up, 1 down",
-        exact=True,
-        paper="P. Qiu et al., Compressed Proximal FL for Non-Convex Composite Optimization on Heterogeneous Data, 2026",
-    )
+    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1, compressed=("up",)), exact=True)
 
     def __post_init__(self) -> None:
         positive(self, "alpha", "eta_g")
@@ -80,8 +77,8 @@ class FedCEF(Star):
         x = f.spread(x0)
         return Client(c=0 * x, v=0 * x, z=x), Server(zt=x0, c=0 * x0)
 
-    def down(self, s: Server) -> Tensor:
-        return s.zt
+    def down(self, s: Server, key: Key) -> tuple[Server, Tensor]:
+        return s, s.zt
 
     def client(self, own: Client, zt: Tensor, f: Local, h: Regulariser) -> tuple[Client, Packed]:
         alpha, K = self.alpha, self.K
@@ -110,7 +107,7 @@ class FedCEF(Star):
     def theory(cls, c: Constants, K: int, eta: float = 1.0, compressor: Compressor = Identity()) -> FedCEF:
         """Step sizes of the convergence theorem: far smaller, with a far larger eta_g, than what works in practice."""
         checked = cls(1.0, K, eta=eta, compressor=compressor)
-        L, q = c.smoothness.L, sqrt(contraction(checked, c.d))
+        L, q = c.smoothness.L, sqrt(contraction(compressor, c.d, cls.__name__))
         beta = min(eta**2, (1 - q) ** 2) / (25 * L)
         eta_g = sqrt(16 * (1 - q) ** 2 + 161 * eta**2) / (5 * eta * (1 - q))
         return replace(checked, alpha=min(beta / (eta_g * K), 1 / (8 * K * L)), eta_g=eta_g)

@@ -15,7 +15,8 @@ What travels: one vector up, one down. The paper sends w instead of G_i. Both gi
 errors of sum_i c_i add up from round to round, and in single precision the iterates drift away from the solution. A
 client keeps a_i = z/S - G_i, which gives c_i = a_i - x/S as soon as the next x arrives; the first round has a_i = x/S
 and so c_i = 0.
-Reference: J. Zhang, J. Hu, M. Johansson, "Composite Federated Learning with Heterogeneous Data".
+Reference: J. Zhang, J. Hu, M. Johansson, "Composite Federated Learning with Heterogeneous Data", arXiv:2309.01795,
+2023.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor
 
 from proxfed.errors import at_least_one, positive, require
-from proxfed.types import Constants, Facts, Local, Needs, Regulariser, Star
+from proxfed.types import Constants, Facts, Local, Needs, Regulariser, Sends, Star
 
 
 class Client(NamedTuple):
@@ -39,7 +40,7 @@ class Server(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FedComposite(Star):
+class FedComposite(Star[Client, Server]):
     """Decoupled prox and communication with drift correction, with a server."""
 
     eta: float
@@ -50,11 +51,7 @@ class FedComposite(Star):
     """Server step size."""
 
     needs: ClassVar[Needs] = Needs(everyone=True)
-    facts: ClassVar[Facts] = Facts(
-        sends="1 up, 1 down",
-        exact=True,
-        paper="J. Zhang, J. Hu, M. Johansson, Composite Federated Learning with Heterogeneous Data",
-    )
+    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=True)
 
     def __post_init__(self) -> None:
         positive(self, "eta", "eta_g")
@@ -69,9 +66,6 @@ class FedComposite(Star):
 
     def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Client, Server]:
         return Client(f.spread(x0 / self.S)), Server(x0)
-
-    def down(self, s: Server) -> Tensor:
-        return s.x
 
     def client(self, own: Client, x: Tensor, f: Local, h: Regulariser) -> tuple[Client, Tensor]:
         eta, tau = self.eta, self.tau

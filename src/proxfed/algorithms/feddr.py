@@ -8,9 +8,11 @@
 v is the mean over all clients; those that do not take part keep their v_i. At a solution y_i = x + eta grad f_i(x) and
 x_i = x, which K steps from x_i keep, however few they are. For alpha = 1 it is FedADMM with penalty 1/eta.
 
+All vectors begin at x0; the authors' code begins with y_i = 0.
+
 What travels: one vector up, one down.
 Reference: Q. Tran-Dinh, N. H. Pham, D. T. Phan, L. M. Nguyen, "FedDR - Randomized Douglas-Rachford Splitting Algorithms
-for Nonconvex Federated Composite Optimization", 2021. All vectors begin at x0; the authors' code begins with y_i = 0.
+for Nonconvex Federated Composite Optimization", NeurIPS 2021, arXiv:2103.03452.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from torch import Tensor
 from proxfed.algorithms.local_steps import anchored_sgd
 from proxfed.errors import at_least_one, positive, require
 from proxfed.schedules import Step, at, positive_step
-from proxfed.types import Facts, Local, Needs, Regulariser, Star
+from proxfed.types import Facts, Local, Needs, Regulariser, Sends, Star
 
 
 class Client(NamedTuple):
@@ -38,7 +40,7 @@ class Server(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FedDR(Star):
+class FedDR(Star[Client, Server]):
     """Douglas-Rachford splitting with proximal steps in every client's loss."""
 
     eta: float
@@ -51,11 +53,7 @@ class FedDR(Star):
     """Relaxation, in (0, 2)."""
 
     needs: ClassVar[Needs] = Needs()
-    facts: ClassVar[Facts] = Facts(
-        sends="1 up, 1 down",
-        exact=True,
-        paper="Q. Tran-Dinh et al., FedDR: Randomized Douglas-Rachford Splitting Algorithms for Composite FL, 2021",
-    )
+    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=True)
 
     def __post_init__(self) -> None:
         positive(self, "eta")
@@ -70,9 +68,6 @@ class FedDR(Star):
         x = f.spread(x0)
         return Client(x, x, x), Server(x0, x0)
 
-    def down(self, s: Server) -> Tensor:
-        return s.x
-
     def client(self, own: Client, x: Tensor, f: Local, h: Regulariser) -> tuple[Client, Tensor]:
         y = own.y + self.alpha * (x - own.x)
         x_i = anchored_sgd(f.grad, own.x, at(self.eta_l, f.t), self.K, anchor=y, pull=1 / self.eta)
@@ -82,6 +77,3 @@ class FedDR(Star):
     def server(self, s: Server, dv: Tensor, h: Regulariser, share: float) -> Server:
         v = s.v + share * dv
         return Server(h.prox(v, self.eta), v)
-
-    def model(self, s: Server, h: Regulariser) -> Tensor:
-        return s.x

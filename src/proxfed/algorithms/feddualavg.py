@@ -8,7 +8,7 @@ The prox step is the sum of all steps so far. It grows for ever, so h must be co
 at a point whose distance from the solution is proportional to eta.
 
 What travels: one vector up; one vector and the number r down.
-Reference: H. Yuan, M. Zaheer, S. Reddi, "Federated Composite Optimization", 2021.
+Reference: H. Yuan, M. Zaheer, S. Reddi, "Federated Composite Optimization", ICML 2021, arXiv:2011.08474.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor
 
 from proxfed.errors import at_least_one, positive
-from proxfed.types import Facts, Local, Message, Needs, Regulariser, Star
+from proxfed.keyed_random import Key
+from proxfed.types import Facts, Local, Message, Needs, Regulariser, Sends, Star, Stateless
 
 
 class Server(NamedTuple):
@@ -29,7 +30,7 @@ class Server(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FedDualAvg(Star):
+class FedDualAvg(Star[Stateless, Server]):
     """Local dual averaging, averaged by a server."""
 
     eta: float
@@ -40,11 +41,7 @@ class FedDualAvg(Star):
     """Server step size."""
 
     needs: ClassVar[Needs] = Needs(convex=True)
-    facts: ClassVar[Facts] = Facts(
-        sends="1 up, 1 down, and 1 number down",
-        exact=False,
-        paper="H. Yuan, M. Zaheer, S. Reddi, Federated Composite Optimization, 2021",
-    )
+    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1, numbers_down=1), exact=False)
 
     def __post_init__(self) -> None:
         positive(self, "eta", "eta_g")
@@ -53,13 +50,13 @@ class FedDualAvg(Star):
     def largest_prox_step(self) -> float:
         return inf
 
-    def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[tuple, Server]:
+    def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Stateless, Server]:
         return (), Server(x0, x0.new_zeros(1))
 
-    def down(self, s: Server) -> Message:
-        return s.z, s.r
+    def down(self, s: Server, key: Key) -> tuple[Server, Message]:
+        return s, (s.z, s.r)
 
-    def client(self, own: tuple, down: Message, f: Local, h: Regulariser) -> tuple[tuple, Tensor]:
+    def client(self, own: Stateless, down: Message, f: Local, h: Regulariser) -> tuple[Stateless, Tensor]:
         z, r = f.spread(down[0]), float(down[1])
         for k in range(self.K):
             w = h.prox(z, (r * self.eta_g * self.K + k) * self.eta)

@@ -7,9 +7,11 @@
 s is the mean of the g_i of all clients, also when only a share of them takes part. With everybody it is FedSpeed
 without its perturbation: x = mean(y - g_i/alpha).
 
+The paper's h is s with the sign turned.
+
 What travels: one vector up, one down.
 Reference: D. A. E. Acar, Y. Zhao, R. M. Navarro, M. Mattina, P. N. Whatmough, V. Saligrama, "Federated Learning Based
-on Dynamic Regularization", 2021. (The paper's h is s with the sign turned.)
+on Dynamic Regularization", ICLR 2021, arXiv:2111.04263.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from torch import Tensor
 from proxfed.algorithms.local_steps import anchored_sgd
 from proxfed.errors import at_least_one, positive
 from proxfed.schedules import Step, at, positive_step
-from proxfed.types import Facts, Local, Needs, Regulariser, Star
+from proxfed.types import Facts, Local, Needs, Regulariser, Sends, Star
 
 
 class Client(NamedTuple):
@@ -35,7 +37,7 @@ class Server(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FedDyn(Star):
+class FedDyn(Star[Client, Server]):
     """Local SGD on dynamically regularised losses, averaged by a server."""
 
     eta: Step
@@ -46,11 +48,7 @@ class FedDyn(Star):
     """Strength of the regularisation: the local problem has alpha/2 |y - x|^2."""
 
     needs: ClassVar[Needs] = Needs(composite=False)
-    facts: ClassVar[Facts] = Facts(
-        sends="1 up, 1 down",
-        exact=True,
-        paper="D. A. E. Acar et al., Federated Learning Based on Dynamic Regularization, 2021",
-    )
+    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=True)
 
     def __post_init__(self) -> None:
         positive_step(self, "eta")
@@ -60,9 +58,6 @@ class FedDyn(Star):
     def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Client, Server]:
         return Client(f.spread(0 * x0)), Server(x0, 0 * x0)
 
-    def down(self, s: Server) -> Tensor:
-        return s.x
-
     def client(self, own: Client, x: Tensor, f: Local, h: Regulariser) -> tuple[Client, Tensor]:
         y = anchored_sgd(f.grad, f.spread(x), at(self.eta, f.t), self.K, anchor=x, pull=self.alpha, shift=-own.g)
         return Client(own.g - self.alpha * (y - x)), y
@@ -70,6 +65,3 @@ class FedDyn(Star):
     def server(self, s: Server, y: Tensor, h: Regulariser, share: float) -> Server:
         mean_g = s.s - self.alpha * share * (y - s.x)
         return Server(y - mean_g / self.alpha, mean_g)
-
-    def model(self, s: Server, h: Regulariser) -> Tensor:
-        return s.x

@@ -9,7 +9,7 @@ that of the last goes to the solution, but those of the others do not: a round t
 "K" and f + (1 + 1/K) h with "1".
 
 What travels: one vector up, one down.
-Reference: H. Yuan, M. Zaheer, S. Reddi, "Federated Composite Optimization", 2021.
+Reference: H. Yuan, M. Zaheer, S. Reddi, "Federated Composite Optimization", ICML 2021, arXiv:2011.08474.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from proxfed.algorithms.local_steps import proximal_sgd
 from proxfed.errors import at_least_one, one_of, positive
-from proxfed.types import Facts, Local, Needs, Regulariser, Star
+from proxfed.types import Facts, Local, Needs, Regulariser, Sends, Star, Stateless
 
 
 class Server(NamedTuple):
@@ -29,7 +29,7 @@ class Server(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FedMiD(Star):
+class FedMiD(Star[Stateless, Server]):
     """Local proximal SGD, averaged by a server that takes a prox step as well."""
 
     eta: float
@@ -42,11 +42,7 @@ class FedMiD(Star):
     """The server's prox step: 'K' for eta_g eta K (the authors' code), '1' for eta_g eta, or 'none'."""
 
     needs: ClassVar[Needs] = Needs()
-    facts: ClassVar[Facts] = Facts(
-        sends="1 up, 1 down",
-        exact=False,
-        paper="H. Yuan, M. Zaheer, S. Reddi, Federated Composite Optimization, 2021",
-    )
+    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=False)
 
     def __post_init__(self) -> None:
         positive(self, "eta", "eta_g")
@@ -60,18 +56,12 @@ class FedMiD(Star):
     def largest_prox_step(self) -> float:
         return max(self.eta, self.s)
 
-    def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[tuple, Server]:
+    def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Stateless, Server]:
         return (), Server(x0)
 
-    def down(self, s: Server) -> Tensor:
-        return s.x
-
-    def client(self, own: tuple, x: Tensor, f: Local, h: Regulariser) -> tuple[tuple, Tensor]:
+    def client(self, own: Stateless, x: Tensor, f: Local, h: Regulariser) -> tuple[Stateless, Tensor]:
         return own, proximal_sgd(f, h, f.spread(x), self.eta, self.K)
 
     def server(self, s: Server, y: Tensor, h: Regulariser, share: float) -> Server:
         x = s.x + self.eta_g * (y - s.x)
         return Server(x if self.server_prox == "none" else h.prox(x, self.s))
-
-    def model(self, s: Server, h: Regulariser) -> Tensor:
-        return s.x

@@ -7,7 +7,7 @@ For gamma = 0 it is FedAvg, whose bias it shares.
 
 What travels: one vector up, one down.
 Reference: Z. Huo, Q. Yang, B. Gu, L. Carin, H. Huang, "Faster On-Device Training Using New Federated Momentum
-Algorithm", 2020.
+Algorithm", arXiv:2002.02090, 2020.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from torch import Tensor
 
 from proxfed.algorithms.local_steps import sgd
 from proxfed.errors import at_least_one, below_one, positive
+from proxfed.keyed_random import Key
 from proxfed.schedules import Step, at, positive_step
-from proxfed.types import Facts, Local, Needs, Regulariser, Star
+from proxfed.types import Facts, Local, Needs, Regulariser, Sends, Star, Stateless
 
 
 class Server(NamedTuple):
@@ -29,7 +30,7 @@ class Server(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FedMom(Star):
+class FedMom(Star[Stateless, Server]):
     """Local SGD with Nesterov momentum at the server."""
 
     eta: Step
@@ -42,11 +43,7 @@ class FedMom(Star):
     """Server step size."""
 
     needs: ClassVar[Needs] = Needs(composite=False)
-    facts: ClassVar[Facts] = Facts(
-        sends="1 up, 1 down",
-        exact=False,
-        paper="Z. Huo et al., Faster On-Device Training Using New Federated Momentum Algorithm, 2020",
-    )
+    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=False)
 
     def __post_init__(self) -> None:
         positive_step(self, "eta")
@@ -54,13 +51,13 @@ class FedMom(Star):
         below_one(self, "gamma")
         positive(self, "eta_g")
 
-    def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[tuple, Server]:
+    def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Stateless, Server]:
         return (), Server(x0, x0)
 
-    def down(self, s: Server) -> Tensor:
-        return s.w
+    def down(self, s: Server, key: Key) -> tuple[Server, Tensor]:
+        return s, s.w
 
-    def client(self, own: tuple, w: Tensor, f: Local, h: Regulariser) -> tuple[tuple, Tensor]:
+    def client(self, own: Stateless, w: Tensor, f: Local, h: Regulariser) -> tuple[Stateless, Tensor]:
         return own, sgd(f, f.spread(w), at(self.eta, f.t), self.K)
 
     def server(self, s: Server, y: Tensor, h: Regulariser, share: float) -> Server:

@@ -6,7 +6,8 @@
 The effective step is eta/(1 - gamma). For tau > 1 and different data the limit is biased.
 
 What travels: two vectors up and two down (and one number up with output="best").
-Reference: Z. Yang, W. Bao, D. Yuan, N. H. Tran, A. Y. Zomaya, "Federated Learning with Nesterov Accelerated Gradient".
+Reference: Z. Yang, W. Bao, D. Yuan, N. H. Tran, A. Y. Zomaya, "Federated Learning with Nesterov Accelerated Gradient",
+IEEE Transactions on Parallel and Distributed Systems, 2022, arXiv:2009.08716.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ import torch
 from torch import Tensor
 
 from proxfed.errors import at_least_one, below_one, one_of
+from proxfed.keyed_random import Key
 from proxfed.schedules import Step, at, positive_step
-from proxfed.types import Constants, Facts, Local, Message, Needs, Regulariser, Star
+from proxfed.types import Constants, Facts, Local, Message, Needs, Regulariser, Sends, Star, Stateless
 
 
 class Server(NamedTuple):
@@ -30,7 +32,7 @@ class Server(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FedNAG(Star):
+class FedNAG(Star[Stateless, Server]):
     """Nesterov accelerated gradient in every worker, with weights and momenta averaged by a server."""
 
     eta: Step
@@ -44,11 +46,7 @@ class FedNAG(Star):
     the point that they are sent, so the best is of all points but the newest, whose loss nobody knows yet."""
 
     needs: ClassVar[Needs] = Needs(composite=False)
-    facts: ClassVar[Facts] = Facts(
-        sends="2 up, 2 down",
-        exact=False,
-        paper="Z. Yang et al., Federated Learning with Nesterov Accelerated Gradient",
-    )
+    facts: ClassVar[Facts] = Facts(Sends(up=2, down=2), exact=False)
 
     def __post_init__(self) -> None:
         at_least_one(self, "tau")
@@ -59,13 +57,16 @@ class FedNAG(Star):
     def requires(self) -> Needs:
         return self.needs._replace(everyone=self.output == "best")
 
-    def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[tuple, Server]:
+    def sends(self) -> Sends:
+        return Sends(up=2, down=2, numbers_up=int(self.output == "best"))
+
+    def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Stateless, Server]:
         return (), Server(x0, 0 * x0, best=x0, value=x0.new_full((1,), torch.inf))
 
-    def down(self, s: Server) -> Message:
-        return s.w, s.v
+    def down(self, s: Server, key: Key) -> tuple[Server, Message]:
+        return s, (s.w, s.v)
 
-    def client(self, own: tuple, down: Message, f: Local, h: Regulariser) -> tuple[tuple, Message]:
+    def client(self, own: Stateless, down: Message, f: Local, h: Regulariser) -> tuple[Stateless, Message]:
         w, v = map(f.spread, down)
         loss = (f.value(w)[:, None],) if self.output == "best" else ()
         eta = at(self.eta, f.t)

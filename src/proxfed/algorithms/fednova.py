@@ -11,7 +11,7 @@ all the same.
 
 What travels: one vector and one number up, one vector down.
 Reference: J. Wang, Q. Liu, H. Liang, G. Joshi, H. V. Poor, "Tackling the Objective Inconsistency Problem in
-Heterogeneous Federated Optimization", 2020.
+Heterogeneous Federated Optimization", NeurIPS 2020, arXiv:2007.07481.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from torch import Tensor
 from proxfed import keyed_random
 from proxfed.errors import at_least_one, below_one, require
 from proxfed.schedules import Step, at, positive_step
-from proxfed.types import Facts, Local, Message, Needs, Regulariser, Star
+from proxfed.types import Facts, Local, Message, Needs, Regulariser, Sends, Star
 
 
 class Client(NamedTuple):
@@ -37,7 +37,7 @@ class Server(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FedNova(Star):
+class FedNova(Star[Client, Server]):
     """Local SGD in different numbers of steps, averaged as if they were equal."""
 
     eta: Step
@@ -50,11 +50,7 @@ class FedNova(Star):
     """Momentum of the local steps, in [0, 1)."""
 
     needs: ClassVar[Needs] = Needs(composite=False)
-    facts: ClassVar[Facts] = Facts(
-        sends="1 up, 1 down, and 1 number up",
-        exact=False,
-        paper="J. Wang et al., Tackling the Objective Inconsistency Problem in Heterogeneous FL, 2020",
-    )
+    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1, numbers_up=1), exact=False)
 
     def __post_init__(self) -> None:
         positive_step(self, "eta")
@@ -65,9 +61,6 @@ class FedNova(Star):
     def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Client, Server]:
         steps = self.K_min + keyed_random.integers(f.key, 1, self.K - self.K_min + 1)
         return Client(torch.as_tensor(steps, dtype=x0.dtype, device=x0.device)), Server(x0)
-
-    def down(self, s: Server) -> Tensor:
-        return s.x
 
     def client(self, own: Client, x: Tensor, f: Local, h: Regulariser) -> tuple[Client, Message]:
         eta, y = at(self.eta, f.t), f.spread(x)
@@ -84,6 +77,3 @@ class FedNova(Star):
     def server(self, s: Server, up: Message, h: Regulariser, share: float) -> Server:
         direction, a = up
         return Server(s.x - a * direction)
-
-    def model(self, s: Server, h: Regulariser) -> Tensor:
-        return s.x

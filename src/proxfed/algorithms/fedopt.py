@@ -10,9 +10,11 @@
 entry by entry, from m = 0 and v = tau^2. tau is the size of an entry of D below which steps are no longer adapted;
 where it is large against D, the server takes plain steps with momentum beta1. There is no bias correction.
 
+The paper's FedAdagrad has beta1 = 0.
+
 What travels: one vector up, one down.
 Reference: S. Reddi, Z. Charles, M. Zaheer, Z. Garrett, K. Rush, J. Konecny, S. Kumar, H. B. McMahan, "Adaptive
-Federated Optimization", 2021. Its FedAdagrad has beta1 = 0.
+Federated Optimization", ICLR 2021, arXiv:2003.00295.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from torch import Tensor
 from proxfed.algorithms.local_steps import sgd
 from proxfed.errors import at_least_one, below_one, one_of, positive
 from proxfed.schedules import Step, at, positive_step
-from proxfed.types import Facts, Local, Needs, Regulariser, Star
+from proxfed.types import Facts, Local, Needs, Regulariser, Sends, Star, Stateless
 
 
 class Server(NamedTuple):
@@ -35,7 +37,7 @@ class Server(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FedOpt(Star):
+class FedOpt(Star[Stateless, Server]):
     """Local SGD with Adam, Yogi or Adagrad at the server."""
 
     eta: Step
@@ -54,9 +56,7 @@ class FedOpt(Star):
     """Memory of the squares, in [0, 1); Adagrad forgets nothing."""
 
     needs: ClassVar[Needs] = Needs(composite=False)
-    facts: ClassVar[Facts] = Facts(
-        sends="1 up, 1 down", exact=False, paper="S. Reddi et al., Adaptive Federated Optimization, 2021"
-    )
+    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=False)
 
     def __post_init__(self) -> None:
         positive_step(self, "eta")
@@ -65,13 +65,10 @@ class FedOpt(Star):
         one_of(self, "rule", ("adam", "yogi", "adagrad"))
         below_one(self, "beta1", "beta2")
 
-    def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[tuple, Server]:
+    def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Stateless, Server]:
         return (), Server(x0, 0 * x0, 0 * x0 + self.tau**2)
 
-    def down(self, s: Server) -> Tensor:
-        return s.x
-
-    def client(self, own: tuple, x: Tensor, f: Local, h: Regulariser) -> tuple[tuple, Tensor]:
+    def client(self, own: Stateless, x: Tensor, f: Local, h: Regulariser) -> tuple[Stateless, Tensor]:
         return own, sgd(f, f.spread(x), at(self.eta, f.t), self.K)
 
     def server(self, s: Server, y: Tensor, h: Regulariser, share: float) -> Server:
@@ -86,6 +83,3 @@ class FedOpt(Star):
         if self.rule == "yogi":
             return v - (1 - self.beta2) * new * (v - new).sign()
         return self.beta2 * v + (1 - self.beta2) * new
-
-    def model(self, s: Server, h: Regulariser) -> Tensor:
-        return s.x

@@ -8,7 +8,7 @@ the method stalls where error feedback (EF14, EF21, FedCEF) goes on. With the id
 
 What travels: C(d) up, one vector down.
 Reference: A. Reisizadeh, A. Mokhtari, H. Hassani, A. Jadbabaie, R. Pedarsani, "FedPAQ: A Communication-Efficient
-Federated Learning Method with Periodic Averaging and Quantization", 2020.
+Federated Learning Method with Periodic Averaging and Quantization", AISTATS 2020, arXiv:1909.13014.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from proxfed.algorithms.local_steps import proximal_sgd
 from proxfed.compressors import Identity
 from proxfed.errors import at_least_one, positive
 from proxfed.schedules import Step, at, first, positive_step
-from proxfed.types import Compressor, Facts, Local, Needs, Packed, Regulariser, Star
+from proxfed.types import Compressor, Facts, Local, Needs, Packed, Regulariser, Sends, Star, Stateless
 
 
 class Server(NamedTuple):
@@ -30,7 +30,7 @@ class Server(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FedPAQ(Star):
+class FedPAQ(Star[Stateless, Server]):
     """Local (proximal) SGD with compressed updates and no error feedback."""
 
     eta: Step
@@ -43,11 +43,7 @@ class FedPAQ(Star):
     """Server step size."""
 
     needs: ClassVar[Needs] = Needs()
-    facts: ClassVar[Facts] = Facts(
-        sends="C(d) up, 1 down",
-        exact=False,
-        paper="A. Reisizadeh et al., FedPAQ: Communication-Efficient FL with Periodic Averaging and Quantization, 2020",
-    )
+    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1, compressed=("up",)), exact=False)
 
     def __post_init__(self) -> None:
         positive_step(self, "eta")
@@ -57,18 +53,12 @@ class FedPAQ(Star):
     def largest_prox_step(self) -> float:
         return first(self.eta)
 
-    def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[tuple, Server]:
+    def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Stateless, Server]:
         return (), Server(x0)
 
-    def down(self, s: Server) -> Tensor:
-        return s.x
-
-    def client(self, own: tuple, x: Tensor, f: Local, h: Regulariser) -> tuple[tuple, Packed]:
+    def client(self, own: Stateless, x: Tensor, f: Local, h: Regulariser) -> tuple[Stateless, Packed]:
         y = proximal_sgd(f, h, f.spread(x), at(self.eta, f.t), self.K)
         return own, self.compressor(y - x, f.key)
 
     def server(self, s: Server, D: Tensor, h: Regulariser, share: float) -> Server:
         return Server(s.x + self.eta_g * D)
-
-    def model(self, s: Server, h: Regulariser) -> Tensor:
-        return s.x

@@ -9,10 +9,12 @@ Whether to go on is decided by a coin that all clients share: how often it is th
 and the round, so nobody has to be told. A round here ends when there is something to send. For p = 0 it is FedADMM
 without regulariser, and exact; a pass without communication takes every client towards its own solution.
 
+The authors' MATLAB code sends y_i + eta g_i with the g_i from before its update; the paper, and their Python code, with
+the one after it, as here.
+
 What travels: one vector up, one down, however many of these passes a round takes.
 Reference: X. Zhang, M. Hong, S. Dhople, W. Yin, Y. Liu, "FedPD: A Federated Learning Framework with Adaptivity to
-Non-IID Data", 2021. The authors' MATLAB code sends y_i + eta g_i with the g_i from before its update; the paper, and
-their Python code, with the one after it, as here.
+Non-IID Data", IEEE Transactions on Signal Processing, 2021, arXiv:2005.11418.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from torch import Tensor
 from proxfed.algorithms.local_steps import anchored_sgd, trials
 from proxfed.errors import at_least_one, below_one, positive
 from proxfed.schedules import Step, at, positive_step
-from proxfed.types import Facts, Local, Needs, Regulariser, Star
+from proxfed.types import Facts, Local, Needs, Regulariser, Sends, Star
 
 
 class Client(NamedTuple):
@@ -38,7 +40,7 @@ class Server(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FedPD(Star):
+class FedPD(Star[Client, Server]):
     """Consensus ADMM for smooth losses that skips rounds at random."""
 
     eta: float
@@ -53,11 +55,7 @@ class FedPD(Star):
     """Of the shared coin."""
 
     needs: ClassVar[Needs] = Needs(composite=False, everyone=True)
-    facts: ClassVar[Facts] = Facts(
-        sends="1 up, 1 down",
-        exact=True,
-        paper="X. Zhang et al., FedPD: A Federated Learning Framework with Adaptivity to Non-IID Data, 2021",
-    )
+    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=True)
 
     def __post_init__(self) -> None:
         positive(self, "eta")
@@ -69,9 +67,6 @@ class FedPD(Star):
         x = f.spread(x0)
         return Client(x, 0 * x), Server(x0)
 
-    def down(self, s: Server) -> Tensor:
-        return s.x
-
     def client(self, own: Client, x: Tensor, f: Local, h: Regulariser) -> tuple[Client, Tensor]:
         eta, K, (y, g) = self.eta, self.K, own
         for j in range(trials(1 - self.p, self.seed, f.t)):
@@ -82,6 +77,3 @@ class FedPD(Star):
 
     def server(self, s: Server, x: Tensor, h: Regulariser, share: float) -> Server:
         return Server(x)
-
-    def model(self, s: Server, h: Regulariser) -> Tensor:
-        return s.x

@@ -6,9 +6,11 @@
 The pull keeps clients with different data from drifting far, but its limit is biased like that of FedAvg, which it is
 for mu = 0.
 
+The paper lets clients stop anywhere near a solution of the local problem; here they take K steps.
+
 What travels: one vector up, one down.
 Reference: T. Li, A. K. Sahu, M. Zaheer, M. Sanjabi, A. Talwalkar, V. Smith, "Federated Optimization in Heterogeneous
-Networks", 2020. The paper lets clients stop anywhere near a solution of the local problem; here they take K steps.
+Networks", MLSys 2020, arXiv:1812.06127.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from torch import Tensor
 from proxfed.algorithms.local_steps import anchored_sgd
 from proxfed.errors import at_least_one, non_negative, positive
 from proxfed.schedules import Step, at, positive_step
-from proxfed.types import Facts, Local, Needs, Regulariser, Star
+from proxfed.types import Facts, Local, Needs, Regulariser, Sends, Star, Stateless
 
 
 class Server(NamedTuple):
@@ -29,7 +31,7 @@ class Server(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FedProx(Star):
+class FedProx(Star[Stateless, Server]):
     """Local SGD with a quadratic pull to the server's model."""
 
     eta: Step
@@ -42,11 +44,7 @@ class FedProx(Star):
     """Server step size."""
 
     needs: ClassVar[Needs] = Needs(composite=False)
-    facts: ClassVar[Facts] = Facts(
-        sends="1 up, 1 down",
-        exact=False,
-        paper="T. Li et al., Federated Optimization in Heterogeneous Networks, 2020",
-    )
+    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=False)
 
     def __post_init__(self) -> None:
         positive_step(self, "eta")
@@ -54,17 +52,11 @@ class FedProx(Star):
         non_negative(self, "mu")
         positive(self, "eta_g")
 
-    def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[tuple, Server]:
+    def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Stateless, Server]:
         return (), Server(x0)
 
-    def down(self, s: Server) -> Tensor:
-        return s.x
-
-    def client(self, own: tuple, x: Tensor, f: Local, h: Regulariser) -> tuple[tuple, Tensor]:
+    def client(self, own: Stateless, x: Tensor, f: Local, h: Regulariser) -> tuple[Stateless, Tensor]:
         return own, anchored_sgd(f.grad, f.spread(x), at(self.eta, f.t), self.K, anchor=x, pull=self.mu)
 
     def server(self, s: Server, y: Tensor, h: Regulariser, share: float) -> Server:
         return Server(s.x + self.eta_g * (y - s.x))
-
-    def model(self, s: Server, h: Regulariser) -> Tensor:
-        return s.x

@@ -10,7 +10,8 @@ is FedSAM. The limits are biased, by different data and by the perturbation.
 
 What travels: one vector up and one down; MoFedSAM sends m too, so two down.
 Reference: Z. Qu, X. Li, R. Duan, Y. Liu, B. Tang, Z. Lu, "Generalized Federated Learning via Sharpness Aware
-Minimization", 2022; FedCM: J. Xu, S. Wang, L. Wang, A. C. Yao, "FedCM: Federated Learning with Client-level Momentum".
+Minimization", ICML 2022, arXiv:2206.02618; FedCM: J. Xu, S. Wang, L. Wang, A. C. Yao, "FedCM: Federated Learning with
+Client-level Momentum", arXiv:2106.10874, 2021.
 """
 
 from __future__ import annotations
@@ -22,10 +23,9 @@ from torch import Tensor
 
 from proxfed.algorithms.local_steps import gradient, sgd
 from proxfed.errors import at_least_one, non_negative, positive, up_to_one
+from proxfed.keyed_random import Key
 from proxfed.schedules import Step, at, positive_step
-from proxfed.types import Facts, Local, Message, Needs, Regulariser, Star
-
-PAPER = "Z. Qu et al., Generalized Federated Learning via Sharpness Aware Minimization, 2022"
+from proxfed.types import Facts, Local, Message, Needs, Regulariser, Sends, Star, Stateless
 
 
 class Server(NamedTuple):
@@ -38,7 +38,7 @@ class MovingServer(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FedSAM(Star):
+class FedSAM(Star[Stateless, Server]):
     """Sharpness-aware local SGD, averaged by a server."""
 
     eta: Step
@@ -51,7 +51,7 @@ class FedSAM(Star):
     """Server step size."""
 
     needs: ClassVar[Needs] = Needs(composite=False)
-    facts: ClassVar[Facts] = Facts(sends="1 up, 1 down", exact=False, paper=PAPER)
+    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=False)
 
     def __post_init__(self) -> None:
         positive_step(self, "eta")
@@ -59,24 +59,18 @@ class FedSAM(Star):
         non_negative(self, "rho")
         positive(self, "eta_g")
 
-    def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[tuple, Server]:
+    def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Stateless, Server]:
         return (), Server(x0)
 
-    def down(self, s: Server) -> Tensor:
-        return s.x
-
-    def client(self, own: tuple, x: Tensor, f: Local, h: Regulariser) -> tuple[tuple, Tensor]:
+    def client(self, own: Stateless, x: Tensor, f: Local, h: Regulariser) -> tuple[Stateless, Tensor]:
         return own, sgd(f, f.spread(x), at(self.eta, f.t), self.K, self.rho)
 
     def server(self, s: Server, y: Tensor, h: Regulariser, share: float) -> Server:
         return Server(s.x + self.eta_g * (y - s.x))
 
-    def model(self, s: Server, h: Regulariser) -> Tensor:
-        return s.x
-
 
 @dataclass(frozen=True)
-class MoFedSAM(Star):
+class MoFedSAM(Star[Stateless, MovingServer]):
     """Sharpness-aware local SGD along with the server's last direction."""
 
     eta: float
@@ -91,7 +85,7 @@ class MoFedSAM(Star):
     """Server step size."""
 
     needs: ClassVar[Needs] = Needs(composite=False)
-    facts: ClassVar[Facts] = Facts(sends="1 up, 2 down", exact=False, paper=PAPER)
+    facts: ClassVar[Facts] = Facts(Sends(up=1, down=2), exact=False)
 
     def __post_init__(self) -> None:
         positive(self, "eta", "eta_g")
@@ -99,13 +93,13 @@ class MoFedSAM(Star):
         at_least_one(self, "K")
         non_negative(self, "rho")
 
-    def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[tuple, MovingServer]:
+    def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Stateless, MovingServer]:
         return (), MovingServer(x0, 0 * x0)
 
-    def down(self, s: MovingServer) -> Message:
-        return s.x, s.m
+    def down(self, s: MovingServer, key: Key) -> tuple[MovingServer, Message]:
+        return s, (s.x, s.m)
 
-    def client(self, own: tuple, down: Message, f: Local, h: Regulariser) -> tuple[tuple, Tensor]:
+    def client(self, own: Stateless, down: Message, f: Local, h: Regulariser) -> tuple[Stateless, Tensor]:
         x, m = down
         y = f.spread(x)
         for k in range(self.K):
@@ -114,6 +108,3 @@ class MoFedSAM(Star):
 
     def server(self, s: MovingServer, y: Tensor, h: Regulariser, share: float) -> MovingServer:
         return MovingServer(s.x + self.eta_g * (y - s.x), (s.x - y) / (self.eta * self.K))
-
-    def model(self, s: MovingServer, h: Regulariser) -> Tensor:
-        return s.x

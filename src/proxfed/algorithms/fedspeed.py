@@ -9,10 +9,12 @@ g is the mean of the g_i of all clients, and share the part of them that took pa
 alpha = 0) it is FedDyn, and exact. When everybody takes part, x = mean(y - lam g_i), and it is DFedADMM with the new
 dual on the complete graph.
 
+The mean of all g_i is that of the authors' simulator; averaging y - lam g_i over those who take part, which agrees with
+it when all do, does not settle if the data differ.
+
 What travels: one vector up, one down.
 Reference: Y. Sun, L. Shen, T. Huang, L. Ding, D. Tao, "FedSpeed: Larger Local Interval, Less Communication Round, and
-Higher Generalization Accuracy", 2023. The mean of all g_i is that of the authors' simulator; averaging y - lam g_i over
-those who take part, which agrees with it when all do, does not settle if the data differ.
+Higher Generalization Accuracy", ICLR 2023, arXiv:2302.10429.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from torch import Tensor
 from proxfed.algorithms.local_steps import anchored_sgd, gradient
 from proxfed.errors import at_least_one, non_negative, positive, require
 from proxfed.schedules import Step, at, first
-from proxfed.types import Facts, Local, Needs, Regulariser, Star
+from proxfed.types import Facts, Local, Needs, Regulariser, Sends, Star
 
 
 class Client(NamedTuple):
@@ -38,7 +40,7 @@ class Server(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FedSpeed(Star):
+class FedSpeed(Star[Client, Server]):
     """Prox-corrected local steps with a partly sharpness-aware gradient."""
 
     eta: Step
@@ -53,11 +55,7 @@ class FedSpeed(Star):
     """Part of the perturbed gradient, in [0, 1]."""
 
     needs: ClassVar[Needs] = Needs(composite=False)
-    facts: ClassVar[Facts] = Facts(
-        sends="1 up, 1 down",
-        exact=False,
-        paper="Y. Sun et al., FedSpeed: Larger Local Interval, Less Communication Round, Higher Accuracy, 2023",
-    )
+    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=False)
 
     def __post_init__(self) -> None:
         positive(self, "lam")
@@ -70,9 +68,6 @@ class FedSpeed(Star):
     def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Client, Server]:
         return Client(f.spread(0 * x0)), Server(x0, 0 * x0)
 
-    def down(self, s: Server) -> Tensor:
-        return s.x
-
     def client(self, own: Client, x: Tensor, f: Local, h: Regulariser) -> tuple[Client, Tensor]:
         def grad(y: Tensor, draw: int) -> Tensor:
             return gradient(f, y, draw, self.rho, self.alpha)
@@ -83,6 +78,3 @@ class FedSpeed(Star):
     def server(self, s: Server, y: Tensor, h: Regulariser, share: float) -> Server:
         g = s.g - share * (y - s.x) / self.lam
         return Server(y - self.lam * g, g)
-
-    def model(self, s: Server, h: Regulariser) -> Tensor:
-        return s.x

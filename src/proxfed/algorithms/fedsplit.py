@@ -7,7 +7,8 @@
 At a solution z_i = x - s grad f_i(x) and u = x. The steps begin at x, so K of them, however few, keep that fixed point.
 
 What travels: one vector up, one down.
-Reference: R. Pathak, M. J. Wainwright, "FedSplit: An Algorithmic Framework for Fast Federated Optimization", 2020.
+Reference: R. Pathak, M. J. Wainwright, "FedSplit: An Algorithmic Framework for Fast Federated Optimization", NeurIPS
+2020, arXiv:2005.05238.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from proxfed.algorithms.local_steps import anchored_sgd
 from proxfed.errors import at_least_one, positive
-from proxfed.types import Facts, Local, Needs, Regulariser, Star
+from proxfed.types import Facts, Local, Needs, Regulariser, Sends, Star
 
 
 class Client(NamedTuple):
@@ -31,7 +32,7 @@ class Server(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FedSplit(Star):
+class FedSplit(Star[Client, Server]):
     """Operator splitting with proximal steps in every client's loss."""
 
     s: float
@@ -42,11 +43,7 @@ class FedSplit(Star):
     """Steps of the local solver."""
 
     needs: ClassVar[Needs] = Needs(composite=False, everyone=True)
-    facts: ClassVar[Facts] = Facts(
-        sends="1 up, 1 down",
-        exact=True,
-        paper="R. Pathak, M. J. Wainwright, FedSplit: An Algorithmic Framework for Fast Federated Optimization, 2020",
-    )
+    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=True)
 
     def __post_init__(self) -> None:
         positive(self, "s", "eta")
@@ -55,9 +52,6 @@ class FedSplit(Star):
     def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Client, Server]:
         return Client(f.spread(x0)), Server(x0)
 
-    def down(self, s: Server) -> Tensor:
-        return s.x
-
     def client(self, own: Client, x: Tensor, f: Local, h: Regulariser) -> tuple[Client, Tensor]:
         u = anchored_sgd(f.grad, f.spread(x), self.eta, self.K, anchor=2 * x - own.z, pull=1 / self.s)
         z = own.z + 2 * (u - x)
@@ -65,6 +59,3 @@ class FedSplit(Star):
 
     def server(self, s: Server, z: Tensor, h: Regulariser, share: float) -> Server:
         return Server(z)
-
-    def model(self, s: Server, h: Regulariser) -> Tensor:
-        return s.x

@@ -12,7 +12,7 @@ What travels: MimeLite two vectors up (y, and the full gradient) and two down (x
 steps, and so two exchanges: here they are two rounds, of which the odd ones collect c (one vector up, one down) and the
 even ones take the steps (one up; x, m and c down). If not everybody takes part, those are different clients.
 Reference: S. P. Karimireddy, M. Jaggi, S. Kale, M. Mohri, S. Reddi, S. Stich, A. T. Suresh, "Breaking the centralized
-barrier for cross-device federated learning" (Mime), 2021.
+barrier for cross-device federated learning" (Mime), NeurIPS 2021, arXiv:2008.03606.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor
 
 from proxfed.errors import at_least_one, below_one, positive
+from proxfed.keyed_random import Key
 from proxfed.schedules import Step, at, positive_step
-from proxfed.types import Facts, Local, Message, Needs, Regulariser, Star
-
-PAPER = "S. P. Karimireddy et al., Breaking the centralized barrier for cross-device federated learning, 2021"
+from proxfed.types import Facts, Local, Message, Needs, Regulariser, Sends, Star, Stateless
 
 
 class LiteServer(NamedTuple):
@@ -42,7 +41,7 @@ class Server(NamedTuple):
 
 
 @dataclass(frozen=True)
-class MimeLite(Star):
+class MimeLite(Star[Stateless, LiteServer]):
     """Local SGD along with the momentum of the whole network."""
 
     eta: Step
@@ -55,18 +54,18 @@ class MimeLite(Star):
     """Server step size."""
 
     needs: ClassVar[Needs] = Needs(composite=False)
-    facts: ClassVar[Facts] = Facts(sends="2 up, 2 down", exact=False, paper=PAPER)
+    facts: ClassVar[Facts] = Facts(Sends(up=2, down=2), exact=False)
 
     def __post_init__(self) -> None:
         _check(self)
 
-    def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[tuple, LiteServer]:
+    def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Stateless, LiteServer]:
         return (), LiteServer(x0, 0 * x0)
 
-    def down(self, s: LiteServer) -> Message:
-        return s.x, s.m
+    def down(self, s: LiteServer, key: Key) -> tuple[LiteServer, Message]:
+        return s, (s.x, s.m)
 
-    def client(self, own: tuple, down: Message, f: Local, h: Regulariser) -> tuple[tuple, Message]:
+    def client(self, own: Stateless, down: Message, f: Local, h: Regulariser) -> tuple[Stateless, Message]:
         x, m = down
         eta, y = at(self.eta, f.t), f.spread(x)
         for k in range(self.K):
@@ -77,12 +76,9 @@ class MimeLite(Star):
         y, c = up
         return LiteServer(s.x + self.eta_g * (y - s.x), (1 - self.beta) * c + self.beta * s.m)
 
-    def model(self, s: LiteServer, h: Regulariser) -> Tensor:
-        return s.x
-
 
 @dataclass(frozen=True)
-class Mime(Star):
+class Mime(Star[Stateless, Server]):
     """Variance-reduced local SGD along with the momentum of the whole network."""
 
     eta: Step
@@ -95,18 +91,18 @@ class Mime(Star):
     """Server step size."""
 
     needs: ClassVar[Needs] = Needs(composite=False)
-    facts: ClassVar[Facts] = Facts(sends="1 up, 2 down on average", exact=True, paper=PAPER)
+    facts: ClassVar[Facts] = Facts(Sends(up=1, down=2, on_average=True), exact=True)
 
     def __post_init__(self) -> None:
         _check(self)
 
-    def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[tuple, Server]:
+    def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Stateless, Server]:
         return (), Server(x0, 0 * x0, 0 * x0, known=x0.new_zeros(1))
 
-    def down(self, s: Server) -> Message:
-        return (s.x, s.m, s.c) if s.known else (s.x,)
+    def down(self, s: Server, key: Key) -> tuple[Server, Message]:
+        return s, (s.x, s.m, s.c) if s.known else (s.x,)
 
-    def client(self, own: tuple, down: Message, f: Local, h: Regulariser) -> tuple[tuple, Tensor]:
+    def client(self, own: Stateless, down: Message, f: Local, h: Regulariser) -> tuple[Stateless, Tensor]:
         x, *rest = down
         if not rest:
             return own, f.full_grad(x)
@@ -120,9 +116,6 @@ class Mime(Star):
         if not s.known:
             return Server(s.x, s.m, c=up, known=s.known + 1)
         return Server(s.x + self.eta_g * (up - s.x), (1 - self.beta) * s.c + self.beta * s.m, s.c, known=0 * s.known)
-
-    def model(self, s: Server, h: Regulariser) -> Tensor:
-        return s.x
 
 
 def _check(method: MimeLite | Mime) -> None:

@@ -8,7 +8,7 @@ paper's ProxGT-SA, whose analysis takes large batches and a Q that makes W^Q nea
 
 What travels: 2 Q vectors over each edge of a round.
 Reference: R. Xin, S. Das, U. A. Khan, S. Kar, "A Stochastic Proximal Gradient Framework for Decentralized Non-Convex
-Composite Optimization: Topology-Independent Sample Complexity and Communication Efficiency", 2021.
+Composite Optimization: Topology-Independent Sample Complexity and Communication Efficiency", arXiv:2110.01594, 2021.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor
 
 from proxfed.errors import at_least_one, positive
-from proxfed.types import Facts, Graph, Local, Mean, Mix, Needs, Regulariser
+from proxfed.types import Facts, Graph, Local, Mean, Mix, Needs, Regulariser, Sends
 
 
 class State(NamedTuple):
@@ -30,7 +30,7 @@ class State(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ProxGT(Graph):
+class ProxGT(Graph[State]):
     """Proximal gradient tracking over a graph, with Q gossip steps of both vectors."""
 
     alpha: float
@@ -39,15 +39,14 @@ class ProxGT(Graph):
     """Gossip steps of each of the two vectors in a round."""
 
     needs: ClassVar[Needs] = Needs(doubly_stochastic=True)
-    facts: ClassVar[Facts] = Facts(
-        sends="2 Q per edge",
-        exact=True,
-        paper="R. Xin et al., A Stochastic Proximal Gradient Framework for Decentralized Composite Optimization, 2021",
-    )
+    facts: ClassVar[Facts] = Facts(Sends(edge=2, times="Q"), exact=True)
 
     def __post_init__(self) -> None:
         positive(self, "alpha")
         at_least_one(self, "Q")
+
+    def sends(self) -> Sends:
+        return Sends(edge=2 * self.Q)
 
     def largest_prox_step(self) -> float:
         return self.alpha

@@ -13,7 +13,7 @@ many rounds as an accelerated method.
 
 What travels: one vector up, one down.
 Reference: K. Mishchenko, G. Malinovsky, S. Stich, P. Richtarik, "ProxSkip: Yes! Local Gradient Steps Provably Lead to
-Communication Acceleration! Finally!", 2022.
+Communication Acceleration! Finally!", ICML 2022, arXiv:2202.09357.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from torch import Tensor
 
 from proxfed.algorithms.local_steps import trials
 from proxfed.errors import positive, require, up_to_one
-from proxfed.types import Constants, Facts, Local, Needs, Regulariser, Star
+from proxfed.types import Constants, Facts, Local, Needs, Regulariser, Sends, Star
 
 
 class Client(NamedTuple):
@@ -39,7 +39,7 @@ class Server(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ProxSkip(Star):
+class ProxSkip(Star[Client, Server]):
     """Local gradient steps with control variates and a random number of them between averages."""
 
     gamma: float
@@ -50,11 +50,7 @@ class ProxSkip(Star):
     """Of the shared coin."""
 
     needs: ClassVar[Needs] = Needs(everyone=True)
-    facts: ClassVar[Facts] = Facts(
-        sends="1 up, 1 down",
-        exact=True,
-        paper="K. Mishchenko et al., ProxSkip: Local Gradient Steps Provably Lead to Communication Acceleration, 2022",
-    )
+    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=True)
 
     def __post_init__(self) -> None:
         positive(self, "gamma")
@@ -67,9 +63,6 @@ class ProxSkip(Star):
         x = f.spread(x0)
         return Client(0 * x, x), Server(x0)
 
-    def down(self, s: Server) -> Tensor:
-        return s.x
-
     def client(self, own: Client, x: Tensor, f: Local, h: Regulariser) -> tuple[Client, Tensor]:
         c = own.c + self.p / self.gamma * (x - own.u)
         u = f.spread(x)
@@ -79,9 +72,6 @@ class ProxSkip(Star):
 
     def server(self, s: Server, v: Tensor, h: Regulariser, share: float) -> Server:
         return Server(h.prox(v, self.gamma / self.p))
-
-    def model(self, s: Server, h: Regulariser) -> Tensor:
-        return s.x
 
     @classmethod
     def theory(cls, c: Constants, seed: int = 0) -> ProxSkip:

@@ -13,7 +13,7 @@ stochastic gradients; both slow down x and c alike. SCAFCOM is FedCEF for h = 0,
 
 What travels: C(d) up, two vectors down.
 Reference: X. Huang, P. Li, X. Li, "Stochastic Controlled Averaging for Federated Learning with Communication
-Compression", 2024.
+Compression", ICLR 2024, arXiv:2308.08165.
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ from torch import Tensor
 from proxfed.algorithms.local_steps import corrected_sgd
 from proxfed.compressors import Identity
 from proxfed.errors import at_least_one, positive, up_to_one
-from proxfed.types import Compressor, Facts, Local, Message, Needs, Packed, Regulariser, Star
-
-PAPER = "X. Huang, P. Li, X. Li, Stochastic Controlled Averaging for FL with Communication Compression, 2024"
+from proxfed.keyed_random import Key
+from proxfed.types import Compressor, Facts, Local, Message, Needs, Packed, Regulariser, Sends, Star
 
 
 class Control(NamedTuple):
@@ -46,7 +45,7 @@ class Server(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Scallion(Star):
+class Scallion(Star[Control, Server]):
     """SCAFFOLD with an uplink that an unbiased compressor shortens."""
 
     eta: float
@@ -61,7 +60,7 @@ class Scallion(Star):
     """Server step size."""
 
     needs: ClassVar[Needs] = Needs(composite=False, unbiased=True)
-    facts: ClassVar[Facts] = Facts(sends="C(d) up, 2 down", exact=True, paper=PAPER)
+    facts: ClassVar[Facts] = Facts(Sends(up=1, down=2, compressed=("up",)), exact=True)
 
     def __post_init__(self) -> None:
         positive(self, "eta", "eta_g")
@@ -71,8 +70,8 @@ class Scallion(Star):
     def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Control, Server]:
         return Control(f.spread(0 * x0)), Server(x0, 0 * x0)
 
-    def down(self, s: Server) -> Message:
-        return s.x, s.c
+    def down(self, s: Server, key: Key) -> tuple[Server, Message]:
+        return s, (s.x, s.c)
 
     def client(self, own: Control, down: Message, f: Local, h: Regulariser) -> tuple[Control, Packed]:
         x, c = down
@@ -83,12 +82,9 @@ class Scallion(Star):
     def server(self, s: Server, D: Tensor, h: Regulariser, share: float) -> Server:
         return Server(s.x - self.eta_g * self.eta * self.K * (s.c + D), s.c + share * D)
 
-    def model(self, s: Server, h: Regulariser) -> Tensor:
-        return s.x
-
 
 @dataclass(frozen=True)
-class Scafcom(Star):
+class Scafcom(Star[Client, Server]):
     """SCAFFOLD with momentum and an uplink that a contractive compressor shortens."""
 
     eta: float
@@ -103,7 +99,7 @@ class Scafcom(Star):
     """Server step size."""
 
     needs: ClassVar[Needs] = Needs(composite=False, contractive=True)
-    facts: ClassVar[Facts] = Facts(sends="C(d) up, 2 down", exact=True, paper=PAPER)
+    facts: ClassVar[Facts] = Facts(Sends(up=1, down=2, compressed=("up",)), exact=True)
 
     def __post_init__(self) -> None:
         positive(self, "eta", "eta_g")
@@ -114,8 +110,8 @@ class Scafcom(Star):
         zero = f.spread(0 * x0)
         return Client(zero, zero), Server(x0, 0 * x0)
 
-    def down(self, s: Server) -> Message:
-        return s.x, s.c
+    def down(self, s: Server, key: Key) -> tuple[Server, Message]:
+        return s, (s.x, s.c)
 
     def client(self, own: Client, down: Message, f: Local, h: Regulariser) -> tuple[Client, Packed]:
         x, c = down
@@ -126,6 +122,3 @@ class Scafcom(Star):
 
     def server(self, s: Server, D: Tensor, h: Regulariser, share: float) -> Server:
         return Server(s.x - self.eta_g * self.eta * self.K * (s.c + D), s.c + share * D)
-
-    def model(self, s: Server, h: Regulariser) -> Tensor:
-        return s.x

@@ -9,7 +9,7 @@ c = 0: nothing moves, whatever K is.
 
 What travels: two vectors up, two down.
 Reference: S. P. Karimireddy, S. Kale, M. Mohri, S. Reddi, S. Stich, A. T. Suresh, "SCAFFOLD: Stochastic Controlled
-Averaging for Federated Learning", 2020.
+Averaging for Federated Learning", ICML 2020, arXiv:1910.06378.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from torch import Tensor
 
 from proxfed.algorithms.local_steps import corrected_sgd
 from proxfed.errors import at_least_one, positive
+from proxfed.keyed_random import Key
 from proxfed.schedules import Step, at, positive_step
-from proxfed.types import Facts, Local, Message, Needs, Regulariser, Star
+from proxfed.types import Facts, Local, Message, Needs, Regulariser, Sends, Star
 
 
 class Client(NamedTuple):
@@ -35,7 +36,7 @@ class Server(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Scaffold(Star):
+class Scaffold(Star[Client, Server]):
     """Local SGD with control variates (option II), averaged by a server."""
 
     eta: Step
@@ -46,11 +47,7 @@ class Scaffold(Star):
     """Server step size."""
 
     needs: ClassVar[Needs] = Needs(composite=False)
-    facts: ClassVar[Facts] = Facts(
-        sends="2 up, 2 down",
-        exact=True,
-        paper="S. P. Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for Federated Learning, 2020",
-    )
+    facts: ClassVar[Facts] = Facts(Sends(up=2, down=2), exact=True)
 
     def __post_init__(self) -> None:
         positive_step(self, "eta")
@@ -60,8 +57,8 @@ class Scaffold(Star):
     def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Client, Server]:
         return Client(f.spread(0 * x0)), Server(x0, 0 * x0)
 
-    def down(self, s: Server) -> Message:
-        return s.x, s.c
+    def down(self, s: Server, key: Key) -> tuple[Server, Message]:
+        return s, (s.x, s.c)
 
     def client(self, own: Client, down: Message, f: Local, h: Regulariser) -> tuple[Client, Message]:
         x, c = down
@@ -71,6 +68,3 @@ class Scaffold(Star):
     def server(self, s: Server, up: Message, h: Regulariser, share: float) -> Server:
         dx, dc = up
         return Server(s.x + self.eta_g * dx, s.c + share * dc)
-
-    def model(self, s: Server, h: Regulariser) -> Tensor:
-        return s.x

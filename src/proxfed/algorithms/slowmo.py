@@ -5,10 +5,11 @@
 
 For beta = 0 it is FedAvg with server step alpha; the effective step is alpha/(1 - beta) times as long.
 
+The base optimiser is SGD. eta is a number, not a schedule, because the server's step contains it.
+
 What travels: one vector up, one down.
 Reference: J. Wang, V. Tantia, N. Ballas, M. Rabbat, "SlowMo: Improving Communication-Efficient Distributed SGD with
-Slow Momentum", 2020, with SGD as base optimiser. eta is a number, not a schedule, because the server's step contains
-it.
+Slow Momentum", ICLR 2020, arXiv:1910.00643.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from proxfed.algorithms.local_steps import sgd
 from proxfed.errors import at_least_one, below_one, positive
-from proxfed.types import Facts, Local, Needs, Regulariser, Star
+from proxfed.types import Facts, Local, Needs, Regulariser, Sends, Star, Stateless
 
 
 class Server(NamedTuple):
@@ -29,7 +30,7 @@ class Server(NamedTuple):
 
 
 @dataclass(frozen=True)
-class SlowMo(Star):
+class SlowMo(Star[Stateless, Server]):
     """Local SGD with heavy-ball momentum at the server."""
 
     eta: float
@@ -42,29 +43,19 @@ class SlowMo(Star):
     """Slow step size."""
 
     needs: ClassVar[Needs] = Needs(composite=False)
-    facts: ClassVar[Facts] = Facts(
-        sends="1 up, 1 down",
-        exact=False,
-        paper="J. Wang et al., SlowMo: Improving Communication-Efficient Distributed SGD with Slow Momentum, 2020",
-    )
+    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=False)
 
     def __post_init__(self) -> None:
         positive(self, "eta", "alpha")
         at_least_one(self, "K")
         below_one(self, "beta")
 
-    def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[tuple, Server]:
+    def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Stateless, Server]:
         return (), Server(x0, 0 * x0)
 
-    def down(self, s: Server) -> Tensor:
-        return s.x
-
-    def client(self, own: tuple, x: Tensor, f: Local, h: Regulariser) -> tuple[tuple, Tensor]:
+    def client(self, own: Stateless, x: Tensor, f: Local, h: Regulariser) -> tuple[Stateless, Tensor]:
         return own, sgd(f, f.spread(x), self.eta, self.K)
 
     def server(self, s: Server, y: Tensor, h: Regulariser, share: float) -> Server:
         u = self.beta * s.u + (s.x - y) / self.eta
         return Server(s.x - self.alpha * self.eta * u, u)
-
-    def model(self, s: Server, h: Regulariser) -> Tensor:
-        return s.x

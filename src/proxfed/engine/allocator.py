@@ -11,8 +11,9 @@ import ctypes
 import sys
 from functools import cache
 
+from proxfed.engine import tuning
+
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -2, -3, -8
-_KEEP = 1 << 25
 
 
 @cache
@@ -29,5 +30,6 @@ def tune_process() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except AttributeError:
         return False
-    settings = ((_M_MMAP_THRESHOLD, _KEEP), (_M_TRIM_THRESHOLD, _KEEP), (_M_TOP_PAD, _KEEP), (_M_ARENA_MAX, 1))
+    keep = dict.fromkeys((_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD, _M_TOP_PAD), tuning.KEEP)
+    settings = (keep | {_M_ARENA_MAX: 1}).items()
     return all(mallopt(name, value) == 1 for name, value in settings)

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, is_dataclass
 from math import isinf
 from typing import Any
 
 import numpy as np
 
 from proxfed.compressors.contractive import contraction
+from proxfed.engine import tuning
 from proxfed.errors import InputError, require
 from proxfed.participation import Full
 from proxfed.regularisers import Zero
 from proxfed.topologies import check
 from proxfed.topologies.mixing import dense
-from proxfed.types import Algorithm, Compressor, Graph, Needs, Participation, Problem, Regulariser, Topology
-
-EXACT_SPECTRUM = 1500
-"""Up to this many clients, the spectrum of W is cheap enough to look at before every run."""
+from proxfed.types import Algorithm, Compressor, Graph, Needs, Participation, Problem, Regulariser, Star, Topology
 
 
 def check_combination(
     problem: Problem, algorithm: Algorithm, topology: Topology | None, participation: Participation
 ) -> None:
     """One sentence if `algorithm` cannot solve `problem` over this topology with this participation."""
+    _check_kinds(problem, algorithm, topology, participation)
     name, h, needs = type(algorithm).__name__, problem.h, algorithm.requires()
     h.value(problem.start(0))  # refuses shapes and groups that do not fit d
     if not isinstance(h, Zero):
@@ -32,12 +32,33 @@ def check_combination(
             raise InputError(f"{name} works on a graph: name a topology, for instance 'ring'")
         require(topology.n == problem.n, f"the topology has {topology.n} nodes, but the problem {problem.n} clients")
         _check_graph(name, needs, topology)
+    else:
+        require(topology is None, f"{name} has a server and takes no graph: leave the topology out")
     participation(1, problem.n, 0)  # refuses what does not fit n
     if needs.everyone or isinstance(algorithm, Graph):
         all_take_part = isinstance(participation, Full)
         require(all_take_part, f"{name} needs every client in every round, not {type(participation).__name__}")
-    if hasattr(algorithm, "compressor"):
-        _check_compressor(name, needs, algorithm, problem.d)
+    for compressor in _compressors(algorithm):
+        _check_compressor(name, needs, compressor, problem.d)
+
+
+def _check_kinds(problem: object, algorithm: object, topology: object, participation: object) -> None:
+    """What is no problem, algorithm, topology or participation at all, such as a name or a class, is told what is."""
+    kinds: tuple[tuple[str, object, Any, str], ...] = (
+        ("problem", problem, Problem, "an object such as Linear(data, Logistic())"),
+        ("algorithm", algorithm, (Star, Graph), "an object such as FedAvg(eta=0.1, K=5), a Star or a Graph"),
+        ("topology", topology, (Topology, type(None)), "an object such as Ring(10), or None"),
+        ("participation", participation, Participation, "an object such as Full() or UniformSampling(10)"),
+    )
+    for what, given, kind, allowed in kinds:
+        fits = isinstance(given, kind) and not isinstance(given, type)
+        require(fits, f"{what} = {given!r:.80} will not do: give {allowed}")
+
+
+def _compressors(algorithm: Algorithm) -> list[Compressor]:
+    """Those among its hyper-parameters, whatever they are called."""
+    names: list[str] = [f.name for f in fields(algorithm)] if is_dataclass(algorithm) else []
+    return [value for name in names if isinstance(value := getattr(algorithm, name), Compressor)]
 
 
 def _check_graph(name: str, needs: Needs, topology: Topology) -> None:
@@ -46,7 +67,7 @@ def _check_graph(name: str, needs: Needs, topology: Topology) -> None:
         not needs.doubly_stochastic or topology.doubly_stochastic,
         f"{name} needs a W whose columns sum to one, or it loses the mean that it tracks: those of {topology} do not",
     )
-    small = topology.n <= EXACT_SPECTRUM
+    small = topology.n <= tuning.EXACT_SPECTRUM
     check(topology, symmetric=needs.symmetric, columns=topology.doubly_stochastic, contracts=small)
     if needs.eigenvalues_above > -1 and small:
         least = float(np.linalg.eigvalsh(dense(topology.W(0)))[0])
@@ -57,11 +78,10 @@ def _check_graph(name: str, needs: Needs, topology: Topology) -> None:
         )
 
 
-def _check_compressor(name: str, needs: Needs, algorithm: Any, d: int) -> None:
-    compressor: Compressor = algorithm.compressor
+def _check_compressor(name: str, needs: Needs, compressor: Compressor, d: int) -> None:
     compressor.contraction(d)  # refuses a number of entries or a shape that does not fit d
     if needs.contractive:
-        contraction(algorithm, d)
+        contraction(compressor, d, name)
     require(
         compressor.unbiased or not needs.unbiased,
         f"{name} needs an unbiased compressor, E C(v) = v, which {compressor} is not: for instance "

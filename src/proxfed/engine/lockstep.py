@@ -83,6 +83,7 @@ class _Thread:
         def meet(message: Message) -> Tensor:
             self.exchange.leave(k, message)
             del message  # the memory of a temporary is free while its block waits
-            return hub.switch()[self.exchange.rows[k]]
+            mixed: Tensor = hub.switch()
+            return mixed[self.exchange.rows[k]]
 
         return meet

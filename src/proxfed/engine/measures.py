@@ -21,11 +21,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
-from typing import Any, get_type_hints
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from proxfed.engine.messages import dense
 from proxfed.engine.network import Network
 from proxfed.errors import InputError, nearest, require
 from proxfed.keyed_random import Ids
@@ -98,23 +99,20 @@ class Measures:
         """sum_i p_i of(f_i), a block of clients at a time: the rows of all at once may be more than fits."""
         p, net = self.problem, self.network
 
-        def several(blocks: Sequence[Ids]) -> Tensor:
+        def weighted_sum(blocks: Sequence[Ids]) -> Tensor:
             total = torch.zeros((), dtype=p.weights.dtype, device=p.weights.device)
             for ids in blocks:
                 assert isinstance(ids, range)
                 total = total + p.weights[ids.start : ids.stop] @ of(p.local(0, ids))
             return total
 
-        parts = run_parallel(
-            [partial(several, share) for share in split_evenly(net.blocks(range(net.n)), thread_count())]
-        )
+        shares = split_evenly(net.blocks(range(net.n)), thread_count())
+        parts = run_parallel([partial(weighted_sum, blocks) for blocks in shares])
         return net.all_sum(torch.stack(parts).sum(0))
 
     def _consensus(self, rows: Tensor) -> float:
-        return float(self._mean((rows - self._mean(rows)).square().sum(-1, keepdim=True)))
-
-    def _mean(self, rows: Tensor) -> Tensor:
-        return self.network.average(rows, rows.new_full((len(rows),), 1 / self.network.n))
+        average = self.network.average
+        return float(average((rows - average(rows)).square().sum(-1, keepdim=True)))
 
 
 class _States:
@@ -128,8 +126,9 @@ class _States:
         return self.measures._consensus(self.fields[name])
 
     def estimation(self, name: str) -> float:
-        m, centre = self.measures, self.measures._mean(self.fields["x"])
-        return float((m._mean(self.fields[name]) - m._average(lambda f: f.full_grad(centre))).square().sum())
+        m, average = self.measures, self.measures.network.average
+        centre = average(self.fields["x"])
+        return float((average(self.fields[name]) - m._average(lambda f: f.full_grad(centre))).square().sum())
 
     def accuracy(self, name: str) -> float:
         return float(self._accuracies(name).mean())
@@ -155,7 +154,9 @@ FAMILIES: dict[str, Callable[[_States, str], float]] = {
 
 def check_names(asked: Sequence[str], algorithms: Iterable[Algorithm], problem: Problem) -> None:
     """Refuse measures that none of an experiment's algorithms has, or that its data do not allow."""
-    fields = {name for alg in algorithms if isinstance(alg, Graph) for name in _fields(alg)}
+    if not asked:
+        return
+    fields = {name for alg in algorithms if isinstance(alg, Graph) for name in _fields(alg, problem)}
     known = [f"{kind}_{field}" for kind in FAMILIES for field in sorted(fields)]
     for name in asked:
         hint = nearest(name, known) if known else "they are of the states of algorithms on graphs"
@@ -166,6 +167,7 @@ def check_names(asked: Sequence[str], algorithms: Iterable[Algorithm], problem: 
         require(has, f"measures: {judged[0]!r} needs test data with classes, and there are none")
 
 
-def _fields(algorithm: Graph) -> tuple[str, ...]:
-    """The fields of a client's state, by what `init` says that it returns."""
-    return getattr(get_type_hints(type(algorithm).init).get("return"), "_fields", ())
+def _fields(algorithm: Graph[Any], problem: Problem) -> list[str]:
+    """The names of the vectors in a client's state, read off that of the first client."""
+    state = algorithm.init(problem.start(0), problem.local(0, range(1)), problem.h, dense)
+    return [name for name, x in state._asdict().items() if isinstance(x, Tensor)]

@@ -30,12 +30,20 @@ def leaves(message: Message) -> list[Tensor | Packed]:
 
 def rebuild(form: Message, parts: Iterator[Tensor]) -> Message:
     """A message of the given form from its leaves."""
-    return tuple(rebuild(m, parts) for m in form) if isinstance(form, tuple) else next(parts)
+    if not isinstance(form, tuple):
+        return next(parts)
+    built = [rebuild(m, parts) for m in form]
+    return tuple(built) if type(form) is tuple else type(form)(*built)
 
 
 def dense(part: Tensor | Packed) -> Tensor:
     """The value that the receiver reads."""
     return part.dense if isinstance(part, Packed) else part
+
+
+def received(down: Message) -> Message:
+    """What clients read of the server's message: the one row of a Packed is a shared point (d,)."""
+    return rebuild(down, iter([m.dense[0] if isinstance(m, Packed) else m for m in leaves(down)]))
 
 
 def nbytes(message: Message) -> tuple[int, int]:

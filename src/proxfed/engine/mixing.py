@@ -9,23 +9,18 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
+from proxfed.engine import tuning
 from proxfed.threads import map_parallel
 from proxfed.types import Mixing
 
 Operator = Callable[[Tensor, bool], Tensor]
-"""(rows, spare) -> mixed rows; those that may be spared are overwritten where that saves memory."""
-
-CACHEFUL = 1 << 19
-"""Numbers of the rows that are overwritten at a time."""
-
-DENSE = 0.25
-"""From this share of non-zero entries on, a matrix product is faster than gathering neighbours' rows."""
+"""(rows, spare) -> mixed rows; spare rows, which nobody needs any more, are overwritten where that saves memory."""
 
 
 def rows_times(row: np.ndarray, col: np.ndarray, weight: np.ndarray, rows: int, cols: int, like: Tensor) -> Operator:
     """The map (cols, d) -> (rows, d) of a matrix given by its entries, sorted by row."""
     w = torch.tensor(weight, dtype=like.dtype, device=like.device)
-    if len(weight) >= DENSE * rows * cols:
+    if len(weight) >= tuning.DENSE_FROM * rows * cols:
         W = like.new_zeros(rows, cols)
         W[torch.from_numpy(row), torch.from_numpy(col)] = w
         return _columns(lambda x: W @ x)
@@ -45,7 +40,7 @@ def _columns(times: Callable[[Tensor], Tensor]) -> Operator:
         def some(columns: slice) -> None:
             x[:, columns] = times(x[:, columns].contiguous())
 
-        width = max(1, CACHEFUL // len(x))
+        width = max(1, tuning.MIX_BLOCK // len(x))
         map_parallel(some, [slice(k, k + width) for k in range(0, x.shape[1], width)])
         return x
 

@@ -14,15 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from proxfed.engine import tuning
 from proxfed.engine.messages import Traffic, WeightedSum, dense, nbytes, rebuild
 from proxfed.engine.mixing import Operator, edges
 from proxfed.errors import InputError
 from proxfed.keyed_random import Ids
-from proxfed.threads import PARALLEL_FROM, thread_count
+from proxfed.threads import thread_count
 from proxfed.types import Message, Mixing, Packed, Topology
-
-BLOCK = 1 << 20
-"""Numbers of one client vector that are worked on at a time: a few vectors of them stay in the cache."""
 
 
 class Network(ABC):
@@ -66,18 +64,16 @@ class Network(ABC):
     # ---- star --------------------------------------------------------------------------------------------------
 
     def blocks(self, cohort: Ids) -> list[Ids]:
-        """The clients of the cohort that live here, a cacheful at a time; one empty block if none of them do.
-
-        Where it is worth while there are as many blocks for each hand of the crew.
-        """
+        """The clients of the cohort that live here, as many at a time as the cache holds; if there are none, one empty
+        block. Where threads are worth while, each of them gets equally many blocks."""
         if isinstance(cohort, range):
             here: Ids = self.ids
         else:
             first, last = np.searchsorted(cohort, (self.ids.start, self.ids.stop)).tolist()
             here = cohort[first:last]
-        m, cachefuls = len(here), ceil(len(here) * self.d / BLOCK)
-        turns = thread_count() if m * self.d >= PARALLEL_FROM else 1
-        count = max(1, min(m, ceil(cachefuls / turns) * turns))
+        m, blocks = len(here), ceil(len(here) * self.d / tuning.BLOCK)
+        threads = thread_count() if m * self.d >= tuning.PARALLEL_FROM else 1
+        count = max(1, min(m, ceil(blocks / threads) * threads))
         return [here[k * m // count : (k + 1) * m // count] for k in range(count)]
 
     def rows(self, ids: Ids) -> slice | np.ndarray:
@@ -92,9 +88,9 @@ class Network(ABC):
         self.traffic.down += size * clients
         self.traffic.best += best * clients
 
-    def mean(self, tallies: Iterable[WeightedSum]) -> Message:
+    def mean(self, sums: Iterable[WeightedSum]) -> Message:
         """sum_i w_i m_i / sum_i w_i over all messages, in one sum over the processes."""
-        total = WeightedSum.total(tallies)
+        total = WeightedSum.total(sums)
         self.traffic.up += total.nbytes
         self.traffic.best += total.best
         *means, weight = self.all_sums(total.sums)
@@ -126,9 +122,9 @@ class Network(ABC):
 
     # ---- looking at a run; not counted -------------------------------------------------------------------------
 
-    def average(self, rows: Tensor, weights: Tensor) -> Tensor:
-        """sum_i w_i x_i over all clients, from the rows and weights of those that live here."""
-        return self.all_sum(weights @ rows)
+    def average(self, rows: Tensor) -> Tensor:
+        """(1/n) sum_i x_i over all clients, from the rows of those that live here."""
+        return self.all_sum(rows.new_full((len(rows),), 1 / self.n) @ rows)
 
     def total(self, numbers: list[int]) -> list[int]:
         """Counters added up over the processes."""

@@ -74,7 +74,7 @@ class Ranks(Network):
         flat = torch.cat(parts)
         with _together("adding up"):
             dist.all_reduce(flat)
-        return list(flat.split([part.shape[0] for part in parts]))
+        return list(torch.split(flat, [part.shape[0] for part in parts]))
 
     def prepare(self, W: Mixing, like: Tensor) -> Operator:
         if is_average(W):

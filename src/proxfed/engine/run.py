@@ -18,11 +18,11 @@ from torch import Tensor
 
 from proxfed.engine.lockstep import in_lockstep
 from proxfed.engine.measures import Measures
-from proxfed.engine.messages import Traffic, WeightedSum
+from proxfed.engine.messages import Traffic, WeightedSum, received
 from proxfed.engine.network import Network
 from proxfed.engine.oracle import Oracle, Work, counted
-from proxfed.engine.state_tree import flatten, put, restore, room, take
-from proxfed.keyed_random import Ids
+from proxfed.engine.state_tree import flatten, put, restore, room, take, writable
+from proxfed.keyed_random import Ids, keys
 from proxfed.participation import Full, cohort
 from proxfed.regularisers import Zero
 from proxfed.threads import run_parallel, split_evenly, thread_count
@@ -64,7 +64,7 @@ class Run:
         self.scale = None if isinstance(alg, Star) or uniform else scale
         self.state: Any = self._begin_star(alg) if isinstance(alg, Star) else self._begin_graph(alg)
 
-    def _begin_star(self, alg: Star) -> StarState:
+    def _begin_star(self, alg: Star[Any, Any]) -> StarState:
         """A block at a time; what the server begins with does not depend on the clients."""
         net, clients, server = self.network, None, None
         for ids in net.blocks(range(net.n)):
@@ -73,10 +73,10 @@ class Run:
             put(clients, net.rows(ids), new)
         return StarState(clients, server)
 
-    def _begin_graph(self, alg: Graph) -> Any:
+    def _begin_graph(self, alg: Graph[Any]) -> Any:
         net, state = self.network, None
 
-        def begin(ids: Ids, work: Work, mix: Mix) -> None:
+        def begin_block(ids: Ids, work: Work, mix: Mix) -> None:
             nonlocal state
             new = alg.init(self.x0, self.oracle(0, ids, work), counted(self.h, work, len(ids)), mix)
             with lock:
@@ -84,7 +84,7 @@ class Run:
             put(state, net.rows(ids), new)
 
         lock = Lock()
-        self._in_blocks(begin, 0)
+        self._in_blocks(begin_block, 0)
         return state
 
     def _in_blocks(self, work_on: Callable[[Ids, Work, Mix], None], t: int) -> None:
@@ -94,7 +94,7 @@ class Run:
         works = [Work() for _ in blocks]
         calls = [partial(work_on, ids, work) for ids, work in zip(blocks, works, strict=True)]
         if len(calls) == 1:
-            calls[0](self._mix(t))
+            calls[0](lambda x: net.mix(x, t))
         else:
             in_lockstep(calls, [len(ids) for ids in blocks], lambda x: net.mix(x, t, spare=True))
         self.work.add(*works)
@@ -109,15 +109,17 @@ class Run:
         self.state = self._star(alg, t) if isinstance(alg, Star) else self._graph(alg, t)
         self.seconds += time.perf_counter() - start
 
-    def _star(self, alg: Star, t: int) -> StarState:
+    def _star(self, alg: Star[Any, Any], t: int) -> StarState:
         net, (clients, server) = self.network, self.state
         taking_part = cohort(self.participation, t, net.n, self.seed)
         if len(taking_part) == 0:
-            return self.state
-        down = alg.down(server)
+            return StarState(clients, server)
+        server, message = alg.down(server, keys(self.seed, "server message", [0], t))
+        blocks, down = net.blocks(taking_part), received(message)
+        net.send(message, sum(len(ids) for ids in blocks))
 
-        def several(blocks: Sequence[Ids]) -> tuple[WeightedSum, Work]:
-            """What one hand of the crew does, block after block."""
+        def client_rounds(blocks: Sequence[Ids]) -> tuple[WeightedSum, Work]:
+            """The clients of one thread, block after block: the sum of their messages, and their work."""
             sent, work = WeightedSum(), Work()
             for ids in blocks:
                 rows, h = net.rows(ids), counted(self.h, work, len(ids))
@@ -126,42 +128,33 @@ class Run:
                 put(clients, rows, new)  # only now: the message may have been a view of the old state
             return sent, work
 
-        blocks = net.blocks(taking_part)
-        net.send(down, sum(len(ids) for ids in blocks))
-        tallies, works = zip(
-            *run_parallel([partial(several, b) for b in split_evenly(blocks, thread_count())]), strict=True
-        )
+        threads = split_evenly(blocks, thread_count())
+        sums, works = zip(*run_parallel([partial(client_rounds, part) for part in threads]), strict=True)
         self.work.add(*works)
         share = 1.0 if isinstance(taking_part, range) else float(self.weights[taking_part].sum())
         h = counted(self.h, self.work, int(net.leader))
-        return StarState(clients, alg.server(server, net.mean(tallies), h, share))
+        return StarState(clients, alg.server(server, net.mean(sums), h, share))
 
-    def _graph(self, alg: Graph, t: int) -> Any:
-        net, state = self.network, self.state
+    def _graph(self, alg: Graph[Any], t: int) -> Any:
+        net = self.network
+        if len(net.blocks(range(net.n))) == 1:
+            f, h = self.oracle(t, net.ids, self.work), counted(self.h, self.work, len(net.ids))
+            return alg.step(alg.before_mix(self.state, f, h), f, h, lambda x: net.mix(x, t))
+        state = writable(self.state)
 
-        def step(ids: Ids, work: Work, mix: Mix) -> None:
-            nonlocal state
+        def step_block(ids: Ids, work: Work, mix: Mix) -> None:
             rows, f, h = net.rows(ids), self.oracle(t, ids, work), counted(self.h, work, len(ids))
-            if len(ids) == len(net.ids):
-                state = alg.step(alg.local(state, f, h), f, h, mix)
-                return
-            put(state, rows, alg.local(take(state, rows), f, h))  # so that a block that waits holds little
+            put(state, rows, alg.before_mix(take(state, rows), f, h))  # so that a block that waits holds little
             put(state, rows, alg.step(take(state, rows), f, h, mix))
 
-        self._in_blocks(step, t)
+        self._in_blocks(step_block, t)
         return state
-
-    def _mix(self, t: int) -> Mix:
-        return lambda x: self.network.mix(x, t)
 
     def model(self) -> Tensor:
         """The point that is evaluated and kept."""
         if isinstance(self.algorithm, Star):
             return self.algorithm.model(self.state.server, self.problem.h)
-        return self.algorithm.model(self.state, self.problem.h, self._mean)
-
-    def _mean(self, rows: Tensor) -> Tensor:
-        return self.network.average(rows, rows.new_full((len(rows),), 1 / self.network.n))
+        return self.algorithm.model(self.state, self.problem.h, self.network.average)
 
     def fields(self) -> dict[str, Tensor] | None:
         """The clients' states, on graphs: rows by name."""

@@ -92,9 +92,10 @@ def about(make: Callable[..., Any]) -> str:
     return inspect.getdoc(type(next(iter(make.keywords.values()))) if isinstance(make, partial) else make) or ""
 
 
-def recursion(make: Callable[..., Any]) -> str:
-    """The docstring of an algorithm's file: its equations, what travels, and the reference."""
-    return inspect.getdoc(sys.modules[make.__module__]) or ""
+def recursion(make: Any) -> str:
+    """The docstring of an algorithm's file: its equations and what travels; and the reference."""
+    text = inspect.getdoc(sys.modules[make.__module__]) or ""
+    return text if "Reference:" in text else f"{text}\nReference: {make.reference()}"
 
 
 def needs(what: Needs) -> str:
@@ -132,9 +133,9 @@ def _algorithm(make: Any) -> Entry:
         "runs on": "server" if star else "peers",
         "handles h by": "prox" if make.needs.composite else "subgradient",
         "needs": needs(make.needs) if star else ", ".join(filter(None, [needs(make.needs), "all clients"])),
-        "sends": make.facts.sends,
+        "sends": str(make.facts.sends),
         "different data": "exact" if make.facts.exact else "biased",
-        "paper": make.facts.paper,
+        "paper": make.reference(),
     }
 
 

@@ -22,10 +22,10 @@ from typing import Any, NamedTuple
 
 import torch
 
+from proxfed.engine.tuning import PARALLEL_FROM
 from proxfed.errors import InputError, RunError, require
 from proxfed.harness.execute import Execution, Progress
 from proxfed.registry import FROM_FILE
-from proxfed.threads import PARALLEL_FROM
 
 GRACE = 5.0
 """Seconds that the other ranks have, after one has died, to notice and to say so."""

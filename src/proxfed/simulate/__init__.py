@@ -1,10 +1,8 @@
 """Simulated time: what the rounds, steps and bytes of a run take on described devices and links.
 
-amounts.py     a number, a distribution or a measured trace
-timing.py      the table [time]: devices, links, profiles
-exchanges.py   how often a graph algorithm exchanges messages in a round
-clock.py       rows -> seconds, with a server and on graphs
-after.py       the same for a run that is over
+distributions.py   a number, a distribution or a measured trace
+timing.py          the table [time]: devices, links, profiles
+clock.py           rows -> seconds, with a server and on graphs
 """
 
 from proxfed.simulate.clock import Clock, clock

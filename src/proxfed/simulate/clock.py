@@ -23,7 +23,6 @@ import numpy as np
 
 from proxfed.participation import cohort
 from proxfed.simulate.distributions import Amounts
-from proxfed.simulate.exchanges import exchanges
 from proxfed.simulate.timing import Timing, hand_out
 from proxfed.types import Algorithm, Graph, Participation, Topology
 
@@ -63,7 +62,7 @@ def clock(
     """The clock of one algorithm with one seed on these devices and links."""
     if isinstance(algorithm, Graph):
         assert topology is not None
-        return Clock(_Graph(timing, topology, exchanges(algorithm), n, seed))
+        return Clock(_Graph(timing, topology, algorithm.sends().edge, n, seed))
     return Clock(_Star(timing, participation, n, seed))
 
 
