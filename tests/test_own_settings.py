@@ -49,7 +49,7 @@ def test_an_algorithm_may_have_its_own_weight_decay(tmp_path: Path) -> None:
 
 def test_algorithms_with_the_same_weight_decay_share_the_data() -> None:
     study = build_study(parse(digits({}, {"weight_decay": 0.2}, {"weight_decay": 0.2}), "test"))
-    tasks = [study.entry(label) for label in study.entries]
+    tasks = [study.complete[label] for label in study.entries]
     assert tasks[1].problem is tasks[2].problem
     assert tasks[0].problem.data is tasks[1].problem.data
 

@@ -11,6 +11,7 @@ import tomli_w
 from proxfed.errors import require
 from proxfed.harness.build import build_study
 from proxfed.harness.execute import Execution, Progress, open_folder
+from proxfed.harness.plan import Planned
 from proxfed.harness.run_folder import RunFolder
 from proxfed.harness.schema import parse
 
@@ -95,8 +96,8 @@ def execute(
             raise Crash
 
     require(not resume or RunFolder(path).exists(), f"there is no run to resume in {path}")
-    study.check()
-    folder, resumed = open_folder(study, path, resume, force=not resume)
+    folder = Planned(study, path, resume, force=not resume).folder
+    resumed = open_folder(study, folder, resume, force=not resume)
     execution = Execution(
         study, folder, watch=watch, stop=lambda: seen == stop_after, checkpoint_seconds=0, resumed=resumed
     )

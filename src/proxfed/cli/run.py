@@ -60,7 +60,6 @@ def run(
     Examples: [bold]proxfed run demo -c rounds=50 -c "seeds=[0,1,2]" --out runs/quick[/bold], [bold]proxfed run demo -c
     algorithms.FedAvg.eta=0.5[/bold]
     """
-    require(ranks == 1 or jobs in (None, 1), "--jobs and --ranks exclude each other")
     from proxfed.engine import ranks as network
     from proxfed.engine.allocator import tune_process
     from proxfed.harness.cases import read_cases, slug
@@ -76,7 +75,7 @@ def run(
     leads = world is None or world[0] == 0
     begun = any(RunFolder(one).exists() for one in folders.values())
     require(begun or not (resume and leads), f"there is no run to resume in {path}")
-    plan = Plan(cases, folders, data, resume or array or not leads, force, only=only or [])
+    plan = Plan(cases, folders, data, resume or array, force, only=only or [])
     started = time.monotonic()
     with StopOnSignal() as stop:
         found = plan.run(stop, jobs=jobs, ranks=ranks, progress=leads, checkpoint_seconds=checkpoint, timeout=timeout)

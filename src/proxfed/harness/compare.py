@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
@@ -12,18 +11,15 @@ from typing import Any
 
 from torch import Tensor
 
-from proxfed.engine import ranks as network
 from proxfed.engine.compatibility import check_combination
 from proxfed.engine.measures import Measures, check_names
 from proxfed.engine.run import Row, Run
 from proxfed.engine.run import rounds as steps
 from proxfed.engine.stacked import Stacked
 from proxfed.errors import RunError, require, whole
-from proxfed.harness.execute import Execution, check_labels, open_folder, threads
-from proxfed.harness.processes import run_jobs, run_ranks, share_cores
-from proxfed.harness.progress import StopOnSignal, watching
+from proxfed.harness.plan import Planned
+from proxfed.harness.progress import StopOnSignal
 from proxfed.harness.results import Results
-from proxfed.harness.run_folder import RunFolder
 from proxfed.harness.study import Entry, Study
 from proxfed.participation import Full
 from proxfed.simulate import Timing
@@ -185,60 +181,17 @@ def run_study(
     jobs: int | None = None,
     ranks: int = 1,
     progress: bool = True,
-    title: str = "",
-    stop: Callable[[], bool] | None = None,
-    checkpoint_seconds: float = 5.0,
-    timeout: float = 60.0,
 ) -> Results:
     """Carry out a study and return what came out; see `compare`.
 
-    Started as one of several ranks, by torchrun or srun, it works with the others, and only the first of them keeps
-    records.
+    Started as one of several ranks, by torchrun or srun, it works with the others; the first of them keeps records and
+    returns them, the others return nothing but their number of rows: none.
     """
-    only = [only] if isinstance(only, str) else list(only)
-    check_labels(study, only)
-    study.check()
     with ExitStack() as held:
         place = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="proxfed-")) if out is None else out)
-        stop = stop or held.enter_context(StopOnSignal())
-        watch = held.enter_context(watching(title, progress and _leads()))
-        e = Execution(study, None, only, watch=watch, stop=stop, checkpoint_seconds=checkpoint_seconds)
-        if network.world() is not None:
-            _as_rank(e, place, resume, force, timeout)
-        else:
-            share = share_cores(jobs, len(study.tasks), study.problem.n * study.problem.d)
-            held.enter_context(threads(_threads(place, resume, share.threads)))
-            e.folder, e.resumed = open_folder(study, place, resume, force)
-            if ranks != 1:
-                run_ranks(e, ranks, timeout)
-            else:
-                run_jobs(e, share)
-        results = Results.read(e.folder or RunFolder(place))
+        planned = Planned(study, place, resume, force, [only] if isinstance(only, str) else list(only))
+        stop = held.enter_context(StopOnSignal())
+        results = planned.run(stop, jobs=jobs, ranks=ranks, progress=progress)
         if out is None:
             results.models.load()
         return results
-
-
-def _leads() -> bool:
-    world = network.world()
-    return world is None or world[0] == 0
-
-
-def _as_rank(e: Execution, place: Path, resume: bool, force: bool, timeout: float) -> None:
-    """One of several processes that torchrun or srun has started."""
-    network.connect(timeout)
-    try:
-        if _leads():
-            e.folder, e.resumed = open_folder(e.study, place, resume, force)
-        e.distributed = True
-        e.run()
-    finally:
-        network.disconnect()
-
-
-def _threads(place: Path, resume: bool, wanted: int) -> int:
-    """Of a run that is taken up, as many as it was begun with: the number of threads decides the last bits."""
-    folder = RunFolder(place)
-    if resume and folder.exists() and "OMP_NUM_THREADS" not in os.environ:
-        return int(folder.versions().get("threads", wanted))
-    return wanted

@@ -25,12 +25,12 @@ from proxfed.engine.network import Network
 from proxfed.engine.ranks import Ranks
 from proxfed.engine.run import Run, Step, rounds
 from proxfed.engine.stacked import Stacked
-from proxfed.errors import nearest, require
+from proxfed.errors import require
 from proxfed.harness.checkpoint import Checkpoint, TaskFolder
 from proxfed.harness.files import locked
 from proxfed.harness.run_folder import DONE, RunFolder
 from proxfed.harness.settings_diff import first_difference, settings_mismatch
-from proxfed.harness.study import Entry, Study, Task
+from proxfed.harness.study import CompleteEntry, Study, Task
 from proxfed.registry import Table
 from proxfed.report.columns import Row, parse
 from proxfed.simulate import Clock, clock
@@ -119,10 +119,7 @@ class Execution:
         return names[code], found
 
     def _carry_out(self, k: int, task: Task, files: TaskFolder | None, found: Checkpoint | None) -> str:
-        study, entry = self.study, self.study.entry(task.label)
-        assert entry.problem is not None
-        assert entry.participation is not None
-        assert entry.rounds is not None
+        study, entry = self.study, self.study.complete[task.label]
         net = self.network(entry.topology)
         measures = Measures(entry.problem, net, self.solution(), study.stationarity_step, tuple(study.measures))
         run = Run(entry.problem, entry.algorithm, net, entry.participation, task.seed)
@@ -158,7 +155,7 @@ class _Records:
     """What is kept of one task, by the leader; the other ranks keep nothing."""
 
     def __init__(
-        self, study: Study, task: Task, entry: Entry, folder: RunFolder | None, files: TaskFolder | None,
+        self, study: Study, task: Task, entry: CompleteEntry, folder: RunFolder | None, files: TaskFolder | None,
         found: Checkpoint | None,
     ) -> None:  # fmt: skip
         self.study, self.task, self.entry, self.folder, self.files = study, task, entry, folder, files
@@ -171,7 +168,6 @@ class _Records:
         s, e = self.study, self.entry
         if s.timing is None:
             return None
-        assert e.participation is not None
         made = clock(s.timing, e.algorithm, e.participation, e.topology, s.problem.n, self.task.seed)
         for cells in csv.reader(io.StringIO(files.rows().decode())):
             made({name: parse(name, cell) for name, cell in zip(files.columns, cells, strict=True)})
@@ -195,28 +191,26 @@ class _Records:
 
     def finish(self, status: str, t: int, message: str, x: Tensor) -> None:
         if self.folder is not None and self.files is not None:
-            assert self.entry.problem is not None
             self.folder.finish(self.files, *self.task, status, t, message, x, self.entry.problem.blocks)
 
 
 # ---- the folder of a study -------------------------------------------------------------------------------------------
 
 
-def open_folder(study: Study, path: Path, resume: bool, force: bool) -> tuple[RunFolder, bool]:
-    """The study's run folder, made if need be, and whether it was there before."""
-    folder = RunFolder(path)
-    check_folder(study, path, resume, force)
-    with locked(path):
-        if folder.exists() and resume:  # made meanwhile, or before
-            check_folder(study, path, resume, force)
-            if folder.config() != study.settings:
-                folder.write_config(study.settings)  # with more seeds, more algorithms or other words
-            folder.remove_leftovers()
-            return folder, True
-        busy = [task for task in (path / "checkpoint").glob("*/") if not _is_free(task)]
-        require(not busy, f"{path}: another process is writing this run")
+def open_folder(study: Study, folder: RunFolder, resume: bool, force: bool) -> bool:
+    """Make the study's run folder if need be; whether it was there before."""
+    with locked(folder.path):
+        if folder.exists():
+            if resume:
+                check_folder(study, folder, resume, force)  # it may have been made meanwhile
+                if folder.config() != study.settings:
+                    folder.write_config(study.settings)  # with more seeds, more algorithms or other words
+                folder.remove_leftovers()
+                return True
+            busy = any(not _is_free(task) for task in (folder.path / "checkpoint").glob("*/"))
+            require(not busy, f"{folder.path}: another process is writing this run")
         folder.create(study.settings, _client_stats(study), study.own_measures)
-    return folder, False
+    return False
 
 
 def _is_free(task: Path) -> bool:
@@ -224,9 +218,9 @@ def _is_free(task: Path) -> bool:
         return free
 
 
-def check_folder(study: Study, path: Path, resume: bool, force: bool) -> None:
+def check_folder(study: Study, folder: RunFolder, resume: bool, force: bool) -> None:
     """Refuse a folder that holds something else; writes nothing."""
-    folder = RunFolder(path)
+    path = folder.path
     if not folder.exists():
         empty = not path.exists() or (path.is_dir() and all(child.name == "checkpoint" for child in path.iterdir()))
         require(empty or force, f"{path} exists and is not a run folder; choose another --out")
@@ -265,13 +259,6 @@ def _with_additions(old: Table, new: Table) -> Table:
     if {*had} <= {*labels}:
         both["algorithms"] = [had.get(table["label"], table) for table in new["algorithms"]]
     return both
-
-
-def check_labels(study: Study, only: Collection[str]) -> None:
-    """--only names algorithms that exist."""
-    for label in only:
-        known = list(study.entries)
-        require(label in known, f"--only: no algorithm has the label {label!r}; {nearest(label, known)}")
 
 
 @contextmanager

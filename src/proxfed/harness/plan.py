@@ -1,15 +1,19 @@
-"""The cases of an experiment: all refused or none, then carried out one after the other, each in its run folder."""
+"""What is going to be run, checked: a study in its run folder, or all cases of an experiment, each in its own."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from proxfed.errors import MissingData
+from proxfed.engine import ranks as network
+from proxfed.errors import MissingData, nearest, require
 from proxfed.harness.build import build_study
-from proxfed.harness.compare import run_study
-from proxfed.harness.execute import check_folder, check_labels
+from proxfed.harness.execute import Execution, check_folder, open_folder, threads
+from proxfed.harness.processes import run_jobs, run_ranks, share_cores
+from proxfed.harness.progress import watching
 from proxfed.harness.results import Results
 from proxfed.harness.run_folder import RunFolder
 from proxfed.harness.schema import Experiment
@@ -20,8 +24,77 @@ KEPT_BYTES = 1 << 30
 
 
 @dataclass
+class Planned:
+    """A study and its folder."""
+
+    study: Study
+    path: Path
+    resume: bool = False
+    """Go on with what is there, if there is something."""
+    force: bool = False
+    """Replace what is there."""
+    only: Collection[str] = ()
+    """Labels of the algorithms that are run; all if empty."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be run, before anything is written."""
+        for label in self.only:
+            known = list(self.study.entries)
+            require(label in known, f"--only: no algorithm has the label {label!r}; {nearest(label, known)}")
+        self.study.check()
+        self.folder = RunFolder(self.path)
+        self.world = network.world()
+        if self.leads:
+            check_folder(self.study, self.folder, self.resume, self.force)
+
+    @property
+    def leads(self) -> bool:
+        """This process keeps the records."""
+        return self.world is None or self.world[0] == 0
+
+    def run(
+        self, stop: Callable[[], bool], *, jobs: int | None = None, ranks: int = 1, progress: bool = True,
+        title: str = "", checkpoint_seconds: float = 5.0, timeout: float = 60.0,
+    ) -> Results:  # fmt: skip
+        """Carry it out, in this process and as many others as were asked for."""
+        study = self.study
+        require(ranks == 1 or jobs in (None, 1), f"jobs = {jobs} and ranks = {ranks} exclude each other")
+        with ExitStack() as held:
+            watch = held.enter_context(watching(title, progress and self.leads))
+            e = Execution(study, None, self.only, watch=watch, stop=stop, checkpoint_seconds=checkpoint_seconds)
+            if self.world is not None:
+                self._as_rank(e, timeout)
+                return Results.read(self.folder) if self.leads else Results([])
+            share = share_cores(jobs, len(study.tasks), study.problem.n * study.problem.d)
+            held.enter_context(threads(self._threads(share.threads)))
+            e.folder, e.resumed = self.folder, open_folder(study, self.folder, self.resume, self.force)
+            if ranks != 1:
+                run_ranks(e, ranks, timeout)
+            else:
+                run_jobs(e, share)
+            return Results.read(self.folder)
+
+    def _as_rank(self, e: Execution, timeout: float) -> None:
+        """One of several processes that torchrun or srun has started."""
+        network.connect(timeout)
+        try:
+            if self.leads:
+                e.folder, e.resumed = self.folder, open_folder(e.study, self.folder, self.resume, self.force)
+            e.distributed = True
+            e.run()
+        finally:
+            network.disconnect()
+
+    def _threads(self, wanted: int) -> int:
+        """Of a run that is taken up, as many as it was begun with: the number of threads decides the last bits."""
+        if self.resume and self.folder.exists() and "OMP_NUM_THREADS" not in os.environ:
+            return int(self.folder.versions().get("threads", wanted))
+        return wanted
+
+
+@dataclass
 class Plan:
-    """What is going to be run, checked."""
+    """The cases of an experiment: all refused or none, then carried out one after the other."""
 
     cases: dict[str, Experiment]
     folders: dict[str, Path]
@@ -38,22 +111,23 @@ class Plan:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be run before the first case begins."""
-        self._built: dict[str, Study] = {}
+        self._ready: dict[str, Planned] = {}
         room = KEPT_BYTES
-        for name, experiment in self.cases.items():
+        for name in self.cases:
             try:
-                study = build_study(experiment, self.data)
+                planned = self._planned(name)
             except MissingData as e:
                 if not self.leave_out:
                     raise
                 self.missing[name] = str(e)
                 continue
-            study.check()
-            check_labels(study, self.only)
-            check_folder(study, self.folders[name], self._resumes(name), self.force)
-            room -= _nbytes(study)
-            if room > 0 or not self._built:
-                self._built[name] = study
+            room -= _nbytes(planned.study)
+            if room > 0 or not self._ready:
+                self._ready[name] = planned
+
+    def _planned(self, name: str) -> Planned:
+        study = build_study(self.cases[name], self.data)
+        return Planned(study, self.folders[name], self.resume, self.force, self.only)
 
     def run(
         self, stop: Callable[[], bool], *, jobs: int | None = None, ranks: int = 1, progress: bool = True,
@@ -62,27 +136,19 @@ class Plan:
         """What came out, case by case; a case that was asked to stop on the way is the last."""
         found = {}
         for name in (name for name in self.cases if name not in self.missing):
-            study = self._built.pop(name, None) or build_study(self.cases[name], self.data)
-            found[name] = run_study(
-                study,
-                self.folders[name],
-                resume=self._resumes(name),
-                force=self.force,
-                only=self.only,
+            planned = self._ready.pop(name, None) or self._planned(name)
+            found[name] = planned.run(
+                stop,
                 jobs=jobs,
                 ranks=ranks,
                 progress=progress,
                 title=name,
-                stop=stop,
                 checkpoint_seconds=checkpoint_seconds,
                 timeout=timeout,
             )
             if stop():
                 break
         return found
-
-    def _resumes(self, name: str) -> bool:
-        return self.resume and RunFolder(self.folders[name]).exists()
 
 
 def _nbytes(study: Study) -> int:

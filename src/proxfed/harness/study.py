@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -49,18 +49,21 @@ class Entry:
         require(isinstance(a, Method), f"algorithm = {a!r} is not an algorithm (a Star or a Graph){hint}")
 
 
-class Task(tuple[str, int]):
+class CompleteEntry(NamedTuple):
+    """An entry with all that it needs."""
+
+    algorithm: Algorithm
+    topology: Topology | None
+    participation: Participation
+    rounds: int
+    problem: Problem
+
+
+class Task(NamedTuple):
     """An algorithm's label and a seed: the unit of work."""
 
-    __slots__ = ()
-
-    @property
-    def label(self) -> str:
-        return self[0]
-
-    @property
-    def seed(self) -> int:
-        return self[1]
+    label: str
+    seed: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,26 +119,27 @@ class Study:
 
     # ---- an entry with what it has from the study --------------------------------------------------------------
 
-    def entry(self, label: str) -> Entry:
-        """Complete: with the study's rounds, problem, participation and topology where it has none of its own."""
-        e = self.entries[label]
-        graph = e.topology
-        if graph is None and isinstance(e.algorithm, Graph):
-            graph = self.topology
-        return Entry(
+    @cached_property
+    def complete(self) -> dict[str, CompleteEntry]:
+        """The entries with the study's rounds, problem, participation and topology where they have no own."""
+        return {label: self._completed(entry) for label, entry in self.entries.items()}
+
+    def _completed(self, e: Entry) -> CompleteEntry:
+        common = self.topology if isinstance(e.algorithm, Graph) else None
+        return CompleteEntry(
             e.algorithm,
-            graph,
+            common if e.topology is None else e.topology,
             self.participation if e.participation is None else e.participation,
             self.rounds if e.rounds is None else e.rounds,
             self.problem if e.problem is None else e.problem,
         )
 
-    @property
+    @cached_property
     def tasks(self) -> list[Task]:
         """Seed by seed, so that seeds which are added later come after all that has been done."""
-        return [Task((label, seed)) for seed in self.seeds for label in self.entries]
+        return [Task(label, seed) for seed in self.seeds for label in self.entries]
 
-    @property
+    @cached_property
     def own_measures(self) -> list[str]:
         """What rows have beside the columns of every study."""
         return [*self.measures, *self.problem.measures]
@@ -144,10 +148,7 @@ class Study:
 
     def check(self) -> None:
         """Refuse, before anything is computed, what cannot be run or measured."""
-        for label in self.entries:
-            e = self.entry(label)
-            assert e.problem is not None
-            assert e.participation is not None
+        for label, e in self.complete.items():
             try:
                 check_combination(e.problem, e.algorithm, e.topology, e.participation)
             except InputError as error:
@@ -187,7 +188,7 @@ class Study:
         return about | describe_problem(self.problem)
 
     def _entry_table(self, label: str) -> Table:
-        e = self.entry(label)
+        e = self.complete[label]
         out: Table = {"label": label, "rounds": e.rounds} | describe(e.algorithm, ALGORITHMS)
         out["participation"] = describe(e.participation, PARTICIPATIONS)
         if (own_problem := self.entries[label].problem) is not None:
