@@ -160,6 +160,8 @@ def _offered(name: str) -> tuple[str, str]:
     place = what.__module__.split(".")[1]
     page = place if (SOURCE / place).is_dir() else "core"
     about = (inspect.getdoc(what) or "").split("\n")[0]
+    if about.startswith(f"{name}("):  # a tuple without a docstring, which the page leaves out
+        return f"[`{name}`](api/{page}.md)", ""
     return f"[`{name}`](api/{page}.md#{what.__module__}.{what.__qualname__})", about
 
 
