@@ -27,11 +27,12 @@ if (location.protocol === "file:") {
       this.waiting = [];
       this.frame.addEventListener("load", () => {
         this.ready = true;
-        for (const data of this.waiting.splice(0)) inside.postMessage(data, "*");
+        for (const data of this.waiting.splice(0)) this.postMessage(data);
       });
     }
     postMessage(data) {
-      if (this.ready) this.frame.contentWindow.postMessage(data, "*");
+      const inside = this.frame.contentWindow; // whose own postMessage leads out
+      if (this.ready) inside.dispatchEvent(new inside.MessageEvent("message", { data }));
       else this.waiting.push(data);
     }
     terminate() {
