@@ -138,21 +138,10 @@ def test_notebooks_run(notebook: Path, tmp_path: Path) -> None:
 # ---- experiments -----------------------------------------------------------------------------------------------------
 
 
-TABLES = set(
-    [
-        "data",
-        "problem",
-        "regulariser",
-        "topology",
-        "participation",
-        "algorithms",
-        "time",
-        "cases",
-        "paper",
-        "reported",
-        "claims",
-    ]
-)
+TABLES = {
+    *("data", "problem", "regulariser", "topology", "participation", "algorithms"),
+    *("time", "cases", "paper", "reported", "claims"),
+}
 
 
 @pytest.mark.parametrize("page", having("toml"), ids=_name)
