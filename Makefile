@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+DOCS   := $(VENV)/.docs-ready
 RUNS   ?= runs/reproduce
 
 .DEFAULT_GOAL := help
@@ -28,15 +29,20 @@ test: $(READY)   ## the tests (a few minutes)
 test-slow: $(READY)  ## the tests that take long
 	$(BIN)/python -m pytest -m slow
 
-lint: $(READY)   ## style, types, and docs that are up to date
+lint: $(READY)   ## style, types, and results that are up to date
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python tools/make_docs.py --check
 	$(BIN)/python tools/make_results.py --check
 
-docs: $(READY)   ## write the pages that follow from the code
+docs: $(DOCS)    ## the site: the pages that follow from the code, and then all of it into site/
 	$(BIN)/python tools/make_docs.py
+	$(BIN)/mkdocs build --strict --quiet
+	@echo "open site/index.html"
+
+$(DOCS): $(READY)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	@touch $@
 
 keep-results: $(READY)  ## keep what `proxfed reproduce --out RUNS` found in results/
 	$(BIN)/python tools/keep_results.py $(RUNS)
@@ -59,4 +65,4 @@ bench-peers: $(READY)  ## other frameworks on the same workloads, each in an env
 	$(BIN)/python benchmarks/peers/run.py
 
 clean:           ## remove what was built
-	rm -rf $(VENV) .peers build dist src/*.egg-info runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .peers build dist site src/*.egg-info runs .pytest_cache .mypy_cache .ruff_cache .hypothesis

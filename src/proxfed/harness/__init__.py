@@ -1,0 +1,1 @@
+"""Experiments around the engine: from tables to objects, run folders, resuming, results."""

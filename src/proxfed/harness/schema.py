@@ -1,13 +1,15 @@
 """An experiment as data: TOML -> validated, frozen, and back, fully resolved.
 
-name = "demo"                                rounds = 100        seeds = [0, 1, 2]
-[data]          name = "synthetic_binary"    ...                 [data.partition]  name = "iid"  ...
-[problem]       name = "logistic"            l2 = 0.01           batch = 20
-[regulariser]   name = "l1"                  weight = 1e-4       blocks = ["weight"]
-[topology]      name = "ring"
-[participation] name = "uniform"             m = 10
-[[algorithms]]  name = "depositum"           label = "..."       alpha = 0.5
-[cases."few clients"]                        "data.clients" = 5  "algorithms.depositum.alpha" = 0.1
+The tables of a file:
+
+    name = "demo"                                rounds = 100        seeds = [0, 1, 2]
+    [data]          name = "synthetic_binary"    ...                 [data.partition]  name = "iid"  ...
+    [problem]       name = "logistic"            l2 = 0.01           batch = 20
+    [regulariser]   name = "l1"                  weight = 1e-4       blocks = ["weight"]
+    [topology]      name = "ring"
+    [participation] name = "uniform"             m = 10
+    [[algorithms]]  name = "depositum"           label = "..."       alpha = 0.5
+    [cases."few clients"]                        "data.clients" = 5  "algorithms.depositum.alpha" = 0.1
 """
 
 from __future__ import annotations
