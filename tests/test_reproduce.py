@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,23 @@ def test_json_has_all_of_it_and_nothing_is_run_twice(capsys: Any, toys: Path) ->
     assert (objective["paper"], objective["case"], objective["label"]) == (0.25, "few", "FedAvg")
     assert never_few["seeds"] == never_many["seeds"] == [None] * 3
     assert (at_once["seeds"], at_once["axis"], at_once["target"]) == ([0, 0, 0], "round", 1e9)
+
+
+def test_files_and_run_folders_are_read_once(capsys: Any, toys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found(capsys, toys, "toys")
+    reads: Counter[str] = Counter()
+
+    def counted(name: str, plain: Any) -> Any:
+        def call(of: Any) -> Any:
+            reads[f"{name} {of.path.name if isinstance(of, RunFolder) else of.name}"] += 1
+            return plain(of)
+
+        return call
+
+    monkeypatch.setattr(config, "read_toml", counted("text", config.read_toml))
+    monkeypatch.setattr(RunFolder, "rows", counted("rows", RunFolder.rows))
+    found(capsys, toys, "toys", "--no-run")
+    assert reads == {"text table1.toml": 1, "text fig2.toml": 1, "rows few": 1, "rows many": 1, "rows quick": 1}
 
 
 def test_without_running_there_is_nothing_to_judge(capsys: Any, toys: Path) -> None:

@@ -48,7 +48,7 @@ def reproduce(
     """
     from proxfed.harness.execute import Plan
     from proxfed.papers.figures import MISSING, available
-    from proxfed.papers.reproduce import comparisons, draw, select, verdicts
+    from proxfed.papers.reproduce import select
     from proxfed.report import write_report
 
     require(run or seeds is None, "--no-run judges all seeds that have been run: it takes no --seeds")
@@ -59,6 +59,8 @@ def reproduce(
     if run:
         if not available():
             say(MISSING, err)
+        # Every plan is made before the first is run, so that bad input is refused at once. Each keeps the data of its
+        # first case meanwhile: to let go of them is up to Plan (harness/execute.py).
         plans = [Plan(part.cases, part.folders(), data, resume=True, leave_out=True) for part in parts]
         stop = StopOnSignal()
         for part, plan in zip(parts, plans, strict=True):
@@ -69,13 +71,13 @@ def reproduce(
             if not plan.run(lambda name: Watch(err.is_terminal, name), stop):
                 say("stopped; the same command goes on from here", err)
                 raise typer.Exit(1)
-            figures[part.name] = draw(part)
+            figures[part.name] = part.draw()
             for name, path in part.folders().items():
                 if name not in plan.missing:
                     write_report([path], path / "report.html", figures[part.name])
     for part in parts:
         say_diverged(part.diverged())
-    results = [(part, comparisons(part), verdicts(part, quick)) for part in parts]
+    results = [(part, part.comparisons(), part.verdicts()) for part in parts]
     if format is Format.json:
         found = {result[0].name: _reproduction(*result) for result in results}
         print(json.dumps(found, indent=1))
