@@ -33,16 +33,16 @@ lint: $(READY)   ## style, types, and docs that are up to date
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python tools/make_docs.py --check
-	$(BIN)/python tools/make_results.py --check
+	$(BIN)/proxfed results check
 
 docs: $(READY)   ## write the pages that follow from the code
 	$(BIN)/python tools/make_docs.py
 
 keep-results: $(READY)  ## keep what `proxfed reproduce --out RUNS` found in results/
-	$(BIN)/python tools/keep_results.py $(RUNS)
+	$(BIN)/proxfed results keep $(RUNS)
 
-results: $(READY)  ## write the page of what came of the papers' claims, from results/
-	$(BIN)/python tools/make_results.py
+results: $(READY)  ## write docs/results.md, which of the papers' claims hold, from results/
+	$(BIN)/proxfed results page
 
 check-report: $(READY)  ## look at the demo's report in a headless browser, on a laptop and a phone
 	@test -f runs/demo/report.html || $(MAKE) demo

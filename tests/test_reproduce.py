@@ -17,6 +17,7 @@ from proxfed.papers import reproduce
 
 from support.cli import proxfed, refused
 from support.small_experiment import small, write
+from support.toy_paper import run
 
 FAST = {"name": "fedavg", "label": "FedAvg", "eta": 0.5, "K": 3}
 WILD = {"name": "fedavg", "label": "wild", "eta": 1e9, "K": 3}
@@ -50,12 +51,11 @@ SECOND = small(rounds=2, seeds=[0], algorithms=[FAST], paper={"title": "On toys"
 @pytest.fixture
 def toys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A paper 'toys' with two experiments; where its runs go."""
-    known = {
-        "toys/table1": write(tmp_path / "table1.toml", FIRST),
-        "toys/fig2": write(tmp_path / "fig2.toml", SECOND),
-    }
-    for module in (config, reproduce):
-        monkeypatch.setattr(module, "shipped", lambda: known)
+    folder = tmp_path / "experiments" / "toys"
+    folder.mkdir(parents=True)
+    write(folder / "table1.toml", FIRST)
+    write(folder / "fig2.toml", SECOND)
+    monkeypatch.setattr(config, "EXPERIMENTS", folder.parent)
     return tmp_path / "out"
 
 
@@ -277,3 +277,35 @@ def test_cases_whose_data_are_missing_are_left_out_and_named(capsys: Any, tmp_pa
     assert claim["not_run"] == ["lost"]
     assert RunFolder(tmp_path / "out" / "mine" / "quick" / "few").exists()
     assert "there is no a9a" in refused(capsys, "reproduce", str(path), "--case", "lost", *where)
+
+
+# ---- figures --------------------------------------------------------------------------------------------------------
+
+
+def test_a_reproduction_draws_its_figures_into_the_folder_of_its_form(tmp_path: Path, toy_paper: Path) -> None:
+    pytest.importorskip("matplotlib")
+    run(tmp_path / "runs", form="full", only=["IID", "very skewed"])
+    (part,) = reproduce.select("toy/fig1", tmp_path / "runs", quick=False)
+    assert part.draw() == [tmp_path / "runs" / "toy-fig1" / "full" / "loss.svg"]
+    text = (part.folder / "loss.svg").read_text()
+    assert ">IID<" in text
+    assert ">very skewed<" in text
+    assert (part.folder / "loss.png").exists()
+
+
+def test_a_figure_also_shows_the_cases_that_were_run_before(tmp_path: Path, toy_paper: Path) -> None:
+    pytest.importorskip("matplotlib")
+    run(tmp_path / "runs", form="full", only=["IID", "very skewed"])
+    (part,) = reproduce.select("toy/fig1", tmp_path / "runs", quick=False, cases=["very skewed"])
+    (svg,) = part.draw()
+    assert svg.read_text().index(">IID<") < svg.read_text().index(">very skewed<")
+
+
+def test_without_matplotlib_a_reproduction_has_no_figures_and_goes_on(
+    tmp_path: Path, toy_paper: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(tmp_path / "runs")
+    (part,) = reproduce.select("toy/fig1", tmp_path / "runs", quick=True)
+    monkeypatch.setattr(reproduce, "available", lambda: False)
+    assert part.draw() == []
+    assert [v.status for v in part.verdicts()] == ["confirmed", "not run"]

@@ -1,4 +1,4 @@
-"""The command line: run, report, list; reproduce, simulate and data have files of their own.
+"""The command line: run, report, list; reproduce, results, simulate and data have files of their own.
 
 Exit codes: 0 done, 1 failed on the way (what was computed is kept), 2 bad input (nothing was computed).
 """
@@ -18,6 +18,7 @@ from rich.text import Text
 from proxfed import __version__
 from proxfed.cli import data as cli_data
 from proxfed.cli import reproduce as cli_reproduce
+from proxfed.cli import results as cli_results
 from proxfed.cli import simulate as cli_simulate
 from proxfed.cli.common import CaseOption, ChangeOption, DataOption, Format, FormatOption, err, out, say
 from proxfed.cli.progress import StopOnSignal, Watch, say_diverged
@@ -34,6 +35,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(cli_data.app)
+app.add_typer(cli_results.app)
 
 
 def _print_version(asked: bool) -> None:

@@ -9,8 +9,7 @@
     checkpoint/          two slots, written in turn, each replaced atomically
     report.html
 
-Rows after the last checkpoint are cut off on resume and computed again, bit for bit the same. A folder that is kept
-for its results (tools/keep_results.py) has rows.csv.gz instead, and can be read like any other.
+Rows after the last checkpoint are cut off on resume and computed again, bit for bit the same.
 """
 
 from __future__ import annotations

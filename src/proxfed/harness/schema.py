@@ -73,10 +73,14 @@ class Experiment(BaseModel):
 # ---- reading -------------------------------------------------------------------------------------------------------
 
 
+EXPERIMENTS = Path(str(files("proxfed.papers") / "experiments"))
+"""Where the experiments that come with the package are."""
+
+
 def shipped() -> dict[str, Path]:
     """The experiments that come with the package, by name."""
-    folder = Path(str(files("proxfed.papers") / "experiments"))
-    return {path.relative_to(folder).with_suffix("").as_posix(): path for path in sorted(folder.rglob("*.toml"))}
+    found = sorted(EXPERIMENTS.rglob("*.toml"))
+    return {path.relative_to(EXPERIMENTS).with_suffix("").as_posix(): path for path in found}
 
 
 def read(source: str, overrides: Iterable[str] = ()) -> Experiment:
