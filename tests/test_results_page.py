@@ -317,6 +317,8 @@ def test_what_holds_for_a_paper_is_shown_on_a_terminal(capsys: Any, tmp_path: Pa
     assert [line.split() for line in lines(told, "all")] == [["all", "0", "1", "0", "1", "2"]]
     assert [line.split()[:3] for line in lines(told, "not confirmed")] == [["not", "confirmed", "fig1"]]
     assert "arrives at 0.01" not in told  # which was not run
+    narrow = proxfed(capsys, "results", "show", "toy", "--results", str(tmp_path / "results"), width=45)[1]
+    assert len(lines(narrow, "not confirmed  fig1")) == 1, "a claim that is too long is cut, not its verdict"
 
 
 def test_what_holds_for_an_experiment_is_shown_with_its_numbers(capsys: Any, tmp_path: Path) -> None:

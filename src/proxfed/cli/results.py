@@ -153,10 +153,12 @@ def _print_counts(found: list[Reproduction]) -> None:
 
 def _print_claims(claims: list[tuple[str, Verdict]], found: bool) -> None:
     """Each with what was found, or each on one line with its experiment."""
-    table = plain_table("", "the paper says", "ours") if found else plain_table("", "experiment")
-    if not found:
-        table.add_column("the paper says", no_wrap=True, overflow="ellipsis")
+    table = plain_table()
+    for heading in ("", "the paper says", "ours") if found else ("", "experiment", "the paper says"):
+        short = heading in ("", "experiment")
+        least = len("not confirmed") if short else None
+        table.add_column(heading, min_width=least, no_wrap=short or not found, overflow="fold" if found else "ellipsis")
     for name, v in claims:
-        status, says = Text(v.status, style=COLOURS[v.status], no_wrap=True), Text(v.claim.says)
-        table.add_row(*((status, says, Text(v.found)) if found else (status, Text(name, no_wrap=True), says)))
+        status, says = Text(v.status, style=COLOURS[v.status]), Text(v.claim.says)
+        table.add_row(*((status, says, Text(v.found)) if found else (status, Text(name), says)))
     out.print(table)
