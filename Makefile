@@ -33,7 +33,7 @@ lint: $(READY)   ## style, types, and results that are up to date
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python tools/make_results.py --check
+	$(BIN)/proxfed results check
 
 docs: $(DOCS)    ## the site: the pages that follow from the code, and then all of it into site/
 	$(BIN)/python tools/make_docs.py
@@ -45,10 +45,10 @@ $(DOCS): $(READY)
 	@touch $@
 
 keep-results: $(READY)  ## keep what `proxfed reproduce --out RUNS` found in results/
-	$(BIN)/python tools/keep_results.py $(RUNS)
+	$(BIN)/proxfed results keep $(RUNS)
 
-results: $(READY)  ## write the page of what came of the papers' claims, from results/
-	$(BIN)/python tools/make_results.py
+results: $(READY)  ## write docs/results.md, which of the papers' claims hold, from results/
+	$(BIN)/proxfed results page
 
 check-report: $(READY)  ## look at the demo's report in a headless browser, on a laptop and a phone
 	@test -f runs/demo/report.html || $(MAKE) demo

@@ -97,7 +97,8 @@ def test_folders_have_readable_names(name: str, folder: str) -> None:
     assert slug(name) == folder
 
 
-CLAIM = {"says": "so", "measure": "error", "label": "FedAvg", "below": 1.0}
+NEAR = {"says": "so", "measure": "error", "label": "FedAvg"}
+CLAIM = NEAR | {"below": 1.0}
 
 
 @pytest.mark.parametrize(
@@ -114,8 +115,12 @@ CLAIM = {"says": "so", "measure": "error", "label": "FedAvg", "below": 1.0}
         ({"claims": [CLAIM | {"across": True}]}, "no algorithm has the label 'FedAvg'"),
         ({"claims": [CLAIM | {"order": ["FedAvg", "eta = 0.05"]}]}, "exactly one of label, order and labels"),
         ({"claims": [{"says": "so", "label": "FedAvg"}]}, "needs one of below, above"),
-        ({"claims": [CLAIM | {"near": 1.0}]}, "near and tolerance together"),
-        ({"claims": [CLAIM | {"diverges": False}]}, "asks for diverges, and for something else"),
+        ({"claims": [NEAR | {"near": 1.0}]}, "the key 'claims.0.tolerance' is missing"),
+        ({"claims": [NEAR | {"tolerance": 1.0}]}, "the key 'claims.0.near' is missing"),
+        ({"claims": [NEAR | {"near": 1.0, "tolerance": 0.0}]}, "claims.0.tolerance = 0.0 is not allowed"),
+        ({"claims": [CLAIM | {"near": 1.0, "tolerance": 1.0}]}, "the claim 'so' asks for near, which takes no 'below'"),
+        ({"claims": [CLAIM | {"diverges": False}]}, "the claim 'so' asks for diverges, which takes no 'measure'"),
+        ({"claims": [CLAIM | {"quick_target": "x"}]}, "claims.0.quick_target = 'x' is not allowed"),
         ({"claims": [CLAIM | {"target": 1.0, "round": 3}]}, "has a target and a round"),
         ({"claims": [CLAIM | {"diverge": True}]}, "unknown key 'claims.0.diverge'; did you mean 'diverges'?"),
         (
@@ -137,7 +142,10 @@ CLAIM = {"says": "so", "measure": "error", "label": "FedAvg", "below": 1.0}
             "the claim 'so' has lost_from, which needs a case, and no target",
         ),
         ({"claims": [CLAIM | {"case": "many", "lost_from": "on"}]}, "there is no case 'on'"),
-        ({"claims": [CLAIM | {"within_factor": 2.0}]}, "the claim 'so' asks for within_factor, which needs labels or"),
+        (
+            {"claims": [CLAIM | {"within_factor": 2.0}]},
+            "asks for within_factor, which takes no 'label'; did you mean 'labels'?",
+        ),
         ({"claims": [CLAIM | {"quick_target": 1.0}]}, "quick_target, which needs a target"),
         ({"claims": [CLAIM | {"target": 2.0, "quick_target": 1.0, "form": "full"}]}, "a quick form that judges it"),
         ({"reported": [{"measure": "error", "values": {"FedProx": 1.0}}]}, "no algorithm has the label 'FedProx'"),

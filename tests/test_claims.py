@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 import math
+import tomllib
 from typing import Any
 
 import pytest
+import tomli_w
 
 from proxfed.errors import InputError
 from proxfed.harness.cases import read_cases
-from proxfed.harness.schema import Claim, Reported, shipped
+from proxfed.harness.paper_schema import (
+    Bounded,
+    Claim,
+    Diverges,
+    Near,
+    Order,
+    Reported,
+    WithinFactor,
+    make_claim,
+)
+from proxfed.harness.results import Results
+from proxfed.harness.schema import parse, read, shipped
 from proxfed.papers.claims import compare, judge
-from proxfed.report.targets import NEVER, Results, axis_value, first_reached
+from proxfed.report.columns import axis_value
+from proxfed.report.targets import NEVER, first_reached
 
 CLIENTS = 4
 
@@ -35,9 +49,15 @@ def results(**curves: list[float | None]) -> Results:
     return Results([row for label, values in curves.items() for row in curve(label, values)], (), CLIENTS)
 
 
+def so(**claim: Any) -> Claim:
+    """A claim about the error, unless it says of what, or that something diverges."""
+    measure = {} if "diverges" in claim else {"measure": "error"}
+    return make_claim(says="so", **(measure | claim))
+
+
 def status(cases: Results | dict[str, Results], quick: bool = False, **claim: Any) -> str:
     cases = cases if isinstance(cases, dict) else {"": cases}
-    return judge(Claim(says="so", **({"measure": "error"} | claim)), cases, quick).status
+    return judge(so(**claim), cases, quick).status
 
 
 FAST_AND_SLOW = results(fast=[1.0, 0.1, 0.01, 0.02], slow=[1.0, 0.5, 0.4, 0.3])
@@ -104,9 +124,9 @@ def test_without_the_numbers_nothing_is_said(claim: dict[str, Any]) -> None:
     [("round", "round 3", 1), ("steps", "steps 6", 2), ("bytes", "bytes 1.2 kB", 400)],
 )
 def test_a_run_that_ended_before_it_could_be_above_is_not_judged(axis: str, end: str, more: int) -> None:
-    """After 3 rounds it needs more than 3, but nobody knows whether more than 4; who was there in round 1 does not."""
+    """After 3 rounds it needs more than 3, perhaps not more than 4; what was there in round 1 does not."""
     ended = {"measure": "error", "target": 0.1, "axis": axis}
-    verdict = judge(Claim(says="so", label="slow", above=4 * more, **ended), {"": FAST_AND_SLOW}, quick=False)
+    verdict = judge(make_claim(says="so", label="slow", above=4 * more, **ended), {"": FAST_AND_SLOW}, quick=False)
     assert (verdict.status, verdict.found) == ("not run", f"slow: ended too early ({end})")
     assert status(FAST_AND_SLOW, label="slow", above=3 * more, **ended) == "confirmed"
     assert status(FAST_AND_SLOW, label="slow", above=4 * more, below=9 * more, **ended) == "not run"
@@ -115,7 +135,7 @@ def test_a_run_that_ended_before_it_could_be_above_is_not_judged(axis: str, end:
 
 def test_of_the_cases_only_those_that_went_far_enough_are_judged() -> None:
     both = {"short": results(a=[1.0, 1.0]), "long": results(a=9 * [1.0])}
-    claim = Claim(says="so", measure="error", label="a", target=0.1, above=4)
+    claim = make_claim(says="so", measure="error", label="a", target=0.1, above=4)
     verdict = judge(claim, both, quick=False, cases={"short": ["a"], "long": ["a"]})
     assert (verdict.status, verdict.not_run) == ("confirmed", ["short"])
     assert verdict.found == "holds in 1 of 1 cases, 1 more not run; [long] a: did not reach"
@@ -144,7 +164,7 @@ def test_the_full_form_is_not_judged_by_the_quick_one() -> None:
 
 
 def test_bytes_are_written_in_their_unit_and_other_numbers_in_four_digits() -> None:
-    claim = Claim(says="so", measure="error", order=["fast", "slow"], target=0.4, axis="bytes_up")
+    claim = make_claim(says="so", measure="error", order=["fast", "slow"], target=0.4, axis="bytes_up")
     assert judge(claim, {"": FAST_AND_SLOW}, quick=False).found == "fast: 100 B, slow: 200 B"
     asked = Reported(measure="bytes", values={"slow": 1.81975e8, "fast": "> 5 GB"})
     assert [(c.found, c.printed) for c in compare(asked, {"": FAST_AND_SLOW})] == [
@@ -167,7 +187,7 @@ def test_bytes_are_written_in_their_unit_and_other_numbers_in_four_digits() -> N
     ],
 )
 def test_what_is_lacking_is_said(claim: dict[str, Any], found: str) -> None:
-    verdict = judge(Claim(says="so", **({"measure": "error"} | claim)), {"": FAST_AND_SLOW}, quick=False)
+    verdict = judge(so(**claim), {"": FAST_AND_SLOW}, quick=False)
     assert (verdict.status, verdict.found) == ("not run", found)
 
 
@@ -202,7 +222,7 @@ def test_cases(claim: dict[str, Any], found: str) -> None:
 
 
 def test_a_verdict_says_where_and_by_which_numbers() -> None:
-    verdict = judge(Claim(says="so", measure="error", order=["a", "b"]), TWO, quick=False)
+    verdict = judge(make_claim(says="so", measure="error", order=["a", "b"]), TWO, quick=False)
     assert verdict.found == "holds in 1 of 2 cases; [hard] a: 0.8, b: 0.7; [easy] a: 0.1, b: 0.2"
     assert [(j.case, j.holds, j.values) for j in verdict.cases] == [
         ("easy", True, {"a": 0.1, "b": 0.2}),
@@ -265,9 +285,9 @@ def blown_up(lost: int, seeds: int) -> Results:
 
 
 @pytest.mark.parametrize(("lost", "seeds"), [(1, 1), (2, 3), (3, 3)])
-def test_who_diverged_did_not_get_to_a_target(lost: int, seeds: int) -> None:
+def test_a_run_that_diverged_did_not_reach_a_target(lost: int, seeds: int) -> None:
     found = {"": blown_up(lost, seeds)}
-    claim = Claim(says="so", measure="error", order=["wild", "tame"], target=0.1)
+    claim = make_claim(says="so", measure="error", order=["wild", "tame"], target=0.1)
     verdict = judge(claim, found, quick=False)
     assert (verdict.status, verdict.found) == ("not confirmed", "wild: diverged, tame: 3")
     assert status(found, order=["tame", "wild"], target=0.1) == "confirmed"
@@ -278,7 +298,7 @@ def test_one_seed_of_three_that_diverged_is_outvoted_and_of_two_the_other_counts
     for seeds in (2, 3):
         assert status(blown_up(1, seeds), label="wild", target=0.1, near=1, tolerance=1e-12) == "confirmed"
     halfway = Results(curve("a", [1.0, 0.1, 1e9], 0) + curve("a", [1.0, 1.0, 1.0], 1), [state("a", "diverged", 2)])
-    claim = Claim(says="so", measure="error", label="a", target=0.1, below=9)
+    claim = make_claim(says="so", measure="error", label="a", target=0.1, below=9)
     assert judge(claim, {"": halfway}, quick=False).found == "a: did not reach"
 
 
@@ -322,7 +342,7 @@ def test_what_is_still_under_way_is_not_judged() -> None:
 )
 def test_without_a_finished_seed_that_is_what_is_lacking(under_way: str, claim: dict[str, Any]) -> None:
     found = Results(curve("a", [1.0, 0.5]) + curve("b", [1.0, 0.5]), [state("a", under_way, 0)])
-    verdict = judge(Claim(says="so", measure="error", label="a", **claim), {"": found}, quick=False)
+    verdict = judge(so(label="a", **claim), {"": found}, quick=False)
     assert (verdict.status, verdict.found) == ("not run", "no finished seed of a")
     (line,) = compare(Reported(measure="error", values={"a": 7}), {"": found})
     assert line.found == "not run"
@@ -371,6 +391,27 @@ def test_what_is_shipped_can_be_read_in_every_form(name: str) -> None:
     assert set(read_cases(name, quick=True)) <= set(cases)
     for variant in paper.variants if paper else ():
         assert can_be_read(name, variant, quick=False) | can_be_read(name, variant, quick=True)
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_what_a_run_folder_records_of_the_claims_reads_back(name: str) -> None:
+    whole = read(name)
+    table = whole.model_dump(exclude_none=True)
+    assert parse(tomllib.loads(tomli_w.dumps(table)), name) == whole
+
+
+def test_the_keys_of_a_claim_decide_its_kind() -> None:
+    kinds = {
+        Bounded: {"label": "a", "above": 1.0},
+        Near: {"labels": ["a", "b"], "near": 1.0, "tolerance": 0.5},
+        WithinFactor: {"labels": ["a", "b"], "within_factor": 2.0},
+        Order: {"order": ["a", "b"], "target": 0.1},
+        Diverges: {"label": "a", "diverges": True},
+    }
+    for kind, keys in kinds.items():
+        claim = make_claim(says="so", **keys)
+        assert type(claim) is kind
+        assert claim.names == (["a"] if "label" in keys else ["a", "b"])
 
 
 def can_be_read(name: str, variant: str, quick: bool) -> bool:

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from proxfed.errors import InputError
+from proxfed.harness.paper_schema import Figure
 from proxfed.harness.results import Results
-from proxfed.harness.schema import Figure
 from proxfed.papers import figures
 from proxfed.papers.figures import COLOURS, MARKERS, Line, axis_words, make_panels, write_figures
 from proxfed.report.page import write_report

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import signal
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from proxfed.harness import schema as config
-from proxfed.harness.execute import Plan
+from proxfed.harness.plan import Plan
 from proxfed.harness.run_folder import RunFolder
 from proxfed.papers import reproduce
 
 from support.cli import proxfed, refused
 from support.small_experiment import small, write
+from support.toy_paper import run
 
 FAST = {"name": "fedavg", "label": "FedAvg", "eta": 0.5, "K": 3}
 WILD = {"name": "fedavg", "label": "wild", "eta": 1e9, "K": 3}
@@ -49,12 +51,11 @@ SECOND = small(rounds=2, seeds=[0], algorithms=[FAST], paper={"title": "On toys"
 @pytest.fixture
 def toys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A paper 'toys' with two experiments; where its runs go."""
-    known = {
-        "toys/table1": write(tmp_path / "table1.toml", FIRST),
-        "toys/fig2": write(tmp_path / "fig2.toml", SECOND),
-    }
-    for module in (config, reproduce):
-        monkeypatch.setattr(module, "shipped", lambda: known)
+    folder = tmp_path / "experiments" / "toys"
+    folder.mkdir(parents=True)
+    write(folder / "table1.toml", FIRST)
+    write(folder / "fig2.toml", SECOND)
+    monkeypatch.setattr(config, "EXPERIMENTS", folder.parent)
     return tmp_path / "out"
 
 
@@ -95,6 +96,23 @@ def test_json_has_all_of_it_and_nothing_is_run_twice(capsys: Any, toys: Path) ->
     assert (objective["paper"], objective["case"], objective["label"]) == (0.25, "few", "FedAvg")
     assert never_few["seeds"] == never_many["seeds"] == [None] * 3
     assert (at_once["seeds"], at_once["axis"], at_once["target"]) == ([0, 0, 0], "round", 1e9)
+
+
+def test_files_and_run_folders_are_read_once(capsys: Any, toys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found(capsys, toys, "toys")
+    reads: Counter[str] = Counter()
+
+    def counted(name: str, plain: Any) -> Any:
+        def call(of: Any) -> Any:
+            reads[f"{name} {of.path.name if isinstance(of, RunFolder) else of.name}"] += 1
+            return plain(of)
+
+        return call
+
+    monkeypatch.setattr(config, "read_toml", counted("text", config.read_toml))
+    monkeypatch.setattr(RunFolder, "rows", counted("rows", RunFolder.rows))
+    found(capsys, toys, "toys", "--no-run")
+    assert reads == {"text table1.toml": 1, "text fig2.toml": 1, "rows few": 1, "rows many": 1, "rows quick": 1}
 
 
 def test_without_running_there_is_nothing_to_judge(capsys: Any, toys: Path) -> None:
@@ -259,3 +277,35 @@ def test_cases_whose_data_are_missing_are_left_out_and_named(capsys: Any, tmp_pa
     assert claim["not_run"] == ["lost"]
     assert RunFolder(tmp_path / "out" / "mine" / "quick" / "few").exists()
     assert "there is no a9a" in refused(capsys, "reproduce", str(path), "--case", "lost", *where)
+
+
+# ---- figures --------------------------------------------------------------------------------------------------------
+
+
+def test_a_reproduction_draws_its_figures_into_the_folder_of_its_form(tmp_path: Path, toy_paper: Path) -> None:
+    pytest.importorskip("matplotlib")
+    run(tmp_path / "runs", form="full", only=["IID", "very skewed"])
+    (part,) = reproduce.select("toy/fig1", tmp_path / "runs", quick=False)
+    assert part.draw() == [tmp_path / "runs" / "toy-fig1" / "full" / "loss.svg"]
+    text = (part.folder / "loss.svg").read_text()
+    assert ">IID<" in text
+    assert ">very skewed<" in text
+    assert (part.folder / "loss.png").exists()
+
+
+def test_a_figure_also_shows_the_cases_that_were_run_before(tmp_path: Path, toy_paper: Path) -> None:
+    pytest.importorskip("matplotlib")
+    run(tmp_path / "runs", form="full", only=["IID", "very skewed"])
+    (part,) = reproduce.select("toy/fig1", tmp_path / "runs", quick=False, cases=["very skewed"])
+    (svg,) = part.draw()
+    assert svg.read_text().index(">IID<") < svg.read_text().index(">very skewed<")
+
+
+def test_without_matplotlib_a_reproduction_has_no_figures_and_goes_on(
+    tmp_path: Path, toy_paper: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(tmp_path / "runs")
+    (part,) = reproduce.select("toy/fig1", tmp_path / "runs", quick=True)
+    monkeypatch.setattr(reproduce, "available", lambda: False)
+    assert part.draw() == []
+    assert [v.status for v in part.verdicts()] == ["confirmed", "not run"]

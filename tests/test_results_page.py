@@ -1,178 +1,221 @@
-"""The page says what is kept of the reproductions, and its check sees what is wrong with it."""
+"""The summary counts what holds, the pages say by which numbers, and the check sees what is wrong with them."""
 
 from __future__ import annotations
 
-import shutil
-import sys
+import json
+import re
 import tomllib
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-import proxfed.papers.reproduce
-from proxfed.papers.reproduce import draw, select, verdicts
+from proxfed.papers import experiment_page, results_page
+from proxfed.papers.open_settings import open_settings
+from proxfed.papers.results_store import Place, keep, read, write
+from proxfed.papers.verdicts import gather, reproduction
 
-from support.toy_paper import fall, run, shipped, swapped, tools  # noqa: F401  two of them are fixtures
+from support.cli import proxfed, refused
+from support.toy_paper import fall, run, swapped
 
+pytestmark = pytest.mark.usefixtures("toy_paper")
 
-def made(tools, tmp_path) -> str:
-    """The page about what was run."""
-    pytest.importorskip("matplotlib")
-    tools[0].keep(tmp_path / "runs", tmp_path / "results")
-    assert tools[1].main(["--results", str(tmp_path / "results"), "--docs", str(tmp_path / "docs")]) == 0
-    return (tmp_path / "docs" / "results.md").read_text()
-
-
-def check(tools, tmp_path) -> int:
-    return tools[1].main(["--check", "--results", str(tmp_path / "results"), "--docs", str(tmp_path / "docs")])
+BOTH = ("IID", "very skewed")
 
 
-def lines(page: str, start: str) -> list[str]:
-    return [line for line in page.splitlines() if line.startswith(start)]
+def kept(tmp_path: Path) -> Path:
+    """Where the runs were kept, if there are any."""
+    if (tmp_path / "runs").exists():
+        keep(tmp_path / "runs", tmp_path / "results", pytest.fail)
+    return tmp_path / "results"
 
 
-def test_the_summary_counts_claims_and_names_what_was_never_run(tools, tmp_path):
+def summary(tmp_path: Path) -> str:
+    return results_page.summary(gather(kept(tmp_path)))
+
+
+def page(tmp_path: Path, name: str = "toy/fig1") -> str:
+    return experiment_page.page(reproduction(kept(tmp_path), name))
+
+
+def lines(text: str, start: str) -> list[str]:
+    return [line for line in text.splitlines() if line.startswith(start)]
+
+
+def counted(tmp_path: Path, experiment: str = "fig1") -> list[str]:
+    """The forms of an experiment in the summary: confirmed, not confirmed, holds otherwise, undecided, not run."""
+    (line,) = lines(summary(tmp_path), f"| [{experiment}]")
+    return [cell.strip() for cell in line.split("|")[3:-1]]
+
+
+def command(capsys: Any, tmp_path: Path, name: str, *options: str) -> tuple[int, str, str]:
+    return proxfed(capsys, "results", name, "--results", str(tmp_path / "results"), *options)
+
+
+def check(capsys: Any, tmp_path: Path) -> tuple[int, str]:
+    """The exit code of the check, and what it says."""
+    code, _, told = command(capsys, tmp_path, "check", "--docs", str(tmp_path / "docs"))
+    return code, told
+
+
+def write_page(capsys: Any, tmp_path: Path, *options: str) -> Path:
+    """docs/results.md, and perhaps more, of what was run."""
+    kept(tmp_path)
+    assert command(capsys, tmp_path, "page", "--docs", str(tmp_path / "docs"), *options)[0] == 0
+    return tmp_path / "docs" / "results.md"
+
+
+# ---- the summary ----------------------------------------------------------------------------------------------------
+
+
+def test_the_summary_counts_claims_and_names_what_was_never_run(tmp_path: Path) -> None:
     run(tmp_path / "runs")
-    page = made(tools, tmp_path)
-    assert lines(page, "| [`toy/fig1`]") == ["| [`toy/fig1`](#toyfig1-fig-1) | Fig. 1 | quick (3) | 1 | 1 |  |  |  |"]
-    assert lines(page, "| [`toy/fig2`]") == ["| [`toy/fig2`](#toyfig2-table-2) | Table 2 | not run |  | 1 |  |  |  |"]
-    assert lines(page, "| all") == ["| all |  |  | 1 | 2 | 0 | 0 | 0 |"]
-    assert "Not run; `proxfed reproduce toy/fig2` does it, where its data are." in page
-    assert "| not run | nobody has looked |" in page
+    assert counted(tmp_path) == ["quick (3)", "1", "", "", "", "1"]
+    assert counted(tmp_path, "fig2") == ["not run", "", "", "", "", "1"]
+    text = summary(tmp_path)
+    assert lines(text, "| [toy]") == ["| [toy](#toy) | 3 | 1 |  |  |  | 2 |"]
+    assert lines(text, "| all") == ["| all | 3 | 1 | 0 | 0 | 0 | 2 |"]
+    assert "| [fig1](results/toy/fig1.md) | Fig. 1 |" in text
+    holds = "**1 of 3 claims are confirmed**, 2 were not run. Some hold: Fig. 1 (1 of 2). Not run: Table 2."
+    assert f"## toy\n\nA. Author, On toys\n\n{holds}\n" in text
+    assert "Not run; `proxfed reproduce toy/fig2` runs it, where its data are." in page(tmp_path, "toy/fig2")
+    assert "| not run | it was not looked at |" in page(tmp_path, "toy/fig2")
 
 
-def test_the_full_form_counts_where_it_can_tell(tools, tmp_path):
+def test_a_paper_of_which_all_or_nothing_holds(tmp_path: Path) -> None:
+    run(tmp_path / "runs", form="full", only=BOTH)
+    assert "2 of 3 claims are confirmed**, 1 was not run. All hold: Fig. 1. Not run: Table 2." in summary(tmp_path)
+    run(tmp_path / "runs", form="full", only=BOTH, value=swapped)
+    text = summary(tmp_path)
+    assert "0 of 3 claims are confirmed**, 2 are not, 1 was not run. None hold: Fig. 1. Not run: Table 2." in text
+
+
+def test_the_full_form_counts_where_it_can_tell(tmp_path: Path) -> None:
     run(tmp_path / "runs", value=swapped)
-    run(tmp_path / "runs", form="full", only=["IID", "very skewed"])
-    page = made(tools, tmp_path)
-    assert "| Fig. 1 | full (3), quick (3) | 2 |  |  |  |  |" in page
-    assert page.index("**Full form**") < page.index("**Quick form**")
+    run(tmp_path / "runs", form="full", only=BOTH)
+    assert counted(tmp_path) == ["full (3), quick (3)", "2", "", "", "", ""]
+    text = page(tmp_path)
+    assert text.index("**Full form**") < text.index("**Quick form**")
 
 
-def test_where_the_full_form_cannot_tell_the_quick_one_counts(tools, tmp_path):
+def test_where_the_full_form_cannot_tell_the_quick_one_counts(tmp_path: Path) -> None:
     run(tmp_path / "runs")
     run(tmp_path / "runs", form="full", value=lambda label, seed, t: fall(label, seed, t) if label == "Ours" else None)
-    assert "| Fig. 1 | full (3), quick (3) | 2 |  |  |  |  |" in made(tools, tmp_path)
+    assert counted(tmp_path) == ["full (3), quick (3)", "2", "", "", "", ""]
 
 
-def test_the_summary_says_what_holds_with_another_choice(tools, tmp_path):
+def test_the_summary_says_what_holds_with_another_choice(tmp_path: Path) -> None:
     """A variant counts that has all cases of the form."""
-    both = ("IID", "very skewed")
-    run(tmp_path / "runs", form="full", only=both, value=swapped)
+    run(tmp_path / "runs", form="full", only=BOTH, value=swapped)
     run(tmp_path / "runs", form="full", variant="slow")
-    assert "| Fig. 1 | full (3) |  |  | 2 |  |  |" in made(tools, tmp_path)
+    assert counted(tmp_path) == ["full (3)", "", "2", "", "", ""]
     run(tmp_path / "runs", form="full", variant="slow", only=("very skewed",))
-    assert "| Fig. 1 | full (3) |  |  | 2 | 2 |  |" in made(tools, tmp_path)
+    assert counted(tmp_path) == ["full (3)", "", "2", "2", "", ""]
 
 
-def test_another_choice_counts_with_three_seeds_and_in_the_cases_that_decided(tools, tmp_path):
+def test_another_choice_counts_with_three_seeds_and_in_the_cases_that_decided(tmp_path: Path) -> None:
     run(tmp_path / "runs", value=swapped)
     run(tmp_path / "runs", variant="slow", seeds=(0, 1))
-    assert "| Fig. 1 | quick (3) |  | 1 | 1 |  |  |" in made(tools, tmp_path)
+    assert counted(tmp_path) == ["quick (3)", "", "1", "", "", "1"]
     run(tmp_path / "runs", variant="slow")
-    assert "| Fig. 1 | quick (3) |  | 1 | 1 | 1 |  |" in made(tools, tmp_path)
-    run(tmp_path / "runs", form="full", only=("IID", "very skewed"), value=swapped)
-    assert "| Fig. 1 | full (3), quick (3) |  |  | 2 |  | 1 |" in made(tools, tmp_path)
+    assert counted(tmp_path) == ["quick (3)", "", "1", "1", "", "1"]
+    run(tmp_path / "runs", form="full", only=BOTH, value=swapped)
+    assert counted(tmp_path) == ["full (3), quick (3)", "", "2", "", "1", ""]
 
 
-def test_all_but_the_first_form_is_folded(tools, tmp_path):
-    run(tmp_path / "runs")
-    run(tmp_path / "runs", form="full", only=["IID", "very skewed"])
-    run(tmp_path / "runs", variant="slow", value=swapped)
-    page = made(tools, tmp_path)
-    folded = [part.partition("</details>")[0] for part in page.split("<details>")[1:]]
-    assert [text.split("\n")[1] for text in folded] == [
-        "<summary>Quick form: 1 confirmed, 1 not run</summary>",
-        "<summary>Another choice, slow, quick form: 1 not run, 1 not confirmed</summary>",
-    ]
-    assert "**Quick form**" in folded[0]
-    assert "**Full form**" in page.partition("<details>")[0]
-
-
-def test_targets_that_nobody_reaches_in_the_quick_form_are_named_below_it(tools, tmp_path):
-    run(tmp_path / "runs", value=lambda label, seed, t: 1.0)
-    assert "Not reached by anybody here: rounds to objective 0.6.\n" in made(tools, tmp_path)
-    run(tmp_path / "runs", form="full", value=lambda label, seed, t: 1.0)
-    assert "| 1 | 0.25 | > 100 | 7 |" in made(tools, tmp_path)  # the paper's own target is shown in any case
-
-
-def test_what_departs_from_the_paper_is_no_other_choice(tools, tmp_path):
-    path = tmp_path / "experiments" / "toy" / "fig1.toml"
+def test_what_departs_from_the_paper_is_no_other_choice(tmp_path: Path, toy_paper: Path) -> None:
+    path = toy_paper / "toy" / "fig1.toml"
     path.write_text(path.read_text().replace("quick_cases", 'departures = ["slow"]\nquick_cases'))
     run(tmp_path / "runs", value=swapped)
     run(tmp_path / "runs", variant="slow")
-    page = made(tools, tmp_path)
-    assert "<summary>Against the paper's setting, slow, quick form: 1 confirmed, 1 not run</summary>" in page
-    assert "**Against the paper's setting, `slow`**, in the quick form: `algorithms.Ours.eta = 0.1`" in page
-    assert "| Fig. 1 | quick (3) |  | 1 | 1 |  | 1 |" in page  # neither confirmed elsewhere nor varied
-    assert "3 of 3 seeds, no open setting varied" in page
+    text = page(tmp_path)
+    assert "<summary>Against the paper's setting, slow, quick form: 1 confirmed, 1 not run</summary>" in text
+    assert "**Against the paper's setting, `slow`**, in the quick form: `algorithms.Ours.eta = 0.1`" in text
+    assert counted(tmp_path) == ["quick (3)", "", "1", "", "1", "1"]  # neither confirmed otherwise nor varied
+    assert "3 of 3 seeds, no open setting varied" in text
 
 
-def test_to_call_a_claim_not_confirmed_takes_three_seeds_and_a_varied_setting(tools, tmp_path):
-    early = "Early to call not confirmed:\n\n- ours is better \\| than theirs: "
+def test_a_claim_is_undecided_until_three_seeds_and_a_varied_setting_speak_against_it(tmp_path: Path) -> None:
+    undecided = "Not confirmed, but undecided until more is tried:\n\n- ours is better \\| than theirs: "
     run(tmp_path / "runs", value=swapped, seeds=(0, 1))
-    page = made(tools, tmp_path)
-    assert "| Fig. 1 | quick (2) |  | 1 | 1 |  | 1 |" in page
-    assert f"{early}2 of 3 seeds, no open setting varied\n" in page
+    assert counted(tmp_path) == ["quick (2)", "", "1", "", "1", "1"]
+    assert f"{undecided}2 of 3 seeds, no open setting varied\n" in page(tmp_path)
     run(tmp_path / "runs", value=swapped)
-    assert f"{early}3 of 3 seeds, no open setting varied\n" in made(tools, tmp_path)
+    assert f"{undecided}3 of 3 seeds, no open setting varied\n" in page(tmp_path)
     run(tmp_path / "runs", variant="slow", value=swapped, seeds=(0,))
-    page = made(tools, tmp_path)
-    assert "| Fig. 1 | quick (3) |  | 1 | 1 |  |  |" in page
-    assert early not in page
+    assert counted(tmp_path) == ["quick (3)", "", "1", "", "", "1"]
+    assert undecided not in page(tmp_path)
 
 
-def test_cases_with_fewer_seeds_are_named(tools, tmp_path):
+# ---- the page of an experiment --------------------------------------------------------------------------------------
+
+
+def test_all_but_the_first_form_is_folded(tmp_path: Path) -> None:
+    run(tmp_path / "runs")
+    run(tmp_path / "runs", form="full", only=BOTH)
+    run(tmp_path / "runs", variant="slow", value=swapped)
+    text = page(tmp_path)
+    folded = [part.partition("</details>")[0] for part in text.split("<details>")[1:]]
+    assert [part.split("\n")[1] for part in folded] == [
+        "<summary>Quick form: 1 confirmed, 1 not run</summary>",
+        "<summary>Another choice, slow, quick form: 1 not confirmed, 1 not run</summary>",
+    ]
+    assert "**Quick form**" in folded[0]
+    assert "**Full form**" in text.partition("<details>")[0]
+
+
+def test_targets_that_no_algorithm_reaches_in_the_quick_form_are_named_below_it(tmp_path: Path) -> None:
+    run(tmp_path / "runs", value=lambda label, seed, t: 1.0)
+    assert "Targets that no algorithm reached here: rounds to objective 0.6.\n" in page(tmp_path)
+    run(tmp_path / "runs", form="full", value=lambda label, seed, t: 1.0)
+    assert "| 1 | 0.25 | > 100 | 7 |" in page(tmp_path)  # the paper's own target is shown in any case
+
+
+def test_cases_with_fewer_seeds_are_named(tmp_path: Path) -> None:
     run(tmp_path / "runs", form="full")
     run(tmp_path / "runs", form="full", only=("very skewed",), seeds=(0,))
-    page = made(tools, tmp_path)
-    assert "| Fig. 1 | full (1 to 3) | 2 |" in page
-    assert "at the paper's scale. Seeds 0, 1, 2, but 0 of very skewed; " in page
+    assert counted(tmp_path) == ["full (1 to 3)", "2", "", "", "", ""]
+    assert "at the paper's scale. Seeds 0, 1, 2, but 0 of very skewed; " in page(tmp_path)
 
 
-def test_ours_stands_beside_the_papers_numbers(tools, tmp_path):
+def test_ours_stands_beside_the_papers_numbers(tmp_path: Path) -> None:
     run(tmp_path / "runs")
-    page = made(tools, tmp_path)
-    assert lines(page, "| case ") == [
+    text = page(tmp_path)
+    assert lines(text, "| case ") == [
         "| case | algorithm | objective, ours | the paper's | rounds to objective 0.6, ours | the paper's |"
     ]
-    assert lines(page, "| IID | Ours") == ["| IID | Ours | 0.25 (0.2475 .. 0.2525) | 0.25 | 10 | 7 |"]
-    assert lines(page, "| IID | Theirs") == ["| IID | Theirs | 0.5 (0.495 .. 0.505) | 0.5 | 15 (15 .. 20) | > 99 |"]
+    assert lines(text, "| IID | Ours") == ["| IID | Ours | 0.25 (0.2475 .. 0.2525) | 0.25 | 10 | 7 |"]
+    assert lines(text, "| IID | Theirs") == ["| IID | Theirs | 0.5 (0.495 .. 0.505) | 0.5 | 15 (15 .. 20) | > 99 |"]
 
 
-def test_what_is_less_than_the_paper_is_said(tools, tmp_path):
+def test_what_is_less_than_the_paper_is_said(tmp_path: Path) -> None:
     run(tmp_path / "runs")
     run(tmp_path / "runs", variant="slow")
-    page = made(tools, tmp_path)
+    text = page(tmp_path)
     settings = "`rounds = 20` instead of `100`, `algorithms.Ours.eta = 0.5` instead of `1.0`, 1 of the 2 cases"
     how = "Seeds 0, 1, 2; 3 clients with 12 samples in all; 40 s of computing"  # 6 times 20 rounds, 3 a second
-    assert f"**Quick form**: {settings}. {how}" in page
-    assert "Cases that were not run: very skewed." in page
-    assert "**Another choice, `slow`**, in the quick form: `algorithms.Ours.eta = 0.1` instead of `1.0`." in page
-    assert page.count("ours is better \\| than theirs") == 2
-    assert "Not as the file has it now" not in page
+    assert f"**Quick form**: {settings}. {how}" in text
+    assert "Cases that were not run: very skewed." in text
+    assert "**Another choice, `slow`**, in the quick form: `algorithms.Ours.eta = 0.1` instead of `1.0`." in text
+    assert text.count("ours is better \\| than theirs") == 2
+    assert "the file no longer has" not in text
 
 
-def test_a_howwith_other_settings_is_said_to_be_one(tools, tmp_path, shipped):
+def test_a_run_with_settings_that_the_file_has_changed_since_is_said_to_be_one(tmp_path: Path, toy_paper: Path) -> None:
     run(tmp_path / "runs")
-    path = tmp_path / "experiments" / "toy" / "fig1.toml"
+    path = toy_paper / "toy" / "fig1.toml"
     path.write_text(path.read_text().replace("features = 4", "features = 5"))
-    assert "Not as the file has it now: `data.features = 4`." in made(tools, tmp_path)
+    assert "Run with settings that the file no longer has: `data.features = 4`." in page(tmp_path)
 
 
-def test_settings_that_the_paper_leaves_open_are_listed(tools, tmp_path):
-    page = made_without_runs(tools, tmp_path)
-    assert lines(page, "- `") == [
+def test_settings_that_the_paper_leaves_open_are_listed(tmp_path: Path) -> None:
+    assert lines(page(tmp_path), "- `") == [
         "- `data.features = 4`: the paper is silent",
         "- `algorithms.Ours.eta = 1.0`: as theirs",
     ]
 
 
-def made_without_runs(tools, tmp_path) -> str:
-    assert tools[1].main(["--results", str(tmp_path / "results"), "--docs", str(tmp_path / "docs")]) == 0
-    return (tmp_path / "docs" / "results.md").read_text()
-
-
-def test_open_settings_are_found_under_any_heading(tools):
+def test_open_settings_are_found_under_any_heading() -> None:
     text = """
 top = 1 # ours: a
 [cases."two words"]
@@ -183,91 +226,129 @@ says = "x"
 [[claims]]
 target = 0.5 # ours: c
 """
-    assert sys.modules["kept"].left_open(tomllib.loads(text), text) == [
+    assert open_settings(tomllib.loads(text), text) == [
         ("top", "1", "a"),
         ("cases.two words.data.alpha", "[1, 2]", "b # with a sign"),
         ("claims.2.target", "0.5", "c"),
     ]
 
 
-def test_figures_are_drawn_for_what_has_values_and_old_ones_go(tools, tmp_path):
+# ---- files and commands ---------------------------------------------------------------------------------------------
+
+
+def test_a_page_is_written_for_every_link_with_the_figures_that_have_values(capsys: Any, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
     run(tmp_path / "runs")
-    (tmp_path / "docs" / "results").mkdir(parents=True)
-    (tmp_path / "docs" / "results" / "old.svg").write_text("")
-    page = made(tools, tmp_path)
-    assert [path.name for path in (tmp_path / "docs" / "results").iterdir()] == ["toy-fig1-loss.svg"]
-    assert "![toy-fig1-loss](results/toy-fig1-loss.svg)" in page
-    assert "never" not in page.replace("never run", "")
+    folder = tmp_path / "docs" / "results"
+    (folder / "toy").mkdir(parents=True)
+    for old in ("old.svg", "old.md"):
+        (folder / "toy" / old).write_text("")
+    text = write_page(capsys, tmp_path, "--experiments").read_text()
+    files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    assert files == {"toy/fig1.md", "toy/fig2.md", "toy/fig1-loss.svg"}
+    links = re.findall(r"\]\(([^)#]+)\)", text)
+    assert links == ["results/toy/fig1.md", "results/toy/fig2.md"]
+    shown = (folder / "toy" / "fig1.md").read_text()
+    assert "![fig1-loss](fig1-loss.svg)" in shown
+    assert "never.svg" not in shown
+    assert "[all results](../../results.md)" in shown
 
 
-def test_the_check_sees_a_page_that_is_not_up_to_date(tools, tmp_path, capsys):
+def test_without_being_asked_only_the_summary_is_written(capsys: Any, tmp_path: Path) -> None:
     run(tmp_path / "runs")
-    page = made(tools, tmp_path)
-    assert check(tools, tmp_path) == 0
-    (tmp_path / "docs" / "results.md").write_text(page + "\n")
-    assert check(tools, tmp_path) == 1
-    assert "results.md is not up to date" in capsys.readouterr().err
-    (tmp_path / "docs" / "results.md").write_text(page)
-    (tmp_path / "docs" / "results" / "toy-fig1-loss.svg").unlink()
-    assert check(tools, tmp_path) == 1
-    assert "toy-fig1-loss.svg is missing" in capsys.readouterr().err
+    assert write_page(capsys, tmp_path).read_text() == summary(tmp_path)
+    assert [path.name for path in (tmp_path / "docs").iterdir()] == ["results.md"]
 
 
-def test_the_check_sees_results_of_a_form_that_is_not_there(tools, tmp_path, capsys):
+def test_the_check_sees_a_summary_that_is_not_up_to_date(capsys: Any, tmp_path: Path) -> None:
     run(tmp_path / "runs")
-    made(tools, tmp_path)
-    (tmp_path / "results" / "toy-fig1" / "quick").rename(tmp_path / "results" / "toy-fig1" / "quick+gone")
-    made_without_runs(tools, tmp_path)
-    assert check(tools, tmp_path) == 1
-    assert "toy-fig1/quick+gone/iid is not of a form" in capsys.readouterr().err
+    path = write_page(capsys, tmp_path)
+    assert check(capsys, tmp_path) == (0, "")
+    path.write_text(path.read_text() + "\n")
+    code, told = check(capsys, tmp_path)
+    assert code == 1
+    assert "results.md is not up to date: run `make results`" in told
+    path.unlink()
+    assert check(capsys, tmp_path)[0] == 1
 
 
-def test_the_check_sees_results_of_a_case_that_is_not_there(tools, tmp_path, capsys):
+@pytest.mark.parametrize("place", [Place("quick", "gone", "IID"), Place("quick", "", "gone"), Place("fast", "", "IID")])
+def test_the_check_sees_results_of_a_form_or_a_case_that_is_not_there(
+    capsys: Any, tmp_path: Path, place: Place
+) -> None:
     run(tmp_path / "runs")
-    made(tools, tmp_path)
-    shutil.copytree(*(tmp_path / "results" / "toy-fig1" / "quick" / case for case in ("iid", "gone")))
-    assert check(tools, tmp_path) == 1
-    assert "toy-fig1/quick/gone is not of a form" in capsys.readouterr().err
+    write_page(capsys, tmp_path)
+    found = read(tmp_path / "results", "toy/fig1")
+    write(tmp_path / "results", "toy/fig1", found | {place: next(iter(found.values()))})
+    assert check(capsys, tmp_path) == (1, f"toy/fig1: results are kept of {place}, which its file does not have\n")
 
 
-def test_a_claim_that_does_not_hold_needs_a_paragraph(tools, tmp_path, capsys):
+def test_a_claim_that_does_not_hold_needs_a_paragraph(capsys: Any, tmp_path: Path) -> None:
     run(tmp_path / "runs", value=swapped)
-    page = made(tools, tmp_path)
-    assert "| **not confirmed** | ours is better \\| than theirs |" in page
-    assert check(tools, tmp_path) == 1
-    said = capsys.readouterr().err
-    assert "toy/fig1 (quick): the claim 'ours is better | than theirs' is not confirmed" in said
-    assert "results/toy-fig1/notes.md" in said
-    (tmp_path / "results" / "toy-fig1" / "notes.md").write_text("We had them the other way round.\n")
-    assert "\nWe had them the other way round.\n" in made(tools, tmp_path)
-    assert check(tools, tmp_path) == 0
+    write_page(capsys, tmp_path)
+    assert "| **not confirmed** | ours is better \\| than theirs |" in page(tmp_path)
+    code, told = check(capsys, tmp_path)
+    assert code == 1
+    assert "toy/fig1 (quick): the claim 'ours is better | than theirs' is not confirmed; " in told
+    assert "results/toy/fig1.md must say why" in told
+    (tmp_path / "results" / "toy" / "fig1.md").write_text("We had them the other way round.\n")
+    assert "\nWe had them the other way round.\n" in page(tmp_path)
+    assert check(capsys, tmp_path) == (0, "")
 
 
-# ---- reproduce ------------------------------------------------------------------------------------------------------
-
-
-def test_a_reproduction_draws_its_figures_into_the_folder_of_its_form(tmp_path):
-    pytest.importorskip("matplotlib")
-    run(tmp_path / "runs", form="full", only=["IID", "very skewed"])
-    (part,) = select("toy/fig1", tmp_path / "runs", quick=False)
-    assert draw(part) == [tmp_path / "runs" / "toy-fig1" / "full" / "loss.svg"]
-    text = (part.folder / "loss.svg").read_text()
-    assert ">IID<" in text
-    assert ">very skewed<" in text
-    assert (part.folder / "loss.png").exists()
-
-
-def test_a_figure_also_shows_the_cases_that_were_howbefore(tmp_path):
-    pytest.importorskip("matplotlib")
-    run(tmp_path / "runs", form="full", only=["IID", "very skewed"])
-    (part,) = select("toy/fig1", tmp_path / "runs", quick=False, cases=["very skewed"])
-    (svg,) = draw(part)
-    assert svg.read_text().index(">IID<") < svg.read_text().index(">very skewed<")
-
-
-def test_without_matplotlib_a_reproduction_has_no_figures_and_goes_on(tmp_path, monkeypatch):
+def test_runs_are_kept_by_a_command_that_says_what_it_leaves_out(capsys: Any, tmp_path: Path) -> None:
     run(tmp_path / "runs")
-    (part,) = select("toy/fig1", tmp_path / "runs", quick=True)
-    monkeypatch.setattr(proxfed.papers.reproduce, "available", lambda: False)
-    assert draw(part) == []
-    assert [v.status for v in verdicts(part, True)] == ["confirmed", "not run"]
+    run(tmp_path / "runs", variant="slow", seeds=(0,))
+    (tmp_path / "runs" / "toy-fig1" / "quick" / "iid" / "status.json").write_text("[]")
+    code, told, warned = command(capsys, tmp_path, "keep", str(tmp_path / "runs"))
+    assert code == 0
+    assert told.startswith("kept 1 run of toy/fig1 in ")
+    assert "iid is left out: it is not finished" in warned
+    assert list(read(tmp_path / "results", "toy/fig1")) == [Place("quick", "slow", "IID")]
+
+
+def test_what_holds_for_a_paper_is_shown_on_a_terminal(capsys: Any, tmp_path: Path) -> None:
+    run(tmp_path / "runs", value=swapped)
+    kept(tmp_path)
+    code, told, _ = command(capsys, tmp_path, "show", "toy")
+    assert code == 0
+    assert told.startswith("A. Author, On toys\n")
+    assert [line.split() for line in lines(told, "toy/fig1")] == [["toy/fig1", "Fig.", "1", "1", "1", "1"]]
+    assert [line.split() for line in lines(told, "all")] == [["all", "0", "1", "0", "1", "2"]]
+    assert [line.split()[:3] for line in lines(told, "not confirmed")] == [["not", "confirmed", "fig1"]]
+    assert "arrives at 0.01" not in told  # which was not run
+    narrow = proxfed(capsys, "results", "show", "toy", "--results", str(tmp_path / "results"), width=45)[1]
+    assert len(lines(narrow, "not confirmed  fig1")) == 1, "a claim that is too long is cut, not its verdict"
+
+
+def test_what_holds_for_an_experiment_is_shown_with_its_numbers(capsys: Any, tmp_path: Path) -> None:
+    run(tmp_path / "runs")
+    kept(tmp_path)
+    code, told, _ = command(capsys, tmp_path, "show", "toy/fig1")
+    assert code == 0
+    (line,) = lines(told, "confirmed")
+    assert "ours is better | than theirs" in line
+    assert "[IID] Ours: 0.25, Theirs: 0.5" in line
+    assert "ours arrives at 0.01" in told
+    code, told, _ = command(capsys, tmp_path, "show", "toy", "--format", "json")
+    table = json.loads(told)
+    assert table.keys() == {"toy/fig1", "toy/fig2"}
+    assert table["toy/fig1"]["counts"]["confirmed"] == 1
+    assert [claim["status"] for claim in table["toy/fig1"]["claims"]] == ["confirmed", "not run"]
+
+
+def test_what_cannot_be_shown_is_refused(capsys: Any, tmp_path: Path) -> None:
+    (tmp_path / "results").mkdir()
+    where = ("--results", str(tmp_path / "results"))
+    assert "did you mean 'toy'?" in refused(capsys, "results", "show", "tay", *where)
+    assert "there is no experiment 'toy/fig3'" in refused(capsys, "results", "show", "toy/fig3", *where)
+    for name in (["show", "toy"], ["page"], ["check"]):
+        told = refused(capsys, "results", *name, "--results", str(tmp_path / "nowhere"))
+        assert "nowhere: run this in a checkout of the repository, or give --results DIR" in told
+
+
+@pytest.mark.parametrize("name", ["show", "keep", "page", "check"])
+def test_every_command_has_an_example(capsys: Any, name: str) -> None:
+    code, told, _ = proxfed(capsys, "results", name, "--help")
+    assert code == 0
+    assert re.search(rf"Examples?: proxfed results {name}", told)

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
-import pytest
 
-import proxfed.harness.schema
-import proxfed.papers.reproduce
 from proxfed.data.client_stats import ClientStats
 from proxfed.harness.cases import read_cases, slug
 from proxfed.harness.run_folder import RunFolder
-
-TOOLS = Path(__file__).parents[2] / "tools"
 
 FIG1 = """
 name = "toy-fig1"
@@ -96,7 +90,7 @@ rounds = 5
 title = "A. Author, On toys"
 figure = "Table 2"
 [[claims]]
-says = "nobody has looked"
+says = "it was not looked at"
 label = "Ours"
 measure = "objective"
 above = 0
@@ -110,29 +104,12 @@ label = "Ours"
 """
 
 
-@pytest.fixture(autouse=True)
-def shipped(tmp_path, monkeypatch):
-    """Two experiments of one paper, instead of those that come with the package."""
-    found = {}
+def ship(folder: Path) -> None:
+    """Write the two experiments where those that come with the package would be."""
     for name, text in (("toy/fig1", FIG1), ("toy/fig2", FIG2)):
-        path = tmp_path / "experiments" / f"{name}.toml"
+        path = folder / f"{name}.toml"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-        found[name] = path
-    for module in (proxfed.harness.schema, proxfed.papers.reproduce):
-        monkeypatch.setattr(module, "shipped", lambda: found)
-
-
-@pytest.fixture
-def tools(monkeypatch, shipped):
-    """The two scripts, which see these experiments."""
-    monkeypatch.syspath_prepend(str(TOOLS))
-    import keep_results
-    import make_results
-
-    yield keep_results, make_results
-    for name in ("keep_results", "make_results", "kept"):
-        sys.modules.pop(name, None)
 
 
 def fall(label: str, seed: int, t: int) -> float:
@@ -152,15 +129,16 @@ def run(out: Path, form="quick", variant=None, only=("IID",), value=fall, seeds=
         called = form + (f"+{variant}" if variant else "")
         folder = RunFolder(out / "toy-fig1" / called / slug(case))
         config = experiment.model_dump(exclude_none=True) | {"seeds": list(seeds)}
-        folder.create(config)
-        folder.start_rows(["accuracy"])
-        folder.write_clients(ClientStats(np.array([5, 5, 2]), np.array([[5, 0], [5, 0], [0, 2]]), ("-1", "+1")))
+        held = ClientStats(np.array([5, 5, 2]), np.array([[5, 0], [5, 0], [0, 2]]), ("-1", "+1"))
+        folder.create(config, held, ["accuracy"])
+        rows = []
         for label in ("Theirs", "Ours"):
             for seed in seeds:
                 for t in range(0, experiment.rounds + 1, 5):
                     numbers = {"gradients": 3 * t, "bytes_up": 123_456_789 * t, "wall_seconds": t / 3}
-                    folder.append({"run": "toy", "algorithm": label, "seed": seed, "round": t, **numbers,
+                    rows.append({"run": "toy", "algorithm": label, "seed": seed, "round": t, **numbers,
                                    "objective": value(label, seed, t)})  # fmt: skip
+        folder.write_rows([row | {"accuracy": None} for row in rows])
         folder.write_status([
             {"algorithm": a, "seed": s, "status": "finished", "round": experiment.rounds, "message": ""}
             for a in ("Theirs", "Ours") for s in seeds

@@ -55,11 +55,10 @@ def reproduce(
 
     Example: [bold]proxfed reproduce composite_fl --quick[/bold]
     """
-    from proxfed.harness.plan import Plan
+    from proxfed.harness.plan import KEPT_BYTES, Plan
     from proxfed.harness.progress import StopOnSignal
-    from proxfed.harness.results import Results
     from proxfed.papers.figures import MISSING, available
-    from proxfed.papers.reproduce import comparisons, draw, select, verdicts
+    from proxfed.papers.reproduce import select
     from proxfed.report.page import write_report
 
     require(run or seeds is None, "--no-run judges all seeds that have been run: it takes no --seeds")
@@ -70,7 +69,9 @@ def reproduce(
     if run:
         if not available():
             say(MISSING, err)
-        plans = [Plan(part.cases, part.folders(), data, resume=True, leave_out=True) for part in parts]
+        # Every plan is made before the first is run, so that bad input is refused at once.
+        share = KEPT_BYTES // len(parts)
+        plans = [Plan(part.cases, part.folders(), data, resume=True, leave_out=True, keep=share) for part in parts]
         for part, plan in zip(parts, plans, strict=True):
             if len(parts) == 1 and len(plan.missing) == len(part.cases):
                 raise MissingData(next(iter(plan.missing.values())))
@@ -81,14 +82,14 @@ def reproduce(
             if stop():
                 say("stopped; the same command goes on from here", err)
                 raise typer.Exit(1)
-            figures[part.name] = draw(part)
+            figures[part.name] = part.draw()
             for name, path in part.folders().items():
                 if name not in plan.missing:
-                    write_report([Results.read(path)], path / "report.html", figures[part.name])
+                    write_report([part.results[name]], path / "report.html", figures[part.name])
     for part in parts:
-        for name, results in part.results().items():
+        for name, results in part.results.items():
             say_diverged(results, name)
-    judged_parts = [(part, comparisons(part), verdicts(part, quick)) for part in parts]
+    judged_parts = [(part, part.comparisons(), part.verdicts()) for part in parts]
     if format is Format.json:
         found = {result[0].name: _reproduction(*result) for result in judged_parts}
         print(json.dumps(found, indent=1))

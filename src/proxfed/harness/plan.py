@@ -20,7 +20,6 @@ from proxfed.harness.schema import Experiment
 from proxfed.harness.study import Study
 
 KEPT_BYTES = 1 << 30
-"""Of data that are kept from the check of a case until it is run; the data of later cases are loaded again."""
 
 
 @dataclass
@@ -107,12 +106,14 @@ class Plan:
     leave_out: bool = False
     """Whether cases whose data are not there are left out, instead of refused; `missing` says why."""
     only: Collection[str] = ()
+    keep: int = KEPT_BYTES
+    """Bytes of data that may be kept from the check of a case until it is run; others are loaded again."""
     missing: dict[str, str] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         """Refuse what cannot be run before the first case begins."""
         self._ready: dict[str, Planned] = {}
-        room = KEPT_BYTES
+        room = self.keep
         for name in self.cases:
             try:
                 planned = self._planned(name)
@@ -122,7 +123,7 @@ class Plan:
                 self.missing[name] = str(e)
                 continue
             room -= _nbytes(planned.study)
-            if room > 0 or not self._ready:
+            if room > 0:
                 self._ready[name] = planned
 
     def _planned(self, name: str) -> Planned:

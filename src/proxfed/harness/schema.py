@@ -19,113 +19,19 @@ from collections.abc import Iterable
 from copy import deepcopy
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from proxfed.errors import InputError, nearest, require
+from proxfed.harness.paper_schema import SENTENCE, STRICT, Claim, Figure, Paper, Reported, claim_keys
 from proxfed.registry import Table, beside
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+class Experiment(BaseModel):
+    """A whole configuration file; tables of components are checked when they are built (build.py)."""
 
-
-class Figure(_Strict):
-    """[[paper.figures]]: a picture in the paper's axes; one panel for each case."""
-
-    name: str = Field(pattern=r"^[A-Za-z0-9._-]+$")
-    """Of the files, NAME.svg and NAME.png."""
-    y: str
-    """A measure, a column of rows.csv."""
-    x: str = "round"
-    """'round', 'steps' (gradients of a client), 'bytes', 'sim_seconds' or any other column."""
-    target: float | None = None
-    """Given: bars instead of lines, of where on `x` the measure first reached this."""
-    log_x: bool = False
-    log_y: bool = False
-    cases: list[str] = []
-    """The cases that it shows; all if empty."""
-    labels: list[str] = []
-    """The algorithms that it shows; all if empty."""
-    together: bool = False
-    """The cases in one panel, where their labels differ."""
-
-
-class Paper(_Strict):
-    """[paper]: what an experiment reproduces."""
-
-    title: str
-    figure: str
-    """The figure or table, as the paper counts it."""
-    quick: Table = {}
-    """Settings of the quick form, by their dotted keys."""
-    quick_cases: list[str] = []
-    """The cases of the quick form; all if empty."""
-    variants: dict[str, Table] = {}
-    """Other choices for what the paper leaves open, each by a name: settings by their dotted keys."""
-    departures: list[str] = []
-    """The variants that change what the paper states instead; they speak neither for its claims nor against them."""
-    figures: list[Figure] = []
-
-
-class Reported(_Strict):
-    """[[reported]]: numbers that the paper prints, by the labels of the algorithms."""
-
-    measure: str
-    """A measure, or an axis such as 'bytes'."""
-    values: dict[str, float | str]
-    """A number, or '> 300': it did not reach the target in 300 rounds."""
-    case: str | None = None
-    target: float | None = None
-    """Given: the values say where on `axis` the measure first reached this."""
-    axis: str = "round"
-    """As `x` of a figure."""
-
-
-class Claim(_Strict):
-    """[[claims]]: something that a paper says of its results, so that it can be checked (claims.py)."""
-
-    says: str
-    measure: str = "objective"
-    round: int | None = Field(None, ge=1)
-    """The round that it speaks of; the last one if not given."""
-    target: float | None = None
-    """Given: it speaks of where on `axis` the measure first reached this; smaller is then better."""
-    quick_target: float | None = None
-    """Instead of `target` in the quick form, which may not get as far."""
-    axis: str = "round"
-    """As `x` of a figure."""
-    case: str | None = None
-    """The case that it speaks of; without one it must hold in every case."""
-    lost_from: str | None = None
-    """Given: it speaks of how much worse the measure is than in this case; smaller is then better."""
-    across: bool = False
-    """The labels stand in different cases; a label that stands in several of them is written 'case: label'."""
-    form: Literal["full", "any"] = "any"
-    """'full': it needs the rounds or the scale of the full form."""
-    label: str | None = None
-    below: float | None = None
-    above: float | None = None
-    near: float | None = None
-    """The number that the paper reports, of which ours differs by at most `tolerance`."""
-    tolerance: float | None = Field(None, gt=0)
-    order: list[str] | None = Field(None, min_length=2)
-    """Labels from the best to the worst."""
-    labels: list[str] | None = Field(None, min_length=2)
-    within_factor: float | None = Field(None, ge=1)
-    """The values of `labels` differ by no more than this factor."""
-    diverges: bool | None = None
-    """Every seed diverges, or none does."""
-
-    def in_form(self, quick: bool) -> Claim:
-        """With the target of that form."""
-        other = quick and self.quick_target is not None
-        return self.model_copy(update={"target": self.quick_target}) if other else self
-
-
-class Experiment(_Strict):
-    """A whole configuration file; the tables of components are checked when they are built (build.py)."""
+    model_config = STRICT
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     description: str = ""
@@ -179,10 +85,14 @@ class Experiment(_Strict):
 # ---- reading -------------------------------------------------------------------------------------------------------
 
 
+EXPERIMENTS = Path(str(files("proxfed.papers") / "experiments"))
+"""Where the experiments that come with the package are."""
+
+
 def shipped() -> dict[str, Path]:
     """The experiments that come with the package, by name."""
-    folder = Path(str(files("proxfed.papers") / "experiments"))
-    return {path.relative_to(folder).with_suffix("").as_posix(): path for path in sorted(folder.rglob("*.toml"))}
+    found = sorted(EXPERIMENTS.rglob("*.toml"))
+    return {path.relative_to(EXPERIMENTS).with_suffix("").as_posix(): path for path in found}
 
 
 def read(source: str, overrides: Iterable[str] = ()) -> Experiment:
@@ -234,8 +144,10 @@ def _sentence(e: ValidationError, table: Table) -> str:
     error = e.errors()[0]
     keys = _keys(error["loc"], table)
     place = ".".join(keys)
+    if error["type"] == SENTENCE:
+        return error["msg"]
     if error["type"] == "extra_forbidden":
-        return f"unknown key {place!r}; {nearest(keys[-1], _model_at(keys[:-1]).model_fields)}"
+        return f"unknown key {place!r}; {nearest(keys[-1], _known(keys[:-1]))}"
     if error["type"] == "missing":
         return f"the key {'.'.join([*keys, str(error['loc'][-1])])!r} is missing"
     said = error["msg"].removeprefix("Value error, ")
@@ -253,10 +165,15 @@ def _keys(location: Iterable[str | int], here: Any) -> list[str]:
     return keys
 
 
-def _model_at(path: list[str]) -> type[BaseModel]:
-    """What stands at the end of a path such as paper.figures.0."""
-    models: dict[str, type[BaseModel]] = {"paper": Paper, "figures": Figure, "reported": Reported, "claims": Claim}
-    return next((models[part] for part in reversed(path) if part in models), Experiment)
+def _known(path: list[str]) -> Iterable[str]:
+    """The keys that are allowed at the end of a path such as paper.figures.0."""
+    known: dict[str, Iterable[str]] = {
+        "paper": Paper.model_fields,
+        "figures": Figure.model_fields,
+        "reported": Reported.model_fields,
+        "claims": claim_keys(),
+    }
+    return next((known[part] for part in reversed(path) if part in known), Experiment.model_fields)
 
 
 def label_of(algorithm: Table) -> str:

@@ -38,15 +38,30 @@ def _named(entries: list[Mapping[str, Any]], called: str) -> dict[str, Mapping[s
     return dict(zip(names if len({*names}) == len(names) else places, entries, strict=True))
 
 
+def by_key(table: Table) -> Table:
+    """The settings that rows depend on: first which algorithms there are, then everything by dotted key."""
+    settings = {key: _file_name(value) for key, value in flat(result_settings(table)).items()}
+    labels = [label_of(entry) for entry in table["algorithms"]]
+    return {"algorithms": labels} | {key: settings[key] for key in sorted(settings)}
+
+
 def changed(then: Table, now: Table) -> dict[str, tuple[Any, Any]]:
     """The settings that both have, with another value now; so defaults need not be written out in both."""
-    before, after = _settings(then), _settings(now)
+    return other_values(by_key(then), by_key(now))
+
+
+def other_values(before: Table, after: Table) -> dict[str, tuple[Any, Any]]:
+    """`changed` of settings by key."""
     return {key: (before[key], after[key]) for key in before if key in after and before[key] != after[key]}
 
 
 def first_difference(then: Table, now: Table) -> str | None:
     """In a few words, between two tables with all defaults written out."""
-    before, after = _settings(then), _settings(now)
+    return first_changed(by_key(then), by_key(now))
+
+
+def first_changed(before: Table, after: Table) -> str | None:
+    """`first_difference` of settings by key."""
     for key in before | after:
         if key not in before or key not in after or before[key] != after[key]:
             old, new = (repr(table[key]) if key in table else "not set" for table in (before, after))
@@ -54,14 +69,8 @@ def first_difference(then: Table, now: Table) -> str | None:
     return None
 
 
-def _settings(table: Table) -> Table:
-    """First which algorithms there are, then everything by key; a plug-in's file may have moved."""
-    settings = {key: _file_name(value) for key, value in flat(result_settings(table)).items()}
-    labels = [label_of(entry) for entry in table["algorithms"]]
-    return {"algorithms": labels} | {key: settings[key] for key in sorted(settings)}
-
-
 def _file_name(value: Any) -> Any:
+    """A plug-in's file may have moved."""
     file, colon, attribute = value.rpartition(":") if isinstance(value, str) else ("", "", "")
     return f"{Path(file).name}:{attribute}" if colon and file.endswith(".py") else value
 

@@ -8,14 +8,27 @@ from itertools import chain, pairwise
 from statistics import median, median_low
 from typing import NamedTuple
 
-from proxfed.harness.cases import across_names, claim_labels
+from proxfed.harness.paper_schema import (
+    Bounded,
+    Claim,
+    Diverges,
+    Near,
+    Order,
+    Quantity,
+    Reported,
+    WithinFactor,
+    across_names,
+)
 from proxfed.harness.results import Results
-from proxfed.harness.schema import Claim, Reported
 from proxfed.report.columns import axis_value, better, higher_is_better, show
 from proxfed.report.targets import NEVER, first_reached
 
 SHOWN = 4
 """Of how many cases a verdict shows the numbers."""
+
+
+Measured = Bounded | Near | WithinFactor | Order
+"""Claims about numbers."""
 
 
 class Judged(NamedTuple):
@@ -49,22 +62,22 @@ def judge(
     if quick and claim.form == "full":
         return Verdict(claim, "not run", "needs the full form")
     claim = claim.in_form(quick)
-    labels = claim_labels(claim)
-    judged, lacking = [], _lacking(claim, labels, {})
+    labels = claim.names
+    judged, missing = [], _missing(claim, labels, {})
     for case, sources in _sources(claim, results).items():
         known = [label for label in labels if label in sources]
         values = {label: value for label in known if (value := _value(claim, *sources[label])) is not None}
-        if claim.lost_from is not None:
+        if not isinstance(claim, Diverges) and claim.lost_from is not None:
             values = _lost(claim, values, results.get(claim.lost_from, Results([])))
         if len(values) < len(labels):
-            lacking = _lacking(claim, [label for label in labels if label not in values], sources)
+            missing = _missing(claim, [label for label in labels if label not in values], sources)
         elif early := _ended_early(claim, values, sources):
-            lacking = early
+            missing = early
         else:
             found = ", ".join(f"{label}: {_shown(claim, value, *sources[label])}" for label, value in values.items())
             judged.append(Judged(case, _holds(claim, list(values.values())), values, found))
     if not judged:
-        return Verdict(claim, "not run", lacking)
+        return Verdict(claim, "not run", missing)
     status = "confirmed" if all(j.holds for j in judged) else "not confirmed"
     every = {} if cases is None or claim.across or claim.case is not None else cases
     seen = {j.case for j in judged}
@@ -91,22 +104,22 @@ def _sources(claim: Claim, results: Mapping[str, Results]) -> dict[str, dict[str
 def _value(claim: Claim, results: Results, label: str) -> float | None:
     """The number of one algorithm that a claim speaks of."""
     histories, diverged = results.histories(label), results.diverged(label)
-    if claim.diverges is not None:
+    if isinstance(claim, Diverges):
         return len(diverged) / len(histories) if histories else None
     values = _values(claim, results, label, claim.round)
-    if claim.target is not None:  # who diverged did not get there, or not to stay
+    if claim.target is not None:  # a seed that diverged did not reach it, even if it had come that far before
         values = {seed: NEVER if seed in diverged else value for seed, value in values.items()}
     return _middle(values.values(), claim.target)
 
 
-def _lost(claim: Claim, values: Mapping[str, float], before: Results) -> dict[str, float]:
+def _lost(claim: Measured, values: Mapping[str, float], before: Results) -> dict[str, float]:
     """How much worse the values are than those of another case, as far as it has them."""
     then = {label: value for label in values if (value := _value(claim, before, label)) is not None}
     sign = 1 if higher_is_better(claim.measure) else -1
     return {label: sign * (then[label] - values[label]) for label in then}
 
 
-def _values(asked: Claim | Reported, results: Results, label: str, round: int | None = None) -> dict[int, float]:
+def _values(asked: Quantity, results: Results, label: str, round: int | None = None) -> dict[int, float]:
     """For each seed: where the measure reached the target, or else the measure at that round or at the end.
 
     A seed that diverged counts with its last row, and as the worst that can be where it has no number.
@@ -133,17 +146,18 @@ def _middle(values: Collection[float], target: float | None) -> float | None:
 
 
 def _holds(claim: Claim, values: list[float]) -> bool:
-    measure = _counted(claim)  # the less of an axis, the better
-    finite = all(map(math.isfinite, values))
-    checks = [
-        claim.below is None or max(values) < claim.below,
-        claim.above is None or min(values) > claim.above,
-        claim.near is None or all(abs(value - claim.near) <= (claim.tolerance or 0) for value in values),
-        claim.order is None or all(_in_order(measure, a, b) for a, b in pairwise(values)),
-        claim.within_factor is None or (finite and max(values) <= claim.within_factor * min(values)),
-        claim.diverges is None or set(values) == {float(claim.diverges)},
-    ]
-    return all(checks)
+    match claim:
+        case Bounded():
+            below = claim.below is None or max(values) < claim.below
+            return below and (claim.above is None or min(values) > claim.above)
+        case Near():
+            return all(abs(value - claim.near) <= claim.tolerance for value in values)
+        case WithinFactor():
+            return all(map(math.isfinite, values)) and max(values) <= claim.within_factor * min(values)
+        case Order():
+            return all(_in_order(claim.counts, a, b) for a, b in pairwise(values))
+        case Diverges():
+            return set(values) == {float(claim.diverges)}
 
 
 def _in_order(measure: str, a: float, b: float) -> bool:
@@ -154,20 +168,21 @@ def _in_order(measure: str, a: float, b: float) -> bool:
 # ---- what cannot be judged -----------------------------------------------------------------------------------------
 
 
-def _lacking(claim: Claim, missing: list[str], sources: Mapping[str, _Source]) -> str:
+def _missing(claim: Claim, names: list[str], sources: Mapping[str, _Source]) -> str:
     """What these names do not have that the claim speaks of."""
     by_reason: dict[str, list[str]] = {}
-    for name in missing:
-        by_reason.setdefault(_lack(claim, sources.get(name)), []).append(name)
+    for name in names:
+        by_reason.setdefault(_missing_number(claim, sources.get(name)), []).append(name)
     return ", ".join(f"no {reason} of {', '.join(names)}" for reason, names in by_reason.items())
 
 
-def _lack(claim: Claim, source: _Source | None) -> str:
+def _missing_number(claim: Claim, source: _Source | None) -> str:
+    """Which number of the claim this source does not have."""
     results, label = source or _Source(Results([]), "")
     rows = list(chain.from_iterable(results.histories(label).values()))
     if source is not None and not rows:
         return "finished seed"
-    if claim.diverges is not None:
+    if isinstance(claim, Diverges):
         return "rows"
     if all(axis_value(row, claim.measure, results.clients) is None for row in rows):
         return claim.measure
@@ -177,8 +192,10 @@ def _lack(claim: Claim, source: _Source | None) -> str:
 
 
 def _ended_early(claim: Claim, values: Mapping[str, float], sources: Mapping[str, _Source]) -> str:
-    """Who ended short of `above` without having reached the target: whether it needs more, nobody knows."""
-    if claim.target is None or claim.above is None or min(values.values()) <= claim.above:
+    """The names that ended short of `above` without having reached the target: they may or may not have needed more."""
+    if not isinstance(claim, Bounded) or claim.target is None or claim.above is None:
+        return ""
+    if min(values.values()) <= claim.above:
         return ""
     early = []
     for name in (name for name, value in values.items() if value == NEVER):
@@ -192,7 +209,7 @@ def _most_diverged(results: Results, label: str) -> bool:
     return 2 * len(results.diverged(label)) > len(results.histories(label))
 
 
-def _end(asked: Claim | Reported, results: Results, label: str) -> float | None:
+def _end(asked: Quantity, results: Results, label: str) -> float | None:
     """How far the seeds of an algorithm went on the axis."""
     rows = chain.from_iterable(results.histories(label).values())
     places = [axis_value(row, asked.axis, results.clients) for row in rows]
@@ -222,7 +239,7 @@ class Comparison(NamedTuple):
     @property
     def printed(self) -> str:
         """The paper's number."""
-        return self.paper if isinstance(self.paper, str) else _written(self.paper, _counted(self.reported), 6)
+        return self.paper if isinstance(self.paper, str) else _written(self.paper, self.reported.counts, 6)
 
     @property
     def found(self) -> str:
@@ -237,7 +254,7 @@ class Comparison(NamedTuple):
     def _show(self, value: float) -> str:
         if value == NEVER and self.reported.target is not None and self.end is not None:
             return f"> {_written(self.end, self.reported.axis, 6)}"
-        return _written(value, _counted(self.reported))
+        return _written(value, self.reported.counts)
 
 
 AXES = {"round": "rounds", "sim_seconds": "simulated seconds"}
@@ -257,19 +274,12 @@ def compare(reported: Reported, results: Mapping[str, Results]) -> Iterator[Comp
 
 
 def _shown(claim: Claim, value: float, results: Results, label: str) -> str:
-    if claim.diverges is not None:
+    if isinstance(claim, Diverges):
         seeds, rounds = len(results.histories(label)), sorted(results.diverged(label).values())
         return f"{len(rounds)} of {seeds} seeds diverged" + (f" (round {rounds[0]})" if rounds else "")
     if claim.target is not None and value == NEVER:
         return "diverged" if _most_diverged(results, label) else "did not reach"
-    return _written(value, _counted(claim))
-
-
-def _counted(asked: Claim | Reported) -> str:
-    """What its numbers count: the measure, what is lost of it, or the axis on which it gets to a target."""
-    if isinstance(asked, Claim) and asked.lost_from is not None:
-        return f"{asked.measure} lost"
-    return asked.measure if asked.target is None else asked.axis
+    return _written(value, claim.counts)
 
 
 def _written(value: float, of: str, digits: int = 4) -> str:

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from proxfed.errors import RunError, require
+from proxfed.harness.paper_schema import Figure
 from proxfed.harness.results import Results
-from proxfed.harness.schema import Figure
 from proxfed.report.columns import Column, axis_value
 from proxfed.report.curves import Curve, make_curve
 from proxfed.report.targets import NEVER, first_reached
@@ -290,9 +290,9 @@ def _draw(
 
 
 def _bars(axes: Any, panel: Panel, looks: Mapping[str, dict[str, Any]], unit: float) -> dict[str, Any]:
-    """One panel of bars, with the range over the seeds as a thin line; who did not arrive has words instead.
+    """One panel of bars, with the range over the seeds as a thin line; where the target was not reached, words say so.
 
-    Where a seed did not arrive, the line leaves the panel with an arrow.
+    Where one of the seeds did not reach it, the line leaves the panel with an arrow.
     """
     handles, ranges = {}, []
     for k, line in enumerate(panel.lines):

@@ -2,42 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from proxfed.errors import nearest, require
-from proxfed.harness.cases import labels_by_case, read_cases, slug
+from proxfed.harness.cases import ExperimentFile, slug
 from proxfed.harness.results import Results
 from proxfed.harness.run_folder import RunFolder
-from proxfed.harness.schema import Experiment, read, shipped
+from proxfed.harness.schema import Experiment, shipped
 from proxfed.harness.settings_diff import changed, settings_mismatch
 from proxfed.papers.claims import Comparison, Verdict, compare, judge
 from proxfed.papers.figures import available, write_figures
 from proxfed.registry import Table
 
 
-class Part(NamedTuple):
-    """One experiment of a paper."""
+@dataclass
+class Part:
+    """One experiment of a paper, in the form that was asked for."""
 
     name: str  # composite_fl/fig1_full
-    experiment: Experiment
-    """As the file has it, with all its cases."""
+    file: ExperimentFile
+    quick: bool
     cases: dict[str, Experiment]
-    """Those that were asked for, in the form that was asked for."""
+    """Those that were asked for."""
     folder: Path
     """Of the form; each case has its own one inside."""
     others: dict[str, Experiment]
     """The other cases that have begun, as they would be run now."""
 
+    @property
+    def experiment(self) -> Experiment:
+        """As the file has it, with all its cases."""
+        return self.file.whole
+
     def folders(self) -> dict[str, Path]:
         """The run folder of each case; without cases it is the folder of the form itself."""
         return {case: self.folder / slug(case) for case in self.cases}
-
-    def results(self) -> dict[str, Results]:
-        """What the run folders of the form hold, of all cases that have begun."""
-        folders = {case: RunFolder(self.folder / slug(case)) for case in self.experiment.cases or self.cases}
-        return {case: Results.read(folder) for case, folder in folders.items() if folder.exists()}
 
     def check(self) -> None:
         """Refuse to judge rows that were made with other settings."""
@@ -47,14 +50,46 @@ class Part(NamedTuple):
             for key, (then, now) in changed(recorded, as_recorded(experiment)).items() if recorded else ():
                 raise settings_mismatch(folder.path, f"{key} was {then!r}, now {now!r}")
 
+    @cached_property
+    def results(self) -> dict[str, Results]:
+        """What the run folders of the form hold, of all cases that have begun: read once, so after they were run."""
+        folders = {case: RunFolder(self.folder / slug(case)) for case in self.experiment.cases or self.cases}
+        return {case: Results.read(folder) for case, folder in folders.items() if folder.exists()}
+
     def diverged(self) -> list[dict[str, Any]]:
         """The seeds that diverged, in every case."""
         return [
             {"case": case} | dict(state)
-            for case, results in self.results().items()
+            for case, results in self.results.items()
             for state in results.status
             if state["status"] == "diverged"
         ]
+
+    def verdicts(self) -> list[Verdict]:
+        """What became of each claim."""
+        return judge_all(self.file, self.results, self.quick)
+
+    def comparisons(self) -> list[Comparison]:
+        """Ours beside every number that the paper reports."""
+        return compare_all(self.experiment, self.results)
+
+    def draw(self) -> list[Path]:
+        """The paper's figures, of all cases that have been run: the SVG files, none without matplotlib."""
+        paper = self.experiment.paper
+        if paper is None or not available():
+            return []
+        return write_figures(paper.figures, self.results, self.folder)
+
+
+def judge_all(file: ExperimentFile, results: Mapping[str, Results], quick: bool) -> list[Verdict]:
+    """What became of each claim of an experiment."""
+    labels = file.labels()
+    return [judge(claim, results, quick, labels) for claim in file.whole.claims]
+
+
+def compare_all(experiment: Experiment, results: Mapping[str, Results]) -> list[Comparison]:
+    """Ours beside every number that the paper of an experiment reports."""
+    return [line for reported in experiment.reported for line in compare(reported, results)]
 
 
 def stem(name: str) -> str:
@@ -93,12 +128,12 @@ def select(
     """
     changes = [*([] if seeds is None else [f"seeds={list(range(seeds))}"]), *changes]
     parts = []
-    for name in _names(what, variant, cases):
-        whole, chosen = read(name), read_cases(name, changes, quick=quick, variant=variant, only=cases)
-        path = out / (stem(name) if name in shipped() else whole.name) / form_name(quick, variant)
-        begun = [case for case in whole.cases if case not in chosen and RunFolder(path / slug(case)).exists()]
-        others = read_cases(name, changes, quick=quick, variant=variant, only=begun) if begun else {}
-        parts.append(Part(name, whole, chosen, path, others))
+    for name, file in _files(what, variant, cases).items():
+        chosen = file.cases(changes, quick=quick, variant=variant, only=cases)
+        path = out / (stem(name) if name in shipped() else file.whole.name) / form_name(quick, variant)
+        begun = [case for case in file.whole.cases if case not in chosen and RunFolder(path / slug(case)).exists()]
+        others = file.cases(changes, quick=quick, variant=variant, only=begun) if begun else {}
+        parts.append(Part(name, file, quick, chosen, path, others))
     return parts
 
 
@@ -109,45 +144,29 @@ def as_recorded(experiment: Experiment) -> Table:
     return e | {"algorithms": [common | algorithm for algorithm in e["algorithms"]]}
 
 
-def _names(what: str, variant: str | None, cases: Sequence[str]) -> list[str]:
+def _files(what: str, variant: str | None, cases: Sequence[str]) -> dict[str, ExperimentFile]:
+    """The experiments that are meant, each read once."""
     if what.endswith(".toml"):
-        return [what]
+        return {what: ExperimentFile(what)}
     known = papers()
     paper, slash, _ = what.partition("/")
     require(paper in known, f"there are no experiments of a paper {paper!r}; {nearest(paper, known)}")
     require(not slash or what in known[paper], f"there is no experiment {what!r}; {nearest(what, known[paper])}")
-    names = [what] if slash else [name for name in known[paper] if _has(name, variant, cases)]
-    if not names:
-        wanted = [*([] if variant is None else [f"the variant {variant!r}"]), *(f"the case {case!r}" for case in cases)]
-        files = [read(name) for name in known[paper]]
-        there = {v for e in files for v in (e.paper.variants if e.paper else ())} if variant else set()
-        there |= {case for e in files for case in e.cases} if cases else set()
-        close = nearest(variant or cases[0], sorted(there)) if there else "they have none"
-        require(False, f"no experiment of {paper} has {' and '.join(wanted)}; {close}")
-    return names
+    files = {name: ExperimentFile(name) for name in ([what] if slash else known[paper])}
+    chosen = {name: file for name, file in files.items() if slash or _has(file.whole, variant, cases)}
+    require(bool(chosen), f"no experiment of {paper} has {_wanted([f.whole for f in files.values()], variant, cases)}")
+    return chosen
 
 
-def _has(name: str, variant: str | None, cases: Sequence[str]) -> bool:
-    experiment = read(name)
+def _has(experiment: Experiment, variant: str | None, cases: Sequence[str]) -> bool:
     variants = experiment.paper.variants if experiment.paper is not None else {}
     return (variant is None or variant in variants) and {*map(slug, cases)} <= {*map(slug, experiment.cases)}
 
 
-def verdicts(part: Part, quick: bool) -> list[Verdict]:
-    """What became of each claim, from the rows in the part's folders."""
-    results, cases = part.results(), labels_by_case(part.name)
-    return [judge(claim, results, quick, cases) for claim in part.experiment.claims]
-
-
-def comparisons(part: Part) -> list[Comparison]:
-    """Ours beside every number that the paper reports."""
-    results = part.results()
-    return [line for reported in part.experiment.reported for line in compare(reported, results)]
-
-
-def draw(part: Part) -> list[Path]:
-    """The paper's figures, of all cases that this form has been run for: the SVG files, none without matplotlib."""
-    paper = part.experiment.paper
-    if paper is None or not available():
-        return []
-    return write_figures(paper.figures, part.results(), part.folder)
+def _wanted(experiments: Sequence[Experiment], variant: str | None, cases: Sequence[str]) -> str:
+    """Which variant and cases were asked for, and what comes close to them."""
+    wanted = [*([] if variant is None else [f"the variant {variant!r}"]), *(f"the case {case!r}" for case in cases)]
+    there = {v for e in experiments for v in (e.paper.variants if e.paper else ())} if variant else set()
+    there |= {case for e in experiments for case in e.cases} if cases else set()
+    word = variant or next(iter(cases), "")
+    return f"{' and '.join(wanted)}; {nearest(word, sorted(there)) if there else 'they have none'}"

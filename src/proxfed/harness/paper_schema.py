@@ -1,0 +1,335 @@
+"""What an experiment's file says about its results: the paper, its figures, its numbers and its claims.
+
+    [paper]       title, figure, the quick form, variants          [[paper.figures]]   pictures in the paper's axes
+    [[reported]]  numbers that the paper prints                    [[claims]]          what it says of its results
+
+A claim asks one thing of a measure: that it is `below` or `above` a number, `near` it, in `order`, or `within_factor`;
+or that a run `diverges`. Which of them it asks decides which keys it takes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, TypeAdapter, model_validator
+from pydantic_core import PydanticCustomError
+
+from proxfed.errors import nearest, require
+from proxfed.registry import Table
+
+SENTENCE = "sentence"
+"""The type of validation errors whose message is a whole sentence."""
+
+
+def refuse_unless(condition: bool, message: str) -> None:
+    """`require` inside a validator."""
+    if not condition:
+        raise PydanticCustomError(SENTENCE, "{message}", {"message": message})
+
+
+STRICT = ConfigDict(frozen=True, extra="forbid", strict=True)
+"""Unknown keys and values of another type are refused."""
+
+
+class Strict(BaseModel):
+    """A part of a file."""
+
+    model_config = STRICT
+
+
+# ---- the paper ------------------------------------------------------------------------------------------------------
+
+
+class Figure(Strict):
+    """[[paper.figures]]: a picture in the paper's axes; one panel for each case."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9._-]+$")
+    """Of the files, NAME.svg and NAME.png."""
+    y: str
+    """A measure, a column of rows.csv."""
+    x: str = "round"
+    """'round', 'steps' (gradients of a client), 'bytes', 'sim_seconds' or any other column."""
+    target: float | None = None
+    """Given: bars instead of lines, of where on `x` the measure first reached this."""
+    log_x: bool = False
+    log_y: bool = False
+    cases: list[str] = []
+    """The cases that it shows; all if empty."""
+    labels: list[str] = []
+    """The algorithms that it shows; all if empty."""
+    together: bool = False
+    """The cases in one panel, where their labels differ."""
+
+    @model_validator(mode="after")
+    def _bars_are_linear(self) -> Self:
+        bars = self.target is not None and (self.log_x or self.log_y)
+        refuse_unless(not bars, f"the figure {self.name!r} has a target, so bars: they take no log_x or log_y")
+        return self
+
+
+class Paper(Strict):
+    """[paper]: what an experiment reproduces."""
+
+    title: str
+    figure: str
+    """The figure or table, as the paper counts it."""
+    quick: Table = {}
+    """Settings of the quick form, by their dotted keys."""
+    quick_cases: list[str] = []
+    """The cases of the quick form; all if empty."""
+    variants: dict[str, Table] = {}
+    """Other choices for what the paper leaves open, each by a name: settings by their dotted keys."""
+    departures: list[str] = []
+    """The variants that change what the paper states instead; they speak neither for its claims nor against them."""
+    figures: list[Figure] = []
+
+    @model_validator(mode="after")
+    def _names(self) -> Self:
+        for name in self.variants:
+            plain = re.fullmatch(r"[\w.-]+", name) is not None  # it is part of a folder's name
+            refuse_unless(plain, f"the variant {name!r} needs a name of letters, digits, '_', '-' and '.'")
+        for name in self.departures:
+            known = name in self.variants
+            refuse_unless(known, f"departures: there is no variant {name!r}; {nearest(name, self.variants)}")
+        for name, times in Counter(figure.name for figure in self.figures).items():
+            refuse_unless(times == 1, f"two figures are called {name!r}: they would be one file")
+        return self
+
+
+# ---- numbers --------------------------------------------------------------------------------------------------------
+
+
+class Quantity(Strict):
+    """A number that a run gives: a measure at its end, or where on an axis the measure first reached a target."""
+
+    measure: str
+    """A measure, or an axis such as 'bytes'."""
+    target: float | None = None
+    """Given: the number is where on `axis` the measure first reached this; smaller is then better."""
+    axis: str = "round"
+    """As `x` of a figure."""
+
+    @property
+    def counts(self) -> str:
+        """What the number counts: the measure, or the axis on which it gets to a target."""
+        return self.measure if self.target is None else self.axis
+
+
+class Reported(Quantity):
+    """[[reported]]: numbers that the paper prints, by the labels of the algorithms."""
+
+    values: dict[str, float | str]
+    """A number, or '> 300': it did not reach the target in 300 rounds."""
+    case: str | None = None
+
+
+# ---- claims ---------------------------------------------------------------------------------------------------------
+
+
+class _Claim(Strict):
+    """What all claims have."""
+
+    asks: ClassVar[str]
+    """The key that makes it this kind of claim."""
+    says: str
+    case: str | None = None
+    """The case that it speaks of; without one it must hold in every case."""
+    across: bool = False
+    """The labels stand in different cases; a label that stands in several of them is written 'case: label'."""
+    form: Literal["full", "any"] = "any"
+    """'full': it needs the rounds or the scale of the full form."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _keys(cls, table: Any) -> Any:
+        if isinstance(table, dict):
+            claim = f"the claim {table.get('says', '')!r}"
+            named = sum(key in table for key in ("label", "order", "labels"))
+            refuse_unless(named == 1, f"{claim} needs exactly one of label, order and labels")
+            for key in (key for key in table if key in claim_keys()):
+                close = nearest(key, cls.model_fields)
+                mine = key in cls.model_fields
+                refuse_unless(mine, f"{claim} asks for {cls.asks}, which takes no {key!r}; {close}")
+        return table
+
+    @property
+    def names(self) -> list[str]:
+        """The labels that it speaks of."""
+        raise NotImplementedError
+
+    def in_form(self, quick: bool) -> Self:
+        """As the quick form or the full one judges it."""
+        return self
+
+
+class _OfLabels(_Claim):
+    """A claim about one algorithm, or about each of several."""
+
+    label: str | None = None
+    labels: list[str] | None = Field(None, min_length=2)
+
+    @property
+    def names(self) -> list[str]:
+        return self.labels or [str(self.label)]
+
+
+class _Measured(_Claim, Quantity):
+    """A claim about a measure: at the end, in a round, on the way to a target, or lost from another case."""
+
+    measure: str = "objective"
+    round: int | None = Field(None, ge=1)
+    """The round that it speaks of; the last one if not given."""
+    quick_target: float | None = None
+    """Instead of `target` in the quick form, which may not get as far."""
+    lost_from: str | None = None
+    """Given: it speaks of how much worse the measure is than in this case; smaller is then better."""
+
+    @model_validator(mode="after")
+    def _one_number(self) -> Self:
+        claim = f"the claim {self.says!r}"
+        one = self.target is None or self.round is None
+        refuse_unless(one, f"{claim} has a target and a round, of which one is enough")
+        two = self.lost_from is None or (self.case is not None and self.target is None)
+        refuse_unless(two, f"{claim} has lost_from, which needs a case, and no target")
+        told = self.quick_target is None or (self.target is not None and self.form == "any")
+        refuse_unless(told, f"{claim} has a quick_target, which needs a target and a quick form that judges it")
+        return self
+
+    @property
+    def counts(self) -> str:
+        return super().counts if self.lost_from is None else f"{self.measure} lost"
+
+    def in_form(self, quick: bool) -> Self:
+        other = quick and self.quick_target is not None
+        return self.model_copy(update={"target": self.quick_target}) if other else self
+
+
+class Bounded(_OfLabels, _Measured):
+    """Every value is below a number, above one, or between two."""
+
+    asks = "below or above"
+    below: float | None = None
+    above: float | None = None
+
+    @model_validator(mode="after")
+    def _some(self) -> Self:
+        some = self.below is not None or self.above is not None
+        every = "below, above, near, within_factor, diverges, order"
+        refuse_unless(some, f"the claim {self.says!r} needs one of {every}")
+        return self
+
+
+class Near(_OfLabels, _Measured):
+    """Every value differs from the number that the paper reports by at most a tolerance."""
+
+    asks = "near"
+    near: float
+    tolerance: float = Field(gt=0)
+
+
+class WithinFactor(_Measured):
+    """The values differ by no more than a factor."""
+
+    asks = "within_factor"
+    labels: list[str] = Field(min_length=2)
+    within_factor: float = Field(ge=1)
+
+    @property
+    def names(self) -> list[str]:
+        return self.labels
+
+
+class Order(_Measured):
+    """The values stand in an order, from the best to the worst."""
+
+    asks = "order"
+    order: list[str] = Field(min_length=2)
+
+    @property
+    def names(self) -> list[str]:
+        return self.order
+
+
+class Diverges(_OfLabels):
+    """Every seed diverges, or none does."""
+
+    asks = "diverges"
+    diverges: bool
+    measure: ClassVar[str] = "round"
+    """It needs no measure: that there are rows is enough."""
+    axis: ClassVar[str] = "round"
+
+
+def _kind(claim: Any) -> str:
+    """By which of its keys a claim is told from the others."""
+    if not isinstance(claim, dict):
+        return type(claim).__name__
+    kinds = {"diverges": Diverges, "within_factor": WithinFactor, "near": Near, "tolerance": Near, "order": Order}
+    return next((kind.__name__ for key, kind in kinds.items() if key in claim), Bounded.__name__)
+
+
+Claim = Annotated[
+    Annotated[Bounded, Tag("Bounded")]
+    | Annotated[Near, Tag("Near")]
+    | Annotated[WithinFactor, Tag("WithinFactor")]
+    | Annotated[Order, Tag("Order")]
+    | Annotated[Diverges, Tag("Diverges")],
+    Discriminator(_kind),
+]
+"""[[claims]]: something that a paper says of its results, so that it can be checked (papers/claims.py)."""
+
+
+def make_claim(**keys: Any) -> Claim:
+    """A claim of the kind that its keys ask for."""
+    adapter: TypeAdapter[Claim] = TypeAdapter(Claim)
+    return adapter.validate_python(keys)
+
+
+def claim_keys() -> set[str]:
+    """Every key that some kind of claim takes."""
+    return {key for kind in (Bounded, Near, WithinFactor, Order, Diverges) for key in kind.model_fields}
+
+
+# ---- what it speaks of is there -------------------------------------------------------------------------------------
+
+
+def across_names(labels: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, str]]:
+    """Names of what stands in different cases: 'case: label', or the label alone if no other case has it."""
+    times = Counter(label for some in labels.values() for label in some)
+    pairs = [(case, label) for case, some in labels.items() for label in some]
+    alone = {label: (case, label) for case, label in pairs if times[label] == 1}
+    return alone | {f"{case}: {label}": (case, label) for case, label in pairs}
+
+
+def check_names(
+    claims: Iterable[Claim],
+    reported: Iterable[Reported],
+    paper: Paper | None,
+    labels: Mapping[str, Sequence[str]],
+    where: str,
+) -> None:
+    """Claims, reported numbers and figures speak of cases and labels that exist; `labels` are those of each case."""
+    known_cases = [case for case in labels if case]
+
+    def check(cases: Iterable[str | None], named: Iterable[str], across: bool = False) -> None:
+        """Of several cases, one must have the label; without cases, any of the file."""
+        asked = [case for case in cases if case is not None]
+        for case in asked:
+            require(case in known_cases, f"{where}: there is no case {case!r}; {nearest(case, known_cases)}")
+        known = across_names(labels) if across else dict.fromkeys(n for case in asked or labels for n in labels[case])
+        for label in named:
+            require(label in known, f"{where}: no algorithm has the label {label!r}; {nearest(label, known)}")
+
+    for claim in claims:
+        check([claim.case], claim.names, claim.across)
+        if isinstance(claim, _Measured):
+            check([claim.lost_from], claim.names, claim.across)
+    for numbers in reported:
+        check([numbers.case], numbers.values)
+    if paper is not None:
+        check(paper.quick_cases, ())
+        for figure in paper.figures:
+            check(figure.cases, figure.labels)

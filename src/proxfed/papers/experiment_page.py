@@ -1,0 +1,219 @@
+"""The page of one experiment: its figures, our numbers beside the paper's, and each claim in each form."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from proxfed.harness.paper_schema import Diverges, Figure, Reported
+from proxfed.harness.results import Results
+from proxfed.harness.schema import shipped
+from proxfed.harness.settings_diff import by_key, flat, other_values
+from proxfed.papers.claims import compare
+from proxfed.papers.figures import make_panels
+from proxfed.papers.markdown import from_to, plain_text, table
+from proxfed.papers.open_settings import open_settings
+from proxfed.papers.reproduce import as_recorded, compare_all
+from proxfed.papers.verdicts import Form, Reproduction
+from proxfed.report.columns import show
+from proxfed.report.targets import NEVER
+
+
+def page(entry: Reproduction) -> str:
+    """All that is known about one experiment."""
+    experiment = entry.file.whole
+    parts = [
+        f"# {entry.name}: {entry.about.figure}\n",
+        f"{plain_text(entry.about.title)} ([all results](../../results.md))\n",
+    ]
+    if experiment.description:
+        parts.append(f"{plain_text(experiment.description)}\n")
+    if not entry.forms:
+        parts.append(f"Not run; `proxfed reproduce {entry.name}` runs it, where its data are.\n")
+        parts.append(table(["", "the paper says"], [["not run", plain_text(c.says)] for c in experiment.claims]))
+    for name, figures in figures_by_form(entry).items():
+        which = f"In the {name} form:\n\n" if name != entry.forms[0].name else ""
+        parts.append(which + "".join(f"![{figure.name}]({figure.name}.svg)\n" for figure in figures))  # in a row
+    if entry.notes:
+        parts.append(f"{entry.notes}\n")
+    for form in [*entry.forms, *entry.variants]:
+        body = [f"{_about(entry, form)}\n", _numbers(form), _claims(form)]
+        parts += body if form is entry.forms[0] else _folded(form, body)
+    if undecided := [f"- {plain_text(entry.verdicts[k].claim.says)}: {why}\n" for k, why in entry.undecided().items()]:
+        parts.append(f"Not confirmed, but undecided until more is tried:\n\n{''.join(undecided)}")
+    if chosen := open_settings(entry.file.table, shipped()[entry.name].read_text(encoding="utf-8")):
+        parts.append("What we chose where the paper leaves a setting open, or where we could not follow it:\n")
+        parts.append("".join(f"- `{key} = {value}`: {plain_text(why)}\n" for key, value, why in chosen))
+    return "\n".join(part for part in parts if part)
+
+
+def figures_by_form(entry: Reproduction) -> dict[str, list[Figure]]:
+    """The figures that each form is the first to have lines for, under the names of their files."""
+    found: dict[str, list[Figure]] = {}
+    for figure in entry.about.figures:
+        drawn = (form for form in entry.forms if any(panel.lines for panel in make_panels(figure, form.results)))
+        if form := next(drawn, None):
+            named = figure.model_copy(update={"name": f"{entry.name.partition('/')[2]}-{figure.name}"})
+            found.setdefault(form.name, []).append(named)
+    return found
+
+
+def _folded(form: Form, body: list[str]) -> list[str]:
+    """Under a line that opens it."""
+    counts = Counter(v.status for v in form.judged)
+    claims = ", ".join(f"{n} {status}" for status in ("confirmed", "not confirmed", "not run") if (n := counts[status]))
+    shape = form.name.partition("+")[0]
+    name = f"{_kind(form)}, {form.variant}, {shape} form" if form.variant else f"{shape.capitalize()} form"
+    return [f"<details>\n<summary>{name}: {claims}</summary>\n", *body, "</details>\n"]
+
+
+def _kind(form: Form) -> str:
+    return "Against the paper's setting" if form.departs else "Another choice"
+
+
+# ---- one form -------------------------------------------------------------------------------------------------------
+
+
+def _about(entry: Reproduction, form: Form) -> str:
+    """What was run, in which way it is less than the paper or another choice, how long it took and on what."""
+    if form.variant:
+        settings = ", ".join(_settings(entry, entry.about.variants[form.variant]))
+        scale = f"**{_kind(form)}, `{form.variant}`**, in the {form.name.partition('+')[0]} form: {settings}."
+    elif not form.quick:
+        scale = "**Full form**, at the paper's scale."
+    else:
+        less = _settings(entry, entry.about.quick)
+        if entry.about.quick_cases:
+            less.append(f"{len(entry.about.quick_cases)} of the {len(entry.file.whole.cases)} cases")
+        scale = f"**Quick form**: {', '.join(less)}." if less else "**Quick form**, which is the whole experiment."
+    return f"{scale} {_how(form)}"
+
+
+def _settings(entry: Reproduction, changes: Mapping[str, Any]) -> list[str]:
+    """Each change beside what the file has."""
+    full = flat(entry.file.table, called="name") | flat(entry.file.table)
+    instead = {key: f" instead of `{_value(full[key])}`" for key in changes if key in full}
+    return [f"`{key} = {_value(value)}`{instead.get(key, '')}" for key, value in changes.items()]
+
+
+def _how(form: Form) -> str:
+    held = [run.sizes for run in form.runs.values() if run.sizes]
+    versions = dict.fromkeys(_versions(run.versions) for run in form.runs.values())
+    others = sorted({text for case in form.runs for text in _changed(form, case)})
+    missing = [case for case in form.file.whole.cases if case not in form.runs]
+    told = [
+        f"{_seeds(form)};",
+        f"{from_to(map(len, held))} clients with {from_to(map(sum, held))} samples in all;" if held else "",
+        f"{_computing(form)};",
+        f"{'; '.join(versions)}.",
+        f"Run with settings that the file no longer has: {', '.join(others)}." if others else "",
+        f"Cases that were not run: {plain_text(', '.join(missing))}." if missing else "",
+    ]
+    return " ".join(part for part in told if part)
+
+
+def _computing(form: Form) -> str:
+    about = form.file.whole.paper
+    changes = about.variants[form.variant] if about is not None and form.variant else {}
+    if changes and all(key.partition(".")[0] == "time" for key in changes):
+        return "the same training, with other times"
+    last = {
+        (case, row["algorithm"], row["seed"]): row.get("wall_seconds") or 0.0
+        for case, results in form.results.items()
+        for row in results.rows
+    }
+    return f"{show(sum(last.values()), 'seconds')} of computing without evaluations"
+
+
+def _seeds(form: Form) -> str:
+    """Those of most cases, and then the cases that have others."""
+    by_case = {case: tuple(run.seeds) for case, run in form.runs.items()}
+    most, *others = Counter(by_case.values()).most_common()
+    text = f"{'Seeds' if len(most[0]) > 1 else 'Seed'} {', '.join(map(str, most[0]))}"
+    for seeds, _ in others:
+        cases = [case for case, has in by_case.items() if has == seeds]
+        text += f", but {', '.join(map(str, seeds))} of {plain_text(', '.join(cases))}"
+    return text
+
+
+def _versions(versions: Mapping[str, Any]) -> str:
+    names = [f"{name} {versions[name]}" for name in ("proxfed", "python", "torch", "numpy") if name in versions]
+    threads = versions.get("threads")
+    return ", ".join([*names, f"{threads} thread{'' if threads == 1 else 's'}", str(versions.get("machine", ""))])
+
+
+def _changed(form: Form, case: str) -> Iterator[str]:
+    """Settings that the kept run had otherwise."""
+    now = by_key(as_recorded(form.cases[case]))
+    for key, (then, _) in other_values(form.runs[case].settings, now).items():
+        yield f"`{key} = {_value(then)}`"
+
+
+def _numbers(form: Form) -> str:
+    """Ours at the end and at the targets, beside what the paper reports."""
+    experiment = form.file.whole
+    paper = {(c.case, c.measure, c.label): c.printed for c in compare_all(experiment, form.results)}
+    labels = {case: results.labels() for case, results in form.results.items()}
+    for case, _, label in paper:
+        if case in labels and label not in labels[case]:
+            labels[case].append(label)
+    known = dict.fromkeys(label for line in labels.values() for label in line)
+    ours: dict[str, dict[tuple[str, str], str]] = {}
+    missed = []
+    for asked in _asked(form):
+        every = compare(asked.model_copy(update={"values": dict.fromkeys(known, "")}), form.results)
+        found = [c for c in every if c.ours]
+        if form.quick and all(value == NEVER for c in found for value in c.ours):
+            missed += [c.measure for c in found[:1]]
+        else:
+            for c in found:
+                ours.setdefault(c.measure, {})[c.case, c.label] = c.found
+    if not ours:
+        return ""
+    several = len(experiment.cases) > 0
+    reported = [measure for measure in ours if any(m == measure for _, m, _ in paper)]
+    head = ["case"] * several + ["algorithm"]
+    for measure in ours:
+        head += [f"{plain_text(measure)}, ours", "the paper's"] if measure in reported else [plain_text(measure)]
+    lines = []
+    for case, label in ((case, label) for case, line in labels.items() for label in line):
+        line = [plain_text(case)] * several + [plain_text(label) + _diverged(form.results[case], label)]
+        for measure, cells in ours.items():
+            line.append(cells.get((case, label), ""))
+            if measure in reported:
+                line.append(plain_text(paper.get((case, measure, label), "")))
+        lines.append(line)
+    never = f"\nTargets that no algorithm reached here: {plain_text(', '.join(missed))}.\n" if missed else ""
+    return table(head, lines) + never
+
+
+def _asked(form: Form) -> Iterator[Reported]:
+    """The measures that the paper speaks of, each once: at the end, and where they reach a target of the form."""
+    experiment = form.file.whole
+    figures = experiment.paper.figures if experiment.paper else []
+    claims = [c.in_form(form.quick) for c in experiment.claims if not isinstance(c, Diverges) and c.round is None]
+    targets = [(m, target) for case in form.cases.values() for m, line in case.targets.items() for target in line]
+    asked = [(r.measure, r.target, r.axis) for r in experiment.reported]
+    asked += [(f.y, None, "round") for f in figures]
+    asked += [(c.measure, c.target, c.axis) for c in claims]
+    asked += [(measure, target, "round") for measure, target in targets]
+    ends = [(measure, None, "round") for measure, target, _ in asked if target is None]
+    ways = sorted(a for a in asked if a[1] is not None)
+    for measure, target, axis in dict.fromkeys([*ends, *ways]):
+        yield Reported(measure=measure, target=target, axis=axis, values={})
+
+
+def _diverged(results: Results, label: str) -> str:
+    lost, seeds = len(results.diverged(label)), len(results.histories(label))
+    return "" if not lost else " (diverged)" if lost == seeds else f" ({lost} of {seeds} seeds diverged)"
+
+
+def _claims(form: Form) -> str:
+    marked = {"not confirmed": "**not confirmed**"}
+    lines = [[marked.get(v.status, v.status), plain_text(v.claim.says), plain_text(v.found)] for v in form.judged]
+    return table(["", "the paper says", "ours"], lines)
+
+
+def _value(value: Any) -> str:
+    return f'"{value}"' if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else str(value)

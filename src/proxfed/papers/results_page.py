@@ -1,0 +1,148 @@
+"""The results in Markdown: a summary of what holds, which is committed, and a page with figures for each experiment.
+
+`summary` is docs/results.md; `write_pages` builds the others, docs/results/PAPER/EXPERIMENT.md, for the docs site.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from proxfed.errors import RunError
+from proxfed.papers.experiment_page import figures_by_form, page
+from proxfed.papers.figures import write_figures
+from proxfed.papers.markdown import from_to, plain_text, table
+from proxfed.papers.verdicts import Counts, Reproduction, total
+
+Found = Mapping[str, list[Reproduction]]
+"""The experiments of each paper."""
+
+COUNTED = ("confirmed", "not confirmed", "holds otherwise", "undecided", "not run")
+
+INTRODUCTION = """\
+# Results
+
+Which claims of the papers hold when their experiments are run again, and which do not. `proxfed results show PAPER`
+prints the same on a terminal, `proxfed reproduce PAPER/EXPERIMENT` runs an experiment again, and `make results` writes
+this page from the rows that are kept in `results/`.
+
+- **confirmed**, **not confirmed**: judged by medians over the seeds, in every case that was run. The full form, at the
+  paper's scale, decides where it was run and went far enough, and the quick form where it did not.
+- **holds otherwise**: of the claims that are not confirmed, those that hold, in the same cases and with three seeds, if
+  a setting that the paper leaves open is chosen otherwise.
+- **undecided**: of the claims that are not confirmed, those that fewer than three seeds speak against, or for which no
+  open setting has been varied yet.
+- **not run**: no run has reached far enough to tell.
+
+Variants that contradict what a paper states are shown on the pages of the experiments and counted nowhere. All seeds
+have the same partition of the data. CIFAR-10 is 20,000 of its 50,000 training images here.
+"""
+
+
+# ---- the summary ----------------------------------------------------------------------------------------------------
+
+
+def summary(found: Found) -> str:
+    """docs/results.md: what holds, paper by paper."""
+    counts = {paper: total(entry.counts for entry in entries) for paper, entries in found.items()}
+    lines = [[f"[{paper}](#{paper})", str(c.claims), *_cells(c)] for paper, c in counts.items()]
+    everything = total(counts.values())
+    lines.append(["all", str(everything.claims), *map(str, _in_order(everything))])
+    parts = [INTRODUCTION, table(["paper", "claims", *COUNTED], lines)]
+    for paper, entries in found.items():
+        parts += [f"## {paper}\n", f"{plain_text(entries[0].about.title)}\n", f"{what_holds(entries)}\n"]
+        rows = [
+            [_link(entry), plain_text(entry.about.figure), _runs(entry), *_cells(entry.counts)] for entry in entries
+        ]
+        parts.append(table(["experiment", "in the paper", "form (seeds)", *COUNTED], rows))
+    return "\n".join(parts)
+
+
+def what_holds(entries: Iterable[Reproduction]) -> str:
+    """A line about a paper: how many claims hold, and where all of them do."""
+    entries = list(entries)
+    c = total(entry.counts for entry in entries)
+    parts = [f"**{c.confirmed} of {c.claims} claims are confirmed**"]
+    parts += [f"{c.not_confirmed} {'is' if c.not_confirmed == 1 else 'are'} not"] if c.not_confirmed else []
+    parts += [f"{c.not_run} {'was' if c.not_run == 1 else 'were'} not run"] if c.not_run else []
+    where: dict[str, list[str]] = {}
+    for entry in (entry for entry in entries if entry.counts.claims):
+        where.setdefault(_how_many_hold(entry.counts), []).append(_of_all(entry))
+    words = ("All hold", "Some hold", "None hold", "Not run")
+    places = [f"{word}: {'; '.join(where[word])}." for word in words if word in where]
+    return " ".join([f"{', '.join(parts)}.", *places])
+
+
+def _how_many_hold(counts: Counts) -> str:
+    if counts.not_run == counts.claims:
+        return "Not run"
+    return "All hold" if counts.confirmed == counts.claims else "Some hold" if counts.confirmed else "None hold"
+
+
+def _of_all(entry: Reproduction) -> str:
+    """The figure, and how many of its claims hold if it is some of them."""
+    figure, c = plain_text(entry.about.figure), entry.counts
+    return f"{figure} ({c.confirmed} of {c.claims})" if 0 < c.confirmed < c.claims else figure
+
+
+def _in_order(counts: Counts) -> list[int]:
+    return [counts.confirmed, counts.not_confirmed, counts.otherwise, counts.undecided, counts.not_run]
+
+
+def _cells(counts: Counts) -> list[str]:
+    return [str(number or "") for number in _in_order(counts)]
+
+
+def _link(entry: Reproduction) -> str:
+    return f"[{entry.name.partition('/')[2]}](results/{entry.name}.md)"
+
+
+def _runs(entry: Reproduction) -> str:
+    """The forms that are kept, with how many seeds their cases have, at least and at most."""
+    seeds = {form.name: from_to(len(run.seeds) for run in form.runs.values()) for form in entry.forms}
+    return ", ".join(f"{name} ({some})" for name, some in seeds.items()) or "not run"
+
+
+# ---- files ----------------------------------------------------------------------------------------------------------
+
+
+def write_summary(found: Found, path: Path) -> None:
+    """docs/results.md."""
+    _write(path, summary(found))
+
+
+def write_pages(found: Found, folder: Path) -> list[Path]:
+    """FOLDER/PAPER/EXPERIMENT.md and its figures, for every experiment; others that are there are removed."""
+    written: list[Path] = []
+    for entry in (entry for entries in found.values() for entry in entries):
+        path = folder / f"{entry.name}.md"
+        _write(path, page(entry))
+        written.append(path)
+        figures, results = figures_by_form(entry), {form.name: form.results for form in entry.forms}
+        for name, some in figures.items():
+            written += write_figures(some, results[name], path.parent, formats=("svg",))
+    for old in {path for ending in ("md", "svg") for path in folder.glob(f"*/*.{ending}")} - {*written}:
+        old.unlink()
+    return written
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as e:
+        raise RunError(f"cannot write {path}: {e.strerror}") from e
+
+
+def problems(found: Found, path: Path) -> Iterator[str]:
+    """What is wrong with the summary at `path` and with what is kept, in sentences."""
+    if not path.exists() or path.read_text(encoding="utf-8") != summary(found):
+        yield f"{path} is not up to date: run `make results`"
+    for entry in (entry for entries in found.values() for entry in entries):
+        for place in entry.unknown:
+            yield f"{entry.name}: results are kept of {place}, which its file does not have"
+        failed = [(form, v) for form in [*entry.forms, *entry.variants] for v in form.judged]
+        for form, v in failed if not entry.notes else []:
+            if v.status == "not confirmed":
+                where = f"results/{entry.name}.md must say why"
+                yield f"{entry.name} ({form.name}): the claim {v.claim.says!r} is not confirmed; {where}"

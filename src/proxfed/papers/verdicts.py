@@ -1,0 +1,181 @@
+"""The claims of every experiment, judged on what is kept of it: form by form, and all together."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+from proxfed.harness.cases import ExperimentFile
+from proxfed.harness.paper_schema import Paper, across_names
+from proxfed.harness.results import Results
+from proxfed.harness.schema import Experiment
+from proxfed.papers import results_store
+from proxfed.papers.claims import Verdict
+from proxfed.papers.reproduce import form_name, judge_all, papers
+from proxfed.papers.results_store import KeptRun, Place
+
+SEEDS = 3
+"""So many must speak against a claim, and an open setting must have been varied, before it is decided."""
+
+
+@dataclass
+class Form:
+    """An experiment in a form that is kept."""
+
+    file: ExperimentFile
+    name: str  # full, quick, quick+variant
+    runs: dict[str, KeptRun]
+    """By case, in the order of the file."""
+
+    @property
+    def quick(self) -> bool:
+        return self.name.startswith("quick")
+
+    @property
+    def variant(self) -> str:
+        return self.name.partition("+")[2]
+
+    @property
+    def departs(self) -> bool:
+        """It changes what the paper states."""
+        paper = self.file.whole.paper
+        return paper is not None and self.variant in paper.departures
+
+    @cached_property
+    def cases(self) -> dict[str, Experiment]:
+        """The cases that are kept, as they would be run now."""
+        only = [case for case in self.runs if case]
+        return self.file.cases(quick=self.quick, variant=self.variant or None, only=only)
+
+    @cached_property
+    def results(self) -> dict[str, Results]:
+        return {case: run.results for case, run in self.runs.items()}
+
+    @cached_property
+    def judged(self) -> list[Verdict]:
+        """A verdict on each claim of the file."""
+        return judge_all(self.file, self.results, self.quick)
+
+    def seeds_against(self, k: int) -> int:
+        """How many seeds a case has that speaks against claim k: the most, or across cases the fewest."""
+        verdict, seeds = self.judged[k], {case: len(run.seeds) for case, run in self.runs.items()}
+        against = [judged.case for judged in verdict.cases if not judged.holds]
+        if against and verdict.claim.across:
+            names = across_names({case: results.labels() for case, results in self.results.items()})
+            return min(seeds[names[name][0]] for name in verdict.claim.names)
+        return max((seeds[case] for case in against), default=0)
+
+    def confirms(self, k: int, other: Verdict) -> bool:
+        """Whether it confirms claim k in all cases that another verdict on it is about."""
+        verdict = self.judged[k]
+        cases = {judged.case for judged in verdict.cases} >= {judged.case for judged in other.cases}
+        return verdict.status == "confirmed" and cases and min(len(run.seeds) for run in self.runs.values()) >= SEEDS
+
+
+class Counts(NamedTuple):
+    """How many claims became what."""
+
+    confirmed: int = 0
+    not_confirmed: int = 0
+    otherwise: int = 0
+    """Of those not confirmed: confirmed, with enough seeds, if an open setting is chosen otherwise."""
+    undecided: int = 0
+    """Of those not confirmed: too few seeds speak against them, or no open setting has been varied."""
+    not_run: int = 0
+
+    @property
+    def claims(self) -> int:
+        return self.confirmed + self.not_confirmed + self.not_run
+
+
+def total(counts: Iterable[Counts]) -> Counts:
+    """All of them together."""
+    return Counts(*map(sum, zip(*counts, strict=True)))
+
+
+@dataclass
+class Reproduction:
+    """An experiment of a paper with what is kept of it."""
+
+    name: str  # composite_fl/fig1_full
+    file: ExperimentFile
+    forms: list[Form]
+    """Without variants; the full form first."""
+    variants: list[Form]
+    notes: str
+    unknown: list[Place]
+    """What is kept of forms, variants and cases that the file does not have."""
+
+    @property
+    def about(self) -> Paper:
+        return self.file.whole.paper or Paper(title=self.name.partition("/")[0], figure="")
+
+    @cached_property
+    def verdicts(self) -> list[Verdict]:
+        """What became of each claim: what the first form says that can tell."""
+        by_claim = zip(*(form.judged for form in self.forms), strict=True)
+        found = [next((v for v in line if v.status != "not run"), line[0]) for line in by_claim]
+        return found or [Verdict(claim, "not run", "") for claim in self.file.whole.claims]
+
+    def choices(self) -> list[Form]:
+        """The variants of what the paper leaves open."""
+        return [form for form in self.variants if not form.departs]
+
+    def holds_otherwise(self, k: int) -> bool:
+        """Whether claim k, which is not confirmed, holds in all its cases with another choice, with enough seeds."""
+        return any(form.confirms(k, self.verdicts[k]) for form in self.choices())
+
+    def undecided(self) -> dict[int, str]:
+        """The claims that are not confirmed before enough was tried, and what has been tried."""
+        found = {}
+        for k, verdict in enumerate(self.verdicts):
+            if verdict.status == "not confirmed":
+                seeds = max(form.seeds_against(k) for form in self.forms)
+                varied = any(form.judged[k].status != "not run" for form in self.choices())
+                if seeds < SEEDS or not varied:
+                    found[k] = f"{seeds} of {SEEDS} seeds, {'an' if varied else 'no'} open setting varied"
+        return found
+
+    @cached_property
+    def counts(self) -> Counts:
+        statuses = Counter(verdict.status for verdict in self.verdicts)
+        against = [k for k, verdict in enumerate(self.verdicts) if verdict.status == "not confirmed"]
+        return Counts(
+            statuses["confirmed"],
+            len(against),
+            sum(map(self.holds_otherwise, against)),
+            len(self.undecided()),
+            statuses["not run"],
+        )
+
+
+def gather(results: Path) -> dict[str, list[Reproduction]]:
+    """The experiments of each paper."""
+    return {paper: [reproduction(results, name) for name in names] for paper, names in papers().items()}
+
+
+def reproduction(results: Path, name: str) -> Reproduction:
+    """One experiment with what is kept of it."""
+    file, kept = ExperimentFile(name), results_store.read(results, name)
+    variants = file.whole.paper.variants if file.whole.paper is not None else {}
+    known = [*file.whole.cases] or [""]
+    found = {}
+    for variant in [None, *variants]:
+        for quick in (False, True):
+            called = form_name(quick, variant)
+            runs = {case: kept[place] for case in known if (place := Place.of(called, case)) in kept}
+            if runs:
+                found[called] = Form(file, called, runs)
+    there = {Place.of(form.name, case) for form in found.values() for case in form.runs}
+    return Reproduction(
+        name,
+        file,
+        [form for form in found.values() if not form.variant],
+        [form for form in found.values() if form.variant],
+        results_store.notes(results, name),
+        [place for place in kept if place not in there],
+    )
