@@ -47,7 +47,6 @@ from support.regulariser_cases import (
     dot,
     every,
     largest_step,
-    laws,
     normal,
     scales,
     seeds,
@@ -112,7 +111,6 @@ def test_a_point_that_is_not_a_number_is_in_no_set() -> None:
 
 
 @every
-@laws
 @given(seed=seeds, step=steps, scale=scales)
 def test_prox_is_optimal(h, seed: int, step: float, scale: float) -> None:
     """F(u) = step h(u) + |u - v|^2 / 2 is strongly convex: F(u) >= F(p) + (1 - step rho) / 2 |u - p|^2 for all u."""
@@ -180,7 +178,6 @@ def by_sorting(v: Tensor, r: float) -> Tensor:
     return (v - tau[k]).clamp_min(0)
 
 
-@laws
 @given(seed=seeds, d=st.integers(1, 300), scale=st.sampled_from([1e-3, 0.1, 1.0, 100.0]), r=st.floats(1e-2, 30))
 def test_simplex_and_l1_ball_against_sorting(seed: int, d: int, scale: float, r: float) -> None:
     v = scale * normal(seed, 5, d)
@@ -194,7 +191,6 @@ def test_simplex_and_l1_ball_against_sorting(seed: int, d: int, scale: float, r:
 
 
 @pytest.mark.parametrize("h", CONVEX, ids=repr)
-@laws
 @given(seed=seeds, step=st.floats(1e-3, 20), scale=scales)
 def test_convex_prox_is_firmly_non_expansive(h, seed: int, step: float, scale: float) -> None:
     v, w = scale * normal(seed, 20, D), normal(seed + 1, 20, D)
@@ -203,7 +199,6 @@ def test_convex_prox_is_firmly_non_expansive(h, seed: int, step: float, scale: f
 
 
 @pytest.mark.parametrize("h", WEAK, ids=repr)
-@laws
 @given(seed=seeds, part=st.floats(0.01, 0.99), scale=scales)
 def test_weakly_convex_prox_is_lipschitz(h, seed: int, part: float, scale: float) -> None:
     step = part * largest_step(h)
@@ -233,7 +228,6 @@ def test_mcp_and_scad_do_not_shrink_large_coordinates(h) -> None:
 # --- identities -------------------------------------------------------------------------------------------------------
 
 
-@laws
 @given(seed=seeds, weight=st.floats(0.01, 10), step=st.floats(0.01, 2), scale=scales)
 def test_moreau(seed: int, weight: float, step: float, scale: float) -> None:
     """v = P_h(v) + the projection on the dual ball of radius step * weight."""
@@ -261,7 +255,6 @@ def test_a_ball_leaves_its_points_alone(h) -> None:
     assert torch.equal(h.prox(v, 1.0), v)
 
 
-@laws
 @given(seed=seeds, radius=st.floats(1e-3, 1e3), offset=st.sampled_from([0.0, -50.0, 1e4, 1e8]))
 def test_simplex_rows_sum_to_the_radius_whatever_the_rounding(seed: int, radius: float, offset: float) -> None:
     v = normal(seed, 4, 600, dtype=torch.float32) + offset
