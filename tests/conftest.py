@@ -5,14 +5,48 @@ A property test takes as many examples as the hypothesis profile says: `ci` is t
 """
 
 import os
+import sys
+from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import pytest
 import torch
 from hypothesis import settings
+
+import proxfed.harness.schema
+
+from support import toy_paper as paper
 
 torch.set_num_threads(1)
 
 settings.register_profile("ci", max_examples=15, deadline=None)
 settings.register_profile("slow", max_examples=1000, deadline=None)
 settings.load_profile("ci")
+
+
+@pytest.fixture
+def experiments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder in place of that with the experiments which come with the package."""
+    folder = tmp_path / "experiments"
+    folder.mkdir()
+    monkeypatch.setattr(proxfed.harness.schema, "EXPERIMENTS", folder)
+    return folder
+
+
+@pytest.fixture
+def toy_paper(experiments: Path) -> None:
+    """The two experiments of a made-up paper, and no others."""
+    paper.write_paper(experiments)
+
+
+@pytest.fixture
+def tools(toy_paper: None, monkeypatch: pytest.MonkeyPatch) -> object:
+    """(keep_results, make_results), which see these experiments."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "tools"))
+    import keep_results
+    import make_results
+
+    yield keep_results, make_results
+    for name in ("keep_results", "make_results", "kept"):
+        sys.modules.pop(name, None)

@@ -389,7 +389,7 @@ def test_goes_on_bit_for_bit_after_a_dump(name: str) -> None:
     assert whole.counters() == resumed.counters()
 
 
-def test_the_spy_and_the_watchers_see() -> None:
+def test_the_checks_catch_algorithms_that_break_the_rules() -> None:
     """The checks above can fail: an algorithm that writes into its state, or sends it, is caught."""
 
     class Writes(type(SETTINGS["scaffold"])):  # type: ignore[misc]

@@ -12,7 +12,9 @@ from proxfed.errors import InputError
 from proxfed.harness.run_folder import RunFolder
 from proxfed.papers.reproduce import select, verdicts
 
-from support.toy_paper import run, shipped, swapped, tools  # noqa: F401  two of them are fixtures
+from support.toy_paper import run, swapped
+
+pytestmark = pytest.mark.usefixtures("toy_paper")
 
 
 def test_what_is_kept_reads_like_the_run_to_six_digits(tools, tmp_path):

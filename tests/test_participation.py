@@ -88,6 +88,6 @@ def test_a_hundred_thousand_clients():
         (lambda: BernoulliSampling(math.nan), r"BernoulliSampling: p = nan is not a finite number"),
     ],
 )
-def test_refusals(bad, sentence):
+def test_bad_settings_are_refused(bad, sentence):
     with pytest.raises(InputError, match=sentence):
         bad()

@@ -67,7 +67,7 @@ def test_same_rows_as_stacked(ranks: int, stacked: Path, tmp_path: Path) -> None
     agree(stacked / "run", tmp_path / "run")
 
 
-def test_under_torchrun(stacked: Path, tmp_path: Path) -> None:
+def test_same_rows_under_torchrun(stacked: Path, tmp_path: Path) -> None:
     """The same command line, started by torchrun."""
     out = tmp_path / "run"
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0"]
@@ -121,7 +121,7 @@ def _child(parent: int, rank: int) -> int:
     raise AssertionError(f"no rank {rank} below {parent}")
 
 
-def test_more_ranks_than_clients(tmp_path: Path) -> None:
+def test_more_ranks_than_clients_are_refused(tmp_path: Path) -> None:
     two = small()["data"] | {"clients": 2}
     file = write(tmp_path / "small.toml", small(data=two, algorithms=[{"name": "fedavg", "eta": 0.5, "K": 2}]))
     done = subprocess.run(
@@ -131,7 +131,7 @@ def test_more_ranks_than_clients(tmp_path: Path) -> None:
     assert "3 ranks for 2 clients" in done.stderr
 
 
-def test_networks_too(tmp_path: Path) -> None:
+def test_same_rows_of_networks_over_ranks(tmp_path: Path) -> None:
     """A neural network, over clients of different sizes, with partial participation and compression."""
     file = write(
         tmp_path / "network.toml",

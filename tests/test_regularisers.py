@@ -229,7 +229,7 @@ def test_mcp_and_scad_do_not_shrink_large_coordinates(h) -> None:
 
 
 @given(seed=seeds, weight=st.floats(0.01, 10), step=st.floats(0.01, 2), scale=scales)
-def test_moreau(seed: int, weight: float, step: float, scale: float) -> None:
+def test_moreau_identity(seed: int, weight: float, step: float, scale: float) -> None:
     """v = P_h(v) + the projection on the dual ball of radius step * weight."""
     v, r = scale * normal(seed, 6, D), step * weight
     for h, dual in [(L1(weight), Box(-r, r)), (LInf(weight), L1Ball(r)), (L2(weight), L2Ball(r))]:
@@ -238,7 +238,7 @@ def test_moreau(seed: int, weight: float, step: float, scale: float) -> None:
 
 @pytest.mark.parametrize("h", INDICATORS, ids=repr)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_projections(h, dtype: torch.dtype) -> None:
+def test_projections_are_in_the_set_whatever_the_step(h, dtype: torch.dtype) -> None:
     for scale in (0.01, 1.0, 1e3):
         v = scale * normal(1, 9, D, dtype=dtype)
         p = h.prox(v, 0.5)
@@ -343,14 +343,14 @@ def test_rows_are_independent_and_inputs_untouched(h, dtype: torch.dtype) -> Non
 
 
 @every
-def test_they_are_values(h) -> None:
+def test_regularisers_compare_as_values(h) -> None:
     assert {h: "known"}[dataclasses.replace(h)] == "known"  # equal fields, equal regulariser
     with pytest.raises(AttributeError):
         h.weight = 2.0
 
 
 @pytest.mark.parametrize("h", FINITE, ids=repr)
-def test_a_step_of_zero_stays(h) -> None:
+def test_a_prox_step_of_zero_changes_nothing(h) -> None:
     v = normal(9, 4, D)
     v[0] = 0
     close(h.prox(v, 0.0), v)

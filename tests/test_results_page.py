@@ -11,7 +11,9 @@ import pytest
 import proxfed.papers.reproduce
 from proxfed.papers.reproduce import draw, select, verdicts
 
-from support.toy_paper import fall, run, shipped, swapped, tools  # noqa: F401  two of them are fixtures
+from support.toy_paper import fall, run, swapped
+
+pytestmark = pytest.mark.usefixtures("toy_paper")
 
 
 def made(tools, tmp_path) -> str:
@@ -152,7 +154,7 @@ def test_what_is_less_than_the_paper_is_said(tools, tmp_path):
     assert "Not as the file has it now" not in page
 
 
-def test_a_howwith_other_settings_is_said_to_be_one(tools, tmp_path, shipped):
+def test_a_run_with_other_settings_is_said_to_be_one(tools, tmp_path):
     run(tmp_path / "runs")
     path = tmp_path / "experiments" / "toy" / "fig1.toml"
     path.write_text(path.read_text().replace("features = 4", "features = 5"))
@@ -257,7 +259,7 @@ def test_a_reproduction_draws_its_figures_into_the_folder_of_its_form(tmp_path):
     assert (part.folder / "loss.png").exists()
 
 
-def test_a_figure_also_shows_the_cases_that_were_howbefore(tmp_path):
+def test_a_figure_also_shows_the_cases_that_were_run_before(tmp_path):
     pytest.importorskip("matplotlib")
     run(tmp_path / "runs", form="full", only=["IID", "very skewed"])
     (part,) = select("toy/fig1", tmp_path / "runs", quick=False, cases=["very skewed"])

@@ -172,7 +172,7 @@ def test_waiting_for_neighbours_is_never_slower_than_waiting_for_all(topology: A
     assert found <= plain_loop(RANDOM, topology, 6, 3, size, seed, barrier=True) * (1 + 1e-12)
 
 
-def test_and_where_all_are_neighbours_at_no_distance_it_is_the_same() -> None:
+def test_waiting_for_neighbours_is_waiting_for_all_where_all_are_neighbours() -> None:
     near = timing(
         {"name": "exponential", "shift": 0.1, "mean": 1.0}, links=[{"latency": 0.0, "up": 1e15, "down": 1e15}]
     )

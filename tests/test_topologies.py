@@ -309,6 +309,6 @@ def test_drawn_rounds_must_contract_in_the_mean():
         (lambda: FromGraph([[0, 1]], weights="best"), r"FromGraph: weights = 'best' is not one of"),
     ],
 )
-def test_refusals(bad, sentence):
+def test_bad_settings_are_refused(bad, sentence):
     with pytest.raises(InputError, match=sentence):
         bad()

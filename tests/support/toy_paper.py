@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
-import pytest
 
-import proxfed.harness.schema
-import proxfed.papers.reproduce
 from proxfed.data.client_stats import ClientStats
 from proxfed.harness.cases import read_cases, slug
 from proxfed.harness.run_folder import RunFolder
-
-TOOLS = Path(__file__).parents[2] / "tools"
 
 FIG1 = """
 name = "toy-fig1"
@@ -110,29 +104,11 @@ label = "Ours"
 """
 
 
-@pytest.fixture(autouse=True)
-def shipped(tmp_path, monkeypatch):
-    """Two experiments of one paper, instead of those that come with the package."""
-    found = {}
-    for name, text in (("toy/fig1", FIG1), ("toy/fig2", FIG2)):
-        path = tmp_path / "experiments" / f"{name}.toml"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-        found[name] = path
-    for module in (proxfed.harness.schema, proxfed.papers.reproduce):
-        monkeypatch.setattr(module, "shipped", lambda: found)
-
-
-@pytest.fixture
-def tools(monkeypatch, shipped):
-    """The two scripts, which see these experiments."""
-    monkeypatch.syspath_prepend(str(TOOLS))
-    import keep_results
-    import make_results
-
-    yield keep_results, make_results
-    for name in ("keep_results", "make_results", "kept"):
-        sys.modules.pop(name, None)
+def write_paper(folder: Path) -> None:
+    """The files of its two experiments, toy/fig1 and toy/fig2."""
+    (folder / "toy").mkdir(parents=True)
+    (folder / "toy" / "fig1.toml").write_text(FIG1)
+    (folder / "toy" / "fig2.toml").write_text(FIG2)
 
 
 def fall(label: str, seed: int, t: int) -> float:

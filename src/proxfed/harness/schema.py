@@ -167,10 +167,13 @@ class Experiment(_Strict):
 # ---- reading -------------------------------------------------------------------------------------------------------
 
 
+EXPERIMENTS = Path(str(files("proxfed.papers") / "experiments"))
+
+
 def shipped() -> dict[str, Path]:
     """The experiments that come with the package, by name."""
-    folder = Path(str(files("proxfed.papers") / "experiments"))
-    return {path.relative_to(folder).with_suffix("").as_posix(): path for path in sorted(folder.rglob("*.toml"))}
+    found = sorted(EXPERIMENTS.rglob("*.toml"))
+    return {path.relative_to(EXPERIMENTS).with_suffix("").as_posix(): path for path in found}
 
 
 def read(source: str, overrides: Iterable[str] = ()) -> Experiment:
