@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from proxfed import __version__
 from proxfed.cli import main as cli
 from proxfed.harness.run_folder import RunFolder
 
@@ -160,7 +161,7 @@ def test_help_has_an_example(capsys: Any, command: list[str]) -> None:
 
 def test_the_version_is_printed() -> None:
     done = subprocess.run([sys.executable, "-m", "proxfed", "--version"], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "0.1.0"
+    assert done.stdout.strip() == __version__
 
 
 # ---- bad input -----------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import os
 # Has an effect only if torch has not been imported before.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
+from proxfed._version import __version__
 from proxfed.algorithms import Depositum, DFedADMM, FedAvg, FedCEF, FedComposite, FedNAG
 from proxfed.data import Federated, load
 from proxfed.engine.run import Result, run
@@ -13,8 +14,6 @@ from proxfed.errors import InputError, ProxfedError, RunError
 from proxfed.problems.linear import Linear
 from proxfed.problems.losses import Logistic, Softmax, Squared
 from proxfed.problems.network import Model
-
-__version__ = "0.1.0"
 
 __all__ = [
     "DFedADMM",
@@ -33,6 +32,7 @@ __all__ = [
     "RunError",
     "Softmax",
     "Squared",
+    "__version__",
     "load",
     "run",
 ]
