@@ -1,42 +1,24 @@
-"""Open a report in headless Chromium, offline, on a laptop and on a phone, and fail on anything a reader would notice.
+"""Open reports in headless Chromium, offline, on a laptop and on a phone, and fail on anything a reader would notice.
 
-    python tools/check_report.py [FILE.html] [--screenshots DIR]
+    python tests/browser/check_report.py [FILE.html ...] [--screenshots DIR]
 
-Without a file, the report of a small made-up run is checked. Chromium is driven over its debugging pipe, so nothing
-beyond the standard library is needed.
+The report of a small made-up run is always checked. Returns 1 if something is wrong, 2 if there is no Chromium.
 """
 
 from __future__ import annotations
 
 import argparse
 import base64
-import itertools
-import json
-import math
-import os
-import shutil
-import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from devtools import Browser, chromium, installed
+from sample_run import sample_report
+
 LIMIT = 2_000_000
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-MISSING = "No Chromium was found: install the package 'chromium' (Debian: apt install chromium) to check reports."
-FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--hide-scrollbars",
-    "--remote-debugging-pipe",
-)
+MISSING = "There is no Chromium here: install the package 'chromium' (Debian: apt install chromium) to check reports."
 
 
 class Screen(NamedTuple):
@@ -54,99 +36,16 @@ SCREENS = (
 )
 
 
-# ---- the browser ----------------------------------------------------------------------------------------------------
+def check(driven: Browser, report: Path, screenshots: Path | None = None) -> list[str]:
+    """Everything that is wrong with a report."""
+    problems = []
+    if report.stat().st_size > LIMIT:
+        problems.append(f"the file has {report.stat().st_size:,} bytes; {LIMIT:,} are allowed")
+    for screen in SCREENS:
+        picture = screenshots / f"{report.stem}-{screen.name}.png" if screenshots else None
+        problems += check_screen(driven, report.resolve().as_uri(), screen, picture)
+    return problems
 
-# Chromium reads commands from descriptor 3 and answers on 4.
-_LAUNCH = """
-import fcntl, os, sys
-commands, answers = (fcntl.fcntl(int(fd), fcntl.F_DUPFD, 10) for fd in sys.argv[1:3])
-os.dup2(commands, 3)
-os.dup2(answers, 4)
-os.execv(sys.argv[3], sys.argv[3:])
-"""
-
-
-class Browser:
-    """Sends commands of the DevTools protocol and keeps the events that arrive in between."""
-
-    def __init__(self, commands: int, answers: int) -> None:
-        self._commands, self._answers = os.fdopen(commands, "wb"), os.fdopen(answers, "rb")
-        self._numbers = itertools.count(1)
-        self._session: str | None = None
-        self.events: list[dict[str, Any]] = []
-
-    def call(self, method: str, **params: Any) -> Any:
-        """The result of one command."""
-        number = next(self._numbers)
-        message = {"id": number, "method": method, "params": params}
-        if self._session:
-            message["sessionId"] = self._session
-        self._commands.write(json.dumps(message).encode() + b"\0")
-        self._commands.flush()
-        while True:
-            answer = self._read()
-            if answer.get("id") == number:
-                if "error" in answer:
-                    raise SystemExit(f"Chromium refused {method}: {answer['error']['message']}")
-                return answer["result"]
-
-    def wait_for(self, method: str) -> None:
-        while not any(event["method"] == method for event in self.events):
-            self._read()
-
-    def open_tab(self) -> None:
-        target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        self.events.clear()
-
-    def close_tab(self) -> None:
-        self.call("Page.close")
-        self._session = None
-
-    def evaluate(self, script: str) -> Any:
-        """The value of a JavaScript expression on the page."""
-        result = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
-        if "exceptionDetails" in result:
-            raise SystemExit(f"the check's own script failed: {result['exceptionDetails']['exception']['description']}")
-        return result["result"].get("value")
-
-    def _read(self) -> dict[str, Any]:
-        message = bytearray()
-        while (byte := self._answers.read(1)) != b"\0":
-            if not byte:
-                raise SystemExit("Chromium ended before it answered")
-            message += byte
-        answer = json.loads(message)
-        if "method" in answer:
-            self.events.append(answer)
-        return answer
-
-
-@contextmanager
-def browser(path: str) -> Iterator[Browser]:
-    """A fresh Chromium with a profile of its own; both are gone afterwards."""
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-        commands_out, commands_in = os.pipe()
-        answers_out, answers_in = os.pipe()
-        arguments = [str(commands_out), str(answers_in), path, *FLAGS, f"--user-data-dir={profile}"]
-        process = subprocess.Popen(
-            [sys.executable, "-c", _LAUNCH, *arguments],
-            pass_fds=(commands_out, answers_in),
-            stderr=subprocess.DEVNULL,
-        )
-        os.close(commands_out)
-        os.close(answers_in)
-        driven = Browser(commands_in, answers_out)
-        try:
-            yield driven
-            driven.call("Browser.close")
-            process.wait(timeout=10)
-        finally:
-            process.kill()
-            process.wait()
-
-
-# ---- the checks -----------------------------------------------------------------------------------------------------
 
 _LOOK = """
 (() => {
@@ -234,21 +133,26 @@ _USE = """
   buttons.forEach((button) => button.click());
   if (count() !== before) problems.push("the legend does not show again what it hid");
 
-  for (const table of document.querySelectorAll(".results")) {
+  for (const head of document.querySelectorAll(".results thead button")) {
+    const table = head.closest("table"), column = head.closest("th").cellIndex, name = head.textContent.trim();
+    const values = () => [...table.tBodies[0].rows].map((line) => line.cells[column].dataset.value)
+      .filter((value) => value !== undefined).map(Number);
+    for (const sign of [1, -1]) {
+      head.click();
+      const wrong = values().some((value, i, all) => i && sign * (value - all[i - 1]) < 0);
+      if (wrong) problems.push(`a table does not sort by ${name}`);
+    }
     const order = () => [...table.tBodies[0].rows].map((line) => line.cells[0].textContent).join();
-    const head = table.querySelector("thead button");
-    head.click();
-    const up = order();
-    head.click();
-    if (table.tBodies[0].rows.length > 1 && up === order()) problems.push("a table does not sort");
+    const down = order();
+    if (column === 0 && (head.click(), order()) === down) problems.push("a table does not sort by its first column");
   }
   return problems;
 })()
 """
 
 
-def check_screen(driven: Browser, url: str, screen: Screen, picture: Path) -> list[str]:
-    """Everything that is wrong with the page on this screen; also takes its picture."""
+def check_screen(driven: Browser, url: str, screen: Screen, picture: Path | None) -> list[str]:
+    """Everything that is wrong with the page on this screen; also takes its picture, if asked."""
     driven.open_tab()
     for domain in ("Page", "Runtime", "Log", "Network"):
         driven.call(f"{domain}.enable")
@@ -261,8 +165,9 @@ def check_screen(driven: Browser, url: str, screen: Screen, picture: Path) -> li
     driven.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
     seen = driven.evaluate(_LOOK)
-    shot = driven.call("Page.captureScreenshot", captureBeyondViewport=True)
-    picture.write_bytes(base64.b64decode(shot["data"]))
+    if picture is not None:
+        shot = driven.call("Page.captureScreenshot", captureBeyondViewport=True)
+        picture.write_bytes(base64.b64decode(shot["data"]))
     problems = driven.evaluate(_USE) if seen["charts"] else []
 
     if seen["width"] > screen.width:
@@ -297,93 +202,29 @@ def event_problem(event: dict[str, Any]) -> str | None:
     return None
 
 
-# ---- a run to look at -----------------------------------------------------------------------------------------------
-
-
-def sample_folder(path: Path) -> None:
-    """A made-up run: six algorithms, one of which diverges, three seeds, 30 clients, a weight matrix and a bias."""
-    import numpy as np
-    import torch
-
-    from proxfed.data.client_stats import ClientStats
-    from proxfed.harness.run_folder import RunFolder
-
-    draw = np.random.default_rng(0)
-    rates = {"FedCEF, top-k 10 %": 0.06, "ZHJ": 0.045, "DEPOSITUM": 0.03, "FedAvg": 0.012, "Scaffold": 0.05}
-    algorithms = list(rates.items())
-    config = {
-        "name": "sample",
-        "description": "A made-up run of sparse multinomial regression that exercises every part of the report.",
-        "seeds": [0, 1, 2],
-        "problem": {"kind": "linear", "clients": 30, "l1": 0.002, "heterogeneity": {"kind": "dirichlet", "alpha": 0.1}},
-        "algorithms": [{"label": a, "name": a.split(",")[0].lower(), "eta": r, "local_steps": 5} for a, r in algorithms]
-        + [{"label": "ZHJ, step too large", "name": "zhj", "eta": 4.0, "local_steps": 5}],
-    }
-    folder = RunFolder(path)
-    folder.create(config)
-    folder.start_rows(["accuracy"])
-    counts = np.ceil(draw.dirichlet(np.full(10, 0.2), 30) * draw.lognormal(5, 1, (30, 1)) - 0.5).astype(int)
-    folder.write_clients(ClientStats(counts.sum(axis=1), counts, tuple("0123456789")))
-    status, models = [], {}
-    for label, rate in [*algorithms, ("ZHJ, step too large", -0.2)]:
-        floor = 2e-3 if label == "FedAvg" else 1e-12
-        size = 0.2 if "top-k" in label else 1.0
-        for seed in range(3):
-            last = 60 if rate < 0 else 600
-            for t in range(0, last + 1, 4):
-                gap = max(0.6 * math.exp(-rate * t + 0.3 * draw.normal()), floor * math.exp(0.2 * draw.normal()))
-                bytes_each = int(30 * 7850 * 8 * t)
-                graph = label == "DEPOSITUM"
-                folder.append({
-                    "run": "sample", "algorithm": label, "seed": seed, "round": t,
-                    "gradients": 150 * t, "proxes": 150 * t,
-                    "bytes_up": None if graph else int(bytes_each * size),
-                    "bytes_down": None if graph else bytes_each,
-                    "bytes_edge": 4 * bytes_each if graph else None,
-                    "bytes_best": int(bytes_each * (4 if graph else 0.8 * (1 + size))),
-                    "wall_seconds": 0.004 * t * (1 + 0.1 * seed), "objective": 0.42 + gap, "gap": gap,
-                    "stationarity": math.sqrt(gap) * 0.3, "consensus": gap * 1e-2 if graph else None,
-                    "nonzeros": int(900 + 6900 * min(1, gap)), "accuracy": 0.91 - 0.5 * min(1, gap),
-                })  # fmt: skip
-            status.append({
-                "algorithm": label, "seed": seed, "status": "diverged" if rate < 0 else "finished", "round": last,
-                "message": "",
-            })  # fmt: skip
-            weights = draw.normal(size=7850) * (draw.random(7850) < (1.0 if label == "FedAvg" else 0.12))
-            models[f"{label}/{seed}"] = torch.tensor(weights)
-    folder.write_status(status)
-    folder.write_models(models, [("weight", 0, 7840, (10, 784)), ("bias", 7840, 7850, (10,))])
-
-
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("file", type=Path, nargs="?", help="a report; a made-up one if none is given")
-    parser.add_argument("--screenshots", type=Path, default=Path("runs/screenshots"), help="where pictures go")
-    arguments = parser.parse_args()
-    path = next((found for name in BROWSERS if (found := shutil.which(name))), None)
+    parser.add_argument("files", type=Path, nargs="*", help="more reports")
+    parser.add_argument("--screenshots", type=Path, help="a folder for pictures of them")
+    given = parser.parse_args(arguments)
+    path = installed()
     if path is None:
         print(MISSING, file=sys.stderr)
         return 2
-    arguments.screenshots.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as scratch, browser(path) as driven:
-        report = arguments.file
-        if report is None:
-            from proxfed.report import write_report
-
-            sample_folder(Path(scratch) / "sample")
-            report = Path(scratch) / "report.html"
-            write_report([Path(scratch) / "sample"], report)
-        problems = []
-        if report.stat().st_size > LIMIT:
-            problems.append(f"the file has {report.stat().st_size:,} bytes; {LIMIT:,} are allowed")
-        for screen in SCREENS:
-            picture = arguments.screenshots / f"{report.stem}-{screen.name}.png"
-            problems += check_screen(driven, report.resolve().as_uri(), screen, picture)
-            print(f"{screen.name}: {picture}")
-    for problem in problems:
-        print(problem, file=sys.stderr)
-    print(f"{len(problems)} problems" if problems else "the report is fine")
-    return 1 if problems else 0
+    for file in given.files:
+        if not file.is_file():
+            print(f"there is no report {file}", file=sys.stderr)
+            return 2
+    if given.screenshots:
+        given.screenshots.mkdir(parents=True, exist_ok=True)
+    wrong = False
+    with tempfile.TemporaryDirectory() as scratch, chromium(path) as driven:
+        for report in [sample_report(Path(scratch)), *given.files]:
+            problems = check(driven, report, given.screenshots)
+            print(f"{report.name}: {len(problems)} problems" if problems else f"{report.name} is fine")
+            print(*problems, sep="\n", end="\n" if problems else "", file=sys.stderr)
+            wrong |= bool(problems)
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":
