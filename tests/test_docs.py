@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import subprocess
 import sys
@@ -9,19 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from proxfed import Depositum, DFedADMM, FedCEF, FedComposite, FedNAG, __version__
+
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCKS = [
     pytest.param(code, id=f"{page.name}-{k}")
     for page in PAGES
     for k, code in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL))
 ]
-LINKS = [
-    pytest.param(page, link, id=f"{page.name}-{link}")
-    for page in PAGES
-    for link in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text())
-    if "://" not in link
-]
+LINK = re.compile(r"\]\(([^)#]+?)(?:#[^)]*)?\)")
 
 
 @pytest.mark.parametrize("code", BLOCKS)
@@ -29,9 +27,23 @@ def test_python_blocks_run(code: str, tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, cwd=tmp_path, timeout=300)
 
 
-@pytest.mark.parametrize(("page", "link"), LINKS)
-def test_links_lead_somewhere(page: Path, link: str) -> None:
-    assert (page.parent / link).exists(), f"{page.name} links to {link}"
+def test_links_lead_somewhere() -> None:
+    links = [(page, link) for page in PAGES for link in LINK.findall(page.read_text()) if "://" not in link]
+    assert links
+    assert [f"{page.relative_to(ROOT)}: {link}" for page, link in links if not (page.parent / link).exists()] == []
+
+
+def test_the_citation_has_the_version_and_the_papers_of_the_package() -> None:
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert f"\nversion: {__version__}\n" in citation
+    for algorithm in (Depositum, FedCEF, DFedADMM, FedNAG, FedComposite):
+        reference = inspect.getdoc(inspect.getmodule(algorithm)).split("Reference: ")[1].replace("\n", " ")
+        authors, title = re.match(r'(.*?), "(.*?)"', reference).groups()
+        assert title in citation
+        block = citation.split(title)[1].split("- type")[0]
+        assert (
+            ", ".join(" ".join(who) for who in re.findall("given-names: (.*?), family-names: (.*?) ", block)) == authors
+        )
 
 
 @pytest.mark.parametrize("script", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.name)
