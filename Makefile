@@ -6,7 +6,7 @@ READY  := $(VENV)/.ready
 RUNS   ?= runs/reproduce
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow lint docs keep-results results check-report bench bench-peers clean
+.PHONY: help setup demo test test-slow lint wheel docs keep-results results check-report bench bench-peers clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## ?/\t/' | expand -t 16
@@ -16,7 +16,7 @@ setup: $(READY)  ## create .venv with pinned versions
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch numpy
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[figures,parquet,test,lint]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[figures,parquet,test,lint,release]'
 	@touch $@
 
 demo: $(READY)   ## compare the five algorithms with FedAvg on heterogeneous sparse logistic regression
@@ -25,8 +25,8 @@ demo: $(READY)   ## compare the five algorithms with FedAvg on heterogeneous spa
 test: $(READY)   ## the tests (a few minutes)
 	$(BIN)/python -m pytest -n 2 -m 'not slow'
 
-test-slow: $(READY)  ## the tests that take long
-	$(BIN)/python -m pytest -m slow
+test-slow: $(READY)  ## a thousand examples of every property, and the tests that take long (half an hour)
+	$(BIN)/python -m pytest -n 2 --hypothesis-profile slow -m 'slow or hypothesis'
 
 lint: $(READY)   ## style, types, and docs that are up to date
 	$(BIN)/ruff check .
@@ -34,6 +34,9 @@ lint: $(READY)   ## style, types, and docs that are up to date
 	$(BIN)/mypy
 	$(BIN)/python tools/make_docs.py --check
 	$(BIN)/python tools/make_results.py --check
+
+wheel: $(READY)  ## build the wheel and run it from a fresh environment
+	.ci/wheel
 
 docs: $(READY)   ## write the pages that follow from the code
 	$(BIN)/python tools/make_docs.py
@@ -44,9 +47,9 @@ keep-results: $(READY)  ## keep what `proxfed reproduce --out RUNS` found in res
 results: $(READY)  ## write the page of what came of the papers' claims, from results/
 	$(BIN)/python tools/make_results.py
 
-check-report: $(READY)  ## look at the demo's report in a headless browser, on a laptop and a phone
-	@test -f runs/demo/report.html || $(MAKE) demo
-	$(BIN)/python tools/check_report.py runs/demo/report.html
+check-report:    ## look at a report, and the demo's if it is there, in a headless Chromium
+	@test -e $(READY) || { echo "There is no $(VENV) here: run 'make setup' before 'make check-report'." >&2; exit 2; }
+	$(BIN)/python tests/browser/check_report.py $(wildcard runs/demo/report.html) --screenshots runs/screenshots
 
 bench: $(READY)  ## speed and memory, against the obvious loop and against the limit
 	$(BIN)/python benchmarks/linear_round.py
