@@ -25,7 +25,7 @@ demo: $(READY)   ## compare the five algorithms with FedAvg on heterogeneous spa
 test: $(READY)   ## the tests (a few minutes)
 	$(BIN)/python -m pytest -n 2 -m 'not slow'
 
-test-slow: $(READY)  ## a thousand examples of every property, and the tests that take long (half an hour)
+test-slow: $(READY)  ## a thousand examples of every property, and the tests that take long (about half an hour)
 	$(BIN)/python -m pytest -n 2 --hypothesis-profile slow -m 'slow or hypothesis'
 
 lint: $(READY)   ## style, types, and docs that are up to date

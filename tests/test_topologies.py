@@ -297,7 +297,7 @@ def test_drawn_rounds_must_contract_in_the_mean():
         (lambda: FromMatrix([[0.9]]), r"W: row 0 sums to 0.9, not to 1"),
         (lambda: FromMatrix(np.eye(2)), r"W: client 1 cannot be reached from client 0"),
         (lambda: FromMatrix([[1.0]], n=2), r"FromMatrix: matrix has 1 rows, but n = 2"),
-        (lambda: FromGraph(nx.DiGraph([(0, 1)])), r"FromGraph: edges is a directed graph"),
+        (lambda: FromGraph(nx.path_graph(2, create_using=nx.DiGraph)), r"FromGraph: edges is a directed graph"),
         (lambda: FromGraph([[0, 1], [1, 2]], n=2), r"FromGraph: edges has 3 clients, which is more than n = 2"),
         (lambda: FromGraph([[0, 1, 2]]), r"FromGraph: edges must be a list of pairs"),
         (lambda: FromGraph([[0, 1], [2]]), r"FromGraph: edges must be a list of pairs"),

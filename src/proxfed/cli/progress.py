@@ -51,7 +51,8 @@ class Watch:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.bar.stop()
+        if not self.bar.disable:  # rich below 14.3 prints an empty line even then
+            self.bar.stop()
 
     def __call__(self, p: Any) -> None:
         if self.bar.disable:
