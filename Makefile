@@ -7,7 +7,7 @@ DOCS   := $(VENV)/.docs-ready
 RUNS   ?= runs/reproduce
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow lint docs keep-results results check-report bench bench-peers clean
+.PHONY: help setup demo test test-slow lint wheel docs keep-results results check-report bench bench-peers clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## ?/\t/' | expand -t 16
@@ -17,7 +17,7 @@ setup: $(READY)  ## create .venv with pinned versions
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch numpy
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[figures,parquet,test,lint]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[figures,parquet,test,lint,release]'
 	@touch $@
 
 demo: $(READY)   ## compare the five algorithms with FedAvg on heterogeneous sparse logistic regression
@@ -26,14 +26,17 @@ demo: $(READY)   ## compare the five algorithms with FedAvg on heterogeneous spa
 test: $(READY)   ## the tests (a few minutes)
 	$(BIN)/python -m pytest -n 2 -m 'not slow'
 
-test-slow: $(READY)  ## the tests that take long
-	$(BIN)/python -m pytest -m slow
+test-slow: $(READY)  ## a thousand examples of every property, and the tests that take long (about half an hour)
+	$(BIN)/python -m pytest -n 2 --hypothesis-profile slow -m 'slow or hypothesis'
 
 lint: $(READY)   ## style, types, and results that are up to date
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/proxfed results check
+
+wheel: $(READY)  ## build the wheel and run it from a fresh environment
+	.ci/wheel
 
 docs: $(DOCS)    ## the site: the pages that follow from the code, and then all of it into site/
 	$(BIN)/python tools/make_docs.py
@@ -50,9 +53,9 @@ keep-results: $(READY)  ## keep what `proxfed reproduce --out RUNS` found in res
 results: $(READY)  ## write docs/results.md, which of the papers' claims hold, from results/
 	$(BIN)/proxfed results page
 
-check-report: $(READY)  ## look at the demo's report in a headless browser, on a laptop and a phone
-	@test -f runs/demo/report.html || $(MAKE) demo
-	$(BIN)/python tools/check_report.py runs/demo/report.html
+check-report:    ## look at a report, and the demo's if it is there, in a headless Chromium
+	@test -e $(READY) || { echo "There is no $(VENV) here: run 'make setup' before 'make check-report'." >&2; exit 2; }
+	$(BIN)/python tests/browser/check_report.py $(wildcard runs/demo/report.html) --screenshots runs/screenshots
 
 bench: $(READY)  ## speed and memory, against the obvious loop and against the limit
 	$(BIN)/python benchmarks/linear_round.py

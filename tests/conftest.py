@@ -1,22 +1,40 @@
-"""Tests run on one thread each, so that several can run side by side; torch's threads would only get in the way."""
+"""Tests run on one thread each, so that several can run side by side; torch's threads would only get in the way.
+
+A property test takes as many examples as the hypothesis profile says: `ci` is the default, and `make test-slow` chooses
+`slow` with --hypothesis-profile.
+"""
 
 import os
 from pathlib import Path
 
-import pytest
-
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import pytest
 import torch
+from hypothesis import settings
+
+import proxfed.harness.schema
+
+from support import toy_paper as paper
 
 torch.set_num_threads(1)
 
+settings.register_profile("ci", max_examples=15, deadline=None)
+settings.register_profile("slow", max_examples=1000, deadline=None)
+settings.load_profile("ci")
+
 
 @pytest.fixture
-def toy_paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Two experiments of one made-up paper, instead of those that come with the package; where their files are."""
-    from support.toy_paper import ship
+def experiments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder in place of that with the experiments which come with the package."""
+    folder = tmp_path / "experiments"
+    folder.mkdir()
+    monkeypatch.setattr(proxfed.harness.schema, "EXPERIMENTS", folder)
+    return folder
 
-    ship(tmp_path / "experiments")
-    monkeypatch.setattr("proxfed.harness.schema.EXPERIMENTS", tmp_path / "experiments")
-    return tmp_path / "experiments"
+
+@pytest.fixture
+def toy_paper(experiments: Path) -> Path:
+    """The two experiments of a made-up paper, and no others; where their files are."""
+    paper.write_paper(experiments)
+    return experiments

@@ -99,7 +99,7 @@ FAST_AND_SLOW = results(fast=[1.0, 0.1, 0.01, 0.02], slow=[1.0, 0.5, 0.4, 0.3])
         ({"label": "fast", "diverges": True}, False),
     ],
 )
-def test_one_case(claim: dict[str, Any], holds: bool) -> None:
+def test_claims_about_one_case(claim: dict[str, Any], holds: bool) -> None:
     assert status(FAST_AND_SLOW, **claim) == ("confirmed" if holds else "not confirmed")
 
 
@@ -217,7 +217,7 @@ TWO = {"easy": results(a=[1.0, 0.1], b=[1.0, 0.2]), "hard": results(a=[1.0, 0.8]
         ({"order": ["a", "c"], "across": True}, "not run"),  # which a?
     ],
 )
-def test_cases(claim: dict[str, Any], found: str) -> None:
+def test_claims_about_several_cases(claim: dict[str, Any], found: str) -> None:
     assert status(TWO, **claim) == found
 
 
@@ -359,7 +359,7 @@ def test_the_first_row_that_reaches_it_counts_also_if_it_is_lost_again() -> None
     assert first_reached(history, "accuracy", 0.5) is None
 
 
-def test_axes() -> None:
+def test_what_a_row_counts_along_each_axis() -> None:
     row = curve("a", [1.0, 1.0, 1.0])[2]
     assert [axis_value(row, axis, CLIENTS) for axis in ("round", "steps", "bytes", "bytes_up", "gradients")] == [
         2, 4.0, 800, 200, 16,

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from proxfed import __version__
 from proxfed.harness.progress import StopOnSignal
 from proxfed.harness.run_folder import RunFolder
 
@@ -56,7 +57,7 @@ def test_the_resolved_configuration_runs_again_to_the_same_rows(capsys: Any, fil
     assert rows[0] == rows[1]
 
 
-def test_overrides(capsys: Any, file: Path, tmp_path: Path) -> None:
+def test_settings_can_be_changed_on_the_command_line(capsys: Any, file: Path, tmp_path: Path) -> None:
     changes = ["rounds=3", "problem.l2=0.1", "algorithms.fedavg.eta=0.25", "algorithms.0.K=2", "topology.name=star"]
     flags = [word for change in changes for word in ("-c", change)]
     assert proxfed(capsys, "run", str(file), "--out", str(tmp_path / "run"), *flags)[0] == 0
@@ -125,7 +126,9 @@ def test_brackets_in_the_name_of_a_folder_are_no_markup(capsys: Any, file: Path,
     assert f"The report is in {folder / '[b].html'}\n" in said
 
 
-def test_brackets_in_the_way_to_go_on(capsys: Any, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_brackets_in_the_resume_hint_are_no_markup(
+    capsys: Any, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(StopOnSignal, "__call__", lambda _: True)
     code, _, said = proxfed(capsys, "run", str(file), "--out", str(tmp_path / "o[/b]"))
     assert code == 1
@@ -135,7 +138,7 @@ def test_brackets_in_the_way_to_go_on(capsys: Any, file: Path, tmp_path: Path, m
 @pytest.mark.parametrize(
     "kind", ["algorithms", "problems", "models", "regularisers", "compressors", "topologies", "datasets", "experiments"]
 )
-def test_list(capsys: Any, kind: str) -> None:
+def test_list_says_what_everything_is(capsys: Any, kind: str) -> None:
     code, said, _ = proxfed(capsys, "list", kind, "--format", "json")
     assert code == 0
     entries = json.loads(said)[kind]
@@ -156,9 +159,9 @@ def test_help_has_an_example(capsys: Any, command: list[str]) -> None:
     assert not command or "Example" in said
 
 
-def test_version() -> None:
+def test_the_version_is_printed() -> None:
     done = subprocess.run([sys.executable, "-m", "proxfed", "--version"], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "0.1.0"
+    assert done.stdout.strip() == __version__
 
 
 # ---- bad input -----------------------------------------------------------------------------------------------------
@@ -253,21 +256,21 @@ def test_bad_algorithms(capsys: Any, tmp_path: Path, algorithm: dict[str, Any], 
     assert sentence in refused(capsys, "run", str(path), "--out", str(tmp_path / "run"))
 
 
-def test_two_of_a_name(capsys: Any, tmp_path: Path) -> None:
+def test_two_algorithms_with_one_label_are_refused(capsys: Any, tmp_path: Path) -> None:
     twice = [small()["algorithms"][0]] * 2
     path = write(tmp_path / "bad.toml", small(algorithms=twice))
     assert "two algorithms are called 'fedavg'" in refused(capsys, "run", str(path), "--out", str(tmp_path / "run"))
 
 
-def test_unknown_experiment(capsys: Any) -> None:
+def test_an_unknown_experiment_is_refused_with_the_nearest_name(capsys: Any) -> None:
     assert "there is no experiment 'dmo'; did you mean 'demo'?" in refused(capsys, "run", "dmo")
 
 
-def test_missing_file(capsys: Any, tmp_path: Path) -> None:
+def test_a_missing_file_is_refused(capsys: Any, tmp_path: Path) -> None:
     assert "No such file" in refused(capsys, "run", str(tmp_path / "nowhere.toml"))
 
 
-def test_toml_syntax(capsys: Any, tmp_path: Path) -> None:
+def test_a_file_that_is_not_toml_is_refused(capsys: Any, tmp_path: Path) -> None:
     (tmp_path / "bad.toml").write_text("rounds = = 3\n")
     assert "is not valid TOML" in refused(capsys, "run", str(tmp_path / "bad.toml"))
 

@@ -60,7 +60,7 @@ def test_exact_algorithms_with_a_server_reach_the_solution(name, loss):
 
 
 @pytest.mark.parametrize("loss", toy.LOSSES)
-def test_fedavg_does_not(loss):
+def test_fedavg_stops_away_from_the_solution(loss):
     p = toy.problem(loss)
     algorithm = FedAvg(1 / p.smoothness().L / 5, 5)
     early, late = (toy.error(toy.final(p, algorithm, rounds), p.solve().numpy()) for rounds in (80, 100))

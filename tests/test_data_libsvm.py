@@ -26,7 +26,7 @@ def write(features: np.ndarray, labels: np.ndarray) -> str:
 numbers = st.one_of(st.just(0.0), st.floats(allow_nan=False, allow_infinity=False))
 
 
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(numbers, numbers, numbers, numbers), min_size=1, max_size=6))
 def test_reading_is_the_inverse_of_writing(tmp_path, rows) -> None:
     table = np.array(rows)

@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from proxfed.data.partitions import (
@@ -70,7 +70,6 @@ def test_labels_need_not_be_numbered_from_zero(partition) -> None:
         np.testing.assert_array_equal(one, two)
 
 
-@settings(deadline=None, max_examples=30)
 @given(st.integers(1, 20), st.integers(20, 60), st.integers(0, 5))
 def test_iid_shares_differ_by_at_most_one(n: int, N: int, seed: int) -> None:
     sizes = [len(part) for part in IID(n, seed)(np.zeros(N))]
@@ -85,7 +84,6 @@ def test_iid_gives_all_clients_the_same_mixture() -> None:
         assert abs(share - 0.25).max() < 0.05  # five standard deviations
 
 
-@settings(deadline=None, max_examples=30)
 @given(st.integers(1, 12), st.floats(0.05, 100), st.integers(0, 5))
 def test_dirichlet_by_class_keeps_the_smallest_size(n: int, alpha: float, seed: int) -> None:
     parts = DirichletByClass(n, alpha, min_partition_size=3, seed=seed)(some_labels(N=600))
@@ -103,7 +101,6 @@ def test_dirichlet_by_class_has_the_moments_of_the_distribution() -> None:
     np.testing.assert_allclose(shares.var(), variance, rtol=0.2)
 
 
-@settings(deadline=None, max_examples=30)
 @given(st.integers(1, 12), st.sampled_from([1e-3, 0.1, 1.0, 100.0]), st.integers(0, 5))
 def test_dirichlet_by_client_has_equal_sizes(n: int, alpha: float, seed: int) -> None:
     parts = DirichletByClient(n, alpha, seed)(some_labels(N=601))
@@ -188,7 +185,6 @@ def test_classes_that_nobody_holds_are_left_out() -> None:
     assert [np.unique(labels[part]).tolist() for part in parts] == [[0, 1], [2, 3]]
 
 
-@settings(deadline=None, max_examples=20)
 @given(st.integers(1, 10), st.integers(1, 4))
 def test_shards_limit_the_classes_of_a_client(n: int, s: int) -> None:
     labels = some_labels(N=400, C=4)

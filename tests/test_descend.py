@@ -31,7 +31,7 @@ SETTINGS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-14), (torch.float32, 1e-6)])
-def test_it_is_the_step_with_the_gradient(settings: dict[str, Any], dtype: torch.dtype, tolerance: float) -> None:
+def test_descend_is_a_step_along_the_gradient(settings: dict[str, Any], dtype: torch.dtype, tolerance: float) -> None:
     p = Model(images(), "mlp", dtype=dtype, **settings)
     f = p.local(2, range(p.n), seed=1)
     for draw in range(3):
@@ -57,7 +57,7 @@ def test_many_draws_are_many_steps(settings: dict[str, Any], ahead: int, monkeyp
     assert (y - expected).norm() <= 1e-13 * expected.norm()
 
 
-def test_no_draws_no_steps() -> None:
+def test_without_draws_there_are_no_steps() -> None:
     p = Model(images(), "mlp", batch=5)
     y = point(p)
     before = y.clone()

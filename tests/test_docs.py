@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import re
 import shlex
 import subprocess
@@ -18,6 +19,7 @@ import pytest
 import typer.main
 
 import proxfed
+from proxfed import Depositum, DFedADMM, FedCEF, FedComposite, FedNAG, __version__
 from proxfed.cli.main import app
 from proxfed.harness.cases import read_cases
 from proxfed.harness.schema import shipped
@@ -308,3 +310,16 @@ def test_every_erratum_has_one_number() -> None:
     defined = re.findall(r"^- \*\*(E0\d\.\d+)", text, re.MULTILINE)
     assert len(defined) == len(set(defined)) >= 30
     assert set(re.findall(r"E0\d\.\d+", text)) == set(defined)
+
+
+def test_the_citation_has_the_version_and_the_papers_of_the_package() -> None:
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert f"\nversion: {__version__}\n" in citation
+    for algorithm in (Depositum, FedCEF, DFedADMM, FedNAG, FedComposite):
+        reference = inspect.getdoc(inspect.getmodule(algorithm)).split("Reference: ")[1].replace("\n", " ")
+        authors, title = re.match(r'(.*?), "(.*?)"', reference).groups()
+        assert title in citation
+        block = citation.split(title)[1].split("- type")[0]
+        assert (
+            ", ".join(" ".join(who) for who in re.findall("given-names: (.*?), family-names: (.*?) ", block)) == authors
+        )

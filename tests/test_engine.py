@@ -144,7 +144,7 @@ def test_the_server_and_every_client_count_a_shared_prox(problem: Linear) -> Non
     assert rows[-1]["proxes"] == 4 * (6 * (1 + 2) + 1)
 
 
-def test_nobody_takes_part() -> None:
+def test_rounds_without_participants_change_nothing() -> None:
     data = Federated.from_clients([(np.ones((2, 1)), [1.0, 2.0])] * 3)
     problem = Linear(data, Squared())
     rows = run(problem, FedAvg(0.1, 1), 30, participation=BernoulliSampling(0.05), seed=1).rows
@@ -238,7 +238,7 @@ def test_rows_of_a_nested_state() -> None:
     assert torch.equal(state.inner.b[0][[0, 3]], x[[0, 3]] + 2)
 
 
-def test_flatten_and_restore() -> None:
+def test_a_state_is_flattened_and_restored() -> None:
     x = torch.arange(6.0).view(2, 3)
     state = Outer(x, Inner(x + 1, (x + 2, ())))
     named = flatten(state)

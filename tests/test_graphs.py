@@ -7,7 +7,7 @@ import math
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from proxfed.errors import InputError
@@ -32,10 +32,7 @@ from proxfed.topologies import (
 
 from support.mixing_matrices import edges, same
 
-few = settings(deadline=None, max_examples=15)
 
-
-@few
 @given(n=st.integers(1, 40))
 def test_graphs_have_their_edges(n):
     both = lambda graph: {(a, b) for a, b in graph.edges if a != b} | {(b, a) for a, b in graph.edges if a != b}
@@ -79,7 +76,6 @@ def test_all_edges_of_an_erdos_renyi_graph_have_probability_p():
     assert edges(ErdosRenyi(n, 1.0)) == edges(Complete(n))
 
 
-@few
 @given(n=st.integers(2, 25), t=st.integers(0, 1000), data=st.data())
 def test_groups_partition_the_clients(n, t, data):
     size = data.draw(st.integers(2, n))

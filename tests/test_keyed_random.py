@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from proxfed import keyed_random
 
 
-@settings(deadline=None, max_examples=50)
 @given(
     st.integers(0, 2**70), st.integers(0, 10**6), st.lists(st.integers(0, 10**6), min_size=1, max_size=8, unique=True)
 )

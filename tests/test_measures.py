@@ -104,7 +104,7 @@ def test_a_problem_names_what_it_evaluates(kind: str, labels: str, options: dict
     assert bool(p.measures) == test
 
 
-def test_every_kind_of_problem_is_among_them() -> None:
+def test_every_kind_of_problem_is_tested() -> None:
     assert {kind for kind, _, _ in KINDS} == PROBLEMS.keys()
 
 
@@ -129,13 +129,13 @@ def test_a_state_without_the_field_has_no_such_measure() -> None:
 
 
 @pytest.mark.parametrize("name", ["consensus_q", "consensus", "y", "estimate_y", "consensus_"])
-def test_unknown_names_are_refused(name: str) -> None:
+def test_unknown_measures_are_refused(name: str) -> None:
     check_names(MORE, [Depositum(0.5), DFedAvg(0.1, 2), FedAvg(0.1, 2)], toy.problem())
     with pytest.raises(InputError, match=f"no algorithm here has '{name}'"):
         check_names([name], [Depositum(0.5), DFedAvg(0.1, 2), FedAvg(0.1, 2)], toy.problem())
 
 
-def test_without_a_graph_there_are_none() -> None:
+def test_measures_of_a_field_need_a_graph() -> None:
     check_names([], [FedAvg(0.1, 2)], toy.problem())
     with pytest.raises(InputError, match="algorithms on graphs"):
         check_names(["consensus_x"], [FedAvg(0.1, 2)], toy.problem())
@@ -146,7 +146,7 @@ def _experiment(**changes: Any) -> Study:
     return build_study(parse(table, "here"))
 
 
-def test_they_are_columns_of_the_rows(tmp_path: Path) -> None:
+def test_requested_measures_are_columns_of_the_rows(tmp_path: Path) -> None:
     resolved = _experiment(measures=list(MORE))
     run_study(resolved, tmp_path)
     rows = RunFolder(tmp_path).rows()
@@ -157,6 +157,6 @@ def test_they_are_columns_of_the_rows(tmp_path: Path) -> None:
     assert np.isfinite([last[name] for name in MORE]).all()
 
 
-def test_an_experiment_with_an_unknown_one_does_not_start() -> None:
+def test_an_experiment_with_an_unknown_measure_does_not_start() -> None:
     with pytest.raises(InputError, match="consensus_nu"):
         _experiment(measures=["consensus_nu"]).check()

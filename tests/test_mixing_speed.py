@@ -7,7 +7,7 @@ import math
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from proxfed.errors import InputError
@@ -35,9 +35,6 @@ from proxfed.topologies import (
 )
 
 from support.mixing_matrices import J, norm, same
-
-few = settings(deadline=None, max_examples=15)
-
 
 # ---- how fast they mix -------------------------------------------------------------------------------------------
 
@@ -158,7 +155,6 @@ def test_lanczos_multiplies_rounds_in_their_order(monkeypatch):
 # ---- weights -----------------------------------------------------------------------------------------------------
 
 
-@few
 @given(n=st.integers(2, 15), seed=st.integers(0, 1000))
 def test_weight_rules_are_their_definitions(n, seed):
     graph = nx.gnp_random_graph(n, 0.3, seed=seed)

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from proxfed.errors import InputError
@@ -21,7 +21,6 @@ def test_every_participation_has_an_example():
 
 
 @pytest.mark.parametrize("name", PARTICIPATIONS)
-@settings(deadline=None, max_examples=30)
 @given(t=st.integers(0, 10**6), n=st.integers(3, 60), seed=st.integers(0, 2**63))
 def test_ids_are_sorted_clients_without_repetition(name, t, n, seed):
     ids = np.asarray(EXAMPLES[name](t, n, seed))
@@ -30,7 +29,6 @@ def test_ids_are_sorted_clients_without_repetition(name, t, n, seed):
     assert (np.diff(ids) > 0).all()
 
 
-@settings(deadline=None, max_examples=50)
 @given(t=st.integers(0, 1000), n=st.integers(1, 40), data=st.data())
 def test_uniform_draws_exactly_m(t, n, data):
     m = data.draw(st.integers(1, n))
@@ -90,6 +88,6 @@ def test_a_hundred_thousand_clients():
         (lambda: BernoulliSampling(math.nan), r"BernoulliSampling: p = nan is not a finite number"),
     ],
 )
-def test_refusals(bad, sentence):
+def test_bad_settings_are_refused(bad, sentence):
     with pytest.raises(InputError, match=sentence):
         bad()

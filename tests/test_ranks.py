@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from proxfed.engine.ranks import connect, world
+from proxfed.errors import InputError
 from proxfed.harness.run_folder import RunFolder
 
 from support.small_experiment import small, write
@@ -53,6 +55,83 @@ def agree(a: Path, b: Path, tolerance: float = 1e-12) -> None:
         assert abs(model - models_b[name]).max() <= tolerance, name
 
 
+STARTED_BY = [name for name in os.environ if name.startswith(("SLURM_", "MASTER_")) or name in ("RANK", "WORLD_SIZE")]
+BATCH = {"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}
+STEP = {"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "8"}
+MASTER = {"MASTER_ADDR": "node1", "MASTER_PORT": "29500"}
+TORCHRUN = {"RANK": "1", "WORLD_SIZE": "4"}
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Nobody has started this process as a rank."""
+    for name in STARTED_BY:
+        monkeypatch.delenv(name)
+    return monkeypatch
+
+
+@pytest.mark.parametrize("master", [{}, MASTER], ids=["alone", "master"])
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ({}, None),
+        (BATCH, None),
+        (BATCH | {"SLURM_STEP_NUM_TASKS": "8"}, None),
+        *((BATCH | STEP | {"SLURM_STEP_ID": word}, None) for word in ("", "batch", "4294967290", "4294967291")),
+        (BATCH | {"SLURM_STEP_ID": "0"}, None),
+        (BATCH | STEP | {"SLURM_STEP_NUM_TASKS": "1"}, None),
+        (STEP, None),
+        (BATCH | STEP, (0, 8)),
+        (BATCH | STEP | {"SLURM_PROCID": "7", "SLURM_STEP_ID": "12"}, (7, 8)),
+        (BATCH | STEP | {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4"}, (3, 4)),
+        (BATCH | STEP | {"SLURM_PROCID": "8"}, None),
+        (TORCHRUN, (1, 4)),
+        (TORCHRUN | BATCH, (1, 4)),
+        (TORCHRUN | BATCH | STEP, (1, 4)),
+        ({"RANK": "0"}, None),
+        ({"WORLD_SIZE": "4"}, None),
+        ({"RANK": "0", "WORLD_SIZE": "1"}, None),
+        ({"RANK": "first", "WORLD_SIZE": "4"}, None),
+        ({"RANK": "-1", "WORLD_SIZE": "4"}, None),
+    ],
+    ids=str,
+)
+def test_who_is_a_rank(
+    environment: pytest.MonkeyPatch, given: dict[str, str], master: dict[str, str], found: tuple[int, int] | None
+) -> None:
+    """A task of srun or torchrun is one; a batch script is not, whatever it exports for the tasks that it starts."""
+    for name, value in (given | master).items():
+        environment.setenv(name, value)
+    assert world() == found
+
+
+@pytest.mark.parametrize(("given", "missing"), [({}, "ADDR"), ({"MASTER_ADDR": "node1"}, "PORT")])
+def test_srun_without_a_meeting_point_says_what_to_export(
+    environment: pytest.MonkeyPatch, given: dict[str, str], missing: str
+) -> None:
+    for name, value in (BATCH | STEP | given).items():
+        environment.setenv(name, value)
+    with pytest.raises(InputError, match=rf"^MASTER_{missing} is not set: rank 0 of 8 .*`export MASTER_ADDR=.*PORT="):
+        connect(1.0)
+
+
+def test_a_batch_script_runs_alone(tmp_path: Path) -> None:
+    """As `sbatch -n 8` runs it, without srun."""
+    alone = {name: value for name, value in os.environ.items() if name not in STARTED_BY}
+    file = write(
+        tmp_path / "small.toml", small(rounds=1, seeds=[0], algorithms=[{"name": "fedavg", "eta": 0.5, "K": 1}])
+    )
+    done = subprocess.run(
+        command(file, tmp_path / "run"),
+        env=alone | BATCH | {"SLURM_STEP_ID": "4294967291"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.fixture(scope="module")
 def stacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ranks")
@@ -67,7 +146,7 @@ def test_same_rows_as_stacked(ranks: int, stacked: Path, tmp_path: Path) -> None
     agree(stacked / "run", tmp_path / "run")
 
 
-def test_under_torchrun(stacked: Path, tmp_path: Path) -> None:
+def test_same_rows_under_torchrun(stacked: Path, tmp_path: Path) -> None:
     """The same command line, started by torchrun."""
     out = tmp_path / "run"
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0"]
@@ -121,7 +200,7 @@ def _child(parent: int, rank: int) -> int:
     raise AssertionError(f"no rank {rank} below {parent}")
 
 
-def test_more_ranks_than_clients(tmp_path: Path) -> None:
+def test_more_ranks_than_clients_are_refused(tmp_path: Path) -> None:
     two = small()["data"] | {"clients": 2}
     file = write(tmp_path / "small.toml", small(data=two, algorithms=[{"name": "fedavg", "eta": 0.5, "K": 2}]))
     done = subprocess.run(
@@ -131,7 +210,7 @@ def test_more_ranks_than_clients(tmp_path: Path) -> None:
     assert "3 ranks for 2 clients" in done.stderr
 
 
-def test_networks_too(tmp_path: Path) -> None:
+def test_same_rows_of_networks_over_ranks(tmp_path: Path) -> None:
     """A neural network, over clients of different sizes, with partial participation and compression."""
     file = write(
         tmp_path / "network.toml",

@@ -84,7 +84,7 @@ def same(
     ],
     ids=lambda a: type(a).__name__,
 )
-def test_fedavg(special: Algorithm, p: Linear, participation: Participation) -> None:
+def test_reduces_to_fedavg(special: Algorithm, p: Linear, participation: Participation) -> None:
     same(p, special, FedAvg(0.5, 3), participation)
 
 
@@ -102,7 +102,7 @@ def test_fedavg(special: Algorithm, p: Linear, participation: Participation) -> 
     ],
     ids=lambda a: type(a).__name__,
 )
-def test_fedavg_with_a_server_step(special: Algorithm) -> None:
+def test_reduces_to_fedavg_with_a_server_step(special: Algorithm) -> None:
     same(SMOOTH, special, FedAvg(0.5, 3, eta_g=1.5), SOME)
 
 
@@ -115,7 +115,7 @@ def test_schedules_are_those_of_fedavg(special: Algorithm) -> None:
     same(SMOOTH, special, FedAvg(FADING, 3), SOME)
 
 
-def test_fedavg_with_prox_steps() -> None:
+def test_reduces_to_fedavg_with_prox_steps() -> None:
     same(COMPOSITE, FedMiD(0.5, 3, server_prox="none"), FedAvg(0.5, 3), SOME)
     same(COMPOSITE, FedPAQ(0.5, 3), FedAvg(0.5, 3), SOME)
 
@@ -191,7 +191,7 @@ def test_ef21_sgdm_without_momentum_is_ef21() -> None:
     [ProxSkip(2.0, 1.0), EF21(2.0), FedCanon(2.0, 1), EF21SGDM(2.0, 1.0)],
     ids=lambda a: type(a).__name__,
 )
-def test_proximal_gradient_descent(special: Algorithm) -> None:
+def test_reduces_to_proximal_gradient_descent(special: Algorithm) -> None:
     p = toy.problem(sizes=toy.RAGGED, weighting="size")
     plain = ref.proximal_gradient(toy.mean_gradient(p), ref.prox_l1(toy.LAMBDA), toy.start(p), step=2.0)
     for _, x, y in zip(range(12), toy.models(p, special), plain, strict=False):

@@ -49,13 +49,11 @@ SECOND = small(rounds=2, seeds=[0], algorithms=[FAST], paper={"title": "On toys"
 
 
 @pytest.fixture
-def toys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def toys(tmp_path: Path, experiments: Path) -> Path:
     """A paper 'toys' with two experiments; where its runs go."""
-    folder = tmp_path / "experiments" / "toys"
-    folder.mkdir(parents=True)
-    write(folder / "table1.toml", FIRST)
-    write(folder / "fig2.toml", SECOND)
-    monkeypatch.setattr(config, "EXPERIMENTS", folder.parent)
+    (experiments / "toys").mkdir()
+    write(experiments / "toys" / "table1.toml", FIRST)
+    write(experiments / "toys" / "fig2.toml", SECOND)
     return tmp_path / "out"
 
 
@@ -65,7 +63,7 @@ def found(capsys: Any, out: Path, *arguments: str) -> dict[str, Any]:
     return json.loads(said, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
 
 
-def test_a_paper(capsys: Any, toys: Path) -> None:
+def test_a_whole_paper_is_run_and_judged(capsys: Any, toys: Path) -> None:
     code, said, warned = proxfed(capsys, "reproduce", "toys", "--out", str(toys))
     assert code == 0
     assert "few: wild, seed 0: diverged" in warned
@@ -235,13 +233,13 @@ def test_a_variant_has_its_own_folder(capsys: Any, toys: Path) -> None:
     assert not (toys / "toys-table1" / "quick").exists()
 
 
-def test_the_full_form(capsys: Any, toys: Path) -> None:
+def test_the_full_form_has_all_rounds(capsys: Any, toys: Path) -> None:
     result = found(capsys, toys, "toys/table1", "--full", "--seeds", "1")["toys/table1"]
     assert result["claims"][3]["status"] == "confirmed"
     assert max(row["round"] for row in RunFolder(toys / "toys-table1" / "full" / "few").rows()) == 30
 
 
-def test_a_file_of_ones_own(capsys: Any, tmp_path: Path) -> None:
+def test_a_file_of_the_user_is_reproduced(capsys: Any, tmp_path: Path) -> None:
     path = write(tmp_path / "mine.toml", FIRST | {"name": "mine", "cases": {}, "seeds": [0], "reported": []})
     result = found(capsys, tmp_path / "out", str(path))[str(path)]
     assert result["claims"][0]["status"] == "confirmed"
@@ -260,7 +258,9 @@ def test_a_file_of_ones_own(capsys: Any, tmp_path: Path) -> None:
         (["toys/table1", "--case", "none"], "has no case 'none'"),
     ],
 )
-def test_what_does_not_exist(capsys: Any, toys: Path, arguments: list[str], sentence: str) -> None:
+def test_unknown_papers_cases_and_variants_are_refused(
+    capsys: Any, toys: Path, arguments: list[str], sentence: str
+) -> None:
     assert sentence in refused(capsys, "reproduce", *arguments, "--out", str(toys))
 
 

@@ -80,7 +80,7 @@ def test_a_crash_after_any_round_is_forgotten(after: int, whole: Path, table: di
     same(tmp_path / "run", whole)
 
 
-def test_crash_upon_crash(whole: Path, table: dict, tmp_path: Path) -> None:
+def test_repeated_crashes_change_nothing(whole: Path, table: dict, tmp_path: Path) -> None:
     with pytest.raises(Crash):
         execute(tmp_path / "run", table, crash_after=3)
     for _ in range(2):
@@ -90,7 +90,7 @@ def test_crash_upon_crash(whole: Path, table: dict, tmp_path: Path) -> None:
     same(tmp_path / "run", whole)
 
 
-def test_asked_to_stop(whole: Path, table: dict, tmp_path: Path) -> None:
+def test_a_run_that_was_asked_to_stop_goes_on(whole: Path, table: dict, tmp_path: Path) -> None:
     assert not execute(tmp_path / "run", table, stop_after=12)
     assert "stopped" in {s["status"] for s in RunFolder(tmp_path / "run").status()}
     assert execute(tmp_path / "run", table, resume=True)
@@ -423,7 +423,7 @@ def written(path: Path) -> int:
     return total
 
 
-def test_kill_9(tmp_path: Path) -> None:
+def test_a_killed_process_goes_on_to_the_same_rows(tmp_path: Path) -> None:
     """A real process, really killed in the middle of its work, twice."""
     table = small(
         rounds=400, seeds=[0], algorithms=[a for a in small()["algorithms"] if a["name"] in ("fedcef", "depositum")]
@@ -447,7 +447,7 @@ def test_kill_9(tmp_path: Path) -> None:
     same(tmp_path / "run", tmp_path / "whole")
 
 
-def test_ctrl_c(tmp_path: Path) -> None:
+def test_ctrl_c_stops_after_the_round(tmp_path: Path) -> None:
     """Ctrl-C ends the round, says how to go on and exits with 1."""
     file = write(tmp_path / "small.toml", small(rounds=100_000, seeds=[0]))
     command = [sys.executable, "-m", "proxfed", "run", str(file), "--out", str(tmp_path / "run")]

@@ -205,7 +205,7 @@ def test_an_unfinished_run_is_not_rewritten_in_place(tmp_path: Path) -> None:
 # ---- the command line and the report -------------------------------------------------------------------------------
 
 
-def test_the_command(capsys: Any, plain: Path, live: Path, tmp_path: Path) -> None:
+def test_the_command_adds_the_seconds(capsys: Any, plain: Path, live: Path, tmp_path: Path) -> None:
     goals = ["--target", "objective=1e9", "--target", "objective=0"]
     code, said, _ = proxfed(
         capsys, "simulate", str(plain), "--profile", "fednag_wifi", "--out", str(tmp_path / "new"), *goals

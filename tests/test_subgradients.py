@@ -10,11 +10,10 @@ from torch import Tensor
 from proxfed.errors import InputError
 from proxfed.regularisers import subgradient
 
-from support.regulariser_cases import EVERY, FINITE, WEAK, D, close, dot, largest_step, laws, normal, scales, seeds
+from support.regulariser_cases import EVERY, FINITE, WEAK, D, close, dot, largest_step, normal, scales, seeds
 
 
 @pytest.mark.parametrize("h", FINITE, ids=repr)
-@laws
 @given(seed=seeds, scale=scales)
 def test_subgradient_inequality(h, seed: int, scale: float) -> None:
     """h(y) >= h(x) + <g, y - x> - rho / 2 |y - x|^2 for all y, also where h has kinks."""

@@ -7,13 +7,13 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
 from proxfed import keyed_random
 from proxfed.compressors import QSGD, Identity, LowRank, NaturalCompressor, RandK, ScaledSign, TopK, wire
-from proxfed.errors import RunError
+from proxfed.compressors.message import Reader
 from proxfed.types import Compressor
 
 from support.compressor_cases import (
@@ -25,7 +25,6 @@ from support.compressor_cases import (
     dtypes,
     every,
     keys,
-    laws,
     normal,
     same_bits,
     seeds,
@@ -48,7 +47,6 @@ def check_wire(C: Compressor, v: Tensor, key: keyed_random.Key) -> None:
 
 @every([case.compressor for case in EVERY])
 @dtypes
-@laws
 @given(seed=seeds, c=st.integers(1, 4))
 def test_a_message_is_read_back_bit_for_bit(C, dtype, seed, c):
     check_wire(C, vectors(seed, c).to(dtype), keys(c, seed))
@@ -56,7 +54,6 @@ def test_a_message_is_read_back_bit_for_bit(C, dtype, seed, c):
 
 @every(ANY_LENGTH)
 @dtypes
-@settings(max_examples=20, deadline=None)
 @given(data=st.data())
 def test_unusual_numbers_are_read_back_bit_for_bit(C, dtype, data):
     """Any length, -0.0, subnormal numbers, and numbers at the end of the range."""
@@ -131,14 +128,6 @@ def test_nothing_costs_next_to_nothing():
     assert QSGD(4)(torch.zeros(1, 10_000), keys(1)).best < 20
 
 
-@every([case.compressor for case in EVERY])
-def test_a_message_that_was_cut_off_is_refused(C):
-    message = C.encode(C(normal(0, 1, D), keys(1)))[0]
-    with pytest.raises(RunError, match="compressed message"):
-        C.decode([message[:-1]], D, torch.float64)
-
-
-@settings(max_examples=100, deadline=None)
 @given(rows=st.lists(st.lists(st.integers(0, 5000), max_size=30), min_size=1, max_size=4), large=st.booleans())
 def test_whole_numbers_are_read_back(rows, large):
     """Each client's numbers, alone or none at all; what follows them is left over."""
@@ -149,6 +138,6 @@ def test_whole_numbers_are_read_back(rows, large):
     for row, size in zip(rows, sizes, strict=True):
         message = wire.write(np.array(row, np.int64), width)
         assert len(message) == size
-        values, rest = wire.read(wire.buffer(message + b"rest"), len(row), width)
-        assert values.tolist() == row
-        assert rest.tobytes() == b"rest"
+        reader = Reader(message + b"rest")
+        assert wire.read(reader, len(row), width).tolist() == row
+        assert reader.rest.tobytes() == b"rest"

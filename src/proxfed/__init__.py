@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from proxfed._version import __version__
 
 if TYPE_CHECKING:
     from proxfed.algorithms import Depositum, DFedADMM, FedAvg, FedCEF, FedComposite, FedNAG, Scaffold
@@ -58,6 +58,7 @@ __all__ = [
     "Softmax",
     "Squared",
     "Study",
+    "__version__",
     "compare",
     "load",
     "run",

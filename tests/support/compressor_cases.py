@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from hypothesis import settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -70,7 +69,6 @@ ANY_LENGTH += [
     NaturalCompressor(contractive=True),
 ]
 
-laws = settings(max_examples=12, deadline=None)
 seeds = st.integers(0, 2**32 - 1)
 dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 

@@ -6,7 +6,6 @@ import math
 
 import pytest
 import torch
-from hypothesis import settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -67,7 +66,6 @@ FINITE = [h for h in EVERY if not h.indicator]
 WEAK = [h for h in EVERY if isinstance(h, (MCP, SCAD))]
 
 every = pytest.mark.parametrize("h", EVERY, ids=repr)
-laws = settings(max_examples=10, deadline=None)
 seeds = st.integers(0, 2**32 - 1)
 steps = st.floats(1e-3, 0.95)
 scales = st.sampled_from([0.05, 1.0, 10.0])

@@ -104,12 +104,11 @@ label = "Ours"
 """
 
 
-def ship(folder: Path) -> None:
-    """Write the two experiments where those that come with the package would be."""
-    for name, text in (("toy/fig1", FIG1), ("toy/fig2", FIG2)):
-        path = folder / f"{name}.toml"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+def write_paper(folder: Path) -> None:
+    """The files of its two experiments, toy/fig1 and toy/fig2."""
+    (folder / "toy").mkdir(parents=True)
+    (folder / "toy" / "fig1.toml").write_text(FIG1)
+    (folder / "toy" / "fig2.toml").write_text(FIG2)
 
 
 def fall(label: str, seed: int, t: int) -> float:

@@ -155,7 +155,8 @@ class _Bars:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.progress.stop()
+        if not self.progress.disable:  # rich below 14.3 prints an empty line even then
+            self.progress.stop()
 
     def __call__(self, file: str, so_far: int, total: int | None) -> None:
         if file not in self.tasks:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from proxfed.compressors import wire
+from proxfed.compressors.message import reading
 from proxfed.keyed_random import Key
 from proxfed.types import Packed
 
@@ -30,4 +31,8 @@ class Identity:
         return wire.rows(packed.parts["value"])
 
     def decode(self, messages: Sequence[bytes], d: int, dtype: Any) -> Tensor:
-        return torch.stack([wire.read_floats(wire.buffer(m), d, dtype)[0] for m in messages])
+        dense = torch.empty(len(messages), d, dtype=dtype)
+        for i, sent in enumerate(messages):
+            with reading(i, sent) as message:
+                dense[i] = message.floats(d, dtype)
+        return dense

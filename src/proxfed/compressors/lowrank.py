@@ -77,7 +77,7 @@ class LowRank:
         if self._exact(d):
             return Identity().decode(messages, d, dtype)
         (a, b), r = self.shape, self.rank
-        both = torch.stack([wire.read_floats(wire.buffer(m), (a + b) * r, dtype)[0] for m in messages])
+        both = Identity().decode(messages, (a + b) * r, dtype)
         return _outer(both[:, : a * r].reshape(-1, a, r), both[:, a * r :].reshape(-1, b, r))
 
 

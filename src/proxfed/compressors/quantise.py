@@ -13,6 +13,7 @@ from torch import Tensor
 
 from proxfed.compressors import wire
 from proxfed.compressors.arrays import column_blocks, host, tensor, uniforms
+from proxfed.compressors.message import check, reading
 from proxfed.errors import at_least_one, require
 from proxfed.keyed_random import Key
 from proxfed.types import Packed
@@ -53,9 +54,10 @@ class ScaledSign:
         return wire.join(wire.rows(packed.parts["scale"]), wire.rows(packed.parts["negative"]))
 
     def decode(self, messages: Sequence[bytes], d: int, dtype: Any) -> Tensor:
-        parts = [wire.read_floats(wire.buffer(m), 1, dtype) for m in messages]
-        scale = torch.stack([number for number, _ in parts])
-        negative = np.stack([wire.unpack_flags(bits, d)[0] for _, bits in parts])
+        scale, negative = torch.empty(len(messages), 1, dtype=dtype), np.empty((len(messages), d), bool)
+        for i, sent in enumerate(messages):
+            with reading(i, sent) as message:
+                scale[i], negative[i] = message.sizes(1, dtype), wire.unpack_flags(message, d)
         return torch.from_numpy(self._dense(scale.numpy(), negative))
 
 
@@ -132,11 +134,12 @@ class QSGD:
         return wire.join(wire.rows(packed.parts["norm"]), levels)
 
     def decode(self, messages: Sequence[bytes], d: int, dtype: Any) -> Tensor:
-        buckets = math.ceil(d / self._bucket(d))
-        parts = [wire.read_floats(wire.buffer(m), buckets, dtype) for m in messages]
-        level = np.stack([wire.read_signed(rest, d, self.levels)[0] for _, rest in parts])
-        norm = torch.stack([numbers for numbers, _ in parts])
-        return torch.from_numpy(self._dense(norm.numpy(), level.astype(np.int16)))
+        c, buckets = len(messages), math.ceil(d / self._bucket(d))
+        norm, level = torch.empty(c, buckets, dtype=dtype), np.empty((c, d), np.int16)
+        for i, sent in enumerate(messages):
+            with reading(i, sent) as message:
+                norm[i], level[i] = message.sizes(buckets, dtype), wire.read_signed(message, d, self.levels)
+        return torch.from_numpy(self._dense(norm.numpy(), level))
 
 
 @dataclass(frozen=True)
@@ -192,11 +195,15 @@ class NaturalCompressor:
         return wire.join(signs, [row.tobytes() for row in top], [wire.write(row, exponent) for row in below])
 
     def decode(self, messages: Sequence[bytes], d: int, dtype: Any) -> Tensor:
-        power, negative = np.empty((len(messages), d), np.int16), np.empty((len(messages), d), bool)
-        for i, message in enumerate(messages):
-            negative[i], rest = wire.unpack_flags(wire.buffer(message), d)
-            top, rest = wire.take(rest, 2)
-            power[i] = top.view(np.int16) - wire.read(rest, d, _FORMATS[dtype][2])[0]
+        (_, _, exponent), shape = _FORMATS[dtype], (len(messages), d)
+        power, negative = np.empty(shape, np.int16), np.empty(shape, bool)
+        for i, sent in enumerate(messages):
+            with reading(i, sent) as message:
+                negative[i] = wire.unpack_flags(message, d)
+                top = int(message.take(2).view(np.int16)[0])
+                below = wire.read(message, d, exponent)
+                check(below.max() <= top < 2**exponent, f"an exponent is not in 0..{2**exponent - 1}")
+                power[i] = top - below
         return self._dense(power, negative, dtype)
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from proxfed import keyed_random
 from proxfed.compressors import wire
 from proxfed.compressors.arrays import host, tensor
+from proxfed.compressors.message import reading
 from proxfed.errors import at_least_one, require, up_to_one
 from proxfed.keyed_random import Key
 from proxfed.types import Packed
@@ -54,9 +55,10 @@ class TopK:
 
     def decode(self, messages: Sequence[bytes], d: int, dtype: Any) -> Tensor:
         dense, k = torch.zeros(len(messages), d, dtype=dtype), _kept(self, d)
-        for row, message in zip(dense, messages, strict=True):
-            gaps, rest = wire.read(wire.buffer(message), k, wire.width(d - 1))
-            row[torch.from_numpy(wire.indices(gaps))] = wire.read_floats(rest, k, dtype)[0]
+        for i, sent in enumerate(messages):
+            with reading(i, sent) as message:
+                index = torch.from_numpy(wire.read_indices(message, k, d))
+                dense[i, index] = message.floats(k, dtype)
         return dense
 
 
@@ -96,10 +98,13 @@ class RandK:
         return wire.join(wire.rows(packed.parts["seed"]), wire.rows(packed.parts["value"]))
 
     def decode(self, messages: Sequence[bytes], d: int, dtype: Any) -> Tensor:
-        k, parts = _kept(self, d), [wire.take(wire.buffer(m), 8) for m in messages]
-        key = np.concatenate([seed for seed, _ in parts]).view(np.uint64)
-        value = torch.stack([wire.read_floats(rest, k, dtype)[0] for _, rest in parts])
-        return torch.zeros(len(messages), d, dtype=dtype).scatter_(1, torch.from_numpy(_subset(key, k, d)), value)
+        c, k = len(messages), _kept(self, d)
+        key, value = np.empty(c, np.uint64), torch.empty(c, k, dtype=dtype)
+        for i, sent in enumerate(messages):
+            with reading(i, sent) as message:
+                key[i] = message.take(8).view(np.uint64)[0]
+                value[i] = message.floats(k, dtype)
+        return torch.zeros(c, d, dtype=dtype).scatter_(1, torch.from_numpy(_subset(key, k, d)), value)
 
 
 def _check_kept(owner: Any) -> None:

@@ -10,7 +10,7 @@ bits of fixed indices (never more than 4 bytes each), and Rice gaps with r = 0 a
 its last one.
 
 Sizes are computed for all clients at once: `values` has their numbers one after another, count[i] of them of client i.
-Readers return what they read and the bytes after it.
+What is read is checked: it is in range, or the message is refused.
 """
 
 from __future__ import annotations
@@ -19,13 +19,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from proxfed.errors import RunError
+from proxfed.compressors.message import Reader, check
 
 FIXED = 255
-Bytes = np.ndarray  # of uint8
 
 
 def width(largest: int) -> int:
@@ -51,22 +49,6 @@ def join(*parts: Sequence[bytes]) -> list[bytes]:
     return [b"".join(row) for row in zip(*parts, strict=True)]
 
 
-def read_floats(buffer: Bytes, count: int, dtype: torch.dtype) -> tuple[Tensor, Bytes]:
-    body, rest = take(buffer, count * dtype.itemsize)
-    return torch.from_numpy(body.copy()).view(dtype), rest
-
-
-def buffer(message: bytes) -> Bytes:
-    return np.frombuffer(message, np.uint8)
-
-
-def take(buffer: Bytes, nbytes: int) -> tuple[Bytes, Bytes]:
-    """(the first bytes, the others)."""
-    if len(buffer) < nbytes:
-        raise RunError(f"a compressed message ends {nbytes - len(buffer)} bytes early")
-    return buffer[:nbytes], buffer[nbytes:]
-
-
 # ----------------------------------------------------------------------------------- whole numbers >= 0, index sets
 
 
@@ -83,14 +65,15 @@ def write(values: np.ndarray, width: int) -> bytes:
     return bytes([header]) + _unary(values >> header) + pack(values & ((1 << header) - 1), header)
 
 
-def read(buffer: Bytes, count: int, width: int) -> tuple[np.ndarray, Bytes]:
-    header, buffer = take(buffer, 1)
-    if header[0] == FIXED:
-        return unpack(buffer, count, width)
-    r = int(header[0])
-    high, buffer = _read_unary(buffer, count)
-    low, buffer = unpack(buffer, count, r)
-    return (high << r) | low, buffer
+def read(message: Reader, count: int, width: int) -> np.ndarray:
+    """So many numbers below 2^width."""
+    r = int(message.take(1)[0])
+    if r == FIXED:
+        return unpack(message, count, width)
+    check(r < width, f"{r} is no header of numbers with {width} bits")
+    high = _read_unary(message, count, whole_bytes(count * width))
+    check(not (high >> (width - r)).any(), f"a number has more than {width} bits")
+    return (high << r) | unpack(message, count, r)
 
 
 def _plan(values: np.ndarray, count: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
@@ -114,9 +97,11 @@ def gaps(flat: np.ndarray, count: np.ndarray, d: int) -> np.ndarray:
     return gap
 
 
-def indices(gaps: np.ndarray) -> np.ndarray:
-    """The indices of one client, from its gaps."""
-    return np.cumsum(gaps + 1) - 1
+def read_indices(message: Reader, count: int, d: int) -> np.ndarray:
+    """The indices of one client, ascending and below d, from their gaps."""
+    index = np.cumsum(read(message, count, width(d - 1)) + 1) - 1
+    check(count == 0 or index[-1] < d, f"an index is not below {d}")
+    return index
 
 
 # -------------------------------------------------------------- whole numbers in -largest..largest, many of them zero
@@ -139,19 +124,22 @@ def write_signed(values: np.ndarray, largest: int) -> bytes:
     return b"\1" + len(index).to_bytes(4, "little") + where + pack_flags(kept < 0) + write(np.abs(kept) - 1, bits)
 
 
-def read_signed(buffer: Bytes, d: int, largest: int) -> tuple[np.ndarray, Bytes]:
-    bits, (sparse, buffer) = width(largest), take(buffer, 1)
-    if not sparse[0]:
-        code, buffer = unpack(buffer, d, 1 + bits)
-        return np.where(code >> bits, -1, 1) * (code & ((1 << bits) - 1)), buffer
-    count, buffer = take(buffer, 4)
-    kept = int.from_bytes(count.tobytes(), "little")
-    where, buffer = read(buffer, kept, width(d - 1))
-    negative, buffer = unpack_flags(buffer, kept)
-    magnitude, buffer = read(buffer, kept, bits)
+def read_signed(message: Reader, d: int, largest: int) -> np.ndarray:
+    bits, sparse = width(largest), int(message.take(1)[0])
+    check(sparse <= 1, f"{sparse} is no header of signed numbers")
+    if not sparse:
+        code = unpack(message, d, 1 + bits)
+        negative, magnitude = code >> bits, code & ((1 << bits) - 1)
+        check(magnitude.max() <= largest, f"a level is above {largest}")
+        return np.where(negative, -1, 1) * magnitude
+    kept = int.from_bytes(message.take(4).tobytes(), "little")
+    check(kept <= d, f"it announces {kept} of {d} numbers")
+    index, negative = read_indices(message, kept, d), unpack_flags(message, kept)
+    magnitude = read(message, kept, bits) + 1
+    check(kept == 0 or magnitude.max() <= largest, f"a level is above {largest}")
     values = np.zeros(d, np.int64)
-    values[indices(where)] = np.where(negative, -1, 1) * (magnitude + 1)
-    return values, buffer
+    values[index] = np.where(negative, -1, 1) * magnitude
+    return values
 
 
 def _signed_sizes(values: np.ndarray, largest: int) -> tuple[np.ndarray, np.ndarray]:
@@ -172,12 +160,11 @@ def pack(values: np.ndarray, width: int) -> bytes:
     return np.packbits(bits[:, 8 * size - width :]).tobytes()
 
 
-def unpack(buffer: Bytes, count: int, width: int) -> tuple[np.ndarray, Bytes]:
-    body, rest = take(buffer, whole_bytes(count * width))
-    size = _container(width)
+def unpack(message: Reader, count: int, width: int) -> np.ndarray:
+    packed, size = message.bits(count * width), _container(width)
     bits = np.zeros((count, 8 * size), np.uint8)
-    bits[:, 8 * size - width :] = np.unpackbits(body, count=count * width).reshape(count, width)
-    return np.packbits(bits, axis=1).view(f">u{size}")[:, 0].astype(np.int64), rest
+    bits[:, 8 * size - width :] = packed.reshape(count, width)
+    return np.packbits(bits, axis=1).view(f">u{size}")[:, 0].astype(np.int64)
 
 
 def pack_flags(flags: np.ndarray) -> bytes:
@@ -185,9 +172,8 @@ def pack_flags(flags: np.ndarray) -> bytes:
     return np.packbits(flags).tobytes()
 
 
-def unpack_flags(buffer: Bytes, count: int) -> tuple[np.ndarray, Bytes]:
-    body, rest = take(buffer, whole_bytes(count))
-    return np.unpackbits(body, count=count).view(bool), rest
+def unpack_flags(message: Reader, count: int) -> np.ndarray:
+    return message.bits(count).view(bool)
 
 
 def _container(width: int) -> int:
@@ -203,12 +189,12 @@ def _unary(values: np.ndarray) -> bytes:
     return np.packbits(bits).tobytes()
 
 
-def _read_unary(buffer: Bytes, count: int) -> tuple[np.ndarray, Bytes]:
-    ones = np.flatnonzero(np.unpackbits(buffer))[:count]
-    if len(ones) < count:
-        raise RunError(f"a compressed message has only {len(ones)} of {count} numbers")
-    end = whole_bytes(int(ones[-1]) + 1) if count else 0
-    return np.diff(ones, prepend=-1) - 1, buffer[end:]
+def _read_unary(message: Reader, count: int, most: int) -> np.ndarray:
+    """Numbers that take at most so many bytes; where they would take more, they are written in the fixed code."""
+    ones = np.flatnonzero(np.unpackbits(message.rest[:most]))[:count]
+    check(len(ones) == count, f"it has {len(ones)} of {count} numbers")
+    message.bits(int(ones[-1]) + 1 if count else 0)
+    return np.diff(ones, prepend=-1) - 1
 
 
 def _starts(count: np.ndarray) -> np.ndarray:

@@ -1,8 +1,7 @@
 """Blocks of clients over the processes of torch.distributed (gloo), on one machine or on many.
 
 A mean is one all-reduce. A gossip step sends to each other process only the rows that its clients' weights ask for.
-The server's state is the same everywhere. Processes are found through the environment that torchrun sets (RANK,
-WORLD_SIZE, MASTER_ADDR, MASTER_PORT) or Slurm (SLURM_PROCID, SLURM_NTASKS).
+The server's state is the same everywhere. Processes find each other through the environment, see `world`.
 """
 
 from __future__ import annotations
@@ -23,13 +22,36 @@ from proxfed.engine.network import Network
 from proxfed.errors import InputError, RunError, require
 from proxfed.types import Mixing, Topology
 
+RESERVED_STEPS = 0xFFFFFFF0
+"""From here on Slurm's numbers of steps mean the batch script, an interactive shell and the like."""
+
 
 def world() -> tuple[int, int] | None:
-    """(rank, number of ranks) if this process was started as one of several, else None."""
-    for rank, size in (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS")):
-        if rank in os.environ and int(os.environ.get(size, 1)) > 1:
-            return int(os.environ[rank]), int(os.environ[size])
+    """(rank, number of ranks) if this process was started as one of several, else None.
+
+    torchrun and --ranks   RANK below a WORLD_SIZE above 1
+    srun                   SLURM_PROCID below a SLURM_STEP_NUM_TASKS above 1, in a numbered step (SLURM_STEP_ID)
+
+    In a batch script itself Slurm sets SLURM_PROCID = 0 and SLURM_NTASKS too, but no step, or one with a reserved
+    number: what runs there without srun is alone, even if the script exports MASTER_ADDR for those that it starts.
+    """
+    for rank, size in ((_number("RANK"), _number("WORLD_SIZE")), _srun_task()):
+        if rank is not None and size is not None and rank < size and size > 1:
+            return rank, size
     return None
+
+
+def _srun_task() -> tuple[int | None, int | None]:
+    step = _number("SLURM_STEP_ID")
+    if step is None or step >= RESERVED_STEPS:
+        return None, None
+    return _number("SLURM_PROCID"), _number("SLURM_STEP_NUM_TASKS")
+
+
+def _number(name: str) -> int | None:
+    """A whole number >= 0 from the environment."""
+    text = os.environ.get(name, "")
+    return int(text) if text.isascii() and text.isdigit() else None
 
 
 def connect(timeout: float) -> None:
@@ -39,7 +61,11 @@ def connect(timeout: float) -> None:
         raise InputError("no other ranks: start with --ranks, torchrun or srun")
     rank, size = found
     for name in ("MASTER_ADDR", "MASTER_PORT"):
-        require(name in os.environ, f"{name} is not set: rank {rank} of {size} cannot find the others")
+        require(
+            name in os.environ,
+            f"{name} is not set: rank {rank} of {size} cannot find the others; in a Slurm script, "
+            "`export MASTER_ADDR=$(hostname) MASTER_PORT=29500` before srun",
+        )
     with _together("joining the other ranks"):
         dist.init_process_group("gloo", rank=rank, world_size=size, timeout=timedelta(seconds=timeout))
 
