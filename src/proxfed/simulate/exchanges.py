@@ -9,35 +9,24 @@ from torch import Tensor
 
 from proxfed.compressors import COMPRESSORS, Identity
 from proxfed.engine.messages import dense
-from proxfed.keyed_random import Key, keys
+from proxfed.keyed_random import Ids
 from proxfed.regularisers import Zero
-from proxfed.types import Graph, Message
+from proxfed.types import Graph, Local, Message
 
 
 @dataclass(frozen=True)
-class _Nothing:
+class _Nothing(Local):
     """f = 0 for two clients: enough to see what a step calls."""
 
     t: int = 1
-
-    @property
-    def key(self) -> Key:
-        return keys(0, "dry step", range(2), self.t)
-
-    def grad(self, x: Tensor, draw: int) -> Tensor:
-        return torch.zeros(2, x.shape[-1], dtype=x.dtype)
-
-    def descend(self, y: Tensor, draws: range, eta: float) -> None:
-        """y stays."""
+    ids: Ids = range(2)
+    seed: int = 0
 
     def full_grad(self, x: Tensor) -> Tensor:
-        return self.grad(x, 0)
+        return torch.zeros(2, x.shape[-1], dtype=x.dtype)
 
     def value(self, x: Tensor) -> Tensor:
         return torch.zeros(2, dtype=x.dtype)
-
-    def spread(self, x: Tensor) -> Tensor:
-        return x.expand(2, -1)
 
 
 def exchanges(algorithm: Graph) -> int:
