@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from proxfed.errors import InputError
-from proxfed.harness.build import Resolved
+from proxfed.harness.build import GIVEN, Resolved
 from proxfed.harness.run_folder import RunFolder
 from proxfed.harness.schema import parse
+from proxfed.harness.settings_diff import changed, first_difference
+from proxfed.problems import PROBLEMS, canonical
+from proxfed.registry import arguments, without_name
 
 from support.small_experiment import execute, small
 
+KEPT = sorted(Path(__file__).parents[1].glob("results/*/*/*/config.toml"))[::16]
 SETTINGS = {"eta": 0.1, "K": 3}
 
 
@@ -59,6 +64,30 @@ def test_a_weight_decay_is_a_number_that_is_not_negative(decay: Any) -> None:
         Resolved(parse(digits({"weight_decay": decay}), "test"))
 
 
-def test_only_networks_have_a_weight_decay() -> None:
-    with pytest.raises(InputError, match=r"algorithms\.fedavg\.weight_decay = 0\.1: only networks have one"):
-        Resolved(parse(small(algorithms=[{"name": "fedavg", "weight_decay": 0.1} | SETTINGS]), "test"))
+def test_beside_a_reference_solution_all_have_the_problems_weight_decay() -> None:
+    own = small(algorithms=[{"name": "fedavg", "weight_decay": 0.1} | SETTINGS])
+    with pytest.raises(InputError, match=r"algorithms\.fedavg\.weight_decay = 0\.1: with reference = true all algo"):
+        Resolved(parse(own | {"reference": True}, "test"))
+    assert Resolved(parse(own | {"reference": False}, "test")).tasks[0].problem.l2 == 0.1
+
+
+def test_l2_and_weight_decay_are_two_words_for_one_thing(tmp_path: Path) -> None:
+    one, two = digits({}, weight_decay=0.1), digits({}, l2=0.1)
+    execute(tmp_path / "one", one)
+    execute(tmp_path / "two", two)
+    assert rows(tmp_path / "one", "0") == rows(tmp_path / "two", "0")
+    tables = [Resolved(parse(table, "test")).table for table in (one, two)]
+    assert first_difference(*tables) is None
+    then = RunFolder(tmp_path / "one").config()
+    then["problem"]["weight_decay"] = then["problem"].pop("l2")  # as it was written before
+    assert first_difference(then, tables[1]) is None
+    assert changed(then, Resolved(parse(digits({}, l2=0.2), "test")).table) == {"problem.l2": (0.1, 0.2)}
+    with pytest.raises(InputError, match="l2 and weight_decay are the same; give one of them"):
+        Resolved(parse(digits({}, l2=0.1, weight_decay=0.1), "test"))
+
+
+@pytest.mark.parametrize("path", KEPT, ids=lambda path: "-".join(path.parts[-4:-1]))
+def test_the_problems_of_kept_results_can_still_be_read(path: Path) -> None:
+    table = tomllib.loads(path.read_text())["problem"]
+    given = arguments(PROBLEMS[table["name"]], without_name(canonical(table)), "problem", GIVEN)
+    assert given.get("l2", 0.0) == table.get("weight_decay", table.get("l2", 0.0))

@@ -13,7 +13,7 @@ from dataclasses import fields, is_dataclass
 from functools import partial
 from typing import Any, TypeVar, get_type_hints
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from proxfed.compressors import COMPRESSORS
 from proxfed.errors import InputError, nearest, require
@@ -26,6 +26,9 @@ Make = TypeVar("Make", bound=Callable[..., Any])
 
 NESTED: dict[Any, Registry] = {Compressor: COMPRESSORS, Step: SCHEDULES}
 """Types of arguments that are themselves tables with a name."""
+
+ARBITRARY = ConfigDict(arbitrary_types_allowed=True)
+"""Arguments may also be objects, such as a loss or a module, which no table can write down."""
 
 
 def build(registry: Registry, table: Any, where: str, **known: Any) -> Any:
@@ -70,7 +73,7 @@ def _value(hint: Any, value: Any, where: str) -> Any:
                 break
             return value if is_dataclass(value) else build(registry, value, where)
     try:  # JSON, because it reads a list as a tuple where a tuple is asked for, and is strict otherwise
-        return TypeAdapter(hint).validate_json(json.dumps(value), strict=True)
+        return TypeAdapter(hint, config=ARBITRARY).validate_json(json.dumps(value), strict=True)
     except ValidationError as e:
         problem = e.errors()[0]["msg"]
         raise InputError(f"{where} = {value!r} is not allowed: {problem[0].lower()}{problem[1:]}") from e

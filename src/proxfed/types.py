@@ -14,16 +14,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+from proxfed.data.federated import Federated
 from proxfed.errors import InputError
 from proxfed.keyed_random import Ids, Key, keys
-
-if TYPE_CHECKING:
-    from proxfed.data.federated import Federated
 
 Mean = Callable[[Tensor], Tensor]
 """(c, d) -> (d,): the average over all clients of the network; used to look at a run, never by its steps."""

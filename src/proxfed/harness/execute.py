@@ -69,7 +69,7 @@ class Execution:
         for task in self.resolved.tasks:
             check_combination(task.problem, task.algorithm, task.topology, task.participation)
         r = self.resolved
-        solvable = not r.experiment.reference or hasattr(r.problem, "solve")
+        solvable = not r.experiment.reference or r.problem.solvable
         require(solvable, f"reference = true, but there is no solver for the problem {r.experiment.problem['name']!r}")
         check_names(r.experiment.measures, [task.algorithm for task in r.tasks], r.problem)
         if self.folder is not None:
@@ -178,7 +178,8 @@ class Execution:
     def _start(self) -> None:
         if self.folder:
             self.folder.create(self.resolved.table)
-            self.folder.write_clients(ClientStats.of(self.resolved.problem.data))
+            if (data := self.resolved.problem.data) is not None:
+                self.folder.write_clients(ClientStats.of(data))
             self.folder.start_rows(self.measures)
             self.folder.save_checkpoint(0, -1, {"wall_seconds": 0.0}, {})  # from now on there is always one
 
@@ -187,7 +188,8 @@ class Execution:
         found = None
         if self.folder:
             found, then = self.folder.load_checkpoint(), self.folder.clients()
-            unchanged = then is None or then.same(ClientStats.of(self.resolved.problem.data))
+            data = self.resolved.problem.data
+            unchanged = then is None or data is None or then.same(ClientStats.of(data))
             require(unchanged, f"the data are not those that the run in {self.folder.path} was started with")
         if found is not None and self.folder:
             done = {(task.label, seed) for task, seed in self.pairs[: found.task]}

@@ -8,6 +8,7 @@ from typing import Any
 
 from proxfed.errors import InputError
 from proxfed.harness.schema import label_of
+from proxfed.problems import canonical
 from proxfed.registry import Table
 
 DESCRIPTIVE_KEYS = ("description", "targets", "paper", "reported", "claims")
@@ -56,7 +57,7 @@ def first_difference(then: Table, now: Table) -> str | None:
 
 def _settings(table: Table) -> Table:
     """First which algorithms there are, then everything by key."""
-    settings = flat(result_settings(table))
+    settings = flat(result_settings(table) | {"problem": canonical(table["problem"])})
     labels = [label_of(entry) for entry in table["algorithms"]]
     return {"algorithms": labels} | {key: settings[key] for key in sorted(settings)}
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from proxfed.errors import require
 from proxfed.problems.linear import Linear
 from proxfed.problems.losses import Logistic, Softmax, Squared
 from proxfed.problems.network import Model
@@ -17,3 +18,9 @@ PROBLEMS: dict[str, Callable[..., Any]] = {
     "softmax": partial(Linear, loss=Softmax()),
 }
 """Makers of problems by the names that configuration files use."""
+
+
+def canonical(table: dict[str, Any]) -> dict[str, Any]:
+    """The table of a problem in the words of its class: `weight_decay` is another one for `l2`."""
+    require(not {"l2", "weight_decay"} <= table.keys(), "problem: l2 and weight_decay are the same; give one of them")
+    return {"l2" if key == "weight_decay" else key: value for key, value in table.items()}

@@ -53,9 +53,10 @@ class GroupLasso(Weighted):
         return float((norms[some] / weights[some]).max()) if bool(some.any()) else 0.0
 
     def held_at_zero(self, d: int) -> Origin:
+        """Groups with weight 0 stay free."""
         ones = torch.ones(d, dtype=torch.float64)
-        weights = self._weights(self._groups.norms(ones))
-        return Origin(self._groups.times(ones, (weights == 0).to(ones)) == 1) if bool((weights == 0).any()) else Origin()
+        norms = self._groups.norms(ones)
+        return Origin(self._groups.times(ones, (self._weights(norms).expand_as(norms) == 0).to(ones)) == 1)
 
     @cached_property
     def _groups(self) -> _Runs | _Labelled:
