@@ -166,9 +166,7 @@ def find_loss(loss: Any) -> Loss:
     """The loss of this name, or itself."""
     if isinstance(loss, Loss):
         return loss
-    hint = (
-        nearest(loss, LOSSES) if isinstance(loss, str) else f"give Squared(), say, or one of {', '.join(LOSSES)}"
-    )
+    hint = nearest(loss, LOSSES) if isinstance(loss, str) else f"give Squared(), say, or one of {', '.join(LOSSES)}"
     require(isinstance(loss, str) and loss in LOSSES, f"loss = {loss!r} is not a loss; {hint}")
     return LOSSES[loss]
 
