@@ -134,7 +134,7 @@ class Problem(ABC):
 
     def start(self, seed: int) -> Tensor:
         """x0, (d,)."""
-        return self.initial(seed) if self.x0 is None else self.x0
+        return self.initial(seed) if self.x0 is None else self.x0.clone()
 
     @property
     def measures(self) -> tuple[str, ...]:

@@ -40,19 +40,16 @@ class DataProblem(Problem):
         """Refuse values of these fields that mean nothing; names become what they stand for."""
         name = type(self).__name__
         what = (
-            "was not handed out to clients: Federated.split(data, parts)"
-            if isinstance(self.data, Dataset)
-            else "is not"
+            "not handed out to clients yet" if isinstance(self.data, Dataset) else "not a Federated, as load(...) gives"
         )
         require(
             isinstance(self.data, Federated),
-            f"{name}: data = {_short(self.data)} {what} a Federated, such as load(...) and Federated.from_clients make",
+            f"{name}: data = {_short(self.data)} is {what}; Federated.split and Federated.from_clients make one",
         )
         object.__setattr__(self, "loss", find_loss(self.loss))
-        hint = " (call it: it is a class)" if isinstance(self.h, type) else ""
-        require(
-            isinstance(self.h, Regulariser), f"{name}: h = {_short(self.h)} is not a regulariser such as L1(0.1){hint}"
-        )
+        what = "a class, not" if isinstance(self.h, type) else "not"
+        fits = isinstance(self.h, Regulariser)
+        require(fits, f"{name}: h = {_short(self.h)} is {what} a regulariser such as L1(0.1)")
         non_negative(self, "l2")
         one_of(self, "weighting", ("uniform", "size"))
         if self.batch is not None:

@@ -79,6 +79,8 @@ class Model(DataProblem):
 
     def __post_init__(self) -> None:
         self.check()
+        if isinstance(self.model, nn.Module):  # its owner may go on with it
+            object.__setattr__(self, "model", copy.deepcopy(self.model))
         one_of(self, "normalise", NORMALISATIONS)
         one_of(self, "augment", (None, "crop_flip"))
         one_of(self, "mechanism", ("auto", "batched", "loop"))
