@@ -93,7 +93,7 @@ class WatchedGraph(Graph):
 
 
 @dataclass(frozen=True)
-class Spy:
+class Spy(Regulariser):
     """A regulariser that writes down the steps of its prox."""
 
     h: Regulariser
