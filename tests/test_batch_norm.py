@@ -35,7 +35,7 @@ def test_batch_norm_is_evaluated_with_statistics_of_the_training_data() -> None:
 def test_batch_norm_has_no_memory() -> None:
     p = Model(images(), normed, batch=4)
     x, y = point(p)[:2]
-    before = {k: v.clone() for k, v in p.module.state_dict().items()}
+    before = {k: v.clone() for k, v in p.template.state_dict().items()}
     f = p.local(1, range(p.n))
     g, e = f.grad(x, 0), p.evaluate(x)
     f.grad(y, 1)
@@ -43,7 +43,7 @@ def test_batch_norm_has_no_memory() -> None:
     assert torch.equal(f.grad(x, 0), g)
     assert p.evaluate(x) == e
     assert p.evaluate(y) != e
-    assert all(torch.equal(v, before[k]) for k, v in p.module.state_dict().items())
+    assert all(torch.equal(v, before[k]) for k, v in p.template.state_dict().items())
     for kept in (m for m in p.engine.worker.module.modules() if isinstance(m, nn.BatchNorm1d)):
         assert int(kept.num_batches_tracked) == 0
         assert not kept.running_mean.any()

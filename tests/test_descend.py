@@ -19,10 +19,10 @@ ETA = 0.3
 SETTINGS: list[dict[str, Any]] = [
     {"batch": 5},
     {"batch": 5, "mechanism": "loop"},
-    {"batch": 5, "weight_decay": 0.1},
-    {"batch": 5, "weight_decay": 0.1, "mechanism": "loop"},
-    {"batch": 5, "weight_decay": 1 / ETA},  # nothing of y is left
-    {"batch": 5, "weight_decay": 1 / ETA, "mechanism": "loop"},
+    {"batch": 5, "l2": 0.1},
+    {"batch": 5, "l2": 0.1, "mechanism": "loop"},
+    {"batch": 5, "l2": 1 / ETA},  # nothing of y is left
+    {"batch": 5, "l2": 1 / ETA, "mechanism": "loop"},
     {"batch": 5, "clip": 0.01},
     {"batch": 5, "augment": "crop_flip"},
     {"batch": None},

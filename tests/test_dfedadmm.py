@@ -6,8 +6,9 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+import torch
 
-from proxfed import DFedADMM, Federated, Squared
+from proxfed import DFedADMM, Federated, Linear, Squared
 from proxfed.algorithms.dfedadmm import State
 from proxfed.engine.oracle import Oracle, Work
 from proxfed.errors import InputError
@@ -243,7 +244,7 @@ def contraction(a: DFedADMM) -> float:
     All clients are alike, so that the graph does not matter.
     """
     data = Federated.from_clients([(np.ones((1, 1)), np.zeros(1))] * 2)
-    p = toy.Begun(data, Squared(), Zero(), x0=(1.0,))
+    p = Linear(data, Squared(), Zero(), x0=torch.ones(1))
     states = [(s.x[0, 0], a.lam * s.g[0, 0]) for _, s in toy.trajectory(p, a, 2, toy.GRAPHS["complete"](2))]
     first, second, third = np.array(states)
     step = np.column_stack([second, third]) @ np.linalg.inv(np.column_stack([first, second]))

@@ -222,7 +222,7 @@ def test_solve_refuses_a_regulariser_that_is_not_convex():
 def test_the_start_is_zero_and_the_blocks_name_its_parts(loss, intercept):
     p = toy.problem(loss, intercept=intercept)
     q = toy.CLASSES if loss == "softmax" else 1
-    assert not Linear.start(p, 0).any()
+    assert not p.initial(0).any()
     assert [(b.name, b.start, b.stop, b.shape) for b in p.blocks] == [
         ("weight", 0, q * toy.D, (q, toy.D)),
         *[("bias", q * toy.D, q * toy.D + q, (q,))] * intercept,

@@ -89,7 +89,7 @@ def test_gradients_are_those_of_autograd_in_single_precision(name: str) -> None:
 @pytest.mark.parametrize("name", ["mlp", "depositum_cnn"])
 def test_full_gradient_and_value(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     data, wd = images(), 0.3
-    p = Model(data, name, batch=4, weight_decay=wd, dtype=torch.float64)
+    p = Model(data, name, batch=4, l2=wd, dtype=torch.float64)
     x, f = point(p), p.local(0, range(p.n))
     g, v = f.full_grad(x), f.value(x)
     for i in range(p.n):
@@ -103,9 +103,7 @@ def test_full_gradient_and_value(name: str, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(clients, "CHUNK", 3)
     assert close(f.full_grad(x), g, 1e-12)
     assert torch.allclose(f.value(x), v, rtol=1e-12)
-    assert torch.equal(
-        Model(data, name, weight_decay=wd, dtype=p.dtype).local(0, range(p.n)).grad(x, 0), f.full_grad(x)
-    )
+    assert torch.equal(Model(data, name, l2=wd, dtype=p.dtype).local(0, range(p.n)).grad(x, 0), f.full_grad(x))
 
 
 @pytest.mark.parametrize("model", ["mlp", "depositum_cnn", normed])
@@ -145,7 +143,7 @@ def test_a_block_may_be_empty() -> None:
 @pytest.mark.parametrize("loss", ["cross_entropy", "squared"])
 def test_both_mechanisms_give_the_same(name: str, loss: str, monkeypatch: pytest.MonkeyPatch) -> None:
     data = images((7, 12, 12, 12, 12, 5))
-    options: dict[str, Any] = {"batch": 5, "weight_decay": 0.1, "augment": "crop_flip", "dtype": torch.float64}
+    options: dict[str, Any] = {"batch": 5, "l2": 0.1, "augment": "crop_flip", "dtype": torch.float64}
     one = Model(data, name, loss, mechanism="loop", **options)
     assert isinstance(one.engine, Loop)
     x = point(one)
@@ -233,14 +231,14 @@ def test_weight_decay_and_clipping() -> None:
 
     g = grad()
     norms = g.norm(dim=1)
-    assert close(grad(weight_decay=0.3), g + 0.3 * x, 1e-12)
+    assert close(grad(l2=0.3), g + 0.3 * x, 1e-12)
     c = float(norms.median())
     clipped = grad(clip=c)
     expected = g * torch.where(norms > c, c / norms, torch.ones(()))[:, None]
     assert (norms > c).any()
     assert (norms <= c).any()
     assert close(clipped, expected, 1e-12)
-    assert close(grad(clip=c, weight_decay=0.3), expected + 0.3 * x, 1e-12)
+    assert close(grad(clip=c, l2=0.3), expected + 0.3 * x, 1e-12)
     full = Model(data, "mlp", clip=c, dtype=torch.float64).local(1, range(bare.n))
     assert not close(full.grad(x, 0), full.full_grad(x), 1e-12)  # a measure sees the gradient itself
 
@@ -366,13 +364,13 @@ def test_measures_of_the_training_data_on_demand() -> None:
         ({"batch": 2.5}, "batch = 2.5"),
         ({"device": "cuda:7"}, "device = 'cuda:7' is not there"),
         ({"device": "nowhere"}, "device = 'nowhere' is not there"),
-        ({"loss": "hinge"}, "'cross_entropy', 'squared'"),
+        ({"loss": "hinge"}, "loss = 'hinge' is not a loss; known: cross_entropy, logistic, one_hot, squared"),
         ({"weighting": "odd"}, "'uniform', 'size'"),
         ({"normalise": "twice"}, "'unit', 'standard'"),
         ({"augment": "rotate"}, "'crop_flip'"),
         ({"augment": "crop_flip"}, "give a batch"),
         ({"clip": 0.0}, "clip = 0.0 must be > 0"),
-        ({"weight_decay": -1.0}, "weight_decay = -1.0 must be >= 0"),
+        ({"l2": -1.0}, "l2 = -1.0 must be >= 0"),
         ({"model": lambda c, s, k: nn.Sequential(nn.Flatten(), nn.Linear(64, 3))}, r"\(3,\).*needs \(4,\)"),
         ({"model": lambda c, s, k: nn.Sequential(nn.Flatten(), nn.Linear(65, 4))}, r"shape \(1, 8, 8\)"),
         ({"model": lambda c, s, k: nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.Dropout(0.5))}, "dropout"),

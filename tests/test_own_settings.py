@@ -11,9 +11,11 @@ from proxfed.errors import InputError
 from proxfed.harness.build import build_study
 from proxfed.harness.run_folder import RunFolder
 from proxfed.harness.schema import parse
+from proxfed.harness.settings_diff import changed, first_difference
 
 from support.small_experiment import execute, small
 
+KEPT = sorted(Path(__file__).parents[1].glob("results/*/*/*/config.toml"))[::16]
 SETTINGS = {"eta": 0.1, "K": 3}
 
 
@@ -60,6 +62,23 @@ def test_a_weight_decay_is_a_number_that_is_not_negative(decay: Any) -> None:
         build_study(parse(digits({"weight_decay": decay}), "test"))
 
 
-def test_only_networks_have_a_weight_decay() -> None:
-    with pytest.raises(InputError, match=r"algorithms\.fedavg\.weight_decay = 0\.1: only networks have one"):
-        build_study(parse(small(algorithms=[{"name": "fedavg", "weight_decay": 0.1} | SETTINGS]), "test"))
+def test_beside_a_reference_solution_all_have_the_problems_weight_decay() -> None:
+    own = small(algorithms=[{"name": "fedavg", "weight_decay": 0.1} | SETTINGS])
+    with pytest.raises(InputError, match=r"algorithms\.fedavg\.weight_decay = 0\.1: with reference = true all algo"):
+        build_study(parse(own | {"reference": True}, "test"))
+    assert build_study(parse(own | {"reference": False}, "test")).complete["fedavg"].problem.l2 == 0.1
+
+
+def test_l2_and_weight_decay_are_two_words_for_one_thing(tmp_path: Path) -> None:
+    one, two = digits({}, weight_decay=0.1), digits({}, l2=0.1)
+    execute(tmp_path / "one", one)
+    execute(tmp_path / "two", two)
+    assert rows(tmp_path / "one", "0") == rows(tmp_path / "two", "0")
+    tables = [build_study(parse(table, "test")).settings for table in (one, two)]
+    assert first_difference(*tables) is None
+    then = RunFolder(tmp_path / "one").config()
+    then["problem"]["weight_decay"] = then["problem"].pop("l2")  # as it was written before
+    assert first_difference(then, tables[1]) is None
+    assert changed(then, build_study(parse(digits({}, l2=0.2), "test")).settings) == {"problem.l2": (0.1, 0.2)}
+    with pytest.raises(InputError, match="l2 and weight_decay are the same; give one of them"):
+        build_study(parse(digits({}, l2=0.1, weight_decay=0.1), "test"))

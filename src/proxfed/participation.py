@@ -22,12 +22,10 @@ class Full:
 
 @dataclass(frozen=True)
 class UniformSampling:
-    """m of the n clients, drawn anew each round without replacement.
-
-    m   clients in a round
-    """
+    """m of the n clients, drawn anew each round without replacement."""
 
     m: int
+    """Clients in a round."""
 
     def __post_init__(self) -> None:
         at_least_one(self, "m")
@@ -40,12 +38,10 @@ class UniformSampling:
 
 @dataclass(frozen=True)
 class BernoulliSampling:
-    """Each client by itself with probability p. A round in which nobody takes part is possible: an empty array.
-
-    p   probability to take part, in (0, 1]
-    """
+    """Each client by itself with probability p. A round in which nobody takes part is possible: an empty array."""
 
     p: float
+    """Probability to take part, in (0, 1]."""
 
     def __post_init__(self) -> None:
         positive(self, "p")

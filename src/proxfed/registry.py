@@ -194,8 +194,7 @@ def _hints(make: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _value(hint: Any, value: Any, where: str) -> Any:
-    from pydantic import TypeAdapter, ValidationError
-    from pydantic.errors import PydanticSchemaGenerationError
+    from pydantic import ConfigDict, TypeAdapter, ValidationError
 
     for nested, registry in NESTED.items():
         if hint == nested:
@@ -204,12 +203,12 @@ def _value(hint: Any, value: Any, where: str) -> Any:
                 break
             return value if is_dataclass(value) else build(registry, value, where)
     try:  # JSON, because it reads a list as a tuple where a tuple is asked for, and is strict otherwise
-        return TypeAdapter(hint).validate_json(json.dumps(value), strict=True)
+        # Arguments may also be objects, such as a loss or a module, which no table can write down.
+        adapter: TypeAdapter[Any] = TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True))
+        return adapter.validate_json(json.dumps(value), strict=True)
     except ValidationError as e:
         problem = e.errors()[0]["msg"]
         raise InputError(f"{where} = {value!r} is not allowed: {problem[0].lower()}{problem[1:]}") from e
-    except PydanticSchemaGenerationError:  # a type of a stranger's own
-        return value
     except TypeError as e:
         raise InputError(f"{where} = {value!r} is not allowed: {e}") from e
 

@@ -9,17 +9,22 @@ knows no network. That is why the same file runs stacked in one process and in b
 
 from __future__ import annotations
 
+import copy
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from proxfed.keyed_random import Ids, Key
+from proxfed.data.federated import Federated
+from proxfed.errors import InputError
+from proxfed.keyed_random import Ids, Key, keys
 
 Mean = Callable[[Tensor], Tensor]
 """(c, d) -> (d,): the average over all clients of the network; used to look at a run, never by its steps."""
@@ -42,30 +47,44 @@ class Block(NamedTuple):
     shape: tuple[int, ...]
 
 
-class Local(Protocol):
-    """What the clients of one block know during round t: their own data and their own randomness."""
+class Local(ABC):
+    """What the clients of one block know during round t: their own data and their own randomness.
 
-    @property
-    def t(self) -> int: ...
+    An own one says what `full_grad` and `value` are; without a `grad` of its own it has full gradients only.
+    """
 
-    @property
+    t: int
+    """The round."""
+    ids: Ids
+    """The clients of the block."""
+    seed: int
+    """Of the run."""
+
+    @cached_property
     def key(self) -> Key:
         """One key per client, for the randomness of its messages in this round."""
+        return keys(self.seed, "message", self.ids, self.t)
 
-    def grad(self, x: Tensor, draw: int) -> Tensor:
-        """Minibatch gradients (c, d) at x, (c, d) or (d,). Same draw, same minibatch."""
-
-    def descend(self, y: Tensor, draws: range, eta: float) -> None:
-        """y <- y - eta grad f_i(y) for each of the draws, in place on rows (c, d): no gradient need be written down."""
-
+    @abstractmethod
     def full_grad(self, x: Tensor) -> Tensor:
-        """Gradients (c, d) over all of each client's data."""
+        """Gradients (c, d) at x, (c, d) or (d,), over all of each client's data."""
 
+    @abstractmethod
     def value(self, x: Tensor) -> Tensor:
         """f_i(x), (c,), over all of each client's data."""
 
+    def grad(self, x: Tensor, draw: int) -> Tensor:
+        """Minibatch gradients (c, d) at x, (c, d) or (d,). Same draw, same minibatch."""
+        return self.full_grad(x)
+
+    def descend(self, y: Tensor, draws: range, eta: float) -> None:
+        """y <- y - eta grad f_i(y) for each of the draws, in place on rows (c, d): no gradient need be written down."""
+        for draw in draws:
+            y.sub_(self.grad(y, draw), alpha=eta)
+
     def spread(self, x: Tensor) -> Tensor:
         """A shared point (d,) as one row per client, (c, d)."""
+        return x.expand(len(self.ids), -1)
 
 
 class Smoothness(NamedTuple):
@@ -78,58 +97,132 @@ class Smoothness(NamedTuple):
     mu_min: float = 0.0
 
 
-@runtime_checkable
-class Problem(Protocol):
-    """n clients with losses f_i on R^d and weights p_i, and the regulariser h that everybody knows."""
+class Problem(ABC):
+    """n clients with losses f_i on R^d and weights p_i, and the regulariser h that everybody knows.
 
-    @property
-    def n(self) -> int: ...
+    An own problem has n, d and h, as fields or properties, and `local`. What else it knows it adds; the rest has a
+    default, or is refused in one sentence where somebody asks for it.
+    """
 
-    @property
-    def d(self) -> int: ...
+    n: int
+    """How many clients there are."""
+    d: int
+    """How long x is."""
+    h: Regulariser
+    x0: Tensor | None = None
+    """Where it begins; None: at `initial` of the seed."""
+    batch: int | None = None
+    """Samples of a stochastic gradient; None: full gradients."""
+    data: Federated | None = None
+    """Who holds which samples; None: that is not known."""
+    train_measures: bool = True
+    """Objective and stationarity at every evaluation, which cost passes over all training data."""
 
-    @property
-    def h(self) -> Regulariser: ...
-
-    @property
-    def weights(self) -> Tensor:
-        """p_i, (n,), summing to one."""
-
-    @property
-    def blocks(self) -> tuple[Block, ...]:
-        """The named parts of x."""
-
+    @abstractmethod
     def local(self, t: int, ids: Ids, seed: int = 0) -> Local:
         """f_i of these clients in round t; several threads ask, and use, at once."""
 
+    @cached_property
+    def weights(self) -> Tensor:
+        """p_i, (n,), summing to one."""
+        return torch.full((self.n,), 1 / self.n, dtype=torch.float64)
+
+    @cached_property
+    def blocks(self) -> tuple[Block, ...]:
+        """The named parts of x, one after the other."""
+        return (Block("x", 0, self.d, (self.d,)),)
+
+    def initial(self, seed: int) -> Tensor:
+        """Where a run with this seed begins, (d,), unless `x0` says it."""
+        return torch.zeros(self.d, dtype=self.weights.dtype, device=self.weights.device)
+
     def start(self, seed: int) -> Tensor:
         """x0, (d,)."""
+        return self.initial(seed) if self.x0 is None else self.x0.clone()
 
     @property
     def measures(self) -> tuple[str, ...]:
         """The names of what `evaluate` returns, which need not be evaluated for it."""
+        return ()
 
     def evaluate(self, x: Tensor) -> dict[str, float]:
         """Measures on held-out data, such as accuracy; may be empty."""
+        return {}
 
-    def smoothness(self) -> Smoothness: ...
+    def smoothness(self) -> Smoothness:
+        raise InputError(f"the smoothness of {self} is not known: give step sizes as numbers")
+
+    @property
+    def solvable(self) -> bool:
+        """It has a solver."""
+        return type(self).solve is not Problem.solve
+
+    def solve(self, tolerance: float = 1e-12) -> Tensor:
+        """The minimiser of phi, (d,)."""
+        raise InputError(f"there is no solver for {self}")
+
+    def alpha_max(self) -> float:
+        """The smallest weight of h for which the solution is zero wherever this weight can make it so."""
+        raise InputError(f"alpha_max is not known for {self}")
+
+    def with_l2(self, l2: float) -> Problem:
+        """The same problem with this weight of |x|^2 / 2 inside every f_i."""
+        raise InputError(f"{self} has no l2")
+
+    def with_h(self, h: Regulariser) -> Problem:
+        """The same problem with another regulariser."""
+        return self._with(h=h)
+
+    def starting_at(self, x: Tensor) -> Problem:
+        """The same problem, which begins at x, (d,), whatever the seed."""
+        return self._with(x0=x)
+
+    def _with(self, **values: Any) -> Problem:
+        other = copy.copy(self)
+        for name, value in values.items():
+            object.__setattr__(other, name, value)  # also of a frozen dataclass
+        return other
+
+    def __str__(self) -> str:
+        return type(self).__name__
 
 
-class Regulariser(Protocol):
+class Regulariser(ABC):
     """h: real-valued or an indicator, weakly convex with modulus `weak_convexity` (0: convex)."""
 
     @property
-    def weak_convexity(self) -> float: ...
+    def weak_convexity(self) -> float:
+        return 0.0
 
     @property
     def indicator(self) -> bool:
         """It is 0 on a set and infinite elsewhere; its prox is the projection."""
+        return False
 
+    @abstractmethod
     def value(self, x: Tensor) -> Tensor:
         """h of each row: (..., d) -> (...)."""
 
+    @abstractmethod
     def prox(self, v: Tensor, step: float) -> Tensor:
         """argmin_u step * h(u) + |u - v|^2 / 2, row by row. The only convention; needs step * weak_convexity < 1."""
+
+    @property
+    def thresholds(self) -> bool:
+        """A weight that is large enough, but finite, makes zero the solution."""
+        return False
+
+    def with_weight(self, weight: float) -> Regulariser:
+        """The same with this weight; what else it has stays."""
+        raise InputError(f"{type(self).__name__} has no weight that could be changed")
+
+    def weight_max(self, g: Tensor) -> float:
+        """The smallest weight with which x = 0 minimises <g, x> + h(x), for g (d,); if h is not convex: near 0."""
+        raise InputError(f"{type(self).__name__} has no weight from which on zero is the solution")
+
+    def held_at_zero(self, d: int) -> Regulariser:
+        """What h becomes when its weight is infinite: x = 0 wherever the weight acts."""
+        raise InputError(f"{type(self).__name__} has no weight from which on zero is the solution")
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import cache
 from itertools import count
 from typing import Any
@@ -29,16 +28,6 @@ EVERYONE = Full()
 SPARSE = L1(LAMBDA)
 RAGGED = (7, 40, 13, 40, 25)
 GRAPHS = {"ring": Ring, "star": StarGraph, "complete": Complete, "one_peer": OnePeerExponentialGraph}
-
-
-@dataclass(frozen=True, eq=False)
-class Begun(Linear):
-    """A linear problem that begins at a given point."""
-
-    x0: tuple[float, ...] = ()
-
-    def start(self, seed: int) -> Tensor:
-        return torch.tensor(self.x0, dtype=self.dtype)
 
 
 @cache
@@ -68,12 +57,13 @@ def problem(
     seed: int = 2,
     l2: float = L2,
     **options: Any,
-) -> Begun:
+) -> Linear:
     """The problem of most tests; it begins away from 0, where l1 would hide the first prox step."""
     outputs = CLASSES if loss == "softmax" else 1
     if x0 is None:
         x0 = tuple(np.random.default_rng(seed + 100).normal(size=outputs * (p + options.get("intercept", False))))
-    return Begun(data(loss, sizes, p, seed), LOSSES[loss], h, l2=l2, x0=x0, **options)
+    begin = torch.tensor(x0, dtype=torch.float64)
+    return Linear(data(loss, sizes, p, seed), LOSSES[loss], h, l2=l2, x0=begin, **options)
 
 
 def start(p: Linear) -> np.ndarray:

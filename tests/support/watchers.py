@@ -110,7 +110,7 @@ class AllInOneStep(WatchedGraph):
 
 
 @dataclass(frozen=True)
-class Spy:
+class Spy(Regulariser):
     """A regulariser that writes down the steps of its prox."""
 
     h: Regulariser

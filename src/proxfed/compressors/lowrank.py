@@ -25,16 +25,15 @@ class LowRank:
     PowerSGD does, from a fresh Gaussian matrix G with r columns: P = orth(M G), C(M) = P P'M. It obeys the same q^2 in
     expectation: the rows of M span at most min(shape) dimensions, G picks r of them at random, and P P' keeps at least
     the part of M that lies there. Where the factors would be no shorter than M, M itself travels, and q^2 = 0.
-
-    rank    r
-    shape   (a, b) with a * b = d
-    power   one keyed power iteration in place of the decomposition
     """
 
     unbiased: ClassVar[bool] = False
     rank: int
+    """r: how many pairs of vectors travel."""
     shape: tuple[int, int]
+    """(a, b) with a * b = d."""
     power: bool = False
+    """Take one keyed power iteration in place of the decomposition."""
 
     def __post_init__(self) -> None:
         at_least_one(self, "rank")

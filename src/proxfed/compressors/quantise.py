@@ -67,15 +67,14 @@ class QSGD:
 
     Unbiased with omega = min(B / s^2, sqrt(B) / s), where B is the number of entries that share a norm. What travels:
     the norms, and sign and level of each entry, or only of those whose level is not 0.
-
-    levels        s
-    bucket        B; by default all d entries share one norm
-    contractive   divide by 1 + omega
     """
 
     levels: int
+    """s: how many steps a norm is divided into."""
     bucket: int | None = None
+    """B; by default all d entries share one norm."""
     contractive: bool = False
+    """Divide by 1 + omega."""
 
     def __post_init__(self) -> None:
         at_least_one(self, "levels")
@@ -148,11 +147,10 @@ class NaturalCompressor:
 
     An entry travels as its sign and exponent: 9 bits in float32, 12 in float64. The smallest power is that of the
     smallest normal number; what is below becomes 0 or that. Beyond the largest power everything is rounded down.
-
-    contractive   divide by 1 + omega
     """
 
     contractive: bool = False
+    """Divide by 1 + omega."""
 
     @property
     def unbiased(self) -> bool:

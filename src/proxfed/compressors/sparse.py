@@ -25,14 +25,13 @@ class TopK:
     """Keeps the k entries that are largest in magnitude; among equal ones those with the smallest index.
 
     q^2 = 1 - k/d, reached when all |v_j| are equal. The papers count 4 bytes for an index and one number for its value.
-
-    fraction   the part of the entries that is kept, in (0, 1]: k = max(1, floor(fraction * d))
-    k          or their number
     """
 
     unbiased: ClassVar[bool] = False
     fraction: float | None = None
+    """The part of the entries that is kept, in (0, 1]: k = max(1, floor(fraction * d))."""
     k: int | None = None
+    """Or their number."""
 
     def __post_init__(self) -> None:
         _check_kept(self)
@@ -67,15 +66,14 @@ class RandK:
     """Keeps k entries chosen at random: q^2 = 1 - k/d. Unbiased: times d/k, omega = d/k - 1.
 
     The choice is a function of the key, so a message is the key (8 bytes) and k numbers.
-
-    fraction   the part of the entries that is kept, in (0, 1]: k = max(1, floor(fraction * d))
-    k          or their number
-    unbiased   multiply by d/k
     """
 
     fraction: float | None = None
+    """The part of the entries that is kept, in (0, 1]: k = max(1, floor(fraction * d))."""
     k: int | None = None
+    """Or their number."""
     unbiased: bool = False
+    """Multiply by d/k."""
 
     def __post_init__(self) -> None:
         _check_kept(self)

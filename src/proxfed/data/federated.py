@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -35,6 +36,8 @@ class Dataset:
     """What messages call it."""
     groups: np.ndarray | None = None
     """(N,) whose sample each one is (a writer, a hospital), for the partition `Natural`."""
+    feature_names: tuple[str, ...] | None = None
+    """(p,) what the columns of features (N, p) are called; None: x0, x1, ..."""
 
     @property
     def test(self) -> Samples | None:
@@ -59,6 +62,8 @@ class Federated:
     """How many classes there are; None: labels are numbers."""
     name: str = "data"
     """What messages call it."""
+    feature_names: Sequence[str] | None = None
+    """(p,) what the columns of features (N, p) are called; None: x0, x1, ..."""
 
     def __post_init__(self) -> None:
         for field in ("features", "labels", "sizes"):
@@ -84,10 +89,27 @@ class Federated:
             )
             labels = _checked(self.name, features, labels, self.classes, lambda row: f"row {row} of the test set")
             object.__setattr__(self, "test", (features, labels))
+        if self.feature_names is not None:
+            self._check_names(self.feature_names)
+
+    def _check_names(self, names: Sequence[str]) -> None:
+        words = not isinstance(names, str) and all(isinstance(name, str) for name in names)
+        require(words, f"{self.name}: feature_names = {names!r} must be a list of words")
+        shape = self.features.shape[1:]
+        require(shape == (len(names),), f"{self.name}: {len(names)} feature_names do not fit samples of shape {shape}")
+        twice = next((name for name, count in Counter(names).items() if count > 1), None)
+        require(twice is None, f"{self.name}: two features are called {twice!r}")
+        object.__setattr__(self, "feature_names", tuple(names))
 
     def __len__(self) -> int:
         """How many clients there are."""
         return len(self.sizes)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the numbers of a sample are called, one after the other."""
+        p = int(np.prod(self.features.shape[1:]))
+        return tuple(f"x{j}" for j in range(p)) if self.feature_names is None else tuple(self.feature_names)
 
     @property
     def offsets(self) -> np.ndarray:
@@ -105,7 +127,12 @@ class Federated:
 
     @classmethod
     def from_clients(
-        cls, clients: Sequence[Samples], test: Samples | None = None, classes: int | None = None, name: str = "data"
+        cls,
+        clients: Sequence[Samples],
+        test: Samples | None = None,
+        classes: int | None = None,
+        name: str = "data",
+        feature_names: Sequence[str] | None = None,
     ) -> Federated:
         """From the clients' own (A_i, b_i)."""
         require(len(clients) > 0, f"{name}: there must be at least one client")
@@ -119,7 +146,8 @@ class Federated:
             )
             require(len(A) == len(b), f"{name}: client {i} has {len(A)} rows of features but {len(b)} labels")
         features, labels = (np.concatenate(column) for column in zip(*pairs, strict=True))
-        return cls(features, labels, np.array([len(b) for _, b in pairs], np.int64), test, classes, name)
+        sizes = np.array([len(b) for _, b in pairs], np.int64)
+        return cls(features, labels, sizes, test, classes, name, feature_names)
 
     @classmethod
     def split(cls, dataset: Dataset, parts: Sequence[np.ndarray]) -> Federated:
@@ -131,7 +159,7 @@ class Federated:
         if len(outside):
             raise InputError(f"{dataset.name}: a client is to hold sample {outside[0]}, but the last one is {last}")
         features, labels = dataset.features[order], dataset.labels[order]
-        return cls(features, labels, sizes, dataset.test, dataset.classes, dataset.name)
+        return cls(features, labels, sizes, dataset.test, dataset.classes, dataset.name, dataset.feature_names)
 
 
 def counts(data: Federated) -> np.ndarray:
@@ -146,16 +174,17 @@ def counts(data: Federated) -> np.ndarray:
     return np.bincount(owners * classes + labels, minlength=len(data) * classes).reshape(len(data), classes)
 
 
+def flat(features: np.ndarray) -> np.ndarray:
+    """Each sample as one row of floats; bytes become 0..1 in float32."""
+    if features.dtype == np.uint8:
+        features = features / np.float32(255)
+    return features.reshape(len(features), -1)
+
+
 def rows(data: Federated) -> Federated:
     """The same data with each sample as one row of floats, for linear models; bytes become 0..1 in float32."""
-
-    def flat(features: np.ndarray) -> np.ndarray:
-        if features.dtype == np.uint8:
-            features = features / np.float32(255)
-        return features.reshape(len(features), -1)
-
     test = None if data.test is None else (flat(data.test[0]), data.test[1])
-    return Federated(flat(data.features), data.labels, data.sizes, test, data.classes, data.name)
+    return Federated(flat(data.features), data.labels, data.sizes, test, data.classes, data.name, data.feature_names)
 
 
 def _checked(

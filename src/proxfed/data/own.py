@@ -66,6 +66,7 @@ def own(
         classes,
         path.stem,
         None if groups is None else groups[train],
+        None if tables[0].path.suffix == ".npz" else tuple(tables[0].columns),
     )
 
 

@@ -57,11 +57,6 @@ class Measures:
             return None
         return min(s, 1 / (2 * rho)) if rho > 0 else s
 
-    @property
-    def trains(self) -> bool:
-        # A problem from elsewhere need not have the attribute: it is measured in full unless it says otherwise.
-        return getattr(self.problem, "train_measures", True)
-
     @cached_property
     def optimum(self) -> float | None:
         return None if self.reference is None else self._objective(self.reference)
@@ -69,7 +64,7 @@ class Measures:
     def __call__(self, x: Tensor, fields: Mapping[str, Tensor] | None = None) -> dict[str, Any]:
         """The measures of the model x (d,); `fields` are the clients' states, on graphs: rows by name, 'x' first."""
         out: dict[str, Any] = {}
-        if self.trains:
+        if self.problem.train_measures:
             out["objective"] = self._objective(x)
             if self.s is not None:
                 out["stationarity"] = self._stationarity(x, self.s)

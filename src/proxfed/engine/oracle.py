@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from proxfed.keyed_random import Key
+from proxfed.keyed_random import Ids
 from proxfed.regularisers import Zero, subgradient
 from proxfed.types import Local, Regulariser
 
@@ -23,40 +23,33 @@ class Work:
         self.proxes += sum(other.proxes for other in others)
 
 
-@dataclass(frozen=True)
-class Oracle:
-    """A Local that counts its gradients.
-
-    scale    (c, 1): multiplies f_i, so that plain averages over a graph become weighted ones; None: 1
-    inside   a regulariser whose subgradient joins every gradient, for methods without prox; None: nothing
-    """
+@dataclass(frozen=True, eq=False)
+class Oracle(Local):
+    """A Local that counts its gradients."""
 
     f: Local
     work: Work
     scale: Tensor | None = None
+    """(c, 1): multiplies f_i, so that plain averages over a graph become weighted ones; None: 1."""
     inside: Regulariser | None = None
+    """A regulariser whose subgradient joins every gradient, for methods without prox; None: nothing."""
 
-    @property
-    def t(self) -> int:
-        return self.f.t
+    t: int = field(init=False)
+    ids: Ids = field(init=False)
+    seed: int = field(init=False)
 
-    @property
-    def key(self) -> Key:
-        return self.f.key
-
-    def spread(self, x: Tensor) -> Tensor:
-        return self.f.spread(x)
+    def __post_init__(self) -> None:
+        for name in ("t", "ids", "seed"):
+            object.__setattr__(self, name, getattr(self.f, name))
 
     def grad(self, x: Tensor, draw: int) -> Tensor:
         return self._complete(self.f.grad(x, draw), x)
 
     def descend(self, y: Tensor, draws: range, eta: float) -> None:
-        if self.scale is None and self.inside is None:
-            self.work.gradients += y.shape[0] * len(draws)
-            self.f.descend(y, draws, eta)
-        else:
-            for draw in draws:
-                y.sub_(self.grad(y, draw), alpha=eta)
+        if self.scale is not None or self.inside is not None:
+            return super().descend(y, draws, eta)
+        self.work.gradients += y.shape[0] * len(draws)
+        return self.f.descend(y, draws, eta)
 
     def full_grad(self, x: Tensor) -> Tensor:
         return self._complete(self.f.full_grad(x), x)
@@ -78,7 +71,7 @@ def counted(h: Regulariser, work: Work, each: int) -> Regulariser:
 
 
 @dataclass(frozen=True)
-class CountedProx:
+class CountedProx(Regulariser):
     """A Regulariser that counts its proximal steps: one for each row, and `each` for a shared point."""
 
     h: Regulariser

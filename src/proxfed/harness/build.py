@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import replace
 from math import ceil
 from typing import Any
 
@@ -18,7 +17,7 @@ from proxfed.errors import InputError, finite, require, whole
 from proxfed.harness.schema import Experiment, label_of
 from proxfed.harness.study import Entry, Study
 from proxfed.participation import PARTICIPATIONS
-from proxfed.problems import PROBLEMS
+from proxfed.problems import PROBLEMS, canonical
 from proxfed.registry import Table, arguments, build, look_up, plain, settings_of
 from proxfed.regularisers import REGULARISERS, OnBlocks, SquaredL2, Zero
 from proxfed.simulate import Timing
@@ -27,7 +26,7 @@ from proxfed.types import Algorithm, Block, Constants, Graph, Participation, Pro
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
-GIVEN = {"n", "directory", "data", "h", "dtype", "device"}
+GIVEN = {"n", "directory", "data", "h", "dtype", "device", "x0"}
 """Arguments that the run gives: the number of clients, and what other tables of an experiment say."""
 
 
@@ -40,7 +39,7 @@ def build_study(e: Experiment, data_directory: str | None = None) -> Study:
     decayed: dict[float, Problem] = {}
     entries = {}
     for label, table in zip(labels, e.algorithms, strict=True):
-        own = _with_decay(problem, table, label, decayed)
+        own = _with_decay(problem, table, label, decayed, e.reference)
         entries[label] = _entry(table, label, e, own or problem, own)
     return Study(
         problem,
@@ -103,15 +102,17 @@ def _algorithm(table: Table, where: str, rounds: int, problem: Problem, topology
     return rule(constants, **arguments(rule, own, where, {"c"}))
 
 
-def _with_decay(problem: Any, table: Table, label: str, decayed: dict[float, Problem]) -> Problem | None:
+def _with_decay(
+    problem: Problem, table: Table, label: str, decayed: dict[float, Problem], reference: bool
+) -> Problem | None:
     """With the algorithm's own weight decay if it has one; algorithms with the same one share the data."""
     if (decay := table.get("weight_decay")) is None:
         return None
     where = f"algorithms.{label}.weight_decay"
-    require(hasattr(problem, "weight_decay"), f"{where} = {decay!r}: only networks have one; give problem.l2")
     require(finite(decay) and decay >= 0, f"{where} = {decay!r} must be a finite number >= 0")
+    require(not reference, f"{where} = {decay!r}: with reference = true all algorithms have the problem's own")
     if decay not in decayed:
-        decayed[decay] = replace(problem, weight_decay=decay)
+        decayed[decay] = problem.with_l2(decay)
     return decayed[decay]
 
 
@@ -119,7 +120,7 @@ def _filled_tables(e: Experiment) -> Table:
     """The configuration with every default written out, but for the algorithms, whose objects say it."""
     out = e.model_dump(exclude_none=True, exclude={"topology", "participation"})
     out["data"] = _filled(DATASETS[e.data["name"]], e.data)
-    out["problem"] = _filled(PROBLEMS[e.problem["name"]], e.problem)
+    out["problem"] = _filled(PROBLEMS[e.problem["name"]], canonical(e.problem))
     return out
 
 
@@ -148,13 +149,13 @@ def _options(table: Table) -> Table:
     return arguments(look_up(DATASETS, table, "data"), own, "data", GIVEN) | limits
 
 
-def _problem(e: Experiment, directory: str | None) -> Any:
+def _problem(e: Experiment, directory: str | None) -> Problem:
     """The problem with its regulariser, which may act on some of the problem's blocks only."""
     require(e.dtype in DTYPES, f"dtype = {e.dtype!r} is not one of {', '.join(DTYPES)}")
     make = look_up(PROBLEMS, e.problem, "problem")
-    given = arguments(make, settings_of(e.problem), "problem", GIVEN)
+    given = arguments(make, settings_of(canonical(e.problem)), "problem", GIVEN)
     bare = make(data=load_data(e.data, directory), dtype=DTYPES[e.dtype], device=e.device, **given)
-    return replace(bare, h=_regulariser(e, bare.blocks))
+    return bare.with_h(_regulariser(e, bare.blocks))
 
 
 def _regulariser(e: Experiment, blocks: tuple[Block, ...]) -> Regulariser:
@@ -200,11 +201,11 @@ def _steps(value: Any, problem: Problem, where: str) -> Any:
     """{epochs = 5}, where a number of local steps is meant: as many as five passes over a client's data take."""
     if not isinstance(value, dict) or value.keys() != {"epochs"}:
         return value
-    batch, epochs = problem.batch, value["epochs"]  # type: ignore[attr-defined]
+    batch, data, epochs = problem.batch, problem.data, value["epochs"]
     require(isinstance(epochs, int) and epochs >= 1, f"{where}.epochs = {epochs!r} must be a whole number >= 1")
-    if batch is None:
+    if batch is None or data is None:
         raise InputError(f"{where}: epochs need minibatches; give problem.batch")
-    return epochs * ceil(float(np.mean(problem.data.sizes)) / batch)  # type: ignore[attr-defined]
+    return epochs * ceil(float(np.mean(data.sizes)) / batch)
 
 
 def build_again(table: Table, n: int) -> Entry:

@@ -7,6 +7,7 @@ import inspect
 import sys
 import textwrap
 from collections.abc import Callable, Mapping
+from dataclasses import is_dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -140,17 +141,14 @@ def _algorithm(make: Any) -> Entry:
 
 
 def _field_docs(cls: type) -> dict[str, str]:
-    """The string below each field of a class, or the line 'field   text' of its docstring."""
-    tree = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
-    assert isinstance(tree, ast.ClassDef)
+    """The string below each field of a class, in one line; fields may stand in a base class."""
     docs = {}
-    for line in (inspect.getdoc(cls) or "").splitlines():
-        name, _, text = line.strip().partition("   ")
-        if name.isidentifier():
-            docs[name] = text.strip()
-    for field, below in zip(tree.body, tree.body[1:], strict=False):
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(below, ast.Expr):
-            docs[field.target.id] = str(ast.literal_eval(below.value))
+    for base in reversed([c for c in cls.__mro__ if is_dataclass(c)]):
+        tree = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0]
+        assert isinstance(tree, ast.ClassDef)
+        for field, below in zip(tree.body, tree.body[1:], strict=False):
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(below, ast.Expr):
+                docs[field.target.id] = " ".join(str(ast.literal_eval(below.value)).split())
     return docs
 
 

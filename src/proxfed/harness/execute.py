@@ -88,7 +88,7 @@ class Execution:
     def solution(self) -> Tensor | None:
         """The minimiser, where the study asks for it; computed once."""
         if self.study.reference and self.reference is None:
-            self.reference = self.study.problem.solve()  # type: ignore[attr-defined]
+            self.reference = self.study.problem.solve()
         return self.reference
 
     # ---- one task ----------------------------------------------------------------------------------------------
@@ -245,7 +245,7 @@ def _all_done(folder: RunFolder) -> bool:
 
 
 def _client_stats(study: Study) -> ClientStats | None:
-    data = getattr(study.problem, "data", None)
+    data = study.problem.data
     return None if data is None else ClientStats.of(data)
 
 

@@ -153,5 +153,5 @@ class Plan:
 
 
 def _nbytes(study: Study) -> int:
-    data = getattr(study.problem, "data", None)
+    data = study.problem.data
     return 0 if data is None else int(data.features.nbytes)

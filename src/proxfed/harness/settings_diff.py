@@ -8,6 +8,7 @@ from typing import Any
 
 from proxfed.errors import InputError
 from proxfed.harness.schema import label_of
+from proxfed.problems import canonical
 from proxfed.registry import Table
 
 DESCRIPTIVE_KEYS = ("description", "targets", "paper", "reported", "claims")
@@ -40,7 +41,10 @@ def _named(entries: list[Mapping[str, Any]], called: str) -> dict[str, Mapping[s
 
 def by_key(table: Table) -> Table:
     """The settings that rows depend on: first which algorithms there are, then everything by dotted key."""
-    settings = {key: _file_name(value) for key, value in flat(result_settings(table)).items()}
+    settings = {
+        key: _file_name(value)
+        for key, value in flat(result_settings(table) | {"problem": canonical(table["problem"])}).items()
+    }
     labels = [label_of(entry) for entry in table["algorithms"]]
     return {"algorithms": labels} | {key: settings[key] for key in sorted(settings)}
 

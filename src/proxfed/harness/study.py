@@ -153,7 +153,7 @@ class Study:
                 check_combination(e.problem, e.algorithm, e.topology, e.participation)
             except InputError as error:
                 raise type(error)(f"algorithms.{label}: {error}") from error
-        solvable = not self.reference or hasattr(self.problem, "solve")
+        solvable = not self.reference or self.problem.solvable
         require(
             solvable, f"reference = true, but there is no solver for the problem {self.settings['problem']['name']!r}"
         )
@@ -203,7 +203,7 @@ def describe_problem(problem: Problem) -> Table:
     """The tables [data], [problem] and [regulariser] of a problem that was made of objects."""
     table = {k: v for k, v in describe(problem, PROBLEMS).items() if k not in ("data", "h", "dtype")}
     out: Table = {"problem": table, "regulariser": plain_regulariser(problem.h)}
-    if (data := getattr(problem, "data", None)) is not None:
+    if (data := problem.data) is not None:
         out["data"] = {"name": data.name, "clients": problem.n, "samples": int(sum(data.sizes))}
     if isinstance(dtype := getattr(problem, "dtype", None), torch.dtype):
         out["dtype"] = str(dtype).removeprefix("torch.")

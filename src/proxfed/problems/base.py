@@ -1,44 +1,78 @@
-"""What every problem over clients' data has: how many clients with which weights, and how long the model is."""
+"""What every problem over clients' data has: fields and their checks, sizes and weights, and the way back to labels."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from dataclasses import replace
 from functools import cached_property
+from typing import Any, Self
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from proxfed.data.federated import Federated
-from proxfed.errors import InputError, at_least_one, one_of
-from proxfed.types import Block
+from proxfed.data.federated import Dataset, Federated
+from proxfed.errors import InputError, at_least_one, non_negative, one_of, require
+from proxfed.problems.losses import Loss, find_loss
+from proxfed.types import Problem, Regulariser
+
+Samples = np.ndarray | Tensor
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
-class Shapes:
-    """Of a problem with these fields."""
+class DataProblem(Problem):
+    """A model over the clients' data, with these fields:
+
+    f_i(x) = (1/m_i) sum_j loss(model(x; A_ij), b_ij) + (l2/2) |x|^2
+    """
 
     data: Federated
+    loss: Loss | str
+    h: Regulariser
+    l2: float
     batch: int | None
     weighting: str
     dtype: torch.dtype
     device: str
 
     def check(self) -> None:
-        """Refuse values of these fields that mean nothing."""
+        """Refuse values of these fields that mean nothing; names become what they stand for."""
+        name = type(self).__name__
+        what = (
+            "not handed out to clients yet" if isinstance(self.data, Dataset) else "not a Federated, as load(...) gives"
+        )
+        require(
+            isinstance(self.data, Federated),
+            f"{name}: data = {_short(self.data)} is {what}; Federated.split and Federated.from_clients make one",
+        )
+        object.__setattr__(self, "loss", find_loss(self.loss))
+        what = "a class, not" if isinstance(self.h, type) else "not"
+        fits = isinstance(self.h, Regulariser)
+        require(fits, f"{name}: h = {_short(self.h)} is {what} a regulariser such as L1(0.1)")
+        non_negative(self, "l2")
         one_of(self, "weighting", ("uniform", "size"))
         if self.batch is not None:
             at_least_one(self, "batch")
+        dtype = DTYPES.get(self.dtype, self.dtype) if isinstance(self.dtype, str) else self.dtype
+        require(dtype in DTYPES.values(), f"{name}: dtype = {self.dtype!r} is not one of {', '.join(DTYPES)}")
+        object.__setattr__(self, "dtype", dtype)
         try:
             torch.empty(0, device=self.device)
         except (RuntimeError, AssertionError) as e:  # torch's ways of saying that a name is wrong or a driver missing
             raise InputError(f"device = {self.device!r} is not there: {str(e).splitlines()[0]}") from e
 
-    @cached_property
-    def blocks(self) -> tuple[Block, ...]:
-        """The parts of the model, one after the other."""
-        raise NotImplementedError
+    def _check_x0(self) -> None:
+        """Once it is known how long x is."""
+        if self.x0 is not None:
+            x0 = torch.as_tensor(self.x0, dtype=self.dtype, device=self.device).detach()
+            require(x0.shape == (self.d,), f"{type(self).__name__}: x0 has shape {tuple(x0.shape)}, but d = {self.d}")
+            object.__setattr__(self, "x0", x0)
+
+    # ---- shapes ------------------------------------------------------------------------------------------------
 
     @cached_property
-    def d(self) -> int:
+    def d(self) -> int:  # type: ignore[override]
         return self.blocks[-1].stop
 
     @cached_property
@@ -49,8 +83,8 @@ class Shapes:
     def offsets(self) -> np.ndarray:
         return self.data.offsets
 
-    @property
-    def n(self) -> int:
+    @cached_property
+    def n(self) -> int:  # type: ignore[override]
         return len(self.sizes)
 
     @cached_property
@@ -58,3 +92,64 @@ class Shapes:
         """p_i, which sum to 1."""
         p = np.full(self.n, 1 / self.n) if self.weighting == "uniform" else self.sizes / self.sizes.sum()
         return torch.as_tensor(p, dtype=self.dtype, device=self.device)
+
+    @cached_property
+    def criterion(self) -> Loss:
+        """The loss, as these data take it."""
+        return find_loss(self.loss)
+
+    # ---- the same problem with another ... ---------------------------------------------------------------------
+
+    def _with(self, **values: Any) -> Self:
+        return replace(self, **values)  # type: ignore[type-var]
+
+    def with_l2(self, l2: float) -> Self:
+        return self._with(l2=l2)
+
+    # ---- from x back to the user -------------------------------------------------------------------------------
+
+    @abstractmethod
+    def module(self, x: Tensor) -> nn.Module:
+        """The model with the parameters x, ready to be evaluated."""
+
+    def state_dict(self, x: Tensor) -> dict[str, Tensor]:
+        """The parameters x by their names, and what else the module holds."""
+        return self.module(x).state_dict()
+
+    def scores(self, x: Tensor, X: Samples) -> Samples:
+        """(k, outputs): what the model gives for samples X, (k, ...): features as the data set has them, before they
+        are scaled in any way. Arrays give arrays, tensors give tensors."""
+        return _like(X, self._apply(x, _array(X)))
+
+    def predict(self, x: Tensor, X: Samples) -> Samples:
+        """(k,): the labels that the model gives to samples X: classes as the data set has them, or numbers."""
+        return _like(X, self._decide(self._apply(x, _array(X))))
+
+    @abstractmethod
+    def _apply(self, x: Tensor, X: np.ndarray) -> Tensor:
+        """Scores (k, outputs)."""
+
+    def _decide(self, scores: Tensor) -> Tensor:
+        """Labels (k,)."""
+        return self.criterion.predict(scores.mT[None])[0]
+
+    def _fits(self, X: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+        fits = X.ndim > 1 and X.shape[1:] == shape
+        require(
+            fits, f"X has shape {X.shape}, but samples of {self.data.name} have shape {shape}, so it must be (k, ...)"
+        )
+        return X
+
+
+def _array(X: Samples) -> np.ndarray:
+    return X.detach().cpu().numpy() if isinstance(X, Tensor) else np.asarray(X)
+
+
+def _like(X: Samples, result: Tensor) -> Samples:
+    result = result.detach()
+    return result if isinstance(X, Tensor) else result.cpu().numpy()
+
+
+def _short(value: Any) -> str:
+    shown = value.__name__ if isinstance(value, type) else repr(value)
+    return shown if len(shown) <= 40 else f"a {type(value).__name__}"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 
 
@@ -23,11 +22,15 @@ def forget(module: nn.Module) -> None:
         norm.track_running_stats = False
 
 
-def remember(module: nn.Module, values: dict[str, Tensor], samples: Tensor) -> None:
-    """Set the statistics that evaluation uses to those of one large batch under these parameters, exactly."""
-    for norm in batch_norms(module):
+def remember(module: nn.Module, samples: Tensor) -> None:
+    """Set the statistics that evaluation uses to those of one large batch, exactly."""
+    norms = batch_norms(module)
+    momenta = [norm.momentum for norm in norms]
+    for norm in norms:
         norm.train()
         norm.track_running_stats, norm.momentum = True, 1.0  # 1: the batch replaces what was there
     with torch.no_grad():
-        functional_call(module, values, (samples,))
+        module(samples)
+    for norm, momentum in zip(norms, momenta, strict=True):
+        norm.momentum = momentum
     module.eval()

@@ -16,17 +16,19 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from proxfed import keyed_random
-from proxfed.data.federated import Federated, rows
-from proxfed.errors import non_negative, require
+from proxfed.data.federated import Federated, flat, rows
+from proxfed.errors import require
 from proxfed.keyed_random import Ids, Key
-from proxfed.problems.base import Shapes
+from proxfed.problems.base import DataProblem
+from proxfed.problems.coefficients import Coefficients, coefficients
 from proxfed.problems.fista import fista
-from proxfed.problems.losses import Loss, Softmax
+from proxfed.problems.loop import parameters
+from proxfed.problems.losses import Loss
 from proxfed.regularisers import Zero
-from proxfed.types import Block, Regulariser, Smoothness
+from proxfed.types import Block, Local, Regulariser, Smoothness
 
 GATHER = 1 << 20
 """Numbers of the minibatches that are gathered at a time: a few MB, still in the cache when they are used again."""
@@ -36,12 +38,14 @@ CACHE = 1 << 17
 
 
 @dataclass(frozen=True, eq=False)
-class Linear(Shapes):
+class Linear(DataProblem):
     """A linear model over the clients' data."""
 
-    data: Federated
-    loss: Loss
+    data: Federated = field()  # without a default, unlike that of a Problem
+    loss: Loss | str = field()
+    """An object such as Logistic(), or its name: 'squared', 'logistic', 'cross_entropy', 'one_hot'."""
     h: Regulariser = Zero()
+    """On the whole vector; `OnBlocks.named(problem.blocks, {"weight": ...})` leaves the intercept alone."""
     l2: float = 0.0
     """Weight of (l2/2) |x|^2 inside every f_i."""
     batch: int | None = None
@@ -50,12 +54,14 @@ class Linear(Shapes):
     """p_i: 'uniform', or 'size' for the client's part of all samples."""
     intercept: bool = False
     dtype: torch.dtype = torch.float64
+    """float64 by default: exact solutions are within reach."""
     device: str = "cpu"
+    x0: Tensor | None = None
+    """Where it begins; None: at zero."""
     _plans: dict[tuple[int, int] | None, list[Piece]] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.check()
-        non_negative(self, "l2")
         if self.data.features.ndim > 2:  # images
             object.__setattr__(self, "data", rows(self.data))
         require(
@@ -63,17 +69,18 @@ class Linear(Shapes):
             f"{self.data.name}: a linear model takes features of shape (samples, p)",
         )
         self.blocks  # noqa: B018  the labels must fit the loss
+        self._check_x0()
 
     @cached_property
     def blocks(self) -> tuple[Block, ...]:
-        q, p = self.loss.outputs(self.data), int(self.data.features.shape[1])
+        q, p = self.criterion.outputs(self.data), int(self.data.features.shape[1])
         weight = Block("weight", 0, q * p, (q, p))
         return (weight, Block("bias", q * p, q * p + q, (q,))) if self.intercept else (weight,)
 
     # ---- data --------------------------------------------------------------------------------------------------
 
     def _labels(self, labels: np.ndarray) -> Tensor:
-        kind = torch.int64 if isinstance(self.loss, Softmax) else self.dtype
+        kind = torch.int64 if self.criterion.classes else self.dtype
         return torch.tensor(np.asarray(labels), dtype=kind, device=self.device)
 
     @cached_property
@@ -90,19 +97,16 @@ class Linear(Shapes):
         stepped = isinstance(ids, range) and ids.step != 1  # everywhere below, a range is a slice
         return Clients(self, t, np.asarray(ids, np.int64) if stepped else ids, seed)
 
-    def start(self, seed: int) -> Tensor:
-        return torch.zeros(self.d, dtype=self.dtype, device=self.device)
-
     @property
     def measures(self) -> tuple[str, ...]:
-        return () if self.data.test is None else self.loss.measures
+        return () if self.data.test is None else self.criterion.measures
 
     def evaluate(self, x: Tensor) -> dict[str, float]:
         if self.data.test is None:
             return {}
         features, labels = self.data.test
         A = torch.as_tensor(np.asarray(features), dtype=self.dtype, device=self.device)
-        return self.loss.score(self._scores(A[None], x[None]), self._labels(labels)[None])
+        return self.criterion.score(self._scores(A[None], x[None]), self._labels(labels)[None])
 
     def smoothness(self) -> Smoothness:
         return self._smoothness
@@ -120,7 +124,7 @@ class Linear(Shapes):
             L, mu_min = max(L, float(spectra[:, -1].max())), min(mu_min, float(spectra[:, 0].min()))
             total = total + torch.einsum("g,gij->ij", self.weights[where].double(), gram)
         spectrum = torch.linalg.eigvalsh(total)
-        most, least = self.loss.curvature, self.loss.least_curvature
+        most, least = self.criterion.curvature, self.criterion.least_curvature
         rounding = 1e-14 * self.d * L  # of an eigenvalue that is zero
         mu, mu_min = (least * value if value > rounding else 0.0 for value in (float(spectrum[0]), mu_min))
         return Smoothness(*(c + self.l2 for c in (most * L, most * float(spectrum[-1]), mu, mu_min)))
@@ -128,8 +132,41 @@ class Linear(Shapes):
     def solve(self, tolerance: float = 1e-12) -> Tensor:
         """The minimiser of phi, computed in float64 whatever the dtype of the problem."""
         p = replace(self, dtype=torch.float64)
-        f, w = p.local(0, range(p.n)), p.weights
-        return fista(lambda x: w @ f.full_grad(x), p.h, p.smoothness().L_f, p.start(0), tolerance).to(self.dtype)
+        return fista(p._mean_gradient, p.h, p.smoothness().L_f, p.start(0), tolerance).to(self.dtype)
+
+    def alpha_max(self) -> float:
+        """The smallest weight of h for which the solution is zero wherever this weight can make it so.
+
+        What the weight leaves alone, such as an intercept outside of h's blocks, takes the values that it has there.
+        """
+        require(self.h.thresholds, f"{type(self.h).__name__} has no weight from which on zero is the solution")
+        p = replace(self, dtype=torch.float64)
+        x = fista(p._mean_gradient, p.h.held_at_zero(p.d), p.smoothness().L_f, torch.zeros(p.d).to(p.weights), 1e-12)
+        return p.h.weight_max(p._mean_gradient(x))
+
+    def _mean_gradient(self, x: Tensor) -> Tensor:
+        """Of f = sum p_i f_i, at x (d,)."""
+        return self.weights @ self.local(0, range(self.n)).full_grad(x)
+
+    # ---- from x back to the user -------------------------------------------------------------------------------
+
+    def module(self, x: Tensor) -> nn.Linear:
+        """A layer with these weights; it takes rows of features, which images are flattened to."""
+        q, p = self.blocks[0].shape
+        layer = nn.Linear(p, q, self.intercept, device=self.device, dtype=self.dtype).eval()
+        layer.load_state_dict(parameters(x, self.blocks))
+        return layer
+
+    def _apply(self, x: Tensor, X: np.ndarray) -> Tensor:
+        rows = self._fits(flat(X) if X.ndim > 2 else X, self.data.features.shape[1:])
+        with torch.no_grad():
+            return self.module(x)(torch.as_tensor(rows, dtype=self.dtype, device=self.device))
+
+    def coefficients(self, x: Tensor, nonzero: bool = False) -> Coefficients:
+        """The weights by the names of the features, and the intercept; `nonzero`: only those that are not 0."""
+        parts = parameters(x, self.blocks)
+        bias = parts["bias"].tolist() if self.intercept else None
+        return coefficients(self.data.names, parts["weight"].tolist(), bias, nonzero)
 
     # ---- the two products --------------------------------------------------------------------------------------
 
@@ -144,7 +181,7 @@ class Linear(Shapes):
     def _gradient(self, A: Tensor, b: Tensor, x: Tensor, out: Tensor) -> None:
         """The gradients (c, d) over samples A, b at x, into `out`."""
         weight, m = self.blocks[0], A.shape[1]
-        r = self.loss.slope(self._scores(A, x), b)
+        r = self.criterion.slope(self._scores(A, x), b)
         W, G = (v[:, : weight.stop].view(-1, *weight.shape) for v in (x, out))
         torch.baddbmm(W, r, A, beta=self.l2, alpha=1 / m, out=G)
         if self.intercept:
@@ -183,7 +220,7 @@ class Piece(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Clients:
+class Clients(Local):
     """The clients `ids` in round t."""
 
     problem: Linear
@@ -192,15 +229,8 @@ class Clients:
     seed: int
 
     @cached_property
-    def key(self) -> Key:
-        return keyed_random.keys(self.seed, "message", self.ids, self.t)
-
-    @cached_property
     def _batch_key(self) -> Key:
         return keyed_random.keys(self.seed, "minibatch", self.ids, self.t)
-
-    def spread(self, x: Tensor) -> Tensor:
-        return x.expand(len(self.ids), -1)
 
     def grad(self, x: Tensor, draw: int) -> Tensor:
         p, c = self.problem, len(self.ids)
@@ -218,10 +248,6 @@ class Clients:
             p._gradient(A, p.b[rows[part]], x[part], out[part])
         return out
 
-    def descend(self, y: Tensor, draws: range, eta: float) -> None:
-        for draw in draws:
-            y.sub_(self.grad(y, draw), alpha=eta)
-
     def full_grad(self, x: Tensor) -> Tensor:
         p = self.problem
         x, out = self.spread(x), torch.empty(len(self.ids), p.d, dtype=p.dtype, device=p.device)
@@ -238,7 +264,7 @@ class Clients:
         p = self.problem
         x, out = self.spread(x), torch.empty(len(self.ids), dtype=p.dtype, device=p.device)
         for where, A, b in p._groups(self.ids):
-            out[where] = p.loss.value(p._scores(A, x[where]), b).mean(-1)
+            out[where] = p.criterion.value(p._scores(A, x[where]), b).mean(-1)
         return out + p.l2 / 2 * x.square().sum(-1)
 
 

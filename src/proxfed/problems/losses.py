@@ -2,51 +2,58 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Protocol
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from proxfed.data.federated import Federated
-from proxfed.errors import require
+from proxfed.errors import nearest, require
 
 
-class Loss(Protocol):
+class Loss(ABC):
     """A loss of the scores s, (c, outputs, samples), given the labels b, (c, samples)."""
 
-    @property
-    def curvature(self) -> float:
-        """The largest eigenvalue of its Hessian in s."""
+    curvature: ClassVar[float]
+    """The largest eigenvalue of its Hessian in s."""
+    least_curvature: ClassVar[float] = 0.0
+    """The smallest eigenvalue of its Hessian in any s."""
+    measures: ClassVar[tuple[str, ...]]
+    """The names of what `score` returns."""
+    classes: ClassVar[bool] = False
+    """Labels are whole numbers, with a score for each."""
 
-    @property
-    def least_curvature(self) -> float:
-        """The smallest eigenvalue of its Hessian in any s."""
+    @abstractmethod
+    def outputs(self, data: Federated) -> int:
+        """How many scores a sample of these data has; refuses labels that it cannot take."""
 
-    @property
-    def measures(self) -> tuple[str, ...]:
-        """The names of what `score` returns."""
-
-    def outputs(self, data: Federated) -> int: ...
-
+    @abstractmethod
     def value(self, s: Tensor, b: Tensor) -> Tensor:
         """(c, samples)."""
 
+    @abstractmethod
     def slope(self, s: Tensor, b: Tensor) -> Tensor:
         """The derivative in s, (c, outputs, samples); may overwrite s."""
 
+    @abstractmethod
     def score(self, s: Tensor, b: Tensor) -> dict[str, float]:
         """Measures on held-out data."""
 
+    @abstractmethod
+    def predict(self, s: Tensor) -> Tensor:
+        """The labels that fit best, (c, samples)."""
+
 
 @dataclass(frozen=True)
-class Squared:
+class Squared(Loss):
     """Least squares: (s - b)^2 / 2."""
 
-    curvature: float = field(default=1.0, init=False)
-    least_curvature: float = field(default=1.0, init=False)
-    measures: tuple[str, ...] = field(default=("test_loss",), init=False)
+    curvature: ClassVar[float] = 1.0
+    least_curvature: ClassVar[float] = 1.0
+    measures: ClassVar[tuple[str, ...]] = ("test_loss",)
 
     def outputs(self, data: Federated) -> int:
         return 1
@@ -60,14 +67,16 @@ class Squared:
     def score(self, s: Tensor, b: Tensor) -> dict[str, float]:
         return {"test_loss": float(self.value(s, b).mean())}
 
+    def predict(self, s: Tensor) -> Tensor:
+        return s[:, 0]
+
 
 @dataclass(frozen=True)
-class Logistic:
+class Logistic(Loss):
     """Binary logistic regression, labels -1 and +1: log(1 + exp(-b s))."""
 
-    curvature: float = field(default=0.25, init=False)
-    least_curvature: float = field(default=0.0, init=False)
-    measures: tuple[str, ...] = field(default=("accuracy", "test_loss"), init=False)
+    curvature: ClassVar[float] = 0.25
+    measures: ClassVar[tuple[str, ...]] = ("accuracy", "test_loss")
 
     def outputs(self, data: Federated) -> int:
         found = np.unique(np.asarray(data.labels))
@@ -87,14 +96,17 @@ class Logistic:
     def score(self, s: Tensor, b: Tensor) -> dict[str, float]:
         return {"accuracy": float((s[:, 0] * b > 0).double().mean()), "test_loss": float(self.value(s, b).mean())}
 
+    def predict(self, s: Tensor) -> Tensor:
+        return torch.where(s[:, 0] > 0, 1.0, -1.0).to(s)
+
 
 @dataclass(frozen=True)
-class Softmax:
+class Softmax(Loss):
     """Softmax regression, labels 0 .. classes-1: cross-entropy."""
 
-    curvature: float = field(default=0.5, init=False)
-    least_curvature: float = field(default=0.0, init=False)
-    measures: tuple[str, ...] = field(default=("accuracy", "test_loss"), init=False)
+    curvature: ClassVar[float] = 0.5
+    measures: ClassVar[tuple[str, ...]] = ("accuracy", "test_loss")
+    classes: ClassVar[bool] = True
 
     def outputs(self, data: Federated) -> int:
         require(data.classes is not None, f"softmax regression needs class labels, but {data.name} has none")
@@ -109,14 +121,18 @@ class Softmax:
     def score(self, s: Tensor, b: Tensor) -> dict[str, float]:
         return {"accuracy": float((s.argmax(1) == b).double().mean()), "test_loss": float(self.value(s, b).mean())}
 
+    def predict(self, s: Tensor) -> Tensor:
+        return s.argmax(1)
+
 
 @dataclass(frozen=True)
-class OneHot:
+class OneHot(Loss):
     """Least squares on classes: |s - e_b|^2 / 2, where e_b is 1 at the class and 0 elsewhere."""
 
-    curvature: float = field(default=1.0, init=False)
-    least_curvature: float = field(default=1.0, init=False)
-    measures: tuple[str, ...] = field(default=("accuracy", "test_loss"), init=False)
+    curvature: ClassVar[float] = 1.0
+    least_curvature: ClassVar[float] = 1.0
+    measures: ClassVar[tuple[str, ...]] = ("accuracy", "test_loss")
+    classes: ClassVar[bool] = True
 
     def outputs(self, data: Federated) -> int:
         require(data.classes is not None, f"one-hot least squares needs class labels, but {data.name} has none")
@@ -130,6 +146,29 @@ class OneHot:
 
     def score(self, s: Tensor, b: Tensor) -> dict[str, float]:
         return {"accuracy": float((s.argmax(1) == b).double().mean()), "test_loss": float(self.value(s, b).mean())}
+
+    def predict(self, s: Tensor) -> Tensor:
+        return s.argmax(1)
+
+
+CrossEntropy = Softmax
+
+LOSSES: dict[str, Loss] = {
+    "squared": Squared(),
+    "logistic": Logistic(),
+    "cross_entropy": CrossEntropy(),
+    "one_hot": OneHot(),
+}
+"""The losses by the names that problems take instead of the object."""
+
+
+def find_loss(loss: Any) -> Loss:
+    """The loss of this name, or itself."""
+    if isinstance(loss, Loss):
+        return loss
+    hint = nearest(loss, LOSSES) if isinstance(loss, str) else f"give Squared(), say, or one of {', '.join(LOSSES)}"
+    require(isinstance(loss, str) and loss in LOSSES, f"loss = {loss!r} is not a loss; {hint}")
+    return LOSSES[loss]
 
 
 def _some(values: np.ndarray) -> str:

@@ -1,6 +1,6 @@
 """Neural networks: any module over the clients' data, its parameters flattened to rows.
 
-    f_i(x) = (1/m_i) sum_j loss(network(x; A_ij), b_ij) + (weight_decay/2) |x|^2
+    f_i(x) = (1/m_i) sum_j loss(network(x; A_ij), b_ij) + (l2/2) |x|^2
 
 x holds the parameter tensors one after the other, each a block with its name. How the gradients of many clients are
 computed, stacked (`batched.py`) or one after the other over the cores (`loop.py`), changes the speed and nothing else.
@@ -9,25 +9,27 @@ computed, stacked (`batched.py`) or one after the other over the cores (`loop.py
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from proxfed import keyed_random
 from proxfed.data.federated import Federated
-from proxfed.errors import InputError, nearest, non_negative, one_of, positive, require
+from proxfed.errors import InputError, nearest, one_of, positive, require
 from proxfed.keyed_random import Ids, Key
 from proxfed.problems.architectures import MODELS, Make
-from proxfed.problems.base import Shapes
+from proxfed.problems.base import DataProblem
 from proxfed.problems.batch_norm import batch_norms, remember
 from proxfed.problems.batched import Batched, dense_layers
 from proxfed.problems.inputs import NORMALISATIONS, Affine, Inputs
 from proxfed.problems.loop import Loop, parameters
-from proxfed.problems.losses import Loss, OneHot, Softmax, Squared
+from proxfed.problems.losses import Loss, OneHot, Squared, find_loss
 from proxfed.problems.network_clients import CHUNK, Clients, Engine
 from proxfed.regularisers import Zero
 from proxfed.types import Block, Regulariser, Smoothness
@@ -37,17 +39,20 @@ STATISTICS = 2048
 
 
 @dataclass(frozen=True, eq=False)
-class Model(Shapes):
+class Model(DataProblem):
     """A neural network over the clients' data."""
 
-    data: Federated
-    model: str | Make
-    """A name of the registry `MODELS`, or a function (channels, side, classes) -> module."""
-    loss: str = "cross_entropy"
-    """'cross_entropy', or 'squared': |s - b|^2 / 2, where a class b is one-hot."""
+    data: Federated = field()  # without a default, unlike that of a Problem
+    model: str | Make | type[nn.Module] | nn.Module = field()
+    """A name of the registry `MODELS`, a function (channels, side, classes) -> module, or a class of modules without
+    arguments: then the first parameters depend on the seed. Or a module: it is copied, and every run begins with the
+    parameters that it has."""
+    loss: Loss | str = "cross_entropy"
+    """An object such as CrossEntropy(), or its name: 'squared', 'logistic', 'cross_entropy', 'one_hot'. With
+    'squared' a class is one-hot: |s - e_b|^2 / 2."""
     h: Regulariser = Zero()
-    weight_decay: float = 0.0
-    """Weight of |x|^2 / 2 inside every f_i."""
+    l2: float = 0.0
+    """Weight of (l2/2) |x|^2 inside every f_i."""
     batch: int | None = None
     """Samples of a stochastic gradient, in shuffled epochs; None: full gradients."""
     weighting: str = "uniform"
@@ -59,6 +64,7 @@ class Model(Shapes):
     augment: str | None = None
     """'crop_flip': minibatches of images are padded by 4, cropped at random and mirrored every other time."""
     dtype: torch.dtype = torch.float32
+    """float32 by default: networks need the speed more than the digits."""
     device: str = "cpu"
     channels_last: bool = True
     """Images with the channels as the last axis in memory, which convolutions on a CPU like best."""
@@ -68,11 +74,13 @@ class Model(Shapes):
     """How clients' gradients are computed: 'batched', for dense networks, 'loop', or 'auto': the faster one."""
     train_measures: bool = False
     """Objective and stationarity at every evaluation, which cost passes over all training data."""
+    x0: Tensor | None = None
+    """Where it begins; None: at the parameters that the module is made with."""
 
     def __post_init__(self) -> None:
         self.check()
-        non_negative(self, "weight_decay")
-        one_of(self, "loss", ("cross_entropy", "squared"))
+        if isinstance(self.model, nn.Module):  # its owner may go on with it
+            object.__setattr__(self, "model", copy.deepcopy(self.model))
         one_of(self, "normalise", NORMALISATIONS)
         one_of(self, "augment", (None, "crop_flip"))
         one_of(self, "mechanism", ("auto", "batched", "loop"))
@@ -84,10 +92,11 @@ class Model(Shapes):
         require(len(self.blocks) > 0, f"{self._name} has no parameters to train")
         self._check_module()
         self.engine  # noqa: B018  the mechanism must fit the network
+        self._check_x0()
 
     def _check_module(self) -> None:
         """The network takes the samples, gives a score for each class, and is a function of x and the samples alone."""
-        module = copy.deepcopy(self.module).eval()
+        module = copy.deepcopy(self.template).eval()
         try:
             with torch.no_grad():
                 scores = module(torch.zeros(2, *self.shape, dtype=self.dtype, device=self.device))
@@ -124,7 +133,7 @@ class Model(Shapes):
     def blocks(self) -> tuple[Block, ...]:
         """One for each parameter that is trained."""
         blocks, end = [], 0
-        for name, p in self.module.named_parameters():
+        for name, p in self.template.named_parameters():
             if p.requires_grad:
                 blocks.append(Block(name, end, end + p.numel(), tuple(p.shape)))
                 end = blocks[-1].stop
@@ -138,23 +147,26 @@ class Model(Shapes):
         return self.data.classes is None and bool(np.isin(self.data.labels, (-1, 1)).all())
 
     @cached_property
-    def outputs(self) -> int:
-        """What the network gives for a sample: a score for each class, or one number."""
-        if self.data.classes is not None:
-            return self.data.classes
-        require(self._signs or self.loss == "squared", f"cross_entropy needs classes, but {self.data.name} has numbers")
-        return 2 if self._signs else 1
+    def _classes(self) -> int | None:
+        return 2 if self._signs else self.data.classes
 
     @cached_property
-    def losses(self) -> Loss:
-        if self.loss == "cross_entropy":
-            return Softmax()
-        return OneHot() if self.outputs > 1 else Squared()
+    def criterion(self) -> Loss:
+        loss = find_loss(self.loss)
+        return OneHot() if isinstance(loss, Squared) and self._classes is not None else loss
+
+    @cached_property
+    def outputs(self) -> int:
+        """What the network gives for a sample: a score for each class, or one number."""
+        if not self.criterion.classes:
+            return self.criterion.outputs(self.data)
+        require(self._classes is not None, f"cross_entropy needs classes, but {self.data.name} has numbers")
+        return self._classes or 0
 
     def _labels(self, labels: np.ndarray) -> Tensor:
-        labels = labels > 0 if self._signs else labels
-        kind = torch.int64 if self.outputs > 1 else self.dtype
-        return torch.tensor(labels, dtype=kind, device=self.device)
+        if not self.criterion.classes:
+            return torch.tensor(labels, dtype=self.dtype, device=self.device)
+        return torch.tensor(labels > 0 if self._signs else labels, dtype=torch.int64, device=self.device)
 
     @cached_property
     def _affine(self) -> Affine:
@@ -188,31 +200,28 @@ class Model(Shapes):
 
     def _make(self, seed: int) -> nn.Module:
         """A new module; its parameters depend on the seed alone, and nobody else's random numbers on them."""
-        known = callable(self.model) or self.model in MODELS
-        require(known, f"there is no model {self.model!r}; {nearest(str(self.model), MODELS)}")
-        make = MODELS[self.model] if isinstance(self.model, str) else self.model
         channels, side = (*self.shape, 1)[:2]
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(int(keyed_random.keys(seed, "start", [0], 0)[0] >> np.uint64(1)))
-            return make(channels, side, self.outputs).to(self.device, self.dtype)
+            return new_module(self.model, channels, side, self.outputs).to(self.device, self.dtype)
 
     @cached_property
-    def module(self) -> nn.Module:
+    def template(self) -> nn.Module:
         """The network; what it holds beside the parameters, such as constants, is the same in every run."""
         return self._make(0)
 
     @cached_property
     def engine(self) -> Engine:
-        layers = None if self.mechanism == "loop" or self.bfloat16 else dense_layers(self.module, self.blocks)
+        layers = None if self.mechanism == "loop" or self.bfloat16 else dense_layers(self.template, self.blocks)
         if layers is not None:
-            return Batched(layers, self.losses, self.blocks)
+            return Batched(layers, self.criterion, self.blocks)
         require(self.mechanism != "batched", f"{self._name} is not a dense network: only those can be batched")
-        return Loop(self.module, self.blocks, self.losses, self.bfloat16)
+        return Loop(self.template, self.blocks, self.criterion, self.bfloat16)
 
     @cached_property
     def alone(self) -> bool:
         """A batch may have one sample: there is no batch norm."""
-        return not batch_norms(self.module)
+        return not batch_norms(self.template)
 
     # ---- the protocol ------------------------------------------------------------------------------------------
 
@@ -220,7 +229,7 @@ class Model(Shapes):
         self.A, self.b  # noqa: B018  made before several threads ask for them
         return Clients(self, t, ids, seed)
 
-    def start(self, seed: int) -> Tensor:
+    def initial(self, seed: int) -> Tensor:
         values = dict(self._make(seed).named_parameters())
         return torch.cat([values[block.name].detach().reshape(-1) for block in self.blocks])
 
@@ -229,18 +238,61 @@ class Model(Shapes):
 
     @property
     def measures(self) -> tuple[str, ...]:
-        return () if self.data.test is None else self.losses.measures
+        return () if self.data.test is None else self.criterion.measures
 
     def evaluate(self, x: Tensor) -> dict[str, float]:
-        """Accuracy and loss on the test data. Batch norm: with the statistics of training data under this x."""
+        """Accuracy and loss on the test data."""
         if self._test is None:
             return {}
         A, b = self._test
-        module, values = copy.deepcopy(self.module).eval(), parameters(x, self.blocks)
+        return self.criterion.score(self._forward(x, A).mT[None], b[None])
+
+    # ---- from x back to the user -------------------------------------------------------------------------------
+
+    def module(self, x: Tensor) -> nn.Module:
+        """The network with these parameters, in eval mode. Batch norm: with the statistics of training data under x.
+
+        It takes samples that are normalised as the problem says, which `scores` and `predict` see to.
+        """
+        module = copy.deepcopy(self.template).eval()
+        values = {name: part.to(self.device, self.dtype) for name, part in parameters(x, self.blocks).items()}
+        module.load_state_dict(values, strict=False)
         if not self.alone:
             k = min(STATISTICS, len(self.A))
-            remember(module, values, self.A(torch.arange(k, device=self.device) * len(self.A) // k))
+            remember(module, self.A(torch.arange(k, device=self.device) * len(self.A) // k))
+        return module
+
+    def _forward(self, x: Tensor, A: Inputs) -> Tensor:
+        """Scores (k, outputs), a chunk at a time."""
+        module = self.module(x)
         with torch.no_grad():
-            chunks = torch.arange(len(A), device=self.device).split(CHUNK)
-            scores = torch.cat([functional_call(module, values, (A(rows),)) for rows in chunks])
-        return self.losses.score(scores.mT[None], b[None])
+            return torch.cat([module(A(rows)) for rows in torch.arange(len(A), device=self.device).split(CHUNK)])
+
+    def _apply(self, x: Tensor, X: np.ndarray) -> Tensor:
+        return self._forward(x, self._inputs(self._fits(X, self.shape)))
+
+    def _decide(self, scores: Tensor) -> Tensor:
+        labels = super()._decide(scores)
+        return 2 * labels - 1 if self._signs and self.criterion.classes else labels
+
+
+def new_module(model: Any, channels: int, side: int, classes: int) -> nn.Module:
+    """What a `model` stands for; random numbers are torch's."""
+    if isinstance(model, nn.Module):
+        return copy.deepcopy(model)
+    if isinstance(model, type) and issubclass(model, nn.Module):
+        return _called(model, ())
+    known = callable(model) or model in MODELS
+    require(known, f"there is no model {model!r}; {nearest(str(model), MODELS)}")
+    return _called(MODELS[model] if isinstance(model, str) else model, (channels, side, classes))
+
+
+def _called(make: Callable[..., Any], arguments: tuple[int, ...]) -> nn.Module:
+    try:
+        inspect.signature(make).bind(*arguments)
+    except TypeError as e:
+        takes = "no arguments" if not arguments else "(channels, side, classes)"
+        raise InputError(f"model = {make} must take {takes}: {e}") from e
+    module = make(*arguments)
+    require(isinstance(module, nn.Module), f"model: the function gives a {type(module).__name__}, not an nn.Module")
+    return module

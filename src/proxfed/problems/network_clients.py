@@ -21,6 +21,7 @@ from proxfed import keyed_random
 from proxfed.keyed_random import Ids, Key
 from proxfed.problems.minibatches import Epochs, cuts
 from proxfed.threads import map_parallel
+from proxfed.types import Local
 
 if TYPE_CHECKING:
     from proxfed.problems.network import Model
@@ -50,17 +51,13 @@ class Engine(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Clients:
+class Clients(Local):
     """The clients `ids` in round t."""
 
     problem: Model
     t: int
     ids: Ids
     seed: int
-
-    @cached_property
-    def key(self) -> Key:
-        return keyed_random.keys(self.seed, "message", self.ids, self.t)
 
     @cached_property
     def _augment_key(self) -> Key:
@@ -81,9 +78,6 @@ class Clients:
         key = keyed_random.keys(self.seed, "minibatch", self.ids, self.t)
         return Epochs(key, self._first, self._sizes, p.batch or 1, p.alone)
 
-    def spread(self, x: Tensor) -> Tensor:
-        return x.expand(len(self.ids), -1)
-
     def grad(self, x: Tensor, draw: int) -> Tensor:
         p = self.problem
         if p.batch is None:
@@ -95,12 +89,11 @@ class Clients:
     def descend(self, y: Tensor, draws: range, eta: float) -> None:
         p = self.problem
         if p.batch is None or p.clip is not None:
-            for draw in draws:
-                y.sub_(self.grad(y, draw), alpha=eta)
+            super().descend(y, draws, eta)
             return
 
         def work(part: slice) -> None:
-            p.engine.descend(y[part], self._batches(part, alike), eta, 1 - eta * p.weight_decay)
+            p.engine.descend(y[part], self._batches(part, alike), eta, 1 - eta * p.l2)
 
         for lengths, run in groupby(draws, self._epochs.lengths):
             alike = list(run)
@@ -130,12 +123,12 @@ class Clients:
             losses = []
             for span in cuts(index.shape[1], CHUNK, p.alone):
                 A, b = p.samples(index[:, span])
-                losses.append(p.losses.value(p.engine.scores(x[part], A), b))
+                losses.append(p.criterion.value(p.engine.scores(x[part], A), b))
             out[part] = torch.cat(losses, -1).mean(-1)
 
         rows = self._everything()
         self._work(work, [len(r) for r in rows])
-        return out + p.weight_decay / 2 * x.square().sum(-1)
+        return out + p.l2 / 2 * x.square().sum(-1)
 
     def _everything(self) -> list[np.ndarray]:
         """Each client's samples, all of them."""
@@ -155,8 +148,8 @@ class Clients:
                 p.engine.gradient(here, A, b, g, (span.stop - span.start) / index.shape[1], add=span.start > 0)
             if clip is not None:
                 g.mul_((clip / g.norm(dim=-1, keepdim=True)).clamp_max(1))
-            if p.weight_decay:
-                g.add_(here, alpha=p.weight_decay)
+            if p.l2:
+                g.add_(here, alpha=p.l2)
 
         self._work(work, [len(r) for r in rows])
         return out

@@ -15,13 +15,11 @@ from proxfed.types import Block, Regulariser
 
 
 @dataclass(frozen=True)
-class OnBlocks:
-    """The sum of regularisers that each see one block of x; coordinates in no block are left alone.
-
-    parts   pairs (block, regulariser) of blocks that do not overlap
-    """
+class OnBlocks(Regulariser):
+    """The sum of regularisers that each see one block of x; coordinates in no block are left alone."""
 
     parts: tuple[tuple[Block, Regulariser], ...]
+    """Pairs (block, regulariser) of blocks that do not overlap."""
 
     def __post_init__(self) -> None:
         require(len(self.parts) > 0, "OnBlocks: parts is empty; use Zero for no regularisation")
@@ -48,6 +46,22 @@ class OnBlocks:
     @property
     def indicator(self) -> bool:
         return any(h.indicator for _, h in self.parts)
+
+    @property
+    def thresholds(self) -> bool:
+        return any(h.thresholds for _, h in self.parts)
+
+    def with_weight(self, weight: float) -> OnBlocks:
+        """The same weight for every part that a weight can make zero; the others stay."""
+        return OnBlocks(tuple((block, h.with_weight(weight) if h.thresholds else h) for block, h in self.parts))
+
+    def weight_max(self, g: Tensor) -> float:
+        self._check_length(g)
+        return max(h.weight_max(g[block.start : block.stop]) for block, h in self.parts if h.thresholds)
+
+    def held_at_zero(self, d: int) -> OnBlocks:
+        held = ((b, h.held_at_zero(b.stop - b.start) if h.thresholds else h) for b, h in self.parts)
+        return OnBlocks(tuple(held))
 
     def value(self, x: Tensor) -> Tensor:
         self._check_length(x)

@@ -13,20 +13,18 @@ from torch.linalg import vector_norm
 from proxfed.errors import positive, real, require
 from proxfed.regularisers.checks import check_step
 from proxfed.regularisers.thresholds import shifted
+from proxfed.types import Regulariser
 
 
 @dataclass(frozen=True)
-class Box:
-    """The indicator of low <= x <= high in each coordinate; a bound may be infinite.
-
-    low    the smallest allowed coordinate
-    high   the largest
-    """
+class Box(Regulariser):
+    """The indicator of low <= x <= high in each coordinate; a bound may be infinite."""
 
     low: float
+    """The smallest allowed coordinate."""
     high: float
+    """The largest allowed coordinate."""
 
-    weak_convexity: ClassVar[float] = 0.0
     indicator: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -45,15 +43,12 @@ class Box:
 
 
 @dataclass(frozen=True)
-class L2Ball:
-    """The indicator of |x|_2 <= radius.
-
-    radius   > 0
-    """
+class L2Ball(Regulariser):
+    """The indicator of |x|_2 <= radius."""
 
     radius: float
+    """How large the set is, > 0."""
 
-    weak_convexity: ClassVar[float] = 0.0
     indicator: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -69,15 +64,12 @@ class L2Ball:
 
 
 @dataclass(frozen=True)
-class L1Ball:
-    """The indicator of |x|_1 <= radius.
-
-    radius   > 0
-    """
+class L1Ball(Regulariser):
+    """The indicator of |x|_1 <= radius."""
 
     radius: float
+    """How large the set is, > 0."""
 
-    weak_convexity: ClassVar[float] = 0.0
     indicator: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -95,15 +87,12 @@ class L1Ball:
 
 
 @dataclass(frozen=True)
-class Simplex:
-    """The indicator of x >= 0, sum(x) = radius.
-
-    radius   > 0
-    """
+class Simplex(Regulariser):
+    """The indicator of x >= 0, sum(x) = radius."""
 
     radius: float = 1.0
+    """How large the set is, > 0."""
 
-    weak_convexity: ClassVar[float] = 0.0
     indicator: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

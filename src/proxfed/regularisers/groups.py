@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -15,25 +15,22 @@ from torch.nn.functional import softshrink
 from proxfed.errors import at_least_one, non_negative, real, require, whole
 from proxfed.regularisers.checks import check_step
 from proxfed.regularisers.thresholds import shrinkage
+from proxfed.regularisers.weighted import Origin, Weighted
+from proxfed.types import Regulariser
 
 
 @dataclass(frozen=True)
-class GroupLasso:
-    """h(x) = weight * sum over groups g of w_g * |x_g|_2: whole groups are kept or zero.
+class GroupLasso(Weighted):
+    """h(x) = weight * sum over groups g of w_g * |x_g|_2: whole groups are kept or zero."""
 
-    weight          lambda >= 0
-    size            groups are consecutive runs of this many coordinates; it divides d
-    labels          instead of size: the group of each coordinate, any whole numbers
-    group_weights   w_g >= 0, in order of position (size) or of label (labels); sqrt(|g|) if not given
-    """
-
-    weight: float
     size: int | None = None
+    """Groups are consecutive runs of this many coordinates; it divides d."""
     labels: tuple[int, ...] | None = None
+    """Instead of size: the group of each coordinate, any whole numbers."""
     group_weights: tuple[float, ...] | None = None
+    """w_g >= 0, in order of position (size) or of label (labels); sqrt(|g|) if not given."""
 
-    weak_convexity: ClassVar[float] = 0.0
-    indicator: ClassVar[bool] = False
+    thresholds: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         non_negative(self, "weight")
@@ -48,6 +45,19 @@ class GroupLasso:
         norms = self._groups.norms(v)
         return self._groups.times(v, shrinkage(norms, step * self.weight * self._weights(norms)))
 
+    def weight_max(self, g: Tensor) -> float:
+        """Of the groups that have a weight."""
+        norms = self._groups.norms(g)
+        weights = self._weights(norms).expand_as(norms)
+        some = weights > 0
+        return float((norms[some] / weights[some]).max()) if bool(some.any()) else 0.0
+
+    def held_at_zero(self, d: int) -> Origin:
+        """Groups with weight 0 stay free."""
+        ones = torch.ones(d, dtype=torch.float64)
+        norms = self._groups.norms(ones)
+        return Origin(self._groups.times(ones, (self._weights(norms).expand_as(norms) == 0).to(ones)) == 1)
+
     @cached_property
     def _groups(self) -> _Runs | _Labelled:
         return _Labelled(self.labels or ()) if self.size is None else _Runs(self.size)
@@ -61,24 +71,21 @@ class GroupLasso:
 
 
 @dataclass(frozen=True)
-class SparseGroup:
-    """h(x) = l1 * |x|_1 + weight * sum over groups g of w_g * |x_g|_2: few groups, and few coordinates in each.
-
-    l1              lambda_1 >= 0
-    weight          lambda_2 >= 0, of the groups
-    size            groups are consecutive runs of this many coordinates; it divides d
-    labels          instead of size: the group of each coordinate, any whole numbers
-    group_weights   w_g >= 0, in order of position (size) or of label (labels); sqrt(|g|) if not given
-    """
+class SparseGroup(Regulariser):
+    """h(x) = l1 * |x|_1 + weight * sum over groups g of w_g * |x_g|_2: few groups, and few coordinates in each."""
 
     l1: float
+    """lambda_1 >= 0."""
     weight: float
+    """lambda_2 >= 0, of the groups."""
     size: int | None = None
+    """Groups are consecutive runs of this many coordinates; it divides d."""
     labels: tuple[int, ...] | None = None
+    """Instead of size: the group of each coordinate, any whole numbers."""
     group_weights: tuple[float, ...] | None = None
+    """w_g >= 0, in order of position (size) or of label (labels); sqrt(|g|) if not given."""
 
-    weak_convexity: ClassVar[float] = 0.0
-    indicator: ClassVar[bool] = False
+    thresholds: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         non_negative(self, "l1", "weight")
@@ -90,6 +97,19 @@ class SparseGroup:
     def prox(self, v: Tensor, step: float) -> Tensor:
         check_step(self, step)
         return self._group_lasso.prox(softshrink(v, step * self.l1), step)
+
+    def with_weight(self, weight: float) -> SparseGroup:
+        """With this weight of the groups; l1 stays."""
+        return replace(self, weight=weight)
+
+    def weight_max(self, g: Tensor) -> float:
+        """Of the groups' weight, beside this l1."""
+        all_weighted = self.group_weights is None or min(self.group_weights) > 0
+        require(all_weighted, "SparseGroup: a group with weight 0 is zero because of l1 or not at all")
+        return self._group_lasso.weight_max(softshrink(g, self.l1))
+
+    def held_at_zero(self, d: int) -> Origin:
+        return Origin()
 
     @cached_property
     def _group_lasso(self) -> GroupLasso:

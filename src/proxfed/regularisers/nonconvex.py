@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
+from torch.linalg import vector_norm
 from torch.nn.functional import softshrink
 
 from proxfed.errors import non_negative, positive, require
 from proxfed.regularisers.checks import check_step
+from proxfed.regularisers.weighted import Weighted
 
 
 @dataclass(frozen=True)
-class MCP:
+class MCP(Weighted):
     """The minimax concave penalty: l1 near 0, flat far away, so that large coordinates are not shrunk (Zhang 2010).
 
     Per coordinate weight * |x| - x^2 / (2 theta) for |x| <= theta * weight, then theta * weight^2 / 2.
-
-    weight   lambda >= 0
-    theta    > 0; the prox needs step < theta
     """
 
-    weight: float
     theta: float
+    """From how far on it is flat, > 0; the prox needs step < theta."""
 
-    indicator: ClassVar[bool] = False
+    thresholds: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         non_negative(self, "weight")
@@ -36,6 +36,9 @@ class MCP:
     @property
     def weak_convexity(self) -> float:
         return 1 / self.theta
+
+    def weight_max(self, g: Tensor) -> float:
+        return float(vector_norm(g, math.inf))
 
     def value(self, x: Tensor) -> Tensor:
         m = x.abs().clamp_max(self.theta * self.weight)
@@ -56,20 +59,17 @@ class MCP:
 
 
 @dataclass(frozen=True)
-class SCAD:
+class SCAD(Weighted):
     """The smoothly clipped absolute deviation: l1 up to weight, flat from a * weight on (Fan and Li 2001).
 
     Per coordinate weight * |x| for |x| <= weight, then (2 a weight |x| - x^2 - weight^2) / (2 (a - 1)) up to
     a * weight, then weight^2 (a + 1) / 2.
-
-    weight   lambda >= 0
-    a        > 2; the prox needs step < a - 1
     """
 
-    weight: float
     a: float = 3.7
+    """From a * weight on it is flat, a > 2; the prox needs step < a - 1."""
 
-    indicator: ClassVar[bool] = False
+    thresholds: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         non_negative(self, "weight")
@@ -79,6 +79,9 @@ class SCAD:
     @property
     def weak_convexity(self) -> float:
         return 1 / (self.a - 1)
+
+    def weight_max(self, g: Tensor) -> float:
+        return float(vector_norm(g, math.inf))
 
     def value(self, x: Tensor) -> Tensor:
         m = x.abs().clamp_max(self.a * self.weight)

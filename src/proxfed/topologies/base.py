@@ -38,6 +38,7 @@ class Undirected(FixedTopology):
 
     n: int
     weights: str = field(default="metropolis", kw_only=True)
+    """The rule, see the head of the package."""
 
     def __post_init__(self) -> None:
         at_least_one(self, "n")

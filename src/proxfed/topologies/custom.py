@@ -18,17 +18,15 @@ from proxfed.types import Mixing
 
 @dataclass(frozen=True, eq=False)
 class FromGraph(FixedTopology):
-    """An undirected, connected graph.
-
-    edges     a list of pairs of clients 0 .. n-1, or a networkx graph; nodes that are not called 0 .. n-1 are numbered
-              in the order in which the graph lists them
-    n         0: as many as the edges name
-    weights   the rule, see the head of the package
-    """
+    """An undirected, connected graph."""
 
     edges: Any
+    """A list of pairs of clients 0 .. n-1, or a networkx graph; nodes that are not called 0 .. n-1 are numbered in the
+    order in which the graph lists them."""
     n: int = 0
+    """0: as many as the edges name."""
     weights: str = "metropolis"
+    """The rule, see the head of the package."""
 
     def __post_init__(self) -> None:
         one_of(self, "weights", WEIGHTS)
@@ -68,14 +66,12 @@ def _read_graph(edges: Any) -> tuple[int, Pairs]:
 
 @dataclass(frozen=True, eq=False)
 class FromMatrix(FixedTopology):
-    """A matrix: not negative, rows and columns with sum 1, connected; it need not be symmetric.
-
-    matrix   an array or nested lists, n x n
-    n        0: as many as the matrix has rows
-    """
+    """A matrix: not negative, rows and columns with sum 1, connected; it need not be symmetric."""
 
     matrix: Any
+    """An array or nested lists, n x n."""
     n: int = 0
+    """0: as many as the matrix has rows."""
 
     def __post_init__(self) -> None:
         rows = self._mixing.n

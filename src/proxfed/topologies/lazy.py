@@ -15,11 +15,10 @@ from proxfed.types import Mixing, Topology
 class Lazy:
     """(I + W)/2 of any topology that repeats: symmetric ones have no negative eigenvalue then. Random groups and
     matchings have none as they are.
-
-    of   the topology
     """
 
     of: Topology
+    """The topology."""
 
     doubly_stochastic: ClassVar[bool] = True
 

@@ -18,14 +18,12 @@ TRIES = 100  # draws of a random graph before we say that it does not get connec
 
 @dataclass(frozen=True)
 class RandomRegular(Undirected):
-    """A random connected graph in which everybody has the same number of neighbours, drawn once.
-
-    degree   neighbours of a client, less than n; n * degree is even
-    seed     of the draw
-    """
+    """A random connected graph in which everybody has the same number of neighbours, drawn once."""
 
     degree: int
+    """Neighbours of a client, less than n; n * degree is even."""
     seed: int = 0
+    """Seed of the draw."""
 
     def pairs(self) -> Pairs:
         n, degree = self.n, self.degree
@@ -63,13 +61,12 @@ def _regular(n: int, degree: int, rng: np.random.Generator) -> Pairs:
 class ErdosRenyi(Undirected):
     """A random connected graph in which each edge is there with probability p, drawn once; p must be above ln(n)/n or
     so to get connected.
-
-    p      probability of an edge, in (0, 1]
-    seed   of the draw
     """
 
     p: float
+    """Probability of an edge, in (0, 1]."""
     seed: int = 0
+    """Seed of the draw."""
 
     def pairs(self) -> Pairs:
         positive(self, "p")

@@ -50,13 +50,11 @@ class OnePeerExponentialGraph:
 
 @dataclass(frozen=True)
 class RandomMatching:
-    """Each round, random pairs average; if n is odd, one client is left over.
-
-    seed   of the draws
-    """
+    """Each round, random pairs average; if n is odd, one client is left over."""
 
     n: int
     seed: int = 0
+    """Seed of the draws."""
 
     period: ClassVar[None] = None
     doubly_stochastic: ClassVar[bool] = True
@@ -75,20 +73,20 @@ class RandomMatching:
 
 @dataclass(frozen=True)
 class RandomGroups:
-    """Each round, random groups of clients average.
-
-    size      clients in a group; "independent": other clients that each one listens to
-    seed      of the draws
-    reading   "partition": all clients are split into groups, the last one smaller if need be
-              "clique": one group, everybody else is idle
-              "independent": each client averages itself and `size` others of its own choice; rows sum to 1 but columns
-              do not, so the average over the clients drifts
-    """
+    """Each round, random groups of clients average."""
 
     n: int
     size: int
+    """Clients in a group; "independent": other clients that each one listens to."""
     seed: int = 0
+    """Seed of the draws."""
     reading: str = "partition"
+    """What a group is.
+
+    'partition': all clients are split into groups, the last one smaller if need be; 'clique': one group, everybody else
+    is idle; 'independent': each client averages itself and `size` others of its own choice; rows sum to 1 but columns
+    do not, so the average over the clients drifts.
+    """
 
     period: ClassVar[None] = None
 

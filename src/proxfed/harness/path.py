@@ -1,0 +1,92 @@
+"""A regularisation path: the models for many weights of h, from the largest to the smallest, each begun at the last.
+
+A run that begins where the one before ended has little left to do, so that a whole path costs a few runs from zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from proxfed.errors import finite, real, require, whole
+from proxfed.harness.compare import run
+from proxfed.problems.coefficients import Coefficients
+from proxfed.problems.linear import Linear
+from proxfed.types import Algorithm, Problem
+
+
+@dataclass(frozen=True, eq=False)
+class Path:
+    """The models of one path, by decreasing weight."""
+
+    problem: Problem
+    weights: tuple[float, ...]
+    """(k,) of the regulariser."""
+    models: Tensor
+    """(k, d)"""
+    rows: tuple[dict[str, Any], ...]
+    """(k,) the measures of each model: the last row of its run, and its `weight`."""
+
+    @property
+    def objective(self) -> np.ndarray:
+        """(k,) phi at each model, with its own weight."""
+        return self._column("objective")
+
+    @property
+    def nonzeros(self) -> np.ndarray:
+        """(k,) non-zero coordinates of each model."""
+        return self._column("nonzeros")
+
+    def coefficients(self, nonzero: bool = False) -> list[Coefficients]:
+        """Of each model, by the names of the features."""
+        require(isinstance(self.problem, Linear), f"only linear models have coefficients by name, not {self.problem}")
+        return [self.problem.coefficients(x, nonzero) for x in self.models]  # type: ignore[attr-defined]
+
+    def _column(self, name: str) -> np.ndarray:
+        require(name in self.rows[0], f"the path has no {name!r}, only {', '.join(self.rows[0])}")
+        return np.array([row[name] for row in self.rows])
+
+
+def path(
+    problem: Problem,
+    algorithm: Algorithm,
+    weights: int | Sequence[float] = 20,
+    *,
+    rounds: int,
+    smallest: float = 1e-3,
+    **options: Any,
+) -> Path:
+    """Run `algorithm` for every weight of the problem's regulariser, each time for so many rounds.
+
+    weights: decreasing; or how many, from problem.alpha_max(), where the solution is zero, down to `smallest` of it,
+    evenly in their logarithms. The options are those of `run`: seed, topology, participation, every, ...
+    """
+    chosen = _chosen(problem, weights, smallest)
+    models: list[Tensor] = []
+    rows = []
+    for weight in chosen:
+        this = problem.with_h(problem.h.with_weight(weight))
+        result = run(this.starting_at(models[-1]) if models else this, algorithm, rounds, **{"every": rounds} | options)
+        models.append(result.model)
+        rows.append({"weight": weight} | result.rows[-1])
+    return Path(problem, chosen, torch.stack(models), tuple(rows))
+
+
+def _chosen(problem: Problem, weights: int | Sequence[float], smallest: float) -> tuple[float, ...]:
+    if whole(weights):
+        require(weights >= 1, f"weights = {weights!r} must be at least one, or a list of numbers")  # type: ignore[operator]
+        require(real(smallest) and 0 < smallest < 1, f"smallest = {smallest!r} must be in (0, 1)")
+        top = problem.alpha_max()
+        require(top > 0, f"the solution is zero for every weight of {type(problem.h).__name__}: there is no path")
+        return tuple((top * np.geomspace(1, smallest, weights)).tolist())  # type: ignore[arg-type]
+    given = np.asarray(weights, object).tolist()
+    numbers = isinstance(given, list) and len(given) > 0 and all(finite(w) and w >= 0 for w in given)
+    falls = numbers and all(one > two for one, two in pairwise(given))
+    require(falls, f"weights = {weights!r} must be a number of weights, or decreasing numbers >= 0")
+    return tuple(map(float, given))
