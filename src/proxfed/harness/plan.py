@@ -11,7 +11,6 @@ from proxfed.harness.build import build_study
 from proxfed.harness.compare import run_study
 from proxfed.harness.execute import check_folder, check_labels
 from proxfed.harness.results import Results
-from proxfed.harness.run_folder import RunFolder
 from proxfed.harness.schema import Experiment
 from proxfed.harness.study import Study
 
@@ -50,7 +49,7 @@ class Plan:
                 continue
             study.check()
             check_labels(study, self.only)
-            check_folder(study, self.folders[name], self._resumes(name), self.force)
+            check_folder(study, self.folders[name], self.resume, self.force)
             room -= _nbytes(study)
             if room > 0 or not self._built:
                 self._built[name] = study
@@ -66,7 +65,7 @@ class Plan:
             found[name] = run_study(
                 study,
                 self.folders[name],
-                resume=self._resumes(name),
+                resume=self.resume,
                 force=self.force,
                 only=self.only,
                 jobs=jobs,
@@ -80,9 +79,6 @@ class Plan:
             if stop():
                 break
         return found
-
-    def _resumes(self, name: str) -> bool:
-        return self.resume and RunFolder(self.folders[name]).exists()
 
 
 def _nbytes(study: Study) -> int:
