@@ -214,6 +214,8 @@ def run_study(
     require(ranks == 1 or jobs in (None, 1), f"jobs = {jobs!r} and ranks = {ranks!r} exclude each other")
     check_labels(study, only)
     study.check()
+    n = study.problem.n
+    require(ranks <= n, f"{ranks} ranks for {n} clients: at most one rank per client")
     alone = out is not None or network.world() is None
     require(alone, "out = None: several ranks need a folder, where the first of them keeps the records")
     with ExitStack() as held:
