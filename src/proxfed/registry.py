@@ -73,10 +73,6 @@ class Registry(dict[str, Make]):
         """It may be looked up: registered, a plug-in, or the name of something elsewhere, if there is such a thing."""
         return super().__contains__(name) or (isinstance(name, str) and (":" in name or name in self.plugins))
 
-    def all(self) -> dict[str, Make]:
-        """Those that are registered, and the plug-ins, by name."""
-        return {name: self[name] for name in self.names()}
-
     def names(self) -> list[str]:
         """Those that are registered, and the plug-ins."""
         return sorted({*self, *self.plugins})
@@ -277,10 +273,10 @@ def plain(value: Any) -> Any:
     for registry in NESTED.values():
         if type(value) in registry.values():
             return describe(value, registry)
-    if isinstance(value, (bool, int, float, str)):
-        return value
     if isinstance(value, Number) and hasattr(value, "item"):  # of numpy
         return value.item()
+    if isinstance(value, (bool, int, float, str)):
+        return value
     if isinstance(value, (tuple, list, range)):
         return [plain(v) for v in value]
     if isinstance(value, Mapping):

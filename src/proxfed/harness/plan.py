@@ -60,6 +60,8 @@ class Planned:
         study = self.study
         require(whole(ranks) and ranks >= 1, f"ranks = {ranks!r} must be a whole number >= 1")
         require(ranks == 1 or jobs in (None, 1), f"jobs = {jobs!r} and ranks = {ranks!r} exclude each other")
+        n = study.problem.n
+        require(ranks <= n, f"{ranks} ranks for {n} clients: at most one rank per client")
         with ExitStack() as held:
             watch = held.enter_context(watching(title, progress and self.leads))
             e = Execution(study, None, self.only, watch=watch, stop=stop, checkpoint_seconds=checkpoint_seconds)
