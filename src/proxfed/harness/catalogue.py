@@ -140,14 +140,22 @@ def _algorithm(make: Any) -> Entry:
 
 
 def _field_docs(cls: type) -> dict[str, str]:
-    """The string below each field of a class, or the line 'field   text' of its docstring."""
+    """The string below each field of a class, or the line 'field   text' of its docstring; also those it inherits."""
+    docs: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        if base is cls or "__dataclass_fields__" in vars(base):
+            docs |= _own_field_docs(base)
+    return docs
+
+
+def _own_field_docs(cls: type) -> dict[str, str]:
+    docs: dict[str, str] = {}
     tree = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
     assert isinstance(tree, ast.ClassDef)
-    docs = {}
     for line in (inspect.getdoc(cls) or "").splitlines():
-        name, _, text = line.strip().partition("   ")
-        if name.isidentifier():
-            docs[name] = text.strip()
+        names, _, text = line.strip().partition("   ")
+        if all(name.isidentifier() for name in names.split(", ")):
+            docs |= dict.fromkeys(names.split(", "), text.strip())
     for field, below in zip(tree.body, tree.body[1:], strict=False):
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(below, ast.Expr):
             docs[field.target.id] = str(ast.literal_eval(below.value))
