@@ -45,8 +45,8 @@ def _find(name: str) -> Callable[..., Any]:
         return ALGORITHMS[name]  # a class elsewhere, of whatever kind
     known = [known for registry in REGISTRIES for known in registry.names()]
     close = nearest(name, known)
-    hint = close if "mean" in close else "a class of your own is package.module:Class or ./file.py:Class"
-    raise InputError(f"there is no {name!r}; {hint}")
+    close = f"{close} " if "mean" in close else ""  # all the names would be too many
+    raise InputError(f"there is no {name!r}; {close}(a class of your own is package.module:Class or ./file.py:Class)")
 
 
 def _laws_of(what: Any, name: str) -> Callable[[Any], Report]:
