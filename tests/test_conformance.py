@@ -21,7 +21,7 @@ from proxfed.algorithms import ALGORITHMS
 from proxfed.compressors import NaturalCompressor, TopK
 from proxfed.errors import InputError
 from proxfed.harness.conformance import algorithms as laws
-from proxfed.harness.conformance import check_algorithm
+from proxfed.harness.conformance import check_algorithm, runs
 from proxfed.harness.conformance import toy as own_toy
 from proxfed.harness.conformance.law import Broken, Law, Status
 from proxfed.harness.conformance.watchers import WatchedStar
@@ -143,10 +143,10 @@ def test_the_reference_solution_is_that_of_numpy(h: Regulariser) -> None:
 def test_is_there_after_300_rounds(name: str) -> None:
     """At the solution of NumPy, to 1e-8, if it is exact; else at a biased point that is far better than the start."""
     a = algorithm(name)
-    p, x = laws.problem(a), numpy_solution(laws.regulariser(a))
-    run = laws.after(laws.begun(a, p), 75)
+    p, x = runs.problem(a), numpy_solution(runs.regulariser(a))
+    run = runs.after(runs.begun(a, p), 75)
     early = toy.error(run.model().numpy(), x)
-    model = laws.after(run, 300, since=75).model().numpy()
+    model = runs.after(run, 300, since=75).model().numpy()
     late = toy.error(model, x)
     if name in SLOW:
         assert a.facts.exact

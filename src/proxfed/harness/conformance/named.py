@@ -10,8 +10,10 @@ from proxfed.algorithms import ALGORITHMS
 from proxfed.compressors import COMPRESSORS
 from proxfed.errors import InputError, ProxfedError, nearest
 from proxfed.harness.conformance.algorithms import check_algorithm
-from proxfed.harness.conformance.components import NODES, check_compressor, check_regulariser, check_topology
+from proxfed.harness.conformance.compressors import check_compressor
 from proxfed.harness.conformance.law import Report, told
+from proxfed.harness.conformance.regularisers import check_regulariser
+from proxfed.harness.conformance.topologies import NODES, check_topology
 from proxfed.registry import Registry, Table, arguments
 from proxfed.regularisers import REGULARISERS
 from proxfed.topologies import TOPOLOGIES
