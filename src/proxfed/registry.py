@@ -200,9 +200,9 @@ def arguments(make: Callable[..., Any], given: Table, where: str, known: set[str
     takes = {k: p for k, p in parameters.items() if k not in known and p.kind != p.VAR_KEYWORD}
     for key in given:
         require(key in takes, f"{where}: unknown key {key!r}; {nearest(key, takes) if takes else 'it takes none'}")
-    for key, parameter in takes.items():
-        needed = parameter.default is parameter.empty and key not in given
-        require(not needed, f"{where}: the key {key!r} is missing ({_type_name(hints.get(key))})")
+    missing = [key for key, p in takes.items() if p.default is p.empty and key not in given]
+    named = " and ".join(f"{key!r} is missing ({_type_name(hints.get(key))})" for key in missing)
+    require(not missing, f"{where}: the key {named}")
     return {key: _value(hints.get(key, Any), value, f"{where}.{key}") for key, value in given.items()}
 
 
