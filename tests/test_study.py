@@ -343,3 +343,37 @@ def test_describe_and_build_are_inverse() -> None:
     table = describe(own.Shrink(0.5), REGULARISERS)
     made = build(REGULARISERS, table, "regulariser")
     assert describe(made, REGULARISERS) == table
+
+
+# ---- several problems ------------------------------------------------------------------------------------------------
+
+
+def test_several_problems_are_cases_with_a_folder_each(tmp_path: Path) -> None:
+    """Each case is what it would be alone; over several jobs, too, and resumed."""
+    data = proxfed.load("synthetic_binary", alpha=1.0, beta=1.0, clients=4, samples=30, features=5)
+    problems = {f"l1 {w:g}": proxfed.Linear(data, "logistic", L1(w)) for w in (0.01, 0.1)}
+    algorithms = {"FedAvg": proxfed.FedAvg(0.5, 2), "FedComposite": proxfed.FedComposite(0.5, 2)}
+    both = proxfed.compare(problems, algorithms, 4, seeds=2, out=tmp_path / "both", jobs=2, progress=False)
+    assert list(both) == list(problems)
+    for case, one in problems.items():
+        alone = proxfed.compare(one, algorithms, 4, seeds=2, name="both", **QUIET)
+        assert unclocked(both[case].rows) == unclocked(alone.rows)
+        assert both[case].complete
+    assert (tmp_path / "both" / "l1-0.01" / "rows.csv").exists()
+    again = proxfed.compare(problems, algorithms, 4, seeds=3, out=tmp_path / "both", **QUIET)
+    assert [len(results.rows) for results in again.values()] == [30, 30]
+    assert "l1 0.1" in str(again)
+    assert "<h4>l1 0.1</h4>" in again._repr_html_()
+    assert "l1 0.1" in again.report(tmp_path / "page.html").read_text()
+
+
+def unclocked(rows: Any) -> list[dict[str, Any]]:
+    return [{k: v for k, v in row.items() if k != "wall_seconds"} for row in rows]
+
+
+@pytest.mark.parametrize("names", [("a", "A"), ("a b", "a-b"), ("",), ("!",)])
+def test_cases_need_folders_of_their_own(names: tuple[str, ...]) -> None:
+    data = proxfed.load("synthetic_binary", alpha=1.0, beta=1.0, clients=2, samples=10, features=3)
+    problems = dict.fromkeys(names, proxfed.Linear(data, "logistic"))
+    with pytest.raises(proxfed.InputError, match="a folder of its own"):
+        proxfed.compare(problems, {"FedAvg": proxfed.FedAvg(0.5, 2)}, 2)

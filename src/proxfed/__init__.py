@@ -16,11 +16,13 @@ if TYPE_CHECKING:
     from proxfed.engine.allocator import tune_process
     from proxfed.errors import InputError, ProxfedError, RunError
     from proxfed.harness.compare import Diverged, Result, compare, run, run_study
-    from proxfed.harness.results import Results
+    from proxfed.harness.path import path
+    from proxfed.harness.results import Cases, Results
     from proxfed.harness.study import Entry, Study
     from proxfed.problems.linear import Linear
     from proxfed.problems.losses import Logistic, Softmax, Squared
     from proxfed.problems.network import Model
+    from proxfed.problems.saved import load_model
 
 _FROM = {
     "proxfed.algorithms": ("DFedADMM", "Depositum", "FedAvg", "FedCEF", "FedComposite", "FedNAG", "Scaffold"),
@@ -28,15 +30,18 @@ _FROM = {
     "proxfed.engine.allocator": ("tune_process",),
     "proxfed.errors": ("InputError", "ProxfedError", "RunError"),
     "proxfed.harness.compare": ("Diverged", "Result", "compare", "run", "run_study"),
-    "proxfed.harness.results": ("Results",),
+    "proxfed.harness.path": ("path",),
+    "proxfed.harness.results": ("Cases", "Results"),
     "proxfed.harness.study": ("Entry", "Study"),
     "proxfed.problems.linear": ("Linear",),
     "proxfed.problems.losses": ("Logistic", "Softmax", "Squared"),
+    "proxfed.problems.saved": ("load_model",),
     "proxfed.problems.network": ("Model",),
 }
 _HOME = {name: module for module, names in _FROM.items() for name in names}
 
 __all__ = [
+    "Cases",
     "DFedADMM",
     "Depositum",
     "Diverged",
@@ -61,6 +66,8 @@ __all__ = [
     "__version__",
     "compare",
     "load",
+    "load_model",
+    "path",
     "run",
     "run_study",
     "tune_process",

@@ -19,9 +19,10 @@ from proxfed.engine.run import Row, Run
 from proxfed.engine.run import rounds as steps
 from proxfed.engine.stacked import Stacked
 from proxfed.errors import RunError, require, whole
-from proxfed.harness.plan import Planned
+from proxfed.harness.cases import slug
+from proxfed.harness.plan import Planned, carry_out
 from proxfed.harness.progress import stop_on_signal
-from proxfed.harness.results import Results
+from proxfed.harness.results import Cases, Results
 from proxfed.harness.study import Entry, Study, names
 from proxfed.participation import Full
 from proxfed.simulate import Timing, profiles
@@ -115,7 +116,7 @@ def run(
 
 
 def compare(
-    problem: Problem,
+    problem: Problem | Mapping[str, Problem],
     algorithms: Mapping[str, Algorithm | Entry],
     rounds: int,
     *,
@@ -135,9 +136,10 @@ def compare(
     jobs: int | None = None,
     ranks: int = 1,
     progress: bool = True,
-) -> Results:
+) -> Results | Cases:
     """Run every algorithm with every seed, and return all that came out.
 
+    problem         one, or several by name: then there are results and a folder for each of these cases
     algorithms      by label; an Entry has a topology, participation or rounds of its own
     seeds           a list, or how many
     reference       compute the solution first, so that rows have the gap and the error
@@ -157,21 +159,32 @@ def compare(
     good = out is None or isinstance(out, (str, os.PathLike))
     require(good, f"out = {out!r} must be the path of a folder, or None")
     require(not whole(seeds) or seeds >= 1, f"seeds = {seeds!r} must be a list of whole numbers, or how many")  # type: ignore[operator]
-    study = Study(
-        problem,
-        algorithms,  # type: ignore[arg-type]
-        rounds,
-        range(seeds) if whole(seeds) else seeds,  # type: ignore[arg-type]
-        name if name is not None else (Path(out).resolve().name if out is not None else "study"),
-        topology=topology,
-        participation=participation,
-        every=every,
-        reference=reference,
-        measures=measures,
-        targets={} if targets is None else targets,
-        timing=_timing(timing),
-    )
-    return run_study(study, out, resume=resume, force=force, only=only, jobs=jobs, ranks=ranks, progress=progress)
+    called = name if name is not None else (Path(out).resolve().name if out is not None else "study")
+    problems = problem if isinstance(problem, Mapping) else {"": problem}
+    require(len(problems) > 0, "problem = {}: give one, or several by name")
+    slugs = [slug(str(case)) for case in problems]
+    apart = len({*slugs}) == len(slugs) and (all(slugs) or not isinstance(problem, Mapping))
+    require(apart, f"problem: the names {list(problems)} must give each a folder of its own")
+    timed = _timing(timing)
+    studies = {
+        str(case): Study(
+            one,
+            algorithms,  # type: ignore[arg-type]
+            rounds,
+            range(seeds) if whole(seeds) else seeds,  # type: ignore[arg-type]
+            called,
+            topology=topology,
+            participation=participation,
+            every=every,
+            reference=reference,
+            measures=measures,
+            targets={} if targets is None else targets,
+            timing=timed,
+        )
+        for case, one in problems.items()
+    }
+    found = _run(studies, out, resume, force, only, jobs=jobs, ranks=ranks, progress=progress)
+    return Cases(found) if isinstance(problem, Mapping) else found[""]
 
 
 def _timing(given: Timing | str | Mapping[str, Any] | None) -> Timing | None:
@@ -199,18 +212,32 @@ def run_study(
     returns them, the others return nothing but their number of rows: none.
     """
     require(isinstance(study, Study), f"study = {study!r:.80} will not do: give a Study")
+    return _run({"": study}, out, resume, force, only, jobs=jobs, ranks=ranks, progress=progress)[""]
+
+
+def _run(
+    studies: Mapping[str, Study],
+    out: Path | str | None,
+    resume: bool,
+    force: bool,
+    only: Collection[str] | str,
+    **how: Any,
+) -> dict[str, Results]:
+    """Studies by the name of their case; one without a name has the folder for itself."""
     good = out is None or isinstance(out, (str, os.PathLike))
     require(good, f"out = {out!r} must be the path of a folder, or None")
     listed = isinstance(only, Collection) and all(isinstance(label, str) for label in only)
     require(listed, f"only = {only!r} must be a label, or a list of labels")
     alone = out is not None or network.world() is None
     require(alone, "out = None: several ranks need a folder, where the first of them keeps the records")
+    labels = [only] if isinstance(only, str) else list(only)
     with ExitStack() as held:
         place = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="proxfed-")) if out is None else out)
-        planned = Planned(study, place, resume, force, [only] if isinstance(only, str) else list(only))
+        planned = [Planned(s, place / slug(case), resume, force, labels, case) for case, s in studies.items()]
         stop = held.enter_context(stop_on_signal())
-        results = planned.run(stop, jobs=jobs, ranks=ranks, progress=progress)
+        found = dict(zip(studies, carry_out(planned, stop, **how), strict=True))
         if out is None:  # the folder is gone when they are looked at
-            results.models.load()
-            results = replace(results, name=study.name, folder=None)
-        return results
+            for case, results in found.items():
+                results.models.load()
+                found[case] = replace(results, name=case or studies[case].name, folder=None)
+        return found

@@ -47,6 +47,7 @@ class Progress(NamedTuple):
     round: int
     rounds: int
     row: Row | None
+    case: str = ""
 
 
 @dataclass
@@ -68,6 +69,8 @@ class Execution:
     """The folder was there before: if versions have changed since, that is noted."""
     reference: Tensor | None = None
     """The minimiser, if it has been computed."""
+    case: str = ""
+    """Of an experiment with several cases."""
 
     def run(self) -> bool:
         """True when every task that was asked for is done here; False if some are not, or are another process's."""
@@ -137,7 +140,7 @@ class Execution:
         for step in rounds(run, measures, t, entry.rounds, study.every):
             t, x, diverged = step.t, step.x, step.diverged
             records.add(step)
-            self.watch(Progress(k, len(study.tasks), *task, t, entry.rounds, step.row))
+            self.watch(Progress(k, len(study.tasks), *task, t, entry.rounds, step.row, self.case))
             if diverged:
                 break
             asked = torch.tensor([float(self.stop()), float(time.monotonic() - saved >= self.checkpoint_seconds)])

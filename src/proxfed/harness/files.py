@@ -47,11 +47,13 @@ def locked(folder: Path, wait: bool = True) -> Iterator[bool]:
 
     while True:
         with writing(folder):
-            folder.mkdir(parents=True, exist_ok=True)
             try:
+                folder.mkdir(parents=True, exist_ok=True)
                 here = os.open(folder, os.O_RDONLY)
-            except FileNotFoundError:  # removed meanwhile by who had the lock
-                continue
+            except (FileNotFoundError, FileExistsError):
+                if folder.exists() and not folder.is_dir():
+                    raise
+                continue  # removed meanwhile by the process that had the lock
         try:
             try:
                 fcntl.flock(here, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))

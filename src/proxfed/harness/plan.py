@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from proxfed.engine import ranks as network
 from proxfed.errors import MissingData, nearest, require, whole
@@ -34,6 +35,8 @@ class Planned:
     """Replace what is there."""
     only: Collection[str] = ()
     """Labels of the algorithms that are run; all if empty."""
+    case: str = ""
+    """Of an experiment with several cases."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be run, before anything is written."""
@@ -52,54 +55,71 @@ class Planned:
         """This process keeps the records."""
         return self.world is None or self.world[0] == 0
 
-    def run(
-        self, stop: Callable[[], bool], *, jobs: int | None = None, ranks: int = 1, progress: bool = True,
-        title: str = "", checkpoint_seconds: float = 5.0, timeout: float = 60.0,
-    ) -> Results:  # fmt: skip
-        """Carry it out, in this process and as many others as were asked for."""
-        study = self.study
-        require(whole(ranks) and ranks >= 1, f"ranks = {ranks!r} must be a whole number >= 1")
-        require(ranks == 1 or jobs in (None, 1), f"jobs = {jobs!r} and ranks = {ranks!r} exclude each other")
-        n = study.problem.n
+    def execution(self, **how: Any) -> Execution:
+        return Execution(self.study, self.folder if self.leads else None, self.only, case=self.case, **how)
+
+    def open(self) -> bool:
+        """Make the folder if need be; whether it was there before."""
+        return self.leads and open_folder(self.study, self.folder, self.resume, self.force)
+
+
+def carry_out(
+    studies: Sequence[Planned], stop: Callable[[], bool], *, jobs: int | None = None, ranks: int = 1,
+    progress: bool = True, checkpoint_seconds: float = 5.0, timeout: float = 60.0,
+) -> list[Results]:  # fmt: skip
+    """Carry out one or several studies, in this process and as many others as were asked for.
+
+    Of several ranks, only the first one returns rows.
+    """
+    require(whole(ranks) and ranks >= 1, f"ranks = {ranks!r} must be a whole number >= 1")
+    require(ranks == 1 or jobs in (None, 1), f"jobs = {jobs!r} and ranks = {ranks!r} exclude each other")
+    for n in (planned.study.problem.n for planned in studies):
         require(ranks <= n, f"{ranks} ranks for {n} clients: at most one rank per client")
-        with ExitStack() as held:
-            watch = held.enter_context(watching(title, progress and self.leads))
-            e = Execution(study, None, self.only, watch=watch, stop=stop, checkpoint_seconds=checkpoint_seconds)
-            if self.world is not None:
-                self._as_rank(e, timeout)
-                return Results.read(self.folder) if self.leads else Results([])
-            asked = len(self.only or study.entries) * len(study.seeds)
-            share = share_cores(jobs, asked, study.problem.n * study.problem.d)
-            share = share._replace(threads=self._threads(share.threads))
-            held.enter_context(threads(share.threads))
-            e.folder, e.resumed = self.folder, open_folder(study, self.folder, self.resume, self.force)
-            if ranks != 1:
-                run_ranks(e, ranks, timeout)
-            else:
-                run_jobs(e, share)
-            return Results.read(self.folder)
+    with ExitStack() as held:
+        watch = held.enter_context(watching(progress and studies[0].leads))
+        how: dict[str, Any] = {"watch": watch, "stop": stop, "checkpoint_seconds": checkpoint_seconds}
+        if studies[0].world is not None:
+            return _as_rank(studies, timeout, **how)
+        share = share_cores(jobs, *_size(studies))
+        share = share._replace(threads=_threads(studies, share.threads))
+        held.enter_context(threads(share.threads))
+        executions = [planned.execution(resumed=planned.open(), **how) for planned in studies]
+        if ranks != 1:
+            run_ranks(executions, ranks, timeout)
+        else:
+            run_jobs(executions, share)
+        return [Results.read(planned.folder) for planned in studies]
 
-    def _as_rank(self, e: Execution, timeout: float) -> None:
-        """One of several processes that torchrun or srun has started."""
-        network.connect(timeout)
-        try:
-            if self.leads:
-                e.folder, e.resumed = self.folder, open_folder(e.study, self.folder, self.resume, self.force)
-            e.distributed = True
-            e.run()
-        finally:
-            network.disconnect()
 
-    def _threads(self, wanted: int) -> int:
-        """Of a run that is taken up, as many as it was begun with: the number of threads decides the last bits."""
-        if self.resume and self.begun and "OMP_NUM_THREADS" not in os.environ:
-            return int(self.folder.versions().get("threads", wanted))
+def _as_rank(studies: Sequence[Planned], timeout: float, **how: Any) -> list[Results]:
+    """One of several processes that torchrun or srun has started."""
+    network.connect(timeout)
+    try:
+        for planned in studies:
+            if not planned.execution(resumed=planned.open(), distributed=True, **how).run():
+                break
+    finally:
+        network.disconnect()
+    return [Results.read(planned.folder) if planned.leads else Results([]) for planned in studies]
+
+
+def _size(studies: Sequence[Planned]) -> tuple[int, int]:
+    """(how many tasks are asked for, the coordinates of all clients of the largest)"""
+    tasks = sum(len(p.only or p.study.entries) * len(p.study.seeds) for p in studies)
+    return tasks, max(p.study.problem.n * p.study.problem.d for p in studies)
+
+
+def _threads(studies: Sequence[Planned], wanted: int) -> int:
+    """Of a run that is taken up, as many as it was begun with: the number of threads decides the last bits."""
+    begun = next((p for p in studies if p.resume and p.begun), None)
+    if begun is None or "OMP_NUM_THREADS" in os.environ:
         return wanted
+    return int(begun.folder.versions().get("threads", wanted))
 
 
 @dataclass
 class Plan:
-    """The cases of an experiment: all refused or none, then carried out one after the other."""
+    """The cases of an experiment: all refused or none, then carried out."""
 
     cases: dict[str, Experiment]
     folders: dict[str, Path]
@@ -137,28 +157,18 @@ class Plan:
 
     def _planned(self, name: str) -> Planned:
         study = build_study(self.cases[name], self.data)
-        return Planned(study, self.folders[name], self.resume, self.force, self.only)
+        return Planned(study, self.folders[name], self.resume, self.force, self.only, name)
 
-    def run(
-        self, stop: Callable[[], bool], *, jobs: int | None = None, ranks: int = 1, progress: bool = True,
-        checkpoint_seconds: float = 5.0, timeout: float = 60.0,
-    ) -> dict[str, Results]:  # fmt: skip
-        """What came out, case by case; a case that was asked to stop on the way is the last."""
-        found = {}
-        for name in (name for name in self.cases if name not in self.missing):
-            planned = self._ready.pop(name, None) or self._planned(name)
-            found[name] = planned.run(
-                stop,
-                jobs=jobs,
-                ranks=ranks,
-                progress=progress,
-                title=name,
-                checkpoint_seconds=checkpoint_seconds,
-                timeout=timeout,
-            )
-            if stop():
-                break
-        return found
+    def run(self, stop: Callable[[], bool], **how: Any) -> dict[str, Results]:
+        """What came out, case by case (`carry_out` says how it can be done); without those that were not begun."""
+        names = [name for name in self.cases if name not in self.missing]
+        ready = [name for name in names if name in self._ready]
+        found: dict[str, Results] = {}
+        for some in [ready, *([name] for name in names if name not in self._ready)]:
+            if some and not stop():
+                planned = [self._ready.pop(name) if name in self._ready else self._planned(name) for name in some]
+                found |= dict(zip(some, carry_out(planned, stop, **how), strict=True))
+        return {name: found[name] for name in names if name in found}
 
 
 def _nbytes(study: Study) -> int:

@@ -67,41 +67,41 @@ def share_cores(jobs: int | None, tasks: int, size: int) -> Share:
 # ---- jobs -----------------------------------------------------------------------------------------------------------
 
 
-def run_jobs(execution: Execution, share: Share) -> bool:
-    """The tasks of a study over several jobs, of which this process is one. True when all that was asked for is done.
+def run_jobs(executions: Sequence[Execution], share: Share) -> None:
+    """The tasks of one or several studies over several jobs, of which this process is one.
 
     A job takes the next task that no other one has. If one is killed, its task is left at its last checkpoint.
     """
-    assert execution.folder is not None
-    others = _Others(execution, share)
-    watch, began = execution.watch, time.monotonic()
+    watch, stop, began = executions[0].watch, executions[0].stop, time.monotonic()
+    others = _Others(executions, share, watch, stop)
 
     def watching(progress: Progress) -> None:
         watch(progress)
-        late = time.monotonic() - began > HEAD_START
-        if not others.started and (share.at_once or late) and execution.folder is not None:
+        if not others.started and time.monotonic() - began > HEAD_START:
             others.start()
 
     if share.jobs > 1:
-        execution.solution()  # once, for all
-        execution.watch = watching
+        for e in executions:
+            e.solution()  # once, for all
+            e.watch = watching
     try:
         if share.jobs > 1 and share.at_once:
             others.start()
-        execution.run()
-        others.finish(stop=execution.stop())
+        for e in executions:
+            if not stop():
+                e.run()
+        others.finish()
     finally:
         others.kill()
-        execution.watch = watch
-    asked = [t for t in execution.study.tasks if not execution.only or t.label in execution.only]
-    return all(execution.folder.is_done(*task) for task in asked)
 
 
 class _Others:
     """The other jobs."""
 
-    def __init__(self, execution: Execution, share: Share) -> None:
-        self.execution, self.share = execution, share
+    def __init__(
+        self, executions: Sequence[Execution], share: Share, watch: Callable[[Progress], None], stop: Callable[[], bool]
+    ) -> None:
+        self.executions, self.share, self.watch, self.stop = executions, share, watch, stop
         self.workers: list[_Worker] = []
         self.started = share.jobs == 1
 
@@ -109,20 +109,20 @@ class _Others:
         """A study that cannot be given to other processes is refused, or done here alone if nobody asked for jobs."""
         self.started = True
         try:
-            with _payload(self.execution, self.share.threads) as file:
+            with _payload(self.executions, self.share.threads) as file:
                 one = {"OMP_NUM_THREADS": str(self.share.threads)}
                 for _ in range(self.share.jobs - 1):
-                    self.workers.append(_Worker(file, one, self.execution.watch))
+                    self.workers.append(_Worker(file, one, self.watch))
                 for worker in self.workers:
                     worker.wait_until_read()
         except InputError:
             if self.share.at_once:
                 raise
 
-    def finish(self, stop: bool) -> None:
-        """Wait for them; ask them to stop if this process was."""
+    def finish(self) -> None:
+        """Wait for them; ask them to stop if this process is."""
         while any(worker.runs() for worker in self.workers):
-            if stop or self.execution.stop():
+            if self.stop():
                 for worker in self.workers:
                     worker.terminate()
             time.sleep(0.02)
@@ -137,25 +137,23 @@ class _Others:
 # ---- ranks ----------------------------------------------------------------------------------------------------------
 
 
-def run_ranks(execution: Execution, ranks: int, timeout: float) -> bool:
-    """The clients of a study spread over `ranks` processes. True when all that was asked for is done."""
-    assert execution.folder is not None
+def run_ranks(executions: Sequence[Execution], ranks: int, timeout: float) -> None:
+    """The clients of one or several studies spread over `ranks` processes."""
+    watch, stop = executions[0].watch, executions[0].stop
     threads = max(1, torch.get_num_threads() // ranks)
     common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(ranks)}
     common |= {"OMP_NUM_THREADS": str(threads)}
     workers: list[_Worker] = []
     try:
-        with _payload(execution, threads, timeout) as file:
+        with _payload(executions, threads, timeout) as file:
             for r in range(ranks):
-                workers.append(_Worker(file, common | {"RANK": str(r)}, execution.watch))
+                workers.append(_Worker(file, common | {"RANK": str(r)}, watch))
             for worker in workers:
                 worker.wait_until_read()
-        _wait_for_ranks(workers, execution.stop)
+        _wait_for_ranks(workers, stop)
     finally:
         for worker in workers:
             worker.kill()
-    asked = [t for t in execution.study.tasks if not execution.only or t.label in execution.only]
-    return all(execution.folder.is_done(*task) for task in asked)
 
 
 def _wait_for_ranks(workers: Sequence[_Worker], stop: Callable[[], bool]) -> None:
@@ -191,22 +189,15 @@ def _free_port() -> int:
 
 
 @contextmanager
-def _payload(execution: Execution, threads: int, timeout: float = 60.0) -> Any:
+def _payload(executions: Sequence[Execution], threads: int, timeout: float = 60.0) -> Any:
     """A file with all that another process needs; removed when the others have read it."""
     import cloudpickle
 
     for name, module in list(sys.modules.items()):
         if name.startswith(FROM_FILE):  # a plug-in file, which the others cannot import by that name
             cloudpickle.register_pickle_by_value(module)
-    e = execution
-    assert e.folder is not None
     kept = {
-        "study": e.study,
-        "path": e.folder.path.resolve(),
-        "only": tuple(e.only),
-        "checkpoint_seconds": e.checkpoint_seconds,
-        "resumed": e.resumed,
-        "reference": e.reference,
+        "executions": [_travelling(e) for e in executions],
         "threads": threads,
         "timeout": timeout,
         "parent": os.getpid(),
@@ -222,6 +213,13 @@ def _payload(execution: Execution, threads: int, timeout: float = 60.0) -> Any:
         yield name
     finally:
         Path(name).unlink(missing_ok=True)
+
+
+def _travelling(e: Execution) -> dict[str, Any]:
+    """What an execution is made of in another process."""
+    assert e.folder is not None
+    names = ("study", "only", "checkpoint_seconds", "resumed", "reference", "case")
+    return {"path": e.folder.path.resolve()} | {name: getattr(e, name) for name in names}
 
 
 class _Worker:

@@ -38,13 +38,13 @@ def stop_on_signal() -> Iterator[Callable[[], bool]]:
             signal.signal(number, handler)
 
 
-def watching(title: str = "", show: bool = True) -> AbstractContextManager[Any]:
+def watching(show: bool = True) -> AbstractContextManager[Any]:
     """Something to call with each Progress, which shows it where this process is seen."""
     if not show:
         return _Silent()
     if "ipykernel" in sys.modules:
-        return _Notebook(title)
-    return _Bars(title) if sys.stderr.isatty() else _Lines(title)
+        return _Notebook()
+    return _Bars() if sys.stderr.isatty() else _Lines()
 
 
 class _Silent(AbstractContextManager[Any]):
@@ -53,6 +53,12 @@ class _Silent(AbstractContextManager[Any]):
 
     def __call__(self, p: Progress) -> None:
         pass
+
+
+def _name(p: Progress) -> str:
+    """Which task it is."""
+    case = f"{p.case}: " if p.case else ""
+    return f"{case}{p.task + 1}/{p.tasks} {p.label}, seed {p.seed}"
 
 
 def _numbers(p: Progress) -> str:
@@ -77,11 +83,10 @@ class _Rate:
 class _Bars(AbstractContextManager[Any]):
     """A bar per task: rounds, rounds/s and the current measures."""
 
-    def __init__(self, title: str) -> None:
+    def __init__(self) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-        self.title = f"{title}: " if title else ""
         self.bar = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
@@ -91,7 +96,7 @@ class _Bars(AbstractContextManager[Any]):
             TextColumn("{task.fields[measures]}", markup=False),
             console=Console(stderr=True),
         )
-        self.known: dict[int, tuple[Any, _Rate]] = {}
+        self.known: dict[str, tuple[Any, _Rate]] = {}
 
     def __enter__(self) -> _Bars:
         self.bar.start()
@@ -101,10 +106,10 @@ class _Bars(AbstractContextManager[Any]):
         self.bar.stop()
 
     def __call__(self, p: Progress) -> None:
-        if p.task not in self.known:
-            name = f"{self.title}{p.task + 1}/{p.tasks} {p.label}, seed {p.seed}"
-            self.known[p.task] = self.bar.add_task(name, total=p.rounds, rate="", measures=""), _Rate(p)
-        bar, rate = self.known[p.task]
+        name = _name(p)
+        if name not in self.known:
+            self.known[name] = self.bar.add_task(name, total=p.rounds, rate="", measures=""), _Rate(p)
+        bar, rate = self.known[name]
         self.bar.update(bar, completed=p.round, rate=rate(p))
         if p.row is not None:
             self.bar.update(bar, measures=_numbers(p))
@@ -113,30 +118,28 @@ class _Bars(AbstractContextManager[Any]):
 class _Lines(AbstractContextManager[Any]):
     """A line now and then, for logs."""
 
-    def __init__(self, title: str) -> None:
-        self.title = f"{title}: " if title else ""
+    def __init__(self) -> None:
         self.last = time.monotonic()
-        self.rates: dict[int, _Rate] = {}
+        self.rates: dict[str, _Rate] = {}
 
     def __exit__(self, *_: object) -> None:
         pass
 
     def __call__(self, p: Progress) -> None:
-        rate = self.rates.setdefault(p.task, _Rate(p))
+        rate = self.rates.setdefault(_name(p), _Rate(p))
         if time.monotonic() - self.last < EVERY:
             return
         self.last = time.monotonic()
-        place = f"{self.title}{p.task + 1}/{p.tasks} {p.label}, seed {p.seed}: round {p.round} of {p.rounds}"
+        place = f"{_name(p)}: round {p.round} of {p.rounds}"
         print("  ".join(part for part in (place, rate(p), _numbers(p)) if part), file=sys.stderr, flush=True)
 
 
 class _Notebook(AbstractContextManager[Any]):
     """One line below the cell, rewritten as it goes."""
 
-    def __init__(self, title: str) -> None:
-        self.title = f"{title}: " if title else ""
+    def __init__(self) -> None:
         self.last, self.handle = 0.0, None
-        self.rates: dict[int, _Rate] = {}
+        self.rates: dict[str, _Rate] = {}
 
     def __exit__(self, *_: object) -> None:
         if self.handle is not None:
@@ -145,11 +148,11 @@ class _Notebook(AbstractContextManager[Any]):
     def __call__(self, p: Progress) -> None:
         from IPython.display import display
 
-        rate = self.rates.setdefault(p.task, _Rate(p))
+        rate = self.rates.setdefault(_name(p), _Rate(p))
         if time.monotonic() - self.last < 0.3:
             return
         self.last = time.monotonic()
-        place = f"{self.title}{p.task + 1}/{p.tasks} {p.label}, seed {p.seed}: round {p.round} of {p.rounds}"
+        place = f"{_name(p)}: round {p.round} of {p.rounds}"
         text = {"text/plain": "  ".join(part for part in (place, rate(p), _numbers(p)) if part)}
         if self.handle is None:
             self.handle = display(text, raw=True, display_id=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -153,7 +154,7 @@ class Results:
         """
         from proxfed.report.plots import plot
 
-        return plot(self, y, x, labels, **options)
+        return plot({"": self}, y, x, labels, **options)
 
     def report(self, path: Path | str) -> Path:
         """The self-contained page of tables, curves and models."""
@@ -169,6 +170,36 @@ class Results:
 
     def _repr_html_(self) -> str:
         return self.table()._repr_html_()
+
+
+class Cases(dict[str, Results]):
+    """The results of several problems, by their names."""
+
+    def to_pandas(self) -> Any:
+        """All rows as one pandas DataFrame, with a column that names the case."""
+        rows = [{"case": case, **row} for case, results in self.items() for row in results.rows]
+        return Results(rows).to_pandas()
+
+    def plot(self, y: str, x: str = "round", labels: Sequence[str] = (), **options: Any) -> Any:
+        """A matplotlib figure with a panel for each case; see Results.plot."""
+        from proxfed.report.plots import plot
+
+        return plot(self, y, x, labels, **options)
+
+    def report(self, path: Path | str) -> Path:
+        """One page about all cases."""
+        from proxfed.report.page import write_report
+
+        write_report([replace(results, name=case) for case, results in self.items()], Path(path))
+        return Path(path)
+
+    def __str__(self) -> str:
+        return "\n\n".join(f"{case}\n{results}" for case, results in self.items())
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return "".join(f"<h4>{escape(case)}</h4>{results._repr_html_()}" for case, results in self.items())
 
 
 class ResultTable(list[dict[str, Any]]):

@@ -9,7 +9,6 @@ import sys
 import time
 import traceback
 from contextlib import suppress
-from typing import Any
 
 
 def main(file: str) -> int:
@@ -41,25 +40,25 @@ def main(file: str) -> int:
                 say.write(json.dumps({"progress": progress}, default=str) + "\n")
 
     world, parent = ranks.world(), given["parent"]
-    folder = RunFolder(given["path"]) if world is None or world[0] == 0 else None
-    names = ("study", "only", "checkpoint_seconds", "resumed", "reference")
-    rest: dict[str, Any] = {name: given[name] for name in names}
+    leads, distributed = world is None or world[0] == 0, world is not None
     try:
         with stop_on_signal() as asked, threads(given["threads"]):
             say.write(json.dumps({"read": True}) + "\n")  # from now on it may be asked to stop
             if world is not None:
                 ranks.connect(given["timeout"])
-            here = Execution(
-                folder=folder,
-                distributed=world is not None,
-                watch=tell,
-                stop=lambda: asked() or os.getppid() != parent,  # without a parent, stop as if asked
-                **rest,
-            )
+            stop = lambda: asked() or os.getppid() != parent  # without a parent, stop as if asked
+            done = True
             try:
-                return 0 if here.run() else 1
+                for one in given["executions"]:
+                    folder = RunFolder(one.pop("path"))
+                    here = folder if leads else None
+                    e = Execution(folder=here, distributed=distributed, watch=tell, stop=stop, **one)
+                    done = e.run() and done
+                    if not done and (distributed or stop()):  # ranks stop together
+                        break
             finally:
                 ranks.disconnect()
+            return 0 if done else 1
     except ProxfedError as e:
         said = {"error": str(e)}
     except Exception as e:  # a bug of somebody's own code

@@ -86,7 +86,7 @@ class Plot(NamedTuple):
 
 
 def plot(
-    results: Results,
+    cases: Mapping[str, Results],
     y: str,
     x: str = "round",
     labels: Sequence[str] = (),
@@ -95,17 +95,19 @@ def plot(
     log_x: bool = False,
     log_y: bool | None = None,
 ) -> Drawing:
-    """A figure of one run; the y axis is logarithmic by itself for what goes to zero, such as the gap."""
+    """One panel for each case; the y axis is logarithmic by itself for what goes to zero, such as the gap."""
     require(available(), MISSING)
-    known = sorted({name for row in results.rows for name, value in row.items() if isinstance(value, (int, float))})
+    rows = [row for results in cases.values() for row in results.rows]
+    drawn = list(dict.fromkeys(label for results in cases.values() for label in results.labels()))
+    known = sorted({name for row in rows for name, value in row.items() if isinstance(value, (int, float))})
     for key, name in (("y", y), ("x", x)):
         axis = name in known or (key == "x" and name in COMPUTED)
         require(axis, f"{key} = {name!r}: no row has such a number; {nearest(name, [*known, *COMPUTED])}")
     for label in labels:
-        require(label in results.labels(), f"there is no {label!r}; {nearest(label, results.labels())}")
+        require(label in drawn, f"there is no {label!r}; {nearest(label, drawn)}")
     log = column(y).log and target is None if log_y is None else log_y
     figure = Plot(y, x, labels, target, log_x, log)
-    return _draw_figure(figure, make_panels(figure, {"": results}), _looks(results.labels()))
+    return _draw_figure(figure, make_panels(figure, cases), _looks(drawn))
 
 
 class Line(NamedTuple):
