@@ -33,6 +33,7 @@ lint: $(READY)   ## style, types, and results that are up to date
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 	$(BIN)/proxfed results check
 
 wheel: $(READY)  ## build the wheel and run it from a fresh environment

@@ -19,6 +19,7 @@ import importlib.util
 import inspect
 import json
 import sys
+import tomllib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cached_property, partial
@@ -148,6 +149,16 @@ def source_hash(make: Any) -> str | None:
 
 
 # ---- from tables to objects -----------------------------------------------------------------------------------------
+
+
+def read_toml(path: Path) -> Table:
+    """A TOML file as it stands."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as e:
+        raise InputError(f"cannot read {path}: {e.strerror}") from e
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
+        raise InputError(f"{path} is not valid TOML: {e}") from e
 
 
 def build(registry: Mapping[str, Make], table: Any, where: str, **known: Any) -> Any:

@@ -57,9 +57,9 @@ def reproduce(
     """
     from proxfed.harness.plan import KEPT_BYTES, Plan
     from proxfed.harness.progress import StopOnSignal
-    from proxfed.papers.figures import MISSING, available
     from proxfed.papers.reproduce import select
     from proxfed.report.page import write_report
+    from proxfed.report.plots import MISSING, available
 
     require(run or seeds is None, "--no-run judges all seeds that have been run: it takes no --seeds")
     parts = select(what, folder, quick=quick, seeds=seeds, variant=variant, cases=case or [], changes=change or [])

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from proxfed.data.client_stats import ClientStats
-from proxfed.errors import InputError, nearest, require
+from proxfed.errors import InputError
 from proxfed.harness.run_folder import RunFolder
 from proxfed.report.columns import Row
 from proxfed.report.summary import result_table
@@ -153,9 +153,7 @@ class Results:
         """
         from proxfed.report.plots import plot
 
-        for label in labels:
-            require(label in self.labels(), f"there is no {label!r}; {nearest(label, self.labels())}")
-        return plot({self.name: self}, y, x, labels, **options)
+        return plot(self, y, x, labels, **options)
 
     def report(self, path: Path | str) -> Path:
         """The self-contained page of tables, curves and models."""

@@ -25,7 +25,7 @@ from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from proxfed.errors import InputError, nearest, require
 from proxfed.harness.paper_schema import SENTENCE, STRICT, Claim, Figure, Paper, Reported, claim_keys
-from proxfed.registry import Table, beside
+from proxfed.registry import Table, beside, read_toml
 
 
 class Experiment(BaseModel):
@@ -120,16 +120,6 @@ def _plugged(table: Any, directory: Path) -> Any:
     if isinstance(table, dict):
         return {k: beside(v, directory) if isinstance(v, str) else _plugged(v, directory) for k, v in table.items()}
     return [_plugged(v, directory) for v in table] if isinstance(table, list) else table
-
-
-def read_toml(path: Path) -> Table:
-    """A TOML file as it stands."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as e:
-        raise InputError(f"cannot read {path}: {e.strerror}") from e
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
-        raise InputError(f"{path} is not valid TOML: {e}") from e
 
 
 def parse(table: Table, where: str) -> Experiment:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from proxfed.errors import RunError
 from proxfed.papers.experiment_page import figures_by_form, page
-from proxfed.papers.figures import write_figures
 from proxfed.papers.markdown import from_to, plain_text, table
 from proxfed.papers.verdicts import Counts, Reproduction, total
+from proxfed.report.plots import write_figures
 
 Found = Mapping[str, list[Reproduction]]
 """The experiments of each paper."""

@@ -28,8 +28,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from proxfed.errors import InputError, nearest, positive, require
-from proxfed.harness.schema import read_toml
-from proxfed.registry import Table, arguments
+from proxfed.registry import Table, arguments, read_toml
 from proxfed.simulate.distributions import Amount, Constant, amount, table_of
 
 

@@ -12,9 +12,9 @@ import pytest
 from proxfed.errors import InputError
 from proxfed.harness.paper_schema import Figure
 from proxfed.harness.results import Results
-from proxfed.papers import figures
-from proxfed.papers.figures import COLOURS, MARKERS, Line, axis_words, make_panels, write_figures
+from proxfed.report import plots as figures
 from proxfed.report.page import write_report
+from proxfed.report.plots import COLOURS, MARKERS, Line, axis_words, make_panels, write_figures
 from proxfed.report.targets import NEVER
 
 ROUNDS = (0, 10, 20, 30)

@@ -1,4 +1,4 @@
-"""The figures of a paper's experiment in the paper's axes, as SVG and PNG, from run folders.
+"""Plots of results with matplotlib: a measure over rounds, bytes or seconds; one panel for each case.
 
 A line, or a bar, is the median over the seeds, its band reaches from the smallest to the largest. An algorithm has one
 colour and one marker in all panels and all figures. The same rows give the same files.
@@ -9,20 +9,24 @@ from __future__ import annotations
 import io
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median_low
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from proxfed.errors import RunError, require
-from proxfed.harness.paper_schema import Figure
-from proxfed.harness.results import Results
-from proxfed.report.columns import Column, axis_value
+from proxfed.errors import RunError, nearest, require
+from proxfed.report.columns import COMPUTED, Column, axis_value, column
 from proxfed.report.curves import Curve, make_curve
 from proxfed.report.targets import NEVER, first_reached
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Drawing
+
+    from proxfed.harness.results import Results
 
 MISSING = "figures need matplotlib, which is not installed: pip install 'proxfed[figures]'"
 
@@ -36,24 +40,72 @@ POINTS = 150
 MARKED = 0.14
 """From one marker to the next, as a share of a panel's diagonal."""
 
-WORDS = {
-    "round": "round",
-    "steps": "gradients per client",
-    "bytes": "communicated",
-    "sim_seconds": "simulated seconds",
-    "objective": "objective",
-    "gap": "objective above its minimum",
-    "error": "relative distance to the solution",
-    "stationarity": "squared norm of the prox-gradient",
-    "consensus": "squared distance from consensus",
-    "nonzeros": "non-zeros of the model",
-    "accuracy": "accuracy on held-out data",
-    "bytes_up": "sent to the server",
-    "bytes_down": "sent by the server",
-    "bytes_edge": "sent over edges",
-    "bytes_best": "communicated, best encoding",
-}
-"""What an axis is called; other columns go by their name."""
+
+class Figure(Protocol):
+    """What a figure shows (a paper's figures are harness/paper_schema.py)."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def y(self) -> str: ...
+    @property
+    def x(self) -> str: ...
+    @property
+    def target(self) -> float | None:
+        """Given: bars instead of lines, of where on `x` the measure first reached this."""
+
+    @property
+    def log_x(self) -> bool: ...
+    @property
+    def log_y(self) -> bool: ...
+    @property
+    def cases(self) -> Sequence[str]:
+        """The cases that it shows; all if empty."""
+
+    @property
+    def labels(self) -> Sequence[str]:
+        """The algorithms that it shows; all if empty."""
+
+    @property
+    def together(self) -> bool:
+        """The cases in one panel, where their labels differ."""
+
+
+class Plot(NamedTuple):
+    """A figure that somebody asks for."""
+
+    y: str
+    x: str = "round"
+    labels: Sequence[str] = ()
+    target: float | None = None
+    log_x: bool = False
+    log_y: bool = False
+    cases: Sequence[str] = ()
+    together: bool = False
+    name: str = ""
+
+
+def plot(
+    results: Results,
+    y: str,
+    x: str = "round",
+    labels: Sequence[str] = (),
+    *,
+    target: float | None = None,
+    log_x: bool = False,
+    log_y: bool | None = None,
+) -> Drawing:
+    """A figure of one run; the y axis is logarithmic by itself for what goes to zero, such as the gap."""
+    require(available(), MISSING)
+    known = sorted({name for row in results.rows for name, value in row.items() if isinstance(value, (int, float))})
+    for key, name in (("y", y), ("x", x)):
+        axis = name in known or (key == "x" and name in COMPUTED)
+        require(axis, f"{key} = {name!r}: no row has such a number; {nearest(name, [*known, *COMPUTED])}")
+    for label in labels:
+        require(label in results.labels(), f"there is no {label!r}; {nearest(label, results.labels())}")
+    log = column(y).log and target is None if log_y is None else log_y
+    figure = Plot(y, x, labels, target, log_x, log)
+    return _draw_figure(figure, make_panels(figure, {"": results}), _looks(results.labels()))
 
 
 class Line(NamedTuple):
@@ -177,7 +229,7 @@ def _looks(labels: Iterable[str]) -> dict[str, dict[str, Any]]:
 
 def axis_words(name: str, values: Iterable[np.ndarray]) -> tuple[str, float]:
     """(what stands at the axis, what its numbers are divided by)."""
-    words = WORDS.get(name, name.replace("_", " "))
+    words = column(name).words or column(name).label
     if not name.startswith("bytes"):
         return words, 1.0
     largest = max((float(np.nanmax(v)) for v in values if np.isfinite(v).any()), default=0.0)
@@ -215,7 +267,25 @@ STYLE: dict[Any, Any] = {
 
 
 def _write(figure: Figure, panels: Sequence[Panel], looks: Mapping[str, dict[str, Any]], files: Sequence[Path]) -> Path:
+    drawing = _draw_figure(figure, panels, looks)
+    with _style():
+        for file in files:
+            _save(drawing, file)
+    return files[0]
+
+
+@contextmanager
+def _style() -> Iterator[None]:
+    """Our own style alone: the user's would make other files."""
     import matplotlib
+
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(STYLE)
+        yield
+
+
+def _draw_figure(figure: Figure, panels: Sequence[Panel], looks: Mapping[str, dict[str, Any]]) -> Drawing:
     from matplotlib.figure import Figure as Drawing
 
     across = min(MOST_ACROSS, len(panels))
@@ -226,9 +296,7 @@ def _write(figure: Figure, panels: Sequence[Panel], looks: Mapping[str, dict[str
     columns = max(1, min(len(shown), int(across * PANEL[0] / (LETTER * (max(map(len, shown)) + 4)))))
     height = down * PANEL[1] + 0.2 * math.ceil(len(shown) / columns)
     x, y = _axes(figure, lines)
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()  # the user's own style would make other files
-        matplotlib.rcParams.update(STYLE)
+    with _style():
         drawing = Drawing(figsize=(across * PANEL[0], height), layout="constrained")
         places = list(drawing.subplots(down, across, squeeze=False).flat)
         handles: dict[str, Any] = {}
@@ -242,9 +310,7 @@ def _write(figure: Figure, panels: Sequence[Panel], looks: Mapping[str, dict[str
             axes.remove()
         names = [_plain(label) for label in shown]
         drawing.legend([handles[label] for label in shown], names, loc="outside lower center", ncols=columns)
-        for file in files:
-            _save(drawing, file)
-    return files[0]
+    return drawing
 
 
 def _plain(text: str) -> str:
