@@ -31,6 +31,13 @@ class RunError(ProxfedError):
     exit_code = 1
 
 
+class Elsewhere(Exception):
+    """The traceback of an error in another process, as text: the cause of the error here."""
+
+    def __str__(self) -> str:
+        return f"in another process\n\n{self.args[0]}"
+
+
 def require(condition: bool, message: str) -> None:
     """Raise InputError(message) unless the condition holds."""
     if not condition:

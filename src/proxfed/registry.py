@@ -24,8 +24,9 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cached_property, partial
 from importlib.metadata import EntryPoint, entry_points
+from numbers import Number
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, TypeVar, get_args, get_type_hints
 
 from proxfed.errors import InputError, nearest, require
@@ -67,6 +68,14 @@ class Registry(dict[str, Make]):
         if ":" in name:
             return _import(name)
         raise InputError(f"there is no {name!r}; {nearest(name, self.names())}")
+
+    def __contains__(self, name: object) -> bool:
+        """It may be looked up: registered, a plug-in, or the name of something elsewhere, if there is such a thing."""
+        return super().__contains__(name) or (isinstance(name, str) and (":" in name or name in self.plugins))
+
+    def all(self) -> dict[str, Make]:
+        """Those that are registered, and the plug-ins, by name."""
+        return {name: self[name] for name in self.names()}
 
     def names(self) -> list[str]:
         """Those that are registered, and the plug-ins."""
@@ -188,7 +197,11 @@ def arguments(make: Callable[..., Any], given: Table, where: str, known: set[str
     if isinstance(make, partial):
         known, make = known | make.keywords.keys(), make.func
     hints = _hints(make)
-    takes = {k: p for k, p in inspect.signature(make).parameters.items() if k not in known and p.kind != p.VAR_KEYWORD}
+    try:
+        parameters = inspect.signature(make).parameters
+    except (TypeError, ValueError) as e:  # of a function that is written in C
+        raise InputError(f"{where}: {make!r} does not say which settings it takes") from e
+    takes = {k: p for k, p in parameters.items() if k not in known and p.kind != p.VAR_KEYWORD}
     for key in given:
         require(key in takes, f"{where}: unknown key {key!r}; {nearest(key, takes) if takes else 'it takes none'}")
     for key, parameter in takes.items():
@@ -200,7 +213,7 @@ def arguments(make: Callable[..., Any], given: Table, where: str, known: set[str
 def _hints(make: Callable[..., Any]) -> dict[str, Any]:
     try:
         return get_type_hints(make.__init__ if isinstance(make, type) and not is_dataclass(make) else make)  # type: ignore[misc]
-    except NameError:  # a stranger's annotation that only a type checker can read
+    except (NameError, TypeError, AttributeError):  # a stranger's annotation that only a type checker can read
         return {}
 
 
@@ -232,12 +245,17 @@ def _type_name(hint: Any) -> str:
 
 
 def describe(value: Any, registry: Registry[Any]) -> Table:
-    """The table that builds this object, with every field."""
+    """The table that builds this object, with every field; of a function, its name."""
+    if isinstance(value, FunctionType):
+        return {"name": import_name(value)} | ({} if (digest := source_hash(value)) is None else {"source": digest})
     name, fixed = _registered(value, registry)
     table = {"name": name or import_name(type(value))}
     if name is None and (digest := source_hash(type(value))) is not None:
         table["source"] = digest  # of an own class: a change of it makes another study
-    given = {f.name: getattr(value, f.name) for f in fields(value) if f.init} if is_dataclass(value) else vars(value)
+    if is_dataclass(value):
+        given = {f.name: getattr(value, f.name) for f in fields(value) if f.init}
+    else:
+        given = getattr(value, "__dict__", {})
     shown = {k: v for k, v in given.items() if v is not None and k not in fixed and not k.startswith("_")}
     return table | {k: plain(v) for k, v in shown.items()}
 
@@ -261,6 +279,8 @@ def plain(value: Any) -> Any:
             return describe(value, registry)
     if isinstance(value, (bool, int, float, str)):
         return value
+    if isinstance(value, Number) and hasattr(value, "item"):  # of numpy
+        return value.item()
     if isinstance(value, (tuple, list, range)):
         return [plain(v) for v in value]
     if isinstance(value, Mapping):
@@ -271,6 +291,8 @@ def plain(value: Any) -> Any:
         return _digest(value)
     if callable(value) and hasattr(value, "__qualname__"):
         return import_name(value) + (f"#{digest}" if (digest := source_hash(value)) else "")
+    if type(value).__repr__ is object.__repr__ and type(value).__str__ is object.__str__:  # would say where it lies
+        return describe(value, Registry("", {}))
     return str(value)
 
 

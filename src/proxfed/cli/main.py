@@ -15,7 +15,7 @@ from rich.markup import escape
 from proxfed import __version__
 from proxfed.cli import data, list_, report, reproduce, results, run, simulate
 from proxfed.cli.common import err, out
-from proxfed.errors import ProxfedError
+from proxfed.errors import Elsewhere, ProxfedError
 
 app = typer.Typer(
     name="proxfed",
@@ -60,6 +60,8 @@ def main() -> None:
         if code == 130:  # what typer makes of Ctrl-C
             raise KeyboardInterrupt
     except ProxfedError as e:
+        if isinstance(e.__cause__, Elsewhere):  # a bug of somebody's own code
+            err.print(str(e.__cause__), highlight=False, markup=False, soft_wrap=True)
         err.print(f"[red]error:[/red] {escape(str(e))}", highlight=False, soft_wrap=True)
         sys.exit(e.exit_code)
     except typer.Exit as e:

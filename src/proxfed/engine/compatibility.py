@@ -42,10 +42,16 @@ def check_combination(
         _check_compressor(name, needs, compressor, problem.d)
 
 
+def check_problem(problem: object) -> None:
+    """One sentence if it is none."""
+    fits = isinstance(problem, Problem) and not isinstance(problem, type)
+    require(fits, f"problem = {problem!r:.80} will not do: give an object such as Linear(data, Logistic())")
+
+
 def _check_kinds(problem: object, algorithm: object, topology: object, participation: object) -> None:
     """What is no problem, algorithm, topology or participation at all, such as a name or a class, is told what is."""
+    check_problem(problem)
     kinds: tuple[tuple[str, object, Any, str], ...] = (
-        ("problem", problem, Problem, "an object such as Linear(data, Logistic())"),
         ("algorithm", algorithm, (Star, Graph), "an object such as FedAvg(eta=0.1, K=5), a Star or a Graph"),
         ("topology", topology, (Topology, type(None)), "an object such as Ring(10), or None"),
         ("participation", participation, Participation, "an object such as Full() or UniformSampling(10)"),

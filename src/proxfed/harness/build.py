@@ -62,6 +62,9 @@ def build_study(e: Experiment, data_directory: str | None = None) -> Study:
 SPECIAL = {"label", "rounds", "topology", "participation", "theory", "weight_decay", "name", "source"}
 """Keys of an algorithm's table that are no hyper-parameters."""
 
+OF_ITS_PROBLEM = {"problem", "regulariser", "data", "dtype"}
+"""The same in a run folder, of an algorithm with a problem of its own, which only Python can give."""
+
 
 def _entry(table: Table, label: str, e: Experiment, problem: Problem, own: Problem | None) -> Entry:
     where = f"algorithms.{label}"
@@ -212,7 +215,7 @@ def build_again(table: Table, n: int) -> Entry:
     """The entry of a resolved table, as a run folder has it, without its problem."""
     label = str(table["label"])
     participation, topology = build_surroundings(table, label, n, {})
-    own = {k: v for k, v in table.items() if k not in SPECIAL}
+    own = {k: v for k, v in table.items() if k not in SPECIAL | OF_ITS_PROBLEM}
     make = look_up(ALGORITHMS, table, f"algorithms.{label}")
     return Entry(make(**arguments(make, own, f"algorithms.{label}")), topology, participation)  # type: ignore[arg-type]
 

@@ -6,7 +6,7 @@ import ast
 import inspect
 import sys
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import is_dataclass
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,7 @@ from proxfed.harness.schema import shipped
 from proxfed.participation import PARTICIPATIONS
 from proxfed.problems import PROBLEMS
 from proxfed.problems.architectures import MODELS
+from proxfed.registry import Registry
 from proxfed.regularisers import REGULARISERS
 from proxfed.schedules import SCHEDULES
 from proxfed.simulate import profiles
@@ -30,7 +31,7 @@ from proxfed.types import Needs, Star
 
 Entry = dict[str, str]
 
-KINDS: dict[str, Mapping[str, Callable[..., Any]]] = {
+KINDS: dict[str, Registry[Any]] = {
     "algorithms": ALGORITHMS,
     "problems": PROBLEMS,
     "models": MODELS,
@@ -66,7 +67,7 @@ def find(kind: str, name: str) -> Callable[..., Any]:
     """The class or function of one entry."""
     require(kind not in FILES, f"{kind} are files, without settings of their own: `proxfed list {kind}` has them all")
     require(kind in KINDS, f"there is no list of {kind!r}; {nearest(kind, KINDS)}")
-    require(name in KINDS[kind], f"{kind}: there is no {name!r}; {nearest(name, KINDS[kind])}")
+    require(name in KINDS[kind], f"{kind}: there is no {name!r}; {nearest(name, KINDS[kind].names())}")
     return KINDS[kind][name]
 
 
@@ -119,7 +120,7 @@ def _entries(kind: str) -> list[Entry]:
         found = FILES[kind]().items()
         return [{"name": n, "settings": "", "about": _headline(path.read_text())} for n, path in found]
     entries = []
-    for name, make in sorted(KINDS[kind].items()):
+    for name, make in sorted(KINDS[kind].all().items()):
         shown = ", ".join(s.name if s.default is None else f"{s.name} = {s.default}" for s in settings(make))
         entry = {"name": name, "settings": shown, "about": about(make).split("\n")[0]}
         if kind == "algorithms":

@@ -59,9 +59,12 @@ class TaskFolder:
     def taken(self) -> Iterator[bool]:
         """The task is ours; or False: another process has it."""
         with locked(self.path, wait=False) as free:
-            yield free
-        with suppress(OSError):  # a task that was done elsewhere meanwhile, or never begun
-            self.path.rmdir()
+            try:
+                yield free
+            finally:
+                if free:  # else it is another's, who may not have put anything there yet
+                    with suppress(OSError):  # a task that is done, or never begun, has an empty folder
+                        self.path.rmdir()
 
     def start(self) -> None:
         """With nothing done."""

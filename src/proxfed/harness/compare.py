@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from proxfed.engine import ranks as network
 from proxfed.engine.compatibility import check_combination
 from proxfed.engine.measures import Measures, check_names
 from proxfed.engine.run import Row, Run
@@ -20,9 +22,9 @@ from proxfed.errors import RunError, require, whole
 from proxfed.harness.plan import Planned
 from proxfed.harness.progress import StopOnSignal
 from proxfed.harness.results import Results
-from proxfed.harness.study import Entry, Study
+from proxfed.harness.study import Entry, Study, names
 from proxfed.participation import Full
-from proxfed.simulate import Timing
+from proxfed.simulate import Timing, profiles
 from proxfed.types import Algorithm, Participation, Problem, Topology
 
 
@@ -43,7 +45,7 @@ class Result:
     message: str
     """Why, where it is not finished."""
     model: Tensor
-    """The point that was evaluated last, (d,)."""
+    """The point after the last round, (d,)."""
     rows: list[Row]
     """A row of measures for each evaluation: round, gradients, bytes_up, objective, ..."""
     state: Any = field(repr=False)
@@ -85,9 +87,12 @@ def run(
     for key, value, least in (("rounds", rounds, 0), ("every", every, 1)):
         require(whole(value) and value >= least, f"{key} = {value!r} must be a whole number >= {least}")
     require(whole(seed), f"seed = {seed!r} must be a whole number")
+    require(callable(watch), f"watch = {watch!r} must be a function of the round and its row")
     Entry(algorithm)
     check_combination(problem, algorithm, topology, participation)
-    check_names(measures, [algorithm], problem)
+    check_names(names(measures), [algorithm], problem)
+    fits = reference is None or (isinstance(reference, Tensor) and reference.shape == (problem.d,))
+    require(fits, f"reference = {reference!r:.80} must be a tensor of shape ({problem.d},), or None")
     net = Stacked(problem.n, problem.d, topology)
     going = Run(problem, algorithm, net, participation, seed)
     rows: list[Row] = []
@@ -95,12 +100,13 @@ def run(
     with StopOnSignal() as stop:
         for step in steps(going, Measures(problem, net, reference, more=tuple(measures)), -1, rounds, every):
             rows += [] if step.row is None else [step.row]
-            x = going.model() if step.x is None and stop() else x if step.x is None else step.x
+            x = x if step.x is None else step.x
             watch(step.t, step.row)
             if step.diverged:
                 status, message = "diverged", step.diverged
             elif stop():
                 status, message = "stopped", f"stopped by a signal after round {step.t} of {rounds}"
+                x = x if step.x is not None else going.model()
                 break
     result = Result(status, message, x, rows, going.state, seed, going.seconds)
     if throw and status == "diverged":
@@ -147,19 +153,22 @@ def compare(
 
     Ctrl-C stops after the current round and returns what there is; the same call goes on from there.
     """
-    require(isinstance(algorithms, Mapping), f"algorithms = {algorithms!r} must be a dict of labels and algorithms")
+    require(isinstance(algorithms, Mapping), f"algorithms = {algorithms!r:.80} must be a dict of labels and algorithms")
+    good = out is None or isinstance(out, (str, os.PathLike))
+    require(good, f"out = {out!r} must be the path of a folder, or None")
+    require(not whole(seeds) or seeds >= 1, f"seeds = {seeds!r} must be a list of whole numbers, or how many")  # type: ignore[operator]
     study = Study(
         problem,
         algorithms,  # type: ignore[arg-type]
         rounds,
         range(seeds) if whole(seeds) else seeds,  # type: ignore[arg-type]
-        name or (Path(out).name if out is not None else "study"),
+        name if name is not None else (Path(out).resolve().name if out is not None else "study"),
         topology=topology,
         participation=participation,
         every=every,
         reference=reference,
         measures=measures,
-        targets=targets or {},
+        targets={} if targets is None else targets,
         timing=_timing(timing),
     )
     return run_study(study, out, resume=resume, force=force, only=only, jobs=jobs, ranks=ranks, progress=progress)
@@ -168,6 +177,8 @@ def compare(
 def _timing(given: Timing | str | Mapping[str, Any] | None) -> Timing | None:
     if given is None or isinstance(given, Timing):
         return given
+    good = isinstance(given, (str, Mapping))
+    require(good, f"timing = {given!r} must be a Timing, a table, or the name of a profile ({', '.join(profiles())})")
     return Timing.read({"profile": given} if isinstance(given, str) else dict(given))
 
 
@@ -187,11 +198,19 @@ def run_study(
     Started as one of several ranks, by torchrun or srun, it works with the others; the first of them keeps records and
     returns them, the others return nothing but their number of rows: none.
     """
+    require(isinstance(study, Study), f"study = {study!r:.80} will not do: give a Study")
+    good = out is None or isinstance(out, (str, os.PathLike))
+    require(good, f"out = {out!r} must be the path of a folder, or None")
+    listed = isinstance(only, Collection) and all(isinstance(label, str) for label in only)
+    require(listed, f"only = {only!r} must be a label, or a list of labels")
+    alone = out is not None or network.world() is None
+    require(alone, "out = None: several ranks need a folder, where the first of them keeps the records")
     with ExitStack() as held:
         place = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="proxfed-")) if out is None else out)
         planned = Planned(study, place, resume, force, [only] if isinstance(only, str) else list(only))
         stop = held.enter_context(StopOnSignal())
         results = planned.run(stop, jobs=jobs, ranks=ranks, progress=progress)
-        if out is None:
+        if out is None:  # the folder is gone when they are looked at
             results.models.load()
+            results = replace(results, name=study.name, folder=None)
         return results

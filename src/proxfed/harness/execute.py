@@ -25,7 +25,7 @@ from proxfed.engine.network import Network
 from proxfed.engine.ranks import Ranks
 from proxfed.engine.run import Run, Step, rounds
 from proxfed.engine.stacked import Stacked
-from proxfed.errors import require
+from proxfed.errors import ProxfedError, require
 from proxfed.harness.checkpoint import Checkpoint, TaskFolder
 from proxfed.harness.files import locked
 from proxfed.harness.run_folder import DONE, RunFolder
@@ -105,7 +105,8 @@ class Execution:
                 outcome = "taken" if not free else "done" if self.folder.is_done(*task) else ""
                 found = files.load() if not outcome else None
             outcome, found = self._agree(outcome, found)
-            return outcome or self._carry_out(k, task, files, found)
+            with _of(task):
+                return outcome or self._carry_out(k, task, files, found)
 
     def _agree(self, outcome: str, found: Checkpoint | None) -> tuple[str, Checkpoint | None]:
         """All ranks learn what the leader knows; their state they get from `Run.load`."""
@@ -149,6 +150,19 @@ class Execution:
                 return "stopped"
         records.finish("diverged" if diverged else "finished", t, diverged, run.model() if x is None else x)
         return "done"
+
+
+@contextmanager
+def _of(task: Task) -> Iterator[None]:
+    """An error says which task it came from; one that is no ProxfedError stays what it is, with a note."""
+    where = f"{task.label}, seed {task.seed}"
+    try:
+        yield
+    except ProxfedError as e:
+        raise type(e)(f"{where}: {e}") from e
+    except Exception as e:
+        e.add_note(f"(in {where})")
+        raise
 
 
 class _Records:
@@ -221,6 +235,9 @@ def _is_free(task: Path) -> bool:
 def check_folder(study: Study, folder: RunFolder, resume: bool, force: bool) -> None:
     """Refuse a folder that holds something else; writes nothing."""
     path = folder.path
+    if path.is_dir() and not folder.exists():
+        with locked(path):  # another process may just be making it
+            pass
     if not folder.exists():
         empty = not path.exists() or (path.is_dir() and all(child.name == "checkpoint" for child in path.iterdir()))
         require(empty or force, f"{path} exists and is not a run folder; choose another --out")

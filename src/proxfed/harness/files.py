@@ -45,18 +45,33 @@ def locked(folder: Path, wait: bool = True) -> Iterator[bool]:
         return
     import fcntl
 
-    with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        here = os.open(folder, os.O_RDONLY)
-    try:
+    while True:
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            try:
+                here = os.open(folder, os.O_RDONLY)
+            except FileNotFoundError:  # removed meanwhile by who had the lock
+                continue
         try:
-            fcntl.flock(here, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-            free = True
-        except BlockingIOError:
-            free = False
-        yield free
-    finally:
-        os.close(here)
+            try:
+                fcntl.flock(here, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+                free = True
+            except BlockingIOError:
+                free = False
+            if free and not _is_at(folder, here):
+                continue
+            yield free
+            return
+        finally:
+            os.close(here)
+
+
+def _is_at(folder: Path, descriptor: int) -> bool:
+    """The open folder is the one that has this name now."""
+    try:
+        return os.path.samestat(folder.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
 
 
 def owned(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

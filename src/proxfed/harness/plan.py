@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from proxfed.engine import ranks as network
-from proxfed.errors import MissingData, nearest, require
+from proxfed.errors import MissingData, nearest, require, whole
 from proxfed.harness.build import build_study
 from proxfed.harness.execute import Execution, check_folder, open_folder, threads
 from proxfed.harness.processes import run_jobs, run_ranks, share_cores
@@ -57,15 +57,18 @@ class Planned:
     ) -> Results:  # fmt: skip
         """Carry it out, in this process and as many others as were asked for."""
         study = self.study
-        require(ranks == 1 or jobs in (None, 1), f"jobs = {jobs} and ranks = {ranks} exclude each other")
+        require(whole(ranks) and ranks >= 1, f"ranks = {ranks!r} must be a whole number >= 1")
+        require(ranks == 1 or jobs in (None, 1), f"jobs = {jobs!r} and ranks = {ranks!r} exclude each other")
         with ExitStack() as held:
             watch = held.enter_context(watching(title, progress and self.leads))
             e = Execution(study, None, self.only, watch=watch, stop=stop, checkpoint_seconds=checkpoint_seconds)
             if self.world is not None:
                 self._as_rank(e, timeout)
                 return Results.read(self.folder) if self.leads else Results([])
-            share = share_cores(jobs, len(study.tasks), study.problem.n * study.problem.d)
-            held.enter_context(threads(self._threads(share.threads)))
+            asked = len(self.only or study.entries) * len(study.seeds)
+            share = share_cores(jobs, asked, study.problem.n * study.problem.d)
+            share = share._replace(threads=self._threads(share.threads))
+            held.enter_context(threads(share.threads))
             e.folder, e.resumed = self.folder, open_folder(study, self.folder, self.resume, self.force)
             if ranks != 1:
                 run_ranks(e, ranks, timeout)

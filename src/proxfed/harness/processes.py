@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import torch
 
 from proxfed.engine.tuning import PARALLEL_FROM
-from proxfed.errors import InputError, RunError, require
+from proxfed.errors import Elsewhere, InputError, RunError, require, whole
 from proxfed.harness.execute import Execution, Progress
 from proxfed.registry import FROM_FILE
 
@@ -57,7 +57,7 @@ def share_cores(jobs: int | None, tasks: int, size: int) -> Share:
     """
     cores = torch.get_num_threads()
     if jobs is not None:
-        require(jobs >= 1, f"jobs = {jobs!r} must be a whole number >= 1")
+        require(whole(jobs) and jobs >= 1, f"jobs = {jobs!r} must be a whole number >= 1")
         used = min(jobs, max(1, tasks))
         return Share(used, max(1, cores // used), True)
     used = min(cores, tasks) if size < PARALLEL_FROM else 1
@@ -85,9 +85,9 @@ def run_jobs(execution: Execution, share: Share) -> bool:
     if share.jobs > 1:
         execution.solution()  # once, for all
         execution.watch = watching
-        if share.at_once:
-            others.start()
     try:
+        if share.jobs > 1 and share.at_once:
+            others.start()
         execution.run()
         others.finish(stop=execution.stop())
     finally:
@@ -106,18 +106,23 @@ class _Others:
         self.started = share.jobs == 1
 
     def start(self) -> None:
+        """A study that cannot be given to other processes is refused, or done here alone if nobody asked for jobs."""
         self.started = True
-        with _payload(self.execution, self.share.threads) as file:
-            one = {"OMP_NUM_THREADS": str(self.share.threads)}
-            self.workers = [_Worker(file, one, self.execution.watch) for _ in range(self.share.jobs - 1)]
-            for worker in self.workers:
-                worker.wait_until_read()
+        try:
+            with _payload(self.execution, self.share.threads) as file:
+                one = {"OMP_NUM_THREADS": str(self.share.threads)}
+                for _ in range(self.share.jobs - 1):
+                    self.workers.append(_Worker(file, one, self.execution.watch))
+                for worker in self.workers:
+                    worker.wait_until_read()
+        except InputError:
+            if self.share.at_once:
+                raise
 
     def finish(self, stop: bool) -> None:
         """Wait for them; ask them to stop if this process was."""
         while any(worker.runs() for worker in self.workers):
             if stop or self.execution.stop():
-                stop = True
                 for worker in self.workers:
                     worker.terminate()
             time.sleep(0.02)
@@ -134,18 +139,19 @@ class _Others:
 
 def run_ranks(execution: Execution, ranks: int, timeout: float) -> bool:
     """The clients of a study spread over `ranks` processes. True when all that was asked for is done."""
-    require(ranks >= 2, f"ranks = {ranks!r}: give at least 2, or leave it out")
     n = execution.study.problem.n
     require(ranks <= n, f"{ranks} ranks for {n} clients: at most one rank per client")
     assert execution.folder is not None
     threads = max(1, torch.get_num_threads() // ranks)
     common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(ranks)}
     common |= {"OMP_NUM_THREADS": str(threads)}
-    with _payload(execution, threads, timeout) as file:
-        workers = [_Worker(file, common | {"RANK": str(r)}, execution.watch) for r in range(ranks)]
-        for worker in workers:
-            worker.wait_until_read()
+    workers: list[_Worker] = []
     try:
+        with _payload(execution, threads, timeout) as file:
+            for r in range(ranks):
+                workers.append(_Worker(file, common | {"RANK": str(r)}, execution.watch))
+            for worker in workers:
+                worker.wait_until_read()
         _wait_for_ranks(workers, execution.stop)
     finally:
         for worker in workers:
@@ -155,10 +161,8 @@ def run_ranks(execution: Execution, ranks: int, timeout: float) -> bool:
 
 
 def _wait_for_ranks(workers: Sequence[_Worker], stop: Callable[[], bool]) -> None:
-    asked = False
     while any(worker.runs() for worker in workers):
-        if stop() and not asked:  # they agree on the round to stop after
-            asked = True
+        if stop():  # they agree on the round to stop after
             for worker in workers:
                 worker.terminate()
         lost = [worker for worker in workers if worker.failed()]
@@ -207,6 +211,7 @@ def _payload(execution: Execution, threads: int, timeout: float = 60.0) -> Any:
         "reference": e.reference,
         "threads": threads,
         "timeout": timeout,
+        "parent": os.getpid(),
     }
     handle, name = tempfile.mkstemp(prefix="proxfed-")
     try:
@@ -230,7 +235,8 @@ class _Worker:
         self.process = subprocess.Popen(
             command, env=os.environ | calm | environment, stdout=subprocess.PIPE, text=True, start_new_session=True
         )  # in a session of its own: Ctrl-C is this process's to pass on
-        self.watch, self.has_read, self.error = watch, False, ""
+        self.watch, self.has_read, self.asked = watch, False, False
+        self.error = self.traceback = ""
         self._reader = Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -240,7 +246,7 @@ class _Worker:
             with suppress(ValueError, TypeError):
                 said = json.loads(line)
                 if "error" in said:
-                    self.error = said["error"]
+                    self.error, self.traceback = said["error"], said.get("traceback", "")
                 elif "progress" in said:
                     self.watch(Progress(*said["progress"]))
                 else:
@@ -257,8 +263,9 @@ class _Worker:
         return not self.runs() and self.process.returncode not in (0, 1)
 
     def terminate(self) -> None:
-        """Ask it to stop after its round."""
-        if self.runs():
+        """Ask it to stop after its round; once, for asked twice it would end at once."""
+        if self.runs() and self.has_read and not self.asked:
+            self.asked = True
             self.process.terminate()
 
     def kill(self) -> None:
@@ -272,6 +279,8 @@ class _Worker:
         self.process.wait()
         self._reader.join(timeout=GRACE)
         code = self.process.returncode
+        if self.traceback:
+            raise RunError(self.error) from Elsewhere(self.traceback)
         if self.error:
             raise RunError(self.error)
         if code < 0:

@@ -24,7 +24,7 @@ import platform
 import shutil
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -122,12 +122,13 @@ class RunFolder:
 
     def rows(self) -> list[dict[str, Any]]:
         """All complete rows, also of tasks under way; numbers are numbers and an empty cell is None."""
-        data = self._read("rows.csv")
-        text = data[: self._rows_end(data.find(b"\n") + 1, len(data))].decode(errors="replace")
-        done = {task_name(s["algorithm"], s["seed"]) for s in self.status() if s["status"] in DONE}
-        for task in sorted((self.path / "checkpoint").glob("*/rows.csv")):
-            if task.parent.name not in done:
-                text = _complete(text) + task.read_text(errors="replace")
+        with self._alone() if self.exists() else nullcontext():  # no task comes to its end meanwhile
+            data = self._read("rows.csv")
+            text = data[: self._rows_end(data.find(b"\n") + 1, len(data))].decode(errors="replace")
+            done = {task_name(s["algorithm"], s["seed"]) for s in self.status() if s["status"] in DONE}
+            for task in sorted((self.path / "checkpoint").glob("*/rows.csv")):
+                if task.parent.name not in done:
+                    text = _complete(text) + task.read_text(errors="replace")
         reader = csv.DictReader(io.StringIO(_complete(text)))
         require(
             set(reader.fieldnames or ()) >= {"algorithm", "seed", "round"}, f"{self.path / 'rows.csv'} has no header"
@@ -254,7 +255,7 @@ class RunFolder:
             self.write_models(self.models()[0] | {f"{label}/{seed}": model}, blocks)
             end = self._append_rows(task.rows())
             self._note(label, seed, status, round, message, rows_end=end)
-        task.clear()
+            task.clear()
 
     def _append_rows(self, rows: bytes) -> int:
         """Behind the rows of the tasks that are done; those of one that did not get to its status are cut off."""

@@ -118,7 +118,8 @@ def read_table(source: str) -> tuple[Table, str]:
 def _plugged(table: Any, directory: Path) -> Any:
     """With names of files that stand beside this one written out."""
     if isinstance(table, dict):
-        return {k: beside(v, directory) if isinstance(v, str) else _plugged(v, directory) for k, v in table.items()}
+        named = {k: v for k, v in table.items() if isinstance(v, str) and k.rpartition(".")[2] in ("name", "model")}
+        return {k: beside(v, directory) if k in named else _plugged(v, directory) for k, v in table.items()}
     return [_plugged(v, directory) for v in table] if isinstance(table, list) else table
 
 

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import torch
 
 from proxfed.algorithms import ALGORITHMS
-from proxfed.engine.compatibility import check_combination
+from proxfed.engine.compatibility import check_combination, check_problem
 from proxfed.engine.measures import check_names
-from proxfed.errors import InputError, nearest, require, whole
+from proxfed.errors import InputError, finite, nearest, real, require, whole
 from proxfed.participation import PARTICIPATIONS, Full
 from proxfed.problems import PROBLEMS
 from proxfed.registry import Table, describe, plain
@@ -25,8 +25,6 @@ from proxfed.report.columns import COMPUTED, MEASURED, ROW
 from proxfed.simulate import Timing
 from proxfed.topologies import TOPOLOGIES
 from proxfed.types import Algorithm, Graph, Method, Participation, Problem, Topology
-
-NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 
 
 @dataclass(frozen=True)
@@ -47,6 +45,8 @@ class Entry:
         a = self.algorithm
         hint = f"; give an object, {a.__name__}(...)" if isinstance(a, type) else ""
         require(isinstance(a, Method), f"algorithm = {a!r} is not an algorithm (a Star or a Graph){hint}")
+        if self.rounds is not None and whole(self.rounds):
+            object.__setattr__(self, "rounds", int(self.rounds))
 
 
 class CompleteEntry(NamedTuple):
@@ -100,8 +100,8 @@ class Study:
         require(isinstance(self.entries, Mapping) and len(self.entries) > 0, "a study needs at least one algorithm")
         own = {label: e if isinstance(e, Entry) else Entry(e) for label, e in self.entries.items()}
         for label in own:
-            good = isinstance(label, str) and label != "" and "/" not in label
-            require(good, f"the label {label!r} must be a word or words without '/'")
+            good = isinstance(label, str) and label.strip() != "" and "/" not in label and label.isprintable()
+            require(good, f"the label {label!r} must be a word or words in one line, without '/'")
         seeds = list(self.seeds) if isinstance(self.seeds, (Sequence, range)) else self.seeds
         listed = isinstance(seeds, list) and len(seeds) > 0 and all(map(whole, seeds))
         require(listed, f"seeds = {self.seeds!r} must be a list of whole numbers, such as [0, 1, 2]")
@@ -112,9 +112,28 @@ class Study:
         for label, entry in own.items():
             good = entry.rounds is None or (whole(entry.rounds) and entry.rounds >= 1)
             require(good, f"algorithms.{label}.rounds = {entry.rounds!r} must be a whole number >= 1")
+        for key in ("name", "description"):
+            value = getattr(self, key)
+            require(isinstance(value, str), f"{key} = {value!r} must be a text")
+        good = self.name.strip() != "" and self.name.isprintable()
+        require(good, f"name = {self.name!r} must be a word or words in one line")
+        require(isinstance(self.reference, bool), f"reference = {self.reference!r} must be True or False")
+        step = self.stationarity_step
+        good = step is None or (finite(step) and step > 0)
+        require(good, f"stationarity_step = {step!r} must be a finite number > 0")
+        timed = self.timing is None or isinstance(self.timing, Timing)
+        require(timed, f"timing = {self.timing!r} must be a Timing, or None")
+        require(isinstance(self.targets, Mapping), f"targets = {self.targets!r} must be a dict of measures and values")
+        for key, kind, allowed in (("topology", Topology, "Ring(10)"), ("participation", Participation, "Full()")):
+            value = getattr(self, key)
+            fits = isinstance(value, kind) and not isinstance(value, type)
+            none = value is None and key == "topology"
+            require(fits or none, f"{key} = {value!r:.80} will not do: give an object such as {allowed}")
         object.__setattr__(self, "entries", own)
-        object.__setattr__(self, "seeds", seeds)
-        object.__setattr__(self, "measures", tuple(self.measures))
+        object.__setattr__(self, "seeds", [int(seed) for seed in seeds])
+        object.__setattr__(self, "rounds", int(self.rounds))
+        object.__setattr__(self, "every", int(self.every))
+        object.__setattr__(self, "measures", names(self.measures))
         object.__setattr__(self, "targets", {k: _numbers(k, v) for k, v in self.targets.items()})
 
     # ---- an entry with what it has from the study --------------------------------------------------------------
@@ -148,11 +167,14 @@ class Study:
 
     def check(self) -> None:
         """Refuse, before anything is computed, what cannot be run or measured."""
+        check_problem(self.problem)
         for label, e in self.complete.items():
             try:
                 check_combination(e.problem, e.algorithm, e.topology, e.participation)
             except InputError as error:
                 raise type(error)(f"algorithms.{label}: {error}") from error
+            fits = (e.problem.n, e.problem.blocks) == (self.problem.n, self.problem.blocks)
+            require(fits, f"algorithms.{label}: its problem must have the clients and the model of the study's")
         solvable = not self.reference or self.problem.solvable
         require(
             solvable, f"reference = true, but there is no solver for the problem {self.settings['problem']['name']!r}"
@@ -192,8 +214,7 @@ class Study:
         out: Table = {"label": label, "rounds": e.rounds} | describe(e.algorithm, ALGORITHMS)
         out["participation"] = describe(e.participation, PARTICIPATIONS)
         if (own_problem := self.entries[label].problem) is not None:
-            own, common = (describe_problem(p)["problem"] for p in (own_problem, self.problem))
-            out |= {key: value for key, value in own.items() if common.get(key) != value}
+            out |= _own_problem(describe_problem(own_problem), describe_problem(self.problem))
         if e.topology is not None:
             out["topology"] = {k: v for k, v in describe(e.topology, TOPOLOGIES).items() if k != "n"}
         return out
@@ -210,12 +231,31 @@ def describe_problem(problem: Problem) -> Table:
     return out
 
 
+def _own_problem(own: Table, common: Table) -> Table:
+    """What is different in the tables of an entry's own problem; its weight decay has a key of its own."""
+    out = {key: value for key, value in own.items() if common.get(key) != value}
+    here, there = dict(own["problem"]), dict(common["problem"])
+    decay, other = here.pop("l2", None), there.pop("l2", None)
+    if decay != other and here == there:
+        del out["problem"]
+        out["weight_decay"] = decay
+    return out
+
+
+def names(measures: Any) -> tuple[str, ...]:
+    """A list of words, and not one word."""
+    listed = isinstance(measures, Sequence) and not isinstance(measures, str)
+    good = listed and all(isinstance(name, str) for name in measures)
+    require(good, f"measures = {measures!r} must be a list of names")
+    return tuple(measures)
+
+
 def plain_regulariser(h: Any) -> Any:
     return describe(h, REGULARISERS) if hasattr(type(h), "prox") else plain(h)
 
 
 def _numbers(measure: str, values: Any) -> list[float]:
-    values = [values] if isinstance(values, (int, float)) else list(values)
-    good = all(isinstance(v, (int, float)) for v in values)
-    require(good, f"targets.{measure} = {values!r} must be numbers")
-    return [float(v) for v in values]
+    listed = [values] if real(values) else values
+    good = isinstance(listed, Sequence) and all(map(real, listed))
+    require(good, f"targets.{measure} = {values!r} must be a number, or a list of numbers")
+    return [float(v) for v in listed]

@@ -7,6 +7,7 @@ import os
 import pickle
 import sys
 import time
+import traceback
 from contextlib import suppress
 from typing import Any
 
@@ -20,11 +21,11 @@ def main(file: str) -> int:
 
         tune_process()
         given = pickle.load(f)
-    say.write(json.dumps({"read": True}) + "\n")
 
     from proxfed.engine import ranks
     from proxfed.errors import ProxfedError
     from proxfed.harness.execute import Execution, Progress, threads
+    from proxfed.harness.processes import FAILED
     from proxfed.harness.progress import StopOnSignal
     from proxfed.harness.run_folder import RunFolder
 
@@ -39,12 +40,13 @@ def main(file: str) -> int:
             with suppress(OSError):  # nobody listens any more; `stop` will notice
                 say.write(json.dumps({"progress": progress}, default=str) + "\n")
 
-    world, parent = ranks.world(), os.getppid()
+    world, parent = ranks.world(), given["parent"]
     folder = RunFolder(given["path"]) if world is None or world[0] == 0 else None
     names = ("study", "only", "checkpoint_seconds", "resumed", "reference")
     rest: dict[str, Any] = {name: given[name] for name in names}
     try:
         with StopOnSignal() as asked, threads(given["threads"]):
+            say.write(json.dumps({"read": True}) + "\n")  # from now on it may be asked to stop
             if world is not None:
                 ranks.connect(given["timeout"])
             here = Execution(
@@ -59,8 +61,12 @@ def main(file: str) -> int:
             finally:
                 ranks.disconnect()
     except ProxfedError as e:
-        say.write(json.dumps({"error": str(e)}) + "\n")
-        return 3
+        said = {"error": str(e)}
+    except Exception as e:  # a bug of somebody's own code
+        where = " ".join(getattr(e, "__notes__", ()))
+        said = {"error": f"{type(e).__name__}: {e} {where}".rstrip(), "traceback": traceback.format_exc()}
+    say.write(json.dumps(said) + "\n")
+    return FAILED
 
 
 if __name__ == "__main__":
