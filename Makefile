@@ -41,7 +41,7 @@ wheel: $(READY)  ## build the wheel and run it from a fresh environment
 
 docs: $(DOCS)    ## the site: the pages that follow from code and results, and then all of it into site/
 	$(BIN)/python -m proxfed.cli.pages
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "open site/index.html"
 
 $(DOCS): $(READY)
