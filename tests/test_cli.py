@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 from proxfed import __version__
-from proxfed.harness.progress import StopOnSignal
+from proxfed.harness import progress
 from proxfed.harness.run_folder import RunFolder
 
 from support.cli import proxfed, refused
@@ -129,7 +130,7 @@ def test_brackets_in_the_name_of_a_folder_are_no_markup(capsys: Any, file: Path,
 def test_brackets_in_the_resume_hint_are_no_markup(
     capsys: Any, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(StopOnSignal, "__call__", lambda _: True)
+    monkeypatch.setattr(progress, "stop_on_signal", lambda: nullcontext(lambda: True))
     code, _, said = proxfed(capsys, "run", str(file), "--out", str(tmp_path / "o[/b]"))
     assert code == 1
     assert f"`proxfed run {file} --out {tmp_path / 'o[/b]'} --resume`" in said

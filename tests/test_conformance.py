@@ -1,16 +1,15 @@
-"""Every registered algorithm x every property.
+"""Every registered algorithm x every law.
 
 A new algorithm needs an entry in SETTINGS, and nothing else: whatever it promises in `needs`, `facts` and
-`largest_prox_step` is then put to the test.
+`largest_prox_step` is then put to the test. The laws themselves are in proxfed.harness.conformance.
 """
 
 from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -20,36 +19,16 @@ from torch import Tensor
 from proxfed import algorithms as alg
 from proxfed.algorithms import ALGORITHMS
 from proxfed.compressors import NaturalCompressor, TopK
-from proxfed.engine import tuning
-from proxfed.engine.compatibility import check_combination
-from proxfed.engine.messages import dense, leaves, received
-from proxfed.engine.oracle import Work
-from proxfed.engine.run import Run
-from proxfed.engine.stacked import Stacked
-from proxfed.engine.state_tree import flatten, take
-from proxfed.keyed_random import Ids, keys
-from proxfed.participation import Full, UniformSampling
-from proxfed.problems.linear import Linear
-from proxfed.registry import build, describe
-from proxfed.regularisers import L1, SquaredL2
-from proxfed.topologies import FromMatrix, Ring
-from proxfed.topologies import dense as as_matrix
-from proxfed.types import (
-    Algorithm,
-    Facts,
-    Graph,
-    Local,
-    Message,
-    Needs,
-    Participation,
-    Regulariser,
-    Sends,
-    Star,
-    Topology,
-)
+from proxfed.errors import InputError
+from proxfed.harness.conformance import algorithms as laws
+from proxfed.harness.conformance import check_algorithm, runs
+from proxfed.harness.conformance import toy as own_toy
+from proxfed.harness.conformance.law import Broken, Law, Status
+from proxfed.harness.conformance.watchers import WatchedStar
+from proxfed.types import Algorithm, Facts, Local, Message, Mix, Regulariser, Sends, Star
 
 from support import toy_problems as toy
-from support.watchers import AllInOneStep, Spy, WatchedGraph, WatchedStar
+from support.own_algorithms import CompressedDownlink, DecentralisedHeavyBall, ExtrapolatedGradients
 
 C = TopK(k=3)
 SETTINGS: dict[str, Algorithm] = {
@@ -106,9 +85,6 @@ SETTINGS: dict[str, Algorithm] = {
 SLOW = {"fast_fedda"}
 """Exact, but with an error that falls like 1/t."""
 
-STARS = [name for name, make in ALGORITHMS.items() if issubclass(make, Star)]
-RIDGE = SquaredL2(toy.LAMBDA)
-
 
 def algorithm(name: str) -> Algorithm:
     if name not in SETTINGS:
@@ -117,53 +93,19 @@ def algorithm(name: str) -> Algorithm:
 
 
 every = pytest.mark.parametrize("name", ALGORITHMS)
-every_star = pytest.mark.parametrize("name", STARS)
-every_graph = pytest.mark.parametrize("name", [name for name in ALGORITHMS if name not in STARS])
+
+CASES = [
+    pytest.param(name, law, variant, id="-".join([name, law.name, *map(str, variant.values())]))
+    for law in laws.LAWS
+    for variant in law.variants
+    for name, make in ALGORITHMS.items()
+    if issubclass(make, law.of)
+]
 
 
-def problem(a: Algorithm, **options: Any) -> Linear:
-    """With l1 for those that take prox steps, and a regulariser that has a gradient for those that do not."""
-    return toy.problem(h=toy.SPARSE if a.needs.composite else RIDGE, **options)
-
-
-def ridge(v: np.ndarray, step: float) -> np.ndarray:
-    return v / (1 + step * RIDGE.weight)
-
-
-def solution(a: Algorithm) -> np.ndarray:
-    return toy.solution(problem(a)) if a.needs.composite else toy.solution(problem(a), ridge)
-
-
-def begun(
-    a: Algorithm,
-    p: Any,
-    participation: Participation = Full(),
-    seed: int = 0,
-    topology: Topology | None = None,
-) -> Run:
-    graph = (topology or Ring(p.n)) if isinstance(a, Graph) else None
-    return Run(p, a, Stacked(p.n, p.d, graph), participation, seed)
-
-
-def after(run: Run, rounds: int) -> Run:
-    for t in range(1, rounds + 1):
-        run.round(t)
-    return run
-
-
-def some(a: Algorithm) -> Participation:
-    """Two clients a round where that is allowed."""
-    return Full() if a.requires().everyone or isinstance(a, Graph) else UniformSampling(2)
-
-
-def assert_equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
-    """Bit for bit."""
-    assert one.keys() == other.keys()
-    for key, x in one.items():
-        assert torch.equal(x, other[key]), key
-
-
-# ---- the table and the documentation -----------------------------------------------------------------------------
+@pytest.mark.parametrize(("name", "law", "variant"), CASES)
+def test_law(name: str, law: Law, variant: dict[str, Any]) -> None:
+    law(algorithm(name), **variant)
 
 
 def test_settings_are_those_of_registered_algorithms() -> None:
@@ -172,47 +114,39 @@ def test_settings_are_those_of_registered_algorithms() -> None:
         assert type(a) is ALGORITHMS[name]
 
 
-def test_every_algorithm_is_documented() -> None:
-    assert [f"{name}: {lack}" for name in ALGORITHMS for lack in undocumented(algorithm(name))] == []
+# ---- more of those that are registered ---------------------------------------------------------------------------
 
 
-def undocumented(a: Algorithm) -> Iterator[str]:
-    """What an algorithm does not say about itself."""
-    if not isinstance(a.needs, Needs):
-        yield "needs"
-    if not isinstance(a.facts, Facts):
-        yield "facts"
-    if not re.search(r'^[A-Z].*, "[^"]+".*\b(18|19|20)\d\d\b.*\.$', a.reference()):
-        yield "a reference with authors, title and year"
+@every
+def test_has_a_reference_and_says_what_travels(name: str) -> None:
+    a = algorithm(name)
+    assert re.search(r'^[A-Z].*, "[^"]+".*\b(18|19|20)\d\d\b.*\.$', a.reference())  # authors, title and year
     module = inspect.getmodule(type(a))
-    if "What travels:" not in module.__doc__:
-        yield "'What travels:' in the docstring"
+    assert "What travels:" in module.__doc__
     source = inspect.getsource(module)
-    for f in fields(a):
-        if not re.search(rf'^    {f.name}: [^\n]*\n    """[A-Z0-9\'(]', source, re.M):
-            yield f"a docstring line below the hyper-parameter {f.name}"
+    for f in fields(a):  # a docstring line below each hyper-parameter
+        assert re.search(rf'^    {f.name}: [^\n]*\n    """[A-Z0-9\'(]', source, re.M), f.name
+
+
+def numpy_solution(h: Regulariser) -> np.ndarray:
+    """By plain proximal gradient steps, independent of the package's own solver."""
+    p = own_toy.problem(h)
+    return toy.solution(p, None if h == own_toy.SPARSE else lambda v, step: v / (1 + step * own_toy.RIDGE.weight))
+
+
+@pytest.mark.parametrize("h", [own_toy.SPARSE, own_toy.RIDGE], ids=repr)
+def test_the_reference_solution_is_that_of_numpy(h: Regulariser) -> None:
+    assert toy.error(own_toy.solution(h).numpy(), numpy_solution(h)) < 1e-10
 
 
 @every
-def test_survives_the_configuration_file(name: str) -> None:
+def test_is_there_after_300_rounds(name: str) -> None:
+    """At the solution of NumPy, to 1e-8, if it is exact; else at a biased point that is far better than the start."""
     a = algorithm(name)
-    assert build(ALGORITHMS, describe(a, ALGORITHMS), "algorithm") == a
-
-
-# ---- where it ends -----------------------------------------------------------------------------------------------
-
-
-@every
-def test_ends_where_its_facts_say(name: str) -> None:
-    """At the solution, to 1e-8, if it is exact; else at a biased point that is far better than the start."""
-    a = algorithm(name)
-    p, x = problem(a), solution(a)
-    check_combination(p, a, Ring(p.n) if isinstance(a, Graph) else None, Full())
-    run = after(begun(a, p), 75)
+    p, x = runs.problem(a), numpy_solution(runs.regulariser(a))
+    run = runs.after(runs.begun(a, p), 75)
     early = toy.error(run.model().numpy(), x)
-    for t in range(76, 301):
-        run.round(t)
-    model = run.model().numpy()
+    model = runs.after(run, 300, since=75).model().numpy()
     late = toy.error(model, x)
     if name in SLOW:
         assert a.facts.exact
@@ -225,169 +159,7 @@ def test_ends_where_its_facts_say(name: str) -> None:
         assert late > 1e-3
 
 
-# ---- numbers -----------------------------------------------------------------------------------------------------
-
-
-@every
-def test_keeps_shapes_and_dtypes(name: str) -> None:
-    a = algorithm(name)
-    found = {}
-    for dtype in (torch.float32, torch.float64):
-        run = begun(a, problem(a, dtype=dtype), some(a))
-        before = {key: (x.shape, x.dtype) for key, x in run.dump().items()}
-        assert all(d == dtype for _, d in before.values())
-        after(run, 4)
-        assert {key: (x.shape, x.dtype) for key, x in run.dump().items()} == before
-        assert all(len(x) == toy.N for key, x in run.dump().items() if key.startswith("clients"))
-        found[dtype] = run.model()
-        assert found[dtype].shape == (toy.D,)
-        assert found[dtype].dtype == dtype
-    assert torch.allclose(found[torch.float32].double(), found[torch.float64], atol=1e-4)
-
-
-@every
-def test_same_seed_same_run(name: str) -> None:
-    a = algorithm(name)
-    p = problem(a, batch=4)
-    one, same, other = (after(begun(a, p, some(a), seed), 4) for seed in (3, 3, 4))
-    assert_equal(one.dump(), same.dump())
-    assert one.counters() == same.counters()
-    assert not torch.allclose(one.model(), other.model(), atol=1e-6)
-
-
-@dataclass(frozen=True, eq=False)
-class Renamed:
-    """A problem whose client i is client order[i] of another, with all it has: data, minibatches, randomness."""
-
-    problem: Linear
-    order: np.ndarray
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.problem, name)
-
-    @property
-    def weights(self) -> Tensor:
-        return self.problem.weights[torch.from_numpy(self.order)]
-
-    def local(self, t: int, ids: Ids, seed: int = 0) -> Local:
-        return self.problem.local(t, self.order[np.asarray(ids)], seed)
-
-
-@every
-def test_renaming_clients_renames_their_states(name: str) -> None:
-    a, order = algorithm(name), np.array([3, 0, 4, 2, 1])
-    p = problem(a, batch=4, sizes=toy.RAGGED, weighting="size")
-    one = after(begun(a, p), 6)
-    W = as_matrix(Ring(p.n).W(0))[np.ix_(order, order)]
-    other = after(begun(a, Renamed(p, order), topology=FromMatrix(W)), 6)
-    assert torch.allclose(one.model(), other.model(), rtol=0, atol=1e-10)
-    for key, x in one.dump().items():
-        expected = x[torch.from_numpy(order)] if key.startswith("clients") else x
-        assert torch.allclose(expected, other.dump()[key], rtol=0, atol=1e-10), key
-
-
-@every
-@pytest.mark.parametrize("batch", [None, 4], ids=["full", "minibatch"])
-def test_blocks_of_clients_on_two_cores_do_not_matter(
-    name: str, batch: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    a = algorithm(name)
-    p = problem(a, batch=batch, sizes=toy.RAGGED, weighting="size")
-    whole, split = begun(a, p), begun(a, p)
-    after(whole, 4)
-    monkeypatch.setattr(tuning, "BLOCK", 2 * p.d)
-    monkeypatch.setattr(tuning, "PARALLEL_FROM", 0)
-    torch.set_num_threads(2)
-    try:
-        assert len(split.network.blocks(range(p.n))) == 4
-        after(split, 4)
-    finally:
-        torch.set_num_threads(1)
-    for key, x in whole.dump().items():
-        assert torch.allclose(x, split.dump()[key], rtol=0, atol=1e-12), key
-    assert whole.counters() == split.counters()
-
-
-@every_star
-def test_a_process_without_participants(name: str) -> None:
-    """It runs a block of no clients, whose message and state have no rows."""
-    a = algorithm(name)
-    p = problem(a, batch=4)
-    run = after(begun(a, p), 1)
-    own, (_, down) = take(run.state.clients, slice(0, 0)), a.down(run.state.server, keys(0, "server message", [0], 2))
-    new, up = a.client(own, received(down), run.oracle(2, range(0), Work()), p.h)
-    for key, x in flatten(new).items():
-        assert x.shape == flatten(own)[key].shape
-    for m in leaves(up):
-        assert len(dense(m)) == 0
-
-
-# ---- what it touches ---------------------------------------------------------------------------------------------
-
-
-@every
-def test_changes_nothing_in_place(name: str) -> None:
-    a = algorithm(name)
-    watched = WatchedStar(a) if isinstance(a, Star) else WatchedGraph(a)
-    run, plain = (begun(x, problem(a, batch=4), some(a)) for x in (watched, a))
-    assert torch.equal(after(run, 4).model(), after(plain, 4).model())
-
-
-@every
-def test_largest_prox_step(name: str) -> None:
-    a = algorithm(name)
-    spy = Spy(L1(toy.LAMBDA))
-    after(begun(a, replace(problem(a), h=spy)), 8).model()
-    largest = a.largest_prox_step()
-    if not a.needs.composite:
-        assert spy.steps == []
-        assert largest == 0
-    elif np.isinf(largest):
-        assert a.needs.convex
-        assert max(spy.steps[len(spy.steps) // 2 :]) > 1.5 * max(spy.steps[: len(spy.steps) // 2])
-    else:
-        assert 0.5 * largest < max(spy.steps) <= largest * (1 + 1e-12)  # a bound, and not a careless one
-
-
-def test_an_algorithm_that_takes_prox_steps_must_say_the_largest() -> None:
-    class Forgetful(WatchedStar):
-        largest_prox_step = Star.largest_prox_step
-
-    with pytest.raises(NotImplementedError, match=r"Forgetful takes prox steps, so it needs a largest_prox_step\(\)"):
-        Forgetful(algorithm("fedavg")).largest_prox_step()
-
-
 # ---- what travels ------------------------------------------------------------------------------------------------
-
-
-def promised(a: Algorithm, dtype: torch.dtype) -> dict[str, int]:
-    """Bytes per client (or edge) and round by what the algorithm says that it sends."""
-    sends, d = a.sends(), torch.ones(1, toy.D, dtype=dtype)
-    assert sends.times == ""  # with its hyper-parameters an algorithm knows how often
-    numbers = {"up": sends.numbers_up, "down": sends.numbers_down, "edge": 0}
-    found = {}
-    for way, vectors in (("up", sends.up), ("down", sends.down), ("edge", sends.edge)):
-        one = a.compressor(d, keys(0, "test", [0], 0)).nbytes if way in sends.compressed else d.nbytes
-        found[way] = vectors * one + numbers[way] * dtype.itemsize
-    return found
-
-
-def check_bytes(a: Algorithm, dtype: torch.dtype) -> None:
-    run, rounds = begun(a, problem(a, dtype=dtype), some(a)), 4
-    after(run, rounds)
-    promise = promised(a, dtype)
-    cohort = toy.N if isinstance(some(a), Full) else 2
-    edges = 2 * toy.N  # of a ring
-    assert sum(promise.values()) > 0
-    assert run.network.traffic.up == rounds * cohort * promise["up"]
-    assert run.network.traffic.down == rounds * cohort * promise["down"]
-    assert run.network.traffic.edge == rounds * edges * promise["edge"]
-
-
-@every
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
-def test_bytes_are_those_of_its_facts(name: str, dtype: torch.dtype) -> None:
-    check_bytes(algorithm(name), dtype)
 
 
 @pytest.mark.parametrize(
@@ -401,7 +173,7 @@ def test_bytes_are_those_of_its_facts(name: str, dtype: torch.dtype) -> None:
 )
 def test_bytes_are_those_of_its_settings(a: Algorithm, text: str) -> None:
     assert str(a.sends()) == text
-    check_bytes(a, torch.float64)
+    laws.bytes_are_those_of_its_facts(a, dtype=torch.float64)
 
 
 @pytest.mark.parametrize(
@@ -423,74 +195,246 @@ def test_what_it_sends_in_words(sends: Sends, text: str) -> None:
     assert str(sends) == text
 
 
-@every_graph
-def test_mixes_as_often_as_it_sends(name: str) -> None:
-    """The simulated clock pays a latency for each."""
-    counting = AllInOneStep(algorithm(name))
-    after(begun(counting, problem(counting)), 3)
-    assert counting.calls == 3 * algorithm(name).sends().edge
+# ---- the laws can fail -------------------------------------------------------------------------------------------
 
 
-# ---- before the first mix ----------------------------------------------------------------------------------------
+class Fine(alg.Scaffold):
+    """An own algorithm that does nothing wrong."""
 
 
-@every_graph
-@pytest.mark.parametrize("blocks", [False, True], ids=["whole", "blocks"])
-def test_a_step_may_begin_with_what_goes_before_it(name: str, blocks: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A round is the same, bit for bit, whether clients put their states away before they mix or not."""
-    a = algorithm(name)
-    p = problem(a, batch=4, sizes=toy.RAGGED, weighting="size")
-    if blocks:
-        monkeypatch.setattr(tuning, "BLOCK", 2 * p.d)
-    apart, together = after(begun(a, p), 5), after(begun(AllInOneStep(a), p), 5)
-    assert len(apart.network.blocks(range(p.n))) == (3 if blocks else 1)
-    assert_equal(apart.dump(), together.dump())
-    assert torch.equal(apart.model(), together.model())
-    assert apart.counters() == together.counters()
+def random_noise(x: Tensor) -> Tensor:
+    return 1e-3 * torch.randn(x.shape, dtype=x.dtype)
 
 
-@every_graph
-def test_what_goes_before_a_mix_leaves_a_state_like_any_other(name: str) -> None:
-    a = algorithm(name)
-    p = problem(a, batch=4)
-    run = after(begun(a, p), 3)
-    f = run.oracle(4, range(p.n), Work())
-    between, state = flatten(a.before_mix(run.state, f, p.h)), flatten(run.state)
-    assert {key: (x.shape, x.dtype) for key, x in between.items()} == {k: (x.shape, x.dtype) for k, x in state.items()}
+class WritesIntoItsState(alg.Scaffold):
+    """In place, but with a result that is right."""
+
+    def client(self, own: Any, down: Message, f: Local, h: Regulariser) -> tuple[Any, Message]:
+        new, up = super().client(own, down, f, h)
+        own.c.add_(1)
+        return new, up
 
 
-# ---- interruptions -----------------------------------------------------------------------------------------------
+class SendsItsState(alg.EF21):
+    """The message is the memory of the state."""
+
+    def client(self, own: Any, down: Message, f: Local, h: Regulariser) -> tuple[Any, Message]:
+        return own, own.c
 
 
-@every
-def test_goes_on_bit_for_bit_after_a_dump(name: str) -> None:
-    a = algorithm(name)
-    p = problem(a, batch=4)
-    whole = after(begun(a, p, some(a)), 3)
-    saved = {key: x.clone() for key, x in whole.dump().items()}
-    counters = whole.counters() | {"wall_seconds": 0.0}
-    resumed = begun(a, p, some(a))
-    resumed.load(saved, counters)
-    for t in range(4, 8):
-        whole.round(t)
-        resumed.round(t)
-    assert_equal(whole.dump(), resumed.dump())
-    assert torch.equal(whole.model(), resumed.model())
-    assert whole.counters() == resumed.counters()
+class SendsMore(alg.FedAvg):
+    """Twice what its facts say."""
+
+    def client(self, own: Any, down: Message, f: Local, h: Regulariser) -> tuple[Any, Message]:
+        own, y = super().client(own, down, f, h)
+        return own, (y, y)
+
+    def server(self, s: Any, up: Message, h: Regulariser, share: float) -> Any:
+        return super().server(s, up[0], h, share)
 
 
-def test_the_checks_catch_algorithms_that_break_the_rules() -> None:
-    """The checks above can fail: an algorithm that writes into its state, or sends it, is caught."""
+class SaysExact(alg.FedAvg):
+    """It is not."""
 
-    class Writes(type(SETTINGS["scaffold"])):  # type: ignore[misc]
-        def client(self, own: Any, down: Message, f: Local, h: Regulariser) -> tuple[Any, Message]:
-            own.c.add_(1)
-            return super().client(own, down, f, h)
+    facts: ClassVar[Facts] = alg.FedAvg.facts._replace(exact=True)
 
-    class Leaks(type(SETTINGS["ef21"])):  # type: ignore[misc]
-        def client(self, own: Any, down: Message, f: Local, h: Regulariser) -> tuple[Any, Message]:
-            return own, own.c
 
-    for bad in (Writes(1.5, 3), Leaks(2.0)):
-        with pytest.raises(AssertionError):
-            after(begun(WatchedStar(bad), problem(bad)), 1)
+class CountsClients(alg.FedAvg):
+    """The first client of a block is favoured."""
+
+    def client(self, own: Any, down: Message, f: Local, h: Regulariser) -> tuple[Any, Message]:
+        own, y = super().client(own, down, f, h)
+        return own, y * (1 - 1e-3 / (1 + torch.arange(len(y), dtype=y.dtype)[:, None]))
+
+
+class GlobalRandomNumbers(alg.FedAvg):
+    """Noise that no key decides."""
+
+    def client(self, own: Any, down: Message, f: Local, h: Regulariser) -> tuple[Any, Message]:
+        own, y = super().client(own, down, f, h)
+        return own, y + random_noise(y)
+
+
+class LosesDtype(alg.FedAvg):
+    """All in float64."""
+
+    def server(self, s: Any, up: Message, h: Regulariser, share: float) -> Any:
+        return super().server(s, up.double(), h, share)
+
+
+class BoundTooSmall(alg.FedMiD):
+    """Of its prox steps."""
+
+    def largest_prox_step(self) -> float:
+        return 0.9 * super().largest_prox_step()
+
+
+class BoundTooLarge(alg.FedMiD):
+    """Of its prox steps."""
+
+    def largest_prox_step(self) -> float:
+        return 3 * super().largest_prox_step()
+
+
+@dataclass(frozen=True)
+class Remembers(alg.FedAvg):
+    """In itself, where no dump finds it."""
+
+    def client(self, own: Any, down: Message, f: Local, h: Regulariser) -> tuple[Any, Message]:
+        own, y = super().client(own, down, f, h)
+        if f.t > 1:
+            y = y + 0.01 * self.__dict__.get("before", down)
+        self.__dict__["before"] = down.clone()
+        return own, y
+
+
+class BeforeMixGrows(alg.DPSGD):
+    """What before_mix leaves is no state."""
+
+    def before_mix(self, s: Any, f: Local, h: Regulariser) -> Any:
+        return s._replace(x=torch.cat([s.x, s.x], 1))
+
+    def step(self, s: Any, f: Local, h: Regulariser, mix: Mix) -> Any:
+        return super().step(s._replace(x=s.x[:, : toy.D]), f, h, mix)
+
+
+class MixesTwice(alg.DPSGD):
+    """And says once."""
+
+    def step(self, s: Any, f: Local, h: Regulariser, mix: Mix) -> Any:
+        return super().step(s, f, h, lambda x: mix(mix(x)))
+
+
+class NeedsClients(alg.FedAvg):
+    """At least one of them."""
+
+    def client(self, own: Any, down: Message, f: Local, h: Regulariser) -> tuple[Any, Message]:
+        own, y = super().client(own, down, f, h)
+        return own, y + 0 * y[0]
+
+
+@dataclass(frozen=True)
+class Undocumented(alg.FedAvg):
+    secret: float = 0.0
+
+
+@dataclass(frozen=True)
+class Forgets(alg.FedAvg):
+    """What the configuration file said.
+
+    eta      the step
+    """
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "eta", 0.9 * self.eta)
+
+
+BLOCKS = "blocks of clients on two cores do not matter"
+RANDOM = {
+    "keeps shapes and dtypes",
+    "renaming clients renames their states",
+    BLOCKS,
+    "changes nothing in place",
+    "goes on bit for bit after a dump",
+}
+BAD: list[tuple[Algorithm, set[str], str]] = [  # the laws that are broken, and a sentence
+    (WritesIntoItsState(1.5, 3), {"changes nothing in place"}, r"client\(\) writes into its argument `own`"),
+    (
+        SendsItsState(2.0),
+        {"changes nothing in place", "ends where its facts say", "same seed same run"},
+        "sends the memory of its own state",
+    ),
+    (SendsMore(0.5, 3), {"bytes are those of its facts"}, r"80 bytes per client and round up were .* promises 40 "),
+    (SaysExact(0.5, 3), {"ends where its facts say"}, "the relative error does not go to 0"),
+    (CountsClients(0.5, 3), {"renaming clients renames their states", BLOCKS}, "depends on the order of the clients"),
+    (GlobalRandomNumbers(0.5, 3), {"same seed same run", *RANDOM}, "two runs with the seed 3: server.x differs by"),
+    (
+        LosesDtype(0.5, 3),
+        {"keeps shapes and dtypes", "bytes are those of its facts"},
+        "server.x is torch.float64 in round 1, not float32",
+    ),
+    (BoundTooSmall(0.5, 3), {"largest prox step is a bound"}, "prox step .* > largest_prox_step"),
+    (BoundTooLarge(0.5, 3), {"largest prox step is a bound"}, "a careless bound"),
+    (Remembers(0.5, 3), {"goes on bit for bit after a dump", BLOCKS}, "resumed after round 3: .* differs by"),
+    (BeforeMixGrows(0.5), {"before mix leaves a state", "before mix then step", BLOCKS}, "after before_mix"),
+    (
+        MixesTwice(0.5),
+        {"mixes as often as it sends", "bytes are those of its facts"},
+        "calls mix 2 times a round, but sends.*edge is 1",
+    ),
+    (NeedsClients(0.5, 3), {"runs without participants"}, "IndexError: .*test_conformance.py, line .*, in client"),
+    (Undocumented(0.5, 3), {"is documented"}, "no docstring"),
+    (Forgets(0.5, 3), {"survives the configuration file"}, "comes back as"),
+]
+
+
+@pytest.mark.parametrize(("a", "broken", "says"), BAD, ids=[type(a).__name__ for a, _, _ in BAD])
+def test_a_broken_algorithm_is_caught_by_the_right_law(a: Algorithm, broken: set[str], says: str) -> None:
+    report = check_algorithm(a)
+    assert not report
+    assert set(report.broken) == broken
+    assert any(re.search(says, why) for why in report.broken.values()), report
+
+
+@pytest.mark.parametrize(
+    "a",
+    [
+        Fine(1.5, 3),
+        CompressedDownlink(1.0, TopK(k=3)),
+        ExtrapolatedGradients(2.0),
+        DecentralisedHeavyBall(0.5, 0.5),
+        alg.DSMT(1.0, 0.5, eta_w=0.2),  # needs a W without negative eigenvalues
+    ],
+    ids=lambda a: type(a).__name__,
+)
+def test_all_laws_hold_for_good_algorithms(a: Algorithm) -> None:
+    report = check_algorithm(a)
+    assert report, report
+
+
+def test_an_algorithm_that_diverges_is_told_so() -> None:
+    why = check_algorithm(alg.FedAvg(1e6, 3)).broken["ends where its facts say"]
+    assert re.fullmatch(r"diverged: the model exceeds 1e\+15 in round \d+; try smaller steps", why)
+
+
+def test_one_that_is_better_than_it_says_is_remarked() -> None:
+    class Modest(alg.ProximalGradient):
+        facts: ClassVar[Facts] = alg.ProximalGradient.facts._replace(exact=False)
+
+    outcome = next(o for o in check_algorithm(Modest(8.0)).outcomes if o.law == "ends where its facts say")
+    assert outcome.status is Status.holds
+    assert outcome.says.startswith("facts.exact is False, but here it finds the solution")
+
+
+def test_one_that_is_slow_is_told_so() -> None:
+    slow = check_algorithm(replace(algorithm("scaffold"), eta=1e-3)).broken
+    assert "too slow to tell whether it is exact" in slow["ends where its facts say"]
+
+
+def test_an_algorithm_that_takes_prox_steps_must_say_the_largest() -> None:
+    class Forgetful(WatchedStar):
+        largest_prox_step = Star.largest_prox_step
+
+    with pytest.raises(NotImplementedError, match=r"Forgetful takes prox steps, so it needs a largest_prox_step\(\)"):
+        Forgetful(algorithm("fedavg")).largest_prox_step()
+
+
+def test_what_is_no_algorithm_is_refused() -> None:
+    class Silent(alg.FedAvg):
+        facts = None
+
+    with pytest.raises(InputError, match=r"^Silent must say its facts: facts: ClassVar\[Facts\] = Facts\("):
+        check_algorithm(Silent(0.5, 3))
+    with pytest.raises(InputError, match="is no algorithm: give an object of a Star or a Graph"):
+        check_algorithm(alg.FedAvg)  # type: ignore[arg-type]
+
+
+def test_a_law_in_a_test_says_its_sentence() -> None:
+    with pytest.raises(Broken, match="promises 40"):
+        laws.bytes_are_those_of_its_facts(SendsMore(0.5, 3), dtype=torch.float32)
+
+
+def test_a_report_says_what_is_broken() -> None:
+    report = check_algorithm(Undocumented(0.5, 3))
+    assert str(report) == "12 laws hold, 1 does not, 3 do not apply"
+    assert repr(report).splitlines()[1:] == ["  is documented: Undocumented has no docstring"]

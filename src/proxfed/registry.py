@@ -73,10 +73,6 @@ class Registry(dict[str, Make]):
         """It may be looked up: registered, a plug-in, or the name of something elsewhere, if there is such a thing."""
         return super().__contains__(name) or (isinstance(name, str) and (":" in name or name in self.plugins))
 
-    def all(self) -> dict[str, Make]:
-        """Those that are registered, and the plug-ins, by name."""
-        return {name: self[name] for name in self.names()}
-
     def names(self) -> list[str]:
         """Those that are registered, and the plug-ins."""
         return sorted({*self, *self.plugins})
@@ -204,9 +200,9 @@ def arguments(make: Callable[..., Any], given: Table, where: str, known: set[str
     takes = {k: p for k, p in parameters.items() if k not in known and p.kind != p.VAR_KEYWORD}
     for key in given:
         require(key in takes, f"{where}: unknown key {key!r}; {nearest(key, takes) if takes else 'it takes none'}")
-    for key, parameter in takes.items():
-        needed = parameter.default is parameter.empty and key not in given
-        require(not needed, f"{where}: the key {key!r} is missing ({_type_name(hints.get(key))})")
+    missing = [key for key, p in takes.items() if p.default is p.empty and key not in given]
+    named = " and ".join(f"{key!r} is missing ({_type_name(hints.get(key))})" for key in missing)
+    require(not missing, f"{where}: the key {named}")
     return {key: _value(hints.get(key, Any), value, f"{where}.{key}") for key, value in given.items()}
 
 
@@ -277,10 +273,10 @@ def plain(value: Any) -> Any:
     for registry in NESTED.values():
         if type(value) in registry.values():
             return describe(value, registry)
-    if isinstance(value, (bool, int, float, str)):
-        return value
     if isinstance(value, Number) and hasattr(value, "item"):  # of numpy
         return value.item()
+    if isinstance(value, (bool, int, float, str)):
+        return value
     if isinstance(value, (tuple, list, range)):
         return [plain(v) for v in value]
     if isinstance(value, Mapping):

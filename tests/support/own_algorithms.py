@@ -25,7 +25,9 @@ class ExtrapolatedGradients(Star[LastTwo, Point]):
     """x <- x - eta mean(g + (g - z)/2 - (z - old)/4), where every client keeps its last two gradients."""
 
     eta: float
+    """Step."""
     clones: bool = False
+    """Copy the last gradient, which may as well move."""
 
     needs: ClassVar[Needs] = Needs(composite=False)
     facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=True)
@@ -52,8 +54,11 @@ class DecentralisedHeavyBall(Graph[Pair]):
     """x <- mix (x - eta grad f(x) + gamma (x - x of the round before))."""
 
     eta: float
+    """Step."""
     gamma: float
+    """Momentum."""
     clones: bool = False
+    """Copy the last model, which may as well move."""
 
     needs: ClassVar[Needs] = Needs(composite=False)
     facts: ClassVar[Facts] = Facts(Sends(edge=1), exact=False)
@@ -94,7 +99,9 @@ class CompressedDownlink(Star[Known, Server]):
     """
 
     gamma: float
+    """Step."""
     downlink: Compressor
+    """Of what the server sends."""
 
     needs: ClassVar[Needs] = Needs(everyone=True, contractive=True)
     facts: ClassVar[Facts] = Facts(Sends(up=1, down=1, compressed=("down",)), exact=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 
 from proxfed.data import load
 from proxfed.data.partitions import IID
+from proxfed.errors import require
 from proxfed.keyed_random import Key, keys, uniforms
 from proxfed.problems.network import Model
 from proxfed.topologies.base import FixedTopology
@@ -27,11 +29,12 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True)
 class Slow(Star[tuple[()], Point]):
-    """Gradient descent that takes its time, and raises or sends a signal if it is told to."""
+    """Gradient descent that takes its time, and fails in a round if it is told to, but not in a process it spares."""
 
     eta: float
     seconds: float = 0.0
     fails_in: int | None = None
+    spares: int = 0
 
     needs: ClassVar[Needs] = Needs(composite=False)
     facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=True)
@@ -41,7 +44,7 @@ class Slow(Star[tuple[()], Point]):
 
     def client(self, own: tuple[()], x: Tensor, f: Local, h: Regulariser) -> tuple[tuple[()], Tensor]:
         time.sleep(self.seconds)
-        if f.t == self.fails_in:
+        if f.t == self.fails_in and os.getpid() != self.spares:
             raise ZeroDivisionError("the client has no more patience")
         return own, f.grad(x, 0)
 
@@ -49,11 +52,8 @@ class Slow(Star[tuple[()], Point]):
         return Point(s.x - self.eta * g)
 
 
-class Shrink:
+class Shrink(Regulariser):
     """h(x) = weight * sum_j |x_j|, written as an ordinary class."""
-
-    weak_convexity = 0.0
-    indicator = False
 
     def __init__(self, weight: float) -> None:
         self.weight = weight
@@ -135,3 +135,18 @@ def digits(h: Any, **options: Any) -> Model:
     """A network of one's own on a few digits."""
     data = load("digits", IID(num_partitions=4), limit=80)
     return Model(data, make_net, h=h, batch=5, train_measures=True, dtype=torch.float64, **options)
+
+
+class Refuses(Slow):
+    """Has a sentence to say in the third round."""
+
+    def client(self, own: tuple[()], x: Tensor, f: Local, h: Regulariser) -> tuple[tuple[()], Tensor]:
+        require(f.t != 3 or os.getpid() == self.spares, "there is no third round")
+        return super().client(own, x, f, h)
+
+
+class Stuck(Slow):
+    """Cannot be given to another process."""
+
+    def __reduce__(self) -> Any:
+        raise TypeError("I stay here")

@@ -14,44 +14,38 @@ from torch import Tensor
 from proxfed import Federated, Linear, Logistic, Softmax, Squared, keyed_random
 from proxfed.engine.run import Run
 from proxfed.engine.stacked import Stacked
+from proxfed.harness.conformance import toy
 from proxfed.participation import Full
-from proxfed.regularisers import L1
 from proxfed.topologies import Complete, OnePeerExponentialGraph, Ring, StarGraph
 from proxfed.types import Algorithm, Constants, Graph, Participation, Regulariser, Topology
 
 from support import numpy_references as ref
 
-N, D, M, L2, LAMBDA = 5, 10, 40, 0.05, 0.02
+N, D, M, L2, LAMBDA, CLASSES = toy.N, toy.D, toy.M, toy.L2, toy.LAMBDA, toy.OUTPUTS
+SPARSE, RAGGED = toy.SPARSE, toy.RAGGED
 LOSSES = {"logistic": Logistic(), "least_squares": Squared(), "softmax": Softmax()}
-CLASSES = 3
 EVERYONE = Full()
-SPARSE = L1(LAMBDA)
-RAGGED = (7, 40, 13, 40, 25)
 GRAPHS = {"ring": Ring, "star": StarGraph, "complete": Complete, "one_peer": OnePeerExponentialGraph}
 
 
 @cache
 def data(loss: str, sizes: tuple[int, ...], p: int = D, seed: int = 2) -> Federated:
     """Clients whose samples lie around centres of their own and are labelled by models of their own; rows of norm 1."""
-    rng = np.random.default_rng(seed)
 
-    def client(m: int) -> tuple[np.ndarray, np.ndarray]:
-        A = rng.normal(size=(m, p)) + 1.5 * rng.normal(size=p)
-        A /= np.linalg.norm(A, axis=1, keepdims=True)
-        truth = rng.normal(size=(p, CLASSES)) + rng.normal(size=CLASSES)
-        scores = A @ truth + 0.1 * rng.normal(size=(m, CLASSES))
+    def labels(s: np.ndarray) -> np.ndarray:
         if loss == "softmax":
-            return A, scores.argmax(1)
-        return A, np.where(scores[:, 0] > 0, 1.0, -1.0) if loss == "logistic" else scores[:, 0]
+            return s.argmax(1)
+        return np.where(s[:, 0] > 0, 1.0, -1.0) if loss == "logistic" else s[:, 0]
 
-    return Federated.from_clients([client(m) for m in sizes], classes=CLASSES if loss == "softmax" else None)
+    clients = [(A, labels(s)) for A, s in toy.scores(sizes, p, seed)]
+    return Federated.from_clients(clients, classes=CLASSES if loss == "softmax" else None)
 
 
 @cache
 def problem(
     loss: str = "logistic",
     h: Regulariser = SPARSE,
-    sizes: tuple[int, ...] = (M,) * N,
+    sizes: tuple[int, ...] = toy.EQUAL,
     x0: tuple[float, ...] | None = None,
     p: int = D,
     seed: int = 2,
@@ -61,7 +55,7 @@ def problem(
     """The problem of most tests; it begins away from 0, where l1 would hide the first prox step."""
     outputs = CLASSES if loss == "softmax" else 1
     if x0 is None:
-        x0 = tuple(np.random.default_rng(seed + 100).normal(size=outputs * (p + options.get("intercept", False))))
+        x0 = toy.begin(outputs * (p + options.get("intercept", False)), seed)
     begin = torch.tensor(x0, dtype=torch.float64)
     return Linear(data(loss, sizes, p, seed), LOSSES[loss], h, l2=l2, x0=begin, **options)
 

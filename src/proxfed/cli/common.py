@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from proxfed.report.terminal import plain_table
+from proxfed.report.summary import plain_table
 
 if TYPE_CHECKING:
     from proxfed.harness.results import Results

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from proxfed.cli.common import ChangeOption, DataOption, Format, FormatOption, err, out, say
 from proxfed.errors import InputError, RunError, nearest, require
-from proxfed.report.terminal import plain_table
+from proxfed.report.summary import plain_table
 
 app = typer.Typer(
     name="data",

@@ -13,7 +13,7 @@ import typer
 from rich.markup import escape
 
 from proxfed import __version__
-from proxfed.cli import data, list_, report, reproduce, results, run, simulate
+from proxfed.cli import check, data, list_, report, reproduce, results, run, simulate
 from proxfed.cli.common import err, out
 from proxfed.errors import Elsewhere, ProxfedError
 
@@ -29,6 +29,7 @@ app = typer.Typer(
 app.command()(run.run)
 app.command()(report.report)
 app.command("list")(list_.list_)
+app.command()(check.check)
 app.add_typer(data.app)
 app.command()(reproduce.reproduce)
 app.add_typer(results.app)

@@ -56,7 +56,7 @@ def reproduce(
     Example: [bold]proxfed reproduce composite_fl --quick[/bold]
     """
     from proxfed.harness.plan import KEPT_BYTES, Plan
-    from proxfed.harness.progress import StopOnSignal
+    from proxfed.harness.progress import stop_on_signal
     from proxfed.papers.reproduce import select
     from proxfed.report.page import write_report
     from proxfed.report.plots import MISSING, available
@@ -77,7 +77,7 @@ def reproduce(
                 raise MissingData(next(iter(plan.missing.values())))
             for name, reason in plan.missing.items():
                 say(f"not run: {part.name} {name}: {reason}", err)
-            with StopOnSignal() as stop:
+            with stop_on_signal() as stop:
                 plan.run(stop)
             if stop():
                 say("stopped; the same command goes on from here", err)

@@ -64,8 +64,7 @@ def run(
     from proxfed.engine.allocator import tune_process
     from proxfed.harness.cases import read_cases, slug
     from proxfed.harness.plan import Plan
-    from proxfed.harness.progress import StopOnSignal
-    from proxfed.harness.run_folder import RunFolder
+    from proxfed.harness.progress import stop_on_signal
 
     tune_process()
     cases = read_cases(experiment, change or [], only=case or [])
@@ -73,11 +72,10 @@ def run(
     folders = {name: path / slug(name) for name in cases}
     world, array = network.world(), "SLURM_ARRAY_TASK_ID" in os.environ
     leads = world is None or world[0] == 0
-    begun = any(RunFolder(one).exists() for one in folders.values())
-    require(begun or not (resume and leads), f"there is no run to resume in {path}")
     plan = Plan(cases, folders, data, resume or array, force, only=only or [])
+    require(plan.begun or not (resume and leads), f"there is no run to resume in {path}")
     started = time.monotonic()
-    with StopOnSignal() as stop:
+    with stop_on_signal() as stop:
         found = plan.run(stop, jobs=jobs, ranks=ranks, progress=leads, checkpoint_seconds=checkpoint, timeout=timeout)
     if not leads:
         raise typer.Exit(1 if stop() else 0)

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from proxfed.cli.common import Format, FormatOption, out, say
 from proxfed.errors import nearest, require
-from proxfed.report.terminal import plain_table
+from proxfed.report.summary import plain_table
 
 if TYPE_CHECKING:
     from proxfed.harness.results import Results

@@ -38,7 +38,7 @@ def check_combination(
     if needs.everyone or isinstance(algorithm, Graph):
         all_take_part = isinstance(participation, Full)
         require(all_take_part, f"{name} needs every client in every round, not {type(participation).__name__}")
-    for compressor in _compressors(algorithm):
+    for compressor in compressors(algorithm):
         _check_compressor(name, needs, compressor, problem.d)
 
 
@@ -61,7 +61,7 @@ def _check_kinds(problem: object, algorithm: object, topology: object, participa
         require(fits, f"{what} = {given!r:.80} will not do: give {allowed}")
 
 
-def _compressors(algorithm: Algorithm) -> list[Compressor]:
+def compressors(algorithm: Algorithm) -> list[Compressor]:
     """Those among its hyper-parameters, whatever they are called."""
     names: list[str] = [f.name for f in fields(algorithm)] if is_dataclass(algorithm) else []
     return [value for name in names if isinstance(value := getattr(algorithm, name), Compressor)]

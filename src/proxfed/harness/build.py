@@ -71,15 +71,14 @@ def _entry(table: Table, label: str, e: Experiment, problem: Problem, own: Probl
     rounds = table.get("rounds", e.rounds)
     require(whole(rounds) and rounds >= 1, f"{where}.rounds = {rounds!r} must be a whole number >= 1")
     common = {"participation": e.participation, "topology": e.topology}
-    participation, topology = build_surroundings(table, label, problem.n, common)
-    algorithm = _algorithm(table, where, rounds, problem, topology)
+    make = look_up(ALGORITHMS, table, where)
+    participation, topology = _surroundings(make, table, where, problem.n, common)
+    algorithm = _algorithm(make, table, where, rounds, problem, topology)
     return Entry(algorithm, topology, participation, table.get("rounds"), own)
 
 
-def build_surroundings(table: Table, label: str, n: int, common: Table) -> tuple[Participation, Topology | None]:
+def _surroundings(make: Any, table: Table, where: str, n: int, common: Table) -> tuple[Participation, Topology | None]:
     """Who takes part, and who talks to whom, of one algorithm over n clients; `common` is what all have."""
-    where = f"algorithms.{label}"
-    make = look_up(ALGORITHMS, table, where)
     given, place = _own_or_common("participation", table, common, where)
     participation = build(PARTICIPATIONS, given, place)
     peers = isinstance(make, type) and issubclass(make, Graph)
@@ -90,14 +89,15 @@ def build_surroundings(table: Table, label: str, n: int, common: Table) -> tuple
     return participation, build(TOPOLOGIES, graph, place, **_size(graph, place, n))
 
 
-def _algorithm(table: Table, where: str, rounds: int, problem: Problem, topology: Topology | None) -> Algorithm:
+def _algorithm(
+    make: Any, table: Table, where: str, rounds: int, problem: Problem, topology: Topology | None
+) -> Algorithm:
     """With the hyper-parameters that the table gives, or those of its theory."""
-    make = look_up(ALGORITHMS, table, where)
     own = {k: _steps(v, problem, f"{where}.{k}") for k, v in table.items() if k not in SPECIAL}
     theory = table.get("theory", False)
     require(isinstance(theory, bool), f"{where}.theory = {theory!r} must be true or false")
     if not theory:
-        return make(**arguments(make, own, where))  # type: ignore[return-value]
+        return make(**arguments(make, own, where))
     rule = getattr(make, "theory", None)
     if rule is None:
         raise InputError(f"{where}: there are no step sizes of the theory for {table['name']!r}")
@@ -157,15 +157,16 @@ def _problem(e: Experiment, directory: str | None) -> Problem:
     require(e.dtype in DTYPES, f"dtype = {e.dtype!r} is not one of {', '.join(DTYPES)}")
     make = look_up(PROBLEMS, e.problem, "problem")
     given = arguments(make, settings_of(canonical(e.problem)), "problem", GIVEN)
-    bare = make(data=load_data(e.data, directory), dtype=DTYPES[e.dtype], device=e.device, **given)
-    return bare.with_h(_regulariser(e, bare.blocks))
-
-
-def _regulariser(e: Experiment, blocks: tuple[Block, ...]) -> Regulariser:
-    """One table for the whole vector, or tables that each name their blocks."""
+    given |= {"data": load_data(e.data, directory), "dtype": DTYPES[e.dtype], "device": e.device}
     tables = e.regulariser if isinstance(e.regulariser, list) else [e.regulariser]
     if len(tables) == 1 and "blocks" not in tables[0]:
-        return build(REGULARISERS, tables[0], "regulariser")
+        return make(h=build(REGULARISERS, tables[0], "regulariser"), **given)
+    bare = make(**given)
+    return bare.with_h(_on_blocks(tables, bare.blocks))
+
+
+def _on_blocks(tables: list[Table], blocks: tuple[Block, ...]) -> Regulariser:
+    """From tables that each name their blocks of the model."""
     parts: dict[str, Regulariser] = {}
     for table in tables:
         require("blocks" in table, "regulariser: with several tables, each must name its blocks")
@@ -213,11 +214,11 @@ def _steps(value: Any, problem: Problem, where: str) -> Any:
 
 def build_again(table: Table, n: int) -> Entry:
     """The entry of a resolved table, as a run folder has it, without its problem."""
-    label = str(table["label"])
-    participation, topology = build_surroundings(table, label, n, {})
+    where = f"algorithms.{table['label']}"
+    make: Any = look_up(ALGORITHMS, table, where)
+    participation, topology = _surroundings(make, table, where, n, {})
     own = {k: v for k, v in table.items() if k not in SPECIAL | OF_ITS_PROBLEM}
-    make = look_up(ALGORITHMS, table, f"algorithms.{label}")
-    return Entry(make(**arguments(make, own, f"algorithms.{label}")), topology, participation)  # type: ignore[arg-type]
+    return Entry(make(**arguments(make, own, where)), topology, participation)
 
 
 def _own_or_common(key: str, table: Table, common: Table, where: str) -> tuple[Any, str]:

@@ -16,7 +16,7 @@ from proxfed.algorithms import ALGORITHMS
 from proxfed.compressors import COMPRESSORS
 from proxfed.data import DATASETS, PARTITIONS
 from proxfed.data.limits import LIMITS
-from proxfed.errors import nearest, require
+from proxfed.errors import InputError, nearest, require
 from proxfed.harness.build import GIVEN
 from proxfed.harness.schema import shipped
 from proxfed.participation import PARTICIPATIONS
@@ -115,12 +115,21 @@ def needs(what: Needs) -> str:
     return ", ".join(word for word, asked in words.items() if asked)
 
 
+WORDS = ("settings", "runs on", "handles h by", "needs", "sends", "different data")
+"""What is said of an entry beside its name, what it is about and its paper."""
+
+
 def _entries(kind: str) -> list[Entry]:
     if kind in FILES:
         found = FILES[kind]().items()
         return [{"name": n, "settings": "", "about": _headline(path.read_text())} for n, path in found]
     entries = []
-    for name, make in sorted(KINDS[kind].all().items()):
+    for name in KINDS[kind].names():
+        try:
+            make = KINDS[kind][name]
+        except InputError as e:  # a plug-in that is broken
+            entries.append(dict.fromkeys(WORDS, "") | {"name": name, "about": str(e), "paper": str(e)})
+            continue
         shown = ", ".join(s.name if s.default is None else f"{s.name} = {s.default}" for s in settings(make))
         entry = {"name": name, "settings": shown, "about": about(make).split("\n")[0]}
         if kind == "algorithms":

@@ -20,7 +20,7 @@ from proxfed.engine.run import rounds as steps
 from proxfed.engine.stacked import Stacked
 from proxfed.errors import RunError, require, whole
 from proxfed.harness.plan import Planned
-from proxfed.harness.progress import StopOnSignal
+from proxfed.harness.progress import stop_on_signal
 from proxfed.harness.results import Results
 from proxfed.harness.study import Entry, Study, names
 from proxfed.participation import Full
@@ -97,7 +97,7 @@ def run(
     going = Run(problem, algorithm, net, participation, seed)
     rows: list[Row] = []
     status, message, x = "finished", "", going.x0
-    with StopOnSignal() as stop:
+    with stop_on_signal() as stop:
         for step in steps(going, Measures(problem, net, reference, more=tuple(measures)), -1, rounds, every):
             rows += [] if step.row is None else [step.row]
             x = x if step.x is None else step.x
@@ -208,7 +208,7 @@ def run_study(
     with ExitStack() as held:
         place = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="proxfed-")) if out is None else out)
         planned = Planned(study, place, resume, force, [only] if isinstance(only, str) else list(only))
-        stop = held.enter_context(StopOnSignal())
+        stop = held.enter_context(stop_on_signal())
         results = planned.run(stop, jobs=jobs, ranks=ranks, progress=progress)
         if out is None:  # the folder is gone when they are looked at
             results.models.load()

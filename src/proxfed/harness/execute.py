@@ -100,7 +100,7 @@ class Execution:
             if self.folder is not None and self.folder.is_done(*task):
                 outcome = "done"
             elif self.folder is not None:
-                files = self.folder.task(*task)
+                files = self.folder.task(*task, self.study.own_measures)
                 free = held.enter_context(files.taken())
                 outcome = "taken" if not free else "done" if self.folder.is_done(*task) else ""
                 found = files.load() if not outcome else None

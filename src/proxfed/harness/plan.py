@@ -42,6 +42,7 @@ class Planned:
             require(label in known, f"--only: no algorithm has the label {label!r}; {nearest(label, known)}")
         self.study.check()
         self.folder = RunFolder(self.path)
+        self.begun = self.folder.exists()
         self.world = network.world()
         if self.leads:
             check_folder(self.study, self.folder, self.resume, self.force)
@@ -59,6 +60,8 @@ class Planned:
         study = self.study
         require(whole(ranks) and ranks >= 1, f"ranks = {ranks!r} must be a whole number >= 1")
         require(ranks == 1 or jobs in (None, 1), f"jobs = {jobs!r} and ranks = {ranks!r} exclude each other")
+        n = study.problem.n
+        require(ranks <= n, f"{ranks} ranks for {n} clients: at most one rank per client")
         with ExitStack() as held:
             watch = held.enter_context(watching(title, progress and self.leads))
             e = Execution(study, None, self.only, watch=watch, stop=stop, checkpoint_seconds=checkpoint_seconds)
@@ -89,7 +92,7 @@ class Planned:
 
     def _threads(self, wanted: int) -> int:
         """Of a run that is taken up, as many as it was begun with: the number of threads decides the last bits."""
-        if self.resume and self.folder.exists() and "OMP_NUM_THREADS" not in os.environ:
+        if self.resume and self.begun and "OMP_NUM_THREADS" not in os.environ:
             return int(self.folder.versions().get("threads", wanted))
         return wanted
 
@@ -116,6 +119,8 @@ class Plan:
     def __post_init__(self) -> None:
         """Refuse what cannot be run before the first case begins."""
         self._ready: dict[str, Planned] = {}
+        self.begun = False
+        """Some case has a run folder already."""
         room = self.keep
         for name in self.cases:
             try:
@@ -125,6 +130,7 @@ class Plan:
                     raise
                 self.missing[name] = str(e)
                 continue
+            self.begun = self.begun or planned.begun
             room -= _nbytes(planned.study)
             if room > 0:
                 self._ready[name] = planned

@@ -139,8 +139,6 @@ class _Others:
 
 def run_ranks(execution: Execution, ranks: int, timeout: float) -> bool:
     """The clients of a study spread over `ranks` processes. True when all that was asked for is done."""
-    n = execution.study.problem.n
-    require(ranks <= n, f"{ranks} ranks for {n} clients: at most one rank per client")
     assert execution.folder is not None
     threads = max(1, torch.get_num_threads() // ranks)
     common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(ranks)}
@@ -242,15 +240,18 @@ class _Worker:
 
     def _read(self) -> None:
         assert self.process.stdout is not None
-        for line in self.process.stdout:
-            with suppress(ValueError, TypeError):
-                said = json.loads(line)
-                if "error" in said:
-                    self.error, self.traceback = said["error"], said.get("traceback", "")
-                elif "progress" in said:
-                    self.watch(Progress(*said["progress"]))
-                else:
-                    self.has_read = True
+        with self.process.stdout as lines:
+            for line in lines:
+                with suppress(ValueError, TypeError):
+                    self._hear(json.loads(line))
+
+    def _hear(self, said: dict[str, Any]) -> None:
+        if "error" in said:
+            self.error, self.traceback = said["error"], said.get("traceback", "")
+        elif "progress" in said:
+            self.watch(Progress(*said["progress"]))
+        else:
+            self.has_read = True
 
     def wait_until_read(self) -> None:
         while not self.has_read and self.runs():

@@ -6,7 +6,8 @@ import signal
 import sys
 import threading
 import time
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -16,31 +17,25 @@ EVERY = 30.0
 """Seconds between two lines where there is no terminal."""
 
 
-class StopOnSignal:
-    """The first Ctrl-C (or SIGTERM) asks the work to stop after its round; the second ends the process.
+@contextmanager
+def stop_on_signal() -> Iterator[Callable[[], bool]]:
+    """Meanwhile the first Ctrl-C (or SIGTERM) asks the work to stop after its round; the second ends the process.
 
-    In a thread that is not the main one, which gets no signals, it never asks.
+    What it gives says whether that was asked. In a thread that is not the main one, which gets no signals, it never is.
     """
+    asked = threading.Event()
 
-    def __init__(self) -> None:
-        self.asked = False
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> StopOnSignal:
-        if threading.current_thread() is threading.main_thread():
-            self._before = {n: signal.signal(n, self._ask) for n in (signal.SIGINT, signal.SIGTERM)}
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _ask(self, number: int, frame: Any) -> None:
-        self.asked = True
+    def ask(number: int, frame: Any) -> None:
+        asked.set()
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
-    def __call__(self) -> bool:
-        return self.asked
+    here = threading.current_thread() is threading.main_thread()
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)} if here else {}
+    try:
+        yield asked.is_set
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def watching(title: str = "", show: bool = True) -> AbstractContextManager[Any]:

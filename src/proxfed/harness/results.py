@@ -70,7 +70,7 @@ class Results:
     def read(cls, folder: Path | str | RunFolder) -> Results:
         """Of a run folder, finished or not."""
         f = folder if isinstance(folder, RunFolder) else RunFolder(folder)
-        settings, stats = f.config(), f.clients()
+        settings, versions, stats, status, rows = f.contents()
         order = {table["label"]: k for k, table in enumerate(settings.get("algorithms", ())) if "label" in table}
         place = {seed: k for k, seed in enumerate(settings.get("seeds", ()))}
 
@@ -79,12 +79,12 @@ class Results:
             return place.get(line["seed"], len(place)), order.get(line["algorithm"], len(order))
 
         return cls(
-            sorted(f.rows(), key=by_task),
-            sorted(f.status(), key=by_task),
+            sorted(rows, key=by_task),
+            sorted(status, key=by_task),
             None if stats is None else len(stats),
             settings.get("seeds", ()),
             settings,
-            f.versions(),
+            versions,
             stats,
             Models(f.models),
             f.path.resolve().name,

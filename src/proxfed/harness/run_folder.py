@@ -26,7 +26,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import safetensors
@@ -60,6 +60,16 @@ def versions() -> dict[str, Any]:
     }
 
 
+class Contents(NamedTuple):
+    """What a run folder holds beside the models."""
+
+    config: dict[str, Any]
+    versions: dict[str, Any]
+    clients: ClientStats | None
+    status: list[dict[str, Any]]
+    rows: list[dict[str, Any]]
+
+
 class RunFolder:
     """Reading and writing one run folder; every write that fails says so and keeps what was there."""
 
@@ -72,6 +82,10 @@ class RunFolder:
 
     def exists(self) -> bool:
         return (self.path / "config.toml").is_file()
+
+    def contents(self) -> Contents:
+        """All but the models."""
+        return Contents(self.config(), self.versions(), self.clients(), self.status(), self.rows())
 
     def _read(self, name: str) -> bytes:
         try:
@@ -221,11 +235,9 @@ class RunFolder:
 
     # ---- tasks -------------------------------------------------------------------------------------------------
 
-    def task(self, label: str, seed: int) -> TaskFolder:
-        """The folder of a task under way."""
-        with (self.path / "rows.csv").open() as f:
-            columns = f.readline().rstrip("\n").split(",")
-        return TaskFolder(self.path / "checkpoint" / task_name(label, seed), columns)
+    def task(self, label: str, seed: int, measures: Iterable[str]) -> TaskFolder:
+        """The folder of a task under way; `measures` as when the folder was made."""
+        return TaskFolder(self.path / "checkpoint" / task_name(label, seed), [*ROW, *measures])
 
     def is_done(self, label: str, seed: int) -> bool:
         return any((s["algorithm"], s["seed"], s["status"] in DONE) == (label, seed, True) for s in self.status())

@@ -26,7 +26,7 @@ def main(file: str) -> int:
     from proxfed.errors import ProxfedError
     from proxfed.harness.execute import Execution, Progress, threads
     from proxfed.harness.processes import FAILED
-    from proxfed.harness.progress import StopOnSignal
+    from proxfed.harness.progress import stop_on_signal
     from proxfed.harness.run_folder import RunFolder
 
     told = 0.0
@@ -45,7 +45,7 @@ def main(file: str) -> int:
     names = ("study", "only", "checkpoint_seconds", "resumed", "reference")
     rest: dict[str, Any] = {name: given[name] for name in names}
     try:
-        with StopOnSignal() as asked, threads(given["threads"]):
+        with stop_on_signal() as asked, threads(given["threads"]):
             say.write(json.dumps({"read": True}) + "\n")  # from now on it may be asked to stop
             if world is not None:
                 ranks.connect(given["timeout"])

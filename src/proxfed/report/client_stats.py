@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from proxfed.data.client_stats import ClientStats
-from proxfed.report.terminal import plain_table
+from proxfed.report.summary import plain_table
 
 ROWS, CELLS = 200, 20_000
 """Clients that a picture on the page shows at most, and cells of all its pictures together."""

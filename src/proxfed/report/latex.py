@@ -54,4 +54,5 @@ def _tex(text: str) -> str:
     """Signs that LaTeX would read, and powers of ten as such."""
     text = re.sub(r"([&%$#_{}])", r"\\\1", text.replace("\\", r"\textbackslash "))
     text = text.replace("~", r"\textasciitilde ").replace("^", r"\textasciicircum ")
+    text = "{}" + text if text.startswith(("[", "*")) else text  # which would belong to the \\\\ of the line before
     return re.sub(r"(-?\d\.\d+)e([+-]\d+)", lambda m: rf"${m[1]}\cdot 10^{{{int(m[2])}}}$", text)

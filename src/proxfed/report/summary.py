@@ -13,7 +13,6 @@ from rich.text import Text
 from proxfed.errors import finite
 from proxfed.report.columns import KNOWN, MEASURES, PROGRESS, Column, Row, further_measures, show, with_total
 from proxfed.report.targets import half_reached
-from proxfed.report.terminal import plain_table
 
 if TYPE_CHECKING:
     from proxfed.harness.results import Results
@@ -169,3 +168,19 @@ def _terminal_columns(table: Sequence[Mapping[str, Any]]) -> list[_Shown]:
         *(shown(replace(column, heading=column.label)) for column in further),
         *(shown(KNOWN[name]) for name in (*SPENT, "wall_seconds", "seeds")),
     ]
+
+
+def plain_table(*headings: str, title: str | None = None) -> Table:
+    """Columns without lines between them; text under `headings` is folded where it is too wide."""
+    table = Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        box=None,
+        padding=(0, 2, 0, 0),
+        pad_edge=False,
+        header_style="bold",
+    )
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    return table

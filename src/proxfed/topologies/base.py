@@ -37,8 +37,9 @@ class Undirected(FixedTopology):
     """n clients and a weight rule; a graph adds its edges, and refuses there what makes no such graph."""
 
     n: int
+    """Clients."""
     weights: str = field(default="metropolis", kw_only=True)
-    """The rule, see the head of the package."""
+    """The rule: 'metropolis', 'lazy' or 'max_degree'."""
 
     def __post_init__(self) -> None:
         at_least_one(self, "n")

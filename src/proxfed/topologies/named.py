@@ -50,13 +50,12 @@ class StarGraph(Undirected):
 
 @dataclass(frozen=True)
 class Grid(Undirected):
-    """A sheet of rows x cols clients, open at its ends, numbered row by row.
-
-    rows, cols   both, one, or neither: then as near to a square as n allows (2 x 5 for 10, 1 x 11 for 11)
-    """
+    """A sheet of rows x cols clients, open at its ends, numbered row by row."""
 
     rows: int | None = None
+    """How many rows; None: what is nearest to a square."""
     cols: int | None = None
+    """How many columns; None: those that fit the rows."""
 
     def pairs(self) -> Pairs:
         at = np.arange(self.n).reshape(_sides(self))
@@ -65,13 +64,12 @@ class Grid(Undirected):
 
 @dataclass(frozen=True)
 class Torus(Undirected):
-    """A grid whose ends are joined: psi = 1/5 + 2/5 (1 + cos(2 pi / max(rows, cols))) for sides of 3 and more.
-
-    rows, cols   both, one, or neither: then as near to a square as n allows (2 x 5 for 10, 1 x 11 for 11)
-    """
+    """A grid whose ends are joined: psi = 1/5 + 2/5 (1 + cos(2 pi / max(rows, cols))) for sides of 3 and more."""
 
     rows: int | None = None
+    """How many rows; None: what is nearest to a square."""
     cols: int | None = None
+    """How many columns; None: those that fit the rows."""
 
     def pairs(self) -> Pairs:
         at = np.arange(self.n).reshape(_sides(self))

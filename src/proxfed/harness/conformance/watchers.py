@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,11 +11,13 @@ import torch
 from torch import Tensor
 
 from proxfed.engine.messages import dense
+from proxfed.harness.conformance.law import must
 from proxfed.keyed_random import Key
-from proxfed.types import Graph, Local, Message, Regulariser, Star
+from proxfed.types import Graph, Local, Mean, Message, Mix, Regulariser, Star
 
 
 def tensors(*things: Any) -> Iterator[Tensor]:
+    """Those of states and messages."""
     for thing in things:
         if isinstance(thing, tuple):
             yield from tensors(*thing)
@@ -22,74 +25,73 @@ def tensors(*things: Any) -> Iterator[Tensor]:
             yield dense(thing)
 
 
-class Untouched:
+@contextmanager
+def untouched(method: str, **things: Any) -> Iterator[None]:
     """On leaving, all that was handed over is what it was on entering."""
-
-    def __init__(self, *things: Any) -> None:
-        self.now = list(tensors(*things))
-        self.was = [x.clone() for x in self.now]
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *error: Any) -> None:
-        if error[0] is None:
-            assert all(torch.equal(now, was) for now, was in zip(self.now, self.was, strict=True))
+    was = {name: [x.clone() for x in tensors(thing)] for name, thing in things.items()}
+    yield
+    for name, thing in things.items():
+        same = all(torch.equal(now, then) for now, then in zip(tensors(thing), was[name], strict=True))
+        must(same, f"{method}() writes into its argument `{name}`: it must make new tensors")
 
 
-class WatchedStar(Star):
-    def __init__(self, inner: Star) -> None:
+class WatchedStar(Star[Any, Any]):
+    """Another algorithm, whose methods must leave their arguments as they are."""
+
+    def __init__(self, inner: Star[Any, Any]) -> None:
         self.inner, self.needs, self.facts = inner, inner.needs, inner.facts  # type: ignore[misc]
 
     def largest_prox_step(self) -> float:
         return self.inner.largest_prox_step()
 
     def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Any, Any]:
-        with Untouched(x0):
+        with untouched("init", x0=x0):
             return self.inner.init(x0, f, h)
 
     def down(self, s: Any, key: Key) -> tuple[Any, Message]:
-        with Untouched(s):
+        with untouched("down", s=s):
             return self.inner.down(s, key)
 
     def client(self, own: Any, down: Message, f: Local, h: Regulariser) -> tuple[Any, Message]:
-        with Untouched(own, down):
+        with untouched("client", own=own, down=down):
             new, up = self.inner.client(own, down, f, h)
         # A client's state may be kept while its message is still on the way.
         states, message = ({x.untyped_storage().data_ptr() for x in tensors(y)} for y in (own, up))
-        assert not states & message
+        must(not states & message, "client() sends the memory of its own state: send a copy, such as own.x.clone()")
         return new, up
 
     def server(self, s: Any, up: Message, h: Regulariser, share: float) -> Any:
-        with Untouched(s, up):
+        with untouched("server", s=s, up=up):
             return self.inner.server(s, up, h, share)
 
     def model(self, s: Any, h: Regulariser) -> Tensor:
-        with Untouched(s):
+        with untouched("model", s=s):
             return self.inner.model(s, h)
 
 
-class WatchedGraph(Graph):
-    def __init__(self, inner: Graph) -> None:
+class WatchedGraph(Graph[Any]):
+    """Another algorithm, whose methods must leave their arguments as they are."""
+
+    def __init__(self, inner: Graph[Any]) -> None:
         self.inner, self.needs, self.facts = inner, inner.needs, inner.facts  # type: ignore[misc]
 
     def largest_prox_step(self) -> float:
         return self.inner.largest_prox_step()
 
-    def init(self, x0: Tensor, f: Local, h: Regulariser, mix: Any) -> Any:
-        with Untouched(x0):
+    def init(self, x0: Tensor, f: Local, h: Regulariser, mix: Mix) -> Any:
+        with untouched("init", x0=x0):
             return self.inner.init(x0, f, h, mix)
 
     def before_mix(self, s: Any, f: Local, h: Regulariser) -> Any:
-        with Untouched(s):
+        with untouched("before_mix", s=s):
             return self.inner.before_mix(s, f, h)
 
-    def step(self, s: Any, f: Local, h: Regulariser, mix: Any) -> Any:
-        with Untouched(s):
+    def step(self, s: Any, f: Local, h: Regulariser, mix: Mix) -> Any:
+        with untouched("step", s=s):
             return self.inner.step(s, f, h, mix)
 
-    def model(self, s: Any, h: Regulariser, mean: Any) -> Tensor:
-        with Untouched(s):
+    def model(self, s: Any, h: Regulariser, mean: Mean) -> Tensor:
+        with untouched("model", s=s):
             return self.inner.model(s, h, mean)
 
 
@@ -101,7 +103,7 @@ class AllInOneStep(WatchedGraph):
     def before_mix(self, s: Any, f: Local, h: Regulariser) -> Any:
         return s
 
-    def step(self, s: Any, f: Local, h: Regulariser, mix: Any) -> Any:
+    def step(self, s: Any, f: Local, h: Regulariser, mix: Mix) -> Any:
         def counted(message: Message) -> Tensor:
             self.calls += 1
             return mix(message)
