@@ -132,6 +132,7 @@ def test_notebooks_run(notebook: Path, tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("notebook", sorted((ROOT / "examples").glob("*.ipynb")), ids=lambda p: p.name)
 def test_kept_notebooks_are_small_and_whole(notebook: Path) -> None:
     assert notebook.stat().st_size < 60_000
+    assert "\\u001b" not in notebook.read_text(), "escape codes of a terminal"
     for cell in json.loads(notebook.read_text())["cells"]:
         if cell["cell_type"] == "code":
             assert cell["execution_count"] is not None, "run it before it is committed"
