@@ -51,7 +51,8 @@ class Clients(Local):
 def test_it_runs_and_reaches_the_solution() -> None:
     mean = CENTRES.mean(0)
     for algorithm, options in ((FedAvg(0.5, 2), {}), (Depositum(0.2), {"topology": Ring(4)})):
-        model, rows = run(Quadratic(), algorithm, 200, **options)[:2]
+        result = run(Quadratic(), algorithm, 200, **options)
+        model, rows = result.model, result.rows
         assert torch.allclose(model, mean, atol=1e-6)
         assert rows[-1]["objective"] < rows[0]["objective"]
     sparse = run(Quadratic(L1(0.5)), FedComposite(eta=0.1, eta_g=1.0, tau=2), 300).model

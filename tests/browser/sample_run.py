@@ -9,15 +9,14 @@ import numpy as np
 import torch
 
 from proxfed.data.client_stats import ClientStats
+from proxfed.harness.results import Results
 from proxfed.harness.run_folder import RunFolder
-from proxfed.report import write_report
 
 
 def sample_report(folder: Path) -> Path:
     """The page about it."""
     sample_folder(folder / "sample")
-    write_report([folder / "sample"], folder / "sample.html")
-    return folder / "sample.html"
+    return Results.read(folder / "sample").report(folder / "sample.html")
 
 
 def sample_folder(path: Path) -> None:
@@ -34,11 +33,9 @@ def sample_folder(path: Path) -> None:
         + [{"label": "ZHJ, step too large", "name": "zhj", "eta": 4.0, "local_steps": 5}],
     }
     folder = RunFolder(path)
-    folder.create(config)
-    folder.start_rows(["accuracy"])
     counts = np.ceil(draw.dirichlet(np.full(10, 0.2), 30) * draw.lognormal(5, 1, (30, 1)) - 0.5).astype(int)
-    folder.write_clients(ClientStats(counts.sum(axis=1), counts, tuple("0123456789")))
-    status, models = [], {}
+    folder.create(config, ClientStats(counts.sum(axis=1), counts, tuple("0123456789")), ["accuracy"])
+    rows, status, models = [], [], {}
     for label, rate in [*algorithms, ("ZHJ, step too large", -0.2)]:
         floor = 2e-3 if label == "FedAvg" else 1e-12
         size = 0.2 if "top-k" in label else 1.0
@@ -48,7 +45,7 @@ def sample_folder(path: Path) -> None:
                 gap = max(0.6 * math.exp(-rate * t + 0.3 * draw.normal()), floor * math.exp(0.2 * draw.normal()))
                 bytes_each = int(30 * 7850 * 8 * t)
                 graph = label == "DEPOSITUM"
-                folder.append({
+                rows.append({
                     "run": "sample", "algorithm": label, "seed": seed, "round": t,
                     "gradients": 150 * t, "proxes": 150 * t,
                     "bytes_up": None if graph else int(bytes_each * size),
@@ -65,5 +62,6 @@ def sample_folder(path: Path) -> None:
             })  # fmt: skip
             weights = draw.normal(size=7850) * (draw.random(7850) < (1.0 if label == "FedAvg" else 0.12))
             models[f"{label}/{seed}"] = torch.tensor(weights)
+    folder.write_rows(rows)
     folder.write_status(status)
     folder.write_models(models, [("weight", 0, 7840, (10, 784)), ("bias", 7840, 7850, (10,))])
