@@ -39,9 +39,9 @@ lint: $(READY)   ## style, types, and results that are up to date
 wheel: $(READY)  ## build the wheel and run it from a fresh environment
 	.ci/wheel
 
-docs: $(DOCS)    ## the site: the pages that follow from the code, and then all of it into site/
-	$(BIN)/python tools/make_docs.py
-	$(BIN)/mkdocs build --strict --quiet
+docs: $(DOCS)    ## the site: the pages that follow from code and results, and then all of it into site/
+	$(BIN)/python -m proxfed.cli.pages
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "open site/index.html"
 
 $(DOCS): $(READY)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
 from typing import Any
 
@@ -116,6 +117,14 @@ def test_blocks_and_order_of_clients_do_not_matter(model: str | Make, threads: i
     for ids in ([0], [1, 2], np.array([3, 0, 2, 1]), range(1, 4)):
         assert close(p.local(2, ids).grad(x[torch.tensor(ids)], 1), whole[torch.tensor(ids)], 1e-10)
     assert torch.get_num_threads() == threads
+
+
+@pytest.mark.parametrize("model", ["mlp", "depositum_cnn"])
+def test_it_can_be_given_to_another_process_after_it_was_used(model: str) -> None:
+    p = Model(images(), model, batch=5)
+    x = point(p)
+    there = pickle.loads(pickle.dumps((p, p.local(2, range(p.n)).grad(x, 1))))
+    assert torch.equal(there[0].local(2, range(p.n)).grad(x, 1), there[1])
 
 
 def test_a_shared_point_is_every_clients_row() -> None:

@@ -210,7 +210,7 @@ class ResultTable(list[dict[str, Any]]):
 
         from proxfed.report.summary import rich_table, rich_targets
 
-        console = Console(width=200, no_color=True)
+        console = Console(width=200, color_system=None, force_terminal=False, force_jupyter=False)
         with console.capture() as captured:
             console.print(rich_table(self, 200))
             if (targets := rich_targets(self)) is not None:

@@ -71,6 +71,10 @@ class Loop:
         self.module, self.blocks, self.loss, self.bfloat16 = module, blocks, loss, bfloat16
         self._threads = threading.local()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """In another process its threads have copies of their own."""
+        return Loop, (self.module, self.blocks, self.loss, self.bfloat16)
+
     def gradient(self, x: Tensor, A: Tensor, b: Tensor, out: Tensor, alpha: float, add: bool) -> None:
         g = torch.zeros_like(out) if add else out.zero_()
         self._add_gradient(x, A, b, g)

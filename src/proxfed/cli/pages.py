@@ -1,18 +1,21 @@
-"""Write the pages of the site that follow from the code; `make docs` does this before it builds the site.
+"""Write the pages of the site that follow from the code and from the results that are kept: `make docs` calls
+
+    python -m proxfed.cli.pages [DOCS [RESULTS]]
+
+in a checkout, before it builds the site. None of these pages is in the repository:
 
     docs/reference/algorithms.md, algorithms/*.md    the table to choose from, and a page for each algorithm
     docs/reference/command-line.md                   every command with its options
     docs/reference/api.md, api/*.md                  what `import proxfed` offers, and the docstrings of every package
-    docs/results/*.md                                a page for each experiment, from the results that are kept
-
-None of them is in the repository.
+    docs/results/PAPER/EXPERIMENT.md                 a page with figures for each experiment
 """
 
 from __future__ import annotations
 
 import inspect
+import sys
+from collections.abc import Sequence
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +24,13 @@ import typer.main
 import proxfed
 from proxfed.algorithms import ALGORITHMS
 from proxfed.cli.main import app
+from proxfed.errors import require
 from proxfed.harness.catalogue import Entry, catalogue, recursion, settings
+from proxfed.papers.markdown import table
+from proxfed.papers.results_page import write_pages
+from proxfed.papers.verdicts import gather
 
-DOCS = Path(__file__).parents[1] / "docs"
 SOURCE = Path(proxfed.__file__).parent
-
-GROUPS = (
-    ("With a server, exact on different data", lambda e: e["runs on"] == "server" and e["different data"] == "exact"),
-    ("With a server, biased on different data", lambda e: e["runs on"] == "server" and e["different data"] == "biased"),
-    ("Peer to peer, exact on different data", lambda e: e["runs on"] == "peers" and e["different data"] == "exact"),
-    ("Peer to peer, biased on different data", lambda e: e["runs on"] == "peers" and e["different data"] == "biased"),
-)
 
 
 def pages() -> dict[str, str]:
@@ -49,22 +48,24 @@ def pages() -> dict[str, str]:
 
 
 def algorithms(entries: list[Entry]) -> str:
+    """The table to choose from."""
+    keys = ("about", "handles h by", "needs", "sends")
     parts = [
         "# Algorithms\n\nEverything that is built in, made from the code; `proxfed list algorithms NAME` prints the "
         "page of one. [Choose an algorithm](../howto/choose.md) explains the columns.\n"
     ]
-    for title, belongs in GROUPS:
-        parts.append(
-            f"\n## {title}\n\n| name | what it is | handles h by | needs | sends a round |\n|---|---|---|---|---|\n"
-        )
-        for e in filter(belongs, entries):
-            link = f"[`{e['name']}`](algorithms/{e['name']}.md)"
-            parts.append(f"| {link} | {e['about']} | {e['handles h by']} | {e['needs']} | {e['sends']} |\n")
+    for where, place in (("server", "With a server"), ("peers", "Peer to peer")):
+        for kind in ("exact", "biased"):
+            here = [e for e in entries if (e["runs on"], e["different data"]) == (where, kind)]
+            rows = [(f"[`{e['name']}`](algorithms/{e['name']}.md)", *(e[key] for key in keys)) for e in here]
+            parts.append(f"\n## {place}, {kind} on different data\n\n")
+            parts.append(_table(["name", "what it is", "handles h by", "needs", "sends a round"], rows))
     return "".join(parts)
 
 
 def algorithm(name: str, entry: Entry) -> str:
-    make = ALGORITHMS[name]
+    """The page of one."""
+    make: Any = ALGORITHMS[name]
     rows = [(f"`{s.name}`", "" if s.default is None else f"`{s.default}`", s.about) for s in settings(make)]
     facts = [
         f"- runs on: {entry['runs on']}",
@@ -77,13 +78,14 @@ def algorithm(name: str, entry: Entry) -> str:
     python = f"In Python: `{make.__module__}.{make.__name__}`."
     equations = recursion(make).partition("Reference:")[0].rstrip()  # the paper is among the facts
     lines = [f"# `{name}`", "", equations, "", *facts, "", python, ""]
-    return "\n".join([*lines, *_table(["setting", "default", "meaning"], rows), ""])
+    return "\n".join([*lines, _table(["setting", "default", "meaning"], rows)])
 
 
 # ---- the command line ------------------------------------------------------------------------------------------------
 
 
 def command_line() -> str:
+    """Every command, from its own help."""
     parts = [
         "# Command line\n\nMade from the commands' own `--help`. Exit codes: 0 done, 1 failed on the way (what was "
         "computed is kept), 2 bad input (nothing was computed).\n"
@@ -98,7 +100,7 @@ def command_line() -> str:
             if p.param_type_name == "option"
         ]
         parts.append(f"\n## proxfed {' '.join(words)}\n\n    {usage}\n\n{text}\n\n")
-        parts.append("\n".join(_table(["option", "default", ""], [(f"`{a}`", b, c) for a, b, c in rows])) + "\n")
+        parts.append(_table(["option", "default", ""], [(f"`{a}`", b, c) for a, b, c in rows]))
     return "".join(parts)
 
 
@@ -120,9 +122,8 @@ def _text(default: Any) -> str:
     return str(getattr(default, "value", default))
 
 
-def _table(head: list[str], rows: list[tuple[str, ...]]) -> list[str]:
-    lines = [" | ".join(cell.replace("|", "\\|") for cell in row) for row in [tuple(head), *rows]]
-    return [f"| {lines[0]} |", "|" + "---|" * len(head), *(f"| {line} |" for line in lines[1:])]
+def _table(head: list[str], rows: Sequence[Sequence[str]]) -> str:
+    return table(head, [[cell.replace("|", "\\|") for cell in row] for row in rows])
 
 
 # ---- the API ---------------------------------------------------------------------------------------------------------
@@ -130,20 +131,23 @@ def _table(head: list[str], rows: list[tuple[str, ...]]) -> list[str]:
 
 def api() -> dict[str, str]:
     """A page for each package, which the site fills with docstrings, and one to begin with."""
-    packages = {path.parent.name: path.parent for path in sorted(SOURCE.glob("*/__init__.py"))}
+    folders = sorted(path.parent for path in SOURCE.rglob("__init__.py") if path.parent != SOURCE)
+    packages = {".".join(folder.relative_to(SOURCE).parts): folder for folder in folders}
     made = {f"reference/api/{name}.md": _package(name, modules(path)) for name, path in packages.items()}
-    alone = [name for name in modules(SOURCE) if name != "__main__"]
+    alone = modules(SOURCE)
     made["reference/api/core.md"] = _package("core", alone)
     lines = ["# API", "", "What `import proxfed` offers:", ""]
-    lines += _table(["name", ""], [_offered(name) for name in proxfed.__all__])
-    lines += ["", "All packages, from what users extend to the command line:", ""]
+    offered = [name for name in proxfed.__all__ if not name.startswith("_")]
+    lines.append(_table(["name", ""], [_offered(name) for name in offered]))
+    lines += ["All packages:", ""]
     rows = [("[`proxfed`](api/core.md)", "the modules at the top: " + ", ".join(f"`{name}`" for name in alone))]
     rows += [(f"[`proxfed.{name}`](api/{name}.md)", _headline(f"proxfed.{name}")) for name in packages]
-    return made | {"reference/api.md": "\n".join([*lines, *_table(["package", ""], rows), ""])}
+    return made | {"reference/api.md": "\n".join([*lines, _table(["package", ""], rows)])}
 
 
 def modules(package: Path) -> list[str]:
-    return sorted(path.stem for path in package.glob("*.py") if path.stem != "__init__")
+    """The names of the files that others import."""
+    return sorted(path.stem for path in package.glob("*.py") if not path.stem.startswith("_"))
 
 
 def _package(name: str, within: list[str]) -> str:
@@ -158,8 +162,8 @@ def _package(name: str, within: list[str]) -> str:
 
 def _offered(name: str) -> tuple[str, str]:
     what = getattr(proxfed, name)
-    place = what.__module__.split(".")[1]
-    page = place if (SOURCE / place).is_dir() else "core"
+    within = what.__module__.split(".")[1:]
+    page = ".".join(within if SOURCE.joinpath(*within).is_dir() else within[:-1]) or "core"
     about = (inspect.getdoc(what) or "").split("\n")[0]
     if about.startswith(f"{name}("):  # a tuple without a docstring, which the page leaves out
         return f"[`{name}`](api/{page}.md)", ""
@@ -173,19 +177,25 @@ def _headline(module: str) -> str:
 # ---- files -----------------------------------------------------------------------------------------------------------
 
 
-def main() -> None:
-    made = {DOCS / path: text for path, text in pages().items()}
+def write_reference(docs: Path) -> list[Path]:
+    """DOCS/reference/; pages of what is no longer there are removed."""
+    made = {docs / path: text for path, text in pages().items()}
     for folder in ("algorithms", "api"):
-        for old in set((DOCS / "reference" / folder).glob("*.md")) - made.keys():
+        for old in {*(docs / "reference" / folder).glob("*.md")} - made.keys():
             old.unlink()
     for path, text in made.items():
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    if find_spec("proxfed.papers.results_page") is not None:
-        from proxfed.papers.results_page import write_pages  # type: ignore[import-not-found]
+        path.write_text(text, encoding="utf-8")
+    return list(made)
 
-        write_pages(DOCS / "results")
+
+def main(docs: Path = Path("docs"), results: Path = Path("results")) -> None:
+    """All pages that are made."""
+    for folder in (docs, results):
+        require(folder.is_dir(), f"there is no folder {folder}: run this in a checkout of the repository")
+    write_reference(docs)
+    write_pages(gather(results), docs / "results")
 
 
 if __name__ == "__main__":
-    main()
+    main(*map(Path, sys.argv[1:]))
