@@ -17,8 +17,8 @@ from proxfed.data import load, read
 from proxfed.data.partitions import IID
 from proxfed.errors import InputError
 from proxfed.harness.cases import read_cases, slug
+from proxfed.harness.overrides import assign
 from proxfed.harness.run_folder import RunFolder
-from proxfed.harness.schema import assign
 
 from support.cli import proxfed, refused
 from support.small_experiment import small, write
@@ -386,6 +386,6 @@ def test_limits_are_recorded(capsys: Any, tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
     config = folder.config()["data"]
     assert (config["limit"], config["test_limit"]) == (60, 20)
-    holdings = folder.clients()
-    assert holdings is not None
-    assert holdings.sizes.tolist() == [20, 20, 20]
+    stats = folder.clients()
+    assert stats is not None
+    assert stats.sizes.tolist() == [20, 20, 20]

@@ -235,7 +235,7 @@ def test_a_drawing_that_cannot_be_written(capsys: Any, tmp_path: Path) -> None:
 # ---- the pictures -------------------------------------------------------------------------------------------------
 
 
-def holdings(n: int, classes: int) -> ClientStats:
+def stats(n: int, classes: int) -> ClientStats:
     table = np.random.default_rng(n + classes).integers(0, 400, (n, classes))
     table[:, -1] += 1
     return ClientStats(table.sum(axis=1), table, tuple(map(str, range(classes))))
@@ -250,7 +250,7 @@ def printed(held: ClientStats, width: int) -> list[str]:
 @pytest.mark.parametrize("classes", [1, 2, 10, 26, 47, 100, 1000])
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_a_line_per_client_that_fits_whatever_the_number_of_classes(classes: int, width: int) -> None:
-    held = holdings(12, classes)
+    held = stats(12, classes)
     lines = printed(held, width)
     assert max(map(len, lines)) <= width
     start = next(i for i, line in enumerate(lines) if line.startswith("client")) + 1
@@ -268,7 +268,7 @@ def test_cells_are_the_stronger_the_larger_the_part() -> None:
 
 
 def test_many_clients_are_summed_up() -> None:
-    held = holdings(500, 4)
+    held = stats(500, 4)
     lines = printed(held, 80)
     assert len(lines) < 40
     samples = next(line for line in lines if line.startswith("samples"))
@@ -296,7 +296,7 @@ def test_areas_of_circles_are_numbers_of_samples(capsys: Any, tmp_path: Path) ->
             assert (float(c.attrib["r"]) / largest) ** 2 == pytest.approx(count / table.max(), abs=0.01)
 
 
-@pytest.mark.parametrize("held", [holdings(3000, 100), ClientStats(np.array([3, 4])), holdings(1, 1)])
+@pytest.mark.parametrize("held", [stats(3000, 100), ClientStats(np.array([3, 4])), stats(1, 1)])
 def test_drawings_are_well_formed_and_bounded(held: ClientStats) -> None:
     text = circles_svg(held)
     root = xml.fromstring(text)

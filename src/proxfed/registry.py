@@ -166,6 +166,11 @@ def read_toml(path: Path) -> Table:
         raise InputError(f"{path} is not valid TOML: {e}") from e
 
 
+def label_of(algorithm: Table) -> str:
+    """What an algorithm is called: its label, or its name if it has none."""
+    return str(algorithm.get("label", algorithm.get("name")))
+
+
 def build(registry: Mapping[str, Make], table: Any, where: str, **known: Any) -> Any:
     """The object that a table describes; `known` are arguments that the file does not give."""
     make = look_up(registry, table, where)

@@ -358,6 +358,8 @@ class Method(ABC):
 
     needs: ClassVar[Needs]
     facts: ClassVar[Facts]
+    theory: ClassVar[Callable[..., Any] | None] = None
+    """A class method (c: Constants, ...) -> the algorithm with the step sizes of its theorem; None: there is none."""
 
     @classmethod
     def reference(cls) -> str:

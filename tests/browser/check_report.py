@@ -50,8 +50,8 @@ def check(driven: Browser, report: Path, screenshots: Path | None = None) -> lis
 _LOOK = """
 (() => {
   const charts = [...document.querySelectorAll("#panels svg[role=img], #explorer svg[role=img]")];
-  const holdings = [...document.querySelectorAll(".holding > div")];
-  const drawings = [...charts, ...document.querySelectorAll(".holding svg")];
+  const stats = [...document.querySelectorAll(".client-stats > div")];
+  const drawings = [...charts, ...document.querySelectorAll(".client-stats svg")];
   const points = (path) => path.getAttribute("d").split(/[ML]/).length - 1;
   const small = [];
   const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
@@ -80,7 +80,7 @@ _LOOK = """
     charts: charts.length,
     lines: charts.map((svg) => [...svg.querySelectorAll("path.curve")].filter((path) => points(path) > 1).length),
     broken: [...document.querySelectorAll("path")].filter((path) => /NaN|Infinity/.test(path.getAttribute("d"))).length,
-    blank: holdings.filter((box) => !box.querySelector("svg .size")).length,
+    blank: stats.filter((box) => !box.querySelector("svg .size")).length,
     small, outside, overlapping,
   };
 })()
@@ -114,7 +114,7 @@ _USE = """
   if (document.documentElement.scrollWidth > innerWidth) problems.push("the values make the page too wide");
   svg.dispatchEvent(new PointerEvent("pointerleave", at));
 
-  const cells = document.querySelector(".holding svg .none");
+  const cells = document.querySelector(".client-stats svg .none");
   if (cells) {
     cells.scrollIntoView({ block: "center" });
     await frame();

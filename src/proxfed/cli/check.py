@@ -40,7 +40,7 @@ def check(
     weight=0.1[/bold]
     """
     from proxfed.harness.conformance.named import check_named
-    from proxfed.harness.schema import override
+    from proxfed.harness.overrides import override
 
     settings: dict[str, Any] = {}
     for text in change or []:

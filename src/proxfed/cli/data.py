@@ -190,19 +190,19 @@ def show(
     if picture is not None:
         require(picture.suffix == ".svg", f"--out {picture}: the name of a drawing must end in .svg")
     federated = _federated(source, change or [], data)
-    holdings = ClientStats.of(federated)
+    stats = ClientStats.of(federated)
     held_out = 0 if federated.test is None else len(federated.test[1])
     if picture is not None:
         try:
-            picture.write_text(circles_svg(holdings), encoding="utf-8")
+            picture.write_text(circles_svg(stats), encoding="utf-8")
         except OSError as e:
             raise RunError(f"cannot write the drawing to {picture}: {e.strerror}") from e
     if format is Format.json:
-        print(json.dumps({"data": federated.name, "held_out": held_out} | holdings.table()))
+        print(json.dumps({"data": federated.name, "held_out": held_out} | stats.table()))
         return
     rest = f"; {held_out:,} more samples are held out" if held_out else ""
     out.print(Text.assemble((federated.name, "bold"), rest))
-    out.print(rich_picture(holdings, out.width))
+    out.print(rich_picture(stats, out.width))
     if picture is not None:
         say(f"\nThe drawing is in {picture}")
 
@@ -211,7 +211,8 @@ def _federated(source: str, changes: list[str], directory: str | None) -> Any:
     """The data of an experiment, or a dataset by itself."""
     from proxfed.data import DATASETS
     from proxfed.harness.build import load_data, load_together
-    from proxfed.harness.schema import override, read, shipped
+    from proxfed.harness.overrides import override
+    from proxfed.harness.schema import read, shipped
 
     if source.endswith(".toml") or source in shipped():
         return load_data(read(source, changes).data, directory)

@@ -14,11 +14,11 @@ from proxfed.data import DATASETS, PARTITIONS, Federated, load, read
 from proxfed.data.limits import LIMITS
 from proxfed.data.partitions import NaturalPartition
 from proxfed.errors import InputError, finite, require, whole
-from proxfed.harness.schema import Experiment, label_of
+from proxfed.harness.schema import Experiment
 from proxfed.harness.study import Entry, Study
 from proxfed.participation import PARTICIPATIONS
 from proxfed.problems import PROBLEMS, canonical
-from proxfed.registry import Table, arguments, build, look_up, plain, settings_of
+from proxfed.registry import Table, arguments, build, label_of, look_up, plain, settings_of
 from proxfed.regularisers import REGULARISERS, OnBlocks, SquaredL2, Zero
 from proxfed.simulate import Timing
 from proxfed.topologies import TOPOLOGIES
@@ -98,7 +98,7 @@ def _algorithm(
     require(isinstance(theory, bool), f"{where}.theory = {theory!r} must be true or false")
     if not theory:
         return make(**arguments(make, own, where))
-    rule = getattr(make, "theory", None)
+    rule = make.theory
     if rule is None:
         raise InputError(f"{where}: there are no step sizes of the theory for {table['name']!r}")
     constants = _constants(problem, rounds, topology, make.needs.composite, where)

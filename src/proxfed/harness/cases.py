@@ -7,9 +7,10 @@ from collections.abc import Iterable, Sequence
 from copy import deepcopy
 
 from proxfed.errors import nearest, require
+from proxfed.harness.overrides import assign, override
 from proxfed.harness.paper_schema import check_names
-from proxfed.harness.schema import Experiment, assign, label_of, override, parse, read_table
-from proxfed.registry import Table
+from proxfed.harness.schema import Experiment, parse, read_table
+from proxfed.registry import Table, label_of
 
 Layers = Sequence[tuple[str, Table]]
 """Settings on top of those of a case, with where they stand."""

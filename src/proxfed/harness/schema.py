@@ -14,9 +14,7 @@ The tables of a file:
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable
-from copy import deepcopy
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -24,6 +22,7 @@ from typing import Any
 from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from proxfed.errors import InputError, nearest, require
+from proxfed.harness.overrides import override
 from proxfed.harness.paper_schema import SENTENCE, STRICT, Claim, Figure, Paper, Reported, claim_keys
 from proxfed.registry import Table, beside, read_toml
 
@@ -165,67 +164,3 @@ def _known(path: list[str]) -> Iterable[str]:
         "claims": claim_keys(),
     }
     return next((known[part] for part in reversed(path) if part in known), Experiment.model_fields)
-
-
-def label_of(algorithm: Table) -> str:
-    """What an algorithm is called: its label, or its name if it has none."""
-    return str(algorithm.get("label", algorithm.get("name")))
-
-
-OF_EACH = ("rounds", "topology", "participation")
-"""Settings of an experiment that an algorithm may have of its own; in the config.toml of a run, each has them."""
-
-
-def override(table: Table, override: str) -> None:
-    """key=value with a dotted key, as on the command line."""
-    key, equals, text = override.partition("=")
-    require(bool(equals) and bool(key), f"-c {override!r} is not of the form key=value")
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = text  # a bare word is a string
-    first = key.partition(".")[0]
-    overruled = first in OF_EACH and _have_their_own(first, table)
-    where = f"-c algorithms.NAME.{key}=..., or * for NAME"
-    require(not overruled, f"-c {override}: algorithms have their own {first}; use {where}")
-    assign(table, key, value, f"-c {override}")
-
-
-def _have_their_own(setting: str, table: Table) -> bool:
-    """So that a change of the setting would not mean all, or nobody; some may well have a graph or a server's own."""
-    owners = [setting in a for a in table.get("algorithms", []) if isinstance(a, dict)]
-    # Without a graph for all, those that need one have their own.
-    return any(owners) and (all(owners) or setting == "rounds" or (setting == "topology" and setting not in table))
-
-
-def assign(here: Any, key: str, value: Any, where: str) -> None:
-    """Set what a dotted key names. Algorithms go by label, name or place, or * for all: algorithms.fedavg.eta."""
-    if isinstance(here, list):
-        for place, rest in _places(here, key, where):
-            if rest:
-                assign(here[place], rest, value, where)
-            else:
-                here[place] = deepcopy(value)
-        return
-    first, dot, rest = key.partition(".")
-    require(isinstance(here, dict), f"{where}: {first!r} is not inside a table")
-    if dot:
-        assign(here.setdefault(first, {}), rest, value, where)
-    else:
-        here[first] = deepcopy(value)
-
-
-def _places(here: list, key: str, where: str) -> list[tuple[int, str]]:
-    """Which entries of a list the start of a key means, with the rest of the key. Labels may contain dots."""
-    first, _, rest = key.partition(".")
-    if first == "*":
-        return [(k, rest) for k in range(len(here))]
-    if first.isdigit() and int(first) < len(here):
-        return [(int(first), rest)]
-    entries = [(k, entry) for k, entry in enumerate(here) if isinstance(entry, dict)]
-    names = {str(entry[word]) for _, entry in entries for word in ("label", "name") if word in entry}
-    meant = max((name for name in names if f"{key}.".startswith(f"{name}.")), key=len, default=first)
-    matches = [k for k, entry in entries if meant in (entry.get("label"), entry.get("name"))]
-    known = ", ".join(label_of(entry) for _, entry in entries)
-    require(len(matches) == 1, f"{where}: {meant!r} names {len(matches)} entries; known: {known}")
-    return [(matches[0], key.removeprefix(meant).removeprefix("."))]

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from proxfed.errors import InputError
-from proxfed.harness.schema import label_of
 from proxfed.problems import canonical
-from proxfed.registry import Table
+from proxfed.registry import Table, label_of
 
 DESCRIPTIVE_KEYS = ("description", "targets", "paper", "reported", "claims")
 """What an experiment says about its settings; no row depends on it."""

@@ -11,15 +11,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
-import torch
-
 from proxfed.algorithms import ALGORITHMS
 from proxfed.engine.compatibility import check_combination, check_problem
 from proxfed.engine.measures import check_names
 from proxfed.errors import InputError, finite, nearest, real, require, whole
 from proxfed.participation import PARTICIPATIONS, Full
 from proxfed.problems import PROBLEMS
-from proxfed.registry import Table, describe, plain
+from proxfed.registry import Table, describe
 from proxfed.regularisers import REGULARISERS
 from proxfed.report.columns import COMPUTED, MEASURED, ROW
 from proxfed.simulate import Timing
@@ -223,11 +221,10 @@ class Study:
 def describe_problem(problem: Problem) -> Table:
     """The tables [data], [problem] and [regulariser] of a problem that was made of objects."""
     table = {k: v for k, v in describe(problem, PROBLEMS).items() if k not in ("data", "h", "dtype")}
-    out: Table = {"problem": table, "regulariser": plain_regulariser(problem.h)}
+    out: Table = {"problem": table, "regulariser": describe(problem.h, REGULARISERS)}
     if (data := problem.data) is not None:
         out["data"] = {"name": data.name, "clients": problem.n, "samples": int(sum(data.sizes))}
-    if isinstance(dtype := getattr(problem, "dtype", None), torch.dtype):
-        out["dtype"] = str(dtype).removeprefix("torch.")
+    out["dtype"] = str(problem.weights.dtype).removeprefix("torch.")
     return out
 
 
@@ -248,10 +245,6 @@ def names(measures: Any) -> tuple[str, ...]:
     good = listed and all(isinstance(name, str) for name in measures)
     require(good, f"measures = {measures!r} must be a list of names")
     return tuple(measures)
-
-
-def plain_regulariser(h: Any) -> Any:
-    return describe(h, REGULARISERS) if hasattr(type(h), "prox") else plain(h)
 
 
 def _numbers(measure: str, values: Any) -> list[float]:

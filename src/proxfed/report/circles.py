@@ -20,15 +20,15 @@ LETTER = 6.6
 """Pixels of a letter, about."""
 
 
-def circles_svg(holdings: ClientStats) -> str:
+def circles_svg(stats: ClientStats) -> str:
     """The whole file."""
-    ids = holdings.some(ROWS)
-    across = STEP * len(holdings.classes)
+    ids = stats.some(ROWS)
+    across = STEP * len(stats.classes)
     width = max(420, LEFT + across + RIGHT)
-    about = holdings.sentence()
-    if holdings.counts is not None:
-        about += f" A circle's area is a number of samples, the largest {holdings.counts[ids].max():,}."
-    if len(ids) < len(holdings):
+    about = stats.sentence()
+    if stats.counts is not None:
+        about += f" A circle's area is a number of samples, the largest {stats.counts[ids].max():,}."
+    if len(ids) < len(stats):
         about += f" {len(ids)} of the clients are shown, drawn at random."
     lines = textwrap.wrap(about, int((width - 2 * STEP) / LETTER))
     top = 20 * len(lines) + 2 * STEP + 16
@@ -38,8 +38,8 @@ def circles_svg(holdings: ClientStats) -> str:
         f'font-family="system-ui, sans-serif" font-size="12" fill="#5b6675"><title>{escape(about)}</title>',
         f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
         *(_text(STEP, 24 + 20 * k, line, "start", "#1c2430") for k, line in enumerate(lines)),
-        *_headings(holdings, top - STEP // 2),
-        *_clients(holdings, ids, top),
+        *_headings(stats, top - STEP // 2),
+        *_clients(stats, ids, top),
         "</svg>\n",
     ]
     return "\n".join(parts)
@@ -50,25 +50,25 @@ def _text(x: float, y: float, text: str, anchor: str, colour: str = "") -> str:
     return f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}"{fill}>{escape(text)}</text>'
 
 
-def _headings(holdings: ClientStats, y: int) -> Iterator[str]:
+def _headings(stats: ClientStats, y: int) -> Iterator[str]:
     yield _text(LEFT - 12, y, "client", "end")
-    widest = max((len(label) for label in holdings.classes), default=0)
+    widest = max((len(label) for label in stats.classes), default=0)
     every = int(np.ceil((widest + 1) * LETTER / STEP))
-    for k in range(0, len(holdings.classes), max(1, every)):
-        yield _text(LEFT + STEP * (k + 0.5), y, holdings.classes[k], "middle")
-    yield _text(LEFT + STEP * len(holdings.classes) + 12, y, "samples", "start")
+    for k in range(0, len(stats.classes), max(1, every)):
+        yield _text(LEFT + STEP * (k + 0.5), y, stats.classes[k], "middle")
+    yield _text(LEFT + STEP * len(stats.classes) + 12, y, "samples", "start")
 
 
-def _clients(holdings: ClientStats, ids: np.ndarray, top: int) -> Iterator[str]:
-    bars = LEFT + STEP * len(holdings.classes) + 12
+def _clients(stats: ClientStats, ids: np.ndarray, top: int) -> Iterator[str]:
+    bars = LEFT + STEP * len(stats.classes) + 12
     longest = RIGHT - 90
-    largest = 1 if holdings.counts is None else int(holdings.counts[ids].max())
+    largest = 1 if stats.counts is None else int(stats.counts[ids].max())
     for row, i in enumerate(ids.tolist()):
-        y, size = top + STEP * (row + 0.5), int(holdings.sizes[i])
-        length = longest * size / int(holdings.sizes.max())
+        y, size = top + STEP * (row + 0.5), int(stats.sizes[i])
+        length = longest * size / int(stats.sizes.max())
         yield _text(LEFT - 12, y + 4, str(i), "end")
         yield f'<path d="M{LEFT} {y:g}H{bars - 12}" stroke="#eceef0"/>'
-        for k, count in enumerate([] if holdings.counts is None else holdings.counts[i].tolist()):
+        for k, count in enumerate([] if stats.counts is None else stats.counts[i].tolist()):
             if count:
                 r = max(0.8, (STEP / 2 - 0.5) * np.sqrt(count / largest))  # one sample among thousands is visible
                 yield f'<circle cx="{LEFT + STEP * (k + 0.5):g}" cy="{y:g}" r="{r:.2f}" fill="#0072b2"/>'

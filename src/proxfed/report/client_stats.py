@@ -29,20 +29,20 @@ SHADES = "·░▒▓█"
 
 
 class Picture(NamedTuple):
-    """Holdings that one or several runs have in common, and the clients that are shown."""
+    """Client stats that one or several runs have in common, and the clients that are shown."""
 
     runs: list[str]
-    holdings: ClientStats
+    stats: ClientStats
     ids: np.ndarray
 
     @property
     def strongest(self) -> float:
         """The largest part that a class has of a shown client's samples."""
-        return float(parts(self.holdings, self.ids).max(initial=0))
+        return float(parts(self.stats, self.ids).max(initial=0))
 
     def data(self) -> dict[str, Any]:
         """What the page's script draws."""
-        h = self.holdings
+        h = self.stats
         counts = None if h.counts is None else h.counts[self.ids].tolist()
         return {
             "ids": self.ids.tolist(),
@@ -58,31 +58,31 @@ class Picture(NamedTuple):
         """A place for the drawing, with what it shows in words."""
         name = f"<b>{escape(', '.join(self.runs))}:</b> " if several else ""
         notes = []
-        if len(self.ids) < len(self.holdings):
-            notes.append(f"{len(self.ids)} of the {len(self.holdings):,} clients are shown, drawn at random.")
-        if self.holdings.counts is not None:
+        if len(self.ids) < len(self.stats):
+            notes.append(f"{len(self.ids)} of the {len(self.stats):,} clients are shown, drawn at random.")
+        if self.stats.counts is not None:
             notes.append(
                 "The stronger a cell, the larger its class's part of the client's samples; the strongest is "
                 f"{100 * self.strongest:.3g} %."
             )
         return (
-            f'<figure class="holding"><figcaption>{name}{escape(self.holdings.sentence())}</figcaption>'
+            f'<figure class="client-stats"><figcaption>{name}{escape(self.stats.sentence())}</figcaption>'
             f'<div></div><p class="note">{escape(" ".join(notes))}</p></figure>'
         )
 
 
-def parts(holdings: ClientStats, ids: np.ndarray) -> np.ndarray:
+def parts(stats: ClientStats, ids: np.ndarray) -> np.ndarray:
     """(clients, classes): which part of a client's samples is of which class; no columns if labels are numbers."""
-    if holdings.counts is None:
+    if stats.counts is None:
         return np.zeros((len(ids), 0))
-    return holdings.counts[ids] / holdings.sizes[ids, None]
+    return stats.counts[ids] / stats.sizes[ids, None]
 
 
 # ---- the page -------------------------------------------------------------------------------------------------------
 
 
 def pictures(runs: Iterable[tuple[str, ClientStats | None]]) -> list[Picture]:
-    """One picture for all runs with the same holdings; runs that do not say have none."""
+    """One picture for all runs with the same stats; runs that do not say have none."""
     alike: dict[tuple, tuple[list[str], ClientStats]] = {}
     for name, h in runs:
         if h is not None:
@@ -99,50 +99,50 @@ def section_html(shown: Sequence[Picture], several: bool) -> str:
     if not shown:
         return ""
     figures = "".join(picture.html(several) for picture in shown)
-    return f'<section aria-labelledby="holdings"><h2 id="holdings">Who holds what</h2>{figures}</section>'
+    return f'<section aria-labelledby="client_stats"><h2 id="client_stats">Who holds what</h2>{figures}</section>'
 
 
 # ---- the terminal ---------------------------------------------------------------------------------------------------
 
 
-def rich_picture(holdings: ClientStats, width: int) -> RenderableType:
+def rich_picture(stats: ClientStats, width: int) -> RenderableType:
     """A line per client, or, if there are many, quantiles and some of them."""
-    many = len(holdings) > LINES
-    ids = holdings.some(SOME if many else LINES)
-    blocks: list[RenderableType] = [Text(holdings.sentence()), Text()]
+    many = len(stats) > LINES
+    ids = stats.some(SOME if many else LINES)
+    blocks: list[RenderableType] = [Text(stats.sentence()), Text()]
     if many:
-        blocks += [_quantiles(holdings), Text(), Text(f"{SOME} of them, drawn at random:"), Text()]
-    return Group(*blocks, *_lines(holdings, ids, width))
+        blocks += [_quantiles(stats), Text(), Text(f"{SOME} of them, drawn at random:"), Text()]
+    return Group(*blocks, *_lines(stats, ids, width))
 
 
-def _quantiles(holdings: ClientStats) -> Table:
+def _quantiles(stats: ClientStats) -> Table:
     table = plain_table()
     headings = {"smallest": 0, "5 %": 5, "25 %": 25, "median": 50, "75 %": 75, "95 %": 95, "largest": 100}
     table.add_column("a client has")
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
-    for name, values in (("samples", holdings.sizes), ("classes", holdings.classes_held)):
+    for name, values in (("samples", stats.sizes), ("classes", stats.classes_held)):
         if values is not None:
             table.add_row(name, *(f"{np.percentile(values, q):,.0f}" for q in headings.values()))
     return table
 
 
-def _lines(holdings: ClientStats, ids: np.ndarray, width: int) -> list[RenderableType]:
+def _lines(stats: ClientStats, ids: np.ndarray, width: int) -> list[RenderableType]:
     """A line per client, and what the shades mean."""
-    sizes = [f"{size:,}" for size in holdings.sizes[ids].tolist()]
+    sizes = [f"{size:,}" for size in stats.sizes[ids].tolist()]
     names = [str(i) for i in ids.tolist()]
     beside = max(map(len, ["client", *names])) + max(map(len, ["samples", *sizes])) + BAR + 6
-    shares = parts(holdings, ids)
+    shares = parts(stats, ids)
     cell, together = _fit(shares.shape[1], width - beside)
     shares = np.add.reduceat(shares, np.arange(0, shares.shape[1], together), axis=1) if together > 1 else shares
     table = plain_table()
     table.add_column("client", justify="right", no_wrap=True)
     table.add_column("samples", justify="right", no_wrap=True)
     table.add_column("", width=BAR, no_wrap=True)
-    table.add_column(Text(_heading(holdings.classes[::together], cell)), no_wrap=True, overflow="crop")
+    table.add_column(Text(_heading(stats.classes[::together], cell)), no_wrap=True, overflow="crop")
     strongest = float(shares.max(initial=0))
     levels = np.ceil(shares / (strongest or 1) * (len(SHADES) - 1)).astype(int)
-    bars = np.ceil(BAR * holdings.sizes[ids] / holdings.sizes.max()).astype(int)
+    bars = np.ceil(BAR * stats.sizes[ids] / stats.sizes.max()).astype(int)
     for name, size, bar, line in zip(names, sizes, bars.tolist(), levels.tolist(), strict=True):
         cells = "".join((SHADES[level] * min(cell, 2)).ljust(cell) for level in line)
         table.add_row(name, size, Text("━" * bar, style="dim"), Text(cells))

@@ -1,4 +1,4 @@
-// Fills the page: legend, panels, explorer, holdings, patterns; sorts its tables.
+// Fills the page: legend, panels, explorer, stats, patterns; sorts its tables.
 
 const redraw = () => charts.forEach((draw) => draw());
 
@@ -86,7 +86,7 @@ for (const head of document.querySelectorAll(".results thead th")) head.addEvent
 
 // ---- who holds what ------------------------------------------------------------------------------------------------
 
-document.querySelectorAll(".holding > div").forEach((box, i) => drawHoldings(box, data.holdings[i]));
+document.querySelectorAll(".client-stats > div").forEach((box, i) => drawClientStats(box, data.client_stats[i]));
 
 // ---- patterns ------------------------------------------------------------------------------------------------------
 

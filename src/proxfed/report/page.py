@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from proxfed.harness.results import Results
 
 HERE = Path(__file__).parent
-SCRIPTS = ("draw.js", "chart.js", "patterns.js", "holdings.js", "page.js")
+SCRIPTS = ("draw.js", "chart.js", "patterns.js", "client_stats.js", "page.js")
 
 
 @dataclass(frozen=True)
@@ -84,13 +84,13 @@ def render(results: Sequence[Results], figures: Sequence[Path] = ()) -> str:
     table = [
         {**entry, "algorithm": run.labels[entry["algorithm"]]} for run in runs for entry in result_table(run.results)
     ]
-    holdings = pictures((run.name, run.results.client_stats) for run in runs)
+    stats = pictures((run.name, run.results.client_stats) for run in runs)
     data = {
         "progress": [_column(column) for column in progress],
         "measures": [_column(column) for column in measures],
         "curves": [{**asdict(curve), "colour": colours[curve.label]} for curve in curves],
         "models": [{**model, "colour": colours[model["label"]]} for model in make_patterns(runs)],
-        "holdings": [picture.data() for picture in holdings],
+        "client_stats": [picture.data() for picture in stats],
     }
     script = '"use strict";\n{\n' + "\n".join((HERE / name).read_text(encoding="utf-8") for name in SCRIPTS) + "}\n"
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -103,7 +103,7 @@ def render(results: Sequence[Results], figures: Sequence[Path] = ()) -> str:
         script=script,
         results=results_html(table, progress, measures, colours) + targets_html(table, colours),
         costs=costs_html(table, progress, colours),
-        holdings=section_html(holdings, several),
+        client_stats=section_html(stats, several),
         curves_note=escape(curves_note(curves)),
         figures=figures_html(figures),
         settings="".join(settings_html(run, several) for run in runs),

@@ -8,7 +8,7 @@ function labelled(count, step, room) {
   return Array.from({ length: Math.ceil(count / every) }, (_, i) => i * every);
 }
 
-function holdingFrame(box, { ids, classes, largest }) {
+function clientStatsFrame(box, { ids, classes, largest }) {
   const wide = (texts) => 7.5 * Math.max(...texts.map((text) => String(text).length));
   const width = Math.max(240, box.clientWidth);
   const high = Math.max(3, Math.min(22, 480 / ids.length));
@@ -22,10 +22,10 @@ function holdingFrame(box, { ids, classes, largest }) {
   return { width, high, left, cell, across, top: 24, start: left + across + (across ? 16 : 0), bars: spread };
 }
 
-function drawHoldings(box, picture) {
+function drawClientStats(box, picture) {
   const { ids, sizes, classes, largest, about } = picture;
   const draw = () => {
-    const frame = holdingFrame(box, picture);
+    const frame = clientStatsFrame(box, picture);
     const { width, high, left, cell, across, top, start, bars } = frame;
     const bottom = top + high * ids.length;
     box.replaceChildren();
@@ -52,7 +52,7 @@ function drawHoldings(box, picture) {
       add(svg, "text", { x: start + length + 5, y: top + high * (i + 0.5) + 4 }, whole(size));
     });
     const here = add(svg, "rect", { class: "here", height: high, visibility: "hidden" });
-    readHoldings(svg, here, frame, picture);
+    readClientStats(svg, here, frame, picture);
   };
   let drawn = 0;
   new ResizeObserver(() => {
@@ -79,7 +79,7 @@ function drawCells(svg, { left, top, high, cell }, { counts, sizes, strongest })
   });
 }
 
-function readHoldings(svg, here, { left, top, high, cell, across }, { ids, sizes, classes, counts }) {
+function readClientStats(svg, here, { left, top, high, cell, across }, { ids, sizes, classes, counts }) {
   const clear = () => {
     here.setAttribute("visibility", "hidden");
     hideTip();
