@@ -46,6 +46,11 @@ def run_parallel(calls: Sequence[Callable[[], Result]]) -> list[Result]:
     return [each.result() for each in running]
 
 
+def over_threads(work: Callable[[Sequence[Item]], Result], items: Sequence[Item]) -> list[Result]:
+    """work(part) in every thread, of an even part of the items each."""
+    return run_parallel([partial(work, part) for part in split_evenly(items, thread_count())])
+
+
 def map_parallel(work: Callable[[Item], object], items: Sequence[Item]) -> None:
     """work(item) for every item, over the threads."""
 
@@ -53,7 +58,7 @@ def map_parallel(work: Callable[[Item], object], items: Sequence[Item]) -> None:
         for item in part:
             work(item)
 
-    run_parallel([partial(several, part) for part in split_evenly(items, thread_count())])
+    over_threads(several, items)
 
 
 @cache

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 from typing import Any
 
 import torch
@@ -30,7 +30,7 @@ from proxfed.engine.messages import dense
 from proxfed.engine.network import Network
 from proxfed.errors import InputError, nearest, require
 from proxfed.keyed_random import Ids
-from proxfed.threads import run_parallel, split_evenly, thread_count
+from proxfed.threads import over_threads
 from proxfed.types import Algorithm, Graph, Local, Problem
 
 
@@ -101,8 +101,7 @@ class Measures:
                 total = total + p.weights[ids.start : ids.stop] @ of(p.local(0, ids))
             return total
 
-        shares = split_evenly(net.blocks(range(net.n)), thread_count())
-        parts = run_parallel([partial(weighted_sum, blocks) for blocks in shares])
+        parts = over_threads(weighted_sum, net.blocks(range(net.n)))
         return net.all_sum(torch.stack(parts).sum(0))
 
     def _consensus(self, rows: Tensor) -> float:

@@ -25,7 +25,7 @@ from proxfed.engine.state_tree import flatten, put, restore, room, take, writabl
 from proxfed.keyed_random import Ids, keys
 from proxfed.participation import Full, cohort
 from proxfed.regularisers import Zero
-from proxfed.threads import run_parallel, split_evenly, thread_count
+from proxfed.threads import over_threads
 from proxfed.types import Algorithm, Graph, Mix, Participation, Problem, Regulariser, Star
 
 COUNTERS = ("gradients", "proxes", "bytes_up", "bytes_down", "bytes_edge", "bytes_best")
@@ -128,8 +128,7 @@ class Run:
                 put(clients, rows, new)  # only now: the message may have been a view of the old state
             return sent, work
 
-        threads = split_evenly(blocks, thread_count())
-        sums, works = zip(*run_parallel([partial(client_rounds, part) for part in threads]), strict=True)
+        sums, works = zip(*over_threads(client_rounds, blocks), strict=True)
         self.work.add(*works)
         share = 1.0 if isinstance(taking_part, range) else float(self.weights[taking_part].sum())
         h = counted(self.h, self.work, int(net.leader))
