@@ -377,3 +377,13 @@ def test_cases_need_folders_of_their_own(names: tuple[str, ...]) -> None:
     problems = dict.fromkeys(names, proxfed.Linear(data, "logistic"))
     with pytest.raises(proxfed.InputError, match="a folder of its own"):
         proxfed.compare(problems, {"FedAvg": proxfed.FedAvg(0.5, 2)}, 2)
+
+
+def test_a_file_gives_the_study_that_the_command_line_runs(tmp_path: Path) -> None:
+    study = proxfed.read_study("demo", ["rounds=2", "seeds=[1]"])
+    assert (study.name, study.rounds, study.seeds) == ("demo", 2, [1])
+    out = tmp_path / "run"
+    results = proxfed.run_study(study, out, only="FedAvg", **QUIET)
+    assert [row["round"] for row in results.rows] == [0, 2]
+    with pytest.raises(proxfed.InputError, match="must be one of its cases: "):
+        proxfed.read_study("depositum/table3_mlp")

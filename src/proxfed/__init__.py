@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from proxfed.data import Federated, load
     from proxfed.engine.allocator import tune_process
     from proxfed.errors import InputError, ProxfedError, RunError
+    from proxfed.harness.build import read_study
     from proxfed.harness.compare import Diverged, Result, compare, run, run_study
     from proxfed.harness.path import path
     from proxfed.harness.results import Cases, Results
@@ -29,6 +30,7 @@ _FROM = {
     "proxfed.data": ("Federated", "load"),
     "proxfed.engine.allocator": ("tune_process",),
     "proxfed.errors": ("InputError", "ProxfedError", "RunError"),
+    "proxfed.harness.build": ("read_study",),
     "proxfed.harness.compare": ("Diverged", "Result", "compare", "run", "run_study"),
     "proxfed.harness.path": ("path",),
     "proxfed.harness.results": ("Cases", "Results"),
@@ -68,6 +70,7 @@ __all__ = [
     "load",
     "load_model",
     "path",
+    "read_study",
     "run",
     "run_study",
     "tune_process",

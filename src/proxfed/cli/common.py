@@ -36,6 +36,10 @@ ChangeOption = Annotated[
     list[str] | None,
     typer.Option("-c", "--change", metavar="KEY=VALUE", help="Change a setting, e.g. -c data.partition.alpha=0.1"),
 ]
+JobsOption = Annotated[
+    int | None,
+    typer.Option("--jobs", min=1, help="Algorithms, seeds, cases in so many processes; default: suits the machine."),
+]
 CaseOption = Annotated[
     list[str] | None, typer.Option("--case", metavar="NAME", help="Only this case of the experiment; may be repeated.")
 ]

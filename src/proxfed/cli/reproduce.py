@@ -17,6 +17,7 @@ from proxfed.cli.common import (
     DataOption,
     Format,
     FormatOption,
+    JobsOption,
     err,
     out,
     plain_table,
@@ -45,6 +46,7 @@ def reproduce(
     case: CaseOption = None,
     change: ChangeOption = None,
     run: Annotated[bool, typer.Option("--run/--no-run", help="Or only judge what has been run before.")] = True,
+    jobs: JobsOption = None,
     folder: Annotated[Path, typer.Option("--out", help="Where the run folders go.")] = Path("runs/reproduce"),
     data: DataOption = None,
     format: FormatOption = Format.table,
@@ -78,7 +80,7 @@ def reproduce(
             for name, reason in plan.missing.items():
                 say(f"not run: {part.name} {name}: {reason}", err)
             with stop_on_signal() as stop:
-                plan.run(stop)
+                plan.run(stop, jobs=jobs)
             if stop():
                 say("stopped; the same command goes on from here", err)
                 raise typer.Exit(1)

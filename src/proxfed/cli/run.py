@@ -16,6 +16,7 @@ from proxfed.cli.common import (
     DataOption,
     Format,
     FormatOption,
+    JobsOption,
     err,
     print_results,
     say,
@@ -39,10 +40,7 @@ def run(
         bool, typer.Option("--resume", help="Go on with a run, exactly; seeds and algorithms may have been added.")
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace a run that is there.")] = False,
-    jobs: Annotated[
-        int | None,
-        typer.Option("--jobs", min=1, help="Algorithms and seeds in parallel processes; else what suits the machine."),
-    ] = None,
+    jobs: JobsOption = None,
     ranks: Annotated[int, typer.Option("--ranks", help="Spread the clients over this many processes.")] = 1,
     timeout: Annotated[float, typer.Option("--timeout", help="Seconds to wait for another rank.")] = 60.0,
     checkpoint: Annotated[

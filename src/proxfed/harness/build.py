@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from math import ceil
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from proxfed.data import DATASETS, PARTITIONS, Federated, load, read
 from proxfed.data.limits import LIMITS
 from proxfed.data.partitions import NaturalPartition
 from proxfed.errors import InputError, finite, require, whole
+from proxfed.harness.cases import read_cases
 from proxfed.harness.schema import Experiment
 from proxfed.harness.study import Entry, Study
 from proxfed.participation import PARTICIPATIONS
@@ -57,6 +60,17 @@ def build_study(e: Experiment, data_directory: str | None = None) -> Study:
         written=_filled_tables(e),
         asked=e.asked(),
     )
+
+
+def read_study(source: str | Path, changes: Sequence[str] = (), case: str = "", data: str | None = None) -> Study:
+    """The study of a shipped experiment or of a .toml file, with `key=value` changes as on the command line.
+
+    `case` is one of the file's cases, if it has several; `data` the directory with data sets.
+    """
+    cases = read_cases(str(source), changes, only=[case] if case else [])
+    known = ", ".join(map(repr, cases))
+    require(len(cases) == 1, f"{source}: case = {case!r} must be one of its cases: {known}")
+    return build_study(next(iter(cases.values())), data)
 
 
 SPECIAL = {"label", "rounds", "topology", "participation", "theory", "weight_decay", "name", "source"}
