@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from torch import Tensor
 
-from proxfed.keyed_random import Ids
 from proxfed.regularisers import Zero, subgradient
 from proxfed.types import Local, Regulariser
 
@@ -23,24 +22,16 @@ class Work:
         self.proxes += sum(other.proxes for other in others)
 
 
-@dataclass(frozen=True, eq=False)
 class Oracle(Local):
-    """A Local that counts its gradients."""
+    """A Local that counts its gradients.
 
-    f: Local
-    work: Work
-    scale: Tensor | None = None
-    """(c, 1): multiplies f_i, so that plain averages over a graph become weighted ones; None: 1."""
-    inside: Regulariser | None = None
-    """A regulariser whose subgradient joins every gradient, for methods without prox; None: nothing."""
+    scale    (c, 1): multiplies f_i, so that plain averages over a graph become weighted ones; None: 1
+    inside   a regulariser whose subgradient joins every gradient, for methods without prox; None: nothing
+    """
 
-    t: int = field(init=False)
-    ids: Ids = field(init=False)
-    seed: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        for name in ("t", "ids", "seed"):
-            object.__setattr__(self, name, getattr(self.f, name))
+    def __init__(self, f: Local, work: Work, scale: Tensor | None = None, inside: Regulariser | None = None) -> None:
+        self.f, self.work, self.scale, self.inside = f, work, scale, inside
+        self.t, self.ids, self.seed = f.t, f.ids, f.seed
 
     def grad(self, x: Tensor, draw: int) -> Tensor:
         return self._complete(self.f.grad(x, draw), x)
