@@ -12,7 +12,7 @@ import torch
 from timing import rounds_of, side_by_side
 
 from proxfed import FedAvg, Federated, Linear, Softmax
-from proxfed.engine.allocator import keep_memory
+from proxfed.engine.allocator import tune_process
 from proxfed.engine.run import Run
 from proxfed.engine.stacked import Stacked
 
@@ -74,7 +74,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--turns", type=int, default=7)
     options = parser.parse_args()
-    keep_memory()
+    tune_process()
     rng = np.random.default_rng(0)
     A, b = rng.normal(size=(C * M, P)), rng.integers(0, Q, C * M)
     data = Federated(A, b, np.full(C, M), classes=Q)

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from proxfed import Depositum, DFedADMM, Federated
-from proxfed.engine.allocator import keep_memory
+from proxfed.engine.allocator import tune_process
 from proxfed.engine.run import Run
 from proxfed.engine.stacked import Stacked
 from proxfed.engine.state_tree import flatten
@@ -49,7 +49,7 @@ SETTINGS = {"resnet": resnet, "mlp": mlp}
 
 
 def measure(name: str) -> None:
-    keep_memory()
+    tune_process()
     going = SETTINGS[name]()
     for t in (1, 2):
         going.round(t)

@@ -35,7 +35,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from proxfed import Depositum, DFedADMM, FedAvg, Federated
 from proxfed.algorithms.dfedavg import DFedAvg
-from proxfed.engine.allocator import keep_memory
+from proxfed.engine.allocator import tune_process
 from proxfed.engine.run import Run
 from proxfed.engine.stacked import Stacked
 from proxfed.problems.architectures import MODELS
@@ -257,7 +257,7 @@ def contender(name: str, who: str) -> Round:
 
 def take_turns(name: str, who: str, threads: int) -> None:
     """A contender's own process: a turn for every line that arrives, and the seconds of its rounds back."""
-    keep_memory()
+    tune_process()
     torch.set_num_threads(threads)
     one_round = contender(name, who)
     print("ready", flush=True)

@@ -10,7 +10,7 @@ from timing import rounds_of, side_by_side
 
 from proxfed import Depositum, DFedADMM, FedAvg, FedCEF, Federated, Linear, Squared
 from proxfed.compressors import TopK
-from proxfed.engine.allocator import keep_memory
+from proxfed.engine.allocator import tune_process
 from proxfed.engine.run import Run
 from proxfed.engine.stacked import Stacked
 from proxfed.regularisers import L1
@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("--dimensions", type=int, nargs="+", default=[10, 100, 1000, 10_000])
     parser.add_argument("--turns", type=int, default=5)
     options = parser.parse_args()
-    keep_memory()
+    tune_process()
     torch.set_num_threads(1)  # the cost itself; where other work shares the cores, threads that wait would drown it
     names = ("fedavg", "fedcef", "depositum", "dfedadmm")
     print(f"least squares, {SAMPLES} samples a client, batch {BATCH}, {K} local steps, float32")

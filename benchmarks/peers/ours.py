@@ -13,7 +13,7 @@ from workload import ETA, SAMPLES, WORKLOADS, Clock, options, peak_rss_mb, repor
 from proxfed import FedAvg, Federated
 from proxfed.algorithms.dfedavg import DFedAvg
 from proxfed.engine import ranks
-from proxfed.engine.allocator import keep_memory
+from proxfed.engine.allocator import tune_process
 from proxfed.engine.run import Run
 from proxfed.engine.stacked import Stacked
 from proxfed.problems.network import Model
@@ -23,7 +23,7 @@ from proxfed.topologies import Ring
 def main() -> None:
     told = options(__doc__, "abc")
     torch.set_num_threads(told.threads)
-    keep_memory()
+    tune_process()
     work, together = WORKLOADS[told.workload], ranks.world() is not None
     data = Federated(*work.data(), np.full(work.clients, SAMPLES), classes=10)
     clock = Clock()
