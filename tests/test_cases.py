@@ -18,6 +18,7 @@ from proxfed.data.partitions import IID
 from proxfed.errors import InputError
 from proxfed.harness.cases import read_cases, slug
 from proxfed.harness.overrides import assign
+from proxfed.harness.plan import Plan
 from proxfed.harness.run_folder import RunFolder
 
 from support.cli import proxfed, refused
@@ -389,3 +390,16 @@ def test_limits_are_recorded(capsys: Any, tmp_path: Path) -> None:
     stats = folder.clients()
     assert stats is not None
     assert stats.sizes.tolist() == [20, 20, 20]
+
+
+def test_a_plan_keeps_no_more_data_than_it_may(tmp_path: Path) -> None:
+    """What it does not keep is loaded again, and gives the same rows."""
+    cases = read_cases(str(write(tmp_path / "two.toml", two())))
+    found = {}
+    for keep in (0, 1 << 30):
+        plan = Plan(cases, {name: tmp_path / str(keep) / slug(name) for name in cases}, keep=keep)
+        assert len(plan._ready) == (len(cases) if keep else 0)
+        found[keep] = plan.run(lambda: False, progress=False)
+    for name in cases:
+        one, other = (found[keep][name].folder for keep in found)
+        assert rows(one) == rows(other)

@@ -20,7 +20,7 @@ from proxfed.engine.run import Run
 from proxfed.engine.stacked import Stacked
 from proxfed.engine.state_tree import flatten
 from proxfed.participation import Full, UniformSampling
-from proxfed.threads import map_parallel, run_parallel, split_evenly, thread_count
+from proxfed.threads import map_parallel, over_threads, run_parallel, split_evenly, thread_count
 from proxfed.topologies import Complete, RandomMatching, Ring
 from proxfed.types import Algorithm, Participation, Topology
 
@@ -127,3 +127,14 @@ def test_a_run_in_blocks_over_two_hands_is_the_run_of_all_at_once(case: str, mon
     assert parts.counters() == whole.counters()
     assert astuple(parts.work) == astuple(whole.work)
     assert also_measured == pytest.approx(measured, rel=1e-10)
+
+
+def test_more_calls_than_threads_are_refused_and_none_is_dropped() -> None:
+    torch.set_num_threads(2)
+    try:
+        with pytest.raises(ValueError, match="longer"):
+            run_parallel([lambda: 1, lambda: 2, lambda: 3])
+        assert over_threads(sum, range(7)) == [3, 18]
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)

@@ -20,8 +20,9 @@ from proxfed.engine.run import rounds as steps
 from proxfed.engine.stacked import Stacked
 from proxfed.errors import RunError, require, whole
 from proxfed.harness.cases import slug
+from proxfed.harness.execute import Progress
 from proxfed.harness.plan import Planned, carry_out
-from proxfed.harness.progress import stop_on_signal
+from proxfed.harness.progress import stop_on_signal, watching
 from proxfed.harness.results import Cases, Results
 from proxfed.harness.study import Entry, Study, names
 from proxfed.participation import Full
@@ -77,6 +78,7 @@ def run(
     reference: Tensor | None = None,
     measures: Sequence[str] = (),
     watch: Callable[[int, Row | None], object] = lambda t, row: None,
+    progress: bool = True,
     throw: bool = False,
 ) -> Result:
     """Run `algorithm` on `problem` in this process; a row of measures every `every` rounds and at both ends.
@@ -98,11 +100,13 @@ def run(
     going = Run(problem, algorithm, net, participation, seed)
     rows: list[Row] = []
     status, message, x = "finished", "", going.x0
-    with stop_on_signal() as stop:
+    name = type(algorithm).__name__
+    with stop_on_signal() as stop, watching(progress) as show:
         for step in steps(going, Measures(problem, net, reference, more=tuple(measures)), -1, rounds, every):
             rows += [] if step.row is None else [step.row]
             x = x if step.x is None else step.x
             watch(step.t, step.row)
+            show(Progress(0, 1, name, seed, step.t, rounds, step.row))
             if step.diverged:
                 status, message = "diverged", step.diverged
             elif stop():
