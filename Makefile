@@ -59,6 +59,7 @@ check-report:    ## look at a report, and the demo's if it is there, in a headle
 	$(BIN)/python tests/browser/check_report.py $(wildcard runs/demo/report.html) --screenshots runs/screenshots
 
 bench: $(READY)  ## speed and memory, against the obvious loop and against the limit
+	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/linear_round.py
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/scaling.py
