@@ -57,8 +57,6 @@ class Registry(dict[str, Make]):
         return {entry.name: entry for entry in entry_points(group=f"proxfed.{self.kind}")}
 
     def __missing__(self, name: str) -> Make:
-        if not isinstance(name, str):
-            raise InputError(f"{self.kind}: {name!r} is no name")
         if name in self.plugins:
             entry = self.plugins[name]
             try:
@@ -181,7 +179,8 @@ def look_up(registry: Mapping[str, Make], table: Any, where: str) -> Make:
     """The class or function that a table names."""
     require(isinstance(table, dict), f"{where} = {table!r} must be a table with a name, such as {{name = ...}}")
     require("name" in table, f"{where}: the key 'name' is missing; known: {', '.join(sorted(registry))}")
-    require(isinstance(table["name"], str), f"{where}: there is no {table['name']!r}; {nearest('', registry)}")
+    if not isinstance(table["name"], str):
+        raise InputError(f"{where}: there is no {table['name']!r}; {nearest('', registry)}")
     try:
         return registry[table["name"]]
     except InputError as e:
@@ -203,8 +202,8 @@ def arguments(make: Callable[..., Any], given: Table, where: str, known: set[str
     except (TypeError, ValueError) as e:  # of a function that is written in C
         raise InputError(f"{where}: {make!r} does not say which settings it takes") from e
     takes = {k: p for k, p in parameters.items() if k not in known and p.kind != p.VAR_KEYWORD}
-    for key in given:
-        require(key in takes, f"{where}: unknown key {key!r}; {nearest(key, takes) if takes else 'it takes none'}")
+    if unknown := next((key for key in given if key not in takes), None):
+        raise InputError(f"{where}: unknown key {unknown!r}; {nearest(unknown, takes) if takes else 'it takes none'}")
     missing = [key for key, p in takes.items() if p.default is p.empty and key not in given]
     named = " and ".join(f"{key!r} is missing ({_type_name(hints.get(key))})" for key in missing)
     require(not missing, f"{where}: the key {named}")

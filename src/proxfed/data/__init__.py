@@ -29,7 +29,7 @@ from proxfed.data.mnist import (
 from proxfed.data.own import own
 from proxfed.data.partitions import PARTITIONS, NaturalPartition, Partition
 from proxfed.data.synthetic import synthetic, synthetic_binary
-from proxfed.errors import nearest, require
+from proxfed.errors import InputError, nearest, require
 from proxfed.registry import Registry
 
 __all__ = [
@@ -111,9 +111,9 @@ def read(
     loader = DATASETS[name]
     known = inspect.signature(loader).parameters
     allowed = sorted(set(known) - {"directory"})
-    for option in options:
-        hint = nearest(option, allowed) if allowed else "it takes none"
-        require(option in allowed, f"{name}: unknown option {option!r}; {hint}")
+    if unknown := next((option for option in options if option not in allowed), None):
+        hint = nearest(unknown, allowed) if allowed else "it takes none"
+        raise InputError(f"{name}: unknown option {unknown!r}; {hint}")
     for option in allowed:
         needed = known[option].default is inspect.Parameter.empty
         require(not needed or option in options, f"{name}: the option {option!r} is missing")
