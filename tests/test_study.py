@@ -29,7 +29,7 @@ from proxfed.topologies import Ring
 
 from support import own_parts as own
 from support.cli import proxfed as command
-from support.small_experiment import Crash, small
+from support.small_experiment import Crash, Rounds, small
 from support.toy_problems import problem
 
 QUIET: dict[str, Any] = {"progress": False, "jobs": 1}
@@ -139,18 +139,10 @@ def test_settings_do_not_depend_on_where_objects_lie() -> None:
 
 @pytest.mark.parametrize("after", [1, 2, 5, 6, 9, 14, 19, 24, 28])
 def test_own_classes_go_on_after_a_crash_at_any_round(after: int, whole: Results, tmp_path: Path) -> None:
-    seen = 0
-
-    def watch(_: Any) -> None:
-        nonlocal seen
-        seen += 1
-        if seen == after:
-            raise Crash
-
     first = study()
     open_folder(first, folder := RunFolder(tmp_path / "own"), resume=True, force=False)
     with pytest.raises(Crash):
-        Execution(first, folder, watch=watch, checkpoint_seconds=0).run()
+        Execution(first, folder, watch=Rounds(after), checkpoint_seconds=0).run()
     same_results(compare(**ours(), seeds=2, out=tmp_path / "own", timing="lan", **QUIET), whole)
 
 

@@ -79,6 +79,18 @@ class Crash(Exception):
     """Stands for the power cut."""
 
 
+class Rounds:
+    """Counts the rounds that it is told of; after so many, the process 'dies'."""
+
+    def __init__(self, crash_after: int | None = None) -> None:
+        self.seen, self.crash_after = 0, crash_after
+
+    def __call__(self, _: Progress) -> None:
+        self.seen += 1
+        if self.seen == self.crash_after:
+            raise Crash
+
+
 def execute(
     path: Path, table: dict, *, resume: bool = False, crash_after: int | None = None, stop_after: int | None = None
 ) -> bool:
@@ -87,18 +99,11 @@ def execute(
     True when every task is done.
     """
     study = build_study(parse(table, "test"))
-    seen = 0
-
-    def watch(_: Progress) -> None:
-        nonlocal seen
-        seen += 1
-        if seen == crash_after:
-            raise Crash
-
+    watch = Rounds(crash_after)
     require(not resume or RunFolder(path).exists(), f"there is no run to resume in {path}")
     folder = Planned(study, path, resume, force=not resume).folder
     resumed = open_folder(study, folder, resume, force=not resume)
     execution = Execution(
-        study, folder, watch=watch, stop=lambda: seen == stop_after, checkpoint_seconds=0, resumed=resumed
+        study, folder, watch=watch, stop=lambda: watch.seen == stop_after, checkpoint_seconds=0, resumed=resumed
     )
     return execution.run()

@@ -160,10 +160,9 @@ def compare(
     Ctrl-C stops after the current round and returns what there is; the same call goes on from there.
     """
     require(isinstance(algorithms, Mapping), f"algorithms = {algorithms!r:.80} must be a dict of labels and algorithms")
-    good = out is None or isinstance(out, (str, os.PathLike))
-    require(good, f"out = {out!r} must be the path of a folder, or None")
+    place = _folder(out)
     require(not whole(seeds) or seeds >= 1, f"seeds = {seeds!r} must be a list of whole numbers, or how many")  # type: ignore[operator]
-    called = name if name is not None else (Path(out).resolve().name if out is not None else "study")
+    called = name if name is not None else "study" if place is None else place.resolve().name
     problems = problem if isinstance(problem, Mapping) else {"": problem}
     require(len(problems) > 0, "problem = {}: give one, or several by name")
     slugs = [slug(str(case)) for case in problems]
@@ -187,8 +186,14 @@ def compare(
         )
         for case, one in problems.items()
     }
-    found = _run(studies, out, resume, force, only, jobs=jobs, ranks=ranks, progress=progress)
+    found = _run(studies, place, resume, force, only, jobs=jobs, ranks=ranks, progress=progress)
     return Cases(found) if isinstance(problem, Mapping) else found[""]
+
+
+def _folder(out: Path | str | None) -> Path | None:
+    good = out is None or isinstance(out, (str, os.PathLike))
+    require(good, f"out = {out!r} must be the path of a folder, or None")
+    return None if out is None else Path(out)
 
 
 def _timing(given: Timing | str | Mapping[str, Any] | None) -> Timing | None:
@@ -212,24 +217,22 @@ def run_study(
 ) -> Results:
     """Carry out a study and return what came out; see `compare`.
 
-    Started as one of several ranks, by torchrun or srun, it works with the others; the first of them keeps records and
-    returns them, the others return nothing but their number of rows: none.
+    Started as one of several ranks, by torchrun or srun, it works with the others. The first of them keeps the records
+    and returns them; the others return results without rows.
     """
     require(isinstance(study, Study), f"study = {study!r:.80} will not do: give a Study")
-    return _run({"": study}, out, resume, force, only, jobs=jobs, ranks=ranks, progress=progress)[""]
+    return _run({"": study}, _folder(out), resume, force, only, jobs=jobs, ranks=ranks, progress=progress)[""]
 
 
 def _run(
     studies: Mapping[str, Study],
-    out: Path | str | None,
+    out: Path | None,
     resume: bool,
     force: bool,
     only: Collection[str] | str,
     **how: Any,
 ) -> dict[str, Results]:
     """Studies by the name of their case; one without a name has the folder for itself."""
-    good = out is None or isinstance(out, (str, os.PathLike))
-    require(good, f"out = {out!r} must be the path of a folder, or None")
     listed = isinstance(only, Collection) and all(isinstance(label, str) for label in only)
     require(listed, f"only = {only!r} must be a label, or a list of labels")
     alone = out is not None or network.world() is None
