@@ -36,6 +36,8 @@ from proxfed.topologies import (
 )
 from proxfed.types import Facts, Graph, Local, Mean, Mix, Needs, Packed, Regulariser, Sends
 
+from support.nested_state import Inner, Outer
+
 
 @pytest.fixture
 def problem() -> Linear:
@@ -216,16 +218,6 @@ def test_measures_are_what_they_say(problem: Linear) -> None:
 
 
 # ---- states ----------------------------------------------------------------------------------------------------------
-
-
-class Inner(NamedTuple):
-    a: Tensor
-    b: tuple
-
-
-class Outer(NamedTuple):
-    x: Tensor
-    inner: Inner
 
 
 def test_rows_of_a_nested_state() -> None:

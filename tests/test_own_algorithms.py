@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -26,6 +25,7 @@ from proxfed.topologies import Complete, Ring
 from proxfed.types import Algorithm, Graph
 
 from support import toy_problems as toy
+from support.nested_state import Inner, Outer
 from support.own_algorithms import CompressedDownlink, DecentralisedHeavyBall, ExtrapolatedGradients
 
 
@@ -85,16 +85,6 @@ def test_a_peer_may_move_a_field_of_its_state(spread: str) -> None:
         moving.round(t), cloning.round(t)
         assert_equal(dumped(moving), dumped(cloning))
         assert torch.equal(dumped(moving)["clients.before"], before)
-
-
-class Inner(NamedTuple):
-    a: Tensor
-    b: tuple
-
-
-class Outer(NamedTuple):
-    x: Tensor
-    inner: Inner
 
 
 def nested() -> Outer:

@@ -15,11 +15,12 @@ import numpy as np
 import pytest
 
 from proxfed.errors import InputError, RunError
-from proxfed.harness import checkpoint, run_folder
+from proxfed.harness import checkpoint
 from proxfed.harness.checkpoint import TaskFolder
 from proxfed.harness.files import locked, writing
 from proxfed.harness.run_folder import DONE, RunFolder
 
+from support.resumed import rows, same, status, under_way
 from support.small_experiment import Crash, execute, small, write
 
 WILD = [
@@ -28,29 +29,6 @@ WILD = [
     {"name": "depositum", "alpha": 0.3, "T0": 3},
 ]
 """The first two diverge in a few rounds."""
-
-
-def rows(path: Path) -> list[dict]:
-    return [{k: v for k, v in row.items() if k != "wall_seconds"} for row in RunFolder(path).rows()]
-
-
-def same(a: Path, b: Path) -> None:
-    assert rows(a) == rows(b)
-    (models_a, blocks_a), (models_b, blocks_b) = RunFolder(a).models(), RunFolder(b).models()
-    assert blocks_a == blocks_b
-    assert models_a.keys() == models_b.keys()
-    for name, model in models_a.items():
-        assert model.numpy().tobytes() == models_b[name].numpy().tobytes(), name
-
-
-def status(path: Path) -> list[dict]:
-    return [{k: v for k, v in s.items() if k != "rows_end"} for s in RunFolder(path).status()]
-
-
-def under_way(path: Path) -> TaskFolder:
-    """The task that was interrupted."""
-    (task,) = (path / "checkpoint").iterdir()
-    return TaskFolder(task, [])
 
 
 @pytest.fixture(scope="module")
@@ -224,86 +202,6 @@ def test_tensors_of_the_newest_slot_alone_are_read(
         under_way(tmp_path / "run").load()
 
 
-def test_resuming_a_finished_run_changes_nothing(whole: Path, table: dict, tmp_path: Path) -> None:
-    execute(tmp_path / "run", table)
-    assert execute(tmp_path / "run", table, resume=True)
-    same(tmp_path / "run", whole)
-
-
-@pytest.mark.parametrize("crash_after", [None, 3, 27, 52])
-def test_seeds_that_are_added_later_make_the_run_with_all_of_them(
-    crash_after: int | None, table: dict, tmp_path: Path
-) -> None:
-    """To a finished run, and to one that was interrupted in its first or its second seed."""
-    assert execute(tmp_path / "all", table | {"seeds": [3, 1, 7]})
-    if crash_after is None:
-        assert execute(tmp_path / "run", table)
-    else:
-        with pytest.raises(Crash):
-            execute(tmp_path / "run", table | {"seeds": [3, 1]}, crash_after=crash_after)
-    assert execute(tmp_path / "run", table | {"seeds": [3, 1, 7]}, resume=True)
-    same(tmp_path / "run", tmp_path / "all")
-    assert RunFolder(tmp_path / "run").config() == RunFolder(tmp_path / "all").config()
-
-
-def test_other_versions_go_on_and_are_noted(table: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = run_folder.versions()
-    new = first | {"torch": "9.9"}
-    table = table | {"algorithms": table["algorithms"][:2]}
-    label = table["algorithms"][0]["name"]
-
-    def noted(versions: dict, seeds: list[int]) -> dict:
-        monkeypatch.setattr(run_folder, "versions", lambda: versions)
-        assert execute(tmp_path / "run", table | {"seeds": seeds}, resume=True)
-        return RunFolder(tmp_path / "run").versions()
-
-    assert execute(tmp_path / "run", table)
-    assert noted(first, [3, 1]) == first
-    assert noted(new, [3, 1]) == first  # there was nothing left to do
-    later = [{"algorithm": label, "seed": 7, "round": 0} | new]
-    assert noted(new, [3, 1, 7]) == first | {"continued_with": later}
-    assert noted(new, [3, 1, 7, 8]) == first | {"continued_with": later}
-    later += [{"algorithm": label, "seed": 9, "round": 0} | first]
-    assert noted(first, [3, 1, 7, 8, 9]) == first | {"continued_with": later}
-
-
-def test_seeds_that_are_taken_away_are_refused(whole: Path, table: dict) -> None:
-    with pytest.raises(InputError, match="other settings: seeds"):
-        execute(whole, table | {"seeds": [1]}, resume=True)
-
-
-def test_algorithms_that_are_added_later_are_all_that_is_run(whole: Path, table: dict, tmp_path: Path) -> None:
-    """In any place of the list; those that were there are left as they are, and none may be taken away."""
-    few = [a for k, a in enumerate(table["algorithms"]) if k in (1, 4)]
-    assert execute(tmp_path / "run", table | {"algorithms": few})
-    before = (tmp_path / "run" / "rows.csv").read_bytes()
-    assert execute(tmp_path / "run", table, resume=True)
-    assert (tmp_path / "run" / "rows.csv").read_bytes().startswith(before)
-    by_task = lambda row: (row["algorithm"], row["seed"], row["round"])
-    assert sorted(rows(tmp_path / "run"), key=by_task) == sorted(rows(whole), key=by_task)
-    with pytest.raises(InputError, match="other settings: algorithms was"):
-        execute(tmp_path / "run", table | {"algorithms": few}, resume=True)
-
-
-def test_other_settings_are_refused(whole: Path, table: dict) -> None:
-    with pytest.raises(InputError, match=r"other settings: problem\.l2 was 0\.05, now 0\.1"):
-        execute(whole, table | {"problem": table["problem"] | {"l2": 0.1}}, resume=True)
-
-
-def test_other_data_are_refused(whole: Path, table: dict, tmp_path: Path) -> None:
-    """The settings may be the same and the file another one: here its numbers are exchanged, not how many there are."""
-    rows = ["a,b,label,client"] + [f"{i % 7},{i % 3},{(-1) ** i},{i % 5}" for i in range(40)]
-    (tmp_path / "own.csv").write_text("\n".join(rows) + "\n")
-    own = table | {"data": {"name": "own", "path": str(tmp_path / "own.csv"), "client": "client"}}
-    assert execute(tmp_path / "run", own)
-    assert execute(tmp_path / "run", own, resume=True)
-    (tmp_path / "own.csv").write_text(
-        "\n".join([rows[0].replace("a,b", "b,a"), *rows[1:]]).replace(",2,", ",1,") + "\n"
-    )
-    with pytest.raises(InputError, match="the data are not those"):
-        execute(tmp_path / "run", own | {"seeds": [3, 4]}, resume=True)
-
-
 def test_no_slot_is_readable_in_the_first_task(table: dict, tmp_path: Path) -> None:
     with pytest.raises(Crash):
         execute(tmp_path / "run", table, crash_after=4)
@@ -332,23 +230,6 @@ def test_rows_shorter_than_the_checkpoint_are_refused(table: dict, tmp_path: Pat
         execute(tmp_path / "run", table, resume=True)
 
 
-def test_force_leaves_nothing_of_the_old_run(table: dict, tmp_path: Path) -> None:
-    """Also if the new one dies at once: resumed, it is not taken for the old one."""
-    assert execute(tmp_path / "run", table)
-    with pytest.raises(Crash):
-        execute(tmp_path / "run", table, crash_after=1)
-    assert RunFolder(tmp_path / "run").models() == ({}, [])
-    assert max(row["round"] for row in rows(tmp_path / "run")) == 0
-    assert under_way(tmp_path / "run").load() is None
-    assert [s["status"] for s in status(tmp_path / "run")] == ["running"]
-
-
-def test_other_steps_are_refused(whole: Path, table: dict) -> None:
-    algorithms = [table["algorithms"][0] | {"eta": 0.123}, *table["algorithms"][1:]]
-    with pytest.raises(InputError, match=r"other settings: algorithms\.\w+\.eta was .*, now 0\.123"):
-        execute(whole, table | {"algorithms": algorithms}, resume=True)
-
-
 def test_wall_seconds_go_on(table: dict, tmp_path: Path) -> None:
     with pytest.raises(Crash):
         execute(tmp_path / "run", table, crash_after=4)
@@ -374,20 +255,6 @@ def test_a_task_that_another_process_has_is_left_to_it(whole: Path, table: dict,
     assert execute(tmp_path / "run", table, resume=True)
     by_task = lambda row: (row["algorithm"], row["seed"], row["round"])
     assert sorted(rows(tmp_path / "run"), key=by_task) == sorted(rows(whole), key=by_task)
-
-
-def test_a_refused_run_leaves_the_old_one_alone(table: dict, tmp_path: Path) -> None:
-    assert execute(tmp_path / "run", table)
-    before = rows(tmp_path / "run")
-    for bad in ({"regulariser": {"name": "group_lasso", "weight": 0.1, "size": 3}}, {"targets": {"acuracy": [0.9]}}):
-        with pytest.raises(InputError):
-            execute(tmp_path / "run", table | bad)
-    assert rows(tmp_path / "run") == before
-
-
-def test_nothing_to_resume(table: dict, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no run to resume"):
-        execute(tmp_path / "nothing", table, resume=True)
 
 
 def test_a_full_disk_is_one_sentence_and_loses_nothing(
