@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from proxfed.data.federated import Federated
-from proxfed.errors import InputError
+from proxfed.errors import InputError, require
 from proxfed.keyed_random import Ids, Key, keys
 
 Mean = Callable[[Tensor], Tensor]
@@ -164,6 +164,10 @@ class Problem(ABC):
     def alpha_max(self) -> float:
         """The smallest weight of h for which the solution is zero wherever this weight can make it so."""
         raise InputError(f"alpha_max is not known for {self}")
+
+    def fewer(self, samples: int) -> Problem:
+        """The same problem with at most so many samples of each client, to look at it cheaply."""
+        return self
 
     def with_l2(self, l2: float) -> Problem:
         """The same problem with this weight of |x|^2 / 2 inside every f_i."""
@@ -340,6 +344,7 @@ class Facts(NamedTuple):
 
     sends: Sends
     exact: bool  # full gradients on different convex data lead to the exact solution, also with several local steps
+    step: str = "eta"  # the hyper-parameter that is the length of a gradient step; '': none is
 
 
 class Constants(NamedTuple):
@@ -361,12 +366,23 @@ class Method(ABC):
     theory: ClassVar[Callable[..., Any] | None] = None
     """A class method (c: Constants, ...) -> the algorithm with the step sizes of its theorem; None: there is none."""
 
+    def __new__(cls, *args: Any, **given: Any) -> Any:
+        """An algorithm; with "auto" in the place of a step size, one that finds it."""
+        if any(isinstance(value, str) and value == AUTO for value in (*args, *given.values())):
+            return Auto.of(cls, inspect.signature(cls).bind(*args, **given).arguments)
+        return super().__new__(cls)
+
     @classmethod
     def reference(cls) -> str:
         """Its paper: the paragraph 'Reference:' in the docstring of the class, or else of its file."""
         docs = (inspect.getdoc(cls) or "", inspect.getdoc(inspect.getmodule(cls)) or "")
         found = next((doc.partition("Reference:")[2] for doc in docs if "Reference:" in doc), "")
         return " ".join(found.partition("\n\n")[0].split())
+
+    @classmethod
+    def tied(cls, s: float, K: int) -> dict[str, float]:
+        """Other hyper-parameters that may be "auto", for K local steps of length s: mostly penalties."""
+        return {}
 
     def requires(self) -> Needs:
         """What it needs with these hyper-parameters, if some of them ask for more."""
@@ -381,6 +397,53 @@ class Method(ABC):
         if self.needs.composite:
             raise NotImplementedError(f"{type(self).__name__} takes prox steps, so it needs a largest_prox_step()")
         return 0.0
+
+
+AUTO = "auto"
+
+
+@dataclass(frozen=True)
+class Auto:
+    """An algorithm whose steps are found while it runs (engine/race.py): FedAvg(eta="auto", K=5)."""
+
+    make: type[Method]
+    given: dict[str, Any]
+    """The hyper-parameters that are fixed."""
+    found: tuple[str, ...]
+    """Those that are not."""
+
+    @classmethod
+    def of(cls, make: type[Method], arguments: Mapping[str, Any]) -> Auto:
+        found = tuple(name for name, value in arguments.items() if isinstance(value, str) and value == AUTO)
+        auto = cls(make, {name: value for name, value in arguments.items() if name not in found}, found)
+        known = auto.steps(1.0)
+        for name in found:
+            allowed = f"only {' and '.join(known)} can be" if known else "it does not say what its step is (facts.step)"
+            require(name in known, f"{make.__name__}: {name} = {AUTO!r}, but {allowed}")
+        auto.example  # noqa: B018  the fixed ones must fit
+        return auto
+
+    def steps(self, s: float) -> dict[str, float]:
+        """All that can be found, where a local step has length s."""
+        step, K = self.make.facts.step, next((self.given[name] for name in ("K", "tau", "T0") if name in self.given), 1)
+        has = step in inspect.signature(self.make).parameters
+        return ({step: s} if has else {}) | self.make.tied(s, K)
+
+    def at(self, s: float) -> Algorithm:
+        """The algorithm whose local steps have length s."""
+        steps = self.steps(s)
+        made: Algorithm = self.make(**self.given, **{name: steps[name] for name in self.found})
+        return made
+
+    @property
+    def example(self) -> Algorithm:
+        """With steps so short that every regulariser allows them, to ask what it needs and sends."""
+        return self.at(1e-9)
+
+
+def example(algorithm: Algorithm | Auto) -> Algorithm:
+    """An algorithm that can be asked what it needs and sends, also where steps are to be found."""
+    return algorithm.example if isinstance(algorithm, Auto) else algorithm
 
 
 Client = TypeVar("Client")

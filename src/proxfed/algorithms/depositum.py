@@ -55,7 +55,7 @@ class Depositum(Graph[State]):
     """0: iterations T0, 2 T0, ... mix (the paper); 1: iterations T0 - 1, 2 T0 - 1, ... do."""
 
     needs: ClassVar[Needs] = Needs(doubly_stochastic=True)
-    facts: ClassVar[Facts] = Facts(Sends(edge=2), exact=True)
+    facts: ClassVar[Facts] = Facts(Sends(edge=2), exact=True, step="alpha")
 
     def __post_init__(self) -> None:
         positive(self, "alpha", "beta")

@@ -54,7 +54,7 @@ class DFedADMM(Graph[State]):
     """Which dual enters the message: 'old' (the paper) or 'new' (FedPD, consensus ADMM)."""
 
     needs: ClassVar[Needs] = Needs(composite=False)
-    facts: ClassVar[Facts] = Facts(Sends(edge=1), exact=False)
+    facts: ClassVar[Facts] = Facts(Sends(edge=1), exact=False, step="eta_l")
 
     def __post_init__(self) -> None:
         at_least_one(self, "K")
@@ -95,3 +95,7 @@ class DFedADMM(Graph[State]):
         checked = cls(1.0, K, lam=1.0, rho=1 / root if sam else 0.0, dual=dual)
         eta_l = 1 / (c.smoothness.L * K * max(96, root))
         return replace(checked, eta_l=eta_l, lam=sqrt(K) * eta_l)
+
+    @classmethod
+    def tied(cls, s: float, K: int) -> dict[str, float]:
+        return {"lam": K * s}

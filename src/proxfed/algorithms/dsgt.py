@@ -40,7 +40,7 @@ class DSGT(Graph[State]):
     """What is mixed after its update: 'atc' x and y; 'semi' x (the paper); 'cta' neither."""
 
     needs: ClassVar[Needs] = Needs(composite=False, doubly_stochastic=True)
-    facts: ClassVar[Facts] = Facts(Sends(edge=2), exact=True)
+    facts: ClassVar[Facts] = Facts(Sends(edge=2), exact=True, step="alpha")
 
     def __post_init__(self) -> None:
         positive_step(self, "alpha")

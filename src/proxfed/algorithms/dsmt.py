@@ -49,7 +49,7 @@ class DSMT(Graph[State]):
     """Acceleration of the gossip, in [0, 1); 0: plain gossip."""
 
     needs: ClassVar[Needs] = Needs(composite=False, doubly_stochastic=True)
-    facts: ClassVar[Facts] = Facts(Sends(edge=2), exact=True)
+    facts: ClassVar[Facts] = Facts(Sends(edge=2), exact=True, step="alpha")
 
     def __post_init__(self) -> None:
         positive_step(self, "alpha")

@@ -104,7 +104,7 @@ class EF21(Star[Known, Server]):
     """Contractive compressor of the uplink."""
 
     needs: ClassVar[Needs] = Needs(contractive=True)
-    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1, compressed=("up",)), exact=True)
+    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1, compressed=("up",)), exact=True, step="gamma")
 
     def __post_init__(self) -> None:
         positive(self, "gamma")
@@ -147,7 +147,7 @@ class EF21SGDM(Star[Estimate, Server]):
     """Contractive compressor of the uplink."""
 
     needs: ClassVar[Needs] = Needs(everyone=True, contractive=True)
-    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1, compressed=("up",)), exact=True)
+    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1, compressed=("up",)), exact=True, step="gamma")
 
     def __post_init__(self) -> None:
         positive(self, "gamma")

@@ -44,7 +44,7 @@ class Extra(Graph[State]):
     """Step size."""
 
     needs: ClassVar[Needs] = Needs(composite=False, fixed_graph=True, symmetric=True)
-    facts: ClassVar[Facts] = Facts(Sends(edge=1), exact=True)
+    facts: ClassVar[Facts] = Facts(Sends(edge=1), exact=True, step="alpha")
 
     def __post_init__(self) -> None:
         positive(self, "alpha")
@@ -74,7 +74,7 @@ class PGExtra(Graph[ProxState]):
     """Step size."""
 
     needs: ClassVar[Needs] = Needs(convex=True, fixed_graph=True, symmetric=True)
-    facts: ClassVar[Facts] = Facts(Sends(edge=1), exact=True)
+    facts: ClassVar[Facts] = Facts(Sends(edge=1), exact=True, step="alpha")
 
     def __post_init__(self) -> None:
         positive(self, "alpha")

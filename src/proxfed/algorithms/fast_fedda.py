@@ -47,7 +47,7 @@ class FastFedDA(Star[Stateless, Server]):
     """Count the server's points as the authors' code does, which leaves a bias."""
 
     needs: ClassVar[Needs] = Needs()
-    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1, numbers_down=1), exact=True)
+    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1, numbers_down=1), exact=True, step="")
 
     def __post_init__(self) -> None:
         positive(self, "mu", "gamma")
@@ -82,3 +82,7 @@ class FastFedDA(Star[Stateless, Server]):
     def _point(self, a: Tensor, e: float, h: Regulariser) -> Tensor:
         q = self.gamma + e * self.mu / 2
         return h.prox(-a / q, e / q)
+
+    @classmethod
+    def tied(cls, s: float, K: int) -> dict[str, float]:
+        return {"gamma": 1 / s}

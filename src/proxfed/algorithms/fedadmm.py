@@ -48,7 +48,7 @@ class FedADMM(Star[Client, Server]):
     """Steps of the local solver."""
 
     needs: ClassVar[Needs] = Needs()
-    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=True)
+    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=True, step="eta_l")
 
     def __post_init__(self) -> None:
         positive(self, "eta")
@@ -71,3 +71,7 @@ class FedADMM(Star[Client, Server]):
     def server(self, s: Server, dv: Tensor, h: Regulariser, share: float) -> Server:
         v = s.v + share * dv
         return Server(h.prox(v, 1 / self.eta), v)
+
+    @classmethod
+    def tied(cls, s: float, K: int) -> dict[str, float]:
+        return {"eta": 1 / (K * s)}

@@ -50,7 +50,7 @@ class FedCanon(Star[Client, Server]):
     """Server step size."""
 
     needs: ClassVar[Needs] = Needs(everyone=True)
-    facts: ClassVar[Facts] = Facts(Sends(up=1, down=2), exact=False)
+    facts: ClassVar[Facts] = Facts(Sends(up=1, down=2), exact=False, step="alpha")
 
     def __post_init__(self) -> None:
         positive(self, "alpha", "eta_g")

@@ -59,7 +59,7 @@ class FedCEF(Star[Client, Server]):
     """Contractive compressor of the uplink."""
 
     needs: ClassVar[Needs] = Needs(everyone=True, contractive=True)
-    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1, compressed=("up",)), exact=True)
+    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1, compressed=("up",)), exact=True, step="alpha")
 
     def __post_init__(self) -> None:
         positive(self, "alpha", "eta_g")

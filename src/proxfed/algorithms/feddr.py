@@ -53,7 +53,7 @@ class FedDR(Star[Client, Server]):
     """Relaxation, in (0, 2)."""
 
     needs: ClassVar[Needs] = Needs()
-    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=True)
+    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=True, step="eta_l")
 
     def __post_init__(self) -> None:
         positive(self, "eta")
@@ -77,3 +77,7 @@ class FedDR(Star[Client, Server]):
     def server(self, s: Server, dv: Tensor, h: Regulariser, share: float) -> Server:
         v = s.v + share * dv
         return Server(h.prox(v, self.eta), v)
+
+    @classmethod
+    def tied(cls, s: float, K: int) -> dict[str, float]:
+        return {"eta": K * s}

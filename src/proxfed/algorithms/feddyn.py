@@ -65,3 +65,7 @@ class FedDyn(Star[Client, Server]):
     def server(self, s: Server, y: Tensor, h: Regulariser, share: float) -> Server:
         mean_g = s.s - self.alpha * share * (y - s.x)
         return Server(y - mean_g / self.alpha, mean_g)
+
+    @classmethod
+    def tied(cls, s: float, K: int) -> dict[str, float]:
+        return {"alpha": 1 / (K * s)}

@@ -55,7 +55,7 @@ class FedPD(Star[Client, Server]):
     """Of the shared coin."""
 
     needs: ClassVar[Needs] = Needs(composite=False, everyone=True)
-    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=True)
+    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=True, step="eta_l")
 
     def __post_init__(self) -> None:
         positive(self, "eta")
@@ -77,3 +77,7 @@ class FedPD(Star[Client, Server]):
 
     def server(self, s: Server, x: Tensor, h: Regulariser, share: float) -> Server:
         return Server(x)
+
+    @classmethod
+    def tied(cls, s: float, K: int) -> dict[str, float]:
+        return {"eta": K * s}

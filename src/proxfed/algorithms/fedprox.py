@@ -60,3 +60,7 @@ class FedProx(Star[Stateless, Server]):
 
     def server(self, s: Server, y: Tensor, h: Regulariser, share: float) -> Server:
         return Server(s.x + self.eta_g * (y - s.x))
+
+    @classmethod
+    def tied(cls, s: float, K: int) -> dict[str, float]:
+        return {"mu": 0.1 / (K * s)}

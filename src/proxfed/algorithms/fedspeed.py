@@ -78,3 +78,7 @@ class FedSpeed(Star[Client, Server]):
     def server(self, s: Server, y: Tensor, h: Regulariser, share: float) -> Server:
         g = s.g - share * (y - s.x) / self.lam
         return Server(y - self.lam * g, g)
+
+    @classmethod
+    def tied(cls, s: float, K: int) -> dict[str, float]:
+        return {"lam": K * s}

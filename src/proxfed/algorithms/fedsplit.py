@@ -59,3 +59,7 @@ class FedSplit(Star[Client, Server]):
 
     def server(self, s: Server, z: Tensor, h: Regulariser, share: float) -> Server:
         return Server(z)
+
+    @classmethod
+    def tied(cls, s: float, K: int) -> dict[str, float]:
+        return {"s": K * s}

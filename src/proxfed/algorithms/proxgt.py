@@ -39,7 +39,7 @@ class ProxGT(Graph[State]):
     """Gossip steps of each of the two vectors in a round."""
 
     needs: ClassVar[Needs] = Needs(doubly_stochastic=True)
-    facts: ClassVar[Facts] = Facts(Sends(edge=2, times="Q"), exact=True)
+    facts: ClassVar[Facts] = Facts(Sends(edge=2, times="Q"), exact=True, step="alpha")
 
     def __post_init__(self) -> None:
         positive(self, "alpha")

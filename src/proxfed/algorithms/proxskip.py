@@ -50,7 +50,7 @@ class ProxSkip(Star[Client, Server]):
     """Of the shared coin."""
 
     needs: ClassVar[Needs] = Needs(everyone=True)
-    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=True)
+    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=True, step="gamma")
 
     def __post_init__(self) -> None:
         positive(self, "gamma")

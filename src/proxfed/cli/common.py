@@ -55,9 +55,10 @@ def print_results(table: Sequence[Mapping[str, Any]]) -> None:
         out.print(targets)
 
 
-def say_diverged(results: Results, case: str = "") -> None:
-    """A line on stderr for each seed that diverged: a result, not a failure of the command."""
+def say_messages(results: Results, case: str = "") -> None:
+    """A line on stderr for each seed that diverged, found its steps or got nowhere: results, not failures."""
     where = f"{case}: " if case else ""
     for s in results.status:
-        if s["status"] == "diverged":
-            say(f"{where}{s['algorithm']}, seed {s['seed']}: {s['message']}", err, style="red")
+        if s["message"]:
+            style = "red" if s["status"] == "diverged" else None
+            say(f"{where}{s['algorithm']}, seed {s['seed']}: {s['message']}", err, style)

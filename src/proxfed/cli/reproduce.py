@@ -22,7 +22,7 @@ from proxfed.cli.common import (
     out,
     plain_table,
     say,
-    say_diverged,
+    say_messages,
 )
 from proxfed.errors import MissingData, require
 
@@ -90,7 +90,7 @@ def reproduce(
                     write_report([part.results[name]], path / "report.html", figures[part.name])
     for part in parts:
         for name, results in part.results.items():
-            say_diverged(results, name)
+            say_messages(results, name)
     judged_parts = [(part, part.comparisons(), part.verdicts()) for part in parts]
     if format is Format.json:
         found = {result[0].name: _reproduction(*result) for result in judged_parts}

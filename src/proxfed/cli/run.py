@@ -20,7 +20,7 @@ from proxfed.cli.common import (
     err,
     print_results,
     say,
-    say_diverged,
+    say_messages,
 )
 from proxfed.errors import require
 
@@ -72,6 +72,8 @@ def run(
     leads = world is None or world[0] == 0
     plan = Plan(cases, folders, data, resume or array, force, only=only or [])
     require(plan.begun or not (resume and leads), f"there is no run to resume in {path}")
+    for remark in plan.remarks if leads else ():
+        say(remark, err)
     started = time.monotonic()
     with stop_on_signal() as stop:
         found = plan.run(stop, jobs=jobs, ranks=ranks, progress=leads, checkpoint_seconds=checkpoint, timeout=timeout)
@@ -82,7 +84,7 @@ def run(
         raise typer.Exit(1)
     _show(path, found, format, time.monotonic() - started)
     for name, results in found.items():
-        say_diverged(results, name)
+        say_messages(results, name)
 
 
 def _show(path: Path, found: dict[str, Results], format: Format, seconds: float) -> None:

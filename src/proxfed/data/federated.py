@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -120,6 +120,14 @@ class Federated:
         """(features, labels) of client i, as views."""
         start, stop = self.offsets[i : i + 2]
         return self.features[start:stop], self.labels[start:stop]
+
+    def thinned(self, samples: int) -> Federated:
+        """At most so many samples of every client, evenly spaced among its own."""
+        sizes = np.minimum(self.sizes, samples)
+        kept = np.concatenate(
+            [start + np.arange(k) * m // k for start, m, k in zip(self.offsets[:-1], self.sizes, sizes, strict=True)]
+        )
+        return replace(self, features=self.features[kept], labels=self.labels[kept], sizes=sizes)
 
     def _who(self, row: int) -> str:
         i = int(np.searchsorted(self.offsets, row, side="right")) - 1

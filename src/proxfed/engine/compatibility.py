@@ -15,13 +15,26 @@ from proxfed.participation import Full
 from proxfed.regularisers import Zero
 from proxfed.topologies import check
 from proxfed.topologies.mixing import dense
-from proxfed.types import Algorithm, Compressor, Graph, Needs, Participation, Problem, Regulariser, Star, Topology
+from proxfed.types import (
+    Algorithm,
+    Auto,
+    Compressor,
+    Graph,
+    Needs,
+    Participation,
+    Problem,
+    Regulariser,
+    Star,
+    Topology,
+    example,
+)
 
 
 def check_combination(
-    problem: Problem, algorithm: Algorithm, topology: Topology | None, participation: Participation
+    problem: Problem, given: Algorithm | Auto, topology: Topology | None, participation: Participation
 ) -> None:
-    """One sentence if `algorithm` cannot solve `problem` over this topology with this participation."""
+    """One sentence if the algorithm cannot solve `problem` over this topology with this participation."""
+    algorithm = example(given)
     _check_kinds(problem, algorithm, topology, participation)
     name, h, needs = type(algorithm).__name__, problem.h, algorithm.requires()
     h.value(problem.start(0))  # refuses shapes and groups that do not fit d

@@ -31,7 +31,7 @@ from proxfed.engine.network import Network
 from proxfed.errors import InputError, nearest, require
 from proxfed.keyed_random import Ids
 from proxfed.threads import over_threads
-from proxfed.types import Algorithm, Graph, Local, Problem
+from proxfed.types import Algorithm, Auto, Graph, Local, Problem, example
 
 
 @dataclass(frozen=True)
@@ -59,13 +59,13 @@ class Measures:
 
     @cached_property
     def optimum(self) -> float | None:
-        return None if self.reference is None else self._objective(self.reference)
+        return None if self.reference is None else self.objective(self.reference)
 
     def __call__(self, x: Tensor, fields: Mapping[str, Tensor] | None = None) -> dict[str, Any]:
         """The measures of the model x (d,); `fields` are the clients' states, on graphs: rows by name, 'x' first."""
         out: dict[str, Any] = {}
         if self.problem.train_measures:
-            out["objective"] = self._objective(x)
+            out["objective"] = self.objective(x)
             if self.s is not None:
                 out["stationarity"] = self._stationarity(x, self.s)
             if self.reference is not None and self.optimum is not None:
@@ -83,14 +83,15 @@ class Measures:
         states = _States(self, fields)
         return {name: FAMILIES[kind](states, field) for name, kind, field in asked if field in fields}
 
-    def _objective(self, x: Tensor) -> float:
-        return float(self._average(lambda f: f.value(x)[:, None])) + float(self.problem.h.value(x))
+    def objective(self, x: Tensor) -> float:
+        """phi(x)."""
+        return float(self.average(lambda f: f.value(x)[:, None])) + float(self.problem.h.value(x))
 
     def _stationarity(self, x: Tensor, s: float) -> float:
-        gradient = self._average(lambda f: f.full_grad(x))
+        gradient = self.average(lambda f: f.full_grad(x))
         return float(((x - self.problem.h.prox(x - s * gradient, s)) / s).square().sum())
 
-    def _average(self, of: Callable[[Local], Tensor]) -> Tensor:
+    def average(self, of: Callable[[Local], Tensor]) -> Tensor:
         """sum_i p_i of(f_i), a block of clients at a time: the rows of all at once may be more than fits."""
         p, net = self.problem, self.network
 
@@ -122,7 +123,7 @@ class _States:
     def estimation(self, name: str) -> float:
         m, average = self.measures, self.measures.network.average
         centre = average(self.fields["x"])
-        return float((average(self.fields[name]) - m._average(lambda f: f.full_grad(centre))).square().sum())
+        return float((average(self.fields[name]) - m.average(lambda f: f.full_grad(centre))).square().sum())
 
     def accuracy(self, name: str) -> float:
         return float(self._accuracies(name).mean())
@@ -146,11 +147,11 @@ FAMILIES: dict[str, Callable[[_States, str], float]] = {
 """Measures of a field, by what stands in front of its name."""
 
 
-def check_names(asked: Sequence[str], algorithms: Iterable[Algorithm], problem: Problem) -> None:
+def check_names(asked: Sequence[str], algorithms: Iterable[Algorithm | Auto], problem: Problem) -> None:
     """Refuse measures that none of an experiment's algorithms has, or that its data do not allow."""
     if not asked:
         return
-    fields = {name for alg in algorithms if isinstance(alg, Graph) for name in _fields(alg, problem)}
+    fields = {name for alg in map(example, algorithms) if isinstance(alg, Graph) for name in _fields(alg, problem)}
     known = [f"{kind}_{field}" for kind in FAMILIES for field in sorted(fields)]
     for name in asked:
         hint = nearest(name, known) if known else "they are of the states of algorithms on graphs"

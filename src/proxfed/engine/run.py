@@ -7,12 +7,12 @@ where clients live.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import sqrt
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -155,6 +155,10 @@ class Run:
             return self.algorithm.model(self.state.server, self.problem.h)
         return self.algorithm.model(self.state, self.problem.h, self.network.average)
 
+    def found(self) -> dict[str, float]:
+        """Steps that were found on the way: none."""
+        return {}
+
     def fields(self) -> dict[str, Tensor] | None:
         """The clients' states, on graphs: rows by name."""
         return None if isinstance(self.algorithm, Star) else self.state._asdict()
@@ -164,6 +168,11 @@ class Run:
         clients, server = self._parts()
         rows = {name: self.network.gather(x) for name, x in flatten(clients, "clients").items()}
         return rows | flatten(server, "server")
+
+    def names(self) -> list[str]:
+        """Of the tensors in a dump."""
+        clients, server = self._parts()
+        return [*flatten(clients, "clients"), *flatten(server, "server")]
 
     def load(self, tensors: dict[str, Tensor] | None, counters: dict[str, float]) -> None:
         """Go on from a dump; only the leader needs to have it, with the counters of the whole network."""
@@ -178,19 +187,27 @@ class Run:
         }
         clients, server = restore(clients, rows, "clients"), restore(server, shared, "server")
         self.state = StarState(clients, server) if isinstance(self.algorithm, Star) else clients
-        leads = self.network.leader
-        counts = [int(counters[name]) if leads else 0 for name in COUNTERS]
-        self.work.gradients, self.work.proxes = counts[:2]
-        self.network.traffic = Traffic(*counts[2:])
+        count_from(counters, self.work, self.network)
         self.seconds = counters["wall_seconds"]
 
     def _parts(self) -> tuple[Any, Any]:
         return tuple(self.state) if isinstance(self.algorithm, Star) else (self.state, ())
 
     def counters(self) -> dict[str, int]:
-        """Work and bytes of the whole network so far."""
-        here = [self.work.gradients, self.work.proxes, *self.network.traffic.numbers()]
-        return dict(zip(COUNTERS, self.network.total(here), strict=True))
+        return counted_so_far(self.work, self.network)
+
+
+def counted_so_far(work: Work, network: Network) -> dict[str, int]:
+    """Work and bytes of the whole network."""
+    here = [work.gradients, work.proxes, *network.traffic.numbers()]
+    return dict(zip(COUNTERS, network.total(here), strict=True))
+
+
+def count_from(counters: Mapping[str, float], work: Work, network: Network) -> None:
+    """Go on counting from these, which only the leader needs to have."""
+    counts = [int(counters[name]) if network.leader else 0 for name in COUNTERS]
+    work.gradients, work.proxes = counts[:2]
+    network.traffic = Traffic(*counts[2:])
 
 
 Row = dict[str, Any]
@@ -208,7 +225,19 @@ class Step(NamedTuple):
     """In one sentence, if the run has left for infinity; it is then over."""
 
 
-def rounds(run: Run, measures: Measures, done: int, last: int, every: int) -> Iterator[Step]:
+class Running(Protocol):
+    """A run, or a race of runs (race.py)."""
+
+    x0: Tensor
+    seconds: float
+
+    def round(self, t: int) -> None: ...
+    def model(self) -> Tensor: ...
+    def fields(self) -> dict[str, Tensor] | None: ...
+    def counters(self) -> dict[str, int]: ...
+
+
+def rounds(run: Running, measures: Measures, done: int, last: int, every: int) -> Iterator[Step]:
     """Go on after round `done` (-1: before the start) to round `last`; one step after each round."""
     if done < 0:
         yield Step(0, _row(run, 0, run.x0, measures), run.x0)
@@ -227,5 +256,5 @@ def rounds(run: Run, measures: Measures, done: int, last: int, every: int) -> It
         yield Step(t, row, x)
 
 
-def _row(run: Run, t: int, x: Tensor, measures: Measures) -> Row:
+def _row(run: Running, t: int, x: Tensor, measures: Measures) -> Row:
     return {"round": t, "wall_seconds": run.seconds} | run.counters() | measures(x, run.fields())

@@ -25,7 +25,19 @@ from proxfed.registry import Table, arguments, build, label_of, look_up, plain, 
 from proxfed.regularisers import REGULARISERS, OnBlocks, SquaredL2, Zero
 from proxfed.simulate import Timing
 from proxfed.topologies import TOPOLOGIES
-from proxfed.types import Algorithm, Block, Constants, Graph, Participation, Problem, Regulariser, Smoothness, Topology
+from proxfed.types import (
+    AUTO,
+    Algorithm,
+    Auto,
+    Block,
+    Constants,
+    Graph,
+    Participation,
+    Problem,
+    Regulariser,
+    Smoothness,
+    Topology,
+)
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -105,18 +117,25 @@ def _surroundings(make: Any, table: Table, where: str, n: int, common: Table) ->
 
 def _algorithm(
     make: Any, table: Table, where: str, rounds: int, problem: Problem, topology: Topology | None
-) -> Algorithm:
+) -> Algorithm | Auto:
     """With the hyper-parameters that the table gives, or those of its theory."""
     own = {k: _steps(v, problem, f"{where}.{k}") for k, v in table.items() if k not in SPECIAL}
     theory = table.get("theory", False)
     require(isinstance(theory, bool), f"{where}.theory = {theory!r} must be true or false")
     if not theory:
-        return make(**arguments(make, own, where))
+        return _made(make, own, where)
     rule = make.theory
     if rule is None:
         raise InputError(f"{where}: there are no step sizes of the theory for {table['name']!r}")
     constants = _constants(problem, rounds, topology, make.needs.composite, where)
     return rule(constants, **arguments(rule, own, where, {"c"}))
+
+
+def _made(make: Any, own: Table, where: str) -> Algorithm | Auto:
+    """The algorithm, whose steps may be "auto" instead of what they are otherwise."""
+    auto = {k: v for k, v in own.items() if v == AUTO and k in inspect.signature(make).parameters}
+    rest = {k: v for k, v in own.items() if k not in auto}
+    return make(**arguments(make, rest, where, {*auto}), **auto)
 
 
 def _with_decay(
@@ -232,7 +251,7 @@ def build_again(table: Table, n: int) -> Entry:
     make: Any = look_up(ALGORITHMS, table, where)
     participation, topology = _surroundings(make, table, where, n, {})
     own = {k: v for k, v in table.items() if k not in SPECIAL | OF_ITS_PROBLEM}
-    return Entry(make(**arguments(make, own, where)), topology, participation)
+    return Entry(_made(make, own, where), topology, participation)
 
 
 def _own_or_common(key: str, table: Table, common: Table, where: str) -> tuple[Any, str]:

@@ -15,7 +15,8 @@ from torch import Tensor
 from proxfed.engine import ranks as network
 from proxfed.engine.compatibility import check_combination
 from proxfed.engine.measures import Measures, check_names
-from proxfed.engine.run import Row, Run
+from proxfed.engine.race import begin
+from proxfed.engine.run import Row
 from proxfed.engine.run import rounds as steps
 from proxfed.engine.stacked import Stacked
 from proxfed.errors import RunError, require, whole
@@ -23,11 +24,12 @@ from proxfed.harness.cases import slug
 from proxfed.harness.execute import Progress
 from proxfed.harness.plan import Planned, carry_out
 from proxfed.harness.progress import stop_on_signal, watching
+from proxfed.harness.remarks import remarks
 from proxfed.harness.results import Cases, Results
 from proxfed.harness.study import Entry, Study, names
 from proxfed.participation import Full
 from proxfed.simulate import Timing, profiles
-from proxfed.types import Algorithm, Participation, Problem, Topology
+from proxfed.types import Algorithm, Auto, Participation, Problem, Topology, example
 
 
 class Diverged(RunError):
@@ -45,7 +47,7 @@ class Result:
     status: str
     """'finished', 'diverged', or 'stopped' by Ctrl-C."""
     message: str
-    """Why, where it is not finished."""
+    """Why, where it is not finished; else what should be known of its steps, if anything."""
     model: Tensor
     """The point after the last round, (d,)."""
     rows: list[Row]
@@ -55,6 +57,8 @@ class Result:
     seed: int = 0
     seconds: float = 0.0
     """Spent in rounds; evaluations apart."""
+    algorithm: Algorithm | None = None
+    """With the steps that it ended with, where they were to be found."""
 
     def to_pandas(self) -> Any:
         """All rows as a pandas DataFrame."""
@@ -68,7 +72,7 @@ class Result:
 
 def run(
     problem: Problem,
-    algorithm: Algorithm,
+    algorithm: Algorithm | Auto,
     rounds: int,
     *,
     topology: Topology | None = None,
@@ -97,10 +101,10 @@ def run(
     fits = reference is None or (isinstance(reference, Tensor) and reference.shape == (problem.d,))
     require(fits, f"reference = {reference!r:.80} must be a tensor of shape ({problem.d},), or None")
     net = Stacked(problem.n, problem.d, topology)
-    going = Run(problem, algorithm, net, participation, seed)
+    going = begin(problem, algorithm, net, participation, seed)
     rows: list[Row] = []
     status, message, x = "finished", "", going.x0
-    name = type(algorithm).__name__
+    name = type(example(algorithm)).__name__
     with stop_on_signal() as stop, watching(progress) as show:
         for step in steps(going, Measures(problem, net, reference, more=tuple(measures)), -1, rounds, every):
             rows += [] if step.row is None else [step.row]
@@ -113,7 +117,9 @@ def run(
                 status, message = "stopped", f"stopped by a signal after round {step.t} of {rounds}"
                 x = x if step.x is not None else going.model()
                 break
-    result = Result(status, message, x, rows, going.state, seed, going.seconds)
+    if status == "finished":
+        message = remarks(problem, going.algorithm, going.found(), rows[0], rows[-1])
+    result = Result(status, message, x, rows, going.state, seed, going.seconds, going.algorithm)
     if throw and status == "diverged":
         raise Diverged(result)
     return result
@@ -121,7 +127,7 @@ def run(
 
 def compare(
     problem: Problem | Mapping[str, Problem],
-    algorithms: Mapping[str, Algorithm | Entry],
+    algorithms: Mapping[str, Algorithm | Auto | Entry],
     rounds: int,
     *,
     seeds: Sequence[int] | int = (0,),

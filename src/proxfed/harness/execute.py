@@ -22,12 +22,14 @@ from torch import Tensor
 from proxfed.data.client_stats import ClientStats
 from proxfed.engine.measures import Measures
 from proxfed.engine.network import Network
+from proxfed.engine.race import Race, begin
 from proxfed.engine.ranks import Ranks
 from proxfed.engine.run import Run, Step, rounds
 from proxfed.engine.stacked import Stacked
 from proxfed.errors import ProxfedError, require
 from proxfed.harness.checkpoint import Checkpoint, TaskFolder
 from proxfed.harness.files import locked
+from proxfed.harness.remarks import remarks
 from proxfed.harness.run_folder import DONE, RunFolder
 from proxfed.harness.settings_diff import first_difference, settings_mismatch
 from proxfed.harness.study import CompleteEntry, Study, Task
@@ -126,7 +128,7 @@ class Execution:
         study, entry = self.study, self.study.complete[task.label]
         net = self.network(entry.topology)
         measures = Measures(entry.problem, net, self.solution(), study.stationarity_step, tuple(study.measures))
-        run = Run(entry.problem, entry.algorithm, net, entry.participation, task.seed)
+        run = begin(entry.problem, entry.algorithm, net, entry.participation, task.seed)
         records = _Records(study, task, entry, self.folder, files, found)
         t = -1
         if found is not None:
@@ -151,7 +153,8 @@ class Execution:
             if stop:
                 records.stopped(t)
                 return "stopped"
-        records.finish("diverged" if diverged else "finished", t, diverged, run.model() if x is None else x)
+        said = diverged or remarks(entry.problem, run.algorithm, run.found(), records.first, records.last)
+        records.finish("diverged" if diverged else "finished", t, said, run.model() if x is None else x)
         return "done"
 
 
@@ -176,28 +179,36 @@ class _Records:
         found: Checkpoint | None,
     ) -> None:  # fmt: skip
         self.study, self.task, self.entry, self.folder, self.files = study, task, entry, folder, files
+        self.first: Row | None = None
+        self.last: Row | None = None
+        self.clock = self._clock()
         if files is not None and found is None:
             files.start()
-        self.clock = None if files is None else self._clock(files)
+        elif files is not None:
+            for cells in csv.reader(io.StringIO(files.rows().decode())):
+                self._pass({name: parse(name, cell) for name, cell in zip(files.columns, cells, strict=True)})
 
-    def _clock(self, files: TaskFolder) -> Clock | None:
-        """Simulated time; it goes on after the rows that are there."""
+    def _clock(self) -> Clock | None:
+        """Simulated time."""
         s, e = self.study, self.entry
-        if s.timing is None:
+        if s.timing is None or self.files is None:
             return None
-        made = clock(s.timing, e.algorithm, e.participation, e.topology, s.problem.n, self.task.seed)
-        for cells in csv.reader(io.StringIO(files.rows().decode())):
-            made({name: parse(name, cell) for name, cell in zip(files.columns, cells, strict=True)})
-        return made
+        return clock(s.timing, e.algorithm, e.participation, e.topology, s.problem.n, self.task.seed)
+
+    def _pass(self, row: Row) -> float | None:
+        """The clock goes on, to the seconds that it returns; the first row and the last are remembered."""
+        self.first, self.last = self.first or row, row
+        return None if self.clock is None else self.clock(row)
 
     def add(self, step: Step) -> None:
         if step.row is not None and self.files is not None:
             row = {"run": self.study.name, "algorithm": self.task.label, "seed": self.task.seed} | step.row
-            if self.clock is not None:
-                row["sim_seconds"] = step.row["sim_seconds"] = self.clock(row)
+            seconds = self._pass(row)
+            if seconds is not None:
+                row["sim_seconds"] = step.row["sim_seconds"] = seconds
             self.files.append(row)
 
-    def save(self, t: int, run: Run) -> None:
+    def save(self, t: int, run: Run | Race) -> None:
         tensors, counters = run.dump(), run.counters() | {"wall_seconds": run.seconds}  # of all ranks
         if self.files is not None:
             self.files.save(t, counters, tensors)

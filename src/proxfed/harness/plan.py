@@ -15,6 +15,7 @@ from proxfed.harness.build import build_study
 from proxfed.harness.execute import Execution, check_folder, open_folder, threads
 from proxfed.harness.processes import run_jobs, run_ranks, share_cores
 from proxfed.harness.progress import watching
+from proxfed.harness.remarks import steps_of_theory
 from proxfed.harness.results import Results
 from proxfed.harness.run_folder import RunFolder
 from proxfed.harness.schema import Experiment
@@ -141,6 +142,8 @@ class Plan:
         self._ready: dict[str, Planned] = {}
         self.begun = False
         """Some case has a run folder already."""
+        self.remarks: list[str] = []
+        """What should be said before the first case begins."""
         room = self.keep
         for name in self.cases:
             try:
@@ -151,6 +154,7 @@ class Plan:
                 self.missing[name] = str(e)
                 continue
             self.begun = self.begun or planned.begun
+            self.remarks += steps_of_theory(planned.study)
             room -= _nbytes(planned.study)
             if room > 0:
                 self._ready[name] = planned

@@ -22,14 +22,14 @@ from proxfed.regularisers import REGULARISERS
 from proxfed.report.columns import COMPUTED, MEASURED, ROW
 from proxfed.simulate import Timing
 from proxfed.topologies import TOPOLOGIES
-from proxfed.types import Algorithm, Graph, Method, Participation, Problem, Topology
+from proxfed.types import AUTO, Algorithm, Auto, Graph, Method, Participation, Problem, Topology, example
 
 
 @dataclass(frozen=True)
 class Entry:
     """An algorithm of a study, with what is its own."""
 
-    algorithm: Algorithm
+    algorithm: Algorithm | Auto
     topology: Topology | None = None
     """Of an algorithm without a server; None: the study's."""
     participation: Participation | None = None
@@ -42,7 +42,7 @@ class Entry:
     def __post_init__(self) -> None:
         a = self.algorithm
         hint = f"; give an object, {a.__name__}(...)" if isinstance(a, type) else ""
-        require(isinstance(a, Method), f"algorithm = {a!r} is not an algorithm (a Star or a Graph){hint}")
+        require(isinstance(a, (Method, Auto)), f"algorithm = {a!r} is not an algorithm (a Star or a Graph){hint}")
         if self.rounds is not None and whole(self.rounds):
             object.__setattr__(self, "rounds", int(self.rounds))
 
@@ -50,7 +50,7 @@ class Entry:
 class CompleteEntry(NamedTuple):
     """An entry with all that it needs."""
 
-    algorithm: Algorithm
+    algorithm: Algorithm | Auto
     topology: Topology | None
     participation: Participation
     rounds: int
@@ -142,7 +142,7 @@ class Study:
         return {label: self._completed(entry) for label, entry in self.entries.items()}
 
     def _completed(self, e: Entry) -> CompleteEntry:
-        common = self.topology if isinstance(e.algorithm, Graph) else None
+        common = self.topology if isinstance(example(e.algorithm), Graph) else None
         return CompleteEntry(
             e.algorithm,
             common if e.topology is None else e.topology,
@@ -209,7 +209,8 @@ class Study:
 
     def _entry_table(self, label: str) -> Table:
         e = self.complete[label]
-        out: Table = {"label": label, "rounds": e.rounds} | describe(e.algorithm, ALGORITHMS)
+        out: Table = {"label": label, "rounds": e.rounds} | describe(example(e.algorithm), ALGORITHMS)
+        out |= dict.fromkeys(e.algorithm.found, AUTO) if isinstance(e.algorithm, Auto) else {}
         out["participation"] = describe(e.participation, PARTICIPATIONS)
         if (own_problem := self.entries[label].problem) is not None:
             out |= _own_problem(describe_problem(own_problem), describe_problem(self.problem))

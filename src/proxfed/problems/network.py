@@ -236,6 +236,13 @@ class Model(DataProblem):
     def smoothness(self) -> Smoothness:
         raise InputError("the smoothness of a neural network is not known: give step sizes as numbers")
 
+    def fewer(self, samples: int) -> Model:
+        if self.sizes.max() <= samples:
+            return self
+        other = self._with(data=self.data.thinned(samples))
+        other.__dict__.update(weights=self.weights, _affine=self._affine)  # those of all samples
+        return other
+
     @property
     def measures(self) -> tuple[str, ...]:
         return () if self.data.test is None else self.criterion.measures

@@ -24,7 +24,7 @@ import numpy as np
 from proxfed.participation import cohort
 from proxfed.simulate.distributions import Amounts
 from proxfed.simulate.timing import Timing, hand_out
-from proxfed.types import Algorithm, Graph, Participation, Topology
+from proxfed.types import Algorithm, Auto, Graph, Participation, Topology, example
 
 SPENT = ("gradients", "bytes_up", "bytes_down", "bytes_edge")
 SECONDS_PER_BYTE = 8e-6
@@ -53,14 +53,14 @@ class Clock:
 
 def clock(
     timing: Timing,
-    algorithm: Algorithm,
+    given: Algorithm | Auto,
     participation: Participation,
     topology: Topology | None,
     n: int,
     seed: int,
 ) -> Clock:
     """The clock of one algorithm with one seed on these devices and links."""
-    if isinstance(algorithm, Graph):
+    if isinstance(algorithm := example(given), Graph):
         assert topology is not None
         return Clock(_Graph(timing, topology, algorithm.sends().edge, n, seed))
     return Clock(_Star(timing, participation, n, seed))

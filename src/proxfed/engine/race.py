@@ -1,0 +1,271 @@
+"""Step sizes that choose themselves: one algorithm with several steps side by side, until one of them has won.
+
+    lanes       an algorithm each, with local steps of length r/L for r = 1.5^-10, ..., 1.5^4, all from the same start
+    race        after rounds 1, 2, 4, 8 and 16 the objective of every lane is measured, and the worse drop out
+    duels       from then on, in every doubling of the rounds: a shorter and a longer step go beside the winner, from
+                its state, for a quarter of the rounds so far; then the best of the three goes on
+    back-off    where the objective of the last lane has risen, it goes back to where it was best, with a shorter step
+
+The best step of the first rounds need not be the best of the last ones: noise, and the bias of methods that are not
+exact, call for shorter steps the closer one is. That is what the duels are for.
+
+Lanes share the rounds, not the bytes: what they send, compute and measure is counted like the rest, and the winner has
+lost no round. Where nobody knows L, two rounds before the first measure it along the gradient. All that holds for a
+`Run` holds for a race, for its lanes are runs: ranks, checkpoints, keyed randomness.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from dataclasses import dataclass, field
+from math import ceil, inf, isfinite, isnan, nan
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from proxfed.engine.measures import Measures
+from proxfed.engine.network import Network
+from proxfed.engine.oracle import Work
+from proxfed.engine.run import Run, count_from, counted_so_far
+from proxfed.engine.state_tree import flatten, restore
+from proxfed.errors import InputError
+from proxfed.participation import Full
+from proxfed.types import Algorithm, Auto, Graph, Participation, Problem
+
+RATIO = 1.5
+"""Between the steps of neighbouring lanes."""
+
+LANES = range(-10, 5)
+"""The first lanes: powers of RATIO, in units of 1/L."""
+
+KEPT = {1: 7, 2: 5, 4: 3, 8: 2, 16: 1}
+"""After which rounds of a race how many lanes are left; lanes that are level stay together."""
+
+APART = 2
+"""A challenger's step is this power of RATIO away."""
+
+RISE = 0.1
+"""A rise by this part of all that the objective has fallen so far is one too many."""
+
+SAMPLES = 500
+"""Of each client at most, on which the objective of a network with minibatches is measured."""
+
+ROOM = len(LANES) + 2
+"""Rows of the table of a dump: what all share, the lanes, and the best state."""
+
+PROBE = 0.01
+"""How far from x0 the curvature is measured, relative to |x0| or 1."""
+
+
+def begin(
+    problem: Problem, algorithm: Algorithm | Auto, network: Network, participation: Participation, seed: int
+) -> Run | Race:
+    """A run; or, if it has steps to find, a race."""
+    kind = Race if isinstance(algorithm, Auto) else Run
+    return kind(problem, algorithm, network, participation, seed)  # type: ignore[arg-type]
+
+
+@dataclass
+class Lane:
+    """The algorithm with one step: RATIO^k / L."""
+
+    k: int
+    run: Run
+    value: float = inf
+    """The objective when it was last measured."""
+
+
+@dataclass
+class Race:
+    """Several steps of one algorithm side by side; used as a `Run` is."""
+
+    problem: Problem
+    auto: Auto
+    network: Network
+    participation: Participation = Full()
+    seed: int = 0
+    work: Work = field(default_factory=Work)
+    seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.x0 = self.problem.start(self.seed)
+        judged = self.problem if self.problem.batch is None else self.problem.fewer(SAMPLES)
+        self._measures = Measures(judged, self.network)
+        self.first = self._measures.objective(self.x0)
+        self.unit = self._known_unit()
+        """1/L, or 0 while nobody knows it."""
+        self.start = 0 if self.unit else 2
+        """The round after which the lanes begin."""
+        self.best: Lane | None = None
+        """Where the objective was lowest."""
+        self.lanes = self._lanes(LANES) if self.unit else []
+
+    # ---- a round -----------------------------------------------------------------------------------------------
+
+    def round(self, t: int) -> None:
+        begun = time.perf_counter()
+        if t <= self.start:
+            self._probe(t)
+        else:
+            for lane in self.lanes:
+                lane.run.round(t)
+            self._referee(t - self.start)
+        self.seconds += time.perf_counter() - begun
+
+    def _referee(self, t: int) -> None:
+        octave = 1 << (t.bit_length() - 1)
+        if t in KEPT:
+            self._judge(KEPT[t])
+        elif t > max(KEPT) and (t % (octave // 4) == 0 or not self._sound()):
+            self._judge(1 if t >= octave + octave // 4 else 3)
+        if t == octave >= max(KEPT):
+            self._challenge()
+
+    def _judge(self, keep: int) -> None:
+        """Measure every lane; the worse drop out, and a last one that rises goes back."""
+        for lane in self.lanes:
+            lane.value = self._objective(lane.run.model())
+        self.lanes.sort(key=lambda lane: lane.value)
+        level = self.lanes[min(keep, len(self.lanes)) - 1].value
+        self.lanes = self.lanes[:keep] + [lane for lane in self.lanes[keep:] if keep > 1 and lane.value <= level < inf]
+        lead = self.lanes[0]
+        if lead.value == inf:
+            self._go_back(lead)
+        elif self.best is None or lead.value < self.best.value:
+            self.best = self._fork(lead, lead.k)
+        elif len(self.lanes) == 1 and lead.value > self.best.value + RISE * (self.first - self.best.value):
+            self._go_back(lead)
+
+    def _go_back(self, lead: Lane) -> None:
+        """To the best state with a shorter step; if there was none, to the start with much shorter ones."""
+        if self.best is None:
+            self.lanes = self._lanes(range(lead.k - 2 * len(LANES), lead.k - len(LANES)))
+        else:
+            self.lanes = [self._fork(self.best, lead.k - APART)]
+
+    def _challenge(self) -> None:
+        lead = self.lanes[0]
+        for k in (lead.k - APART, lead.k + APART):
+            if self._allowed(k):
+                self.lanes.append(self._fork(lead, k))
+
+    # ---- lanes -------------------------------------------------------------------------------------------------
+
+    def _lanes(self, powers: range) -> list[Lane]:
+        return [Lane(k, self._run(k)) for k in powers if self._allowed(k)]
+
+    def _at(self, k: int) -> Algorithm:
+        return self.auto.at(self.unit * RATIO**k)
+
+    def _run(self, k: int) -> Run:
+        return Run(self.problem, self._at(k), self.network, self.participation, self.seed, self.work)
+
+    def _allowed(self, k: int) -> bool:
+        """The prox steps are short enough for a weakly convex h."""
+        rho = self.problem.h.weak_convexity
+        return rho == 0 or self._at(k).largest_prox_step() * rho < 1
+
+    def _fork(self, lane: Lane, k: int) -> Lane:
+        """A lane that goes on from the state of another one, with its own step."""
+        run = copy.copy(lane.run)
+        run.algorithm, run.state = self._at(k), restore(lane.run.state, flatten(lane.run.state))
+        return Lane(k, run, lane.value)
+
+    # ---- what is measured, and counted -------------------------------------------------------------------------
+
+    def _objective(self, x: Tensor) -> float:
+        """Of a lane's model, which goes to all clients; each of them answers with a number."""
+        self._exchange(down=x.numel(), up=1)
+        value = self._measures.objective(x) if bool(torch.isfinite(x).all()) else inf
+        return value if isfinite(value) else inf
+
+    def _sound(self) -> bool:
+        return bool(torch.isfinite(self.model()).all())
+
+    def _known_unit(self) -> float:
+        """1/L, with L that of the losses that this kind of algorithm sees: peers have n p_i f_i."""
+        try:
+            L = self.problem.smoothness().L
+        except InputError:
+            return 0.0
+        peers = issubclass(self.auto.make, Graph)
+        return 1 / (L * (self.problem.n * float(self.problem.weights.max()) if peers else 1.0))
+
+    def _probe(self, t: int) -> None:
+        """Two gradients, at x0 and a little along the first one: L is their difference over the distance."""
+        self._exchange(down=self.x0.numel(), up=self.x0.numel())
+        if t < self.start:
+            return
+        g = self._gradient(self.x0)
+        length = PROBE * max(1.0, float(self.x0.norm()))
+        away = self._gradient(self.x0 - g * (length / max(float(g.norm()), 1e-300)))
+        L = float((away - g).norm()) / length
+        self.unit = 1 / L if isfinite(L) and L > 0 else 1.0
+        self.lanes = self._lanes(LANES)
+
+    def _gradient(self, x: Tensor) -> Tensor:
+        return self._measures.average(lambda f: f.full_grad(x))
+
+    def _exchange(self, down: int, up: int) -> None:
+        """Numbers that go to and come from every client, and the pass over its data that they ask for.
+
+        Peers add up and spread what they have along the edges of a tree.
+        """
+        n, traffic, size = self.network.n, self.network.traffic, self.x0.element_size()
+        batch, data = self.problem.batch, self._measures.problem.data
+        here = len(self.network.ids)
+        self.work.gradients += here * (1 if batch is None or data is None else ceil(max(data.sizes) / batch))
+        if not self.network.leader:
+            return
+        if issubclass(self.auto.make, Graph):
+            traffic.edge += (down + up) * size * (n - 1)
+        else:
+            traffic.down, traffic.up = traffic.down + down * size * n, traffic.up + up * size * n
+        traffic.best += (down + up) * size * n
+
+    # ---- as a run ----------------------------------------------------------------------------------------------
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """With the step that leads."""
+        return self.lanes[0].run.algorithm if self.lanes else self.auto.example
+
+    @property
+    def state(self) -> Any:
+        return self.lanes[0].run.state if self.lanes else None
+
+    def found(self) -> dict[str, float]:
+        """The steps that lead, by their names."""
+        return {name: getattr(self.algorithm, name) for name in self.auto.found} if self.lanes else {}
+
+    def model(self) -> Tensor:
+        return self.lanes[0].run.model() if self.lanes else self.x0
+
+    def fields(self) -> dict[str, Tensor] | None:
+        return self.lanes[0].run.fields() if self.lanes else None
+
+    def counters(self) -> dict[str, int]:
+        return counted_so_far(self.work, self.network)
+
+    def dump(self) -> dict[str, Tensor]:
+        """All lanes and the best state, as named tensors, at the leader; `race` says which they are."""
+        lanes = [*self.lanes, *([] if self.best is None else [self.best])]
+        standing = [[self.unit, self.first, float(self.best is not None)], *([l.k, l.value, 0.0] for l in lanes)]
+        table = torch.full((ROOM, 3), nan, dtype=torch.float64)
+        table[: len(standing)] = torch.tensor(standing, dtype=torch.float64)
+        parts = {f"{i}.{name}": x for i, lane in enumerate(lanes) for name, x in lane.run.dump().items()}
+        return {"race": table} | parts
+
+    def load(self, tensors: dict[str, Tensor] | None, counters: dict[str, float]) -> None:
+        """Go on from a dump; only the leader needs to have it."""
+        table = torch.full((ROOM, 3), nan, dtype=torch.float64) if tensors is None else tensors["race"]
+        (self.unit, self.first, best), *standing = self.network.from_leader(table).tolist()
+        lanes = [Lane(int(k), self._run(int(k)), value) for k, value, _ in standing if not isnan(k)]
+        for i, lane in enumerate(lanes):
+            own = None if tensors is None else {name: tensors[f"{i}.{name}"] for name in lane.run.names()}
+            lane.run.load(own, counters)
+        self.best = lanes.pop() if best else None
+        self.lanes, self.seconds = lanes, counters["wall_seconds"]
+        count_from(counters, self.work, self.network)

@@ -1,0 +1,73 @@
+"""What a user should be told of steps: those that were found or computed, too short ones, and runs that got nowhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from proxfed.errors import InputError, finite
+from proxfed.harness.study import Study
+from proxfed.report.columns import Row
+from proxfed.schedules import first
+from proxfed.types import Algorithm, Problem, example
+
+SHORT = 0.01
+"""The local steps of a round together are orders below 1/L if they are shorter than this part of it."""
+
+NOTHING = 1e-3
+"""Progress that is less than this part of where a run began is none."""
+
+
+def steps_of_theory(study: Study) -> list[str]:
+    """A line for each algorithm whose steps were computed from its theorem."""
+    lines = []
+    for table in (study.written or {}).get("algorithms", ()):
+        label = table.get("label", table["name"])
+        if table.get("theory") is True:
+            algorithm, problem = example(study.complete[label].algorithm), study.complete[label].problem
+            given = [*filter(None, [algorithm.facts.step]), *algorithm.tied(1.0, 1)]
+            steps = ", ".join(f"{name} = {first(getattr(algorithm, name)):.4g}" for name in given)
+            lines.append("; ".join(filter(None, [f"{label}: the theory gives {steps}", _short(problem, algorithm)])))
+    return lines
+
+
+def remarks(
+    problem: Problem, algorithm: Algorithm, found: Mapping[str, float], begun: Row | None, ended: Row | None
+) -> str:
+    """Of a run that has come to its end; empty if there is nothing to say."""
+    steps = ", ".join(f"{name} = {value:.4g}" for name, value in found.items())
+    stuck = _stuck(begun, ended)
+    said = [f"found {steps}" if steps else "", stuck, _short(problem, algorithm) if stuck else ""]
+    return "; ".join(filter(None, said))
+
+
+def _stuck(begun: Row | None, ended: Row | None) -> str:
+    """By the first of these measures that both rows have."""
+    if begun is None or ended is None or not ended["round"]:
+        return ""
+    for name, words in (("gap", "gap"), ("objective", "objective"), ("test_loss", "loss on the test data")):
+        if finite(begun.get(name)) and finite(ended.get(name)):
+            then, now = float(begun[name]), float(ended[name])
+            nowhere = then - now <= NOTHING * abs(then) and not _at_rest(begun)
+            return f"made no progress: its {words} went from {then:.6g} to {now:.6g}" if nowhere else ""
+    return ""
+
+
+def _at_rest(begun: Row) -> bool:
+    """It began at a solution."""
+    return finite(begun.get("stationarity")) and begun["stationarity"] < 1e-12
+
+
+def _short(problem: Problem, algorithm: Algorithm) -> str:
+    """Where L is known, and the steps of a round together are orders below 1/L."""
+    name = algorithm.facts.step
+    if not hasattr(algorithm, name):
+        return ""
+    try:
+        L = problem.smoothness().L
+    except InputError:
+        return ""
+    local = next((getattr(algorithm, K) for K in ("K", "tau", "T0") if hasattr(algorithm, K)), 1)
+    step = first(getattr(algorithm, name))
+    if local * step * L >= SHORT:
+        return ""
+    return f"{name} = {step:.4g} is very short, where 1/L = {1 / L:.4g}: {name} = 'auto' finds a longer one"
