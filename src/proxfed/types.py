@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from proxfed.data.federated import Federated
-from proxfed.errors import InputError, require
+from proxfed.errors import InputError, require, whole
 from proxfed.keyed_random import Ids, Key, keys
 
 Mean = Callable[[Tensor], Tensor]
@@ -401,6 +401,9 @@ class Method(ABC):
 
 AUTO = "auto"
 
+LOCAL_STEPS = ("K", "tau", "T0")
+"""What algorithms call the number of local steps of a round."""
+
 
 @dataclass(frozen=True)
 class Auto:
@@ -425,9 +428,9 @@ class Auto:
 
     def steps(self, s: float) -> dict[str, float]:
         """All that can be found, where a local step has length s."""
-        step, K = self.make.facts.step, next((self.given[name] for name in ("K", "tau", "T0") if name in self.given), 1)
+        step, K = self.make.facts.step, next((self.given[name] for name in LOCAL_STEPS if name in self.given), 1)
         has = step in inspect.signature(self.make).parameters
-        return ({step: s} if has else {}) | self.make.tied(s, K)
+        return ({step: s} if has else {}) | self.make.tied(s, K if whole(K) and K >= 1 else 1)
 
     def at(self, s: float) -> Algorithm:
         """The algorithm whose local steps have length s."""

@@ -61,6 +61,8 @@ SMALL: dict[str, Any] = {
             "rho": 0.05,
             "topology": {"name": "random_matching", "seed": 3},
         },
+        {"name": "fedcomposite", "label": "fedcomposite, auto", "eta": "auto", "tau": 3},
+        {"name": "depositum", "label": "depositum, auto", "alpha": "auto", "T0": 2},
     ],
 }
 

@@ -8,9 +8,9 @@ from proxfed.errors import InputError, finite
 from proxfed.harness.study import Study
 from proxfed.report.columns import Row
 from proxfed.schedules import first
-from proxfed.types import Algorithm, Problem, example
+from proxfed.types import LOCAL_STEPS, Algorithm, Problem, example
 
-SHORT = 0.01
+SHORT = 0.03
 """The local steps of a round together are orders below 1/L if they are shorter than this part of it."""
 
 NOTHING = 1e-3
@@ -66,7 +66,7 @@ def _short(problem: Problem, algorithm: Algorithm) -> str:
         L = problem.smoothness().L
     except InputError:
         return ""
-    local = next((getattr(algorithm, K) for K in ("K", "tau", "T0") if hasattr(algorithm, K)), 1)
+    local = next((getattr(algorithm, K) for K in LOCAL_STEPS if hasattr(algorithm, K)), 1)
     step = first(getattr(algorithm, name))
     if local * step * L >= SHORT:
         return ""

@@ -1,0 +1,265 @@
+"""Steps that are found on the way: what a race costs and finds, how it goes on, and what a run says of its steps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from proxfed import Depositum, Entry, FedAvg, FedComposite, Federated, FedNAG, InputError, Linear, Model, compare, run
+from proxfed.algorithms import ALGORITHMS, EF21, FISTA, FastFedDA, FedADMM, FedDualAvg, FedSplit, Scaffold
+from proxfed.compressors import TopK
+from proxfed.engine import race
+from proxfed.engine.race import KEPT, LANES, RATIO, Race
+from proxfed.engine.stacked import Stacked
+from proxfed.participation import UniformSampling
+from proxfed.regularisers import L1, MCP, Zero
+from proxfed.topologies import Ring
+from proxfed.types import AUTO, Algorithm, Auto, Graph
+from test_conformance import SETTINGS
+
+from support import toy_problems as toy
+from support.cli import proxfed, refused
+from support.resumed import same
+from support.small_experiment import Crash, execute, small, write
+
+
+def unchosen(algorithm: Algorithm) -> Auto:
+    """The same with every step to be found."""
+    names = {algorithm.facts.step, *algorithm.tied(1.0, 1)} & vars(algorithm).keys()
+    return replace(algorithm, **dict.fromkeys(names, AUTO))
+
+
+def start(problem: Linear, algorithm: Any, seed: int = 0) -> Race:
+    return Race(problem, algorithm, Stacked(problem.n, problem.d, Ring(problem.n)), seed=seed)
+
+
+# ---- what it finds -----------------------------------------------------------------------------------------------
+
+
+def test_the_winner_has_lost_no_round() -> None:
+    """Its iterates are those of the algorithm that was given the step."""
+    p = toy.problem()
+    found = run(p, FedComposite(eta="auto", tau=3), 16)
+    given = run(p, found.algorithm, 16)
+    assert found.algorithm.tau == 3
+    assert torch.equal(found.model, given.model)
+    assert found.message == f"found eta = {found.algorithm.eta:.4g}"
+
+
+def test_bytes_and_gradients_of_all_lanes_are_counted() -> None:
+    p = toy.problem()
+    one, all_ = run(p, FedComposite(eta=1.0, tau=3), 16), run(p, FedComposite(eta="auto", tau=3), 16)
+    lanes = [len(LANES), KEPT[1], KEPT[2], KEPT[4], KEPT[8]]
+    rounds = [1, 1, 2, 4, 8]
+    lane_rounds, judged = sum(n * t for n, t in zip(lanes, rounds, strict=True)), sum(lanes)
+    spent, single = all_.rows[-1], one.rows[-1]
+    size = p.weights.element_size()
+    assert spent["bytes_up"] == single["bytes_up"] // 16 * lane_rounds + judged * p.n * size
+    assert spent["bytes_down"] == single["bytes_down"] // 16 * lane_rounds + judged * p.n * p.d * size
+    assert spent["gradients"] == single["gradients"] // 16 * lane_rounds + judged * p.n
+
+
+@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "fedopt"])
+def test_every_algorithm_trains_with_steps_that_it_finds(name: str) -> None:
+    """As far as it gets with the steps that were chosen for it by hand, or nearly."""
+    given = SETTINGS[name]
+    p = toy.problem(h=toy.SPARSE if given.needs.composite else Zero())
+    topology = Ring(p.n) if isinstance(given, Graph) else None
+    best = float(race.Measures(p, Stacked(p.n, p.d, None)).objective(p.solve()))
+    by_hand, found = (run(p, a, 40, topology=topology, every=40) for a in (given, unchosen(given)))
+    first, hand, ours = by_hand.rows[0]["objective"], by_hand.rows[-1]["objective"], found.rows[-1]["objective"]
+    assert found.status == "finished"
+    assert ours - best <= 1.5 * (hand - best) + 0.02 * (first - best)
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [FedComposite("auto", 3), FedADMM("auto", "auto", 3), EF21("auto", TopK(k=3)), FISTA("auto"), Depositum("auto")],
+)
+def test_exact_methods_reach_the_solution(algorithm: Auto) -> None:
+    p = toy.problem()
+    x = p.solve()
+    topology = Ring(p.n) if issubclass(algorithm.make, Graph) else None
+    result = run(p, algorithm, 500, topology=topology, reference=x, every=500)
+    assert result.rows[-1]["error"] < 1e-6
+
+
+def test_partial_participation() -> None:
+    p = toy.problem()
+    result = run(p, Scaffold("auto", 3), 200, participation=UniformSampling(2), every=200)
+    assert result.rows[-1]["objective"] < result.rows[0]["objective"]
+
+
+@pytest.mark.parametrize("loss", ["logistic", "least_squares", "softmax"])
+@pytest.mark.parametrize("scale", [1e-3, 1e3])
+def test_the_scale_of_the_data_does_not_matter(loss: str, scale: float) -> None:
+    """Features times c make L times c^2, and steps as many times shorter."""
+    p = toy.problem(loss, Zero(), l2=0.0)
+    other = Linear(replace(p.data, features=p.data.features * scale), p.loss, x0=p.x0 / scale)
+    here, there = (run(q, FedAvg("auto", 3), 16) for q in (p, other))
+    assert there.algorithm.eta * scale**2 == pytest.approx(here.algorithm.eta)
+    assert there.rows[-1]["objective"] == pytest.approx(here.rows[-1]["objective"], rel=1e-6)
+
+
+def test_steps_that_h_does_not_allow_are_not_tried() -> None:
+    """MCP is weakly convex: prox steps must be below theta."""
+    p = toy.problem(h=MCP(0.01, theta=2.0))
+    going = start(p, FedComposite("auto", 3))
+    assert 0 < len(going.lanes) < len(LANES)
+    assert all(lane.run.algorithm.largest_prox_step() * p.h.weak_convexity < 1 for lane in going.lanes)
+
+
+def test_networks_measure_their_curvature_in_two_rounds() -> None:
+    rng = np.random.default_rng(0)
+    clients = [(rng.normal(size=(40, 6)).astype(np.float32), rng.integers(0, 3, 40)) for _ in range(4)]
+    clients = [(A, (A @ np.eye(6, 3)).argmax(1)) for A, _ in clients]
+    make = lambda channels, side, classes: nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+    p = Model(Federated.from_clients(clients, classes=3), make, batch=8, train_measures=True)
+    result = run(p, FedNAG("auto", 0.9, 5), 40)
+    assert [torch.equal(result.model, p.start(0)), *(r["objective"] for r in result.rows[1:3])] == [
+        False,
+        *[result.rows[0]["objective"]] * 2,
+    ]
+    assert result.rows[-1]["objective"] < 0.5 * result.rows[0]["objective"]
+    size, traffic = p.weights.element_size(), result.rows[2]
+    assert traffic["bytes_up"] == traffic["bytes_down"] == 2 * p.n * p.d * size
+
+
+# ---- back-off ----------------------------------------------------------------------------------------------------
+
+
+def test_a_lane_that_rises_goes_back_with_a_shorter_step() -> None:
+    p = toy.problem(h=Zero())
+    going = start(p, FedAvg("auto", 3))
+    for t in range(1, 17):
+        going.round(t)
+    best, k = going.best, going.lanes[0].k
+    assert best is not None
+    going.lanes = [going._fork(going.lanes[0], k)]
+    going.lanes[0].run.state.server.x.add_(100.0)
+    going._judge(1)
+    (lane,) = going.lanes
+    assert lane.k < k
+    assert torch.equal(lane.run.model(), best.run.model())
+
+
+def test_if_all_lanes_are_too_long_much_shorter_ones_begin_anew() -> None:
+    p = toy.problem(h=Zero())
+    going = start(p, FedAvg("auto", 3))
+    going.unit *= RATIO**4000**0.5 * 1e30
+    going.lanes = going._lanes(LANES)
+    for t in range(1, 65):
+        going.round(t)
+    assert torch.isfinite(going.model()).all()
+
+
+def random_problem(seed: int) -> Linear:
+    rng = np.random.default_rng(seed)
+    n, p, loss = int(rng.integers(2, 7)), int(rng.integers(1, 12)), str(rng.choice(["logistic", "squared"]))
+    spread = 10 ** rng.uniform(-3, 3, p)
+    clients = []
+    for _ in range(n):
+        A = (rng.normal(size=(int(rng.integers(2, 15)), p)) + rng.normal(size=p)) * spread * 10 ** rng.uniform(-1, 1)
+        s = A @ (rng.normal(size=p) / spread)
+        clients.append((A, np.where(s > 0, 1.0, -1.0) if loss == "logistic" else s + rng.normal(size=len(s))))
+    batch = None if rng.random() < 0.5 else 2
+    weight = 10 ** rng.uniform(-6, 0)
+    return Linear(Federated.from_clients(clients), loss, L1(weight), l2=float(rng.choice([0, 1e-3])), batch=batch)
+
+
+@given(seed=st.integers(0, 10**6), name=st.sampled_from([name for name in ALGORITHMS if name != "fedopt"]))
+def test_never_diverges(seed: int, name: str) -> None:
+    p, a = random_problem(seed), SETTINGS[name]
+    a = replace(a, compressor=TopK(fraction=0.5)) if isinstance(getattr(a, "compressor", None), TopK) else a
+    a = replace(a, mu=p.smoothness().mu or 1e-3) if name == "fast_fedda" else a
+    result = run(p, unchosen(a), 40, topology=Ring(p.n) if isinstance(a, Graph) else None, every=1)
+    assert result.status == "finished", result.message
+    assert result.rows[-1]["objective"] <= result.rows[0]["objective"] * (1 + 1e-9)
+
+
+# ---- in a study --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("crash_after", [3, 6, 20, 23, 37])
+def test_resumes_exactly(crash_after: int, tmp_path: Path) -> None:
+    """In the race, in a duel, and with the best state of before."""
+    auto = [a for a in small()["algorithms"] if a.get("label", "").endswith("auto")]
+    table = small(rounds=24, seeds=[0], algorithms=auto)
+    assert execute(tmp_path / "whole", table)
+    with pytest.raises(Crash):
+        execute(tmp_path / "cut", table, crash_after=crash_after)
+    assert execute(tmp_path / "cut", table, resume=True)
+    same(tmp_path / "whole", tmp_path / "cut")
+
+
+def test_a_study_says_what_was_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = write(tmp_path / "a.toml", small(seeds=[0], algorithms=[{"name": "fedavg", "eta": "auto", "K": 3}]))
+    code, _, said = proxfed(capsys, "run", str(file), "--out", str(tmp_path / "run"))
+    assert code == 0
+    assert said.splitlines()[-1].startswith("fedavg, seed 0: found eta = ")
+    assert 'eta = "auto"' in (tmp_path / "run" / "config.toml").read_text()
+    results = compare(toy.problem(), {"a": Entry(FedAvg("auto", 3), rounds=3)}, 5, progress=False)
+    assert results.status[0]["message"].startswith("found eta = ")
+    assert results.settings["algorithms"][0]["eta"] == "auto"
+
+
+def test_theory_prints_its_steps_and_warns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The theorem of DFedADMM asks for steps of 1/(96 K L), that of gradient descent for 1/L."""
+    theory = [{"name": "dfedadmm", "theory": True, "K": 3}, {"name": "gradient_descent", "theory": True}]
+    table = small(seeds=[0], algorithms=theory, regulariser={"name": "zero"})
+    file = write(tmp_path / "a.toml", table)
+    _, _, said = proxfed(capsys, "run", str(file), "--out", str(tmp_path / "run"))
+    lines = said.splitlines()
+    assert lines[0].startswith("dfedadmm: the theory gives eta_l = ")
+    assert "is very short, where 1/L = " in lines[0]
+    assert lines[1].startswith("gradient_descent: the theory gives eta = ")
+    assert "short" not in lines[1]
+
+
+# ---- what is said, and refused -----------------------------------------------------------------------------------
+
+
+def test_a_run_that_got_nowhere_says_so() -> None:
+    p = toy.problem()
+    result = run(p, FedAvg(1e-9, 3), 5)
+    assert result.message.startswith("made no progress: its objective went from ")
+    assert "eta = 1e-09 is very short, where 1/L = " in result.message
+    assert run(p, FedAvg(0.5, 3), 5).message == ""
+    assert run(p, FedAvg(1e-9, 3), 0).message == ""
+    there = p.starting_at(p.solve())
+    assert run(there, FedComposite(1.0, 3), 5).message == "", "it began at the solution"
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: FedAvg(eta=0.1, K="auto"), "FedAvg: K = 'auto', but only eta can be"),
+        (lambda: FedADMM("auto", 0.1, K="auto"), "FedADMM: K = 'auto', but only eta_l and eta can be"),
+        (lambda: FedAvg(eta="auto", K=0), "FedAvg: K = 0 must be"),
+        (lambda: FastFedDA("auto", "auto", 5), "FastFedDA: mu = 'auto', but only gamma can be"),
+        (lambda: FedSplit("auto", "auto", K=0), "FedSplit: K = 0 must be"),
+    ],
+)
+def test_what_cannot_be_found_is_refused(make: Any, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        make()
+
+
+def test_refusals_of_a_study(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def said(**table: Any) -> str:
+        file = write(tmp_path / "a.toml", small(algorithms=[table]))
+        return refused(capsys, "run", str(file), "--out", str(tmp_path / "run"))
+
+    assert "FedAvg: K = 'auto', but only eta can be" in said(name="fedavg", eta="auto", K="auto")
+    assert "algorithms.fedavg: unknown key 'et'; did you mean 'eta'?" in said(name="fedavg", et="auto", K=2)
+    assert "algorithms.fedavg.eta = 'automatic' is not allowed" in said(name="fedavg", eta="automatic", K=2)
+    with pytest.raises(InputError, match="FedDualAvg needs a convex regulariser, which MCP is not"):
+        run(toy.problem(h=MCP(0.01, theta=2.0)), FedDualAvg("auto", 3), 5)
