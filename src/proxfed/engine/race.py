@@ -43,7 +43,7 @@ LANES = range(-10, 5)
 KEPT = {1: 7, 2: 5, 4: 3, 8: 2, 16: 1}
 """After which rounds of a race how many lanes are left; lanes that are level stay together."""
 
-APART = 2
+APART = 3
 """A challenger's step is this power of RATIO away."""
 
 RISE = 0.1
