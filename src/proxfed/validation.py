@@ -26,7 +26,7 @@ def refuse_unless(condition: bool, message: str) -> None:
 def sentence(e: ValidationError, table: Any, known: Callable[[Sequence[str]], Iterable[str]]) -> str:
     """The first thing that is wrong with a table; `known` has the keys that are allowed at the end of a path."""
     error = e.errors()[0]
-    keys = _keys(error["loc"], table)
+    keys = keys_of(error["loc"], table)
     place = ".".join(keys)
     if error["type"] == SENTENCE:
         return error["msg"]
@@ -38,7 +38,7 @@ def sentence(e: ValidationError, table: Any, known: Callable[[Sequence[str]], It
     return f"{place} = {error['input']!r} is not allowed: {said[0].lower()}{said[1:]}"
 
 
-def _keys(location: Iterable[str | int], here: Any) -> list[str]:
+def keys_of(location: Iterable[str | int], here: Any) -> list[str]:
     """Those of a location that are there; where a value may be of several types, pydantic names the type as well."""
     keys = []
     for part in location:
