@@ -107,7 +107,7 @@ class Number(Base, Notation):
     transform: Literal["none", "log", "log1p"] = "none"
     impute: Literal["mean", "median", "refuse"] = "mean"
     scale: Literal["standard", "none"] = "standard"
-    bins: int = Field(64, ge=2, le=4096)
+    bins: int = Field(default=64, ge=2, le=4096)
     """Of the histogram that a median is found by."""
 
     @model_validator(mode="after")
@@ -184,7 +184,7 @@ class Date(Base):
     origin: date = date(2000, 1, 1)
     range: Annotated[list[date], Field(min_length=2, max_length=2)] | None = None
     """Other dates are refused; of a year in two digits it says the century."""
-    parts: list[Literal["days", "year", "month", "weekday"]] = Field(["days"], min_length=1)
+    parts: list[Literal["days", "year", "month", "weekday"]] = Field(default=["days"], min_length=1)
     impute: Literal["mean", "refuse"] = "mean"
     scale: Literal["standard", "none"] = "standard"
 
@@ -217,7 +217,9 @@ class Ignore(Part):
     optional: bool = True
 
 
-Column = Number | Boolean | Category | Date | Ignore
+Input = Number | Boolean | Category | Date
+"""A column that features are made of."""
+Column = Input | Ignore
 KINDS: dict[str, type[Column]] = {
     "number": Number,
     "boolean": Boolean,

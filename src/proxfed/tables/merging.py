@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from proxfed.errors import require
-from proxfed.tables.columns import Boolean, Category, Date, Ignore, Number
+from proxfed.tables.columns import Boolean, Category, Date, Number
 from proxfed.tables.disclosure import fine, quantile
 from proxfed.tables.preparation import Parameters, Preparation
 from proxfed.tables.schema import Schema
@@ -32,6 +32,7 @@ def merge(schema: Schema, messages: Sequence[Summary]) -> Preparation:
     messages = sorted(messages, key=lambda message: message.organisation)
     parameters: dict[str, Parameters] = {}
     modes: dict[str, str] = {}
+    left_out: list[str] = []
     notes: list[str] = [
         f"{m.organisation}: {name or 'all'}: {what}" for m in messages for name, what in m.withheld.items()
     ]
@@ -42,11 +43,19 @@ def merge(schema: Schema, messages: Sequence[Summary]) -> Preparation:
         elif isinstance(column, Boolean):
             parameters[name] = Parameters(impute=_proportion(name, messages))
             _note_untold(name, column, parameters[name], notes)
-        elif not isinstance(column, Ignore):
+        else:
             for feature in views(name, column):
+                if column.scale == "standard" and not any(feature in message.moments for message in messages):
+                    left_out.append(feature)
+                    continue
                 parameters[feature] = _scaled(feature, column, messages, notes)
                 _note_untold(feature, column, parameters[feature], notes)
-    return Preparation(schema, parameters, modes, tuple(sorted(names)), tuple(notes))
+    if left_out:
+        few = f"nobody told enough to scale {', '.join(left_out[:3])}" + (", ..." if len(left_out) > 3 else "")
+        hint = "untold = 'drop' in [table] leaves out such features"
+        require(schema.table.untold == "drop", f"{schema.table.name}: {few}; {hint}, kind = 'ignore' the column")
+        notes.append(f"{few}: {len(left_out)} features are left out")
+    return Preparation(schema, parameters, modes, tuple(sorted(names)), tuple(left_out), tuple(notes))
 
 
 def _note_untold(feature: str, column: Boolean | Number | Date, found: Parameters, notes: list[str]) -> None:
@@ -70,10 +79,6 @@ def _scaled(feature: str, column: Number | Date, messages: Sequence[Summary], no
         assert isinstance(column, Number)
         impute = _median(column, [m.histograms[feature] for m in messages if feature in m.histograms])
     if not told:
-        require(
-            column.scale != "standard",
-            f"{feature}: nobody told enough of it to scale it; kind = 'ignore' leaves it out",
-        )
         return Parameters(impute=impute)
     whole = pooled(told)
     if column.impute == "mean":

@@ -53,6 +53,7 @@ class Stored(BaseModel):
     parameters: dict[str, Parameters]
     modes: dict[str, str]
     organisations: list[str]
+    left_out: list[str]
     notes: list[str]
 
 
@@ -70,6 +71,8 @@ class Preparation:
     """By column: the category that a missing one becomes."""
     organisations: tuple[str, ...]
     """Those whose messages it was computed from."""
+    left_out: tuple[str, ...] = ()
+    """Features of which nobody told enough, if the schema leaves such out."""
     notes: tuple[str, ...] = ()
     """What was withheld, and what follows from it."""
 
@@ -77,12 +80,13 @@ class Preparation:
     def features(self) -> tuple[Feature, ...]:
         """The columns of the design matrix, in their order."""
         found: list[Feature] = []
+        left_out = frozenset(self.left_out)
         for name, column in self.schema.inputs.items():
             if isinstance(column, Category):
                 found += [Feature(f"{name}={c}", name) for c in column.names if c != column.reference]
             else:
-                found += [Feature(feature, name) for feature in views(name, column)]
-            if column.indicator:  # type: ignore[union-attr]
+                found += [Feature(feature, name) for feature in views(name, column) if feature not in left_out]
+            if column.indicator:
                 found.append(Feature(f"{name} missing", name))
         twice = next((name for name, count in Counter(f.name for f in found).items() if count > 1), None)
         require(twice is None, f"two features are called {twice!r}: rename one of the columns")
@@ -104,14 +108,16 @@ class Preparation:
         same = table.schema.digest == self.schema.digest
         require(same, f"{table.organisation}: its table was read by another schema than the preparation's")
         parts: list[np.ndarray] = []
+        left_out = frozenset(self.left_out)
         for name, column in self.schema.inputs.items():
             values = table.columns[name]
             if isinstance(column, Category):
                 parts += self._one_hot(name, column, values)
             else:
                 for feature, view in views(name, column).items():
-                    parts.append(self._number(table, feature, name, view(values), scaled))
-            if column.indicator:  # type: ignore[union-attr]
+                    if feature not in left_out:
+                        parts.append(self._number(table, feature, name, view(values), scaled))
+            if column.indicator:
                 parts.append(np.isnan(values).astype(np.float64))
         return np.column_stack(parts)
 
@@ -157,6 +163,7 @@ class Preparation:
             parameters=self.parameters,
             modes=self.modes,
             organisations=list(self.organisations),
+            left_out=list(self.left_out),
             notes=list(self.notes),
         )
         return stored.model_dump(mode="json")
@@ -172,9 +179,11 @@ class Preparation:
             raise InputError(f"{where}: is not a preparation that was kept ({place}: {first['msg']})") from e
         require(stored.form == FORM, f"{where}: form = {stored.form!r} is not {FORM!r}")
         schema = from_plain(stored.table, where)
-        made = cls(schema, stored.parameters, stored.modes, tuple(stored.organisations), tuple(stored.notes))
+        more = (tuple(part) for part in (stored.organisations, stored.left_out, stored.notes))
+        made = cls(schema, stored.parameters, stored.modes, *more)
+        there = {*made.parameters, *made.left_out}
         for name, column in schema.inputs.items():
-            lacks = [feature for feature in views(name, column) if feature not in made.parameters]
+            lacks = [feature for feature in views(name, column) if feature not in there]
             lacks += [name] if isinstance(column, Category) and made.modes.get(name, "") not in column.names else []
             lacks = [] if isinstance(column, Category) and column.impute != "mode" else lacks
             require(not lacks, f"{where}: has no parameters of {lacks[:1]}")

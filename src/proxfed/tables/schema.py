@@ -24,8 +24,8 @@ from proxfed.registry import read_toml
 from proxfed.tables.columns import (
     KINDS,
     AnyColumn,
-    Column,
     Ignore,
+    Input,
     Naming,
     Notation,
     Word,
@@ -80,7 +80,7 @@ class Source(Section):
     join: list[Join] = []
     drop: list[str] = []
     """Rows without a value in one of these columns (or of organisation) are left out; otherwise refused."""
-    smallest: int = Field(1, ge=1)
+    smallest: int = Field(default=1, ge=1)
     """Organisations with fewer rows are left out."""
     test: Chosen | None = None
     """Rows that are held out for testing."""
@@ -121,8 +121,10 @@ class Rules(Section):
     about: str = ""
     missing: list[Word] = [""]
     """Values that mean missing in every column."""
-    fewest: int = Field(5, ge=1)
+    fewest: int = Field(default=5, ge=1)
     """Counts below this, and what was computed from so few rows, are not told."""
+    untold: Literal["refuse", "drop"] = "refuse"
+    """The fate of a feature that is to be scaled and of which nobody tells enough; "drop" leaves it out."""
 
 
 class Target(Section, Notation):
@@ -186,7 +188,7 @@ class Schema(Section):
         return self
 
     @cached_property
-    def inputs(self) -> dict[str, Column]:
+    def inputs(self) -> dict[str, Input]:
         """The columns that features are made of, in the order of the file."""
         return {name: column for name, column in self.columns.items() if not isinstance(column, Ignore)}
 
@@ -261,7 +263,7 @@ def _known(path: Sequence[str], table: Any) -> Iterable[str]:
     if not path:
         return Schema.model_fields
     if path[0] in PARTS:
-        inner = {"join": Join, "test": Chosen}.get(path[1] if len(path) > 1 else "", PARTS[path[0]])
-        return inner.model_fields
+        inner: dict[str, type[Section]] = {"join": Join, "test": Chosen}
+        return inner.get(path[1] if len(path) > 1 else "", PARTS[path[0]]).model_fields
     column = table["others"] if path[0] == "others" else table["columns"][path[1]]
     return KINDS[column["kind"]].model_fields

@@ -36,8 +36,9 @@ class Table:
 
     def take(self, rows: np.ndarray) -> Table:
         """Some of its rows."""
-        some = {name: None if v is None else v[rows] for name, v in (("labels", self.labels), ("events", self.events))}
-        return replace(self, columns={name: values[rows] for name, values in self.columns.items()}, **some)
+        labels, events = (None if v is None else v[rows] for v in (self.labels, self.events))
+        columns = {name: values[rows] for name, values in self.columns.items()}
+        return replace(self, columns=columns, labels=labels, events=events)
 
 
 class Tables(NamedTuple):
@@ -200,7 +201,7 @@ def _where(table: Raw, name: str) -> Callable[[int], str]:
 
 def _check_columns(table: Raw, schema: Schema) -> None:
     for name, column in schema.inputs.items():
-        if name not in table.columns and not column.optional:  # type: ignore[union-attr]
+        if name not in table.columns and not column.optional:
             table.column(name)
     if schema.others is not None and isinstance(schema.others, Ignore):
         return
@@ -215,7 +216,7 @@ def _check_columns(table: Raw, schema: Schema) -> None:
 
 def _outcome(table: Raw, target: Target, missing: Iterable[Any]) -> tuple[np.ndarray, np.ndarray | None]:
     """(labels, events): none may be missing."""
-    form = {"decimal": target.decimal, "thousands": target.thousands, "currency": target.currency}
+    form: dict[str, Any] = {"decimal": target.decimal, "thousands": target.thousands, "currency": target.currency}
     common: dict[str, Any] = {"missing": target.missing, "impute": "refuse"}
     first = target.columns[0]
     cells, where = table.column(first), _where(table, first)

@@ -27,8 +27,10 @@ def views(name: str, column: Column) -> dict[str, View]:
 
 def _number(column: Number, values: np.ndarray) -> np.ndarray:
     if column.clip is not None:
-        values = np.clip(values, *column.clip)
-    return {"none": np.asarray, "log": np.log, "log1p": np.log1p}[column.transform](values)
+        values = np.clip(values, column.clip[0], column.clip[1])
+    if column.transform == "none":
+        return values
+    return np.log(values) if column.transform == "log" else np.log1p(values)
 
 
 def ends(column: Number) -> tuple[float, float]:
