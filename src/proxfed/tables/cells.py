@@ -80,7 +80,7 @@ def _refusal(cells: np.ndarray, row: int, where: Where, expected: str) -> InputE
 
 def _reader(column: Number | Boolean | Category | Date, gaps: list[Word]) -> Read:
     words = set(words_of(gaps))
-    read = {"number": _number, "boolean": _boolean, "category": _category, "date": _date}[column.kind](column)  # type: ignore[operator]
+    read = {"number": number_reader, "boolean": _boolean, "category": _category, "date": _date}[column.kind](column)  # type: ignore[operator]
     codes = _codes(gaps) if isinstance(column, Number) else []
 
     def one(cell: Any) -> float:
@@ -106,7 +106,8 @@ def _pattern(form: Notation) -> re.Pattern[str]:
 PLAIN = _pattern(Notation())
 
 
-def _number(column: Number) -> Read:
+def number_reader(column: Number) -> Read:
+    """What a cell becomes in a column of numbers, unless it is missing."""
     pattern, expected = _pattern(column), _expected_number(column)
 
     def read(cell: Any) -> float:
@@ -185,7 +186,7 @@ def _date(column: Date) -> Read:
     expected = f"a date like {date(2001, 12, 31).strftime(formats[0])}{inside}"
 
     def read(cell: Any) -> float:
-        day = _day(cell, formats, column, expected)
+        day = day_of(cell, formats, column, expected)
         if column.range is not None and not column.range[0] <= day <= column.range[1]:
             raise Misfit(expected)
         return float((day - column.origin).days)
@@ -193,7 +194,8 @@ def _date(column: Date) -> Read:
     return read
 
 
-def _day(cell: Any, formats: list[str], column: Date, expected: str) -> date:
+def day_of(cell: Any, formats: list[str], column: Date, expected: str) -> date:
+    """The date in a cell, by the first format that fits."""
     if isinstance(cell, datetime):
         return cell.date()
     if isinstance(cell, date):

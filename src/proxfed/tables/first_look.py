@@ -18,6 +18,11 @@ from proxfed.tables.raw import Raw, read_raw
 from proxfed.tables.schema import Rules, Source, parse_schema
 
 MOST_CLASSES = 20
+HEAD = """\
+# Written from a first look: read it, and change what is wrong. Words that fewer than 5 rows have are not in it.
+# Numbers may have a range = [low, high], outside of which a value is refused: what is plausible, from what is known of
+# them and not from these rows.
+"""
 
 
 def first_look(
@@ -49,10 +54,7 @@ def first_look(
         if some is not None:
             some.column(name)
     gaps = _gaps(tables)
-    lines = [
-        "# Written from a first look: read it, and change what is wrong. What fewer than 5 rows hold is not in it.",
-        "",
-    ]
+    lines = [HEAD]
     lines += _source(files, organisation, source, Path(beside))
     lines += ["", "[table]", f"name = {_text(Path(files[0]).name.partition('.')[0])}", f"missing = {_text(gaps)}"]
     lines += [f"fewest = {Rules().fewest}", ""]
@@ -105,15 +107,10 @@ def _target(tables: Sequence[Raw], target: str, time: str, event: str, gaps: set
     words = sorted({canonical(cell) for cell in cells}, key=_in_order)
     lines = ["[target]", f"column = {_text(target)}"]
     if 2 <= len(words) <= MOST_CLASSES:
-        return [
-            *lines,
-            f"classes = {_text(words)}",
-            "# several words may be one class: classes = { no = 0, yes = [1, 2] }",
-        ]
+        return [*lines, f"classes = {_text(words)}", "# several words may be one class: { no = 0, yes = [1, 2] }"]
     if guess(cells, 1).keys["kind"] != "number":
-        raise InputError(
-            f"{tables[0].name}, column {target!r}: {len(words)} different words are no classes, and no numbers"
-        )
+        held = f"{len(words)} different words"
+        raise InputError(f"{tables[0].name}, column {target!r}: {held} are too many for classes, and are no numbers")
     return [*lines, "# a number; classes = [...] makes it a class"]
 
 
@@ -132,8 +129,6 @@ def _column(tables: Sequence[Raw], name: str, gaps: set[str]) -> list[str]:
         keys = {**keys, "optional": True}
         remarks = [*remarks, f"{len(lacking)} of {len(tables)} files do not have this column"]
     lines = [f"[columns.{_key(name)}]", *(f"{key} = {_text(value)}" for key, value in keys.items())]
-    if keys["kind"] == "number":
-        lines.append("# range = [low, high]  what is plausible, from what is known and not from these rows")
     return [*lines, *(f"# {remark}" for remark in remarks)]
 
 

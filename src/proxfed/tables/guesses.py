@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable
 from datetime import date, datetime
@@ -9,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from proxfed.tables.cells import Misfit, _day, _number
+from proxfed.tables.cells import Misfit, day_of, number_reader
 from proxfed.tables.columns import Boolean, Date, Number, canonical, words_of
 
 GAPS = ("", "?", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "-", ".", "#N/A", "missing")
@@ -17,7 +18,7 @@ GAPS = ("", "?", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "-", 
 CODES = (-1, -9, -99, -999, -9999, 99, 999, 9999, 99999, 0)
 """Numbers that often do."""
 FORMATS = ("%Y-%m-%d", "%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%Y/%m/%d", "%d-%b-%Y", "%d-%b-%y", "%Y-%m-%d %H:%M:%S")
-NOTATIONS = (
+NOTATIONS: tuple[dict[str, str], ...] = (
     {},
     {"thousands": ","},
     {"currency": "$"},
@@ -29,7 +30,7 @@ NOTATIONS = (
     {"decimal": ",", "thousands": "."},
     {"decimal": ",", "thousands": ".", "currency": "€"},
 )
-MOST_CATEGORIES = 50
+MOST_CATEGORIES = 60
 
 
 class Guess(NamedTuple):
@@ -72,17 +73,19 @@ def _is_date(cell: Any, form: str) -> bool:
     if isinstance(cell, datetime):
         return False
     try:
-        _day(cell, [form], Date(kind="date"), "")
+        day_of(cell, [form], Date(kind="date"), "")
     except Misfit:
         return False
     return True
 
 
 def _number_like(counted: Counter[Any], fewest: int) -> Guess | None:
+    if any(isinstance(cell, str) and re.fullmatch("0[0-9]+", cell) for cell in counted):
+        return None  # 01234 is a code
     for notation in NOTATIONS:
         column = Number.model_validate({"kind": "number", **notation})
         try:
-            values = np.array([_number(column)(cell) for cell in counted])
+            values = np.array([number_reader(column)(cell) for cell in counted])
         except Misfit:
             continue
         times = np.array(list(counted.values()))
@@ -91,14 +94,14 @@ def _number_like(counted: Counter[Any], fewest: int) -> Guess | None:
 
 
 def _remarks(values: np.ndarray, times: np.ndarray, fewest: int) -> list[str]:
+    whole = bool((values == np.floor(values)).all())
+    if whole and len(values) <= 10 and times.sum() > 3 * len(values):
+        return [f"{len(values)} different whole numbers: are they codes of categories?"]
     remarks = [
         f"{times[values == code].sum()} rows hold {code}, far from all others: missing = [{code}]?"
         for code in CODES
         if times[values == code].sum() >= fewest and _stands_apart(code, values[values != code])
     ]
-    whole = bool((values == np.floor(values)).all())
-    if whole and len(values) <= 10 and times.sum() > 3 * len(values):
-        remarks.append(f"{len(values)} different whole numbers: are they codes of categories?")
     if whole and len(values) == times.sum() > 20:
         remarks.append("every row has another whole number: is it an identifier, to be ignored?")
     return remarks
@@ -117,7 +120,7 @@ def _stands_apart(code: float, others: np.ndarray) -> bool:
 def _category(counted: Counter[Any], fewest: int) -> Guess:
     often = sorted(str(cell) for cell, count in counted.items() if count >= fewest)
     rare = len(counted) - len(often)
-    if not often or len(often) > MOST_CATEGORIES:
+    if not often or len(counted) > MOST_CATEGORIES:
         return Guess({"kind": "ignore"}, [f"{len(counted)} different words: free text, or names?"])
     keys = {"kind": "category", "categories": often}
     if not rare:

@@ -33,9 +33,7 @@ def merge(schema: Schema, messages: Sequence[Summary]) -> Preparation:
     parameters: dict[str, Parameters] = {}
     modes: dict[str, str] = {}
     left_out: list[str] = []
-    notes: list[str] = [
-        f"{m.organisation}: {name or 'all'}: {what}" for m in messages for name, what in m.withheld.items()
-    ]
+    notes = [f"{m.organisation}: {m.withheld.get('', 'everything')}" for m in messages if m.rows is None]
     for name, column in schema.inputs.items():
         if isinstance(column, Category):
             if column.impute == "mode":

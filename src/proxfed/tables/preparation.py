@@ -74,7 +74,7 @@ class Preparation:
     left_out: tuple[str, ...] = ()
     """Features of which nobody told enough, if the schema leaves such out."""
     notes: tuple[str, ...] = ()
-    """What was withheld, and what follows from it."""
+    """What follows from what was withheld; what that was is in the messages themselves."""
 
     @cached_property
     def features(self) -> tuple[Feature, ...]:

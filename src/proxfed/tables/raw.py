@@ -66,9 +66,11 @@ def find_files(source: Source, beside: Path, directory: str | Path | None = None
     else:
         patterns = [source.files] if isinstance(source.files, str) else source.files
         paths = [path for pattern in patterns for path in _matching(folder, pattern)]
-        found = {_stem(path): path for path in paths}
-        twice = next((stem for stem, count in Counter(map(_stem, paths)).items() if count > 1), None)
+        stems = [path.name.partition(".")[0] for path in paths]
+        called = stems if len(set(stems)) == len(stems) else [path.name for path in paths]
+        twice = next((name for name, count in Counter(called).items() if count > 1), None)
         require(twice is None, f"source.files: two files are called {twice!r}; name the organisation of each")
+        found = dict(zip(called, paths, strict=True))
     require(len(found) > 0, "source.files names no file")
     for path in found.values():
         _require_there(path, source.folder)
@@ -91,10 +93,6 @@ def _matching(folder: Path, pattern: str) -> list[Path]:
     if not found:
         raise MissingData(f"{folder / pattern}: there is no such file")
     return found
-
-
-def _stem(path: Path) -> str:
-    return path.name.partition(".")[0]
 
 
 def read_raw(path: Path, source: Source) -> Raw:
