@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from proxfed.data.federated import Federated, Samples
 from proxfed.errors import require
 from proxfed.tables.merging import merge
 from proxfed.tables.preparation import Preparation
-from proxfed.tables.schema import Schema
 from proxfed.tables.summary import Summary, summarise
 from proxfed.tables.table import Table, Tables, read_tables
 
@@ -71,11 +69,10 @@ def design(tables: Tables) -> Design:
     return Design(tables, merge(tables.schema, messages), messages)
 
 
-def load_tables(schema: Schema | str | Path, directory: str | Path | None = None) -> Federated:
-    """The rows of organisations as a schema's file describes them, prepared without sharing any (tables.toml)."""
-    return design(read_tables(schema, directory)).federated()
+def load_tables(schema: str | Path, directory: str | Path | None = None, signed: bool = True) -> Federated:
+    """Tables of organisations, as the file of their schema describes them, prepared without sharing a row.
 
-
-def sent(messages: Sequence[Summary]) -> list[tuple[str, int, int, int]]:
-    """(organisation, bytes, numbers told, things withheld) of each message."""
-    return [(m.organisation, m.size, len(m.numbers()), len(m.withheld)) for m in messages]
+    schema   the file (TOML), which says where the rows are
+    signed   two classes are -1 and +1, as logistic regression has them; otherwise 0 and 1
+    """
+    return design(read_tables(schema, directory)).federated(signed)

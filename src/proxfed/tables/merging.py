@@ -40,25 +40,33 @@ def merge(schema: Schema, messages: Sequence[Summary]) -> Preparation:
                 modes[name] = _mode(name, column, messages, notes)
         elif isinstance(column, Boolean):
             parameters[name] = Parameters(impute=_proportion(name, messages))
-            _note_untold(name, column, parameters[name], notes)
         else:
             for feature in views(name, column):
                 if column.scale == "standard" and not any(feature in message.moments for message in messages):
                     left_out.append(feature)
-                    continue
-                parameters[feature] = _scaled(feature, column, messages, notes)
-                _note_untold(feature, column, parameters[feature], notes)
+                else:
+                    parameters[feature] = _scaled(feature, column, messages)
     if left_out:
-        few = f"nobody told enough to scale {', '.join(left_out[:3])}" + (", ..." if len(left_out) > 3 else "")
+        few = f"nobody told enough to scale {_some(left_out)}"
         hint = "untold = 'drop' in [table] leaves out such features"
         require(schema.table.untold == "drop", f"{schema.table.name}: {few}; {hint}, kind = 'ignore' the column")
-        notes.append(f"{few}: {len(left_out)} features are left out")
+        notes.append(f"{few}: left out")
+    notes += _what_follows(schema, parameters)
     return Preparation(schema, parameters, modes, tuple(sorted(names)), tuple(left_out), tuple(notes))
 
 
-def _note_untold(feature: str, column: Boolean | Number | Date, found: Parameters, notes: list[str]) -> None:
-    if found.impute is None and column.impute != "refuse":
-        notes.append(f"{feature}: nobody told enough, so a missing value cannot be imputed")
+def _what_follows(schema: Schema, parameters: dict[str, Parameters]) -> list[str]:
+    """Features that cannot be imputed, and those that are the same in all rows."""
+    given = {f: column for name, column in schema.inputs.items() for f in views(name, column) if f in parameters}
+    gaps = [f for f, column in given.items() if column.impute != "refuse" and parameters[f].impute is None]
+    constant = [f for f, one in parameters.items() if one.scale == 1.0 and one.centre]
+    notes = [f"nobody told enough to impute {_some(gaps)}: a missing value is refused"] if gaps else []
+    return notes + ([f"{_some(constant)}: the same in all rows that were told, so not scaled"] if constant else [])
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more
 
 
 def pooled(moments: Iterable[Moments]) -> Moments:
@@ -70,7 +78,7 @@ def pooled(moments: Iterable[Moments]) -> Moments:
     return Moments(count=count, mean=mean, squares=squares)
 
 
-def _scaled(feature: str, column: Number | Date, messages: Sequence[Summary], notes: list[str]) -> Parameters:
+def _scaled(feature: str, column: Number | Date, messages: Sequence[Summary]) -> Parameters:
     told = [message.moments[feature] for message in messages if feature in message.moments]
     impute = None
     if column.impute == "median":
@@ -84,8 +92,7 @@ def _scaled(feature: str, column: Number | Date, messages: Sequence[Summary], no
     if column.scale == "none":
         return Parameters(impute=impute)
     deviation = math.sqrt(whole.squares / whole.count)
-    if deviation <= 1e-12 * abs(whole.mean):
-        notes.append(f"{feature}: is the same in all rows that were told, so it is not scaled")
+    if deviation <= 1e-12 * abs(whole.mean):  # the same in all rows
         deviation = 1.0
     return Parameters(impute=impute, centre=whole.mean, scale=deviation)
 
