@@ -31,7 +31,7 @@ def why_not(values: np.ndarray, fewest: int) -> str:
     if len(values) < fewest:
         return f"fewer than {fewest} values"
     _, times = np.unique(values, return_counts=True)
-    if 0 < len(values) - times.max() < fewest:  # the mean would be about those few
+    if times.max() > 1 and 0 < len(values) - times.max() < fewest:  # the mean would be about those few
         return f"fewer than {fewest} rows differ from all others"
     return ""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from glob import has_magic
 from pathlib import Path
@@ -34,8 +34,7 @@ class Raw:
     def column(self, name: str) -> np.ndarray:
         """The cells of a column that must be there."""
         if name not in self.columns:
-            hint = nearest(name, self.columns) if len(self.columns) < 50 else f"it has {len(self.columns)} others"
-            raise InputError(f"{self.name}: has no column {name!r}; {hint}")
+            raise InputError(f"{self.name}: has no column {name!r}; {nearest_column(name, self.columns)}")
         return self.columns[name]
 
     def place(self, column: str, row: int) -> str:
@@ -45,6 +44,14 @@ class Raw:
     def take(self, keep: np.ndarray) -> Raw:
         """Some of its rows, by their places."""
         return replace(self, columns={name: cells[keep] for name, cells in self.columns.items()}, rows=self.rows[keep])
+
+
+def nearest_column(name: str, known: Collection[str]) -> str:
+    """The end of a sentence about a column that is not known: the same in other letters, or the nearest."""
+    alike = next((other for other in known if other.strip().casefold() == name.strip().casefold()), None)
+    if alike is not None:
+        return f"did you mean {alike!r}?"
+    return nearest(name, known) if len(known) < 50 else f"there are {len(known)} others"
 
 
 def raw(name: str, columns: dict[str, np.ndarray]) -> Raw:

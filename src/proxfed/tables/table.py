@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from proxfed.errors import InputError, nearest, require
+from proxfed.errors import InputError, require
 from proxfed.tables.cells import is_missing, parse
 from proxfed.tables.columns import Boolean, Category, Ignore, Number, canonical, numbered, words_of
-from proxfed.tables.raw import Raw, find_files, from_frame, joined, read_raw
+from proxfed.tables.raw import Raw, find_files, from_frame, joined, nearest_column, read_raw
 from proxfed.tables.schema import Schema, Target, read_schema
 
 
@@ -207,11 +207,9 @@ def _check_columns(table: Raw, schema: Schema) -> None:
         return
     for name in table.columns:
         if name not in schema.columns and name not in schema.besides:
-            hint = nearest(name, schema.columns) if len(schema.columns) < 50 else ""
-            raise InputError(
-                f"{table.name}: the schema does not name its column {name[:40]!r}; {hint}"
-                f"{' ' if hint.endswith('?') else '; '}[others] kind = 'ignore' leaves such columns out"
-            )
+            hint = nearest_column(name, schema.columns)
+            out = "or leave such columns out with [others] kind = 'ignore'"
+            raise InputError(f"{table.name}: the schema does not name its column {name[:40]!r}; {hint} {out}")
 
 
 def _outcome(table: Raw, target: Target, missing: Iterable[Any]) -> tuple[np.ndarray, np.ndarray | None]:

@@ -1,0 +1,335 @@
+"""Tables as they are: any format, any order of columns, whose rows they are, and everything that may be wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxfed.errors import InputError, MissingData
+from proxfed.tables import Schema, Tables, read_frame, read_schema, read_tables
+
+from support.tables import CLINICS, schema_of
+
+COLUMNS = """
+[columns.age]
+kind = "number"
+range = [0, 120]
+[columns.stage]
+kind = "category"
+categories = ["I", "II"]
+[columns.smoker]
+kind = "boolean"
+[columns.visit]
+kind = "date"
+"""
+TARGET = '[target]\ncolumn = "outcome"\nclasses = ["well", "ill"]\n'
+HEAD = "age,stage,smoker,visit,outcome\n"
+ROWS = "50,I,yes,2020-01-01,ill\n61.5,II,no,2020-02-29,well\n,,,,well\n"
+
+
+def write(folder: Path, source: str = 'files = "*.csv"', **files: str) -> Path:
+    """A schema and its files; where the schema is."""
+    for name, text in files.items():
+        (folder / f"{name}.csv").write_text(text)
+    (folder / "tables.toml").write_text(f"[source]\n{source}\n{TARGET}{COLUMNS}")
+    return folder / "tables.toml"
+
+
+def refused(path: Path, **options: Any) -> str:
+    with pytest.raises(InputError) as error:
+        read_tables(path, **options)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def same(a: Tables, b: Tables) -> None:
+    assert [t.organisation for t in a.tables] == [t.organisation for t in b.tables]
+    for one, other in zip(a.tables, b.tables, strict=True):
+        assert list(one.columns) == list(other.columns)
+        for name in one.columns:
+            np.testing.assert_array_equal(one.columns[name], other.columns[name], err_msg=name)
+        np.testing.assert_array_equal(one.labels, other.labels)
+
+
+# ---- what is read ---------------------------------------------------------------------------------------------------
+
+
+def test_a_file_is_an_organisation(tmp_path) -> None:
+    swapped = "outcome,visit,smoker,stage,age\nill,2020-01-01,yes,I,50\n"
+    read = read_tables(write(tmp_path, south=HEAD + ROWS, north=swapped))
+    assert [table.organisation for table in read.tables] == ["north", "south"]
+    north, south = read.tables
+    np.testing.assert_array_equal(south.columns["age"], [50, 61.5, np.nan])
+    np.testing.assert_array_equal(south.columns["stage"], [0, 1, np.nan])
+    np.testing.assert_array_equal(south.columns["smoker"], [1, 0, np.nan])
+    np.testing.assert_array_equal(south.columns["visit"], [7305, 7364, np.nan])
+    assert south.labels is not None
+    assert south.labels.tolist() == [1, 0, 0]
+    assert {name: values.tolist() for name, values in north.columns.items()} == {
+        name: values[:1].tolist() for name, values in south.columns.items()
+    }
+
+
+def test_a_column_names_the_organisation(tmp_path) -> None:
+    rows = "50,I,yes,2020-01-01,ill,b\n51,I,yes,2020-01-01,ill,a\n52,I,yes,2020-01-01,well,b\n"
+    path = write(tmp_path, 'files = "all.csv"\norganisation = "who"', all=HEAD.strip() + ",who\n" + rows)
+    ages = {table.organisation: table.columns["age"].tolist() for table in read_tables(path).tables}
+    assert ages == {"a": [51], "b": [50, 52]}
+    named = 'files = "all.csv"\norganisation = "who"\norganisations = { north = ["a", "b"] }'
+    ages = {table.organisation: table.columns["age"].tolist() for table in read_tables(write(tmp_path, named)).tables}
+    assert ages == {"north": [50, 51, 52]}
+    only = 'files = "all.csv"\norganisation = "who"\norganisations = { north = "a" }'
+    assert "column 'who', row 1 holds 'b', not one of a" in refused(write(tmp_path, only))
+
+
+def test_small_organisations_and_rows_without_an_outcome_are_left_out_and_said(tmp_path) -> None:
+    rows = "50,I,yes,2020-01-01,ill,b\n51,I,yes,2020-01-01,,a\n52,I,yes,2020-01-01,well,b\n5,I,no,2020-01-01,well,a\n"
+    source = 'files = "all.csv"\norganisation = "who"\ndrop = ["outcome"]\nsmallest = 2'
+    read = read_tables(write(tmp_path, source, all=HEAD.strip() + ",who\n" + rows))
+    assert [table.organisation for table in read.tables] == ["b"]
+    assert any("1 rows are left out, which have no 'outcome'" in note for note in read.notes)
+    assert any("1 organisations with fewer than 2 rows, together 1, are left out" in note for note in read.notes)
+    assert len(read_tables(write(tmp_path, source), target=False).tables) == 2, "no outcome is needed to predict"
+
+
+def test_an_organisation_may_have_several_files(tmp_path) -> None:
+    who = HEAD.strip() + ",who\n"
+    first, second = "50,I,yes,2020-01-01,ill,b\n", "51,I,yes,2020-01-01,well,b\n52,I,no,2020-01-01,ill,a\n"
+    path = write(tmp_path, 'files = "*.csv"\norganisation = "who"', x=who + first, y=who + second)
+    assert {t.organisation: t.columns["age"].tolist() for t in read_tables(path).tables} == {"a": [52], "b": [50, 51]}
+
+
+def test_files_without_header_of_other_countries(tmp_path) -> None:
+    schema = tmp_path / "tables.toml"
+    schema.write_text(
+        '[source]\nfiles = "a.txt.gz"\nnames = ["größe", "y"]\nseparator = ";"\nencoding = "latin-1"\n'
+        '[target]\ncolumn = "y"\ndecimal = ","\n["columns"."größe"]\nkind = "number"\ndecimal = ","\nthousands = "."\n'
+    )
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress("1.234,5;0,5\n2;1\n".encode("latin-1")))
+    (table,) = read_tables(schema).tables
+    assert table.organisation == "a"
+    assert table.columns["größe"].tolist() == [1234.5, 2]
+    assert table.labels.tolist() == [0.5, 1]
+
+
+def test_a_further_file_has_more_columns_of_the_same_rows(tmp_path) -> None:
+    more = "id,stage,fold\n2,II,test\n1,I,train\n3,I,train\n"
+    source = 'files = "a.csv"\njoin = [{ file = "more.csv", on = "id" }]\ntest = { column = "fold", words = ["test"] }'
+    head = "id,age,smoker,visit,outcome\n"
+    rows = "1,50,yes,2020-01-01,ill\n2,51,no,2020-01-01,well\n"
+    path = write(tmp_path, source, a=head + rows, more=more)
+    read = read_tables(path)
+    assert [t.columns["age"].tolist() for t in (*read.tables, *read.test)] == [[50], [51]]
+    assert read.test[0].columns["stage"].tolist() == [1]
+    path = write(tmp_path, source, a=head + rows + "9,50,yes,2020-01-01,ill\n")
+    assert "column 'id', row 3 holds '9', which" in refused(path)
+    path = write(tmp_path, source.replace('"id" }', '"id", unmatched = "drop" }'))
+    assert "1 rows are left out" in read_tables(path).notes[0]
+    path = write(tmp_path, source, more=more + "1,I,train\n")
+    assert "'1' stands there twice" in refused(path)
+
+
+def test_npz_files_have_columns_or_a_matrix(tmp_path) -> None:
+    np.savez(tmp_path / "a.npz", X=np.arange(6).reshape(2, 3), genes=["g2", "g1", "g3"], y=[0, 1])
+    text = '[source]\nfiles = "a.npz"\nmatrix = "X"\nmatrix_names = "genes"\n[target]\ncolumn = "y"\n'
+    (tmp_path / "tables.toml").write_text(text + '[others]\nkind = "number"\n')
+    (table,) = read_tables(tmp_path / "tables.toml").tables
+    assert {name: values.tolist() for name, values in table.columns.items()} == {
+        "g1": [1, 4],
+        "g2": [0, 3],
+        "g3": [2, 5],
+    }
+    assert list(table.schema.inputs) == ["g1", "g2", "g3"], "the order does not depend on the file"
+    (tmp_path / "tables.toml").write_text(text.replace('"genes"', '"y"') + '[others]\nkind = "number"\n')
+    assert "does not fit 2 names" in refused(tmp_path / "tables.toml")
+
+
+def test_events_and_their_times() -> None:
+    schema = schema_of('[target]\ntime = "T"\nevent = "E"\n[columns.a]\nkind = "number"')
+    (table,) = read_frame(schema, {"a": [1, 2], "T": [10, 20.5], "E": ["1.0", 0]}, "x").tables
+    assert table.labels.tolist() == [10, 20.5]
+    assert table.events.tolist() == [1, 0]
+    with pytest.raises(InputError, match="column 'T', row 2 holds '-1'"):
+        read_frame(schema, {"a": [1, 2], "T": [10, -1], "E": [1, 0]})
+    with pytest.raises(InputError, match="column 'E', row 1 holds 'dead'"):
+        read_frame(schema, {"a": [1], "T": [10], "E": ["dead"]})
+
+
+# ---- other formats say the same -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def clinics() -> tuple[Schema, Tables]:
+    schema = read_schema(CLINICS / "tables.toml")
+    return schema, read_tables(CLINICS / "tables.toml")
+
+
+def test_the_clinics_are_as_their_script_makes_them(tmp_path) -> None:
+    subprocess.run([sys.executable, str(CLINICS / "make.py"), str(tmp_path)], check=True)
+    for file in sorted(CLINICS.glob("*.csv")):
+        assert file.read_bytes() == (tmp_path / file.name).read_bytes()
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow"])
+def test_frames_give_what_their_files_give(library: str, clinics) -> None:
+    pytest.importorskip("narwhals", reason="frames are read with narwhals")
+    schema, expected = clinics
+    for table in expected.tables:
+        path = CLINICS / f"{table.organisation}.csv"
+        if library == "pandas":
+            frame: Any = pytest.importorskip("pandas").read_csv(path)
+        elif library == "polars":
+            frame = pytest.importorskip("polars").read_csv(path)
+        else:
+            frame = pytest.importorskip("pyarrow.csv").read_csv(path)
+        read = read_frame(schema, frame, table.organisation)
+        same(read, Tables(expected.schema, (table,), (), ()))
+
+
+def test_parquet_with_types_gives_what_text_gives(tmp_path, clinics) -> None:
+    """Numbers, dates and truth values as such, with gaps, instead of their words."""
+    pytest.importorskip("narwhals", reason="frames are read with narwhals")
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow", reason="Parquet is read with pyarrow")
+    _, expected = clinics
+    for file in CLINICS.glob("*.csv"):
+        frame = pandas.read_csv(file, na_values=["?", "NA", ""], dtype={"patient": str})
+        frame["visit"] = pandas.to_datetime(frame["visit"], format="%d/%m/%Y")
+        frame["income"] = frame["income"].str.replace("[$,]", "", regex=True).astype(float)
+        if "smoker" in frame:
+            frame["smoker"] = frame["smoker"].map({"yes": True, "no": False}).astype("boolean")
+        frame["stage"] = frame["stage"].astype("category")
+        frame.to_parquet(tmp_path / f"{file.stem}.parquet")
+    toml = (CLINICS / "tables.toml").read_text().replace("*.csv", "*.parquet")
+    (tmp_path / "tables.toml").write_text(toml)
+    same(read_tables(tmp_path / "tables.toml"), expected)
+
+
+def test_frames_that_are_none() -> None:
+    schema = schema_of('[columns.a]\nkind = "number"')
+    for frame, says in (
+        (3, "is not a frame"),
+        ({}, "has no columns"),
+        ({"a": []}, "has no row"),
+        ({"a": [1], "b": [1, 2]}, "not all of the same length"),
+    ):
+        with pytest.raises(InputError, match=says):
+            read_frame(schema, frame, target=False)
+    pandas = pytest.importorskip("pandas")
+    with pytest.raises(InputError, match="frame"):
+        read_frame(schema, pandas.DataFrame([[1, 2]], columns=["a", "a"]), target=False)
+
+
+def test_frames_without_narwhals_say_what_to_install(monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "narwhals", None)
+    with pytest.raises(InputError, match=r"pip install 'proxfed\[tables\]'"):
+        read_frame(schema_of('[columns.a]\nkind = "number"'), object())
+
+
+# ---- what does not fit ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            HEAD + "130,I,yes,2020-01-01,ill\n",
+            "column 'age', row 1 holds '130', but a number from 0 to 120 was expected",
+        ),
+        (HEAD + ROWS + "=1+1,I,yes,2020-01-01,ill\n", "column 'age', row 4 holds the formula '=1+1', but a number"),
+        (HEAD + "1,III,yes,2020-01-01,ill\n", "column 'stage', row 1 holds 'III', but one of I, II was expected"),
+        (
+            HEAD + "1,I,maybe,2020-01-01,ill\n",
+            "column 'smoker', row 1 holds 'maybe', but yes (1, yes, y, true, t) or no",
+        ),
+        (HEAD + "1,I,yes,01/02/2020,ill\n", "column 'visit', row 1 holds '01/02/2020', but a date like 2001-12-31"),
+        (HEAD + "1,I,yes,2020-01-01,dead\n", "column 'outcome', row 1 holds 'dead', but one of well, ill was expected"),
+        (HEAD + "1,I,yes,2020-01-01,\n", "column 'outcome', row 1 holds '', but a value was expected"),
+        (HEAD + "1,I,yes,2020-01-01\n", "row 1 has 4 fields, but the header has 5"),
+        (HEAD + "1,I,yes,2020-01-01,ill\n\n" + ROWS, "row 2 is blank, but the header has 5"),
+        ("age,stage,smoker,outcome\n1,I,yes,ill\n", "has no column 'visit'"),
+        ("Age,stage,smoker,visit,outcome\n1,I,yes,2020-01-01,ill\n", "has no column 'age'; did you mean 'Age'?"),
+        (HEAD.strip() + ",note\n1,I,yes,2020-01-01,ill,x\n", "the schema does not name its column 'note'"),
+        (HEAD.strip() + ",age\n1,I,yes,2020-01-01,ill,x\n", "two columns have the same name 'age'"),
+        (HEAD, "needs a header and at least one row"),
+        ("", "needs a header and at least one row"),
+        ("\ufeff", "needs a header and at least one row"),
+        (HEAD + '"1,I,yes,2020-01-01,ill\n', "is not a CSV file in UTF-8"),
+        (HEAD + '1,"I"x,yes,2020-01-01,ill\n', "is not a CSV file in UTF-8"),
+        (HEAD + "1,I,yes,2020-01-01,ill\0\n", "holds a zero byte"),
+        (HEAD + "1," + "I" * 200_000 + ",yes,2020-01-01,ill\n", "is not a CSV file in UTF-8 (field larger than"),
+        ("a," * 1_000_000 + "b\n1\n", "line 1 has 1000001 fields, more than 100000"),
+    ],
+)
+def test_a_table_that_does_not_fit_is_refused_with_its_place(tmp_path, text: str, says: str) -> None:
+    said = refused(write(tmp_path, north=text))
+    assert said.startswith(str(tmp_path / "north.csv"))
+    assert says in said
+    assert len(said) < 1000
+
+
+def test_other_encodings_and_marks(tmp_path) -> None:
+    path = write(tmp_path, north=HEAD + ROWS)
+    expected = read_tables(path)
+    for encoding in ("utf-8-sig", "ascii"):
+        (tmp_path / "north.csv").write_bytes((HEAD + ROWS).replace("\n", "\r\n").encode(encoding))
+        same(read_tables(path), expected)
+    (tmp_path / "north.csv").write_bytes((HEAD + ROWS).encode("utf-16"))
+    assert "is not a CSV file in UTF-8" in refused(path)
+    (tmp_path / "north.csv").write_bytes((HEAD + ROWS).encode() + "1,é,yes,2020-01-01,ill\n".encode("latin-1"))
+    assert "is not a CSV file in UTF-8" in refused(path)
+
+
+def test_files_that_are_not_there(tmp_path) -> None:
+    assert "source.files names no file" in refused(write(tmp_path, ""))
+    for source in ('files = "*.csv"', 'files = ["a.csv"]', 'files = { north = "a.csv" }'):
+        path = write(tmp_path, source)
+        with pytest.raises(MissingData, match="there is no such file"):
+            read_tables(path)
+    path = write(tmp_path, 'files = "a.csv"\nfolder = "x"')
+    with pytest.raises(MissingData, match="name the data directory with PROXFED_DATA"):
+        read_tables(path, tmp_path)
+
+
+def test_two_files_of_one_name_need_names_of_their_own(tmp_path) -> None:
+    for folder in ("x", "y"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "a.csv").write_text(HEAD + ROWS)
+    assert "two files are called 'a.csv'" in refused(write(tmp_path, 'files = ["x/a.csv", "y/a.csv"]'))
+    read = read_tables(write(tmp_path, 'files = { x = "x/a.csv", y = "y/a.csv" }'))
+    assert [table.organisation for table in read.tables] == ["x", "y"]
+
+
+def test_a_row_of_nobody_is_refused(tmp_path) -> None:
+    path = write(tmp_path, 'files = "a.csv"\norganisation = "who"', a=HEAD.strip() + ",who\n1,I,y,2020-01-01,ill,\n")
+    assert "column 'who', row 1 does not say whose row it is" in refused(path)
+
+
+@given(st.binary(max_size=300) | st.text(alphabet='age,stage\n"\r;=é0123.I-', max_size=200).map(str.encode))
+def test_any_bytes_are_a_table_or_refused(content: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = write(Path(folder))
+        for content_ in (content, HEAD.encode() + content, (HEAD + ROWS).encode() + content):
+            (Path(folder) / "north.csv").write_bytes(content_)
+            with contextlib.suppress(InputError):
+                assert len(read_tables(path).tables) == 1
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_parquet_and_npz_or_refused(content: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("a.parquet", "a.npz", "a.csv.gz", "a.csv.bz2"):
+            path = write(Path(folder), f'files = "{name}"')
+            (Path(folder) / name).write_bytes(content)
+            with contextlib.suppress(InputError):
+                read_tables(path)
