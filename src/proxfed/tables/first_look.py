@@ -45,7 +45,8 @@ def first_look(
     """
     require(len(files) > 0, "give at least one file to look at")
     require(bool(time) == bool(event), "time and event go together")
-    source = Source(names=None if names is None else list(names), separator=separator, encoding=encoding)
+    form: dict[str, Any] = {"separator": separator, "encoding": encoding} | ({"names": list(names)} if names else {})
+    source = parse_schema({"source": form}, "first look").source
     tables = [read_raw(Path(file).expanduser(), source) for file in files]
     columns = list(dict.fromkeys(name for table in tables for name in table.columns))
     asked = [name for name in (target, time, event, organisation) if name]
