@@ -127,7 +127,7 @@ def test_an_experiment_runs_on_tables(capsys: Any, tmp_path: Path) -> None:
     (tmp_path / "e.toml").write_text(
         'name = "clinics"\nrounds = 3\n'
         f'[data]\nname = "tables"\nschema = "{(CLINICS / "tables.toml").as_posix()}"\n'
-        '[problem]\nname = "logistic"\nl2 = 0.01\n[[algorithms]]\nname = "fedavg"\neta = 0.1\n'
+        '[problem]\nname = "logistic"\nl2 = 0.01\n[[algorithms]]\nname = "fedavg"\neta = 0.1\nK = 2\n'
     )
     code, _, complaint = proxfed(capsys, "run", str(tmp_path / "e.toml"), "--out", str(tmp_path / "run"))
     assert code == 0, complaint
