@@ -7,6 +7,7 @@ import gzip
 import subprocess
 import sys
 import tempfile
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -215,6 +216,38 @@ def test_parquet_with_types_gives_what_text_gives(tmp_path, clinics) -> None:
     same(read_tables(tmp_path / "tables.toml"), expected)
 
 
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_gaps_of_every_kind_are_gaps(library: str) -> None:
+    pytest.importorskip("narwhals", reason="frames are read with narwhals")
+    schema = schema_of(COLUMNS)
+    columns: dict[str, Any] = {"age": [50, None], "stage": ["I", None], "smoker": [True, None]}
+    if library == "pandas":
+        pandas = pytest.importorskip("pandas")
+        frame: Any = pandas.DataFrame(columns | {"visit": pandas.to_datetime(["2020-01-01", None])})
+        other = frame.astype({"age": "Int64", "stage": "string", "smoker": "boolean"})
+    else:
+        polars = pytest.importorskip("polars")
+        frame = polars.DataFrame(columns | {"visit": [date(2020, 1, 1), None]})
+        other = frame.with_columns(polars.col("stage").cast(polars.Categorical), polars.col("age").cast(polars.Float32))
+    for one in (frame, other):
+        (table,) = read_frame(schema, one, target=False).tables
+        rows = [values.tolist() for values in table.columns.values()]
+        assert [row[0] for row in rows] == [50, 0, 1, 7305]
+        assert all(np.isnan(row[1]) for row in rows)
+
+
+def test_cells_that_no_table_should_have_are_refused() -> None:
+    schema = schema_of('[columns.a]\nkind = "number"')
+    for cell in ([1, 2], {"x": 1}, b"1", 10**400, object(), complex(1, 2)):
+        with pytest.raises(InputError, match="column 'a', row 2 holds"):
+            read_frame(schema, {"a": [1, cell]}, target=False)
+    dates = np.array(["2020-01-01", "NaT"], "datetime64[ns]")
+    (table,) = read_frame(schema_of('[columns.d]\nkind = "date"'), {"d": dates}, target=False).tables
+    np.testing.assert_array_equal(table.columns["d"], [7305, np.nan])
+    with pytest.raises(InputError, match="list or an array of one dimension"):
+        read_frame(schema, {"a": 3}, target=False)
+
+
 def test_frames_that_are_none() -> None:
     schema = schema_of('[columns.a]\nkind = "number"')
     for frame, says in (
@@ -313,6 +346,26 @@ def test_two_files_of_one_name_need_names_of_their_own(tmp_path) -> None:
 def test_a_row_of_nobody_is_refused(tmp_path) -> None:
     path = write(tmp_path, 'files = "a.csv"\norganisation = "who"', a=HEAD.strip() + ",who\n1,I,y,2020-01-01,ill,\n")
     assert "column 'who', row 1 does not say whose row it is" in refused(path)
+
+
+def test_other_files_for_the_same_agreement(tmp_path) -> None:
+    schema = read_schema(write(tmp_path, north=HEAD + ROWS))
+    elsewhere = schema.at(files={"west": str(tmp_path / "north.csv")})
+    assert elsewhere.digest == schema.digest
+    assert read_tables(elsewhere).tables[0].organisation == "west"
+    with pytest.raises(InputError, match="unknown key 'source.file'; did you mean 'files'"):
+        schema.at(file="x")
+
+
+def test_an_organisation_that_only_tests_is_said(tmp_path) -> None:
+    source = 'files = "*.csv"\ntest = { column = "fold", words = ["test"] }'
+    head, row = HEAD.strip() + ",fold\n", "50,I,yes,2020-01-01,ill,"
+    path = write(tmp_path, source, north=head + row + "train\n", south=head + row + "test\n")
+    read = read_tables(path)
+    assert [t.organisation for t in read.tables] == ["north"]
+    assert [t.organisation for t in read.test] == ["south"]
+    assert read.notes == ("south: all rows are held out for testing",)
+    assert "all rows are held out" in refused(write(tmp_path, source, north=head + row + "test\n"))
 
 
 @given(st.binary(max_size=300) | st.text(alphabet='age,stage\n"\r;=é0123.I-', max_size=200).map(str.encode))

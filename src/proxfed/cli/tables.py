@@ -15,8 +15,7 @@ from proxfed.errors import require
 from proxfed.report.summary import plain_table
 
 if TYPE_CHECKING:
-    from proxfed.tables import Summary
-    from proxfed.tables.holdings import Holdings
+    from proxfed.tables import Holdings, Summary
 
 # ---- schema --------------------------------------------------------------------------------------------------------
 
@@ -42,8 +41,7 @@ def schema(
 
     Example: [bold]proxfed data schema clinics/*.csv --target outcome --out tables.toml[/bold]
     """
-    from proxfed.harness.files import replace
-    from proxfed.tables.first_look import first_look
+    from proxfed.tables import first_look
 
     require(bool(target) or bool(time), "say what is predicted: --target COLUMN, or --time COLUMN and --event COLUMN")
     if to is not None:
@@ -64,6 +62,8 @@ def schema(
     if to is None:
         say(text.rstrip())
         return
+    from proxfed.harness.files import replace
+
     replace(to, text.encode())
     say(f"The schema is in {to}; look through it, then: proxfed data describe {to}")
 
@@ -83,13 +83,15 @@ def describe(
 
     Example: [bold]proxfed data describe tables.toml --sent[/bold]
     """
-    from proxfed.tables import merge, read_tables, summarise
-    from proxfed.tables.holdings import holdings
+    from proxfed.tables import holdings, merge, read_tables, summarise
 
     tables = read_tables(file, data)
     messages = [summarise(table) for table in tables.tables]
-    preparation = merge(tables.schema, messages)
     held = holdings(tables)
+    if format is Format.table:
+        _print_holdings(held)
+        _print_messages(messages, sent)
+    preparation = merge(tables.schema, messages)
     if format is Format.json:
         sends = [
             {
@@ -104,8 +106,6 @@ def describe(
         found = {"notes": [*tables.notes, *preparation.notes], "features": features, "sends": sends}
         print(json.dumps(held.plain() | found, indent=1))
         return
-    _print_holdings(held)
-    _print_messages(messages, sent)
     out.print()
     say(f"{len(preparation.features)} features are made of {len(tables.schema.inputs)} columns.")
     for note in (*tables.notes, *preparation.notes):

@@ -114,7 +114,10 @@ def number_reader(column: Number) -> Read:
         if isinstance(cell, (bool, date)):
             raise Misfit(expected)
         if isinstance(cell, (int, float, Decimal)):
-            return float(cell)
+            try:
+                return float(cell)
+            except OverflowError:
+                raise Misfit(expected) from None
         text, sign = _without_currency(str(cell).strip(), column.currency)
         if column.thousands == " ":
             text = text.replace("\N{NO-BREAK SPACE}", " ").replace("\N{NARROW NO-BREAK SPACE}", " ")

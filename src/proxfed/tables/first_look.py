@@ -19,9 +19,9 @@ from proxfed.tables.schema import Rules, Source, parse_schema
 
 MOST_CLASSES = 20
 HEAD = """\
-# Written from a first look: read it, and change what is wrong. Words that fewer than 5 rows have are not in it.
-# Numbers may have a range = [low, high], outside of which a value is refused: what is plausible, from what is known of
-# them and not from these rows.
+# Written from a first look: read it, and change what is wrong. But for classes, words that fewer than 5 rows have are not
+# in it. Numbers may have a range = [low, high], outside of which a value is refused: what is plausible, from what is
+# known of them and not from these rows.
 """
 
 
@@ -57,7 +57,9 @@ def first_look(
     gaps = _gaps(tables)
     lines = [HEAD]
     lines += _source(files, organisation, source, Path(beside))
-    lines += ["", "[table]", f"name = {_text(Path(files[0]).name.partition('.')[0])}", f"missing = {_text(gaps)}"]
+    first = Path(files[0]).resolve()
+    name = first.parent.name if len(files) > 1 and first.parent.name else first.name.partition(".")[0]
+    lines += ["", "[table]", f"name = {_text(name)}", f"missing = {_text(gaps)}"]
     lines += [f"fewest = {Rules().fewest}", ""]
     lines += _target(tables, target, time, event, set(gaps))
     for name in columns:
@@ -108,7 +110,9 @@ def _target(tables: Sequence[Raw], target: str, time: str, event: str, gaps: set
     words = sorted({canonical(cell) for cell in cells}, key=_in_order)
     lines = ["[target]", f"column = {_text(target)}"]
     if 2 <= len(words) <= MOST_CLASSES:
-        return [*lines, f"classes = {_text(words)}", "# several words may be one class: { no = 0, yes = [1, 2] }"]
+        lines += [f"classes = {_text(words)}", "# several words may be one class: { no = 0, yes = [1, 2] }"]
+        two = ["# the second one is what is looked for: is it the right one?"]
+        return lines + (two if len(words) == 2 else [])
     if guess(cells, 1).keys["kind"] != "number":
         held = f"{len(words)} different words"
         raise InputError(f"{tables[0].name}, column {target!r}: {held} are too many for classes, and are no numbers")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from datetime import date
+from decimal import Decimal
 from glob import has_magic
 from pathlib import Path
 from typing import Any
@@ -127,9 +129,13 @@ def _from_npz(path: Path, source: Source) -> Raw:
     return raw(str(path), {name: v if v.dtype.kind in "iuf" else _objects(v.tolist()) for name, v in columns.items()})
 
 
+PLAIN = (str, bool, int, float, Decimal, date, type(None))
+
+
 def _objects(cells: Sequence[Any]) -> np.ndarray:
+    """Cells of any kind; a list, a dict or whatever else a frame may hold is the word that it is shown as."""
     held = np.empty(len(cells), dtype=object)
-    held[:] = cells
+    held[:] = [cell if isinstance(cell, PLAIN) else str(cell) for cell in cells]
     return held
 
 
@@ -156,17 +162,33 @@ def from_frame(frame: Any, name: str = "frame") -> Raw:
 
 
 def _from_dict(frame: dict[Any, Any], name: str) -> Raw:
-    columns = {str(key): np.asarray(values) for key, values in frame.items()}
-    same = len({values.shape for values in columns.values()}) <= 1 and all(v.ndim == 1 for v in columns.values())
+    held = [isinstance(values, (list, tuple)) or getattr(values, "ndim", 0) == 1 for values in frame.values()]
+    require(all(held), f"{name}: a column must be a list or an array of one dimension")
+    same = len({len(values) for values in frame.values()}) <= 1
     require(same, f"{name}: its columns are not all of the same length")
-    kept = {key: v if v.dtype.kind in "iuf" else _objects(list(frame[key])) for key, v in columns.items()}
-    return raw(name, kept)
+    return raw(name, {str(key): _from_values(values) for key, values in frame.items()})
+
+
+def _from_values(values: Any) -> np.ndarray:
+    array = values if isinstance(values, np.ndarray) else _as_numbers(values)
+    if array.dtype.kind in "iuf":
+        return array
+    if array.dtype.kind == "M":
+        return _objects(array.astype("datetime64[us]").tolist())
+    return _objects(values.tolist() if isinstance(values, np.ndarray) else list(values))
+
+
+def _as_numbers(values: Any) -> np.ndarray:
+    """An array if all are plain numbers; anything else stays as it is."""
+    plain = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
+    return np.asarray(values) if plain else np.empty(0, dtype=object)
 
 
 def _cells(series: Any) -> np.ndarray:
     if series.dtype.is_numeric() and not series.dtype.is_decimal() and not bool(series.is_null().any()):
         return series.to_numpy()
-    return _objects(series.to_list())
+    gaps = series.is_null().to_list()  # of which some libraries have several kinds
+    return _objects([None if gap else cell for cell, gap in zip(series.to_list(), gaps, strict=True)])
 
 
 # ---- a further file -------------------------------------------------------------------------------------------------

@@ -207,7 +207,12 @@ class Schema(Section):
             return self
         more = sorted(set(names) - self.columns.keys() - self.besides)
         columns = self.columns | dict.fromkeys(more, self.others)
-        return Schema(source=self.source, table=self.table, target=self.target, columns=columns, others=self.others)
+        return Schema(source=self.source, table=self.table, target=self.target, columns=columns)
+
+    def at(self, **source: Any) -> Schema:
+        """The same agreement with another [source], such as files of which a model is to say something."""
+        placed = parse_schema({"source": source}, "schema").source
+        return Schema(source=placed, table=self.table, target=self.target, columns=self.columns, others=self.others)
 
     def plain(self) -> dict[str, Any]:
         """The agreement as plain data, for a model's file: all but where the rows are."""

@@ -153,6 +153,10 @@ def _tables(schema: Schema, parts: Sequence[tuple[str, Raw]], notes: list[str], 
         out = _held_out(table, schema)
         train.setdefault(name, []).append(read.take(np.flatnonzero(~out)))
         test.setdefault(name, []).append(read.take(np.flatnonzero(out)))
+    tested = [name for name, tables in train.items() if not any(map(len, tables))]
+    if tested:
+        notes.append(f"{', '.join(sorted(tested))}: all rows are held out for testing")
+    require(len(tested) < len(train), "all rows are held out for testing")
     return Tables(schema, _together(train), _together(test), tuple(notes))
 
 
