@@ -153,7 +153,7 @@ TABLES = {
 def test_toml_blocks_are_experiments(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A whole experiment runs for two rounds, a part of one has tables that experiments have; with columns, a schema."""
+    """A whole experiment runs for two rounds, a part of one has tables that experiments have; else a schema."""
     monkeypatch.chdir(tmp_path)
     write_files(page, tmp_path)
     few = ["-c", "rounds=2", "-c", "seeds=[0]", "-c", "reference=false"]

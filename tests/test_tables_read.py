@@ -263,6 +263,20 @@ def test_frames_that_are_none() -> None:
         read_frame(schema, pandas.DataFrame([[1, 2]], columns=["a", "a"]), target=False)
 
 
+def test_parquet_with_two_columns_of_one_name(tmp_path) -> None:
+    pyarrow = pytest.importorskip("pyarrow", reason="Parquet is read with pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    table = pyarrow.table([pyarrow.array([1]), pyarrow.array([2])], names=["age", "age"])
+    parquet.write_table(table, tmp_path / "a.parquet")
+    assert "a.parquet: " in refused(write(tmp_path, 'files = "a.parquet"'))
+
+
+def test_files_of_any_folder(tmp_path) -> None:
+    odd = tmp_path / "[a] *b"
+    odd.mkdir()
+    assert len(read_tables(write(odd, 'files = "*.csv"', north=HEAD + ROWS, south=HEAD + ROWS)).tables) == 2
+
+
 def test_frames_without_narwhals_say_what_to_install(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "narwhals", None)
     with pytest.raises(InputError, match=r"pip install 'proxfed\[tables\]'"):
@@ -353,7 +367,7 @@ def test_other_files_for_the_same_agreement(tmp_path) -> None:
     elsewhere = schema.at(files={"west": str(tmp_path / "north.csv")})
     assert elsewhere.digest == schema.digest
     assert read_tables(elsewhere).tables[0].organisation == "west"
-    with pytest.raises(InputError, match="unknown key 'source.file'; did you mean 'files'"):
+    with pytest.raises(InputError, match=r"unknown key 'source.file'; did you mean 'files'"):
         schema.at(file="x")
 
 

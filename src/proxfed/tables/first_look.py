@@ -19,9 +19,9 @@ from proxfed.tables.schema import Rules, Source, parse_schema
 
 MOST_CLASSES = 20
 HEAD = """\
-# Written from a first look: read it, and change what is wrong. But for classes, words that fewer than 5 rows have are not
-# in it. Numbers may have a range = [low, high], outside of which a value is refused: what is plausible, from what is
-# known of them and not from these rows.
+# Written from a first look: read it, and change what is wrong. Words that fewer than 5 rows have, unless classes,
+# are not in it. Numbers may have a range = [low, high], outside of which a value is refused: what is plausible, from
+# what is known of them and not from these rows.
 """
 
 

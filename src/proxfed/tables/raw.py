@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from decimal import Decimal
-from glob import has_magic
+from glob import glob, has_magic
 from pathlib import Path
 from typing import Any
 
@@ -95,13 +95,10 @@ def _require_there(path: Path, in_directory: str) -> None:
 def _matching(folder: Path, pattern: str) -> list[Path]:
     if not has_magic(pattern):
         return [folder / pattern]
-    place = Path(pattern)
-    found = sorted(
-        Path(place.anchor).glob(str(place.relative_to(place.anchor))) if place.is_absolute() else folder.glob(pattern)
-    )
+    found = sorted(glob(pattern, root_dir=folder))
     if not found:
         raise MissingData(f"{folder / pattern}: there is no such file")
-    return found
+    return [folder / file for file in found]
 
 
 def read_raw(path: Path, source: Source) -> Raw:
@@ -111,7 +108,7 @@ def read_raw(path: Path, source: Source) -> Raw:
     if path.suffix == ".npz":
         return _from_npz(path, source)
     words = read_words(path, source.names, source.separator, source.encoding)
-    return raw(str(path), {name: _objects(cells) for name, cells in words.items()})
+    return raw(str(path), {name: np.array(cells, dtype=object) for name, cells in words.items()})
 
 
 def _from_npz(path: Path, source: Source) -> Raw:
@@ -155,6 +152,7 @@ def from_frame(frame: Any, name: str = "frame") -> Raw:
         held = narwhals.from_native(frame, eager_only=True)
         names = [str(column) for column in held.columns]
         require(len(names) <= MOST_COLUMNS, f"{name}: has {len(names)} columns, more than {MOST_COLUMNS}")
+        require(len(set(names)) == len(names), f"{name}: two columns have the same name")
         return raw(name, {column: _cells(held[held.columns[j]]) for j, column in enumerate(names)})
     except (TypeError, ValueError, narwhals.exceptions.NarwhalsError) as error:
         said = str(error).partition("\n")[0]

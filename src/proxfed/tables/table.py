@@ -116,16 +116,19 @@ def _without_gaps(table: Raw, name: str, gaps: set[str], notes: list[str]) -> Ra
 def _owners(table: Raw, schema: Schema, gaps: set[str]) -> np.ndarray:
     source = schema.source
     known = {word: name for name, words in numbered(dict(source.organisations)).items() for word in words}
-    owners = []
-    for row, cell in enumerate(table.column(source.organisation).tolist()):
+    cells = table.column(source.organisation).tolist()
+    owners: dict[tuple[type, Any], str] = {}
+    for row, cell in enumerate(cells):
+        if (type(cell), cell) in owners:
+            continue
         word = "" if cell is None or cell != cell else canonical(cell)
         if known and word not in known:
             expected = ", ".join([*known][:12])
             raise InputError(f"{table.place(source.organisation, row)} holds {word[:40]!r}, not one of {expected}")
         if not known and word in gaps | {""}:
             raise InputError(f"{table.place(source.organisation, row)} does not say whose row it is")
-        owners.append(known.get(word, word))
-    return np.array(owners)
+        owners[type(cell), cell] = known.get(word, word)
+    return np.array([owners[type(cell), cell] for cell in cells])
 
 
 # ---- from cells to numbers ------------------------------------------------------------------------------------------
