@@ -125,12 +125,16 @@ def read_npz(path: Path) -> Columns:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
             return {name: stored[name] for name in stored.files}
     except (ValueError, TypeError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise DamagedFile(f"{path}: is not an .npz file of plain arrays ({error})") from error
+        raise DamagedFile(f"{path}: is not an .npz file of plain arrays ({_first_line(error)})") from error
 
 
 def _read_parquet(path: Path) -> Columns:
     table = read_arrow(path)
     return {name: _plain(table[name].to_numpy()) for name in table.column_names}
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
 
 
 def read_arrow(path: Path) -> Any:
@@ -143,7 +147,7 @@ def read_arrow(path: Path) -> Any:
     try:
         return pyarrow.parquet.read_table(path)
     except (OSError, ValueError) as error:  # Arrow's own errors are ValueErrors
-        raise DamagedFile(f"{path}: is not a Parquet file ({error})") from error
+        raise DamagedFile(f"{path}: is not a Parquet file ({_first_line(error)})") from error
 
 
 def _plain(values: np.ndarray) -> np.ndarray:
