@@ -128,7 +128,8 @@ def test_rare_categories_are_withheld_with_what_would_give_them_away() -> None:
     message, withheld = sent({"category": ["u"] * 30 + ["v"] * 10 + ["w"] * 2})
     assert message["counts"]["category"] == {"u": 30, "v": None, "w": None, "other": 0}
     assert withheld["category"] == "how many rows have v, w"
-    message, _ = sent({"boolean": ["no"] * 40 + ["yes"] * 3})
+    message, withheld = sent({"boolean": ["no"] * 40 + ["yes"] * 3 + [""] * 2})
+    assert withheld["boolean"] == "how many are missing: fewer than 5; how many rows have no, yes"
     assert message["counts"]["boolean"] == {"no": None, "yes": None}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from datetime import date, timedelta
@@ -210,6 +211,7 @@ def test_damaged_preparations_are_refused(clinics) -> None:
         ({"parameters": {}}, "has no parameters of"),
         ({"modes": {"stage": "X"}}, "has no parameters of"),
         ({"notes": 3}, "is not a preparation that was kept"),
+        ({"parameters": plain["parameters"] | {"age": {"scale": 0.0}}}, r"parameters.age.scale: .*greater than 0"),
     ):
         with pytest.raises(InputError, match=says):
             Preparation.from_plain(plain | damage, "model.json")
@@ -247,6 +249,35 @@ def test_what_nobody_tells_is_refused_or_left_out() -> None:
 def test_any_bytes_are_a_message_or_refused(content: bytes) -> None:
     with pytest.raises(InputError, match="not a summary of a table"):
         decode(content)
+
+
+def _places(message, here=()):
+    """Every place in a message where a value stands."""
+    inner = message.items() if isinstance(message, dict) else enumerate(message) if isinstance(message, list) else ()
+    for key, value in inner:
+        yield (*here, key)
+        yield from _places(value, (*here, key))
+
+
+@given(st.data())
+def test_a_forged_message_is_merged_or_refused(data: st.DataObject) -> None:
+    tables = read_tables(CLINICS / "tables.toml")
+    messages = [json.loads(summarise(table).encode()) for table in tables.tables]
+    *path, last = data.draw(st.sampled_from(list(_places(messages[0]))))
+    inside = messages[0]
+    for key in path:
+        inside = inside[key]
+    inside[last] = data.draw(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3) | st.just([]) | st.just({})
+    )
+    with contextlib.suppress(InputError):
+        merged = merge(tables.schema, [decode(json.dumps(message).encode()) for message in messages])
+        assert np.isfinite(merged.apply(tables.tables[1])).all()
+
+
+def test_numbers_of_any_size_that_is_taken_are_prepared() -> None:
+    preparation, (table,) = prepared(schema_of(NUMBER), [{"x": [1e100, -1e100, 3.0, 1e99, 5e99]}])
+    assert np.isfinite(preparation.apply(table)).all()
 
 
 def test_messages_travel_as_bytes(clinics) -> None:

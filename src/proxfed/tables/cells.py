@@ -15,7 +15,19 @@ from typing import Any
 import numpy as np
 
 from proxfed.errors import InputError
-from proxfed.tables.columns import Boolean, Category, Column, Date, Ignore, Notation, Number, Word, canonical, words_of
+from proxfed.tables.columns import (
+    LARGEST,
+    Boolean,
+    Category,
+    Column,
+    Date,
+    Ignore,
+    Notation,
+    Number,
+    Word,
+    canonical,
+    words_of,
+)
 
 Where = Callable[[int], str]
 """What messages call a row of this column: 'clinic.csv, column 'age', row 7'."""
@@ -236,7 +248,7 @@ def _conditions(column: Column) -> list[Condition]:
     conditions: list[Condition] = []
     if isinstance(column, Number):
         expected = _expected_number(column)
-        conditions.append((lambda v: np.abs(v) < np.inf, expected))
+        conditions.append((lambda v: np.abs(v) <= LARGEST, f"{expected} up to {LARGEST:g}"))
         if column.range is not None:
             low, high = column.range
             conditions.append((lambda v: (low <= v) & (v <= high), expected))

@@ -23,6 +23,8 @@ Real = Annotated[float, Field(allow_inf_nan=False)]
 Word = str | int | Real
 """A value as a file holds it; 1, 1.0 and "1" are the same word."""
 Words = Word | list[Word]
+LARGEST = 1e100
+"""Numbers beyond this are refused: their squares could not be added up."""
 Interval = Annotated[list[Real], Field(min_length=2, max_length=2)]
 
 

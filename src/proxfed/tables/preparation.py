@@ -13,12 +13,11 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from proxfed.errors import InputError, require
-from proxfed.tables.columns import Category
+from proxfed.tables.columns import Category, Real
 from proxfed.tables.schema import Schema, from_plain
-from proxfed.tables.summary import Real
 from proxfed.tables.table import Table
 from proxfed.tables.views import views
 from proxfed.validation import STRICT
@@ -40,7 +39,7 @@ class Parameters(BaseModel):
 
     impute: Real | None = None
     centre: Real = 0.0
-    scale: Real = 1.0
+    scale: float = Field(default=1.0, gt=0, allow_inf_nan=False)
 
 
 class Stored(BaseModel):

@@ -14,14 +14,13 @@ import numpy as np
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from proxfed.errors import InputError, require
-from proxfed.tables.columns import Boolean, Category, Column, Date, Number
+from proxfed.tables.columns import LARGEST, Boolean, Category, Column, Date, Number
 from proxfed.tables.disclosure import coarse, told, why_not
 from proxfed.tables.table import Table
 from proxfed.tables.views import View, ends, views
 from proxfed.validation import STRICT, refuse_unless
 
-Count = Annotated[int, Field(ge=0)]
-Real = Annotated[float, Field(allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=0, le=10**12)]
 
 
 class Part(BaseModel):
@@ -33,9 +32,9 @@ class Part(BaseModel):
 class Moments(Part):
     """Of the values of one feature: how many there are, their mean, and the sum of squared deviations from it."""
 
-    count: int = Field(ge=1)
-    mean: Real
-    squares: Real = Field(ge=0)
+    count: int = Field(ge=1, le=10**12)
+    mean: float = Field(ge=-LARGEST, le=LARGEST)
+    squares: float = Field(ge=0, le=1e12 * 4 * LARGEST**2)
 
 
 class Histogram(Part):
@@ -48,7 +47,8 @@ class Histogram(Part):
     @model_validator(mode="after")
     def _fits(self) -> Histogram:
         rising = all(a < b for a, b in zip(self.last, self.last[1:], strict=False))
-        refuse_unless(rising and len(self.last) == len(self.counts), "the cells of a histogram do not fit together")
+        fits = rising and len(self.last) == len(self.counts) and sum(self.counts) > 0
+        refuse_unless(fits, "the cells of a histogram do not fit together")
         return self
 
 
@@ -152,7 +152,8 @@ class _Parts:
         self.counts[name] = told(dict(zip(categories, found, strict=True)), self.fewest)
         hidden = [c for c, count in self.counts[name].items() if count is None]
         if hidden:
-            self.withheld[name] = f"how many rows have {', '.join(hidden)}"
+            said = [self.withheld[name]] if name in self.withheld else []
+            self.withheld[name] = "; ".join([*said, f"how many rows have {', '.join(hidden)}"])
 
     def _untold(self, name: str, gaps: int) -> int:
         """The number of gaps if it is too small to be told: they then count as if they held what most others hold."""

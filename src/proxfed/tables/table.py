@@ -12,7 +12,7 @@ import numpy as np
 
 from proxfed.errors import InputError, require
 from proxfed.tables.cells import is_missing, parse
-from proxfed.tables.columns import Boolean, Category, Ignore, Number, canonical, numbered, words_of
+from proxfed.tables.columns import LARGEST, Boolean, Category, Ignore, Number, canonical, numbered, words_of
 from proxfed.tables.raw import Raw, find_files, from_frame, joined, nearest_column, read_raw
 from proxfed.tables.schema import Schema, Target, read_schema
 
@@ -230,7 +230,6 @@ def _outcome(table: Raw, target: Target, missing: Iterable[Any]) -> tuple[np.nda
         return parse(kind, cells, where, missing).astype(np.int64), None
     if target.kind == "number":
         return parse(Number(kind="number", **form, **common), cells, where, missing), None
-    largest = float(np.finfo(np.float64).max)
-    times = parse(Number(kind="number", range=[0.0, largest], **form, **common), cells, where, missing)
+    times = parse(Number(kind="number", range=[0.0, LARGEST], **form, **common), cells, where, missing)
     events = Boolean(kind="boolean", yes=target.happened, no=target.censored, **common)
     return times, parse(events, table.column(target.event), _where(table, target.event), missing)
