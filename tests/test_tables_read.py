@@ -2,65 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import subprocess
 import sys
-import tempfile
 from datetime import date
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from proxfed.errors import InputError, MissingData
+from proxfed.errors import InputError
 from proxfed.tables import Schema, Tables, read_frame, read_schema, read_tables
 
-from support.tables import CLINICS, schema_of
-
-COLUMNS = """
-[columns.age]
-kind = "number"
-range = [0, 120]
-[columns.stage]
-kind = "category"
-categories = ["I", "II"]
-[columns.smoker]
-kind = "boolean"
-[columns.visit]
-kind = "date"
-"""
-TARGET = '[target]\ncolumn = "outcome"\nclasses = ["well", "ill"]\n'
-HEAD = "age,stage,smoker,visit,outcome\n"
-ROWS = "50,I,yes,2020-01-01,ill\n61.5,II,no,2020-02-29,well\n,,,,well\n"
-
-
-def write(folder: Path, source: str = 'files = "*.csv"', **files: str) -> Path:
-    """A schema and its files; where the schema is."""
-    for name, text in files.items():
-        (folder / f"{name}.csv").write_text(text)
-    (folder / "tables.toml").write_text(f"[source]\n{source}\n{TARGET}{COLUMNS}")
-    return folder / "tables.toml"
-
-
-def refused(path: Path, **options: Any) -> str:
-    with pytest.raises(InputError) as error:
-        read_tables(path, **options)
-    assert "\n" not in str(error.value)
-    return str(error.value)
-
-
-def same(a: Tables, b: Tables) -> None:
-    assert [t.organisation for t in a.tables] == [t.organisation for t in b.tables]
-    for one, other in zip(a.tables, b.tables, strict=True):
-        assert list(one.columns) == list(other.columns)
-        for name in one.columns:
-            np.testing.assert_array_equal(one.columns[name], other.columns[name], err_msg=name)
-        np.testing.assert_array_equal(one.labels, other.labels)
-
+from support.tables import CLINICS, COLUMNS, HEAD, ROWS, assert_same, refused_table, schema_of, write
 
 # ---- what is read ---------------------------------------------------------------------------------------------------
 
@@ -90,7 +44,7 @@ def test_a_column_names_the_organisation(tmp_path) -> None:
     ages = {table.organisation: table.columns["age"].tolist() for table in read_tables(write(tmp_path, named)).tables}
     assert ages == {"north": [50, 51, 52]}
     only = 'files = "all.csv"\norganisation = "who"\norganisations = { north = "a" }'
-    assert "column 'who', row 1 holds 'b', not one of a" in refused(write(tmp_path, only))
+    assert "column 'who', row 1 holds 'b', not one of a" in refused_table(write(tmp_path, only))
 
 
 def test_small_organisations_and_rows_without_an_outcome_are_left_out_and_said(tmp_path) -> None:
@@ -133,11 +87,11 @@ def test_a_further_file_has_more_columns_of_the_same_rows(tmp_path) -> None:
     assert [t.columns["age"].tolist() for t in (*read.tables, *read.test)] == [[50], [51]]
     assert read.test[0].columns["stage"].tolist() == [1]
     path = write(tmp_path, source, a=head + rows + "9,50,yes,2020-01-01,ill\n")
-    assert "column 'id', row 3 holds '9', which" in refused(path)
+    assert "column 'id', row 3 holds '9', which" in refused_table(path)
     path = write(tmp_path, source.replace('"id" }', '"id", unmatched = "drop" }'))
     assert "1 rows are left out" in read_tables(path).notes[0]
     path = write(tmp_path, source, more=more + "1,I,train\n")
-    assert "'1' stands there twice" in refused(path)
+    assert "'1' stands there twice" in refused_table(path)
 
 
 def test_npz_files_have_columns_or_a_matrix(tmp_path) -> None:
@@ -152,7 +106,7 @@ def test_npz_files_have_columns_or_a_matrix(tmp_path) -> None:
     }
     assert list(table.schema.inputs) == ["g1", "g2", "g3"], "the order does not depend on the file"
     (tmp_path / "tables.toml").write_text(text.replace('"genes"', '"y"') + '[others]\nkind = "number"\n')
-    assert "does not fit 2 names" in refused(tmp_path / "tables.toml")
+    assert "does not fit 2 names" in refused_table(tmp_path / "tables.toml")
 
 
 def test_events_and_their_times() -> None:
@@ -194,7 +148,7 @@ def test_frames_give_what_their_files_give(library: str, clinics) -> None:
         else:
             frame = pytest.importorskip("pyarrow.csv").read_csv(path)
         read = read_frame(schema, frame, table.organisation)
-        same(read, Tables(expected.schema, (table,), (), ()))
+        assert_same(read, Tables(expected.schema, (table,), (), ()))
 
 
 def test_parquet_with_types_gives_what_text_gives(tmp_path, clinics) -> None:
@@ -213,7 +167,7 @@ def test_parquet_with_types_gives_what_text_gives(tmp_path, clinics) -> None:
         frame.to_parquet(tmp_path / f"{file.stem}.parquet")
     toml = (CLINICS / "tables.toml").read_text().replace("*.csv", "*.parquet")
     (tmp_path / "tables.toml").write_text(toml)
-    same(read_tables(tmp_path / "tables.toml"), expected)
+    assert_same(read_tables(tmp_path / "tables.toml"), expected)
 
 
 @pytest.mark.parametrize("library", ["pandas", "polars"])
@@ -236,7 +190,7 @@ def test_gaps_of_every_kind_are_gaps(library: str) -> None:
         assert all(np.isnan(row[1]) for row in rows)
 
 
-def test_cells_that_no_table_should_have_are_refused() -> None:
+def test_cells_that_no_table_should_have_are_refused_table() -> None:
     schema = schema_of('[columns.a]\nkind = "number"')
     for cell in ([1, 2], {"x": 1}, b"1", 10**400, object(), complex(1, 2)):
         with pytest.raises(InputError, match="column 'a', row 2 holds"):
@@ -268,7 +222,7 @@ def test_parquet_with_two_columns_of_one_name(tmp_path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     table = pyarrow.table([pyarrow.array([1]), pyarrow.array([2])], names=["age", "age"])
     parquet.write_table(table, tmp_path / "a.parquet")
-    assert "a.parquet: " in refused(write(tmp_path, 'files = "a.parquet"'))
+    assert "a.parquet: " in refused_table(write(tmp_path, 'files = "a.parquet"'))
 
 
 def test_files_of_any_folder(tmp_path) -> None:
@@ -281,122 +235,3 @@ def test_frames_without_narwhals_say_what_to_install(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "narwhals", None)
     with pytest.raises(InputError, match=r"pip install 'proxfed\[tables\]'"):
         read_frame(schema_of('[columns.a]\nkind = "number"'), object())
-
-
-# ---- what does not fit ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        (
-            HEAD + "130,I,yes,2020-01-01,ill\n",
-            "column 'age', row 1 holds '130', but a number from 0 to 120 was expected",
-        ),
-        (HEAD + ROWS + "=1+1,I,yes,2020-01-01,ill\n", "column 'age', row 4 holds the formula '=1+1', but a number"),
-        (HEAD + "1,III,yes,2020-01-01,ill\n", "column 'stage', row 1 holds 'III', but one of I, II was expected"),
-        (
-            HEAD + "1,I,maybe,2020-01-01,ill\n",
-            "column 'smoker', row 1 holds 'maybe', but yes (1, yes, y, true, t) or no",
-        ),
-        (HEAD + "1,I,yes,01/02/2020,ill\n", "column 'visit', row 1 holds '01/02/2020', but a date like 2001-12-31"),
-        (HEAD + "1,I,yes,2020-01-01,dead\n", "column 'outcome', row 1 holds 'dead', but one of well, ill was expected"),
-        (HEAD + "1,I,yes,2020-01-01,\n", "column 'outcome', row 1 holds '', but a value was expected"),
-        (HEAD + "1,I,yes,2020-01-01\n", "row 1 has 4 fields, but the header has 5"),
-        (HEAD + "1,I,yes,2020-01-01,ill\n\n" + ROWS, "row 2 is blank, but the header has 5"),
-        ("age,stage,smoker,outcome\n1,I,yes,ill\n", "has no column 'visit'"),
-        ("Age,stage,smoker,visit,outcome\n1,I,yes,2020-01-01,ill\n", "has no column 'age'; did you mean 'Age'?"),
-        (HEAD.strip() + ",note\n1,I,yes,2020-01-01,ill,x\n", "the schema does not name its column 'note'"),
-        (HEAD.strip() + ",age\n1,I,yes,2020-01-01,ill,x\n", "two columns have the same name 'age'"),
-        (HEAD, "needs a header and at least one row"),
-        ("", "needs a header and at least one row"),
-        ("\ufeff", "needs a header and at least one row"),
-        (HEAD + '"1,I,yes,2020-01-01,ill\n', "is not a CSV file in UTF-8"),
-        (HEAD + '1,"I"x,yes,2020-01-01,ill\n', "is not a CSV file in UTF-8"),
-        (HEAD + "1,I,yes,2020-01-01,ill\0\n", "holds a zero byte"),
-        (HEAD + "1," + "I" * 200_000 + ",yes,2020-01-01,ill\n", "is not a CSV file in UTF-8 (field larger than"),
-        ("a," * 1_000_000 + "b\n1\n", "line 1 has 1000001 fields, more than 100000"),
-    ],
-)
-def test_a_table_that_does_not_fit_is_refused_with_its_place(tmp_path, text: str, says: str) -> None:
-    said = refused(write(tmp_path, north=text))
-    assert said.startswith(str(tmp_path / "north.csv"))
-    assert says in said
-    assert len(said) < 1000
-
-
-def test_other_encodings_and_marks(tmp_path) -> None:
-    path = write(tmp_path, north=HEAD + ROWS)
-    expected = read_tables(path)
-    for encoding in ("utf-8-sig", "ascii"):
-        (tmp_path / "north.csv").write_bytes((HEAD + ROWS).replace("\n", "\r\n").encode(encoding))
-        same(read_tables(path), expected)
-    (tmp_path / "north.csv").write_bytes((HEAD + ROWS).encode("utf-16"))
-    assert "is not a CSV file in UTF-8" in refused(path)
-    (tmp_path / "north.csv").write_bytes((HEAD + ROWS).encode() + "1,é,yes,2020-01-01,ill\n".encode("latin-1"))
-    assert "is not a CSV file in UTF-8" in refused(path)
-
-
-def test_files_that_are_not_there(tmp_path) -> None:
-    assert "source.files names no file" in refused(write(tmp_path, ""))
-    for source in ('files = "*.csv"', 'files = ["a.csv"]', 'files = { north = "a.csv" }'):
-        path = write(tmp_path, source)
-        with pytest.raises(MissingData, match="there is no such file"):
-            read_tables(path)
-    path = write(tmp_path, 'files = "a.csv"\nfolder = "x"')
-    with pytest.raises(MissingData, match="name the data directory with PROXFED_DATA"):
-        read_tables(path, tmp_path)
-
-
-def test_two_files_of_one_name_need_names_of_their_own(tmp_path) -> None:
-    for folder in ("x", "y"):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "a.csv").write_text(HEAD + ROWS)
-    assert "two files are called 'a.csv'" in refused(write(tmp_path, 'files = ["x/a.csv", "y/a.csv"]'))
-    read = read_tables(write(tmp_path, 'files = { x = "x/a.csv", y = "y/a.csv" }'))
-    assert [table.organisation for table in read.tables] == ["x", "y"]
-
-
-def test_a_row_of_nobody_is_refused(tmp_path) -> None:
-    path = write(tmp_path, 'files = "a.csv"\norganisation = "who"', a=HEAD.strip() + ",who\n1,I,y,2020-01-01,ill,\n")
-    assert "column 'who', row 1 does not say whose row it is" in refused(path)
-
-
-def test_other_files_for_the_same_agreement(tmp_path) -> None:
-    schema = read_schema(write(tmp_path, north=HEAD + ROWS))
-    elsewhere = schema.at(files={"west": str(tmp_path / "north.csv")})
-    assert elsewhere.digest == schema.digest
-    assert read_tables(elsewhere).tables[0].organisation == "west"
-    with pytest.raises(InputError, match=r"unknown key 'source.file'; did you mean 'files'"):
-        schema.at(file="x")
-
-
-def test_an_organisation_that_only_tests_is_said(tmp_path) -> None:
-    source = 'files = "*.csv"\ntest = { column = "fold", words = ["test"] }'
-    head, row = HEAD.strip() + ",fold\n", "50,I,yes,2020-01-01,ill,"
-    path = write(tmp_path, source, north=head + row + "train\n", south=head + row + "test\n")
-    read = read_tables(path)
-    assert [t.organisation for t in read.tables] == ["north"]
-    assert [t.organisation for t in read.test] == ["south"]
-    assert read.notes == ("south: all rows are held out for testing",)
-    assert "all rows are held out" in refused(write(tmp_path, source, north=head + row + "test\n"))
-
-
-@given(st.binary(max_size=300) | st.text(alphabet='age,stage\n"\r;=é0123.I-', max_size=200).map(str.encode))
-def test_any_bytes_are_a_table_or_refused(content: bytes) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        path = write(Path(folder))
-        for content_ in (content, HEAD.encode() + content, (HEAD + ROWS).encode() + content):
-            (Path(folder) / "north.csv").write_bytes(content_)
-            with contextlib.suppress(InputError):
-                assert len(read_tables(path).tables) == 1
-
-
-@given(st.binary(max_size=200))
-def test_any_bytes_are_parquet_and_npz_or_refused(content: bytes) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        for name in ("a.parquet", "a.npz", "a.csv.gz", "a.csv.bz2"):
-            path = write(Path(folder), f'files = "{name}"')
-            (Path(folder) / name).write_bytes(content)
-            with contextlib.suppress(InputError):
-                read_tables(path)
