@@ -26,6 +26,7 @@ from proxfed.harness.cases import read_cases
 from proxfed.harness.schema import shipped
 from proxfed.papers.experiment_page import page as experiment_page
 from proxfed.papers.verdicts import gather
+from proxfed.tables import parse_schema
 
 from support.cli import proxfed as command
 
@@ -152,13 +153,15 @@ TABLES = {
 def test_toml_blocks_are_experiments(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A whole experiment runs for two rounds; a part of one is TOML with tables that experiments have."""
+    """A whole experiment runs for two rounds, a part of one has tables that experiments have; else a schema."""
     monkeypatch.chdir(tmp_path)
     write_files(page, tmp_path)
     few = ["-c", "rounds=2", "-c", "seeds=[0]", "-c", "reference=false"]
     for k, block in enumerate(blocks(page, "toml")):
         table = tomllib.loads(block.text)
-        if {"name", "rounds", "algorithms"} <= table.keys():
+        if "columns" in table:
+            parse_schema(table)
+        elif {"name", "rounds", "algorithms"} <= table.keys():
             (tmp_path / "shown.toml").write_text(block.text)
             code, _, said = command(capsys, "run", "shown.toml", "--out", f"{k}", *few)
             assert code == 0, said
@@ -293,7 +296,7 @@ def test_files_of_the_design_page_exist() -> None:
     assert [path for path in named if not (source / path).exists()] == []
     there = [path.relative_to(source).as_posix() for path in source.rglob("*.py") if path.stem[0] != "_"]
     folders = ("algorithms", "cli", "compressors", "data", "papers", "problems", "regularisers", "report", "simulate")
-    open_ = [path for path in there if not path.startswith((*folders, "topologies", "harness/conformance"))]
+    open_ = [path for path in there if not path.startswith((*folders, "tables", "topologies", "harness/conformance"))]
     assert sorted(set(open_) - set(named)) == [], "files of the engine and the harness that the map leaves out"
 
 

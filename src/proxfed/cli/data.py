@@ -1,4 +1,7 @@
-"""`proxfed data`: which data there are, how to get their files and whether these are the right ones; who holds what."""
+"""`proxfed data`: which data there are, how to get their files and whether these are the right ones; who holds what.
+
+Tables of organisations are in tables.py.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 from rich.text import Text
 
+from proxfed.cli import tables
 from proxfed.cli.common import ChangeOption, DataOption, Format, FormatOption, err, out, say
 from proxfed.errors import InputError, RunError, nearest, require
 from proxfed.report.summary import plain_table
@@ -20,6 +24,9 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
+
+app.command()(tables.schema)
+app.command()(tables.describe)
 
 Names = Annotated[list[str], typer.Argument(metavar="NAME...", help="Datasets; `proxfed data list` has them all.")]
 

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from proxfed.data.columns import READERS, Columns, is_numeric, read_columns, stack
 from proxfed.data.federated import Dataset
 from proxfed.data.partitions import NaturalPartition
-from proxfed.data.tables import READERS, Columns, is_numeric, read_columns, stack
 from proxfed.errors import InputError, require
 from proxfed.keyed_random import generator
 

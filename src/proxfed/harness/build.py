@@ -24,6 +24,7 @@ from proxfed.problems import PROBLEMS, canonical
 from proxfed.registry import Table, arguments, build, label_of, look_up, plain, settings_of
 from proxfed.regularisers import REGULARISERS, OnBlocks, SquaredL2, Zero
 from proxfed.simulate import Timing
+from proxfed.tables import load_tables
 from proxfed.topologies import TOPOLOGIES
 from proxfed.types import (
     AUTO,
@@ -38,6 +39,8 @@ from proxfed.types import (
     Smoothness,
     Topology,
 )
+
+DATASETS["tables"] = load_tables  # here, because the data know nothing of schemas
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 

@@ -14,24 +14,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, TypeAdapter, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, Discriminator, Field, Tag, TypeAdapter, model_validator
 
 from proxfed.errors import nearest, require
 from proxfed.registry import Table
-
-SENTENCE = "sentence"
-"""The type of validation errors whose message is a whole sentence."""
-
-
-def refuse_unless(condition: bool, message: str) -> None:
-    """`require` inside a validator."""
-    if not condition:
-        raise PydanticCustomError(SENTENCE, "{message}", {"message": message})
-
-
-STRICT = ConfigDict(frozen=True, extra="forbid", strict=True)
-"""Unknown keys and values of another type are refused."""
+from proxfed.validation import STRICT, refuse_unless
 
 
 class Strict(BaseModel):

@@ -14,7 +14,7 @@ The tables of a file:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,9 @@ from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from proxfed.errors import InputError, nearest, require
 from proxfed.harness.overrides import override
-from proxfed.harness.paper_schema import SENTENCE, STRICT, Claim, Figure, Paper, Reported, claim_keys
+from proxfed.harness.paper_schema import Claim, Figure, Paper, Reported, claim_keys
 from proxfed.registry import Table, beside, read_toml
+from proxfed.validation import STRICT, sentence
 
 
 class Experiment(BaseModel):
@@ -127,35 +128,10 @@ def parse(table: Table, where: str) -> Experiment:
     try:
         return Experiment(**table)
     except ValidationError as e:
-        raise InputError(f"{where}: {_sentence(e, table)}") from e
+        raise InputError(f"{where}: {sentence(e, table, _known)}") from e
 
 
-def _sentence(e: ValidationError, table: Table) -> str:
-    error = e.errors()[0]
-    keys = _keys(error["loc"], table)
-    place = ".".join(keys)
-    if error["type"] == SENTENCE:
-        return error["msg"]
-    if error["type"] == "extra_forbidden":
-        return f"unknown key {place!r}; {nearest(keys[-1], _known(keys[:-1]))}"
-    if error["type"] == "missing":
-        return f"the key {'.'.join([*keys, str(error['loc'][-1])])!r} is missing"
-    said = error["msg"].removeprefix("Value error, ")
-    return f"{place} = {error['input']!r} is not allowed: {said[0].lower()}{said[1:]}"
-
-
-def _keys(location: Iterable[str | int], here: Any) -> list[str]:
-    """Those of a location that are there; where a value may be of several types, pydantic names the type as well."""
-    keys = []
-    for part in location:
-        inside = here if isinstance(here, dict) else range(len(here)) if isinstance(here, list) else ()
-        if part in inside:
-            keys.append(str(part))
-            here = here[part]
-    return keys
-
-
-def _known(path: list[str]) -> Iterable[str]:
+def _known(path: Sequence[str]) -> Iterable[str]:
     """The keys that are allowed at the end of a path such as paper.figures.0."""
     known: dict[str, Iterable[str]] = {
         "paper": Paper.model_fields,

@@ -1,4 +1,4 @@
-"""Files as named columns: CSV with a header, .npz, and Parquet."""
+"""Files as named columns: CSV, .npz, and Parquet."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import csv
 import io
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -53,20 +55,54 @@ def _is_number(value: object) -> bool:
     return True
 
 
-def _read_csv(path: Path, names: str | None = None) -> Columns:
-    try:
-        lines = list(csv.reader(io.StringIO(read_bytes(path).decode("utf-8-sig"), newline=""), strict=True))
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise DamagedFile(f"{path}: is not a CSV file in UTF-8 ({error})") from error
-    lines = [line for line in lines if line]
-    require(len(lines) > 1, f"{path}: needs a header and at least one row")
-    header, *rows = lines
-    require(len(set(header)) == len(header), f"{path}: two columns have the same name")
-    for i, row in enumerate(rows, start=1):
+MOST_COLUMNS = 100_000
+"""A file with more of them is no table of an organisation."""
+
+
+def read_words(
+    path: Path, names: Sequence[str] | None = None, separator: str = ",", encoding: str = "utf-8"
+) -> dict[str, list[str]]:
+    """The columns of a CSV file as it is written, perhaps compressed; `names` if its first line is a row already."""
+    lines = _lines(path, separator, encoding)
+    while lines and not lines[-1]:
+        lines.pop()
+    if names is None:
+        require(len(lines) > 1, f"{path}: needs a header and at least one row")
+        header = [name.strip() for name in lines.pop(0)]
+    else:
+        require(len(lines) > 0, f"{path}: has no row")
+        header = list(names)
+    for name, count in Counter(header).items():
+        require(count == 1, f"{path}: two columns have the same name {name[:40]!r}")
+    for i, row in enumerate(lines, start=1):
         if len(row) != len(header):
-            raise InputError(f"{path}: row {i} has {len(row)} fields, but the header has {len(header)}")
-    columns = zip(header, zip(*rows, strict=True), strict=True)
-    return {name: _names(values) if name == names else _column(values) for name, values in columns}
+            what = f"has {len(row)} fields" if row else "is blank"
+            raise InputError(f"{path}: row {i} {what}, but the header has {len(header)}")
+    return {name: list(words) for name, words in zip(header, zip(*lines, strict=True), strict=True)}
+
+
+def _lines(path: Path, separator: str, encoding: str) -> list[list[str]]:
+    content = read_bytes(path)
+    try:
+        text = content.decode("utf-8-sig" if encoding == "utf-8" else encoding)
+    except UnicodeDecodeError as error:
+        raise DamagedFile(f"{path}: is not a CSV file in {encoding.upper()} ({error})") from error
+    require("\0" not in text, f"{path}: is not a CSV file in {encoding.upper()} (it holds a zero byte)")
+    lines: list[list[str]] = []
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
+    try:
+        for line in reader:
+            if len(line) > MOST_COLUMNS:
+                raise InputError(f"{path}: line {reader.line_num} has {len(line)} fields, more than {MOST_COLUMNS}")
+            lines.append(line)
+    except csv.Error as error:
+        raise DamagedFile(f"{path}: is not a CSV file in {encoding.upper()} ({error})") from error
+    return lines
+
+
+def _read_csv(path: Path, names: str | None = None) -> Columns:
+    words = read_words(path)
+    return {name: _names(values) if name == names else _column(values) for name, values in words.items()}
 
 
 def _column(values: Sequence[str]) -> np.ndarray:
@@ -84,25 +120,34 @@ def _names(values: Sequence[str]) -> np.ndarray:
     return np.array(words, np.int64) if plain else np.array(words)
 
 
-def _read_npz(path: Path) -> Columns:
+def read_npz(path: Path) -> Columns:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
             return {name: stored[name] for name in stored.files}
     except (ValueError, TypeError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise DamagedFile(f"{path}: is not an .npz file of plain arrays ({error})") from error
+        raise DamagedFile(f"{path}: is not an .npz file of plain arrays ({_first_line(error)})") from error
 
 
 def _read_parquet(path: Path) -> Columns:
+    table = read_arrow(path)
+    return {name: _plain(table[name].to_numpy()) for name in table.column_names}
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
+
+
+def read_arrow(path: Path) -> Any:
+    """A Parquet file as a table of Arrow."""
     try:
         import pyarrow.parquet
     except ImportError as error:
-        missing = "Parquet needs pyarrow, which is not installed: pip install 'proxfed[parquet]'"
+        missing = "Parquet needs pyarrow, which is not installed: pip install 'proxfed[tables]'"
         raise InputError(f"{path}: {missing}") from error
     try:
-        table = pyarrow.parquet.read_table(path)
+        return pyarrow.parquet.read_table(path)
     except (OSError, ValueError) as error:  # Arrow's own errors are ValueErrors
-        raise DamagedFile(f"{path}: is not a Parquet file ({error})") from error
-    return {name: _plain(table[name].to_numpy()) for name in table.column_names}
+        raise DamagedFile(f"{path}: is not a Parquet file ({_first_line(error)})") from error
 
 
 def _plain(values: np.ndarray) -> np.ndarray:
@@ -110,4 +155,4 @@ def _plain(values: np.ndarray) -> np.ndarray:
     return np.array(["" if value is None else str(value) for value in values]) if values.dtype == object else values
 
 
-READERS: dict[str, Callable[[Path], Columns]] = {".csv": _read_csv, ".npz": _read_npz, ".parquet": _read_parquet}
+READERS: dict[str, Callable[[Path], Columns]] = {".csv": _read_csv, ".npz": read_npz, ".parquet": _read_parquet}

@@ -1,0 +1,152 @@
+"""`proxfed data schema` and `proxfed data describe`: tables of organisations, before anything is fitted to them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.text import Text
+
+from proxfed.cli.common import DataOption, Format, FormatOption, out, say
+from proxfed.errors import require
+from proxfed.report.summary import plain_table
+
+if TYPE_CHECKING:
+    from proxfed.tables import Holdings, Summary
+
+# ---- schema --------------------------------------------------------------------------------------------------------
+
+
+def schema(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="CSV, Parquet or .npz, perhaps compressed.")],
+    target: Annotated[str, typer.Option("--target", metavar="COLUMN", help="What is predicted.")] = "",
+    time: Annotated[str, typer.Option("--time", metavar="COLUMN", help="Or: the time until an event, and ...")] = "",
+    event: Annotated[str, typer.Option("--event", metavar="COLUMN", help="... whether it happened.")] = "",
+    organisation: Annotated[
+        str, typer.Option("--organisation", metavar="COLUMN", help="Whose row it is; else each file is one.")
+    ] = "",
+    names: Annotated[str, typer.Option("--names", metavar="A,B,...", help="The columns, if there is no header.")] = "",
+    separator: Annotated[str, typer.Option("--separator", metavar="SIGN", help="Between the columns of text.")] = ",",
+    encoding: Annotated[str, typer.Option("--encoding", metavar="NAME", help="Of text, such as latin-1.")] = "utf-8",
+    to: Annotated[Path | None, typer.Option("--out", metavar="FILE.toml", help="Where it goes; else printed.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a schema that is there.")] = False,
+) -> None:
+    """A schema from a first look at tables: kinds, categories, what may mean missing. To be read and changed.
+
+    Words that fewer than five rows have, and smallest and largest values, are not written: the file is to be shown to
+    others.
+
+    Example: [bold]proxfed data schema clinics/*.csv --target outcome --out tables.toml[/bold]
+    """
+    from proxfed.tables import first_look
+
+    require(bool(target) or bool(time), "say what is predicted: --target COLUMN, or --time COLUMN and --event COLUMN")
+    if to is not None:
+        require(to.suffix == ".toml", f"--out {to}: the name of a schema must end in .toml")
+        require(force or not to.exists(), f"{to} is there already; --force replaces it")
+        require(to.parent.is_dir(), f"--out {to}: there is no folder {to.parent}")
+    text = first_look(
+        files,
+        target,
+        time,
+        event,
+        organisation,
+        names=[name.strip() for name in names.split(",")] if names else None,
+        separator="\t" if separator in ("tab", "\\t") else separator,
+        encoding=encoding,
+        beside=Path() if to is None else to.parent,
+    )
+    if to is None:
+        say(text.rstrip())
+        return
+    from proxfed.harness.files import replace
+
+    replace(to, text.encode())
+    say(f"The schema is in {to}; look through it, then: proxfed data describe {to}")
+
+
+# ---- describe ------------------------------------------------------------------------------------------------------
+
+
+def describe(
+    file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="A schema.")],
+    sent: Annotated[bool, typer.Option("--sent", help="List every number that an organisation would send.")] = False,
+    data: DataOption = None,
+    format: FormatOption = Format.table,
+) -> None:
+    """Do the tables fit their schema, who holds what, and what would each organisation send to prepare them?
+
+    Counts below `fewest` are withheld, and so are those from which they would follow.
+
+    Example: [bold]proxfed data describe tables.toml --sent[/bold]
+    """
+    from proxfed.tables import holdings, merge, read_tables, summarise
+
+    tables = read_tables(file, data)
+    messages = [summarise(table) for table in tables.tables]
+    held = holdings(tables)
+    if format is Format.table:
+        _print_holdings(held)
+        _print_messages(messages, sent)
+    preparation = merge(tables.schema, messages)
+    if format is Format.json:
+        sends = [
+            {
+                "organisation": m.organisation,
+                "bytes": m.size,
+                "numbers": m.numbers() if sent else len(m.numbers()),
+                "withheld": m.withheld,
+            }
+            for m in messages
+        ]
+        features = [feature._asdict() for feature in preparation.features]
+        found = {"notes": [*tables.notes, *preparation.notes], "features": features, "sends": sends}
+        print(json.dumps(held.plain() | found, indent=1))
+        return
+    out.print()
+    say(f"{len(preparation.features)} features are made of {len(tables.schema.inputs)} columns.")
+    for note in (*tables.notes, *preparation.notes):
+        say(f"note: {note}")
+
+
+def _print_holdings(held: Holdings) -> None:
+    names = list(held.rows)
+    if len(names) <= 8:
+        table = plain_table("", *names)
+        table.add_row("rows", *_cells(held.rows, names))
+        for outcome, counts in held.outcomes.items():
+            table.add_row(Text(outcome), *_cells(counts, names))
+        some = {name: c for name, c in held.missing.items() if any(count != 0 for count in c.values())}
+        for name, counts in some.items():
+            table.add_row(Text(f"{name} missing"), *_cells(counts, names))
+    else:
+        table = plain_table("", "rows", *held.outcomes, "missing values")
+        for name in names:
+            gaps = [counts[name] for counts in held.missing.values()]
+            total = None if None in gaps else sum(gap or 0 for gap in gaps)
+            counts = {"rows": held.rows[name], **{o: c[name] for o, c in held.outcomes.items()}, "": total}
+            table.add_row(Text(name), *_cells(counts, list(counts)))
+    out.print(table)
+    say(f"-: withheld, for it is below {held.fewest} or would tell such a count")
+
+
+def _cells(counts: Mapping[str, int | None], names: Sequence[str]) -> list[str]:
+    return ["-" if counts[name] is None else f"{counts[name]:,}" for name in names]
+
+
+def _print_messages(messages: Sequence[Summary], every: bool) -> None:
+    out.print()
+    table = plain_table("sends once", "bytes", "numbers", "withheld")
+    for m in messages:
+        table.add_row(Text(m.organisation), f"{m.size:,}", f"{len(m.numbers()):,}", f"{len(m.withheld):,}")
+    out.print(table)
+    if every:
+        for m in messages:
+            say(f"\n{m.organisation} sends")
+            for name, what, number in m.numbers():
+                say(f"  {name + ': ' if name else ''}{what} {number:.10g}")
+            for name, what in m.withheld.items():
+                say(f"  {name + ': ' if name else ''}withheld: {what}")

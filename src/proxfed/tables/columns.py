@@ -1,0 +1,234 @@
+"""What a column may hold: numbers, categories, yes or no, dates; and what is made of it before a model sees it.
+
+[columns.age]     kind = "number"     unit = "years"    range = [0, 120]
+[columns.chol]    kind = "number"     missing = [0]     impute = "median"      range = [0, 700]   indicator = true
+[columns.income]  kind = "number"     currency = "$"    thousands = ","        transform = "log1p"
+[columns.pain]    kind = "category"   categories = {typical = 1, other = [2, 3, 4]}   unseen = "refuse"
+[columns.smokes]  kind = "boolean"    yes = ["ja"]      no = ["nein"]
+[columns.visit]   kind = "date"       format = "%d/%m/%Y"    origin = 2000-01-01    parts = ["days", "month"]
+[columns.id]      kind = "ignore"
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import date
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, Field, field_validator, model_validator
+
+from proxfed.validation import STRICT, refuse_unless
+
+Real = Annotated[float, Field(allow_inf_nan=False)]
+Word = str | int | Real
+"""A value as a file holds it; 1, 1.0 and "1" are the same word."""
+Words = Word | list[Word]
+LARGEST = 1e100
+"""Numbers beyond this are refused: their squares could not be added up."""
+Interval = Annotated[list[Real], Field(min_length=2, max_length=2)]
+
+
+def canonical(word: Word) -> str:
+    """The one way in which a word is written: without spaces around it, and whole numbers without .0 at the end."""
+    text = ("true" if word else "false") if isinstance(word, bool) else str(word).strip()
+    whole, point, zeros = text.partition(".")
+    plain = whole.removeprefix("-")
+    digits = plain.isascii() and plain.isdecimal() and (plain == "0" or plain[0] != "0")
+    return whole if point and digits and not zeros.strip("0") else text
+
+
+def words_of(words: Words) -> list[str]:
+    """One word or several, in their one way of writing."""
+    return [canonical(word) for word in (words if isinstance(words, list) else [words])]
+
+
+Naming = list[Word] | dict[str, Words]
+"""Categories or classes in their order: a list, or names with the words that stand for them."""
+
+
+def numbered(given: Naming) -> dict[str, tuple[str, ...]]:
+    """Names in their order, each with the words that stand for it; of a list, each for itself."""
+    if isinstance(given, dict):
+        return {name: tuple(words_of(words)) for name, words in given.items()}
+    return {name: (name,) for name in words_of(given)}
+
+
+def check_naming(what: str, given: Naming, fewest: int) -> None:
+    """As many as there must be, and no word stands for two of them."""
+    refuse_unless(len(given) >= fewest, f"{what} must name at least {fewest}")
+    groups = given.values() if isinstance(given, dict) else given
+    counted = Counter(word for words in groups for word in words_of(words))
+    twice = next((word for word, count in counted.items() if count > 1), None)
+    refuse_unless(twice is None, f"{what}: {twice!r} stands there twice")
+
+
+class Part(BaseModel):
+    """A part of the file."""
+
+    model_config = STRICT
+
+
+class Notation(Part):
+    """How numbers are written."""
+
+    decimal: Literal[".", ","] = "."
+    thousands: Literal["", ",", ".", " ", "'"] = ""
+    """Stands between groups of three digits, if anything."""
+    currency: str = ""
+    """A sign before or after the number that means nothing, such as "$" or "%"; (5) is then -5."""
+
+    @model_validator(mode="after")
+    def _different(self) -> Self:
+        refuse_unless(
+            self.decimal != self.thousands, f"decimal and thousands = {self.thousands!r} must be different signs"
+        )
+        return self
+
+
+class Base(Part):
+    """What all columns have."""
+
+    about: str = ""
+    unit: str = ""
+    missing: list[Word] = []
+    """Values of this column that mean missing, besides those of [table]."""
+    optional: bool = False
+    """A table may lack this column: all its values are missing then."""
+    indicator: bool = False
+    """A further feature says where the value was missing."""
+
+
+class Number(Base, Notation):
+    """A number. Clipped, transformed, imputed, scaled: in this order."""
+
+    kind: Literal["number"]
+    range: Interval | None = None
+    """Other values are refused; a median is looked for in here."""
+    clip: Interval | None = None
+    """What is below or above is moved to these."""
+    transform: Literal["none", "log", "log1p"] = "none"
+    impute: Literal["mean", "median", "refuse"] = "mean"
+    scale: Literal["standard", "none"] = "standard"
+    bins: int = Field(default=64, ge=2, le=4096)
+    """Of the histogram that a median is found by."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        for key in ("range", "clip"):
+            ends = getattr(self, key)
+            refuse_unless(ends is None or ends[0] < ends[1], f"{key} = {ends} must go from a lower to a higher number")
+        refuse_unless(
+            self.impute != "median" or self.range is not None or self.clip is not None,
+            "impute = 'median' needs range = [low, high] or clip = [low, high], in which the median is looked for",
+        )
+        ends = self.clip or self.range
+        lowest = {"log": 0.0, "log1p": -1.0}.get(self.transform)
+        refuse_unless(
+            lowest is None or ends is None or ends[0] > lowest or (self.clip is None and self.impute != "median"),
+            f"transform = {self.transform!r} needs values above {lowest}, but they may be {ends and ends[0]}",
+        )
+        return self
+
+
+class Boolean(Base):
+    """Yes or no: a feature that is 1 or 0."""
+
+    kind: Literal["boolean"]
+    yes: list[Word] = ["1", "yes", "y", "true", "t"]
+    no: list[Word] = ["0", "no", "n", "false", "f"]
+    """Upper and lower case are the same."""
+    impute: Literal["mean", "refuse"] = "mean"
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        check_naming("yes and no", {"yes": self.yes, "no": self.no}, 2)
+        return self
+
+
+class Category(Base):
+    """One of agreed categories: a feature of 0 and 1 for each."""
+
+    kind: Literal["category"]
+    categories: Naming
+    unseen: Literal["refuse", "other", "missing"] = "refuse"
+    """The fate of any other word; "other" adds a category of that name."""
+    reference: str = ""
+    """A category that gets no feature of its own, so that the others are compared with it."""
+    impute: Literal["zeros", "mode", "refuse"] = "zeros"
+    """What a missing value becomes: zeros in all features, or the category that most rows have."""
+
+    @property
+    def names(self) -> dict[str, tuple[str, ...]]:
+        """The categories in their order, each with its words."""
+        return numbered(self.categories) | ({"other": ()} if self.unseen == "other" else {})
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        names = numbered(self.categories)
+        check_naming("categories", self.categories, 1)
+        refuse_unless(
+            self.unseen != "other" or "other" not in names,
+            "unseen = 'other' adds a category 'other', but categories has one of this name",
+        )
+        known = ", ".join(names)
+        refuse_unless(
+            self.reference in ("", *self.names), f"reference = {self.reference!r} is not one of the categories: {known}"
+        )
+        return self
+
+
+class Date(Base):
+    """A date: days since an agreed one, or parts of it."""
+
+    kind: Literal["date"]
+    format: str | list[str] = "%Y-%m-%d"
+    """As in Python's strptime; the first that fits."""
+    origin: date = date(2000, 1, 1)
+    range: Annotated[list[date], Field(min_length=2, max_length=2)] | None = None
+    """Other dates are refused; of a year in two digits it says the century."""
+    parts: list[Literal["days", "year", "month", "weekday"]] = Field(default=["days"], min_length=1)
+    impute: Literal["mean", "refuse"] = "mean"
+    scale: Literal["standard", "none"] = "standard"
+
+    @field_validator("format")
+    @classmethod
+    def _is_a_format(cls, value: str | list[str]) -> str | list[str]:
+        for one in [value] if isinstance(value, str) else value:
+            try:
+                date(2001, 2, 3).strftime(one)
+                written = "%" in one
+            except ValueError:
+                written = False
+            if not written:
+                raise ValueError("it must be made of day, month and year, such as '%d/%m/%Y'")
+        return value
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        ends = self.range
+        refuse_unless(ends is None or ends[0] < ends[1], "range must go from an earlier to a later date")
+        refuse_unless(len(set(self.parts)) == len(self.parts), f"parts = {self.parts}: one of them stands there twice")
+        return self
+
+
+class Ignore(Part):
+    """A column that no model sees."""
+
+    kind: Literal["ignore"]
+    about: str = ""
+    optional: bool = True
+
+
+Input = Number | Boolean | Category | Date
+"""A column that features are made of."""
+Column = Input | Ignore
+KINDS: dict[str, type[Column]] = {
+    "number": Number,
+    "boolean": Boolean,
+    "category": Category,
+    "date": Date,
+    "ignore": Ignore,
+}
+
+
+AnyColumn = Annotated[Column, Field(discriminator="kind")]

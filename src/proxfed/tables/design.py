@@ -1,0 +1,78 @@
+"""The features and labels of all organisations, ready for a problem."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from proxfed.data.federated import Federated, Samples
+from proxfed.errors import require
+from proxfed.tables.merging import merge
+from proxfed.tables.preparation import Preparation
+from proxfed.tables.summary import Summary, summarise
+from proxfed.tables.table import Table, Tables, read_tables
+
+
+@dataclass(frozen=True, eq=False)
+class Design:
+    """What a model is fitted to: prepared tables, with the way they were prepared and what was sent for it."""
+
+    tables: Tables
+    preparation: Preparation
+    messages: tuple[Summary, ...]
+
+    @property
+    def organisations(self) -> tuple[str, ...]:
+        """The clients, in their order."""
+        return tuple(table.organisation for table in self.tables.tables)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Their names, in the order of the labels; none of numbers and times."""
+        target = self.tables.schema.target
+        return () if target is None else tuple(target.names)
+
+    def federated(self, signed: bool = True) -> Federated:
+        """The clients' features and labels.
+
+        Of two classes the second is +1 and the first -1, as logistic regression has it; not `signed`: 1 and 0. The time
+        of an event that did not happen (yet) is written as a negative number.
+        """
+        two = signed and len(self.classes) == 2
+        clients = [self._samples(table, two) for table in self.tables.tables]
+        held_out = [self._samples(table, two) for table in self.tables.test]
+        test = (
+            (np.concatenate([x for x, _ in held_out]), np.concatenate([b for _, b in held_out])) if held_out else None
+        )
+        classes = None if two or not self.classes else len(self.classes)
+        name = self.tables.schema.table.name
+        return Federated.from_clients(clients, test, classes, name, self.preparation.names)
+
+    def _samples(self, table: Table, two: bool) -> Samples:
+        labels = table.labels
+        assert labels is not None, "design() asks for them"
+        if table.events is not None:
+            labels = np.copysign(labels, table.events - 0.5)
+        return self.preparation.apply(table), 2.0 * labels - 1.0 if two else labels
+
+
+def design(tables: Tables) -> Design:
+    """Every organisation's table summarised, the messages merged, and all that a problem needs.
+
+    Nothing but the messages passes between organisations, here as when they are apart. Rows that are held out do not
+    take part in them.
+    """
+    require(all(table.labels is not None for table in tables.tables), "the tables were read without their target")
+    messages = tuple(summarise(table) for table in tables.tables)
+    return Design(tables, merge(tables.schema, messages), messages)
+
+
+def load_tables(schema: str | Path, directory: str | Path | None = None, signed: bool = True) -> Federated:
+    """Tables of organisations, as the file of their schema describes them, prepared without sharing a row.
+
+    schema   the file (TOML), which says where the rows are
+    signed   two classes are -1 and +1, as logistic regression has them; otherwise 0 and 1
+    """
+    return design(read_tables(schema, directory)).federated(signed)

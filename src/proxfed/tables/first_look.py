@@ -1,0 +1,148 @@
+"""A schema from a first look at files: text in TOML, with what its reader should decide as comments."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from proxfed.errors import InputError, require
+from proxfed.tables.cells import is_missing
+from proxfed.tables.columns import canonical
+from proxfed.tables.guesses import GAPS, guess
+from proxfed.tables.raw import Raw, read_raw
+from proxfed.tables.schema import Rules, Source, parse_schema
+
+MOST_CLASSES = 20
+HEAD = """\
+# Written from a first look: read it, and change what is wrong. Words that fewer than 5 rows have, unless classes,
+# are not in it. Numbers may have a range = [low, high], outside of which a value is refused: what is plausible, from
+# what is known of them and not from these rows.
+"""
+
+
+def first_look(
+    files: Sequence[str | Path],
+    target: str = "",
+    time: str = "",
+    event: str = "",
+    organisation: str = "",
+    names: Sequence[str] | None = None,
+    separator: str = ",",
+    encoding: str = "utf-8",
+    beside: str | Path = ".",
+) -> str:
+    """The text of a schema for these files, to be read and changed by somebody who knows them.
+
+    target            the column that is predicted; or `time` and `event`, until something happens
+    organisation      the column that says whose row it is; without one each file is an organisation
+    names             of the columns, if the files have no header
+    beside            the folder in which the schema will be
+    """
+    require(len(files) > 0, "give at least one file to look at")
+    require(bool(time) == bool(event), "time and event go together")
+    form: dict[str, Any] = {"separator": separator, "encoding": encoding} | ({"names": list(names)} if names else {})
+    source = parse_schema({"source": form}, "first look").source
+    tables = [read_raw(Path(file).expanduser(), source) for file in files]
+    columns = list(dict.fromkeys(name for table in tables for name in table.columns))
+    asked = [name for name in (target, time, event, organisation) if name]
+    for name in asked:
+        some = next((table for table in tables if name not in table.columns), None)
+        if some is not None:
+            some.column(name)
+    gaps = _gaps(tables)
+    lines = [HEAD]
+    lines += _source(files, organisation, source, Path(beside))
+    first = Path(files[0]).resolve()
+    name = first.parent.name if len(files) > 1 and first.parent.name else first.name.partition(".")[0]
+    lines += ["", "[table]", f"name = {_text(name)}", f"missing = {_text(gaps)}"]
+    lines += [f"fewest = {Rules().fewest}", ""]
+    lines += _target(tables, target, time, event, set(gaps))
+    for name in columns:
+        if name not in asked:
+            lines += ["", *_column(tables, name, set(gaps))]
+    text = "\n".join(lines) + "\n"
+    parse_schema(tomllib.loads(text), "the schema from this first look")
+    return text
+
+
+def _source(files: Sequence[str | Path], organisation: str, source: Source, beside: Path) -> list[str]:
+    places = [Path(os.path.relpath(Path(file).expanduser(), beside)).as_posix() for file in files]
+    lines = ["[source]", f"files = {_text(places)}"]
+    if organisation:
+        lines.append(f"organisation = {_text(organisation)}")
+    for key in ("names", "separator", "encoding"):
+        value = getattr(source, key)
+        if value != getattr(Source(), key):
+            lines.append(f"{key} = {_text(value)}")
+    return lines
+
+
+def _gaps(tables: Sequence[Raw]) -> list[str]:
+    """Those of the usual words for missing that occur, and the empty one."""
+    found = {
+        cell.strip()
+        for table in tables
+        for cells in table.columns.values()
+        if cells.dtype == object
+        for cell in cells.tolist()
+        if isinstance(cell, str) and len(cell) < 10
+    }
+    return [word for word in GAPS if word == "" or word in found]
+
+
+def _cells(tables: Sequence[Raw], name: str, gaps: set[str]) -> list[Any]:
+    cells = [cell for table in tables if name in table.columns for cell in table.columns[name].tolist()]
+    return [cell for cell in cells if not is_missing(cell, gaps)]
+
+
+def _target(tables: Sequence[Raw], target: str, time: str, event: str, gaps: set[str]) -> list[str]:
+    if time:
+        return ["[target]", f"time = {_text(time)}", f"event = {_text(event)}"]
+    if not target:
+        return ["# [target]", '# column = "..."', '# classes = ["no", "yes"]']
+    cells = _cells(tables, target, gaps)
+    require(len(cells) > 0, f"{tables[0].name}, column {target!r}: no row has a value")
+    words = sorted({canonical(cell) for cell in cells}, key=_in_order)
+    lines = ["[target]", f"column = {_text(target)}"]
+    if 2 <= len(words) <= MOST_CLASSES:
+        lines += [f"classes = {_text(words)}", "# several words may be one class: { no = 0, yes = [1, 2] }"]
+        two = ["# the second one is what is looked for: is it the right one?"]
+        return lines + (two if len(words) == 2 else [])
+    if guess(cells, 1).keys["kind"] != "number":
+        held = f"{len(words)} different words"
+        raise InputError(f"{tables[0].name}, column {target!r}: {held} are too many for classes, and are no numbers")
+    return [*lines, "# a number; classes = [...] makes it a class"]
+
+
+def _in_order(word: str) -> tuple[int, float, str]:
+    try:
+        return 0, float(word), word
+    except ValueError:
+        return 1, 0.0, word
+
+
+def _column(tables: Sequence[Raw], name: str, gaps: set[str]) -> list[str]:
+    cells = _cells(tables, name, gaps)
+    keys, remarks = guess(cells, Rules().fewest)
+    lacking = [table for table in tables if name not in table.columns]
+    if lacking and keys["kind"] != "ignore":
+        keys = {**keys, "optional": True}
+        remarks = [*remarks, f"{len(lacking)} of {len(tables)} files do not have this column"]
+    lines = [f"[columns.{_key(name)}]", *(f"{key} = {_text(value)}" for key, value in keys.items())]
+    return [*lines, *(f"# {remark}" for remark in remarks)]
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _text(name)
+
+
+def _text(value: Any) -> str:
+    """As TOML has it on one line."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

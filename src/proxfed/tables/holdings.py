@@ -1,0 +1,58 @@
+"""Who holds what: rows, missing values and classes of each organisation, as far as they may be told."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from proxfed.tables.disclosure import told
+from proxfed.tables.table import Table, Tables
+
+Counts = dict[str, dict[str, int | None]]
+"""By what is counted and by organisation; None: withheld."""
+
+
+class Holdings(NamedTuple):
+    """Counts below `fewest` are withheld, and those from which they would follow."""
+
+    rows: dict[str, int | None]
+    """By organisation."""
+    missing: Counts
+    """By column."""
+    outcomes: Counts
+    """By class, or by whether the event happened; none of numbers."""
+    fewest: int
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON has it; null: withheld."""
+        return self._asdict()
+
+
+def holdings(tables: Tables) -> Holdings:
+    """Of all tables; rows that are held out are not counted."""
+    fewest = tables.schema.table.fewest
+    rows = {table.organisation: len(table) if len(table) >= fewest else None for table in tables.tables}
+    missing: Counts = {name: {} for name in tables.schema.inputs}
+    outcomes: Counts = {}
+    for table in tables.tables:
+        enough = rows[table.organisation] is not None
+        for name, values in table.columns.items():
+            gaps = int(np.isnan(values).sum())
+            cells = told({"missing": gaps, "there": len(table) - gaps}, fewest)
+            missing[name][table.organisation] = cells["missing"] if enough else None
+        counted = _outcomes(table)
+        for outcome, count in told(counted, fewest).items():
+            outcomes.setdefault(outcome, {})[table.organisation] = count if enough else None
+    return Holdings(rows, missing, outcomes, fewest)
+
+
+def _outcomes(table: Table) -> dict[str, int]:
+    target = table.schema.target
+    if table.labels is None or target is None or target.kind == "number":
+        return {}
+    if table.events is not None:
+        happened = int(table.events.sum())
+        return {"censored": len(table) - happened, "happened": happened}
+    counts = np.bincount(table.labels, minlength=len(target.names)).tolist()
+    return dict(zip(target.names, counts, strict=True))

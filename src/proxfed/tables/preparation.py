@@ -1,0 +1,189 @@
+"""From messages to features: parameters that are merged once, kept with the model, and applied the same everywhere.
+
+messages    = [summarise(table) for table in tables]        each organisation, of its own rows
+preparation = merge(schema, messages)                       whoever collects them
+preparation.apply(table)                                    each organisation, and at prediction: (N, p)
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from pydantic import BaseModel, Field, ValidationError
+
+from proxfed.errors import InputError, require
+from proxfed.tables.columns import Category, Real
+from proxfed.tables.schema import Schema, from_plain
+from proxfed.tables.table import Table
+from proxfed.tables.views import views
+from proxfed.validation import STRICT
+
+
+class Feature(NamedTuple):
+    """A column of the design matrix."""
+
+    name: str
+    """'age', 'log(income)', 'pain=typical', 'chol missing'."""
+    column: str
+    """The column of the table that it is made of."""
+
+
+class Parameters(BaseModel):
+    """z = (x - centre) / scale, where a missing x is `impute`; None: nobody could tell, so none may be missing."""
+
+    model_config = STRICT
+
+    impute: Real | None = None
+    centre: Real = 0.0
+    scale: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+
+
+class Stored(BaseModel):
+    """A preparation in a file."""
+
+    model_config = STRICT
+
+    form: str
+    table: dict[str, Any]
+    parameters: dict[str, Parameters]
+    modes: dict[str, str]
+    organisations: list[str]
+    left_out: list[str]
+    notes: list[str]
+
+
+FORM = "proxfed preparation 1"
+
+
+@dataclass(frozen=True, eq=False)
+class Preparation:
+    """What is done to every table before a model sees it."""
+
+    schema: Schema
+    parameters: dict[str, Parameters]
+    """By feature, of numbers, dates and booleans."""
+    modes: dict[str, str]
+    """By column: the category that a missing one becomes."""
+    organisations: tuple[str, ...]
+    """Those whose messages it was computed from."""
+    left_out: tuple[str, ...] = ()
+    """Features of which nobody told enough, if the schema leaves such out."""
+    notes: tuple[str, ...] = ()
+    """What follows from what was withheld; what that was is in the messages themselves."""
+
+    @cached_property
+    def features(self) -> tuple[Feature, ...]:
+        """The columns of the design matrix, in their order."""
+        found: list[Feature] = []
+        left_out = frozenset(self.left_out)
+        for name, column in self.schema.inputs.items():
+            if isinstance(column, Category):
+                found += [Feature(f"{name}={c}", name) for c in column.names if c != column.reference]
+            else:
+                found += [Feature(feature, name) for feature in views(name, column) if feature not in left_out]
+            if column.indicator:
+                found.append(Feature(f"{name} missing", name))
+        twice = next((name for name, count in Counter(f.name for f in found).items() if count > 1), None)
+        require(twice is None, f"two features are called {twice!r}: rename one of the columns")
+        return tuple(found)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the features."""
+        return tuple(feature.name for feature in self.features)
+
+    @property
+    def groups(self) -> tuple[int, ...]:
+        """(p,) features with the same number are made of the same column: the labels of a GroupLasso."""
+        places = {name: k for k, name in enumerate(self.schema.inputs)}
+        return tuple(places[feature.column] for feature in self.features)
+
+    def apply(self, table: Table, scaled: bool = True) -> np.ndarray:
+        """(N, p) the features of a table; not `scaled`: in the units of its columns, as `original_scale` speaks of."""
+        same = table.schema.digest == self.schema.digest
+        require(same, f"{table.organisation}: its table was read by another schema than the preparation's")
+        parts: list[np.ndarray] = []
+        left_out = frozenset(self.left_out)
+        for name, column in self.schema.inputs.items():
+            values = table.columns[name]
+            if isinstance(column, Category):
+                parts += self._one_hot(name, column, values)
+            else:
+                for feature, view in views(name, column).items():
+                    if feature not in left_out:
+                        parts.append(self._number(table, feature, name, view(values), scaled))
+            if column.indicator:
+                parts.append(np.isnan(values).astype(np.float64))
+        return np.column_stack(parts)
+
+    def _one_hot(self, name: str, column: Category, values: np.ndarray) -> list[np.ndarray]:
+        names = list(column.names)
+        if column.impute == "mode":
+            values = np.where(np.isnan(values), names.index(self.modes[name]), values)
+        return [(values == k).astype(np.float64) for k, c in enumerate(names) if c != column.reference]
+
+    def _number(self, table: Table, feature: str, name: str, values: np.ndarray, scaled: bool) -> np.ndarray:
+        of = self.parameters[feature]
+        gaps = np.isnan(values)
+        if gaps.any():
+            if of.impute is None:
+                raise InputError(
+                    f"{table.organisation}, column {name!r}: row {gaps.argmax() + 1} is missing, and no organisation "
+                    "told enough to impute it"
+                )
+            values = np.where(gaps, of.impute, values)
+        return (values - of.centre) / of.scale if scaled else values
+
+    def original_scale(self, coef: Any, intercept: Any = 0.0) -> tuple[np.ndarray, np.ndarray]:
+        """(coefficients, intercept) in the units of the columns, with the same predictions.
+
+        coef is (p,) or (outputs, p), intercept a number or (outputs,). `apply(table, scaled=False) @ coef + intercept`
+        is then what the scaled features give. Of a clipped column or a logarithm it is the coefficient of that.
+        """
+        coef = np.asarray(coef, np.float64)
+        require(
+            coef.shape[-1:] == (len(self.features),),
+            f"coef has shape {coef.shape}, but there are {len(self.features)} features",
+        )
+        known = [self.parameters.get(name, Parameters()) for name in self.names]
+        centre, scale = (np.array([getattr(one, field) for one in known]) for field in ("centre", "scale"))
+        coef = coef / scale
+        return coef, np.asarray(intercept, np.float64) - coef @ centre
+
+    def plain(self) -> dict[str, Any]:
+        """As plain data, to be kept with the model."""
+        stored = Stored(
+            form=FORM,
+            table=self.schema.plain(),
+            parameters=self.parameters,
+            modes=self.modes,
+            organisations=list(self.organisations),
+            left_out=list(self.left_out),
+            notes=list(self.notes),
+        )
+        return stored.model_dump(mode="json")
+
+    @classmethod
+    def from_plain(cls, plain: Any, where: str = "preparation") -> Preparation:
+        """The way back."""
+        try:
+            stored = Stored.model_validate(plain)
+        except ValidationError as e:
+            first = e.errors()[0]
+            place = ".".join(map(str, first["loc"]))
+            raise InputError(f"{where}: is not a preparation that was kept ({place}: {first['msg']})") from e
+        require(stored.form == FORM, f"{where}: form = {stored.form!r} is not {FORM!r}")
+        schema = from_plain(stored.table, where)
+        more = (tuple(part) for part in (stored.organisations, stored.left_out, stored.notes))
+        made = cls(schema, stored.parameters, stored.modes, *more)
+        there = {*made.parameters, *made.left_out}
+        for name, column in schema.inputs.items():
+            lacks = [feature for feature in views(name, column) if feature not in there]
+            lacks += [name] if isinstance(column, Category) and made.modes.get(name, "") not in column.names else []
+            lacks = [] if isinstance(column, Category) and column.impute != "mode" else lacks
+            require(not lacks, f"{where}: has no parameters of {lacks[:1]}")
+        return made

@@ -1,0 +1,274 @@
+"""The schema that participants agree on: what their tables hold, what is predicted, what is never told.
+
+[source]          files = "clinics/*.csv"      where this participant's rows are; not part of the agreement
+[table]           missing = ["", "?"]          fewest = 5
+[target]          column = "outcome"           classes = ["well", "ill"]
+[columns.age]     kind = "number"              ... (columns.py)
+[others]          kind = "ignore"              every column that is not named; without it they are refused
+"""
+
+from __future__ import annotations
+
+import codecs
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
+
+from proxfed.errors import InputError, nearest
+from proxfed.registry import read_toml
+from proxfed.tables.columns import (
+    KINDS,
+    AnyColumn,
+    Ignore,
+    Input,
+    Naming,
+    Notation,
+    Word,
+    Words,
+    check_naming,
+    numbered,
+)
+from proxfed.validation import SENTENCE, STRICT, keys_of, refuse_unless, sentence
+
+
+class Section(BaseModel):
+    """A part of the file."""
+
+    model_config = STRICT
+
+
+class Join(Section):
+    """A further file with columns of the same rows, found by a column that both have."""
+
+    file: str
+    on: str
+    unmatched: Literal["refuse", "drop"] = "refuse"
+    """The fate of rows that the further file does not have."""
+
+
+class Chosen(Section):
+    """Rows in which a column holds one of these words."""
+
+    column: str
+    words: Annotated[list[Word], Field(min_length=1)]
+
+
+class Source(Section):
+    """Where the rows are and how they are written. Every participant has its own; the agreement does not contain it."""
+
+    files: str | list[str] | dict[str, str] = []
+    """One or several files, with wildcards; or by the organisation that each is of."""
+    folder: str = ""
+    """In the data directory; otherwise files are looked for beside the schema."""
+    organisation: str = ""
+    """The column that names it; without one a file is an organisation, called like the file."""
+    organisations: dict[str, Words] = {}
+    """Names, each with the words of that column which stand for it; others are refused."""
+    names: list[str] | None = None
+    """Of the columns, if the files have no header."""
+    separator: str = ","
+    encoding: str = "utf-8"
+    matrix: str = ""
+    """In an .npz file: the array (rows, columns) of numbers, and ..."""
+    matrix_names: str = ""
+    """... the array that names its columns."""
+    join: list[Join] = []
+    drop: list[str] = []
+    """Rows without a value in one of these columns (or of organisation) are left out; otherwise refused."""
+    smallest: int = Field(default=1, ge=1)
+    """Organisations with fewer rows are left out."""
+    test: Chosen | None = None
+    """Rows that are held out for testing."""
+
+    @field_validator("separator")
+    @classmethod
+    def _one_sign(cls, value: str) -> str:
+        if len(value) != 1 or value in '"\r\n\0' or not value.isascii():
+            raise ValueError("it must be one sign, such as ',' or ';'")
+        return value
+
+    @field_validator("encoding")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        try:
+            codec = codecs.lookup(value)
+            "a".encode(value)
+        except (LookupError, UnicodeError, ValueError, TypeError) as e:
+            raise ValueError("it is not the name of an encoding, such as 'utf-8' or 'latin-1'") from e
+        return codec.name
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.organisations:
+            refuse_unless(self.organisation != "", "organisations needs organisation, the column that names them")
+            check_naming("organisations", dict(self.organisations), 1)
+        by_name = isinstance(self.files, dict) and self.organisation != ""
+        refuse_unless(not by_name, "files already say the organisation, so organisation must not be given")
+        alone = bool(self.matrix) == bool(self.matrix_names)
+        refuse_unless(alone, "matrix and matrix_names go together: the numbers, and the names of their columns")
+        return self
+
+
+class Rules(Section):
+    """What holds for the whole table."""
+
+    name: str = "table"
+    about: str = ""
+    missing: list[Word] = [""]
+    """Values that mean missing in every column."""
+    fewest: int = Field(default=5, ge=1)
+    """Counts below this, and what was computed from so few rows, are not told."""
+    untold: Literal["refuse", "drop"] = "refuse"
+    """The fate of a feature that is to be scaled and of which nobody tells enough; "drop" leaves it out."""
+
+
+class Target(Section, Notation):
+    """What is predicted: a class, a number, or the time until an event."""
+
+    column: str = ""
+    classes: Naming | None = None
+    """Without them the target is a number."""
+    time: str = ""
+    event: str = ""
+    happened: list[Word] = ["1", "true", "yes"]
+    """Words of the event column that say that it happened, and ..."""
+    censored: list[Word] = ["0", "false", "no"]
+    """... that it did not until that time."""
+    missing: list[Word] = []
+
+    @property
+    def kind(self) -> Literal["classes", "number", "survival"]:
+        return "survival" if self.time else "number" if self.classes is None else "classes"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Its columns in the table."""
+        return (self.time, self.event) if self.time else (self.column,)
+
+    @property
+    def names(self) -> dict[str, tuple[str, ...]]:
+        """The classes in their order, each with its words."""
+        return {} if self.classes is None else numbered(self.classes)
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        refuse_unless(
+            bool(self.column) != bool(self.time), "a target is either a column, or a time with the column of its event"
+        )
+        refuse_unless(bool(self.time) == bool(self.event), "time and event go together")
+        if self.classes is not None:
+            refuse_unless(not self.time, "time and event have no classes")
+            check_naming("classes", self.classes, 2)
+        check_naming("happened and censored", {"happened": self.happened, "censored": self.censored}, 2)
+        return self
+
+
+class Schema(Section):
+    """A whole file. `digest` is what participants compare."""
+
+    source: Source = Source()
+    table: Rules = Rules()
+    target: Target | None = None
+    columns: dict[str, AnyColumn] = {}
+    others: AnyColumn | None = None
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        used = set(self.target.columns) if self.target is not None else set()
+        own = used | {self.source.organisation} if self.source.organisation else used
+        for name in own & self.columns.keys():
+            what = "the target" if name in used else "the organisation"
+            ignored = isinstance(self.columns[name], Ignore)
+            refuse_unless(ignored, f"columns.{name} is {what}, so it cannot be a column that predicts as well")
+        return self
+
+    @cached_property
+    def inputs(self) -> dict[str, Input]:
+        """The columns that features are made of, in the order of the file."""
+        return {name: column for name, column in self.columns.items() if not isinstance(column, Ignore)}
+
+    @cached_property
+    def besides(self) -> frozenset[str]:
+        """Columns that a table may have and that are not inputs."""
+        source, target = self.source, () if self.target is None else self.target.columns
+        ignored = (name for name, column in self.columns.items() if isinstance(column, Ignore))
+        chosen = () if source.test is None else (source.test.column,)
+        used = (*target, source.organisation, *chosen, *source.drop, *(join.on for join in source.join))
+        return frozenset((*filter(None, used), *ignored)) - self.inputs.keys()
+
+    def expanded(self, names: Iterable[str]) -> Schema:
+        """With every column of a table that is not named written out as [others] says, in alphabetical order."""
+        if self.others is None or isinstance(self.others, Ignore):
+            return self
+        more = sorted(set(names) - self.columns.keys() - self.besides)
+        columns = self.columns | dict.fromkeys(more, self.others)
+        return Schema(source=self.source, table=self.table, target=self.target, columns=columns)
+
+    def at(self, **source: Any) -> Schema:
+        """The same agreement with another [source], such as files of which a model is to say something."""
+        placed = parse_schema({"source": source}, "schema").source
+        return Schema(source=placed, table=self.table, target=self.target, columns=self.columns, others=self.others)
+
+    def plain(self) -> dict[str, Any]:
+        """The agreement as plain data, for a model's file: all but where the rows are."""
+        return self.model_dump(mode="json", exclude={"source"}, exclude_defaults=True)
+
+    @cached_property
+    def digest(self) -> str:
+        """Participants with the same one agree."""
+        words = json.dumps(self.model_dump(mode="json", exclude={"source"}))
+        return hashlib.sha256(words.encode()).hexdigest()[:16]
+
+
+def read_schema(path: str | Path) -> Schema:
+    """The schema in a TOML file; its files are looked for beside it, or in the data directory."""
+    path = Path(path).expanduser()
+    return parse_schema(read_toml(path), str(path))
+
+
+def parse_schema(table: dict[str, Any], where: str = "schema") -> Schema:
+    """The same from a table; `where` is what messages call it."""
+    try:
+        return Schema.model_validate(table)
+    except ValidationError as e:
+        raise InputError(f"{where}: {_sentence(e, table)}") from e
+
+
+def from_plain(plain: dict[str, Any], where: str = "schema") -> Schema:
+    """The way back from `plain`."""
+    try:
+        return Schema.model_validate_json(json.dumps(plain))
+    except ValidationError as e:
+        raise InputError(f"{where}: {_sentence(e, plain)}") from e
+
+
+def _sentence(e: ValidationError, table: Any) -> str:
+    error = e.errors()[0]
+    place = ".".join(keys_of(error["loc"], table))
+    if error["type"] == SENTENCE:
+        return f"{place}: {error['msg']}" if place else error["msg"]
+    if error["type"] == "union_tag_not_found":
+        return f"{place}: the key 'kind' is missing, one of {', '.join(KINDS)}"
+    if error["type"] == "union_tag_invalid":
+        kind = error["input"]["kind"]
+        return f"{place}.kind = {kind!r} is not one of {', '.join(KINDS)}; {nearest(str(kind), KINDS)}"
+    return sentence(e, table, lambda path: _known(path, table))
+
+
+PARTS: dict[str, type[Section]] = {"source": Source, "table": Rules, "target": Target}
+
+
+def _known(path: Sequence[str], table: Any) -> Iterable[str]:
+    """The keys that are allowed at the end of a path such as columns.age."""
+    if not path:
+        return Schema.model_fields
+    if path[0] in PARTS:
+        inner: dict[str, type[Section]] = {"join": Join, "test": Chosen}
+        return inner.get(path[1] if len(path) > 1 else "", PARTS[path[0]]).model_fields
+    column = table["others"] if path[0] == "others" else table["columns"][path[1]]
+    return KINDS[column["kind"]].model_fields

@@ -1,0 +1,57 @@
+"""The numbers that a column is looked at by, before they are imputed and scaled: one feature each.
+
+A number may be clipped and its logarithm taken, a date has days, years, months or weekdays, yes is 1 and no is 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from proxfed.tables.columns import Boolean, Column, Date, Number
+
+View = Callable[[np.ndarray], np.ndarray]
+
+
+def views(name: str, column: Column) -> dict[str, View]:
+    """By the name of the feature; none of a category, whose features are its categories."""
+    if isinstance(column, Number):
+        called = {"none": name, "log": f"log({name})", "log1p": f"log(1+{name})"}[column.transform]
+        return {called: partial(_number, column)}
+    if isinstance(column, Date):
+        return {f"{name} {part}": partial(_part, column, part) for part in column.parts}
+    return {name: np.asarray} if isinstance(column, Boolean) else {}
+
+
+def _number(column: Number, values: np.ndarray) -> np.ndarray:
+    if column.clip is not None:
+        values = np.clip(values, column.clip[0], column.clip[1])
+    if column.transform == "none":
+        return values
+    return np.log(values) if column.transform == "log" else np.log1p(values)
+
+
+def ends(column: Number) -> tuple[float, float]:
+    """Between which numbers the column's view lies, as the schema says."""
+    both = column.clip or column.range
+    assert both is not None, "the schema asks for it where it is needed"
+    low, high = _number(column, np.array(both)).tolist()
+    return low, high
+
+
+def _part(column: Date, part: str, days: np.ndarray) -> np.ndarray:
+    if part == "days":
+        return days
+    there = ~np.isnan(days)
+    dates = np.datetime64(column.origin) + days[there].astype(np.int64)
+    year = dates.astype("datetime64[Y]")
+    found = np.full(len(days), np.nan)
+    if part == "year":
+        found[there] = year.astype(np.int64) + 1970
+    elif part == "month":
+        found[there] = (dates.astype("datetime64[M]") - year.astype("datetime64[M]")).astype(np.int64) + 1
+    else:  # Monday is 0; the first of January 1970 was a Thursday
+        found[there] = (dates.astype("datetime64[D]").astype(np.int64) + 3) % 7
+    return found
