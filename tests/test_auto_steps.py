@@ -182,7 +182,8 @@ def test_never_diverges(seed: int, name: str) -> None:
     a = replace(a, mu=p.smoothness().mu or 1e-3) if name == "fast_fedda" else a
     result = run(p, unchosen(a), 40, topology=Ring(p.n) if isinstance(a, Graph) else None, every=1)
     assert result.status == "finished", result.message
-    assert result.rows[-1]["objective"] <= result.rows[0]["objective"] * (1 + 1e-9)
+    first, last = (result.rows[k]["objective"] for k in (0, -1))
+    assert last <= first + 1e-3 * abs(first)  # a subgradient of l1 may swing around a start that is the solution
 
 
 # ---- in a study --------------------------------------------------------------------------------------------------
