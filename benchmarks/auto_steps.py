@@ -2,18 +2,17 @@
 
 python benchmarks/auto_steps.py runs/auto [PROBLEM ...]
 
-For each algorithm the grid is run first: 15 steps over four decades. Its best step is the one that reaches the target in
-the fewest rounds. Then the same with step sizes "auto". On convex problems the target is a part of the first gap: the
-smallest of 1, 3 and 10 % that the grid reaches in two thirds of the rounds; for networks it is an accuracy. What the
-grid does not reach does not train there, and is left out. Results are kept in one file per problem; a second call goes
-on with what is missing.
+For each algorithm the grid is run first: 15 steps over four decades. Its best step is the one that reaches the target
+in the fewest rounds. Then the same with step sizes "auto". On convex problems the target is a part of the first gap,
+the smallest of 1, 3 and 10 % that the grid reaches in two thirds of the rounds; for networks it is an accuracy. What
+the grid does not reach does not train there, and is left out. Results are kept in a file per problem; a second call
+goes on with what is missing.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -138,12 +137,12 @@ def _judge(problem: Problem, auto: Auto, trial: Trial, optimum: float | None) ->
     found, result = _curve(problem, auto, trial)
     if trial.accuracy is not None:
         target: float | None = trial.accuracy
-        reached = lambda curve: _first(curve, lambda v: v >= trial.accuracy)  # noqa: E731
+        reached = lambda curve: _first(curve, lambda v: v >= trial.accuracy)
     else:
         lowest = min(min(c) for c in [*grid.values(), found]) if optimum is None else optimum
         for target in (0.01, 0.03, 0.1):
             level = lowest + target * (found[0] - lowest)
-            reached = lambda curve, level=level: _first(curve, lambda v: v <= level)  # noqa: E731
+            reached = lambda curve, level=level: _first(curve, lambda v: v <= level)
             if min(map(reached, grid.values())) <= trial.rounds / 1.5:
                 break
     rounds = {s: reached(curve) for s, curve in grid.items()}
