@@ -11,6 +11,7 @@ LowRank, whose factors come from LAPACK).
 
 from __future__ import annotations
 
+from proxfed.compressors.error_bounded import ErrorBoundedQuantiser
 from proxfed.compressors.identity import Identity
 from proxfed.compressors.lowrank import LowRank
 from proxfed.compressors.quantise import QSGD, NaturalCompressor, ScaledSign
@@ -18,7 +19,17 @@ from proxfed.compressors.sparse import RandK, TopK
 from proxfed.registry import Registry
 from proxfed.types import Compressor
 
-__all__ = ["COMPRESSORS", "QSGD", "Identity", "LowRank", "NaturalCompressor", "RandK", "ScaledSign", "TopK"]
+__all__ = [
+    "COMPRESSORS",
+    "QSGD",
+    "ErrorBoundedQuantiser",
+    "Identity",
+    "LowRank",
+    "NaturalCompressor",
+    "RandK",
+    "ScaledSign",
+    "TopK",
+]
 
 COMPRESSORS: Registry[type] = Registry(
     "compressors",
@@ -30,6 +41,7 @@ COMPRESSORS: Registry[type] = Registry(
         "qsgd": QSGD,
         "natural": NaturalCompressor,
         "low_rank": LowRank,
+        "error_bounded": ErrorBoundedQuantiser,
     },
     of=Compressor,
 )

@@ -1,0 +1,147 @@
+"""The largest step of a quantiser with a dead zone whose error stays within a part of |v|^2, for each row.
+
+    l_j = floor(|v_j| / s + 0.4)        C(v)_j = sign(v_j) (l_j + o) s  where l_j > 0, else 0
+
+Here sizes are in units of a power of two next to the largest entry of the row, so that squares neither overflow nor
+vanish. The step is looked for on a sample of the columns, then corrected on all of them.
+"""
+
+from __future__ import annotations
+
+from math import log, sqrt
+from typing import NamedTuple
+
+import numpy as np
+
+from proxfed.compressors.arrays import column_blocks
+
+ROUNDING = 0.4
+"""|v| / s + 0.4 is rounded down: what is below 0.6 s becomes 0."""
+
+PARTS = 256
+"""Offsets are whole numbers of 256ths of a step."""
+LOWEST = -104
+"""The smallest of 256 offsets, which cover [-0.4, 0.6 - 1/256]: all that the mean of what is rounded off can be."""
+
+MANTISSA = 12
+"""Bits of a step."""
+
+_SAMPLE = 2**12
+_CLOSE = 0.995  # of the error that is allowed: the step could be some 0.3 % larger
+
+
+class Quantised(NamedTuple):
+    """Rows of numbers sign(l) (|l| + offset / 256) m 2^e, 0 where l is 0."""
+
+    m: np.ndarray  # (c,) in 2^11 .. 2^12 - 1
+    e: np.ndarray  # (c,)
+    offset: np.ndarray  # (c,)
+    level: np.ndarray  # (c, d): l
+
+
+def largest_level(d: int, q2: float) -> int:
+    """Of any vector, for no entry is above |v|, and no step below 0.44 of the one that is certain to do."""
+    return int((1 - ROUNDING) / 0.44 * sqrt(d / q2)) + 1
+
+
+def quantise(x: np.ndarray, q2: float) -> Quantised:
+    """Rows that are finite and not zero."""
+    unit = np.frexp(np.maximum(x.max(1), -x.min(1)))[1]
+    a = np.abs(np.ldexp(x, -unit[:, None]))
+    square = _square(a)
+    allowed = q2 * (1 - 1e-6) * square  # but for rounding
+    certain = np.sqrt(q2 * square / x.shape[1]) / (1 - ROUNDING)  # no entry is more than 0.6 s off
+    m, e, s = _on_grid(_largest_step(a, allowed, certain))
+    level, offset = _levels(a, s)
+    tiny = np.ldexp(float(np.finfo(x.dtype).smallest_subnormal), -unit)
+    while not (fits := _square(a - _in_units(m, e, offset, level, unit, x.dtype)) <= allowed).all():
+        # among the smallest numbers that there are, what is read is rounded once more; a shorter step makes up for it
+        m, e, s = _on_grid(np.where(fits, s, np.maximum(0.9 * s, tiny)))
+        level, offset = _levels(a, s)
+    return Quantised(m, e + unit, offset, np.where(x < 0, -level, level))
+
+
+def values(q: Quantised, dtype: np.dtype) -> np.ndarray:
+    """The rows themselves. All but the last step is whole numbers, so the bits are the same everywhere."""
+    whole = (PARTS * np.abs(q.level.astype(np.int64)) + q.offset[:, None]) * q.m[:, None]
+    most = float(np.finfo(dtype).max)
+    with np.errstate(over="ignore", under="ignore"):
+        size = np.minimum(np.ldexp(whole.astype(np.float64), q.e[:, None] - 8), most).astype(dtype)
+    return np.where(q.level == 0, dtype.type(0), np.where(q.level < 0, -size, size))
+
+
+def _in_units(
+    m: np.ndarray, e: np.ndarray, offset: np.ndarray, level: np.ndarray, unit: np.ndarray, dtype: np.dtype
+) -> np.ndarray:
+    return np.ldexp(values(Quantised(m, e + unit, offset, level), dtype), -unit[:, None])
+
+
+def _square(a: np.ndarray) -> np.ndarray:
+    """|.|^2 of each row."""
+    blocks = [a[:, columns].astype(np.float64) for columns in column_blocks(a.shape[1])]
+    return np.sum([np.einsum("ij,ij->i", b, b) for b in blocks], axis=0)
+
+
+def _on_grid(s: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(m, e, m 2^e): the next step below with so many bits."""
+    f, e = np.frexp(s)
+    m = np.floor(np.ldexp(f, MANTISSA)).astype(np.int64)
+    return m, e - MANTISSA, np.ldexp(m.astype(np.float64), e - MANTISSA)
+
+
+def _largest_step(a: np.ndarray, allowed: np.ndarray, certain: np.ndarray) -> np.ndarray:
+    d = a.shape[1]
+    stride = -(-d // _SAMPLE)
+    sample = np.ascontiguousarray(a[:, ::stride])
+    s = _bisect(sample, allowed * (sample.shape[1] / d), certain)
+    return s if stride == 1 else np.array([_correct(*row) for row in zip(a, allowed, s, certain, strict=True)])
+
+
+def _bisect(a: np.ndarray, allowed: np.ndarray, certain: np.ndarray) -> np.ndarray:
+    low, high = np.log2(certain), np.full(len(a), np.log2(1 / (1 - ROUNDING)))
+    for _ in range(16):
+        middle = (low + high) / 2
+        fits = _error(a, np.exp2(middle))[0] <= allowed
+        low, high = np.where(fits, middle, low), np.where(fits, high, middle)
+    return np.exp2(low)
+
+
+def _correct(a: np.ndarray, allowed: float, s: float, certain: float) -> float:
+    """For one row: errors grow about as a power of the step, so two of them say what to try next."""
+    low, high, power, before = certain, 1 / (1 - ROUNDING), 1.5, (0.0, 0.0)
+    for _ in range(20):
+        ratio = float(_error(a[None], np.array([s]))[0][0]) / allowed
+        low, high = (s, high) if ratio <= 1 else (low, s)
+        if _CLOSE <= ratio <= 1 or high < 1.001 * low:
+            break
+        if before[0] not in (0.0, s) and ratio > 0 and before[1] > 0:
+            power = min(max(log(ratio / before[1]) / log(s / before[0]), 0.5), 3.0)
+        before = s, ratio
+        s *= ((1 + _CLOSE) / 2 / max(ratio, 1e-3)) ** (1 / power)
+        if not low < s < high:
+            s = sqrt(low * high)
+    return low
+
+
+def _error(a: np.ndarray, s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(|C(v) - v|^2, offset) of each row."""
+    sums = np.zeros((3, len(a)))
+    inverse = (1 / s).astype(a.dtype)[:, None]
+    for columns in column_blocks(a.shape[1]):
+        r = a[:, columns] * inverse
+        level = np.floor(r + a.dtype.type(ROUNDING))
+        r -= level
+        kept = np.minimum(level, 1, out=level)
+        sums += np.einsum("ij,ij->i", r, r), np.einsum("ij,ij->i", r, kept), kept.sum(1)
+    square, total, count = sums
+    offset = np.rint(PARTS * total / np.maximum(count, 1))
+    o = offset / PARTS
+    return s**2 * (square - 2 * o * total + count * o**2), offset.astype(np.int64)
+
+
+def _levels(a: np.ndarray, s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(levels, offset)."""
+    level, inverse = np.empty(a.shape, np.int32), (1 / s).astype(a.dtype)[:, None]
+    for columns in column_blocks(a.shape[1]):
+        level[:, columns] = np.floor(a[:, columns] * inverse + a.dtype.type(ROUNDING))
+    return level, _error(a, s)[1]
