@@ -10,9 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from proxfed.compressors import wire
+from proxfed.compressors import plane_code, subset_code, wire
 from proxfed.compressors.arrays import host, tensor
 from proxfed.compressors.message import check, reading
+from proxfed.compressors.planes import put_together, take_apart
 from proxfed.compressors.step_search import LOWEST, Quantised, largest_level, quantise, values
 from proxfed.errors import finite, require
 from proxfed.keyed_random import Key
@@ -49,48 +50,55 @@ class ErrorBoundedQuantiser:
 
     def __call__(self, v: Tensor, key: Key) -> Packed:
         x, (c, d) = host(v), v.shape
-        finite_rows = np.isfinite(x).all(1)
-        some = finite_rows & (x != 0).any(1)
-        q = quantise(x[some], self.q2)
-        dense = np.where(finite_rows[:, None], x.dtype.type(0), x.dtype.type(np.nan)) + np.zeros_like(x)
-        dense[some] = values(q, x.dtype)
-        step, offset, level = (
-            np.where(finite_rows, _ZERO, _NOT_FINITE),
-            np.zeros(c, np.uint8),
-            np.zeros((c, d), np.int32),
-        )
-        step[some], offset[some], level[some] = _pack_step(q.m, q.e), q.offset - LOWEST, q.level
-        parts = {"step": tensor(step, v), "offset": tensor(offset, v), "level": tensor(level, v)}
-        best = int((3 + some * (1 + wire.signed_sizes(level, largest_level(d, self.q2)))).sum())
-        return Packed(parts, tensor(dense, v), best, best)
+        fine = np.isfinite(x).all(1)
+        some = fine & x.any(1)
+        dense = np.zeros_like(x)
+        dense[~fine] = np.nan
+        messages = [(_ZERO if ok else _NOT_FINITE).to_bytes(3, "little") for ok in fine]
+        if some.any():
+            q, dense[some] = quantise(x if some.all() else x[some], self.q2)
+            for i, m, e, offset, level in zip(np.flatnonzero(some), *q, strict=True):
+                head = _pack_step(int(m), int(e)).to_bytes(3, "little") + bytes([offset - LOWEST])
+                messages[i] = head + _code(d).write(take_apart(level), self._width(d))
+        length = np.array([len(message) for message in messages], np.int64)
+        sent = np.zeros((c, length.max(initial=0)), np.uint8)
+        for row, message in zip(sent, messages, strict=True):
+            row[: len(message)] = np.frombuffer(message, np.uint8)
+        parts = {"message": tensor(sent, v), "length": tensor(length, v)}
+        return Packed(parts, tensor(dense, v), int(length.sum()), int(length.sum()))
 
     def encode(self, packed: Packed) -> list[bytes]:
-        step, offset, level = (host(packed.parts[name]) for name in ("step", "offset", "level"))
-        largest = largest_level(level.shape[1], self.q2)
-        messages = [int(number).to_bytes(3, "little") for number in step]
-        for i in np.flatnonzero((step != _ZERO) & (step != _NOT_FINITE)):
-            messages[i] += bytes([offset[i]]) + wire.write_signed(level[i], largest)
-        return messages
+        rows, lengths = host(packed.parts["message"]), host(packed.parts["length"])
+        return [row[:length].tobytes() for row, length in zip(rows, lengths, strict=True)]
 
     def decode(self, messages: Sequence[bytes], d: int, dtype: Any) -> Tensor:
         dense = np.zeros((len(messages), d), torch.empty(0, dtype=dtype).numpy().dtype)
         for i, sent in enumerate(messages):
             with reading(i, sent) as message:
                 step = int.from_bytes(message.take(3).tobytes(), "little")
-                if step in (_ZERO, _NOT_FINITE):
-                    dense[i] = 0 if step == _ZERO else np.nan
-                    continue
-                m, e = _unpack_step(step, dense.dtype)
-                offset = int(message.take(1)[0]) + LOWEST
-                level = wire.read_signed(message, d, largest_level(d, self.q2))
-                check(bool(level.any()), "a level is missing that is not 0")
-                dense[i] = values(
-                    Quantised(np.array([m]), np.array([e]), np.array([offset]), level[None]), dense.dtype
-                )[0]
+                if step == _NOT_FINITE:
+                    dense[i] = np.nan
+                elif step != _ZERO:
+                    m, e = _unpack_step(step, dense.dtype)
+                    offset = int(message.take(1)[0]) + LOWEST
+                    planes = _code(d).read(message, d, self._width(d))
+                    level = put_together(planes, largest_level(d, self.q2))
+                    q = Quantised(np.array([m]), np.array([e]), np.array([offset]), level[None])
+                    dense[i] = values(q, dense.dtype)[0]
         return torch.from_numpy(dense)
 
+    def _width(self, d: int) -> int:
+        """Bits of the largest level that there can be."""
+        return wire.width(largest_level(d, self.q2))
 
-def _pack_step(m: np.ndarray, e: np.ndarray) -> np.ndarray:
+
+def _code(d: int) -> Any:
+    """How planes are written; from about this length on the coders are as short, and faster."""
+    return subset_code if d <= 2048 else plane_code
+
+
+def _pack_step(m: int, e: int) -> int:
+    """In three bytes, neither all 0 nor all 1."""
     return ((e + 4096) << 11) | (m - 2048)
 
 

@@ -44,42 +44,51 @@ def largest_level(d: int, q2: float) -> int:
     return int((1 - ROUNDING) / 0.44 * sqrt(d / q2)) + 1
 
 
-def quantise(x: np.ndarray, q2: float) -> Quantised:
-    """Rows that are finite and not zero."""
+def quantise(x: np.ndarray, q2: float) -> tuple[Quantised, np.ndarray]:
+    """Rows that are finite and not zero; and what is read of them."""
     unit = np.frexp(np.maximum(x.max(1), -x.min(1)))[1]
-    a = np.abs(np.ldexp(x, -unit[:, None]))
+    a = np.ldexp(x, -unit[:, None])
+    np.abs(a, out=a)
     square = _square(a)
     allowed = q2 * (1 - 1e-6) * square  # but for rounding
     certain = np.sqrt(q2 * square / x.shape[1]) / (1 - ROUNDING)  # no entry is more than 0.6 s off
     m, e, s = _on_grid(_largest_step(a, allowed, certain))
-    level, offset = _levels(a, s)
     tiny = np.ldexp(float(np.finfo(x.dtype).smallest_subnormal), -unit)
-    while not (fits := _square(a - _in_units(m, e, offset, level, unit, x.dtype)) <= allowed).all():
+    while True:
+        offset, level = _error(a, s)[1], _levels(x, a, s)
+        q = Quantised(m, e + unit, offset, level)
+        dense = values(q, x.dtype)
+        fits = _square(x, dense, -unit) <= allowed
+        if fits.all():
+            return q, dense
         # among the smallest numbers that there are, what is read is rounded once more; a shorter step makes up for it
         m, e, s = _on_grid(np.where(fits, s, np.maximum(0.9 * s, tiny)))
-        level, offset = _levels(a, s)
-    return Quantised(m, e + unit, offset, np.where(x < 0, -level, level))
 
 
 def values(q: Quantised, dtype: np.dtype) -> np.ndarray:
     """The rows themselves. All but the last step is whole numbers, so the bits are the same everywhere."""
-    whole = (PARTS * np.abs(q.level.astype(np.int64)) + q.offset[:, None]) * q.m[:, None]
-    most = float(np.finfo(dtype).max)
-    with np.errstate(over="ignore", under="ignore"):
-        size = np.minimum(np.ldexp(whole.astype(np.float64), q.e[:, None] - 8), most).astype(dtype)
-    return np.where(q.level == 0, dtype.type(0), np.where(q.level < 0, -size, size))
+    dense = np.empty(q.level.shape, dtype)
+    for i, (m, e, offset, level) in enumerate(zip(*q, strict=True)):
+        top = max(int(level.max()), -int(level.min()))
+        whole = (PARTS * np.arange(1, top + 1) + offset) * m
+        with np.errstate(over="ignore", under="ignore"):
+            size = np.ldexp(whole.astype(np.float64), e - PARTS.bit_length() + 1)
+            size = np.minimum(size, float(np.finfo(dtype).max)).astype(dtype)
+        table = np.concatenate([-size[::-1], np.zeros(1, dtype), size])
+        for columns in column_blocks(len(level)):
+            table.take(level[columns] + top, out=dense[i, columns], mode="clip")
+    return dense
 
 
-def _in_units(
-    m: np.ndarray, e: np.ndarray, offset: np.ndarray, level: np.ndarray, unit: np.ndarray, dtype: np.dtype
-) -> np.ndarray:
-    return np.ldexp(values(Quantised(m, e + unit, offset, level), dtype), -unit[:, None])
-
-
-def _square(a: np.ndarray) -> np.ndarray:
-    """|.|^2 of each row."""
-    blocks = [a[:, columns].astype(np.float64) for columns in column_blocks(a.shape[1])]
-    return np.sum([np.einsum("ij,ij->i", b, b) for b in blocks], axis=0)
+def _square(x: np.ndarray, y: np.ndarray | None = None, power: np.ndarray | None = None) -> np.ndarray:
+    """|x|^2 of each row, or |2^power (x - y)|^2."""
+    total = np.zeros(len(x))
+    for columns in column_blocks(x.shape[1]):
+        r = x[:, columns].astype(np.float64)
+        if y is not None and power is not None:
+            r = np.ldexp(r - y[:, columns], power[:, None])
+        total += np.einsum("ij,ij->i", r, r)
+    return total
 
 
 def _on_grid(s: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -139,9 +148,10 @@ def _error(a: np.ndarray, s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return s**2 * (square - 2 * o * total + count * o**2), offset.astype(np.int64)
 
 
-def _levels(a: np.ndarray, s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(levels, offset)."""
+def _levels(x: np.ndarray, a: np.ndarray, s: np.ndarray) -> np.ndarray:
+    """With the signs of x; a are its sizes."""
     level, inverse = np.empty(a.shape, np.int32), (1 / s).astype(a.dtype)[:, None]
     for columns in column_blocks(a.shape[1]):
-        level[:, columns] = np.floor(a[:, columns] * inverse + a.dtype.type(ROUNDING))
-    return level, _error(a, s)[1]
+        size = np.floor(a[:, columns] * inverse + a.dtype.type(ROUNDING))
+        level[:, columns] = np.copysign(size, x[:, columns])
+    return level
