@@ -304,6 +304,7 @@ class Needs(NamedTuple):
     everyone: bool = False  # full participation
     contractive: bool = False  # its compressor must be contractive
     unbiased: bool = False  # its compressor must be unbiased
+    exact_downlink: bool = False  # its server counts on clients having exactly what it sent
     fixed_graph: bool = False  # the same W in every round
     symmetric: bool = False  # W = W'
     doubly_stochastic: bool = False  # also the columns of W sum to one, or what it tracks is not the mean
