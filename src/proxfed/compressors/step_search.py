@@ -20,8 +20,8 @@ ROUNDING = 0.4
 
 PARTS = 256
 """Offsets are whole numbers of 256ths of a step."""
-LOWEST = -104
-"""The smallest of 256 offsets, which cover [-0.4, 0.6 - 1/256]: all that the mean of what is rounded off can be."""
+LOWEST = -102
+"""The smallest of 256 offsets, which cover the mean of what can be rounded off: from -0.4 to 0.6 of a step."""
 
 MANTISSA = 12
 """Bits of a step."""
@@ -143,7 +143,7 @@ def _error(a: np.ndarray, s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         kept = np.minimum(level, 1, out=level)
         sums += np.einsum("ij,ij->i", r, r), np.einsum("ij,ij->i", r, kept), kept.sum(1)
     square, total, count = sums
-    offset = np.rint(PARTS * total / np.maximum(count, 1))
+    offset = np.clip(np.rint(PARTS * total / np.maximum(count, 1)), LOWEST, LOWEST + PARTS - 1)
     o = offset / PARTS
     return s**2 * (square - 2 * o * total + count * o**2), offset.astype(np.int64)
 
