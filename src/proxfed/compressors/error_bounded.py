@@ -10,20 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from proxfed.compressors import plane_code, subset_code, wire
-from proxfed.compressors.arrays import host, tensor
-from proxfed.compressors.message import check, reading
-from proxfed.compressors.planes import put_together, take_apart
-from proxfed.compressors.step_search import LOWEST, Quantised, largest_level, quantise, values
+from proxfed.compressors import quantised_message
+from proxfed.compressors.arrays import host
+from proxfed.compressors.message import reading
+from proxfed.compressors.step_search import LEAST, largest_level, quantise
 from proxfed.errors import finite, require
 from proxfed.keyed_random import Key
 from proxfed.types import Packed
-
-LEAST = 1e-6
-"""The smallest q2: float32 numbers have little more to give."""
-
-_ZERO, _NOT_FINITE = 0, 2**24 - 1
-"""Where another row has its step: these have none."""
 
 
 @dataclass(frozen=True)
@@ -49,61 +42,25 @@ class ErrorBoundedQuantiser:
         return self.q2
 
     def __call__(self, v: Tensor, key: Key) -> Packed:
-        x, (c, d) = host(v), v.shape
+        x = host(v)
         fine = np.isfinite(x).all(1)
         some = fine & x.any(1)
+        messages = [quantised_message.ZERO if ok else quantised_message.NOT_FINITE for ok in fine]
         dense = np.zeros_like(x)
         dense[~fine] = np.nan
-        messages = [(_ZERO if ok else _NOT_FINITE).to_bytes(3, "little") for ok in fine]
         if some.any():
             q, dense[some] = quantise(x if some.all() else x[some], self.q2)
-            for i, m, e, offset, level in zip(np.flatnonzero(some), *q, strict=True):
-                head = _pack_step(int(m), int(e)).to_bytes(3, "little") + bytes([offset - LOWEST])
-                messages[i] = head + _code(d).write(take_apart(level), self._width(d))
-        length = np.array([len(message) for message in messages], np.int64)
-        sent = np.zeros((c, length.max(initial=0)), np.uint8)
-        for row, message in zip(sent, messages, strict=True):
-            row[: len(message)] = np.frombuffer(message, np.uint8)
-        parts = {"message": tensor(sent, v), "length": tensor(length, v)}
-        return Packed(parts, tensor(dense, v), int(length.sum()), int(length.sum()))
+            written = quantised_message.write(q, largest_level(x.shape[1], self.q2))
+            for i, message in zip(np.flatnonzero(some), written, strict=True):
+                messages[i] = message
+        return quantised_message.pack(messages, dense, v)
 
     def encode(self, packed: Packed) -> list[bytes]:
-        rows, lengths = host(packed.parts["message"]), host(packed.parts["length"])
-        return [row[:length].tobytes() for row, length in zip(rows, lengths, strict=True)]
+        return quantised_message.unpack(packed)
 
     def decode(self, messages: Sequence[bytes], d: int, dtype: Any) -> Tensor:
-        dense = np.zeros((len(messages), d), torch.empty(0, dtype=dtype).numpy().dtype)
+        dense = np.empty((len(messages), d), torch.empty(0, dtype=dtype).numpy().dtype)
         for i, sent in enumerate(messages):
             with reading(i, sent) as message:
-                step = int.from_bytes(message.take(3).tobytes(), "little")
-                if step == _NOT_FINITE:
-                    dense[i] = np.nan
-                elif step != _ZERO:
-                    m, e = _unpack_step(step, dense.dtype)
-                    offset = int(message.take(1)[0]) + LOWEST
-                    planes = _code(d).read(message, d, self._width(d))
-                    level = put_together(planes, largest_level(d, self.q2))
-                    q = Quantised(np.array([m]), np.array([e]), np.array([offset]), level[None])
-                    dense[i] = values(q, dense.dtype)[0]
+                dense[i] = quantised_message.read(message, d, dense.dtype, largest_level(d, self.q2))
         return torch.from_numpy(dense)
-
-    def _width(self, d: int) -> int:
-        """Bits of the largest level that there can be."""
-        return wire.width(largest_level(d, self.q2))
-
-
-def _code(d: int) -> Any:
-    """How planes are written; from about this length on the coders are as short, and faster."""
-    return subset_code if d <= 2048 else plane_code
-
-
-def _pack_step(m: int, e: int) -> int:
-    """In three bytes, neither all 0 nor all 1."""
-    return ((e + 4096) << 11) | (m - 2048)
-
-
-def _unpack_step(code: int, dtype: np.dtype) -> tuple[int, int]:
-    m, e, info = 2048 + (code & 2047), (code >> 11) - 4096, np.finfo(dtype)
-    lowest = int(np.log2(float(info.smallest_subnormal))) - 11
-    check(lowest <= e <= info.maxexp - 11, "the step is no number")
-    return m, e

@@ -26,6 +26,9 @@ LOWEST = -102
 MANTISSA = 12
 """Bits of a step."""
 
+LEAST = 1e-6
+"""The smallest part of |v|^2 that may be lost: float32 numbers have little more to give."""
+
 _SAMPLES = (2**12, 2**16)
 _CLOSE = 0.99  # of the error that is allowed: the step could be some 0.6 % larger, and save a hundredth of a bit
 
@@ -46,23 +49,38 @@ def largest_level(d: int, q2: float) -> int:
 
 def quantise(x: np.ndarray, q2: float) -> tuple[Quantised, np.ndarray]:
     """Rows that are finite and not zero; and what is read of them."""
-    unit = np.frexp(np.maximum(x.max(1), -x.min(1)))[1]
-    a = np.ldexp(x, -unit[:, None])
-    np.abs(a, out=a)
+    a, unit = sizes(x)
     square = _square(a)
     allowed = q2 * (1 - 1e-6) * square  # but for rounding
     certain = np.sqrt(q2 * square / x.shape[1]) / (1 - ROUNDING)  # no entry is more than 0.6 s off
-    m, e, s = _on_grid(_largest_step(a, allowed, certain))
+    s = _largest_step(a, allowed, certain)
     tiny = np.ldexp(float(np.finfo(x.dtype).smallest_subnormal), -unit)
     while True:
-        offset, level = _error(a, s)[1], _levels(x, a, s)
-        q = Quantised(m, e + unit, offset, level)
-        dense = values(q, x.dtype)
-        fits = _square(x, dense, -unit) <= allowed
+        q, dense = with_step(x, a, unit, s)
+        fits = lost(x, dense, unit) <= allowed
         if fits.all():
             return q, dense
         # among the smallest numbers that there are, what is read is rounded once more; a shorter step makes up for it
-        m, e, s = _on_grid(np.where(fits, s, np.maximum(0.9 * s, tiny)))
+        s = np.where(fits, s, np.maximum(0.9 * s, tiny))
+
+
+def sizes(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(|x| / 2^unit, unit), where the largest of a row is at least 1/2 and below 1."""
+    unit = np.frexp(np.maximum(x.max(1), -x.min(1)))[1]
+    a = np.ldexp(x, -unit[:, None])
+    return np.abs(a, out=a), unit
+
+
+def with_step(x: np.ndarray, a: np.ndarray, unit: np.ndarray, s: np.ndarray) -> tuple[Quantised, np.ndarray]:
+    """Rows x, of sizes a in their units, with the next steps below s; and what is read of them."""
+    m, e, s = _on_grid(s)
+    q = Quantised(m, e + unit, _error(a, s)[1], _levels(x, a, s))
+    return q, values(q, x.dtype)
+
+
+def lost(x: np.ndarray, dense: np.ndarray, unit: np.ndarray) -> np.ndarray:
+    """|dense - x|^2 of each row, in squares of its unit."""
+    return _square(x, dense, -unit)
 
 
 def values(q: Quantised, dtype: np.dtype) -> np.ndarray:
