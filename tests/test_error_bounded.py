@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxfed.compressors import ErrorBoundedQuantiser, plane_code, rans, subset_code, wire
+from proxfed.compressors import ByteBudgetQuantiser, ErrorBoundedQuantiser, plane_code, rans, subset_code, wire
 from proxfed.compressors.message import Reader
 from proxfed.compressors.planes import put_together, take_apart
 from proxfed.compressors.step_search import largest_level
@@ -87,6 +87,53 @@ def test_the_bound_holds_among_the_smallest_and_largest_numbers(dtype, data, q2)
 def test_a_part_that_cannot_be_lost_is_refused(q2):
     with pytest.raises(InputError, match=r"^ErrorBoundedQuantiser: q2 = .* must be at least 1e-06 and below 1$"):
         ErrorBoundedQuantiser(q2)
+
+
+# ------------------------------------------------------------------------------------------------- so many bytes
+
+
+@pytest.mark.parametrize("kind", [*SHAPES, "geometric"])
+@pytest.mark.parametrize(("d", "nbytes"), [(60, 45), (60, 500), (1000, 100), (LONG, 200), (LONG, 1500)])
+@dtypes
+def test_a_message_keeps_to_its_budget(kind, d, nbytes, dtype):
+    """And loses no more than it says, which for most vectors is far less."""
+    v = (shaped(kind, d) if kind != "geometric" else 2.0 ** -torch.arange(d).double()[None]).to(dtype)
+    C = ByteBudgetQuantiser(nbytes)
+    packed = C(v, keys(1))
+    (message,) = C.encode(packed)
+    assert packed.best == len(message) <= nbytes
+    assert same_bits(C.decode([message], d, dtype), packed.dense)
+    lost = float(square(packed.dense.double() - v.double()) / square(v.double()))
+    assert lost <= C.contraction(d) < 1
+    if kind == "normal" and nbytes < d:
+        assert len(message) >= 0.93 * nbytes
+        exact = ErrorBoundedQuantiser(max(lost, 1e-6))(v, keys(1)).best
+        assert exact >= 0.9 * nbytes  # the same loss costs about as much, asked for directly
+
+
+@given(seed=seeds, d=st.sampled_from([30, 400, 3000]), tail=st.sampled_from([0.3, 1.0, 2.0]), data=st.data())
+def test_the_largest_entries_always_fit(seed, d, tail, data):
+    """Heavy tails of all kinds, and numbers next to the smallest that there are."""
+    v = torch.from_numpy(np.random.default_rng(seed).standard_t(tail, (1, d)).clip(-1e100, 1e100))
+    v = v * data.draw(st.sampled_from([1.0, 1e-320, 1e-200]))
+    C = ByteBudgetQuantiser(data.draw(st.integers(100, 2000)))
+    message, dense = C._largest_only(v.numpy()) if v.any() else (b"", v.numpy())
+    assert len(message) <= C.bytes
+    a, b = (np.ldexp(x, 1000) if abs(v).max() < 1e-50 else x for x in (v.numpy(), dense))
+    assert ((a - b) ** 2).sum() <= C.contraction(d) * (a**2).sum() * (1 + 1e-12)
+
+
+def test_more_bytes_lose_less():
+    v = shaped("normal", LONG)
+    lost = [float(square(ByteBudgetQuantiser(n)(v, keys(1)).dense - v)) for n in (200, 500, 1000, 2000, 4000)]
+    assert lost == sorted(lost, reverse=True)
+    assert lost[-1] < 1e-2 * lost[0]
+
+
+def test_a_message_beyond_the_budget_is_refused():
+    v, C = shaped("normal", LONG).float(), ErrorBoundedQuantiser(1e-6)
+    with pytest.raises(RunError, match=r"^message of client 0: it has \d+ bytes, more than 500$"):
+        ByteBudgetQuantiser(500).decode(C.encode(C(v, keys(1))), LONG, torch.float32)
 
 
 # ---------------------------------------------------------------------------------------------------- bits

@@ -1,7 +1,7 @@
 """The planes of a long vector, in bytes whose probabilities follow from the counts, for the coders of rans.py.
 
-A plane with few ones is the gaps between them instead. What travels: the counts, what is left of large levels, gaps,
-signs, and what the coders wrote.
+A plane with few ones, or few zeros, is the gaps between them instead. What travels: the counts, what is left of large
+levels, gaps, signs, and what the coders wrote.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from proxfed.compressors.message import Reader, check
 from proxfed.compressors.planes import MOST, Planes
 
 _FEW = 32
-"""Fewer ones than a 32nd: gaps are as short, and faster."""
+"""Fewer than a 32nd: gaps are as short, and faster."""
 
 
 def write(planes: Planes, width: int) -> bytes:
@@ -28,7 +28,7 @@ def write(planes: Planes, width: int) -> bytes:
         split = 2 * model.lanes
         coded = rans.write(symbols, model.kinds, model.tables, signs[:split].ljust(split, b"\0"))
         signs = signs[split:]
-    gaps = [_write_gaps(planes.bits[k]) for k in model.gaps]
+    gaps = [_write_gaps(planes.bits[k], planes.counts[k]) for k in model.gaps]
     high = [wire.write(planes.high, width)] if len(planes.high) else []
     return b"".join([*map(_write_count, planes.counts), *high, *gaps, signs, coded])
 
@@ -57,7 +57,7 @@ def read(message: Reader, d: int, width: int) -> Planes:
 class _Model(NamedTuple):
     """What both ends know when they know the counts."""
 
-    gaps: list[int]  # planes with few ones
+    gaps: list[int]  # planes with few ones, or few zeros
     coded: list[int]  # the others
     kinds: np.ndarray  # for every byte of these, which of them it is of
     tables: np.ndarray  # (coded planes, 256): the frequencies of their bytes
@@ -66,12 +66,12 @@ class _Model(NamedTuple):
     @classmethod
     def of(cls, counts: Sequence[int], d: int) -> _Model:
         planes = [(ones, n) for ones, n in zip(counts, [d, *counts], strict=False) if ones]
-        few = [ones * _FEW < n for ones, n in planes]
+        few = [min(ones, n - ones) * _FEW < n for ones, n in planes]
         coded = [plane for plane, small in zip(planes, few, strict=True) if not small]
         kinds = np.repeat(np.arange(len(coded)), [wire.whole_bytes(n) for _, n in coded])
         tables = np.array([_frequencies(ones, n) for ones, n in coded])
         rarer = [(min(ones, n - ones), n) for ones, n in coded]
-        length = sum(m * (n // m).bit_length() for m, n in rarer if m)  # bits, about; a coder costs eight
+        length = sum(m * (n // m).bit_length() for m, n in rarer)  # bits, about; a coder costs eight
         gaps = [k for k, small in enumerate(few) if small]
         return cls(
             gaps, [k for k, small in enumerate(few) if not small], kinds, tables, max(1, length // 800) if coded else 0
@@ -89,14 +89,15 @@ def _frequencies(ones: int, n: int) -> np.ndarray:
     return table
 
 
-def _write_gaps(plane: np.ndarray) -> bytes:
-    index = np.flatnonzero(plane)
+def _write_gaps(plane: np.ndarray, ones: int) -> bytes:
+    index = np.flatnonzero(plane if 2 * ones < len(plane) else ~plane)
     return wire.write(wire.gaps(index, np.array([len(index)]), len(plane)), wire.width(len(plane) - 1))
 
 
 def _read_gaps(message: Reader, ones: int, n: int) -> np.ndarray:
-    plane = np.zeros(n, bool)
-    plane[wire.read_indices(message, ones, n)] = True
+    rare = 2 * ones < n
+    plane = np.full(n, not rare)
+    plane[wire.read_indices(message, ones if rare else n - ones, n)] = rare
     return plane
 
 
