@@ -70,10 +70,11 @@ class ByteBudgetQuantiser:
         return quantised_message.pack(messages, dense, v)
 
     def _shortest_step(self, x: np.ndarray) -> tuple[Sent, np.ndarray]:
-        """For one row: from a guess on a sample to a step that just fits, or the largest entries if they are better."""
+        """For one row: from a guess on a sample to a step that just fits; or the largest entries, if that loses more
+        than they do at most."""
         d, (a, unit) = x.shape[1], sizes(x)
-        best = self._largest_only(x)
-        error, low, high = lost(x, best[1], unit)[0], *_range(x, a, unit)  # logarithms: too long, short enough
+        best, error = None, (1 - 1e-9) * self.contraction(d) * lost(x, np.zeros_like(x), unit)[0]
+        low, high = _range(x, a, unit)  # logarithms of steps: one that is too short, one that is long enough
         tried = guess = self._guess(a[0], low, high)
         for turn in range(8):
             q, dense = with_step(x, a, unit, np.array([2**tried]))
@@ -81,12 +82,12 @@ class ByteBudgetQuantiser:
             fits, now = len(message) <= self.bytes, lost(x, dense, unit)[0]
             if fits and now < error:
                 best, error = (message, dense), now
-            if fits and len(message) >= 0.98 * self.bytes:
+            if (fits and len(message) >= 0.98 * self.bytes) or high - low < 0.01:
                 break
             low, high = (low, tried) if fits else (tried, high)
             tried = guess + (-1 if fits else 1) * 2.0 ** (turn - 6)  # next to the guess; if that is past a known one:
             tried = tried if low < tried < high else (low + high) / 2
-        return best
+        return self._largest_only(x) if best is None else best
 
     def _guess(self, a: np.ndarray, low: float, high: float) -> float:
         """The logarithm of a step that will about fit."""
