@@ -14,8 +14,18 @@ from hypothesis import strategies as st
 from torch import nn
 
 from proxfed import Depositum, Entry, FedAvg, FedComposite, Federated, FedNAG, InputError, Linear, Model, compare, run
-from proxfed.algorithms import ALGORITHMS, EF21, FISTA, FastFedDA, FedADMM, FedDualAvg, FedSplit, Scaffold
-from proxfed.compressors import TopK
+from proxfed.algorithms import (
+    ALGORITHMS,
+    EF21,
+    FISTA,
+    CompressedDownlink,
+    FastFedDA,
+    FedADMM,
+    FedDualAvg,
+    FedSplit,
+    Scaffold,
+)
+from proxfed.compressors import ErrorBoundedQuantiser, TopK
 from proxfed.engine import race
 from proxfed.engine.race import KEPT, LANES, RATIO, Race
 from proxfed.engine.stacked import Stacked
@@ -90,6 +100,16 @@ def test_exact_methods_reach_the_solution(algorithm: Auto) -> None:
     topology = Ring(p.n) if issubclass(algorithm.make, Graph) else None
     result = run(p, algorithm, 500, topology=topology, reference=x, every=500)
     assert result.rows[-1]["error"] < 1e-6
+
+
+def test_with_a_compressed_downlink() -> None:
+    p = toy.problem()
+    found = run(p, CompressedDownlink(FedComposite("auto", 3), ErrorBoundedQuantiser(0.1)), 16)
+    assert found.message == f"found eta = {found.algorithm.star.eta:.4g}"
+    given = run(p, CompressedDownlink(FedComposite(found.algorithm.star.eta, 3), ErrorBoundedQuantiser(0.1)), 16)
+    assert torch.equal(found.model, given.model)
+    with pytest.raises(InputError, match=r"star = .* must be an algorithm with a server"):
+        CompressedDownlink(Depositum("auto"), ErrorBoundedQuantiser(0.1))
 
 
 def test_partial_participation() -> None:

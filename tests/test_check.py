@@ -291,6 +291,8 @@ SETTINGS: dict[str, list[Any]] = {
     "qsgd": [QSGD(3), QSGD(4, bucket=5), QSGD(3, contractive=True)],
     "natural": [compressors.NaturalCompressor(), compressors.NaturalCompressor(contractive=True)],
     "low_rank": [compressors.LowRank(1, (3, 4)), compressors.LowRank(2, (3, 4), power=True)],
+    "byte_budget": [compressors.ByteBudgetQuantiser(45)],
+    "error_bounded": [compressors.ErrorBoundedQuantiser(q2) for q2 in (0.1, 0.7, 1e-4)],
 }
 
 

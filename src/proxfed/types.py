@@ -308,6 +308,7 @@ class Needs(NamedTuple):
     everyone: bool = False  # full participation
     contractive: bool = False  # its compressor must be contractive
     unbiased: bool = False  # its compressor must be unbiased
+    exact_downlink: bool = False  # its server counts on clients having exactly what it sent
     fixed_graph: bool = False  # the same W in every round
     symmetric: bool = False  # W = W'
     doubly_stochastic: bool = False  # also the columns of W sum to one, or what it tracks is not the mean
@@ -414,6 +415,8 @@ class Auto:
     """The hyper-parameters that are fixed."""
     found: tuple[str, ...]
     """Those that are not."""
+    around: Callable[[Any], Any] = copy.copy
+    """What is built around the algorithm, such as a compressed downlink."""
 
     @classmethod
     def of(cls, make: type[Method], arguments: Mapping[str, Any]) -> Auto:
@@ -435,7 +438,7 @@ class Auto:
     def at(self, s: float) -> Algorithm:
         """The algorithm whose local steps have length s."""
         steps = self.steps(s)
-        made: Algorithm = self.make(**self.given, **{name: steps[name] for name in self.found})
+        made: Algorithm = self.around(self.make(**self.given, **{name: steps[name] for name in self.found}))
         return made
 
     @property

@@ -10,7 +10,17 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from proxfed import keyed_random
-from proxfed.compressors import QSGD, Identity, LowRank, NaturalCompressor, RandK, ScaledSign, TopK
+from proxfed.compressors import (
+    QSGD,
+    ByteBudgetQuantiser,
+    ErrorBoundedQuantiser,
+    Identity,
+    LowRank,
+    NaturalCompressor,
+    RandK,
+    ScaledSign,
+    TopK,
+)
 from proxfed.types import Compressor
 
 D = 24
@@ -18,10 +28,11 @@ FEDCEF_D = 4_460_106  # entries of the largest network in the FedCEF paper
 
 
 class Case(NamedTuple):
-    """A compressor of vectors with D entries, and the bytes that the papers count for a float32 vector."""
+    """A compressor of vectors with D entries, and the bytes that the papers count for a float32 vector; None: what is
+    written."""
 
     compressor: Compressor
-    paper: int
+    paper: int | None
     random: bool = False
 
 
@@ -54,6 +65,8 @@ CASES = {
         Case(LowRank(4, (6, 4)), 4 * D),
         Case(LowRank(9, (1, 24), power=True), 4 * D),
     ],
+    "byte_budget": [Case(ByteBudgetQuantiser(nbytes), None) for nbytes in (40, 70, 1000)],
+    "error_bounded": [Case(ErrorBoundedQuantiser(q2), None) for q2 in (0.1, 0.5, 0.95, 1e-3, 1e-6)],
 }
 EVERY = [case for cases in CASES.values() for case in cases]
 RANDOM = [case.compressor for case in EVERY if case.random]
@@ -67,6 +80,10 @@ ANY_LENGTH += [
     QSGD(300, contractive=True),
     NaturalCompressor(),
     NaturalCompressor(contractive=True),
+    ErrorBoundedQuantiser(0.1),
+    ErrorBoundedQuantiser(0.6),
+    ErrorBoundedQuantiser(1e-6),
+    ByteBudgetQuantiser(200),
 ]
 
 seeds = st.integers(0, 2**32 - 1)

@@ -2,6 +2,7 @@
 
 from proxfed.algorithms.centralised import FISTA, GradientDescent, HeavyBall, Nesterov, ProximalGradient
 from proxfed.algorithms.choco import ChocoSGD
+from proxfed.algorithms.compressed_downlink import CompressedDownlink
 from proxfed.algorithms.depositum import Depositum
 from proxfed.algorithms.dfedadmm import DFedADMM
 from proxfed.algorithms.dfedavg import DFedAvg, DFedAvgM
@@ -106,6 +107,7 @@ __all__ = [
     "EF21SGDM",
     "FISTA",
     "ChocoSGD",
+    "CompressedDownlink",
     "DFedADMM",
     "DFedAvg",
     "DFedAvgM",

@@ -11,6 +11,8 @@ LowRank, whose factors come from LAPACK).
 
 from __future__ import annotations
 
+from proxfed.compressors.byte_budget import ByteBudgetQuantiser
+from proxfed.compressors.error_bounded import ErrorBoundedQuantiser
 from proxfed.compressors.identity import Identity
 from proxfed.compressors.lowrank import LowRank
 from proxfed.compressors.quantise import QSGD, NaturalCompressor, ScaledSign
@@ -18,7 +20,18 @@ from proxfed.compressors.sparse import RandK, TopK
 from proxfed.registry import Registry
 from proxfed.types import Compressor
 
-__all__ = ["COMPRESSORS", "QSGD", "Identity", "LowRank", "NaturalCompressor", "RandK", "ScaledSign", "TopK"]
+__all__ = [
+    "COMPRESSORS",
+    "QSGD",
+    "ByteBudgetQuantiser",
+    "ErrorBoundedQuantiser",
+    "Identity",
+    "LowRank",
+    "NaturalCompressor",
+    "RandK",
+    "ScaledSign",
+    "TopK",
+]
 
 COMPRESSORS: Registry[type] = Registry(
     "compressors",
@@ -30,6 +43,8 @@ COMPRESSORS: Registry[type] = Registry(
         "qsgd": QSGD,
         "natural": NaturalCompressor,
         "low_rank": LowRank,
+        "error_bounded": ErrorBoundedQuantiser,
+        "byte_budget": ByteBudgetQuantiser,
     },
     of=Compressor,
 )

@@ -238,7 +238,8 @@ class Race:
 
     def found(self) -> dict[str, float]:
         """The steps that lead, by their names."""
-        return {name: getattr(self.algorithm, name) for name in self.auto.found} if self.lanes else {}
+        steps = self.auto.steps(self.unit * RATIO ** self.lanes[0].k) if self.lanes else {}
+        return {name: value for name, value in steps.items() if name in self.auto.found}
 
     def model(self) -> Tensor:
         return self.lanes[0].run.model() if self.lanes else self.x0

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from proxfed.algorithms import ALGORITHMS
+from proxfed.algorithms import ALGORITHMS, CompressedDownlink
+from proxfed.compressors import COMPRESSORS
 from proxfed.engine.compatibility import check_combination, compressors
 from proxfed.engine.messages import dense, leaves, received
 from proxfed.engine.oracle import Work
@@ -224,6 +225,9 @@ def promised(a: Algorithm, dtype: torch.dtype) -> dict[str, int]:
         must(len(known) > 0, f"sends() says compressed = {sends.compressed}, but none of its fields is a compressor")
         if len(known) > 1:
             raise DoesNotApply(f"it has {len(known)} compressors, and sends() does not say which is used where")
+        sizes = {known[0](v[None], keys(0, "test", [0], 0)).nbytes for v in (vector[0], vector[0].cumsum(0))}
+        if len(sizes) > 1:
+            raise DoesNotApply(f"messages of {type(known[0]).__name__} are as long as what they hold asks for")
     numbers = {"up": sends.numbers_up, "down": sends.numbers_down, "edge": 0}
     found = {}
     for way, vectors in (("up", sends.up), ("down", sends.down), ("edge", sends.edge)):
@@ -313,6 +317,9 @@ def goes_on_bit_for_bit_after_a_dump(a: Algorithm) -> None:
 @law()
 def survives_the_configuration_file(a: Algorithm) -> None:
     """The table that describes it in a configuration file builds the same object again."""
+    if isinstance(a, CompressedDownlink):
+        common.survives_the_configuration_file(a.compressor, COMPRESSORS)
+        a = a.star
     common.survives_the_configuration_file(a, ALGORITHMS)
 
 

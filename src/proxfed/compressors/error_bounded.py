@@ -1,0 +1,66 @@
+"""A quantiser that is told how much it may lose, and finds the fewest bits for that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from proxfed.compressors import quantised_message
+from proxfed.compressors.arrays import host
+from proxfed.compressors.message import reading
+from proxfed.compressors.step_search import LEAST, largest_level, quantise
+from proxfed.errors import finite, require
+from proxfed.keyed_random import Key
+from proxfed.types import Packed
+
+
+@dataclass(frozen=True)
+class ErrorBoundedQuantiser:
+    """Multiples of a step s, the largest with |C(v) - v|^2 <= q2 |v|^2: certain for every v, whatever its length.
+
+        l_j = floor(|v_j| / s + 0.4)        C(v)_j = sign(v_j) (l_j + o) s  where l_j > 0, else 0
+
+    o is the mean of what was rounded off. Small entries become 0 (the dead zone) and cost next to nothing in the code
+    of the levels, so a message takes as many bits as the shape of v asks for: about 2 a number for normal ones and
+    q2 = 0.1, far fewer where a few entries are large. What travels: step, offset and levels.
+    """
+
+    unbiased: ClassVar[bool] = False
+    q2: float
+    """The part of |v|^2 that may be lost, at least 1e-6 and below 1."""
+
+    def __post_init__(self) -> None:
+        fits = finite(self.q2) and LEAST <= self.q2 < 1
+        require(fits, f"ErrorBoundedQuantiser: q2 = {self.q2!r} must be at least {LEAST:g} and below 1")
+
+    def contraction(self, d: int) -> float:
+        return self.q2
+
+    def __call__(self, v: Tensor, key: Key) -> Packed:
+        x = host(v)
+        fine = np.isfinite(x).all(1)
+        some = fine & x.any(1)
+        messages = [quantised_message.ZERO if ok else quantised_message.NOT_FINITE for ok in fine]
+        dense = np.zeros_like(x)
+        dense[~fine] = np.nan
+        if some.any():
+            q, dense[some] = quantise(x if some.all() else x[some], self.q2)
+            written = quantised_message.write(q, largest_level(x.shape[1], self.q2))
+            for i, message in zip(np.flatnonzero(some), written, strict=True):
+                messages[i] = message
+        return quantised_message.pack(messages, dense, v)
+
+    def encode(self, packed: Packed) -> list[bytes]:
+        return quantised_message.unpack(packed)
+
+    def decode(self, messages: Sequence[bytes], d: int, dtype: Any) -> Tensor:
+        dense = np.empty((len(messages), d), torch.empty(0, dtype=dtype).numpy().dtype)
+        for i, sent in enumerate(messages):
+            with reading(i, sent) as message:
+                dense[i] = quantised_message.read(message, d, dense.dtype, largest_level(d, self.q2))
+        return torch.from_numpy(dense)
