@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from proxfed.data.federated import Dataset, Federated
 from proxfed.errors import InputError, at_least_one, non_negative, one_of, require
-from proxfed.problems.losses import Loss, find_loss
+from proxfed.problems.losses import Loss
+from proxfed.problems.named_losses import find_loss
 from proxfed.types import Problem, Regulariser
 
 Samples = np.ndarray | Tensor
@@ -90,8 +91,12 @@ class DataProblem(Problem):
     @cached_property
     def weights(self) -> Tensor:
         """p_i, which sum to 1."""
-        p = np.full(self.n, 1 / self.n) if self.weighting == "uniform" else self.sizes / self.sizes.sum()
-        return torch.as_tensor(p, dtype=self.dtype, device=self.device)
+        p = np.ones(self.n) if self.weighting == "uniform" else self._weight_sums()
+        return torch.as_tensor(p / p.sum(), dtype=self.dtype, device=self.device)
+
+    def _weight_sums(self) -> np.ndarray:
+        """(n,) what each client's samples weigh together."""
+        return self.data.weight_sums
 
     @cached_property
     def criterion(self) -> Loss:
