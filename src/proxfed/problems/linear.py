@@ -9,11 +9,11 @@ With weights, v_ij = w_ij m_i / sum_j w_ij is what a sample counts in a plain me
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import isfinite
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ from proxfed.problems.base import DataProblem
 from proxfed.problems.class_weights import with_classes
 from proxfed.problems.coefficients import Coefficients, coefficients
 from proxfed.problems.cox import by_time
+from proxfed.problems.feature_groups import labels_of
 from proxfed.problems.fista import fista
 from proxfed.problems.loop import parameters
 from proxfed.problems.losses import Loss
@@ -237,6 +238,11 @@ class Linear(DataProblem):
         parts = parameters(x, self.blocks)
         bias = parts["bias"].tolist() if self.intercept else None
         return coefficients(self.data.names, parts["weight"].tolist(), bias, nonzero)
+
+    def feature_groups(self, groups: Mapping[str, Any]) -> tuple[int, ...]:
+        """The `labels` of a GroupLasso or SparseGroup on the weights, from groups of features by name: {group: features}
+        or {feature: group}. A feature in none is a group of its own; with several classes it brings its weights of all."""
+        return labels_of(self.data.names, groups) * self.blocks[0].shape[0]
 
     # ---- the two products --------------------------------------------------------------------------------------
 
