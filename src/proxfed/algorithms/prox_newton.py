@@ -71,8 +71,12 @@ class ProxNewton(Star[Stateless, State]):
         return inf  # that of the model of phi, as long as f looks flat
 
     def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Stateless, State]:
+        return (), self.begin(x0, h)
+
+    def begin(self, x0: Tensor, h: Regulariser) -> State:
+        """Before the first gradient: at x0, or the nearest point that h allows."""
         x, empty, one = h.prox(x0, 0.0), x0.new_zeros(self.memory, len(x0)), x0.new_ones(())
-        return (), State(x, x, 0 * x, inf * one, 0 * x, 0 * one, one, empty, empty, 0 * one)
+        return State(x, x, 0 * x, inf * one, 0 * x, 0 * one, one, empty, empty, 0 * one)
 
     def down(self, s: State, key: Key) -> tuple[State, Tensor]:
         return s, s.y

@@ -28,6 +28,7 @@ from proxfed.errors import InputError, RunError, at_least_one, positive, require
 from proxfed.harness.path import chosen_weights
 from proxfed.participation import Full
 from proxfed.problems.linear import Linear
+from proxfed.regularisers import OnBlocks
 from proxfed.types import Algorithm, Compressor, Problem
 
 LOOK = 25
@@ -133,7 +134,8 @@ class Solver:
     def at_zero(self, problem: Problem) -> Fit:
         """The fit with all that the weight of h acts on at zero: h.weight_max(gradient) is where a path begins."""
         h = problem.h
-        require(h.thresholds, f"{type(h).__name__} has no weight from which on zero is the solution")
+        name = type(h.parts[0][1] if isinstance(h, OnBlocks) else h).__name__
+        require(h.thresholds, f"{name} has no weight from which on zero is the solution")
         held = problem.with_h(h.held_at_zero(problem.d)).starting_at(0 * problem.start(0))
         return replace(self, compressor=None).fit(held)
 

@@ -28,7 +28,7 @@ from proxfed.problems.class_weights import with_classes
 from proxfed.problems.coefficients import Coefficients, coefficients
 from proxfed.problems.cox import by_time
 from proxfed.problems.feature_groups import labels_of
-from proxfed.problems.fista import fista
+from proxfed.problems.fista import by_line_search, fista
 from proxfed.problems.loop import parameters
 from proxfed.problems.losses import Loss
 from proxfed.problems.spectra import Extremes, extremes
@@ -203,7 +203,7 @@ class Linear(DataProblem):
     def solve(self, tolerance: float = 1e-12) -> Tensor:
         """The minimiser of phi, computed in float64 whatever the dtype of the problem."""
         p = replace(self, dtype=torch.float64)
-        return fista(p._mean_gradient, p.h, p.smoothness().L_f, p.start(0), tolerance).to(self.dtype)
+        return p._minimise(p.h, p.start(0), tolerance).to(self.dtype)
 
     def alpha_max(self) -> float:
         """The smallest weight of h for which the solution is zero wherever this weight can make it so.
@@ -212,12 +212,20 @@ class Linear(DataProblem):
         """
         require(self.h.thresholds, f"{type(self.h).__name__} has no weight from which on zero is the solution")
         p = replace(self, dtype=torch.float64)
-        x = fista(p._mean_gradient, p.h.held_at_zero(p.d), p.smoothness().L_f, torch.zeros(p.d).to(p.weights), 1e-12)
+        x = p._minimise(p.h.held_at_zero(p.d), torch.zeros(p.d).to(p.weights), 1e-12)
         return p.h.weight_max(p._mean_gradient(x))
+
+    def _minimise(self, h: Regulariser, x0: Tensor, tolerance: float) -> Tensor:
+        if not isfinite(self.criterion.curvature) and self.criterion.separate:  # there is no L
+            return by_line_search(self._mean_gradient, self._mean_value, h, x0, tolerance)
+        return fista(self._mean_gradient, h, self.smoothness().L_f, x0, tolerance)
 
     def _mean_gradient(self, x: Tensor) -> Tensor:
         """Of f = sum p_i f_i, at x (d,)."""
         return self.weights @ self.local(0, range(self.n)).full_grad(x)
+
+    def _mean_value(self, x: Tensor) -> Tensor:
+        return self.weights @ self.local(0, range(self.n)).value(x)
 
     # ---- from x back to the user -------------------------------------------------------------------------------
 
