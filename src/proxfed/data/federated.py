@@ -183,8 +183,8 @@ class Federated:
         return cls(features, labels, sizes, test, classes, name, feature_names, weights)
 
     def keep(self, kept: np.ndarray) -> Federated:
-        """These rows only, ascending; every client must keep some."""
-        sizes = np.bincount(np.repeat(np.arange(len(self)), self.sizes)[kept], minlength=len(self))
+        """These rows only, ascending; clients that keep none are left out."""
+        _, sizes = np.unique(np.repeat(np.arange(len(self)), self.sizes)[kept], return_counts=True)
         weights = None if self.sample_weights is None else self.sample_weights[kept]
         return replace(
             self, features=self.features[kept], labels=self.labels[kept], sizes=sizes, sample_weights=weights

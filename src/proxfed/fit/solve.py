@@ -35,15 +35,17 @@ LOOK = 25
 """Rounds of FedCEF between two exact looks at the residual, each of which is one more round with full gradients."""
 
 
-class Traffic(NamedTuple):
+@dataclass(frozen=True)
+class Traffic:
     """What it took, over all organisations."""
 
     rounds: int = 0
     bytes_up: int = 0
     bytes_down: int = 0
 
-    def plus(self, other: Traffic) -> Traffic:
-        return Traffic(*(a + b for a, b in zip(self, other, strict=True)))
+    def __add__(self, other: Traffic) -> Traffic:
+        up, down = self.bytes_up + other.bytes_up, self.bytes_down + other.bytes_down
+        return Traffic(self.rounds + other.rounds, up, down)
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +62,18 @@ class Fit:
     scale: float
     """The gradient at the start."""
     traffic: Traffic
+    pairs: Pairs | None = None
+    """What ProxNewton remembers of f, for the next fit of a path."""
+    weight: float | None = None
+    """Of the penalty, on a path."""
+
+
+class Pairs(NamedTuple):
+    """Steps and changes of the gradient, as ProxNewton keeps them: of f alone, whatever h is."""
+
+    S: Tensor
+    Y: Tensor
+    pairs: Tensor
 
 
 class Look(NamedTuple):
@@ -68,6 +82,7 @@ class Look(NamedTuple):
     x: Tensor
     gradient: Tensor
     traffic: Traffic
+    pairs: Pairs | None = None
 
 
 @dataclass(frozen=True)
@@ -89,19 +104,18 @@ class Solver:
         positive(self, "tolerance")
         at_least_one(self, "rounds")
 
-    def fit(self, problem: Problem, scale: float | None = None) -> Fit:
-        """The minimiser of phi, from the problem's start; `scale` instead of the gradient there."""
+    def fit(self, problem: Problem, scale: float | None = None, pairs: Pairs | None = None) -> Fit:
+        """The minimiser of phi, from the problem's start; with the `scale` and the `pairs` of another fit of the same f."""
         begin, L = self._begin(problem)
-        convex = problem.h.weak_convexity == 0
-        looks = _newton if self.compressor is None and convex else _compressed
+        plain = self.compressor is None and problem.h.weak_convexity == 0
         residual = float("nan")
-        for look in looks(problem, L, self):
-            traffic = begin.plus(look.traffic)
+        for look in _newton(problem, L, self, pairs) if plain else _compressed(problem, L, self):
+            traffic = begin + look.traffic
             scale = scale or float(look.gradient.norm()) or 1.0
             residual = residual_of(problem, look, L) / scale
             self.watch(traffic.rounds, residual)
             if residual <= self.tolerance:
-                return Fit(problem, look.x, look.gradient, residual, scale, traffic)
+                return Fit(problem, look.x, look.gradient, residual, scale, traffic, look.pairs)
             if traffic.rounds >= self.rounds or residual != residual:
                 break
         raise RunError(
@@ -115,7 +129,7 @@ class Solver:
         weights: decreasing; or how many, from where the solution is zero down to `smallest` of it. The rounds that
         find this place are counted with the first fit.
         """
-        before, x, scale = Traffic(), None, None
+        before, x, scale, pairs = Traffic(), None, None, None
 
         def largest() -> float:
             nonlocal before, x
@@ -126,9 +140,9 @@ class Solver:
         fits: list[Fit] = []
         for weight in chosen_weights(problem.h, weights, smallest, largest):
             this = problem.with_h(problem.h.with_weight(weight))
-            fit = self.fit(this if x is None else this.starting_at(x), scale)
-            fits.append(replace(fit, traffic=fit.traffic.plus(before)))
-            before, x, scale = Traffic(), fit.x, fits[0].scale
+            fit = self.fit(this if x is None else this.starting_at(x), scale, pairs)
+            fits.append(replace(fit, weight=weight, traffic=fit.traffic + before))
+            before, x, scale, pairs = Traffic(), fit.x, fits[0].scale, fit.pairs
         return fits
 
     def at_zero(self, problem: Problem) -> Fit:
@@ -167,12 +181,14 @@ def exact_look(problem: Problem, x: Tensor) -> Look:
     return Look(x, problem.weights @ f.full_grad(x), Traffic(1, vectors, vectors))
 
 
-def _newton(problem: Problem, L: float, solver: Solver) -> Iterator[Look]:
+def _newton(problem: Problem, L: float, solver: Solver, pairs: Pairs | None) -> Iterator[Look]:
     run = _run(problem, ProxNewton(L), solver)
+    if pairs is not None:
+        run.state = run.state._replace(server=run.state.server._replace(**pairs._asdict()))
     for t in range(1, solver.rounds + 1):
         run.round(t)
-        server = run.state.server
-        yield Look(server.x, server.g, _traffic(run, t))
+        s = run.state.server
+        yield Look(s.x, s.g, _traffic(run, t), Pairs(s.S, s.Y, s.pairs))
 
 
 def _compressed(problem: Problem, L: float, solver: Solver) -> Iterator[Look]:
@@ -189,12 +205,12 @@ def _compressed(problem: Problem, L: float, solver: Solver) -> Iterator[Look]:
                 run.round(t)
             done += LOOK
             look = exact_look(problem, run.model())
-            total = total.plus(look.traffic).plus(Traffic(LOOK))
+            total = total + look.traffic + Traffic(LOOK)
             if not residual_of(problem, look, L) <= 2 * residual_of(problem, best, L):
                 break
             best = look
-            yield Look(look.x, look.gradient, total.plus(_traffic(run, 0)))
-        total, step = total.plus(_traffic(run, 0)), step / 2
+            yield Look(look.x, look.gradient, total + _traffic(run, 0))
+        total, step = total + _traffic(run, 0), step / 2
 
 
 def _run(problem: Problem, algorithm: Algorithm, solver: Solver) -> Run:

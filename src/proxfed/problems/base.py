@@ -91,10 +91,11 @@ class DataProblem(Problem):
     @cached_property
     def weights(self) -> Tensor:
         """p_i, which sum to 1."""
-        p = np.ones(self.n) if self.weighting == "uniform" else self._weight_sums()
+        p = np.ones(self.n) if self.weighting == "uniform" else self.weight_sums
         return torch.as_tensor(p / p.sum(), dtype=self.dtype, device=self.device)
 
-    def _weight_sums(self) -> np.ndarray:
+    @cached_property
+    def weight_sums(self) -> np.ndarray:
         """(n,) what each client's samples weigh together."""
         return self.data.weight_sums
 

@@ -114,7 +114,8 @@ class Linear(DataProblem):
         """w, (N,), in the order of the data."""
         return with_classes(self.data, self.class_weights)
 
-    def _weight_sums(self) -> np.ndarray:
+    @cached_property
+    def weight_sums(self) -> np.ndarray:
         return replace(self.data, sample_weights=self._sample_weights).weight_sums
 
     @cached_property
@@ -122,7 +123,7 @@ class Linear(DataProblem):
         """(N,): what a sample counts in its client's mean; None: all the same."""
         if self._sample_weights is None:
             return None
-        each = self._sample_weights * np.repeat(self.sizes / self._weight_sums(), self.sizes)
+        each = self._sample_weights * np.repeat(self.sizes / self.weight_sums, self.sizes)
         return torch.tensor(each[self._order], dtype=self.dtype, device=self.device)
 
     # ---- the protocol ------------------------------------------------------------------------------------------
