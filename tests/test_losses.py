@@ -112,7 +112,9 @@ def test_smoothness_bounds_every_hessian(loss, weighted, wide) -> None:
     b = np.concatenate([labels(loss if loss in LOSSES else "huber", rng, m) for m in SIZES])
     classes = 3 if loss == "cross_entropy" else None
     b = {"logistic": np.sign(rng.normal(size=N)), "cross_entropy": rng.integers(0, 3, N)}.get(loss, b)
-    d = Federated(rng.normal(size=(N, p)) + 2, b, SIZES, classes=classes, sample_weights=rng.random(N) if weighted else None)
+    d = Federated(
+        rng.normal(size=(N, p)) + 2, b, SIZES, classes=classes, sample_weights=rng.random(N) if weighted else None
+    )
     problem = Linear(d, LOSSES.get(loss, loss), l2=0.01, weighting="size", intercept=loss not in ("cox", "efron"))
     L, L_f, mu, mu_min = problem.smoothness()
     assert problem.client_smoothness.shape == (3,)
@@ -158,7 +160,9 @@ def test_cox_on_held_out_samples_is_that_of_one_more_client() -> None:
     d, test = data("cox", False), data("cox", False, sizes=(20,), seed=5)
     held = Federated(d.features, d.labels, d.sizes, test=(test.features, test.labels))
     x = torch.tensor(np.random.default_rng(6).normal(size=P))
-    assert Linear(held, "cox").evaluate(x)["test_loss"] == pytest.approx(value(Linear(test, "cox"), "cox", 0, x.numpy()))
+    assert Linear(held, "cox").evaluate(x)["test_loss"] == pytest.approx(
+        value(Linear(test, "cox"), "cox", 0, x.numpy())
+    )
 
 
 def test_labels_of_survival_tell_time_and_event() -> None:

@@ -11,7 +11,7 @@ def sigmoid(s: Array) -> Array:
 
 
 def logistic_l1(A: Array, y: Array, lam: float, sweeps: int = 200, tolerance: float = 1e-11) -> Array:
-    """mean log(1 + exp(-y s)) + lam |w|_1, with a free intercept (last): IRLS with coordinate descent on a working set."""
+    """mean log(1 + exp(-y s)) + lam |w|_1, with a free intercept (last): IRLS, coordinate descent, a working set."""
     N, p = A.shape
     w, b, active = np.zeros(p), 0.0, np.zeros(p, bool)
     for _ in range(sweeps):

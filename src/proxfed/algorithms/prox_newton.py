@@ -2,15 +2,16 @@
 
     server sends    a trial point y
     client sends    grad f_i(y), f_i(y)
-    server          if phi(y) <= phi(x) + sigma t D, with y = x + t p:  x <- y, and remember (y - x, grad f(y) - grad f(x))
+    server          if phi(y) <= phi(x) + sigma t D, where y = x + t p:
+                        remember (y - x, grad f(y) - grad f(x)),   x <- y
                         p = argmin_p <grad f(x), p> + <p, B p>/2 + h(x + p),   t = 1
                         D = <grad f(x), p> + h(x + p) - h(x)
                     else t <- t/2
                     y = x + t p
 
-B is the limited-memory BFGS matrix of the last pairs, b I before there are any. Its model is minimised at the server, by
-some steps of FISTA with the prox of h: no client is asked. The line search is on the objective, so there is no step
-size to choose; `curvature` is only where it starts.
+B is the limited-memory BFGS matrix of the last pairs, and a multiple of I before there are any. The model of phi is
+minimised at the server, nearly, by some steps of FISTA with the prox of h: no client is asked. The line search is on
+the objective, so there is no step size to choose; `curvature` is only where it starts.
 
 What travels: one vector down; one vector and one number up.
 Reference: J. D. Lee, Y. Sun, M. A. Saunders, "Proximal Newton-Type Methods for Minimizing Composite Functions", SIAM

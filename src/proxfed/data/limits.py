@@ -27,8 +27,9 @@ def limited(data: Dataset | Federated, limit: int | None, test_limit: int | None
             require(enough, f"limit = {limit} is too few: {data.name} would have clients without samples")
             data = data.keep(kept)
         else:
-            each = {name: getattr(data, name) for name in ("features", "labels", "groups", "sample_weights")}
-            data = replace(data, **{name: None if rows is None else rows[kept] for name, rows in each.items()})
+            groups, weights = (None if v is None else v[kept] for v in (data.groups, data.sample_weights))
+            fewer = {"features": data.features[kept], "labels": data.labels[kept]}
+            data = replace(data, **fewer, groups=groups, sample_weights=weights)
     if test_limit is not None:
         if data.test is None:
             raise InputError(f"test_limit = {test_limit!r}: {data.name} has no test samples")

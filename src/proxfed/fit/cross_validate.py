@@ -1,8 +1,8 @@
 """How much penalty, by cross-validation: held-out losses along a path, by federated rounds alone.
 
-A fold holds out some rows of every organisation, or all rows of one. The path of every fold is fitted to the other rows;
-then its models travel once to those who hold out rows, and each of them tells its loss, a number for every model. The
-folds of an organisation are drawn by itself, keyed, with the same share of every class (of events, in survival).
+A fold holds out some rows of every organisation, or all rows of one. The path of every fold is fitted to the other
+rows; then its models travel once to those who hold out rows, and each of them tells its loss, a number for every model.
+The folds of an organisation are drawn by itself, keyed, with the same share of every class (of events, in survival).
 
 A survival model's loss on rows is the partial likelihood with them less that without them (Verweij and Van Houwelingen,
 "Cross-Validation in Survival Analysis", Statistics in Medicine, 1993): a few rows alone make poor risk sets.
@@ -23,6 +23,9 @@ from proxfed.fit.solve import Fit, Solver, Traffic
 from proxfed.problems.linear import Linear
 
 ORGANISATION = "organisation"
+
+SOLVER = Solver(1e-6)
+"""Held-out losses need no more; the model that is chosen can be fitted more exactly from there."""
 
 
 class Fold(NamedTuple):
@@ -80,7 +83,7 @@ def cross_validate(
     folds: int | str = 5,
     weights: int | Sequence[float] = 50,
     smallest: float = 1e-3,
-    solver: Solver = Solver(1e-6),
+    solver: Solver = SOLVER,
     seed: int = 0,
     watch: Callable[[int, int], object] = lambda done, total: None,
 ) -> CrossValidation:
@@ -95,7 +98,7 @@ def cross_validate(
     parts = list(_folds(problem, folds, seed))
     fits = solver.path(problem, weights, smallest)
     total = sum((fit.traffic for fit in fits), start=Traffic())
-    chosen = [fit.weight for fit in fits]
+    chosen = [float(fit.weight or 0) for fit in fits]
     watch(1, len(parts) + 1)
     losses, sums = [], []
     for k, fold in enumerate(parts):

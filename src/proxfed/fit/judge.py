@@ -1,7 +1,7 @@
 """A model judged: every measure for each organisation and over all of them, with intervals by bootstrap.
 
-Samples are drawn anew, with replacement, within each organisation: that these organisations took part is given. The draw
-is keyed by seed, organisation and repetition, so the intervals are the same whoever computes them.
+Samples are drawn anew, with replacement, within each organisation: that these organisations took part is given. The
+draw is keyed by seed, organisation and repetition, so the intervals are the same whoever computes them.
 """
 
 from __future__ import annotations

@@ -38,9 +38,11 @@ def linear_model(
     )
     if groups is not None:
         takes = isinstance(penalty, (GroupLasso, SparseGroup))
-        require(takes, f"groups = {groups!r:.80}: {type(penalty).__name__} has no groups, GroupLasso and SparseGroup do")
+        require(
+            takes, f"groups = {groups!r:.80}: {type(penalty).__name__} has no groups, GroupLasso and SparseGroup do"
+        )
         penalty = penalty.with_labels(bare.feature_groups(groups))  # type: ignore[attr-defined]
-    return bare.with_h(on_weights(bare, penalty))
+    return bare._with(h=on_weights(bare, penalty))
 
 
 def on_weights(problem: Linear, penalty: Regulariser) -> Regulariser:

@@ -1,13 +1,13 @@
 """The federated fit of one penalty weight, and of a path of them: exact, without a step size, every byte counted.
 
-Gradients travel as they are, in the rounds of ProxNewton, or compressed, in those of FedCEF, which is exact as well; that
-one also serves penalties that are not convex. Both begin with L = sum_i p_i L_i, for which every organisation tells one
-number. ProxNewton learns the curvature from there and searches along its steps for a smaller objective, so it also
-works where no L exists (Poisson). FedCEF's step 1/L is halved whenever an exact look at the residual finds that it has
-doubled, and the rounds go on from the look before.
+Gradients travel as they are, in the rounds of ProxNewton, or compressed, in those of FedCEF, which is exact as well;
+that one also serves penalties that are not convex. Both begin with L = sum_i p_i L_i, for which every organisation
+tells one number. ProxNewton learns the curvature from there and searches along its steps for a smaller objective, so it
+also works where no L exists (Poisson). FedCEF's step 1/L is halved whenever an exact look at the residual finds that it
+has doubled, and the rounds go on from the look before.
 
-A fit ends when its residual, the prox-gradient map L |x - prox_{h/L}(x - grad f(x)/L)|, is at most `tolerance` times the
-gradient at the start. At a solution, and nowhere else, it is zero.
+A fit ends when its residual, the prox-gradient map L |x - prox_{h/L}(x - grad f(x)/L)|, is at most `tolerance` times
+the gradient at the start. At a solution, and nowhere else, it is zero.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from proxfed.algorithms import FedCEF, ProxNewton
@@ -105,7 +104,7 @@ class Solver:
         at_least_one(self, "rounds")
 
     def fit(self, problem: Problem, scale: float | None = None, pairs: Pairs | None = None) -> Fit:
-        """The minimiser of phi, from the problem's start; with the `scale` and the `pairs` of another fit of the same f."""
+        """The minimiser of phi, from the problem's start; `scale` and `pairs` may be those of another fit of the same f."""
         begin, L = self._begin(problem)
         plain = self.compressor is None and problem.h.weak_convexity == 0
         residual = float("nan")

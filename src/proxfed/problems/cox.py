@@ -2,9 +2,10 @@
 
     f_i(s) = - (1/m_i) sum over events j of v_j (s_j - log sum_{k in R_j} v_k exp(s_k))        R_j = {k: T_k >= T_j}
 
-v are the weights of the client's m_i samples, with mean 1. A label is the time of an event, or minus the time at which a sample was last seen without one (-0.0: at time 0). The
-samples of a client must stand in the order of `by_time`, latest first, so that a risk set R_j is what stands before the
-end of j's ties: all sums over risk sets are then one cumulative sum. They are kept as logarithms, so nothing overflows.
+v are the weights of the client's m_i samples, with mean 1. A label is the time of an event, or minus the time at which
+a sample was last seen without one (-0.0: at time 0). The samples of a client must stand in the order of `by_time`,
+latest first, so that a risk set R_j is what stands before the end of j's ties: all sums over risk sets are then one
+cumulative sum. They are kept as logarithms, so nothing overflows.
 
 Reference: D. R. Cox, "Regression Models and Life-Tables", Journal of the Royal Statistical Society B, 1972; ties:
 N. Breslow, "Covariance Analysis of Censored Survival Data", Biometrics, 1974; B. Efron, "The Efficiency of Cox's

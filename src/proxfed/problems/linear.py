@@ -2,9 +2,10 @@
 
     f_i(x) = sum_j w_ij loss(A_ij x, b_ij) / sum_j w_ij + (l2/2) |x|^2
 
-The weights w_ij are those of the samples times those of their classes; without any, all are 1 and nothing is multiplied.
-With weights, v_ij = w_ij m_i / sum_j w_ij is what a sample counts in a plain mean. x is the weight matrix (outputs, features) followed by the intercepts, as one row. Activations are kept as
-(clients, outputs, samples), so that a layer and its gradient are one batched product each, without transposes.
+The weights w_ij are those of the samples times those of their classes; without any, all are 1 and nothing is
+multiplied. With weights, v_ij = w_ij m_i / sum_j w_ij is what a sample counts in a plain mean. x is the weight matrix
+(outputs, features) followed by the intercepts, as one row. Activations are kept as (clients, outputs, samples), so that
+a layer and its gradient are one batched product each, without transposes.
 """
 
 from __future__ import annotations
@@ -249,8 +250,10 @@ class Linear(DataProblem):
         return coefficients(self.data.names, parts["weight"].tolist(), bias, nonzero)
 
     def feature_groups(self, groups: Mapping[str, Any]) -> tuple[int, ...]:
-        """The `labels` of a GroupLasso or SparseGroup on the weights, from groups of features by name: {group: features}
-        or {feature: group}. A feature in none is a group of its own; with several classes it brings its weights of all."""
+        """The `labels` of a GroupLasso or SparseGroup on the weights, by name: {group: features} or {feature: group}.
+
+        A feature in none is a group of its own; with several classes it brings its weights of all of them.
+        """
         return labels_of(self.data.names, groups) * self.blocks[0].shape[0]
 
     # ---- the two products --------------------------------------------------------------------------------------
