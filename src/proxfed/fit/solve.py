@@ -104,7 +104,7 @@ class Solver:
         at_least_one(self, "rounds")
 
     def fit(self, problem: Problem, scale: float | None = None, pairs: Pairs | None = None) -> Fit:
-        """The minimiser of phi, from the problem's start; `scale` and `pairs` may be those of another fit of the same f."""
+        """The minimiser of phi, from the problem's start; `scale` and `pairs` are those of another fit of this f."""
         begin, L = self._begin(problem)
         plain = self.compressor is None and problem.h.weak_convexity == 0
         residual = float("nan")

@@ -40,13 +40,11 @@ class DataProblem(Problem):
     def check(self) -> None:
         """Refuse values of these fields that mean nothing; names become what they stand for."""
         name = type(self).__name__
-        what = (
-            "not handed out to clients yet" if isinstance(self.data, Dataset) else "not a Federated, as load(...) gives"
-        )
-        require(
-            isinstance(self.data, Federated),
-            f"{name}: data = {_short(self.data)} is {what}; Federated.split and Federated.from_clients make one",
-        )
+        if not isinstance(self.data, Federated):
+            given = isinstance(self.data, Dataset)
+            what = "not handed out to clients yet" if given else "not a Federated, as load(...) gives"
+            makers = "Federated.split and Federated.from_clients make one"
+            raise InputError(f"{name}: data = {_short(self.data)} is {what}; {makers}")
         object.__setattr__(self, "loss", find_loss(self.loss))
         what = "a class, not" if isinstance(self.h, type) else "not"
         fits = isinstance(self.h, Regulariser)

@@ -10,11 +10,12 @@ a layer and its gradient are one batched product each, without transposes.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import isfinite
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -84,6 +85,16 @@ class Linear(DataProblem):
         require(separate or self.batch is None, f"{name}: batch = {self.batch}, but a part of the samples has no loss")
         require(separate or not self.intercept, f"{name}: intercept = True, but the baseline hazard takes its place")
         self._check_x0()
+
+    def _with(self, **values: Any) -> Self:
+        if not values.keys() <= {"h", "x0"}:
+            return super()._with(**values)
+        other = copy.copy(self)  # what was computed from the data stays
+        for name, value in values.items():
+            object.__setattr__(other, name, value)
+        other.check()
+        other._check_x0()
+        return other
 
     @cached_property
     def blocks(self) -> tuple[Block, ...]:
@@ -178,7 +189,7 @@ class Linear(DataProblem):
         """(n,) each, of A_i' A_i / m_i, the intercept's column of ones included."""
         largest, smallest = torch.zeros(2, self.n, dtype=torch.float64)
         for where, A, _, v in self._groups(range(self.n)):
-            largest[where], smallest[where] = extremes(self._scaled(A, v) / A.shape[1] ** 0.5)
+            largest[where], smallest[where] = extremes(self._scaled(A, v), A.shape[1])
         return Extremes(largest, smallest)
 
     def _whole_spectrum(self) -> Extremes:
@@ -186,11 +197,11 @@ class Linear(DataProblem):
         p, wide, total = self.weights.double(), len(self.A) < self.A.shape[1], torch.zeros(())
         stacked = []
         for where, A, _, v in self._groups(range(self.n)):
-            A = self._scaled(A, v) * (p[where] / A.shape[1]).sqrt()[:, None, None]
+            A, m = self._scaled(A, v), A.shape[1]
             if wide:
-                stacked.append(A.flatten(0, 1))
+                stacked.append((A * (p[where] / m).sqrt()[:, None, None]).flatten(0, 1))
             else:
-                total = total + torch.einsum("gmi,gmj->ij", A, A)
+                total = total + torch.einsum("g,gij->ij", p[where], A.mT @ A / m)
         if wide:
             return extremes(torch.cat(stacked))
         values = torch.linalg.eigvalsh(total)

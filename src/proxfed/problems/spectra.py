@@ -9,14 +9,14 @@ from torch import Tensor
 
 
 class Extremes(NamedTuple):
-    """The largest and the smallest eigenvalue of A'A, each (...)."""
+    """The largest and the smallest eigenvalue, each (...)."""
 
     largest: Tensor
     smallest: Tensor
 
 
-def extremes(A: Tensor) -> Extremes:
-    """Of A, (..., rows, columns): with fewer rows than columns the smallest is 0."""
+def extremes(A: Tensor, m: int = 1) -> Extremes:
+    """Of A'A / m, for A (..., rows, columns): with fewer rows than columns the smallest is 0."""
     wide = A.shape[-2] < A.shape[-1]
-    values = torch.linalg.eigvalsh(A @ A.mT if wide else A.mT @ A)
+    values = torch.linalg.eigvalsh((A @ A.mT if wide else A.mT @ A) / m)
     return Extremes(values[..., -1], torch.zeros_like(values[..., 0]) if wide else values[..., 0])
