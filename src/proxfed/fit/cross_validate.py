@@ -24,7 +24,8 @@ from proxfed.problems.linear import Linear
 
 ORGANISATION = "organisation"
 
-SOLVER = Solver()
+SOLVER = Solver(1e-8)
+"""A path goes down to weights where the last digits cost most of the rounds."""
 
 
 class Fold(NamedTuple):
