@@ -12,13 +12,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from proxfed.harness.execute import check_folder
 from proxfed.harness.plan import Planned, carry_out
 from proxfed.harness.results import Results
 from proxfed.harness.run_folder import DONE, RunFolder
 from proxfed.harness.study import Entry, Study
 from proxfed.report.columns import Row
-from proxfed.tuning.halving import Ladder
+from proxfed.tuning.halving import Ladder, Rung
 from proxfed.tuning.judge import Judge, Score
 from proxfed.tuning.keys import changed, short_names, written
 
@@ -83,41 +82,59 @@ class Search:
 
     def run(self, stop: Callable[[], bool], **how: Any) -> list[Trial]:
         """All trials with their scores, in their order; goes on with what is in the folder."""
-        if self.folder.exists():
-            check_folder(self.tried, self.folder, resume=True, force=False)
-        found = {trial.label: trial for trial in self.trials}
-        going = {a: [t.label for t in self.trials if t.algorithm == a] for a in {t.algorithm: 0 for t in self.trials}}
+        self.planned = Planned(self.tried, self.path, resume=True, case=self.case)
+        self.found = {trial.label: trial for trial in self.trials}
+        ranked: dict[str, list[str]] = {}
+        for trial in self.trials:
+            ranked.setdefault(trial.algorithm, []).append(trial.label)
         for rung in self.ladder.rungs:
-            going = {a: labels[: rung.configurations] for a, labels in going.items()}
-            everyone = [label for labels in going.values() for label in labels]
-            self._advance(everyone, rung.round, stop, **how)
-            measured = self._measured(everyone, rung.round)
-            for label in everyone:
-                score, spent = measured[label]
-                old = found[label]
-                scores, rounds = (*old.scores, score), (*old.rounds, rung.round)
-                found[label] = replace(old, scores=scores, rounds=rounds, spent=spent)
-            for a, labels in going.items():
-                if not labels:  # all of them diverged
-                    continue
-                best = min(measured[label][0] for label in labels)
-                for label in labels:
-                    found[label] = replace(found[label], close=self.judge.close(measured[label][0], best))
-                ranked = sorted(labels, key=lambda label: measured[label][0])
-                going[a] = [label for label in ranked if not measured[label][0].diverged]
-            self._forget(set(everyone) - {x for labels in going.values() for x in labels[: self._next(rung.round)]})
-        return [found[trial.label] for trial in self.trials]
+            on = self._fill(rung, ranked, lambda labels, t=rung.round: self._advance(labels, t, stop, **how))
+            self._forget(
+                {label for labels in ranked.values() for label in labels} - {x for own in on.values() for x in own}
+            )
+            for algorithm, labels in on.items():
+                order = sorted(labels, key=lambda label: self.found[label].score)
+                for label in order:
+                    close = self.judge.close(self.found[label].score, self.found[order[0]].score)
+                    self.found[label] = replace(self.found[label], close=close)
+                ranked[algorithm] = [label for label in order if not self.found[label].score.diverged]
+        self._forget(set(self.found))
+        return [self.found[trial.label] for trial in self.trials]
 
-    def _next(self, round: int) -> int:
-        """How many configurations are promoted from this round."""
-        return next((rung.configurations for rung in self.ladder.rungs if rung.round > round), 0)
+    def _fill(
+        self, rung: Rung, ranked: Mapping[str, list[str]], advance: Callable[[list[str]], None]
+    ) -> dict[str, list[str]]:
+        """The configurations of each algorithm on a rung, run to its round.
+
+        The next best ones take the place of those that diverge there, while the rounds of the ladder suffice.
+        """
+        on: dict[str, list[str]] = {algorithm: [] for algorithm in ranked}
+        while True:
+            fresh: list[str] = []
+            for algorithm, labels in ranked.items():
+                waiting = [label for label in labels if label not in on[algorithm]]
+                standing = sum(not self.found[label].score.diverged for label in on[algorithm])
+                left = self.ladder.cost() - sum(t.spent for t in self.found.values() if t.algorithm == algorithm)
+                for label in waiting[: rung.configurations - standing]:
+                    trial = self.found[label]
+                    left -= len(self.tried.seeds) * rung.round - trial.spent
+                    if left >= 0:
+                        fresh.append(label)
+                        on[algorithm].append(label)
+            if not fresh:
+                return on
+            advance(fresh)
+            for label, (score, spent) in self._measured(fresh, rung.round).items():
+                old = self.found[label]
+                scores, rounds = (*old.scores, score), (*old.rounds, rung.round)
+                self.found[label] = replace(old, scores=scores, rounds=rounds, spent=spent)
 
     def _advance(self, labels: Sequence[str], round: int, stop: Callable[[], bool], **how: Any) -> None:
         """Run these configurations to this round, those of them that are not there yet."""
         behind = [label for label in labels if not self._is_at(label, round)]
         if behind:
-            planned = Planned(self.tried, self.path, resume=True, only=behind, case=self.case, until=round)
-            carry_out([planned], stop, **how)
+            self.planned.only, self.planned.until = behind, round
+            carry_out([self.planned], stop, **how)
             self.folder = RunFolder(self.path)
         if stop() or not all(self._is_at(label, round) for label in labels):
             raise Stopped
