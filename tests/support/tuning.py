@@ -1,4 +1,4 @@
-"""A small experiment to tune: digits over ten clients with skewed classes, four algorithms with a server."""
+"""Two small studies to tune: digits over ten clients with skewed classes, and a convex problem without test data."""
 
 from __future__ import annotations
 
@@ -7,16 +7,23 @@ from typing import Any
 
 import tomli_w
 
-GUESSES = {
-    "small steps": {"FedAvg": 0.01, "FedNAG": 0.01, "SCAFFOLD": 0.01, "FedProx": 0.01},
-    "mixed steps": {"FedAvg": 2.0, "FedNAG": 0.002, "SCAFFOLD": 0.1, "FedProx": 0.05},
-}
-"""What two people may write down before they know better."""
+import proxfed
+from proxfed import FedAvg, Linear, Logistic, Scaffold, Study, Tuned
+
+STEPS = "log(1e-2, 10)"
+BUDGET = 105
+"""Nine configurations to round 5, three of them to round 15, one of them to round 45: 9 * 5 + 3 * 10 + 30 rounds."""
 
 
-def digits(path: Path, guess: str = "small steps", **changes: Any) -> Path:
-    """The file of the experiment."""
-    steps = GUESSES[guess]
+def convex() -> Study:
+    """Judged by the objective."""
+    data = proxfed.load("synthetic_binary", alpha=1.0, beta=1.0, clients=6, samples=20, features=8)
+    problem = Linear(data, Logistic(), l2=0.05)
+    return Study(problem, {"FedAvg": FedAvg(0.5, 2), "SCAFFOLD": Scaffold(0.5, 2)}, 45, [0, 1], "convex")
+
+
+def digits(path: Path, **changes: Any) -> Path:
+    """The file of an experiment on phones, which is judged by its accuracy."""
     table: dict[str, Any] = {
         "name": "digits",
         "rounds": 18,
@@ -33,11 +40,22 @@ def digits(path: Path, guess: str = "small steps", **changes: Any) -> Path:
         "participation": {"name": "uniform", "m": 4},
         "time": {"profile": "phones_4g"},
         "algorithms": [
-            {"name": "fedavg", "label": "FedAvg", "eta": steps["FedAvg"], "K": 5},
-            {"name": "fednag", "label": "FedNAG", "eta": steps["FedNAG"], "gamma": 0.9, "tau": 5},
-            {"name": "scaffold", "label": "SCAFFOLD", "eta": steps["SCAFFOLD"], "K": 5},
-            {"name": "fedprox", "label": "FedProx", "eta": steps["FedProx"], "K": 5, "mu": 1.0},
+            {"name": "fedavg", "label": "FedAvg", "eta": 0.01, "K": 5},
+            {"name": "fednag", "label": "FedNAG", "eta": 0.01, "gamma": 0.9, "tau": 5},
+            {"name": "scaffold", "label": "SCAFFOLD", "eta": 0.01, "K": 5},
+            {"name": "fedprox", "label": "FedProx", "eta": 0.01, "K": 5, "mu": 1.0},
         ],
     }
     path.write_text(tomli_w.dumps(table | changes))
     return path
+
+
+def trials(tuned: Tuned) -> Path:
+    """The run folder of what was tried."""
+    assert tuned.folder is not None
+    return tuned.folder / "trials" / "1"
+
+
+def told(tuned: Tuned) -> list[dict[str, Any]]:
+    """All that a tuning says of its configurations and choices."""
+    return [*tuned.rows(), *tuned.table()]

@@ -104,7 +104,7 @@ def tune(
     )  # fmt: skip
     seconds = time.monotonic() - started
     if format is Format.table:
-        out.print(rich_tuned(tuned))
+        out.print(rich_tuned(tuned, out.width))
         say(about(tuned))
         for note in tuned.notes():
             say(f"{note}.", style="yellow")

@@ -129,7 +129,7 @@ def rich_targets(table: Sequence[Mapping[str, Any]]) -> Table | None:
     return drawn
 
 
-class _Shown(NamedTuple):
+class Shown(NamedTuple):
     """A column of the terminal; rank 0 always stays, then the largest rank goes first."""
 
     rank: int
@@ -143,7 +143,12 @@ class _Shown(NamedTuple):
 
 def rich_table(table: Sequence[Mapping[str, Any]], width: int = 100) -> Table:
     """The result for the terminal: empty columns are left out, and the least important ones until it fits."""
-    shown = [column for column in _terminal_columns(table) if any(column.cells)]
+    return fitted(_terminal_columns(table), width)
+
+
+def fitted(columns: Sequence[Shown], width: int) -> Table:
+    """These columns without the empty ones, and without the least important ones until they fit."""
+    shown = [column for column in columns if any(column.cells)]
     while sum(column.width() + 2 for column in shown) - 2 > width and any(column.rank for column in shown):
         shown.remove(max(shown, key=lambda column: column.rank))
     drawn = plain_table()
@@ -158,18 +163,18 @@ TERMINAL = ("rounds", "objective", "gap", "error", "stationarity", "consensus", 
 SPENT = ("bytes_total", "bytes_up", "bytes_down", "bytes_edge", "bytes_best", "gradients_per_client", "sim_seconds")
 
 
-def _terminal_columns(table: Sequence[Mapping[str, Any]]) -> list[_Shown]:
-    def shown(column: Column) -> _Shown:
+def _terminal_columns(table: Sequence[Mapping[str, Any]]) -> list[Shown]:
+    def shown(column: Column) -> Shown:
         cells = [show(entry.get(column.name), column.kind) for entry in table]
         filled = any(entry.get(column.name) for entry in table)
-        return _Shown(column.rank, column.heading or column.name, cells if filled else [])
+        return Shown(column.rank, column.heading or column.name, cells if filled else [])
 
     statuses = [entry["status"] for entry in table]
     return [
-        _Shown(0, "algorithm", [entry["algorithm"] for entry in table]),
-        *(_Shown(0, name, cells) for name, cells in swept_columns(table).items()),
-        _Shown(0, "status", [] if set(statuses) == {"finished"} else statuses),
-        _Shown(0, "tuning", tuning_column(table)),
+        Shown(0, "algorithm", [entry["algorithm"] for entry in table]),
+        *(Shown(0, name, cells) for name, cells in swept_columns(table).items()),
+        Shown(0, "status", [] if set(statuses) == {"finished"} else statuses),
+        Shown(0, "tuning", tuning_column(table)),
         *(shown(KNOWN[name]) for name in TERMINAL),
         *(shown(replace(column, heading=column.label)) for column in own_columns(table)),
         *(shown(KNOWN[name]) for name in (*SPENT, "wall_seconds", "seeds")),

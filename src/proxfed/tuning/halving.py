@@ -12,11 +12,13 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import NamedTuple
 
-from proxfed.errors import require
+from proxfed.errors import InputError
 
 FACTOR = 3
 RUNGS = 3
 """At most: the fewer rounds the first rung has, the more it favours what is only fast at the beginning."""
+LEAST = 5
+"""Rounds of the first rung, if there are several: after fewer, little can be told."""
 
 
 class Rung(NamedTuple):
@@ -36,43 +38,42 @@ class Ladder(NamedTuple):
     def configurations(self) -> int:
         return self.rungs[0].configurations
 
-    def cost(self, available: int | None = None) -> int:
-        """Rounds of one algorithm, with all seeds; of one with so few configurations."""
-        before = [Rung(0, 0), *self.rungs[:-1]]
-        few = [min(rung.configurations, available or rung.configurations) for rung in self.rungs]
-        gains = [rung.round - last.round for last, rung in zip(before, self.rungs, strict=True)]
-        return self.seeds * sum(n * gain for n, gain in zip(few, gains, strict=True))
+    def cost(self) -> int:
+        """Rounds of one algorithm, with all seeds."""
+        rounds = [0, *(rung.round for rung in self.rungs)]
+        gains = [after - before for before, after in pairwise(rounds)]
+        return self.seeds * sum(rung.configurations * gain for rung, gain in zip(self.rungs, gains, strict=True))
 
     def __str__(self) -> str:
         return ", ".join(f"{rung.configurations} to round {rung.round}" for rung in self.rungs)
 
 
-def ladder(budget: int, rounds: int, seeds: int = 1, what: str = "budget") -> Ladder:
+def ladder(budget: int, rounds: int, seeds: int = 1) -> Ladder:
     """As many configurations as the budget allows, on as many rungs as they can be told apart on."""
-    for steps in reversed(range(RUNGS)):
-        least = FACTOR**steps
-        if (found := _most(budget, rounds, seeds, steps)) is not None and found.configurations >= max(least, 2):
-            return found
-    needed = min(_ladder(max(FACTOR**k, 2), rounds, seeds, k).cost() for k in range(RUNGS))
+    possible = [steps for steps in reversed(range(RUNGS)) if steps == 0 or rounds // FACTOR**steps >= LEAST]
+    for steps in possible:
+        count = _most(budget, rounds, seeds, steps)
+        if count >= _fewest(steps):
+            return _ladder(count, rounds, seeds, steps)
+    needed = min(_ladder(_fewest(steps), rounds, seeds, steps).cost() for steps in possible)
     enough = f"two or more configurations of {rounds} rounds need at least {needed}"
-    require(False, f"{what} = {budget} rounds per algorithm is too little: {enough}")
-    raise AssertionError
+    raise InputError(f"budget = {budget} rounds per algorithm is too little: {enough}")
 
 
-def _most(budget: int, rounds: int, seeds: int, steps: int) -> Ladder | None:
-    """The longest ladder with so many steps that the budget allows."""
+def _fewest(steps: int) -> int:
+    """Configurations of which one is left at the end, and between which there is a choice."""
+    return max(FACTOR**steps, 2)
+
+
+def _most(budget: int, rounds: int, seeds: int, steps: int) -> int:
+    """How many configurations the budget allows on so many steps."""
     low, high = 0, budget + 1  # a configuration costs at least one round
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if _ladder(middle, rounds, seeds, steps).cost() <= budget else (low, middle)
-    return _ladder(low, rounds, seeds, steps) if low else None
+    return low
 
 
 def _ladder(configurations: int, rounds: int, seeds: int, steps: int) -> Ladder:
-    rungs = []
-    for k in range(steps + 1):
-        rungs.append(Rung(max(1, configurations // FACTOR**k), max(1, rounds // FACTOR ** (steps - k))))
-    apart = [one for one, two in pairwise(rungs) if one.round < two.round]  # of few rounds, some rungs are the same
-    return (
-        Ladder((*apart, rungs[-1]), seeds) if len(apart) == steps else _ladder(configurations, rounds, seeds, steps - 1)
-    )
+    places = range(steps + 1)
+    return Ladder(tuple(Rung(configurations // FACTOR**k, rounds // FACTOR ** (steps - k)) for k in places), seeds)

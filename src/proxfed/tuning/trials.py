@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,7 @@ class Search:
         for trial in self.trials:
             ranked.setdefault(trial.algorithm, []).append(trial.label)
         for rung in self.ladder.rungs:
-            on = self._fill(rung, ranked, lambda labels, t=rung.round: self._advance(labels, t, stop, **how))
+            on = self._fill(rung, ranked, partial(self._advance, rung.round, stop, how))
             self._forget(
                 {label for labels in ranked.values() for label in labels} - {x for own in on.values() for x in own}
             )
@@ -129,7 +130,7 @@ class Search:
                 scores, rounds = (*old.scores, score), (*old.rounds, rung.round)
                 self.found[label] = replace(old, scores=scores, rounds=rounds, spent=spent)
 
-    def _advance(self, labels: Sequence[str], round: int, stop: Callable[[], bool], **how: Any) -> None:
+    def _advance(self, round: int, stop: Callable[[], bool], how: Mapping[str, Any], labels: Sequence[str]) -> None:
         """Run these configurations to this round, those of them that are not there yet."""
         behind = [label for label in labels if not self._is_at(label, round)]
         if behind:

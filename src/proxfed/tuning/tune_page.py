@@ -8,52 +8,46 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from proxfed.errors import finite
 from proxfed.report.columns import column
 from proxfed.report.small_plots import Point, scatter
 from proxfed.report.static_page import plain_html, write_static_page
-from proxfed.report.summary import plain_table
+from proxfed.report.summary import Shown, fitted
 from proxfed.tuning.keys import written
 
 if TYPE_CHECKING:
     from proxfed.tuning.trials import Trial
     from proxfed.tuning.tuned import Tuned
 
-HEADINGS = (
-    "algorithm",
-    "setting",
-    "best",
-    "was",
-    "within 5 %",
-    "judged",
-    "searched",
-    "configurations",
-    "diverged",
-    "rounds",
-)
+
+def _columns(tuned: Tuned) -> list[Shown]:
+    """One line per algorithm and setting."""
+    table = tuned.table()
+    lost = [e["best"] is None for e in table]
+
+    def cells(words: list[str]) -> list[str]:
+        return ["" if gone else word for gone, word in zip(lost, words, strict=True)]
+
+    best = ["all diverged" if e["best"] is None else written(e["best"]) for e in table]
+    return [
+        Shown(0, "algorithm", [e["algorithm"] for e in table]),
+        Shown(0, "setting", [e["setting"] for e in table]),
+        Shown(1, "best", best),
+        Shown(6, "was", [written(e["before"]) for e in table]),
+        Shown(2, "within 5 %", cells([e["within 5 %"] for e in table])),
+        Shown(3, "judged", cells([e["judged"] for e in table])),
+        Shown(8, "searched", [e["searched"] for e in table]),
+        Shown(4, "tried", [str(e["configurations"]) for e in table]),
+        Shown(7, "close", cells([str(e["close"]) for e in table])),
+        Shown(6, "diverged", [str(e["diverged"]) if e["diverged"] else "" for e in table]),
+        Shown(5, "rounds", [str(e["rounds"]) for e in table]),
+    ]
 
 
-def _lines(tuned: Tuned) -> list[list[str]]:
-    lines = []
-    for e in tuned.table():
-        best = "all diverged" if e["best"] is None else written(e["best"])
-        close = f"{e['within 5 %']} ({e['close']} of {e['configurations']})" if e["best"] is not None else ""
-        judged = "" if e["best"] is None else e["judged"]
-        counts = [str(e[key]) for key in ("configurations", "diverged", "rounds")]
-        lines.append([e["algorithm"], e["setting"], best, written(e["before"]), close, judged, e["searched"], *counts])
-    return lines
-
-
-def rich_tuned(tuned: Tuned) -> Table:
-    """One line per algorithm and setting, for the terminal."""
-    drawn = plain_table()
-    for heading in HEADINGS:
-        drawn.add_column(heading, justify="left" if heading in HEADINGS[:2] else "right")
-    for line in _lines(tuned):
-        drawn.add_row(*map(Text, line))
-    return drawn
+def rich_tuned(tuned: Tuned, width: int = 200) -> Table:
+    """For the terminal."""
+    return fitted(_columns(tuned), width)
 
 
 def about(tuned: Tuned) -> str:
@@ -74,8 +68,9 @@ def write_page(tuned: Tuned, path: Path) -> None:
     lead = [about(tuned), *(f"{note}." for note in tuned.notes())]
     key = '<p class="note">Orange: the best. Blue: within 5 % of the best one on its last rung. Grey: the others. '
     key += "A cross: it diverged. Configurations that went out early are shown at the round at which they did.</p>"
+    columns = _columns(tuned)
     sections = {
-        "Choice": plain_html(HEADINGS, _lines(tuned)),
+        "Choice": plain_html([c.heading for c in columns], list(zip(*(c.cells for c in columns), strict=True))),
         "What was tried": f'<div class="panels">{"".join(_pictures(tuned))}</div>{key}',
         "All configurations": "".join(_trials_html(tuned, label) for label in tuned.spaces),
     }
