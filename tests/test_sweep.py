@@ -170,7 +170,7 @@ def test_cells_of_a_heat_map_are_where_they_belong() -> None:
 
 def test_points_of_a_picture_are_in_their_order() -> None:
     points = [Point(0.01, 1.0), Point(0.1, 2.0), Point(1.0, None), Point(10.0, 4.0, "best")]
-    drawn = scatter(points, "eta", "objective")
+    drawn = scatter([points], "eta", "objective")
     at = [tuple(float(word.split('"')[1]) for word in part.split()[:2]) for part in drawn.split("<circle ")[1:]]
     assert len(at) == 3
     assert drawn.count("<path d=") == 1, "what diverged is a cross"

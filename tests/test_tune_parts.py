@@ -177,8 +177,8 @@ def test_the_order_of_scores() -> None:
     assert ordered == sorted(ordered)
     assert len({*ordered}) == 5
     assert [score.cost for score in ordered] == [10, 20, inf, inf, inf]
-    assert judge.shown(ordered[0]) == "10 B (accuracy 0.91)"
-    assert judge.shown(ordered[2]) == "not reached (accuracy 0.8)"
+    assert judge.shown(ordered[0]) == "10 B"
+    assert judge.shown(ordered[2]) == "not reached (0.8)"
     assert judge.shown(ordered[-1]) == "diverged"
 
 

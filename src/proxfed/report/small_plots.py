@@ -1,4 +1,4 @@
-"""Small pictures as SVG inside a page: points over the values of a setting, and a heat map over those of two."""
+"""Small pictures as SVG inside a page: lines over the values of a setting, and a heat map over those of two."""
 
 from __future__ import annotations
 
@@ -26,31 +26,35 @@ class Point(NamedTuple):
     """When somebody points at it."""
 
 
-def scatter(points: Sequence[Point], x: str, y: str, line: bool = False) -> str:
-    """Points, or a line through them; those that diverged are crosses at the edge."""
+def scatter(lines: Sequence[Sequence[Point]], x: str, y: str) -> str:
+    """Lines of points from left to right, the later ones stronger; points that diverged are crosses at the bottom."""
+    points = [p for line in lines for p in line]
     across = _Axis([p.x for p in points], LEFT, WIDE - 12)
     up = _Axis([p.y for p in points if finite(p.y)] or [0.0], HIGH - BELOW, ABOVE)
     drawn = [_frame(across, up, x, y)]
-    if line:
-        path = " ".join(f"{across(p.x):.1f},{up(p.y):.1f}" for p in points if finite(p.y))
-        drawn.append(f'<polyline points="{path}" fill="none" stroke="var(--c0)" stroke-width="2"/>')
-    for p in points:
-        place, title = across(p.x), f"<title>{escape(p.says)}</title>"
-        if not finite(p.y):
-            cross = f"M{place - 4:.1f},{HIGH - BELOW - 9}l8,8m-8,0l8,-8"
-            drawn.append(f'<path d="{cross}" stroke="var(--bad)" stroke-width="2">{title}</path>')
-            continue
-        colour, size = {"best": ("var(--c1)", 6), "close": ("var(--c0)", 5)}.get(p.mark, ("var(--c6)", 4))
-        drawn.append(f'<circle cx="{place:.1f}" cy="{up(p.y):.1f}" r="{size}" fill="{colour}">{title}</circle>')
+    for k, line in enumerate(lines):
+        placed = sorted((across(p.x), up(p.y), p) for p in line if finite(p.y))
+        path, strength = " ".join(f"{a:.1f},{b:.1f}" for a, b, _ in placed), (k + 1) / len(lines)
+        drawn.append(f'<polyline points="{path}" fill="none" stroke="var(--c6)" stroke-opacity="{strength:.2f}"/>')
+        for a, b, p in placed:
+            colour, size = {"best": ("var(--c1)", 6), "close": ("var(--c0)", 5)}.get(p.mark, ("var(--c6)", 3))
+            drawn.append(f'<circle cx="{a:.1f}" cy="{b:.1f}" r="{size}" fill="{colour}">{_title(p)}</circle>')
+        for p in (p for p in line if not finite(p.y)):
+            cross = f"M{across(p.x) - 4:.1f},{HIGH - BELOW - 9}l8,8m-8,0l8,-8"
+            drawn.append(f'<path d="{cross}" stroke="var(--bad)" stroke-width="2">{_title(p)}</path>')
     return _svg(WIDE, HIGH, f"{y} over {x}", "".join(drawn))
+
+
+def _title(point: Point) -> str:
+    return f"<title>{escape(point.says)}</title>"
 
 
 def heat_map(
     cells: Mapping[tuple[Any, Any], float | None], rows: Sequence[Any], columns: Sequence[Any], row: str, column: str,
     kind: str, higher: bool,
 ) -> str:  # fmt: skip
-    """A cell for each pair of values, the darker the better; its number stands in it."""
-    shade = _Axis([v for v in cells.values() if finite(v)] or [0.0], 0.0, 1.0)
+    """A cell for each pair of values, the darker the better by its rank among all; its number stands in it."""
+    order = sorted({v for v in cells.values() if v is not None and finite(v)})
     left = 24 + 7 * max(len(_text(value)) for value in rows)
     wide, tall = left + CELL_WIDE * len(columns) + 8, 48 + CELL_HIGH * len(rows)
     drawn = [f'<text x="{left}" y="14">{escape(column)} →  {escape(row)} ↓</text>']
@@ -61,7 +65,7 @@ def heat_map(
         drawn.append(_label(left - 8, y + 20, _text(one), "end"))
         for k, two in enumerate(columns):
             value = cells.get((one, two))
-            share = shade(value) if finite(value) else 0.0
+            share = order.index(value) / max(1, len(order) - 1) if value in order else 0.0
             opacity = 0.1 + 0.8 * (share if higher else 1 - share) if finite(value) else 0.0
             text = show(value, kind) if finite(value) else "diverged" if (one, two) in cells else ""
             ink = ' style="fill:#fff"' if opacity > 0.55 else ""
@@ -132,6 +136,6 @@ def _text(value: Any) -> str:
 
 def _svg(wide: float, high: float, says: str, inside: str) -> str:
     return (
-        f'<svg viewBox="0 0 {wide} {high}" width="{wide}" height="{high}" role="img" aria-label="{escape(says)}">'
-        f"{inside}</svg>"
+        f'<svg viewBox="0 0 {wide} {high}" width="{wide}" height="{high}" style="max-width:100%;height:auto" role="img" '
+        f'aria-label="{escape(says)}">{inside}</svg>'
     )

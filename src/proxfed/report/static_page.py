@@ -42,5 +42,6 @@ def plain_html(headings: Sequence[str], lines: Sequence[Sequence[Any]], marked: 
     rows = []
     for k, line in enumerate(lines):
         best = ' class="best"' if k < len(marked) and marked[k] else ""
-        rows.append("<tr>" + "".join(f"<td{best}>{escape(str(cell))}</td>" for cell in line) + "</tr>")
+        first, *rest = (escape(str(cell)) for cell in line)
+        rows.append(f'<tr><th scope="row">{first}</th>{"".join(f"<td{best}>{cell}</td>" for cell in rest)}</tr>')
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'

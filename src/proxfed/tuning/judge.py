@@ -71,14 +71,14 @@ class Judge(NamedTuple):
         return score.value <= best.value + CLOSE * abs(best.value)
 
     def shown(self, score: Score) -> str:
-        """The value of the measure, and what it took to reach the target."""
+        """The value of the measure, or what it took to reach the target."""
         if score.diverged:
             return "diverged"
         kind = column(self.measure).kind
         value = show(self.value(score), kind)
         if self.target is None:
             return value
-        return f"{self.written(self.number(score))} ({self.measure} {value})"
+        return self.written(score.cost) if finite(score.cost) else f"not reached ({value})"
 
     def value(self, score: Score) -> float | None:
         """As it was measured."""

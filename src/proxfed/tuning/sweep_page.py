@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from proxfed.errors import finite
 from proxfed.report.columns import column, higher_is_better
 from proxfed.report.effort import fairness
-from proxfed.report.latex import html_table
+from proxfed.report.latex import cells
 from proxfed.report.small_plots import Point, heat_map, scatter
-from proxfed.report.static_page import write_static_page
+from proxfed.report.static_page import plain_html, write_static_page
 from proxfed.tuning.keys import written
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def write_page(swept: Swept, path: Path) -> None:
     note = f'<p class="note">{escape(said)}</p>' if (said := fairness(swept.table())) else ""
     pictures = f'<div class="panels">{"".join(_pictures(swept))}</div>'
     key = '<p class="note">Medians over the seeds at their last recorded round; the darker, the better.</p>'
-    sections = {"Sweep": pictures + key, "Result": f'<div class="scroll">{html_table(swept.table())}</div>{note}'}
+    sections = {"Sweep": pictures + key, "Result": plain_html(*cells(swept.table())) + note}
     write_static_page(path, f"{swept.title}: sweep", [about], sections)
 
 
@@ -41,7 +41,7 @@ def _curves(swept: Swept) -> list[str]:
             shown = at if isinstance(at, (int, float)) else written(at)
             says = f"{name} = {written(at)}: {swept.judge.written(value)}"
             points.setdefault(line.algorithm, []).append(Point(shown, value if finite(value) else None, "close", says))
-    return [_figure(label, scatter(some, name, _axis(swept), line=True)) for label, some in points.items()]
+    return [_figure(label, scatter([some], name, _axis(swept))) for label, some in points.items()]
 
 
 def _heat_maps(swept: Swept) -> list[str]:
@@ -50,8 +50,8 @@ def _heat_maps(swept: Swept) -> list[str]:
     judge = swept.judge
     shown = judge.measure if judge.target is None else judge.axis
     drawn = []
-    for label, cells in swept.heat(rows, columns).items():
-        values = {(written(a), written(b)): v for (a, b), v in cells.items()}
+    for label, heat in swept.heat(rows, columns).items():
+        values = {(written(a), written(b)): v for (a, b), v in heat.items()}
         down, across = (list(dict.fromkeys(pair[k] for pair in values)) for k in (0, 1))
         better = higher_is_better(shown)
         drawn.append(_figure(label, heat_map(values, down, across, rows, columns, column(shown).kind, better)))

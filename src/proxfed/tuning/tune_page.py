@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 
-from proxfed.errors import finite
-from proxfed.report.columns import column
 from proxfed.report.small_plots import Point, scatter
 from proxfed.report.static_page import plain_html, write_static_page
 from proxfed.report.summary import Shown, fitted
@@ -38,10 +36,10 @@ def _columns(tuned: Tuned) -> list[Shown]:
         Shown(2, "within 5 %", cells([e["within 5 %"] for e in table])),
         Shown(3, "judged", cells([e["judged"] for e in table])),
         Shown(8, "searched", [e["searched"] for e in table]),
-        Shown(4, "tried", [str(e["configurations"]) for e in table]),
+        Shown(1, "tried", [str(e["configurations"]) for e in table]),
         Shown(7, "close", cells([str(e["close"]) for e in table])),
         Shown(6, "diverged", [str(e["diverged"]) if e["diverged"] else "" for e in table]),
-        Shown(5, "rounds", [str(e["rounds"]) for e in table]),
+        Shown(1, "rounds", [str(e["rounds"]) for e in table]),
     ]
 
 
@@ -66,8 +64,10 @@ def text(tuned: Tuned) -> str:
 def write_page(tuned: Tuned, path: Path) -> None:
     """Choice and sensitivity, a picture per algorithm and setting, and all configurations."""
     lead = [about(tuned), *(f"{note}." for note in tuned.notes())]
-    key = '<p class="note">Orange: the best. Blue: within 5 % of the best one on its last rung. Grey: the others. '
-    key += "A cross: it diverged. Configurations that went out early are shown at the round at which they did.</p>"
+    key = (
+        '<p class="note">A line for each rung, from the first (faint) to the last. Orange: the best. Blue: within 5 % '
+        "of the best one of its last rung. A cross: it diverged.</p>"
+    )
     columns = _columns(tuned)
     sections = {
         "Choice": plain_html([c.heading for c in columns], list(zip(*(c.cells for c in columns), strict=True))),
@@ -78,33 +78,27 @@ def write_page(tuned: Tuned, path: Path) -> None:
 
 
 def _pictures(tuned: Tuned) -> list[str]:
+    """The measure over each setting, with a line for each rung."""
     drawn = []
     for label, spaces in tuned.spaces.items():
         mine = tuned.of(label)
         for key in spaces:
-            points = [_point(tuned, trial, key, k == 0) for k, trial in enumerate(mine)]
-            picture = scatter(list(reversed(points)), key, _measured(tuned))
-            drawn.append(f"<figure><figcaption>{escape(label)}: {escape(key)}</figcaption>{picture}</figure>")
+            rungs = sorted({t for trial in mine for t in trial.rounds})
+            lines = [[_point(tuned, t, key, rung, t is mine[0]) for t in mine if rung in t.rounds] for rung in rungs]
+            picture = scatter(lines, key, tuned.judge.measure)
+            drawn.append(
+                f"<figure><figcaption>{escape(label)}: {escape(key)}</figcaption><div>{picture}</div></figure>"
+            )
     return drawn
 
 
-def _measured(tuned: Tuned) -> str:
-    """What the pictures show: what it took to reach the target if some did, else the measure."""
-    j = tuned.judge
-    return f"{column(j.axis).label} to {j.measure} {j.target:g}" if _costs(tuned) else j.measure
-
-
-def _costs(tuned: Tuned) -> bool:
-    return tuned.judge.target is not None and any(finite(trial.score.cost) for trial in tuned.trials)
-
-
-def _point(tuned: Tuned, trial: Trial, key: str, best: bool) -> Point:
-    score = trial.score
-    y: Any = score.cost if _costs(tuned) else tuned.judge.value(score)
-    mark = "best" if best and not score.diverged else "close" if trial.close else ""
+def _point(tuned: Tuned, trial: Trial, key: str, rung: int, best: bool) -> Point:
+    """A configuration at the round of a rung; it is marked at its last one."""
+    score, last = trial.scores[trial.rounds.index(rung)], rung == trial.rounds[-1]
+    mark = "best" if best else "close" if trial.close else ""
     settings = ", ".join(f"{k} = {written(v)}" for k, v in trial.values.items())
-    says = f"{settings}: {tuned.judge.shown(score)} at round {trial.rounds[-1]}"
-    return Point(trial.values[key], y if not score.diverged and finite(y) else None, mark, says)
+    says = f"{settings}: {tuned.judge.shown(score)} at round {rung}"
+    return Point(trial.values[key], tuned.judge.value(score), mark if last else "", says)
 
 
 def _trials_html(tuned: Tuned, label: str) -> str:
