@@ -107,6 +107,12 @@ def test_settings_of_a_file(tmp_path: Path) -> None:
     assert spread[0] > spread[-1]
 
 
+def test_a_study_that_is_no_longer_that_of_its_file_is_refused(tmp_path: Path) -> None:
+    study = replace(proxfed.read_study(digits(tmp_path / "d.toml", rounds=2)), rounds=3)
+    with pytest.raises(InputError, match="the study was changed after it was read from its file"):
+        sweep(study, {"problem.l2": DECAYS}, progress=False)
+
+
 def test_settings_of_objects(study: Study) -> None:
     sparse = replace(study, problem=study.problem.with_h(L1(0.01)), seeds=[0])
     swept = sweep(sparse, {"regulariser.weight": [0.001, 0.3], "rounds": [1, 3]}, measure="objective", progress=False)

@@ -135,7 +135,5 @@ def _text(value: Any) -> str:
 
 
 def _svg(wide: float, high: float, says: str, inside: str) -> str:
-    return (
-        f'<svg viewBox="0 0 {wide} {high}" width="{wide}" height="{high}" style="max-width:100%;height:auto" role="img" '
-        f'aria-label="{escape(says)}">{inside}</svg>'
-    )
+    size = f'viewBox="0 0 {wide} {high}" width="{wide}" height="{high}" style="max-width:100%;height:auto"'
+    return f'<svg {size} role="img" aria-label="{escape(says)}">{inside}</svg>'

@@ -30,7 +30,12 @@ def check_key(study: Study, key: str, where: str) -> None:
         first in known,
         f"{where}: there is neither a setting nor an algorithm {first!r}; {nearest(first, [*known, *labels])}",
     )
-    if study.again is None:
+    if study.again is not None:
+        same = study.again({}).settings == study.settings
+        require(
+            same, f"{where}: the study was changed after it was read from its file; change the file's settings instead"
+        )
+    else:
         fits = key in NUMBERS or (first in PARTS and "." in key)
         can = f"{', '.join(NUMBERS)}, and settings of {', '.join(PARTS)}"
         require(
