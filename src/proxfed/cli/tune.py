@@ -80,8 +80,8 @@ def tune(
     takes and which tells how it was found, and DIR/report.html with all that was tried.
 
     A setting is algorithms.LABEL.KEY, LABEL.KEY, or *.KEY for every algorithm that has it. A space is log(a,b),
-    linear(a,b), a..b (whole numbers), [a, b, ...], or around(30): from a thirtieth of the file's value to thirty times
-    it.
+    linear(a,b), a..b (whole numbers), a list such as [0.1, 1.0], or around(30): from a thirtieth of the file's value to
+    thirty times it.
 
     Examples: [bold]proxfed tune demo --over "FedAvg.eta=log(1e-2,10)" --budget 600[/bold], [bold]proxfed tune mine.toml
     --over "*.eta=around(30)" --target accuracy=0.9 --axis bytes --run[/bold]
