@@ -6,9 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
 import proxfed
 from proxfed import InputError, Study, tune
+from proxfed.regularisers import Zero
+from proxfed.schedules import InverseRoot
+from proxfed.types import Local, Problem
 
 from support.cli import refused
 from support.tuning import convex, digits
@@ -110,14 +115,46 @@ def test_python(over: Any, how: dict[str, Any], says: str) -> None:
 
 
 def test_a_schedule_has_nothing_around_it() -> None:
-    from proxfed.schedules import InverseRoot
-
     study = convex()
     decaying = Study(study.problem, {"FedAvg": proxfed.FedAvg(InverseRoot(0.5), 2)}, 9)
     with pytest.raises(InputError, match=r"around\(10\) needs a number > 0 in the study"):
         tune(decaying, {"FedAvg.eta": "around(10)"}, progress=False)
     tuned = tune(decaying, {"FedAvg.eta.start": "around(10)"}, 18, progress=False)
     assert isinstance(tuned.study.entries["FedAvg"].algorithm.eta, InverseRoot)  # type: ignore[union-attr]
+
+
+class Targets(Local):
+    """f_i(x) = |x - i|^2 / 2."""
+
+    def __init__(self, t: int, ids: Any, seed: int) -> None:
+        self.t, self.ids, self.seed = t, ids, seed
+        self.c = torch.tensor([[float(i)] for i in ids], dtype=torch.float64)
+
+    def full_grad(self, x: Tensor) -> Tensor:
+        return x - self.c
+
+    def value(self, x: Tensor) -> Tensor:
+        return (x - self.c).square().sum(-1) / 2
+
+
+class Own(Problem):
+    """A problem of somebody's own, with a measure on rows that nobody else knows of."""
+
+    n, d, h, measures = 3, 1, Zero(), ("auc",)
+
+    def local(self, t: int, ids: Any, seed: int = 0) -> Targets:
+        return Targets(t, ids, seed)
+
+    def evaluate(self, x: Tensor) -> dict[str, float]:
+        return {"auc": 0.5}
+
+
+def test_what_may_look_at_test_rows_is_not_tuned_on_them() -> None:
+    study = Study(Own(), {"FedAvg": proxfed.FedAvg(0.1, 2)}, 5)
+    with pytest.raises(InputError, match="cannot be held out: give a measure on training data"):
+        tune(study, {"FedAvg.eta": [0.1, 0.5]}, progress=False)
+    tuned = tune(study, {"FedAvg.eta": [0.1, 0.5]}, measure="objective", progress=False)
+    assert tuned.of("FedAvg")[0].values == {"eta": 0.5}, "the larger step is nearer to the mean after five rounds"
 
 
 def test_a_study_of_objects_has_no_file() -> None:

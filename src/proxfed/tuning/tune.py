@@ -151,9 +151,7 @@ class _Job:
         s, j = self.study, self.judge
         problem, entries = s.problem, dict(s.entries)
         if j.validation:
-            if s.problem.data is None:
-                raise InputError(f"{s.problem} has no data that could be held out: choose a measure on training data")
-            data = hold_out(s.problem.data, j.validation)
+            data = None if s.problem.data is None else hold_out(s.problem.data, j.validation)
             problem = on_validation(s.problem, data)
             for label, e in entries.items():
                 if e.problem is not None:

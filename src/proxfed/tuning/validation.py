@@ -12,6 +12,7 @@ import numpy as np
 from proxfed.data.federated import Federated
 from proxfed.errors import InputError, require
 from proxfed.keyed_random import generator
+from proxfed.problems.base import DataProblem
 from proxfed.types import Problem
 
 
@@ -38,9 +39,8 @@ def hold_out(data: Federated, part: float, seed: int = 0) -> Federated:
     )
 
 
-def on_validation(problem: Problem, data: Federated) -> Problem:
-    """The same problem over these data."""
-    try:
-        return problem._with(data=data)
-    except TypeError as e:
-        raise InputError(f"{problem} has no data that could be held out: choose a measure on training data") from e
+def on_validation(problem: Problem, data: Federated | None) -> Problem:
+    """The same problem over these data; refused of one that may look at others."""
+    if not isinstance(problem, DataProblem) or data is None:
+        raise InputError(f"rows of {problem} cannot be held out: give a measure on training data, such as 'objective'")
+    return problem._with(data=data)
