@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from proxfed.problems.losses import Logistic, Softmax, Squared
     from proxfed.problems.network import Model
     from proxfed.problems.saved import load_model
+    from proxfed.tuning.sweep import sweep
+    from proxfed.tuning.swept import Swept
+    from proxfed.tuning.tune import tune
+    from proxfed.tuning.tuned import Tuned
 
 _FROM = {
     "proxfed.algorithms": ("DFedADMM", "Depositum", "FedAvg", "FedCEF", "FedComposite", "FedNAG", "Scaffold"),
@@ -39,6 +43,10 @@ _FROM = {
     "proxfed.problems.losses": ("Logistic", "Softmax", "Squared"),
     "proxfed.problems.saved": ("load_model",),
     "proxfed.problems.network": ("Model",),
+    "proxfed.tuning.sweep": ("sweep",),
+    "proxfed.tuning.swept": ("Swept",),
+    "proxfed.tuning.tune": ("tune",),
+    "proxfed.tuning.tuned": ("Tuned",),
 }
 _HOME = {name: module for module, names in _FROM.items() for name in names}
 
@@ -65,6 +73,8 @@ __all__ = [
     "Softmax",
     "Squared",
     "Study",
+    "Swept",
+    "Tuned",
     "__version__",
     "compare",
     "load",
@@ -73,6 +83,8 @@ __all__ = [
     "read_study",
     "run",
     "run_study",
+    "sweep",
+    "tune",
     "tune_process",
 ]
 

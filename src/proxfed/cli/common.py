@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from proxfed.errors import require
 from proxfed.report.summary import plain_table
 
 if TYPE_CHECKING:
@@ -47,12 +48,15 @@ CaseOption = Annotated[
 
 def print_results(table: Sequence[Mapping[str, Any]]) -> None:
     """What each algorithm reached, and what it took to reach the targets."""
+    from proxfed.report.effort import fairness
     from proxfed.report.summary import rich_table, rich_targets
 
     out.print(rich_table(table, out.width))
     if (targets := rich_targets(table)) is not None:
         out.print()
         out.print(targets)
+    if said := fairness(table):
+        say(said)
 
 
 def say_messages(results: Results, case: str = "") -> None:
@@ -62,3 +66,15 @@ def say_messages(results: Results, case: str = "") -> None:
         if s["message"]:
             style = "red" if s["status"] == "diverged" else None
             say(f"{where}{s['algorithm']}, seed {s['seed']}: {s['message']}", err, style)
+
+
+def read_over(given: Sequence[str] | None) -> dict[str, str]:
+    """KEY=SPACE, each key once."""
+    over: dict[str, str] = {}
+    require(bool(given), "--over KEY=SPACE is missing: it says what to try, e.g. --over 'FedAvg.eta=log(1e-3,1)'")
+    for text in given or ():
+        key, equals, space = text.partition("=")
+        require(bool(equals and key.strip() and space.strip()), f"--over {text!r} is not of the form KEY=SPACE")
+        require(key.strip() not in over, f"--over {key.strip()} is given twice")
+        over[key.strip()] = space.strip()
+    return over

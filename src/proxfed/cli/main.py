@@ -13,7 +13,7 @@ import typer
 from rich.markup import escape
 
 from proxfed import __version__
-from proxfed.cli import check, data, list_, report, reproduce, results, run, simulate
+from proxfed.cli import check, data, list_, report, reproduce, results, run, simulate, sweep, tune
 from proxfed.cli.common import err, out
 from proxfed.errors import Elsewhere, ProxfedError
 
@@ -27,6 +27,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(run.run)
+app.command()(tune.tune)
+app.command()(sweep.sweep)
 app.command()(report.report)
 app.command("list")(list_.list_)
 app.command()(check.check)

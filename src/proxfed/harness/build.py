@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ from proxfed.data.limits import LIMITS
 from proxfed.data.partitions import NaturalPartition
 from proxfed.errors import InputError, finite, require, whole
 from proxfed.harness.cases import read_cases
-from proxfed.harness.schema import Experiment
+from proxfed.harness.overrides import assign, check_not_overruled
+from proxfed.harness.schema import Experiment, parse
 from proxfed.harness.study import Entry, Study
 from proxfed.participation import PARTICIPATIONS
 from proxfed.problems import PROBLEMS, canonical
@@ -52,9 +54,9 @@ GIVEN = {"n", "directory", "data", "h", "dtype", "device", "x0"}
 """Arguments that the run gives: the number of clients, and what other tables of an experiment say."""
 
 
-def build_study(e: Experiment, data_directory: str | None = None) -> Study:
-    """The study that a configuration file describes, with its data loaded."""
-    problem = _problem(e, data_directory)
+def build_study(e: Experiment, data_directory: str | None = None, data: Federated | None = None) -> Study:
+    """The study that a configuration file describes, with its data loaded unless they are given."""
+    problem = _problem(e, data_directory, data)
     labels = [label_of(table) for table in e.algorithms]
     twice = next((label for label in labels if labels.count(label) > 1), None)
     require(twice is None, f"two algorithms are called {twice!r}: give each a label of its own")
@@ -78,7 +80,18 @@ def build_study(e: Experiment, data_directory: str | None = None) -> Study:
         timing=None if e.time is None else Timing.read(e.time),
         written=_filled_tables(e),
         asked=e.asked(),
+        again=partial(_again, e, data_directory, problem.data),
     )
+
+
+def _again(e: Experiment, directory: str | None, data: Federated | None, changes: Mapping[str, Any]) -> Study:
+    """The study with other settings by dotted keys; it has the same data where nothing about them changes."""
+    table = e.model_dump(exclude_none=True, exclude={"paper", "claims", "reported"})
+    for key, value in changes.items():
+        check_not_overruled(table, key, key)
+        assign(table, key, value, key)
+    others = parse(table, e.name)
+    return build_study(others, directory, data if others.data == e.data else None)
 
 
 def read_study(source: str | Path, changes: Sequence[str] = (), case: str = "", data: str | None = None) -> Study:
@@ -92,7 +105,7 @@ def read_study(source: str | Path, changes: Sequence[str] = (), case: str = "", 
     return build_study(next(iter(cases.values())), data)
 
 
-SPECIAL = {"label", "rounds", "topology", "participation", "theory", "weight_decay", "name", "source"}
+SPECIAL = {"label", "rounds", "topology", "participation", "theory", "weight_decay", "name", "source", "tuned"}
 """Keys of an algorithm's table that are no hyper-parameters."""
 
 OF_ITS_PROBLEM = {"problem", "regulariser", "data", "dtype"}
@@ -107,7 +120,7 @@ def _entry(table: Table, label: str, e: Experiment, problem: Problem, own: Probl
     make = look_up(ALGORITHMS, table, where)
     participation, topology = _surroundings(make, table, where, problem.n, common)
     algorithm = _algorithm(make, table, where, rounds, problem, topology)
-    return Entry(algorithm, topology, participation, table.get("rounds"), own)
+    return Entry(algorithm, topology, participation, table.get("rounds"), own, table.get("tuned"))
 
 
 def _surroundings(make: Any, table: Table, where: str, n: int, common: Table) -> tuple[Participation, Topology | None]:
@@ -219,12 +232,16 @@ def _options(table: Table) -> Table:
     return arguments(look_up(DATASETS, table, "data"), own, "data", GIVEN) | limits
 
 
-def _problem(e: Experiment, directory: str | None) -> Problem:
+def _problem(e: Experiment, directory: str | None, data: Federated | None) -> Problem:
     """The problem with its regulariser, which may act on some of the problem's blocks only."""
     require(e.dtype in DTYPES, f"dtype = {e.dtype!r} is not one of {', '.join(DTYPES)}")
     make = look_up(PROBLEMS, e.problem, "problem")
     given = arguments(make, settings_of(canonical(e.problem)), "problem", GIVEN)
-    given |= {"data": load_data(e.data, directory), "dtype": DTYPES[e.dtype], "device": e.device}
+    given |= {
+        "data": load_data(e.data, directory) if data is None else data,
+        "dtype": DTYPES[e.dtype],
+        "device": e.device,
+    }
     tables = e.regulariser if isinstance(e.regulariser, list) else [e.regulariser]
     alone = len(tables) == 1 and "blocks" not in tables[0]
     if alone and "groups" not in tables[0]:

@@ -166,7 +166,7 @@ def compare(
     Ctrl-C stops after the current round and returns what there is; the same call goes on from there.
     """
     require(isinstance(algorithms, Mapping), f"algorithms = {algorithms!r:.80} must be a dict of labels and algorithms")
-    place = _folder(out)
+    place = folder_of(out)
     require(not whole(seeds) or seeds >= 1, f"seeds = {seeds!r} must be a list of whole numbers, or how many")  # type: ignore[operator]
     called = name if name is not None else "study" if place is None else place.resolve().name
     problems = problem if isinstance(problem, Mapping) else {"": problem}
@@ -196,7 +196,7 @@ def compare(
     return Cases(found) if isinstance(problem, Mapping) else found[""]
 
 
-def _folder(out: Path | str | None) -> Path | None:
+def folder_of(out: Path | str | None) -> Path | None:
     good = out is None or isinstance(out, (str, os.PathLike))
     require(good, f"out = {out!r} must be the path of a folder, or None")
     return None if out is None else Path(out)
@@ -227,7 +227,7 @@ def run_study(
     and returns them; the others return results without rows.
     """
     require(isinstance(study, Study), f"study = {study!r:.80} will not do: give a Study")
-    return _run({"": study}, _folder(out), resume, force, only, jobs=jobs, ranks=ranks, progress=progress)[""]
+    return _run({"": study}, folder_of(out), resume, force, only, jobs=jobs, ranks=ranks, progress=progress)[""]
 
 
 def _run(

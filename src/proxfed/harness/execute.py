@@ -73,6 +73,8 @@ class Execution:
     """The minimiser, if it has been computed."""
     case: str = ""
     """Of an experiment with several cases."""
+    until: int | None = None
+    """A task that is not done by this round is put aside with its checkpoint, to be gone on with another time."""
 
     def run(self) -> bool:
         """True when every task that was asked for is done here; False if some are not, or are another process's."""
@@ -99,7 +101,7 @@ class Execution:
     # ---- one task ----------------------------------------------------------------------------------------------
 
     def _take(self, k: int, task: Task) -> str:
-        """'done', now or before; 'stopped' on the way; or 'taken' by another process."""
+        """'done', now or before; 'stopped' on the way; put 'aside'; or 'taken' by another process."""
         with ExitStack() as held:
             files, found, outcome = None, None, ""
             if self.folder is not None and self.folder.is_done(*task):
@@ -139,20 +141,25 @@ class Execution:
                 self.folder.note_versions({"algorithm": task.label, "seed": task.seed, "round": max(t, 0)})
             self.folder.note(*task, "running", max(t, 0))
         saved, x, diverged = time.monotonic(), None, ""
-        for step in rounds(run, measures, t, entry.rounds, study.every):
+        last = entry.rounds if self.until is None else min(self.until, entry.rounds)
+        for step in rounds(run, measures, t, last, study.every):
             t, x, diverged = step.t, step.x, step.diverged
             records.add(step)
-            self.watch(Progress(k, len(study.tasks), *task, t, entry.rounds, step.row, self.case))
+            self.watch(Progress(k, len(study.tasks), *task, t, last, step.row, self.case))
             if diverged:
                 break
             asked = torch.tensor([float(self.stop()), float(time.monotonic() - saved >= self.checkpoint_seconds)])
             stop, due = (net.all_sum(asked) > 0).tolist()
-            if stop or (due and t < entry.rounds):
+            aside = t >= last and t < entry.rounds
+            if stop or aside or (due and t < entry.rounds):
                 records.save(t, run)
                 saved = time.monotonic()
-            if stop:
+            if stop or aside:
                 records.stopped(t)
-                return "stopped"
+                return "stopped" if stop else "aside"
+        if not diverged and t < entry.rounds:  # it was put aside here before, and then did not get to its status
+            records.stopped(t)
+            return "aside"
         said = diverged or remarks(entry.problem, run.algorithm, run.found(), records.first, records.last)
         records.finish("diverged" if diverged else "finished", t, said, run.model() if x is None else x)
         return "done"

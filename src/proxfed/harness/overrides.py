@@ -21,11 +21,16 @@ def override(table: Table, override: str) -> None:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         value = text  # a bare word is a string
+    check_not_overruled(table, key, f"-c {override}", "-c ")
+    assign(table, key, value, f"-c {override}")
+
+
+def check_not_overruled(table: Table, key: str, where: str, option: str = "") -> None:
+    """Refuse a change of what all have, where the algorithms have it of their own."""
     first = key.partition(".")[0]
     overruled = first in OF_EACH and _have_their_own(first, table)
-    where = f"-c algorithms.NAME.{key}=..., or * for NAME"
-    require(not overruled, f"-c {override}: algorithms have their own {first}; use {where}")
-    assign(table, key, value, f"-c {override}")
+    instead = f"{option}algorithms.NAME.{key}=..., or * for NAME"
+    require(not overruled, f"{where}: algorithms have their own {first}; use {instead}")
 
 
 def _have_their_own(setting: str, table: Table) -> bool:

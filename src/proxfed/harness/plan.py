@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +18,6 @@ from proxfed.harness.progress import watching
 from proxfed.harness.remarks import steps_of_theory
 from proxfed.harness.results import Results
 from proxfed.harness.run_folder import RunFolder
-from proxfed.harness.schema import Experiment
 from proxfed.harness.study import Study
 
 KEPT_BYTES = 1 << 30
@@ -38,6 +37,8 @@ class Planned:
     """Labels of the algorithms that are run; all if empty."""
     case: str = ""
     """Of an experiment with several cases."""
+    until: int | None = None
+    """Put tasks aside after this round (execute.py)."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be run, before anything is written."""
@@ -57,7 +58,8 @@ class Planned:
         return self.world is None or self.world[0] == 0
 
     def execution(self, **how: Any) -> Execution:
-        return Execution(self.study, self.folder if self.leads else None, self.only, case=self.case, **how)
+        folder = self.folder if self.leads else None
+        return Execution(self.study, folder, self.only, case=self.case, until=self.until, **how)
 
     def open(self) -> bool:
         """Make the folder if need be; whether it was there before."""
@@ -122,7 +124,8 @@ def _threads(studies: Sequence[Planned], wanted: int) -> int:
 class Plan:
     """The cases of an experiment: all refused or none, then carried out."""
 
-    cases: dict[str, Experiment]
+    cases: Mapping[str, Any]
+    """What `build` makes a study of: the experiment of a case."""
     folders: dict[str, Path]
     data: str | None = None
     """The data directory."""
@@ -135,6 +138,8 @@ class Plan:
     only: Collection[str] = ()
     keep: int = KEPT_BYTES
     """Bytes of data that may be kept from the check of a case until it is run; others are loaded again."""
+    build: Callable[[Any, str | None], Study] = build_study
+    """From a case and the data directory to the study."""
     missing: dict[str, str] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
@@ -160,7 +165,7 @@ class Plan:
                 self._ready[name] = planned
 
     def _planned(self, name: str) -> Planned:
-        study = build_study(self.cases[name], self.data)
+        study = self.build(self.cases[name], self.data)
         return Planned(study, self.folders[name], self.resume, self.force, self.only, name)
 
     def run(self, stop: Callable[[], bool], **how: Any) -> dict[str, Results]:

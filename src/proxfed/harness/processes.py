@@ -218,7 +218,7 @@ def _payload(executions: Sequence[Execution], threads: int, timeout: float = 60.
 def _travelling(e: Execution) -> dict[str, Any]:
     """What an execution is made of in another process."""
     assert e.folder is not None
-    names = ("study", "only", "checkpoint_seconds", "resumed", "reference", "case")
+    names = ("study", "only", "checkpoint_seconds", "resumed", "reference", "case", "until")
     return {"path": e.folder.path.resolve()} | {name: getattr(e, name) for name in names}
 
 

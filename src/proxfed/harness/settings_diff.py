@@ -16,7 +16,8 @@ DESCRIPTIVE_KEYS = ("description", "targets", "paper", "reported", "claims")
 
 def result_settings(table: Table) -> Table:
     """The settings that rows depend on; what is said about them may change."""
-    return {k: v for k, v in table.items() if k not in DESCRIPTIVE_KEYS}
+    own = [{k: v for k, v in entry.items() if k != "tuned"} for entry in table.get("algorithms", ())]
+    return {k: v for k, v in table.items() if k not in DESCRIPTIVE_KEYS} | ({"algorithms": own} if own else {})
 
 
 def flat(table: Mapping[str, Any], prefix: str = "", called: str = "label") -> Table:

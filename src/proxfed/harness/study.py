@@ -6,7 +6,7 @@ harness takes a study: it is run (execute.py) into a run folder, resumed there, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from proxfed.engine.measures import check_names
 from proxfed.errors import InputError, finite, nearest, real, require, whole
 from proxfed.participation import PARTICIPATIONS, Full
 from proxfed.problems import PROBLEMS
-from proxfed.registry import Table, describe
+from proxfed.registry import Table, describe, plain
 from proxfed.regularisers import REGULARISERS
 from proxfed.report.columns import COMPUTED, MEASURED, ROW
 from proxfed.simulate import Timing
@@ -39,6 +39,8 @@ class Entry:
     """None: the study's."""
     problem: Problem | None = None
     """None: the study's; of the same clients and the same model."""
+    tuned: Mapping[str, Any] | None = None
+    """How its settings were chosen: {configurations, rounds, values, ...}, as `tune` writes it; None: by hand."""
 
     def __post_init__(self) -> None:
         a = self.algorithm
@@ -46,6 +48,11 @@ class Entry:
         require(isinstance(a, (Method, Auto)), f"algorithm = {a!r} is not an algorithm (a Star or a Graph){hint}")
         if self.rounds is not None and whole(self.rounds):
             object.__setattr__(self, "rounds", int(self.rounds))
+        if self.tuned is not None:
+            table: Any = self.tuned if isinstance(self.tuned, Mapping) else {}
+            counts = [table.get("configurations"), table.get("rounds")]
+            good = all(whole(count) and count >= 0 for count in counts)
+            require(good, f"tuned = {self.tuned!r} must be a table with whole numbers 'configurations' and 'rounds'")
 
 
 class CompleteEntry(NamedTuple):
@@ -94,6 +101,8 @@ class Study:
     """The settings as a configuration file has them, if the study was made from one."""
     asked: Sequence[tuple[str, str]] = ()
     """(where, measure or axis) that claims and figures of a paper ask for."""
+    again: Callable[[Mapping[str, Any]], Study] | None = field(default=None, repr=False)
+    """The same study with other settings, by dotted keys, if it was made from a file."""
 
     def __post_init__(self) -> None:
         require(isinstance(self.entries, Mapping) and len(self.entries) > 0, "a study needs at least one algorithm")
@@ -217,6 +226,8 @@ class Study:
             out |= _own_problem(describe_problem(own_problem), describe_problem(self.problem))
         if e.topology is not None:
             out["topology"] = {k: v for k, v in describe(e.topology, TOPOLOGIES).items() if k != "n"}
+        if (tuned := self.entries[label].tuned) is not None:
+            out["tuned"] = plain(tuned)
         return out
 
 

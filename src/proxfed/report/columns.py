@@ -73,6 +73,7 @@ KNOWN = {
         Column("bytes", "bytes, total", "bytes", "communicated", better="lower"),
         Column("gradients_per_client", "gradients per client", "count", better="lower", heading="grads/client", rank=5),
         Column("seeds", "seeds", "count", rank=5),
+        Column("tuning", "tuning", "text", rank=0),
     )
 }
 

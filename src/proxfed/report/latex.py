@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from proxfed.report.columns import KNOWN, Column, further_measures, show
+from proxfed.report.columns import KNOWN, Column, show
+from proxfed.report.summary import own_columns, swept_columns, tuning_column
 
 Table = Sequence[Mapping[str, Any]]
 
@@ -16,8 +17,13 @@ SHOWN = ("rounds", "objective", "gap", "error", "stationarity", "nonzeros", "acc
 
 def chosen_columns(table: Table) -> list[Column]:
     """What was measured, and what it cost."""
-    further = [c for c in further_measures(table) if c.name not in ("status", "diverged", "reached")]
-    columns = [*(KNOWN[n] for n in SHOWN), *further, KNOWN["bytes_total"], KNOWN["sim_seconds"], KNOWN["seeds"]]
+    columns = [
+        *(KNOWN[n] for n in SHOWN),
+        *own_columns(table),
+        KNOWN["bytes_total"],
+        KNOWN["sim_seconds"],
+        KNOWN["seeds"],
+    ]
     return [c for c in columns if any(entry.get(c.name) for entry in table)]
 
 
@@ -25,10 +31,13 @@ def cells(table: Table) -> tuple[list[str], list[list[str]]]:
     """(head, lines), as text."""
     columns = chosen_columns(table)
     several = any(entry["status"] != "finished" for entry in table)
-    head = ["algorithm", *(["status"] if several else []), *(c.label for c in columns)]
+    texts = {"algorithm": [e["algorithm"] for e in table]} | swept_columns(table)
+    texts |= {"status": [e["status"] for e in table]} if several else {}
+    texts |= {"tuning": tuning} if (tuning := tuning_column(table)) else {}
+    head = [*texts, *(c.label for c in columns)]
     lines = [
-        [e["algorithm"], *([e["status"]] if several else []), *(show(e.get(c.name), c.kind) for c in columns)]
-        for e in table
+        [*(words[k] for words in texts.values()), *(show(e.get(c.name), c.kind) for c in columns)]
+        for k, e in enumerate(table)
     ]
     return head, lines
 

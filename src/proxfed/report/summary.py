@@ -12,6 +12,7 @@ from rich.text import Text
 
 from proxfed.errors import finite
 from proxfed.report.columns import KNOWN, MEASURES, PROGRESS, Column, Row, further_measures, show, with_total
+from proxfed.report.effort import NONE, effort
 from proxfed.report.targets import half_reached
 
 if TYPE_CHECKING:
@@ -27,7 +28,8 @@ def result_table(results: Results, targets: Mapping[str, Sequence[float]] | None
     A seed that diverged counts with its last row; a value that is missing or not finite counts as none. Where the
     number of clients is known there are gradients per client. With `targets` = {measure: values}, of the run if None
     are given, an entry says under `reached` after how many rounds, gradients, bytes and simulated seconds half of the
-    seeds got there (None: they did not), and whether the measure was `measured` at all.
+    seeds got there (None: they did not), and whether the measure was `measured` at all. `tuning` is how much the
+    algorithm's settings were tuned.
     """
     targets = results.targets if targets is None else targets
     rows, status, clients = [with_total(row) for row in results.rows], results.status, results.clients
@@ -37,6 +39,7 @@ def result_table(results: Results, targets: Mapping[str, Sequence[float]] | None
         runs.setdefault(row["algorithm"], {}).setdefault(row["seed"], []).append(row)
     for state in status:
         runs.setdefault(state["algorithm"], {})
+    tuning = {table.get("label"): effort(table) for table in results.settings.get("algorithms", ())}
 
     table = []
     for algorithm, seeds in runs.items():
@@ -55,6 +58,8 @@ def result_table(results: Results, targets: Mapping[str, Sequence[float]] | None
         if targets:
             goals = [(measure, target) for measure, values in targets.items() for target in values]
             entry["reached"] = [_reached(list(seeds.values()), measure, target) for measure, target in goals]
+        if algorithm in tuning:
+            entry["tuning"] = tuning[algorithm]
         table.append(entry)
     return table
 
@@ -124,7 +129,7 @@ def rich_targets(table: Sequence[Mapping[str, Any]]) -> Table | None:
     return drawn
 
 
-class _Shown(NamedTuple):
+class Shown(NamedTuple):
     """A column of the terminal; rank 0 always stays, then the largest rank goes first."""
 
     rank: int
@@ -138,7 +143,12 @@ class _Shown(NamedTuple):
 
 def rich_table(table: Sequence[Mapping[str, Any]], width: int = 100) -> Table:
     """The result for the terminal: empty columns are left out, and the least important ones until it fits."""
-    shown = [column for column in _terminal_columns(table) if any(column.cells)]
+    return fitted(_terminal_columns(table), width)
+
+
+def fitted(columns: Sequence[Shown], width: int) -> Table:
+    """These columns without the empty ones, and without the least important ones until they fit."""
+    shown = [column for column in columns if any(column.cells)]
     while sum(column.width() + 2 for column in shown) - 2 > width and any(column.rank for column in shown):
         shown.remove(max(shown, key=lambda column: column.rank))
     drawn = plain_table()
@@ -153,21 +163,44 @@ TERMINAL = ("rounds", "objective", "gap", "error", "stationarity", "consensus", 
 SPENT = ("bytes_total", "bytes_up", "bytes_down", "bytes_edge", "bytes_best", "gradients_per_client", "sim_seconds")
 
 
-def _terminal_columns(table: Sequence[Mapping[str, Any]]) -> list[_Shown]:
-    def shown(column: Column) -> _Shown:
+def _terminal_columns(table: Sequence[Mapping[str, Any]]) -> list[Shown]:
+    def shown(column: Column) -> Shown:
         cells = [show(entry.get(column.name), column.kind) for entry in table]
         filled = any(entry.get(column.name) for entry in table)
-        return _Shown(column.rank, column.heading or column.name, cells if filled else [])
+        return Shown(column.rank, column.heading or column.name, cells if filled else [])
 
     statuses = [entry["status"] for entry in table]
-    further = [c for c in further_measures(table) if c.name not in ("status", "diverged", "reached")]
     return [
-        _Shown(0, "algorithm", [entry["algorithm"] for entry in table]),
-        _Shown(0, "status", [] if set(statuses) == {"finished"} else statuses),
+        Shown(0, "algorithm", [entry["algorithm"] for entry in table]),
+        *(Shown(0, name, cells) for name, cells in swept_columns(table).items()),
+        Shown(0, "status", [] if set(statuses) == {"finished"} else statuses),
+        Shown(0, "tuning", tuning_column(table)),
         *(shown(KNOWN[name]) for name in TERMINAL),
-        *(shown(replace(column, heading=column.label)) for column in further),
+        *(shown(replace(column, heading=column.label)) for column in own_columns(table)),
         *(shown(KNOWN[name]) for name in (*SPENT, "wall_seconds", "seeds")),
     ]
+
+
+def tuning_column(table: Sequence[Mapping[str, Any]]) -> list[str]:
+    """How much each algorithm was tuned; empty if none was."""
+    said = [entry.get("tuning", "") for entry in table]
+    return said if {*said} - {"", NONE} else []
+
+
+def swept_columns(table: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """The settings that the lines of a sweep differ in, as text."""
+    names = dict.fromkeys(name for entry in table for name in entry.get("swept", ()))
+    return {name: [_word(entry.get(name)) for entry in table] for name in names}
+
+
+def _word(value: Any) -> str:
+    return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def own_columns(table: Sequence[Mapping[str, Any]]) -> list[Column]:
+    """The problem's own measures in a table of results."""
+    others = {"status", "diverged", "reached", "swept", *swept_columns(table)}
+    return [c for c in further_measures(table) if c.name not in others]
 
 
 def plain_table(*headings: str, title: str | None = None) -> Table:

@@ -8,7 +8,8 @@ from html import escape
 from typing import Any
 
 from proxfed.report.columns import KNOWN, Column, higher_is_better, show
-from proxfed.report.summary import missed, reached_columns
+from proxfed.report.effort import fairness
+from proxfed.report.summary import missed, reached_columns, tuning_column
 
 Entry = Mapping[str, Any]
 
@@ -21,7 +22,9 @@ def results_html(
         table, [KNOWN["rounds"], *measures, *(c for c in progress if c.name == "bytes_total"), KNOWN["seeds"]]
     )
     best = {column.name: _best(table, column) for column in measures if column.better}
-    return _sortable(table, columns, colours, best, status=True)
+    tuning = tuning_column(table)
+    note = f'<p class="note">{escape(said)}</p>' if (said := fairness(table)) else ""
+    return _sortable(table, columns, colours, best, status=True, tuning=tuning) + note
 
 
 def targets_html(table: Sequence[Entry], colours: Mapping[str, int]) -> str:
@@ -68,14 +71,17 @@ def _sortable(
     colours: Mapping[str, int],
     best: Mapping[str, str],
     status: bool,
+    tuning: Sequence[str] = (),
 ) -> str:
-    headings = ["algorithm", *(["status"] if status else []), *(column.label for column in columns)]
+    texts = [*(["status"] if status else []), *(["tuning"] if tuning else [])]
+    headings = ["algorithm", *texts, *(column.label for column in columns)]
     head = "".join(f'<th scope="col"><button type="button">{escape(text)}</button></th>' for text in headings)
     lines = []
-    for entry in table:
+    for k, entry in enumerate(table):
         cells = [_name(entry, colours)]
         if status:
             cells.append(f'<td class="{"bad" if entry["diverged"] else "text"}">{escape(entry["status"])}</td>')
+        cells += [f'<td class="text">{escape(tuning[k])}</td>'] if tuning else []
         cells += [_number(entry.get(c.name), c.kind, best.get(c.name, "")) for c in columns]
         lines.append(f"<tr>{''.join(cells)}</tr>")
     kind = "results" if status else "results costs"
@@ -99,7 +105,7 @@ def hyper_parameters_html(algorithms: Sequence[Mapping[str, Any]]) -> str:
     """One line per algorithm; methods have few hyper-parameters in common, so they stand in one cell."""
     lines = []
     for table in algorithms:
-        rest = {key: value for key, value in table.items() if key not in ("label", "name")}
+        rest = {key: value for key, value in table.items() if key not in ("label", "name", "tuned")}
         cells = (str(table.get("label", "")), str(table.get("name", "")), _listed(rest))
         lines.append("<tr>" + "".join(f'<td class="text">{escape(cell)}</td>' for cell in cells) + "</tr>")
     head = "".join(f'<th scope="col" class="text">{text}</th>' for text in ("algorithm", "method", "hyper-parameters"))

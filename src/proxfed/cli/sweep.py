@@ -1,0 +1,85 @@
+"""`proxfed sweep`: an experiment over a grid of any of its settings."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from proxfed.cli.common import (
+    ChangeOption,
+    DataOption,
+    Format,
+    FormatOption,
+    JobsOption,
+    print_results,
+    read_over,
+    say,
+    say_messages,
+)
+from proxfed.errors import require
+
+
+def sweep(
+    experiment: Annotated[str, typer.Argument(metavar="NAME|FILE.toml", help="A shipped experiment or your own file.")],
+    over: Annotated[
+        list[str] | None,
+        typer.Option("--over", metavar="KEY=VALUES", help="A setting and its values; may be repeated, for a grid."),
+    ] = None,
+    measure: Annotated[str | None, typer.Option("--measure", help="What heat maps and curves show.")] = None,
+    target: Annotated[
+        str | None, typer.Option("--target", metavar="MEASURE=VALUE", help="They show what it takes to reach this.")
+    ] = None,
+    axis: Annotated[
+        str | None, typer.Option("--axis", help="What is counted until the target: round, bytes, sim_seconds or steps.")
+    ] = None,
+    change: ChangeOption = None,
+    case: Annotated[
+        str, typer.Option("--case", metavar="NAME", help="Which case, if the experiment has several.")
+    ] = "",
+    folder: Annotated[Path | None, typer.Option("--out", help="A folder; runs/NAME-sweep if not given.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a sweep; values may have been added.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace a sweep that is there.")] = False,
+    jobs: JobsOption = None,
+    checkpoint: Annotated[
+        float, typer.Option("--checkpoint", help="Seconds between checkpoints; 0: every round.")
+    ] = 5.0,
+    data: DataOption = None,
+    format: FormatOption = Format.table,
+) -> None:
+    """Run an experiment for every combination of some of its settings.
+
+    A setting is algorithms.LABEL.KEY, *.KEY for every algorithm that has it, or any other of the file, such as
+    problem.l2, data.partition.alpha or rounds. Values are a list such as [0.1, 1.0], a..b (whole numbers),
+    log(a,b,count) or linear(a,b,count). Settings of algorithms become labelled algorithms, all others cases with a
+    folder each. Prints the table, and writes a page with a heat map over two settings, or a curve over one, for every
+    algorithm.
+
+    Examples: [bold]proxfed sweep demo --over "FedAvg.eta=log(0.1,10,5)" --over "FedAvg.K=[1, 5, 20]"[/bold],
+    [bold]proxfed sweep demo --over "problem.l2=[0.01, 0.1]" --measure gap --jobs 2[/bold]
+    """
+    from proxfed.engine.allocator import tune_process
+    from proxfed.harness.build import read_study
+    from proxfed.harness.run_folder import RunFolder
+    from proxfed.tuning.sweep import sweep as sweep_study
+
+    tune_process()
+    study = read_study(experiment, change or [], case, data)
+    path = folder or Path("runs") / f"{study.name}-sweep"
+    begun = RunFolder(path).exists() or any(path.glob("*/config.toml"))
+    require(begun or not resume, f"there is no sweep to resume in {path}")
+    started = time.monotonic()
+    swept = sweep_study(
+        study, read_over(over), measure=measure, target=target, axis=axis, out=path, resume=resume, force=force,
+        jobs=jobs, checkpoint_seconds=checkpoint,
+    )  # fmt: skip
+    if format is Format.json:
+        print(json.dumps({"folder": str(path), "judged by": str(swept.judge), "results": swept.table()}, indent=1))
+    else:
+        print_results(swept.table())
+        say(f"{time.monotonic() - started:.0f} s. By {swept.judge}; the report is in {swept.page}")
+    for name, results in swept.items():
+        say_messages(results, name)

@@ -1,0 +1,126 @@
+"""`proxfed tune`: settings of an experiment's algorithms, chosen with the same effort for each."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from proxfed.cli.common import (
+    ChangeOption,
+    DataOption,
+    Format,
+    FormatOption,
+    JobsOption,
+    err,
+    out,
+    print_results,
+    read_over,
+    say,
+    say_messages,
+)
+from proxfed.errors import require
+
+
+def tune(
+    experiment: Annotated[str, typer.Argument(metavar="NAME|FILE.toml", help="A shipped experiment or your own file.")],
+    over: Annotated[
+        list[str] | None,
+        typer.Option("--over", metavar="KEY=SPACE", help="A setting and where to look for it; may be repeated."),
+    ] = None,
+    budget: Annotated[
+        int | None,
+        typer.Option("--budget", help="Rounds per algorithm, in all; 5 times the experiment's if not given."),
+    ] = None,
+    measure: Annotated[
+        str | None,
+        typer.Option("--measure", help="What to judge by; held-out data if there are such, else the objective."),
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option("--target", metavar="MEASURE=VALUE", help="Judge by what it takes to reach this.")
+    ] = None,
+    axis: Annotated[
+        str | None, typer.Option("--axis", help="What is counted until the target: round, bytes, sim_seconds or steps.")
+    ] = None,
+    rounds: Annotated[
+        int | None, typer.Option("--rounds", help="Rounds of the configurations that get to the end; the experiment's.")
+    ] = None,
+    seeds: Annotated[int, typer.Option("--seeds", help="Seeds of each configuration; they count in the budget.")] = 1,
+    validation: Annotated[
+        float, typer.Option("--validation", help="Part of every client's training rows that is held out to judge on.")
+    ] = 0.2,
+    search: Annotated[
+        str,
+        typer.Option("--search", help="halving: points evenly spread; optuna: points that learn from those before."),
+    ] = "halving",
+    seed: Annotated[int, typer.Option("--seed", help="Of --search optuna.")] = 0,
+    run: Annotated[bool, typer.Option("--run", help="Then run the tuned experiment, into DIR/run.")] = False,
+    change: ChangeOption = None,
+    case: Annotated[
+        str, typer.Option("--case", metavar="NAME", help="Which case, if the experiment has several.")
+    ] = "",
+    folder: Annotated[Path | None, typer.Option("--out", help="A folder; runs/NAME-tuned if not given.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a tuning, exactly.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace a tuning that is there.")] = False,
+    jobs: JobsOption = None,
+    checkpoint: Annotated[
+        float, typer.Option("--checkpoint", help="Seconds between checkpoints; 0: every round.")
+    ] = 5.0,
+    data: DataOption = None,
+    format: FormatOption = Format.table,
+) -> None:
+    """Choose settings of an experiment's algorithms, with the same effort for each of them.
+
+    Successive halving: many configurations for a few rounds, the best third of them for three times as many, and so on;
+    every algorithm has as many configurations and rounds. Where the experiment has test data it is judged on a part of
+    the training rows that is held out, and the test data are not touched. Writes DIR/tuned.toml, which `proxfed run`
+    takes and which tells how it was found, and DIR/report.html with all that was tried.
+
+    A setting is algorithms.LABEL.KEY, LABEL.KEY, or *.KEY for every algorithm that has it. A space is log(a,b),
+    linear(a,b), a..b (whole numbers), a list such as [0.1, 1.0], or around(30): from a thirtieth of the file's value to
+    thirty times it.
+
+    Examples: [bold]proxfed tune demo --over "FedAvg.eta=log(1e-2,10)" --budget 600[/bold], [bold]proxfed tune mine.toml
+    --over "*.eta=around(30)" --target accuracy=0.9 --axis bytes --run[/bold]
+    """
+    from proxfed.engine.allocator import tune_process
+    from proxfed.harness.build import read_study
+    from proxfed.harness.compare import run_study
+    from proxfed.tuning.tune import tune as tune_study
+    from proxfed.tuning.tune_page import about, rich_tuned
+
+    tune_process()
+    study = read_study(experiment, change or [], case, data)
+    path = folder or Path("runs") / f"{study.name}-tuned"
+    require(not resume or (path / "tuning.toml").exists(), f"there is no tuning to resume in {path}")
+    started = time.monotonic()
+    tuned = tune_study(
+        study, read_over(over), budget, measure=measure, target=target, axis=axis, rounds=rounds, seeds=seeds,
+        validation=validation, search=search, seed=seed, out=path, resume=resume, force=force, jobs=jobs,
+        checkpoint_seconds=checkpoint,
+    )  # fmt: skip
+    seconds = time.monotonic() - started
+    if format is Format.table:
+        out.print(rich_tuned(tuned, out.width))
+        say(about(tuned))
+        for note in tuned.notes():
+            say(f"{note}.", style="yellow")
+        say(f"{seconds:.0f} s. The tuned experiment is {path / 'tuned.toml'}, the report {path / 'report.html'}")
+    results = None
+    if run:
+        results = run_study(tuned.study, path / "run", jobs=jobs, force=force)
+        results.report(path / "run" / "report.html")
+    if format is Format.json:
+        found = {"folder": str(path), "judged by": str(tuned.judge), "tuned": tuned.table(), "notes": tuned.notes()}
+        print(json.dumps(found | ({} if results is None else {"results": results.table()}), indent=1))
+    elif results is not None:
+        print_results(results.table())
+        say(f"The report is in {path / 'run' / 'report.html'}")
+    if results is not None:
+        say_messages(results)
+    if results is not None and not results.complete:
+        say("stopped; the same command with --resume goes on from here", err)
+        raise typer.Exit(1)

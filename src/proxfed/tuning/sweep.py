@@ -1,0 +1,145 @@
+"""`sweep`: a study over a grid of any of its settings, as one study in one folder.
+
+Settings of algorithms become entries, "FedAvg eta=0.1"; an algorithm without the setting is run once. All other
+settings become cases, each with a folder of its own below that of the sweep.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from proxfed.errors import RunError, require
+from proxfed.harness.cases import slug
+from proxfed.harness.compare import folder_of
+from proxfed.harness.plan import Plan
+from proxfed.harness.progress import stop_on_signal
+from proxfed.harness.study import Entry, Study
+from proxfed.tuning.judge import judge
+from proxfed.tuning.keys import algorithm_keys, changed, is_of_algorithm, short_names, written
+from proxfed.tuning.points import Values
+from proxfed.tuning.space import read_values
+from proxfed.tuning.study_keys import check_key, with_settings
+from proxfed.tuning.swept import Line, Swept
+
+
+def sweep(
+    study: Study,
+    over: Mapping[str, Any],
+    *,
+    measure: str | None = None,
+    target: str | Mapping[str, float] | None = None,
+    axis: str | None = None,
+    out: Path | str | None = None,
+    resume: bool = True,
+    force: bool = False,
+    jobs: int | None = None,
+    progress: bool = True,
+    checkpoint_seconds: float = 5.0,
+) -> Swept:
+    """Run a study for every combination of these settings.
+
+    over       {"FedAvg.eta": [0.1, 1.0], "*.K": "1..4", "problem.l2": "log(1e-4, 1e-1, 4)"}: settings of algorithms
+               (* stands for every one that has it) or of the study: problem, regulariser, data, topology,
+               participation, rounds, ...; those of data only in a study that was read from a file
+    measure    what heat maps and curves show; `target` and `axis` as in `tune`: what it took to get there
+
+    out, resume, force, jobs and progress are those of `compare`.
+    """
+    require(isinstance(study, Study), f"study = {study!r:.80} will not do: give a Study")
+    grid = _Grid.read(study, over)
+    judged = judge(study, measure, target, axis, 0.0, "compare", solve=False)
+    place = folder_of(out)
+    with ExitStack() as held:
+        path = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="proxfed-"))) if place is None else place
+        folders = {case: path / name for case, name in grid.folders().items()}
+        plan: Plan = Plan(grid.cases, folders, None, resume, force, build=grid.build)
+        stop = held.enter_context(stop_on_signal())
+        how = {"jobs": jobs, "progress": progress, "checkpoint_seconds": checkpoint_seconds}
+        found = plan.run(stop, **how)
+        if stop():
+            raise RunError("the sweep was stopped on the way; with the same settings it goes on from there")
+        if place is None:
+            for case, results in found.items():
+                results.models.load()
+                found[case] = replace(results, name=case or study.name, folder=None)
+        swept = Swept(found, list(grid.short.values()), grid.lines(), judged, study.name)
+        if place is not None:
+            swept.page = swept.report(place / "sweep.html")
+        return swept
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """The settings and their values, of the study and of its algorithms."""
+
+    study: Study
+    of_study: dict[str, list[Any]]
+    of_algorithms: dict[str, dict[str, list[Any]]]
+    """By label, then by key."""
+    short: dict[str, str]
+    """The name of each key in labels and columns."""
+
+    @classmethod
+    def read(cls, study: Study, over: Mapping[str, Any]) -> _Grid:
+        given = isinstance(over, Mapping) and len(over) > 0
+        require(given, f"over = {over!r} must say what to sweep, e.g. {{'FedAvg.eta': [0.1, 1.0]}}")
+        of_study: dict[str, list[Any]] = {}
+        of_algorithms: dict[str, dict[str, list[Any]]] = {}
+        for key, values in over.items():
+            where = f"over {key}"
+            listed = read_values(values, where)
+            if not is_of_algorithm(study, key):
+                check_key(study, key, where)
+                of_study[key] = listed
+                continue
+            for label, path in algorithm_keys(study, key, where):
+                own = of_algorithms.setdefault(label, {})
+                require(path not in own, f"{where}: {label}.{path} is given twice")
+                own[path] = listed
+        paths = [path for own in of_algorithms.values() for path in own]
+        return cls(study, of_study, of_algorithms, short_names([*of_study, *paths]))
+
+    @property
+    def cases(self) -> dict[str, Values]:
+        """The settings of the study in every case, by the name of the case."""
+        points = [dict(zip(self.of_study, values, strict=True)) for values in product(*self.of_study.values())]
+        return {self._name(point): point for point in points}
+
+    def folders(self) -> dict[str, str]:
+        """Where in the sweep's folder a case is; with a number in front where signs alone tell names apart."""
+        slugs = [slug(case) for case in self.cases]
+        apart = len({*slugs}) == len(slugs)
+        return {case: s if apart else f"{k:03d}-{s}" for k, (case, s) in enumerate(zip(self.cases, slugs, strict=True))}
+
+    def build(self, point: Values, directory: str | None = None) -> Study:
+        """The study at a point, with an entry for each combination of the algorithms' settings."""
+        here = with_settings(self.study, point, self._name(point)) if point else self.study
+        entries: dict[str, Entry] = {}
+        for label in here.entries:
+            for values in self._points(label):
+                name = " ".join([label, self._name(values)]) if values else label
+                entries[name] = changed(here, label, values) if values else here.entries[label]
+        return replace(here, entries=entries, again=None, asked=())
+
+    def lines(self) -> list[Line]:
+        found = []
+        for case, point in self.cases.items():
+            for label in self.study.entries:
+                for values in self._points(label):
+                    name = " ".join([label, self._name(values)]) if values else label
+                    named = {self.short[key]: value for key, value in {**point, **values}.items()}
+                    found.append(Line(case, name, label, named))
+        return found
+
+    def _points(self, label: str) -> list[Values]:
+        own = self.of_algorithms.get(label, {})
+        return [dict(zip(own, values, strict=True)) for values in product(*own.values())]
+
+    def _name(self, values: Values) -> str:
+        return ", ".join(f"{self.short[key]}={written(value)}" for key, value in values.items())

@@ -1,0 +1,261 @@
+"""`tune`: the settings of several algorithms, chosen with the same effort for each."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+import tomllib
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from proxfed.errors import InputError, RunError, finite, require, whole
+from proxfed.harness import files
+from proxfed.harness.compare import folder_of
+from proxfed.harness.progress import stop_on_signal
+from proxfed.harness.settings_diff import first_changed, flat, settings_mismatch
+from proxfed.harness.study import Study
+from proxfed.registry import Table
+from proxfed.tuning import with_optuna
+from proxfed.tuning.halving import Ladder, ladder
+from proxfed.tuning.judge import Judge, judge
+from proxfed.tuning.keys import algorithm_keys, present
+from proxfed.tuning.points import Values, size, spread
+from proxfed.tuning.space import Around, Space, read_space
+from proxfed.tuning.trials import Search, Stopped, Trial, name_trials
+from proxfed.tuning.tuned import Tuned, applied, record
+from proxfed.tuning.validation import hold_out, on_validation
+
+TIMES = 5
+"""The budget, if none is given: so many times the rounds of the study."""
+GENERATIONS = 10
+"""Of proposals, at most, where each one learns from those before."""
+
+Spaces = dict[str, dict[str, Space]]
+"""By the label of the algorithm and the key of the setting."""
+
+
+def tune(
+    study: Study,
+    over: Mapping[str, Any],
+    budget: int | None = None,
+    *,
+    measure: str | None = None,
+    target: str | Mapping[str, float] | None = None,
+    axis: str | None = None,
+    rounds: int | None = None,
+    seeds: int = 1,
+    validation: float = 0.2,
+    search: str = "halving",
+    seed: int = 0,
+    out: Path | str | None = None,
+    resume: bool = True,
+    force: bool = False,
+    jobs: int | None = None,
+    progress: bool = True,
+    checkpoint_seconds: float = 5.0,
+) -> Tuned:
+    """Choose settings of a study's algorithms, with the same number of configurations and rounds for each of them.
+
+    over          {"FedAvg.eta": "log(1e-3, 1)", "*.K": [1, 5, 20]}: the settings and where to look for them; * stands
+                  for every algorithm that has the setting
+    budget        rounds per algorithm, over all its configurations; None: five times those of the study
+    measure       what is judged at the last round; None: the problem's first measure on held-out data, or else the
+                  objective
+    target        {measure: value} instead: what reaches it with less of `axis` is better ('round', 'bytes',
+                  'sim_seconds' or 'steps'; None: simulated seconds if the study has them, else rounds)
+    rounds        of a configuration that gets to the end; None: those of the study
+    seeds         how many, each counted in the budget; none of them is one of the study's
+    validation    the part of every client's training rows that is held out for measures on held-out data; the test
+                  data are not touched, and the tuned study trains with all training data
+    search        'halving': evenly spread points; 'optuna': points that learn from those before, deterministic from
+                  `seed`; both go through the same rungs
+
+    out, resume, force, jobs and progress are those of `compare`. Ctrl-C stops it; the same call goes on from there.
+    """
+    require(isinstance(study, Study), f"study = {study!r:.80} will not do: give a Study")
+    job = _Job(study, over, budget, judge(study, measure, target, axis, _part(validation)), rounds, seeds, search, seed)
+    place = folder_of(out)
+    with ExitStack() as held:
+        path = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="proxfed-"))) if place is None else place
+        first = job.search_at(path, 0, [])
+        _open(path, job.request, resume, force)
+        if progress:
+            print(job.plan, file=sys.stderr, flush=True)
+        stop = held.enter_context(stop_on_signal())
+        how = {"jobs": jobs, "progress": progress, "checkpoint_seconds": checkpoint_seconds}
+        try:
+            trials = first.run(stop, **how)
+            for generation in range(1, job.generations):
+                trials += job.search_at(path, generation, trials).run(stop, **how)
+        except Stopped:
+            raise RunError("the tuning was stopped on the way; with the same settings it goes on from there") from None
+        tuned = job.tuned(trials, place)
+        if place is not None:
+            tuned.write(place)
+        return tuned
+
+
+def _part(validation: Any) -> float:
+    good = finite(validation) and 0 < validation < 1
+    require(good, f"validation = {validation!r} must be a part of the training rows, between 0 and 1")
+    return float(validation)
+
+
+class _Job:
+    """What is asked for, checked."""
+
+    def __init__(
+        self, study: Study, over: Mapping[str, Any], budget: int | None, judged: Judge, rounds: int | None, seeds: int,
+        search: str, seed: int,
+    ) -> None:  # fmt: skip
+        for key, value in (("budget", budget), ("rounds", rounds), ("seeds", seeds)):
+            good = (value is None and key != "seeds") or (whole(value) and value >= 1)  # type: ignore[operator]
+            require(good, f"{key} = {value!r} must be a whole number >= 1")
+        require(whole(seed), f"seed = {seed!r} must be a whole number")
+        require(search in ("halving", "optuna"), f"search = {search!r} is not one of 'halving', 'optuna'")
+        if search == "optuna":
+            with_optuna.available()
+        self.study, self.judge, self.search, self.seed = study, judged, search, seed
+        self.spaces = read_over(study, over)
+        self.rounds = study.rounds if rounds is None else int(rounds)
+        self.budget = TIMES * self.rounds * seeds if budget is None else int(budget)
+        self.ladder, self.generations = self._ladder(seeds)
+        after = max(study.seeds) + 1
+        self.judged_study = self._judged(range(after, after + seeds))
+        self.given = {label: {k: str(space) for k, space in own.items()} for label, own in self.spaces.items()}
+        self.request: Table = {
+            "budget": self.budget, "rounds": self.rounds, "seeds": int(seeds), "search": search, "seed": int(seed),
+            **judged.table(), "over": self.given,
+        }  # fmt: skip
+
+    def _ladder(self, seeds: int) -> tuple[Ladder, int]:
+        """(the rungs of a generation, how many generations)"""
+        whole_budget = ladder(self.budget, self.rounds, seeds)
+        if self.search == "halving":
+            return whole_budget, 1
+        for generations in range(GENERATIONS, 1, -1):
+            try:
+                return ladder(self.budget // generations, self.rounds, seeds), generations
+            except InputError:
+                continue
+        return whole_budget, 1
+
+    def _judged(self, seeds: range) -> Study:
+        """The study on the data that configurations are judged by."""
+        s, j = self.study, self.judge
+        problem, entries = s.problem, dict(s.entries)
+        if j.validation:
+            data = None if s.problem.data is None else hold_out(s.problem.data, j.validation)
+            problem = on_validation(s.problem, data)
+            for label, e in entries.items():
+                if e.problem is not None:
+                    entries[label] = replace(e, problem=on_validation(e.problem, data))
+        about = f"What was tried to tune {s.name}, judged by {j}."
+        reference = j.measure in ("gap", "error")
+        changes: Table = {"description": about, "rounds": self.rounds, "reference": reference, "targets": {}}
+        written = None
+        if s.written is not None:
+            kept = {k: v for k, v in s.written.items() if k not in ("paper", "claims", "reported")}
+            written = kept | changes
+        changes |= {"problem": problem, "entries": entries, "seeds": seeds, "written": written, "asked": ()}
+        return replace(s, **changes)
+
+    @property
+    def plan(self) -> str:
+        """What is going to be done, before it is."""
+        each = "; ".join(
+            f"{label}: {', '.join(f'{k} in {v}' for k, v in own.items())}" for label, own in self.given.items()
+        )
+        times = "" if self.generations == 1 else f" in each of {self.generations} generations"
+        seeds = "" if self.ladder.seeds == 1 else f" with {self.ladder.seeds} seeds"
+        cost = self.generations * self.ladder.cost()
+        return (
+            f"tuning {each}\n{self.ladder.configurations} configurations per algorithm{times}{seeds}: {self.ladder}; "
+            f"at most {cost} rounds of a budget of {self.budget} per algorithm\njudged by {self.judge}"
+        )
+
+    def search_at(self, path: Path, generation: int, known: list[Trial]) -> Search:
+        """The configurations of a generation."""
+        trials: list[Trial] = []
+        for place, (label, own) in enumerate(self.spaces.items()):
+            mine = [trial for trial in known if trial.algorithm == label]
+            trials += name_trials(label, self._points(own, mine, place, generation))
+        where = path / "trials" / str(generation + 1)
+        return Search(
+            self.judged_study,
+            trials,
+            self.ladder,
+            self.judge,
+            where,
+            f"generation {generation + 1}" * (self.generations > 1),
+        )
+
+    def _points(self, spaces: Mapping[str, Space], known: list[Trial], place: int, generation: int) -> list[Values]:
+        count = self.ladder.configurations
+        few = size(spaces)
+        if self.search == "halving" or (few is not None and few <= count and not known):
+            return spread(spaces, count)
+        return with_optuna.propose(spaces, known, count, self.seed, place, generation)
+
+    def tuned(self, trials: list[Trial], folder: Path | None) -> Tuned:
+        best: dict[str, Values] = {}
+        records: dict[str, Table] = {}
+        for label, own in self.spaces.items():
+            mine = sorted((t for t in trials if t.algorithm == label), key=lambda t: t.order)
+            best[label] = {} if mine[0].score.diverged else dict(mine[0].values)
+            records[label] = record(mine, own, self.request)
+        study = applied(self.study, best, records)
+        return Tuned(study, self.study, trials, self.judge, self.ladder, self.budget, self.spaces, folder)
+
+
+def read_over(study: Study, over: Mapping[str, Any]) -> Spaces:
+    """Where to look for which setting of which algorithm; refused unless all is there, and once."""
+    require(
+        isinstance(over, Mapping) and len(over) > 0,
+        f"over = {over!r} must say what to tune, e.g. {{'FedAvg.eta': 'log(1e-3, 1)'}}",
+    )
+    found: Spaces = {}
+    own_key: set[tuple[str, str]] = set()
+    for key, given in over.items():
+        where, of_all = f"over {key}", key.removeprefix("algorithms.").startswith("*.")
+        space = read_space(given, where)
+        for label, path in algorithm_keys(study, key, where):
+            own = found.setdefault(label, {})
+            if of_all and (label, path) in own_key:
+                continue  # what is said of one algorithm goes before what is said of all
+            twice = path in own and (of_all or (label, path) in own_key)
+            require(not twice, f"{where}: {label}.{path} is given twice")
+            own[path] = space.of(present(study.complete[label], path), where) if isinstance(space, Around) else space
+            own_key |= set() if of_all else {(label, path)}
+    return {label: found[label] for label in study.entries if label in found}
+
+
+def _open(path: Path, request: Table, resume: bool, force: bool) -> None:
+    """Make the folder of a tuning, or refuse one that holds something else."""
+    note, trials = path / "tuning.toml", path / "trials"
+    if force:
+        shutil.rmtree(trials, ignore_errors=True)
+    elif note.exists():
+        require(
+            resume,
+            f"{path} holds a tuning already: --resume continues it, --force replaces it, --out chooses another place",
+        )
+        try:
+            before = tomllib.loads(note.read_text())
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
+            raise InputError(f"{note} is damaged: {e}") from e
+        if difference := first_changed(flat(before), flat(request)):
+            raise settings_mismatch(path, difference)
+        return
+    else:
+        empty = not path.exists() or (path.is_dir() and not any(path.iterdir()))
+        require(empty, f"{path} exists and is not the folder of a tuning; choose another --out")
+    with files.writing(path):
+        path.mkdir(parents=True, exist_ok=True)
+    files.replace(note, tomli_w.dumps(request).encode())

@@ -1,0 +1,218 @@
+"""What came out of a tuning: the tuned study, everything that was tried, and how much the choice mattered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from proxfed import __version__
+from proxfed.errors import InputError, real
+from proxfed.harness import files
+from proxfed.harness.results import Results
+from proxfed.harness.study import Study
+from proxfed.registry import Table, plain
+from proxfed.tuning.halving import Ladder
+from proxfed.tuning.judge import Judge
+from proxfed.tuning.keys import changed, present, written
+from proxfed.tuning.space import Space
+from proxfed.tuning.trials import Trial
+
+Best = Mapping[str, Mapping[str, Any]]
+"""Values by label and key."""
+
+
+def applied(study: Study, best: Best, records: Mapping[str, Table]) -> Study:
+    """The study with these settings, and a note of how each was found."""
+    tuned = {label: replace(changed(study, label, values), tuned=records[label]) for label, values in best.items()}
+    again = None if study.again is None else partial(_again, study.again, best, records)
+    return replace(study, entries={**study.entries, **tuned}, again=again)
+
+
+def _again(
+    again: Callable[[Mapping[str, Any]], Study], best: Best, records: Mapping[str, Table], changes: Mapping[str, Any]
+) -> Study:
+    return applied(again(changes), best, records)
+
+
+def record(trials: Sequence[Trial], spaces: Mapping[str, Space], request: Table) -> Table:
+    """What an algorithm's entry tells of its tuning; the best trial is the first."""
+    diverged = sum(trial.score.diverged for trial in trials)
+    out: Table = {
+        "configurations": len(trials),
+        "rounds": sum(trial.spent for trial in trials),
+        "budget": request["budget"],
+        "seeds": request["seeds"],
+        "diverged": diverged,
+        "over": {key: str(space) for key, space in spaces.items()},
+        "values": {} if diverged == len(trials) else plain(dict(trials[0].values)),
+    }
+    return out | {key: request[key] for key in ("search", "measure", "target", "axis", "validation") if key in request}
+
+
+@dataclass(frozen=True, eq=False)
+class Tuned:
+    """A tuned study, and what it rests on."""
+
+    study: Study
+    """With the best settings; its runs are fresh ones, with its own seeds, on all training data."""
+    before: Study
+    """As it was."""
+    trials: Sequence[Trial]
+    """All configurations of all algorithms."""
+    judge: Judge
+    ladder: Ladder
+    budget: int
+    """Rounds per algorithm."""
+    spaces: Mapping[str, Mapping[str, Space]]
+    """Where was looked, by label and key."""
+    folder: Path | None = None
+
+    def of(self, label: str) -> list[Trial]:
+        """The trials of an algorithm, the best first."""
+        return sorted((trial for trial in self.trials if trial.algorithm == label), key=lambda trial: trial.order)
+
+    def table(self) -> list[dict[str, Any]]:
+        """One JSON-able entry per algorithm and setting: its best value, and between which it is within 5 % of that."""
+        out = []
+        for label, spaces in self.spaces.items():
+            mine = self.of(label)
+            best, close = mine[0], [trial for trial in mine if trial.close]
+            lost = best.score.diverged
+            for key, space in spaces.items():
+                values = [trial.values[key] for trial in close]
+                out.append(
+                    {
+                        "algorithm": label,
+                        "setting": key,
+                        "before": plain(present(self.before.complete[label], key)),
+                        "best": None if lost else best.values[key],
+                        "within 5 %": _range(values),
+                        "close": len(close),
+                        self.judge.measure: None if lost else self.judge.value(best.score),
+                        "judged": self.judge.shown(best.score),
+                        "searched": str(space),
+                        "edge": "" if lost else _edge(best.values[key], [trial.values[key] for trial in mine]),
+                        "configurations": len(mine),
+                        "diverged": sum(trial.score.diverged for trial in mine),
+                        "rounds": sum(trial.spent for trial in mine),
+                    }
+                )
+        return out
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One JSON-able entry per configuration."""
+        return [
+            {
+                "algorithm": trial.algorithm,
+                **{f"{key}": plain(value) for key, value in trial.values.items()},
+                "round": trial.rounds[-1],
+                self.judge.measure: self.judge.value(trial.score),
+                "judged": self.judge.shown(trial.score),
+                "close": trial.close,
+                "rounds spent": trial.spent,
+            }
+            for trial in self.trials
+        ]
+
+    def to_pandas(self) -> Any:
+        """All configurations as a pandas DataFrame."""
+        return Results(self.rows()).to_pandas()
+
+    def notes(self) -> list[str]:
+        """What one should know before trusting it, a sentence each."""
+        said = []
+        for entry in self.table():
+            name = f"{entry['algorithm']}: {entry['setting']}"
+            if entry["diverged"] == entry["configurations"]:
+                count = entry["configurations"]
+                said.append(
+                    f"{entry['algorithm']}: all {count} configurations diverged, so its settings stay as they were"
+                )
+            if entry["edge"]:
+                wider = "a wider range may hold a better one"
+                said.append(f"{name} = {written(entry['best'])} is the {entry['edge']} that was tried: {wider}")
+        efforts = {label: len(self.of(label)) for label in self.spaces}
+        if len({*efforts.values()}) > 1:
+            each = ", ".join(f"{label} {count}" for label, count in efforts.items())
+            said.append(f"the effort is not the same for all, where a space has few points: configurations of {each}")
+        left = [label for label in self.study.entries if label not in self.spaces]
+        if left:
+            said.append(f"not tuned: {', '.join(left)}")
+        return list(dict.fromkeys(said))
+
+    def to_toml(self) -> str:
+        """The tuned study as a file that `proxfed run` takes."""
+        if self.study.written is None:
+            raise InputError(
+                "a study that was made of objects has no file: use `tuned.study`, or read the study from a file"
+            )
+        return "\n".join([*map("# {}".format, self._comments()), "", tomli_w.dumps(file_table(self.study))])
+
+    def _comments(self) -> list[str]:
+        lines = [f"{self.study.name}, tuned by proxfed {__version__}; judged by {self.judge}."]
+        for entry in self.table():
+            where = f"from {entry['searched']} by {entry['configurations']} configurations in {entry['rounds']} rounds"
+            if entry["best"] is None:
+                lines.append(f"{entry['algorithm']}: {entry['setting']} stays, for all diverged: {where}")
+                continue
+            best, before = written(entry["best"]), written(entry["before"])
+            close = f"within 5 %: {entry['within 5 %']}"
+            lines.append(f"{entry['algorithm']}: {entry['setting']} = {best} (was {before}), {where}; {close}")
+        return [*lines, *self.notes()]
+
+    def write(self, folder: Path) -> None:
+        """The page, and the tuned study if it has a file, into a folder."""
+        self.report(folder / "report.html")
+        if self.study.written is not None:
+            files.replace(folder / "tuned.toml", self.to_toml().encode())
+
+    def report(self, path: Path | str) -> Path:
+        """The self-contained page of what was tried."""
+        from proxfed.tuning.tune_page import write_page
+
+        write_page(self, Path(path))
+        return Path(path)
+
+    def __str__(self) -> str:
+        from proxfed.tuning.tune_page import text
+
+        return text(self)
+
+    __repr__ = __str__
+
+
+def _range(values: Sequence[Any]) -> str:
+    """From the smallest to the largest, or all of them."""
+    if values and all(map(real, values)):
+        low, high = min(values), max(values)
+        return written(low) if low == high else f"{written(low)} to {written(high)}"
+    return ", ".join(dict.fromkeys(map(written, values)))
+
+
+def _edge(best: Any, tried: Sequence[Any]) -> str:
+    """'smallest' or 'largest', of three and more numbers."""
+    if not all(map(real, tried)) or len({*tried}) < 3:
+        return ""
+    return {min(tried): "smallest", max(tried): "largest"}.get(best, "")
+
+
+def file_table(study: Study) -> Table:
+    """The settings of a study as a file has them: what all algorithms share stands there once."""
+    table = {k: v for k, v in study.settings.items() if k not in ("paper", "claims", "reported")}
+    table = {k: v for k, v in table.items() if v not in ("", [], {})}
+    own = [dict(entry) for entry in table["algorithms"]]
+    for entry in own:
+        if entry.get("rounds") == table["rounds"]:
+            del entry["rounds"]
+    for key in ("participation", "topology"):
+        shared = [entry[key] for entry in own if key in entry]
+        if shared and all(one == shared[0] for one in shared):
+            table[key] = shared[0]
+            for entry in own:
+                entry.pop(key, None)
+    return {k: v for k, v in table.items() if k != "algorithms"} | {"algorithms": own}
