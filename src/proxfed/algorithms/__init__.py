@@ -33,6 +33,8 @@ from proxfed.algorithms.fedsam import FedSAM, MoFedSAM
 from proxfed.algorithms.fedspeed import FedSpeed
 from proxfed.algorithms.fedsplit import FedSplit
 from proxfed.algorithms.mime import Mime, MimeLite
+from proxfed.algorithms.pledge import Pledge
+from proxfed.algorithms.pledge_peers import PledgePeers
 from proxfed.algorithms.proxgt import ProxGT
 from proxfed.algorithms.proxskip import ProxSkip
 from proxfed.algorithms.scafcom import Scafcom, Scallion
@@ -86,6 +88,8 @@ ALGORITHMS: Registry[type[Method]] = Registry(
         "mofedsam": MoFedSAM,
         "nesterov": Nesterov,
         "pg_extra": PGExtra,
+        "pledge": Pledge,
+        "pledge_peers": PledgePeers,
         "proxgt": ProxGT,
         "proximal_gradient": ProximalGradient,
         "proxskip": ProxSkip,
@@ -140,6 +144,8 @@ __all__ = [
     "MoFedSAM",
     "Nesterov",
     "PGExtra",
+    "Pledge",
+    "PledgePeers",
     "ProxGT",
     "ProxSkip",
     "ProximalGradient",
