@@ -31,6 +31,7 @@ from support import toy_problems as toy
 from support.own_algorithms import CompressedDownlink, DecentralisedHeavyBall, ExtrapolatedGradients
 
 C = TopK(k=3)
+NATURAL = NaturalCompressor(contractive=True)
 SETTINGS: dict[str, Algorithm] = {
     "choco_sgd": alg.ChocoSGD(0.5, 0.3, C),
     "depositum": alg.Depositum(2.0, gamma=0.3, T0=2),
@@ -74,6 +75,8 @@ SETTINGS: dict[str, Algorithm] = {
     "mofedsam": alg.MoFedSAM(0.5, 3, 0.5),
     "nesterov": alg.Nesterov(3.0, 0.5),
     "pg_extra": alg.PGExtra(3.0),
+    "pledge": alg.Pledge(2.5, 3, compressor_up=NATURAL, compressor_down=NATURAL),
+    "pledge_peers": alg.PledgePeers(2.5, 2, compressor=NATURAL),
     "proxgt": alg.ProxGT(1.5, Q=2),
     "proximal_gradient": alg.ProximalGradient(8.0),
     "proxskip": alg.ProxSkip(4.0, 0.4),

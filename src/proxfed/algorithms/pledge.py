@@ -35,7 +35,7 @@ with G_i = grad f_i(x), shift = grad f(x) - grad f_i(x) the walk stays at x. Lin
 theta = 0, a = 1 and both compressors (docs/theory.md); the other settings rest on special cases and on trials.
 
 What travels: C(d) up, C'(d) and one byte (k) down. Along a tree: the same over each of its edges.
-Reference: proxfed, "PLEDGE: Proximal Local steps with Extrapolation, Drift correction, and Gradients by Error feedback",
+Reference: The authors of proxfed, "PLEDGE: Proximal Local steps, Extrapolation, Drift correction, Gradient Error feedback",
 docs/explanation/pledge.md, 2026.
 """
 

@@ -21,7 +21,7 @@ these (docs/theory.md), none covers all settings at once. Without C the eigenval
 negative; a coarser C asks for a smaller gamma.
 
 What travels: C(d) over each edge of a round.
-Reference: proxfed, "PLEDGE: Proximal Local steps with Extrapolation, Drift correction, and Gradients by Error feedback",
+Reference: The authors of proxfed, "PLEDGE: Proximal Local steps, Extrapolation, Drift correction, Gradient Error feedback",
 docs/explanation/pledge.md, 2026.
 """
 

@@ -133,9 +133,9 @@ class _Lines:
         latency, up, down = self.clients.links(t)
         wait = np.maximum(latency[sender], latency[receiver])
         rate = np.minimum(up[sender], down[receiver])
-        names = np.minimum(sender, receiver) * self.clients.n + np.maximum(sender, receiver)
-        special = np.flatnonzero(np.isin(names, self.names))
-        if len(special):
+        if len(self.names):
+            names = np.minimum(sender, receiver) * self.clients.n + np.maximum(sender, receiver)
+            special = np.flatnonzero(np.isin(names, self.names))
             which = self.order[np.searchsorted(self.names[self.order], names[special])]
             wait[special] = self.latency(self.clients.seed, t)[which]
             rate[special] = self.bandwidth(self.clients.seed, t)[which]
