@@ -102,7 +102,7 @@ def test_T05b_without_compressors_corrections_add_up_to_zero_and_nothing_lags_be
     p, algorithm = toy.problem(), Pledge(1.0, 4, compressor_up=DENSE, compressor_down=DENSE)
     before = None
     for s, _ in rounds(p, algorithm, 30):
-        assert np.array_equal(s.clients.u, s.clients.v) or toy.gap(s.clients.u, s.clients.v) < 1e-15
+        assert toy.gap(s.clients.u, s.clients.v) < 1e-15
         if before is not None:  # the server's message of this round said where z should be, and all went there
             assert toy.gap(s.server.z, before.server.zt) < 1e-15
             read = (ref.prox_l1(toy.LAMBDA)(before.server.y, algorithm.S) - s.server.z) / algorithm.S
@@ -146,7 +146,7 @@ class CorrectsByWhatWasSent(Pledge):
 
     def client(self, own, down, f, h):
         new, _ = super().client(own._replace(v=own.u), down, f, h)
-        v = own.v.lerp(new.v, 1.0) if self.a == 1 else own.v + (new.v - own.u * (1 - self.a)) - self.a * own.v
+        v = new.v + (1 - self.a) * (own.v - own.u)
         return new._replace(v=v), v
 
 
@@ -207,7 +207,7 @@ def test_T05g_solutions_are_fixed_points(C, settings):
 @pytest.mark.parametrize("tau", [1, 3, 6])
 @pytest.mark.parametrize("q2", [0.02, 0.1, 0.2])
 def test_reaches_the_solution_with_one_setting(q2, tau):
-    """eta = 1/L and all else by default, up to tau = 6 local steps; 130 bytes a client and round in place of 160."""
+    """eta = 1/L and all else by default."""
     p, C = toy.problem(), ErrorBoundedQuantiser(q2)
     algorithm = Pledge(1 / p.smoothness().L, tau, compressor_up=C, compressor_down=C)
     assert toy.reaches(p, algorithm, 1e-10, 250)

@@ -61,6 +61,14 @@ SMALL: dict[str, Any] = {
             "rho": 0.05,
             "topology": {"name": "random_matching", "seed": 3},
         },
+        {"name": "pledge", "eta": 1.0},
+        {
+            "name": "pledge",
+            "label": "pledge, tree",
+            "eta": 0.5,
+            "topology": {"name": "spanning_tree", "of": {"name": "ring"}, "root": 5},
+        },
+        {"name": "pledge_peers", "eta": 0.5},
     ],
 }
 
