@@ -308,3 +308,36 @@ def test_nesterov_with_restart_is_no_slower_than_a_fixed_one():
 
     ours = needed(Pledge(1 / L, 1, 1.0, compressor_up=DENSE, compressor_down=DENSE))
     assert ours < 1.3 * needed(Nesterov(1 / L, best))
+
+
+def test_its_rule_reaches_the_solution_whatever_the_condition_number_is():
+    for l2 in (0.3, 0.05, 0.005):
+        p = toy.problem(l2=l2)
+        algorithm = Pledge.theory(toy.constants(p, 1))
+        assert 1 <= algorithm.tau <= 8
+        assert algorithm.eta == pytest.approx(1 / p.smoothness().L)
+        assert toy.reaches(p, algorithm, 1e-9, 500)
+
+
+def test_its_rule_keeps_to_what_a_weakly_convex_regulariser_allows():
+    p = toy.problem(h=MCP(0.02, 3.0), l2=0.005)
+    for proved in (True, False):
+        algorithm = Pledge.theory(toy.constants(p, 1), proved=proved)
+        assert algorithm.largest_prox_step() * p.h.weak_convexity <= 0.5 * (1 + 1e-12)
+        check_combination(p, algorithm, None, Full())
+
+
+def test_a_small_network_learns():
+    """Digits of 8 x 8 pixels, 5 clients, 4 of 10 classes each; 2.1 bits a number each way at the most."""
+    from proxfed import Model, load
+    from proxfed.data.partitions import ShardPartition
+
+    data = load("digits", ShardPartition(clients=5, classes=4))
+    p = Model(data, "mlp", h=L1(1e-5), batch=16, hidden=[32])
+    run = toy.going(p, Pledge(0.1, 10, 0.5, False, 0.5, 0.5))
+    first = p.evaluate(run.x0)["accuracy"]
+    for t in range(1, 21):
+        run.round(t)
+    assert p.evaluate(run.model())["accuracy"] > 0.85 > 0.3 > first
+    sent = run.network.traffic.up + run.network.traffic.down
+    assert sent * 8 / (2 * 20 * 5 * p.d) < 2.5

@@ -228,6 +228,10 @@ def test_a_gossip_step_that_is_too_long_is_refused_and_that_is_why():
         check_combination(p, too_long, graph, Full())
     check_combination(p, replace(too_long, gamma=0.7), graph, Full())
     check_combination(p, too_long, Complete(N), Full())
+    curvatures, others = np.geomspace(0.01, 1, 20), np.array([0.1, 1.5])  # a W with the eigenvalue -1/2
+    for tau, theta in ((1, 0.0), (3, 0.5)):
+        long, fits = (modal_radius(tau, tau, theta, gamma, curvatures, others) for gamma in (1.0, 1 / 1.5))
+        assert fits < 1 < long
 
 
 @pytest.mark.parametrize(
