@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from proxfed import Model, load
 from proxfed.algorithms import FedCEF, FedComposite, FedNAG, Nesterov, Pledge
 from proxfed.algorithms.pledge import Client, Server
 from proxfed.compressors import ErrorBoundedQuantiser, Identity, NaturalCompressor, RandK, TopK
+from proxfed.data.partitions import DirichletByClient
 from proxfed.engine.compatibility import check_combination
 from proxfed.engine.oracle import Oracle, Work
 from proxfed.errors import InputError
@@ -264,7 +266,9 @@ def test_refuses_what_makes_no_sense(field, value):
 def test_coarse_messages_with_extrapolation_are_refused_and_that_is_why():
     p, C = toy.problem(), ErrorBoundedQuantiser(0.5)
     coarse = Pledge(1 / p.smoothness().L, 4, theta=1.0, compressor_up=C, compressor_down=C)
-    with pytest.raises(InputError, match=r"^Pledge with these settings needs a compressor with q\^2 <= 0.25, but that of"):
+    with pytest.raises(
+        InputError, match=r"^Pledge with these settings needs a compressor with q\^2 <= 0.25, but that of"
+    ):
         check_combination(p, coarse, None, Full())
     assert toy.error(toy.final(p, coarse, 300), toy.solution(p)) > 1e-3
     without = replace(coarse, theta=0.0)
@@ -292,7 +296,7 @@ def test_bytes_are_counted_and_few():
 
 
 def test_nesterov_with_restart_is_no_slower_than_a_fixed_one():
-    """Without messages to lose, on the pooled problem: the restart finds the momentum that FISTA's theory would choose."""
+    """Without compressors, on the pooled problem: the restart finds the momentum that theory would choose."""
     p = toy.problem(h=Zero(), l2=0.002)
     L, mu = p.smoothness().L_f, p.smoothness().mu
     x = toy.solution(p, ref.prox_zero)
@@ -327,13 +331,14 @@ def test_its_rule_keeps_to_what_a_weakly_convex_regulariser_allows():
         check_combination(p, algorithm, None, Full())
 
 
-def test_a_small_network_learns():
-    """Digits of 8 x 8 pixels, 5 clients, 4 of 10 classes each; 2.1 bits a number each way at the most."""
-    from proxfed import Model, load
-    from proxfed.data.partitions import ShardPartition
+def small_network(channels: int, side: int, classes: int) -> torch.nn.Module:
+    layers = torch.nn.Linear(channels * side**2, 32), torch.nn.ReLU(), torch.nn.Linear(32, classes)
+    return torch.nn.Sequential(torch.nn.Flatten(), *layers)
 
-    data = load("digits", ShardPartition(clients=5, classes=4))
-    p = Model(data, "mlp", h=L1(1e-5), batch=16, hidden=[32])
+
+def test_a_small_network_learns():
+    """Digits of 8 x 8 pixels, five clients that see different shares of the classes."""
+    p = Model(load("digits", DirichletByClient(5, 0.5)), small_network, h=L1(1e-5), batch=16)
     run = toy.going(p, Pledge(0.1, 10, 0.5, False, 0.5, 0.5))
     first = p.evaluate(run.x0)["accuracy"]
     for t in range(1, 21):

@@ -117,7 +117,7 @@ def test_T05j_smooth_dense_with_one_local_step_it_is_exact_diffusion(graph):
 
 @pytest.mark.parametrize("gamma", [0.5, 0.3])
 def test_T05k_dense_with_one_local_step_it_is_prox_ed(gamma):
-    """x = prox(Z), Z' = A (Z + psi' - psi), psi = x - S grad f(x), A = I - gamma (I - W): PUDA's two-step form."""
+    """v' = A (v + psi' - psi), x' = prox(v'), psi = x - S grad f(x), A = I - gamma (I - W): its two-step form."""
     p, graph, S = toy.problem(x0=(0.0,) * D), Ring(N), 2.0
     A = np.eye(N) - gamma * (np.eye(N) - dense(graph.W(0)))
     grads, prox = toy.gradients(p), ref.prox_l1(toy.LAMBDA)
@@ -125,8 +125,7 @@ def test_T05k_dense_with_one_local_step_it_is_prox_ed(gamma):
     psi = None
     for t, s in enumerate(states(p, PledgePeers(S, 1, gamma, 0.0, compressor=DENSE), 40, graph), 1):
         now = x - S * grads(x, t)
-        z = now if psi is None else z_old + now - psi - (z_old - v)  # d accumulates what mixing took away
-        z_old, v, psi = z, A @ z, now
+        v, psi = A @ (now if psi is None else v + now - psi), now
         x = prox(v, S)
         assert toy.gap(s.x, x) < 1e-12
 
@@ -162,7 +161,7 @@ def test_T05m_solutions_are_fixed_points(C, graph):
     W = torch.tensor(dense(graph.W(0)))
     for t in range(1, 9):
         f = Oracle(p.local(t, range(N)), Work())
-        mix = lambda message: W @ (message.dense if hasattr(message, "dense") else message)  # noqa: E731
+        mix = lambda message: W @ (message.dense if hasattr(message, "dense") else message)
         state = algorithm.step(algorithm.before_mix(state, f, p.h), f, p.h, mix)
         for now, then in zip(state, start, strict=True):
             assert toy.gap(now, then) < 2e-14

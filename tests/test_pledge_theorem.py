@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from math import sqrt
 
 import numpy as np
@@ -19,7 +20,6 @@ from proxfed.regularisers import L1, MCP
 from proxfed.types import Constants, Packed, Smoothness
 
 from support import toy_problems as toy
-
 
 SHARE = st.just(0.0) | st.floats(0.05, 0.9)
 
@@ -128,7 +128,7 @@ def test_the_lyapunov_function_falls_at_the_proved_rate(kind, seed, q_u, q_d, pa
     best = toy.objective(p, p.solve())
     values = list(levels(p, algorithm, proof, best, 25))
     floor = 1e-11 * (1 + abs(best))
-    for before, after in zip(values, values[1:], strict=False):
+    for before, after in pairwise(values):
         assert after <= before / rate + floor
     assert min(values) > -floor
 

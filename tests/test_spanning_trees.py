@@ -1,4 +1,4 @@
-"""Methods with a server along a spanning tree: the tree, the sums, the bytes, PLEDGE's relays, and the time it takes."""
+"""Methods with a server along a spanning tree: the tree, sums, bytes, PLEDGE's relays, and the time it takes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ from proxfed import run
 from proxfed.algorithms import FedAvg, FedCEF, FedComposite, FedNAG, Pledge, Scaffold
 from proxfed.compressors import ErrorBoundedQuantiser, Identity, TopK
 from proxfed.engine.compatibility import check_combination
+from proxfed.engine.messages import received
+from proxfed.engine.oracle import Oracle, Work
 from proxfed.errors import InputError
 from proxfed.harness.conformance.runs import small_blocks
+from proxfed.keyed_random import keys
 from proxfed.participation import Full, UniformSampling
 from proxfed.topologies import (
     Complete,
@@ -87,12 +90,20 @@ def test_what_has_no_such_tree_is_refused():
 @every_tree
 @pytest.mark.parametrize(
     "algorithm",
-    [FedAvg(0.5, 3), FedNAG(0.3, 0.5, 3, output="best"), Scaffold(1.0, 3), FedComposite(1.0, 3), FedCEF(0.6, 3, compressor=TopK(k=3))],
+    [
+        FedAvg(0.5, 3),
+        FedNAG(0.3, 0.5, 3, output="best"),
+        Scaffold(1.0, 3),
+        FedComposite(1.0, 3),
+        FedCEF(0.6, 3, compressor=TopK(k=3)),
+    ],
     ids=lambda a: type(a).__name__,
-)  # fmt: skip
+)
 def test_sums_along_a_tree_are_those_of_a_server(algorithm, tree):
     """With weights and minibatches, whether computed at once or in blocks on two threads."""
-    p = toy.problem(batch=4, sizes=toy.RAGGED, weighting="size", h=toy.SPARSE if algorithm.needs.composite else toy.toy.RIDGE)
+    p = toy.problem(
+        batch=4, sizes=toy.RAGGED, weighting="size", h=toy.SPARSE if algorithm.needs.composite else toy.toy.RIDGE
+    )
     star, along, split = toy.going(p, algorithm), toy.going(p, algorithm, tree), toy.going(p, algorithm, tree)
     for t in range(1, 6):
         star.round(t)
@@ -128,10 +139,6 @@ def acc_form(p, algorithm, tree, rounds):
     """The same by another bookkeeping: every node sends C(v + the children's public sums - its own public sum)."""
     parent, levels = tree.rooted
     dense, C = toy.going(p, algorithm), algorithm.compressor_up
-    from proxfed.keyed_random import keys
-    from proxfed.engine.oracle import Oracle, Work
-    from proxfed.engine.messages import received
-
     clients, server = dense.state
     U = clients.u.clone() * 0  # public sums of whole subtrees; all begin with the same u
     for nodes in reversed(levels):

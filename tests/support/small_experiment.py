@@ -66,7 +66,7 @@ SMALL: dict[str, Any] = {
             "name": "pledge",
             "label": "pledge, tree",
             "eta": 0.5,
-            "topology": {"name": "spanning_tree", "of": {"name": "ring"}, "root": 5},
+            "topology": {"name": "spanning_tree", "of": {"name": "ring"}, "root": 3},
         },
         {"name": "pledge_peers", "eta": 0.5},
     ],

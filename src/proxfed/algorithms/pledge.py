@@ -30,13 +30,13 @@ the server as it is, and c is still the mean of all u_i. A tree needs no W, no g
 
 Start: z = y = zt = x0 and v_i = u_i = c = (x - x0)/S, so that nobody corrects anything in the first round.
 
-Fixed points are the solutions: D_i = q = 0 gives v_i = u_i, zt = z = y, so x = prox_{S h}(x - S c) with c = mean G_i; and
-with G_i = grad f_i(x), shift = grad f(x) - grad f_i(x) the walk stays at x. Linear convergence is proved for tau = 1,
-theta = 0, a = 1 and both compressors (docs/theory.md); the other settings rest on special cases and on trials.
+A solution is a fixed point: with v_i = u_i = grad f_i(x), z = y = zt = x - S grad f(x) all messages are 0, and the walk
+stays at x. Linear convergence is proved for tau = 1, theta = 0, a = 1 and both compressors (docs/theory.md); the other
+settings rest on special cases and on trials. Along a deep tree messages must be finer: q^2 of about 0.3/depth.
 
 What travels: C(d) up, C'(d) and one byte (k) down. Along a tree: the same over each of its edges.
-Reference: The authors of proxfed, "PLEDGE: Proximal Local steps, Extrapolation, Drift correction, Gradient Error feedback",
-docs/explanation/pledge.md, 2026.
+Reference: The authors of proxfed, "PLEDGE: Proximal Local steps, Extrapolation, Drift correction, Gradient Error
+feedback", docs/explanation/pledge.md, 2026.
 """
 
 from __future__ import annotations
@@ -178,12 +178,14 @@ class Pledge(Relay[Client, Server]):
 
         proved: half the largest step of the theorem, for one local step without extrapolation.
         """
-        L, L_f, mu, _ = c.smoothness
+        L, mu = c.smoothness.L, c.smoothness.mu
         half = 1 / (2 * c.weak_convexity) if c.weak_convexity > 0 else inf  # of what a weakly convex h allows
         if proved:
             checked = cls(1.0, tau or 1, 0.0, False, compressor_up=compressor_up, compressor_down=compressor_down)
             require(checked.tau == 1, f"Pledge: the theorem has tau = 1, not {tau!r}")
-            most = largest_proved_step(c, *(sqrt(contraction(C, c.d, "Pledge")) for C in (compressor_up, compressor_down)))
+            most = largest_proved_step(
+                c, *(sqrt(contraction(C, c.d, "Pledge")) for C in (compressor_up, compressor_down))
+            )
             return replace(checked, eta=min(most / 2, half))
         if tau is None:
             S = 1 / (2 * sqrt(mu * L)) if mu > 0 else 4 / L

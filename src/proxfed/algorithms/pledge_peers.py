@@ -12,17 +12,18 @@ gradients need no tracker of their own.
 
 Start: x = v = zh = s = x0, the rest 0.
 
-Fixed points are the solutions: d_i at rest means zh = W zh, so zh_i is the same for all; then z - zh = 0 at rest, so all
-z_i = v_i and x_i = prox_{S h}(z) are the same; and the mean of z_i = x - S (m_i + d_i) is z = x - S mean m_i.
+At a fixed point all agree: d_i rests, so zh = W zh is the same for all, and C(z_i - zh_i) = 0, so z_i is zh_i; then
+x_i = x = prox_{S h}(z), and the mean of z = x - S (m_i + d_i) is z = x - S mean m_i. A solution is one, with
+d_i = grad f(x) - grad f_i(x), for every tau, beta, theta, a and C with C(0) = 0.
 
-Special cases: the complete graph with gamma = 1 and C the identity is PLEDGE with a server without compressors;
-h = 0, tau = 1, gamma = 1/2 exact diffusion; with h Prox-ED; with C Prox-LEAD; h = 0, tau > 1 LED. Theorems of others cover
-these (docs/theory.md), none covers all settings at once. Without C the eigenvalues of I - gamma (I - W) must not be
-negative; a coarser C asks for a smaller gamma.
+Special cases, without C: the complete graph with gamma = 1 is PLEDGE with a server; tau = 1 is Prox-ED, without h and
+with gamma = 1/2 exact diffusion; h = 0 with tau > 1 is LED. Theorems of others cover these and tau = 1 with C
+(docs/theory.md), none covers all settings at once. The eigenvalues of I - gamma (I - W) must not be negative, and a
+coarser C asks for a smaller gamma.
 
 What travels: C(d) over each edge of a round.
-Reference: The authors of proxfed, "PLEDGE: Proximal Local steps, Extrapolation, Drift correction, Gradient Error feedback",
-docs/explanation/pledge.md, 2026.
+Reference: The authors of proxfed, "PLEDGE: Proximal Local steps, Extrapolation, Drift correction, Gradient Error
+feedback", docs/explanation/pledge.md, 2026.
 """
 
 from __future__ import annotations
@@ -118,7 +119,9 @@ class PledgePeers(Graph[State]):
     def theory(cls, c: Constants, compressor: Compressor = QUANTISER) -> PledgePeers:
         """S = tau/L and theta with the smallest `modal_radius` over curvatures from mu to L: a rule, not a theorem."""
         q = sqrt(contraction(compressor, c.d, cls.__name__))
-        require(q**2 <= LARGEST_Q2, f"PledgePeers: its rule needs q^2 <= {LARGEST_Q2:g}, but {compressor} has {q**2:.3g}")
+        require(
+            q**2 <= LARGEST_Q2, f"PledgePeers: its rule needs q^2 <= {LARGEST_Q2:g}, but {compressor} has {q**2:.3g}"
+        )
         gamma = min(1 - 1.5 * q, 1 / (1 + c.psi))
         curvatures = np.geomspace(max(c.smoothness.mu / c.smoothness.L, 1e-4), 1, 12)  # in units of L
         most = inf if c.weak_convexity == 0 else c.smoothness.L / (2 * c.weak_convexity)

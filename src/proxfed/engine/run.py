@@ -163,14 +163,14 @@ class Run:
         server, message = alg.down(server, keys(self.seed, "server message", [0], t))
         down, root = received(message), int(tree.levels[0][0])
         net.send(message, len(net.ids) - (root in net.ids))  # the server is where the root is
+        scale = net.n * self.weights[net.ids.start : net.ids.stop, None]
 
         def client_rounds(blocks: Sequence[Ids]) -> tuple[list[Message], Work]:
             sent, work = [], Work()
             for ids in blocks:
                 rows, h = net.rows(ids), counted(self.h, work, len(ids))
                 new, up = alg.client(take(clients, rows), down, self.oracle(t, ids, work), h)
-                scale = net.n * self.weights[ids.start : ids.stop, None]
-                sent.append(rebuild(up, iter([scale * dense(m) for m in leaves(up)])))
+                sent.append(rebuild(up, iter([scale[rows] * dense(m) for m in leaves(up)])))
                 put(clients, rows, new)
             return sent, work
 

@@ -16,7 +16,7 @@ from proxfed.engine.network import Network
 from proxfed.topologies.spanning_tree import Rooted
 
 PassOn = Callable[[np.ndarray, list[Tensor], bool], list[Tensor]]
-"""(nodes that live here, what their children sent added up, whether they are the root) -> what they send, row by row."""
+"""(nodes that live here, the sums of what their children sent, whether they are the root) -> what they send."""
 
 
 def to_the_root(net: Network, tree: Rooted, like: list[Tensor], pass_on: PassOn) -> list[Tensor]:

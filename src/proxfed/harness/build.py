@@ -100,7 +100,9 @@ def _surroundings(make: Any, table: Table, where: str, n: int, common: Table) ->
         common = common | {"topology": None}
         graph = table.get("topology")
         tree = graph is None or (isinstance(graph, dict) and graph.get("name") == "spanning_tree")
-        require(tree, f"{where}.topology: {table['name']!r} has a server and takes no graph but a 'spanning_tree' of one")
+        require(
+            tree, f"{where}.topology: {table['name']!r} has a server and takes no graph but a 'spanning_tree' of one"
+        )
     graph, place = _own_or_common("topology", table, common, where)
     return participation, None if graph is None else _topology(graph, place, n)
 
