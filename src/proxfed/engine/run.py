@@ -1,4 +1,4 @@
-"""The two loops, star and graph: the whole story of a run on one screen.
+"""The loops, star, tree and graph: the whole story of a run in one place.
 
 Round 0 is the start; rounds 1, 2, ... communicate once each. Nothing here knows the algorithm's equations or the place
 where clients live.
