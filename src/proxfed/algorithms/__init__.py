@@ -1,5 +1,7 @@
 """One paper, one file."""
 
+from proxfed.algorithms.beer import BEER
+from proxfed.algorithms.cdproxsgt import CDProxSGT
 from proxfed.algorithms.centralised import FISTA, GradientDescent, HeavyBall, Nesterov, ProximalGradient
 from proxfed.algorithms.choco import ChocoSGD
 from proxfed.algorithms.depositum import Depositum
@@ -9,6 +11,7 @@ from proxfed.algorithms.dfedsam import DFedSAM
 from proxfed.algorithms.dpsgd import DPSGD
 from proxfed.algorithms.dsgt import DSGT
 from proxfed.algorithms.dsmt import DSMT
+from proxfed.algorithms.ef21_bc import EF21BC
 from proxfed.algorithms.error_feedback import EF14, EF21, EF21SGDM
 from proxfed.algorithms.exact_diffusion import ExactDiffusion
 from proxfed.algorithms.extra import Extra, PGExtra
@@ -35,6 +38,7 @@ from proxfed.algorithms.fedsplit import FedSplit
 from proxfed.algorithms.mime import Mime, MimeLite
 from proxfed.algorithms.pledge import Pledge
 from proxfed.algorithms.pledge_peers import PledgePeers
+from proxfed.algorithms.prox_lead import ProxLEAD
 from proxfed.algorithms.proxgt import ProxGT
 from proxfed.algorithms.proxskip import ProxSkip
 from proxfed.algorithms.scafcom import Scafcom, Scallion
@@ -46,6 +50,8 @@ from proxfed.types import Method
 ALGORITHMS: Registry[type[Method]] = Registry(
     "algorithms",
     {
+        "beer": BEER,
+        "cdproxsgt": CDProxSGT,
         "choco_sgd": ChocoSGD,
         "depositum": Depositum,
         "dfedadmm": DFedADMM,
@@ -57,6 +63,7 @@ ALGORITHMS: Registry[type[Method]] = Registry(
         "dsmt": DSMT,
         "ef14": EF14,
         "ef21": EF21,
+        "ef21_bc": EF21BC,
         "ef21_sgdm": EF21SGDM,
         "exact_diffusion": ExactDiffusion,
         "extra": Extra,
@@ -90,6 +97,7 @@ ALGORITHMS: Registry[type[Method]] = Registry(
         "pg_extra": PGExtra,
         "pledge": Pledge,
         "pledge_peers": PledgePeers,
+        "prox_lead": ProxLEAD,
         "proxgt": ProxGT,
         "proximal_gradient": ProximalGradient,
         "proxskip": ProxSkip,
@@ -102,13 +110,16 @@ ALGORITHMS: Registry[type[Method]] = Registry(
 
 __all__ = [
     "ALGORITHMS",
+    "BEER",
     "DPSGD",
     "DSGT",
     "DSMT",
     "EF14",
     "EF21",
+    "EF21BC",
     "EF21SGDM",
     "FISTA",
+    "CDProxSGT",
     "ChocoSGD",
     "DFedADMM",
     "DFedAvg",
@@ -147,6 +158,7 @@ __all__ = [
     "Pledge",
     "PledgePeers",
     "ProxGT",
+    "ProxLEAD",
     "ProxSkip",
     "ProximalGradient",
     "Scafcom",
