@@ -8,8 +8,8 @@ A compressor is an error e with |e| <= q |input|, in a loop with a linear system
     input_down = x - S u+ - (z + theta (z - z_old)),   z+ = that prediction + input_down + e_down
 
 It converges for all such errors if q < 1/max |M(e^iw)|, over the frequencies w and the curvatures, where M leads from
-the errors to the inputs, with the best scale between the two, the same for all curvatures. Frequencies and curvatures are on a grid, so the bound is
-computed, not proved. Run: python benchmarks/pledge_small_gain.py
+the errors to the inputs, with the best scale between the two, the same for all curvatures. Frequencies and curvatures
+are on a grid, so the bound is computed, not proved. Run: python benchmarks/pledge_small_gain.py
 """
 
 from __future__ import annotations
