@@ -12,7 +12,17 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from proxfed import keyed_random
-from proxfed.compressors import COMPRESSORS, QSGD, Identity, LowRank, NaturalCompressor, RandK, ScaledSign, TopK
+from proxfed.compressors import (
+    COMPRESSORS,
+    QSGD,
+    ByteBudgetQuantiser,
+    Identity,
+    LowRank,
+    NaturalCompressor,
+    RandK,
+    ScaledSign,
+    TopK,
+)
 from proxfed.errors import InputError
 
 from support.compressor_cases import (
@@ -311,6 +321,11 @@ def test_divergence_is_passed_on(C, bad):
         (lambda: RandK(k=-1), "RandK: k = -1 must"),
         (lambda: RandK(2), "RandK: fraction = 2 must"),
         (lambda: RandK(k=25)(torch.zeros(1, D), keys(1)), "RandK: k = 25 must be at most .* d = 24"),
+        (lambda: ByteBudgetQuantiser(0), "ByteBudgetQuantiser: bytes = 0 must"),
+        (
+            lambda: ByteBudgetQuantiser(30).contraction(D),
+            "ByteBudgetQuantiser: bytes = 30 must be at least 35 for d = 24",
+        ),
         (lambda: QSGD(0), "QSGD: levels = 0 must"),
         (lambda: QSGD(2**15), "QSGD: levels = 32768 must"),
         (lambda: QSGD(4, bucket=0), "QSGD: bucket = 0 must"),

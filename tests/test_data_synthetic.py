@@ -7,7 +7,8 @@ import random
 import numpy as np
 import pytest
 
-from proxfed.data.synthetic import synthetic, synthetic_binary
+from proxfed import Linear, Logistic
+from proxfed.data.synthetic import synthetic, synthetic_binary, synthetic_shifted
 from proxfed.errors import InputError
 
 
@@ -114,6 +115,66 @@ def test_unit_rows_only_scales() -> None:
     np.testing.assert_allclose(unit.features * lengths, raw.features, rtol=1e-12)
 
 
+# ---- shifted clients -------------------------------------------------------------------------------------------------
+
+
+def shares(data) -> np.ndarray:
+    """Of the class +1 at each client."""
+    return np.array([(data.client(i)[1] > 0).mean() for i in range(len(data.sizes))])
+
+
+def gradients_at_the_solution(data) -> float:
+    """The mean norm of grad f_i where grad f is 0: nothing if clients agree."""
+    p = Linear(data, Logistic(), l2=1e-2)
+    return float(p.local(0, range(p.n)).full_grad(p.solve()).norm(dim=1).mean())
+
+
+def test_a_client_of_the_papers_data_holds_one_class_only() -> None:
+    assert set(shares(synthetic_binary())) == {0.0, 1.0}
+
+
+def test_a_shifted_client_holds_both_classes_in_a_mix_of_its_own() -> None:
+    share = shares(synthetic_shifted())
+    assert ((share > 0.1) & (share < 0.9)).all()
+    assert share.std() > 3 * 0.5 / np.sqrt(300)  # far more than chance
+    for seed in range(5):
+        few = shares(synthetic_shifted(samples=2, model_shift=5.0, unit_rows=False, seed=seed))
+        assert (few == 0.5).all()
+
+
+def test_shifts_are_what_makes_clients_differ() -> None:
+    """Each of them alone is more than the chance of the samples, which is what is left without any."""
+    none = {"feature_shift": 0.0, "scale_shift": 0.0, "model_shift": 0.0}
+    alike = gradients_at_the_solution(synthetic_shifted(clients=10, samples=2000, features=20, **none))
+    assert alike < 0.01
+    for shift in ("feature_shift", "model_shift"):
+        assert (
+            gradients_at_the_solution(synthetic_shifted(clients=10, samples=2000, features=20, **none | {shift: 1.0}))
+            > 3 * alike
+        )
+    together = gradients_at_the_solution(synthetic_shifted(clients=10, samples=2000, features=20))
+    assert together > 3 * alike
+
+
+def test_shifted_features_are_what_they_say() -> None:
+    """Means and deviations over a client's samples, and labels as likely as the client's own margin says."""
+    data = synthetic_shifted(clients=40, samples=2000, features=6, unit_rows=False, scale_shift=0.0, seed=1)
+    x = np.stack([data.client(i)[0] for i in range(40)])
+    s = np.arange(1, 7) ** -0.4
+    np.testing.assert_allclose(x.std(1).mean(0), s, rtol=0.02)
+    np.testing.assert_allclose(x.mean(1).std(0), 0.4 * s, rtol=0.35)  # 40 clients
+    unit = synthetic_shifted(clients=40, samples=2000, features=6, scale_shift=0.0, seed=1)
+    np.testing.assert_array_equal(unit.labels, data.labels)
+    np.testing.assert_allclose(np.linalg.norm(unit.features, axis=1), 1, rtol=1e-12)
+
+
+def test_a_shifted_client_is_the_same_among_few_and_many() -> None:
+    few, many, other = (synthetic_shifted(clients=n, seed=s) for n, s in ((3, 0), (7, 0), (3, 1)))
+    for a, b in zip(few.client(2), many.client(2), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert not np.array_equal(few.features, other.features)
+
+
 @pytest.mark.parametrize(
     ("make", "options", "says"),
     [
@@ -123,6 +184,10 @@ def test_unit_rows_only_scales() -> None:
         (synthetic, {"clients": 0}, "clients = 0 must be"),
         (synthetic_binary, {"samples": 1.5}, "samples = 1.5 must be"),
         (synthetic_binary, {"labels": "signs"}, "labels = 'signs' is not one of"),
+        (synthetic_shifted, {"model_shift": -0.1}, "model_shift = -0.1 must be"),
+        (synthetic_shifted, {"informative": 0.0}, "informative = 0.0 must be in"),
+        (synthetic_shifted, {"samples": 1}, "samples = 1 must be at least 2"),
+        (synthetic_shifted, {"features": 0}, "features = 0 must be"),
     ],
 )
 def test_bad_settings_are_refused(make, options, says: str) -> None:

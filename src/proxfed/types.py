@@ -305,6 +305,7 @@ class Needs(NamedTuple):
     contractive: bool = False  # its compressor must be contractive
     unbiased: bool = False  # its compressor must be unbiased
     largest_q2: float = 1.0  # that a contractive compressor may have
+    exact_downlink: bool = False  # its server counts on clients having exactly what it sent
     fixed_graph: bool = False  # the same W in every round
     symmetric: bool = False  # W = W'
     doubly_stochastic: bool = False  # also the columns of W sum to one, or what it tracks is not the mean

@@ -12,6 +12,7 @@ from torch import Tensor
 from proxfed import keyed_random
 from proxfed.compressors import (
     QSGD,
+    ByteBudgetQuantiser,
     ErrorBoundedQuantiser,
     Identity,
     LowRank,
@@ -64,6 +65,7 @@ CASES = {
         Case(LowRank(4, (6, 4)), 4 * D),
         Case(LowRank(9, (1, 24), power=True), 4 * D),
     ],
+    "byte_budget": [Case(ByteBudgetQuantiser(nbytes), None) for nbytes in (40, 70, 1000)],
     "error_bounded": [Case(ErrorBoundedQuantiser(q2), None) for q2 in (0.1, 0.5, 0.95, 1e-3, 1e-6)],
 }
 EVERY = [case for cases in CASES.values() for case in cases]
@@ -81,6 +83,7 @@ ANY_LENGTH += [
     ErrorBoundedQuantiser(0.1),
     ErrorBoundedQuantiser(0.6),
     ErrorBoundedQuantiser(1e-6),
+    ByteBudgetQuantiser(200),
 ]
 
 seeds = st.integers(0, 2**32 - 1)

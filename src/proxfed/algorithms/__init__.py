@@ -4,6 +4,7 @@ from proxfed.algorithms.beer import BEER
 from proxfed.algorithms.cdproxsgt import CDProxSGT
 from proxfed.algorithms.centralised import FISTA, GradientDescent, HeavyBall, Nesterov, ProximalGradient
 from proxfed.algorithms.choco import ChocoSGD
+from proxfed.algorithms.compressed_downlink import CompressedDownlink
 from proxfed.algorithms.depositum import Depositum
 from proxfed.algorithms.dfedadmm import DFedADMM
 from proxfed.algorithms.dfedavg import DFedAvg, DFedAvgM
@@ -121,6 +122,7 @@ __all__ = [
     "FISTA",
     "CDProxSGT",
     "ChocoSGD",
+    "CompressedDownlink",
     "DFedADMM",
     "DFedAvg",
     "DFedAvgM",

@@ -46,7 +46,7 @@ class FastFedDA(Star[Stateless, Server]):
     official_count: bool = False
     """Count the server's points as the authors' code does, which leaves a bias."""
 
-    needs: ClassVar[Needs] = Needs()
+    needs: ClassVar[Needs] = Needs(exact_downlink=True)
     facts: ClassVar[Facts] = Facts(Sends(up=1, down=1, numbers_down=1), exact=True)
 
     def __post_init__(self) -> None:

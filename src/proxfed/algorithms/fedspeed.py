@@ -54,7 +54,7 @@ class FedSpeed(Star[Client, Server]):
     alpha: float = 1.0
     """Part of the perturbed gradient, in [0, 1]."""
 
-    needs: ClassVar[Needs] = Needs(composite=False)
+    needs: ClassVar[Needs] = Needs(composite=False, exact_downlink=True)
     facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=False)
 
     def __post_init__(self) -> None:

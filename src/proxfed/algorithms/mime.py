@@ -90,7 +90,7 @@ class Mime(Star[Stateless, Server]):
     eta_g: float = 1.0
     """Server step size."""
 
-    needs: ClassVar[Needs] = Needs(composite=False)
+    needs: ClassVar[Needs] = Needs(composite=False, exact_downlink=True)
     facts: ClassVar[Facts] = Facts(Sends(up=1, down=2, on_average=True), exact=True)
 
     def __post_init__(self) -> None:

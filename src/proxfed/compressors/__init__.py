@@ -11,6 +11,7 @@ LowRank, whose factors come from LAPACK).
 
 from __future__ import annotations
 
+from proxfed.compressors.byte_budget import ByteBudgetQuantiser
 from proxfed.compressors.error_bounded import ErrorBoundedQuantiser
 from proxfed.compressors.identity import Identity
 from proxfed.compressors.lowrank import LowRank
@@ -22,6 +23,7 @@ from proxfed.types import Compressor
 __all__ = [
     "COMPRESSORS",
     "QSGD",
+    "ByteBudgetQuantiser",
     "ErrorBoundedQuantiser",
     "Identity",
     "LowRank",
@@ -42,6 +44,7 @@ COMPRESSORS: Registry[type] = Registry(
         "natural": NaturalCompressor,
         "low_rank": LowRank,
         "error_bounded": ErrorBoundedQuantiser,
+        "byte_budget": ByteBudgetQuantiser,
     },
     of=Compressor,
 )

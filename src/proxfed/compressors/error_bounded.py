@@ -10,19 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from proxfed.compressors import wire
-from proxfed.compressors.arrays import host, tensor
-from proxfed.compressors.message import check, reading
-from proxfed.compressors.step_search import LOWEST, Quantised, largest_level, quantise, values
+from proxfed.compressors import quantised_message
+from proxfed.compressors.arrays import host
+from proxfed.compressors.message import reading
+from proxfed.compressors.step_search import LEAST, largest_level, quantise
 from proxfed.errors import finite, require
 from proxfed.keyed_random import Key
 from proxfed.types import Packed
-
-LEAST = 1e-6
-"""The smallest q2: float32 numbers have little more to give."""
-
-_ZERO, _NOT_FINITE = 0, 2**24 - 1
-"""Where another row has its step: these have none."""
 
 
 @dataclass(frozen=True)
@@ -48,54 +42,25 @@ class ErrorBoundedQuantiser:
         return self.q2
 
     def __call__(self, v: Tensor, key: Key) -> Packed:
-        x, (c, d) = host(v), v.shape
-        finite_rows = np.isfinite(x).all(1)
-        some = finite_rows & (x != 0).any(1)
-        q = quantise(x[some], self.q2)
-        dense = np.where(finite_rows[:, None], x.dtype.type(0), x.dtype.type(np.nan)) + np.zeros_like(x)
-        dense[some] = values(q, x.dtype)
-        step, offset, level = (
-            np.where(finite_rows, _ZERO, _NOT_FINITE),
-            np.zeros(c, np.uint8),
-            np.zeros((c, d), np.int32),
-        )
-        step[some], offset[some], level[some] = _pack_step(q.m, q.e), q.offset - LOWEST, q.level
-        parts = {"step": tensor(step, v), "offset": tensor(offset, v), "level": tensor(level, v)}
-        best = int((3 + some * (1 + wire.signed_sizes(level, largest_level(d, self.q2)))).sum())
-        return Packed(parts, tensor(dense, v), best, best)
+        x = host(v)
+        fine = np.isfinite(x).all(1)
+        some = fine & x.any(1)
+        messages = [quantised_message.ZERO if ok else quantised_message.NOT_FINITE for ok in fine]
+        dense = np.zeros_like(x)
+        dense[~fine] = np.nan
+        if some.any():
+            q, dense[some] = quantise(x if some.all() else x[some], self.q2)
+            written = quantised_message.write(q, largest_level(x.shape[1], self.q2))
+            for i, message in zip(np.flatnonzero(some), written, strict=True):
+                messages[i] = message
+        return quantised_message.pack(messages, dense, v)
 
     def encode(self, packed: Packed) -> list[bytes]:
-        step, offset, level = (host(packed.parts[name]) for name in ("step", "offset", "level"))
-        largest = largest_level(level.shape[1], self.q2)
-        messages = [int(number).to_bytes(3, "little") for number in step]
-        for i in np.flatnonzero((step != _ZERO) & (step != _NOT_FINITE)):
-            messages[i] += bytes([offset[i]]) + wire.write_signed(level[i], largest)
-        return messages
+        return quantised_message.unpack(packed)
 
     def decode(self, messages: Sequence[bytes], d: int, dtype: Any) -> Tensor:
-        dense = np.zeros((len(messages), d), torch.empty(0, dtype=dtype).numpy().dtype)
+        dense = np.empty((len(messages), d), torch.empty(0, dtype=dtype).numpy().dtype)
         for i, sent in enumerate(messages):
             with reading(i, sent) as message:
-                step = int.from_bytes(message.take(3).tobytes(), "little")
-                if step in (_ZERO, _NOT_FINITE):
-                    dense[i] = 0 if step == _ZERO else np.nan
-                    continue
-                m, e = _unpack_step(step, dense.dtype)
-                offset = int(message.take(1)[0]) + LOWEST
-                level = wire.read_signed(message, d, largest_level(d, self.q2))
-                check(bool(level.any()), "a level is missing that is not 0")
-                dense[i] = values(
-                    Quantised(np.array([m]), np.array([e]), np.array([offset]), level[None]), dense.dtype
-                )[0]
+                dense[i] = quantised_message.read(message, d, dense.dtype, largest_level(d, self.q2))
         return torch.from_numpy(dense)
-
-
-def _pack_step(m: np.ndarray, e: np.ndarray) -> np.ndarray:
-    return ((e + 4096) << 11) | (m - 2048)
-
-
-def _unpack_step(code: int, dtype: np.dtype) -> tuple[int, int]:
-    m, e, info = 2048 + (code & 2047), (code >> 11) - 4096, np.finfo(dtype)
-    lowest = int(np.log2(float(info.smallest_subnormal))) - 11
-    check(lowest <= e <= info.maxexp - 11, "the step is no number")
-    return m, e

@@ -41,7 +41,7 @@ class TopK:
 
     def __call__(self, v: Tensor, key: Key) -> Packed:
         x, (c, d), k = host(v), v.shape, _kept(self, v.shape[1])
-        flat, count = _largest(x, k), np.full(c, k)
+        flat, count = largest_entries(x, k), np.full(c, k)
         value, dense = _keep(x, flat)
         best = wire.sizes(wire.gaps(flat.ravel(), count, d), count, wire.width(d - 1)) + k * v.itemsize
         parts = {"index": tensor((flat % d).astype(np.int32), v), "value": tensor(value, v)}
@@ -122,7 +122,7 @@ def _kept(owner: Any, d: int) -> int:
     return k
 
 
-def _largest(v: np.ndarray, k: int) -> np.ndarray:
+def largest_entries(v: np.ndarray, k: int) -> np.ndarray:
     """Where the k largest magnitudes of each row are, of equal ones the first: positions in v, ascending, (c, k).
 
     Without its sign bit a float is a whole number in the same order, on which NumPy selects several times faster than

@@ -3,7 +3,7 @@
     l_j = floor(|v_j| / s + 0.4)        C(v)_j = sign(v_j) (l_j + o) s  where l_j > 0, else 0
 
 Here sizes are in units of a power of two next to the largest entry of the row, so that squares neither overflow nor
-vanish. The step is looked for on a sample of the columns, then corrected on all of them.
+vanish. The step is looked for on a sample of the columns, then corrected on a larger one and on all of them.
 """
 
 from __future__ import annotations
@@ -20,14 +20,17 @@ ROUNDING = 0.4
 
 PARTS = 256
 """Offsets are whole numbers of 256ths of a step."""
-LOWEST = -104
-"""The smallest of 256 offsets, which cover [-0.4, 0.6 - 1/256]: all that the mean of what is rounded off can be."""
+LOWEST = -102
+"""The smallest of 256 offsets, which cover the mean of what can be rounded off: from -0.4 to 0.6 of a step."""
 
 MANTISSA = 12
 """Bits of a step."""
 
-_SAMPLE = 2**12
-_CLOSE = 0.995  # of the error that is allowed: the step could be some 0.3 % larger
+LEAST = 1e-6
+"""The smallest part of |v|^2 that may be lost: float32 numbers have little more to give."""
+
+_SAMPLES = (2**12, 2**16)
+_CLOSE = 0.99  # of the error that is allowed: the step could be some 0.6 % larger, and save a hundredth of a bit
 
 
 class Quantised(NamedTuple):
@@ -44,42 +47,66 @@ def largest_level(d: int, q2: float) -> int:
     return int((1 - ROUNDING) / 0.44 * sqrt(d / q2)) + 1
 
 
-def quantise(x: np.ndarray, q2: float) -> Quantised:
-    """Rows that are finite and not zero."""
-    unit = np.frexp(np.maximum(x.max(1), -x.min(1)))[1]
-    a = np.abs(np.ldexp(x, -unit[:, None]))
+def quantise(x: np.ndarray, q2: float) -> tuple[Quantised, np.ndarray]:
+    """Rows that are finite and not zero; and what is read of them."""
+    a, unit = sizes(x)
     square = _square(a)
     allowed = q2 * (1 - 1e-6) * square  # but for rounding
     certain = np.sqrt(q2 * square / x.shape[1]) / (1 - ROUNDING)  # no entry is more than 0.6 s off
-    m, e, s = _on_grid(_largest_step(a, allowed, certain))
-    level, offset = _levels(a, s)
+    s = _largest_step(a, allowed, certain)
     tiny = np.ldexp(float(np.finfo(x.dtype).smallest_subnormal), -unit)
-    while not (fits := _square(a - _in_units(m, e, offset, level, unit, x.dtype)) <= allowed).all():
+    while True:
+        q, dense = with_step(x, a, unit, s)
+        fits = lost(x, dense, unit) <= allowed
+        if fits.all():
+            return q, dense
         # among the smallest numbers that there are, what is read is rounded once more; a shorter step makes up for it
-        m, e, s = _on_grid(np.where(fits, s, np.maximum(0.9 * s, tiny)))
-        level, offset = _levels(a, s)
-    return Quantised(m, e + unit, offset, np.where(x < 0, -level, level))
+        s = np.where(fits, s, np.maximum(0.9 * s, tiny))
+
+
+def sizes(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(|x| / 2^unit, unit), where the largest of a row is at least 1/2 and below 1."""
+    unit = np.frexp(np.maximum(x.max(1), -x.min(1)))[1]
+    a = np.ldexp(x, -unit[:, None])
+    return np.abs(a, out=a), unit
+
+
+def with_step(x: np.ndarray, a: np.ndarray, unit: np.ndarray, s: np.ndarray) -> tuple[Quantised, np.ndarray]:
+    """Rows x, of sizes a in their units, with the next steps below s; and what is read of them."""
+    m, e, s = _on_grid(s)
+    q = Quantised(m, e + unit, _error(a, s)[1], _levels(x, a, s))
+    return q, values(q, x.dtype)
+
+
+def lost(x: np.ndarray, dense: np.ndarray, unit: np.ndarray) -> np.ndarray:
+    """|dense - x|^2 of each row, in squares of its unit."""
+    return _square(x, dense, -unit)
 
 
 def values(q: Quantised, dtype: np.dtype) -> np.ndarray:
     """The rows themselves. All but the last step is whole numbers, so the bits are the same everywhere."""
-    whole = (PARTS * np.abs(q.level.astype(np.int64)) + q.offset[:, None]) * q.m[:, None]
-    most = float(np.finfo(dtype).max)
-    with np.errstate(over="ignore", under="ignore"):
-        size = np.minimum(np.ldexp(whole.astype(np.float64), q.e[:, None] - 8), most).astype(dtype)
-    return np.where(q.level == 0, dtype.type(0), np.where(q.level < 0, -size, size))
+    dense = np.empty(q.level.shape, dtype)
+    for i, (m, e, offset, level) in enumerate(zip(*q, strict=True)):
+        top = max(int(level.max()), -int(level.min()))
+        whole = (PARTS * np.arange(1, top + 1) + offset) * m
+        with np.errstate(over="ignore", under="ignore"):
+            size = np.ldexp(whole.astype(np.float64), e - PARTS.bit_length() + 1)
+            size = np.minimum(size, float(np.finfo(dtype).max)).astype(dtype)
+        table = np.concatenate([-size[::-1], np.zeros(1, dtype), size])
+        for columns in column_blocks(len(level)):
+            table.take(level[columns] + top, out=dense[i, columns], mode="clip")
+    return dense
 
 
-def _in_units(
-    m: np.ndarray, e: np.ndarray, offset: np.ndarray, level: np.ndarray, unit: np.ndarray, dtype: np.dtype
-) -> np.ndarray:
-    return np.ldexp(values(Quantised(m, e + unit, offset, level), dtype), -unit[:, None])
-
-
-def _square(a: np.ndarray) -> np.ndarray:
-    """|.|^2 of each row."""
-    blocks = [a[:, columns].astype(np.float64) for columns in column_blocks(a.shape[1])]
-    return np.sum([np.einsum("ij,ij->i", b, b) for b in blocks], axis=0)
+def _square(x: np.ndarray, y: np.ndarray | None = None, power: np.ndarray | None = None) -> np.ndarray:
+    """|x|^2 of each row, or |2^power (x - y)|^2."""
+    total = np.zeros(len(x))
+    for columns in column_blocks(x.shape[1]):
+        r = x[:, columns].astype(np.float64)
+        if y is not None and power is not None:
+            r = np.ldexp(r - y[:, columns], power[:, None])
+        total += np.einsum("ij,ij->i", r, r)
+    return total
 
 
 def _on_grid(s: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -91,10 +118,15 @@ def _on_grid(s: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def _largest_step(a: np.ndarray, allowed: np.ndarray, certain: np.ndarray) -> np.ndarray:
     d = a.shape[1]
-    stride = -(-d // _SAMPLE)
-    sample = np.ascontiguousarray(a[:, ::stride])
+    strides = [-(-d // sample) for sample in _SAMPLES if sample < d]
+    step, *more = [*strides, 1]
+    sample = np.ascontiguousarray(a[:, ::step])
     s = _bisect(sample, allowed * (sample.shape[1] / d), certain)
-    return s if stride == 1 else np.array([_correct(*row) for row in zip(a, allowed, s, certain, strict=True)])
+    for step in more:
+        sample = np.ascontiguousarray(a[:, ::step])
+        part = allowed * (sample.shape[1] / d)
+        s = np.array([_correct(*row) for row in zip(sample, part, s, certain, strict=True)])
+    return s
 
 
 def _bisect(a: np.ndarray, allowed: np.ndarray, certain: np.ndarray) -> np.ndarray:
@@ -134,14 +166,15 @@ def _error(a: np.ndarray, s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         kept = np.minimum(level, 1, out=level)
         sums += np.einsum("ij,ij->i", r, r), np.einsum("ij,ij->i", r, kept), kept.sum(1)
     square, total, count = sums
-    offset = np.rint(PARTS * total / np.maximum(count, 1))
+    offset = np.clip(np.rint(PARTS * total / np.maximum(count, 1)), LOWEST, LOWEST + PARTS - 1)
     o = offset / PARTS
     return s**2 * (square - 2 * o * total + count * o**2), offset.astype(np.int64)
 
 
-def _levels(a: np.ndarray, s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(levels, offset)."""
+def _levels(x: np.ndarray, a: np.ndarray, s: np.ndarray) -> np.ndarray:
+    """With the signs of x; a are its sizes."""
     level, inverse = np.empty(a.shape, np.int32), (1 / s).astype(a.dtype)[:, None]
     for columns in column_blocks(a.shape[1]):
-        level[:, columns] = np.floor(a[:, columns] * inverse + a.dtype.type(ROUNDING))
-    return level, _error(a, s)[1]
+        size = np.floor(a[:, columns] * inverse + a.dtype.type(ROUNDING))
+        level[:, columns] = np.copysign(size, x[:, columns])
+    return level

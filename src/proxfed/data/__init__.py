@@ -28,7 +28,7 @@ from proxfed.data.mnist import (
 )
 from proxfed.data.own import own
 from proxfed.data.partitions import PARTITIONS, NaturalPartition, Partition
-from proxfed.data.synthetic import synthetic, synthetic_binary
+from proxfed.data.synthetic import synthetic, synthetic_binary, synthetic_shifted
 from proxfed.errors import InputError, nearest, require
 from proxfed.registry import Registry
 
@@ -61,6 +61,7 @@ DATASETS: Registry[Callable[..., Dataset | Federated]] = Registry(
         "own": own,
         "synthetic": synthetic,
         "synthetic_binary": synthetic_binary,
+        "synthetic_shifted": synthetic_shifted,
     },
 )
 """Loaders. Those that read public files take `directory`; a Federated comes with its clients, a Dataset is split."""

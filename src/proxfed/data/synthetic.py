@@ -18,6 +18,7 @@ import numpy as np
 
 from proxfed.data.federated import Federated, Samples
 from proxfed.errors import require
+from proxfed.keyed_random import generator
 
 
 def synthetic(
@@ -63,6 +64,9 @@ def synthetic_binary(
 ) -> Federated:
     """The same with labels -1/+1 and as many samples for every client, as in Zhang, Hu, Johansson's experiments.
 
+    With large alpha and beta, such as the 10 of that paper, nearly every client holds samples of one class only, which
+    point in nearly one direction: an easier problem than it looks. `synthetic_shifted` has both classes everywhere.
+
     `labels`: "sign" of one logit w_i.x + b_i, or the "argmax" of two. `unit_rows`: each x is scaled to length one after
     it was labelled; without that the logistic loss has a smoothness constant in the thousands.
     """
@@ -77,6 +81,49 @@ def synthetic_binary(
             x = x / np.linalg.norm(x, axis=1, keepdims=True)
         parts.append((x, np.where(margin >= 0, 1.0, -1.0)))
     return Federated.from_clients(parts, name=f"synthetic_binary({alpha:g}, {beta:g})")
+
+
+def synthetic_shifted(
+    clients: int = 30,
+    samples: int = 300,
+    features: int = 60,
+    feature_shift: float = 0.4,
+    scale_shift: float = 0.5,
+    model_shift: float = 0.6,
+    informative: float = 0.4,
+    unit_rows: bool = True,
+    seed: int = 0,
+) -> Federated:
+    """Labels -1/+1 by chance, from clients that differ in features, in scales and in their models, with both classes.
+
+        w ~ 2 N(0, 1) where informative, else 0     w_i ~ w + model_shift N(0, 1)       s_j = j^-0.4
+        x ~ feature_shift s N(0, 1) + s exp(scale_shift N(0, 1)) N(0, 1)    P(y = 1) = 1 / (1 + exp(-x.w_i))
+
+    The first two normals of x are drawn once for a client. With all shifts 0 clients are alike. `informative`: the part
+    of the features that the common model uses. `unit_rows`: each x is scaled to length one after it was labelled.
+    """
+    _check(seed, feature_shift=feature_shift, scale_shift=scale_shift, model_shift=model_shift)
+    _check_counts(clients=clients, samples=samples, features=features)
+    require(samples >= 2, f"synthetic_shifted: samples = {samples} must be at least 2, one of each class")
+    require(0 < informative <= 1, f"synthetic_shifted: informative = {informative!r} must be in (0, 1]")
+    s = np.arange(1, features + 1) ** -0.4
+    common = generator(seed, "synthetic_shifted: model")
+    w = 2 * common.standard_normal(features) * (common.random(features) < informative)
+    parts: list[Samples] = []
+    for i in range(clients):
+        rng = generator(seed, "synthetic_shifted: client", i)
+        w_i = w + model_shift * rng.standard_normal(features)
+        mean, scale = (
+            feature_shift * s * rng.standard_normal(features),
+            s * np.exp(scale_shift * rng.standard_normal(features)),
+        )
+        x = mean + scale * rng.standard_normal((samples, features))
+        margin = x @ w_i
+        y = np.where(rng.random(samples) < 1 / (1 + np.exp(-margin)), 1.0, -1.0)
+        if abs(y.sum()) == samples:  # by chance all alike: the least certain one is of the other class
+            y[np.abs(margin).argmin()] *= -1
+        parts.append((x / np.linalg.norm(x, axis=1, keepdims=True) if unit_rows else x, y))
+    return Federated.from_clients(parts, name=f"synthetic_shifted({feature_shift:g}, {scale_shift:g}, {model_shift:g})")
 
 
 def _unlike(

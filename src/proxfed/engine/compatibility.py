@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from proxfed.algorithms import CompressedDownlink
 from proxfed.compressors.contractive import contraction
 from proxfed.engine import tuning
 from proxfed.errors import InputError, require
@@ -23,6 +24,8 @@ def check_combination(
 ) -> None:
     """One sentence if `algorithm` cannot solve `problem` over this topology with this participation."""
     _check_kinds(problem, algorithm, topology, participation)
+    if isinstance(algorithm, CompressedDownlink):
+        check_combination(problem, algorithm.star, topology, participation)
     name, h, needs = type(algorithm).__name__, problem.h, algorithm.requires()
     h.value(problem.start(0))  # refuses shapes and groups that do not fit d
     if not isinstance(h, Zero):
@@ -44,7 +47,7 @@ def check_combination(
         alone = "" if topology is None or isinstance(algorithm, Graph) else " along a tree"
         who = type(participation).__name__
         require(all_take_part, f"{name} needs every client in every round{alone}, not {who}")
-    for compressor in compressors(algorithm):
+    for compressor in [algorithm.compressor] if isinstance(algorithm, CompressedDownlink) else compressors(algorithm):
         _check_compressor(name, needs, compressor, problem.d)
 
 
@@ -68,9 +71,10 @@ def _check_kinds(problem: object, algorithm: object, topology: object, participa
 
 
 def compressors(algorithm: Algorithm) -> list[Compressor]:
-    """Those among its hyper-parameters, whatever they are called."""
+    """Those among its hyper-parameters, whatever they are called, and among those of an algorithm within it."""
     names: list[str] = [f.name for f in fields(algorithm)] if is_dataclass(algorithm) else []
-    return [value for name in names if isinstance(value := getattr(algorithm, name), Compressor)]
+    own = [value for name in names if isinstance(value := getattr(algorithm, name), Compressor)]
+    return [*compressors(algorithm.star), *own] if isinstance(algorithm, CompressedDownlink) else own
 
 
 def _check_graph(name: str, needs: Needs, topology: Topology) -> None:

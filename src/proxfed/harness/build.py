@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from proxfed.algorithms import ALGORITHMS
+from proxfed.algorithms import ALGORITHMS, CompressedDownlink
+from proxfed.compressors import COMPRESSORS
 from proxfed.data import DATASETS, PARTITIONS, Federated, load, read
 from proxfed.data.limits import LIMITS
 from proxfed.data.partitions import NaturalPartition
@@ -25,7 +26,18 @@ from proxfed.registry import Table, arguments, build, label_of, look_up, plain, 
 from proxfed.regularisers import REGULARISERS, OnBlocks, SquaredL2, Zero
 from proxfed.simulate import Timing
 from proxfed.topologies import TOPOLOGIES
-from proxfed.types import Algorithm, Block, Constants, Graph, Participation, Problem, Regulariser, Smoothness, Topology
+from proxfed.types import (
+    Algorithm,
+    Block,
+    Constants,
+    Graph,
+    Participation,
+    Problem,
+    Regulariser,
+    Smoothness,
+    Star,
+    Topology,
+)
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -117,15 +129,39 @@ def _topology(table: Table, where: str, n: int) -> Topology:
 def _algorithm(
     make: Any, table: Table, where: str, rounds: int, problem: Problem, topology: Topology | None
 ) -> Algorithm:
-    """With the hyper-parameters that the table gives, or those of its theory."""
-    own = {k: _steps(v, problem, f"{where}.{k}") for k, v in table.items() if k not in SPECIAL}
-    theory = table.get("theory", False)
+    """With the hyper-parameters that the table gives, or those of its theory, and its compressed downlink."""
+    settings, down = _without_down(make, table)
+    return _with_downlink(_bare(make, settings, where, rounds, problem, topology), down, where)
+
+
+def _without_down(make: Any, table: Table) -> tuple[Table, Any]:
+    """A table apart from its `down`, unless that is a hyper-parameter of the algorithm's own."""
+    if "down" not in table or "down" in inspect.signature(make).parameters:
+        return table, None
+    return {k: v for k, v in table.items() if k != "down"}, table["down"]
+
+
+def _with_downlink(algorithm: Algorithm, down: Any, where: str) -> Algorithm:
+    if down is None:
+        return algorithm
+    require(isinstance(algorithm, Star), f"{where}.down: {type(algorithm).__name__} has no server that could send")
+    try:
+        return CompressedDownlink(algorithm, build(COMPRESSORS, down, f"{where}.down"))  # type: ignore[arg-type]
+    except InputError as e:
+        raise InputError(str(e) if str(e).startswith(where) else f"{where}.down: {e}") from e
+
+
+def _bare(
+    make: Any, settings: Table, where: str, rounds: int, problem: Problem, topology: Topology | None
+) -> Algorithm:
+    own = {k: _steps(v, problem, f"{where}.{k}") for k, v in settings.items() if k not in SPECIAL}
+    theory = settings.get("theory", False)
     require(isinstance(theory, bool), f"{where}.theory = {theory!r} must be true or false")
     if not theory:
         return make(**arguments(make, own, where))
     rule = make.theory
     if rule is None:
-        raise InputError(f"{where}: there are no step sizes of the theory for {table['name']!r}")
+        raise InputError(f"{where}: there are no step sizes of the theory for {settings['name']!r}")
     graph = topology if issubclass(make, Graph) else None
     constants = _constants(problem, rounds, graph, make.needs.composite, where)
     return rule(constants, **arguments(rule, own, where, {"c"}))
@@ -243,8 +279,10 @@ def build_again(table: Table, n: int) -> Entry:
     where = f"algorithms.{table['label']}"
     make: Any = look_up(ALGORITHMS, table, where)
     participation, topology = _surroundings(make, table, where, n, {})
-    own = {k: v for k, v in table.items() if k not in SPECIAL | OF_ITS_PROBLEM}
-    return Entry(make(**arguments(make, own, where)), topology, participation)
+    settings, down = _without_down(make, table)
+    own = {k: v for k, v in settings.items() if k not in SPECIAL | OF_ITS_PROBLEM}
+    algorithm = _with_downlink(make(**arguments(make, own, where)), down, where)
+    return Entry(algorithm, topology, participation)
 
 
 def _own_or_common(key: str, table: Table, common: Table, where: str) -> tuple[Any, str]:

@@ -108,6 +108,7 @@ def needs(what: Needs) -> str:
         "all clients": what.everyone,
         "contractive compressor": what.contractive,
         "unbiased compressor": what.unbiased,
+        "exact downlink": what.exact_downlink,
         "fixed graph": what.fixed_graph,
         "symmetric W": what.symmetric,
         "doubly stochastic W": what.doubly_stochastic,

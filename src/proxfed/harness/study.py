@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from proxfed.algorithms import ALGORITHMS
+from proxfed.algorithms import ALGORITHMS, CompressedDownlink
+from proxfed.compressors import COMPRESSORS
 from proxfed.engine.compatibility import check_combination, check_problem
 from proxfed.engine.measures import check_names
 from proxfed.errors import InputError, finite, nearest, real, require, whole
@@ -209,13 +210,20 @@ class Study:
 
     def _entry_table(self, label: str) -> Table:
         e = self.complete[label]
-        out: Table = {"label": label, "rounds": e.rounds} | describe(e.algorithm, ALGORITHMS)
+        out: Table = {"label": label, "rounds": e.rounds} | describe_algorithm(e.algorithm)
         out["participation"] = describe(e.participation, PARTICIPATIONS)
         if (own_problem := self.entries[label].problem) is not None:
             out |= _own_problem(describe_problem(own_problem), describe_problem(self.problem))
         if e.topology is not None:
             out["topology"] = {k: v for k, v in describe(e.topology, TOPOLOGIES).items() if k != "n"}
         return out
+
+
+def describe_algorithm(algorithm: Algorithm) -> Table:
+    """The table of an algorithm; `down` is the compressor of its downlink, if it has one around it."""
+    if isinstance(algorithm, CompressedDownlink):
+        return describe_algorithm(algorithm.star) | {"down": describe(algorithm.compressor, COMPRESSORS)}
+    return describe(algorithm, ALGORITHMS)
 
 
 def describe_problem(problem: Problem) -> Table:

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from proxfed.algorithms import ALGORITHMS
+from proxfed.algorithms import ALGORITHMS, CompressedDownlink
+from proxfed.compressors import COMPRESSORS
 from proxfed.engine.compatibility import check_combination, compressors
 from proxfed.engine.messages import dense, leaves, received
 from proxfed.engine.oracle import Work
@@ -238,7 +239,11 @@ def _compressor(a: Algorithm, way: str) -> Compressor:
     named = getattr(a, f"compressor_{way}", None)
     if len(known) > 1 and named is None:
         raise DoesNotApply(f"it has {len(known)} compressors, and none of them is called compressor_{way}")
-    return known[0] if named is None else named
+    found: Compressor = known[0] if named is None else named
+    ones = torch.ones(1, toy.D)
+    if len({found(v, keys(0, "test", [0], 0)).nbytes for v in (ones, ones.cumsum(1))}) > 1:
+        raise DoesNotApply(f"messages of {type(found).__name__} are as long as what they hold asks for")
+    return found
 
 
 def counted(a: Algorithm, dtype: torch.dtype, rounds: int) -> dict[str, float]:
@@ -322,6 +327,9 @@ def goes_on_bit_for_bit_after_a_dump(a: Algorithm) -> None:
 @law()
 def survives_the_configuration_file(a: Algorithm) -> None:
     """The table that describes it in a configuration file builds the same object again."""
+    if isinstance(a, CompressedDownlink):
+        common.survives_the_configuration_file(a.compressor, COMPRESSORS)
+        a = a.star
     common.survives_the_configuration_file(a, ALGORITHMS)
 
 

@@ -41,8 +41,11 @@ def loses_no_more_than_its_contraction(C: Compressor) -> None:
     """E|C(v) - v|^2 <= contraction(d) |v|^2, the mean over 2000 keys but for five standard errors."""
     q2 = C.contraction(D)
     for v in vectors():
-        error = square(C(v.expand(DRAWS, D), some_keys(DRAWS)).dense - v) / square(v)
-        mean, deviation = float(error.mean()), float(error.std()) / sqrt(DRAWS)
+        for draws in (DRAWS // 10, DRAWS):  # the first are enough for one that draws nothing
+            error = square(C(v.expand(draws, D), some_keys(draws)).dense - v) / square(v)
+            if bool((error == error[0]).all()):
+                break
+        mean, deviation = float(error.mean()), float(error.std()) / sqrt(draws)
         must(mean <= q2 + 5 * deviation + 1e-12, f"it loses {mean:.4g} of |v|^2, but contraction({D}) is {q2:.4g}")
 
 

@@ -1,0 +1,113 @@
+"""Any algorithm with a server, whose messages down are compressed with error feedback.
+
+    server sends    D = C(m - w),   w <- w + D            m: what the algorithm would send
+    clients         w <- w + D,     and go on as if they had received w
+
+All clients know the same w, so everybody must hear every D. As m settles, m - w and with it the error go to zero: what
+is exact stays exact, unless the server counts on m itself having arrived (`exact_downlink`). w begins at the first
+message, which follows from the starting point that all know.
+
+Reference: K. Gruntkowska, A. Tyurin, P. Richtarik, "EF21-P and Friends: Improved Theoretical Communication Complexity
+for Distributed Optimization with Bidirectional Compression", ICML 2023.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+from torch import Tensor
+
+from proxfed.errors import InputError, require
+from proxfed.keyed_random import Key, fold, keys
+from proxfed.types import Compressor, Facts, Local, Message, Needs, Regulariser, Relay, Sends, Star
+
+
+class Client(NamedTuple):
+    own: Any  # state of the algorithm
+    w: tuple[Tensor, ...]  # what clients know of each vector of the message
+
+
+class Server(NamedTuple):
+    s: Any  # state of the algorithm
+    w: tuple[Tensor, ...]  # what clients know
+
+
+@dataclass(frozen=True)
+class CompressedDownlink(Star[Client, Server]):
+    """An algorithm with a server, and a compressed difference in place of each vector that it sends down."""
+
+    star: Star[Any, Any]
+    """The algorithm."""
+    compressor: Compressor
+    """Contractive compressor of the downlink."""
+
+    needs: ClassVar[Needs] = Needs(everyone=True, contractive=True)
+    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1, compressed=("down",)), exact=True)
+
+    def __post_init__(self) -> None:
+        star, C = self.star, self.compressor
+        ours = isinstance(star, Star) and not isinstance(star, type)
+        require(
+            ours, f"CompressedDownlink: star = {star!r:.80} must be an algorithm with a server, such as FedAvg(0.1, 5)"
+        )
+        fits = isinstance(C, Compressor) and not isinstance(C, type)
+        require(fits, f"CompressedDownlink: compressor = {C!r:.80} must be an object such as TopK(0.1)")
+        name, sends = type(star).__name__, star.sends()
+        require("down" not in sends.compressed, f"{name} compresses what it sends down itself")
+        require(not isinstance(star, Relay), f"{name} compresses its own messages, as a Relay: its downlink is its own")
+        exact = f"{name} needs clients that have exactly what its server sent: its downlink cannot be compressed"
+        require(not star.requires().exact_downlink, exact)
+        needs = star.requires()._replace(everyone=True, contractive=True, unbiased=False)
+        ways = tuple(way for way in ("up", "down") if way == "down" or way in sends.compressed)
+        object.__setattr__(self, "needs", needs)
+        object.__setattr__(self, "facts", Facts(sends._replace(compressed=ways), star.facts.exact))
+
+    def largest_prox_step(self) -> float:
+        return self.star.largest_prox_step()
+
+    def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Client, Server]:
+        own, s = self.star.init(x0, f, h)
+        _, message = self.star.down(s, keys(f.seed, "server message", [0], f.t))
+        w = tuple(part for part in _parts(message) if part.shape == x0.shape)
+        return Client(own, tuple(map(f.spread, w))), Server(s, w)
+
+    def down(self, s: Server, key: Key) -> tuple[Server, Message]:
+        inner, message = self.star.down(s.s, key)
+        vectors = sum(part.shape == s.w[0].shape for part in _parts(message))
+        if vectors != len(s.w):
+            sends = f"{type(self.star).__name__} sends {vectors} vectors down after {len(s.w)}"
+            raise InputError(f"{sends}, but a compressed downlink needs the same ones in every round")
+        sent: list[Message] = []
+        known: list[Tensor] = []
+        for part in _parts(message):
+            if part.shape != s.w[0].shape:  # a single number
+                sent.append(part)
+                continue
+            w = s.w[len(known)]
+            D = self.compressor((part - w)[None], fold(key, len(known)))
+            sent.append(D)
+            known.append(w + D.dense[0])
+        return Server(inner, tuple(known)), _like(message, sent)
+
+    def client(self, own: Client, D: Message, f: Local, h: Regulariser) -> tuple[Client, Message]:
+        w = iter(own.w)
+        d = own.w[0].shape[-1:]
+        read = [next(w) + part if part.shape == d else part for part in _parts(D)]
+        new, up = self.star.client(own.own, _like(D, read), f, h)
+        return Client(new, tuple(part for part in read if part.shape[-1:] == d)), up
+
+    def server(self, s: Server, up: Message, h: Regulariser, share: float) -> Server:
+        return s._replace(s=self.star.server(s.s, up, h, share))
+
+    def model(self, s: Server, h: Regulariser) -> Tensor:
+        return self.star.model(s.s, h)
+
+
+def _parts(message: Message) -> tuple[Any, ...]:
+    return message if isinstance(message, tuple) else (message,)
+
+
+def _like(message: Message, parts: list[Any]) -> Message:
+    """The parts in the form of a message."""
+    return tuple(parts) if isinstance(message, tuple) else parts[0]
