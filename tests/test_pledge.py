@@ -225,7 +225,7 @@ def test_needs_its_error_feedback():
     """The same messages without memory, u = 0 and y = 0, stop far away."""
     p, C = toy.problem(), ErrorBoundedQuantiser(0.1)
     key, grad, prox, x = keys(0, "test", [0], 0), toy.gradient(p), ref.prox_l1(toy.LAMBDA), toy.start(p)
-    for _ in range(300):
+    for _ in range(80):
         c = ref.average([C(torch.tensor(grad(i, x))[None], key).dense[0].numpy() for i in range(N)])
         x = prox(x - 4.0 * c, 4.0)
     assert toy.error(x, toy.solution(p)) > 1e-3
@@ -270,7 +270,7 @@ def test_coarse_messages_with_extrapolation_are_refused_and_that_is_why():
         InputError, match=r"^Pledge with these settings needs a compressor with q\^2 <= 0.25, but that of"
     ):
         check_combination(p, coarse, None, Full())
-    assert toy.error(toy.final(p, coarse, 300), toy.solution(p)) > 1e-3
+    assert toy.error(toy.final(p, coarse, 120), toy.solution(p)) > 1e-3
     without = replace(coarse, theta=0.0)
     check_combination(p, without, None, Full())
     assert toy.reaches(p, without, 1e-10, 300)
@@ -318,7 +318,7 @@ def test_its_rule_reaches_the_solution_whatever_the_condition_number_is():
     for l2 in (0.3, 0.05, 0.005):
         p = toy.problem(l2=l2)
         algorithm = Pledge.theory(toy.constants(p, 1))
-        assert 1 <= algorithm.tau <= 8
+        assert 1 <= algorithm.tau <= 5
         assert algorithm.eta == pytest.approx(1 / p.smoothness().L)
         assert toy.reaches(p, algorithm, 1e-9, 500)
 
