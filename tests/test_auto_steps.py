@@ -47,8 +47,8 @@ def unchosen(algorithm: Algorithm) -> Auto:
     return replace(algorithm, **dict.fromkeys(names, AUTO))
 
 
-def start(problem: Linear, algorithm: Any, seed: int = 0) -> Race:
-    return Race(problem, algorithm, Stacked(problem.n, problem.d, Ring(problem.n)), seed=seed)
+def start(problem: Linear, algorithm: Any) -> Race:
+    return Race(problem, algorithm, Stacked(problem.n, problem.d))
 
 
 # ---- what it finds -----------------------------------------------------------------------------------------------

@@ -31,7 +31,10 @@ from support import toy_problems as toy
 from support.own_algorithms import CompressedDownlink, DecentralisedHeavyBall, ExtrapolatedGradients
 
 C = TopK(k=3)
+NATURAL = NaturalCompressor(contractive=True)
 SETTINGS: dict[str, Algorithm] = {
+    "beer": alg.BEER(1.0, 0.5, TopK(k=5)),
+    "cdproxsgt": alg.CDProxSGT(2.0, compressor=TopK(k=8)),
     "choco_sgd": alg.ChocoSGD(0.5, 0.3, C),
     "depositum": alg.Depositum(2.0, gamma=0.3, T0=2),
     "dfedadmm": alg.DFedADMM(0.5, 3, lam=2.0),
@@ -43,6 +46,7 @@ SETTINGS: dict[str, Algorithm] = {
     "dsmt": alg.DSMT(1.0, 0.5),
     "ef14": alg.EF14(0.5, C),
     "ef21": alg.EF21(2.0, C),
+    "ef21_bc": alg.EF21BC(2.0, C, TopK(k=5)),
     "ef21_sgdm": alg.EF21SGDM(2.0, 0.5, C),
     "exact_diffusion": alg.ExactDiffusion(2.0),
     "extra": alg.Extra(2.0),
@@ -74,6 +78,9 @@ SETTINGS: dict[str, Algorithm] = {
     "mofedsam": alg.MoFedSAM(0.5, 3, 0.5),
     "nesterov": alg.Nesterov(3.0, 0.5),
     "pg_extra": alg.PGExtra(3.0),
+    "pledge": alg.Pledge(2.5, 3, compressor_up=NATURAL, compressor_down=NATURAL),
+    "pledge_peers": alg.PledgePeers(2.5, 2, compressor=NATURAL),
+    "prox_lead": alg.ProxLEAD(3.0, 0.8, 0.8, NaturalCompressor()),
     "prox_newton": alg.ProxNewton(0.2),
     "proxgt": alg.ProxGT(1.5, Q=2),
     "proximal_gradient": alg.ProximalGradient(8.0),

@@ -24,6 +24,7 @@ from proxfed.topologies import (
     RandomMatching,
     RandomRegular,
     Ring,
+    SpanningTree,
     StarGraph,
     SymmetricExponentialGraph,
     Torus,
@@ -60,6 +61,8 @@ MAKE = {
     "graph": lambda n, seed: FromGraph(nx.star_graph(n - 1)),
     "graph/edges": lambda n, seed: FromGraph([[k, k + 1] for k in range(n - 1)], n),
     "matrix": lambda n, seed: FromMatrix(dense(Ring(n).W(0)).tolist()),
+    "spanning_tree": lambda n, seed: SpanningTree(Ring(n)),
+    "spanning_tree/grid": lambda n, seed: SpanningTree(Grid(n), root=n - 1, weights="max_degree"),
 }
 DIRECTED = {"exponential", "one_peer_exponential", "random_groups/independent"}
 DRAWN = [name for name in MAKE if MAKE[name](8, 0).period is None]

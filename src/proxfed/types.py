@@ -308,6 +308,7 @@ class Needs(NamedTuple):
     everyone: bool = False  # full participation
     contractive: bool = False  # its compressor must be contractive
     unbiased: bool = False  # its compressor must be unbiased
+    largest_q2: float = 1.0  # that a contractive compressor may have
     exact_downlink: bool = False  # its server counts on clients having exactly what it sent
     fixed_graph: bool = False  # the same W in every round
     symmetric: bool = False  # W = W'
@@ -323,6 +324,7 @@ class Sends(NamedTuple):
     edge: int = 0  # as often as it calls `mix`
     numbers_up: int = 0  # single numbers besides
     numbers_down: int = 0
+    bytes_down: int = 0  # single bytes besides
     compressed: tuple[str, ...] = ()  # the ways, such as "up", on which vectors travel as C(d)
     times: str = ""  # the hyper-parameter that multiplies all of it
     on_average: bool = False  # over the rounds, which differ
@@ -333,6 +335,7 @@ class Sends(NamedTuple):
         numbers = [("up", self.numbers_up), ("down", self.numbers_down)]
         parts = [f"{self._how_many(count, way)} {words}" for way, count, words in vectors if count]
         parts += [f"and {count} number{'s' * (count > 1)} {way}" for way, count in numbers if count]
+        parts += [f"and {self.bytes_down} byte{'s' * (self.bytes_down > 1)} down"] if self.bytes_down else []
         return ", ".join(parts) + " on average" * self.on_average
 
     def _how_many(self, count: int, way: str) -> str:
@@ -482,6 +485,22 @@ class Star(Method, Generic[Client, Server]):
     def model(self, s: Server, h: Regulariser) -> Tensor:
         """The point (d,) that is evaluated and kept."""
         return s.x  # type: ignore[attr-defined,no-any-return]
+
+
+class Relay(Star[Client, Server]):
+    """A Star that says what a node of a tree sends to its parent, so that it compresses on every edge of a tree.
+
+    Any Star runs along a spanning tree of a graph, the server at its root: nodes add up messages on the way. Sums of
+    compressed messages are dense. A Relay compresses the sums instead: its `client` returns what has not been
+    compressed yet, and `relay` does that, with a server as on a tree.
+    """
+
+    @abstractmethod
+    def relay(self, own: Client, up: Tensor, below: Tensor | float, key: Key | None) -> tuple[Client, Message]:
+        """From what `client` returned and the sum of what the node's children sent: its message to its parent.
+
+        `below` is 0 without children. There is no key at the root: the server is there, and nothing crosses an edge.
+        """
 
 
 class Graph(Method, Generic[State]):

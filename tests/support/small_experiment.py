@@ -63,6 +63,14 @@ SMALL: dict[str, Any] = {
         },
         {"name": "fedcomposite", "label": "fedcomposite, auto", "eta": "auto", "tau": 3},
         {"name": "depositum", "label": "depositum, auto", "alpha": "auto", "T0": 2},
+        {"name": "pledge", "eta": 1.0},
+        {
+            "name": "pledge",
+            "label": "pledge, tree",
+            "eta": 0.5,
+            "topology": {"name": "spanning_tree", "of": {"name": "ring"}, "root": 3},
+        },
+        {"name": "pledge_peers", "eta": 0.5},
     ],
 }
 

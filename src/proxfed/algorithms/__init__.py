@@ -1,5 +1,7 @@
 """One paper, one file."""
 
+from proxfed.algorithms.beer import BEER
+from proxfed.algorithms.cdproxsgt import CDProxSGT
 from proxfed.algorithms.centralised import FISTA, GradientDescent, HeavyBall, Nesterov, ProximalGradient
 from proxfed.algorithms.choco import ChocoSGD
 from proxfed.algorithms.compressed_downlink import CompressedDownlink
@@ -10,6 +12,7 @@ from proxfed.algorithms.dfedsam import DFedSAM
 from proxfed.algorithms.dpsgd import DPSGD
 from proxfed.algorithms.dsgt import DSGT
 from proxfed.algorithms.dsmt import DSMT
+from proxfed.algorithms.ef21_bc import EF21BC
 from proxfed.algorithms.error_feedback import EF14, EF21, EF21SGDM
 from proxfed.algorithms.exact_diffusion import ExactDiffusion
 from proxfed.algorithms.extra import Extra, PGExtra
@@ -34,6 +37,9 @@ from proxfed.algorithms.fedsam import FedSAM, MoFedSAM
 from proxfed.algorithms.fedspeed import FedSpeed
 from proxfed.algorithms.fedsplit import FedSplit
 from proxfed.algorithms.mime import Mime, MimeLite
+from proxfed.algorithms.pledge import Pledge
+from proxfed.algorithms.pledge_peers import PledgePeers
+from proxfed.algorithms.prox_lead import ProxLEAD
 from proxfed.algorithms.prox_newton import ProxNewton
 from proxfed.algorithms.proxgt import ProxGT
 from proxfed.algorithms.proxskip import ProxSkip
@@ -46,6 +52,8 @@ from proxfed.types import Method
 ALGORITHMS: Registry[type[Method]] = Registry(
     "algorithms",
     {
+        "beer": BEER,
+        "cdproxsgt": CDProxSGT,
         "choco_sgd": ChocoSGD,
         "depositum": Depositum,
         "dfedadmm": DFedADMM,
@@ -57,6 +65,7 @@ ALGORITHMS: Registry[type[Method]] = Registry(
         "dsmt": DSMT,
         "ef14": EF14,
         "ef21": EF21,
+        "ef21_bc": EF21BC,
         "ef21_sgdm": EF21SGDM,
         "exact_diffusion": ExactDiffusion,
         "extra": Extra,
@@ -88,6 +97,9 @@ ALGORITHMS: Registry[type[Method]] = Registry(
         "mofedsam": MoFedSAM,
         "nesterov": Nesterov,
         "pg_extra": PGExtra,
+        "pledge": Pledge,
+        "pledge_peers": PledgePeers,
+        "prox_lead": ProxLEAD,
         "prox_newton": ProxNewton,
         "proxgt": ProxGT,
         "proximal_gradient": ProximalGradient,
@@ -101,13 +113,16 @@ ALGORITHMS: Registry[type[Method]] = Registry(
 
 __all__ = [
     "ALGORITHMS",
+    "BEER",
     "DPSGD",
     "DSGT",
     "DSMT",
     "EF14",
     "EF21",
+    "EF21BC",
     "EF21SGDM",
     "FISTA",
+    "CDProxSGT",
     "ChocoSGD",
     "CompressedDownlink",
     "DFedADMM",
@@ -144,7 +159,10 @@ __all__ = [
     "MoFedSAM",
     "Nesterov",
     "PGExtra",
+    "Pledge",
+    "PledgePeers",
     "ProxGT",
+    "ProxLEAD",
     "ProxNewton",
     "ProxSkip",
     "ProximalGradient",

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from proxfed.errors import InputError, require
 from proxfed.keyed_random import Key, fold, keys
-from proxfed.types import Auto, Compressor, Facts, Local, Message, Needs, Regulariser, Sends, Star
+from proxfed.types import Auto, Compressor, Facts, Local, Message, Needs, Regulariser, Relay, Sends, Star
 
 
 class Client(NamedTuple):
@@ -63,6 +63,7 @@ class CompressedDownlink(Star[Client, Server]):
         require(fits, f"CompressedDownlink: compressor = {C!r:.80} must be an object such as TopK(0.1)")
         name, sends = type(star).__name__, star.sends()
         require("down" not in sends.compressed, f"{name} compresses what it sends down itself")
+        require(not isinstance(star, Relay), f"{name} compresses its own messages, as a Relay: its downlink is its own")
         exact = f"{name} needs clients that have exactly what its server sent: its downlink cannot be compressed"
         require(not star.requires().exact_downlink, exact)
         needs = star.requires()._replace(everyone=True, contractive=True, unbiased=False)

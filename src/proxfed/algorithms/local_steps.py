@@ -84,3 +84,33 @@ def trials(p: float, seed: int, t: int) -> int:
         return 1
     u = float(keyed_random.uniforms(keyed_random.keys(seed, "coin", [0], t), 1)[0, 0])
     return 1 + floor(log1p(-u) / log1p(-p))
+
+
+def walk(
+    f: Local, h: Regulariser, x: Tensor, shift: Tensor, eta: float, tau: int, beta: float = 0.0, rho: float = 0.0
+) -> Tensor:
+    """tau corrected proximal steps with Nesterov momentum beta from the rows x: the weighted mean of their gradients.
+
+        y = prox_{b h}(x - (G + beta V) - b shift),   b = s + beta t                         the first y is x itself
+        V <- beta V + eta grad f_i(y),   t <- beta t + eta
+        G <- G + V,                      s <- s + t                                          the result is G/s
+
+    G is the way that the gradients make, s the way that a constant gradient of 1 would make. Where -(grad f_i(x) +
+    shift) is a subgradient of h at x, every y is x: nobody drifts away from a solution.
+    """
+    G, V, s, t = 0 * x, 0 * x, 0.0, 0.0
+    for k in range(tau):
+        b = s + beta * t
+        y = x if k == 0 else h.prox(x - (G + beta * V) - b * shift, b)
+        V, t = (beta * V).add_(gradient(f, y, k, rho), alpha=eta), beta * t + eta
+        G, s = G.add_(V), s + t
+    return G.div_(s)
+
+
+def walk_length(eta: float, tau: int, beta: float = 0.0) -> float:
+    """The s of a `walk`: eta tau without momentum."""
+    s = t = 0.0
+    for _ in range(tau):
+        t = beta * t + eta
+        s += t
+    return s

@@ -62,7 +62,7 @@ class ProxNewton(Star[Stateless, State]):
     """Pairs that are remembered."""
 
     needs: ClassVar[Needs] = Needs(convex=True, everyone=True)
-    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1, numbers_up=1), exact=True)
+    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1, numbers_up=1), exact=True, step="")
 
     def __post_init__(self) -> None:
         positive(self, "curvature")

@@ -1,1 +1,1 @@
-"""The two loops, where clients live, and what is measured; knows nothing of files, folders and commands."""
+"""The loops, where clients live, and what is measured; knows nothing of files, folders and commands."""

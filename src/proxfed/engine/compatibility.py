@@ -14,7 +14,7 @@ from proxfed.engine import tuning
 from proxfed.errors import InputError, require
 from proxfed.participation import Full
 from proxfed.regularisers import Zero
-from proxfed.topologies import check
+from proxfed.topologies import SpanningTree, check
 from proxfed.topologies.mixing import dense
 from proxfed.types import (
     Algorithm,
@@ -48,12 +48,18 @@ def check_combination(
             raise InputError(f"{name} works on a graph: name a topology, for instance 'ring'")
         require(topology.n == problem.n, f"the topology has {topology.n} nodes, but the problem {problem.n} clients")
         _check_graph(name, needs, topology)
-    else:
-        require(topology is None, f"{name} has a server and takes no graph: leave the topology out")
+    elif topology is not None:
+        require(
+            isinstance(topology, SpanningTree),
+            f"{name} has a server and takes no graph: leave the topology out, or give a SpanningTree of it",
+        )
+        require(topology.n == problem.n, f"the topology has {topology.n} nodes, but the problem {problem.n} clients")
     participation(1, problem.n, 0)  # refuses what does not fit n
-    if needs.everyone or isinstance(algorithm, Graph):
+    if needs.everyone or topology is not None:
         all_take_part = isinstance(participation, Full)
-        require(all_take_part, f"{name} needs every client in every round, not {type(participation).__name__}")
+        alone = "" if topology is None or isinstance(algorithm, Graph) else " along a tree"
+        who = type(participation).__name__
+        require(all_take_part, f"{name} needs every client in every round{alone}, not {who}")
     for compressor in [algorithm.compressor] if isinstance(algorithm, CompressedDownlink) else compressors(algorithm):
         _check_compressor(name, needs, compressor, problem.d)
 
@@ -104,7 +110,12 @@ def _check_graph(name: str, needs: Needs, topology: Topology) -> None:
 def _check_compressor(name: str, needs: Needs, compressor: Compressor, d: int) -> None:
     compressor.contraction(d)  # refuses a number of entries or a shape that does not fit d
     if needs.contractive:
-        contraction(compressor, d, name)
+        q2 = contraction(compressor, d, name)
+        require(
+            q2 <= needs.largest_q2,
+            f"{name} with these settings needs a compressor with q^2 <= {needs.largest_q2:g}, but that of {compressor} "
+            f"is {q2:.3g} for vectors of {d} numbers",
+        )
     require(
         compressor.unbiased or not needs.unbiased,
         f"{name} needs an unbiased compressor, E C(v) = v, which {compressor} is not: for instance "

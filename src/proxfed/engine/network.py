@@ -96,6 +96,12 @@ class Network(ABC):
         *means, weight = self.all_sums(total.sums)
         return rebuild(total.form, iter([m / weight for m in means]))
 
+    def pass_on(self, up: Message) -> None:
+        """Nodes of a tree that live here send their messages to their parents."""
+        size, best = nbytes(up)
+        self.traffic.up += size
+        self.traffic.best += best
+
     # ---- graph -------------------------------------------------------------------------------------------------
 
     def mix(self, message: Tensor | Packed, t: int, spare: bool = False) -> Tensor:

@@ -1,4 +1,4 @@
-"""The two loops, star and graph: the whole story of a run on one screen.
+"""The loops, star, tree and graph: the whole story of a run in one place.
 
 Round 0 is the start; rounds 1, 2, ... communicate once each. Nothing here knows the algorithm's equations or the place
 where clients live.
@@ -14,19 +14,33 @@ from math import sqrt
 from threading import Lock
 from typing import Any, NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
 from proxfed.engine.lockstep import in_lockstep
 from proxfed.engine.measures import Measures
-from proxfed.engine.messages import Traffic, WeightedSum, received
+from proxfed.engine.messages import Traffic, WeightedSum, dense, leaves, rebuild, received
 from proxfed.engine.network import Network
 from proxfed.engine.oracle import Oracle, Work, counted
 from proxfed.engine.state_tree import flatten, put, restore, room, take, writable
+from proxfed.engine.tree import to_the_root
 from proxfed.keyed_random import Ids, keys
 from proxfed.participation import Full, cohort
 from proxfed.regularisers import Zero
 from proxfed.threads import over_threads
-from proxfed.types import Algorithm, Graph, Mix, Participation, Problem, Regulariser, Star
+from proxfed.topologies import SpanningTree
+from proxfed.types import (
+    Algorithm,
+    Graph,
+    Message,
+    Mix,
+    Participation,
+    Problem,
+    Regulariser,
+    Relay,
+    Star,
+    Topology,
+)
 
 COUNTERS = ("gradients", "proxes", "bytes_up", "bytes_down", "bytes_edge", "bytes_best")
 
@@ -106,7 +120,11 @@ class Run:
     def round(self, t: int) -> None:
         start = time.perf_counter()
         alg = self.algorithm
-        self.state = self._star(alg, t) if isinstance(alg, Star) else self._graph(alg, t)
+        if isinstance(alg, Graph):
+            self.state = self._graph(alg, t)
+        else:
+            tree = self.network.topology
+            self.state = self._star(alg, t) if tree is None else self._tree(alg, t, tree)
         self.seconds += time.perf_counter() - start
 
     def _star(self, alg: Star[Any, Any], t: int) -> StarState:
@@ -123,7 +141,10 @@ class Run:
             sent, work = WeightedSum(), Work()
             for ids in blocks:
                 rows, h = net.rows(ids), counted(self.h, work, len(ids))
-                new, up = alg.client(take(clients, rows), down, self.oracle(t, ids, work), h)
+                f = self.oracle(t, ids, work)
+                new, up = alg.client(take(clients, rows), down, f, h)
+                if isinstance(alg, Relay):
+                    new, up = alg.relay(new, up, 0.0, f.key)
                 sent.add(up, self.weights[ids.start : ids.stop] if isinstance(ids, range) else self.weights[ids])
                 put(clients, rows, new)  # only now: the message may have been a view of the old state
             return sent, work
@@ -133,6 +154,46 @@ class Run:
         share = 1.0 if isinstance(taking_part, range) else float(self.weights[taking_part].sum())
         h = counted(self.h, self.work, int(net.leader))
         return StarState(clients, alg.server(server, net.mean(sums), h, share))
+
+    def _tree(self, alg: Star[Any, Any], t: int, topology: Topology) -> StarState:
+        """A round along a tree: the server's message goes down every edge, and sums of messages come up."""
+        net, (clients, server) = self.network, self.state
+        assert isinstance(topology, SpanningTree)
+        tree, everyone = topology.rooted, net.blocks(range(net.n))
+        server, message = alg.down(server, keys(self.seed, "server message", [0], t))
+        down, root = received(message), int(tree.levels[0][0])
+        net.send(message, len(net.ids) - (root in net.ids))  # the server is where the root is
+        scale = net.n * self.weights[net.ids.start : net.ids.stop, None]
+
+        def client_rounds(blocks: Sequence[Ids]) -> tuple[list[Message], Work]:
+            sent, work = [], Work()
+            for ids in blocks:
+                rows, h = net.rows(ids), counted(self.h, work, len(ids))
+                new, up = alg.client(take(clients, rows), down, self.oracle(t, ids, work), h)
+                sent.append(rebuild(up, iter([scale[rows] * dense(m) for m in leaves(up)])))
+                put(clients, rows, new)
+            return sent, work
+
+        parts, works = zip(*over_threads(client_rounds, everyone), strict=True)
+        self.work.add(*works)
+        messages = [m for part in parts for m in part]
+        own = [torch.cat(rows) for rows in zip(*map(leaves, messages), strict=True)]
+
+        def pass_on(nodes: Ids, below: list[Tensor], at_root: bool) -> list[Tensor]:
+            rows = net.rows(nodes)
+            if isinstance(alg, Relay):
+                key = None if at_root else keys(self.seed, "message", nodes, t)
+                new, up = alg.relay(take(clients, rows), own[0][rows], below[0], key)
+                put(clients, rows, new)
+            else:
+                up = tuple(mine[rows] + theirs for mine, theirs in zip(own, below, strict=True))
+            if not at_root:
+                net.pass_on(up)
+            return [dense(m) for m in leaves(up)]
+
+        totals = to_the_root(net, tree, own, pass_on)
+        up = rebuild(messages[0], iter([total / net.n for total in totals]))
+        return StarState(clients, alg.server(server, up, counted(self.h, self.work, int(net.leader)), 1.0))
 
     def _graph(self, alg: Graph[Any], t: int) -> Any:
         net = self.network

@@ -128,11 +128,22 @@ def _surroundings(make: Any, table: Table, where: str, n: int, common: Table) ->
     given, place = _own_or_common("participation", table, common, where)
     participation = build(PARTICIPATIONS, given, place)
     peers = isinstance(make, type) and issubclass(make, Graph)
-    require(peers or "topology" not in table, f"{where}.topology: {table['name']!r} has a server and takes no graph")
+    if not peers:  # a server takes no graph, but may sit at the root of a tree that its own table names
+        common = common | {"topology": None}
+        graph = table.get("topology")
+        tree = graph is None or (isinstance(graph, dict) and graph.get("name") == "spanning_tree")
+        require(
+            tree, f"{where}.topology: {table['name']!r} has a server and takes no graph but a 'spanning_tree' of one"
+        )
     graph, place = _own_or_common("topology", table, common, where)
-    if not peers or graph is None:
-        return participation, None
-    return participation, build(TOPOLOGIES, graph, place, **_size(graph, place, n))
+    return participation, None if graph is None else _topology(graph, place, n)
+
+
+def _topology(table: Table, where: str, n: int) -> Topology:
+    """Over n clients; a tree has the table of another one."""
+    if isinstance(table, dict) and isinstance(inner := table.get("of"), dict):
+        table = table | {"of": _topology(inner, f"{where}.of", n)}
+    return build(TOPOLOGIES, table, where, **_size(table, where, n))
 
 
 def _algorithm(
@@ -174,7 +185,8 @@ def _bare(
     rule = make.theory
     if rule is None:
         raise InputError(f"{where}: there are no step sizes of the theory for {settings['name']!r}")
-    constants = _constants(problem, rounds, topology, make.needs.composite, where)
+    graph = topology if issubclass(make, Graph) else None
+    constants = _constants(problem, rounds, graph, make.needs.composite, where)
     return rule(constants, **arguments(rule, own, where, {"c"}))
 
 

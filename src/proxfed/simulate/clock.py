@@ -12,6 +12,8 @@ graph   Nobody waits for the slowest of all, only for its neighbours. With T_i(t
             T_i(t) = max over j = i and the neighbours j of  T_j(t-1) + steps_j(t) + message_ji(t),      message_ii = 0.
 
         Several exchanges in a round pay the latency that often, but their waits are not taken apart.
+tree    The server's message goes from the root to everybody, level by level. A node sends when its steps are done and
+        all its children have been heard; a round ends when the root has heard its own, and the server has worked.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ import numpy as np
 from proxfed.participation import cohort
 from proxfed.simulate.distributions import Amounts
 from proxfed.simulate.timing import Timing, hand_out
+from proxfed.topologies import SpanningTree
+from proxfed.topologies.spanning_tree import Rooted
 from proxfed.types import Algorithm, Auto, Graph, Participation, Topology, example
 
 SPENT = ("gradients", "bytes_up", "bytes_down", "bytes_edge")
@@ -63,6 +67,8 @@ def clock(
     if isinstance(algorithm := example(given), Graph):
         assert topology is not None
         return Clock(_Graph(timing, topology, algorithm.sends().edge, n, seed))
+    if isinstance(topology, SpanningTree):
+        return Clock(_Tree(timing, topology.rooted, n, seed))
     return Clock(_Star(timing, participation, n, seed))
 
 
@@ -110,6 +116,56 @@ class _Star:
         return self.now
 
 
+class _Lines:
+    """Latency and bandwidth between two clients: of the slower end, or of an edge's own entry."""
+
+    def __init__(self, timing: Timing, clients: _Clients) -> None:
+        timing.check_edges(clients.n)
+        self.clients = clients
+        ends = np.array([sorted(e.between) for e in timing.edges], np.int64).reshape(-1, 2)
+        self.names = ends[:, 0] * clients.n + ends[:, 1]
+        self.order = np.argsort(self.names)
+        self.latency = Amounts([e.latency for e in timing.edges], self.names, "edge latency")
+        self.bandwidth = Amounts([e.bandwidth for e in timing.edges], self.names, "edge bandwidth")
+
+    def __call__(self, sender: np.ndarray, receiver: np.ndarray, t: int) -> tuple[np.ndarray, np.ndarray]:
+        """Seconds and Mbit/s of each of these directed edges in round t."""
+        latency, up, down = self.clients.links(t)
+        wait = np.maximum(latency[sender], latency[receiver])
+        rate = np.minimum(up[sender], down[receiver])
+        if len(self.names):
+            names = np.minimum(sender, receiver) * self.clients.n + np.maximum(sender, receiver)
+            special = np.flatnonzero(np.isin(names, self.names))
+            which = self.order[np.searchsorted(self.names[self.order], names[special])]
+            wait[special] = self.latency(self.clients.seed, t)[which]
+            rate[special] = self.bandwidth(self.clients.seed, t)[which]
+        return wait, rate
+
+
+class _Tree:
+    def __init__(self, timing: Timing, tree: Rooted, n: int, seed: int) -> None:
+        self.clients, self.tree, self.now = _Clients(timing, n, seed), tree, 0.0
+        self.lines = _Lines(timing, self.clients)
+        self.server = Amounts([timing.server_seconds], np.arange(1), "server seconds")
+
+    def advance(self, rounds: range, spent: Mapping[str, int]) -> float:
+        n, seed, (parent, levels) = self.clients.n, self.clients.seed, self.tree
+        steps = spent["gradients"] / (len(rounds) * n)
+        down, up = (spent[name] / max(1, len(rounds) * (n - 1)) for name in ("bytes_down", "bytes_up"))
+        root = levels[0][0]
+        for t in rounds:
+            T = np.full(n, self.now)
+            for nodes in levels[1:] if down else ():
+                wait, rate = self.lines(parent[nodes], nodes, t)
+                T[nodes] = T[parent[nodes]] + wait + SECONDS_PER_BYTE * down / rate
+            T += self.clients.steps(steps, t)
+            for nodes in reversed(levels[1:]):
+                wait, rate = self.lines(nodes, parent[nodes], t)
+                np.maximum.at(T, parent[nodes], T[nodes] + ((up > 0) * wait + SECONDS_PER_BYTE * up / rate))
+            self.now = float(T[root]) + (float(self.server(seed, t)[0]) if t else 0.0)
+        return self.now
+
+
 class _Edges(NamedTuple):
     """The directed edges of one round's graph, in the order of their receivers, and loops among them."""
 
@@ -117,8 +173,6 @@ class _Edges(NamedTuple):
     receiver: np.ndarray
     loop: np.ndarray
     start: np.ndarray  # where the edges of each receiver begin
-    special: np.ndarray  # edges that have an entry of their own,
-    which: np.ndarray  # and the entry's number
 
     @property
     def lines(self) -> int:
@@ -128,13 +182,9 @@ class _Edges(NamedTuple):
 class _Graph:
     def __init__(self, timing: Timing, topology: Topology, exchanges: int, n: int, seed: int) -> None:
         self.clients, self.topology, self.exchanges = _Clients(timing, n, seed), topology, exchanges
-        timing.check_edges(n)
+        self.lines = _Lines(timing, self.clients)
         self.T = np.zeros(n)
         self.edges: dict[int, _Edges] = {}
-        ends = np.array([sorted(e.between) for e in timing.edges], np.int64).reshape(-1, 2)
-        self.special = ends[:, 0] * n + ends[:, 1]
-        self.latency = Amounts([e.latency for e in timing.edges], self.special, "edge latency")
-        self.bandwidth = Amounts([e.bandwidth for e in timing.edges], self.special, "edge bandwidth")
 
     def advance(self, rounds: range, spent: Mapping[str, int]) -> float:
         steps = spent["gradients"] / (len(rounds) * self.clients.n)
@@ -148,12 +198,7 @@ class _Graph:
     def _meet(self, done: np.ndarray, size: float, t: int) -> np.ndarray:
         """When everybody has heard from its neighbours, if their steps are done at these times."""
         e = self._edges(t)
-        latency, up, down = self.clients.links(t)
-        wait = np.maximum(latency[e.sender], latency[e.receiver])
-        rate = np.minimum(up[e.sender], down[e.receiver])
-        if len(e.special):
-            wait[e.special] = self.latency(self.clients.seed, t)[e.which]
-            rate[e.special] = self.bandwidth(self.clients.seed, t)[e.which]
+        wait, rate = self.lines(e.sender, e.receiver, t)
         travel = self.exchanges * wait + SECONDS_PER_BYTE * size / rate
         travel[e.loop] = 0.0
         return np.maximum(done, np.maximum.reduceat(done[e.sender] + travel, e.start))
@@ -164,9 +209,5 @@ class _Graph:
             if self.topology.period is None:
                 self.edges.clear()
             n, row, col, _ = self.topology.W(key)
-            names = np.minimum(row, col) * n + np.maximum(row, col)
-            special = np.flatnonzero(np.isin(names, self.special))
-            order = np.argsort(self.special)
-            which = order[np.searchsorted(self.special[order], names[special])] if len(special) else special
-            self.edges[key] = _Edges(col, row, row == col, np.searchsorted(row, np.arange(n)), special, which)
+            self.edges[key] = _Edges(col, row, row == col, np.searchsorted(row, np.arange(n)))
         return self.edges[key]

@@ -23,8 +23,10 @@ from proxfed.topologies.lazy import Lazy
 from proxfed.topologies.mixing import dense, lazy
 from proxfed.topologies.named import Complete, ExponentialGraph, Grid, Ring, StarGraph, SymmetricExponentialGraph, Torus
 from proxfed.topologies.random import ErdosRenyi, RandomRegular
+from proxfed.topologies.spanning_tree import SpanningTree
 from proxfed.topologies.spectrum import psi
 from proxfed.topologies.time_varying import OnePeerExponentialGraph, RandomGroups, RandomMatching
+from proxfed.types import Topology
 
 __all__ = [
     "TOPOLOGIES",
@@ -40,6 +42,7 @@ __all__ = [
     "RandomMatching",
     "RandomRegular",
     "Ring",
+    "SpanningTree",
     "StarGraph",
     "SymmetricExponentialGraph",
     "Torus",
@@ -66,6 +69,8 @@ TOPOLOGIES: Registry[type] = Registry(
         "random_groups": RandomGroups,
         "graph": FromGraph,
         "matrix": FromMatrix,
+        "spanning_tree": SpanningTree,
     },
+    of=Topology,
 )
 """By the names that configuration files use; all take n, which graph and matrix also find out by themselves."""

@@ -31,12 +31,12 @@ from proxfed.harness.conformance.runs import (
     small_blocks,
     some,
 )
-from proxfed.harness.conformance.watchers import AllInOneStep, Spy, WatchedGraph, WatchedStar
+from proxfed.harness.conformance.watchers import AllInOneStep, Spy, WatchedGraph, WatchedRelay, WatchedStar
 from proxfed.keyed_random import keys
 from proxfed.participation import Full
 from proxfed.topologies import FromMatrix
 from proxfed.topologies import dense as as_matrix
-from proxfed.types import Algorithm, Facts, Graph, Needs, Star
+from proxfed.types import Algorithm, Compressor, Facts, Graph, Needs, Relay, Star
 
 LAWS: list[Law] = []
 law = collect(LAWS)
@@ -169,7 +169,10 @@ def runs_without_participants(a: Star[Any, Any]) -> None:
     p = problem(a, batch=4)
     run = after(begun(a, p), 1)
     own, (_, down) = take(run.state.clients, slice(0, 0)), a.down(run.state.server, keys(0, "server message", [0], 2))
-    new, up = a.client(own, received(down), run.oracle(2, range(0), Work()), p.h)
+    f = run.oracle(2, range(0), Work())
+    new, up = a.client(own, received(down), f, p.h)
+    if isinstance(a, Relay):
+        new, up = a.relay(new, up, 0.0, f.key)
     for key, x in flatten(new).items():
         expected = flatten(own)[key].shape
         must(x.shape == expected, f"{key} of no clients has the shape {tuple(x.shape)}, not {tuple(expected)}")
@@ -183,7 +186,7 @@ def runs_without_participants(a: Star[Any, Any]) -> None:
 @law()
 def changes_nothing_in_place(a: Algorithm) -> None:
     """What is handed to its methods, states and messages, stays as it is; and no client sends its own memory."""
-    watched = WatchedStar(a) if isinstance(a, Star) else WatchedGraph(a)
+    watched = WatchedRelay(a) if isinstance(a, Relay) else WatchedStar(a) if isinstance(a, Star) else WatchedGraph(a)
     p, graph = problem(a, batch=4), ring(a)
     run, plain = (after(begun(x, p, some(a), topology=graph), 4) for x in (watched, a))
     must(torch.equal(run.model(), plain.model()), "two runs of it differ, once watched and once not")
@@ -219,19 +222,26 @@ def promised(a: Algorithm, dtype: torch.dtype) -> dict[str, int]:
     """Bytes per client (or edge) and round by what the algorithm says that it sends."""
     sends, vector = a.sends(), torch.ones(1, toy.D, dtype=dtype)
     must(sends.times == "", f"sends() says times = {sends.times!r}; with its settings an algorithm knows how often")
-    known = compressors(a)
-    if sends.compressed:
-        must(len(known) > 0, f"sends() says compressed = {sends.compressed}, but none of its fields is a compressor")
-        if len(known) > 1:
-            raise DoesNotApply(f"it has {len(known)} compressors, and sends() does not say which is used where")
-        sizes = {known[0](v[None], keys(0, "test", [0], 0)).nbytes for v in (vector[0], vector[0].cumsum(0))}
-        if len(sizes) > 1:
-            raise DoesNotApply(f"messages of {type(known[0]).__name__} are as long as what they hold asks for")
     numbers = {"up": sends.numbers_up, "down": sends.numbers_down, "edge": 0}
     found = {}
     for way, vectors in (("up", sends.up), ("down", sends.down), ("edge", sends.edge)):
-        one = known[0](vector, keys(0, "test", [0], 0)).nbytes if way in sends.compressed else vector.nbytes
+        one = _compressor(a, way)(vector, keys(0, "test", [0], 0)).nbytes if way in sends.compressed else vector.nbytes
         found[way] = vectors * one + numbers[way] * dtype.itemsize
+    found["down"] += sends.bytes_down
+    return found
+
+
+def _compressor(a: Algorithm, way: str) -> Compressor:
+    """The one for this way: of several, that in the field named after it."""
+    known = compressors(a)
+    must(len(known) > 0, f"sends() says compressed = {a.sends().compressed}, but none of its fields is a compressor")
+    named = getattr(a, f"compressor_{way}", None)
+    if len(known) > 1 and named is None:
+        raise DoesNotApply(f"it has {len(known)} compressors, and none of them is called compressor_{way}")
+    found: Compressor = known[0] if named is None else named
+    ones = torch.ones(1, toy.D)
+    if len({found(v, keys(0, "test", [0], 0)).nbytes for v in (ones, ones.cumsum(1))}) > 1:
+        raise DoesNotApply(f"messages of {type(found).__name__} are as long as what they hold asks for")
     return found
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from proxfed.engine.messages import dense
 from proxfed.harness.conformance.law import must
 from proxfed.keyed_random import Key
-from proxfed.types import Graph, Local, Mean, Message, Mix, Regulariser, Star
+from proxfed.types import Graph, Local, Mean, Message, Mix, Regulariser, Relay, Star
 
 
 def tensors(*things: Any) -> Iterator[Tensor]:
@@ -67,6 +67,16 @@ class WatchedStar(Star[Any, Any]):
     def model(self, s: Any, h: Regulariser) -> Tensor:
         with untouched("model", s=s):
             return self.inner.model(s, h)
+
+
+class WatchedRelay(WatchedStar, Relay[Any, Any]):
+    """The same of one that can pass messages on."""
+
+    inner: Relay[Any, Any]
+
+    def relay(self, own: Any, up: Tensor, below: Tensor | float, key: Key | None) -> tuple[Any, Message]:
+        with untouched("relay", own=own, up=up):
+            return self.inner.relay(own, up, below, key)
 
 
 class WatchedGraph(Graph[Any]):
