@@ -193,8 +193,8 @@ def test_a_measure_of_which_less_is_better_and_values_that_are_none() -> None:
     assert good < bad
     assert judge.value(good) == -2.0
     assert judge.score([rows([1.0, float("nan")], "objective")], False, 3).diverged
-    assert judge.close(good._replace(value=-1.91), good)
-    assert not judge.close(good._replace(value=-1.89), good)
+    assert judge.close(good._replace(value=-1.86), good), "5 % of the 3 that it gained"
+    assert not judge.close(good._replace(value=-1.84), good)
 
 
 def test_the_median_over_seeds() -> None:

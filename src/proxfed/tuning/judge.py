@@ -27,6 +27,8 @@ class Score(NamedTuple):
     """Of the measure, with its sign changed where higher is better."""
     average: float
     """The same over all rows, for ties: what is faster is better."""
+    fall: float = 0.0
+    """By how much the value is below that of the start."""
 
 
 DIVERGED = Score(True, inf, inf, inf)
@@ -49,26 +51,26 @@ class Judge(NamedTuple):
         parts = [self._score(history, clients) for history in histories]
         if diverged or not parts or not all(finite(part[1]) for part in parts):
             return DIVERGED
-        return Score(False, *(median_low(part[k] for part in parts) for k in range(3)))
+        return Score(False, *(median_low(part[k] for part in parts) for k in range(4)))
 
-    def _score(self, history: Sequence[Row], clients: int | None) -> tuple[float, float, float]:
+    def _score(self, history: Sequence[Row], clients: int | None) -> tuple[float, float, float, float]:
         sign = -1.0 if higher_is_better(self.measure) else 1.0
         values = [sign * row[self.measure] for row in history if finite(row.get(self.measure))]
         if not values or not finite(history[-1].get(self.measure)):
-            return inf, inf, inf
+            return inf, inf, inf, 0.0
         cost = 0.0
         if self.target is not None:
             reached = first_reached(history, self.measure, self.target, self.axis, clients)
             cost = inf if reached is None else float(reached)
-        return cost, values[-1], mean(values[1:] or values)
+        return cost, values[-1], mean(values[1:] or values), values[0] - values[-1]
 
     def close(self, score: Score, best: Score) -> bool:
-        """Within 5 % of the best: in what it took to reach the target, or in the value if neither did."""
+        """Within 5 % of the best: of what it took to reach the target, or else of what the measure has gained."""
         if score.diverged or best.diverged:
             return False
         if finite(best.cost) and self.target is not None:
             return score.cost <= (1 + CLOSE) * best.cost
-        return score.value <= best.value + CLOSE * abs(best.value)
+        return score.value <= best.value + CLOSE * max(best.fall, 0.0)
 
     def shown(self, score: Score) -> str:
         """The value of the measure, or what it took to reach the target."""
