@@ -2,8 +2,8 @@
 
     lanes       an algorithm each, with local steps of length r/L for r = 1.5^-10, ..., 1.5^4, all from the same start
     race        after rounds 1, 2, 4, 8 and 16 the objective of every lane is measured, and the worse drop out
-    duels       from then on, in every doubling of the rounds: a shorter and a longer step go beside the winner, from
-                its state, for a quarter of the rounds so far; then the best of the three goes on
+    duels       from round 16, 32, 64, ... on a shorter and a longer step go beside the winner, from its state: for 16
+                rounds the first time, later for a quarter of the rounds so far. The best of the three goes on
     back-off    where the objective of the last lane has risen, it goes back to where it was best, with a shorter step
 
 The best step of the first rounds need not be the best of the last ones: noise, and the bias of methods that are not
@@ -42,6 +42,9 @@ LANES = range(-10, 5)
 
 KEPT = {1: 7, 2: 5, 4: 3, 8: 2, 16: 1}
 """After which rounds of a race how many lanes are left; lanes that are level stay together."""
+
+RACE = max(KEPT)
+"""Its last round."""
 
 APART = 3
 """A challenger's step is this power of RATIO away."""
@@ -118,9 +121,10 @@ class Race:
         octave = 1 << (t.bit_length() - 1)
         if t in KEPT:
             self._judge(KEPT[t])
-        elif t > max(KEPT) and (t % (octave // 4) == 0 or not self._sound()):
-            self._judge(1 if t >= octave + octave // 4 else 3)
-        if t == octave >= max(KEPT):
+        elif t > RACE and (t % (octave // 4) == 0 or not self._sound()):
+            in_duel = octave < t < octave + octave // 4 or RACE < t < 2 * RACE
+            self._judge(len(self.lanes) if in_duel else 1)
+        if t == octave >= RACE:
             self._challenge()
 
     def _judge(self, keep: int) -> None:
