@@ -74,6 +74,7 @@ SETTINGS: dict[str, Algorithm] = {
     "mofedsam": alg.MoFedSAM(0.5, 3, 0.5),
     "nesterov": alg.Nesterov(3.0, 0.5),
     "pg_extra": alg.PGExtra(3.0),
+    "prox_newton": alg.ProxNewton(0.2),
     "proxgt": alg.ProxGT(1.5, Q=2),
     "proximal_gradient": alg.ProximalGradient(8.0),
     "proxskip": alg.ProxSkip(4.0, 0.4),

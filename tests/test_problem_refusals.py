@@ -26,7 +26,7 @@ class Wide(nn.Module):
 
 REFUSALS = [
     (lambda: Linear(DATA, "logistik"), "loss = 'logistik' is not a loss; did you mean 'logistic'?"),
-    (lambda: Linear(DATA, 3), "loss = 3 is not a loss; give Squared(), say, or one of squared, logistic, "),
+    (lambda: Linear(DATA, 3), "loss = 3 is not a loss; give Squared(), say, or one of squared, huber, logistic, "),
     (lambda: Linear("mnist", "logistic"), "Linear: data = 'mnist' is not a Federated, as load(...) gives"),
     (lambda: Linear(PILE, "logistic"), "Linear: data = a Dataset is not handed out to clients yet"),
     (lambda: Linear(DATA, "logistic", "l1"), "Linear: h = 'l1' is not a regulariser such as L1(0.1)"),
@@ -43,7 +43,7 @@ REFUSALS = [
     (lambda: Model(images(), lambda k: nn.Linear(2, k)), "must take (channels, side, classes): too many positional"),
     (lambda: Model(images(), lambda *_: 3), "model: the function gives a int, not an nn.Module"),
     (lambda: Model(images(), "mlp", h=L1), "Model: h = L1 is a class, not a regulariser such as L1(0.1)"),
-    (lambda: Model(images(), "mlp", "hinge"), "loss = 'hinge' is not a loss; known: cross_entropy, logistic, "),
+    (lambda: Model(images(), "mlp", "hinge"), "loss = 'hinge' is not a loss; known: cox, cross_entropy, huber, logistic, "),
     (lambda: Model(images(), "mlp", "logistic"), "logistic regression takes labels -1 and +1, but"),
 ]
 

@@ -15,7 +15,7 @@ from proxfed.data.limits import limited
 from proxfed.errors import InputError
 from proxfed.harness.run_folder import RunFolder
 from proxfed.problems.inputs import standard
-from proxfed.problems.losses import LOSSES
+from proxfed.problems.named_losses import LOSSES
 from proxfed.problems.saved import load_model
 
 from support import toy_problems as toy

@@ -33,6 +33,7 @@ from proxfed.algorithms.fedsam import FedSAM, MoFedSAM
 from proxfed.algorithms.fedspeed import FedSpeed
 from proxfed.algorithms.fedsplit import FedSplit
 from proxfed.algorithms.mime import Mime, MimeLite
+from proxfed.algorithms.prox_newton import ProxNewton
 from proxfed.algorithms.proxgt import ProxGT
 from proxfed.algorithms.proxskip import ProxSkip
 from proxfed.algorithms.scafcom import Scafcom, Scallion
@@ -86,6 +87,7 @@ ALGORITHMS: Registry[type[Method]] = Registry(
         "mofedsam": MoFedSAM,
         "nesterov": Nesterov,
         "pg_extra": PGExtra,
+        "prox_newton": ProxNewton,
         "proxgt": ProxGT,
         "proximal_gradient": ProximalGradient,
         "proxskip": ProxSkip,
@@ -141,6 +143,7 @@ __all__ = [
     "Nesterov",
     "PGExtra",
     "ProxGT",
+    "ProxNewton",
     "ProxSkip",
     "ProximalGradient",
     "Scafcom",

@@ -25,16 +25,22 @@ class ClientStats:
     classes: tuple[str, ...] = ()
     """What the classes are called."""
     checksum: int | None = None
-    """Of all samples and labels; None: not known."""
+    """Of all samples, labels and weights; None: not known."""
+    weights: np.ndarray | None = None
+    """(n,) the weights of each client's samples together; None: all samples count the same."""
 
     @classmethod
     def of(cls, data: Federated) -> ClientStats:
-        checksum = crc32(np.ascontiguousarray(data.labels).data, crc32(np.ascontiguousarray(data.features).data))
+        checksum, weights = 0, None
+        for array in (data.features, data.labels, data.sample_weights):
+            checksum = checksum if array is None else crc32(np.ascontiguousarray(array).data, checksum)
+        if data.sample_weights is not None:
+            weights = data.weight_sums
         if data.classes is not None:
-            return cls(data.sizes, counts(data), tuple(map(str, range(data.classes))), checksum)
+            return cls(data.sizes, counts(data), tuple(map(str, range(data.classes))), checksum, weights)
         if np.isin(data.labels, (-1, 1)).all():
-            return cls(data.sizes, counts(data), ("-1", "+1"), checksum)
-        return cls(data.sizes, checksum=checksum)
+            return cls(data.sizes, counts(data), ("-1", "+1"), checksum, weights)
+        return cls(data.sizes, checksum=checksum, weights=weights)
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any], where: str) -> ClientStats:
@@ -42,18 +48,20 @@ class ClientStats:
         try:
             sizes, classes = np.array(table["sizes"], np.int64), tuple(map(str, table["classes"]))
             cells = None if table["counts"] is None else np.array(table["counts"], np.int64)
+            weights = None if table.get("weights") is None else np.array(table["weights"], np.float64)
         except (KeyError, TypeError, ValueError) as e:
             raise InputError(f"{where} is damaged: {e}") from e
         whole = sizes.ndim == 1 and len(sizes) > 0
         fits = cells is None or (cells.shape == (len(sizes), len(classes)) and (cells.sum(axis=1) == sizes).all())
-        if not (whole and fits):
+        if not (whole and fits and (weights is None or weights.shape == sizes.shape)):
             raise InputError(f"{where} is damaged: its counts do not add up to its sizes")
-        return cls(sizes, cells, classes, table.get("checksum"))
+        return cls(sizes, cells, classes, table.get("checksum"), weights)
 
     def table(self) -> dict[str, Any]:
         """As plain lists."""
         cells = None if self.counts is None else self.counts.tolist()
         table = {"sizes": self.sizes.tolist(), "classes": list(self.classes), "counts": cells}
+        table |= {} if self.weights is None else {"weights": self.weights.tolist()}
         return table if self.checksum is None else table | {"checksum": self.checksum}
 
     def same(self, other: ClientStats) -> bool:

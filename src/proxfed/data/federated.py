@@ -38,6 +38,8 @@ class Dataset:
     """(N,) whose sample each one is (a writer, a hospital), for the partition `Natural`."""
     feature_names: tuple[str, ...] | None = None
     """(p,) what the columns of features (N, p) are called; None: x0, x1, ..."""
+    sample_weights: np.ndarray | None = None
+    """(N,) how much each sample counts; None: all the same."""
 
     @property
     def test(self) -> Samples | None:
@@ -64,6 +66,8 @@ class Federated:
     """What messages call it."""
     feature_names: Sequence[str] | None = None
     """(p,) what the columns of features (N, p) are called; None: x0, x1, ..."""
+    sample_weights: np.ndarray | None = None
+    """(N,) how much each sample counts, relative to the others; None: all the same."""
 
     def __post_init__(self) -> None:
         for field in ("features", "labels", "sizes"):
@@ -91,6 +95,20 @@ class Federated:
             object.__setattr__(self, "test", (features, labels))
         if self.feature_names is not None:
             self._check_names(self.feature_names)
+        if self.sample_weights is not None:
+            self._check_weights(np.asarray(self.sample_weights))
+
+    def _check_weights(self, weights: np.ndarray) -> None:
+        numbers = weights.dtype.kind in "fiub" and weights.shape == (rows := len(self.labels),)
+        require(numbers, f"{self.name}: sample_weights must be {rows} numbers, one a sample, not {_shown(weights)}")
+        weights = weights.astype(np.float64)
+        bad = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
+        if len(bad):
+            raise InputError(f"{self.name}: {self._who(bad[0])} has the weight {weights[bad[0]]}; it must be >= 0")
+        nothing = np.flatnonzero(self._sums(weights) == 0)
+        if len(nothing):
+            raise InputError(f"{self.name}: all samples of client {nothing[0]} have weight 0")
+        object.__setattr__(self, "sample_weights", weights)
 
     def _check_names(self, names: Sequence[str]) -> None:
         words = not isinstance(names, str) and all(isinstance(name, str) for name in names)
@@ -115,6 +133,14 @@ class Federated:
     def offsets(self) -> np.ndarray:
         """(n+1,) where each client's rows start, and where the last one's end."""
         return np.concatenate(([0], np.cumsum(self.sizes))).astype(np.int64)
+
+    @property
+    def weight_sums(self) -> np.ndarray:
+        """(n,) the weights of each client's samples together; without weights, how many there are."""
+        return self.sizes if self.sample_weights is None else self._sums(self.sample_weights)
+
+    def _sums(self, values: np.ndarray) -> np.ndarray:
+        return np.add.reduceat(values, self.offsets[:-1])
 
     def client(self, i: int) -> Samples:
         """(features, labels) of client i, as views."""
@@ -141,8 +167,9 @@ class Federated:
         classes: int | None = None,
         name: str = "data",
         feature_names: Sequence[str] | None = None,
+        sample_weights: Sequence[np.ndarray] | None = None,
     ) -> Federated:
-        """From the clients' own (A_i, b_i)."""
+        """From the clients' own (A_i, b_i), and the weights of their samples if they have any."""
         require(len(clients) > 0, f"{name}: there must be at least one client")
         pairs = [(np.asarray(A), np.asarray(b)) for A, b in clients]
         shape = pairs[0][0].shape[1:]
@@ -155,7 +182,21 @@ class Federated:
             require(len(A) == len(b), f"{name}: client {i} has {len(A)} rows of features but {len(b)} labels")
         features, labels = (np.concatenate(column) for column in zip(*pairs, strict=True))
         sizes = np.array([len(b) for _, b in pairs], np.int64)
-        return cls(features, labels, sizes, test, classes, name, feature_names)
+        weights = None
+        if sample_weights is not None:
+            own = [np.asarray(w) for w in sample_weights]
+            fit = len(own) == len(pairs) and all(w.shape == (m,) for w, m in zip(own, sizes, strict=True))
+            require(fit, f"{name}: sample_weights must be an array for each client, with a number for each sample")
+            weights = np.concatenate(own)
+        return cls(features, labels, sizes, test, classes, name, feature_names, weights)
+
+    def keep(self, kept: np.ndarray) -> Federated:
+        """These rows only, ascending; clients that keep none are left out."""
+        _, sizes = np.unique(np.repeat(np.arange(len(self)), self.sizes)[kept], return_counts=True)
+        weights = None if self.sample_weights is None else self.sample_weights[kept]
+        return replace(
+            self, features=self.features[kept], labels=self.labels[kept], sizes=sizes, sample_weights=weights
+        )
 
     @classmethod
     def split(cls, dataset: Dataset, parts: Sequence[np.ndarray]) -> Federated:
@@ -166,8 +207,9 @@ class Federated:
         outside = order[(order < 0) | (order > last)]
         if len(outside):
             raise InputError(f"{dataset.name}: a client is to hold sample {outside[0]}, but the last one is {last}")
-        features, labels = dataset.features[order], dataset.labels[order]
-        return cls(features, labels, sizes, dataset.test, dataset.classes, dataset.name, dataset.feature_names)
+        features, labels, given = dataset.features[order], dataset.labels[order], dataset.sample_weights
+        weights = None if given is None else np.asarray(given)[order]
+        return cls(features, labels, sizes, dataset.test, dataset.classes, dataset.name, dataset.feature_names, weights)
 
 
 def counts(data: Federated) -> np.ndarray:
@@ -192,7 +234,7 @@ def flat(features: np.ndarray) -> np.ndarray:
 def rows(data: Federated) -> Federated:
     """The same data with each sample as one row of floats, for linear models; bytes become 0..1 in float32."""
     test = None if data.test is None else (flat(data.test[0]), data.test[1])
-    return Federated(flat(data.features), data.labels, data.sizes, test, data.classes, data.name, data.feature_names)
+    return replace(data, features=flat(data.features), test=test)
 
 
 def _checked(
@@ -210,6 +252,10 @@ def _checked(
     if len(bad):
         raise InputError(f"{name}: {who(bad[0])} has label {labels[bad[0]]}, not a whole number in 0..{classes - 1}")
     return labels.astype(np.int64)
+
+
+def _shown(array: np.ndarray) -> str:
+    return f"{array.dtype} of shape {array.shape}"
 
 
 def _rows_not_finite(values: np.ndarray) -> np.ndarray:

@@ -21,15 +21,15 @@ def limited(data: Dataset | Federated, limit: int | None, test_limit: int | None
     """The data with so many samples; None: all of them."""
     if limit is not None:
         kept = _subset(data, "limit", limit, len(data.labels), "training samples")
-        fewer = {"features": data.features[kept], "labels": data.labels[kept]}
         if isinstance(data, Federated):
-            sizes = np.bincount(np.repeat(np.arange(len(data)), data.sizes)[kept], minlength=len(data))
-            require(
-                bool((sizes > 0).all()), f"limit = {limit} is too few: {data.name} would have clients without samples"
-            )
-            data = replace(data, **fewer, sizes=sizes)
+            holders = np.unique(np.repeat(np.arange(len(data)), data.sizes)[kept])
+            enough = len(holders) == len(data)
+            require(enough, f"limit = {limit} is too few: {data.name} would have clients without samples")
+            data = data.keep(kept)
         else:
-            data = replace(data, **fewer, groups=None if data.groups is None else data.groups[kept])
+            groups, weights = (None if v is None else v[kept] for v in (data.groups, data.sample_weights))
+            fewer = {"features": data.features[kept], "labels": data.labels[kept]}
+            data = replace(data, **fewer, groups=groups, sample_weights=weights)
     if test_limit is not None:
         if data.test is None:
             raise InputError(f"test_limit = {test_limit!r}: {data.name} has no test samples")

@@ -21,6 +21,7 @@ from proxfed.harness.schema import Experiment
 from proxfed.harness.study import Entry, Study
 from proxfed.participation import PARTICIPATIONS
 from proxfed.problems import PROBLEMS, canonical
+from proxfed.problems.linear import Linear
 from proxfed.registry import Table, arguments, build, label_of, look_up, plain, settings_of
 from proxfed.regularisers import REGULARISERS, OnBlocks, SquaredL2, Zero
 from proxfed.simulate import Timing
@@ -195,10 +196,26 @@ def _problem(e: Experiment, directory: str | None) -> Problem:
     given = arguments(make, settings_of(canonical(e.problem)), "problem", GIVEN)
     given |= {"data": load_data(e.data, directory), "dtype": DTYPES[e.dtype], "device": e.device}
     tables = e.regulariser if isinstance(e.regulariser, list) else [e.regulariser]
-    if len(tables) == 1 and "blocks" not in tables[0]:
+    alone = len(tables) == 1 and "blocks" not in tables[0]
+    if alone and "groups" not in tables[0]:
         return make(h=build(REGULARISERS, tables[0], "regulariser"), **given)
     bare = make(**given)
+    tables = [_with_groups(table, bare) for table in tables]
+    if alone:  # groups are of features, so the intercept is left alone
+        tables = [{**tables[0], "blocks": ["weight"]}]
     return bare.with_h(_on_blocks(tables, bare.blocks))
+
+
+def _with_groups(table: Table, problem: Problem) -> Table:
+    """A regulariser's table with the labels of its groups of features, if it names any."""
+    if "groups" not in table:
+        return table
+    linear = isinstance(problem, Linear)
+    require(linear, f"regulariser.groups = {table['groups']!r}: only linear models have features by name")
+    rest = {k: v for k, v in table.items() if k != "groups"}
+    both = next((key for key in ("size", "labels") if key in rest), None)
+    require(both is None, f"regulariser: groups and {both} exclude each other")
+    return {**rest, "labels": problem.feature_groups(table["groups"])}  # type: ignore[attr-defined]
 
 
 def _on_blocks(tables: list[Table], blocks: tuple[Block, ...]) -> Regulariser:

@@ -5,7 +5,7 @@ A run that begins where the one before ended has little left to do, so that a wh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -18,7 +18,7 @@ from proxfed.errors import finite, real, require, whole
 from proxfed.harness.compare import run
 from proxfed.problems.coefficients import Coefficients
 from proxfed.problems.linear import Linear
-from proxfed.types import Algorithm, Problem
+from proxfed.types import Algorithm, Problem, Regulariser
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +67,7 @@ def path(
     weights: decreasing; or how many, from problem.alpha_max(), where the solution is zero, down to `smallest` of it,
     evenly in their logarithms. The options are those of `run`: seed, topology, participation, every, ...
     """
-    chosen = _chosen(problem, weights, smallest)
+    chosen = chosen_weights(problem.h, weights, smallest, problem.alpha_max)
     models: list[Tensor] = []
     rows = []
     for weight in chosen:
@@ -78,12 +78,15 @@ def path(
     return Path(problem, chosen, torch.stack(models), tuple(rows))
 
 
-def _chosen(problem: Problem, weights: int | Sequence[float], smallest: float) -> tuple[float, ...]:
+def chosen_weights(
+    h: Regulariser, weights: int | Sequence[float], smallest: float, alpha_max: Callable[[], float]
+) -> tuple[float, ...]:
+    """The weights of a path: those that are given, or so many of them below alpha_max, which is asked for only then."""
     if whole(weights):
         require(weights >= 1, f"weights = {weights!r} must be at least one, or a list of numbers")  # type: ignore[operator]
         require(real(smallest) and 0 < smallest < 1, f"smallest = {smallest!r} must be in (0, 1)")
-        top = problem.alpha_max()
-        require(top > 0, f"the solution is zero for every weight of {type(problem.h).__name__}: there is no path")
+        top = alpha_max()
+        require(top > 0, f"the solution is zero for every weight of {type(h).__name__}: there is no path")
         return tuple((top * np.geomspace(1, smallest, weights)).tolist())  # type: ignore[arg-type]
     given = np.asarray(weights, object).tolist()
     numbers = isinstance(given, list) and len(given) > 0 and all(finite(w) and w >= 0 for w in given)

@@ -7,17 +7,21 @@ from functools import partial
 from typing import Any
 
 from proxfed.errors import require
+from proxfed.problems.cox import Cox
 from proxfed.problems.linear import Linear
-from proxfed.problems.losses import Logistic, Softmax, Squared
+from proxfed.problems.losses import Huber, Logistic, Poisson, Softmax, Squared
 from proxfed.problems.network import Model
 from proxfed.registry import Registry
 
 PROBLEMS: Registry[Callable[..., Any]] = Registry(
     "problems",
     {
+        "cox": partial(Linear, loss=Cox()),
+        "huber": partial(Linear, loss=Huber()),
         "least_squares": partial(Linear, loss=Squared()),
         "logistic": partial(Linear, loss=Logistic()),
         "network": Model,
+        "poisson": partial(Linear, loss=Poisson()),
         "softmax": partial(Linear, loss=Softmax()),
     },
 )

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from proxfed.data.federated import Dataset, Federated
 from proxfed.errors import InputError, at_least_one, non_negative, one_of, require
-from proxfed.problems.losses import Loss, find_loss
+from proxfed.problems.losses import Loss
+from proxfed.problems.named_losses import find_loss
 from proxfed.types import Problem, Regulariser
 
 Samples = np.ndarray | Tensor
@@ -39,13 +40,11 @@ class DataProblem(Problem):
     def check(self) -> None:
         """Refuse values of these fields that mean nothing; names become what they stand for."""
         name = type(self).__name__
-        what = (
-            "not handed out to clients yet" if isinstance(self.data, Dataset) else "not a Federated, as load(...) gives"
-        )
-        require(
-            isinstance(self.data, Federated),
-            f"{name}: data = {_short(self.data)} is {what}; Federated.split and Federated.from_clients make one",
-        )
+        if not isinstance(self.data, Federated):
+            given = isinstance(self.data, Dataset)
+            what = "not handed out to clients yet" if given else "not a Federated, as load(...) gives"
+            makers = "Federated.split and Federated.from_clients make one"
+            raise InputError(f"{name}: data = {_short(self.data)} is {what}; {makers}")
         object.__setattr__(self, "loss", find_loss(self.loss))
         what = "a class, not" if isinstance(self.h, type) else "not"
         fits = isinstance(self.h, Regulariser)
@@ -90,8 +89,13 @@ class DataProblem(Problem):
     @cached_property
     def weights(self) -> Tensor:
         """p_i, which sum to 1."""
-        p = np.full(self.n, 1 / self.n) if self.weighting == "uniform" else self.sizes / self.sizes.sum()
-        return torch.as_tensor(p, dtype=self.dtype, device=self.device)
+        p = np.ones(self.n) if self.weighting == "uniform" else self.weight_sums
+        return torch.as_tensor(p / p.sum(), dtype=self.dtype, device=self.device)
+
+    @cached_property
+    def weight_sums(self) -> np.ndarray:
+        """(n,) what each client's samples weigh together."""
+        return self.data.weight_sums
 
     @cached_property
     def criterion(self) -> Loss:

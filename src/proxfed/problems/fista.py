@@ -5,6 +5,8 @@
 The momentum starts anew whenever it points uphill, <y - x+, x+ - x> > 0 (O'Donoghue and Candes 2015), which makes the
 method linear on strongly convex problems without knowing mu. It stops by a certificate: the norm of the
 prox-gradient map L (y - x+), which is zero only at a solution.
+
+Where f has no L, the steps are those of ProxNewton, by a line search.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from proxfed.algorithms.prox_newton import ProxNewton
 from proxfed.errors import RunError, require
 from proxfed.types import Regulariser
 
@@ -40,4 +43,24 @@ def fista(
         t_next = (1 + (1 + 4 * t * t) ** 0.5) / 2
         y = x_next + (t - 1) / t_next * (x_next - x)
         x, t = x_next, t_next
+    raise RunError(f"the reference solution did not reach a tolerance of {tolerance:g} in {iterations} iterations")
+
+
+def by_line_search(
+    gradient: Callable[[Tensor], Tensor],
+    value: Callable[[Tensor], Tensor],
+    h: Regulariser,
+    x0: Tensor,
+    tolerance: float = 1e-12,
+    iterations: int = 10_000,
+) -> Tensor:
+    """argmin f + h for convex f and h; `tolerance` bounds the prox-gradient map with step 1."""
+    require(h.weak_convexity == 0, f"{type(h).__name__} is not convex: it has no unique minimiser to compare with")
+    scale = max(1.0, float(gradient(x0).norm()))
+    method = ProxNewton(scale)
+    s = method.begin(x0, h)
+    for _ in range(iterations):
+        s = method.server(s, (gradient(s.y), value(s.y)[None]), h, 1.0)
+        if float((s.x - h.prox(s.x - s.g, 1.0)).norm()) <= tolerance * scale:
+            return s.x
     raise RunError(f"the reference solution did not reach a tolerance of {tolerance:g} in {iterations} iterations")

@@ -1,30 +1,37 @@
-"""Losses of a model's scores, with their derivatives: least squares, logistic and softmax regression."""
+"""Losses of a model's scores, with their derivatives: squared, Huber, logistic, softmax and Poisson.
+
+All of them are separate: what a sample costs depends on its own score. A loss that is not, such as Cox's, says so, and
+has the weights of the samples inside.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from math import inf
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from proxfed.data.federated import Federated
-from proxfed.errors import nearest, require
+from proxfed.errors import positive, require
 
 
 class Loss(ABC):
     """A loss of the scores s, (c, outputs, samples), given the labels b, (c, samples)."""
 
     curvature: ClassVar[float]
-    """The largest eigenvalue of its Hessian in s."""
+    """The largest eigenvalue of its Hessian in s; infinite, if it has no bound."""
     least_curvature: ClassVar[float] = 0.0
     """The smallest eigenvalue of its Hessian in any s."""
     measures: ClassVar[tuple[str, ...]]
     """The names of what `score` returns."""
     classes: ClassVar[bool] = False
     """Labels are whole numbers, with a score for each."""
+    separate: ClassVar[bool] = True
+    """The loss of a sample depends on its own score alone."""
 
     @abstractmethod
     def outputs(self, data: Federated) -> int:
@@ -36,7 +43,14 @@ class Loss(ABC):
 
     @abstractmethod
     def slope(self, s: Tensor, b: Tensor) -> Tensor:
-        """The derivative in s, (c, outputs, samples); may overwrite s."""
+        """The derivative of their sum in s, (c, outputs, samples); may overwrite s."""
+
+    def weighted_value(self, s: Tensor, b: Tensor, v: Tensor) -> Tensor:
+        """With weights v, (c, samples)."""
+        return self.value(s, b).mul_(v)
+
+    def weighted_slope(self, s: Tensor, b: Tensor, v: Tensor) -> Tensor:
+        return self.slope(s, b).mul_(v[:, None])
 
     @abstractmethod
     def score(self, s: Tensor, b: Tensor) -> dict[str, float]:
@@ -69,6 +83,63 @@ class Squared(Loss):
 
     def predict(self, s: Tensor) -> Tensor:
         return s[:, 0]
+
+
+@dataclass(frozen=True)
+class Huber(Loss):
+    """Least squares that outliers cannot pull: with r = s - b, r^2 / 2 up to |r| = delta, and a line from there on."""
+
+    delta: float = 1.35
+    """Where the line begins, in the unit of the labels."""
+
+    curvature: ClassVar[float] = 1.0
+    measures: ClassVar[tuple[str, ...]] = ("test_loss",)
+
+    def __post_init__(self) -> None:
+        positive(self, "delta")
+
+    def outputs(self, data: Federated) -> int:
+        return 1
+
+    def value(self, s: Tensor, b: Tensor) -> Tensor:
+        return torch.nn.functional.huber_loss(s[:, 0], b, reduction="none", delta=self.delta)
+
+    def slope(self, s: Tensor, b: Tensor) -> Tensor:
+        return s.sub_(b[:, None]).clamp_(-self.delta, self.delta)
+
+    def score(self, s: Tensor, b: Tensor) -> dict[str, float]:
+        return {"test_loss": float(self.value(s, b).mean())}
+
+    def predict(self, s: Tensor) -> Tensor:
+        return s[:, 0]
+
+
+@dataclass(frozen=True)
+class Poisson(Loss):
+    """Poisson regression of counts, labels >= 0, with the logarithm as link: exp(s) - b s.
+
+    exp has no largest curvature, so there is no smoothness constant: step sizes are found by a line search.
+    """
+
+    curvature: ClassVar[float] = inf
+    measures: ClassVar[tuple[str, ...]] = ("test_loss",)
+
+    def outputs(self, data: Federated) -> int:
+        least = np.min(data.labels)
+        require(bool(least >= 0), f"Poisson regression takes labels >= 0, but {data.name} has {least:g}")
+        return 1
+
+    def value(self, s: Tensor, b: Tensor) -> Tensor:
+        return s[:, 0].exp().sub_(b * s[:, 0])
+
+    def slope(self, s: Tensor, b: Tensor) -> Tensor:
+        return s.exp_().sub_(b[:, None])
+
+    def score(self, s: Tensor, b: Tensor) -> dict[str, float]:
+        return {"test_loss": float(self.value(s, b).mean())}
+
+    def predict(self, s: Tensor) -> Tensor:
+        return s[:, 0].exp()
 
 
 @dataclass(frozen=True)
@@ -152,23 +223,6 @@ class OneHot(Loss):
 
 
 CrossEntropy = Softmax
-
-LOSSES: dict[str, Loss] = {
-    "squared": Squared(),
-    "logistic": Logistic(),
-    "cross_entropy": CrossEntropy(),
-    "one_hot": OneHot(),
-}
-"""The losses by the names that problems take instead of the object."""
-
-
-def find_loss(loss: Any) -> Loss:
-    """The loss of this name, or itself."""
-    if isinstance(loss, Loss):
-        return loss
-    hint = nearest(loss, LOSSES) if isinstance(loss, str) else f"give Squared(), say, or one of {', '.join(LOSSES)}"
-    require(isinstance(loss, str) and loss in LOSSES, f"loss = {loss!r} is not a loss; {hint}")
-    return LOSSES[loss]
 
 
 def _some(values: np.ndarray) -> str:

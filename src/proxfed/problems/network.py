@@ -29,7 +29,8 @@ from proxfed.problems.batch_norm import batch_norms, remember
 from proxfed.problems.batched import Batched, dense_layers
 from proxfed.problems.inputs import NORMALISATIONS, Affine, Inputs
 from proxfed.problems.loop import Loop, parameters
-from proxfed.problems.losses import Loss, OneHot, Squared, find_loss
+from proxfed.problems.losses import Loss, OneHot, Squared
+from proxfed.problems.named_losses import find_loss
 from proxfed.problems.network_clients import CHUNK, Clients, Engine
 from proxfed.regularisers import Zero
 from proxfed.types import Block, Regulariser, Smoothness
@@ -79,6 +80,10 @@ class Model(DataProblem):
 
     def __post_init__(self) -> None:
         self.check()
+        plain = self.data.sample_weights is None
+        require(plain, f"Model: {self.data.name} has sample weights, which only linear models take")
+        separate = find_loss(self.loss).separate
+        require(separate, f"Model: loss = {self.loss!r} is for linear models: it needs all samples at once")
         if isinstance(self.model, nn.Module):  # its owner may go on with it
             object.__setattr__(self, "model", copy.deepcopy(self.model))
         one_of(self, "normalise", NORMALISATIONS)

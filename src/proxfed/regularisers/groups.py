@@ -58,6 +58,10 @@ class GroupLasso(Weighted):
         norms = self._groups.norms(ones)
         return Origin(self._groups.times(ones, (self._weights(norms).expand_as(norms) == 0).to(ones)) == 1)
 
+    def with_labels(self, labels: tuple[int, ...]) -> GroupLasso:
+        """The same with other groups."""
+        return replace(self, size=None, labels=labels)
+
     @cached_property
     def _groups(self) -> _Runs | _Labelled:
         return _Labelled(self.labels or ()) if self.size is None else _Runs(self.size)
@@ -110,6 +114,10 @@ class SparseGroup(Regulariser):
 
     def held_at_zero(self, d: int) -> Origin:
         return Origin()
+
+    def with_labels(self, labels: tuple[int, ...]) -> SparseGroup:
+        """The same with other groups."""
+        return replace(self, size=None, labels=labels)
 
     @cached_property
     def _group_lasso(self) -> GroupLasso:

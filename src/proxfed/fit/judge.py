@@ -1,0 +1,117 @@
+"""A model judged: every measure for each organisation and over all of them, with intervals by bootstrap.
+
+Samples are drawn anew, with replacement, within each organisation: that these organisations took part is given. The
+draw is keyed by seed, organisation and repetition, so the intervals are the same whoever computes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy import ndarray as Array
+
+from proxfed import keyed_random
+from proxfed.errors import real, require, whole
+from proxfed.fit import measures as ms
+from proxfed.problems.cox import Cox
+from proxfed.problems.losses import Huber, Logistic, Loss, OneHot, Poisson, Softmax, Squared
+from proxfed.problems.named_losses import find_loss
+
+MEASURES: dict[type[Loss], dict[str, ms.Measure]] = {
+    Logistic: ms.TWO_CLASSES,
+    Softmax: ms.CLASSES,
+    OneHot: {"accuracy": ms.CLASSES["accuracy"]},
+    Squared: ms.NUMBERS,
+    Huber: ms.NUMBERS,
+    Poisson: ms.COUNTS,
+    Cox: ms.SURVIVAL,
+}
+"""What the models of a loss are judged by."""
+
+ALL = "all"
+
+
+class Measured(NamedTuple):
+    """A measure, and the interval in which it lies in the given part of the repetitions."""
+
+    value: float
+    low: float
+    high: float
+
+
+Judgement = dict[str, dict[str, Measured]]
+"""By organisation, `all` last, and measure."""
+
+
+def judge(
+    loss: Loss | str,
+    scores: Any,
+    labels: Any,
+    sizes: Sequence[int],
+    names: Sequence[str] | None = None,
+    *,
+    repetitions: int = 200,
+    level: float = 0.95,
+    seed: int = 0,
+) -> Judgement:
+    """Measures of scores (N,) or (N, outputs) for labels (N,), both sorted by organisation.
+
+    sizes         how many samples each organisation has
+    names         what the organisations are called; None: 0, 1, ...
+    repetitions   of the bootstrap; 0: no intervals (NaN)
+    level         the part of the repetitions that an interval holds
+
+    Over all, pairs of samples are compared across organisations (AUC), except in survival: there only within, as the
+    model has a baseline hazard for each.
+    """
+    s, b, names = _checked(scores, labels, sizes, names)
+    require(whole(repetitions) and repetitions >= 0, f"repetitions = {repetitions!r} must be a whole number >= 0")
+    require(real(level) and 0 < level < 1, f"level = {level!r} must be in (0, 1)")
+    functions = MEASURES[type(find_loss(loss))]
+    parts = np.split(np.arange(len(b)), np.cumsum(sizes)[:-1])
+    value = _values(functions, s, b, parts, names)
+    drawn = [_values(functions, s, b, _redrawn(parts, seed, r), names) for r in range(repetitions)]
+    tails = 50 * (1 - level), 50 * (1 + level)
+    out: Judgement = {}
+    for who, row in value.items():
+        out[who] = {}
+        for name, number in row.items():
+            again = np.array([repeated[who][name] for repeated in drawn])
+            again = again[np.isfinite(again)]
+            low, high = np.percentile(again, tails) if len(again) else (np.nan, np.nan)
+            out[who][name] = Measured(number, float(low), float(high))
+    return out
+
+
+def _values(
+    functions: Mapping[str, ms.Measure], s: Array, b: Array, parts: Sequence[Array], names: Sequence[str]
+) -> dict[str, dict[str, float]]:
+    out = {who: {k: f(s[rows], b[rows]) for k, f in functions.items()} for who, rows in zip(names, parts, strict=True)}
+    if functions is ms.SURVIVAL:
+        pairs = [ms.concordant(s[rows, 0], b[rows]) for rows in parts]
+        right, count = sum(p.right for p in pairs), sum(p.all for p in pairs)
+        return out | {ALL: {"concordance": right / count if count else np.nan}}
+    rows = np.concatenate(parts)
+    return out | {ALL: {k: f(s[rows], b[rows]) for k, f in functions.items()}}
+
+
+def _redrawn(parts: Sequence[Array], seed: int, repetition: int) -> list[Array]:
+    key = keyed_random.keys(seed, "bootstrap", range(len(parts)), repetition)
+    return [rows[keyed_random.integers(key[i : i + 1], len(rows), len(rows))[0]] for i, rows in enumerate(parts)]
+
+
+def _checked(
+    scores: Any, labels: Any, sizes: Sequence[int], names: Sequence[str] | None
+) -> tuple[Array, Array, list[str]]:
+    s, b = np.asarray(scores, np.float64), np.asarray(labels)
+    s = s[:, None] if s.ndim == 1 else s
+    names = [str(i) for i in range(len(sizes))] if names is None else list(map(str, names))
+    require(s.ndim == 2 and b.shape == s.shape[:1], f"scores {s.shape} do not fit labels {b.shape}")
+    fit = len(sizes) > 0 and min(sizes) > 0 and sum(sizes) == len(b)
+    require(fit, f"sizes = {list(sizes)!r:.80} must be whole numbers >= 1 that add up to the {len(b)} samples")
+    apart = len(names) == len(sizes) == len({*names} - {ALL})
+    require(apart, f"names = {names!r:.80} must be {len(sizes)} different ones, and none of them {ALL!r}")
+    require(bool(np.isfinite(s).all()), "scores: some are NaN or infinite")
+    return s, b, names

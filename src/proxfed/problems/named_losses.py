@@ -1,0 +1,29 @@
+"""The losses by their names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from proxfed.errors import nearest, require
+from proxfed.problems.cox import Cox
+from proxfed.problems.losses import CrossEntropy, Huber, Logistic, Loss, OneHot, Poisson, Squared
+
+LOSSES: dict[str, Loss] = {
+    "squared": Squared(),
+    "huber": Huber(),
+    "logistic": Logistic(),
+    "cross_entropy": CrossEntropy(),
+    "one_hot": OneHot(),
+    "poisson": Poisson(),
+    "cox": Cox(),
+}
+"""The losses by the names that problems take instead of the object."""
+
+
+def find_loss(loss: Any) -> Loss:
+    """The loss of this name, or itself."""
+    if isinstance(loss, Loss):
+        return loss
+    hint = nearest(loss, LOSSES) if isinstance(loss, str) else f"give Squared(), say, or one of {', '.join(LOSSES)}"
+    require(isinstance(loss, str) and loss in LOSSES, f"loss = {loss!r} is not a loss; {hint}")
+    return LOSSES[loss]

@@ -1,0 +1,156 @@
+"""Cross-validation: the folds, their losses by hand, the rules, and what it costs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LassoCV
+
+from proxfed import Federated, Linear
+from proxfed.data.survival import survival_labels
+from proxfed.errors import InputError
+from proxfed.fit.cross_validate import CrossValidation, _folds, cross_validate
+from proxfed.fit.model import linear_model
+from proxfed.fit.solve import Solver, Traffic
+from proxfed.regularisers import L1, SquaredL2, Zero
+
+EXACT = Solver(1e-10)
+
+
+def data(loss: str = "squared", sizes=(40, 30, 20), weighted: bool = False) -> Federated:
+    rng = np.random.default_rng(1)
+    N = sum(sizes)
+    A = rng.normal(size=(N, 6))
+    s = A[:, 0] - A[:, 1] / 2 + rng.normal(size=N)
+    labels = {"squared": s, "logistic": np.where(s > 0.8, 1.0, -1.0)}.get(loss)
+    if loss == "cox":
+        labels = survival_labels(np.ceil(4 * rng.exponential(np.exp(-s))), rng.random(N) < 0.7)
+    return Federated(A, labels, list(sizes), sample_weights=rng.random(N) + 0.2 if weighted else None)
+
+
+def model(loss: str = "squared", penalty=None, **options) -> Linear:
+    return linear_model(data(loss, **options), loss, penalty or L1(1.0))
+
+
+@pytest.mark.parametrize(("folds", "weighted"), [(3, True), ("organisation", False)])
+def test_the_curve_is_that_of_fits_to_the_other_rows(folds, weighted) -> None:
+    p = model("logistic", weighted=weighted)
+    found = cross_validate(p, folds, 3, 0.05, EXACT)
+    w = np.ones(90) if p.data.sample_weights is None else p.data.sample_weights
+    for k, fold in enumerate(_folds(p, folds, 0)):
+        out = fold.held_out
+        train = Federated(p.data.features[~out], p.data.labels[~out], [int((~out).sum())], sample_weights=w[~out])
+        for j, weight in enumerate(found.weights):
+            x = EXACT.fit(linear_model(train, "logistic", L1(weight))).x.numpy()
+            s = p.data.features[out] @ x[:-1] + x[-1]
+            loss = np.average(np.log1p(np.exp(-p.data.labels[out] * s)), weights=w[out])
+            assert found.held_out[k, j] == pytest.approx(loss, rel=1e-6)
+        assert found.fold_weights[k] == pytest.approx(w[out].sum() / w.sum())
+
+
+def test_it_chooses_as_scikit_learn_does_on_the_same_folds() -> None:
+    p = model()
+    found = cross_validate(p, 4, 6, 0.02, EXACT)
+    splits = [(np.flatnonzero(~f.held_out), np.flatnonzero(f.held_out)) for f in _folds(p, 4, 0)]
+    theirs = LassoCV(alphas=found.weights, cv=splits, tol=1e-12, max_iter=100_000).fit(p.data.features, p.data.labels)
+    assert 2 * found.held_out == pytest.approx(theirs.mse_path_.T, rel=1e-6)
+    assert found.weights[found.best] == pytest.approx(theirs.alpha_)
+    assert found.choose().x.numpy() == pytest.approx(np.append(theirs.coef_, theirs.intercept_), abs=1e-6)
+
+
+@pytest.mark.parametrize("count", [2, 3, 7])
+@pytest.mark.parametrize("loss", ["logistic", "squared", "cox"])
+def test_folds_hold_every_row_once_and_their_share_of_every_class(loss, count) -> None:
+    p = model(loss)
+    held = np.array([fold.held_out for fold in _folds(p, count, 3)])
+    assert (held.sum(0) == 1).all()
+    strata = np.zeros(90) if loss == "squared" else np.sign(p.data.labels)
+    for a, b in zip(p.data.offsets, p.data.offsets[1:], strict=False):
+        sizes = held[:, a:b].sum(1)
+        assert sizes.max() - sizes.min() <= 1
+        for value in np.unique(strata):
+            share = (held[:, a:b] & (strata[a:b] == value)).sum(1)
+            assert share.max() - share.min() <= 1
+    assert not np.array_equal(held, [fold.held_out for fold in _folds(p, count, 4)])
+
+
+def test_an_organisation_draws_its_folds_by_itself() -> None:
+    p = model("logistic")
+    other = p.data.keep(np.r_[0:40, 50:90])  # fewer rows of the second
+    one, two = ([f.held_out[:40] for f in _folds(p.with_h(Zero())._with(data=d), 5, 0)] for d in (p.data, other))
+    assert np.array_equal(one, two)
+
+
+def test_leaving_an_organisation_out() -> None:
+    p = model("logistic")
+    folds = list(_folds(p, "organisation", 0))
+    assert [len(fold.train.data) for fold in folds] == [2, 2, 2]
+    assert [int(fold.held_out.sum()) for fold in folds] == [40, 30, 20]
+    assert np.array_equal(folds[1].train.data.features, np.delete(p.data.features, np.s_[40:70], 0))
+
+
+def test_an_organisation_with_few_rows_sits_out_where_it_has_none() -> None:
+    p = model("squared", sizes=(1, 30, 2))
+    sizes = sorted(len(fold.train.data) for fold in _folds(p, 5, 0))
+    assert sizes == [2, 3, 3, 3, 3]
+    assert np.isfinite(cross_validate(p, 5, 3, 0.1).held_out).all()
+
+
+def test_survival_is_judged_by_what_the_held_out_rows_add() -> None:
+    p = model("cox", SquaredL2(1.0))
+    found = cross_validate(p, 3, [1.0, 0.1], solver=EXACT)
+    for k, fold in enumerate(_folds(p, 3, 0)):
+        x = EXACT.fit(fold.train.with_h(SquaredL2(0.1))).x
+        value = lambda q: len(q.data.labels) * float(q.weights @ q.local(0, range(q.n)).value(x))  # noqa: B023
+        assert found.held_out[k, 1] == pytest.approx((value(p) - value(fold.train)) / fold.held_out.sum(), rel=1e-6)
+    left = cross_validate(p, "organisation", [0.1], solver=EXACT)
+    own = p._with(data=p.data.keep(np.arange(40)))
+    x = EXACT.fit(p._with(data=p.data.keep(np.arange(40, 90))).with_h(SquaredL2(0.1))).x
+    assert left.held_out[0, 0] == pytest.approx(float(own.local(0, range(1)).value(x)), rel=1e-6)
+
+
+def test_the_rules() -> None:
+    losses = np.array([[5.0, 1.6, 1.0, 1.4], [5.0, 2.2, 2.0, 2.2], [5.0, 0.9, 0.6, 0.3]])
+    found = CrossValidation(np.array([8.0, 4.0, 2.0, 1.0]), losses, np.full(3, 1 / 3), list("abcd"), Traffic())
+    assert found.mean == pytest.approx(losses.mean(0))
+    assert found.standard_error == pytest.approx(losses.std(0, ddof=1) / np.sqrt(3))
+    assert (found.best, found.choose("best")) == (2, "c")
+    assert (found.one_se, found.choose("one_se")) == (1, "b")  # 1.57 is within 0.42 of 1.2, and 5 is not
+    with pytest.raises(InputError, match=r"^rule = 'least' is not one of 'best', 'one_se'$"):
+        found.choose("least")
+
+
+def test_all_rounds_and_bytes_are_counted_and_the_same_every_time() -> None:
+    p, seen = model("logistic"), []
+    solver = Solver(1e-6)
+    found = cross_validate(p, 3, 4, 0.1, solver, watch=lambda done, total: seen.append((done, total)))
+    paths = [solver.path(p, 4, 0.1), *(solver.path(f.train, list(found.weights)) for f in _folds(p, 3, 0))]
+    fits = [fit.traffic for path in paths for fit in path]
+    asked = Traffic(3, 3 * 3 * 8 * (4 + 1), 3 * 3 * 8 * 4 * p.d)
+    assert found.traffic == sum(fits, start=asked)
+    assert seen == [(k, 4) for k in range(1, 5)]
+    again = cross_validate(p, 3, 4, 0.1, solver)
+    assert np.array_equal(again.held_out, found.held_out)
+    assert torch.equal(again.choose("one_se").x, found.choose("one_se").x)
+
+
+@pytest.mark.parametrize(
+    ("folds", "sizes", "sentence"),
+    [
+        (1, (40, 30), "folds = 1 must be 'organisation', or a whole number from 2 to the 70 rows"),
+        ("client", (40, 30), "folds = 'client' must be 'organisation', or a whole number from 2 to the 70 rows"),
+        ("organisation", (70,), "folds = 'organisation' needs at least two organisations, and there is one"),
+    ],
+)
+def test_folds_that_make_no_sense(folds, sizes, sentence) -> None:
+    with pytest.raises(InputError) as e:
+        cross_validate(model(sizes=sizes), folds)
+    assert str(e.value) == sentence
+
+
+def test_other_refusals() -> None:
+    with pytest.raises(InputError, match=r"^problem = 3: only linear models are cross-validated$"):
+        cross_validate(3)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"^SquaredL2 has no weight from which on zero is the solution$"):
+        cross_validate(model("squared", SquaredL2(1.0)))
