@@ -25,8 +25,8 @@ from proxfed.errors import InputError, require
 from proxfed.fit.model import linear_model
 from proxfed.fit.solve import Fit, Solver, Traffic, Unfinished
 from proxfed.problems.linear import Linear
-from proxfed.problems.losses import Loss
 from proxfed.problems.loop import parameters
+from proxfed.problems.losses import Loss
 from proxfed.regularisers import ElasticNet
 from proxfed.types import Compressor, Regulariser
 
@@ -186,10 +186,9 @@ def _organisations(groups: Any, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     given = column_or_1d(groups)
     check_consistent_length(X, given)
     try:
-        missing = next((k for k, name in enumerate(given.tolist()) if name is None or not name == name), None)
-        names, owner = np.unique(given, return_inverse=True)
+        for row, name in enumerate(given.tolist()):
+            if name is None or not name == name:
+                raise RefusedValue(f"groups: row {row} has no organisation")
+        return np.unique(given, return_inverse=True)
     except TypeError as e:  # nothing that can be compared, such as names and numbers, or pandas' NA
         raise RefusedValue("groups must be a name for each row, or a number for each row") from e
-    if missing is not None:
-        raise RefusedValue(f"groups: row {missing} has no organisation")
-    return names, owner

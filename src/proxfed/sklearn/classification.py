@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
@@ -33,7 +33,9 @@ class Classifier(ClassifierMixin, FederatedLinear):
     def _labels(self, y: np.ndarray) -> tuple[np.ndarray, int | None]:
         check_classification_targets(y)
         self.classes_, codes = np.unique(y, return_inverse=True)
-        require(len(self.classes_) > 1, f"there is only one class, {self.classes_[0]!r}, in y (rows of weight 0 apart)")
+        require(
+            len(self.classes_) > 1, f"there is only one class, {_listed(self.classes_)}, in y (rows of weight 0 apart)"
+        )
         return (2.0 * codes - 1, None) if self._two else (codes, len(self.classes_))
 
     @property
@@ -54,9 +56,11 @@ class Classifier(ClassifierMixin, FederatedLinear):
         codes = (-1, 1) if self._two else range(len(self.classes_))
         named = dict(zip(self.classes_.tolist(), codes, strict=True))
         unknown, without = ([c for c in a if c not in b] for a, b in ((given, named), (named, given)))
-        require(not (unknown and without), f"class_weight: y has no class {unknown[:1]}, only {list(named)}")
+        require(
+            not (unknown and without), f"class_weight: y has no class {_listed(unknown[:1])}, only {_listed(named)}"
+        )
         zero = [c for c in named if given.get(c, 1) == 0]
-        require(not zero, f"class_weight: {zero[:1]} has weight 0; leave these rows out instead")
+        require(not zero, f"class_weight: {_listed(zero)} has weight 0; leave these rows out instead")
         return {str(code): float(given[c]) for c, code in named.items() if c in given}
 
     def _keep(self, found: dict[str, Tensor]) -> None:
@@ -85,3 +89,7 @@ class Classifier(ClassifierMixin, FederatedLinear):
 class FederatedLogisticRegression(Classifier, Penalised):
     """Logistic and softmax regression; scikit-learn's `LogisticRegression(C=1/((l1 + l2) * m), l1_ratio=l1/(l1 + l2))`
     for m rows (the sum of their weights, if they have some)."""
+
+
+def _listed(values: Iterable[Any]) -> str:
+    return ", ".join(repr(v.item() if isinstance(v, np.generic) else v) for v in values)

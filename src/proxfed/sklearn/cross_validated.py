@@ -1,4 +1,4 @@
-"""How much l1, by cross-validation within organisations or with one of them left out, and then the model of all rows."""
+"""How much l1: cross-validation within organisations or with one left out, and then the model of all rows."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
+from proxfed.errors import one_of
 from proxfed.fit.cross_validate import SOLVER, cross_validate
 from proxfed.fit.solve import Fit
 from proxfed.problems.linear import Linear
@@ -37,6 +38,7 @@ class CrossValidated(FederatedLinear):
         return l1_and_l2(1.0, getattr(self, "l2", 0.0))
 
     def _solve(self, model: Linear) -> Fit:
+        one_of(self, "rule", ("best", "one_se"))
         solver = self._solver(SOLVER.tolerance)
         found = cross_validate(model, self.folds, self.l1s, self.smallest, solver, self.seed)
         begin = found.choose(self.rule)
