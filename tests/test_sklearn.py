@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 from functools import cache
 
 import numpy as np
@@ -309,6 +311,12 @@ def test_logistic_regression_with_a_chosen_l1() -> None:
     assert ours.score(X, y) > 0.85
 
 
+def test_a_class_that_a_fold_has_to_itself_is_refused() -> None:
+    y = np.array([0, 1] * 5 + [2] * 3)
+    with pytest.raises(InputError, match=r"^folds = 'organisation': fold 1 has all samples of a class, so without it"):
+        FederatedLogisticRegressionCV(folds="organisation").fit(np.eye(13), y, groups=np.arange(13) > 4)
+
+
 # ---- refusals --------------------------------------------------------------------------------------------------------
 
 
@@ -360,6 +368,14 @@ def test_classes_that_do_not_fit_are_refused(y, class_weight, message) -> None:
     with pytest.raises(InputError, match=message) as caught:
         FederatedLogisticRegression(class_weight=class_weight).fit(np.eye(4), y)
     assert isinstance(caught.value, ValueError)
+
+
+def test_without_scikit_learn_the_import_names_the_extra() -> None:
+    program = "import sys; sys.modules['sklearn'] = None; import proxfed.sklearn"
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False).stderr
+    assert said.endswith(
+        "ImportError: proxfed.sklearn needs scikit-learn, which is not installed: pip install 'proxfed[sklearn]'\n"
+    )
 
 
 def test_sparse_rows_are_refused_and_what_does_not_converge_is_said() -> None:

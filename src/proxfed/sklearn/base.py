@@ -18,7 +18,6 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_consistent_length, column_or_1d
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
-from torch import Tensor
 
 from proxfed.data.federated import Federated
 from proxfed.errors import InputError, require
@@ -92,8 +91,9 @@ class FederatedLinear(BaseEstimator):
             fit = self._solve(self._model(data))
         traffic = before + fit.traffic
         self.n_iter_, self.bytes_ = traffic.rounds, traffic.bytes_up + traffic.bytes_down
-        self._keep(parameters(fit.x, fit.problem.blocks))
-        self.intercept_ = self.intercept_ - self.coef_ @ centre
+        parts = {name: part.numpy().copy() for name, part in parameters(fit.x, fit.problem.blocks).items()}
+        self.coef_, intercept = self._shaped(parts["weight"], parts.get("bias", np.zeros(len(parts["weight"]))))
+        self.intercept_ = intercept - self.coef_ @ centre
         return self
 
     def _centre(self, X: np.ndarray, weight: np.ndarray | None, organisations: int) -> tuple[np.ndarray, Traffic]:
@@ -137,10 +137,9 @@ class FederatedLinear(BaseEstimator):
             warnings.warn(f"{e.reached}: {hint}", ConvergenceWarning, stacklevel=3)
             return e.fit
 
-    def _keep(self, found: dict[str, Tensor]) -> None:
-        """coef_ and intercept_ of one output."""
-        self.coef_ = found["weight"][0].numpy().copy()
-        self.intercept_ = float(found["bias"][0]) if "bias" in found else 0.0
+    def _shaped(self, weight: np.ndarray, bias: np.ndarray) -> tuple[np.ndarray, Any]:
+        """coef_ and intercept_ as scikit-learn has them, from (outputs, p) and (outputs,)."""
+        return weight[0], bias[0]
 
     def _scores(self, X: Any) -> np.ndarray:
         check_is_fitted(self)

@@ -10,7 +10,6 @@ import numpy as np
 from scipy.special import log_expit, log_softmax
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
-from torch import Tensor
 
 from proxfed.data.federated import Federated
 from proxfed.errors import require
@@ -63,9 +62,8 @@ class Classifier(ClassifierMixin, FederatedLinear):
         require(not zero, f"class_weight: {_listed(zero)} has weight 0; leave these rows out instead")
         return {str(code): float(given[c]) for c, code in named.items() if c in given}
 
-    def _keep(self, found: dict[str, Tensor]) -> None:
-        self.coef_ = found["weight"].numpy().copy()
-        self.intercept_ = found["bias"].numpy().copy() if "bias" in found else np.zeros(len(self.coef_))
+    def _shaped(self, weight: np.ndarray, bias: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return weight, bias
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Log-odds of the second class, (m,); of more than two, scores (m, classes)."""

@@ -42,9 +42,9 @@ class CrossValidated(FederatedLinear):
         solver = self._solver(SOLVER.tolerance)
         found = cross_validate(model, self.folds, self.l1s, self.smallest, solver, self.seed)
         begin = found.choose(self.rule)
-        self.l1_, self.l1s_ = begin.weight, found.weights
+        self.l1_, self.l1s_ = float(begin.weight or 0), found.weights
         self.held_out_, self.standard_error_ = found.mean, found.standard_error
-        fit = super()._solve(model.with_h(model.h.with_weight(begin.weight)).starting_at(begin.x))
+        fit = super()._solve(model._with(h=model.h.with_weight(self.l1_), x0=begin.x))
         return replace(fit, traffic=found.traffic + fit.traffic)
 
 
