@@ -125,10 +125,8 @@ def _folds(problem: Linear, folds: int | str, seed: int) -> Iterator[Fold]:
     for k in range(count):
         held_out = which == k
         if held_out.any():
-            everywhere = len(np.unique(strata[~held_out])) == len(np.unique(strata))
-            require(
-                everywhere, f"folds = {folds!r}: fold {k} has all samples of a class, so without it there is no fit"
-            )
+            fits = not problem.criterion.separate or len(np.unique(strata[~held_out])) == len(np.unique(strata))
+            require(fits, f"folds = {folds!r}: fold {k} has all samples of a class, so without it there is no fit")
             try:
                 yield Fold(problem._with(data=data.keep(np.flatnonzero(~held_out))), held_out)
             except InputError as e:
