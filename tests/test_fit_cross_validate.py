@@ -156,3 +156,13 @@ def test_other_refusals() -> None:
         cross_validate(3)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"^SquaredL2 has no weight from which on zero is the solution$"):
         cross_validate(model("squared", SquaredL2(1.0)))
+
+
+def test_a_class_in_one_fold_alone_is_refused_but_not_censored_times() -> None:
+    A, marks = np.random.default_rng(0).normal(size=(12, 2)), np.repeat([-1.0, 1.0], 6)
+    with pytest.raises(InputError, match=r"^folds = 'organisation': fold 0 has all samples of a class, so without it"):
+        cross_validate(linear_model(Federated(A, marks, [6, 6]), "logistic", L1(1.0)), "organisation")
+    times = marks * np.arange(1, 13)
+    times[0] *= -1  # without an event there is no fit either
+    model = linear_model(Federated(A, times, [6, 6]), "cox", L1(1.0))
+    assert len(cross_validate(model, "organisation", 2, 0.5).held_out) == 2

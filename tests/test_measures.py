@@ -12,6 +12,7 @@ import torch
 
 from proxfed import Federated, Linear
 from proxfed.algorithms import Depositum, DFedAvg, FedAvg
+from proxfed.data.survival import survival_labels
 from proxfed.engine.measures import Measures, check_names
 from proxfed.engine.stacked import Stacked
 from proxfed.errors import InputError
@@ -82,11 +83,21 @@ def test_accuracies_need_test_data_with_classes() -> None:
     check_names(["accuracy_x"], [Depositum(0.5)], Model(images(), "mlp"))
 
 
-LABELS = {"numbers": np.linspace(-2, 2, 20), "signs": np.resize([-1.0, 1.0], 20), "classes": np.arange(20) % 3}
+LABELS = {
+    "numbers": np.linspace(-2, 2, 20),
+    "signs": np.resize([-1.0, 1.0], 20),
+    "classes": np.arange(20) % 3,
+    "counts": np.arange(20.0) % 5,
+    "times": survival_labels(np.arange(1.0, 21.0), np.arange(20) % 2),
+}
 KINDS: list[tuple[str, str, dict[str, Any]]] = [
     ("least_squares", "numbers", {}),
     ("logistic", "signs", {}),
     ("softmax", "classes", {}),
+    ("huber", "numbers", {}),
+    ("poisson", "counts", {}),
+    ("cox", "times", {}),
+    ("linear", "signs", {"loss": "logistic"}),
     ("network", "classes", {"model": "mlp"}),
     ("network", "signs", {"model": "mlp"}),
     ("network", "classes", {"model": "linear", "loss": "squared"}),

@@ -201,7 +201,7 @@ def arguments(make: Callable[..., Any], given: Table, where: str, known: set[str
         parameters = inspect.signature(make).parameters
     except (TypeError, ValueError) as e:  # of a function that is written in C
         raise InputError(f"{where}: {make!r} does not say which settings it takes") from e
-    takes = {k: p for k, p in parameters.items() if k not in known and p.kind != p.VAR_KEYWORD}
+    takes = {k: p for k, p in parameters.items() if k not in known and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
     if unknown := next((key for key in given if key not in takes), None):
         raise InputError(f"{where}: unknown key {unknown!r}; {nearest(unknown, takes) if takes else 'it takes none'}")
     missing = [key for key, p in takes.items() if p.default is p.empty and key not in given]

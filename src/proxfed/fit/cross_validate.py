@@ -117,7 +117,7 @@ def cross_validate(
 
 def _folds(problem: Linear, folds: int | str, seed: int) -> Iterator[Fold]:
     data = problem.data
-    owner = np.repeat(np.arange(len(data)), data.sizes)
+    owner, strata = np.repeat(np.arange(len(data)), data.sizes), _strata(problem)
     if folds == ORGANISATION:
         require(len(data) > 1, f"folds = {folds!r} needs at least two organisations, and there is one")
         which, count = owner, len(data)
@@ -125,10 +125,12 @@ def _folds(problem: Linear, folds: int | str, seed: int) -> Iterator[Fold]:
         fits = whole(folds) and 2 <= int(folds) <= len(owner)
         require(fits, f"folds = {folds!r} must be {ORGANISATION!r}, or a whole number from 2 to the {len(owner)} rows")
         count = int(folds)
-        which = _drawn(data, _strata(problem), count, seed)
+        which = _drawn(data, strata, count, seed)
     for k in range(count):
         held_out = which == k
         if held_out.any():
+            fits = not problem.criterion.separate or len(np.unique(strata[~held_out])) == len(np.unique(strata))
+            require(fits, f"folds = {folds!r}: fold {k} has all samples of a class, so without it there is no fit")
             try:
                 yield Fold(problem._with(data=data.keep(np.flatnonzero(~held_out))), held_out)
             except InputError as e:

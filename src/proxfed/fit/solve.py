@@ -72,6 +72,16 @@ class Fit:
     """Of the penalty, on a path."""
 
 
+class Unfinished(RunError):
+    """The rounds were over before the residual was small enough."""
+
+    def __init__(self, reached: str, fit: Fit) -> None:
+        super().__init__(f"{reached}: allow more rounds or a larger tolerance")
+        self.reached = reached
+        self.fit = fit
+        """What there is instead."""
+
+
 class Pairs(NamedTuple):
     """Steps and changes of the gradient, as ProxNewton keeps them: of f alone, whatever h is."""
 
@@ -117,22 +127,20 @@ class Solver:
         )
         begin, L = self._begin(problem)
         plain = self.compressor is None and problem.h.weak_convexity == 0
-        residual, least, when = float("nan"), inf, 0
+        least, when = inf, 0
         for look in _newton(problem, L, self, pairs) if plain else _compressed(problem, L, self):
             traffic = begin + look.traffic
             scale = scale or float(look.gradient.norm()) or 1.0
             residual = residual_of(problem, look, L) / scale
+            fit = Fit(problem, look.x, look.gradient, residual, scale, traffic, look.pairs)
             self.watch(traffic.rounds, residual)
             if residual <= self.tolerance:
-                return Fit(problem, look.x, look.gradient, residual, scale, traffic, look.pairs)
+                return fit
             if residual < least:
                 least, when = residual, traffic.rounds
             if traffic.rounds >= min(self.rounds, when + PATIENCE):
                 break
-        raise RunError(
-            f"after {traffic.rounds} rounds the residual is {least:.2g}, not {self.tolerance:g}: allow more rounds "
-            "or a larger tolerance"
-        )
+        raise Unfinished(f"after {traffic.rounds} rounds the residual is {least:.2g}, not {self.tolerance:g}", fit)
 
     def path(self, problem: Problem, weights: int | Sequence[float] = 50, smallest: float = 1e-3) -> list[Fit]:
         """A fit for every weight of h, from the largest to the smallest, each begun at the last.

@@ -1,0 +1,193 @@
+"""What all estimators have in common: rows are handed out to their organisations, and a linear model is fitted.
+
+Parameters are fields of dataclasses, whose constructor stores them as they are, which is all that scikit-learn asks of
+one. Refusals are InputErrors that are ValueErrors as well, as scikit-learn expects of an estimator.
+"""
+
+from __future__ import annotations
+
+import warnings
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass, fields
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_consistent_length, column_or_1d
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+
+from proxfed.data.federated import Federated
+from proxfed.errors import InputError, require
+from proxfed.fit.model import linear_model
+from proxfed.fit.solve import Fit, Solver, Traffic, Unfinished
+from proxfed.problems.linear import Linear
+from proxfed.problems.loop import parameters
+from proxfed.problems.losses import Loss
+from proxfed.regularisers import ElasticNet
+from proxfed.types import Compressor, Regulariser
+
+FLOATS = (np.float64, np.float32)
+"""What X may be made of; all is computed in float64."""
+
+
+class RefusedValue(InputError, ValueError):
+    """An InputError, to scikit-learn a ValueError."""
+
+
+@contextmanager
+def refusals() -> Iterator[None]:
+    try:
+        yield
+    except InputError as e:
+        raise RefusedValue(str(e)) from e
+
+
+@dataclass(eq=False, repr=False)
+class FederatedLinear(BaseEstimator):
+    """A linear model, fitted by federated rounds to the rows of all organisations."""
+
+    _: KW_ONLY
+    fit_intercept: bool = True
+    """A free one, which no penalty touches; False: the model goes through zero."""
+    compressor: Compressor | None = None
+    """Of what organisations send, such as TopK(fraction=0.1); None: gradients travel as they are, in fewer rounds."""
+    tol: float = 1e-10
+    """What may be left of the prox-gradient map, relative to the gradient at the start."""
+    max_iter: int = 1000
+    """Rounds at most; more of them for compressed gradients, and for features that are not scaled."""
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> Self:
+        """Fit to rows X (m, p) and y (m,).
+
+        sample_weight   (m,) how much a row counts in the mean; one of weight 0 is as if it were not there
+        groups          (m,) which organisation holds it, by name or number; None: all rows are of one
+
+        `groups` does not change the model, only what travels: `n_iter_` rounds, `bytes_` both ways over all
+        `organisations_`.
+        """
+        X, y = validate_data(self, X, y, dtype=FLOATS, **self._checks())
+        names, owner = _organisations(groups, X)
+        if sample_weight is not None:
+            weight = _check_sample_weight(sample_weight, X, ensure_non_negative=True)
+            kept = np.flatnonzero(weight)
+            X, y, owner, sample_weight = X[kept], y[kept], owner[kept], weight[kept]
+        order = np.argsort(owner, kind="stable")
+        present, sizes = np.unique(owner, return_counts=True)
+        self.organisations_ = names[present]
+        centre, before = self._centre(X, sample_weight, len(sizes))
+        with refusals():
+            labels, classes = self._labels(y[order])
+            data = Federated(
+                X[order] - centre,
+                labels,
+                sizes,
+                classes=classes,
+                feature_names=getattr(self, "feature_names_in_", None),
+                sample_weights=None if sample_weight is None else sample_weight[order],
+            )
+            fit = self._solve(self._model(data))
+        traffic = before + fit.traffic
+        self.n_iter_, self.bytes_ = traffic.rounds, traffic.bytes_up + traffic.bytes_down
+        parts = {name: part.numpy().copy() for name, part in parameters(fit.x, fit.problem.blocks).items()}
+        self.coef_, intercept = self._shaped(parts["weight"], parts.get("bias", np.zeros(len(parts["weight"]))))
+        self.intercept_ = intercept - self.coef_ @ centre
+        return self
+
+    def _centre(self, X: np.ndarray, weight: np.ndarray | None, organisations: int) -> tuple[np.ndarray, Traffic]:
+        """The mean of the features over all organisations, and what it costs to know it.
+
+        A free intercept makes up for it, so the model is the same with features that have mean zero; but far from
+        zero they would all look alike, and that takes many rounds.
+        """
+        p = X.shape[1]
+        if not self.fit_intercept:
+            return np.zeros(p), Traffic()
+        centre = np.average(X.astype(np.float64), 0, weight)
+        size = organisations * centre.itemsize
+        return centre, Traffic(1, (p + 1) * size, p * size)  # sums, and the sum of the weights
+
+    def _checks(self) -> dict[str, Any]:
+        """More of what scikit-learn is to look for in X and y."""
+        return {"y_numeric": True}
+
+    def _labels(self, y: np.ndarray) -> tuple[np.ndarray, int | None]:
+        """(labels as the loss takes them, how many classes there are)."""
+        return y.astype(np.float64), None
+
+    def _model(self, data: Federated, **options: Any) -> Linear:
+        return linear_model(data, self._loss(), self._penalty(), intercept=bool(self.fit_intercept), **options)
+
+    @abstractmethod
+    def _loss(self) -> Loss | str: ...
+
+    @abstractmethod
+    def _penalty(self) -> Regulariser: ...
+
+    def _solver(self, tolerance: float) -> Solver:
+        return Solver(tolerance, self.compressor, self.max_iter)
+
+    def _solve(self, model: Linear) -> Fit:
+        try:
+            return self._solver(self.tol).fit(model)
+        except Unfinished as e:
+            hint = "scale the features, or set a larger max_iter or tol"
+            warnings.warn(f"{e.reached}: {hint}", ConvergenceWarning, stacklevel=3)
+            return e.fit
+
+    def _shaped(self, weight: np.ndarray, bias: np.ndarray) -> tuple[np.ndarray, Any]:
+        """coef_ and intercept_ as scikit-learn has them, from (outputs, p) and (outputs,)."""
+        return weight[0], bias[0]
+
+    def _scores(self, X: Any) -> np.ndarray:
+        check_is_fitted(self)
+        X = validate_data(self, X, dtype=FLOATS, reset=False)
+        return X @ self.coef_.T + self.intercept_
+
+
+@dataclass(eq=False, repr=False)
+class Penalised(FederatedLinear):
+    """With l1 |w|_1 + (l2/2) |w|^2, or any other penalty."""
+
+    l1: float = 0.01
+    l2: float = 0.0
+    _: KW_ONLY
+    penalty: Regulariser | None = None
+    """Any regulariser in the place of l1 and l2, such as GroupLasso(0.1, size=1) or MCP(0.1)."""
+    feature_groups: Mapping[str, Sequence[str]] | Mapping[str, str] | None = None
+    """Of a GroupLasso or SparseGroup, {group: features} or {feature: group}, by the names of the columns of X (x0, x1,
+    ... if they have none)."""
+
+    def _penalty(self) -> Regulariser:
+        if self.penalty is None:
+            return l1_and_l2(self.l1, self.l2)
+        defaults = {field.name: field.default for field in fields(self)}
+        for name in ("l1", "l2"):
+            value = getattr(self, name)
+            require(value == defaults[name], f"{name} = {value!r} and penalty = {self.penalty!r}: give one of them")
+        return self.penalty
+
+    def _model(self, data: Federated, **options: Any) -> Linear:
+        return super()._model(data, groups=self.feature_groups, **options)
+
+
+def l1_and_l2(l1: float, l2: float) -> Regulariser:
+    """Whatever kind of numbers they are: a grid of numpy's may be one of whole numbers."""
+    return ElasticNet(*(float(v) if isinstance(v, np.number) else v for v in (l1, l2)))
+
+
+def _organisations(groups: Any, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(names of the organisations, and for each row which of them holds it)."""
+    if groups is None:
+        return np.zeros(1, np.int64), np.zeros(len(X), np.int64)
+    given = column_or_1d(groups)
+    check_consistent_length(X, given)
+    try:
+        for row, name in enumerate(given.tolist()):
+            if name is None or not name == name:
+                raise RefusedValue(f"groups: row {row} has no organisation")
+        return np.unique(given, return_inverse=True)
+    except TypeError as e:  # nothing that can be compared, such as names and numbers, or pandas' NA
+        raise RefusedValue("groups must be a name for each row, or a number for each row") from e

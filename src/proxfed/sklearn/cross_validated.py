@@ -1,0 +1,60 @@
+"""How much l1: cross-validation within organisations or with one left out, and then the model of all rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import Any
+
+from proxfed.errors import one_of
+from proxfed.fit.cross_validate import SOLVER, cross_validate
+from proxfed.fit.solve import Fit
+from proxfed.problems.linear import Linear
+from proxfed.sklearn.base import FederatedLinear, l1_and_l2
+from proxfed.sklearn.classification import Classifier
+from proxfed.sklearn.regression import LeastSquares
+from proxfed.types import Regulariser
+
+
+@dataclass(eq=False, repr=False)
+class CrossValidated(FederatedLinear):
+    """`l1_` is chosen from `l1s_`, by their mean losses `held_out_` with standard errors `standard_error_`."""
+
+    _: KW_ONLY
+    l1s: int | Sequence[float] = 50
+    """Decreasing; or how many, from where all weights are zero down to `smallest` of it."""
+    smallest: float = 1e-3
+    folds: int | str = 5
+    """How many, each with rows of every organisation; or 'organisation': one of them is left out at a time."""
+    rule: str = "one_se"
+    """'one_se', the largest l1 within a standard error of the least loss, or 'best', the one with the least."""
+    seed: int = 0
+    """Of the folds."""
+
+    def _checks(self) -> dict[str, Any]:
+        return super()._checks() | {"ensure_min_samples": 2}
+
+    def _penalty(self) -> Regulariser:
+        return l1_and_l2(1.0, getattr(self, "l2", 0.0))
+
+    def _solve(self, model: Linear) -> Fit:
+        one_of(self, "rule", ("best", "one_se"))
+        solver = self._solver(SOLVER.tolerance)
+        found = cross_validate(model, self.folds, self.l1s, self.smallest, solver, seed=self.seed)
+        begin = found.choose(self.rule)
+        self.l1_, self.l1s_ = float(begin.weight or 0), found.weights
+        self.held_out_, self.standard_error_ = found.mean, found.standard_error
+        fit = super()._solve(model._with(h=model.h.with_weight(self.l1_), x0=begin.x))
+        return replace(fit, traffic=found.traffic + fit.traffic)
+
+
+@dataclass(eq=False, repr=False)
+class FederatedLassoCV(CrossValidated, LeastSquares):
+    """`FederatedLasso` with an l1 that is chosen by cross-validation."""
+
+
+@dataclass(eq=False, repr=False)
+class FederatedLogisticRegressionCV(CrossValidated, Classifier):
+    """`FederatedLogisticRegression` with an l1 that is chosen by cross-validation."""
+
+    l2: float = 0.0
