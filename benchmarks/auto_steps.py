@@ -44,6 +44,7 @@ class Trial(NamedTuple):
 FEW = ("depositum", "dfedadmm", "dfedavg", "fedavg", "fedcef", "fedcomposite", "fednag", "pledge", "scaffold")
 """Where a run takes long: those of the five papers, and a few others."""
 
+TINY_MNIST = ["data.limit=500", "data.test_limit=500", "problem.batch=8"]
 SMALL_MNIST = ["data.limit=1000", "data.test_limit=1000"]
 PROBLEMS = {
     "composite": Trial("composite_fl/fig1_full", ["data.samples=200"], 120),
