@@ -253,6 +253,12 @@ def test_what_cannot_be_fitted_is_said_in_one_sentence() -> None:
     model = linear_model(cancer(), "logistic", L1(0.001))
     with pytest.raises(RunError, match=r"^after 3 rounds the residual is .*, not 1e-10: allow more rounds or a larger"):
         Solver(rounds=3).fit(model)
+    with pytest.raises(RunError, match=r"^after \d{3} rounds the residual is .*e-1\d, not 1e-20: allow more rounds"):
+        Solver(1e-20).fit(linear_model(diabetes(), "squared", L1(0.3)))
+    with pytest.raises(InputError, match=r"^batch = 4: a fit needs full gradients, batch = None$"):
+        Solver().fit(replace(model, batch=4))
+    with pytest.raises(InputError, match=r"^dtype = torch.float32: a fit needs float64"):
+        Solver().fit(replace(model, dtype=torch.float32))
     with pytest.raises(InputError, match=r"^Solver: tolerance = 0 must be > 0$"):
         Solver(0)
     with pytest.raises(InputError, match=r"^Linear: its curvature has no bound, and a compressed uplink needs one"):

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxfed import Federated, Linear, Model
+from proxfed import Federated, Linear, Model, read_study
 from proxfed.data.survival import survival_labels, time_and_event
 from proxfed.errors import InputError
 from proxfed.problems.cox import Cox
@@ -170,6 +170,28 @@ def test_labels_of_survival_tell_time_and_event() -> None:
     back = time_and_event(survival_labels(times, events))
     assert np.array_equal(back[0], times)
     assert np.array_equal(back[1], events)
+
+
+def test_a_loss_of_an_experiment_file_may_have_settings(tmp_path) -> None:
+    text = """
+name = "robust"
+rounds = 1
+data = { name = "synthetic_binary", alpha = 1.0, beta = 1.0, clients = 3, samples = 20, features = 5 }
+problem = { name = "linear", loss = { name = "huber", delta = 2.0 } }
+algorithms = [{ name = "prox_newton", theory = true }]
+"""
+    (tmp_path / "e.toml").write_text(text)
+    study = read_study(tmp_path / "e.toml")
+    assert study.problem.loss == Huber(2.0)
+    assert Linear(study.problem.data, {"name": "cox", "ties": "efron"}).loss == Cox("efron")
+    for table, sentence in {
+        '{ name = "hubert" }': "there is no 'hubert'; did you mean 'huber'",
+        '{ name = "huber", deltas = 1.0 }': "unknown key 'deltas'; did you mean 'delta'",
+        '{ name = "huber", delta = 0.0 }': "delta = 0.0 must be > 0",
+    }.items():
+        (tmp_path / "bad.toml").write_text(text.replace('{ name = "huber", delta = 2.0 }', table))
+        with pytest.raises(InputError, match=sentence):
+            read_study(tmp_path / "bad.toml")
 
 
 MINE = Federated(np.eye(2), np.array([1.0, 2.0]), [1, 1])

@@ -373,7 +373,10 @@ def test_measures_of_the_training_data_on_demand() -> None:
         ({"batch": 2.5}, "batch = 2.5"),
         ({"device": "cuda:7"}, "device = 'cuda:7' is not there"),
         ({"device": "nowhere"}, "device = 'nowhere' is not there"),
-        ({"loss": "hinge"}, "loss = 'hinge' is not a loss; known: cox, cross_entropy, huber, logistic, one_hot, poisson, squared"),
+        (
+            {"loss": "hinge"},
+            "loss = 'hinge' is not a loss; known: cox, cross_entropy, huber, logistic, one_hot, poisson, squared",
+        ),
         ({"weighting": "odd"}, "'uniform', 'size'"),
         ({"normalise": "twice"}, "'unit', 'standard'"),
         ({"augment": "rotate"}, "'crop_flip'"),

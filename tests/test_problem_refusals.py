@@ -43,7 +43,10 @@ REFUSALS = [
     (lambda: Model(images(), lambda k: nn.Linear(2, k)), "must take (channels, side, classes): too many positional"),
     (lambda: Model(images(), lambda *_: 3), "model: the function gives a int, not an nn.Module"),
     (lambda: Model(images(), "mlp", h=L1), "Model: h = L1 is a class, not a regulariser such as L1(0.1)"),
-    (lambda: Model(images(), "mlp", "hinge"), "loss = 'hinge' is not a loss; known: cox, cross_entropy, huber, logistic, "),
+    (
+        lambda: Model(images(), "mlp", "hinge"),
+        "loss = 'hinge' is not a loss; known: cox, cross_entropy, huber, logistic, ",
+    ),
     (lambda: Model(images(), "mlp", "logistic"), "logistic regression takes labels -1 and +1, but"),
 ]
 

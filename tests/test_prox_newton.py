@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import islice
+from itertools import islice, pairwise
 
 import numpy as np
 import pytest
@@ -62,7 +62,7 @@ def test_whatever_the_first_curvature_the_objective_never_rises(loss, curvature)
     p = toy.problem(loss, intercept=True, l2=0.001)
     best = toy.objective(p, p.solve().numpy())
     seen = [toy.objective(p, x) for x in islice(toy.models(p, ProxNewton(curvature)), 150)]
-    assert all(after <= before + 1e-14 for before, after in zip(seen, seen[1:], strict=False))
+    assert all(after <= before + 1e-14 for before, after in pairwise(seen))
     assert seen[-1] - best <= 1e-12
 
 

@@ -14,8 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from proxfed.algorithms import FedCEF, ProxNewton
@@ -32,6 +34,9 @@ from proxfed.types import Algorithm, Compressor, Problem
 
 LOOK = 25
 """Rounds of FedCEF between two exact looks at the residual, each of which is one more round with full gradients."""
+
+PATIENCE = 500
+"""Rounds without a smaller residual after which a fit gives up: rounding allows no more."""
 
 
 @dataclass(frozen=True)
@@ -105,9 +110,14 @@ class Solver:
 
     def fit(self, problem: Problem, scale: float | None = None, pairs: Pairs | None = None) -> Fit:
         """The minimiser of phi, from the problem's start; `scale` and `pairs` are those of another fit of this f."""
+        require(problem.batch is None, f"batch = {problem.batch}: a fit needs full gradients, batch = None")
+        double = problem.weights.dtype == torch.float64
+        require(
+            double, f"dtype = {problem.weights.dtype}: a fit needs float64, as its tolerance is far below float32's"
+        )
         begin, L = self._begin(problem)
         plain = self.compressor is None and problem.h.weak_convexity == 0
-        residual = float("nan")
+        residual, least, when = float("nan"), inf, 0
         for look in _newton(problem, L, self, pairs) if plain else _compressed(problem, L, self):
             traffic = begin + look.traffic
             scale = scale or float(look.gradient.norm()) or 1.0
@@ -115,10 +125,12 @@ class Solver:
             self.watch(traffic.rounds, residual)
             if residual <= self.tolerance:
                 return Fit(problem, look.x, look.gradient, residual, scale, traffic, look.pairs)
-            if traffic.rounds >= self.rounds or residual != residual:
+            if residual < least:
+                least, when = residual, traffic.rounds
+            if traffic.rounds >= min(self.rounds, when + PATIENCE):
                 break
         raise RunError(
-            f"after {traffic.rounds} rounds the residual is {residual:.2g}, not {self.tolerance:g}: allow more rounds "
+            f"after {traffic.rounds} rounds the residual is {least:.2g}, not {self.tolerance:g}: allow more rounds "
             "or a larger tolerance"
         )
 

@@ -29,7 +29,7 @@ class DataProblem(Problem):
     """
 
     data: Federated
-    loss: Loss | str
+    loss: Loss | str | dict[str, Any]
     h: Regulariser
     l2: float
     batch: int | None

@@ -49,9 +49,9 @@ class Linear(DataProblem):
     """A linear model over the clients' data."""
 
     data: Federated = field()  # without a default, unlike that of a Problem
-    loss: Loss | str = field()
+    loss: Loss | str | dict[str, Any] = field()
     """An object such as Logistic(), or its name: 'squared', 'huber', 'logistic', 'cross_entropy', 'one_hot', 'poisson',
-    'cox'."""
+    'cox'; or a table with its name and settings."""
     h: Regulariser = Zero()
     """On the whole vector; `OnBlocks.named(problem.blocks, {"weight": ...})` leaves the intercept alone."""
     l2: float = 0.0

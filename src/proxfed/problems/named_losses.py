@@ -7,6 +7,7 @@ from typing import Any
 from proxfed.errors import nearest, require
 from proxfed.problems.cox import Cox
 from proxfed.problems.losses import CrossEntropy, Huber, Logistic, Loss, OneHot, Poisson, Squared
+from proxfed.registry import Registry, build
 
 LOSSES: dict[str, Loss] = {
     "squared": Squared(),
@@ -20,10 +21,15 @@ LOSSES: dict[str, Loss] = {
 """The losses by the names that problems take instead of the object."""
 
 
+KINDS: Registry[type[Loss]] = Registry("losses", {name: type(loss) for name, loss in LOSSES.items()})
+
+
 def find_loss(loss: Any) -> Loss:
-    """The loss of this name, or itself."""
+    """The loss of this name, or of a table such as {name = "huber", delta = 2.0}, or itself."""
     if isinstance(loss, Loss):
         return loss
+    if isinstance(loss, dict):
+        return build(KINDS, loss, "loss")
     hint = nearest(loss, LOSSES) if isinstance(loss, str) else f"give Squared(), say, or one of {', '.join(LOSSES)}"
     require(isinstance(loss, str) and loss in LOSSES, f"loss = {loss!r} is not a loss; {hint}")
     return LOSSES[loss]
