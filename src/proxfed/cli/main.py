@@ -13,7 +13,7 @@ import typer
 from rich.markup import escape
 
 from proxfed import __version__
-from proxfed.cli import check, data, list_, report, reproduce, results, run, simulate
+from proxfed.cli import check, data, fit, list_, predict, report, reproduce, results, run, simulate
 from proxfed.cli.common import err, out
 from proxfed.errors import Elsewhere, ProxfedError
 
@@ -28,6 +28,8 @@ app = typer.Typer(
 )
 app.command()(run.run)
 app.command()(report.report)
+app.command()(fit.fit)
+app.command()(predict.predict)
 app.command("list")(list_.list_)
 app.command()(check.check)
 app.add_typer(data.app)

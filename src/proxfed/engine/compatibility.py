@@ -57,8 +57,8 @@ def check_combination(
 
 def check_problem(problem: object) -> None:
     """One sentence if it is none."""
-    fits = isinstance(problem, Problem) and not isinstance(problem, type)
-    require(fits, f"problem = {problem!r:.80} will not do: give an object such as Linear(data, Logistic())")
+    if not isinstance(problem, Problem) or isinstance(problem, type):  # to write a large one down takes long
+        raise InputError(f"problem = {problem!r:.80} will not do: give an object such as Linear(data, Logistic())")
 
 
 def _check_kinds(problem: object, algorithm: object, topology: object, participation: object) -> None:

@@ -7,7 +7,8 @@ a program that has all tables at hand can fit it. It minimises the same objectiv
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -15,8 +16,17 @@ from torch import Tensor
 from proxfed.errors import ProxfedError
 from proxfed.fit.cross_validate import cross_validate
 from proxfed.fit.settings import Settings
-from proxfed.fit.solve import Solver
+from proxfed.fit.solve import Fit, Solver, Traffic
 from proxfed.problems.linear import Linear
+
+
+@dataclass(frozen=True)
+class Central(Solver):
+    """For rows that are in one place: FISTA, and nothing travels."""
+
+    def fit(self, problem: Any, scale: float | None = None, pairs: Any = None) -> Fit:
+        x = problem._minimise(problem.h, problem.start(0), self.tolerance)
+        return Fit(problem, x, problem._mean_gradient(x), self.tolerance, 1.0, Traffic())
 
 
 class Held(NamedTuple):
@@ -50,7 +60,8 @@ def alone(
 ) -> Alone:
     """A model for every organisation that can have one."""
     found = Alone({}, {}, [])
-    solver = Solver(settings.cv_tolerance, rounds=settings.rounds)
+    convex = problem.h.weak_convexity == 0
+    solver = Central(settings.cv_tolerance / 10) if convex else Solver(settings.cv_tolerance, rounds=settings.rounds)
     for name, a, b in zip(names, problem.data.offsets, problem.data.offsets[1:], strict=False):
         watch()
         if name not in held.parts:

@@ -6,6 +6,7 @@ read_tables -> summaries -> preparation -> path and cross-validation -> model ->
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,6 +30,9 @@ from proxfed.registry import describe
 from proxfed.tables.design import Design, design
 from proxfed.tables.schema import Schema, read_schema
 from proxfed.tables.table import Tables, read_tables
+
+PATH = re.compile(r"[^\s:,]*/([^/\s:,]+)")
+"""Where files are is nobody's business."""
 
 Watch = Callable[[str, int, int], object]
 """Called with what is done now, how much of it is done, and how much there is."""
@@ -154,7 +158,8 @@ def _fit(tables: Tables, asked: Settings, watch: Watch) -> Fitted:
     }
     sent = costs(steps, n, asked.profile)
     others = _others(chosen, made, held, asked, smallest, watch)
-    notes = [*tables.notes, *made.preparation.notes, *others[0].notes]
+    notes = [PATH.sub(r"\1", note) for note in (*tables.notes, *made.preparation.notes, *others[0].notes)]
+    without = asked.model_copy(update={"repetitions": 0})  # intervals of pooled rows would be the same
     return Fitted(
         model=_model(made, chosen, final, asked, sent, judged, held, notes),
         settings=asked,
@@ -166,7 +171,7 @@ def _fit(tables: Tables, asked: Settings, watch: Watch) -> Fitted:
         scores=own_scores,
         federated=judged,
         alone=_judge_alone(chosen, others[0], held, asked),
-        pooled={} if others[1] is None else _judge(chosen, others[1].scores, held, asked, held.names),
+        pooled={} if others[1] is None else _judge(chosen, others[1].scores, held, without, held.names),
         alone_nonzeros=others[0].nonzeros,
         off_pooled=None if others[1] is None else float((others[1].x - final.x).abs().max()),
     )
@@ -236,7 +241,14 @@ def _judge_alone(problem: Linear, found: Alone, held: Held, asked: Settings) -> 
 
 
 def _model(
-    made: Design, problem: Linear, final: Fit, asked: Settings, sent: list[Sent], judged: Judgement, held: Held, notes: Any
+    made: Design,
+    problem: Linear,
+    final: Fit,
+    asked: Settings,
+    sent: list[Sent],
+    judged: Judgement,
+    held: Held,
+    notes: Any,
 ) -> Model:
     parts = parameters(final.x, problem.blocks)
     coef = parts["weight"].double().numpy()

@@ -59,7 +59,7 @@ class Settings(BaseModel):
     class_weights: Literal["balanced"] | dict[str, Positive] | None = None
     """How much rows of a class count, by its name."""
     intercept: bool = True
-    tolerance: Positive = 1e-9
+    tolerance: Positive = 1e-10
     """What may be left of the residual of the model, relative to the gradient at the start."""
     cv_tolerance: Positive = 1e-4
     """The same along the paths of cross-validation."""
@@ -123,7 +123,9 @@ def loss_of(settings: Settings, target: Target) -> Loss:
     else:
         fits = (target.kind == "survival") != loss.separate and not isinstance(loss, (CrossEntropy, OneHot, Logistic))
     what = {"classes": f"{len(target.names)} classes", "number": "a number", "survival": "a time and an event"}
-    require(fits, f"loss = {name!r} does not fit the target, which is {what[target.kind]}; the usual one is {default!r}")
+    require(
+        fits, f"loss = {name!r} does not fit the target, which is {what[target.kind]}; the usual one is {default!r}"
+    )
     return loss
 
 
