@@ -20,8 +20,8 @@ LIMITS = (
     "A linear model: effects add up, and what two features do together is not in it.",
     "Coefficients describe these rows; they are not effects of a treatment or a decision.",
     "The penalty shrinks coefficients towards zero; of features that say the same, it keeps one.",
-    "Means, medians and scales of the preparation were computed from all rows that were fitted to, those that folds held "
-    "out included.",
+    "Means, medians and scales of the preparation were computed from all rows that were fitted to, those that folds "
+    "held out included.",
     "Gradients and sums were sent as they are: no noise was added and no secure sum was used.",
 )
 
@@ -73,7 +73,7 @@ def _preparation(fitted: Fitted) -> str:
     lines = []
     inputs = fitted.design.tables.schema.inputs
     for name, column in list(inputs.items())[:MOST]:
-        parts = [column.kind]
+        parts: list[str] = [column.kind]
         if column.unit:
             parts.append(f"in {column.unit}")
         if isinstance(column, Number):

@@ -138,8 +138,8 @@ def _fit(tables: Tables, asked: Settings, watch: Watch) -> Fitted:
         place = cv.best if asked.rule == "best" else cv.one_se
     begin = None if cv is None else cv.fits[place]
     solver = solver_of(asked, asked.tolerance, watch=lambda rounds, residual: watch("fitting the model", rounds, 0))
+    chosen: Any = problem
     if begin is None:
-        chosen = problem
         final = replace(solver.fit(chosen), weight=given[0] if given else None)
     else:
         chosen = problem.with_h(problem.h.with_weight(float(begin.weight or 0)))

@@ -3,8 +3,8 @@
     original.coef @ features + original.intercept                 features in the units of the columns, gaps imputed
     prepared.coef @ (features - centre) / scale + prepared.intercept        the same
 
-are the linear scores: log-odds of the second class, a score for each class, a number, the logarithm of a mean, or of the
-hazard. `features` names the columns of both; `preparation` has the schema of the tables and the parameters.
+are the linear scores: log-odds of the second class, a score for each class, a number, the logarithm of a mean, or of
+the hazard. `features` names the columns of both; `preparation` has the schema of the tables and the parameters.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class Model(BaseModel):
         return table
 
     def predict(self, table: Any) -> np.ndarray:
-        """(N,) names of classes; numbers; means of counts; of survival, the logarithm of the hazard, up to a constant."""
+        """(N,) names of classes; numbers; means of counts; of survival, the log hazard, up to a constant."""
         s, name = self.scores(table), self.loss["name"]
         if name == "logistic":
             return self.classes_[(s[:, 0] > 0).astype(int)]

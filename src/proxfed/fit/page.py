@@ -94,9 +94,9 @@ def _choice(fitted: Fitted) -> str:
         for k in range(min(q, 4))
     )
     note = (
-        "Bars are one standard error of the mean over the folds. The line is the weight that was chosen, dashed the one "
-        "with the least loss. Measures below are of rows that the fold's model has not seen; the weight was chosen with "
-        "them, which flatters them slightly."
+        "Bars are one standard error of the mean over the folds. The line is the weight that was chosen, dashed the "
+        "one with the least loss. Measures below are of rows that the fold's model has not seen; the weight was chosen "
+        "with them, which flatters them slightly."
     )
     return f'<div class="columns"><div>{curve}</div>{paths}</div><p class="note">{note}</p>'
 
@@ -117,8 +117,8 @@ def _measures(fitted: Fitted) -> str:
     pooled = " Pooled rows are a simulation: nobody has them in one place." if fitted.pooled else ""
     across = "" if loss == "cox" else " Over all, rows of different organisations are compared with each other."
     note = (
-        f"Judged on {fitted.model.held_out}. In brackets the interval of {100 * fitted.settings.level:g} % by bootstrap "
-        f"within organisations.{across}{pooled}"
+        f"Judged on {fitted.model.held_out}. In brackets the interval of {100 * fitted.settings.level:g} % by "
+        f"bootstrap within organisations.{across}{pooled}"
     )
     head = ["", *(name.replace("_", " ") for name in names)]
     return f'<div class="columns">{html}</div>{_table(head, rows)}<p class="note">{escape(note)}</p>'
@@ -163,8 +163,8 @@ def _sent(fitted: Fitted) -> str:
     ]
     note = (
         f"Bytes are those of all {len(fitted.model.organisations)} organisations together. Summaries go up and the "
-        "preparation comes down once; a fit sends a gradient and a number up and a model down in every round, and begins "
-        f"with a smoothness constant of each. Seconds are simulated, on the profile {fitted.settings.profile!r}."
+        "preparation comes down once; a fit sends a gradient and a number up and a model down in every round, and "
+        f"begins with a smoothness constant of each. Seconds are simulated, on the profile {fitted.settings.profile!r}."
     )
     head = ["for", "rounds", "sent up", "sent down", f"seconds on {fitted.settings.profile}"]
     return _table(head, rows) + f'<p class="note">{escape(note)}</p>'

@@ -119,9 +119,8 @@ def forest(names: Sequence[str], series: Sequence[Lines], measure: str) -> str:
             if m is None or m.value != m.value:
                 continue
             if m.low == m.low:
-                drawn.append(
-                    f'<line x1="{x(m.low):.1f}" x2="{x(m.high):.1f}" y1="{y}" y2="{y}" stroke="var(--c{k})" stroke-width="2"/>'
-                )
+                ends = f'x1="{x(m.low):.1f}" x2="{x(m.high):.1f}" y1="{y}" y2="{y}"'
+                drawn.append(f'<line {ends} stroke="var(--c{k})" stroke-width="2"/>')
             said = _says(f"{name}, {label}: {m.value:.3f} ({m.low:.3f} to {m.high:.3f})")
             drawn.append(f'<circle cx="{x(m.value):.1f}" cy="{y}" r="4" fill="var(--c{k})">{said}</circle>')
     key = "".join(f'<span><i style="background:var(--c{k})"></i>{escape(s.label)}</span>' for k, s in enumerate(series))

@@ -12,6 +12,7 @@ import numpy as np
 from proxfed.errors import require
 from proxfed.fit.judge import judge
 from proxfed.fit.model_file import Model
+from proxfed.problems.named_losses import find_loss
 from proxfed.tables.columns import Ignore
 from proxfed.tables.raw import read_raw
 from proxfed.tables.schema import Source
@@ -75,5 +76,5 @@ def evaluated(model: Model, table: Table) -> dict[str, list[float | None]]:
         labels = np.copysign(labels, table.events - 0.5)
     elif model.loss["name"] == "logistic":
         labels = 2.0 * labels - 1.0
-    judged = judge(model.loss, model.scores(table), labels, [len(table)], ["these rows"])
+    judged = judge(find_loss(model.loss), model.scores(table), labels, [len(table)], ["these rows"])
     return {k: [None if v != v else v for v in m] for k, m in judged["these rows"].items()}
