@@ -19,6 +19,7 @@ from proxfed.compressors import TopK
 from proxfed.data.directory import data_directory
 from proxfed.data.survival import survival_labels
 from proxfed.errors import InputError, RunError
+from proxfed.fit import solve
 from proxfed.fit.model import linear_model
 from proxfed.fit.solve import Solver, Traffic
 from proxfed.problems.cox import Cox
@@ -249,12 +250,13 @@ def test_a_path_is_warm_and_begins_where_the_solution_is_zero() -> None:
     assert int((alone[0].x != 0).sum()) == 1
 
 
-def test_what_cannot_be_fitted_is_said_in_one_sentence() -> None:
+def test_what_cannot_be_fitted_is_said_in_one_sentence(monkeypatch) -> None:
+    monkeypatch.setattr(solve, "PATIENCE", 40)
     model = linear_model(cancer(), "logistic", L1(0.001))
     with pytest.raises(RunError, match=r"^after 3 rounds the residual is .*, not 1e-10: allow more rounds or a larger"):
         Solver(rounds=3).fit(model)
-    with pytest.raises(RunError, match=r"^after \d{3} rounds the residual is .*e-1\d, not 1e-20: allow more rounds"):
-        Solver(1e-20).fit(linear_model(diabetes(), "squared", L1(0.3)))
+    with pytest.raises(RunError, match=r"^after \d+ rounds the residual is .*e-1\d, not 1e-20: allow more rounds"):
+        Solver(1e-20).fit(linear_model(random("logistic"), "logistic", SquaredL2(0.01)))
     with pytest.raises(InputError, match=r"^batch = 4: a fit needs full gradients, batch = None$"):
         Solver().fit(replace(model, batch=4))
     with pytest.raises(InputError, match=r"^dtype = torch.float32: a fit needs float64"):

@@ -71,7 +71,9 @@ def alone(
             if reason := _too_little(own, settings.folds):
                 found.notes.append(f"{name} alone has no model: {reason}")
                 continue
-            cv = cross_validate(own, settings.folds, settings.weights, smallest, solver, settings.seed)
+            cv = cross_validate(
+                own, settings.folds, settings.weights, smallest, solver, solver.tolerance, settings.seed
+            )
         except ProxfedError as e:
             found.notes.append(f"{name} alone has no model: {e}")
             continue

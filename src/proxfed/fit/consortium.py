@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from proxfed.errors import InputError, require
 from proxfed.fit.compare import Alone, Held, Pooled, alone, pooled, scores
@@ -27,6 +28,7 @@ from proxfed.problems.linear import Linear
 from proxfed.problems.loop import parameters
 from proxfed.problems.named_losses import KINDS
 from proxfed.registry import describe
+from proxfed.simulate.timing import Timing
 from proxfed.tables.design import Design, design
 from proxfed.tables.schema import Schema, read_schema
 from proxfed.tables.table import Tables, read_tables
@@ -116,6 +118,8 @@ def fit(
 
 
 def _fit(tables: Tables, asked: Settings, watch: Watch) -> Fitted:
+    path_solver = solver_of(asked, asked.cv_tolerance)
+    Timing.read({"profile": asked.profile}).check(len(tables.tables))
     watch("preparing tables", 0, 1)
     made = design(tables)
     problem = problem_of(asked, made)
@@ -131,7 +135,8 @@ def _fit(tables: Tables, asked: Settings, watch: Watch) -> Fitted:
             folds,
             asked.weights if given is None else given,
             smallest,
-            solver_of(asked, asked.cv_tolerance),
+            path_solver,
+            asked.cv_tolerance,
             asked.seed,
             lambda done, total: watch("cross-validation", done, total),
         )
@@ -143,7 +148,9 @@ def _fit(tables: Tables, asked: Settings, watch: Watch) -> Fitted:
         final = replace(solver.fit(chosen), weight=given[0] if given else None)
     else:
         chosen = problem.with_h(problem.h.with_weight(float(begin.weight or 0)))
-        final = replace(solver.fit(chosen.starting_at(begin.x), begin.scale, begin.pairs), weight=begin.weight)
+        # What a compressor has not sent yet is forgotten between two fits: a start close by would be no help.
+        start = chosen if asked.compress is not None else chosen.starting_at(begin.x)
+        final = replace(solver.fit(start, begin.scale, begin.pairs), weight=begin.weight)
     held = _held(made, problem, cv, asked)
     if cv is not None and held.rows is not None:
         own_scores = cv.scores(problem, place)
@@ -173,7 +180,7 @@ def _fit(tables: Tables, asked: Settings, watch: Watch) -> Fitted:
         alone=_judge_alone(chosen, others[0], held, asked),
         pooled={} if others[1] is None else _judge(chosen, others[1].scores, held, without, held.names),
         alone_nonzeros=others[0].nonzeros,
-        off_pooled=None if others[1] is None else float((others[1].x - final.x).abs().max()),
+        off_pooled=None if others[1] is None else _difference(chosen, others[1].x, final.x),
     )
 
 
@@ -235,6 +242,16 @@ def _judge_alone(problem: Linear, found: Alone, held: Held, asked: Settings) -> 
     sizes = [len(found.scores[name]) for name in names]
     own = held._replace(labels=labels, sizes=sizes, names=names)
     return _judge(problem, np.concatenate([found.scores[name] for name in names]), own, asked, names)
+
+
+def _difference(problem: Linear, one: Tensor, other: Tensor) -> float:
+    """The largest of a coefficient; a common shift of all classes' intercepts is none."""
+    a, b = parameters(one, problem.blocks), parameters(other, problem.blocks)
+    parts = [a["weight"] - b["weight"]]
+    if problem.intercept:
+        shift = a["bias"] - b["bias"]
+        parts.append(shift - shift.mean() if len(shift) > 1 else shift)
+    return max(float(part.abs().max()) for part in parts)
 
 
 # ---- the model file -------------------------------------------------------------------------------------------------
