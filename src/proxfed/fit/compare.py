@@ -7,7 +7,7 @@ a program that has all tables at hand can fit it. It minimises the same objectiv
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -114,6 +114,8 @@ class Pooled(NamedTuple):
 def pooled(problem: Linear, held: Held, watch: Callable[[], object]) -> Pooled:
     """With the weight of the federated model."""
     watch()
+    if problem.criterion.separate:  # the rows of all as those of one; of survival, every organisation is a stratum
+        problem = problem._with(data=replace(problem.data, sizes=[len(problem.data.labels)]))
     x = problem.solve()
     if held.rows is None:
         return Pooled(x, scores(problem, x, held.features))
