@@ -61,7 +61,7 @@ def alone(
     """A model for every organisation that can have one."""
     found = Alone({}, {}, [])
     convex = problem.h.weak_convexity == 0
-    solver = Central(settings.cv_tolerance / 10) if convex else Solver(settings.cv_tolerance, rounds=settings.rounds)
+    solver = Central(settings.cv_tolerance) if convex else Solver(settings.cv_tolerance, rounds=settings.rounds)
     for name, a, b in zip(names, problem.data.offsets, problem.data.offsets[1:], strict=False):
         watch()
         if name not in held.parts:
