@@ -125,7 +125,10 @@ def refused(text: str) -> str:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"form": "proxfed model 2"}, "form = 'proxfed model 2' is of another version; this one reads 'proxfed model 1'"),
+        (
+            {"form": "proxfed model 2"},
+            "form = 'proxfed model 2' is of another version; this one reads 'proxfed model 1'",
+        ),
         ({"form": 3}, "is not a model that `proxfed fit` wrote"),
         ({"loss": {"name": "hinge"}}, "loss.name = 'hinge' is not one of"),
         ({"loss": {}}, "loss.name = None"),
