@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -138,12 +137,12 @@ def _judge(problem: Problem, auto: Auto, trial: Trial, optimum: float | None) ->
     found, result = _curve(problem, auto, trial)
     if trial.accuracy is not None:
         target: float | None = trial.accuracy
-        reached = lambda curve: _first(curve, lambda v: v >= trial.accuracy)  # noqa: E731
+        reached = lambda curve: _first(curve, lambda v: v >= trial.accuracy)
     else:
         lowest = min(min(c) for c in [*grid.values(), found]) if optimum is None else optimum
         for target in (0.01, 0.03, 0.1):
             level = lowest + target * (found[0] - lowest)
-            reached = lambda curve, level=level: _first(curve, lambda v: v <= level)  # noqa: E731
+            reached = lambda curve, level=level: _first(curve, lambda v: v <= level)
             if min(map(reached, grid.values())) <= trial.rounds / 1.5:
                 break
     rounds = {s: reached(curve) for s, curve in grid.items()}

@@ -1,12 +1,13 @@
 """Models of real tables, where the data directory has them: those of other solvers on the pooled rows.
 
-Rows are prepared by merged summaries for both. Lasso and group lasso are fitted to the outcome as a number (survival: to
-the logarithm of the time).
+Rows are prepared by merged summaries for both. Lasso and group lasso are fitted to the outcome as a number (survival:
+to the logarithm of the time).
 """
 
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -36,7 +37,13 @@ SMALL = 0.1
 @cache
 def data(name: str) -> tuple[Federated, tuple[int, ...]]:
     made = design(there(name))
-    return made.federated(), made.preparation.groups
+    found, groups = made.federated(), np.array(made.preparation.groups)
+    _, kept = np.unique(found.features, axis=1, return_index=True)  # of equal columns any could have the weight
+    kept.sort()
+    names = tuple(np.array(found.names)[kept].tolist())
+    return replace(found, features=found.features[:, kept], test=None, feature_names=names), tuple(
+        groups[kept].tolist()
+    )
 
 
 def there(name: str):

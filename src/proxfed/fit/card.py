@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 LIMITS = (
     "A linear model: effects add up, and what two features do together is not in it.",
     "Coefficients describe these rows; they are not effects of a treatment or a decision.",
-    "The penalty shrinks coefficients towards zero; of features that say the same, it keeps one.",
+    "The penalty shrinks coefficients towards zero; of features that say the same, any may carry the weight.",
     "Means, medians and scales of the preparation were computed from all rows that were fitted to, those that folds "
     "held out included.",
     "Gradients and sums were sent as they are: no noise was added and no secure sum was used.",

@@ -115,7 +115,7 @@ def pooled(problem: Linear, held: Held, watch: Callable[[], object]) -> Pooled:
     """With the weight of the federated model."""
     watch()
     if problem.criterion.separate:  # the rows of all as those of one; of survival, every organisation is a stratum
-        problem = problem._with(data=replace(problem.data, sizes=[len(problem.data.labels)]))
+        problem = problem._with(data=replace(problem.data, sizes=np.array([len(problem.data.labels)])))
     x = problem.solve()
     if held.rows is None:
         return Pooled(x, scores(problem, x, held.features))
