@@ -33,8 +33,8 @@ HEAD = """# Tables of real organisations
 
 What `proxfed fit` finds in the public tables of `examples/tables/`: one sparse model of all organisations, beside the
 model of each alone, which chooses its own weight, and that of pooled rows, which is a simulation. Values are of rows
-that the model has not seen, with intervals of 95 % by bootstrap within organisations. Made by `make tables-results` with the
-data in `PROXFED_DATA`; the seconds are simulated, on the profile `wan`.
+that the model has not seen, with intervals of 95 % by bootstrap within organisations. Made by `make tables-results`
+with the data in `PROXFED_DATA`; the seconds are simulated, on the profile `wan`.
 """
 
 

@@ -156,6 +156,7 @@ def _fit(tables: Tables, asked: Settings, watch: Watch) -> Fitted:
         own_scores = cv.scores(problem, place)
     else:
         own_scores = scores(chosen, final.x, held.features)
+    watch("judging the model", 0, 1)
     judged = _judge(chosen, own_scores, held, asked, held.names)
     steps = {
         SUMMARIES: Traffic(1, sum(m.size for m in made.messages), n * len(json.dumps(made.preparation.plain()))),
