@@ -37,11 +37,11 @@ that the model has not seen, with intervals of 95 % by bootstrap within organisa
 with the data in `PROXFED_DATA`; the seconds are simulated, on the profile `wan`.
 
 That the models are those of pooled rows is also tested with other solvers, to 1e-6 and with the same zeros
-(`tests/test_fit_real.py`; of equal columns, one): lasso and elastic net of scikit-learn on these tables and `eicu-demo`;
-its sparse logistic regression on all with classes but `golub-leukemia`, where coordinate descent of the tests takes its
-place; group lasso by block descent on all but `golub-leukemia`; top-k compressed messages on `heart-disease` and
-`eicu-demo`. Of the 7,129 genes of `golub-leukemia` the schema leaves out 486 that nobody could tell enough of; one fit to
-the other 6,643, to a residual of 1e-8, took 4 s of computing.
+(`tests/test_fit_real.py`; of equal columns, one): lasso and elastic net of scikit-learn on these tables and on
+`eicu-demo`; its sparse logistic regression on all with classes but `golub-leukemia`, where coordinate descent of the
+tests takes its place; group lasso by block descent on all but `golub-leukemia`; top-k compressed messages on
+`heart-disease` and `eicu-demo`. Of the 7,129 genes of `golub-leukemia` the schema leaves out 486 that nobody could tell
+enough of; one fit to the other 6,643, to a residual of 1e-8, took 4 s of computing.
 """
 
 
