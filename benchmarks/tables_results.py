@@ -36,6 +36,9 @@ model of each alone, which chooses its own weight, and that of pooled rows, whic
 that the model has not seen, with intervals of 95 % by bootstrap within organisations. Made by `make tables-results`
 with the data in `PROXFED_DATA`; the seconds are simulated, on the profile `wan`.
 
+Not every organisation gains: one with many rows, or with rows unlike those of others, may do better alone, as 8 of the
+18 banks do here.
+
 That the models are those of pooled rows is also tested with other solvers, to 1e-6 and with the same zeros
 (`tests/test_fit_real.py`; of equal columns, one): lasso and elastic net of scikit-learn on these tables and on
 `eicu-demo`; its sparse logistic regression on all with classes but `golub-leukemia`, where coordinate descent of the
