@@ -7,7 +7,7 @@ DOCS   := $(VENV)/.docs-ready
 RUNS   ?= runs/reproduce
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow lint wheel docs keep-results results check-report bench bench-peers clean
+.PHONY: help setup demo test test-slow lint wheel docs keep-results results tables-results check-report bench bench-peers clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## ?/\t/' | expand -t 16
@@ -53,6 +53,9 @@ keep-results: $(READY)  ## keep what `proxfed reproduce --out RUNS` found in res
 
 results: $(READY)  ## write docs/results.md, which of the papers' claims hold, from results/
 	$(BIN)/proxfed results page
+
+tables-results: $(READY)  ## fit the public tables in PROXFED_DATA and write docs/tables-results.md (some minutes)
+	$(BIN)/python benchmarks/tables_results.py
 
 check-report:    ## look at a report, and the demo's if it is there, in a headless Chromium
 	@test -e $(READY) || { echo "There is no $(VENV) here: run 'make setup' before 'make check-report'." >&2; exit 2; }

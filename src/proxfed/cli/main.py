@@ -13,7 +13,7 @@ import typer
 from rich.markup import escape
 
 from proxfed import __version__
-from proxfed.cli import check, data, list_, report, reproduce, results, run, simulate, sweep, tune
+from proxfed.cli import check, data, fit, list_, predict, report, reproduce, results, run, simulate, sweep, tune
 from proxfed.cli.common import err, out
 from proxfed.errors import Elsewhere, ProxfedError
 
@@ -30,6 +30,8 @@ app.command()(run.run)
 app.command()(tune.tune)
 app.command()(sweep.sweep)
 app.command()(report.report)
+app.command()(fit.fit)
+app.command()(predict.predict)
 app.command("list")(list_.list_)
 app.command()(check.check)
 app.add_typer(data.app)

@@ -26,9 +26,9 @@ from proxfed.algorithms import ALGORITHMS
 from proxfed.cli.main import app
 from proxfed.errors import require
 from proxfed.harness.catalogue import Entry, catalogue, recursion, settings
-from proxfed.papers.markdown import table
 from proxfed.papers.results_page import write_pages
 from proxfed.papers.verdicts import gather
+from proxfed.report.markdown import table
 
 SOURCE = Path(proxfed.__file__).parent
 

@@ -11,10 +11,12 @@ A survival model's loss on rows is the partial likelihood with them less that wi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from proxfed import keyed_random
 from proxfed.data.federated import Federated
@@ -50,6 +52,10 @@ class CrossValidation:
     """(k,) on all rows."""
     traffic: Traffic
     """Of all paths and all evaluations together."""
+    rows: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), bool))
+    """(folds, N) which rows a fold holds out."""
+    models: Tensor = field(default_factory=lambda: torch.zeros(0, 0, 0))
+    """(folds, k, d) fitted to the other rows."""
 
     @property
     def mean(self) -> np.ndarray:
@@ -76,6 +82,13 @@ class CrossValidation:
         places = {"best": self.best, "one_se": self.one_se}
         require(rule in places, f"rule = {rule!r} is not one of {', '.join(map(repr, places))}")
         return self.fits[places[rule]]
+
+    def scores(self, problem: Linear, place: int) -> np.ndarray:
+        """(N, outputs) of every row, by the model with this weight of the fold that holds it out."""
+        out = np.zeros((len(problem.data.labels), problem.blocks[0].shape[0]))
+        for held, x in zip(self.rows, self.models[:, place], strict=True):
+            out[held] = np.asarray(problem.scores(x, problem.data.features[held]))
+        return out
 
 
 def cross_validate(
@@ -104,15 +117,24 @@ def cross_validate(
     total = sum((fit.traffic for fit in fits), start=Traffic())
     chosen = [float(fit.weight or 0) for fit in fits]
     watch(1, len(parts) + 1)
-    losses, sums = [], []
+    losses, sums, models = [], [], []
     for k, fold in enumerate(parts):
         path = on_folds.path(fold.train, chosen)
         loss, weight, traffic = _evaluate(problem, fold, path)
         total = sum((fit.traffic for fit in path), start=total + traffic)
         losses.append(loss)
+        models.append(torch.stack([fit.x for fit in path]))
         sums.append(weight)
         watch(k + 2, len(parts) + 1)
-    return CrossValidation(np.array(chosen), np.array(losses), np.array(sums) / np.sum(sums), fits, total)
+    return CrossValidation(
+        np.array(chosen),
+        np.array(losses),
+        np.array(sums) / np.sum(sums),
+        fits,
+        total,
+        np.array([fold.held_out for fold in parts]),
+        torch.stack(models),
+    )
 
 
 def _folds(problem: Linear, folds: int | str, seed: int) -> Iterator[Fold]:

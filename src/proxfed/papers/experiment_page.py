@@ -11,11 +11,11 @@ from proxfed.harness.results import Results
 from proxfed.harness.schema import shipped
 from proxfed.harness.settings_diff import by_key, flat, other_values
 from proxfed.papers.claims import compare
-from proxfed.papers.markdown import from_to, plain_text, table
 from proxfed.papers.open_settings import open_settings
 from proxfed.papers.reproduce import as_recorded, compare_all
 from proxfed.papers.verdicts import Form, Reproduction
 from proxfed.report.columns import show
+from proxfed.report.markdown import from_to, plain_text, table
 from proxfed.report.plots import make_panels
 from proxfed.report.targets import NEVER
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from proxfed.errors import RunError
 from proxfed.papers.experiment_page import figures_by_form, page
-from proxfed.papers.markdown import from_to, plain_text, table
 from proxfed.papers.verdicts import Counts, Reproduction, total
+from proxfed.report.markdown import from_to, plain_text, table
 from proxfed.report.plots import write_figures
 
 Found = Mapping[str, list[Reproduction]]

@@ -193,6 +193,8 @@ class Date(Base):
     @field_validator("format")
     @classmethod
     def _is_a_format(cls, value: str | list[str]) -> str | list[str]:
+        if not value:
+            raise ValueError("it must be one format or several, such as '%d/%m/%Y'")
         for one in [value] if isinstance(value, str) else value:
             try:
                 date(2001, 2, 3).strftime(one)

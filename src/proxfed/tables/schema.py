@@ -5,6 +5,7 @@
 [target]          column = "outcome"           classes = ["well", "ill"]
 [columns.age]     kind = "number"              ... (columns.py)
 [others]          kind = "ignore"              every column that is not named; without it they are refused
+[model]           penalty = "l1"               ... (fit/settings.py)
 """
 
 from __future__ import annotations
@@ -176,6 +177,8 @@ class Schema(Section):
     target: Target | None = None
     columns: dict[str, AnyColumn] = {}
     others: AnyColumn | None = None
+    model: dict[str, Any] = {}
+    """How a model is fitted to the tables (fit/settings.py); like [source], not part of the agreement on them."""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -216,12 +219,12 @@ class Schema(Section):
 
     def plain(self) -> dict[str, Any]:
         """The agreement as plain data, for a model's file: all but where the rows are."""
-        return self.model_dump(mode="json", exclude={"source"}, exclude_defaults=True)
+        return self.model_dump(mode="json", exclude={"source", "model"}, exclude_defaults=True)
 
     @cached_property
     def digest(self) -> str:
         """Participants with the same one agree."""
-        words = json.dumps(self.model_dump(mode="json", exclude={"source"}))
+        words = json.dumps(self.model_dump(mode="json", exclude={"source", "model"}))
         return hashlib.sha256(words.encode()).hexdigest()[:16]
 
 

@@ -1,0 +1,199 @@
+"""`proxfed fit`: one model of the tables of several organisations."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.text import Text
+
+from proxfed.cli.common import DataOption, Format, FormatOption, err, out, say
+from proxfed.errors import InputError, require
+from proxfed.report.columns import show
+from proxfed.report.summary import plain_table
+
+if TYPE_CHECKING:
+    from proxfed.fit.consortium import Fitted
+
+FILES = ("model.json", "coefficients.csv", "report.html", "model_card.md")
+SHOWN = 20
+"""Coefficients that are printed at most."""
+EVERY = 30.0
+"""Seconds between two lines of progress where there is no terminal."""
+
+
+def fit(
+    file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="The schema of the tables; [model] has settings.")],
+    loss: Annotated[
+        str | None,
+        typer.Option("--loss", help="logistic, squared, softmax, huber, poisson, cox; default: as the target needs."),
+    ] = None,
+    penalty: Annotated[
+        str | None,
+        typer.Option("--penalty", metavar="NAME[,KEY=VALUE]", help="l1, group_lasso, elastic_net,l2=0.1, ..."),
+    ] = None,
+    weight: Annotated[float | None, typer.Option("--weight", min=0, help="Of the penalty; else it is chosen.")] = None,
+    cv: Annotated[
+        str | None,
+        typer.Option("--cv", metavar="within|organisation", help="Hold out rows of each, or all rows of one."),
+    ] = None,
+    folds: Annotated[int | None, typer.Option("--folds", min=2, help="Of --cv within; 5 if not given.")] = None,
+    rule: Annotated[
+        str | None, typer.Option("--rule", metavar="one_se|best", help="The simplest as good as the best, or the best.")
+    ] = None,
+    weights: Annotated[int | None, typer.Option("--weights", min=1, help="How many are tried; 30.")] = None,
+    compress: Annotated[
+        str | None,
+        typer.Option("--compress", metavar="NAME[,KEY=VALUE]", help="What is sent: top_k,fraction=0.1 for instance."),
+    ] = None,
+    tolerance: Annotated[float | None, typer.Option("--tolerance", help="Of the model's residual; 1e-10.")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Of folds and intervals; 0.")] = None,
+    alone: Annotated[
+        bool | None, typer.Option("--alone/--no-alone", help="Compare with models of each alone and of pooled rows.")
+    ] = None,
+    place: Annotated[Path | None, typer.Option("--out", metavar="FOLDER", help="Where model and report go.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a model that is there.")] = False,
+    data: DataOption = None,
+    format: FormatOption = Format.table,
+) -> None:
+    """A sparse model of the tables of several organisations, by federated rounds alone: no row leaves its table.
+
+    The tables are prepared by merged summaries, the weight of the penalty is chosen by cross-validation, the model is
+    fitted exactly and judged on rows that it has not seen, for each organisation. FOLDER gets model.json,
+    coefficients.csv, report.html and model_card.md.
+
+    Example: [bold]proxfed fit tables.toml --penalty l1 --out runs/model[/bold]
+    """
+    if place is not None:
+        there = [name for name in FILES if (place / name).exists()]
+        require(force or not there, f"--out {place} has a {', '.join(there[:1])} already; --force replaces it")
+        require(not place.exists() or place.is_dir(), f"--out {place} is not a folder")
+    given: dict[str, Any] = {
+        "loss": loss,
+        "penalty": None if penalty is None else named("--penalty", penalty),
+        "weight": weight,
+        "cv": cv,
+        "folds": folds,
+        "rule": rule,
+        "weights": weights,
+        "compress": None if compress is None else named("--compress", compress),
+        "tolerance": tolerance,
+        "seed": seed,
+        "alone": alone,
+    }
+    from proxfed.fit.consortium import fit as fit_tables
+
+    with Progress() as progress:
+        fitted = fit_tables(file, data, watch=progress, **{k: v for k, v in given.items() if v is not None})
+        if place is not None:
+            progress("writing", 0, 1)
+            fitted.save(place)
+    if format is Format.json:
+        from proxfed.fit.summary import summary
+
+        print(json.dumps(summary(fitted), indent=1))
+    else:
+        print_fitted(fitted)
+    if place is not None:
+        say(f"\nModel and report are in {place}: {', '.join(FILES)}", err if format is Format.json else out)
+
+
+def named(option: str, text: str) -> dict[str, Any]:
+    """NAME,KEY=VALUE,... as the table {name = NAME, KEY = VALUE}."""
+    name, *rest = text.split(",")
+    table: dict[str, Any] = {"name": name.strip()}
+    for part in rest:
+        key, equals, value = part.partition("=")
+        require(bool(equals), f"{option} {text}: {part!r} is not of the form KEY=VALUE")
+        try:
+            table[key.strip()] = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError as e:
+            raise InputError(f"{option} {text}: {value!r} is not a number, true, false or a quoted word") from e
+    return table
+
+
+class Progress:
+    """What is done now: a bar in a terminal, a line now and then elsewhere."""
+
+    def __init__(self) -> None:
+        self.bar: Any = None
+        self.last, self.task, self.what = time.monotonic(), None, ""
+
+    def __enter__(self) -> Progress:
+        if sys.stderr.isatty():
+            from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+            from rich.progress import Progress as Bar
+
+            parts = (TextColumn("{task.description}", markup=False), BarColumn(24), MofNCompleteColumn())
+            self.bar = Bar(*parts, TimeElapsedColumn(), console=err, transient=True)
+            self.bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        if self.bar is not None:
+            if what != self.what:
+                if self.task is not None:
+                    self.bar.remove_task(self.task)
+                self.what, self.task = what, self.bar.add_task(what, total=total or None)
+            self.bar.update(self.task, completed=done, total=total or None)
+        elif time.monotonic() - self.last >= EVERY:
+            self.last = time.monotonic()
+            say(f"{what}: {done} of {total}" if total else f"{what}: {done} rounds", err)
+
+
+# ---- what is printed ------------------------------------------------------------------------------------------------
+
+
+def print_fitted(fitted: Fitted) -> None:
+    """Coefficients, measures, costs."""
+    from proxfed.fit.costs import total
+    from proxfed.fit.summary import main_measure, sentences
+
+    model = fitted.model
+    for line in sentences(fitted):
+        say(line)
+    out.print()
+    outputs = model.classes if len(model.prepared.coef) > 1 else [""]
+    table = plain_table("feature", *(["class"] if outputs != [""] else []), "standardised", "in its own units")
+    rows = [
+        (name, output, model.prepared.coef[k][j], model.original.coef[k][j])
+        for k, output in enumerate(outputs)
+        for j, name in enumerate(model.features)
+        if model.prepared.coef[k][j]
+    ]
+    for name, output, one, other in sorted(rows, key=lambda row: -abs(row[2]))[:SHOWN]:
+        table.add_row(*map(Text, (name, *([output] if outputs != [""] else []), f"{one:+.4f}", f"{other:+.4g}")))
+    out.print(table)
+    if len(rows) > SHOWN:
+        say(f"... and {len(rows) - SHOWN} more in coefficients.csv")
+    out.print()
+    measure = main_measure(fitted)
+    table = plain_table(measure.replace("_", " "), "federated", "", *(["alone", ""] if fitted.alone else []))
+    for who, row in fitted.federated.items():
+        own = fitted.alone.get(who)
+        cells = [*_interval(row[measure]), *([] if not fitted.alone else _interval(own[measure]) if own else ["-", ""])]
+        table.add_row(Text(who), *cells)
+    out.print(table)
+    say(f"Judged on {model.held_out}; intervals of {100 * fitted.settings.level:g} % by bootstrap.")
+    out.print()
+    table = plain_table("sent for", "rounds", "up", "down", f"on {fitted.settings.profile}")
+    for each in (*model.sent, total(model.sent)):
+        sizes = show(each.bytes_up, "bytes"), show(each.bytes_down, "bytes")
+        table.add_row(each.step, f"{each.rounds:,}", *sizes, show(each.seconds, "seconds"))
+    out.print(table)
+    for note in model.notes:
+        say(f"note: {note}")
+
+
+def _interval(m: Any) -> list[str]:
+    number = f"{m.value:.3f}" if m.value == m.value else "-"
+    return [number, f"{m.low:.3f} to {m.high:.3f}" if m.low == m.low else ""]

@@ -1,0 +1,67 @@
+"""`proxfed predict`: what a model says of the rows of another file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from proxfed.cli.common import Format, FormatOption, err, out, say
+from proxfed.errors import require
+from proxfed.report.summary import plain_table
+
+
+def predict(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="model.json, or the folder that it is in.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="CSV, Parquet or .npz, perhaps compressed.")],
+    to: Annotated[Path | None, typer.Option("--out", metavar="FILE.csv", help="Where they go; else printed.")] = None,
+    evaluate: Annotated[bool, typer.Option("--evaluate", help="The file has the target: how good are they?")] = False,
+    names: Annotated[str, typer.Option("--names", metavar="A,B,...", help="The columns, if there is no header.")] = "",
+    separator: Annotated[str, typer.Option("--separator", metavar="SIGN", help="Between the columns of text.")] = ",",
+    encoding: Annotated[str, typer.Option("--encoding", metavar="NAME", help="Of text, such as latin-1.")] = "utf-8",
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    format: FormatOption = Format.table,
+) -> None:
+    """Predictions for the rows of a file, prepared as the model's own tables were; their order of columns is free.
+
+    Classes with their probabilities, numbers, or, of survival, the linear predictor and the hazard relative to that of
+    score 0. The first column is the number of the row in the file. Columns that the model does not use are left out.
+
+    Example: [bold]proxfed predict runs/model west.csv --out predicted.csv[/bold]
+    """
+    from proxfed.fit.model_file import read_model
+    from proxfed.fit.predictions import evaluated, predictions, read_rows, written
+    from proxfed.harness.files import replace
+
+    if to is not None:
+        require(force or not to.exists(), f"{to} is there already; --force replaces it")
+        require(to.parent.is_dir(), f"--out {to}: there is no folder {to.parent}")
+    known = read_model(model)
+    listed = [name.strip() for name in names.split(",")] if names else None
+    separator = "\t" if separator in ("tab", "\\t") else separator
+    table, left_out = read_rows(known, file, evaluate, listed, separator, encoding)
+    if left_out:
+        say(f"note: the model does not use {', '.join(left_out)}", err)
+    columns = predictions(known, table)
+    if to is not None:
+        replace(to, written(columns).encode())
+        say(f"{len(table):,} predictions are in {to}", err if format is Format.json else out)
+    found: dict[str, Any] = evaluated(known, table) if evaluate else {}
+    if format is Format.json:
+        rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        print(
+            json.dumps(
+                {**({"rows": rows} if to is None else {}), **({"measures": found} if evaluate else {})}, indent=1
+            )
+        )
+        return
+    if to is None:
+        print(written(columns), end="")
+    if evaluate:
+        shown = plain_table("measure", "", "interval")
+        for name, (value, low, high) in found.items():
+            cells = ["-" if value is None else f"{value:.4f}", "" if low is None else f"{low:.4f} to {high:.4f}"]
+            shown.add_row(name.replace("_", " "), *cells)
+        (out if to is not None else err).print(shown)

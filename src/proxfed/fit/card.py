@@ -1,0 +1,132 @@
+"""The model card: what the page shows, in words and tables, with room for what only its users know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from proxfed.fit.costs import total
+from proxfed.fit.page import MOST, _lines, _number
+from proxfed.fit.summary import main_measure, sentences
+from proxfed.report.columns import show
+from proxfed.report.markdown import plain_text, table
+from proxfed.tables.columns import Category, Date, Number
+from proxfed.tables.holdings import holdings
+
+if TYPE_CHECKING:
+    from proxfed.fit.consortium import Fitted
+
+LIMITS = (
+    "A linear model: effects add up, and what two features do together is not in it.",
+    "Coefficients describe these rows; they are not effects of a treatment or a decision.",
+    "The penalty shrinks coefficients towards zero; of features that say the same, any may carry the weight.",
+    "Means, medians and scales of the preparation were computed from all rows that were fitted to, those that folds "
+    "held out included.",
+    "Gradients and sums were sent as they are: no noise was added and no secure sum was used.",
+)
+
+
+def card(fitted: Fitted) -> str:
+    """model_card.md"""
+    model = fitted.model
+    parts = [
+        f"# {plain_text(model.name)}",
+        *map(plain_text, sentences(fitted)),
+        "## Intended use",
+        "To be filled in by those who use it: for which decision, for whom, by whom; and for what it must not be used.",
+        "## Data",
+        _data(fitted),
+        "## Preparation",
+        _preparation(fitted),
+        "## Coefficients",
+        _coefficients(fitted),
+        "## Performance",
+        _performance(fitted),
+        "## What was sent",
+        _sent(fitted),
+        "## Limits",
+        "\n".join(f"- {line}" for line in (*LIMITS, *_own_limits(fitted))),
+    ]
+    if model.notes:
+        parts += ["## Notes", "\n".join(f"- {plain_text(note)}" for note in model.notes)]
+    made = ", ".join(f"{name} {version}" for name, version in model.versions.items())
+    return "\n\n".join([*(part.rstrip("\n") for part in parts), f"Made with {made}.\n"])
+
+
+def _data(fitted: Fitted) -> str:
+    held = holdings(fitted.design.tables)
+    schema = fitted.design.tables.schema
+    head = ["organisation", "rows", *map(plain_text, held.outcomes)]
+    rows = [
+        [plain_text(who), *("-" if c[who] is None else f"{c[who]:,}" for c in (held.rows, *held.outcomes.values()))]
+        for who in held.rows
+    ]
+    about = f"{plain_text(schema.table.about)}\n\n" if schema.table.about else ""
+    target = schema.target
+    assert target is not None
+    said = f"Predicted is {plain_text(' with '.join(target.columns))}"
+    said += f" ({', '.join(map(plain_text, target.names))})" if target.names else ""
+    return f"{about}{said}; - is a count that was withheld, below {held.fewest}.\n\n{table(head, rows)}"
+
+
+def _preparation(fitted: Fitted) -> str:
+    lines = []
+    inputs = fitted.design.tables.schema.inputs
+    for name, column in list(inputs.items())[:MOST]:
+        parts: list[str] = [column.kind]
+        if column.unit:
+            parts.append(f"in {column.unit}")
+        if isinstance(column, Number):
+            parts += [f"{key} {getattr(column, key)}" for key in ("range", "clip") if getattr(column, key)]
+            parts += [column.transform] if column.transform != "none" else []
+        if isinstance(column, Category):
+            parts.append(f"one of {', '.join(column.names)}; any other word: {column.unseen}")
+        parts.append(f"a gap: {column.impute}")
+        if isinstance(column, (Number, Date)):
+            parts.append("standardised" if column.scale == "standard" else "not scaled")
+        parts += ["with an indicator of gaps"] if column.indicator else []
+        lines.append(f"- {plain_text(name)}: {plain_text(', '.join(parts))}")
+    if len(inputs) > MOST:
+        lines.append(f"- and {len(inputs) - MOST:,} more columns, in model.json")
+    return "By merged summaries of all organisations; no row was shared.\n\n" + "\n".join(lines)
+
+
+def _coefficients(fitted: Fitted) -> str:
+    model = fitted.model
+    outputs = model.classes if len(model.prepared.coef) > 1 else model.classes[-1:] or [""]
+    rows = []
+    for k, output in enumerate(outputs):
+        rows.append((output, "(intercept)", model.prepared.intercept[k], model.original.intercept[k]))
+        both = zip(model.features, model.prepared.coef[k], model.original.coef[k], strict=True)
+        rows += sorted(((output, *row) for row in both if row[1]), key=lambda row: -abs(row[2]))[:MOST]
+    cells = [[plain_text(o), plain_text(name), f"{one:.4g}", f"{other:.4g}"] for o, name, one, other in rows]
+    return (
+        table(["score of", "feature", "standardised", "in its own units"], cells)
+        + "\nAll others are zero"
+        + (f", or among the {model.nonzeros:,} in coefficients.csv." if model.nonzeros > MOST else ".")
+    )
+
+
+def _performance(fitted: Fitted) -> str:
+    names = list(fitted.federated["all"])
+    rows = [[plain_text(f"{who}{label}"), *(_number(row.get(k)) for k in names)] for who, label, row in _lines(fitted)]
+    said = (
+        f"On {fitted.model.held_out}, with intervals of {100 * fitted.settings.level:g} % by bootstrap within "
+        f"organisations; the first measure to look at is {main_measure(fitted).replace('_', ' ')}."
+    )
+    return f"{said}\n\n{table(['', *(name.replace('_', ' ') for name in names)], rows)}"
+
+
+def _sent(fitted: Fitted) -> str:
+    rows = [
+        [s.step, f"{s.rounds:,}", show(s.bytes_up, "bytes"), show(s.bytes_down, "bytes"), show(s.seconds, "seconds")]
+        for s in (*fitted.sent, total(fitted.sent))
+    ]
+    return table(["for", "rounds", "up", "down", f"on {fitted.settings.profile}"], rows)
+
+
+def _own_limits(fitted: Fitted) -> Iterable[str]:
+    if fitted.held.rows is not None and fitted.settings.weight is None:
+        yield "The weight was chosen with the same held-out rows that it was judged on, which flatters it slightly."
+    if fitted.settings.cv != "organisation":
+        yield "Judged on rows of organisations that took part; for others it may do worse (cv = organisation tells)."

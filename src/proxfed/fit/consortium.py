@@ -1,0 +1,300 @@
+"""From the tables of organisations to one model: prepared, chosen, fitted, judged. Nothing but messages leaves a table.
+
+read_tables -> summaries -> preparation -> path and cross-validation -> model -> measures on rows that it has not seen
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from proxfed.errors import InputError, require
+from proxfed.fit.compare import Alone, Held, Pooled, alone, pooled, scores
+from proxfed.fit.costs import CHOICE, FINAL, MEASURES, SUMMARIES, costs
+from proxfed.fit.cross_validate import CrossValidation, cross_validate
+from proxfed.fit.judge import ALL, Judgement, judge
+from proxfed.fit.model_file import FORM, Model, Scale, Sent
+from proxfed.fit.settings import Settings, problem_of, read_settings, solver_of
+from proxfed.fit.solve import Fit, Traffic
+from proxfed.harness.run_folder import versions
+from proxfed.problems.linear import Linear
+from proxfed.problems.loop import parameters
+from proxfed.problems.named_losses import KINDS
+from proxfed.registry import describe
+from proxfed.simulate.timing import Timing
+from proxfed.tables.design import Design, design
+from proxfed.tables.schema import Schema, read_schema
+from proxfed.tables.table import Tables, read_tables
+
+PATH = re.compile(r"[^\s:,]*/([^/\s:,]+)")
+"""Where files are is nobody's business."""
+
+Watch = Callable[[str, int, int], object]
+"""Called with what is done now, how much of it is done, and how much there is."""
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """A model with what it came from and how good it is."""
+
+    model: Model
+    settings: Settings
+    design: Design
+    problem: Linear
+    """With the weight that was chosen."""
+    fit: Fit
+    cv: CrossValidation | None
+    """None: the weight was given, and there is a test part."""
+    held: Held
+    scores: np.ndarray
+    """(N, outputs) of the held-out rows."""
+    federated: Judgement
+    alone: Judgement
+    pooled: Judgement
+    alone_nonzeros: dict[str, int]
+    off_pooled: float | None
+    """The largest difference of a coefficient, on the prepared scale, from that of pooled rows."""
+
+    @property
+    def sent(self) -> list[Sent]:
+        """What was sent, step by step."""
+        return self.model.sent
+
+    def save(self, folder: str | Path) -> None:
+        """model.json, coefficients.csv, report.html and model_card.md."""
+        from proxfed.fit.card import card
+        from proxfed.fit.page import page
+        from proxfed.harness.files import replace as write
+
+        folder = Path(folder)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as e:
+            raise InputError(f"cannot make the folder {folder}: {e.strerror}") from e
+        texts = {
+            "model_card.md": card(self),
+            "report.html": page(self),
+            "coefficients.csv": self.model.csv(),
+            "model.json": self.model.text(),
+        }
+        for name, text in texts.items():
+            write(folder / name, text.encode())
+
+
+def fit(
+    tables: str | Path | Schema | Tables,
+    directory: str | Path | None = None,
+    *,
+    watch: Watch = lambda what, done, total: None,
+    **settings: Any,
+) -> Fitted:
+    """One model of all organisations' tables.
+
+    tables      the file of their schema, the schema, or tables that were read
+    directory   the data directory; otherwise PROXFED_DATA
+    settings    those of `Settings`, such as penalty="group_lasso" or weight=0.02; they overrule [model] of the file
+    """
+    base: dict[str, Any] = {}
+    if isinstance(tables, (str, Path)):
+        base = read_schema(tables).model
+    elif isinstance(tables, Schema):
+        base = tables.model
+    if settings.get("weight") is not None:
+        base = {key: value for key, value in base.items() if key != "cv"}
+    elif settings.get("cv") is not None:
+        base = {key: value for key, value in base.items() if key != "weight"}
+    asked = read_settings(base | settings)
+    if not isinstance(tables, Tables):
+        watch("reading tables", 0, 1)
+        tables = read_tables(tables, directory)
+    return _fit(tables, asked, watch)
+
+
+def _fit(tables: Tables, asked: Settings, watch: Watch) -> Fitted:
+    path_solver = solver_of(asked, asked.cv_tolerance)
+    Timing.read({"profile": asked.profile}).check(len(tables.tables))
+    watch("preparing tables", 0, 1)
+    made = design(tables)
+    problem = problem_of(asked, made)
+    n, data = problem.n, problem.data
+    folds: int | str = "organisation" if asked.cv == "organisation" else asked.folds
+    smallest = asked.smallest or (1e-2 if data.features.shape[1] > len(data.labels) else 1e-3)
+    unpenalised = asked.penalty in ("zero", {"name": "zero"})
+    given = [0.0] if unpenalised else None if asked.weight is None else [asked.weight]
+    cv, place = None, 0
+    if given is None or data.test is None:
+        cv = cross_validate(
+            problem,
+            folds,
+            asked.weights if given is None else given,
+            smallest,
+            path_solver,
+            asked.cv_tolerance,
+            asked.seed,
+            lambda done, total: watch("cross-validation", done, total),
+        )
+        place = cv.best if asked.rule == "best" else cv.one_se
+    begin = None if cv is None else cv.fits[place]
+    solver = solver_of(asked, asked.tolerance, watch=lambda rounds, residual: watch("fitting the model", rounds, 0))
+    chosen: Any = problem
+    if begin is None:
+        final = replace(solver.fit(chosen), weight=given[0] if given else None)
+    else:
+        chosen = problem.with_h(problem.h.with_weight(float(begin.weight or 0)))
+        # What a compressor has not sent yet is forgotten between two fits: a start close by would be no help.
+        start = chosen if asked.compress is not None else chosen.starting_at(begin.x)
+        final = replace(solver.fit(start, begin.scale, begin.pairs), weight=begin.weight)
+    held = _held(made, problem, cv, asked)
+    if cv is not None and held.rows is not None:
+        own_scores = cv.scores(problem, place)
+    else:
+        own_scores = scores(chosen, final.x, held.features)
+    watch("judging the model", 0, 1)
+    judged = _judge(chosen, own_scores, held, asked, held.names)
+    steps = {
+        SUMMARIES: Traffic(1, sum(m.size for m in made.messages), n * len(json.dumps(made.preparation.plain()))),
+        **({} if cv is None else {CHOICE: cv.traffic}),
+        FINAL: final.traffic,
+        MEASURES: Traffic(1, n * 3 * 8 * len(judged[ALL]), 0 if held.rows is not None else n * problem.d * 8),
+    }
+    sent = costs(steps, n, asked.profile)
+    others = _others(chosen, made, held, asked, smallest, watch)
+    notes = [PATH.sub(r"\1", note) for note in (*tables.notes, *made.preparation.notes, *others[0].notes)]
+    without = asked.model_copy(update={"repetitions": 0})  # intervals of pooled rows would be the same
+    return Fitted(
+        model=_model(made, chosen, final, asked, sent, judged, held, notes),
+        settings=asked,
+        design=made,
+        problem=chosen,
+        fit=final,
+        cv=cv,
+        held=held,
+        scores=own_scores,
+        federated=judged,
+        alone=_judge_alone(chosen, others[0], held, asked),
+        pooled={} if others[1] is None else _judge(chosen, others[1].scores, held, without, held.names),
+        alone_nonzeros=others[0].nonzeros,
+        off_pooled=None if others[1] is None else _difference(chosen, others[1].x, final.x),
+    )
+
+
+# ---- how good it is -------------------------------------------------------------------------------------------------
+
+
+def _held(made: Design, problem: Linear, cv: CrossValidation | None, asked: Settings) -> Held:
+    """The test part if there is one; else every row, when it is held out."""
+    if problem.data.test is not None:
+        names, sizes = zip(*((t.organisation, len(t)) for t in made.tables.test), strict=True)
+        features, labels = problem.data.test
+        return Held(np.asarray(features), np.asarray(labels), list(sizes), list(names), None, "the test part")
+    assert cv is not None
+    how = {
+        "within": f"{len(cv.rows)} folds, each with rows of every organisation",
+        "organisation": "each organisation in turn, by the model of all others",
+    }[asked.chosen_by]
+    data = problem.data
+    return Held(data.features, data.labels, data.sizes.tolist(), list(made.organisations), cv.rows, how)
+
+
+def _judge(problem: Linear, values: np.ndarray, held: Held, asked: Settings, names: list[str]) -> Judgement:
+    return judge(
+        problem.criterion,
+        values,
+        held.labels,
+        held.sizes,
+        names,
+        repetitions=asked.repetitions,
+        level=asked.level,
+        seed=asked.seed,
+    )
+
+
+def _others(
+    problem: Linear, made: Design, held: Held, asked: Settings, smallest: float, watch: Watch
+) -> tuple[Alone, Pooled | None]:
+    """The models to compare with; none if they are not asked for."""
+    if not asked.alone:
+        return Alone({}, {}, []), None
+    done = 0
+    total = len(made.organisations) + 1 + (0 if held.rows is None else len(held.rows))
+
+    def one_more() -> None:
+        nonlocal done
+        watch("models to compare with", done, total)
+        done += 1
+
+    central = pooled(problem, held, one_more) if problem.h.weak_convexity == 0 else None
+    return alone(problem, made.organisations, held, asked, smallest, one_more), central
+
+
+def _judge_alone(problem: Linear, found: Alone, held: Held, asked: Settings) -> Judgement:
+    """Of those organisations that have a model of their own."""
+    if not found.scores:
+        return {}
+    names = [name for name in held.names if name in found.scores]
+    labels = np.concatenate([held.labels[held.parts[name]] for name in names])
+    sizes = [len(found.scores[name]) for name in names]
+    own = held._replace(labels=labels, sizes=sizes, names=names)
+    return _judge(problem, np.concatenate([found.scores[name] for name in names]), own, asked, names)
+
+
+def _difference(problem: Linear, one: Tensor, other: Tensor) -> float:
+    """The largest of a coefficient; a common shift of all classes' intercepts is none."""
+    a, b = parameters(one, problem.blocks), parameters(other, problem.blocks)
+    parts = [a["weight"] - b["weight"]]
+    if problem.intercept:
+        shift = a["bias"] - b["bias"]
+        parts.append(shift - shift.mean() if len(shift) > 1 else shift)
+    return max(float(part.abs().max()) for part in parts)
+
+
+# ---- the model file -------------------------------------------------------------------------------------------------
+
+
+def _model(
+    made: Design,
+    problem: Linear,
+    final: Fit,
+    asked: Settings,
+    sent: list[Sent],
+    judged: Judgement,
+    held: Held,
+    notes: Any,
+) -> Model:
+    parts = parameters(final.x, problem.blocks)
+    coef = parts["weight"].double().numpy()
+    intercept = parts["bias"].double().numpy() if problem.intercept else np.zeros(len(coef))
+    original, at = made.preparation.original_scale(coef, intercept)
+    require(bool(np.isfinite(original).all()), "some coefficients are not finite numbers")
+    numbers = {who: {k: [_plain(v) for v in m] for k, m in row.items()} for who, row in judged.items()}
+    penalty = asked.penalty if isinstance(asked.penalty, dict) else {"name": asked.penalty}
+    return Model(
+        form=FORM,
+        name=made.tables.schema.table.name,
+        loss=describe(problem.criterion, KINDS),
+        penalty=penalty,
+        weight=float(final.weight or 0),
+        classes=list(made.classes),
+        features=list(made.preparation.names),
+        prepared=Scale(coef=coef.tolist(), intercept=intercept.tolist()),
+        original=Scale(coef=original.tolist(), intercept=np.atleast_1d(at).tolist()),
+        preparation=made.preparation.plain(),
+        organisations=list(made.organisations),
+        settings=asked.model_dump(mode="json", exclude_defaults=True),
+        sent=sent,
+        measures=numbers,
+        held_out=held.about,
+        notes=list(notes),
+        versions={key: value for key, value in versions().items() if key in ("proxfed", "python", "torch", "numpy")},
+    )
+
+
+def _plain(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None

@@ -1,0 +1,66 @@
+"""A fit in few words and as plain data, for the terminal, the page and the card."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from proxfed.fit.costs import total
+from proxfed.fit.judge import ALL, Judgement
+
+if TYPE_CHECKING:
+    from proxfed.fit.consortium import Fitted
+
+
+def main_measure(fitted: Fitted) -> str:
+    """The measure that tells most about such models."""
+    known = fitted.federated[ALL]
+    return next(name for name in ("auc", "concordance", "r2", "accuracy", "deviance") if name in known)
+
+
+def sentences(fitted: Fitted) -> list[str]:
+    """What was fitted, how its weight was chosen, and how it compares with pooled rows."""
+    model, data, asked = fitted.model, fitted.problem.data, fitted.settings
+    p, k = len(model.features), len(model.prepared.coef)
+    lines = [
+        f"{model.name}: {len(model.organisations)} organisations, {len(data.labels):,} rows, {p:,} features; "
+        f"{model.loss['name']}, {model.penalty['name']} with weight {model.weight:.4g}: "
+        f"{model.nonzeros:,} of {p * k:,} coefficients are not zero."
+    ]
+    if asked.weight is None and fitted.cv is not None:
+        how = "one organisation left out at a time" if asked.cv == "organisation" else f"{len(fitted.cv.rows)} folds"
+        rule = {"one_se": "the largest within one standard error of the best", "best": "the best"}[asked.rule]
+        lines.append(f"The weight was chosen by cross-validation ({how}): {rule} of {len(fitted.cv.weights)}.")
+    if fitted.off_pooled is not None:
+        lines.append(
+            f"Coefficients differ from those of pooled rows by {fitted.off_pooled:.1e} at most (a simulation: nobody "
+            "has the rows in one place)."
+        )
+    return lines
+
+
+def summary(fitted: Fitted) -> dict[str, Any]:
+    """As JSON has it."""
+    model = fitted.model
+    cv = fitted.cv
+    return {
+        "model": model.model_dump(mode="json", exclude={"preparation"}),
+        "nonzeros": model.nonzeros,
+        "residual": fitted.fit.residual,
+        "path": None
+        if cv is None
+        else {
+            "weights": cv.weights.tolist(),
+            "loss": cv.mean.tolist(),
+            "standard_error": cv.standard_error.tolist(),
+            "nonzeros": [int((fit.x[: fitted.problem.blocks[0].stop] != 0).sum()) for fit in cv.fits],
+        },
+        "alone": _plain(fitted.alone),
+        "alone_nonzeros": fitted.alone_nonzeros,
+        "pooled": _plain(fitted.pooled),
+        "off_pooled": fitted.off_pooled,
+        "together": total(model.sent).model_dump(mode="json"),
+    }
+
+
+def _plain(judged: Judgement) -> dict[str, Any]:
+    return {w: {k: [None if v != v else v for v in m] for k, m in row.items()} for w, row in judged.items()}

@@ -1,0 +1,159 @@
+"""`proxfed fit` and `proxfed predict` as a user meets them: files, tables, JSON, refusals; the page and the card."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxfed.fit.card import card
+from proxfed.fit.page import page
+
+from support.cli import proxfed, refused
+from support.fitted import clinics
+from support.tables import CLINICS
+
+ASKED = (str(CLINICS / "tables.toml"), "--weight", "0.03", "--folds", "2", "--no-alone")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("made")
+    clinics().save(folder)
+    return folder
+
+
+def test_a_fit_from_the_command_line(capsys: Any, tmp_path: Path) -> None:
+    out = tmp_path / "model"
+    code, said, complaint = proxfed(capsys, "fit", *ASKED, "--out", str(out))
+    assert code == 0, complaint
+    assert {path.name for path in out.iterdir()} == {"model.json", "coefficients.csv", "report.html", "model_card.md"}
+    for words in ("4 organisations, 260 rows", "age", "auc", "federated", "summaries", "together"):
+        assert words in said
+    assert "--force replaces it" in refused(capsys, "fit", *ASKED, "--out", str(out))
+    code, said, complaint = proxfed(capsys, "fit", *ASKED, "--out", str(out), "--force", "--format", "json")
+    assert code == 0, complaint
+    found = json.loads(said)
+    assert found["model"]["weight"] == 0.03
+    assert found["together"]["rounds"] == sum(sent["rounds"] for sent in found["model"]["sent"])
+
+
+def test_predictions_of_a_file(capsys: Any, tmp_path: Path, made: Path) -> None:
+    rows = list(csv.DictReader(io.StringIO((CLINICS / "west.csv").read_text())))
+    other = tmp_path / "new.csv"
+    names = [name for name in reversed(list(rows[0])) if name != "outcome"]  # another order, and no target
+    with other.open("w") as f:
+        lines = csv.DictWriter(f, names, extrasaction="ignore")
+        lines.writeheader()
+        lines.writerows(rows)
+    code, _, complaint = proxfed(capsys, "predict", str(made), str(other), "--out", str(tmp_path / "said.csv"))
+    assert code == 0, complaint
+    found = list(csv.DictReader(io.StringIO((tmp_path / "said.csv").read_text())))
+    assert [line["row"] for line in found] == [str(k + 1) for k in range(len(rows))]
+    for line in found:
+        ill = float(line["probability of ill"])
+        assert line["prediction"] == ("ill" if ill > 0.5 else "well")
+    code, said, complaint = proxfed(capsys, "predict", str(made / "model.json"), str(CLINICS / "west.csv"))
+    assert code == 0, complaint
+    assert said == (tmp_path / "said.csv").read_text()
+    ask = ("--evaluate", "--format", "json", "--out", str(tmp_path / "two.csv"))
+    code, said, complaint = proxfed(capsys, "predict", str(made), str(CLINICS / "west.csv"), *ask)
+    assert code == 0, complaint
+    assert 0.5 < json.loads(said)["measures"]["auc"][0] <= 1
+    assert "so predictions cannot be evaluated" in refused(capsys, "predict", str(made), str(other), "--evaluate")
+    assert "--force replaces it" in refused(
+        capsys, "predict", str(made), str(other), "--out", str(tmp_path / "said.csv")
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--penalty", "lasso"), "penalty: there is no 'lasso'"),
+        (("--penalty", "elastic_net,l2"), "'l2' is not of the form KEY=VALUE"),
+        (("--penalty", "elastic_net,l2=a"), "'a' is not a number"),
+        (("--weight", "0.1", "--cv", "within"), "exclude each other"),
+        (("--cv", "none"), "cv = 'none' is not allowed"),
+        (("--loss", "cox"), "does not fit the target"),
+        (("--compress", "top_k,part=0.1"), "compress: unknown key 'part'"),
+    ],
+)
+def test_bad_options_get_one_sentence(capsys: Any, words: tuple[str, ...], sentence: str) -> None:
+    assert sentence in refused(capsys, "fit", str(CLINICS / "tables.toml"), *words)
+
+
+def test_bad_files_get_one_sentence(capsys: Any, tmp_path: Path, made: Path) -> None:
+    west = str(CLINICS / "west.csv")
+    (tmp_path / "model.json").write_text((made / "model.json").read_text()[:500])
+    assert "the JSON is damaged" in refused(capsys, "predict", str(tmp_path), west)
+    assert "cannot read" in refused(capsys, "predict", str(tmp_path / "none.json"), west)
+    assert "cannot read" in refused(capsys, "fit", str(tmp_path / "none.toml"))
+    (tmp_path / "few.csv").write_text("age,sex\n50,F\n")
+    assert "has no column 'weight'" in refused(capsys, "predict", str(made), str(tmp_path / "few.csv"))
+    (tmp_path / "strange.csv").write_text("a,b\n1,2\n")
+    assert "has none of the model's columns" in refused(capsys, "predict", str(made), str(tmp_path / "strange.csv"))
+    assert "none.csv" in refused(capsys, "predict", str(made), str(tmp_path / "none.csv"))
+
+
+# ---- the page and the card -------------------------------------------------------------------------------------------
+
+
+class Tags(HTMLParser):
+    """Every element that is opened is closed, and what is loaded."""
+
+    ALONE = ("meta", "link")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[str] = []
+        self.outside: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append(tag)
+        self.outside += [v for k, v in attrs if k in ("src", "href") and v and not v.startswith("data:")]
+        if tag not in self.ALONE:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_the_page_is_whole_and_loads_nothing() -> None:
+    text = page(clinics())
+    tags = Tags()
+    tags.feed(text)
+    assert tags.open == []
+    assert tags.outside == []
+    assert "script" not in tags.seen
+    assert tags.seen.count("svg") == 6  # two bar plots, curve, path, organisations, calibration
+    assert "nan" not in re.sub(r"<style>.*</style>", "", text, flags=re.DOTALL).lower().replace("finance", "")
+    for words in ("Who holds what", "What was sent", "cross-validation", "each alone", "a simulation"):
+        assert words in text
+
+
+def test_names_from_tables_are_escaped() -> None:
+    found = clinics()
+    model = found.model.model_copy(update={"name": "<b>&", "notes": ["<script>alert(1)</script>"]})
+    from dataclasses import replace
+
+    strange = replace(found, model=model)
+    assert "<script>" not in page(strange)
+    assert "<b>&" not in page(strange)
+    assert "<script>" not in card(strange).replace("\\<", "")
+
+
+def test_the_card_says_what_a_reader_must_know() -> None:
+    text = card(clinics())
+    headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
+    assert headings == [
+        *("Intended use", "Data", "Preparation", "Coefficients", "Performance", "What was sent", "Limits"),
+    ]
+    assert "To be filled in" in text
+    assert "| north | 90 | 44 | 46 |" in text
