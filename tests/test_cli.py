@@ -367,3 +367,11 @@ def test_an_empty_client() -> None:
 
     with pytest.raises(InputError, match="client 1"):
         Federated.from_clients([(np.ones((2, 3)), [0, 1]), (np.ones((0, 3)), [])], classes=2)
+
+
+def test_a_kernel_that_was_only_imported_is_no_notebook(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """JSON on the standard output stays JSON, whatever else is loaded."""
+    pytest.importorskip("ipykernel")
+    changes = ["-c", "rounds=2", "-c", "data.samples=5"]
+    _, said, _ = proxfed(capsys, "run", "demo", *changes, "--out", str(tmp_path / "run"), "--format", "json")
+    assert json.loads(said)["results"]

@@ -42,9 +42,15 @@ def watching(show: bool = True) -> AbstractContextManager[Any]:
     """Something to call with each Progress, which shows it where this process is seen."""
     if not show:
         return _Silent()
-    if "ipykernel" in sys.modules:
+    if _in_a_notebook():
         return _Notebook()
     return _Bars() if sys.stderr.isatty() else _Lines()
+
+
+def _in_a_notebook() -> bool:
+    """A kernel runs this; that its module was imported says little."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    return getattr(shell, "kernel", None) is not None
 
 
 class _Silent(AbstractContextManager[Any]):
