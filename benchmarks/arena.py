@@ -1,0 +1,142 @@
+"""The arena: every method tuned with the same effort on the same problems, then run, kept and put into tables.
+
+    python benchmarks/arena.py tune composite     choose settings, on other data than those of the comparison
+    python benchmarks/arena.py run composite      the comparison, with what was chosen
+    python benchmarks/arena.py table              docs/results/arena.md from what was run
+
+`tune` writes what it chose into the shipped experiment, where the diff shows it. The studies of all that was tried are
+kept in runs/arena/tuned, with a report that shows how sensitive each method is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+RUNS = Path("runs/arena")
+EXPERIMENTS = Path("src/proxfed/papers/experiments/arena")
+
+STEP = "log(0.3,30)"
+LOCAL = "1..10"
+SHARE = "[0.1, 0.2, 0.5]"
+SERVER = {
+    "PLEDGE.eta": STEP,
+    "PLEDGE.tau": LOCAL,
+    "FedComposite.eta": STEP,
+    "FedComposite.tau": LOCAL,
+    "FedCEF.alpha": STEP,
+    "FedCEF.K": LOCAL,
+    "FedCEF.compressor.fraction": SHARE,
+    "FedCEF, quantised both ways.alpha": STEP,
+    "FedCEF, quantised both ways.K": LOCAL,
+    "DEPOSITUM.alpha": STEP,
+    "DEPOSITUM.T0": LOCAL,
+    "DEPOSITUM.gamma": "[0.2, 0.5, 0.8]",
+    "DFedADMM.eta_l": "log(0.1,3)",
+    "DFedADMM.K": LOCAL,
+    "DFedADMM.lam": "log(3,100)",
+    "FedNAG.eta": "log(0.03,3)",
+    "FedNAG.tau": LOCAL,
+    "FedNAG.gamma": "[0.5, 0.9]",
+    "FedDA.eta": STEP,
+    "FedDA.K": LOCAL,
+    "FedMiD.eta": STEP,
+    "FedMiD.K": LOCAL,
+    "Fast-FedDA.gamma": STEP,
+    "Fast-FedDA.K": LOCAL,
+    "ProxSkip.gamma": STEP,
+    "ProxSkip.p": "[0.1, 0.2, 0.3, 0.5, 1.0]",
+    "FedDR.eta": "log(1,100)",
+    "FedDR.eta_l": STEP,
+    "FedDR.K": LOCAL,
+    "FedADMM.eta": "log(1,100)",
+    "FedADMM.eta_l": STEP,
+    "FedADMM.K": LOCAL,
+    "EF21.gamma": STEP,
+    "EF21.compressor.fraction": SHARE,
+    "EF21, quantised both ways.gamma": STEP,
+    "EF21-BC.gamma": STEP,
+    "SCAFCOM.eta": STEP,
+    "SCAFCOM.K": LOCAL,
+    "SCAFCOM.beta": "[0.2, 0.5, 1.0]",
+}
+
+
+@dataclass(frozen=True)
+class Fight:
+    """One experiment of the arena: how its methods are tuned."""
+
+    over: dict[str, str]
+    """Settings and where they are looked for."""
+    target: str
+    budget: int
+    """Rounds of each method, over all its configurations."""
+    rounds: int
+    """Rounds of the configurations that get to the end."""
+    other_data: list[str] = field(default_factory=list)
+    """Changes that make data which the comparison does not see; networks are judged on held-out rows instead."""
+
+
+FIGHTS = {
+    "composite": Fight(SERVER, "error=1e-6", 1500, 300, ["data.seed=100", "data.samples=200"]),
+    "shifted": Fight(SERVER, "error=1e-6", 1500, 300, ["data.seed=100"]),
+}
+
+
+def proxfed(*words: str) -> None:
+    """A command of the package, in this environment."""
+    print("proxfed", *words, flush=True)
+    subprocess.run([sys.executable, "-m", "proxfed", *words], check=True)
+
+
+def tune(name: str) -> None:
+    """Choose settings of all methods, and write them into the experiment."""
+    fight, out = FIGHTS[name], RUNS / "tuned" / name
+    case = next(iter(tomllib.loads((EXPERIMENTS / f"{name}.toml").read_text()).get("cases", {})), None)
+    words = [f"arena/{name}", *(["--case", case] if case else []), "--target", fight.target, "--axis", "bytes"]
+    words += ["--budget", str(fight.budget), "--rounds", str(fight.rounds), "--jobs", "1", "--out", str(out)]
+    words += [word for change in fight.other_data for word in ("-c", change)]
+    words += [word for key, space in fight.over.items() for word in ("--over", f"{key}={space}")]
+    proxfed("tune", *words, *(["--resume"] if out.exists() else []))
+    path = EXPERIMENTS / f"{name}.toml"
+    path.write_text(with_settings(path.read_text(), tomllib.loads((out / "tuned.toml").read_text()), fight.over))
+
+
+def with_settings(text: str, tuned: dict[str, Any], over: dict[str, str]) -> str:
+    """The file of an experiment with the tuned values of these keys, and what was spent on them."""
+    head, *blocks = re.split(r"(?m)^(?=\[\[algorithms\]\])", text)
+    chosen = {table["label"]: table for table in tuned["algorithms"]}
+    return head + "".join(_block(block, chosen, over) for block in blocks)
+
+
+def _block(block: str, chosen: dict[str, Any], over: dict[str, str]) -> str:
+    label = tomllib.loads(block)["algorithms"][0]["label"]
+    for key in (key.removeprefix(f"{label}.") for key in over if key.startswith(f"{label}.")):
+        outer, _, inner = key.partition(".")
+        value = chosen[label][outer][inner] if inner else chosen[label][outer]
+        value = float(f"{value:.3g}") if isinstance(value, float) else value
+        pattern = rf"(?m)^({outer} = \{{.*\b{inner} = )[^ ,}}]+" if inner else rf"(?m)^({outer} = )\S+"
+        block, times = re.subn(pattern, rf"\g<1>{value!r}", block)
+        assert times == 1, f"{label}: {key} does not stand in the file"
+    spent = ", ".join(f"{k} = {v!r}".replace("'", '"') for k, v in chosen[label]["tuned"].items())
+    block = re.sub(r"(?m)^tuned = .*\n", "", block)
+    return re.sub(r"(?m)^(label = .*\n)", rf"\g<1>tuned = {{ {spent} }}\n", block)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="The arena.")
+    parser.add_argument("verb", choices=("tune", "run", "table"))
+    parser.add_argument("names", nargs="*", choices=[*FIGHTS, []])
+    given = parser.parse_args()
+    for name in given.names or FIGHTS:
+        {"tune": tune}[given.verb](name)
+
+
+if __name__ == "__main__":
+    main()
