@@ -66,6 +66,75 @@ SERVER = {
     "SCAFCOM.K": LOCAL,
     "SCAFCOM.beta": "[0.2, 0.5, 1.0]",
 }
+PEER_STEP = "log(0.05,3)"
+PEERS = {
+    "PLEDGE, tree.eta": PEER_STEP,
+    "PLEDGE, tree.tau": LOCAL,
+    "PLEDGE, peers.eta": PEER_STEP,
+    "PLEDGE, peers.tau": LOCAL,
+    "DEPOSITUM.alpha": PEER_STEP,
+    "DEPOSITUM.T0": LOCAL,
+    "DEPOSITUM.gamma": "[0.2, 0.5, 0.8]",
+    "DFedADMM.eta_l": "log(0.01,0.3)",
+    "DFedADMM.K": LOCAL,
+    "DFedADMM.lam": "log(0.3,30)",
+    "FedComposite, tree.eta": PEER_STEP,
+    "FedComposite, tree.tau": LOCAL,
+    "FedCEF, tree.alpha": PEER_STEP,
+    "FedCEF, tree.K": LOCAL,
+    "FedCEF, tree.compressor.fraction": SHARE,
+    "FedNAG, tree.eta": "log(0.005,0.3)",
+    "FedNAG, tree.tau": LOCAL,
+    "FedNAG, tree.gamma": "[0.5, 0.9]",
+    "PG-EXTRA.alpha": PEER_STEP,
+    "exact diffusion.eta": PEER_STEP,
+    "Prox-ED.eta": PEER_STEP,
+    "Prox-LEAD, quantised.eta": PEER_STEP,
+    "Prox-LEAD, quantised.gamma": "[0.3, 0.6, 1.0]",
+    "CDProxSGT, quantised.eta": PEER_STEP,
+    "CDProxSGT, quantised.gamma_x": "[0.3, 0.6, 1.0]",
+    "CDProxSGT, quantised.gamma_y": "[0.3, 0.6, 1.0]",
+    "ProxGT.alpha": PEER_STEP,
+    "CHOCO-SGD, quantised.eta": "log(0.005,3)",
+    "CHOCO-SGD, quantised.gamma": "[0.3, 0.6, 1.0]",
+    "BEER, quantised.eta": PEER_STEP,
+    "BEER, quantised.gamma": "[0.3, 0.6, 1.0]",
+}
+NETWORK_STEP = "log(0.02,1)"
+MNIST_SERVER = {
+    "PLEDGE.eta": NETWORK_STEP,
+    "PLEDGE.theta": "[0.0, 0.3, 0.5, 0.7]",
+    "PLEDGE.a": "[0.3, 0.5, 1.0]",
+    "FedComposite.eta": NETWORK_STEP,
+    "FedCEF.alpha": NETWORK_STEP,
+    "FedCEF.eta": "[0.3, 0.5, 1.0]",
+    "FedCEF, quantised both ways.alpha": NETWORK_STEP,
+    "FedCEF, quantised both ways.eta": "[0.3, 0.5, 1.0]",
+    "FedNAG.eta": "log(0.005,0.25)",
+    "FedNAG.gamma": "[0.5, 0.9]",
+    "FedAvg.eta": NETWORK_STEP,
+    "SCAFCOM.eta": NETWORK_STEP,
+    "SCAFCOM.beta": "[0.2, 0.5, 1.0]",
+}
+MNIST_RING = {
+    "PLEDGE, tree.eta": NETWORK_STEP,
+    "PLEDGE, tree.theta": "[0.0, 0.3, 0.5, 0.7]",
+    "PLEDGE, tree.a": "[0.3, 0.5, 1.0]",
+    "PLEDGE, peers.eta": NETWORK_STEP,
+    "PLEDGE, peers.theta": "[0.0, 0.3, 0.5, 0.7]",
+    "PLEDGE, peers.a": "[0.3, 0.5, 1.0]",
+    "DEPOSITUM.alpha": NETWORK_STEP,
+    "DEPOSITUM.gamma": "[0.2, 0.5, 0.8]",
+    "DFedADMM.eta_l": NETWORK_STEP,
+    "DFedADMM.inverse_penalty": "[0.03, 0.1, 0.3]",
+    "DFedAvgM.eta": "log(0.005,0.25)",
+    "DFedAvgM.theta": "[0.5, 0.9]",
+    "CHOCO-SGD, quantised.eta": NETWORK_STEP,
+    "CHOCO-SGD, quantised.gamma": "[0.3, 0.6, 1.0]",
+    "CDProxSGT, quantised.eta": NETWORK_STEP,
+    "CDProxSGT, quantised.gamma_x": "[0.3, 0.6, 1.0]",
+    "CDProxSGT, quantised.gamma_y": "[0.3, 0.6, 1.0]",
+}
 
 
 @dataclass(frozen=True)
@@ -86,6 +155,9 @@ class Fight:
 FIGHTS = {
     "composite": Fight(SERVER, "error=1e-6", 1500, 300, ["data.seed=100", "data.samples=200"]),
     "shifted": Fight(SERVER, "error=1e-6", 1500, 300, ["data.seed=100"]),
+    "a9a_ring": Fight(PEERS, "error=1e-6", 1800, 400, ["data.partition.seed=100"]),
+    "mnist_server": Fight(MNIST_SERVER, "accuracy=0.9", 240, 60, ["data.limit=6000", "data.test_limit=2000"]),
+    "mnist_ring": Fight(MNIST_RING, "accuracy=0.9", 240, 60, ["data.limit=6000", "data.test_limit=2000"]),
 }
 
 
