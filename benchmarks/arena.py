@@ -2,7 +2,7 @@
 
     python benchmarks/arena.py tune composite     choose settings, on other data than those of the comparison
     python benchmarks/arena.py run composite      the comparison, with what was chosen
-    python benchmarks/arena.py table              docs/results/arena.md from what was run
+    python benchmarks/arena.py table composite    tables of it, as in docs/arena.md
 
 `tune` writes what it chose into the shipped experiment, where the diff shows it. The studies of all that was tried are
 kept in runs/arena/tuned, with a report that shows how sensitive each method is.
@@ -150,14 +150,17 @@ class Fight:
     """Rounds of the configurations that get to the end."""
     other_data: list[str] = field(default_factory=list)
     """Changes that make data which the comparison does not see; networks are judged on held-out rows instead."""
+    full: bool = True
+    """Which form the comparison runs."""
 
 
+SMALL = ["data.limit=6000", "data.test_limit=2000"]
 FIGHTS = {
-    "composite": Fight(SERVER, "error=1e-6", 1500, 300, ["data.seed=100", "data.samples=200"]),
+    "composite": Fight(SERVER, "error=1e-6", 1500, 300, ["data.seed=100", "data.samples=200"], full=False),
     "shifted": Fight(SERVER, "error=1e-6", 1500, 300, ["data.seed=100"]),
     "a9a_ring": Fight(PEERS, "error=1e-6", 1800, 400, ["data.partition.seed=100"]),
-    "mnist_server": Fight(MNIST_SERVER, "accuracy=0.9", 240, 60, ["data.limit=6000", "data.test_limit=2000"]),
-    "mnist_ring": Fight(MNIST_RING, "accuracy=0.9", 240, 60, ["data.limit=6000", "data.test_limit=2000"]),
+    "mnist_server": Fight(MNIST_SERVER, "accuracy=0.9", 240, 60, SMALL, full=False),
+    "mnist_ring": Fight(MNIST_RING, "accuracy=0.9", 240, 60, SMALL, full=False),
 }
 
 
@@ -201,13 +204,35 @@ def _block(block: str, chosen: dict[str, Any], over: dict[str, str]) -> str:
     return re.sub(r"(?m)^(label = .*\n)", rf"\g<1>tuned = {{ {spent} }}\n", block)
 
 
+def run(name: str) -> None:
+    """The comparison with what was chosen; its rows are kept in results/arena."""
+    form = "--full" if FIGHTS[name].full else "--quick"
+    proxfed("reproduce", f"arena/{name}", form, "--jobs", "1", "--out", str(RUNS / "run"))
+    proxfed("results", "keep", str(RUNS / "run"))
+
+
+def tables(name: str) -> None:
+    """For each target, what every method took to reach it: printed as Markdown."""
+    from arena_table import read, section
+
+    fight = FIGHTS[name]
+    runs = read(RUNS / "run" / f"arena-{name}" / ("full" if fight.full else "quick"))
+    groups: dict[str, list[Any]] = {}
+    for case, found in runs.items():
+        groups.setdefault(case.partition(", draw")[0] if ", draw" in case else case.partition(" ")[0], []).append(found)
+    measure = fight.target.partition("=")[0]
+    for group, found in groups.items():
+        for target in found[0].settings["targets"][measure]:
+            print(section(f"{name}, {group}, {measure} {target:g}".replace(", ,", ","), found, measure, target))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="The arena.")
     parser.add_argument("verb", choices=("tune", "run", "table"))
-    parser.add_argument("names", nargs="*", choices=[*FIGHTS, []])
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(FIGHTS)}; all if none is given")
     given = parser.parse_args()
     for name in given.names or FIGHTS:
-        {"tune": tune}[given.verb](name)
+        {"tune": tune, "run": run, "table": tables}[given.verb](name)
 
 
 if __name__ == "__main__":
