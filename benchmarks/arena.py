@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import tomli_w
+
 RUNS = Path("runs/arena")
 EXPERIMENTS = Path("src/proxfed/papers/experiments/arena")
 
@@ -158,7 +160,7 @@ SMALL = ["data.limit=6000", "data.test_limit=2000"]
 FIGHTS = {
     "composite": Fight(SERVER, "error=1e-6", 1500, 300, ["data.seed=100", "data.samples=200"], full=False),
     "shifted": Fight(SERVER, "error=1e-6", 1500, 300, ["data.seed=100"]),
-    "a9a_ring": Fight(PEERS, "error=1e-6", 1800, 400, ["data.partition.seed=100"]),
+    "a9a_ring": Fight(PEERS, "error=1e-6", 1000, 300, ["data.partition.seed=100"]),
     "mnist_server": Fight(MNIST_SERVER, "accuracy=0.9", 240, 60, SMALL, full=False),
     "mnist_ring": Fight(MNIST_RING, "accuracy=0.9", 240, 60, SMALL, full=False),
 }
@@ -179,8 +181,13 @@ def tune(name: str) -> None:
     words += [word for change in fight.other_data for word in ("-c", change)]
     words += [word for key, space in fight.over.items() for word in ("--over", f"{key}={space}")]
     proxfed("tune", *words, *(["--resume"] if out.exists() else []))
-    path = EXPERIMENTS / f"{name}.toml"
-    path.write_text(with_settings(path.read_text(), tomllib.loads((out / "tuned.toml").read_text()), fight.over))
+    settle(name)
+
+
+def settle(name: str) -> None:
+    """Write what was chosen into the experiment."""
+    path, tuned = EXPERIMENTS / f"{name}.toml", RUNS / "tuned" / name / "tuned.toml"
+    path.write_text(with_settings(path.read_text(), tomllib.loads(tuned.read_text()), FIGHTS[name].over))
 
 
 def with_settings(text: str, tuned: dict[str, Any], over: dict[str, str]) -> str:
@@ -192,16 +199,14 @@ def with_settings(text: str, tuned: dict[str, Any], over: dict[str, str]) -> str
 
 def _block(block: str, chosen: dict[str, Any], over: dict[str, str]) -> str:
     label = tomllib.loads(block)["algorithms"][0]["label"]
+    block = re.sub(r"(?ms)^\[algorithms\.tuned\].*", "", block).rstrip("\n") + "\n"
     for key in (key.removeprefix(f"{label}.") for key in over if key.startswith(f"{label}.")):
         outer, _, inner = key.partition(".")
         value = chosen[label][outer][inner] if inner else chosen[label][outer]
-        value = float(f"{value:.3g}") if isinstance(value, float) else value
         pattern = rf"(?m)^({outer} = \{{.*\b{inner} = )[^ ,}}]+" if inner else rf"(?m)^({outer} = )\S+"
         block, times = re.subn(pattern, rf"\g<1>{value!r}", block)
-        assert times == 1, f"{label}: {key} does not stand in the file"
-    spent = ", ".join(f"{k} = {v!r}".replace("'", '"') for k, v in chosen[label]["tuned"].items())
-    block = re.sub(r"(?m)^tuned = .*\n", "", block)
-    return re.sub(r"(?m)^(label = .*\n)", rf"\g<1>tuned = {{ {spent} }}\n", block)
+        block += "" if times else f"{outer} = {value!r}\n"  # a default until now
+    return f"{block}\n{tomli_w.dumps({'algorithms': {'tuned': chosen[label]['tuned']}})}\n"
 
 
 def run(name: str) -> None:
