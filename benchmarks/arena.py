@@ -57,7 +57,7 @@ SERVER = {
     "FedDR.eta": "log(1,100)",
     "FedDR.eta_l": STEP,
     "FedDR.K": LOCAL,
-    "FedADMM.eta": "log(1,100)",
+    "FedADMM.eta": "log(0.01,1)",
     "FedADMM.eta_l": STEP,
     "FedADMM.K": LOCAL,
     "EF21.gamma": STEP,
@@ -161,8 +161,8 @@ FIGHTS = {
     "composite": Fight(SERVER, "error=1e-6", 1500, 300, ["data.seed=100", "data.samples=200"], full=False),
     "shifted": Fight(SERVER, "error=1e-6", 1500, 300, ["data.seed=100"]),
     "a9a_ring": Fight(PEERS, "error=1e-6", 1000, 300, ["data.partition.seed=100"]),
-    "mnist_server": Fight(MNIST_SERVER, "accuracy=0.9", 150, 60, SMALL, full=False),
-    "mnist_ring": Fight(MNIST_RING, "accuracy=0.9", 150, 60, SMALL, full=False),
+    "mnist_server": Fight(MNIST_SERVER, "accuracy=0.9", 240, 60, SMALL, full=False),
+    "mnist_ring": Fight(MNIST_RING, "accuracy=0.9", 240, 60, SMALL, full=False),
 }
 
 
