@@ -57,9 +57,12 @@ SERVER = {
     "FedDR.eta": "log(1,100)",
     "FedDR.eta_l": STEP,
     "FedDR.K": LOCAL,
-    "FedADMM.eta": "log(0.01,1)",
+    "FedADMM.eta": "log(1,100)",
     "FedADMM.eta_l": STEP,
     "FedADMM.K": LOCAL,
+    "FedADMM, small penalty.eta": "log(0.01,1)",
+    "FedADMM, small penalty.eta_l": STEP,
+    "FedADMM, small penalty.K": LOCAL,
     "EF21.gamma": STEP,
     "EF21.compressor.fraction": SHARE,
     "EF21, quantised both ways.gamma": STEP,
@@ -224,11 +227,11 @@ def tables(name: str) -> None:
     runs = read(RUNS / "run" / f"arena-{name}" / ("full" if fight.full else "quick"))
     groups: dict[str, list[Any]] = {}
     for case, found in runs.items():
-        groups.setdefault(case.partition(", draw")[0] if ", draw" in case else case.partition(" ")[0], []).append(found)
+        groups.setdefault(re.sub(r"(, )?draw \d+", "", case), []).append(found)
     measure = fight.target.partition("=")[0]
     for group, found in groups.items():
         for target in found[0].settings["targets"][measure]:
-            print(section(f"{name}, {group}, {measure} {target:g}".replace(", ,", ","), found, measure, target))
+            print(section(", ".join(filter(None, (name, group, f"{measure} {target:g}"))), found, measure, target))
 
 
 def main() -> None:

@@ -45,7 +45,7 @@ def spread(values: Iterable[float], kind: str) -> str:
     middle, low, high = median_low(found), found[0], found[-1]
     if math.isinf(middle):
         return "-" if low == high else f"- (best {show(low, kind)})"
-    if low == high:
+    if show(low, kind) == show(high, kind):
         return show(middle, kind)
     return f"{show(middle, kind)} ({show(low, kind)} .. {'-' if math.isinf(high) else show(high, kind)})"
 
