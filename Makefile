@@ -7,7 +7,7 @@ DOCS   := $(VENV)/.docs-ready
 RUNS   ?= runs/reproduce
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow lint wheel docs keep-results results tables-results check-report bench bench-peers clean
+.PHONY: help setup demo test test-slow lint wheel docs keep-results results tables-results check-report bench bench-peers arena clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## ?/\t/' | expand -t 16
@@ -71,6 +71,11 @@ bench: $(READY)  ## speed and memory, against the obvious loop and against the l
 
 bench-peers: $(READY)  ## other frameworks on the same workloads, each in an environment of its own under .peers
 	$(BIN)/python benchmarks/peers/run.py
+
+arena: $(READY)  ## tune every method with the same effort, compare them, and keep the results (about two hours)
+	$(BIN)/python benchmarks/arena.py tune
+	$(BIN)/python benchmarks/arena.py run
+	$(BIN)/python benchmarks/arena.py table
 
 clean:           ## remove what was built
 	rm -rf $(VENV) .peers build dist site src/*.egg-info runs .pytest_cache .mypy_cache .ruff_cache .hypothesis

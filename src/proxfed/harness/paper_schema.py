@@ -234,6 +234,8 @@ class Order(_Measured):
 
     asks = "order"
     order: list[str] = Field(min_length=2)
+    factor: float | None = Field(None, gt=0)
+    """Given: each is better than the next by at least this factor; below 1: worse by no more than 1/factor."""
 
     @property
     def names(self) -> list[str]:

@@ -155,14 +155,16 @@ def _holds(claim: Claim, values: list[float]) -> bool:
         case WithinFactor():
             return all(map(math.isfinite, values)) and max(values) <= claim.within_factor * min(values)
         case Order():
-            return all(_in_order(claim.counts, a, b) for a, b in pairwise(values))
+            return all(_in_order(claim.counts, a, b, claim.factor) for a, b in pairwise(values))
         case Diverges():
             return set(values) == {float(claim.diverges)}
 
 
-def _in_order(measure: str, a: float, b: float) -> bool:
-    """Equals are in no order: not two that arrived together, nor two that never did."""
-    return a != b and better(measure, a, b)
+def _in_order(measure: str, a: float, b: float, factor: float | None) -> bool:
+    """Equals are in no order: not two that arrived together, nor two that never did; a factor speaks of them itself."""
+    if factor is None:
+        return a != b and better(measure, a, b)
+    return math.isfinite(a) and (a >= factor * b if higher_is_better(measure) else factor * a <= b)
 
 
 # ---- what cannot be judged -----------------------------------------------------------------------------------------

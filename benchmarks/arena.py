@@ -1,0 +1,247 @@
+"""The arena: every method tuned with the same effort on the same problems, then run, kept and put into tables.
+
+    python benchmarks/arena.py tune composite     choose settings, on other data than those of the comparison
+    python benchmarks/arena.py run composite      the comparison, with what was chosen
+    python benchmarks/arena.py table composite    tables of it, as in docs/arena.md
+
+`tune` writes what it chose into the shipped experiment, where the diff shows it. The studies of all that was tried are
+kept in runs/arena/tuned, with a report that shows how sensitive each method is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+RUNS = Path("runs/arena")
+EXPERIMENTS = Path("src/proxfed/papers/experiments/arena")
+
+STEP = "log(0.3,30)"
+LOCAL = "1..10"
+SHARE = "[0.1, 0.2, 0.5]"
+SERVER = {
+    "PLEDGE.eta": STEP,
+    "PLEDGE.tau": LOCAL,
+    "FedComposite.eta": STEP,
+    "FedComposite.tau": LOCAL,
+    "FedCEF.alpha": STEP,
+    "FedCEF.K": LOCAL,
+    "FedCEF.compressor.fraction": SHARE,
+    "FedCEF, quantised both ways.alpha": STEP,
+    "FedCEF, quantised both ways.K": LOCAL,
+    "DEPOSITUM.alpha": STEP,
+    "DEPOSITUM.T0": LOCAL,
+    "DEPOSITUM.gamma": "[0.2, 0.5, 0.8]",
+    "DFedADMM.eta_l": "log(0.1,3)",
+    "DFedADMM.K": LOCAL,
+    "DFedADMM.lam": "log(3,100)",
+    "FedNAG.eta": "log(0.03,3)",
+    "FedNAG.tau": LOCAL,
+    "FedNAG.gamma": "[0.5, 0.9]",
+    "FedDA.eta": STEP,
+    "FedDA.K": LOCAL,
+    "FedMiD.eta": STEP,
+    "FedMiD.K": LOCAL,
+    "Fast-FedDA.gamma": STEP,
+    "Fast-FedDA.K": LOCAL,
+    "ProxSkip.gamma": STEP,
+    "ProxSkip.p": "[0.1, 0.2, 0.3, 0.5, 1.0]",
+    "FedDR.eta": "log(1,100)",
+    "FedDR.eta_l": STEP,
+    "FedDR.K": LOCAL,
+    "FedADMM.eta": "log(1,100)",
+    "FedADMM.eta_l": STEP,
+    "FedADMM.K": LOCAL,
+    "FedADMM, small penalty.eta": "log(0.01,1)",
+    "FedADMM, small penalty.eta_l": STEP,
+    "FedADMM, small penalty.K": LOCAL,
+    "EF21.gamma": STEP,
+    "EF21.compressor.fraction": SHARE,
+    "EF21, quantised both ways.gamma": STEP,
+    "EF21-BC.gamma": STEP,
+    "SCAFCOM.eta": STEP,
+    "SCAFCOM.K": LOCAL,
+    "SCAFCOM.beta": "[0.2, 0.5, 1.0]",
+}
+PEER_STEP = "log(0.05,3)"
+PEERS = {
+    "PLEDGE, tree.eta": PEER_STEP,
+    "PLEDGE, tree.tau": LOCAL,
+    "PLEDGE, peers.eta": PEER_STEP,
+    "PLEDGE, peers.tau": LOCAL,
+    "DEPOSITUM.alpha": PEER_STEP,
+    "DEPOSITUM.T0": LOCAL,
+    "DEPOSITUM.gamma": "[0.2, 0.5, 0.8]",
+    "DFedADMM.eta_l": "log(0.01,0.3)",
+    "DFedADMM.K": LOCAL,
+    "DFedADMM.lam": "log(0.3,30)",
+    "FedComposite, tree.eta": PEER_STEP,
+    "FedComposite, tree.tau": LOCAL,
+    "FedCEF, tree.alpha": PEER_STEP,
+    "FedCEF, tree.K": LOCAL,
+    "FedCEF, tree.compressor.fraction": SHARE,
+    "FedNAG, tree.eta": "log(0.005,0.3)",
+    "FedNAG, tree.tau": LOCAL,
+    "FedNAG, tree.gamma": "[0.5, 0.9]",
+    "PG-EXTRA.alpha": PEER_STEP,
+    "exact diffusion.eta": PEER_STEP,
+    "Prox-ED.eta": PEER_STEP,
+    "Prox-LEAD, quantised.eta": PEER_STEP,
+    "Prox-LEAD, quantised.gamma": "[0.3, 0.6, 1.0]",
+    "CDProxSGT, quantised.eta": PEER_STEP,
+    "CDProxSGT, quantised.gamma_x": "[0.3, 0.6, 1.0]",
+    "CDProxSGT, quantised.gamma_y": "[0.3, 0.6, 1.0]",
+    "ProxGT.alpha": PEER_STEP,
+    "CHOCO-SGD, quantised.eta": "log(0.005,3)",
+    "CHOCO-SGD, quantised.gamma": "[0.3, 0.6, 1.0]",
+    "BEER, quantised.eta": PEER_STEP,
+    "BEER, quantised.gamma": "[0.3, 0.6, 1.0]",
+}
+NETWORK_STEP = "log(0.02,1)"
+MNIST_SERVER = {
+    "PLEDGE.eta": NETWORK_STEP,
+    "PLEDGE.theta": "[0.0, 0.3, 0.5, 0.7]",
+    "PLEDGE.a": "[0.3, 0.5, 1.0]",
+    "FedComposite.eta": NETWORK_STEP,
+    "FedCEF.alpha": NETWORK_STEP,
+    "FedCEF.eta": "[0.3, 0.5, 1.0]",
+    "FedCEF, quantised both ways.alpha": NETWORK_STEP,
+    "FedCEF, quantised both ways.eta": "[0.3, 0.5, 1.0]",
+    "FedNAG.eta": "log(0.005,0.25)",
+    "FedNAG.gamma": "[0.5, 0.9]",
+    "FedAvg.eta": NETWORK_STEP,
+    "SCAFCOM.eta": NETWORK_STEP,
+    "SCAFCOM.beta": "[0.2, 0.5, 1.0]",
+}
+MNIST_RING = {
+    "PLEDGE, tree.eta": NETWORK_STEP,
+    "PLEDGE, tree.theta": "[0.0, 0.3, 0.5, 0.7]",
+    "PLEDGE, tree.a": "[0.3, 0.5, 1.0]",
+    "PLEDGE, peers.eta": NETWORK_STEP,
+    "PLEDGE, peers.theta": "[0.0, 0.3, 0.5, 0.7]",
+    "PLEDGE, peers.a": "[0.3, 0.5, 1.0]",
+    "DEPOSITUM.alpha": NETWORK_STEP,
+    "DEPOSITUM.gamma": "[0.2, 0.5, 0.8]",
+    "DFedADMM.eta_l": NETWORK_STEP,
+    "DFedADMM.inverse_penalty": "[0.03, 0.1, 0.3]",
+    "DFedAvgM.eta": "log(0.005,0.25)",
+    "DFedAvgM.theta": "[0.5, 0.9]",
+    "CHOCO-SGD, quantised.eta": NETWORK_STEP,
+    "CHOCO-SGD, quantised.gamma": "[0.3, 0.6, 1.0]",
+    "CDProxSGT, quantised.eta": NETWORK_STEP,
+    "CDProxSGT, quantised.gamma_x": "[0.3, 0.6, 1.0]",
+    "CDProxSGT, quantised.gamma_y": "[0.3, 0.6, 1.0]",
+}
+
+
+@dataclass(frozen=True)
+class Fight:
+    """One experiment of the arena: how its methods are tuned."""
+
+    over: dict[str, str]
+    """Settings and where they are looked for."""
+    target: str
+    budget: int
+    """Rounds of each method, over all its configurations."""
+    rounds: int
+    """Rounds of the configurations that get to the end."""
+    other_data: list[str] = field(default_factory=list)
+    """Changes that make data which the comparison does not see; networks are judged on held-out rows instead."""
+    full: bool = True
+    """Which form the comparison runs."""
+
+
+SMALL = ["data.limit=6000", "data.test_limit=2000"]
+FIGHTS = {
+    "composite": Fight(SERVER, "error=1e-6", 1500, 300, ["data.seed=100", "data.samples=200"], full=False),
+    "shifted": Fight(SERVER, "error=1e-6", 1500, 300, ["data.seed=100"]),
+    "a9a_ring": Fight(PEERS, "error=1e-6", 1000, 300, ["data.partition.seed=100"]),
+    "mnist_server": Fight(MNIST_SERVER, "accuracy=0.9", 240, 60, SMALL, full=False),
+    "mnist_ring": Fight(MNIST_RING, "accuracy=0.9", 240, 60, SMALL, full=False),
+}
+
+
+def proxfed(*words: str) -> None:
+    """A command of the package, in this environment."""
+    print("proxfed", *words, flush=True)
+    subprocess.run([sys.executable, "-m", "proxfed", *words], check=True)
+
+
+def tune(name: str) -> None:
+    """Choose settings of all methods, and write them into the experiment."""
+    fight, out = FIGHTS[name], RUNS / "tuned" / name
+    case = next(iter(tomllib.loads((EXPERIMENTS / f"{name}.toml").read_text()).get("cases", {})), None)
+    words = [f"arena/{name}", *(["--case", case] if case else []), "--target", fight.target, "--axis", "bytes"]
+    words += ["--budget", str(fight.budget), "--rounds", str(fight.rounds), "--jobs", "1", "--out", str(out)]
+    words += [word for change in fight.other_data for word in ("-c", change)]
+    words += [word for key, space in fight.over.items() for word in ("--over", f"{key}={space}")]
+    proxfed("tune", *words, *(["--resume"] if out.exists() else []))
+    settle(name)
+
+
+def settle(name: str) -> None:
+    """Write what was chosen into the experiment."""
+    path, tuned = EXPERIMENTS / f"{name}.toml", RUNS / "tuned" / name / "tuned.toml"
+    path.write_text(with_settings(path.read_text(), tomllib.loads(tuned.read_text()), FIGHTS[name].over))
+
+
+def with_settings(text: str, tuned: dict[str, Any], over: dict[str, str]) -> str:
+    """The file of an experiment with the tuned values of these keys, and what was spent on them."""
+    head, *blocks = re.split(r"(?m)^(?=\[\[algorithms\]\])", text)
+    chosen = {table["label"]: table for table in tuned["algorithms"]}
+    return head + "".join(_block(block, chosen, over) for block in blocks)
+
+
+def _block(block: str, chosen: dict[str, Any], over: dict[str, str]) -> str:
+    label = tomllib.loads(block)["algorithms"][0]["label"]
+    block = re.sub(r"(?ms)^\[algorithms\.tuned\].*", "", block).rstrip("\n") + "\n"
+    for key in (key.removeprefix(f"{label}.") for key in over if key.startswith(f"{label}.")):
+        outer, _, inner = key.partition(".")
+        value = chosen[label][outer][inner] if inner else chosen[label][outer]
+        pattern = rf"(?m)^({outer} = \{{.*\b{inner} = )[^ ,}}]+" if inner else rf"(?m)^({outer} = )\S+"
+        block, times = re.subn(pattern, rf"\g<1>{value!r}", block)
+        block += "" if times else f"{outer} = {value!r}\n"  # a default until now
+    return f"{block}\n{tomli_w.dumps({'algorithms': {'tuned': chosen[label]['tuned']}})}\n"
+
+
+def run(name: str) -> None:
+    """The comparison with what was chosen; its rows are kept in results/arena."""
+    form = "--full" if FIGHTS[name].full else "--quick"
+    proxfed("reproduce", f"arena/{name}", form, "--jobs", "1", "--out", str(RUNS / "run"))
+    proxfed("results", "keep", str(RUNS / "run"))
+
+
+def tables(name: str) -> None:
+    """For each target, what every method took to reach it: printed as Markdown."""
+    from arena_table import read, section
+
+    fight = FIGHTS[name]
+    runs = read(RUNS / "run" / f"arena-{name}" / ("full" if fight.full else "quick"))
+    groups: dict[str, list[Any]] = {}
+    for case, found in runs.items():
+        groups.setdefault(re.sub(r"(, )?draw \d+", "", case), []).append(found)
+    measure = fight.target.partition("=")[0]
+    for group, found in groups.items():
+        for target in found[0].settings["targets"][measure]:
+            print(section(", ".join(filter(None, (name, group, f"{measure} {target:g}"))), found, measure, target))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="The arena.")
+    parser.add_argument("verb", choices=("tune", "run", "table"))
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(FIGHTS)}; all if none is given")
+    given = parser.parse_args()
+    for name in given.names or FIGHTS:
+        {"tune": tune, "run": run, "table": tables}[given.verb](name)
+
+
+if __name__ == "__main__":
+    main()

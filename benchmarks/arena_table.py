@@ -1,0 +1,78 @@
+"""docs/results/arena.md: rounds, bytes and simulated seconds to the targets, from the run folders of the arena."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from statistics import median_low
+from typing import Any
+
+from proxfed.harness.finished import with_seconds
+from proxfed.harness.results import Results
+from proxfed.papers.markdown import table
+from proxfed.report.columns import Row, show
+from proxfed.report.targets import NEVER, first_reached
+from proxfed.simulate.timing import Timing
+
+PROFILES = ("lan", "wan", "phones_4g")
+WAYS = {"compressor": ("up", "edge"), "compressor_up": ("up",), "compressor_down": ("down",), "down": ("down",)}
+PART = {"error_bounded": 1.0, "top_k": 8 / 12}
+"""Of what travels in float64, with numbers of four bytes."""
+HEAD = ["method", "rounds", "bytes", *PROFILES]
+
+
+def narrow(row: Row, label: Mapping[str, Any], dtype: str) -> dict[str, Any]:
+    """With `bytes_narrow`: what would have travelled with numbers of four bytes.
+
+    Quantised messages hold no numbers of the run's dtype but a step and an offset; top-k has an index of four bytes
+    beside each value.
+    """
+    if dtype != "float64":
+        return {**row, "bytes_narrow": row["bytes_best"]}
+    part = dict.fromkeys(("up", "down", "edge"), 0.5)
+    for key, its in WAYS.items():
+        if key in label:
+            part |= dict.fromkeys(its, PART.get(label[key]["name"], 0.5))
+    if label.get("topology", {}).get("name") == "spanning_tree" and label["name"] != "pledge":
+        part["up"] = 0.5  # sums of messages are dense
+    return {**row, "bytes_narrow": sum(part[way] * (row[f"bytes_{way}"] or 0) for way in part)}
+
+
+def spread(values: Iterable[float], kind: str) -> str:
+    """The median, and the range if they differ."""
+    found = sorted(values)
+    middle, low, high = median_low(found), found[0], found[-1]
+    if math.isinf(middle):
+        return "-" if low == high else f"- (best {show(low, kind)})"
+    if show(low, kind) == show(high, kind):
+        return show(middle, kind)
+    return f"{show(middle, kind)} ({show(low, kind)} .. {'-' if math.isinf(high) else show(high, kind)})"
+
+
+def section(title: str, runs: list[Results], measure: str, target: float) -> str:
+    """One table: every method, over draws and seeds, the fewest bytes first."""
+    cells: dict[str, dict[str, list[float]]] = {}
+    for run in runs:
+        labels = {entry["label"]: entry for entry in run.settings["algorithms"]}
+        for profile in PROFILES:
+            timed = with_seconds(run, Timing.read({"profile": profile}))
+            for label in timed.labels():
+                for seed, history in timed.histories(label).items():
+                    rows = [narrow(row, labels[label], run.settings["dtype"]) for row in history]
+                    diverged = seed in timed.diverged(label)
+                    axes = {profile: "sim_seconds"}
+                    axes |= {"rounds": "round", "bytes": "bytes_narrow"} if profile == PROFILES[0] else {}
+                    for name, axis in axes.items():
+                        there = NEVER if diverged else first_reached(rows, measure, target, axis)
+                        cells.setdefault(label, {}).setdefault(name, []).append(NEVER if there is None else there)
+    kinds = {"rounds": "count", "bytes": "bytes"} | dict.fromkeys(PROFILES, "seconds")
+    order = sorted(cells, key=lambda label: (median_low(cells[label]["bytes"]), median_low(cells[label]["rounds"])))
+    lines = [[label, *(spread(cells[label][name], kinds[name]) for name in HEAD[1:])] for label in order]
+    return f"**{title}**\n\n{table(HEAD, lines)}"
+
+
+def read(folder: Path) -> dict[str, Results]:
+    """The finished runs of one form of an experiment, by case."""
+    found = [Results.read(path.parent) for path in sorted(folder.rglob("config.toml"))]
+    return {run.settings.get("case", ""): run for run in found if run.complete}
