@@ -10,9 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from proxfed.errors import InputError
-from proxfed.tables import Schema, Tables, read_frame, read_schema, read_tables
+from proxfed.fit.model import linear_model
+from proxfed.fit.solve import Solver
+from proxfed.regularisers import L1
+from proxfed.tables import Schema, Tables, design, read_frame, read_schema, read_tables
 
 from support.tables import CLINICS, COLUMNS, HEAD, ROWS, assert_same, refused_table, schema_of, write
 
@@ -235,3 +239,45 @@ def test_frames_without_narwhals_say_what_to_install(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "narwhals", None)
     with pytest.raises(InputError, match=r"pip install 'proxfed\[tables\]'"):
         read_frame(schema_of('[columns.a]\nkind = "number"'), object())
+
+
+# ---- weights of rows ------------------------------------------------------------------------------------------------
+
+WEIGHED = """
+[source]
+organisation = "site"
+[table]
+fewest = 1
+[target]
+column = "ill"
+classes = ["no", "yes"]
+weight = "count"
+[columns]
+age = { kind = "number", scale = "none" }
+dose = { kind = "number", scale = "none" }
+"""
+
+
+def test_a_row_of_weight_three_is_three_rows() -> None:
+    rng = np.random.default_rng(0)
+    n = 60
+    count = rng.integers(1, 4, n)
+    ill = np.where(rng.random(n) < 0.5, "yes", "no")
+    frame = {"site": np.repeat(["a", "b", "c"], 20), "age": rng.normal(size=n), "dose": rng.normal(size=n), "ill": ill}
+    many = {name: np.repeat(values, count) for name, values in frame.items()} | {"count": np.ones(count.sum())}
+    problems = []
+    for rows in (frame | {"count": count}, many):
+        data = design(read_frame(schema_of(WEIGHED), rows)).federated()
+        problems.append(linear_model(data, "logistic", L1(0.01)))
+    assert problems[0].data.sample_weights is not None
+    weighed, repeated = (Solver(1e-12).fit(problem).x for problem in problems)
+    torch.testing.assert_close(weighed, repeated, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("count", [0, -1, "", "many"])
+def test_a_weight_must_be_a_positive_number(count: object) -> None:
+    row = {"site": ["a", "a"], "age": [1, 2], "dose": [1, 2], "ill": ["yes", "no"], "count": ["1", str(count)]}
+    with pytest.raises(InputError, match=r"column 'count', row 2"):
+        read_frame(schema_of(WEIGHED), row)
+    with pytest.raises(InputError, match=r"columns.count is the target, so it cannot be a column that predicts"):
+        schema_of(WEIGHED + 'count = { kind = "number" }')

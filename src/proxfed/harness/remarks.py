@@ -34,16 +34,15 @@ def remarks(
     problem: Problem, algorithm: Algorithm, found: Mapping[str, float], begun: Row | None, ended: Row | None
 ) -> str:
     """Of a run that has come to its end; empty if there is nothing to say."""
-    steps = ", ".join(f"{name} = {value:.4g}" for name, value in found.items())
-    stuck = _stuck(begun, ended)
-    said = [f"found {steps}" if steps else "", stuck, _short(problem, algorithm) if stuck else ""]
-    return "; ".join(filter(None, said))
-
-
-def _stuck(begun: Row | None, ended: Row | None) -> str:
-    """By the first of these measures that both rows have."""
     if begun is None or ended is None or not ended["round"]:
         return ""
+    steps = ", ".join(f"{name} = {value:.4g}" for name, value in found.items())
+    of_steps = f"found {steps}" if steps else _short(problem, algorithm)
+    return "; ".join(filter(None, [_stuck(begun, ended), of_steps]))
+
+
+def _stuck(begun: Row, ended: Row) -> str:
+    """By the first of these measures that both rows have."""
     for name, words in (("gap", "gap"), ("objective", "objective"), ("test_loss", "loss on the test data")):
         if finite(begun.get(name)) and finite(ended.get(name)):
             then, now = float(begun[name]), float(ended[name])

@@ -48,7 +48,8 @@ class Design:
         )
         classes = None if two or not self.classes else len(self.classes)
         name = self.tables.schema.table.name
-        return Federated.from_clients(clients, test, classes, name, self.preparation.names)
+        weights = [table.weights for table in self.tables.tables if table.weights is not None]
+        return Federated.from_clients(clients, test, classes, name, self.preparation.names, weights or None)
 
     def _samples(self, table: Table, two: bool) -> Samples:
         labels = table.labels

@@ -141,6 +141,8 @@ class Target(Section, Notation):
     censored: list[Word] = ["0", "false", "no"]
     """... that it did not until that time."""
     missing: list[Word] = []
+    weight: str = ""
+    """The column that says how much a row counts in a fit; without one all count alike."""
 
     @property
     def kind(self) -> Literal["classes", "number", "survival"]:
@@ -182,7 +184,7 @@ class Schema(Section):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        used = set(self.target.columns) if self.target is not None else set()
+        used = {*self.target.columns, self.target.weight} - {""} if self.target is not None else set()
         own = used | {self.source.organisation} if self.source.organisation else used
         for name in own & self.columns.keys():
             what = "the target" if name in used else "the organisation"
@@ -198,7 +200,7 @@ class Schema(Section):
     @cached_property
     def besides(self) -> frozenset[str]:
         """Columns that a table may have and that are not inputs."""
-        source, target = self.source, () if self.target is None else self.target.columns
+        source, target = self.source, () if self.target is None else (*self.target.columns, self.target.weight)
         ignored = (name for name, column in self.columns.items() if isinstance(column, Ignore))
         chosen = () if source.test is None else (source.test.column,)
         used = (*target, source.organisation, *chosen, *source.drop, *(join.on for join in source.join))

@@ -16,6 +16,9 @@ from proxfed.tables.columns import LARGEST, Boolean, Category, Ignore, Number, c
 from proxfed.tables.raw import Raw, find_files, from_frame, joined, nearest_column, read_raw
 from proxfed.tables.schema import Schema, Target, read_schema
 
+LIGHTEST = 1e-9
+"""The smallest weight of a row: one of 0 has no place in a table."""
+
 
 @dataclass(frozen=True, eq=False)
 class Table:
@@ -30,15 +33,21 @@ class Table:
     """(N,) the class by its place, the number, or the time; None: the table has no target."""
     events: np.ndarray | None = None
     """(N,) of a survival target: 1 if the event happened at that time, 0 if it had not."""
+    weights: np.ndarray | None = None
+    """(N,) how much each row counts in a fit; None: all alike."""
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
 
     def take(self, rows: np.ndarray) -> Table:
         """Some of its rows."""
-        labels, events = (None if v is None else v[rows] for v in (self.labels, self.events))
+        more: dict[str, Any] = {name: v[rows] for name in BESIDES if (v := getattr(self, name)) is not None}
         columns = {name: values[rows] for name, values in self.columns.items()}
-        return replace(self, columns=columns, labels=labels, events=events)
+        return replace(self, columns=columns, **more)
+
+
+BESIDES = ("labels", "events", "weights")
+"""What a table may have beside its columns."""
 
 
 class Tables(NamedTuple):
@@ -173,11 +182,9 @@ def _stacked(tables: list[Table]) -> Table:
     if len(tables) == 1:
         return tables[0]
     columns = {name: np.concatenate([t.columns[name] for t in tables]) for name in tables[0].columns}
-    labels, events = (
-        None if getattr(tables[0], field) is None else np.concatenate([getattr(t, field) for t in tables])
-        for field in ("labels", "events")
-    )
-    return replace(tables[0], columns=columns, labels=labels, events=events)
+    has = [name for name in BESIDES if getattr(tables[0], name) is not None]
+    more: dict[str, Any] = {name: np.concatenate([getattr(table, name) for table in tables]) for name in has}
+    return replace(tables[0], columns=columns, **more)
 
 
 def _held_out(table: Raw, schema: Schema) -> np.ndarray:
@@ -198,8 +205,10 @@ def _table(organisation: str, table: Raw, schema: Schema, target: bool) -> Table
         else:
             empty = np.full(len(table), None, dtype=object)
             columns[name] = parse(column, empty, _where(table, name), missing)
-    labels, events = _outcome(table, schema.target, missing) if target and schema.target else (None, None)
-    return Table(organisation, schema, columns, labels, events)
+    if not target or schema.target is None:
+        return Table(organisation, schema, columns)
+    labels, events = _outcome(table, schema.target, missing)
+    return Table(organisation, schema, columns, labels, events, _weights(table, schema.target, missing))
 
 
 def _where(table: Raw, name: str) -> Callable[[int], str]:
@@ -217,6 +226,13 @@ def _check_columns(table: Raw, schema: Schema) -> None:
             hint = nearest_column(name, schema.columns)
             out = "or leave such columns out with [others] kind = 'ignore'"
             raise InputError(f"{table.name}: the schema does not name its column {name[:40]!r}; {hint} {out}")
+
+
+def _weights(table: Raw, target: Target, missing: Iterable[Any]) -> np.ndarray | None:
+    if not target.weight:
+        return None
+    positive = Number(kind="number", range=[LIGHTEST, LARGEST], impute="refuse")
+    return parse(positive, table.column(target.weight), _where(table, target.weight), missing)
 
 
 def _outcome(table: Raw, target: Target, missing: Iterable[Any]) -> tuple[np.ndarray, np.ndarray | None]:
