@@ -23,10 +23,11 @@ import torch
 
 from proxfed import InputError, read_study, run
 from proxfed.algorithms import ALGORITHMS
+from proxfed.auto import Auto
 from proxfed.compressors import QSGD, TopK
 from proxfed.regularisers import L1
 from proxfed.topologies import Ring
-from proxfed.types import Auto, Graph, Problem
+from proxfed.types import Graph, Problem
 
 K, POINTS, DECADES = 5, 15, 4.0
 

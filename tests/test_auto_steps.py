@@ -25,6 +25,7 @@ from proxfed.algorithms import (
     FedSplit,
     Scaffold,
 )
+from proxfed.auto import AUTO, Auto
 from proxfed.compressors import ErrorBoundedQuantiser, TopK
 from proxfed.engine import race
 from proxfed.engine.race import KEPT, LANES, RATIO, Race
@@ -32,7 +33,7 @@ from proxfed.engine.stacked import Stacked
 from proxfed.participation import UniformSampling
 from proxfed.regularisers import L1, MCP, Zero
 from proxfed.topologies import Ring
-from proxfed.types import AUTO, Algorithm, Auto, Graph
+from proxfed.types import Algorithm, Graph
 from test_conformance import SETTINGS
 
 from support import toy_problems as toy

@@ -315,10 +315,12 @@ def test_nesterov_with_restart_is_no_slower_than_a_fixed_one():
 
 
 def test_its_rule_reaches_the_solution_whatever_the_condition_number_is():
+    """With 3/4 sqrt(L/mu) local steps, rounded up, and at most 5."""
     for l2 in (0.3, 0.05, 0.005):
         p = toy.problem(l2=l2)
         algorithm = Pledge.theory(toy.constants(p, 1))
-        assert 1 <= algorithm.tau <= 5
+        L, mu = p.smoothness().L, p.smoothness().mu
+        assert algorithm.tau == min(5, np.ceil(0.75 * np.sqrt(L / mu)))
         assert algorithm.eta == pytest.approx(1 / p.smoothness().L)
         assert toy.reaches(p, algorithm, 1e-9, 500)
 

@@ -19,9 +19,10 @@ from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
 
+from proxfed.auto import Auto
 from proxfed.errors import InputError, require
 from proxfed.keyed_random import Key, fold, keys
-from proxfed.types import Auto, Compressor, Facts, Local, Message, Needs, Regulariser, Relay, Sends, Star
+from proxfed.types import Compressor, Facts, Local, Message, Needs, Regulariser, Relay, Sends, Star
 
 
 class Client(NamedTuple):

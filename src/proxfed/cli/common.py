@@ -41,6 +41,10 @@ JobsOption = Annotated[
     int | None,
     typer.Option("--jobs", min=1, help="Algorithms, seeds, cases in so many processes; default: suits the machine."),
 ]
+CheckpointOption = Annotated[float, typer.Option("--checkpoint", help="Seconds between checkpoints; 0: every round.")]
+OneCaseOption = Annotated[
+    str, typer.Option("--case", metavar="NAME", help="Which case, if the experiment has several.")
+]
 CaseOption = Annotated[
     list[str] | None, typer.Option("--case", metavar="NAME", help="Only this case of the experiment; may be repeated.")
 ]

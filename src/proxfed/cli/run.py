@@ -13,6 +13,7 @@ import typer
 from proxfed.cli.common import (
     CaseOption,
     ChangeOption,
+    CheckpointOption,
     DataOption,
     Format,
     FormatOption,
@@ -43,9 +44,7 @@ def run(
     jobs: JobsOption = None,
     ranks: Annotated[int, typer.Option("--ranks", help="Spread the clients over this many processes.")] = 1,
     timeout: Annotated[float, typer.Option("--timeout", help="Seconds to wait for another rank.")] = 60.0,
-    checkpoint: Annotated[
-        float, typer.Option("--checkpoint", help="Seconds between checkpoints; 0: every round.")
-    ] = 5.0,
+    checkpoint: CheckpointOption = 5.0,
     data: DataOption = None,
     format: FormatOption = Format.table,
 ) -> None:

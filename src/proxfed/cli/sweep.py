@@ -11,10 +11,12 @@ import typer
 
 from proxfed.cli.common import (
     ChangeOption,
+    CheckpointOption,
     DataOption,
     Format,
     FormatOption,
     JobsOption,
+    OneCaseOption,
     print_results,
     read_over,
     say,
@@ -37,16 +39,12 @@ def sweep(
         str | None, typer.Option("--axis", help="What is counted until the target: round, bytes, sim_seconds or steps.")
     ] = None,
     change: ChangeOption = None,
-    case: Annotated[
-        str, typer.Option("--case", metavar="NAME", help="Which case, if the experiment has several.")
-    ] = "",
+    case: OneCaseOption = "",
     folder: Annotated[Path | None, typer.Option("--out", help="A folder; runs/NAME-sweep if not given.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a sweep; values may have been added.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace a sweep that is there.")] = False,
     jobs: JobsOption = None,
-    checkpoint: Annotated[
-        float, typer.Option("--checkpoint", help="Seconds between checkpoints; 0: every round.")
-    ] = 5.0,
+    checkpoint: CheckpointOption = 5.0,
     data: DataOption = None,
     format: FormatOption = Format.table,
 ) -> None:

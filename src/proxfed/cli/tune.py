@@ -11,10 +11,12 @@ import typer
 
 from proxfed.cli.common import (
     ChangeOption,
+    CheckpointOption,
     DataOption,
     Format,
     FormatOption,
     JobsOption,
+    OneCaseOption,
     err,
     out,
     print_results,
@@ -59,16 +61,12 @@ def tune(
     seed: Annotated[int, typer.Option("--seed", help="Of --search optuna.")] = 0,
     run: Annotated[bool, typer.Option("--run", help="Then run the tuned experiment, into DIR/run.")] = False,
     change: ChangeOption = None,
-    case: Annotated[
-        str, typer.Option("--case", metavar="NAME", help="Which case, if the experiment has several.")
-    ] = "",
+    case: OneCaseOption = "",
     folder: Annotated[Path | None, typer.Option("--out", help="A folder; runs/NAME-tuned if not given.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a tuning, exactly.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace a tuning that is there.")] = False,
     jobs: JobsOption = None,
-    checkpoint: Annotated[
-        float, typer.Option("--checkpoint", help="Seconds between checkpoints; 0: every round.")
-    ] = 5.0,
+    checkpoint: CheckpointOption = 5.0,
     data: DataOption = None,
     format: FormatOption = Format.table,
 ) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from proxfed.algorithms import CompressedDownlink
+from proxfed.auto import Auto, example
 from proxfed.compressors.contractive import contraction
 from proxfed.engine import tuning
 from proxfed.errors import InputError, require
@@ -16,19 +17,7 @@ from proxfed.participation import Full
 from proxfed.regularisers import Zero
 from proxfed.topologies import SpanningTree, check
 from proxfed.topologies.mixing import dense
-from proxfed.types import (
-    Algorithm,
-    Auto,
-    Compressor,
-    Graph,
-    Needs,
-    Participation,
-    Problem,
-    Regulariser,
-    Star,
-    Topology,
-    example,
-)
+from proxfed.types import Algorithm, Compressor, Graph, Needs, Participation, Problem, Regulariser, Star, Topology
 
 
 def check_combination(

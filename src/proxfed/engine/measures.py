@@ -26,12 +26,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from proxfed.auto import Auto, example
 from proxfed.engine.messages import dense
 from proxfed.engine.network import Network
 from proxfed.errors import InputError, nearest, require
 from proxfed.keyed_random import Ids
 from proxfed.threads import over_threads
-from proxfed.types import Algorithm, Auto, Graph, Local, Problem, example
+from proxfed.types import Algorithm, Graph, Local, Problem
 
 
 @dataclass(frozen=True)

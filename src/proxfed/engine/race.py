@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from proxfed.auto import Auto
 from proxfed.engine.measures import Measures
 from proxfed.engine.network import Network
 from proxfed.engine.oracle import Work
@@ -32,7 +33,7 @@ from proxfed.engine.run import Run, count_from, counted_so_far
 from proxfed.engine.state_tree import flatten, restore
 from proxfed.errors import InputError
 from proxfed.participation import Full
-from proxfed.types import Algorithm, Auto, Graph, Participation, Problem
+from proxfed.types import Algorithm, Graph, Participation, Problem
 
 RATIO = 1.5
 """Between the steps of neighbouring lanes."""

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from proxfed.algorithms import ALGORITHMS, CompressedDownlink
+from proxfed.auto import AUTO, Auto, example
 from proxfed.compressors import COMPRESSORS
 from proxfed.data import DATASETS, PARTITIONS, Federated, load, read
 from proxfed.data.limits import LIMITS
@@ -31,9 +32,7 @@ from proxfed.simulate import Timing
 from proxfed.tables import load_tables
 from proxfed.topologies import TOPOLOGIES
 from proxfed.types import (
-    AUTO,
     Algorithm,
-    Auto,
     Block,
     Constants,
     Graph,
@@ -43,7 +42,6 @@ from proxfed.types import (
     Smoothness,
     Star,
     Topology,
-    example,
 )
 
 DATASETS["tables"] = load_tables  # here, because the data know nothing of schemas

@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
+from proxfed.auto import Auto, example
 from proxfed.engine import ranks as network
 from proxfed.engine.compatibility import check_combination
 from proxfed.engine.measures import Measures, check_names
@@ -29,7 +30,7 @@ from proxfed.harness.results import Cases, Results
 from proxfed.harness.study import Entry, Study, names
 from proxfed.participation import Full
 from proxfed.simulate import Timing, profiles
-from proxfed.types import Algorithm, Auto, Participation, Problem, Topology, example
+from proxfed.types import Algorithm, Participation, Problem, Topology
 
 
 class Diverged(RunError):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from proxfed.auto import LOCAL_STEPS, example
 from proxfed.errors import InputError, finite
 from proxfed.harness.study import Study
 from proxfed.report.columns import Row
 from proxfed.schedules import first
-from proxfed.types import LOCAL_STEPS, Algorithm, Problem, example
+from proxfed.types import Algorithm, Problem
 
 SHORT = 0.03
 """The local steps of a round together are orders below 1/L if they are shorter than this part of it."""

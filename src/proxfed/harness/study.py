@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from proxfed.algorithms import ALGORITHMS, CompressedDownlink
+from proxfed.auto import AUTO, Auto, example
 from proxfed.compressors import COMPRESSORS
 from proxfed.engine.compatibility import check_combination, check_problem
 from proxfed.engine.measures import check_names
@@ -23,7 +24,7 @@ from proxfed.regularisers import REGULARISERS
 from proxfed.report.columns import COMPUTED, MEASURED, ROW
 from proxfed.simulate import Timing
 from proxfed.topologies import TOPOLOGIES
-from proxfed.types import AUTO, Algorithm, Auto, Graph, Method, Participation, Problem, Topology, example
+from proxfed.types import Algorithm, Graph, Method, Participation, Problem, Topology
 
 
 @dataclass(frozen=True)

@@ -23,12 +23,13 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from proxfed.auto import Auto, example
 from proxfed.participation import cohort
 from proxfed.simulate.distributions import Amounts
 from proxfed.simulate.timing import Timing, hand_out
 from proxfed.topologies import SpanningTree
 from proxfed.topologies.spanning_tree import Rooted
-from proxfed.types import Algorithm, Auto, Graph, Participation, Topology, example
+from proxfed.types import Algorithm, Graph, Participation, Topology
 
 SPENT = ("gradients", "bytes_up", "bytes_down", "bytes_edge")
 SECONDS_PER_BYTE = 8e-6

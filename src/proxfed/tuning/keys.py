@@ -9,10 +9,11 @@ from functools import partial
 from typing import Any
 
 from proxfed.algorithms import CompressedDownlink
+from proxfed.auto import AUTO, Auto, example
 from proxfed.errors import InputError, nearest, require
 from proxfed.harness.study import CompleteEntry, Entry, Study, describe_algorithm
 from proxfed.registry import arguments
-from proxfed.types import AUTO, Algorithm, Auto, example
+from proxfed.types import Algorithm
 
 AROUND = ("participation", "topology")
 """What an entry has beside its algorithm, and whose settings may be changed."""
