@@ -1,8 +1,8 @@
 """The coordinator's side of a carrier that is a service of its own: questions go out and answers come in over lines.
 
 A line is a connection to one site, which some process of the carrier, a courier, opens and keeps. Lines break, couriers
-are killed, sites vanish: a question stays on the desk until it is answered, and goes out again on the next line. Holders
-do not mind hearing a question twice.
+are killed, sites vanish: a question stays on the desk until it is answered, and goes out again on the next line.
+Holders do not mind hearing a question twice.
 """
 
 from __future__ import annotations
@@ -26,18 +26,25 @@ GRACE = 3.0
 ON_THE_WAY = 45.0
 """Seconds that a courier has to open a line, before another one is sent."""
 
+AGAIN = 30.0
+"""Seconds without an answer after which a question is sent again on the same line, then after twice as many."""
+
 _TAG = struct.Struct(">Q")
 
 
 class Desk:
-    """A `Carrier` whose couriers are sent by `dispatch(site, socket)`: again whenever a site has had no line for a while.
+    """A `Carrier` whose couriers are sent by `dispatch(site, socket)`, again whenever a site has no line.
 
     `dispatch` returns when a courier is on its way, and raises OSError if none can be sent now. `say` is told, in one
     sentence, for whom everybody waits.
     """
 
     def __init__(
-        self, sites: tuple[str, ...], path: Path, dispatch: Callable[[str, Path], None], say: Callable[[str], None] = print
+        self,
+        sites: tuple[str, ...],
+        path: Path,
+        dispatch: Callable[[str, Path], None],
+        say: Callable[[str], None] = print,
     ) -> None:
         self.sites, self.path, self.dispatch, self.say = sites, path, dispatch, say
         self._change = threading.Condition()
@@ -119,16 +126,21 @@ class Desk:
                 self._change.notify_all()
 
     def _write(self, site: str, line: socket.socket) -> None:
-        """What is open for a site goes out on its line; a line that is over hears an empty frame."""
-        sent = b""
+        """What is open for a site goes out on its line, after a while again; a line that is over hears of that."""
+        sent, again, pause = b"", 0.0, AGAIN
         with suppress(OSError):
             while True:
                 with self._change:
-                    self._change.wait_for(lambda: self._over(site, line) or self._open.get(site, sent) is not sent)
-                    over, sent = self._over(site, line), self._open.get(site, sent)
-                local_socket.send(line, b"" if over else sent)
+                    over, frame = self._over(site, line), self._open.get(site, b"")
+                    fresh = frame is not sent
+                    if not over and (not frame or not (fresh or time.monotonic() >= again)):
+                        self._change.wait(min(1.0, AGAIN))
+                        continue
+                local_socket.send(line, b"" if over else frame)
                 if over:
                     return
+                sent, pause = frame, AGAIN if fresh else 2 * pause
+                again = time.monotonic() + pause
 
     def _over(self, site: str, line: socket.socket) -> bool:
         return self._closing or self._lines.get(site) is not line

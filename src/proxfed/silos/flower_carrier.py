@@ -8,11 +8,13 @@ name with which its key was registered (`flwr supernode register KEY --name SITE
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ from proxfed.silos.desk import carry
 from proxfed.silos.resident import ask_here
 
 try:
-    from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+    from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
     from flwr.clientapp import ClientApp
     from flwr.serverapp import Grid, ServerApp
 except ImportError as e:
@@ -97,7 +99,7 @@ class Runs:
             self.running[site] = str(self._flwr("run", str(app), self.superlink)["run-id"])
 
     def _flwr(self, *arguments: str) -> dict[str, Any]:
-        command = [str(Path(sys.executable).with_name("flwr")), *arguments, "--format", "json"]
+        command = [_program("flwr"), *arguments, "--format", "json"]
         done = subprocess.run(command, capture_output=True, text=True)
         try:
             said = json.loads(done.stdout)
@@ -119,3 +121,15 @@ def _app(folder: Path, site: str, socket: Path) -> Path:
     project = {"name": "courier", "version": __version__, "dependencies": []}
     (folder / "pyproject.toml").write_text(tomli_w.dumps({"project": project, "tool": {"flwr": {"app": app}}}))
     return folder
+
+
+def at_site(arguments: Sequence[str], socket: Path) -> tuple[list[str], dict[str, str]]:
+    """The command, and what to add to its environment, that connects this site and keeps it connected."""
+    here = f'socket="{socket.resolve()}"'
+    command = [_program("flower-supernode"), *arguments, "--node-config", here]
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"  # it starts others of its programs
+    return command, {"PATH": path, "FLWR_TELEMETRY_ENABLED": "0", "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": str(LOOK)}
+
+
+def _program(name: str) -> str:
+    return str(Path(sys.executable).with_name(name))

@@ -1,25 +1,28 @@
 """NVIDIA FLARE as the carrier: a job of its Collab API for every site, which stays and carries questions.
 
-No code travels: a job names two classes of this file, which the sites and the server must have on their own lists of
-allowed classes (`allow`). The processes of a job are couriers only. The holder (`proxfed silo`) and the coordinator
-(`proxfed deploy`) are processes of their own on the same machines, so that no job that is killed, and none that is sent
-again, can hurt them. A job for each site, so that one that fails disturbs no other.
+No code travels: a job names two classes of this file, and the kits of sites and server say that these may run and that
+code may not be sent along (`prepare`; `python -m proxfed.silos.nvflare_carrier KIT` for the server's).
+
+The processes of a job are couriers only. The holder (`proxfed silo`) and the coordinator (`proxfed deploy`) have
+processes of their own on the same machines, so that no job that is killed, and none that is sent again, can hurt them.
+There is a job for each site, so that one that fails disturbs no other.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
 from proxfed.errors import InputError, require
 from proxfed.silos.desk import carry
-from proxfed.silos.resident import ask_here
+from proxfed.silos.resident import SOCKET, ask_here
 
 try:
     from nvflare.collab import collab
@@ -30,7 +33,7 @@ HERE = "proxfed.silos.nvflare_carrier."
 CLASSES = [HERE + "AtSite", HERE + "AtServer", "nvflare.collab.runtime.executor.CollabExecutor"]
 CLASSES += ["nvflare.collab.runtime.controller.CollabController"]
 
-AT_IT = 5.0
+AT_IT = 3.0
 """Seconds after which a site whose holder still computes says so; one that says nothing for longer is gone."""
 
 SLOWEST = 1e5
@@ -96,7 +99,8 @@ class Flare:
                 try:
                     for job in session.list_jobs(name_prefix=name):
                         if not str(job["status"]).startswith("FINISHED"):
-                            session.abort_job(job["job_id"])
+                            with suppress(Exception):  # a server that was killed takes its jobs of then for running
+                                session.abort_job(job["job_id"])
                     with tempfile.TemporaryDirectory() as folder:
                         session.submit_job(str(_job(Path(folder) / "job", name, site, socket)))
                 finally:
@@ -131,18 +135,47 @@ def _job(folder: Path, name: str, site: str, socket: Path) -> Path:
     return folder
 
 
-# ---- a site's and a server's kits -----------------------------------------------------------------------------------
+# ---- the kits of sites and of the server ----------------------------------------------------------------------------
 
 
-def allow(kit: Path) -> None:
-    """Writes into the kit of a site, or of the server, that our classes may run, and that no code may be sent along."""
+def at_site(kit: Path, socket: Path) -> tuple[list[str], dict[str, str]]:
+    """The command, and what to add to its environment, that connects this site and keeps it connected."""
+    start = kit / "startup" / "sub_start.sh"
+    require(start.is_file(), f"{kit} is not the kit of a site: there is no {start}")
+    prepare(kit)
+    return ["bash", str(start), "--once"], {SOCKET: str(socket.resolve()), "PATH": _path()}
+
+
+def _path() -> str:
+    """The kit's scripts start `python3`: it is this one."""
+    return f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+
+
+def prepare(kit: Path) -> None:
+    """Our classes may run here, nothing else, and no code may be sent along. What a kit says itself is left alone."""
     local = kit / "local"
-    resources = json.loads((local / "resources.json.default").read_text())
-    resources["class_allow_list"] = [*resources["class_allow_list"], *CLASSES]
-    rights = json.loads((local / "authorization.json.default").read_text())
-    every = {right for permitted in rights["permissions"].values() if isinstance(permitted, dict) for right in permitted}
-    for role, permitted in rights["permissions"].items():
-        given = permitted if isinstance(permitted, dict) else dict.fromkeys(sorted(every), permitted)
-        rights["permissions"][role] = given | {"byoc": "none"}
-    (local / "resources.json").write_text(json.dumps(resources, indent=1))
-    (local / "authorization.json").write_text(json.dumps(rights, indent=1))
+    resources, rights = local / "resources.json", local / "authorization.json"
+    if not resources.exists():
+        said = json.loads((local / "resources.json.default").read_text())
+        said |= {"class_allow_list": CLASSES, "allow_log_streaming": False}  # a site's logs are its own
+        for part in said.get("components", ()):
+            if part["id"] == "job_scheduler":
+                part["args"]["max_jobs"] = 1000  # there is one for every site
+            if part["id"] == "job_manager":
+                part["args"]["uri_root"] = str(kit.resolve() / "jobs")
+        if "snapshot_persistor" in said:
+            said["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"] = str(kit.resolve() / "snapshots")
+        resources.write_text(json.dumps(said, indent=1))
+    if not rights.exists():
+        said = json.loads((local / "authorization.json.default").read_text())
+        roles = said["permissions"]
+        every = sorted({right for permitted in roles.values() if isinstance(permitted, dict) for right in permitted})
+        for role, permitted in roles.items():
+            given = permitted if isinstance(permitted, dict) else dict.fromkeys(every, permitted)
+            roles[role] = given | {"byoc": "none", "shell_commands": "none"}
+        rights.write_text(json.dumps(said, indent=1))
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        prepare(Path(name))

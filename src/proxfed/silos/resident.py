@@ -40,7 +40,7 @@ def serving(path: Path, answer: Callable[[bytes], bytes]) -> Iterator[None]:
 
 
 def ask_here(question: bytes, path: Path | None = None) -> bytes:
-    """The answer of the holder of this site; waits for it, however long it is away, and asks again if it went meanwhile."""
+    """The answer of the holder of this site; one that is away is waited for, and asked again."""
     path = path or Path(os.environ[SOCKET])
     while True:
         try:

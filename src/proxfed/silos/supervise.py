@@ -49,7 +49,7 @@ class Kept:
         self.stop()
 
     def _keep(self) -> None:
-        """In one thread from beginning to end: the system takes the end of the thread that started it for a parent's."""
+        """In one thread from beginning to end: the system takes the end of a thread for that of a parent."""
         pause = 0.5
         while not self._stopping.is_set():
             began = time.monotonic()
