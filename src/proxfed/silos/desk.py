@@ -45,8 +45,9 @@ class Desk:
         path: Path,
         dispatch: Callable[[str, Path], None],
         say: Callable[[str], None] = print,
+        again: float = AGAIN,
     ) -> None:
-        self.sites, self.path, self.dispatch, self.say = sites, path, dispatch, say
+        self.sites, self.path, self.dispatch, self.say, self.again = sites, path, dispatch, say, again
         self._change = threading.Condition()
         self._lines: dict[str, socket.socket] = {}
         self._open: dict[str, bytes] = {}  # frames that have no answer yet: a tag and the question
@@ -127,20 +128,20 @@ class Desk:
 
     def _write(self, site: str, line: socket.socket) -> None:
         """What is open for a site goes out on its line, after a while again; a line that is over hears of that."""
-        sent, again, pause = b"", 0.0, AGAIN
+        sent, due, pause = b"", 0.0, self.again
         with suppress(OSError):
             while True:
                 with self._change:
                     over, frame = self._over(site, line), self._open.get(site, b"")
                     fresh = frame is not sent
-                    if not over and (not frame or not (fresh or time.monotonic() >= again)):
-                        self._change.wait(min(1.0, AGAIN))
+                    if not over and (not frame or not (fresh or time.monotonic() >= due)):
+                        self._change.wait(min(1.0, self.again))
                         continue
                 local_socket.send(line, b"" if over else frame)
                 if over:
                     return
-                sent, pause = frame, AGAIN if fresh else 2 * pause
-                again = time.monotonic() + pause
+                sent, pause = frame, self.again if fresh else 2 * pause
+                due = time.monotonic() + pause
 
     def _over(self, site: str, line: socket.socket) -> bool:
         return self._closing or self._lines.get(site) is not line
