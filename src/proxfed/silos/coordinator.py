@@ -31,13 +31,10 @@ from proxfed.silos.exchange import Exchange
 from proxfed.silos.job import Job, build
 from proxfed.silos.message import Letter, pack, unpack
 from proxfed.silos.part import Counts, neighbours
-from proxfed.silos.queries import Asking
+from proxfed.silos.queries import COUNTED, Asking
 from proxfed.silos.rows import empty
 from proxfed.threads import over_threads
 from proxfed.types import Graph, Message, Star
-
-MORE_COUNTERS = ("wire_bytes", "absent")
-"""Bytes of all letters of the rounds, both ways; and how often a site missed a round that it should have been in."""
 
 
 class Field(NamedTuple):
@@ -287,7 +284,7 @@ class Coordinator:
             self.state = restore(self.state, tensors, "server")
         count_from(counters, self.work, self.network)
         self.seconds = counters["wall_seconds"]
-        self.wire, self.absent = (int(counters.get(name, 0)) for name in MORE_COUNTERS)
+        self.wire, self.absent = (int(counters.get(name, 0)) for name in COUNTED)
 
 
 def _shape(message: Message) -> Any:
