@@ -1,0 +1,1 @@
+"""Between organisations: data holders who decide for themselves, and a coordinator who asks them."""
