@@ -53,8 +53,9 @@ def test_another_content_or_place_never_meets_a_nonce_again() -> None:
     assert len({message[:12] for message in sealed}) == len(sealed)
 
 
-@pytest.mark.parametrize("me, sender, t, k", [("c", "a", 1, 2), ("b", "c", 1, 2), ("b", "a", 2, 2), ("b", "a", 1, 1)])
-def test_what_belongs_elsewhere_is_refused(me: str, sender: str, t: int, k: int) -> None:
+@pytest.mark.parametrize("place", [("c", "a", 1, 2), ("b", "c", 1, 2), ("b", "a", 2, 2), ("b", "a", 1, 1)])
+def test_what_belongs_elsewhere_is_refused(place: tuple[str, str, int, int]) -> None:
+    me, sender, t, k = place
     sealed = ring("a").seal("b", 1, 2, b"content")
     with pytest.raises(InputError, match="is not what"):
         ring(me).unseal(sender, t, k, sealed)

@@ -1,9 +1,9 @@
 """The audit file: everything that leaves a site, written down before it does.
 
-One line of JSON for each message: when, to whom, what, bytes, SHA-256 of the content. Each line also has its number, and
-the digest of itself and of the line before, so that a line which is changed, removed or put in between is noticed; the
-last number stands in a second file, so that lines missing at the end are noticed as well. Whoever can write both files
-and takes the trouble can forge all of it: keep the last digest, which `proxfed site audit` prints, elsewhere.
+One line of JSON for each message: when, to whom, what, bytes, SHA-256 of the content. Each line also has its number,
+and the digest of itself and of the line before, so that a line which is changed, removed or put in between is noticed;
+the last number stands in a second file, so that lines missing at the end are noticed as well. Whoever can write both
+files and takes the trouble can forge all of it: keep the last digest, which `proxfed site audit` prints, elsewhere.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _link(before: str, line: Line) -> str:
 
 
 def _end(f: IO[bytes]) -> tuple[int, str]:
-    """The number and the digest of the last line; one that a power cut left unfinished is cut off, and did not leave."""
+    """The number and the digest of the last line; one that a power cut left unfinished is cut off: it did not leave."""
     size = f.seek(0, os.SEEK_END)
     f.seek(max(0, size - LONGEST))
     tail = f.read()

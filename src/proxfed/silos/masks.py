@@ -1,4 +1,4 @@
-"""Secure aggregation: masks between sites that cancel in the sum, so that the coordinator reads the sum and no part of it.
+"""Secure aggregation: masks between sites cancel in the sum, so that the coordinator reads the sum and no part of it.
 
     site i sends      y_i = round(2^b p_i m_i) + sum_{j in cohort} s_ij pad_ij    modulo 2^64
                       pad_ij = pad_ji from the keys of the pair (ChaCha20),  s_ij = +1 if i < j, -1 otherwise
