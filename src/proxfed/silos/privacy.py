@@ -18,8 +18,10 @@ What it does not cover: whatever else a holder tells, such as counts and measure
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from math import floor, inf, isfinite, log2, sqrt
+from typing import Any
 
 import numpy as np
 import torch
@@ -88,3 +90,9 @@ def epsilon(releases: Mapping[float, int], delta: float) -> float:
         if times:
             accountant.compose(GaussianDpEvent(noise / 2), times)
     return float(accountant.get_epsilon(delta)) if any(releases.values()) else 0.0
+
+
+def spent(lines: Iterable[Mapping[str, Any]], delta: float) -> float:
+    """epsilon of what lines of an audit file say that left with noise; the same bytes again give nothing away."""
+    noises = {line["sha256"]: float(line["noise"]) for line in lines if "noise" in line}
+    return epsilon(Counter(noises.values()), delta)
