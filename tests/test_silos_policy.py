@@ -138,10 +138,10 @@ def test_questions() -> None:
     assert "fewer rows than limits.rows = 20" in str(e.value)
     assert "19" not in str(e.value)  # how many there are is not said
     policy.check_measure(here, "objective")
-    with pytest.raises(Refusal, match="'accuracy' is not among its allow.measures"):
+    with pytest.raises(Refusal, match=r"'accuracy' is not among its allow.measures"):
         policy.check_measure(here, "accuracy")
     policy.check_preparation(here, "scaling")
-    with pytest.raises(Refusal, match="'quantiles' is not among its allow.preparations"):
+    with pytest.raises(Refusal, match=r"'quantiles' is not among its allow.preparations"):
         policy.check_preparation(here, "quantiles")
     with pytest.raises(Refusal, match="is not told"):
         policy.check_counts(here)

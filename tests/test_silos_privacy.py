@@ -18,7 +18,6 @@ from proxfed.regularisers import L1, Zero
 from proxfed.silos.privacy import GRID, NoRows, epsilon, gaussian, privatise
 from proxfed.silos.protection import check_protection, why_no_masks, why_not_private
 from proxfed.types import Graph
-
 from test_conformance import SETTINGS
 
 SECRET = bytes(range(32))

@@ -1,4 +1,4 @@
-"""What a user should be told: of steps that were found, computed or too short, of runs that got nowhere, and the like."""
+"""What a user should be told: steps that were found or computed, too short ones, runs that got nowhere, and so on."""
 
 from __future__ import annotations
 

@@ -71,14 +71,14 @@ def pads(keyring: Keyring, cohort: Sequence[str], t: int, broadcast: bytes, coun
 
 def hide(
     values: NDArray[np.float64], keyring: Keyring, cohort: Sequence[str], t: int, broadcast: bytes, bits: int
-) -> bytes:
+) -> Words:
     """What a site sends: its weighted message p_i m_i under its pads."""
     words = to_words(values, len(cohort), bits)
-    return (words + pads(keyring, cohort, t, broadcast, len(words))).astype("<u8").tobytes()
+    return words + pads(keyring, cohort, t, broadcast, len(words))
 
 
-def reveal(sent: Iterable[bytes], bits: int) -> NDArray[np.float64]:
+def reveal(sent: Iterable[Words], bits: int) -> NDArray[np.float64]:
     """What the coordinator reads of the messages of a whole cohort: their sum."""
-    rows = [np.frombuffer(body, "<u8") for body in sent]
+    rows = list(sent)
     require(len({len(row) for row in rows}) == 1, "masked messages of one round have different lengths")
     return to_values(np.sum(rows, axis=0, dtype=np.uint64), bits)

@@ -1,4 +1,4 @@
-"""Differential privacy at the holder: what its rows do to a message is clipped, and drowned in noise that only it knows.
+"""Differential privacy at the holder: what rows do to a message is clipped, and hidden in noise that it alone knows.
 
     r      what a client without rows would send: its round with grad f_i = 0, from what the server told everybody
     u      what this client would send

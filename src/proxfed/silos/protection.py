@@ -30,8 +30,8 @@ def why_no_masks(algorithm: Algorithm) -> str:
     """The rest of a sentence that begins with its name; empty: sums of its messages are all that its server needs."""
     if isinstance(algorithm, Graph):
         return (
-            "has no server that adds up messages, so there is no sum in which masks could cancel; what its clients send "
-            "to each other is sealed from the coordinator anyway"
+            "has no server that adds up messages, so there is no sum in which masks could cancel; what its clients "
+            "send to each other is sealed from the coordinator anyway"
         )
     return _why_dense(algorithm, "masks fill every number")
 
