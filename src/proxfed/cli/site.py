@@ -127,7 +127,7 @@ def _show_runs(runs: Sequence[dict[str, Any]]) -> None:
 
 def _by_run(trail: Trail) -> list[dict[str, Any]]:
     """Messages, bytes and epsilon of each job."""
-    from proxfed.silos.privacy import spent
+    from proxfed.silos.privacy import epsilon, noises
 
     runs = list(dict.fromkeys(str(line.get("run", "")) for line in trail.lines))
     out = []
@@ -135,7 +135,7 @@ def _by_run(trail: Trail) -> list[dict[str, Any]]:
         lines = [line for line in trail.lines if str(line.get("run", "")) == run]
         sent = [line for line in lines if "bytes" in line]
         delta = next((line["delta"] for line in lines if "delta" in line), None)
-        found = None if delta is None else spent(lines, delta)
+        found = None if delta is None else epsilon(noises(lines), delta)
         out.append(
             {"run": run[:12], "messages": len(sent), "bytes": sum(line["bytes"] for line in sent)}
             | {"epsilon": found, "delta": delta}

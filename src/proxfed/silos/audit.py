@@ -50,7 +50,7 @@ class Audit:
         """The second file."""
         return self.path.with_name(self.path.name + ".last")
 
-    def write(self, to: str, what: str, body: bytes | None = None, **more: Any) -> None:
+    def write(self, to: str, what: str, body: bytes | None = None, **more: Any) -> Line:
         """Say that `body` is about to leave; on return that is on the disk. Without a body: a remark."""
         told = {} if body is None else {"bytes": len(body), "sha256": hashlib.sha256(body).hexdigest()}
         line = {"at": datetime.now(UTC).isoformat(timespec="milliseconds"), "to": to, "what": what, **told, **more}
@@ -62,6 +62,7 @@ class Audit:
                 f.flush()
                 os.fsync(f.fileno())
                 replace(self.last_number, f"{number + 1}\n".encode())
+                return line
         except OSError as e:
             raise RunError(f"nothing leaves: the audit file {self.path} cannot be written: {e.strerror}") from e
         except (ValueError, KeyError) as e:

@@ -118,6 +118,18 @@ def check_bytes(site: Site, so_far: int, more: int) -> None:
     _allow(so_far + more <= most, site, f"{so_far:,} bytes have left for this job, and limits.bytes = {most:,}")
 
 
+def check_sum(site: Site, cohort: Sequence[str]) -> None:
+    """Whether a sum over these sites hides enough."""
+    least = site.require.sites
+    _allow(len(cohort) >= least, site, f"a sum of {len(cohort)} sites, and require.sites = {least}")
+
+
+def check_same_sum(site: Site, t: int, before: Sequence[str], now: Sequence[str]) -> None:
+    """Whether a round that was answered for the sum of some sites may be answered for that of these."""
+    said = f"round {t} was answered for the sum of {', '.join(before)}: that of {', '.join(now)} would tell them apart"
+    _allow(list(before) == list(now), site, said)
+
+
 def check_epsilon(site: Site, spent: float) -> None:
     """Whether a message may leave after which all that left is as private as `spent` says."""
     required = site.require.privacy

@@ -92,7 +92,6 @@ def epsilon(releases: Mapping[float, int], delta: float) -> float:
     return float(accountant.get_epsilon(delta)) if any(releases.values()) else 0.0
 
 
-def spent(lines: Iterable[Mapping[str, Any]], delta: float) -> float:
-    """epsilon of what lines of an audit file say that left with noise; the same bytes again give nothing away."""
-    noises = {line["sha256"]: float(line["noise"]) for line in lines if "noise" in line}
-    return epsilon(Counter(noises.values()), delta)
+def noises(lines: Iterable[Mapping[str, Any]]) -> Counter[float]:
+    """What lines of an audit file say that left, by its noise; the same bytes again give nothing away."""
+    return Counter({line["sha256"]: float(line["noise"]) for line in lines if "noise" in line}.values())
