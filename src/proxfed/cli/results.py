@@ -159,14 +159,15 @@ def _claim(entry: Reproduction, k: int) -> dict[str, Any]:
 def _print_counts(what: str, lines: list[tuple[str, list[Reproduction]]]) -> None:
     from proxfed.papers.results_page import COUNTED, counted
 
-    table = plain_table()
-    table.add_column(what, no_wrap=True)
-    for heading in COUNTED:
-        table.add_column(heading, justify="right", width=max(4, *map(len, heading.split())))
-    for name, entries in lines:
-        table.add_row(*map(Text, (name, *counted(entries))))
+    rows = [(name, *counted(entries)) for name, entries in lines]
     if len(lines) > 1:
-        table.add_row("all", *counted([entry for _, entries in lines for entry in entries]))
+        rows.append(("all", *counted([entry for _, entries in lines for entry in entries])))
+    table = plain_table()
+    for heading, *cells in zip((what, *COUNTED), *rows, strict=True):
+        width = max(map(len, (*heading.split(), *cells)))  # so that all of them fit on a terminal
+        table.add_column(heading, justify="left" if heading == what else "right", width=width)
+    for row in rows:
+        table.add_row(*map(Text, row))
     out.print(table)
     out.print()
 
