@@ -17,7 +17,9 @@ import hashlib
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from proxfed.errors import RunError, require
 from proxfed.silos.keyring import Keyring
@@ -82,3 +84,10 @@ def reveal(sent: Iterable[Words], bits: int) -> NDArray[np.float64]:
     rows = list(sent)
     require(len({len(row) for row in rows}) == 1, "masked messages of one round have different lengths")
     return to_values(np.sum(rows, axis=0, dtype=np.uint64), bits)
+
+
+def add_up(rows: Tensor, bits: int) -> Tensor:
+    """(sites, k) masked numbers, of all sites of a cohort -> (k,) their sum, in double precision."""
+    if rows.dtype != torch.int64:
+        raise RunError(f"masked messages are whole numbers, not {rows.dtype}")
+    return torch.from_numpy(reveal(list(rows.numpy().view(np.uint64)), bits))

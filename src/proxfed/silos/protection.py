@@ -27,12 +27,9 @@ def check_protection(protection: Protection, given: Algorithm | Auto, d: int) ->
 
 
 def why_no_masks(algorithm: Algorithm) -> str:
-    """The rest of a sentence that begins with its name; empty: sums of its messages are all that its server needs."""
-    if isinstance(algorithm, Graph):
-        return (
-            "has no server that adds up messages, so there is no sum in which masks could cancel; what its clients "
-            "send to each other is sealed from the coordinator anyway"
-        )
+    """The rest of a sentence that begins with its name; empty: sums are all that the coordinator needs."""
+    if isinstance(algorithm, Graph):  # messages are sealed for neighbours, and the model is a mean
+        return ""
     return _why_dense(algorithm, "masks fill every number")
 
 

@@ -11,7 +11,7 @@ import logging
 from collections import Counter
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,24 +19,22 @@ from torch import Tensor
 
 from proxfed.engine.messages import dense, leaves, rebuild
 from proxfed.engine.oracle import Oracle, Work
-from proxfed.harness.protection import Protection
+from proxfed.harness.protection import Privacy
 from proxfed.silos import policy
 from proxfed.silos.audit import Line
 from proxfed.silos.guard import Asked, Guard, Link, Refused, Upload
 from proxfed.silos.job import Job
 from proxfed.silos.keyring import Keyring, SiteKey, fingerprint
 from proxfed.silos.masks import hide
+from proxfed.silos.message import Letter
 from proxfed.silos.privacy import NoRows, epsilon, privatise
-from proxfed.silos.protection import check_protection
 from proxfed.silos.site import Site
-from proxfed.types import Graph, Message, Star
+from proxfed.types import Message
 
 _log = logging.getLogger("proxfed.silos")
 
 COUNTS = "sizes"
 """The question for the number of rows."""
-PREPARATIONS = ("hello", "summary")
-"""Questions before a run."""
 
 
 class SiteGuard(Guard):
@@ -47,15 +45,15 @@ class SiteGuard(Guard):
         self.code = site.allow.code
         trail = self.audit.read()
         if trail.broken:
-            raise Refused(f"{site.name} answers nothing: {self.audit.path} is not as it was written: {trail.broken}")
+            raise Refused(f"nothing is answered: {self.audit.path} is not as it was written: {trail.broken}")
         self.beside: Line = {}
         """What the next line of the audit file says more."""
         self.bytes: Counter[str] = Counter()
         """That left, by job."""
         self.keys: dict[str, str] = {}
         """Fingerprints that were seen, by partner."""
-        self.sums: dict[tuple[str, int], list[Line]] = {}
-        """Masked messages that left, by job and round."""
+        self.sums: dict[tuple[str, str, int], list[Line]] = {}
+        """Masked messages that left, by job, kind and round."""
         self.noises: dict[str, float] = {}
         """Of noisy messages that left, by their digest: the same bytes again give nothing away."""
         for line in trail.lines:
@@ -67,7 +65,7 @@ class SiteGuard(Guard):
         if "partner" in line:
             self.keys[line["partner"]] = line["key"]
         if "cohort" in line:
-            self.sums.setdefault((run, line["t"]), []).append(line)
+            self.sums.setdefault((run, line["what"].partition(" ")[0], line["t"]), []).append(line)
         if "noise" in line:
             self.noises[line["sha256"]] = line["noise"]
 
@@ -85,8 +83,10 @@ class SiteGuard(Guard):
         policy.check_rows(site, min(asked.rows, default=0))
         if asked.what == COUNTS:
             policy.check_counts(site)
-        elif asked.kind == "query":
-            policy.check_measure(site, asked.what)
+        elif asked.kind == "query" and asked.what != "there":
+            for measure in asked.parts or (asked.what,):
+                policy.check_measure(site, measure)
+                policy.check_noiseless(site, measure, None if job is None else job.protection.privacy)
         if asked.kind == "job" and job is not None:
             tables = {**job.experiment, "algorithms": [] if job.algorithm is None else [job.algorithm]}
             policy.check_job(site, tables, job.sites)
@@ -105,6 +105,10 @@ class SiteGuard(Guard):
     def note(self, to: str, what: str, body: bytes | None = None, **more: Any) -> None:
         self._remember(self.audit.write(to, what, body, **more))
 
+    def declined(self, question: str, run: str, body: bytes) -> None:
+        self.beside = {}
+        self.note("coordinator", question, body, run=run)
+
     def join(self, job: Job, site: str) -> Link:
         return SiteLink(self, job, site)
 
@@ -114,7 +118,7 @@ class SiteLink(Link):
 
     def __init__(self, guard: SiteGuard, job: Job, name: str) -> None:
         self.guard, self.job, self.name = guard, job, name
-        self.protection = Protection.model_validate(job.experiment.get("protection") or {})
+        self.protection = job.protection
         said = {site: bytes.fromhex(told) for site, told in job.introductions.items()}
         self.keyring = Keyring.of(guard.key, name, job.digest, said)
         self._known_partners()
@@ -126,10 +130,10 @@ class SiteLink(Link):
         for partner, public in self.keyring.partners.items():
             shown, pinned = fingerprint(public), self.guard.site.partners.get(partner)
             if pinned is not None and shown != pinned:
-                raise Refused(f"{self.name} refuses: {partner} came with the key {shown}, and partners.{partner} = {pinned!r}")
+                raise Refused(f"{partner} came with the key {shown}, and partners.{partner} = {pinned!r}")
             if pinned is None and seen.get(partner, shown) != shown:
                 raise Refused(
-                    f"{self.name} refuses: {partner} came with the key {shown}, and before with {seen[partner]}; if that is "
+                    f"{partner} came with the key {shown}, and before with {seen[partner]}; if that is "
                     f"right, write it under [partners] of site.toml"
                 )
             if pinned is None and partner not in seen:
@@ -148,64 +152,80 @@ class SiteLink(Link):
 
     def upload(self, up: Message, about: Upload) -> tuple[Message, Mapping[str, Any]]:
         """Clipped and made noisy, weighed and masked, as far as the job says."""
-        values = [dense(leaf).detach() for leaf in leaves(up)]
-        beside: Line = {}
-        if self.protection.privacy is not None:
-            values = self._noisy(values, about)
-            beside |= {"noise": self.protection.privacy.noise, "delta": self.protection.privacy.delta}
-            self._spend(beside)
+        values, privacy = [dense(leaf).detach() for leaf in leaves(up)], self.protection.privacy
+        if privacy is not None:
+            self._spend(privacy)
+            values = self._noisy(values, about, privacy)
         if self.protection.secure_aggregation:
-            values = self._masked(values, about)
-            beside |= self._one_sum(values, about)
-        self.guard.beside = beside
-        return (rebuild(up, iter(values)), {}) if beside else (up, {})
+            p = torch.tensor([self.job.weights[i] for i in about.ids], dtype=torch.float64)
+            values = self._masked(values, p, Sum("round", about.t, about.cohort, about.broadcast))
+        return (up if privacy is None and not self.protection.secure_aggregation else rebuild(up, iter(values))), {}
 
-    def _noisy(self, values: list[Tensor], about: Upload) -> list[Tensor]:
-        """Client by client."""
-        algorithm, clients, privacy = about.part.algorithm, about.part.clients, self.protection.privacy
-        assert privacy is not None
-        f = Oracle(NoRows(about.t, about.ids, self.job.seed), Work(), None, clients.inside)
-        _, no_rows = algorithm.client((), about.down, f, clients.h)
-        r = [dense(leaf) for leaf in leaves(no_rows)]
-        rows = []
-        for k, i in enumerate(about.ids):
-            u = [value[k : k + 1] for value in values]
-            content = hashlib.sha256(b"".join(x.contiguous().numpy().tobytes() for x in u)).digest()
-            place = self.job.digest.encode(), str(about.t).encode(), str(i).encode()
-            rows.append(privatise(u, [x[k : k + 1] for x in r], privacy, self.guard.key.secret(b"noise", *place, content)))
-        return [torch.cat(column) for column in zip(*rows, strict=True)]
+    def told(self, rows: tuple[Tensor, ...], p: Tensor, question: Letter) -> tuple[Tensor, ...]:
+        """Measures of the training rows: sums over all sites, if messages of rounds are told as sums."""
+        if not self.protection.secure_aggregation or not rows:
+            return rows
+        flat = [row.reshape(len(row), -1) for row in rows]
+        # With the coordinator's life: one that goes on from an earlier round may ask the same of another state.
+        asked = f"{question.digest} {question.life}".encode()
+        masked = self._masked(flat, p, Sum("query", question.round, list(self.job.sites), asked))
+        return tuple(word.view(1, *row.shape[1:]) for word, row in zip(masked, rows, strict=True))
 
-    def _spend(self, line: Line) -> None:
+    # ---- noise ---------------------------------------------------------------------------------------------------
+
+    def _spend(self, privacy: Privacy) -> None:
         """With the message that is to leave, epsilon must stay within the site's budget."""
         budget = self.guard.site.require.privacy
         if budget is not None:
-            releases = Counter([*self.guard.noises.values(), line["noise"]])
+            releases = Counter([*self.guard.noises.values(), privacy.noise])
             policy.check_epsilon(self.guard.site, epsilon(releases, budget.delta))
+        self.guard.beside |= {"noise": privacy.noise, "delta": privacy.delta}
 
-    def _masked(self, values: list[Tensor], about: Upload) -> list[Tensor]:
-        """One row for all clients of the site: sum_i p_i m_i under its pads."""
-        p = torch.tensor([self.job.weights[i] for i in about.ids], dtype=torch.float64)
-        weighted = [p @ value.double() for value in values]
-        bits = self.protection.fraction_bits
-        words = hide(torch.cat(weighted).numpy(), self.keyring, about.cohort, about.t, about.broadcast, bits)
+    def _noisy(self, values: list[Tensor], about: Upload, privacy: Privacy) -> list[Tensor]:
+        """Client by client."""
+        part = about.part
+        f = Oracle(NoRows(about.t, about.ids, self.job.seed), Work(), None, part.clients.inside)
+        _, no_rows = part.algorithm.client((), about.down, f, part.clients.h)
+        r, rows = [dense(leaf) for leaf in leaves(no_rows)], []
+        for k, i in enumerate(about.ids):
+            u = [value[k : k + 1] for value in values]
+            place = [self.job.digest, str(about.t), str(i), _digest(*u)]
+            secret = self.guard.key.secret(b"noise", *(word.encode() for word in place))
+            rows.append(privatise(u, [x[k : k + 1] for x in r], privacy, secret))
+        return [torch.cat(column) for column in zip(*rows, strict=True)]
+
+    # ---- masks ---------------------------------------------------------------------------------------------------
+
+    def _masked(self, values: list[Tensor], p: Tensor, of: Sum) -> list[Tensor]:
+        """One row for all clients of the site, under its pads: sum_i p_i m_i."""
+        weighted, site = [p @ value.double() for value in values], self.guard.site
+        numbers = torch.cat(weighted).numpy()
+        content = _digest(torch.cat(weighted))
+        policy.check_sum(site, of.cohort)
+        for line in self.guard.sums.get((self.job.digest, of.kind, of.t), ()):
+            if of.kind == "round":
+                policy.check_same_sum(site, of.t, line["cohort"], sorted(of.cohort))
+            if line["asked"] == of.asked:
+                policy.check_same_content(site, of.t, line["content"] == content)
+        self.guard.beside |= {"cohort": sorted(of.cohort), "asked": of.asked, "content": content}
+        words = hide(numbers, self.keyring, of.cohort, of.t, of.broadcast, self.protection.fraction_bits)
         return [row[None] for row in torch.from_numpy(words.view(np.int64)).split([len(w) for w in weighted])]
 
-    def _one_sum(self, values: list[Tensor], about: Upload) -> Line:
-        """Of a round one sum is given: the difference of two, over other sites, would be the message of who left.
 
-        The same masks must not hide two contents either, which differ if rows have changed.
-        """
-        cohort = sorted(about.cohort)
-        sum_of = hashlib.sha256(about.broadcast).hexdigest()[:32]
-        content = hashlib.sha256(b"".join(value.numpy().tobytes() for value in values)).hexdigest()[:32]
-        policy.check_sum(self.guard.site, cohort)
-        for line in self.guard.sums.get((self.job.digest, about.t), ()):
-            policy.check_same_sum(self.guard.site, about.t, line["cohort"], cohort)
-            if line["broadcast"] == sum_of and line["content"] != content:
-                raise Refused(f"{self.name} refuses: round {about.t} was answered before, from other rows")
-        return {"cohort": cohort, "broadcast": sum_of, "content": content}
+class Sum(NamedTuple):
+    """What a masked message is a part of."""
+
+    kind: str
+    """'round' or 'query'."""
+    t: int
+    cohort: list[str]
+    broadcast: bytes
+    """What the coordinator sent to all of them."""
+
+    @property
+    def asked(self) -> str:
+        return hashlib.sha256(self.broadcast).hexdigest()[:32]
 
 
-def guarded(job: Job, algorithm: Star[Any, Any] | Graph[Any], d: int) -> None:
-    """One sentence if the algorithm of a job cannot be protected as the job says."""
-    check_protection(Protection.model_validate(job.experiment.get("protection") or {}), algorithm, d)
+def _digest(*tensors: Tensor) -> str:
+    return hashlib.sha256(b"".join(x.contiguous().numpy().tobytes() for x in tensors)).hexdigest()[:32]
