@@ -33,7 +33,7 @@ STARS = [
     algorithm("scaffold", eta=0.1, K=2),
     algorithm("mimelite", eta=0.1, K=2),
     algorithm("prox_newton"),
-    algorithm("fedcef", eta=0.1, K=2, compressor={"name": "identity"}),
+    algorithm("fedcef", alpha=0.1, K=2, compressor={"name": "identity"}),
 ]
 DSGT = algorithm("dsgt", alpha=0.1, topology={"name": "ring"})
 

@@ -21,7 +21,7 @@ class Privacy(BaseModel):
     """C: the largest norm that the rows of a holder may make its message move by."""
     noise: float = Field(gt=0, allow_inf_nan=False)
     """sigma: noise of standard deviation sigma C is added to every number."""
-    delta: float = Field(1e-5, gt=0, lt=1)
+    delta: float = Field(default=1e-5, gt=0, lt=1)
     """Of (epsilon, delta); epsilon follows, and is a column of the rows."""
 
 
@@ -31,6 +31,6 @@ class Protection(BaseModel):
     model_config = STRICT
 
     secure_aggregation: bool = False
-    fraction_bits: int = Field(40, ge=8, le=52)
+    fraction_bits: int = Field(default=40, ge=8, le=52)
     """Of secure aggregation: numbers are rounded to multiples of 2^-fraction_bits."""
     privacy: Privacy | None = None

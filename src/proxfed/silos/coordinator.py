@@ -298,7 +298,7 @@ class Coordinator:
 
     def counters(self) -> dict[str, float]:
         self.begin()
-        more = {"wire_bytes": self.wire, "absent": self.absent}
+        more: dict[str, float] = {"wire_bytes": self.wire, "absent": self.absent}
         if (privacy := self.job.protection.privacy) is not None:
             more["epsilon"] = epsilon({privacy.noise: max(self.told.values())}, privacy.delta)
         return counted_so_far(self.work, self.network) | more

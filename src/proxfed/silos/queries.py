@@ -139,7 +139,7 @@ class Asking:
         return self.exchange.ask(self.job, dict.fromkeys(asked, question))
 
     def rows(self, answers: Mapping[str, Letter], place: int = 0) -> Tensor:
-        """Of all sites that answered, in the order of the clients; of masked ones, their average in the place of each."""
+        """Of all sites that answered, in the order of the clients; of masked ones, the average in the place of each."""
         parts = []
         for site in (s for s in self.job.sites if s in answers):
             found = _read(answers[site], None)

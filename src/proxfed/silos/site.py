@@ -76,11 +76,11 @@ class Allow(Part):
 class Limits(Part):
     """What is too little or too much."""
 
-    rows: int = Field(20, ge=1)
+    rows: int = Field(default=20, ge=1)
     """The fewest that it answers for."""
-    rounds: int = Field(1000, ge=1)
+    rounds: int = Field(default=1000, ge=1)
     """Of a job."""
-    bytes: int = Field(1_000_000_000, ge=1)
+    bytes: int = Field(default=1_000_000_000, ge=1)
     """That leave for a job, all messages together."""
 
 
@@ -91,14 +91,14 @@ class RequiredPrivacy(Part):
     """At least."""
     epsilon: float = Field(gt=0, allow_inf_nan=False)
     """At most, over all jobs that the audit file knows of."""
-    delta: float = Field(1e-5, gt=0, lt=1)
+    delta: float = Field(default=1e-5, gt=0, lt=1)
 
 
 class Require(Part):
     """What a job must ask for."""
 
     secure_aggregation: bool = False
-    sites: int = Field(2, ge=2)
+    sites: int = Field(default=2, ge=2)
     """The fewest of a job; with secure aggregation, of every sum."""
     privacy: RequiredPrivacy | None = None
 
