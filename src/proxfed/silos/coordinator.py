@@ -33,13 +33,10 @@ from proxfed.silos.masks import add_up
 from proxfed.silos.message import Letter, pack, unpack
 from proxfed.silos.part import Counts, neighbours
 from proxfed.silos.privacy import epsilon
-from proxfed.silos.queries import Asking
+from proxfed.silos.queries import COUNTED, Asking
 from proxfed.silos.rows import empty
 from proxfed.threads import over_threads
 from proxfed.types import Graph, Message, Star
-
-MORE_COUNTERS = ("wire_bytes", "absent")
-"""Bytes of all letters of the rounds, both ways; and how often a site missed a round that it should have been in."""
 
 
 class Field(NamedTuple):
@@ -318,7 +315,7 @@ class Coordinator:
             self.state = restore(self.state, tensors, "server")
         count_from(counters, self.work, self.network)
         self.seconds = counters["wall_seconds"]
-        self.wire, self.absent = (int(counters.get(name, 0)) for name in MORE_COUNTERS)
+        self.wire, self.absent = (int(counters.get(name, 0)) for name in COUNTED)
 
 
 def _shape(message: Message) -> Any:

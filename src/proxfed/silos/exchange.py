@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from threading import RLock
 
 from proxfed.errors import InputError, RunError
@@ -25,12 +26,12 @@ class Exchange:
         """Bytes of letters so far."""
         self._one_at_a_time = RLock()
 
-    def ask(self, job: Job, questions: Mapping[str, Letter], deadline: float | None = None) -> dict[str, Letter]:
-        """The answers; with a deadline, of those who gave one in time. A refusal ends it, in the site's own sentence."""
+    def ask(self, job: Job | None, questions: Mapping[str, Letter], deadline: float | None = None) -> dict[str, Letter]:
+        """The answers; with a deadline, of those who gave one in time. A refusal ends it, in the site's own words."""
         with self._one_at_a_time:
             return self._ask(job, questions, deadline)
 
-    def _ask(self, job: Job, questions: Mapping[str, Letter], deadline: float | None) -> dict[str, Letter]:
+    def _ask(self, job: Job | None, questions: Mapping[str, Letter], deadline: float | None) -> dict[str, Letter]:
         open_, found, tries = dict(questions), dict[str, Letter](), dict.fromkeys(questions, 0)
         end = None if deadline is None else time.monotonic() + deadline
         while open_:
@@ -47,8 +48,7 @@ class Exchange:
                     continue
                 if letter.kind == "unknown":
                     tries[site] += 1
-                    known = tries[site] < TRIES and questions[site].kind != "job"
-                    if not known:
+                    if job is None or tries[site] >= TRIES or questions[site].kind == "job":
                         raise RunError(f"{site} does not know the run, though it was told of it {TRIES} times")
                     self._ask(job, {site: Letter("job", job.digest, body=job.encode())}, left)
                     continue
@@ -59,10 +59,7 @@ class Exchange:
         return found
 
     def _send(self, questions: Mapping[str, Letter], deadline: float | None) -> dict[str, bytes]:
-        sent = {
-            site: Letter(q.kind, q.run, q.round, q.step, q.head, q.body, self.life) for site, q in questions.items()
-        }
-        data = {site: letter.encode() for site, letter in sent.items()}
+        data = {site: replace(letter, life=self.life).encode() for site, letter in questions.items()}
         got = {site: bytes(a) for site, a in self.carrier.ask(data, deadline).items() if site in questions}
         self.out += sum(map(len, data.values()))
         self.back += sum(map(len, got.values()))

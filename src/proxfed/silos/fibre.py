@@ -1,8 +1,8 @@
 """A computation that stops wherever it needs others, and goes on when they have answered.
 
-The equations of a graph step call `mix` in their middle, and a model calls `mean`. At a holder such a call is the end of
-an answer, and its result comes with the next question. The call sits in a greenlet meanwhile; if the process dies, the
-computation runs again from its beginning with the results so far, which is exact because everything random is keyed.
+The equations of a graph step call `mix` in their middle, and a model calls `mean`. At a holder such a call ends an
+answer, and its result comes with the next question. The computation sits in a greenlet meanwhile. If the process dies,
+it runs again from its beginning with the results so far, which is exact because everything random is keyed.
 """
 
 from __future__ import annotations

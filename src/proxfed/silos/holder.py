@@ -6,10 +6,10 @@
     query     numbers that a run is judged by (queries.py); nothing of the state changes
     end       the run is over: what was kept of it is removed
 
-The answer to a round is on the disk before it leaves, with the state that belongs to it. The same question again gets the
-same bytes. A question that is older than one that was answered is late, and changes nothing. One that goes on `after` an
-earlier round than the last, because the last answer never counted, is worked on from the state after that round.
-Whatever else comes is answered in one sentence.
+The answer to a round is on the disk before it leaves, with the state that belongs to it. The same question again gets
+the same bytes. A question that is older than one that was answered is late, and changes nothing. One that goes on
+`after` an earlier round than the last, because the last answer never counted, is worked on from the state after that
+round. Whatever else comes is answered in one sentence.
 """
 
 from __future__ import annotations
@@ -315,8 +315,8 @@ class Run:
             form, body = pack(stop.value, part.codecs)
             if entry.said != _said(form, body):
                 raise RunError(
-                    f"round {letter.round}: computed again after a restart, step {k} is not what it was before; has the "
-                    "software of this site changed?"
+                    f"round {letter.round}: computed again after a restart, step {k} is not what it was before; "
+                    "has the software of this site changed?"
                 )
         return stop
 

@@ -103,7 +103,8 @@ class Letter:
     def number(self, name: str, least: int = 0) -> int:
         """A whole number of the head, or RunError."""
         value = self.head.get(name)
-        check(_counts(value) and value >= least, f"{self.kind}: {name} = {value!r:.40} is no whole number >= {least}")
+        good = _counts(value) and value is not None and value >= least
+        check(good, f"{self.kind}: {name} = {value!r:.40} is no whole number >= {least}")
         assert isinstance(value, int)
         return value
 

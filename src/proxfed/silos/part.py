@@ -18,6 +18,7 @@ from proxfed.engine.mixing import edges, gathered
 from proxfed.engine.oracle import Work
 from proxfed.engine.stacked import Stacked
 from proxfed.engine.state_tree import flatten, put, restore, take, writable
+from proxfed.keyed_random import Ids
 from proxfed.silos.job import Built, Job
 from proxfed.types import Graph, Message, Mix, Mixing, Star
 
@@ -79,9 +80,10 @@ class Part:
         """The round of those of its clients that take part."""
         alg, work = self.algorithm, Work()
         assert isinstance(alg, Star)
-        everyone = ids == list(self.here)
-        who = self.here if everyone else np.array(ids, np.int64)
-        rows = slice(0, len(self.here)) if everyone else who - self.here.start  # type: ignore[operator]
+        who: Ids = np.array(ids, np.int64)
+        rows: slice | Ids = np.asarray(who) - self.here.start
+        if ids == list(self.here):
+            who, rows = self.here, slice(0, len(ids))
         state = writable(restore(state, flatten(state)))  # the old one stays as it is
         new, up = self.clients.answer(alg, take(state, rows), down, t, who, work)
         up = _apart(up)

@@ -6,8 +6,8 @@
     mean          on a graph: what `model` of the algorithm averages over the clients, stop by stop
     field, apart  on a graph: the rows of a field of the states, to be averaged; and how far they are from a point
 
-`Remote` is the coordinator's problem: it has no rows, and whoever asks it for gradients and values, such as the engine's
-measures or the reference solver, asks the sites.
+`Remote` is the coordinator's problem: it has no rows, and whoever asks it for gradients and values, such as the
+engine's measures or the reference solver, asks the sites.
 """
 
 from __future__ import annotations
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from proxfed.silos.holder import Run
 
 POINT = ("value", "gradient", "test")
+
+COUNTED = ("wire_bytes", "absent")
+"""Bytes of all letters of the rounds, both ways; and how often a site missed a round that it should have been in."""
 
 
 # ---- at a site -------------------------------------------------------------------------------------------------------
@@ -216,12 +219,11 @@ class Remote(Problem):
         if self._last.get("x") != key:
             parts = list(POINT if self.train_measures else POINT[2:])
             answers = self.asking("point", given=(x,), parts=parts)
-            told = {name: self.asking.rows(answers, k) for k, name in enumerate(parts) if name != "test"}
-            told["test"] = {
-                site: (a.head["test"], a.number("rows", 1)) for site, a in answers.items() if "test" in a.head
-            }
             self._last.clear()
-            self._last.update(told | {"x": key})
+            self._last.update({name: self.asking.rows(answers, k) for k, name in enumerate(parts) if name != "test"})
+            tests = {site: a for site, a in answers.items() if "test" in a.head}
+            self._last["test"] = {site: (a.head["test"], a.number("rows", 1)) for site, a in tests.items()}
+            self._last["x"] = key
         return self._last
 
     def gradients(self, x: Tensor) -> Tensor:
@@ -234,11 +236,9 @@ class Remote(Problem):
 
     @property
     def measures(self) -> tuple[str, ...]:
-        """Of all test rows together, and of each site's own."""
-        if not self.tests:
-            return ()
-        own = tuple(self._criterion.measures)
-        return own + tuple(f"{name}_{site}" for name in own for site in self.tests)
+        """What the coordinator counts beside the rest; measures of all test rows together, and of each site's own."""
+        own = tuple(self._criterion.measures) if self.tests else ()
+        return (*COUNTED, *own, *(f"{name}_{site}" for name in own for site in self.tests))
 
     def evaluate(self, x: Tensor) -> dict[str, float]:
         if not self.tests:
@@ -273,6 +273,10 @@ class Remote(Problem):
         experiment = self.job.experiment | {"problem": self.job.experiment["problem"] | {"l2": l2}}
         job = replace(self.job, experiment=experiment)
         return Remote(job, Asking(self.asking.exchange, job), self.tests)
+
+    @property
+    def described(self) -> Problem:
+        return self.shell
 
     def __str__(self) -> str:
         return f"{self.shell} at {len(self.job.sites)} sites"
