@@ -6,7 +6,7 @@ from the job and its own rows, with classes that are installed there: a job that
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from typing import Any, NamedTuple
@@ -18,10 +18,12 @@ from proxfed._version import __version__
 from proxfed.data.federated import Federated, Window
 from proxfed.errors import InputError, RunError, require
 from proxfed.harness.build import build_again, build_problem
+from proxfed.harness.protection import Protection
 from proxfed.harness.schema import Experiment, parse
 from proxfed.participation import Full
 from proxfed.registry import Table
 from proxfed.silos.message import canonical, flat
+from proxfed.silos.protection import check_protection
 from proxfed.types import Algorithm, Graph, Participation, Problem, Star, Topology
 
 FORMAT = 1
@@ -102,9 +104,16 @@ class Job:
         require(good, "the job's sites, clients and weights do not fit each other")
         fits = self.format == FORMAT
         require(fits, f"the job is of format {self.format}, and this site has {FORMAT}: install the same proxfed")
+
+    def check_code(self, allowed: Collection[str] = ()) -> None:
+        """One sentence if it names code that is not registered here, nor allowed."""
         for where, name in _names([self.experiment, self.algorithm], "job"):
-            known = ":" not in name
+            known = ":" not in name or name in allowed
             require(known, f"{where} = {name!r}: a job may name what is registered here, and brings no code of its own")
+
+    @property
+    def protection(self) -> Protection:
+        return Protection.model_validate(self.experiment.get("protection") or {})
 
     @property
     def who(self) -> Sites:
@@ -155,6 +164,7 @@ def build(job: Job, data: Federated) -> Built:
         not (isinstance(algorithm, Star) and entry.topology is not None),
         f"{job.label}: between organisations a server hears every site, and there is no tree: leave out its topology",
     )
+    check_protection(job.protection, algorithm, problem.d)
     assert entry.participation is not None
     return Built(problem, algorithm, entry.participation, entry.topology)
 
