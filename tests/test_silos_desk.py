@@ -147,7 +147,10 @@ def test_it_says_for_whom_everybody_waits_and_why(tmp_path, monkeypatch):
 
 
 def test_a_stranger_is_sent_home(tmp_path):
-    with Desk(("a",), tmp_path / "desk", lambda site, path: None, quietly), local_socket.connect(tmp_path / "desk") as s:
+    with (
+        Desk(("a",), tmp_path / "desk", lambda site, path: None, quietly),
+        local_socket.connect(tmp_path / "desk") as s,
+    ):
         local_socket.send(s, b"mallory")
         assert local_socket.receive(s) == b""
 
@@ -194,7 +197,9 @@ def _until(true: Callable[[], bool], patience: float = 10.0) -> None:
 
 
 def test_a_process_that_is_killed_is_started_again(tmp_path):
-    with Kept([sys.executable, "-c", "import time; print('here', flush=True); time.sleep(60)"], tmp_path / "log") as kept:
+    with Kept(
+        [sys.executable, "-c", "import time; print('here', flush=True); time.sleep(60)"], tmp_path / "log"
+    ) as kept:
         _until(lambda: kept.starts == 1 and kept.process is not None)
         first = kept.process.pid
         os.kill(first, signal.SIGKILL)

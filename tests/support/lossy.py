@@ -59,6 +59,8 @@ class Lossy:
 
     def _fate(self) -> str:
         with self._lock:
-            fate = self.random.choice(("lost", "repeated", "reordered")) if self.random.random() < self.rate else "passed"
+            fate = (
+                self.random.choice(("lost", "repeated", "reordered")) if self.random.random() < self.rate else "passed"
+            )
             self.done[fate] += 1
             return fate

@@ -35,8 +35,11 @@ except ImportError as e:
 LOOK = 0.5
 """Seconds between two looks for a reply."""
 
-SILENCE = 60.0
-"""Seconds without a reply after which a question is sent again: a node that was killed has forgotten it."""
+LIFE = 5.0
+"""Seconds between two looks whether the node was started anew."""
+
+SILENCE = 120.0
+"""Seconds without a reply after which a question is sent again."""
 
 client = ClientApp()
 server = ServerApp()
@@ -56,20 +59,23 @@ def _at_server(grid: Grid, context: Context) -> None:
 
 
 def _answer(grid: Grid, site: str, question: bytes) -> bytes:
+    """Sent again if the node was started anew since, as it has forgotten all, or is silent for long."""
     sent: list[str] = []
-    last = -SILENCE
+    begun, looked, last = "", -LIFE, -SILENCE
     while True:
-        if time.monotonic() - last > SILENCE:
-            nodes = [node.node_id for node in grid.get_nodes() if node.name == site]
-            messages = [Message(_packed(question), message_type="query", dst_node_id=node) for node in nodes]
-            sent += [name for name in grid.push_messages(messages) if name]
-            last = time.monotonic() if nodes else last
+        if time.monotonic() - looked > LIFE:
+            looked = time.monotonic()
+            for node in grid.get_nodes():
+                if node.name == site and (node.last_activated_at != begun or looked - last > SILENCE):
+                    message = Message(_packed(question), message_type="query", dst_node_id=node.node_id)
+                    sent += [name for name in grid.push_messages([message]) if name]
+                    begun, last = node.last_activated_at, looked
         for reply in grid.pull_messages(sent) if sent else ():
             if not reply.has_error():
                 return _read(reply.content)
             sent.remove(reply.metadata.reply_to_message_id)
             last = -SILENCE
-        time.sleep(LOOK if sent else 1.0)
+        time.sleep(LOOK)
 
 
 def _packed(content: bytes) -> RecordDict:
@@ -90,6 +96,9 @@ class Runs:
         self.superlink, self.run = superlink, run
         self.lock = threading.Lock()
         self.running: dict[str, str] = {}
+
+    def sites(self) -> tuple[str, ...]:
+        raise InputError("--sites A,B,... is missing: by which names the sites were registered")
 
     def __call__(self, site: str, socket: Path) -> None:
         with self.lock, tempfile.TemporaryDirectory() as folder:

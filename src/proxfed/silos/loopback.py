@@ -45,6 +45,8 @@ class Loopback:
     def __init__(self, folder: Path, sites: Sequence[str], carrier: str, silo: Callable[[str], list[str]]) -> None:
         self.folder, self.sites, self.carrier, self.silo = folder.resolve(), tuple(sites), carrier, silo
         self.kept: dict[str, Kept] = {}
+        self.kit: Path | None = None
+        """Of the administrator, if the carrier has such a thing."""
         self._stack = ExitStack()
 
     def __enter__(self) -> Loopback:

@@ -10,13 +10,15 @@ There is a job for each site, so that one that fails disturbs no other.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
 import tempfile
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import redirect_stdout, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
@@ -89,24 +91,33 @@ class Flare:
         self.kit, self.run = kit.resolve(), run
         self.lock = threading.Lock()
 
+    def sites(self) -> tuple[str, ...]:
+        """All that are connected now."""
+        with self._session() as session:
+            return tuple(sorted(client.name for client in session.get_connected_client_list()))
+
     def __call__(self, site: str, socket: Path) -> None:
+        name = f"proxfed-{self.run}-{site}"
+        with self._session() as session, tempfile.TemporaryDirectory() as folder:
+            for job in session.list_jobs(name_prefix=name):
+                if not str(job["status"]).startswith("FINISHED"):
+                    with suppress(Exception):  # a server that was killed takes its jobs of then for running
+                        session.abort_job(job["job_id"])
+            session.submit_job(str(_job(Path(folder) / "job", name, site, socket)))
+
+    @contextmanager
+    def _session(self) -> Iterator[Any]:
         from nvflare.fuel.flare_api.flare_api import new_secure_session
 
-        name = f"proxfed-{self.run}-{site}"
         try:
-            with self.lock, redirect_stdout(sys.stderr):  # the session prints
+            with self.lock, redirect_stdout(io.StringIO()):  # the session prints
                 session = new_secure_session(self.kit.name, str(self.kit), timeout=10.0)
                 try:
-                    for job in session.list_jobs(name_prefix=name):
-                        if not str(job["status"]).startswith("FINISHED"):
-                            with suppress(Exception):  # a server that was killed takes its jobs of then for running
-                                session.abort_job(job["job_id"])
-                    with tempfile.TemporaryDirectory() as folder:
-                        session.submit_job(str(_job(Path(folder) / "job", name, site, socket)))
+                    yield session
                 finally:
                     session.close()
         except Exception as e:  # of many kinds, among them bare ones
-            raise ConnectionError(f"NVIDIA FLARE took no job: {e}") from e
+            raise ConnectionError(f"NVIDIA FLARE takes no job: {e}") from e
 
 
 def _job(folder: Path, name: str, site: str, socket: Path) -> Path:
