@@ -17,13 +17,16 @@ import torch
 from proxfed.engine.measures import Measures
 from proxfed.engine.run import COUNTERS
 from proxfed.errors import InputError
+from proxfed.harness.schema import parse
+from proxfed.silos.carrier import Direct
+from proxfed.silos.deploy import deploy
 from proxfed.silos.keyring import SiteKey, fingerprint
 from proxfed.silos.masks import rounding
 from proxfed.silos.message import LEAF, Letter
 from proxfed.silos.queries import Remote
-from proxfed.silos.site_guard import SiteGuard
+from proxfed.silos.site_guard import SiteGuard, holder
 
-from support.guarded_sites import FEDAVG, SITES, Sites, after, algorithm, site, states
+from support.guarded_sites import FEDAVG, SITES, Sites, after, algorithm, rows, site, states
 
 MASKED = {"secure_aggregation": True}
 NOISY = {"privacy": {"clip": 1.0, "noise": 4.0, "delta": 1e-5}}
@@ -436,3 +439,57 @@ def test_with_a_changed_audit_file_nothing_is_answered(tmp_path: Path) -> None:
     file.write_text(file.read_text().replace('"t": 1', '"t": 2', 1))
     with pytest.raises(InputError, match=r"nothing is answered: .* is not as it was written"):
         sites.start()
+
+
+# ---- from site.toml to results ---------------------------------------------------------------------------------------
+
+
+def experiment(protection: dict[str, Any], *algorithms: dict[str, Any]) -> Any:
+    table = {
+        "name": "trial",
+        "rounds": 3,
+        "data": {"name": "synthetic_binary"},  # the rows of the sites take its place
+        "problem": {"name": "logistic", "l2": 0.01},
+        "regulariser": {"name": "l1", "weight": 0.01},
+        "protection": protection,
+        "algorithms": [{k: v for k, v in a.items() if k != "participation"} for a in algorithms or (FEDAVG,)],
+    }
+    return parse(table, "trial.toml")
+
+
+@pytest.fixture
+def carrier(tmp_path: Path) -> Direct:
+    """Three sites whose rows are in files."""
+    for k, name in enumerate(SITES):
+        where = site(tmp_path, name).folder
+        held = rows(k)
+        lines = [
+            ",".join(map(repr, [*map(float, a), float(y)])) for a, y in zip(held.features, held.labels, strict=True)
+        ]
+        (where / "rows.csv").write_text("\n".join(["a,b,c,d,e,f,y", *lines]) + "\n")
+    return Direct({name: holder(site(tmp_path, name)).answer for name in SITES})
+
+
+def test_rows_have_epsilon_and_no_measure_of_training_rows(carrier: Direct, tmp_path: Path) -> None:
+    results = deploy(experiment(NOISY), carrier, tmp_path / "run", progress=False, say=lambda line: None)
+    spent = [row["epsilon"] for row in results.rows]
+    assert spent[0] == 0.0
+    assert spent[1:] == pytest.approx([by_hand(4.0, t, 1e-5) for t in (1, 2, 3)], rel=0.02)
+    assert all(row.get("objective") is None for row in results.rows)
+
+
+def test_a_deployed_run_with_masks(carrier: Direct, tmp_path: Path) -> None:
+    plain = deploy(experiment({}, FEDAVG, DSGT), carrier, tmp_path / "plain", progress=False, say=lambda line: None)
+    asked = experiment(MASKED, FEDAVG, DSGT)
+    masked = deploy(asked, carrier, tmp_path / "masked", progress=False, say=lambda line: None)
+    for a, b in zip(plain.rows, masked.rows, strict=True):
+        assert a["objective"] == pytest.approx(b["objective"], abs=1e-10)
+        assert a["bytes_up"] == b["bytes_up"]
+
+
+def test_an_algorithm_that_cannot_have_it_is_refused_before_the_first_round(carrier: Direct, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"algorithms.scaffold: protection.privacy: Scaffold has clients that keep"):
+        deploy(
+            experiment(NOISY, FEDAVG, algorithm("scaffold", eta=0.1, K=2)), carrier, tmp_path / "run", progress=False
+        )
+    assert not (tmp_path / "run").exists()

@@ -25,10 +25,11 @@ from proxfed.harness.schema import Experiment
 from proxfed.harness.study import CompleteEntry, Study, Task
 from proxfed.registry import Table
 from proxfed.silos.carrier import Carrier
-from proxfed.silos.coordinator import Collect, Coordinator
+from proxfed.silos.coordinator import Coordinator
 from proxfed.silos.exchange import Exchange
 from proxfed.silos.job import FORMAT, TABLES, Job
 from proxfed.silos.message import Letter, flat
+from proxfed.silos.protection import check_protection
 from proxfed.silos.queries import Asking, Remote
 from proxfed.silos.rows import agree, check_schema
 
@@ -55,7 +56,6 @@ def deploy(
     force: bool = False,
     only: Collection[str] = (),
     deadline: float | None = None,
-    collect: Callable[[Job], Collect] = lambda job: Collect(),
     say: Callable[[str], None] = print,
     stop: Callable[[], bool] = lambda: False,
     progress: bool = True,
@@ -63,7 +63,6 @@ def deploy(
     """Carry out an experiment over the sites of a carrier, whose own rows take the place of its table [data].
 
     deadline    seconds that sites have for a round of an algorithm that can do without some of them
-    collect     how the server of a job hears of its clients (coordinator.py)
     say         told in one sentence what a person should know: who is waited for, who missed a round
     """
     path = Path(path)
@@ -82,7 +81,7 @@ def deploy(
     jobs = {task: _job(agreed.job, study, task) for task in study.tasks}
 
     def engine(task: Task, entry: CompleteEntry) -> tuple[Network, Any]:
-        run = Coordinator(jobs[task], exchange, deadline, collect(jobs[task]), say)
+        run = Coordinator(jobs[task], exchange, deadline, say=say)
         return run.network, run
 
     with watching(progress) as watch:
@@ -140,6 +139,11 @@ def _study(e: Experiment, agreed: Agreement, exchange: Exchange) -> Study:
         ours = remote.d, remote.n
         require(theirs == ours, f"{site} has a model of {theirs[0]} numbers over {theirs[1]} clients, we of {ours}")
     study = build_study(e, problem=remote)
+    for label, entry in study.complete.items():
+        try:
+            check_protection(job.protection, entry.algorithm, remote.d)
+        except InputError as error:
+            raise InputError(f"algorithms.{label}: {error}") from error
     own = [name for name in study.measures if name.startswith(("accuracy_", "worst_"))]
     require(not own, f"measures: {own[:1]} takes the clients' own models and test data in one place")
     return study
