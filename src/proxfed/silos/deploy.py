@@ -32,6 +32,7 @@ from proxfed.silos.message import Letter, flat
 from proxfed.silos.protection import check_protection
 from proxfed.silos.queries import Asking, Remote
 from proxfed.silos.rows import agree, check_schema
+from proxfed.silos.table_rows import prepared
 
 FAREWELL = 30.0
 """Seconds that sites have to hear that a run is over; one that does not keeps what it has of it."""
@@ -105,13 +106,16 @@ def handshake(e: Experiment, carrier: Carrier) -> Agreement:
     schemas = {site: check_schema(said.get("schema"), site) for site, said in told.items()}
     clients = tuple(schema["clients"] for schema in schemas.values())
     p = np.concatenate([_weights(site, told[site], sized, c) for site, c in zip(told, clients, strict=True)])
-    tables = e.model_dump(exclude_none=True)
+    tables, agreed = e.model_dump(exclude_none=True), agree(schemas)
+    if any("table" in schema for schema in schemas.values()):
+        summaries = exchange.ask(None, dict.fromkeys(carrier.sites, Letter("summary", "", head=hello.head)))
+        agreed = prepared(agreed, schemas, {site: answer.body for site, answer in summaries.items()})
     job = Job(
         {key: tables[key] for key in TABLES if key in tables},
         carrier.sites,
         clients,
         tuple((p / p.sum()).tolist()),
-        agree(schemas),
+        agreed,
         secrets.token_hex(16),
         introductions={site: str(said.get("introduction", "")) for site, said in told.items()},
     )

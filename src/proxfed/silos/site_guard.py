@@ -31,6 +31,7 @@ from proxfed.silos.message import Letter
 from proxfed.silos.privacy import NoRows, epsilon, privatise
 from proxfed.silos.rows import Rows
 from proxfed.silos.site import Site
+from proxfed.silos.table_rows import TableRows
 from proxfed.types import Message
 
 _log = logging.getLogger("proxfed.silos")
@@ -83,9 +84,11 @@ class SiteGuard(Guard):
     def gate(self, asked: Asked) -> None:
         site, job = self.site, asked.job
         policy.check_rows(site, min(asked.rows, default=0))
-        if asked.what == COUNTS:
+        if asked.kind == "summary":
+            policy.check_preparation(site, "summary")
+        if asked.kind == "summary" or asked.what == COUNTS:
             policy.check_counts(site)
-        elif asked.kind == "query" and asked.what != "there":
+        if asked.kind == "query" and asked.what != "there":
             for measure in asked.parts or (asked.what,):
                 policy.check_measure(site, measure)
                 policy.check_noiseless(site, measure, None if job is None else job.protection.privacy)
@@ -244,4 +247,6 @@ def holder(site: Site) -> Holder:
 
 def read_rows(site: Site) -> Rows:
     """From where site.toml says, and from nowhere else."""
+    if site.data.schema_file:
+        return TableRows.read_table(site.path(site.data.schema_file), site.name)
     return Rows.read(site.path(site.data.path), site.data.label)
