@@ -1,4 +1,4 @@
-"""A run between organisations, from the handshake to the report: the harness as ever, with sites in the place of clients.
+"""A run between organisations, from the handshake to its end: the harness as ever, with sites in place of clients.
 
 The run folder is that of every study, with `silos.json` beside it: what the sites have agreed on, and how often a
 coordinator has begun or gone on with the run, by which letters of an earlier life are known.
@@ -76,9 +76,8 @@ def deploy(
     study = _study(e, agreed, exchange)
     planned = Planned(study, path, resume, force, only)
     resumed = planned.open()
-    replace(
-        kept, json.dumps({"life": agreed.life, "tests": agreed.tests, "job": _table(agreed.job)}, indent=1).encode()
-    )
+    record = {"life": agreed.life, "tests": agreed.tests, "job": json.loads(agreed.job.encode())}
+    replace(kept, json.dumps(record, indent=1).encode())
     jobs = {task: _job(agreed.job, study, task) for task in study.tasks}
 
     def engine(task: Task, entry: CompleteEntry) -> tuple[Network, Any]:
@@ -125,10 +124,9 @@ def handshake(e: Experiment, carrier: Carrier) -> Agreement:
 def _weights(site: str, said: Table, sized: bool, clients: int) -> np.ndarray:
     if not sized:
         return np.ones(clients)
-    given = said.get("weights")
-    good = (
-        isinstance(given, list) and len(given) == clients and all(isinstance(w, (int, float)) and w > 0 for w in given)
-    )
+    given: Any = said.get("weights")
+    listed = isinstance(given, list) and len(given) == clients
+    good = listed and all(isinstance(w, (int, float)) and w > 0 for w in given)
     require(good, f"{site} does not say how many rows it has, which weighting = 'size' asks for")
     return np.array(given, np.float64)
 
@@ -165,10 +163,6 @@ def _farewell(exchange: Exchange, jobs: list[Job]) -> None:
         missing = [site for site in job.sites if site not in heard]
         if missing:
             exchange.say(f"{', '.join(missing)} did not hear that the run is over, and keeps its state of it")
-
-
-def _table(job: Job) -> Table:
-    return json.loads(job.encode())
 
 
 def _recorded(path: Path) -> Agreement:

@@ -81,8 +81,8 @@ class Exchange:
         if letter.kind == "refused":
             raise InputError(f"{site} refuses: {why}")
         if letter.kind == "late":
-            at = f"round {letter.head.get('round')}, step {letter.head.get('step')}"
-            raise RunError(f"{site} has been asked by another coordinator since, and is at {at}")
+            t, k = [*letter.numbers("at"), -1, -1][:2]
+            raise RunError(f"{site} has been asked by another coordinator since, and is at round {t}, step {k}")
         if letter.kind == "gone":
             raise RunError(f"{site} has no state to go on from: it has those after rounds {letter.head.get('have')}")
         raise RunError(f"{site} failed: {why}")

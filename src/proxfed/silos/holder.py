@@ -234,7 +234,7 @@ class Run:
         lives += [(e.question.life, e.question.round, e.question.step) for e in log]
         latest = max(lives, default=(-1, -1, -1))
         if (letter.life, letter.round, letter.step) < latest:
-            raise _Reply("late", {"round": latest[1], "step": latest[2]})
+            raise _Reply("late", {"at": list(latest[1:])})
         require(self.part is not None, "the job has no algorithm")
         asked = self.holder.asked(letter, self.job)
         self.holder.guard.gate(asked)
@@ -293,7 +293,7 @@ class Run:
         after = letter.number("after", -1)
         log = [e for e in self.store.log() if (e.question.round, e.question.number("after", -1)) == (t, after)][:k]
         if len(log) < k:
-            raise _Reply("late", {"round": t, "step": len(log) - 1})
+            raise _Reply("late", {"at": [t, len(log) - 1]})
         stop = Stop(False, None)
         if k == 0 or self._fibre is None or not self._fibre.here or self._at != (t, after, k - 1):
             stop = self._replay(letter, log)

@@ -73,7 +73,7 @@ class Letter:
 
     def _said(self) -> bytes:
         named = {"kind": self.kind, "run": self.run, "round": self.round, "step": self.step}
-        return canonical(named | self.head)
+        return canonical(self.head | named)
 
     def encode(self) -> bytes:
         head = self._said()
