@@ -142,7 +142,7 @@ def test_questions() -> None:
     policy.check_preparation(here, "scaling")
     with pytest.raises(Refused, match=r"'quantiles' is not among its allow.preparations"):
         policy.check_preparation(here, "quantiles")
-    with pytest.raises(Refused, match="is not told"):
+    with pytest.raises(Refused, match="are not told"):
         policy.check_counts(here)
     policy.check_counts(site(allow={"counts": True}))
     policy.check_bytes(here, 900, 100)

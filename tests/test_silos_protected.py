@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import time
 from collections.abc import Mapping
 from math import log
@@ -17,13 +18,17 @@ import torch
 from proxfed.engine.measures import Measures
 from proxfed.engine.run import COUNTERS
 from proxfed.errors import InputError
+from proxfed.harness.schema import parse
+from proxfed.silos.carrier import Direct
+from proxfed.silos.deploy import deploy
 from proxfed.silos.keyring import SiteKey, fingerprint
 from proxfed.silos.masks import rounding
 from proxfed.silos.message import LEAF, Letter
 from proxfed.silos.queries import Remote
-from proxfed.silos.site_guard import SiteGuard
+from proxfed.silos.site_guard import SiteGuard, holder
+from proxfed.tables import first_look
 
-from support.guarded_sites import FEDAVG, SITES, Sites, after, algorithm, site, states
+from support.guarded_sites import FEDAVG, SITES, Sites, after, algorithm, rows, site, states
 
 MASKED = {"secure_aggregation": True}
 NOISY = {"privacy": {"clip": 1.0, "noise": 4.0, "delta": 1e-5}}
@@ -367,7 +372,7 @@ def test_a_measure_that_is_not_allowed_is_refused(tmp_path: Path) -> None:
 def test_counts_are_told_only_where_they_may_be(tmp_path: Path) -> None:
     hello = Letter("hello", "", head={"weights": True}).encode()
     said = Letter.decode(Sites(tmp_path).holders["lyon"].answer(hello))
-    assert (said.kind, "the number of its rows is not told" in said.head["why"]) == ("refused", True)
+    assert (said.kind, "counts of its rows are not told" in said.head["why"]) == ("refused", True)
     open_ = Sites(tmp_path / "open", {"allow": {"counts": True}})
     assert json.loads(Letter.decode(open_.holders["lyon"].answer(hello)).body)["weights"] == [40.0]
 
@@ -436,3 +441,109 @@ def test_with_a_changed_audit_file_nothing_is_answered(tmp_path: Path) -> None:
     file.write_text(file.read_text().replace('"t": 1', '"t": 2', 1))
     with pytest.raises(InputError, match=r"nothing is answered: .* is not as it was written"):
         sites.start()
+
+
+# ---- from site.toml to results ---------------------------------------------------------------------------------------
+
+
+def experiment(protection: dict[str, Any], *algorithms: dict[str, Any]) -> Any:
+    table = {
+        "name": "trial",
+        "rounds": 3,
+        "data": {"name": "synthetic_binary"},  # the rows of the sites take its place
+        "problem": {"name": "logistic", "l2": 0.01},
+        "regulariser": {"name": "l1", "weight": 0.01},
+        "protection": protection,
+        "algorithms": [{k: v for k, v in a.items() if k != "participation"} for a in algorithms or (FEDAVG,)],
+    }
+    return parse(table, "trial.toml")
+
+
+@pytest.fixture
+def carrier(tmp_path: Path) -> Direct:
+    """Three sites whose rows are in files."""
+    for k, name in enumerate(SITES):
+        where = site(tmp_path, name).folder
+        held = rows(k)
+        lines = [
+            ",".join(map(repr, [*map(float, a), float(y)])) for a, y in zip(held.features, held.labels, strict=True)
+        ]
+        (where / "rows.csv").write_text("\n".join(["a,b,c,d,e,f,y", *lines]) + "\n")
+    return Direct({name: holder(site(tmp_path, name)).answer for name in SITES})
+
+
+def test_rows_have_epsilon_and_no_measure_of_training_rows(carrier: Direct, tmp_path: Path) -> None:
+    results = deploy(experiment(NOISY), carrier, tmp_path / "run", progress=False, say=lambda line: None)
+    spent = [row["epsilon"] for row in results.rows]
+    assert spent[0] == 0.0
+    assert spent[1:] == pytest.approx([by_hand(4.0, t, 1e-5) for t in (1, 2, 3)], rel=0.02)
+    assert all(row.get("objective") is None for row in results.rows)
+
+
+def test_a_deployed_run_with_masks(carrier: Direct, tmp_path: Path) -> None:
+    plain = deploy(experiment({}, FEDAVG, DSGT), carrier, tmp_path / "plain", progress=False, say=lambda line: None)
+    asked = experiment(MASKED, FEDAVG, DSGT)
+    masked = deploy(asked, carrier, tmp_path / "masked", progress=False, say=lambda line: None)
+    for a, b in zip(plain.rows, masked.rows, strict=True):
+        assert a["objective"] == pytest.approx(b["objective"], abs=1e-10)
+        assert a["bytes_up"] == b["bytes_up"]
+
+
+def test_an_algorithm_that_cannot_have_it_is_refused_before_the_first_round(carrier: Direct, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"algorithms.scaffold: protection.privacy: Scaffold has clients that keep"):
+        deploy(
+            experiment(NOISY, FEDAVG, algorithm("scaffold", eta=0.1, K=2)), carrier, tmp_path / "run", progress=False
+        )
+    assert not (tmp_path / "run").exists()
+
+
+def tables(folder: Path, counts: bool = True) -> Direct:
+    """Three sites with words and gaps in their tables."""
+    rng, sites = np.random.default_rng(0), {}
+    for name in SITES:
+        where = site(folder, name).folder
+        lines = ["age,sex,outcome"]
+        for _ in range(60):
+            age, sex = rng.normal(50, 10 + len(lines) % 3), rng.choice(["f", "m"])
+            ill = age + 8 * (sex == "m") + rng.normal(0, 8) > 54
+            lines.append(f"{'' if rng.random() < 0.1 else f'{age:.1f}'},{sex},{'ill' if ill else 'well'}")
+        (where / "rows.csv").write_text("\n".join(lines) + "\n")
+        text = first_look([where / "rows.csv"], "outcome", beside=where)
+        (where / "schema.toml").write_text(re.sub(r'\nname = "[^"]*"', '\nname = "clinics"', text))
+        rules = {"data": {"schema": "schema.toml"}, "allow": {"counts": counts}, "limits": {"rows": 20}}
+        sites[name] = holder(site(folder, name, rules)).answer
+    return Direct(sites)
+
+
+def test_tables_with_words_and_gaps_are_prepared_as_if_they_were_together(tmp_path: Path) -> None:
+    from proxfed.harness.build import build_study
+    from proxfed.tables import load_tables
+
+    carrier = tables(tmp_path)
+    e = experiment(MASKED)
+    results = deploy(e, carrier, tmp_path / "run", progress=False, say=lambda line: None)
+    files = {name: str(tmp_path / name / "rows.csv") for name in SITES}
+    text = (tmp_path / "lyon" / "schema.toml").read_text()
+    together = re.sub(
+        r"files = .*", f"files = {{ {', '.join(f'{k} = {json.dumps(v)}' for k, v in files.items())} }}", text
+    )
+    (tmp_path / "together.toml").write_text(together)
+    study = build_study(e, data=load_tables(tmp_path / "together.toml"))
+    from proxfed.harness.compare import compare
+
+    plain = compare(study.problem, {"fedavg": study.entries["fedavg"].algorithm}, 3)
+    for a, b in zip(plain.rows, results.rows, strict=True):
+        assert a["objective"] == pytest.approx(b["objective"], abs=1e-9)
+
+
+def test_a_summary_tells_counts_and_is_refused_where_these_are_not_told(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"lyon refuses: counts of its rows are not told"):
+        deploy(experiment({}), tables(tmp_path, counts=False), tmp_path / "run", progress=False)
+
+
+def test_sites_with_different_schemas_are_told_so(tmp_path: Path) -> None:
+    carrier = tables(tmp_path)
+    file = tmp_path / "oslo" / "schema.toml"
+    file.write_text(file.read_text().replace('"f", "m"', '"f", "m", "x"'))
+    with pytest.raises(InputError, match=r"oslo: its schema has the digest .*, and that of lyon"):
+        deploy(experiment({}), carrier, tmp_path / "run", progress=False)

@@ -25,8 +25,8 @@ name = {name}
 [allow]
 algorithms = "all"        # every one that is installed here, or a list: ["fedavg", "fedcomposite"]
 measures = "all"          # what may be told of a model's fit here, or a list: ["objective", "accuracy"]
-preparations = "all"      # what may be told for scaling and the like, or a list
-counts = false            # true: the number of rows may be told, as weights by size need it
+preparations = "all"      # what may be told to prepare tables: "all" is ["summary"]
+counts = false            # true: counts of rows may be told, as weights by size and summaries of tables need it
 code = []                 # "module:Class" that a job may name; what is not listed is never imported
 
 [limits]

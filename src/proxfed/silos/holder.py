@@ -1,6 +1,7 @@
 """A holder: a function from bytes to bytes with a durable state. Asking it twice is harmless.
 
     hello     what the site's rows look like
+    summary   of a table with words and gaps: what it is prepared by (table_rows.py)
     job       what is going to be computed; the site builds it from its own rows, or refuses
     round     t, k: with a server the whole round, from its message; on a graph the part between two calls of `mix`
     query     numbers that a run is judged by (queries.py); nothing of the state changes
@@ -98,6 +99,8 @@ class Holder:
         match letter.kind:
             case "hello":
                 return self._hello(letter)
+            case "summary":
+                return self._summary(letter)
             case "job":
                 return self._job(letter)
             case "round":
@@ -123,6 +126,12 @@ class Holder:
             told["weights"] = self.rows.weights()
         told["introduction"] = self.guard.introduction().hex()
         return self.leave(asked, self._seal(letter, "answer", {}, canonical(told)))
+
+    def _summary(self, letter: Letter) -> bytes:
+        """Of a table, by which all sites prepare theirs."""
+        asked = self.asked(letter, None)
+        self.guard.gate(asked)
+        return self.leave(asked, self._seal(letter, "answer", {}, self.rows.summary()))
 
     def leave(self, asked: Asked, letter: Letter, to: str = "coordinator") -> bytes:
         """Written down before it leaves."""

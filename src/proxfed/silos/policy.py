@@ -106,7 +106,7 @@ def check_preparation(site: Site, name: str) -> None:
 
 
 def check_counts(site: Site) -> None:
-    _allow(site.allow.counts, "the number of its rows is not told (allow.counts = false)")
+    _allow(site.allow.counts, "counts of its rows are not told (allow.counts = false)")
 
 
 def check_round(site: Site, t: int, rounds: int) -> None:

@@ -238,7 +238,8 @@ class Remote(Problem):
     def measures(self) -> tuple[str, ...]:
         """What the coordinator counts beside the rest; measures of all test rows together, and of each site's own."""
         own = tuple(self._criterion.measures) if self.tests else ()
-        return (*COUNTED, *own, *(f"{name}_{site}" for name in own for site in self.tests))
+        private = () if self.job.protection.privacy is None else ("epsilon",)
+        return (*COUNTED, *private, *own, *(f"{name}_{site}" for name in own for site in self.tests))
 
     def evaluate(self, x: Tensor) -> dict[str, float]:
         if not self.tests:

@@ -10,7 +10,7 @@ import hashlib
 import logging
 from collections import Counter
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,12 +23,15 @@ from proxfed.harness.protection import Privacy
 from proxfed.silos import policy
 from proxfed.silos.audit import Line
 from proxfed.silos.guard import Asked, Guard, Link, Refused, Upload
+from proxfed.silos.holder import Holder
 from proxfed.silos.job import Job
 from proxfed.silos.keyring import Keyring, SiteKey, fingerprint
 from proxfed.silos.masks import hide
 from proxfed.silos.message import Letter
 from proxfed.silos.privacy import NoRows, epsilon, privatise
+from proxfed.silos.rows import Rows
 from proxfed.silos.site import Site
+from proxfed.silos.table_rows import TableRows
 from proxfed.types import Message
 
 _log = logging.getLogger("proxfed.silos")
@@ -81,9 +84,11 @@ class SiteGuard(Guard):
     def gate(self, asked: Asked) -> None:
         site, job = self.site, asked.job
         policy.check_rows(site, min(asked.rows, default=0))
-        if asked.what == COUNTS:
+        if asked.kind == "summary":
+            policy.check_preparation(site, "summary")
+        if asked.kind == "summary" or asked.what == COUNTS:
             policy.check_counts(site)
-        elif asked.kind == "query" and asked.what != "there":
+        if asked.kind == "query" and asked.what != "there":
             for measure in asked.parts or (asked.what,):
                 policy.check_measure(site, measure)
                 policy.check_noiseless(site, measure, None if job is None else job.protection.privacy)
@@ -116,13 +121,17 @@ class SiteGuard(Guard):
 class SiteLink(Link):
     """In one run."""
 
+    sealed = True
+
     def __init__(self, guard: SiteGuard, job: Job, name: str) -> None:
         self.guard, self.job, self.name = guard, job, name
         self.protection = job.protection
-        said = {site: bytes.fromhex(told) for site, told in job.introductions.items()}
+        self.without_key = [site for site in job.sites if not job.introductions.get(site)]
+        if self.without_key and self.protection.secure_aggregation:
+            raise Refused(f"{', '.join(self.without_key)} came without a key, and secure_aggregation needs one of each")
+        said = {site: bytes.fromhex(job.introductions[site]) for site in job.sites if site not in self.without_key}
         self.keyring = Keyring.of(guard.key, name, job.digest, said)
         self._known_partners()
-        self.sealed = True
 
     def _known_partners(self) -> None:
         """Pinned keys must be those; of others, the first one that was seen."""
@@ -229,3 +238,15 @@ class Sum(NamedTuple):
 
 def _digest(*tensors: Tensor) -> str:
     return hashlib.sha256(b"".join(x.contiguous().numpy().tobytes() for x in tensors)).hexdigest()[:32]
+
+
+def holder(site: Site) -> Holder:
+    """The holder of a site, as its site.toml says; rows are read when they are first asked for."""
+    return Holder(site.name, partial(read_rows, site), site.path(site.files.state), SiteGuard(site))
+
+
+def read_rows(site: Site) -> Rows:
+    """From where site.toml says, and from nowhere else."""
+    if site.data.schema_file:
+        return TableRows.read_table(site.path(site.data.schema_file), site.name)
+    return Rows.read(site.path(site.data.path), site.data.label)
