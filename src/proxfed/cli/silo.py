@@ -39,24 +39,18 @@ def silo(
     It opens outgoing connections only. It may be killed at any time: what it computed is on the disk before an answer
     leaves, and started again it goes on.
 
-    Examples: [bold]proxfed silo --site site.toml --kit kits/lyon[/bold], [bold]proxfed silo --carrier flower -- --superlink
-    host:8000 --root-certificates ca.crt --auth-supernode-private-key lyon.key[/bold]
+    Examples: [bold]proxfed silo --site site.toml --kit kits/lyon[/bold], [bold]proxfed silo --carrier flower --
+    --superlink host:8000 --root-certificates ca.crt --auth-supernode-private-key lyon.key[/bold]
     """
     from proxfed.harness.files import locked
     from proxfed.harness.progress import stop_on_signal
-    from proxfed.silos.holder import Holder
     from proxfed.silos.resident import serving
-    from proxfed.silos.rows import Rows
     from proxfed.silos.site import read_site
-    from proxfed.silos.site_guard import SiteGuard
+    from proxfed.silos.site_guard import holder
     from proxfed.silos.supervise import Kept
 
     logging.basicConfig(format="%(asctime)s %(message)s")
     here = read_site(site)
-    data = here.data
-    require(
-        not data.schema_file, f"{site}: data.schema: tables with a schema are not answered for yet; give path, label"
-    )
     place = here.path(here.files.state) / "resident"
     socket = place / "socket"
     if carrier is CarrierName.nvflare:
@@ -69,11 +63,12 @@ def silo(
         from proxfed.silos import flower_carrier
 
         command, environment = flower_carrier.at_site(arguments or [], socket)
-    holder = Holder(here.name, Rows.read(here.path(data.path), data.label), place.parent, SiteGuard(here))
+    holds = holder(here)
+    count = sum(holds.rows.sizes)  # a table that cannot be read is refused now
     with locked(place, wait=False) as free:
         require(free, f"{site}: another `proxfed silo` is answering for {here.name}")
         log = place / "carrier.log"
-        with serving(socket, holder.answer), Kept(command, log, environment), stop_on_signal() as stop:
-            say(f"{here.name} answers what {site} allows; what {carrier} says is in {log}; Ctrl-C ends it")
+        with serving(socket, holds.answer), Kept(command, log, environment), stop_on_signal() as stop:
+            say(f"{here.name}: {count:,} rows, and answers what {site} allows. What {carrier} says is in {log}")
             while not stop():
                 time.sleep(0.2)

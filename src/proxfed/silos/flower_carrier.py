@@ -113,9 +113,9 @@ class Runs:
         try:
             said = json.loads(done.stdout)
         except ValueError:
-            said = {"success": False, "error-message": done.stderr.strip() or done.stdout.strip()}
+            said = {"error-message": done.stderr.strip() or done.stdout.strip()}
         if not said.get("success") and arguments[0] == "run":
-            raise ConnectionError(f"Flower started no run: {said.get('error-message', said)}")
+            raise ConnectionError(f"Flower started no run: {str(said.get('error-message')).splitlines()[-1]}")
         return said
 
 
@@ -127,7 +127,7 @@ def _app(folder: Path, site: str, socket: Path) -> Path:
         "components": {"serverapp": here + "server", "clientapp": here + "client"},
         "config": {"site": site, "socket": str(socket.resolve())},
     }
-    project = {"name": "courier", "version": __version__, "dependencies": []}
+    project = {"name": "courier", "version": __version__, "license": "MIT", "dependencies": []}
     (folder / "pyproject.toml").write_text(tomli_w.dumps({"project": project, "tool": {"flwr": {"app": app}}}))
     return folder
 

@@ -46,6 +46,7 @@ class AtSite:
     """In the site's job process."""
 
     def __init__(self) -> None:
+        _without_torch()
         self.asking = ThreadPoolExecutor(1)
 
     @collab.publish
@@ -63,12 +64,18 @@ class AtServer:
     """In the server's job process."""
 
     def __init__(self, socket: str):
+        _without_torch()
         self.socket = socket
 
     @collab.main
     def run(self) -> None:
         (site,) = collab.clients
         carry(Path(self.socket), site.name, lambda question: _answer(site, question))
+
+
+def _without_torch() -> None:
+    """To carry tensors the engine would import torch, which is most of the time that a job takes to start."""
+    sys.modules.setdefault("nvflare.app_opt.pt.decomposers", None)  # type: ignore[arg-type]
 
 
 def _answer(site: Any, question: bytes) -> bytes:
