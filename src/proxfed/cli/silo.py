@@ -54,11 +54,11 @@ def silo(
     place = here.path(here.files.state) / "resident"
     socket = place / "socket"
     if carrier is CarrierName.nvflare:
-        from proxfed.silos import nvflare_carrier
+        from proxfed.silos import nvflare_kits
 
         require(kit is not None, "--kit FOLDER is missing: the kit of NVIDIA FLARE that was made for this site")
         assert kit is not None
-        command, environment = nvflare_carrier.at_site(kit, socket)
+        command, environment = nvflare_kits.at_site(kit, socket)
     else:
         from proxfed.silos import flower_carrier
 

@@ -87,7 +87,7 @@ class Loopback:
     # ---- NVIDIA FLARE -------------------------------------------------------------------------------------------
 
     def _nvflare(self) -> dict[str, tuple[list[str], dict[str, str]]]:
-        from proxfed.silos.nvflare_carrier import prepare
+        from proxfed.silos.nvflare_kits import prepare
 
         kits = self.folder / "nvflare" / "proxfed" / "prod_00"
         self.kit = kits / ADMIN

@@ -1,7 +1,7 @@
 """NVIDIA FLARE as the carrier: a job of its Collab API for every site, which stays and carries questions.
 
-No code travels: a job names two classes of this file, and the kits of sites and server say that these may run and that
-code may not be sent along (`prepare`; `python -m proxfed.silos.nvflare_carrier KIT` for the server's).
+No code travels: a job names two classes of this file, and the kits of sites and server (nvflare_kits.py) say that these
+may run and that code may not be sent along.
 
 The processes of a job are couriers only. The holder (`proxfed silo`) and the coordinator (`proxfed deploy`) have
 processes of their own on the same machines, so that no job that is killed, and none that is sent again, can hurt them.
@@ -12,31 +12,30 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
 from proxfed.errors import InputError, require
 from proxfed.silos.desk import carry
-from proxfed.silos.resident import SOCKET, ask_here
+from proxfed.silos.nvflare_kits import AT_SERVER, AT_SITE, CONTROLLER, EXECUTOR, MISSING
+from proxfed.silos.resident import ask_here
 
 try:
     from nvflare.collab import collab
 except ImportError as e:
-    raise InputError("the carrier 'nvflare' needs NVIDIA FLARE: pip install 'proxfed[nvflare]'") from e
-
-HERE = "proxfed.silos.nvflare_carrier."
-CLASSES = [HERE + "AtSite", HERE + "AtServer", "nvflare.collab.runtime.executor.CollabExecutor"]
-CLASSES += ["nvflare.collab.runtime.controller.CollabController"]
+    raise InputError(MISSING) from e
 
 AT_IT = 3.0
 """Seconds after which a site whose holder still computes says so; one that says nothing for longer is gone."""
+
+PIECE = 1 << 19
+"""Bytes of an answer that are fetched at a time, so that however long it is, no call takes long."""
 
 SLOWEST = 1e5
 """Bytes per second that a link carries at least."""
@@ -50,14 +49,16 @@ class AtSite:
         self.asking = ThreadPoolExecutor(1)
 
     @collab.publish
-    def answer(self, question: bytes) -> bytes:
-        """Empty if the holder is still at it; an empty question asks for the answer to the last one."""
+    def ask(self, question: bytes) -> bytes:
+        """The beginning of the answer, or nothing if it is not there yet; an empty question is about the last one."""
         if question:
             self.work = self.asking.submit(ask_here, question)
-        try:
-            return self.work.result(AT_IT)
-        except TimeoutError:
-            return b""
+        return self.piece(0) if wait([self.work], AT_IT).done else b""
+
+    @collab.publish
+    def piece(self, begin: int) -> bytes:
+        """Of the answer."""
+        return self.work.result()[begin : begin + PIECE]
 
 
 class AtServer:
@@ -79,10 +80,13 @@ def _without_torch() -> None:
 
 
 def _answer(site: Any, question: bytes) -> bytes:
-    patience = 3 * AT_IT + len(question) / SLOWEST
-    answer = site(timeout=patience).answer(question)
-    while not answer:
-        answer = site(timeout=patience).answer(b"")
+    patience = 3 * AT_IT + PIECE / SLOWEST
+    answer = piece = site(timeout=patience + len(question) / SLOWEST).ask(question)
+    while not piece:
+        answer = piece = site(timeout=patience).ask(b"")
+    while len(piece) == PIECE:
+        piece = site(timeout=patience).piece(len(answer))
+        answer += piece
     return bytes(answer)
 
 
@@ -130,10 +134,10 @@ class Flare:
 def _job(folder: Path, name: str, site: str, socket: Path) -> Path:
     """A job as files: what stands there is all that travels."""
     collab_args = {"collab_obj_ids": [], "props": {}}
-    server = {"id": "_server", "path": HERE + "AtServer", "args": {"socket": str(socket.resolve())}}
-    client = {"id": "_client", "path": HERE + "AtSite", "args": {}}
-    controller = {"path": CLASSES[3], "args": {"server_obj_id": "_server", **collab_args}}
-    executor = {"path": CLASSES[2], "args": {"client_obj_id": "_client", **collab_args}}
+    server = {"id": "_server", "path": AT_SERVER, "args": {"socket": str(socket.resolve())}}
+    client = {"id": "_client", "path": AT_SITE, "args": {}}
+    controller = {"path": CONTROLLER, "args": {"server_obj_id": "_server", **collab_args}}
+    executor = {"path": EXECUTOR, "args": {"client_obj_id": "_client", **collab_args}}
     files = {
         "meta.json": {
             "name": name, "min_clients": 1, "mandatory_clients": [site], "resource_spec": {},
@@ -151,49 +155,3 @@ def _job(folder: Path, name: str, site: str, socket: Path) -> Path:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(content))
     return folder
-
-
-# ---- the kits of sites and of the server ----------------------------------------------------------------------------
-
-
-def at_site(kit: Path, socket: Path) -> tuple[list[str], dict[str, str]]:
-    """The command, and what to add to its environment, that connects this site and keeps it connected."""
-    start = kit / "startup" / "sub_start.sh"
-    require(start.is_file(), f"{kit} is not the kit of a site: there is no {start}")
-    prepare(kit)
-    return ["bash", str(start), "--once"], {SOCKET: str(socket.resolve()), "PATH": _path()}
-
-
-def _path() -> str:
-    """The kit's scripts start `python3`: it is this one."""
-    return f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-
-
-def prepare(kit: Path) -> None:
-    """Our classes may run here, nothing else, and no code may be sent along. What a kit says itself is left alone."""
-    local = kit / "local"
-    resources, rights = local / "resources.json", local / "authorization.json"
-    if not resources.exists():
-        said = json.loads((local / "resources.json.default").read_text())
-        said |= {"class_allow_list": CLASSES, "allow_log_streaming": False}  # a site's logs are its own
-        for part in said.get("components", ()):
-            if part["id"] == "job_scheduler":
-                part["args"]["max_jobs"] = 1000  # there is one for every site
-            if part["id"] == "job_manager":
-                part["args"]["uri_root"] = str(kit.resolve() / "jobs")
-        if "snapshot_persistor" in said:
-            said["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"] = str(kit.resolve() / "snapshots")
-        resources.write_text(json.dumps(said, indent=1))
-    if not rights.exists():
-        said = json.loads((local / "authorization.json.default").read_text())
-        roles = said["permissions"]
-        every = sorted({right for permitted in roles.values() if isinstance(permitted, dict) for right in permitted})
-        for role, permitted in roles.items():
-            given = permitted if isinstance(permitted, dict) else dict.fromkeys(every, permitted)
-            roles[role] = given | {"byoc": "none", "shell_commands": "none"}
-        rights.write_text(json.dumps(said, indent=1))
-
-
-if __name__ == "__main__":
-    for name in sys.argv[1:]:
-        prepare(Path(name))
