@@ -107,11 +107,7 @@ def main(carrier: str = "nvflare", what: str = "") -> None:
                     features=1_000_000, more=", train_measures = false", algorithm=FEDCEF.format(compressor),
                 )  # fmt: skip
                 found[label] = up
-                print(
-                    json.dumps(
-                        {label: {"up": up, "down": down, "payload": row.get("bytes_best"), "row": row["wire_bytes"]}}
-                    )
-                )
+                print(f"{carrier}, {label}: {up:,} bytes from the sites, {down:,} to them, in {rounds} rounds")
             print(f"{carrier}: top 1 % sends {found['top 1 %'] / found['dense']:.2%} of the dense bytes")
 
 
