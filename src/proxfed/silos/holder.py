@@ -291,6 +291,8 @@ class Run:
         part, t, k = self.part, letter.round, letter.step
         assert part is not None
         after = letter.number("after", -1)
+        if after != t - 1:
+            raise RunError(f"round {t} of peers cannot go on after round {after}")
         log = [e for e in self.store.log() if (e.question.round, e.question.number("after", -1)) == (t, after)][:k]
         if len(log) < k:
             raise _Reply("late", {"at": [t, len(log) - 1]})

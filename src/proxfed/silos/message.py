@@ -43,8 +43,8 @@ LEAF, ROW, CHECKSUM = _LEAF.size, _ROW.size, 32
 LONGEST_HEAD = 1 << 20
 """Bytes."""
 
-DEEPEST = 8
-"""Tuples within tuples."""
+DEEPEST, LONGEST_FORM, MOST_LEAVES = 8, 256, 32
+"""Tuples within tuples, signs of a form, and tensors of a message: a few bytes of a compressed one stand for d numbers."""
 
 DTYPES = (torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool)
 """Their places are what leaves say."""
@@ -196,6 +196,8 @@ def unpack(form: str, body: bytes, codecs: Sequence[Compressor], d: int, rows: i
 
     shared: it is the server's, whose Packed has one row, and is read as a point (d,).
     """
+    good = len(form) <= LONGEST_FORM and form.count(".") <= MOST_LEAVES
+    check(good, f"a message of {form.count('.')} tensors is not one of ours")
     reader, forms = Reader(body), iter(form)
     message = _read(next(forms, ""), forms, lambda: _leaf(reader, codecs, d, 1 if shared else rows, shared), DEEPEST)
     check(next(forms, None) is None, "its form goes on behind its end")
