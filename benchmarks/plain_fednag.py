@@ -1,11 +1,11 @@
 """FedNAG and its rivals on MNIST in plain PyTorch, without anything of proxfed but its reader: do the orders agree?
 
-python benchmarks/plain_fednag.py [--model linear|logistic|cnn] [--workers 4] [--tau 4] [--batch 64] [--one 64] [--steps 1000]
+python benchmarks/plain_fednag.py [--model linear|logistic|cnn] [--workers 4] [--tau 4] [--batch 64] [--one 64]
 
-IID data, step 0.01, momentum 0.9, as in FedNAG's Figs. 3 and 4. Prints the training loss of the averaged model at the end
-and, for FedNAG, the first iteration at which the mean of the workers' models has a loss below 0.5 and an accuracy above
-85 %, looked at after every iteration. `--one` is the batch of cNAG and cSGD, on one machine. The notes and causes of
-results/fednag say what came out.
+IID data, step 0.01, momentum 0.9, as in FedNAG's Figs. 3 and 4. Prints the training loss of the averaged model at the
+end and, with --watch, the first iteration at which the mean of FedNAG's workers has a loss below 0.5 and an accuracy
+above 85 %, looked at every five iterations. --one is the batch of cNAG and cSGD, on one machine. The notes and causes
+in results/fednag say what came out.
 """
 
 from __future__ import annotations
