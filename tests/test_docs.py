@@ -154,7 +154,7 @@ TABLES = {
 def test_toml_blocks_are_experiments(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A whole experiment runs for two rounds, a part has tables that experiments have; else it is a schema or a site."""
+    """A whole experiment runs for two rounds, a part has tables that experiments have; else a schema or a site.toml."""
     monkeypatch.chdir(tmp_path)
     write_files(page, tmp_path)
     few = ["-c", "rounds=2", "-c", "seeds=[0]", "-c", "reference=false"]

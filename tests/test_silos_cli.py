@@ -110,3 +110,10 @@ def test_audit_says_where_the_chain_is_broken(capsys: pytest.CaptureFixture[str]
     code, said, _ = proxfed(capsys, "site", "audit", "--format", "json")
     assert code == 1
     assert json.loads(said)["broken"].startswith("line 8")
+
+
+def test_a_run_in_one_place_says_that_nothing_is_protected(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = "-c", "rounds=1", "-c", "seeds=[0]", "-c", "protection.secure_aggregation=true"
+    code, _, said = proxfed(capsys, "run", "demo", "--out", "run", "--jobs", "1", *asked)
+    assert code == 0
+    assert "[protection] acts between organisations; here nothing is masked" in said

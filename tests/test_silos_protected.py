@@ -26,6 +26,7 @@ from proxfed.silos.masks import rounding
 from proxfed.silos.message import LEAF, Letter
 from proxfed.silos.queries import Remote
 from proxfed.silos.site_guard import SiteGuard, holder
+from proxfed.silos.store import Store
 from proxfed.tables import first_look
 
 from support.guarded_sites import FEDAVG, SITES, Sites, after, algorithm, rows, site, states
@@ -145,6 +146,30 @@ def test_after_a_crash_the_same_bytes_and_the_same_model(tmp_path: Path) -> None
         sites.start()
         assert sites.holders[name].answer(question) == answer
     assert torch.allclose(c.model(), whole, rtol=0, atol=1e-10)  # other keys, so other rounding
+
+
+@pytest.mark.parametrize("protection", [MASKED, NOISY, {**MASKED, **NOISY}], ids=["masks", "noise", "both"])
+def test_killed_between_the_audit_file_and_the_state_it_answers_the_same(
+    protection: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The line is written and the state is not: the round is computed again, to the same bytes."""
+    sites = Sites(tmp_path)
+    c = after(sites.coordinator(FEDAVG, protection), 1)
+    whole = Store.save
+
+    def killed(self: Store, slot: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Store, "save", killed)
+    with pytest.raises(KeyboardInterrupt):
+        c.round(2)
+    monkeypatch.setattr(Store, "save", whole)
+    line = site(tmp_path, "lyon").audit.read().lines[-1]
+    assert line["t"] == 2
+    sites.start()
+    c.round(2)
+    answer = next(answer for name, _, answer in sites.seen if name == "lyon" and Letter.decode(answer).round == 2)
+    assert hashlib.sha256(answer).hexdigest() == line["sha256"]
 
 
 class Missing:

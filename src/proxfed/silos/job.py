@@ -6,7 +6,7 @@ from the job and its own rows, with classes that are installed there: a job that
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from typing import Any, NamedTuple
@@ -108,7 +108,7 @@ class Job:
 
     def check_code(self, allowed: Collection[str] = ()) -> None:
         """One sentence if it names code that is not registered here, nor allowed."""
-        for where, name in _names([self.experiment, self.algorithm], "job"):
+        for where, name in _names({**self.experiment, "algorithm": self.algorithm}, "job"):
             known = ":" not in name or name in allowed
             require(known, f"{where} = {name!r}: a job may name what is registered here, and brings no code of its own")
 
@@ -129,14 +129,16 @@ class Job:
         return Window(0 if name is None else self.who.here(name).start, np.array(self.weights))
 
 
-def _names(value: Any, where: str) -> list[tuple[str, str]]:
-    """All words of the tables, with their places; labels and descriptions name nothing."""
+def _names(value: Any, where: str) -> Iterator[tuple[str, str]]:
+    """The names of components in tables, with their places; the registry imports nothing else (registry.py)."""
     if isinstance(value, dict):
-        own = {k: v for k, v in value.items() if k not in ("label", "description")}
-        return [pair for k, v in own.items() for pair in _names(v, f"{where}.{k}")]
-    if isinstance(value, list):
-        return [pair for v in value for pair in _names(v, where)]
-    return [(where, value)] if isinstance(value, str) else []
+        for key, inside in value.items():
+            if key in ("name", "model") and isinstance(inside, str):
+                yield f"{where}.{key}", inside
+            yield from _names(inside, f"{where}.{key}")
+    elif isinstance(value, list):
+        for inside in value:
+            yield from _names(inside, where)
 
 
 class Built(NamedTuple):

@@ -6,12 +6,12 @@ refused has done nothing. Each refusal is one sentence, which is told to whoever
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
 
-from proxfed.errors import nearest
+from proxfed.errors import nearest, whole
 from proxfed.harness.protection import Privacy, Protection
 from proxfed.silos.guard import Refused
 from proxfed.silos.site import Names, Site
@@ -26,27 +26,25 @@ def _allow(condition: bool, why: str) -> None:
 
 
 def check_job(site: Site, experiment: Mapping[str, Any], sites: Sequence[str]) -> None:
-    """Whether this site takes part in an experiment, as resolved tables, together with these sites."""
+    """Whether this site takes part in an experiment, as resolved tables, together with these sites.
+
+    Names of code are refused before, by `Job.check_code`.
+    """
     _allow(site.name in sites, f"the job is for {', '.join(sites)}")
     fewest = site.require.sites
     _allow(len(set(sites)) >= fewest, f"the job has {len(set(sites))} sites, and require.sites = {fewest}")
-    for where, name in _names(experiment, ""):
-        ours = ":" not in name or name in site.allow.code
-        _allow(ours, f"{where} = {name!r} is code from elsewhere, and allow.code does not list it")
     for table in experiment.get("algorithms", ()):
         _listed(site, "algorithms", site.allow.algorithms, str(table.get("name")))
-        check_rounds(site, table.get("rounds", experiment.get("rounds", 0)))
-    for measure in experiment.get("measures", ()):
-        _listed(site, "measures", site.allow.measures, measure)
+        check_rounds(site, table.get("rounds", 0))
     try:
         check_required(site, Protection.model_validate(experiment.get("protection") or {}))
     except ValidationError as e:
         raise Refused(f"protection = {experiment['protection']!r:.200} is not understood") from e
 
 
-def check_rounds(site: Site, rounds: int) -> None:
+def check_rounds(site: Site, rounds: Any) -> None:
     most = site.limits.rounds
-    _allow(rounds <= most, f"{rounds} rounds are asked for, and limits.rounds = {most}")
+    _allow(whole(rounds) and rounds <= most, f"{rounds} rounds are asked for, and limits.rounds = {most}")
 
 
 def check_required(site: Site, protection: Protection) -> None:
@@ -61,20 +59,6 @@ def check_required(site: Site, protection: Protection) -> None:
         raise Refused("the job has no protection.privacy, which this site requires")
     enough = privacy.noise >= least
     _allow(enough, f"protection.privacy.noise = {privacy.noise:g}, and this site requires at least {least:g}")
-
-
-def _names(table: Any, where: str) -> Iterator[tuple[str, str]]:
-    """Every name of a component in a job: (its place, the name). Labels are no names, and may hold a colon."""
-    if isinstance(table, Mapping):
-        for key, value in table.items():
-            place = f"{where}.{key}" if where else str(key)
-            if str(key).rpartition(".")[2] in ("name", "model") and isinstance(value, str):
-                yield place, value
-            else:
-                yield from _names(value, place)
-    elif isinstance(table, Sequence) and not isinstance(table, str):
-        for k, value in enumerate(table):
-            yield from _names(value, f"{where}.{k}")
 
 
 def _listed(site: Site, what: str, allowed: Names, name: str) -> None:
@@ -107,12 +91,6 @@ def check_preparation(site: Site, name: str) -> None:
 
 def check_counts(site: Site) -> None:
     _allow(site.allow.counts, "counts of its rows are not told (allow.counts = false)")
-
-
-def check_round(site: Site, t: int, rounds: int) -> None:
-    """Whether round t of a job of so many is one that may be asked for."""
-    check_rounds(site, rounds)
-    _allow(0 <= t <= rounds, f"round {t} of a job of {rounds} rounds")
 
 
 def check_bytes(site: Site, so_far: int, more: int) -> None:

@@ -102,7 +102,8 @@ class SiteGuard(Guard):
 
     def leaving(self, asked: Asked, to: str, body: bytes) -> None:
         run = asked.job.digest if asked.job is not None else ""
-        policy.check_bytes(self.site, self.bytes[run], len(body))
+        if run:
+            policy.check_bytes(self.site, self.bytes[run], len(body))
         what = f"{asked.kind} {asked.what}".strip()
         self.note(to, what, body, run=run, t=asked.round, **self.beside)
         self.beside = {}
