@@ -20,6 +20,7 @@ from proxfed.silos import local_socket
 from proxfed.silos.desk import Desk, carry
 from proxfed.silos.resident import ask_here, serving
 from proxfed.silos.supervise import Kept
+
 from support.lossy import Lossy
 
 SITES = ("a", "b", "c")
@@ -127,10 +128,10 @@ def test_frames_that_are_lost_repeated_and_reordered_change_no_answer(tmp_path):
         Desk(SITES, tmp_path / "desk", couriers, quietly, again=0.1) as desk,
         Lossy(tmp_path / "front", tmp_path / "desk", rate=0.3) as lossy,
     ):
-        for k in range(60):
-            assert desk.ask({s: b"%d" % k for s in SITES}) == {s: s.encode() + b"%d" % k for s in SITES}
+        for k in range(30):
+            assert desk.ask(dict.fromkeys(SITES, b"%d" % k)) == {s: s.encode() + b"%d" % k for s in SITES}
     assert min(lossy.done.values()) > 0
-    assert len(heard) > 180  # some were heard twice
+    assert len(heard) > 90  # some were heard twice
 
 
 def test_it_says_for_whom_everybody_waits_and_why(tmp_path, monkeypatch):

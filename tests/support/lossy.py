@@ -48,7 +48,7 @@ class Lossy:
                 if fate == "reordered" and held is None:
                     held = frame
                     continue
-                for copy in range({"lost": 0, "repeated": 2}.get(fate, 1)):
+                for _ in range({"lost": 0, "repeated": 2}.get(fate, 1)):
                     local_socket.send(sink, frame)
                 if held is not None:
                     local_socket.send(sink, held)

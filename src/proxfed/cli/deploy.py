@@ -9,7 +9,7 @@ import time
 from contextlib import ExitStack
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -119,7 +119,7 @@ def _begun(path: Path) -> tuple[str, ...]:
     return tuple(json.loads(file.read_text())["job"]["sites"]) if file.exists() else ()
 
 
-def _couriers(carrier: CarrierName, kit: Path | None, superlink: str, run: str):  # type: ignore[no-untyped-def]
+def _couriers(carrier: CarrierName, kit: Path | None, superlink: str, run: str) -> Any:
     if carrier is CarrierName.nvflare:
         from proxfed.silos.nvflare_carrier import Flare
 

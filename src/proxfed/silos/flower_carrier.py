@@ -83,7 +83,7 @@ def _packed(content: bytes) -> RecordDict:
 
 
 def _read(content: RecordDict) -> bytes:
-    return bytes(content["bytes"]["bytes"].data)  # type: ignore[index,call-overload]
+    return bytes(content["bytes"]["bytes"].data)
 
 
 # ---- runs -----------------------------------------------------------------------------------------------------------

@@ -17,13 +17,15 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 from proxfed.errors import InputError, RunError
 from proxfed.silos.supervise import Kept
 
 HOST = "localhost"
 ADMIN = "deploy@localhost.org"
+
+Starts = dict[str, tuple[list[str], dict[str, str]]]
+"""Commands by the name of who runs them, and what is added to their environments."""
 
 
 def free_ports(count: int) -> list[int]:
@@ -86,7 +88,7 @@ class Loopback:
 
     # ---- NVIDIA FLARE -------------------------------------------------------------------------------------------
 
-    def _nvflare(self) -> dict[str, tuple[list[str], dict[str, str]]]:
+    def _nvflare(self) -> Starts:
         from proxfed.silos.nvflare_kits import prepare
 
         kits = self.folder / "nvflare" / "proxfed" / "prod_00"
@@ -96,14 +98,14 @@ class Loopback:
             provision(self.folder, self.sites, self.port)
         self.port = json.loads((kits / HOST / "startup" / "fed_server.json").read_text())["servers"][0]["admin_port"]
         prepare(kits / HOST)
-        starts = {"server": (["bash", str(kits / HOST / "startup" / "sub_start.sh"), "--once"], {})}
+        starts: Starts = {"server": (["bash", str(kits / HOST / "startup" / "sub_start.sh"), "--once"], {})}
         for site in self.sites:
             starts[site] = ([*self.silo(site), "--carrier", "nvflare", "--kit", str(kits / site)], {})
         return starts
 
     # ---- Flower -------------------------------------------------------------------------------------------------
 
-    def _flower(self) -> dict[str, tuple[list[str], dict[str, str]]]:
+    def _flower(self) -> Starts:
         here = self.folder / "flower"
         note = here / "ports.json"
         if not note.exists():
@@ -117,7 +119,7 @@ class Loopback:
         tls = ["--ssl-certfile", "server.crt", "--ssl-keyfile", "server.key", "--ssl-ca-certfile", "ca.crt"]
         tls = [str(here / word) if "." in word else word for word in tls]
         own = ["--enable-supernode-auth", "--disable-runtime-dependency-installation", "--database", str(here / "db")]
-        starts: dict[str, Any] = {"server": ([program, "--port", str(self.port), *tls, *own], {})}
+        starts: Starts = {"server": ([program, "--port", str(self.port), *tls, *own], {})}
         for site, port in zip(self.sites, ports, strict=True):
             link = ["--superlink", f"127.0.0.1:{self.port}", "--root-certificates", str(here / "ca.crt")]
             key = ["--auth-supernode-private-key", str(here / f"{site}.key"), "--port", str(port)]

@@ -133,7 +133,7 @@ class Flare:
 
 def _job(folder: Path, name: str, site: str, socket: Path) -> Path:
     """A job as files: what stands there is all that travels."""
-    collab_args = {"collab_obj_ids": [], "props": {}}
+    collab_args: dict[str, Any] = {"collab_obj_ids": [], "props": {}}
     server = {"id": "_server", "path": AT_SERVER, "args": {"socket": str(socket.resolve())}}
     client = {"id": "_client", "path": AT_SITE, "args": {}}
     controller = {"path": CONTROLLER, "args": {"server_obj_id": "_server", **collab_args}}
