@@ -138,7 +138,7 @@ def test_what_hangs_is_said_in_a_sentence_and_the_run_goes_on_when_it_is_over(wh
         time.sleep(25)
         said = (tmp_path / "err").read_text().split("waiting")[before + 1 :]
         assert len(said) == 1, "one sentence"
-        assert "oslo" in said[0]
+        assert any(site in said[0] for site in (("lyon", "oslo", "turin") if cut else ("oslo",)))
         assert "--resume" in said[0]
         if cut:
             subprocess.run([*inside, "up"], check=True)

@@ -110,7 +110,10 @@ class Runs:
 
     def _flwr(self, *arguments: str) -> dict[str, Any]:
         command = [_program("flwr"), *arguments, "--format", "json"]
-        done = subprocess.run(command, capture_output=True, text=True)
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60.0)
+        except subprocess.TimeoutExpired:
+            raise ConnectionError("Flower's SuperLink does not answer") from None
         try:
             said = json.loads(done.stdout)
         except ValueError:

@@ -10,14 +10,13 @@ There is a job for each site, so that one that fails disturbs no other.
 
 from __future__ import annotations
 
-import io
 import json
+import os
+import subprocess
 import sys
 import tempfile
-import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager, redirect_stdout, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -94,41 +93,48 @@ def _answer(site: Any, question: bytes) -> bytes:
 
 
 class Flare:
-    """Sends couriers: submits a job for a site as the user whose kit this is; at most one job of a site runs."""
+    """Sends couriers: submits a job for a site as the user whose kit this is; at most one job of a site runs.
+
+    The engine's session may hang for ever when a network goes, so it lives in a process of its own, for a minute.
+    """
 
     def __init__(self, kit: Path, run: str):
         startup = kit / "startup" / "fed_admin.json"
         require(startup.is_file(), f"{kit} is not the kit of an administrator: there is no {startup}")
         self.kit, self.run = kit.resolve(), run
-        self.lock = threading.Lock()
 
     def sites(self) -> tuple[str, ...]:
         """All that are connected now."""
-        with self._session() as session:
-            return tuple(sorted(client.name for client in session.get_connected_client_list()))
+        return tuple(json.loads(self._in_a_session("sites")))
 
     def __call__(self, site: str, socket: Path) -> None:
-        name = f"proxfed-{self.run}-{site}"
-        with self._session() as session, tempfile.TemporaryDirectory() as folder:
-            for job in session.list_jobs(name_prefix=name):
-                if not str(job["status"]).startswith("FINISHED"):
-                    with suppress(Exception):  # a server that was killed takes its jobs of then for running
-                        session.abort_job(job["job_id"])
-            session.submit_job(str(_job(Path(folder) / "job", name, site, socket)))
+        self._in_a_session("submit", f"proxfed-{self.run}-{site}", site, str(socket.resolve()))
 
-    @contextmanager
-    def _session(self) -> Iterator[Any]:
-        from nvflare.fuel.flare_api.flare_api import new_secure_session
-
+    def _in_a_session(self, *words: str) -> str:
+        command = [sys.executable, "-m", "proxfed.silos.nvflare_carrier", str(self.kit), *words]
         try:
-            with self.lock, redirect_stdout(io.StringIO()):  # the session prints
-                session = new_secure_session(self.kit.name, str(self.kit), timeout=10.0)
-                try:
-                    yield session
-                finally:
-                    session.close()
-        except Exception as e:  # of many kinds, among them bare ones
-            raise ConnectionError(f"NVIDIA FLARE takes no job: {e}") from e
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60.0)
+        except subprocess.TimeoutExpired:
+            raise ConnectionError("NVIDIA FLARE takes no job: its server does not answer") from None
+        if done.returncode != 0:
+            why = (done.stderr.strip() or "it does not say why").splitlines()[-1]
+            raise ConnectionError(f"NVIDIA FLARE takes no job: {why}")
+        return done.stdout.strip().splitlines()[-1]
+
+
+def _session(kit: Path, what: str, *words: str) -> str:
+    from nvflare.fuel.flare_api.flare_api import new_secure_session
+
+    session = new_secure_session(kit.name, str(kit), timeout=10.0)
+    if what == "sites":
+        return json.dumps(sorted(client.name for client in session.get_connected_client_list()))
+    name, site, socket = words
+    for job in session.list_jobs(name_prefix=name):
+        if not str(job["status"]).startswith("FINISHED"):
+            with suppress(Exception):  # a server that was killed takes its jobs of then for running
+                session.abort_job(job["job_id"])
+    with tempfile.TemporaryDirectory() as folder:
+        return session.submit_job(str(_job(Path(folder) / "job", name, site, Path(socket))))
 
 
 def _job(folder: Path, name: str, site: str, socket: Path) -> Path:
@@ -155,3 +161,8 @@ def _job(folder: Path, name: str, site: str, socket: Path) -> Path:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(content))
     return folder
+
+
+if __name__ == "__main__":
+    print(_session(Path(sys.argv[1]), *sys.argv[2:]), flush=True)
+    os._exit(0)  # the session's threads would take their time
