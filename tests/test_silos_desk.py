@@ -211,6 +211,17 @@ def test_a_process_that_is_killed_is_started_again(tmp_path):
             os.kill(pid, 0)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="the system does not say whose children have ended")
+def test_a_process_that_has_lost_a_child_begins_anew_if_it_is_of_no_use_without(tmp_path):
+    code = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'pass']); time.sleep(60)"
+    with Kept([sys.executable, "-c", code], tmp_path / "log", whole=True) as kept:
+        _until(lambda: kept.starts == 2)
+    with Kept([sys.executable, "-c", code], tmp_path / "log") as kept:
+        _until(lambda: kept.starts == 1)
+        time.sleep(1.0)
+        assert kept.starts == 1
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="the system does not end a process with its parent")
 def test_a_kept_process_ends_with_its_keeper_even_if_that_is_killed(tmp_path):
     inner = "import os,time; open('pid','w').write(str(os.getpid())); time.sleep(60)"

@@ -53,6 +53,7 @@ def silo(
     here = read_site(site)
     place = here.path(here.files.state) / "resident"
     socket = place / "socket"
+    whole = carrier is CarrierName.flower  # a SuperNode does not notice that what starts its processes has ended
     if carrier is CarrierName.nvflare:
         from proxfed.silos import nvflare_kits
 
@@ -68,7 +69,7 @@ def silo(
     with locked(place, wait=False) as free:
         require(free, f"{site}: another `proxfed silo` is answering for {here.name}")
         log = place / "carrier.log"
-        with serving(socket, holds.answer), Kept(command, log, environment), stop_on_signal() as stop:
+        with serving(socket, holds.answer), Kept(command, log, environment, whole), stop_on_signal() as stop:
             say(f"{here.name}: {count:,} rows, and answers what {site} allows. What {carrier} says is in {log}")
             while not stop():
                 time.sleep(0.2)

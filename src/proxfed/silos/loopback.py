@@ -56,7 +56,8 @@ class Loopback:
         with ExitStack() as stack:
             starts = {"nvflare": self._nvflare, "flower": self._flower}[self.carrier]()
             for name, (command, environment) in starts.items():
-                kept = Kept(command, self.folder / "logs" / f"{name}.log", self.environment | environment)
+                whole = name == "server" and self.carrier == "flower"
+                kept = Kept(command, self.folder / "logs" / f"{name}.log", self.environment | environment, whole)
                 self.kept[name] = stack.enter_context(kept)
                 if name == "server":
                     self._wait_for_server()

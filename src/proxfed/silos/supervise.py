@@ -27,11 +27,26 @@ def _end_with_parent() -> None:
         _libc.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
-class Kept:
-    """One process and those that it starts, in a group of their own; what they print goes to the file `log`."""
+def _has_lost_a_child(pid: int) -> bool:
+    """A process that this one started has ended, and it did not care."""
+    with suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            for child in (task / "children").read_text().split():
+                if Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                    return True
+    return False
 
-    def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None) -> None:
-        self.command, self.log = [str(part) for part in command], log
+
+class Kept:
+    """One process and those that it starts, in a group of their own; what they print goes to the file `log`.
+
+    whole    it is of no use without the processes that it started itself: if one of them ends, all begin anew
+    """
+
+    def __init__(
+        self, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None, whole: bool = False
+    ) -> None:
+        self.command, self.log, self.whole = [str(part) for part in command], log, whole
         self.environment = {**os.environ, **(environment or {})}
         self.process: subprocess.Popen[bytes] | None = None
         self.starts = 0
@@ -60,7 +75,8 @@ class Kept:
                 )  # fmt: skip
             self.starts += 1
             while self.process.poll() is None and not self._stopping.wait(0.1):
-                pass
+                if self.whole and _has_lost_a_child(self.process.pid):
+                    break
             self._end()
             pause = min(2 * pause, LONGEST_PAUSE) if time.monotonic() - began < QUICK else 0.5
             self._stopping.wait(pause)
