@@ -333,9 +333,9 @@ def test_a_resumed_run_has_the_threads_it_was_begun_with(tmp_path: Path, monkeyp
 def test_a_task_that_has_only_just_been_taken_is_left_alone(tmp_path: Path) -> None:
     """Its folder is still empty; who comes second must not remove it."""
     task = tmp_path / "task"
-    with TaskFolder(task, []).taken() as mine:
+    with TaskFolder(task, [], "one").taken() as mine:
         assert mine
-        with TaskFolder(task, []).taken() as also:
+        with TaskFolder(task, [], "one").taken() as also:
             assert not also
         assert task.is_dir()
     assert not task.exists()

@@ -129,8 +129,7 @@ def _finished(run: Results) -> KeptRun:
     """What a run folder holds, of what is kept."""
     settings = {key: value for key, value in by_key(dict(run.settings)).items() if key not in SETTINGS_APART}
     sizes = [] if run.client_stats is None else run.client_stats.sizes.tolist()
-    status = [{k: v for k, v in line.items() if k != "rows_end"} for line in run.status]
-    return KeptRun(run.rows, status, settings, dict(run.versions), sizes)
+    return KeptRun(run.rows, run.status, settings, dict(run.versions), sizes)
 
 
 def _with_other_seeds(new: KeptRun, before: KeptRun | None, where: str, say: Callable[[str], None]) -> KeptRun:
