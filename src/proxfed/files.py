@@ -40,9 +40,11 @@ def replace(path: Path, data: bytes) -> None:
         raise
 
 
-def write(path: Path | str, content: str | bytes, what: str = "") -> None:
-    """The same in one sentence if it fails; `what` it is, such as 'the report to '."""
+def write(path: Path | str, content: str | bytes, what: str = "", folders: bool = False) -> None:
+    """The same in one sentence if it fails; `what` it is, such as 'the report to '; in new `folders` if need be."""
     try:
+        if folders:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
         replace(Path(path), content.encode() if isinstance(content, str) else content)
     except OSError as e:
         raise RunError(f"cannot write {what}{path}: {e.strerror}") from e

@@ -10,6 +10,7 @@ import typer
 
 from proxfed.cli.common import Format, FormatOption, err, out, say
 from proxfed.errors import require
+from proxfed.files import write
 from proxfed.report.summary import plain_table
 
 
@@ -33,7 +34,6 @@ def predict(
     """
     from proxfed.fit.model_file import read_model
     from proxfed.fit.predictions import evaluated, predictions, read_rows, written
-    from proxfed.harness.files import replace
 
     if to is not None:
         require(force or not to.exists(), f"{to} is there already; --force replaces it")
@@ -46,7 +46,7 @@ def predict(
         say(f"note: the model does not use {', '.join(left_out)}", err)
     columns = predictions(known, table)
     if to is not None:
-        replace(to, written(columns).encode())
+        write(to, written(columns))
         say(f"{len(table):,} predictions are in {to}", err if format is Format.json else out)
     found: dict[str, Any] = evaluated(known, table) if evaluate else {}
     if format is Format.json:

@@ -149,6 +149,8 @@ class TaskFolder:
                 bad, why = [*bad, slot], e
                 continue
             self._slot, self._sum = 1 - slot, found.rows_sum
+            for damaged in bad:  # its place is the next to be written, and the rows are shorter now than it says
+                self._slot_path(damaged).unlink()
             said = f"the checkpoint {self._slot_path(bad[0])} is damaged, went on from the other" if bad else ""
             return found._replace(tensors=tensors, passed_over=said)
         if isinstance(why, InputError):  # the rows are at fault, and it says what to do

@@ -234,8 +234,8 @@ class RunFolder:
         if clients is not None:
             self._write_table("clients.json", clients.table(), run, begun)
         replace(self.path / "rows.csv", rows, begun)
-        tasks = [{key: value for key, value in s.items() if key != "rows_end"} for s in tasks]
-        status, text = Status(run, tasks, [piece(rows)]), _sealed(config, run)
+        kept = [{key: value for key, value in s.items() if key != "rows_end"} for s in tasks]
+        status, text = Status(run, kept, [piece(rows)]), _sealed(config, run)
         if begun:  # it is a run folder: while its status is the old one, checksums are not looked at
             replace(self.path / "config.toml", text)
         self._write(status, begun)
