@@ -11,6 +11,7 @@ from typing import Any
 
 from proxfed.engine import ranks as network
 from proxfed.errors import MissingData, nearest, require, whole
+from proxfed.harness.agreement import require_alike
 from proxfed.harness.build import build_study
 from proxfed.harness.execute import Execution, check_folder, open_folder, threads
 from proxfed.harness.processes import run_jobs, run_ranks, share_cores
@@ -98,6 +99,7 @@ def _as_rank(studies: Sequence[Planned], timeout: float, **how: Any) -> list[Res
     """One of several processes that torchrun or srun has started."""
     network.connect(timeout)
     try:
+        require_alike((planned.study, planned.only, planned.until) for planned in studies)
         for planned in studies:
             if not planned.execution(resumed=planned.open(), distributed=True, **how).run():
                 break
