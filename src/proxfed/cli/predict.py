@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +13,7 @@ from proxfed.cli.common import Format, FormatOption, err, out, say
 from proxfed.errors import require
 from proxfed.files import write
 from proxfed.report.summary import plain_table
+from proxfed.report.terminal import visible
 
 
 def predict(
@@ -58,7 +60,8 @@ def predict(
         )
         return
     if to is None:
-        print(written(columns), end="")
+        text = written(columns)
+        print(visible(text) if sys.stdout.isatty() else text, end="")
     if evaluate:
         shown = plain_table("measure", "", "interval")
         for name, (value, low, high) in found.items():

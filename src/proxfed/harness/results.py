@@ -15,6 +15,7 @@ from proxfed.errors import InputError
 from proxfed.harness.run_folder import RunFolder
 from proxfed.report.columns import DONE, UNDER_WAY, Row
 from proxfed.report.summary import result_table
+from proxfed.report.terminal import console
 from proxfed.types import Block
 
 
@@ -206,16 +207,14 @@ class ResultTable(list[dict[str, Any]]):
     """One entry per algorithm, JSON-able; shows itself in a terminal and in a notebook."""
 
     def __str__(self) -> str:
-        from rich.console import Console
-
         from proxfed.report.summary import rich_table, rich_targets
 
-        console = Console(width=200, color_system=None, force_terminal=False, force_jupyter=False)
-        with console.capture() as captured:
-            console.print(rich_table(self, 200))
+        shown = console(width=200, color_system=None, force_terminal=False, force_jupyter=False)
+        with shown.capture() as captured:
+            shown.print(rich_table(self, 200))
             if (targets := rich_targets(self)) is not None:
-                console.print()
-                console.print(targets)
+                shown.print()
+                shown.print(targets)
         return "\n".join(line.rstrip() for line in captured.get().rstrip().splitlines())
 
     __repr__ = __str__
