@@ -13,8 +13,11 @@ import numpy as np
 import pytest
 
 from proxfed.errors import InputError, ProxfedError
+from proxfed.harness.build import build_study
 from proxfed.harness.finished import simulate
+from proxfed.harness.plan import Planned
 from proxfed.harness.results import Results
+from proxfed.harness.schema import parse
 from proxfed.problems.saved import load_model
 from proxfed.report.page import render
 from proxfed.simulate.timing import Timing
@@ -233,6 +236,8 @@ def test_a_folder_without_checksums_is_read_as_it_is(whole: Path, half: Path, tm
 
 def test_a_folder_without_checksums_gets_them_when_it_is_resumed(whole: Path, half: Path, tmp_path: Path) -> None:
     old = without_checksums(half, tmp_path / "run")
+    planned = Planned(build_study(parse(TABLE, "test")), old, resume=True)
+    assert planned.remark == f"{old} had no checksums and gets them; what was under way there begins anew"
     assert execute(old, TABLE, resume=True)
     same(old, whole)
     damage(old / "rows.csv", "flip", np.random.default_rng(0))

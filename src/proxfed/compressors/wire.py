@@ -134,7 +134,7 @@ def read_signed(message: Reader, d: int, largest: int) -> np.ndarray:
         code = unpack(message, d, 1 + bits)
         negative, magnitude = code >> bits, code & ((1 << bits) - 1)
         check(magnitude.max() <= largest, f"a level is above {largest}")
-        check(magnitude[negative > 0].all(), "a level is 0 and has a sign")
+        check(bool(magnitude[negative > 0].all()), "a level is 0 and has a sign")
         return _in_the_shorter_form(np.where(negative, -1, 1) * magnitude, largest, 0)
     kept = int.from_bytes(message.take(4).tobytes(), "little")
     check(kept <= d, f"it announces {kept} of {d} numbers")

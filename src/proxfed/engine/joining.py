@@ -67,7 +67,7 @@ def agree(about: Mapping[str, Any]) -> None:
 
 
 def _first_difference(theirs: Mapping[str, Any], mine: Mapping[str, Any], me: int) -> str:
-    for key in theirs | mine:
+    for key in {**theirs, **mine}:
         there, here = (json.dumps(table[key]) if key in table else "nothing" for table in (theirs, mine))
         if there != here:
             return f"the ranks were not started alike: {key} is {there:.200} on rank 0, but {here:.200} on rank {me}"

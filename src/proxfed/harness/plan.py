@@ -49,9 +49,13 @@ class Planned:
         self.study.check()
         self.folder = RunFolder(self.path)
         self.begun = self.folder.exists()
+        self.remark = ""
+        """What should be said before it begins."""
         self.world = network.world()
         if self.leads:
             check_folder(self.study, self.folder, self.resume, self.force)
+            if self.begun and self.resume and not self.folder.has_checksums():
+                self.remark = f"{self.path} had no checksums and gets them; what was under way there begins anew"
 
     @property
     def leads(self) -> bool:
@@ -161,7 +165,7 @@ class Plan:
                 self.missing[name] = str(e)
                 continue
             self.begun = self.begun or planned.begun
-            self.remarks += steps_of_theory(planned.study)
+            self.remarks += [*filter(None, [planned.remark]), *steps_of_theory(planned.study)]
             room -= _nbytes(planned.study)
             if room > 0:
                 self._ready[name] = planned
