@@ -105,7 +105,7 @@ class RunFolder:
         path, data, run = self.path / "config.toml", self._read("config.toml"), self._status().run
         last = data.rfind(b"\n", 0, -1) + 1
         whole = not run or data[last:] == _seal(data[:last], run)
-        require(whole, f"{path} is not what this run wrote: it is damaged or was changed")
+        require(whole, f"{path} is damaged or was changed: it is not what this run wrote")
         try:
             return tomllib.loads(data.decode())
         except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as e:
