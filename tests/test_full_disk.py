@@ -72,6 +72,18 @@ def test_every_write_fails(whole: Path, tmp_path: Path) -> None:
     assert not full_at(total + 1, whole, tmp_path / "none")
 
 
+def test_what_a_killed_process_was_writing_is_removed(whole: Path, tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    path.mkdir()
+    (path / "versions.json").write_text("{")
+    (path / "rows.csv.1234abcd.new").write_text("half")
+    assert execute(path, TABLE, force=False)
+    (path / "model.safetensors.1234abcd.new").write_text("half")
+    assert execute(path, TABLE, resume=True)
+    same(path, whole)
+    assert not list(path.rglob("*.new"))
+
+
 def test_a_page_that_cannot_be_written_leaves_the_old_one(whole: Path, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     Results.read(whole).report(page)

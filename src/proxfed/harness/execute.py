@@ -284,7 +284,8 @@ def check_folder(study: Study, folder: RunFolder, resume: bool, force: bool) -> 
 
 def _half_made(child: Path) -> bool:
     """It is of a run folder that was not made to its end."""
-    return child.name in MADE or (child.suffix == ".new" and child.name.split(".json")[0] + ".json" in MADE)
+    half_written = child.suffix == ".new" and child.name.rsplit(".", 2)[0] in {*MADE, "config.toml"}
+    return child.name in MADE or half_written
 
 
 def _all_done(folder: RunFolder) -> bool:

@@ -317,7 +317,10 @@ class RunFolder:
         return any((s["algorithm"], s["seed"], s["status"] in DONE) == (label, seed, True) for s in self.status())
 
     def remove_leftovers(self) -> None:
-        """Folders of tasks that came to their end just before the process did."""
+        """Folders of tasks that came to their end just before the process did, and files that it was writing."""
+        for name in (*MADE, "config.toml", "model.safetensors"):
+            for half_written in self.path.glob(f"{name}.*.new"):
+                half_written.unlink(missing_ok=True)
         for s in self.status():
             if s["status"] in DONE:
                 shutil.rmtree(self.path / "checkpoint" / task_name(s["algorithm"], s["seed"]), ignore_errors=True)
