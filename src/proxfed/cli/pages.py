@@ -25,6 +25,7 @@ import proxfed
 from proxfed.algorithms import ALGORITHMS
 from proxfed.cli.main import app
 from proxfed.errors import require
+from proxfed.files import write
 from proxfed.harness.catalogue import Entry, catalogue, recursion, settings
 from proxfed.papers.results_page import write_pages
 from proxfed.papers.verdicts import gather
@@ -184,8 +185,7 @@ def write_reference(docs: Path) -> list[Path]:
         for old in {*(docs / "reference" / folder).glob("*.md")} - made.keys():
             old.unlink()
     for path, text in made.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        write(path, text, folders=True)
     return list(made)
 
 
