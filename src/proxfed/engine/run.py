@@ -14,6 +14,7 @@ from math import sqrt
 from threading import Lock
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,7 +26,7 @@ from proxfed.engine.oracle import Oracle, Work, counted
 from proxfed.engine.state_tree import flatten, put, restore, room, take, writable
 from proxfed.engine.tree import to_the_root
 from proxfed.keyed_random import Ids, keys
-from proxfed.participation import Full, cohort
+from proxfed.participation import Full, arrived, cohort
 from proxfed.regularisers import Zero
 from proxfed.threads import over_threads
 from proxfed.topologies import SpanningTree
@@ -134,7 +135,9 @@ class Run:
             return StarState(clients, server)
         server, message = alg.down(server, keys(self.seed, "server message", [0], t))
         blocks, down = net.blocks(taking_part), received(message)
-        net.send(message, sum(len(ids) for ids in blocks))
+        all_hear = alg.requires().all_hear
+        net.send(message, len(net.ids) if all_hear else sum(len(ids) for ids in blocks))
+        heard, go_on = arrived(self.participation, t, taking_part, self.seed)
 
         def client_rounds(blocks: Sequence[Ids]) -> tuple[WeightedSum, Work]:
             """The clients of one thread, block after block: the sum of their messages, and their work."""
@@ -145,15 +148,26 @@ class Run:
                 new, up = alg.client(take(clients, rows), down, f, h)
                 if isinstance(alg, Relay):
                     new, up = alg.relay(new, up, 0.0, f.key)
-                sent.add(up, self.weights[ids.start : ids.stop] if isinstance(ids, range) else self.weights[ids])
+                w = self.weights[ids.start : ids.stop] if isinstance(ids, range) else self.weights[ids]
+                sent.add(up, w if heard is taking_part else w * torch.from_numpy(np.isin(ids, heard)))
+                if go_on is not taking_part:  # who was lost keeps its old state
+                    there = np.flatnonzero(np.isin(ids, go_on))
+                    rows, new = net.rows(np.asarray(ids)[there]), take(new, there)
                 put(clients, rows, new)  # only now: the message may have been a view of the old state
             return sent, work
 
         sums, works = zip(*over_threads(client_rounds, blocks), strict=True)
         self.work.add(*works)
-        share = 1.0 if isinstance(taking_part, range) else float(self.weights[taking_part].sum())
+        if all_hear:
+            for ids in net.blocks(np.setdiff1d(np.arange(net.n), go_on)):
+                rows = net.rows(ids)
+                put(clients, rows, alg.hear(take(clients, rows), down))
+        up = net.mean(sums)
+        if len(heard) == 0:
+            return StarState(clients, server)
+        share = 1.0 if isinstance(heard, range) else float(self.weights[heard].sum())
         h = counted(self.h, self.work, int(net.leader))
-        return StarState(clients, alg.server(server, net.mean(sums), h, share))
+        return StarState(clients, alg.server(server, up, h, share))
 
     def _tree(self, alg: Star[Any, Any], t: int, topology: Topology) -> StarState:
         """A round along a tree: the server's message goes down every edge, and sums of messages come up."""
