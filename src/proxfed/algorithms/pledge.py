@@ -32,8 +32,8 @@ With some of the clients (`partial`), and theta = 0, since to extrapolate along 
 
     server          c <- c + share mean D_i
 
-so that those who stay away count with their u_i. But z and y are running sums of what the server sent, so everybody must
-get every message down: who comes back gets those that it missed, which is counted when they are sent.
+so that who stays away counts with its u_i. But z and y are running sums of what the server sent, so everybody must get
+every message down: who comes back gets those that it missed, which is counted when they are sent.
 
 Start: z = y = zt = x0 and v_i = u_i = c = (x - x0)/S, so that nobody corrects anything in the first round.
 
