@@ -12,7 +12,7 @@ import torch
 
 from proxfed import algorithms as alg
 from proxfed.algorithms import ALGORITHMS
-from proxfed.compressors import NaturalCompressor, TopK
+from proxfed.compressors import Identity, NaturalCompressor, TopK
 from proxfed.engine.compatibility import check_combination
 from proxfed.engine.run import Run
 from proxfed.engine.stacked import Stacked
@@ -392,6 +392,16 @@ def test_T06h_what_is_public_is_the_same_for_those_who_stayed_away(name, who):
     for s, _ in states(its_problem(a), a, who, 40):
         for key in ("z", "y") if name == "pledge" else ("x", "b"):
             assert (getattr(s.clients, key) == getattr(s.server, key)).all()
+
+
+@pytest.mark.parametrize("who", [UniformSampling(3), Dropouts(0.5, BernoulliSampling(0.4))], ids=repr)
+@pytest.mark.parametrize("inner", [alg.Scaffold(0.5, 3), alg.FedComposite(0.5, 3, partial=True)], ids=repr)
+def test_T06h_also_with_a_wrapped_downlink_which_loses_nothing_if_it_is_dense(inner, who):
+    p = its_problem(inner)
+    for s, _ in states(p, alg.CompressedDownlink(inner, TopK(k=4)), who, 25):
+        assert all((mine == theirs).all() for mine, theirs in zip(s.clients.w, s.server.w, strict=True))
+    one, other = toy.models(p, inner, who), toy.models(p, alg.CompressedDownlink(inner, Identity()), who)
+    toy.assert_same((next(one) for _ in range(25)), (next(other) for _ in range(25)))
 
 
 def test_messages_down_are_counted_for_all_and_up_for_those_who_took_part():
