@@ -1,4 +1,4 @@
-"""How many rounds and bytes to the solution when only some clients take part? Every exact method with a server.
+"""How many rounds and bytes to the solution when only some clients take part? Methods that stay exact.
 
 python benchmarks/participation.py [NAME ...]
 
@@ -52,8 +52,6 @@ METHODS: dict[str, Callable[[float], Star[Any, Any]]] = {
     "FedSplit": lambda s: alg.FedSplit(K * s, s, K),
     "FedPD": lambda s: alg.FedPD(K * s, s, K),
     "EF21-BC, top 30 %": lambda s: alg.EF21BC(s, TOP, TOP),
-    "Mime": lambda s: alg.Mime(s, K, 0.0),
-    "Fast-FedDA": lambda s: alg.FastFedDA(s / 50, 0.5, K),
 }
 
 

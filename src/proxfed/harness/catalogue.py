@@ -156,7 +156,7 @@ def _algorithm(make: Any) -> Entry:
 def _some_clients(make: Any) -> str:
     """What becomes of the solution if not everybody takes part in every round."""
     if not make.facts.exact_partial:
-        return "refused" if make.needs.everyone else "biased"
+        return "refused" if make.needs.everyone else "inexact"
     return "exact with `partial`" if make.needs.everyone else "exact"
 
 
