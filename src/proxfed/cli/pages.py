@@ -50,7 +50,7 @@ def pages() -> dict[str, str]:
 
 def algorithms(entries: list[Entry]) -> str:
     """The table to choose from."""
-    keys = ("about", "handles h by", "needs", "sends")
+    keys = ("about", "handles h by", "needs", "sends", "some clients")
     parts = [
         "# Algorithms\n\nEverything that is built in, made from the code; `proxfed list algorithms NAME` prints the "
         "page of one. [Choose an algorithm](../howto/choose.md) explains the columns.\n"
@@ -60,7 +60,9 @@ def algorithms(entries: list[Entry]) -> str:
             here = [e for e in entries if (e["runs on"], e["different data"]) == (where, kind)]
             rows = [(f"[`{e['name']}`](algorithms/{e['name']}.md)", *(e[key] for key in keys)) for e in here]
             parts.append(f"\n## {place}, {kind} on different data\n\n")
-            parts.append(_table(["name", "what it is", "handles h by", "needs", "sends a round"], rows))
+            parts.append(
+                _table(["name", "what it is", "handles h by", "needs", "sends a round", "some clients a round"], rows)
+            )
     return "".join(parts)
 
 
@@ -74,6 +76,7 @@ def algorithm(name: str, entry: Entry) -> str:
         f"- needs: {entry['needs'] or 'nothing special'}",
         f"- sends a round: {entry['sends']}",
         f"- on different data, with several local steps: {entry['different data']}",
+        f"- the same with some clients a round: {entry['some clients']}",
         f"- paper: {entry['paper']}",
     ]
     python = f"In Python: `{make.__module__}.{make.__name__}`."
