@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Callable
-from math import inf
+from math import inf, prod
 from typing import Any, Self
 
 import numpy as np
@@ -25,6 +25,9 @@ from proxfed.keyed_random import Ids
 
 Begin = Callable[[Ids, Work], Any]
 """(clients, who counts the work) -> their states before they first take part."""
+
+MET = "met"
+"""The name of the ids, (k,), beside rows of just these clients."""
 
 LIMIT = "PROXFED_STATE_GB"
 
@@ -64,9 +67,9 @@ class ClientRows:
         return each(lambda x: reserved((len(self.here), *x.shape[1:]), x.dtype, self.on_disk), self.form)
 
     @property
-    def nbytes(self) -> int:
-        """Of the rows that are in use."""
-        return sum(x[: self.met].nbytes for x in leaves(self._rows))
+    def row_bytes(self) -> int:
+        """Of the state of one client."""
+        return sum(x.dtype.itemsize * prod(x.shape[1:]) for x in leaves(self.form))
 
     # ---- in a round --------------------------------------------------------------------------------------------
 
@@ -80,7 +83,7 @@ class ClientRows:
         self._who[self.met : last] = new + self.here.start
         self._row[new] = np.arange(self.met, last, dtype=np.int32)
         self.met = last
-        if not self.on_disk and self.nbytes > memory_limit():
+        if not self.on_disk and self.met * self.row_bytes > memory_limit():
             self._move_to_disk()
 
     def take(self, ids: Ids, work: Work) -> Any:
@@ -131,15 +134,21 @@ class ClientRows:
         """What has changed so far is kept elsewhere."""
         self._changed[: self.met] = False
 
+    def load(self, ids: np.ndarray, states: Any) -> None:
+        """Go on from the states of these clients, where nobody else has taken part."""
+        self.meet(ids)
+        self.put(ids, states)
+        if not self.everyone:
+            self.settle()
+
     def copy(self) -> Self:
         """Another one, with the same rows."""
         other = copy.copy(self)
         if self.everyone:
             other._rows = each(lambda x: x.clone(), self._rows)
             return other
-        other._who, other._row, other._written, other._changed = (
-            x.copy() for x in (self._who, self._row, self._written, self._changed)
-        )
+        other._who, other._row = self._who.copy(), self._row.copy()
+        other._written, other._changed = self._written.copy(), self._changed.copy()
         other._rows = other._reserve()
         other._fill(self._rows)
         return other

@@ -6,24 +6,26 @@ where clients live.
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from math import sqrt
+from math import ceil, sqrt
 from threading import Lock
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+from proxfed.engine.client_rows import MET, ClientRows
 from proxfed.engine.halves import Clients, Server
 from proxfed.engine.lockstep import in_lockstep
 from proxfed.engine.measures import Measures
 from proxfed.engine.messages import Traffic, WeightedSum, dense, leaves, rebuild, received
 from proxfed.engine.network import Network
 from proxfed.engine.oracle import Work
-from proxfed.engine.state_tree import flatten, put, restore, room, take, writable
+from proxfed.engine.state_tree import flatten, named, put, restore, room, take, writable
 from proxfed.engine.tree import to_the_root
 from proxfed.keyed_random import Ids, keys
 from proxfed.participation import Full, cohort
@@ -43,13 +45,21 @@ from proxfed.types import (
 
 COUNTERS = ("gradients", "proxes", "bytes_up", "bytes_down", "bytes_edge", "bytes_best")
 
+PIECE = 1 << 26
+"""Bytes of clients' states that are handed to a checkpoint at a time."""
+
 FAR = 1e15
 """A model whose norm reaches this is taken to diverge."""
 
 
 class StarState(NamedTuple):
-    clients: Any  # rows of the clients that live here
+    rows: ClientRows  # of the clients that live here
     server: Any  # the same in every process
+
+    @property
+    def clients(self) -> Any:
+        """The states of all clients that live here, to look at."""
+        return self.rows.all()
 
 
 @dataclass
@@ -75,13 +85,13 @@ class Run:
         return Server(alg, self.clients.h, self.problem.weights, self.seed)
 
     def _begin_star(self, alg: Star[Any, Any]) -> StarState:
-        """A block at a time; what the server begins with does not depend on the clients."""
-        net, clients, server = self.network, None, None
-        for ids in net.blocks(range(net.n)):
-            new, server = self.clients.begin(alg, ids, self.work)
-            clients = room(new, len(net.ids)) if clients is None else clients
-            put(clients, net.rows(ids), new)
-        return StarState(clients, server)
+        """What the server begins with does not depend on the clients. Where all take part, all are met at the start."""
+        net, everyone = self.network, isinstance(self.participation, Full)
+        one, server = self.clients.begin(alg, net.ids[:1], Work())
+        rows = ClientRows(net.ids, one, lambda ids, work: self.clients.begin(alg, ids, work)[0], everyone)
+        for ids in net.blocks(range(net.n)) if everyone else ():
+            rows.put(ids, rows.begin(ids, self.work))
+        return StarState(rows, server)
 
     def _begin_graph(self, alg: Graph[Any]) -> Any:
         net, state = self.network, None
@@ -120,31 +130,32 @@ class Run:
         self.seconds += time.perf_counter() - start
 
     def _star(self, alg: Star[Any, Any], t: int) -> StarState:
-        net, half, (clients, state) = self.network, self._server(alg), self.state
+        net, half, (rows, state) = self.network, self._server(alg), self.state
         taking_part = cohort(self.participation, t, net.n, self.seed)
         if len(taking_part) == 0:
-            return StarState(clients, state)
+            return StarState(rows, state)
         state, message = half.down(state, t)
         blocks, down = net.blocks(taking_part), received(message)
         net.send(message, sum(len(ids) for ids in blocks))
+        for ids in blocks:
+            rows.meet(ids)
 
         def client_rounds(blocks: Sequence[Ids]) -> tuple[WeightedSum, Work]:
             """The clients of one thread, block after block: the sum of their messages, and their work."""
             sent, work = WeightedSum(), Work()
             for ids in blocks:
-                rows = net.rows(ids)
-                new, up = self.clients.answer(alg, take(clients, rows), down, t, ids, work)
+                new, up = self.clients.answer(alg, rows.take(ids, work), down, t, ids, work)
                 half.add(sent, up, ids)
-                put(clients, rows, new)  # only now: the message may have been a view of the old state
+                rows.put(ids, new)  # only now: the message may have been a view of the old state
             return sent, work
 
         sums, works = zip(*over_threads(client_rounds, blocks), strict=True)
         self.work.add(*works)
-        return StarState(clients, half.update(state, net.mean(sums), taking_part, self.work, int(net.leader)))
+        return StarState(rows, half.update(state, net.mean(sums), taking_part, self.work, int(net.leader)))
 
     def _tree(self, alg: Star[Any, Any], t: int, topology: Topology) -> StarState:
         """A round along a tree: the server's message goes down every edge, and sums of messages come up."""
-        net, half, (clients, state) = self.network, self._server(alg), self.state
+        net, half, (rows, state) = self.network, self._server(alg), self.state
         assert isinstance(topology, SpanningTree)
         tree, everyone = topology.rooted, net.blocks(range(net.n))
         state, message = half.down(state, t)
@@ -155,10 +166,9 @@ class Run:
         def client_rounds(blocks: Sequence[Ids]) -> tuple[list[Message], Work]:
             sent, work = [], Work()
             for ids in blocks:
-                rows = net.rows(ids)
-                new, up = self.clients.client(alg, take(clients, rows), down, t, ids, work)
-                sent.append(rebuild(up, iter([scale[rows] * dense(m) for m in leaves(up)])))
-                put(clients, rows, new)
+                new, up = self.clients.client(alg, rows.take(ids, work), down, t, ids, work)
+                sent.append(rebuild(up, iter([scale[net.rows(ids)] * dense(m) for m in leaves(up)])))
+                rows.put(ids, new)
             return sent, work
 
         parts, works = zip(*over_threads(client_rounds, everyone), strict=True)
@@ -167,20 +177,20 @@ class Run:
         own = [torch.cat(rows) for rows in zip(*map(leaves, messages), strict=True)]
 
         def pass_on(nodes: Ids, below: list[Tensor], at_root: bool) -> list[Tensor]:
-            rows = net.rows(nodes)
+            at = net.rows(nodes)
             if isinstance(alg, Relay):
                 key = None if at_root else keys(self.seed, "message", nodes, t)
-                new, up = alg.relay(take(clients, rows), own[0][rows], below[0], key)
-                put(clients, rows, new)
+                new, up = alg.relay(rows.take(nodes, self.work), own[0][at], below[0], key)
+                rows.put(nodes, new)
             else:
-                up = tuple(mine[rows] + theirs for mine, theirs in zip(own, below, strict=True))
+                up = tuple(mine[at] + theirs for mine, theirs in zip(own, below, strict=True))
             if not at_root:
                 net.pass_on(up)
             return [dense(m) for m in leaves(up)]
 
         totals = to_the_root(net, tree, own, pass_on)
         up = rebuild(messages[0], iter([total / net.n for total in totals]))
-        return StarState(clients, half.update(state, up, range(net.n), self.work, int(net.leader)))
+        return StarState(rows, half.update(state, up, range(net.n), self.work, int(net.leader)))
 
     def _graph(self, alg: Graph[Any], t: int) -> Any:
         net, half = self.network, self.clients
@@ -211,35 +221,71 @@ class Run:
         """The clients' states, on graphs: rows by name."""
         return None if isinstance(self.algorithm, Star) else self.state._asdict()
 
-    def dump(self) -> dict[str, Tensor]:
-        """The state of all clients and of the server, at the leader, as named tensors."""
+    def fork(self, algorithm: Algorithm) -> Run:
+        """Another run, which goes on from the same state with another algorithm of this kind."""
+        other = copy.copy(self)
         clients, server = self._parts()
-        rows = {name: self.network.gather(x) for name, x in flatten(clients, "clients").items()}
-        return rows | flatten(server, "server")
+        shared = restore(server, flatten(server))
+        star = isinstance(algorithm, Star)
+        other.algorithm = algorithm
+        other.state = StarState(self.state.rows.copy(), shared) if star else restore(clients, flatten(clients))
+        return other
+
+    def dump(self, clients: bool = True) -> dict[str, Tensor]:
+        """The state of all clients and of the server, at the leader, as named tensors; or of the server alone."""
+        form, server = self._parts()
+        everyone = (
+            flatten(self.state.clients if isinstance(self.algorithm, Star) else form, "clients") if clients else {}
+        )
+        return {name: self.network.gather(x) for name, x in everyone.items()} | flatten(server, "server")
+
+    def changes(self) -> Iterator[dict[str, Tensor]] | None:
+        """What has changed of the clients' states since this was last asked, at the leader, a piece at a time: under
+        `MET` the clients, ascending, and their rows by name. None: all of them change in every round.
+        """
+        return None if not isinstance(self.algorithm, Star) or self.state.rows.everyone else self._changed_rows()
+
+    def _changed_rows(self) -> Iterator[dict[str, Tensor]]:
+        net, rows = self.network, self.state.rows
+        who, step = rows.changed(), max(1, PIECE // max(1, rows.row_bytes))
+        for k in range(net.most(ceil(len(who) / step))):
+            ids = who[k * step : (k + 1) * step]
+            named = flatten(rows.take(ids, Work()), "clients")
+            yield {MET: net.gather(torch.from_numpy(ids))} | {name: net.gather(x) for name, x in named.items()}
+        rows.settle()
 
     def names(self) -> list[str]:
         """Of the tensors in a dump."""
-        clients, server = self._parts()
-        return [*flatten(clients, "clients"), *flatten(server, "server")]
+        form, server = self._parts()
+        return [*flatten(form, "clients"), *flatten(server, "server")]
 
     def load(self, tensors: dict[str, Tensor] | None, counters: dict[str, float]) -> None:
-        """Go on from a dump; only the leader needs to have it, with the counters of the whole network."""
-        clients, server = self._parts()
-        rows = {
-            name: self.network.scatter(None if tensors is None else tensors[name], x)
-            for name, x in flatten(clients, "clients").items()
+        """Go on from a dump, or from a dump of the server and the rows of those who were met. Only the leader needs to
+        have it, with the counters of the whole network.
+        """
+        net, (form, server) = self.network, self._parts()
+        known = None if tensors is None else tensors.get(MET, torch.arange(net.n))
+        counts = net.counts(known)
+        ids = net.scatter(known, torch.empty(0, dtype=torch.int64), counts)
+        parts = {
+            name: net.scatter(None if tensors is None else tensors[name], x, counts)
+            for name, x in flatten(form, "clients").items()
         }
         shared = {
-            name: self.network.from_leader(x if tensors is None else tensors[name])
+            name: net.from_leader(x if tensors is None else tensors[name])
             for name, x in flatten(server, "server").items()
         }
-        clients, server = restore(clients, rows, "clients"), restore(server, shared, "server")
-        self.state = StarState(clients, server) if isinstance(self.algorithm, Star) else clients
-        count_from(counters, self.work, self.network)
+        if isinstance(self.algorithm, Star):
+            self.state.rows.load(ids.numpy(), named(form, parts, "clients"))
+            self.state = self.state._replace(server=restore(server, shared, "server"))
+        else:
+            self.state = restore(form, parts, "clients")
+        count_from(counters, self.work, net)
         self.seconds = counters["wall_seconds"]
 
     def _parts(self) -> tuple[Any, Any]:
-        return tuple(self.state) if isinstance(self.algorithm, Star) else (self.state, ())
+        """The clients' states, or of a star what they look like; and the server's."""
+        return (self.state.rows.form, self.state.server) if isinstance(self.algorithm, Star) else (self.state, ())
 
     def counters(self) -> dict[str, int]:
         return counted_so_far(self.work, self.network)

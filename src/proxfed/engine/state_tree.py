@@ -79,8 +79,16 @@ def flatten(state: Any, name: str = "state") -> dict[str, Tensor]:
     return {k: v for n, part in parts for k, v in flatten(part, f"{name}.{n}").items()}
 
 
+def named(like: Any, tensors: dict[str, Tensor], name: str = "state") -> Any:
+    """The inverse of `flatten`, for a state of the same form as `like`: of these very tensors."""
+    if isinstance(like, Tensor):
+        return tensors[name]
+    parts = zip(_names(like), like, strict=True)
+    return _rebuild(like, [named(part, tensors, f"{name}.{n}") for n, part in parts])
+
+
 def restore(like: Any, tensors: dict[str, Tensor], name: str = "state") -> Any:
-    """The inverse of `flatten`, for a state of the same form as `like`."""
+    """The same, of copies on the devices of `like`."""
     if isinstance(like, Tensor):
         # A copy in torch's own, aligned memory: arithmetic on a view into a file's buffer may round differently.
         return tensors[name].to(like.device, copy=True)

@@ -19,17 +19,15 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from math import prod
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 from zlib import crc32
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from proxfed.engine.client_rows import MET
 from proxfed.harness.files import writing
-
-MET = "met"
-"""The name of the ids, (k,), beside the rows of those clients."""
 
 Rows = dict[str, Tensor]
 """Rows of some clients by name, and under `MET` who they are."""
@@ -84,7 +82,7 @@ class Journal:
         rows = {name: x.detach().cpu().contiguous() for name, x in piece.items()}
         about = [[name, str(x.dtype).removeprefix("torch."), list(x.shape)] for name, x in rows.items()]
         head = json.dumps(about).encode()
-        numbers = [x.reshape(-1).view(torch.uint8).numpy().data for x in rows.values()]
+        numbers: list[Any] = [x.reshape(-1).view(torch.uint8).numpy().data for x in rows.values()]
         size = _HEAD.size + sum(_padded(len(part)) for part in (head, *numbers)) + _CRC.size
         check = 0
         for part in (_HEAD.pack(_MAGIC, len(head), size), head, *numbers):
