@@ -78,7 +78,7 @@ def test_client_constants_are_those_of_the_whole() -> None:
     assert torch.equal(part.client_smoothness, whole.client_smoothness[1:3])
     assert torch.equal(part.client_convexity, whole.client_convexity[1:3])
     assert whole.smoothness().mu_min == float(whole.client_convexity.min())
-    assert whole.smoothness().L == float(whole.client_smoothness.max())
+    assert float(whole.client_smoothness.max()) == whole.smoothness().L
 
 
 def test_what_takes_all_clients_is_refused() -> None:

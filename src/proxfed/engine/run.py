@@ -268,7 +268,7 @@ class Run:
         counts = net.counts(known)
         ids = net.scatter(known, torch.empty(0, dtype=torch.int64), counts)
         parts = {
-            name: net.scatter(None if tensors is None else tensors[name], x, counts)
+            name: net.scatter(None if tensors is None else tensors[name] if sum(counts) else x, x, counts)
             for name, x in flatten(form, "clients").items()
         }
         shared = {

@@ -3,6 +3,7 @@
     rows.csv           appended as it goes, without a head
     0.safetensors      two slots, written in turn, each replaced atomically
     1.safetensors
+    0.journal          where few clients take part: what has changed of their states (journal.py)
 
 Rows after the last checkpoint are cut off on resume and computed again, bit for bit the same. When the task is done
 its rows and its model go to the run folder, and this folder is removed.
@@ -15,7 +16,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
@@ -27,6 +28,7 @@ from torch import Tensor
 
 from proxfed.errors import require
 from proxfed.harness.files import locked, owned, replace, writing
+from proxfed.harness.journal import Journals, Place, Rows
 from proxfed.report.columns import Row, cell
 
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, safetensors.SafetensorError)
@@ -40,6 +42,8 @@ class Checkpoint(NamedTuple):
     rows_end: int
     counters: dict[str, float]
     tensors: dict[str, Tensor]
+    journal: Place | None = None
+    """Where the clients' states are, if not among the tensors."""
 
 
 def task_name(label: str, seed: int) -> str:
@@ -53,7 +57,7 @@ class TaskFolder:
 
     def __init__(self, path: Path, columns: Sequence[str]) -> None:
         self.path, self.columns = path, columns
-        self._slot = 0
+        self._slot, self._journals = 0, Journals(path)
 
     @contextmanager
     def taken(self) -> Iterator[bool]:
@@ -80,20 +84,29 @@ class TaskFolder:
         with writing(self.path):
             return (self.path / "rows.csv").read_bytes()
 
-    def save(self, round: int, counters: dict[str, float], tensors: dict[str, Tensor]) -> None:
-        """Write the older slot; the newer one stays whole until this one is safely on the disk."""
+    def save(
+        self, round: int, counters: dict[str, float], tensors: dict[str, Tensor], changes: Iterable[Rows] | None = None
+    ) -> None:
+        """Write the older slot; the newer one stays whole until this one is safely on the disk.
+
+        Clients' states are among the tensors; or what has changed of them since the last checkpoint is in `changes`.
+        """
         with writing(self.path), (self.path / "rows.csv").open("rb") as f:
             os.fsync(f.fileno())
             end = f.seek(0, os.SEEK_END)
-        about = {"round": round, "rows_end": end, "counters": counters}
+        journal = None if changes is None else self._journals.append(changes)
+        about = {"round": round, "rows_end": end, "counters": counters, "journal": journal}
         replace(self._slot_path(self._slot), save(owned(tensors), metadata={"about": json.dumps(about)}))
         self._slot = 1 - self._slot
+        with writing(self.path):
+            self._journals.keep(found.journal for found, _ in self._slots() if found.journal is not None)
 
     def load(self) -> Checkpoint | None:
         """The newest readable slot, with the rows cut to where it stands; None if the task had not got that far."""
         for found, slot in self._slots():
             with suppress(*UNREADABLE):
-                whole = found._replace(tensors=load_file(self._slot_path(slot)))
+                rows = {} if found.journal is None else self._journals.read(found.journal)
+                whole = found._replace(tensors=load_file(self._slot_path(slot)) | rows)
                 self._slot = 1 - slot
                 self._cut(found.rows_end)
                 return whole

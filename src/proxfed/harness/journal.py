@@ -34,6 +34,11 @@ Rows = dict[str, Tensor]
 
 _MAGIC, _HEAD, _CRC = b"PXJ1", struct.Struct("<4sIQ"), struct.Struct("<Q")
 
+Place = tuple[str, int]
+"""A journal's file, and up to where it counts."""
+
+SUFFIX = ".journal"
+
 SLACK = 1 << 26
 """Bytes out of date that are not worth copying a journal for."""
 
@@ -146,6 +151,41 @@ class Journal:
 
     def _know(self, ids: np.ndarray, row_bytes: int) -> None:
         self._ids, self._row_bytes = np.union1d(self._ids, ids), row_bytes
+
+
+class Journals:
+    """Those of one task: the one that is written to, and the one before it as long as a checkpoint needs it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.current: Journal | None = None
+
+    def append(self, pieces: Iterable[Rows]) -> Place:
+        """Rows that have changed, on the disk when this returns; where they end."""
+        if self.current is None:
+            self.current = Journal(self._path(0))
+        elif self.current.wasteful:
+            self.current = self.current.copied_to(self._path(1 + int(self.current.path.stem)))
+        self.current.append(pieces)
+        return self.current.path.name, self.current.end
+
+    def read(self, place: Place) -> Rows:
+        """What there was up to this place, from where it goes on."""
+        name, end = place
+        if not (self.folder / name).is_file():
+            raise ValueError(f"{self.folder / name} is not there")
+        self.current = Journal(self.folder / name, end)
+        return self.current.read()
+
+    def keep(self, needed: Iterable[Place]) -> None:
+        """Remove those that no checkpoint needs."""
+        names = {name for name, _ in needed}
+        for path in self.folder.glob(f"*{SUFFIX}"):
+            if path.name not in names:
+                path.unlink()
+
+    def _path(self, number: int) -> Path:
+        return self.folder / f"{number}{SUFFIX}"
 
 
 def _parse(file: mmap.mmap, start: int, end: int) -> _Record:
