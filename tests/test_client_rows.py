@@ -101,9 +101,9 @@ def test_rows_past_the_limit_are_in_a_file_and_the_same(monkeypatch):
     assert moved.state.rows.on_disk
     must_equal(whole, moved, "rows in memory and in a file")
     monkeypatch.setenv("PROXFED_STATE_GB", "much")
+    other = Run(p, FedDyn(0.1, 2, 0.5), Stacked(p.n, p.d), UniformSampling(2))
     with pytest.raises(InputError, match="PROXFED_STATE_GB = 'much' must be a number >= 0"):
-        moved.state.rows.copy().meet([0])
-        Run(p, FedDyn(0.1, 2, 0.5), Stacked(p.n, p.d), UniformSampling(2)).round(1)
+        other.round(1)
 
 
 class State(NamedTuple):

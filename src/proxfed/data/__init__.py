@@ -26,6 +26,7 @@ from proxfed.data.mnist import (
     mnist,
     mnist_writers,
 )
+from proxfed.data.on_demand import OnDemand
 from proxfed.data.own import own
 from proxfed.data.partitions import PARTITIONS, NaturalPartition, Partition
 from proxfed.data.synthetic import synthetic, synthetic_binary, synthetic_shifted
@@ -38,6 +39,7 @@ __all__ = [
     "PARTITIONS",
     "Dataset",
     "Federated",
+    "OnDemand",
     "Partition",
     "check",
     "counts",
