@@ -109,11 +109,12 @@ def test_rows_past_the_limit_are_in_a_file_and_the_same(monkeypatch):
 class State(NamedTuple):
     x: Tensor
     k: Tensor
+    nothing: Tensor
 
 
 def begin(ids, work):
     who = torch.as_tensor(np.asarray(ids))
-    return State(-who[:, None].double().expand(-1, 3), who.to(torch.int64))
+    return State(-who[:, None].double().expand(-1, 3), who.to(torch.int64), torch.empty(len(who), 0))
 
 
 @given(steps=st.lists(st.tuples(st.sets(st.integers(4, 15)).map(sorted), st.booleans()), max_size=12))
@@ -124,7 +125,8 @@ def test_rows_are_what_was_put_last_and_else_what_they_begin_with(steps):
     for t, (ids, settle) in enumerate(steps):
         before = rows.copy()
         rows.meet(ids)
-        new = State(torch.full((len(ids), 3), 100.0 + t, dtype=torch.float64), torch.full((len(ids),), t))
+        x = torch.full((len(ids), 3), 100.0 + t, dtype=torch.float64)
+        new = State(x, torch.full((len(ids),), t), torch.empty(len(ids), 0))
         rows.put(np.array(ids, np.int64), new)
         assert before.all().k.tolist() == [k for _, k in there.values()]  # a copy has rows of its own
         there |= dict.fromkeys(ids, (100.0 + t, t))

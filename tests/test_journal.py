@@ -18,7 +18,8 @@ def piece(ids: list[int], k: int) -> dict[str, torch.Tensor]:
     """Rows that say whose they are, and in which piece they were written."""
     who = torch.tensor(ids, dtype=torch.int64)
     x = who[:, None] + 100 * k + torch.zeros(len(ids), 3, dtype=torch.float64)
-    return {MET: who, "clients.x": x, "clients.k": (who + k).to(torch.uint8), "clients.h": x[:, :1].to(torch.bfloat16)}
+    more = {"clients.h": x[:, :1].to(torch.bfloat16), "clients.nothing": x[:, :0].float()}
+    return {MET: who, "clients.x": x, "clients.k": (who + k).to(torch.uint8)} | more
 
 
 def expected(pieces: list[list[int]]) -> dict[int, int]:
@@ -34,6 +35,7 @@ def check(rows: dict[str, torch.Tensor], pieces: list[list[int]]) -> None:
         k = torch.tensor([last[i] for i in sorted(last)])
         assert torch.equal(rows["clients.x"], whole["clients.x"] + 100 * k[:, None])
         assert torch.equal(rows["clients.k"], (whole["clients.k"] + k).to(torch.uint8))
+        assert torch.equal(rows["clients.nothing"], whole["clients.nothing"])
         assert torch.equal(rows["clients.h"], rows["clients.x"][:, :1].to(torch.bfloat16))
 
 

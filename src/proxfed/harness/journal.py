@@ -53,7 +53,9 @@ class _Record(NamedTuple):
     def rows(self, file: mmap.mmap, name: str) -> Tensor:
         at, dtype, shape = self.tensors[name]
         count = prod(shape)
-        return torch.frombuffer(file, dtype=dtype, count=count, offset=at).view(shape) if count else torch.empty(shape)
+        if count == 0:
+            return torch.empty(shape, dtype=dtype)
+        return torch.frombuffer(file, dtype=dtype, count=count, offset=at).view(shape)
 
 
 class Journal:
