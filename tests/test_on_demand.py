@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from proxfed import FedAvg, Federated, InputError, Linear, Logistic, Model, Scaffold, Softmax, run
-from proxfed.data import OnDemand
+from proxfed import FedAvg, Federated, InputError, Linear, Logistic, Model, Scaffold, Softmax, compare, load, run
+from proxfed.data import OnDemand, counts
 from proxfed.data.client_stats import ClientStats
 from proxfed.engine.measures import Measures
 from proxfed.engine.stacked import Stacked
 from proxfed.participation import UniformSampling
+from proxfed.tuning.validation import chosen_rows
 
 N, P, CLASSES = 9, 6, 3
 SIZES = (5, 7, 5, 9, 4, 6, 5, 8, 7)
@@ -83,6 +84,17 @@ def test_images_become_rows_as_they_are_read():
     assert torch.equal(one.model, other.model)
 
 
+def test_other_processes_read_for_themselves(tmp_path):
+    def read(i):
+        return SIGNS[i]
+
+    p = Linear(OnDemand(read, SIZES, test=SIGNS[0]), Logistic(), batch=3)
+    how = {"participation": SOME, "progress": False}
+    one, other = (compare(p, {"scaffold": Scaffold(0.5, 3)}, 4, ranks=ranks, **how) for ranks in (1, 2))
+    assert one.rows[-1]["test_loss"] == pytest.approx(other.rows[-1]["test_loss"], abs=1e-12)
+    assert "objective and stationarity are not measured, since samples are read on demand" in str(one.status)
+
+
 def test_what_is_kept_of_the_samples_is_bounded():
     size = sum(part.nbytes for part in SIGNS[3])
     read = Reader(SIGNS)
@@ -112,7 +124,7 @@ def test_files(tmp_path):
         )
     np.savez(paths[4], features=SIGNS[4][0])
     data = OnDemand.files(paths, sizes=SIZES)
-    with pytest.raises(InputError, match=r"004\.npz: has no array 'label', only features"):
+    with pytest.raises(InputError, match=r"004\.npz: has no array 'label'"):
         data.client(4)
     paths[5].unlink()
     with pytest.raises(InputError, match=r"005\.npz"):
@@ -121,11 +133,29 @@ def test_files(tmp_path):
         OnDemand.files(paths, sizes=[1, 2])
 
 
+def test_a_folder_of_files_is_a_dataset(tmp_path):
+    for i, (A, b) in enumerate(SAMPLES):
+        np.savez(tmp_path / f"{i:03}.npz", features=A, target=b)
+    np.savez(tmp_path / "held out.npz", features=SAMPLES[0][0], target=SAMPLES[0][1])
+    settings = {"path": tmp_path, "label": "target", "classes": CLASSES, "test": tmp_path / "held out.npz"}
+    data = load("client_files", **settings)
+    assert data.sizes.tolist() == list(SIZES)
+    assert run(Linear(data, Softmax()), FedAvg(0.5, 2), 2, participation=SOME).rows[-1]["accuracy"] > 0
+    with pytest.raises(InputError, match=r"client_files: there is no \.npz file in"):
+        load("client_files", path=tmp_path.parent / tmp_path.name / "..")
+    with pytest.raises(InputError, match="is not a folder"):
+        load("client_files", path=tmp_path / "nothing")
+    with pytest.raises(InputError, match=r"limit = 5: the samples of .* are read on demand"):
+        load("client_files", limit=5, **settings)
+
+
 def test_statistics_are_of_sizes_alone():
     stats = ClientStats.of(OnDemand(Reader(SIGNS), SIZES))
     assert stats.sizes.tolist() == list(SIZES)
     assert stats.counts is None
     assert stats.checksum is None
+    with pytest.raises(InputError, match="samples are read on demand, so there is nothing to count"):
+        counts(OnDemand(Reader(SAMPLES), SIZES, classes=CLASSES))
 
 
 def test_fewer_samples_are_evenly_spaced_among_a_clients_own():
@@ -165,6 +195,8 @@ def test_what_takes_everybodys_samples_is_refused():
         Linear(data, Logistic()).smoothness()
     with pytest.raises(InputError, match="class_weights = 'balanced' takes the samples of all clients"):
         Linear(data, Logistic(), class_weights="balanced")
+    with pytest.raises(InputError, match=r"validation = 0\.2: the samples of data are read on demand"):
+        chosen_rows(data, 0.2)
     with pytest.raises(InputError, match="data: client 1 holds no samples"):
         OnDemand(Reader(SIGNS), [5, 0])
     with pytest.raises(InputError, match="sizes must be a list of whole numbers"):

@@ -120,10 +120,11 @@ def _names(values: Sequence[str]) -> np.ndarray:
     return np.array(words, np.int64) if plain else np.array(words)
 
 
-def read_npz(path: Path) -> Columns:
+def read_npz(path: Path, only: str | None = None) -> Columns:
+    """Its arrays, or only one of them if it has it."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
-            return {name: stored[name] for name in stored.files}
+            return {name: stored[name] for name in stored.files if only in (None, name)}
     except (ValueError, TypeError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise DamagedFile(f"{path}: is not an .npz file of plain arrays ({_first_line(error)})") from error
 

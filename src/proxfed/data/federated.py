@@ -249,6 +249,8 @@ class Federated:
 
 def counts(data: Federated) -> np.ndarray:
     """(n, classes): how many samples of each class every client holds; for labels -1/+1 the columns are -1 and +1."""
+    here = len(data.labels) == data.sizes.sum()
+    require(here, f"{data.name}: samples are read on demand, so there is nothing to count")
     if data.classes is not None:
         labels, classes = data.labels, data.classes
     else:

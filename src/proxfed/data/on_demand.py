@@ -31,6 +31,9 @@ class _Latest:
         self._kept: OrderedDict[int, Samples] = OrderedDict()
         self._lock = Lock()
 
+    def __reduce__(self) -> tuple[type[_Latest], tuple[int]]:
+        return _Latest, (self.room,)  # another process begins with nothing
+
     def get(self, i: int) -> Samples | None:
         with self._lock:
             if i in self._kept:
@@ -105,17 +108,15 @@ class OnDemand(Federated):
 
         Without `sizes`, the labels of every file are read once to count them.
         """
-        require(len(paths) > 0, f"{name}: there must be at least one client")
         files = [Path(path).expanduser() for path in paths]
+        require(len(files) > 0, f"{name}: there must be at least one client")
+        counted = [len(_arrays(file, label)[0]) for file in files] if sizes is None else sizes
+        require(len(counted) == len(files), f"{name}: {len(files)} files but {len(counted)} sizes")
 
         def read(i: int) -> Samples:
-            columns = read_npz(files[i])
-            for column in ("features", label):
-                require(column in columns, f"{files[i]}: has no array {column!r}, only {', '.join(columns)}")
-            return columns["features"], columns[label]
+            features, labels = _arrays(files[i], "features", label)
+            return features, labels
 
-        counted = [len(read(i)[1]) for i in range(len(files))] if sizes is None else sizes
-        require(len(counted) == len(files), f"{name}: {len(files)} files but {len(counted)} sizes")
         return cls(read, counted, test, classes, name, cache=cache, where=lambda i: str(files[i]))
 
     def client(self, i: int) -> Samples:
@@ -178,3 +179,31 @@ class OnDemand(Federated):
     def named(self, i: int) -> str:
         """What messages call client i."""
         return self._where(i)
+
+
+def _arrays(file: Path, *names: str) -> list[np.ndarray]:
+    columns = read_npz(file, names[0] if len(names) == 1 else None)
+    for name in names:
+        require(name in columns, f"{file}: has no array {name!r}")
+    return [columns[name] for name in names]
+
+
+def client_files(
+    path: str | Path, label: str = "label", classes: int | None = None, test: str | Path | None = None, cache: int = 256
+) -> OnDemand:
+    """Your own .npz files, one a client, each read when its client takes part: for clients that are many.
+
+    path      the folder; clients are numbered in the order of their files' names
+    label     the array of labels, beside `features`
+    classes   how many classes labels have; None: they are numbers, as in a regression, or -1/+1
+    test      an .npz file of samples that nobody holds
+    cache     MB of samples that stay in memory
+    """
+    folder, beside = Path(path).expanduser(), None if test is None else Path(test).expanduser()
+    require(folder.is_dir(), f"client_files: path = {str(path)!r} is not a folder")
+    require(whole(cache) and cache >= 0, f"client_files: cache = {cache!r} must be a whole number >= 0, of MB")
+    files = sorted(file for file in folder.glob("*.npz") if beside is None or file.resolve() != beside.resolve())
+    require(len(files) > 0, f"client_files: there is no .npz file in {folder}")
+    held_out = None if beside is None else _arrays(beside, "features", label)
+    pair = None if held_out is None else (held_out[0], held_out[1])
+    return OnDemand.files(files, label, None, pair, classes, folder.stem, cache << 20)
