@@ -96,11 +96,11 @@ def memory(name: str, rounds: int, checkpoints: bool) -> None:
             if checkpoints:
                 files.save(t, {}, run.dump(clients=False), run.changes())
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    state = run.state.rows.met * run.state.rows.row_bytes
+    state = run.held.rows.met * run.held.rows.row_bytes
     allowed = 2**30 + state
     saved = ", a checkpoint after each" if checkpoints else ""
     print(
-        f"{name}: after {rounds} rounds{saved}: {run.state.rows.met:,} clients have a state, {state / 1e9:.2f} GB; "
+        f"{name}: after {rounds} rounds{saved}: {run.held.rows.met:,} clients have a state, {state / 1e9:.2f} GB; "
         f"peak {peak / 1e9:.2f} GB of {allowed / 1e9:.2f} GB allowed ({peak / allowed:.0%})",
         flush=True,
     )

@@ -49,8 +49,8 @@ def test_a_run_that_meets_clients_one_by_one_is_the_run_that_has_them_all(name, 
     a = STARS[name]
     p = toy.problem(h=toy.SPARSE if a.needs.composite else RIDGE, sizes=SIZES, batch=4, weighting="size")
     lazy, eager = (Run(p, a, Stacked(p.n, p.d), kind, seed=2) for kind in (who, AllAtOnce(who)))
-    assert not lazy.state.rows.everyone
-    assert eager.state.rows.everyone
+    assert not lazy.held.rows.everyone
+    assert eager.held.rows.everyone
     for t in (1, 2, 5):
         for run in (lazy, eager):
             with small_blocks(2, threads=2):
@@ -64,7 +64,7 @@ def test_rows_are_those_of_the_clients_that_were_met():
     for t in range(1, 4):
         run.round(t)
         met |= set(UniformSampling(2)(t, p.n, 0).tolist())
-        assert run.state.rows.met == len(met)
+        assert run.held.rows.met == len(met)
     assert len(met) < p.n
     pieces = list(run.changes())
     assert [i for piece in pieces for i in piece[MET].tolist()] == sorted(met)
@@ -85,20 +85,20 @@ def test_who_keeps_nothing_needs_no_row_and_the_start_visits_nobody(monkeypatch)
         Run(p, a, Stacked(p.n, p.d), UniformSampling(2))
     assert asked == [1, 1]
     run = after(Run(p, FedAvg(0.1, 2), Stacked(p.n, p.d), UniformSampling(2)), 5)
-    assert run.state.rows.met == 0
-    assert run.state.rows.row_bytes == 0
+    assert run.held.rows.met == 0
+    assert run.held.rows.row_bytes == 0
     assert list(run.changes()) == []
 
 
 def test_rows_past_the_limit_are_in_a_file_and_the_same(monkeypatch):
     p = toy.problem(h=RIDGE, sizes=SIZES)
     whole = after(Run(p, FedDyn(0.1, 2, 0.5), Stacked(p.n, p.d), UniformSampling(2)), 6)
-    assert not whole.state.rows.on_disk
+    assert not whole.held.rows.on_disk
     moved = after(Run(p, FedDyn(0.1, 2, 0.5), Stacked(p.n, p.d), UniformSampling(2)), 1)
-    monkeypatch.setenv("PROXFED_STATE_GB", str(3.5 * moved.state.rows.row_bytes / 1e9))
-    assert not moved.state.rows.on_disk
+    monkeypatch.setenv("PROXFED_STATE_GB", str(3.5 * moved.held.rows.row_bytes / 1e9))
+    assert not moved.held.rows.on_disk
     after(moved, 6, since=1)
-    assert moved.state.rows.on_disk
+    assert moved.held.rows.on_disk
     must_equal(whole, moved, "rows in memory and in a file")
     monkeypatch.setenv("PROXFED_STATE_GB", "much")
     other = Run(p, FedDyn(0.1, 2, 0.5), Stacked(p.n, p.d), UniformSampling(2))

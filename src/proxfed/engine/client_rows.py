@@ -134,7 +134,7 @@ class ClientRows:
         """What has changed so far is kept elsewhere."""
         self._changed[: self.met] = False
 
-    def load(self, ids: np.ndarray, states: Any) -> None:
+    def load(self, ids: Ids, states: Any) -> None:
         """Go on from the states of these clients, where nobody else has taken part."""
         self.meet(ids)
         self.put(ids, states)

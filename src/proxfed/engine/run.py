@@ -53,18 +53,20 @@ FAR = 1e15
 
 
 class StarState(NamedTuple):
-    rows: ClientRows  # of the clients that live here
+    clients: Any  # rows of the clients that live here
     server: Any  # the same in every process
 
-    @property
-    def clients(self) -> Any:
-        """The states of all clients that live here, to look at."""
-        return self.rows.all()
+
+class Held(NamedTuple):
+    """A star's state as it is kept."""
+
+    rows: ClientRows
+    server: Any
 
 
 @dataclass
 class Run:
-    """One algorithm on one problem: call `round` for t = 1, 2, ...; `state` is all that a resumed run needs."""
+    """One algorithm on one problem: call `round` for t = 1, 2, ...; `held` is all that a resumed run needs."""
 
     problem: Problem
     algorithm: Algorithm
@@ -79,19 +81,20 @@ class Run:
         alg = self.algorithm
         self.clients = Clients(self.problem, alg, self.seed)
         self.x0 = self.clients.x0
-        self.state: Any = self._begin_star(alg) if isinstance(alg, Star) else self._begin_graph(alg)
+        self.held: Any = self._begin_star(alg) if isinstance(alg, Star) else self._begin_graph(alg)
+        """Of a star; else the states of the peers."""
 
     def _server(self, alg: Star[Any, Any]) -> Server:
         return Server(alg, self.clients.h, self.problem.weights, self.seed)
 
-    def _begin_star(self, alg: Star[Any, Any]) -> StarState:
+    def _begin_star(self, alg: Star[Any, Any]) -> Held:
         """What the server begins with does not depend on the clients. Where all take part, all are met at the start."""
         net, everyone = self.network, isinstance(self.participation, Full)
         one, server = self.clients.begin(alg, net.ids[:1], Work())
         rows = ClientRows(net.ids, one, lambda ids, work: self.clients.begin(alg, ids, work)[0], everyone)
         for ids in net.blocks(range(net.n)) if everyone else ():
             rows.put(ids, rows.begin(ids, self.work))
-        return StarState(rows, server)
+        return Held(rows, server)
 
     def _begin_graph(self, alg: Graph[Any]) -> Any:
         net, state = self.network, None
@@ -123,17 +126,17 @@ class Run:
         start = time.perf_counter()
         alg = self.algorithm
         if isinstance(alg, Graph):
-            self.state = self._graph(alg, t)
+            self.held = self._graph(alg, t)
         else:
             tree = self.network.topology
-            self.state = self._star(alg, t) if tree is None else self._tree(alg, t, tree)
+            self.held = self._star(alg, t) if tree is None else self._tree(alg, t, tree)
         self.seconds += time.perf_counter() - start
 
-    def _star(self, alg: Star[Any, Any], t: int) -> StarState:
-        net, half, (rows, state) = self.network, self._server(alg), self.state
+    def _star(self, alg: Star[Any, Any], t: int) -> Held:
+        net, half, (rows, state) = self.network, self._server(alg), self.held
         taking_part = cohort(self.participation, t, net.n, self.seed)
         if len(taking_part) == 0:
-            return StarState(rows, state)
+            return Held(rows, state)
         state, message = half.down(state, t)
         blocks, down = net.blocks(taking_part), received(message)
         net.send(message, sum(len(ids) for ids in blocks))
@@ -151,11 +154,11 @@ class Run:
 
         sums, works = zip(*over_threads(client_rounds, blocks), strict=True)
         self.work.add(*works)
-        return StarState(rows, half.update(state, net.mean(sums), taking_part, self.work, int(net.leader)))
+        return Held(rows, half.update(state, net.mean(sums), taking_part, self.work, int(net.leader)))
 
-    def _tree(self, alg: Star[Any, Any], t: int, topology: Topology) -> StarState:
+    def _tree(self, alg: Star[Any, Any], t: int, topology: Topology) -> Held:
         """A round along a tree: the server's message goes down every edge, and sums of messages come up."""
-        net, half, (rows, state) = self.network, self._server(alg), self.state
+        net, half, (rows, state) = self.network, self._server(alg), self.held
         assert isinstance(topology, SpanningTree)
         tree, everyone = topology.rooted, net.blocks(range(net.n))
         state, message = half.down(state, t)
@@ -190,14 +193,14 @@ class Run:
 
         totals = to_the_root(net, tree, own, pass_on)
         up = rebuild(messages[0], iter([total / net.n for total in totals]))
-        return StarState(rows, half.update(state, up, range(net.n), self.work, int(net.leader)))
+        return Held(rows, half.update(state, up, range(net.n), self.work, int(net.leader)))
 
     def _graph(self, alg: Graph[Any], t: int) -> Any:
         net, half = self.network, self.clients
         if len(net.blocks(range(net.n))) == 1:
-            between = half.before_mix(alg, self.state, t, net.ids, self.work)
+            between = half.before_mix(alg, self.held, t, net.ids, self.work)
             return half.step(alg, between, t, net.ids, self.work, lambda x: net.mix(x, t))
-        state = writable(self.state)
+        state = writable(self.held)
 
         def step_block(ids: Ids, work: Work, mix: Mix) -> None:
             rows = net.rows(ids)
@@ -207,11 +210,26 @@ class Run:
         self._in_blocks(step_block, t)
         return state
 
+    @property
+    def state(self) -> Any:
+        """To look at: the states of all clients that live here, also of those who have not taken part, and the
+        server's; or those of the peers.
+        """
+        return StarState(self.held.rows.all(), self.held.server) if isinstance(self.algorithm, Star) else self.held
+
+    @state.setter
+    def state(self, new: Any) -> None:
+        if isinstance(self.algorithm, Star):
+            self.held.rows.load(self.network.ids, new.clients)
+            self.held = self.held._replace(server=new.server)
+        else:
+            self.held = new
+
     def model(self) -> Tensor:
         """The point that is evaluated and kept."""
         if isinstance(self.algorithm, Star):
-            return self.algorithm.model(self.state.server, self.problem.h)
-        return self.algorithm.model(self.state, self.problem.h, self.network.average)
+            return self.algorithm.model(self.held.server, self.problem.h)
+        return self.algorithm.model(self.held, self.problem.h, self.network.average)
 
     def found(self) -> dict[str, float]:
         """Steps that were found on the way: none."""
@@ -219,7 +237,7 @@ class Run:
 
     def fields(self) -> dict[str, Tensor] | None:
         """The clients' states, on graphs: rows by name."""
-        return None if isinstance(self.algorithm, Star) else self.state._asdict()
+        return None if isinstance(self.algorithm, Star) else self.held._asdict()
 
     def fork(self, algorithm: Algorithm) -> Run:
         """Another run, which goes on from the same state with another algorithm of this kind."""
@@ -228,25 +246,25 @@ class Run:
         shared = restore(server, flatten(server))
         star = isinstance(algorithm, Star)
         other.algorithm = algorithm
-        other.state = StarState(self.state.rows.copy(), shared) if star else restore(clients, flatten(clients))
+        other.held = Held(self.held.rows.copy(), shared) if star else restore(clients, flatten(clients))
         return other
 
     def dump(self, clients: bool = True) -> dict[str, Tensor]:
         """The state of all clients and of the server, at the leader, as named tensors; or of the server alone."""
-        form, server = self._parts()
-        everyone = (
-            flatten(self.state.clients if isinstance(self.algorithm, Star) else form, "clients") if clients else {}
-        )
-        return {name: self.network.gather(x) for name, x in everyone.items()} | flatten(server, "server")
+        server = flatten(self._parts()[1], "server")
+        if not clients:
+            return server
+        everyone = self.state.clients if isinstance(self.algorithm, Star) else self.state
+        return {name: self.network.gather(x) for name, x in flatten(everyone, "clients").items()} | server
 
     def changes(self) -> Iterator[dict[str, Tensor]] | None:
         """What has changed of the clients' states since this was last asked, at the leader, a piece at a time: under
         `MET` the clients, ascending, and their rows by name. None: all of them change in every round.
         """
-        return None if not isinstance(self.algorithm, Star) or self.state.rows.everyone else self._changed_rows()
+        return None if not isinstance(self.algorithm, Star) or self.held.rows.everyone else self._changed_rows()
 
     def _changed_rows(self) -> Iterator[dict[str, Tensor]]:
-        net, rows = self.network, self.state.rows
+        net, rows = self.network, self.held.rows
         who, step = rows.changed(), max(1, PIECE // max(1, rows.row_bytes))
         for k in range(net.most(ceil(len(who) / step))):
             ids = who[k * step : (k + 1) * step]
@@ -276,16 +294,16 @@ class Run:
             for name, x in flatten(server, "server").items()
         }
         if isinstance(self.algorithm, Star):
-            self.state.rows.load(ids.numpy(), named(form, parts, "clients"))
-            self.state = self.state._replace(server=restore(server, shared, "server"))
+            self.held.rows.load(ids.numpy(), named(form, parts, "clients"))
+            self.held = self.held._replace(server=restore(server, shared, "server"))
         else:
-            self.state = restore(form, parts, "clients")
+            self.held = restore(form, parts, "clients")
         count_from(counters, self.work, net)
         self.seconds = counters["wall_seconds"]
 
     def _parts(self) -> tuple[Any, Any]:
         """The clients' states, or of a star what they look like; and the server's."""
-        return (self.state.rows.form, self.state.server) if isinstance(self.algorithm, Star) else (self.state, ())
+        return (self.held.rows.form, self.held.server) if isinstance(self.algorithm, Star) else (self.held, ())
 
     def counters(self) -> dict[str, int]:
         return counted_so_far(self.work, self.network)
