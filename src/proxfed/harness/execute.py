@@ -218,9 +218,14 @@ class _Records:
             self.files.append(row)
 
     def save(self, t: int, run: Run | Race) -> None:
-        tensors, counters = run.dump(), run.counters() | {"wall_seconds": run.seconds}  # of all ranks
+        changes = run.changes() if isinstance(run, Run) else None
+        tensors = run.dump() if not isinstance(run, Run) else run.dump(clients=changes is None)
+        counters = run.counters() | {"wall_seconds": run.seconds}  # of all ranks
         if self.files is not None:
-            self.files.save(t, counters, tensors)
+            self.files.save(t, counters, tensors, changes)
+        else:
+            for _ in changes or ():  # the leader gets them
+                pass
 
     def stopped(self, t: int) -> None:
         if self.folder is not None:
