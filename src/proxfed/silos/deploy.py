@@ -27,11 +27,11 @@ from proxfed.registry import Table
 from proxfed.silos.carrier import Carrier
 from proxfed.silos.coordinator import Coordinator
 from proxfed.silos.exchange import Exchange
-from proxfed.silos.job import FORMAT, TABLES, Job
+from proxfed.silos.job import FORMAT, TABLES, Job, build
 from proxfed.silos.message import Letter, flat
 from proxfed.silos.protection import check_protection
 from proxfed.silos.queries import Asking, Remote
-from proxfed.silos.rows import agree, check_schema
+from proxfed.silos.rows import agree, check_schema, empty
 from proxfed.silos.table_rows import prepared
 
 FAREWELL = 30.0
@@ -74,11 +74,14 @@ def deploy(
     require(fits, f"the run was begun with {', '.join(agreed.job.sites)}, and the sites are {', '.join(carrier.sites)}")
     exchange = Exchange(carrier, agreed.life, say)
     study = _study(e, agreed, exchange)
+    jobs = {task: _job(agreed.job, study, task) for task in study.tasks}
     planned = Planned(study, path, resume, force, only)
+    for task, job in jobs.items():
+        if not (resume and planned.begun and planned.folder.is_done(*task)):
+            _announce(job, exchange)
     resumed = planned.open()
     record = {"life": agreed.life, "tests": agreed.tests, "job": json.loads(agreed.job.encode())}
     replace(kept, json.dumps(record, indent=1).encode())
-    jobs = {task: _job(agreed.job, study, task) for task in study.tasks}
 
     def engine(task: Task, entry: CompleteEntry) -> tuple[Network, Any]:
         run = Coordinator(jobs[task], exchange, deadline, say=say)
@@ -134,12 +137,8 @@ def _weights(site: str, said: Table, sized: bool, clients: int) -> np.ndarray:
 def _study(e: Experiment, agreed: Agreement, exchange: Exchange) -> Study:
     """With a problem whose rows are at the sites, who have built theirs when this returns."""
     job = agreed.job
+    _announce(job, exchange)
     remote = Remote(job, Asking(exchange, job), agreed.tests)
-    question = Letter("job", job.digest, body=job.encode())
-    for site, answer in exchange.ask(job, dict.fromkeys(job.sites, question)).items():
-        theirs = answer.number("d"), answer.number("n")
-        ours = remote.d, remote.n
-        require(theirs == ours, f"{site} has a model of {theirs[0]} numbers over {theirs[1]} clients, we of {ours}")
     study = build_study(e, problem=remote)
     for label, entry in study.complete.items():
         try:
@@ -149,6 +148,17 @@ def _study(e: Experiment, agreed: Agreement, exchange: Exchange) -> Study:
     own = [name for name in study.measures if name.startswith(("accuracy_", "worst_"))]
     require(not own, f"measures: {own[:1]} takes the clients' own models and test data in one place")
     return study
+
+
+def _announce(job: Job, exchange: Exchange) -> None:
+    """All sites build what they are going to compute, or refuse it."""
+    question = Letter("job", job.digest, body=job.encode())
+    answers = exchange.ask(job, dict.fromkeys(job.sites, question))
+    ours = build(job, empty(job.schema, job.window(None))).problem  # only now: code that sites do not allow is not run
+    for site, answer in answers.items():
+        d, n = answer.number("d"), answer.number("n")
+        fits = (d, n) == (ours.d, ours.n)
+        require(fits, f"{site} has a model of {d} numbers over {n} clients, and we of {ours.d} over {ours.n}")
 
 
 def _job(base: Job, study: Study, task: Task) -> Job:

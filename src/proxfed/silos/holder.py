@@ -32,11 +32,11 @@ from proxfed.harness.files import locked
 from proxfed.registry import only_installed
 from proxfed.silos import queries
 from proxfed.silos.fibre import Fibre, Stop
-from proxfed.silos.guard import Asked, Guard, Link, Upload
+from proxfed.silos.guard import Asked, Guard, Link, Refused, Upload
 from proxfed.silos.job import FORMAT, Built, Job, build
 from proxfed.silos.message import Letter, canonical, flat, pack, unpack
 from proxfed.silos.part import Counts, Part
-from proxfed.silos.rows import Rows
+from proxfed.silos.rows import Rows, empty
 from proxfed.silos.store import Entry, Slot, Store
 from proxfed.types import Message, Star
 
@@ -154,7 +154,13 @@ class Holder:
         else:
             same = before.partition(b"\n")[0] == mine
             require(same, "the rows are not those that the run was begun with")
-        built = self.build(job)
+        with only_installed(self.guard.code):
+            build(job, empty(job.schema, job.window(None)))  # what is wrong with the job itself may be told
+        try:
+            built = self.build(job)
+        except ProxfedError as e:  # its sentence may say something of the rows
+            _log.warning("%s: the rows do not fit a job: %s", self.name, e)
+            raise Refused("its rows do not fit the job; the log of the site says why") from e
         told = {"d": built.problem.d, "n": built.problem.n}
         return self.leave(asked, self._seal(letter, "answer", told))
 
@@ -233,7 +239,7 @@ class Run:
         lives = [(slot.life, slot.round, slot.step) for slot in slots.values()]
         lives += [(e.question.life, e.question.round, e.question.step) for e in log]
         latest = max(lives, default=(-1, -1, -1))
-        if (letter.life, letter.round, letter.step) < latest:
+        if (letter.life, letter.round, letter.step) <= latest:
             raise _Reply("late", {"at": list(latest[1:])})
         require(self.part is not None, "the job has no algorithm")
         asked = self.holder.asked(letter, self.job)

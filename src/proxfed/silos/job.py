@@ -95,10 +95,11 @@ class Job:
             job = cls(**table)
         except (TypeError, KeyError) as e:
             raise RunError(f"it is no job: {e}") from None
-        job._check()
+        job.check()
         return job
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Refuse what does not fit."""
         n = sum(self.clients)
         good = len(self.sites) == len(self.clients) == len({*self.sites}) and len(self.weights) == n
         require(good, "the job's sites, clients and weights do not fit each other")
@@ -151,6 +152,7 @@ class Built(NamedTuple):
 
 def build(job: Job, data: Federated) -> Built:
     """The problem over these rows, and the algorithm with its surroundings."""
+    job.check()
     problem = build_problem(_experiment(job), data=data)
     if job.x0 is not None:
         problem = problem.starting_at(torch.tensor(job.x0, dtype=problem.weights.dtype))

@@ -44,7 +44,7 @@ LONGEST_HEAD = 1 << 20
 """Bytes."""
 
 DEEPEST, LONGEST_FORM, MOST_LEAVES = 8, 256, 32
-"""Tuples within tuples, signs of a form, and tensors of a message: a few bytes of a compressed one stand for d numbers."""
+"""Tuples within tuples, signs of a form, tensors of a message: a few bytes of a compressed one stand for d numbers."""
 
 DTYPES = (torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool)
 """Their places are what leaves say."""
