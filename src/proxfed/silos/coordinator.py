@@ -203,17 +203,21 @@ class Coordinator:
         who = self.cohort_of([i for own in in_time.values() for i in own])
         self.state = self.server.update(state, mean, who, self.work)
 
+    def _patient(self, alg: Star[Any, Any]) -> bool:
+        """A round waits for everybody."""
+        needs = alg.requires()
+        return self.deadline is None or needs.everyone or needs.all_hear
+
     def _there(self, alg: Star[Any, Any], t: int, ids: dict[str, list[int]]) -> dict[str, list[int]]:
         """Those of a cohort that are there now, if there is a deadline: a sum is then waited for, from just these."""
-        if self.deadline is None or alg.requires().everyone:
+        if self._patient(alg):
             return ids
         there = self._answers(alg, t, dict.fromkeys(ids, Letter("query", self.job.digest, t, 0, {"what": "there"})))
         return {site: own for site, own in ids.items() if site in there}
 
     def _answers(self, alg: Star[Any, Any], t: int, questions: Mapping[str, Letter]) -> dict[str, Letter]:
         """Of those in time, where the algorithm can do without the others; else of all."""
-        patient = self.deadline is None or alg.requires().everyone
-        answers = self._ask(questions, None if patient else self.deadline)
+        answers = self._ask(questions, None if self._patient(alg) else self.deadline)
         if not answers:
             self.say(f"round {t}: nobody answered within {self.deadline:g} s; it waits for {', '.join(questions)}")
         while not answers:

@@ -20,7 +20,7 @@ from proxfed.errors import InputError, RunError, require
 from proxfed.harness.build import build_again, build_problem
 from proxfed.harness.protection import Protection
 from proxfed.harness.schema import Experiment, parse
-from proxfed.participation import Full
+from proxfed.participation import Dropouts, Full
 from proxfed.registry import Table
 from proxfed.silos.message import canonical, flat
 from proxfed.silos.protection import check_protection
@@ -170,6 +170,10 @@ def build(job: Job, data: Federated) -> Built:
     )
     check_protection(job.protection, algorithm, problem.d)
     assert entry.participation is not None
+    heard = isinstance(entry.participation, Full) or not algorithm.requires().all_hear
+    require(heard, f"{job.label}: everybody must get all that its server sends: leave out its participation")
+    real = not isinstance(entry.participation, Dropouts)
+    require(real, f"{job.label}: between organisations nobody need play at being lost: leave out its participation")
     return Built(problem, algorithm, entry.participation, entry.topology)
 
 
