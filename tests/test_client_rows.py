@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from proxfed.algorithms import FedAvg, FedDyn, Scaffold
+from proxfed.algorithms import FedAvg, FedCEF, FedComposite, FedDyn, Scaffold
+from proxfed.compressors import TopK
 from proxfed.engine.client_rows import MET, ClientRows
 from proxfed.engine.oracle import Work
 from proxfed.engine.run import Run
@@ -28,7 +29,15 @@ from support import toy_problems as toy
 from support.resumed import same, under_way
 from support.small_experiment import Crash, execute, small
 
-STARS = {name: a for name, a in SETTINGS.items() if isinstance(a, Star) and not a.requires().everyone}
+PARTIAL = {
+    "fedcomposite": FedComposite(1.5, 3, partial=True),
+    "fedcef": FedCEF(0.6, 3, compressor=TopK(k=3), partial=True),
+}
+STARS = {
+    name: a
+    for name, a in (SETTINGS | PARTIAL).items()
+    if isinstance(a, Star) and not (a.requires().everyone or a.requires().all_hear)
+}
 RIDGE = toy.toy.RIDGE
 SIZES = (3, 9, 5, 4, 8, 6, 7, 5)
 

@@ -89,8 +89,10 @@ class Run:
         return Server(alg, self.clients.h, self.problem.weights, self.seed)
 
     def _begin_star(self, alg: Star[Any, Any]) -> Held:
-        """What the server begins with does not depend on the clients. Where all take part, all are met at the start."""
-        net, everyone = self.network, isinstance(self.participation, Full)
+        """What the server begins with does not depend on the clients. Where all take part, or all hear what the server
+        sends, all are met at the start.
+        """
+        net, everyone = self.network, isinstance(self.participation, Full) or alg.requires().all_hear
         one, server = self.clients.begin(alg, net.ids[:1], Work())
         rows = ClientRows(net.ids, one, lambda ids, work: self.clients.begin(alg, ids, work)[0], everyone)
         for ids in net.blocks(range(net.n)) if everyone else ():
@@ -143,7 +145,7 @@ class Run:
         all_hear = alg.requires().all_hear
         net.send(message, len(net.ids) if all_hear else sum(len(ids) for ids in blocks))
         heard, go_on = arrived(self.participation, t, taking_part, self.seed)
-        for ids in net.blocks(range(net.n)) if all_hear else blocks:
+        for ids in blocks:
             rows.meet(ids)
 
         def client_rounds(blocks: Sequence[Ids]) -> tuple[WeightedSum, Work]:
