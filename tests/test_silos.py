@@ -529,7 +529,7 @@ def test_a_job_brings_no_code(tmp_path: Path) -> None:
     job, rows = job_of(a, toy_problem(a, small=False))
     bad = replace(job, algorithm={**(job.algorithm or {}), "name": "os:system"})
     carrier = Anew(rows, tmp_path)
-    with pytest.raises(InputError, match=r"job\.name = 'os:system': a job may name what is registered here"):
+    with pytest.raises(InputError, match=r"job\.algorithm\.name = 'os:system': a job may name what is registered here"):
         Exchange(carrier).ask(bad, {"a": Letter("job", bad.digest, body=bad.encode())})
 
 

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from proxfed import __version__
-from proxfed.cli import check, data, fit, list_, predict, report, reproduce, results, run, simulate, sweep, tune
+from proxfed.cli import check, data, fit, list_, predict, report, reproduce, results, run, simulate, site, sweep, tune
 from proxfed.cli.common import err, out
 from proxfed.cli.failures import refuse, show_if_asked, trace, unexpected, words
 from proxfed.errors import Elsewhere, ProxfedError
@@ -38,6 +38,7 @@ app.add_typer(data.app)
 app.command()(reproduce.reproduce)
 app.add_typer(results.app)
 app.command()(simulate.simulate)
+app.add_typer(site.app)
 
 
 def _print_version(asked: bool) -> None:

@@ -29,8 +29,10 @@ from proxfed.keyed_random import Ids
 from proxfed.participation import cohort
 from proxfed.silos.exchange import Exchange
 from proxfed.silos.job import Job, build
+from proxfed.silos.masks import add_up
 from proxfed.silos.message import Letter, pack, unpack
 from proxfed.silos.part import Counts, neighbours
+from proxfed.silos.privacy import epsilon
 from proxfed.silos.queries import COUNTED, Asking
 from proxfed.silos.rows import empty
 from proxfed.threads import over_threads
@@ -65,7 +67,7 @@ class Collect:
     """How the server hears of its clients: message by message. One that hears only sums has a class of its own."""
 
     whole = False
-    """A sum is of no use if one of those who were told of each other is missing: the rest is asked again."""
+    """A sum is of no use if one of those who were told of each other is missing: who is there is asked beforehand."""
 
     def mean(self, coordinator: Coordinator, answers: Mapping[str, Letter], ids: Mapping[str, list[int]]) -> Message:
         """The weighted mean of the messages, stacked in the order of the clients and added up as in one place."""
@@ -86,6 +88,21 @@ class Collect:
         return quiet.mean(over_threads(add_up, quiet.blocks(who)))
 
 
+class Sums(Collect):
+    """Of secure aggregation: it hears masked messages in fixed point with so many bits, and reads their sum."""
+
+    whole = True
+
+    def __init__(self, bits: int) -> None:
+        self.bits = bits
+
+    def mean(self, coordinator: Coordinator, answers: Mapping[str, Letter], ids: Mapping[str, list[int]]) -> Message:
+        c = coordinator
+        form, rows = c.stacked({site: c.message(site, answers[site], 1) for site in ids})
+        share = sum(c.job.weights[i] for own in ids.values() for i in own)
+        return rebuild(form, iter([(add_up(x, self.bits) / share).to(c.problem.weights) for x in rows]))
+
+
 class Coordinator:
     """One algorithm with one seed, over the sites of a job."""
 
@@ -94,7 +111,8 @@ class Coordinator:
         say: Callable[[str], None] = lambda sentence: None,
     ) -> None:  # fmt: skip
         self.job, self.exchange, self.deadline, self.say = job, exchange, deadline, say
-        self.collect = collect or Collect()
+        hidden = job.protection.secure_aggregation
+        self.collect = collect or (Sums(job.protection.fraction_bits) if hidden else Collect())
         built = build(job, empty(job.schema, job.window(None)))
         assert built.algorithm is not None
         self.problem, self.algorithm = built.problem, built.algorithm
@@ -108,6 +126,8 @@ class Coordinator:
         self.wire = self.absent = 0
         self.after = dict.fromkeys(job.sites, -1)
         """The last round of each site that counted; -1: it has not begun."""
+        self.told = dict.fromkeys(job.sites, 0)
+        """How many rounds each site has taken part in."""
         self.t = 0
         if isinstance(self.algorithm, Star):
             self.server = Server(self.algorithm, self.clients.h, self.problem.weights, job.seed)
@@ -166,23 +186,29 @@ class Coordinator:
         form, body = pack(message, self.codecs)
         ids = self.job.who.among(taking_part)
         self.network.send(message, len(taking_part))
-        for k in count():
-            told = {"form": form, "cohort": list(ids)}
-            questions = {
-                site: self._question(t, k, told | {"ids": own, "after": self.after[site]}, body)
-                for site, own in ids.items()
-            }
-            answers = self._answers(alg, t, questions)
-            in_time = {site: own for site, own in ids.items() if site in answers}
-            if len(in_time) == len(ids) or not self.collect.whole:
-                break
-            ids = in_time
+        if self.collect.whole:
+            ids = self._there(alg, t, ids)
+        told = {"form": form, "cohort": list(ids)}
+        questions = {
+            site: self._question(t, 0, told | {"ids": own, "after": self.after[site]}, body)
+            for site, own in ids.items()
+        }
+        answers = self._ask(questions) if self.collect.whole else self._answers(alg, t, questions)
+        in_time = {site: own for site, own in ids.items() if site in answers}
         mean = self.collect.mean(self, answers, in_time)
         for site, answer in answers.items():
             self.network.traffic.up += self._count(answer).sent
             self.after[site] = t
+            self.told[site] += 1
         who = self.cohort_of([i for own in in_time.values() for i in own])
         self.state = self.server.update(state, mean, who, self.work)
+
+    def _there(self, alg: Star[Any, Any], t: int, ids: dict[str, list[int]]) -> dict[str, list[int]]:
+        """Those of a cohort that are there now, if there is a deadline: a sum is then waited for, from just these."""
+        if self.deadline is None or alg.requires().everyone:
+            return ids
+        there = self._answers(alg, t, dict.fromkeys(ids, Letter("query", self.job.digest, t, 0, {"what": "there"})))
+        return {site: own for site, own in ids.items() if site in there}
 
     def _answers(self, alg: Star[Any, Any], t: int, questions: Mapping[str, Letter]) -> dict[str, Letter]:
         """Of those in time, where the algorithm can do without the others; else of all."""
@@ -267,18 +293,23 @@ class Coordinator:
         form = self.clients.begin_peers(self.algorithm, range(0), Work(), dense)
         return {name: Field(name, self.t) for name, x in form._asdict().items() if isinstance(x, Tensor)}
 
-    def counters(self) -> dict[str, int]:
+    def counters(self) -> dict[str, float]:
         self.begin()
-        return counted_so_far(self.work, self.network) | {"wire_bytes": self.wire, "absent": self.absent}
+        more: dict[str, float] = {"wire_bytes": self.wire, "absent": self.absent}
+        if (privacy := self.job.protection.privacy) is not None:
+            more["epsilon"] = epsilon({privacy.noise: max(self.told.values())}, privacy.delta)
+        return counted_so_far(self.work, self.network) | more
 
     def dump(self) -> dict[str, Tensor]:
         """The server's state, and which rounds of the sites count."""
         server = flatten(self.state, "server") if isinstance(self.algorithm, Star) else {}
-        return server | {"after": torch.tensor([self.after[site] for site in self.job.sites])}
+        rounds = {"after": self.after, "told": self.told}
+        return server | {name: torch.tensor([of[site] for site in self.job.sites]) for name, of in rounds.items()}
 
     def load(self, tensors: dict[str, Tensor] | None, counters: dict[str, float]) -> None:
         assert tensors is not None
         self.after = dict(zip(self.job.sites, tensors["after"].tolist(), strict=True))
+        self.told = dict(zip(self.job.sites, tensors["told"].tolist(), strict=True))
         self.t = max(self.after.values())
         if isinstance(self.algorithm, Star):
             self.state = restore(self.state, tensors, "server")

@@ -25,12 +25,14 @@ from proxfed.harness.schema import Experiment
 from proxfed.harness.study import CompleteEntry, Study, Task
 from proxfed.registry import Table
 from proxfed.silos.carrier import Carrier
-from proxfed.silos.coordinator import Collect, Coordinator
+from proxfed.silos.coordinator import Coordinator
 from proxfed.silos.exchange import Exchange
 from proxfed.silos.job import FORMAT, TABLES, Job, build
 from proxfed.silos.message import Letter, flat
+from proxfed.silos.protection import check_protection
 from proxfed.silos.queries import Asking, Remote
 from proxfed.silos.rows import agree, check_schema, empty
+from proxfed.silos.table_rows import prepared
 
 FAREWELL = 30.0
 """Seconds that sites have to hear that a run is over; one that does not keeps what it has of it."""
@@ -55,7 +57,6 @@ def deploy(
     force: bool = False,
     only: Collection[str] = (),
     deadline: float | None = None,
-    collect: Callable[[Job], Collect] = lambda job: Collect(),
     say: Callable[[str], None] = print,
     stop: Callable[[], bool] = lambda: False,
     progress: bool = True,
@@ -63,7 +64,6 @@ def deploy(
     """Carry out an experiment over the sites of a carrier, whose own rows take the place of its table [data].
 
     deadline    seconds that sites have for a round of an algorithm that can do without some of them
-    collect     how the server of a job hears of its clients (coordinator.py)
     say         told in one sentence what a person should know: who is waited for, who missed a round
     """
     path = Path(path)
@@ -84,7 +84,7 @@ def deploy(
     replace(kept, json.dumps(record, indent=1).encode())
 
     def engine(task: Task, entry: CompleteEntry) -> tuple[Network, Any]:
-        run = Coordinator(jobs[task], exchange, deadline, collect(jobs[task]), say)
+        run = Coordinator(jobs[task], exchange, deadline, say=say)
         return run.network, run
 
     with watching(progress) as watch:
@@ -108,13 +108,16 @@ def handshake(e: Experiment, carrier: Carrier) -> Agreement:
     schemas = {site: check_schema(said.get("schema"), site) for site, said in told.items()}
     clients = tuple(schema["clients"] for schema in schemas.values())
     p = np.concatenate([_weights(site, told[site], sized, c) for site, c in zip(told, clients, strict=True)])
-    tables = e.model_dump(exclude_none=True)
+    tables, agreed = e.model_dump(exclude_none=True), agree(schemas)
+    if any("table" in schema for schema in schemas.values()):
+        summaries = exchange.ask(None, dict.fromkeys(carrier.sites, Letter("summary", "", head=hello.head)))
+        agreed = prepared(agreed, schemas, {site: answer.body for site, answer in summaries.items()})
     job = Job(
         {key: tables[key] for key in TABLES if key in tables},
         carrier.sites,
         clients,
         tuple((p / p.sum()).tolist()),
-        agree(schemas),
+        agreed,
         secrets.token_hex(16),
         introductions={site: str(said.get("introduction", "")) for site, said in told.items()},
     )
@@ -137,6 +140,11 @@ def _study(e: Experiment, agreed: Agreement, exchange: Exchange) -> Study:
     _announce(job, exchange)
     remote = Remote(job, Asking(exchange, job), agreed.tests)
     study = build_study(e, problem=remote)
+    for label, entry in study.complete.items():
+        try:
+            check_protection(job.protection, entry.algorithm, remote.d)
+        except InputError as error:
+            raise InputError(f"algorithms.{label}: {error}") from error
     own = [name for name in study.measures if name.startswith(("accuracy_", "worst_"))]
     require(not own, f"measures: {own[:1]} takes the clients' own models and test data in one place")
     return study
@@ -144,9 +152,10 @@ def _study(e: Experiment, agreed: Agreement, exchange: Exchange) -> Study:
 
 def _announce(job: Job, exchange: Exchange) -> None:
     """All sites build what they are going to compute, or refuse it."""
-    ours = build(job, empty(job.schema, job.window(None))).problem
     question = Letter("job", job.digest, body=job.encode())
-    for site, answer in exchange.ask(job, dict.fromkeys(job.sites, question)).items():
+    answers = exchange.ask(job, dict.fromkeys(job.sites, question))
+    ours = build(job, empty(job.schema, job.window(None))).problem  # only now: code that sites do not allow is not run
+    for site, answer in answers.items():
         d, n = answer.number("d"), answer.number("n")
         fits = (d, n) == (ours.d, ours.n)
         require(fits, f"{site} has a model of {d} numbers over {n} clients, and we of {ours.d} over {ours.n}")

@@ -6,11 +6,14 @@ down what is about to leave, seal what goes to neighbours, and change what goes 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
+
+from torch import Tensor
 
 from proxfed.errors import InputError
 from proxfed.silos.job import Job
+from proxfed.silos.message import Letter
 from proxfed.types import Message
 
 
@@ -24,12 +27,14 @@ class Asked(NamedTuple):
     kind: str
     """hello: what the rows look like; job; round; or a query."""
     what: str
-    """Of a query: sizes, smoothness, value, gradient, test, mean, apart; else empty."""
+    """Of a query: smoothness, point, mean, field, apart; of a hello: sizes, if these are asked for; else empty."""
     round: int
     job: Job | None
     """None: there is none yet."""
     rows: list[int]
     """How many rows each client of the site has."""
+    parts: tuple[str, ...] = ()
+    """Of a query about a point: value, gradient, test."""
 
 
 class Upload(NamedTuple):
@@ -55,6 +60,9 @@ class Upload(NamedTuple):
 class Guard:
     """Of one site."""
 
+    code: Collection[str] = ()
+    """'module:Class' that a job may name; nothing else is imported."""
+
     def introduction(self) -> bytes:
         """What the site says of its keys before a run; empty: it has none."""
         return b""
@@ -64,6 +72,9 @@ class Guard:
 
     def leaving(self, asked: Asked, to: str, body: bytes) -> None:
         """Called before these bytes leave, and must have written them down when it returns."""
+
+    def declined(self, question: str, run: str, body: bytes) -> None:
+        """Called before an answer leaves that is only a sentence."""
 
     def join(self, job: Job, site: str) -> Link:
         """What is between this site and the others in a run."""
@@ -86,3 +97,7 @@ class Link:
         """What goes to the server instead of `up`: a message of the same form, or bytes that the coordinator's own
         `Collect` reads; and what the head of the answer says beside."""
         return up, {}
+
+    def told(self, rows: tuple[Tensor, ...], p: Tensor, question: Letter) -> tuple[Tensor, ...]:
+        """What goes to the coordinator instead of `rows`, of which it needs averages with the weights p only."""
+        return rows

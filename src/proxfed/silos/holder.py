@@ -1,6 +1,7 @@
 """A holder: a function from bytes to bytes with a durable state. Asking it twice is harmless.
 
     hello     what the site's rows look like
+    summary   of a table with words and gaps: what it is prepared by (table_rows.py)
     job       what is going to be computed; the site builds it from its own rows, or refuses
     round     t, k: with a server the whole round, from its message; on a graph the part between two calls of `mix`
     query     numbers that a run is judged by (queries.py); nothing of the state changes
@@ -24,10 +25,11 @@ from typing import Any
 from torch import Tensor
 
 from proxfed._version import __version__
-from proxfed.engine.messages import dense
+from proxfed.engine.messages import dense, nbytes
 from proxfed.engine.oracle import Work
 from proxfed.errors import InputError, ProxfedError, RunError, require
 from proxfed.harness.files import locked
+from proxfed.registry import only_installed
 from proxfed.silos import queries
 from proxfed.silos.fibre import Fibre, Stop
 from proxfed.silos.guard import Asked, Guard, Link, Refused, Upload
@@ -62,7 +64,7 @@ class Holder:
         try:
             letter = Letter.decode(question)
         except RunError as e:
-            return Letter("damaged", "", head={"why": str(e)}).encode()
+            return self._declined(Letter("", ""), Letter("damaged", "", head={"why": str(e)}))
         with self._one_at_a_time:
             try:
                 with locked(self.folder):
@@ -80,7 +82,12 @@ class Holder:
                     {"why": f"an error that was not expected, {type(e).__name__}: see the site's log"},
                 )
             self._runs.pop(letter.run, None)  # what is in memory may be half done: it is read again
-            return self._seal(letter, kind, head).encode()
+            return self._declined(letter, self._seal(letter, kind, head))
+
+    def _declined(self, question: Letter, answer: Letter) -> bytes:
+        data = answer.encode()
+        self.guard.declined(f"{question.kind:.20} {answer.kind}".strip(), question.run, data)
+        return data
 
     def _seal(self, letter: Letter, kind: str, head: Mapping[str, Any], body: bytes = b"") -> Letter:
         """An answer says what it is the answer to."""
@@ -92,6 +99,8 @@ class Holder:
         match letter.kind:
             case "hello":
                 return self._hello(letter)
+            case "summary":
+                return self._summary(letter)
             case "job":
                 return self._job(letter)
             case "round":
@@ -106,17 +115,23 @@ class Holder:
 
     # ---- before a run ------------------------------------------------------------------------------------------
 
-    def asked(self, letter: Letter, job: Job | None, what: str = "") -> Asked:
-        return Asked(letter.kind, what, letter.round, job, [int(size) for size in self.rows.sizes])
+    def asked(self, letter: Letter, job: Job | None, what: str = "", parts: tuple[str, ...] = ()) -> Asked:
+        return Asked(letter.kind, what, letter.round, job, [int(size) for size in self.rows.sizes], parts)
 
     def _hello(self, letter: Letter) -> bytes:
-        asked = self.asked(letter, None)
+        asked = self.asked(letter, None, "sizes" if letter.head.get("weights") else "")
         self.guard.gate(asked)
         told = {"schema": self.rows.schema(), "format": FORMAT, "version": __version__}
         if letter.head.get("weights"):
             told["weights"] = self.rows.weights()
         told["introduction"] = self.guard.introduction().hex()
         return self.leave(asked, self._seal(letter, "answer", {}, canonical(told)))
+
+    def _summary(self, letter: Letter) -> bytes:
+        """Of a table, by which all sites prepare theirs."""
+        asked = self.asked(letter, None)
+        self.guard.gate(asked)
+        return self.leave(asked, self._seal(letter, "answer", {}, self.rows.summary()))
 
     def leave(self, asked: Asked, letter: Letter, to: str = "coordinator") -> bytes:
         """Written down before it leaves."""
@@ -127,6 +142,7 @@ class Holder:
     def _job(self, letter: Letter) -> bytes:
         """The same job again is harmless; with other rows than it was begun with, it is refused."""
         job = Job.decode(letter.body)
+        job.check_code(self.guard.code)
         require(job.digest == letter.run, "the job is not the one that its name says")
         require(self.name in job.sites, f"the job is for {', '.join(job.sites)}, not for {self.name}")
         asked = self.asked(letter, job)
@@ -138,7 +154,8 @@ class Holder:
         else:
             same = before.partition(b"\n")[0] == mine
             require(same, "the rows are not those that the run was begun with")
-        build(job, empty(job.schema, job.window(None)))  # what is wrong with the job itself may be told
+        with only_installed(self.guard.code):
+            build(job, empty(job.schema, job.window(None)))  # what is wrong with the job itself may be told
         try:
             built = self.build(job)
         except ProxfedError as e:  # its sentence may say something of the rows
@@ -154,7 +171,8 @@ class Holder:
             len(here.sizes) == job.clients[job.sites.index(self.name)],
             f"{self.name} is {len(here.sizes)} clients, and the job counts {job.clients[job.sites.index(self.name)]}",
         )
-        return build(job, here.federated(job.schema, job.window(self.name)))
+        with only_installed(self.guard.code):
+            return build(job, here.federated(job.schema, job.window(self.name)))
 
     def _place(self, run: str) -> Path:
         """The folder of a run, whose name is a digest and nothing else."""
@@ -175,7 +193,8 @@ class Holder:
 
     def _query(self, letter: Letter) -> bytes:
         run = self._run(letter.run)
-        asked = self.asked(letter, run.job, letter.word("what"))
+        what = letter.word("what")
+        asked = self.asked(letter, run.job, what, tuple(letter.words("parts")) if what == "point" else ())
         self.guard.gate(asked)
         head, body = queries.answer(run, letter)
         return self.leave(asked, self._seal(letter, "answer", head, body))
@@ -260,7 +279,11 @@ class Run:
         done = part.answer(before, down, letter.round, ids)
         upload = Upload(letter.round, letter.step, letter.words("cohort"), ids, letter.body, down, before, part)
         up, said = self.link.upload(done.up, upload)
-        head = {"counts": list(done.counts), **said}
+        counts = done.counts
+        if up is not done.up and not isinstance(up, bytes):
+            size, best = nbytes(up)
+            counts = counts._replace(sent=size, best=best)
+        head = {"counts": list(counts), **said}
         if isinstance(up, bytes):
             form, body = "", up
         else:

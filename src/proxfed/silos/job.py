@@ -6,7 +6,7 @@ from the job and its own rows, with classes that are installed there: a job that
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from typing import Any, NamedTuple
@@ -18,10 +18,12 @@ from proxfed._version import __version__
 from proxfed.data.federated import Federated, Window
 from proxfed.errors import InputError, RunError, require
 from proxfed.harness.build import build_again, build_problem
+from proxfed.harness.protection import Protection
 from proxfed.harness.schema import Experiment, parse
 from proxfed.participation import Full
 from proxfed.registry import Table
 from proxfed.silos.message import canonical, flat
+from proxfed.silos.protection import check_protection
 from proxfed.types import Algorithm, Graph, Participation, Problem, Star, Topology
 
 FORMAT = 1
@@ -97,15 +99,22 @@ class Job:
         return job
 
     def check(self) -> None:
-        """Refuse what does not fit, and whatever would run code that is not installed here."""
+        """Refuse what does not fit."""
         n = sum(self.clients)
         good = len(self.sites) == len(self.clients) == len({*self.sites}) and len(self.weights) == n
         require(good, "the job's sites, clients and weights do not fit each other")
         fits = self.format == FORMAT
         require(fits, f"the job is of format {self.format}, and this site has {FORMAT}: install the same proxfed")
-        for where, name in _names([self.experiment, self.algorithm], "job"):
-            known = ":" not in name
+
+    def check_code(self, allowed: Collection[str] = ()) -> None:
+        """One sentence if it names code that is not registered here, nor allowed."""
+        for where, name in _names({**self.experiment, "algorithm": self.algorithm}, "job"):
+            known = ":" not in name or name in allowed
             require(known, f"{where} = {name!r}: a job may name what is registered here, and brings no code of its own")
+
+    @property
+    def protection(self) -> Protection:
+        return Protection.model_validate(self.experiment.get("protection") or {})
 
     @property
     def who(self) -> Sites:
@@ -120,14 +129,16 @@ class Job:
         return Window(0 if name is None else self.who.here(name).start, np.array(self.weights))
 
 
-def _names(value: Any, where: str) -> list[tuple[str, str]]:
-    """All words of the tables, with their places; labels and descriptions name nothing."""
+def _names(value: Any, where: str) -> Iterator[tuple[str, str]]:
+    """The names of components in tables, with their places; the registry imports nothing else (registry.py)."""
     if isinstance(value, dict):
-        own = {k: v for k, v in value.items() if k not in ("label", "description")}
-        return [pair for k, v in own.items() for pair in _names(v, f"{where}.{k}")]
-    if isinstance(value, list):
-        return [pair for v in value for pair in _names(v, where)]
-    return [(where, value)] if isinstance(value, str) else []
+        for key, inside in value.items():
+            if key in ("name", "model") and isinstance(inside, str):
+                yield f"{where}.{key}", inside
+            yield from _names(inside, f"{where}.{key}")
+    elif isinstance(value, list):
+        for inside in value:
+            yield from _names(inside, where)
 
 
 class Built(NamedTuple):
@@ -157,6 +168,7 @@ def build(job: Job, data: Federated) -> Built:
         not (isinstance(algorithm, Star) and entry.topology is not None),
         f"{job.label}: between organisations a server hears every site, and there is no tree: leave out its topology",
     )
+    check_protection(job.protection, algorithm, problem.d)
     assert entry.participation is not None
     return Built(problem, algorithm, entry.participation, entry.topology)
 

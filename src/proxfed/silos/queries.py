@@ -1,5 +1,6 @@
 """Federated queries: numbers that a run is prepared and judged by, asked of the sites instead of computed from rows.
 
+    there         nothing: the site is there
     smoothness    L_i and mu_i of each client of the site
     point         f_i(x), grad f_i(x), and the measures on the site's own test rows: what is asked for of these
     mean          on a graph: what `model` of the algorithm averages over the clients, stop by stop
@@ -26,6 +27,7 @@ from proxfed.problems.fista import fista
 from proxfed.silos.exchange import Exchange
 from proxfed.silos.fibre import replay
 from proxfed.silos.job import Job, build
+from proxfed.silos.masks import add_up
 from proxfed.silos.message import Head, Letter, pack, unpack
 from proxfed.silos.rows import empty
 from proxfed.types import Block, Graph, Local, Problem, Regulariser, Smoothness
@@ -46,6 +48,8 @@ def answer(run: Run, letter: Letter) -> tuple[Head, bytes]:
     """(head, body) of the answer."""
     what = letter.word("what")
     match what:
+        case "there":
+            return {}, b""
         case "smoothness":
             return _smoothness(run)
         case "point":
@@ -53,6 +57,15 @@ def answer(run: Run, letter: Letter) -> tuple[Head, bytes]:
         case "mean" | "field" | "apart":
             return _of_state(run, letter, what)
     raise RunError(f"there is no query {what!r:.40}")
+
+
+def _averaged(run: Run, letter: Letter, rows: tuple[Tensor, ...], p: Tensor, **more: Any) -> tuple[Head, bytes]:
+    """Rows of which the coordinator needs the average over all clients, with weights p."""
+    return _told(run.link.told(rows, p[run.here.start : run.here.stop], letter), **more)
+
+
+def _uniform(run: Run) -> Tensor:
+    return torch.full((len(run.job.weights),), 1 / len(run.job.weights), dtype=torch.float64)
 
 
 def _smoothness(run: Run) -> tuple[Head, bytes]:
@@ -72,7 +85,7 @@ def _point(run: Run, letter: Letter) -> tuple[Head, bytes]:
     f, told = p.local(0, run.here), []
     told += [f.value(x)] if "value" in parts else []
     told += [f.full_grad(x)] if "gradient" in parts else []
-    head, body = _told(tuple(told))
+    head, body = _averaged(run, letter, tuple(told), torch.tensor(run.job.weights, dtype=torch.float64))
     if "test" in parts and p.data is not None and p.data.test is not None:
         head |= {"test": p.evaluate(x), "rows": len(p.data.test[1])}
     return head, body
@@ -86,13 +99,15 @@ def _of_state(run: Run, letter: Letter, what: str) -> tuple[Head, bytes]:
     if what == "mean":
         alg, h = part.algorithm, part.problem.h
         _, stops = replay(lambda mean: alg.model(state, h, mean), given)
-        return _told((stops[-1].value,), done=stops[-1].done)
+        if stops[-1].done:
+            return _told((stops[-1].value,), done=True)
+        return _averaged(run, letter, (stops[-1].value,), _uniform(run), done=False)
     rows = state._asdict().get(letter.word("field"))
     if not isinstance(rows, Tensor):
         raise RunError(f"the states have no field {letter.word('field')!r:.40}")
     if what == "field":
-        return _told((rows,))
-    return _told(((rows - given[0]).square().sum(-1, keepdim=True),))
+        return _averaged(run, letter, (rows,), _uniform(run))
+    return _averaged(run, letter, ((rows - given[0]).square().sum(-1, keepdim=True),), _uniform(run))
 
 
 def _told(tensors: tuple[Tensor, ...], **more: Any) -> tuple[Head, bytes]:
@@ -127,17 +142,22 @@ class Asking:
         return self.exchange.ask(self.job, dict.fromkeys(asked, question))
 
     def rows(self, answers: Mapping[str, Letter], place: int = 0) -> Tensor:
-        """Of all sites that answered, in the order of the clients."""
+        """Of all sites that answered, in the order of the clients; of masked ones, the average in the place of each."""
         parts = []
         for site in (s for s in self.job.sites if s in answers):
             found = _read(answers[site], None)
-            good = len(found) > place and found[place].ndim >= 1 and len(found[place]) == len(self.job.who.here(site))
+            masked = len(found) > place and found[place].dtype == torch.int64
+            rows = 1 if masked else len(self.job.who.here(site))
+            good = len(found) > place and found[place].ndim >= 1 and len(found[place]) == rows
             if not good:
                 raise RunError(f"{site}: its answer does not have a row for each of its clients")
             parts.append(found[place])
         if len({part.shape[1:] for part in parts}) > 1:
             raise RunError(f"the answers of {', '.join(answers)} have different shapes")
-        return torch.cat(parts)
+        if parts[0].dtype != torch.int64:
+            return torch.cat(parts)
+        whole = add_up(torch.stack([part.flatten() for part in parts]), self.job.protection.fraction_bits)
+        return whole.view(parts[0].shape).expand(len(self.job.weights), *parts[0].shape[1:]).contiguous()
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,7 +197,7 @@ class Remote(Problem):
 
     @property
     def train_measures(self) -> bool:  # type: ignore[override]
-        return self.shell.train_measures
+        return self.shell.train_measures and self.job.protection.privacy is None  # they would be told without noise
 
     @cached_property
     def weights(self) -> Tensor:
@@ -218,7 +238,8 @@ class Remote(Problem):
     def measures(self) -> tuple[str, ...]:
         """What the coordinator counts beside the rest; measures of all test rows together, and of each site's own."""
         own = tuple(self._criterion.measures) if self.tests else ()
-        return (*COUNTED, *own, *(f"{name}_{site}" for name in own for site in self.tests))
+        private = () if self.job.protection.privacy is None else ("epsilon",)
+        return (*COUNTED, *private, *own, *(f"{name}_{site}" for name in own for site in self.tests))
 
     def evaluate(self, x: Tensor) -> dict[str, float]:
         if not self.tests:

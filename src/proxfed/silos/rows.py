@@ -17,7 +17,7 @@ import numpy as np
 
 from proxfed.data.federated import Federated, Samples, Window
 from proxfed.data.own import own
-from proxfed.errors import InputError, require
+from proxfed.errors import InputError, RunError, require
 from proxfed.registry import Table
 from proxfed.silos.message import canonical
 
@@ -93,6 +93,10 @@ class Rows:
     def _numbers(self) -> str:
         return "signs" if bool(np.isin(self.labels, (-1, 1)).all()) else "numbers"
 
+    def summary(self) -> bytes:
+        """What is told of a table, so that all sites prepare theirs alike; numbers need none."""
+        raise RunError("the rows of this site are numbers, and have no summary")
+
     def weights(self) -> list[float]:
         """What each client's rows weigh together: without weights, how many there are."""
         each = np.ones(len(self.labels)) if self.sample_weights is None else self.sample_weights
@@ -144,10 +148,10 @@ def agree(schemas: Mapping[str, Table]) -> Table:
     """What all sites arrange their rows by; or one sentence with who differs, and how."""
     (first, model), *others = schemas.items()
     for site, schema in others:
-        for key in ("columns", "shape", "bytes", "labels"):
-            mine, theirs = _comparable(schema[key]), _comparable(model[key])
+        for key in ("table", "columns", "shape", "bytes", "labels"):
+            mine, theirs = _comparable(schema.get(key)), _comparable(model.get(key))
             if mine != theirs:
-                raise InputError(f"{site}: {_difference(key, schema[key], model[key], first)}")
+                raise InputError(f"{site}: {_difference(key, schema.get(key), model.get(key), first)}")
     words = sorted({word for schema in schemas.values() for word in schema["words"] or ()})
     counts = [schema["classes"] for schema in schemas.values() if schema["classes"] is not None]
     classes = len(words) if words else max(counts) if counts else None
@@ -161,6 +165,8 @@ def _comparable(value: Any) -> Any:
 
 
 def _difference(key: str, mine: Any, theirs: Any, first: str) -> str:
+    if key == "table":
+        return f"its schema has the digest {mine}, and that of {first} {theirs}: sites with tables agree on one schema"
     if key == "columns" and mine is not None and theirs is not None:
         missing, extra = sorted({*theirs} - {*mine}), sorted({*mine} - {*theirs})
         return (
