@@ -20,7 +20,7 @@ from proxfed.errors import InputError, RunError, require
 from proxfed.harness.build import build_again, build_problem
 from proxfed.harness.protection import Protection
 from proxfed.harness.schema import Experiment, parse
-from proxfed.participation import Full
+from proxfed.participation import Dropouts, Full
 from proxfed.registry import Table
 from proxfed.silos.message import canonical, flat
 from proxfed.silos.protection import check_protection
@@ -169,6 +169,11 @@ def build(job: Job, data: Federated) -> Built:
         f"{job.label}: between organisations a server hears every site, and there is no tree: leave out its topology",
     )
     check_protection(job.protection, algorithm, problem.d)
+    simulated = isinstance(entry.participation, Dropouts)
+    require(
+        not simulated,
+        f"{job.label}: 'dropouts' are simulated losses; between organisations a deadline says who is late",
+    )
     assert entry.participation is not None
     return Built(problem, algorithm, entry.participation, entry.topology)
 
