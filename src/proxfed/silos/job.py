@@ -169,11 +169,12 @@ def build(job: Job, data: Federated) -> Built:
         f"{job.label}: between organisations a server hears every site, and there is no tree: leave out its topology",
     )
     check_protection(job.protection, algorithm, problem.d)
+    simulated = isinstance(entry.participation, Dropouts)
+    require(
+        not simulated,
+        f"{job.label}: 'dropouts' are simulated losses; between organisations a deadline says who is late",
+    )
     assert entry.participation is not None
-    heard = isinstance(entry.participation, Full) or not algorithm.requires().all_hear
-    require(heard, f"{job.label}: everybody must get all that its server sends: leave out its participation")
-    real = not isinstance(entry.participation, Dropouts)
-    require(real, f"{job.label}: between organisations nobody need play at being lost: leave out its participation")
     return Built(problem, algorithm, entry.participation, entry.topology)
 
 
