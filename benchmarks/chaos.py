@@ -108,9 +108,9 @@ def reached(out: Path) -> tuple[int, int]:
 class Killer(threading.Thread):
     """Kills until there were enough; says how long it took each time until another round was done."""
 
-    def __init__(self, lab: Loopback, mean: float, kills: int, seed: int) -> None:
+    def __init__(self, lab: Loopback, mean: float, kills: int, end: float, seed: int) -> None:
         super().__init__(daemon=True)
-        self.lab, self.mean, self.kills, self.random = lab, mean, kills, random.Random(seed)
+        self.lab, self.mean, self.kills, self.end, self.random = lab, mean, kills, end, random.Random(seed)
         self.coordinator: int | None = None
         self.out = Path()
         self.killed: Counter[str] = Counter()
@@ -121,7 +121,7 @@ class Killer(threading.Thread):
 
     @property
     def enough(self) -> bool:
-        return sum(self.killed.values()) >= self.kills
+        return sum(self.killed.values()) >= self.kills or time.monotonic() > self.end
 
     def look(self) -> None:
         """Another round done: all kills so far are recovered from."""
@@ -136,9 +136,9 @@ class Killer(threading.Thread):
 
     def run(self) -> None:
         while not self.enough:
-            while self._open and self.random.random() < 0.5:  # half of the kills wait until a round was done since
-                self._moved.wait(2 * self.mean)
+            if self._open and self.random.random() < 0.5:  # half of the kills wait until a round was done since
                 self._moved.clear()
+                self._moved.wait(60 * self.mean)
             time.sleep(self.random.expovariate(1 / self.mean))
             victims = self.victims()
             kind = self.random.choice(sorted(victims))
@@ -173,6 +173,7 @@ def main() -> None:
     parser.add_argument(
         "--mean", type=float, default=5.0, help="seconds between two kills, on average, if nothing is waited for"
     )
+    parser.add_argument("--minutes", type=float, default=1e9, help="end the killing after so many")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--coordinate", nargs=2, metavar=("OUT", "SEED"), help=argparse.SUPPRESS)
@@ -182,13 +183,13 @@ def main() -> None:
         return
     folder = a.folder or Path(tempfile.mkdtemp(prefix="proxfed-chaos-"))
     try:
-        survive(a.carrier, folder.resolve(), a.kills, a.mean, a.seed)
+        survive(a.carrier, folder.resolve(), a.kills, a.mean, a.minutes, a.seed)
     finally:
         if a.folder is None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def survive(carrier: str, folder: Path, kills: int, mean: float, seed: int) -> None:
+def survive(carrier: str, folder: Path, kills: int, mean: float, minutes: float, seed: int) -> None:
     from proxfed.harness.build import build_study
     from proxfed.harness.compare import run_study
     from proxfed.harness.results import Results
@@ -209,7 +210,7 @@ def survive(carrier: str, folder: Path, kills: int, mean: float, seed: int) -> N
     begun = time.monotonic()
     with Loopback(folder, sites, carrier, lambda name: [*site, str(folder / name / "site.toml")]) as lab:
         (folder / "where.json").write_text(json.dumps({"kit": str(lab.kit), "sites": sites}))
-        killer = Killer(lab, mean, kills, seed)
+        killer = Killer(lab, mean, kills, time.monotonic() + 60 * minutes, seed)
         killer.start()
         while not killer.enough:
             out = folder / f"run-{runs}"
@@ -239,8 +240,8 @@ def survive(carrier: str, folder: Path, kills: int, mean: float, seed: int) -> N
             )
     for part in (folder / "faults").glob("*.json"):
         faults.update(json.loads(part.read_text()))
-    minutes, total = (time.monotonic() - begun) / 60, sum(killer.killed.values())
-    print(f"\n{carrier}: {total} kills in {minutes:.0f} min, {runs} runs, {same} with the bits of the stacked run")
+    took, total = (time.monotonic() - begun) / 60, sum(killer.killed.values())
+    print(f"\n{carrier}: {total} kills in {took:.0f} min, {runs} runs, {same} with the bits of the stacked run")
     print(f"messages in lives of the coordinator that ended by themselves: {dict(faults)}")
     print("\n| killed | times | until the next round was done: median, worst |\n|---|---|---|")
     for kind, count in sorted(killer.killed.items()):

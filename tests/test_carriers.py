@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -102,6 +103,60 @@ def test_a_run_survives_kills_and_lost_messages(carrier, kills, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     assert "the same bits" in done.stdout
     assert "OTHER BITS" not in done.stdout
+
+
+def _holder(command: int, site: str) -> int:
+    import psutil
+
+    for process in psutil.Process(command).children(recursive=True):
+        words = process.cmdline()
+        if "silo" in words and any(word.endswith(f"/{site}/site.toml") for word in words):
+            return process.pid
+    raise AssertionError("there is no holder")
+
+
+@pytest.mark.parametrize("what", ["a stopped process", "a network that is cut"])
+def test_what_hangs_is_said_in_a_sentence_and_the_run_goes_on_when_it_is_over(what, tmp_path):
+    needs("nvflare")
+    cut = what == "a network that is cut"
+    alone = ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$0" "$@"'] if cut else []
+    if cut and subprocess.run([*alone, "true"], capture_output=True).returncode != 0:
+        pytest.skip("a network of its own takes rights that this user does not have")
+    trial(tmp_path, 150)
+    words = [sys.executable, "-m", "proxfed", "deploy", "trial.toml", "--loopback", "3", "--out", "run"]
+    with (tmp_path / "err").open("w") as err, (tmp_path / "out").open("w") as out:
+        process = subprocess.Popen([*alone, *words], cwd=tmp_path, stdout=out, stderr=err)
+    try:
+        _reach(process, tmp_path / "run", rows=20)
+        before = (tmp_path / "err").read_text().count("waiting")
+        if cut:
+            inside = ["nsenter", "--target", str(process.pid), "--net", "ip", "link", "set", "lo"]
+            subprocess.run([*inside, "down"], check=True)
+        else:
+            holder = _holder(process.pid, "oslo")
+            os.kill(holder, signal.SIGSTOP)
+        time.sleep(25)
+        said = (tmp_path / "err").read_text().split("waiting")[before + 1 :]
+        assert len(said) == 1, "one sentence"
+        assert "oslo" in said[0]
+        assert "--resume" in said[0]
+        if cut:
+            subprocess.run([*inside, "up"], check=True)
+        else:
+            os.kill(holder, signal.SIGCONT)
+        assert process.wait(400) == 0, (tmp_path / "err").read_text()
+    finally:
+        process.kill()
+        process.wait()
+    assert float((tmp_path / "out").read_text().strip().rsplit(" ", 1)[1].rstrip(".")) < 1e-15
+
+
+def _reach(process: subprocess.Popen[bytes], run: Path, rows: int, patience: float = 300) -> None:
+    end = time.monotonic() + patience
+    while sum(file.read_text().count("\n") for file in run.glob("checkpoint/*/rows.csv")) < rows:
+        assert time.monotonic() < end
+        assert process.poll() is None
+        time.sleep(0.1)
 
 
 # ---- NVIDIA FLARE: certificates and code ----------------------------------------------------------------------------

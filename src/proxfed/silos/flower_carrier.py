@@ -15,6 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -95,17 +96,17 @@ class Runs:
     def __init__(self, superlink: str, run: str):
         self.superlink, self.run = superlink, run
         self.lock = threading.Lock()
-        self.running: dict[str, str] = {}
 
     def sites(self) -> tuple[str, ...]:
         raise InputError("--sites A,B,... is missing: by which names the sites were registered")
 
     def __call__(self, site: str, socket: Path) -> None:
+        name = f"courier-{sha256(f'{self.run} {site}'.encode()).hexdigest()[:12]}"
         with self.lock, tempfile.TemporaryDirectory() as folder:
-            if site in self.running:
-                self._flwr("stop", self.running.pop(site), self.superlink)
-            app = _app(Path(folder) / "courier", site, socket)
-            self.running[site] = str(self._flwr("run", str(app), self.superlink)["run-id"])
+            for old in self._flwr("list", self.superlink).get("runs", ()):  # also of a coordinator that was killed
+                if old["fab-name"] == name and not old["status"].startswith("finished"):
+                    self._flwr("stop", old["run-id"], self.superlink)
+            self._flwr("run", str(_app(Path(folder) / name, site, socket)), self.superlink)
 
     def _flwr(self, *arguments: str) -> dict[str, Any]:
         command = [_program("flwr"), *arguments, "--format", "json"]
@@ -127,7 +128,7 @@ def _app(folder: Path, site: str, socket: Path) -> Path:
         "components": {"serverapp": here + "server", "clientapp": here + "client"},
         "config": {"site": site, "socket": str(socket.resolve())},
     }
-    project = {"name": "courier", "version": __version__, "license": "MIT", "dependencies": []}
+    project = {"name": folder.name, "version": __version__, "license": "MIT", "dependencies": []}
     (folder / "pyproject.toml").write_text(tomli_w.dumps({"project": project, "tool": {"flwr": {"app": app}}}))
     return folder
 
