@@ -20,7 +20,7 @@ from proxfed.engine.run import Run
 from proxfed.engine.stacked import Stacked
 from proxfed.errors import InputError, RunError
 from proxfed.harness.conformance.runs import ring
-from proxfed.participation import Full
+from proxfed.participation import Dropouts, Full
 from proxfed.silos import store
 from proxfed.silos.coordinator import Coordinator
 from proxfed.silos.exchange import Exchange
@@ -78,6 +78,12 @@ def test_sites_of_several_clients_with_minibatches_and_weights_are_too(name: str
         over_sites.round(t)
         must_equal(stacked, over_sites, carrier)
     must_count_alike(stacked, over_sites)
+
+
+def test_nobody_plays_at_being_lost(tmp_path: Path) -> None:
+    a = algorithm("fedavg")
+    with pytest.raises(InputError, match="'dropouts' are simulated losses"):
+        both(a, toy_problem(a, small=True), tmp_path, Dropouts(0.5), (2, 1, 2))
 
 
 def must_count_alike(stacked: Run, over_sites: Coordinator) -> None:
@@ -529,7 +535,7 @@ def test_a_job_brings_no_code(tmp_path: Path) -> None:
     job, rows = job_of(a, toy_problem(a, small=False))
     bad = replace(job, algorithm={**(job.algorithm or {}), "name": "os:system"})
     carrier = Anew(rows, tmp_path)
-    with pytest.raises(InputError, match=r"job\.name = 'os:system': a job may name what is registered here"):
+    with pytest.raises(InputError, match=r"job\.algorithm\.name = 'os:system': a job may name what is registered here"):
         Exchange(carrier).ask(bad, {"a": Letter("job", bad.digest, body=bad.encode())})
 
 

@@ -51,11 +51,19 @@ class Network(ABC):
 
     @abstractmethod
     def gather(self, rows: Tensor) -> Tensor:
-        """The rows of all clients, in order, at the leader (elsewhere: anything)."""
+        """The rows of all processes, in their order, at the leader (elsewhere: anything)."""
 
     @abstractmethod
-    def scatter(self, rows: Tensor | None, like: Tensor) -> Tensor:
-        """The inverse: the leader's rows of all clients become each process's own, shaped like `like`."""
+    def counts(self, ids: Tensor | None) -> list[int]:
+        """How many of the leader's ids, ascending, live in each process."""
+
+    @abstractmethod
+    def scatter(self, rows: Tensor | None, like: Tensor, counts: list[int]) -> Tensor:
+        """The inverse of `gather`: of the leader's rows each process gets so many, which look like `like`."""
+
+    @abstractmethod
+    def most(self, number: int) -> int:
+        """The largest of the processes' numbers."""
 
     @abstractmethod
     def from_leader(self, x: Tensor) -> Tensor:

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from proxfed.engine import joining
 from proxfed.engine.mixing import Operator, is_average, rows_times
 from proxfed.engine.network import Network
 from proxfed.errors import InputError, RunError, require
@@ -54,20 +56,42 @@ def _number(name: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() else None
 
 
-def connect(timeout: float) -> None:
-    """Join the other processes; `timeout` seconds without an answer end the run."""
+class Meeting(NamedTuple):
+    """Where the ranks of one machine meet, which only this user can read; nobody listens for others there."""
+
+    file: str
+    secret: bytes
+
+
+def connect(timeout: float, meeting: Meeting | None = None) -> None:
+    """Join the other processes; `timeout` seconds without an answer end the run.
+
+    Without a meeting of their own they meet at MASTER_ADDR, and their secret is PROXFED_SECRET, if there is one.
+    """
     found = world()
     if found is None:
         raise InputError("no other ranks: start with --ranks, torchrun or srun")
     rank, size = found
-    for name in ("MASTER_ADDR", "MASTER_PORT"):
-        require(
-            name in os.environ,
-            f"{name} is not set: rank {rank} of {size} cannot find the others; in a Slurm script, "
-            "`export MASTER_ADDR=$(hostname) MASTER_PORT=29500` before srun",
-        )
+    how: dict[str, Any] = {"rank": rank, "world_size": size, "timeout": timedelta(seconds=timeout)}
+    if meeting is not None:
+        how["store"] = dist.FileStore(meeting.file, size)
+        how["store"].set_timeout(how["timeout"])
+    else:
+        for name in ("MASTER_ADDR", "MASTER_PORT"):
+            require(
+                name in os.environ,
+                f"{name} is not set: rank {rank} of {size} cannot find the others; in a Slurm script, "
+                "`export MASTER_ADDR=$(hostname) MASTER_PORT=29500` before srun",
+            )
     with _together("joining the other ranks"):
-        dist.init_process_group("gloo", rank=rank, world_size=size, timeout=timedelta(seconds=timeout))
+        dist.init_process_group("gloo", **how)
+        joining.prove(os.environ.get("PROXFED_SECRET", "").encode() if meeting is None else meeting.secret)
+
+
+def agree(about: Mapping[str, Any]) -> None:
+    """All ranks say the same `about` what they are going to do, by dotted keys, or all refuse."""
+    with _together("comparing what is run"):
+        joining.agree(about)
 
 
 def disconnect() -> None:
@@ -137,25 +161,45 @@ class Ranks(Network):
         return apply
 
     def gather(self, rows: Tensor) -> Tensor:
+        counts = self._everyones(len(rows))
         with _together("gathering the state"):
             if not self.leader:
-                dist.send(rows.contiguous(), 0)
+                if len(rows):
+                    dist.send(rows.contiguous(), 0)
                 return rows
-            parts = [rows]
+            parts = [rows, *(torch.empty(k, *rows.shape[1:], dtype=rows.dtype) for k in counts[1:])]
             for q in range(1, self.size):
-                parts.append(torch.empty(int(self.starts[q + 1] - self.starts[q]), *rows.shape[1:], dtype=rows.dtype))
-                dist.recv(parts[-1], q)
+                if counts[q]:
+                    dist.recv(parts[q], q)
         return torch.cat(parts)
 
-    def scatter(self, rows: Tensor | None, like: Tensor) -> Tensor:
+    def counts(self, ids: Tensor | None) -> list[int]:
+        each = torch.zeros(self.size, dtype=torch.int64)
+        if ids is not None:
+            each = torch.from_numpy(np.diff(np.searchsorted(ids.numpy(), self.starts)))
+        return [int(k) for k in self.from_leader(each)]
+
+    def scatter(self, rows: Tensor | None, like: Tensor, counts: list[int]) -> Tensor:
         with _together("handing out the state"):
             if rows is None:
-                own = torch.empty_like(like, memory_format=torch.contiguous_format)
-                dist.recv(own, 0)
+                own = torch.empty(counts[self.rank], *like.shape[1:], dtype=like.dtype)
+                if len(own):
+                    dist.recv(own, 0)
                 return own
+            parts: tuple[Tensor, ...] = torch.split(rows, counts)
             for q in range(1, self.size):
-                dist.send(rows[self.starts[q] : self.starts[q + 1]].contiguous(), q)
-        return rows[: len(self.ids)]
+                if counts[q]:
+                    dist.send(parts[q].contiguous(), q)
+        return parts[0]
+
+    def most(self, number: int) -> int:
+        return max(self._everyones(number))
+
+    def _everyones(self, number: int) -> list[int]:
+        """The numbers of all processes, in their order."""
+        own = torch.zeros(self.size, dtype=torch.float64)
+        own[self.rank] = number
+        return [int(k) for k in self.all_sum(own)]
 
     def from_leader(self, x: Tensor) -> Tensor:
         x = x.clone()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from proxfed.auto import LOCAL_STEPS, example
+from proxfed.data.on_demand import OnDemand
 from proxfed.errors import InputError, finite
 from proxfed.harness.study import Study
 from proxfed.report.columns import Row
@@ -45,7 +46,9 @@ def remarks(
         return ""
     steps = ", ".join(f"{name} = {value:.4g}" for name, value in found.items())
     of_steps = f"found {steps}" if steps else _short(problem, algorithm)
-    return "; ".join(filter(None, [_stuck(begun, ended), of_steps]))
+    unread = "objective and stationarity are not measured, since samples are read on demand"
+    left_out = unread if isinstance(problem.data, OnDemand) and not problem.train_measures else ""
+    return "; ".join(filter(None, [_stuck(begun, ended), of_steps, left_out]))
 
 
 def _stuck(begun: Row, ended: Row) -> str:

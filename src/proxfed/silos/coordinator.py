@@ -9,7 +9,7 @@ each site says from which of its states it goes on, so that nothing counts twice
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -26,7 +26,7 @@ from proxfed.engine.stacked import Stacked
 from proxfed.engine.state_tree import flatten, restore
 from proxfed.errors import RunError
 from proxfed.keyed_random import Ids
-from proxfed.participation import cohort
+from proxfed.participation import Full, cohort
 from proxfed.silos.exchange import Exchange
 from proxfed.silos.job import Job, build
 from proxfed.silos.masks import add_up
@@ -126,6 +126,10 @@ class Coordinator:
         self.wire = self.absent = 0
         self.after = dict.fromkeys(job.sites, -1)
         """The last round of each site that counted; -1: it has not begun."""
+        self.begun = dict.fromkeys(job.sites, Counts())
+        """What it took each site to begin."""
+        self.met: set[int] = set()
+        """The clients whose beginning has been counted."""
         self.told = dict.fromkeys(job.sites, 0)
         """How many rounds each site has taken part in."""
         self.t = 0
@@ -142,8 +146,10 @@ class Coordinator:
         if isinstance(self.algorithm, Star):
             everyone = {site: self._question(0, 0, {"after": -1}) for site in self.job.sites}
             for site, answer in self._ask(everyone).items():
-                self._count(answer)
+                self.begun[site] = self._counts(answer)
                 self.after[site] = 0
+            if isinstance(self.participation, Full):
+                self._meet(range(self.network.n))
         else:
             self._peers(0)
 
@@ -166,12 +172,23 @@ class Coordinator:
         self.wire += self.exchange.out + self.exchange.back - before
         return answers
 
-    def _count(self, answer: Letter) -> Counts:
-        """A site's own work joins the counters; returns what it sent."""
+    def _meet(self, ids: Iterable[int]) -> None:
+        """Who takes part, or hears the server, for the first time: the work of its beginning counts from now on."""
+        new = {*map(int, ids)} - self.met
+        self.met |= new
+        for site, own in self.job.who.among(sorted(new)).items():
+            clients = len(self.job.who.here(site))
+            self.work.add(Work(*(len(own) * count // clients for count in self.begun[site][:2])))
+
+    def _counts(self, answer: Letter) -> Counts:
         told = answer.numbers("counts")
         if len(told) != len(Counts._fields):
             raise RunError("counts of a round are missing")
-        counts = Counts(*told)
+        return Counts(*told)
+
+    def _count(self, answer: Letter) -> Counts:
+        """A site's own work joins the counters; returns what it sent."""
+        counts = self._counts(answer)
         self.work.add(Work(counts.gradients, counts.proxes))
         self.network.traffic.best += counts.best
         return counts
@@ -184,14 +201,14 @@ class Coordinator:
             return
         state, message = self.server.down(self.state, t)
         form, body = pack(message, self.codecs)
-        ids = self.job.who.among(taking_part)
-        self.network.send(message, len(taking_part))
+        ids, all_hear = self.job.who.among(taking_part), alg.requires().all_hear
+        self.network.send(message, self.network.n if all_hear else len(taking_part))
         if self.collect.whole:
             ids = self._there(alg, t, ids)
         told = {"form": form, "cohort": list(ids)}
         questions = {
-            site: self._question(t, 0, told | {"ids": own, "after": self.after[site]}, body)
-            for site, own in ids.items()
+            site: self._question(t, 0, told | {"ids": ids.get(site, []), "after": self.after[site]}, body)
+            for site in (self.job.sites if all_hear else ids)
         }
         answers = self._ask(questions) if self.collect.whole else self._answers(alg, t, questions)
         in_time = {site: own for site, own in ids.items() if site in answers}
@@ -199,21 +216,26 @@ class Coordinator:
         for site, answer in answers.items():
             self.network.traffic.up += self._count(answer).sent
             self.after[site] = t
-            self.told[site] += 1
+            self.told[site] += site in ids
+            self._meet(self.job.who.here(site) if all_hear else ids[site])
         who = self.cohort_of([i for own in in_time.values() for i in own])
         self.state = self.server.update(state, mean, who, self.work)
 
     def _there(self, alg: Star[Any, Any], t: int, ids: dict[str, list[int]]) -> dict[str, list[int]]:
         """Those of a cohort that are there now, if there is a deadline: a sum is then waited for, from just these."""
-        if self.deadline is None or alg.requires().everyone:
+        if self._patient(alg):
             return ids
         there = self._answers(alg, t, dict.fromkeys(ids, Letter("query", self.job.digest, t, 0, {"what": "there"})))
         return {site: own for site, own in ids.items() if site in there}
 
+    def _patient(self, alg: Star[Any, Any]) -> bool:
+        """A round waits for everybody: nobody set a deadline, or the algorithm cannot do without those who are late."""
+        needs = alg.requires()
+        return self.deadline is None or needs.everyone or needs.all_hear
+
     def _answers(self, alg: Star[Any, Any], t: int, questions: Mapping[str, Letter]) -> dict[str, Letter]:
         """Of those in time, where the algorithm can do without the others; else of all."""
-        patient = self.deadline is None or alg.requires().everyone
-        answers = self._ask(questions, None if patient else self.deadline)
+        answers = self._ask(questions, None if self._patient(alg) else self.deadline)
         if not answers:
             self.say(f"round {t}: nobody answered within {self.deadline:g} s; it waits for {', '.join(questions)}")
         while not answers:
@@ -303,13 +325,16 @@ class Coordinator:
     def dump(self) -> dict[str, Tensor]:
         """The server's state, and which rounds of the sites count."""
         server = flatten(self.state, "server") if isinstance(self.algorithm, Star) else {}
-        rounds = {"after": self.after, "told": self.told}
-        return server | {name: torch.tensor([of[site] for site in self.job.sites]) for name, of in rounds.items()}
+        of_sites: dict[str, Mapping[str, Any]] = {"after": self.after, "told": self.told, "begun": self.begun}
+        sites = {name: torch.tensor([of[site] for site in self.job.sites]) for name, of in of_sites.items()}
+        return server | sites | {"met": torch.tensor(sorted(self.met), dtype=torch.int64)}
 
     def load(self, tensors: dict[str, Tensor] | None, counters: dict[str, float]) -> None:
         assert tensors is not None
         self.after = dict(zip(self.job.sites, tensors["after"].tolist(), strict=True))
         self.told = dict(zip(self.job.sites, tensors["told"].tolist(), strict=True))
+        self.begun = {site: Counts(*told) for site, told in zip(self.job.sites, tensors["begun"].tolist(), strict=True)}
+        self.met = {*tensors["met"].tolist()}
         self.t = max(self.after.values())
         if isinstance(self.algorithm, Star):
             self.state = restore(self.state, tensors, "server")

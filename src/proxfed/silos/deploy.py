@@ -152,9 +152,10 @@ def _study(e: Experiment, agreed: Agreement, exchange: Exchange) -> Study:
 
 def _announce(job: Job, exchange: Exchange) -> None:
     """All sites build what they are going to compute, or refuse it."""
-    ours = build(job, empty(job.schema, job.window(None))).problem
     question = Letter("job", job.digest, body=job.encode())
-    for site, answer in exchange.ask(job, dict.fromkeys(job.sites, question)).items():
+    answers = exchange.ask(job, dict.fromkeys(job.sites, question))
+    ours = build(job, empty(job.schema, job.window(None))).problem  # only now: code that sites do not allow is not run
+    for site, answer in answers.items():
         d, n = answer.number("d"), answer.number("n")
         fits = (d, n) == (ours.d, ours.n)
         require(fits, f"{site} has a model of {d} numbers over {n} clients, and we of {ours.d} over {ours.n}")

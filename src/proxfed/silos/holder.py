@@ -154,7 +154,8 @@ class Holder:
         else:
             same = before.partition(b"\n")[0] == mine
             require(same, "the rows are not those that the run was begun with")
-        build(job, empty(job.schema, job.window(None)))  # what is wrong with the job itself may be told
+        with only_installed(self.guard.code):
+            build(job, empty(job.schema, job.window(None)))  # what is wrong with the job itself may be told
         try:
             built = self.build(job)
         except ProxfedError as e:  # its sentence may say something of the rows
@@ -271,11 +272,14 @@ class Run:
             answer = self.holder._seal(letter, "answer", {"counts": list(counts)})
             return self._keep(letter, after, state, self.holder.leave(asked, answer))
         ids, form = letter.numbers("ids"), letter.word("form")
-        good = ids == sorted({*ids}) and all(i in self.here for i in ids) and len(ids) > 0
-        if not good:
+        some = len(ids) > 0 or part.algorithm.requires().all_hear
+        if not (some and ids == sorted({*ids}) and all(i in self.here for i in ids)):
             raise RunError(f"ids = {ids!r:.60} are not clients of {self.holder.name}")
         down = unpack(form, letter.body, part.codecs, part.problem.d, 1, shared=True)
         done = part.answer(before, down, letter.round, ids)
+        if not ids:  # it has heard what the server said, and has nothing to say
+            answer = self.holder._seal(letter, "answer", {"counts": list(done.counts)})
+            return self._keep(letter, after, done.state, self.holder.leave(asked, answer))
         upload = Upload(letter.round, letter.step, letter.words("cohort"), ids, letter.body, down, before, part)
         up, said = self.link.upload(done.up, upload)
         counts = done.counts

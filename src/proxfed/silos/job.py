@@ -20,7 +20,7 @@ from proxfed.errors import InputError, RunError, require
 from proxfed.harness.build import build_again, build_problem
 from proxfed.harness.protection import Protection
 from proxfed.harness.schema import Experiment, parse
-from proxfed.participation import Full
+from proxfed.participation import Dropouts, Full
 from proxfed.registry import Table
 from proxfed.silos.message import canonical, flat
 from proxfed.silos.protection import check_protection
@@ -99,7 +99,7 @@ class Job:
         return job
 
     def check(self) -> None:
-        """Refuse what does not fit, and whatever would run code that is not installed here."""
+        """Refuse what does not fit."""
         n = sum(self.clients)
         good = len(self.sites) == len(self.clients) == len({*self.sites}) and len(self.weights) == n
         require(good, "the job's sites, clients and weights do not fit each other")
@@ -169,6 +169,11 @@ def build(job: Job, data: Federated) -> Built:
         f"{job.label}: between organisations a server hears every site, and there is no tree: leave out its topology",
     )
     check_protection(job.protection, algorithm, problem.d)
+    simulated = isinstance(entry.participation, Dropouts)
+    require(
+        not simulated,
+        f"{job.label}: 'dropouts' are simulated losses; between organisations a deadline says who is late",
+    )
     assert entry.participation is not None
     return Built(problem, algorithm, entry.participation, entry.topology)
 

@@ -77,7 +77,7 @@ class Part:
         return state, Counts(work.gradients, work.proxes)
 
     def answer(self, state: Any, down: Message, t: int, ids: list[int]) -> Answered:
-        """The round of those of its clients that take part."""
+        """The round of those of its clients that take part; the others hear what the server said, if they need to."""
         alg, work = self.algorithm, Work()
         assert isinstance(alg, Star)
         who: Ids = np.array(ids, np.int64)
@@ -85,9 +85,14 @@ class Part:
         if ids == list(self.here):
             who, rows = self.here, slice(0, len(ids))
         state = writable(restore(state, flatten(state)))  # the old one stays as it is
-        new, up = self.clients.answer(alg, take(state, rows), down, t, who, work)
-        up = _apart(up)
-        put(state, rows, new)
+        up: Message = ()
+        if ids:
+            new, up = self.clients.answer(alg, take(state, rows), down, t, who, work)
+            up = _apart(up)
+            put(state, rows, new)
+        others = np.setdiff1d(np.array(self.here), who) - self.here.start
+        if alg.requires().all_hear and len(others):
+            put(state, others, alg.hear(take(state, others), down))
         return Answered(state, up, Counts(work.gradients, work.proxes, *nbytes(up)))
 
     # ---- graph -------------------------------------------------------------------------------------------------
