@@ -28,7 +28,7 @@ rounds = {rounds}
 every = {rounds}
 data = {{ name = "synthetic_binary", alpha = 1.0, beta = 1.0, clients = 3, samples = {samples}, features = {features} }}
 problem = {{ name = "logistic", l2 = 0.01 }}
-regulariser = {{ name = "l1", weight = 0.001 }}
+regulariser = {{ name = "l1", weight = 1e-7 }}
 algorithms = [{algorithm}]
 """
 FEDCEF = '{{ name = "fedcef", alpha = 0.1, K = 2, compressor = {{ {} }} }}'
@@ -130,7 +130,7 @@ def bytes_sent(carrier: str, folder: Path) -> None:
     with Lab(carrier, folder, samples=12, features=1_000_000) as lab:
         for label, compressor in (("top", 'name = "top_k", fraction = 0.01'), ("dense", 'name = "identity"')):
             algorithm = FEDCEF.format(compressor)
-            few, more = (lab.run(f"{label}-{r}", rounds=r, algorithm=algorithm)[2:] for r in (1, 5))
+            few, more = (lab.run(f"{label}-{r}", rounds=r, algorithm=algorithm)[2:] for r in (2, 6))
             up, down = ((b - a) / 4 / 3 for a, b in zip(few, more, strict=True))
             found[label] = up
             print(f"{carrier}, {label}: {up:,.0f} bytes from a site and {down:,.0f} to it, in a round", flush=True)
