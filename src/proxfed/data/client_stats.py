@@ -10,6 +10,7 @@ from zlib import crc32
 import numpy as np
 
 from proxfed.data.federated import Federated, counts
+from proxfed.data.sparse import SparseRows
 from proxfed.errors import InputError
 from proxfed.keyed_random import generator
 
@@ -32,7 +33,8 @@ class ClientStats:
     @classmethod
     def of(cls, data: Federated) -> ClientStats:
         checksum, weights = 0, None
-        for array in (data.features, data.labels, data.sample_weights):
+        features = data.features.arrays if isinstance(data.features, SparseRows) else (data.features,)
+        for array in (*features, data.labels, data.sample_weights):
             checksum = checksum if array is None else crc32(np.ascontiguousarray(array).data, checksum)
         if data.sample_weights is not None:
             weights = data.weight_sums

@@ -81,7 +81,7 @@ class Run:
     def _begin_star(self, alg: Star[Any, Any]) -> StarState:
         """A block at a time; what the server begins with does not depend on the clients."""
         net, clients, server = self.network, None, None
-        for ids in net.blocks(range(net.n)):
+        for ids in self.blocks(range(net.n)):
             new, server = alg.init(self.x0, self.oracle(0, ids, self.work), counted(self.h, self.work, len(ids)))
             clients = room(new, len(net.ids)) if clients is None else clients
             put(clients, net.rows(ids), new)
@@ -104,7 +104,7 @@ class Run:
     def _in_blocks(self, work_on: Callable[[Ids, Work, Mix], None], t: int) -> None:
         """One call for each block of peers; they meet at `mix`."""
         net = self.network
-        blocks = net.blocks(range(net.n))
+        blocks = self.blocks(range(net.n))
         works = [Work() for _ in blocks]
         calls = [partial(work_on, ids, work) for ids, work in zip(blocks, works, strict=True)]
         if len(calls) == 1:
@@ -112,6 +112,9 @@ class Run:
         else:
             in_lockstep(calls, [len(ids) for ids in blocks], lambda x: net.mix(x, t, spare=True))
         self.work.add(*works)
+
+    def blocks(self, cohort: Ids) -> list[Ids]:
+        return self.network.blocks(cohort, self.problem.gradient_size)
 
     def oracle(self, t: int, ids: Ids, work: Work) -> Oracle:
         scale = None if self.scale is None else self.scale[self.network.rows(ids)]
@@ -133,7 +136,7 @@ class Run:
         if len(taking_part) == 0:
             return StarState(clients, server)
         server, message = alg.down(server, keys(self.seed, "server message", [0], t))
-        blocks, down = net.blocks(taking_part), received(message)
+        blocks, down = self.blocks(taking_part), received(message)
         net.send(message, sum(len(ids) for ids in blocks))
 
         def client_rounds(blocks: Sequence[Ids]) -> tuple[WeightedSum, Work]:
@@ -159,7 +162,7 @@ class Run:
         """A round along a tree: the server's message goes down every edge, and sums of messages come up."""
         net, (clients, server) = self.network, self.state
         assert isinstance(topology, SpanningTree)
-        tree, everyone = topology.rooted, net.blocks(range(net.n))
+        tree, everyone = topology.rooted, self.blocks(range(net.n))
         server, message = alg.down(server, keys(self.seed, "server message", [0], t))
         down, root = received(message), int(tree.levels[0][0])
         net.send(message, len(net.ids) - (root in net.ids))  # the server is where the root is
@@ -197,7 +200,7 @@ class Run:
 
     def _graph(self, alg: Graph[Any], t: int) -> Any:
         net = self.network
-        if len(net.blocks(range(net.n))) == 1:
+        if len(self.blocks(range(net.n))) == 1:
             f, h = self.oracle(t, net.ids, self.work), counted(self.h, self.work, len(net.ids))
             return alg.step(alg.before_mix(self.state, f, h), f, h, lambda x: net.mix(x, t))
         state = writable(self.state)

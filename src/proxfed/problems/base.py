@@ -12,12 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from proxfed.data.federated import Dataset, Federated
+from proxfed.data.sparse import Features, SparseRows, as_features
 from proxfed.errors import InputError, at_least_one, non_negative, one_of, require
 from proxfed.problems.losses import Loss
 from proxfed.problems.named_losses import find_loss
 from proxfed.types import Problem, Regulariser
 
-Samples = np.ndarray | Tensor
+Samples = np.ndarray | SparseRows | Tensor
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -130,14 +131,14 @@ class DataProblem(Problem):
         return _like(X, self._decide(self._apply(x, _array(X))))
 
     @abstractmethod
-    def _apply(self, x: Tensor, X: np.ndarray) -> Tensor:
+    def _apply(self, x: Tensor, X: Features) -> Tensor:
         """Scores (k, outputs)."""
 
     def _decide(self, scores: Tensor) -> Tensor:
         """Labels (k,)."""
         return self.criterion.predict(scores.mT[None])[0]
 
-    def _fits(self, X: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    def _fits(self, X: Features, shape: tuple[int, ...]) -> Features:
         fits = X.ndim > 1 and X.shape[1:] == shape
         require(
             fits, f"X has shape {X.shape}, but samples of {self.data.name} have shape {shape}, so it must be (k, ...)"
@@ -145,8 +146,8 @@ class DataProblem(Problem):
         return X
 
 
-def _array(X: Samples) -> np.ndarray:
-    return X.detach().cpu().numpy() if isinstance(X, Tensor) else np.asarray(X)
+def _array(X: Samples) -> Features:
+    return X.detach().cpu().numpy() if isinstance(X, Tensor) else as_features(X)
 
 
 def _like(X: Samples, result: Tensor) -> Samples:
