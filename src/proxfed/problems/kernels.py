@@ -10,7 +10,7 @@ Sums may be reassociated, so that they run in vectors; nothing else may be: NaN 
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import factorial, inf, log, log1p
+from math import factorial, inf, log
 from typing import Any
 
 import numpy as np
@@ -23,23 +23,25 @@ SQUARED, HUBER, POISSON, LOGISTIC, SOFTMAX, ONE_HOT = range(6)
 SUMS = {"reassoc", "contract", "nsz"}
 TILE = 64
 """Samples of a tile, if they are short."""
-TILE_NUMBERS = 4096
-"""Numbers of a tile otherwise: 32 kB."""
+TILE_NUMBERS = 1024
+"""Numbers of a tile otherwise, if they make at least 16 samples: 8 kB, which stay where they are fastest."""
 
 
 def compiled(fastmath: Any = False, **options: Any) -> Callable[[Callable[..., Any]], Any]:
     """Compiled once: kept beside this file, or in the user's cache directory, or, where neither can be written, not."""
 
+    options |= {"nogil": True, "error_model": "numpy", "fastmath": fastmath}  # a check of divisors is in vectors' way
+
     def compile_it(function: Callable[..., Any]) -> Any:
         try:
-            return njit(nogil=True, cache=True, fastmath=fastmath, **options)(function)
+            return njit(cache=True, **options)(function)
         except RuntimeError:  # there is no place to keep it
-            return njit(nogil=True, fastmath=fastmath, **options)(function)
+            return njit(**options)(function)
 
     return compile_it
 
 
-# ---- exp that runs in vectors ----------------------------------------------------------------------------------------
+# ---- exp and log that run in vectors ---------------------------------------------------------------------------------
 
 
 @intrinsic
@@ -56,6 +58,7 @@ LARGEST, SMALLEST = 709.0, -708.0
 ROUND = 1.5 * 2.0**52  # what is added to it loses its fraction
 PER_LN2 = 1 / log(2)
 LN2_HIGH, LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10  # the first has zeros at its end
+A3, A5, A7, A9, A11, A13, A15, A17, A19, A21, A23, A25, A27, A29, A31 = (1 / k for k in range(3, 33, 2))
 C2, C3, C4, C5, C6, C7, C8, C9, C10, C11, C12, C13 = (1 / factorial(k) for k in range(2, 14))
 
 
@@ -77,36 +80,43 @@ def exp(z):
 # ---- losses ----------------------------------------------------------------------------------------------------------
 
 
-@compiled()
+@compiled({"contract"}, forceinline=True)
+def log1p(e):
+    """log(1 + e) for 0 <= e <= 1: twice the area tangent of z = e / (2 + e), which is at most 1/3."""
+    z = e / (2.0 + e)
+    y = z * z
+    high = A17 + y * (A19 + y * (A21 + y * (A23 + y * (A25 + y * (A27 + y * (A29 + y * A31))))))
+    return 2.0 * z * (1.0 + y * (A3 + y * (A5 + y * (A7 + y * (A9 + y * (A11 + y * (A13 + y * (A15 + y * high))))))))
+
+
+@compiled(SUMS)
 def single(kind, delta, s, b, v, slopes, values):
     """Scores s (n,) become slopes, if they are asked for; the sum of the values, if that is."""
-    total = 0.0
-    if values:
-        for i in range(len(s)):
-            if kind == SQUARED:
-                f = (s[i] - b[i]) ** 2 / 2
-            elif kind == HUBER:
-                r = abs(s[i] - b[i])
-                f = r * r / 2 if r <= delta else delta * (r - delta / 2)
-            elif kind == POISSON:
-                f = exp(s[i]) - b[i] * s[i]
-            else:
-                z = -b[i] * s[i]
-                f = (z if z > 0 else 0.0) + log1p(exp(-abs(z)))
-            total += v[i] * f
-    if slopes and kind == SQUARED:
-        for i in range(len(s)):
+    total, n = 0.0, len(s)
+    if kind == SQUARED:
+        for i in range(n if values else 0):
+            r = s[i] - b[i]
+            total += v[i] * r * r / 2
+        for i in range(n if slopes else 0):
             s[i] = v[i] * (s[i] - b[i])
-    elif slopes and kind == HUBER:
-        for i in range(len(s)):
+    elif kind == HUBER:
+        for i in range(n if values else 0):
+            r = abs(s[i] - b[i])
+            total += v[i] * (r * r / 2 if r <= delta else delta * (r - delta / 2))
+        for i in range(n if slopes else 0):
             r = s[i] - b[i]
             r = delta if r > delta else r
             s[i] = v[i] * (-delta if r < -delta else r)
-    elif slopes and kind == POISSON:
-        for i in range(len(s)):
+    elif kind == POISSON:
+        for i in range(n if values else 0):
+            total += v[i] * (exp(s[i]) - b[i] * s[i])
+        for i in range(n if slopes else 0):
             s[i] = v[i] * (exp(s[i]) - b[i])
-    elif slopes:
-        for i in range(len(s)):
+    else:
+        for i in range(n if values else 0):
+            z = -b[i] * s[i]
+            total += v[i] * ((z if z > 0 else 0.0) + log1p(exp(-abs(z))))
+        for i in range(n if slopes else 0):
             z = -b[i] * s[i]
             e = exp(-abs(z))
             s[i] = -v[i] * b[i] * ((1.0 if z > 0 else e) / (1.0 + e))
@@ -114,9 +124,9 @@ def single(kind, delta, s, b, v, slopes, values):
 
 
 @compiled()
-def several(kind, S, b, v, slopes, values):
-    """The same of S (n, outputs), for losses of classes."""
-    total, n, q = 0.0, S.shape[0], S.shape[1]
+def several(kind, S, s, b, v, values):
+    """The same of S (n, outputs), for losses of classes; s has the same numbers in one row."""
+    total, n, q = 0.0, len(b), S.shape[1]
     if kind == ONE_HOT:
         for i in range(n):
             S[i, int(b[i])] -= 1.0
@@ -134,9 +144,8 @@ def several(kind, S, b, v, slopes, values):
             S[i, c] -= top
         if values:
             total -= v[i] * S[i, int(b[i])]
-    flat = S.reshape(-1)
-    for k in range(len(flat)):
-        flat[k] = exp(flat[k])
+    for k in range(n * q):
+        s[k] = exp(s[k])
     for i in range(n):
         e = 0.0
         for c in range(q):
@@ -149,15 +158,37 @@ def several(kind, S, b, v, slopes, values):
     return total
 
 
+@compiled()
+def pick(source, rows, k, n, target):
+    """target = source[rows[k : k + n]]"""
+    for i in range(n):
+        target[i] = source[rows[k + i]]
+
+
+@compiled()
+def slopes(kind, delta, S, s, n, bias, b, b_first, v, v_first, gradients, values):
+    """The first n scores in S, which s has in one row, get their intercepts and become slopes; the sum of the values.
+
+    Their labels and weights begin at b_first and v_first.
+    """
+    for c in range(len(bias)):
+        for i in range(n):
+            S[i, c] += bias[c]
+    b, v = b[b_first : b_first + n], v[v_first : v_first + n]
+    if kind >= SOFTMAX:
+        return several(kind, S, s, b, v, values)
+    return single(kind, delta, s[:n], b, v, gradients, values)
+
+
 # ---- dense samples ---------------------------------------------------------------------------------------------------
 
 
 @compiled(SUMS)
-def dense_scores(T, W, S):
-    """S = T W', four samples at a time."""
-    n, p = T.shape
-    zero, k = T.dtype.type(0), 0
-    while k + 4 <= n:
+def dense_scores(A, first, n, W, S):
+    """S = T W' of the samples T = A[first : first + n]; of several outputs, four samples at a time. With one output,
+    memory is the limit, and likes one stream."""
+    T, p, zero, k = A[first : first + n], A.shape[1], A.dtype.type(0), 0
+    while len(W) > 1 and k + 4 <= n:
         a0, a1, a2, a3 = T[k], T[k + 1], T[k + 2], T[k + 3]
         for c in range(W.shape[0]):
             w, s0, s1, s2, s3 = W[c], zero, zero, zero, zero
@@ -177,10 +208,9 @@ def dense_scores(T, W, S):
 
 
 @compiled(SUMS)
-def dense_gradient(T, S, G):
+def dense_gradient(A, first, n, S, G):
     """G += S' T."""
-    n, p = T.shape
-    k = 0
+    T, p, k = A[first : first + n], A.shape[1], 0
     while k + 4 <= n:
         a0, a1, a2, a3 = T[k], T[k + 1], T[k + 2], T[k + 3]
         for c in range(G.shape[0]):
@@ -193,6 +223,15 @@ def dense_gradient(T, S, G):
             g, r0 = G[c], S[i, c]
             for j in range(p):
                 g[j] += r0 * T[i, j]
+
+
+@compiled()
+def gather(A, rows, k, n, T):
+    """T = A[rows[k : k + n]]."""
+    for i in range(n):
+        a, to = A[rows[k + i]], T[i]
+        for j in range(len(a)):
+            to[j] = a[j]
 
 
 @compiled()
@@ -219,42 +258,36 @@ def dense(kind, delta, A, b, v, rows, tasks, x, q, l2, G, f):
     A task is (first sample, last + 1, row of x, samples of its client, whether it is the client's first). Samples are
     rows of A, or what `rows` says if it is not empty. v may be empty: all samples count the same.
     """
-    p, gradients, values = A.shape[1], len(G) > 0, len(f) > 0
-    tile = min(TILE, max(4, TILE_NUMBERS // max(p, 1) // 4 * 4))
-    gathered = np.empty((tile if len(rows) else 0, p), A.dtype)
-    scores, b_tile, v_tile = np.empty((tile, q), A.dtype), np.empty(tile, b.dtype), np.ones(tile, b.dtype)
-    nothing = np.empty(0, x.dtype)
+    p, gradients, values, gathered = A.shape[1], len(G) > 0, len(f) > 0, len(rows) > 0
+    tile = min(TILE, max(16, TILE_NUMBERS // max(p, 1) // 4 * 4))
+    S, bt, vt = np.empty((tile, q), A.dtype), np.empty(tile), np.ones(tile)
+    T, s, nothing = np.empty((tile if gathered else 0, p), A.dtype), S.reshape(-1), np.empty(0, x.dtype)
     for t in range(len(tasks)):
         start, stop, own = tasks[t, 0], tasks[t, 1], x[tasks[t, 2]]
         W, bias = own[: q * p].reshape((q, p)), own[q * p :]
         g = G[t] if gradients else nothing
         g[:] = 0
-        total = 0.0
+        GW, Gb, total = g[: q * p].reshape((q if gradients else 0, p)), g[q * p :], 0.0
         for k in range(start, stop, tile):
             n = min(tile, stop - k)
-            T, S, bt, vt = A[k : k + n], scores[:n], b_tile[:n], v_tile[:n]
-            if len(rows):
-                T = gathered[:n]
-            for i in range(n):
-                row = k + i
-                if len(rows):
-                    row = rows[k + i]
-                    T[i] = A[row]
-                bt[i] = b[row]
+            if gathered:
+                gather(A, rows, k, n, T)
+                pick(b, rows, k, n, bt)
                 if len(v):
-                    vt[i] = v[row]
-            dense_scores(T, W, S)
-            if len(bias):
-                S += bias
-            if q > 1 or kind >= SOFTMAX:
-                total += several(kind, S, bt, vt, gradients, values)
+                    pick(v, rows, k, n, vt)
+                dense_scores(T, 0, n, W, S)
+                total += slopes(kind, delta, S, s, n, bias, bt, 0, vt, 0, gradients, values)
+                dense_gradient(T, 0, n, S, GW)
             else:
-                total += single(kind, delta, S.reshape(-1), bt, vt, gradients, values)
-            if gradients:
-                dense_gradient(T, S, g[: q * p].reshape((q, p)))
-                for c in range(len(bias)):
-                    for i in range(n):
-                        g[q * p + c] += S[i, c]
+                dense_scores(A, k, n, W, S)
+                if len(v):
+                    total += slopes(kind, delta, S, s, n, bias, b, k, v, k, gradients, values)
+                else:
+                    total += slopes(kind, delta, S, s, n, bias, b, k, vt, 0, gradients, values)
+                dense_gradient(A, k, n, S, GW)
+            for c in range(len(Gb)):
+                for i in range(n):
+                    Gb[c] += S[i, c]
         total = finish(tasks[t], own, l2, g, total)
         if values:
             f[t] = total
@@ -264,47 +297,49 @@ def dense(kind, delta, A, b, v, rows, tasks, x, q, l2, G, f):
 
 
 @compiled()
+def sparse_scores(A, rows, first, n, W, S):
+    numbers, columns, indptr, _ = A
+    for i in range(n):
+        row = rows[first + i] if len(rows) else first + i
+        start, stop = indptr[row], indptr[row + 1]
+        for c in range(len(W)):
+            w, s = W[c], W.dtype.type(0)
+            for e in range(start, stop):
+                s += numbers[e] * w[columns[e]]
+            S[i, c] = s
+
+
+@compiled()
+def sparse_gradient(A, rows, first, n, S, G):
+    numbers, columns, indptr, _ = A
+    for i in range(n):
+        row = rows[first + i] if len(rows) else first + i
+        start, stop = indptr[row], indptr[row + 1]
+        for c in range(len(G)):
+            g, r = G[c], S[i, c]
+            for e in range(start, stop):
+                g[columns[e]] += r * numbers[e]
+
+
+@compiled()
 def sparse(kind, delta, A, b, v, rows, tasks, x, q, l2, G, f):
     """The same of compressed sparse rows, A = (values, indices, indptr, width)."""
-    numbers, columns, indptr, p = A
-    gradients, values = len(G) > 0, len(f) > 0
-    scores, b_tile, v_tile = np.empty((TILE, q), x.dtype), np.empty(TILE, b.dtype), np.ones(TILE, b.dtype)
-    at, nothing = np.empty(TILE, np.int64), np.empty(0, x.dtype)
+    p, gradients, values = A[3], len(G) > 0, len(f) > 0
+    S, bt, vt, nothing = np.empty((TILE, q), x.dtype), np.empty(TILE), np.ones(TILE), np.empty(0, x.dtype)
     for t in range(len(tasks)):
         start, stop, own = tasks[t, 0], tasks[t, 1], x[tasks[t, 2]]
         W, bias = own[: q * p].reshape((q, p)), own[q * p :]
         g = G[t] if gradients else nothing
         g[:] = 0
-        total = 0.0
+        GW, Gb, total = g[: q * p].reshape((q if gradients else 0, p)), g[q * p :], 0.0
         for k in range(start, stop, TILE):
             n = min(TILE, stop - k)
-            S, bt, vt = scores[:n], b_tile[:n], v_tile[:n]
-            for i in range(n):
-                row = rows[k + i] if len(rows) else k + i
-                at[i], bt[i] = row, b[row]
-                if len(v):
-                    vt[i] = v[row]
-                for c in range(q):
-                    w, s = W[c], x.dtype.type(0)
-                    for e in range(indptr[row], indptr[row + 1]):
-                        s += numbers[e] * w[columns[e]]
-                    S[i, c] = s
-            if len(bias):
-                S += bias
-            if q > 1 or kind >= SOFTMAX:
-                total += several(kind, S, bt, vt, gradients, values)
-            else:
-                total += single(kind, delta, S.reshape(-1), bt, vt, gradients, values)
+            labels(b, v, rows, k, n, bt, vt)
+            sparse_scores(A, rows, k, n, W, S)
+            total += slopes(kind, delta, S, n, bias, bt, vt, gradients, values)
             if gradients:
-                Gw = g[: q * p].reshape((q, p))
-                for i in range(n):
-                    for c in range(q):
-                        gc, r = Gw[c], S[i, c]
-                        for e in range(indptr[at[i]], indptr[at[i] + 1]):
-                            gc[columns[e]] += r * numbers[e]
-                for c in range(len(bias)):
-                    for i in range(n):
-                        g[q * p + c] += S[i, c]
+                sparse_gradient(A, rows, k, n, S, GW)
+                intercepts(S, n, Gb)
         total = finish(tasks[t], own, l2, g, total)
         if values:
             f[t] = total
