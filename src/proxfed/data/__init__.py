@@ -15,6 +15,7 @@ from proxfed.data.digits import digits
 from proxfed.data.directory import Collection, FileCheck
 from proxfed.data.downloads import Arrival, Watch, download, silent
 from proxfed.data.federated import Dataset, Federated, counts, rows
+from proxfed.data.libsvm import libsvm
 from proxfed.data.limits import limited
 from proxfed.data.mnist import (
     EMNIST_LETTERS,
@@ -28,6 +29,7 @@ from proxfed.data.mnist import (
 )
 from proxfed.data.own import own
 from proxfed.data.partitions import PARTITIONS, NaturalPartition, Partition
+from proxfed.data.sparse import SparseRows
 from proxfed.data.synthetic import synthetic, synthetic_binary, synthetic_shifted
 from proxfed.errors import InputError, nearest, require
 from proxfed.registry import Registry
@@ -39,6 +41,7 @@ __all__ = [
     "Dataset",
     "Federated",
     "Partition",
+    "SparseRows",
     "check",
     "counts",
     "fetch",
@@ -56,6 +59,7 @@ DATASETS: Registry[Callable[..., Dataset | Federated]] = Registry(
         "digits": digits,
         "emnist_letters": emnist_letters,
         "fashion_mnist": fashion_mnist,
+        "libsvm": libsvm,
         "mnist": mnist,
         "mnist_writers": mnist_writers,
         "own": own,

@@ -39,6 +39,7 @@ from proxfed.data.client_stats import ClientStats
 from proxfed.errors import InputError, require
 from proxfed.harness.checkpoint import UNREADABLE, TaskFolder, task_name
 from proxfed.harness.files import locked, owned, replace, writing
+from proxfed.problems.passes import kernels
 from proxfed.report.columns import ROW, Row, cell, parse
 from proxfed.types import Block
 
@@ -54,6 +55,7 @@ def versions() -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": np.__version__,
+        "kernels": kernels(),
         "threads": torch.get_num_threads(),
         "machine": platform.machine(),
         "system": platform.system(),

@@ -297,11 +297,10 @@ def dense(kind, delta, A, b, v, rows, tasks, x, q, l2, G, f):
 
 
 @compiled()
-def sparse_scores(A, rows, first, n, W, S):
+def sparse_scores(A, rows, n, W, S):
     numbers, columns, indptr, _ = A
     for i in range(n):
-        row = rows[first + i] if len(rows) else first + i
-        start, stop = indptr[row], indptr[row + 1]
+        start, stop = indptr[rows[i]], indptr[rows[i] + 1]
         for c in range(len(W)):
             w, s = W[c], W.dtype.type(0)
             for e in range(start, stop):
@@ -310,11 +309,10 @@ def sparse_scores(A, rows, first, n, W, S):
 
 
 @compiled()
-def sparse_gradient(A, rows, first, n, S, G):
+def sparse_gradient(A, rows, n, S, G):
     numbers, columns, indptr, _ = A
     for i in range(n):
-        row = rows[first + i] if len(rows) else first + i
-        start, stop = indptr[row], indptr[row + 1]
+        start, stop = indptr[rows[i]], indptr[rows[i] + 1]
         for c in range(len(G)):
             g, r = G[c], S[i, c]
             for e in range(start, stop):
@@ -325,7 +323,8 @@ def sparse_gradient(A, rows, first, n, S, G):
 def sparse(kind, delta, A, b, v, rows, tasks, x, q, l2, G, f):
     """The same of compressed sparse rows, A = (values, indices, indptr, width)."""
     p, gradients, values = A[3], len(G) > 0, len(f) > 0
-    S, bt, vt, nothing = np.empty((TILE, q), x.dtype), np.empty(TILE), np.ones(TILE), np.empty(0, x.dtype)
+    S, bt, vt = np.empty((TILE, q), x.dtype), np.empty(TILE), np.ones(TILE)
+    at, s, nothing = np.empty(TILE, np.int64), S.reshape(-1), np.empty(0, x.dtype)
     for t in range(len(tasks)):
         start, stop, own = tasks[t, 0], tasks[t, 1], x[tasks[t, 2]]
         W, bias = own[: q * p].reshape((q, p)), own[q * p :]
@@ -334,12 +333,17 @@ def sparse(kind, delta, A, b, v, rows, tasks, x, q, l2, G, f):
         GW, Gb, total = g[: q * p].reshape((q if gradients else 0, p)), g[q * p :], 0.0
         for k in range(start, stop, TILE):
             n = min(TILE, stop - k)
-            labels(b, v, rows, k, n, bt, vt)
-            sparse_scores(A, rows, k, n, W, S)
-            total += slopes(kind, delta, S, n, bias, bt, vt, gradients, values)
-            if gradients:
-                sparse_gradient(A, rows, k, n, S, GW)
-                intercepts(S, n, Gb)
+            for i in range(n):
+                at[i] = rows[k + i] if len(rows) else k + i
+            pick(b, at, 0, n, bt)
+            if len(v):
+                pick(v, at, 0, n, vt)
+            sparse_scores(A, at, n, W, S)
+            total += slopes(kind, delta, S, s, n, bias, bt, 0, vt, 0, gradients, values)
+            sparse_gradient(A, at, n, S, GW)
+            for c in range(len(Gb)):
+                for i in range(n):
+                    Gb[c] += S[i, c]
         total = finish(tasks[t], own, l2, g, total)
         if values:
             f[t] = total

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from proxfed import keyed_random
 from proxfed.data.federated import Federated
+from proxfed.data.sparse import SparseRows
 from proxfed.errors import InputError, nearest, one_of, positive, require
 from proxfed.keyed_random import Ids, Key
 from proxfed.problems.architectures import MODELS, Make
@@ -82,6 +83,8 @@ class Model(DataProblem):
         self.check()
         plain = self.data.sample_weights is None
         require(plain, f"Model: {self.data.name} has sample weights, which only linear models take")
+        dense = not isinstance(self.data.features, SparseRows)
+        require(dense, f"Model: {self.data.name} has sparse features, which only linear models take")
         separate = find_loss(self.loss).separate
         require(separate, f"Model: loss = {self.loss!r} is for linear models: it needs all samples at once")
         if isinstance(self.model, nn.Module):  # its owner may go on with it

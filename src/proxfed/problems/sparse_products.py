@@ -74,7 +74,7 @@ class SparseProducts(Passes):
         if values:
             f = f.index_add_(0, owner, each) / m + p.l2 / 2 * x.square().sum(-1)
         if gradients:
-            G[:, : weight.stop] = entries.gradients(r, c).reshape(c, -1)
+            G[:, : weight.stop] = entries.gradients(r, c).reshape(c, weight.stop)
             G[:, weight.stop :] = G.new_zeros(c, len(r)).index_add_(0, owner, r.mT) if p.intercept else 0
             G = G.div_(m[:, None]).add_(x, alpha=p.l2)
         return Sums(f, G)
