@@ -29,7 +29,7 @@ from proxfed.problems.products import Products
 from proxfed.problems.sparse_products import SparseProducts
 
 pytest.importorskip("numba")
-from proxfed.problems import fused, kernels
+from proxfed.problems import kernels
 from proxfed.problems.fused import Fused
 
 LOSSES = ("squared", Huber(0.6), "poisson", "logistic", "cross_entropy", "one_hot")
@@ -39,8 +39,8 @@ ROUNDING = {torch.float64: 2e-14, torch.float32: 1e-5}
 def problem(loss, sizes, p=5, weighted=False, sparse=False, seed=0, **options) -> Linear:
     rng = np.random.default_rng(seed)
     N, classes = sum(sizes), 3 if loss in ("cross_entropy", "one_hot") else None
-    labels = {"logistic": np.sign(rng.normal(size=N)), "poisson": rng.poisson(2.0, N).astype(float)}
-    b = rng.integers(0, 3, N) if classes else labels.get(loss, rng.normal(size=N)) if isinstance(loss, str) else rng.normal(size=N)
+    draw = {"logistic": lambda: np.sign(rng.normal(size=N)), "poisson": lambda: rng.poisson(2.0, N).astype(float)}
+    b = rng.integers(0, 3, N) if classes else draw.get(str(loss), lambda: rng.normal(size=N))()
     A = rng.normal(size=(N, p)) * (rng.random((N, p)) < 0.4)
     weights = rng.integers(0, 3, N) + (np.arange(N) == np.repeat(np.cumsum(sizes) - 1, sizes)) if weighted else None
     data = Federated(SparseRows.of(A) if sparse else A, b, sizes, classes=classes, sample_weights=weights)
@@ -92,7 +92,6 @@ def test_both_ways_agree_to_rounding(loss, sizes, p, weighted, sparse, intercept
 @pytest.mark.parametrize("loss", LOSSES, ids=str)
 def test_a_client_does_not_depend_on_blocks_threads_or_company(loss, sparse, monkeypatch) -> None:
     """To the bit, also where its samples are shared out over threads."""
-    monkeypatch.setattr(fused, "CHUNK", 16)
     monkeypatch.setattr(tuning, "PARALLEL_READ", 0)
     p = problem(loss, (50, 3, 90, 16), sparse=sparse, intercept=True)
     x = torch.tensor(np.random.default_rng(1).normal(size=(4, p.d)))
@@ -215,8 +214,10 @@ def test_a_numba_that_cannot_be_imported_is_said(monkeypatch) -> None:
 
 @pytest.mark.slow
 def test_where_nothing_can_be_written_it_is_compiled_each_time(tmp_path) -> None:
-    code = "from proxfed.problems import kernels; import numpy as np; out = np.zeros((1, 1)); " \
+    code = (
+        "from proxfed.problems import kernels; import numpy as np; out = np.zeros((1, 1)); "
         "kernels.add_up(np.ones((2, 1)), np.array([[0, 0, 0, 0, 1], [0, 0, 0, 0, 0]]), out); print(out[0, 0])"
+    )
     source = Path(proxfed.__file__).parents[1]
     env = os.environ | {"PYTHONPATH": str(source), "NUMBA_CACHE_LOCATOR_CLASSES": "UserProvidedCacheLocator"}
     env.pop("NUMBA_CACHE_DIR", None)

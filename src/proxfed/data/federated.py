@@ -19,8 +19,8 @@ Samples = tuple[Features, np.ndarray]
 class Dataset:
     """Samples that still need a partition.
 
-    Features are floats, also as SparseRows, or uint8 images (N, C, H, W) of 0..255. Labels are whole numbers 0..classes-1, or floats when
-    `classes` is None: a regression, or -1/+1.
+    Features are floats, also as SparseRows, or uint8 images (N, C, H, W) of 0..255. Labels are whole numbers
+    0..classes-1, or floats when `classes` is None: a regression, or -1/+1.
     """
 
     features: Features
@@ -230,7 +230,7 @@ def stacked(parts: Sequence[Features]) -> Features:
     """All rows; sparse, if one of the parts is."""
     if any(isinstance(part, SparseRows) for part in parts):
         return SparseRows.stack([SparseRows.of(part) for part in parts])
-    return np.concatenate(parts)  # type: ignore[arg-type]
+    return np.concatenate(parts)
 
 
 def flat(features: Features) -> Features:

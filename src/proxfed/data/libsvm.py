@@ -1,12 +1,13 @@
 """Text files of LIBSVM: a line is `label index:value index:value ...`, indices from 1, ascending; the rest is zero.
 
-Read as SparseRows if fewer than one in ten numbers is not zero: from there on a pass over the dense matrix takes longer.
+Read as SparseRows if fewer than one in ten numbers is not zero: a pass over the dense matrix would take longer.
 """
 
 from __future__ import annotations
 
 import re
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -41,8 +42,8 @@ def libsvm(
     sparse = density(wide[0]) < SPARSE_BELOW if sparse is None else sparse
     features: list[Features] = [X if sparse else X.toarray() for X in wide]
     labels = _numbered(files[0], [b for _, b in parts], classes)
-    held = (features[1], labels[1]) if test is not None else (None, None)
-    return Dataset(features[0], labels[0], *held, classes, files[0].stem)
+    data = Dataset(features[0], labels[0], classes=classes, name=files[0].stem)
+    return data if test is None else replace(data, test_features=features[1], test_labels=labels[1])
 
 
 def _numbered(path: Path, labels: list[np.ndarray], classes: int | None) -> list[np.ndarray]:

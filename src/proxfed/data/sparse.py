@@ -65,7 +65,9 @@ class SparseRows:
         """The rows of all of them, which have the same columns."""
         starts = np.cumsum([0, *(len(part.values) for part in parts)])
         ends = [part.indptr[1:] + start for part, start in zip(parts, starts, strict=False)]
-        values, indices = (np.concatenate(column) for column in zip(*((a.values, a.indices) for a in parts), strict=True))
+        values, indices = (
+            np.concatenate(column) for column in zip(*((a.values, a.indices) for a in parts), strict=True)
+        )
         return cls(values, indices, np.concatenate([[0], *ends]), parts[0].width)
 
     @property
@@ -96,18 +98,18 @@ class SparseRows:
     def __len__(self) -> int:
         return len(self.indptr) - 1
 
-    def __getitem__(self, rows: slice | np.ndarray) -> SparseRows:
+    def __getitem__(self, rows: slice | np.ndarray | list[int]) -> SparseRows:
         """Some of the rows: a slice (as views), their numbers, or a mask."""
         if isinstance(rows, slice) and rows.step in (None, 1):
             start, stop, _ = rows.indices(len(self))
             ends = self.indptr[start : max(start, stop) + 1]
             some = slice(ends[0], ends[-1])
             return SparseRows(self.values[some], self.indices[some], ends - ends[0], self.width)
-        rows = np.arange(len(self))[rows]
-        counts = np.diff(self.indptr)[rows]
+        chosen = np.arange(len(self))[rows]
+        counts = np.diff(self.indptr)[chosen]
         ends = np.concatenate(([0], counts.cumsum()))
-        some = np.repeat(self.indptr[rows] - ends[:-1], counts) + np.arange(ends[-1])
-        return SparseRows(self.values[some], self.indices[some], ends, self.width)
+        places = np.repeat(self.indptr[chosen] - ends[:-1], counts) + np.arange(ends[-1])
+        return SparseRows(self.values[places], self.indices[places], ends, self.width)
 
     def toarray(self) -> np.ndarray:
         """(N, p), zeros written out."""

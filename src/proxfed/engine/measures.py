@@ -65,13 +65,13 @@ class Measures:
     def __call__(self, x: Tensor, fields: Mapping[str, Tensor] | None = None) -> dict[str, Any]:
         """The measures of the model x (d,); `fields` are the clients' states, on graphs: rows by name, 'x' first."""
         out: dict[str, Any] = {}
-        if self.problem.train_measures and self.s is None:
-            out["objective"] = self.objective(x)
-        elif self.problem.train_measures:
-            value, gradient = self.averages(lambda f: _as_rows(*f.value_and_grad(x)))
-            out["objective"] = float(value) + float(self.problem.h.value(x))
-            out["stationarity"] = self._stationarity(x, gradient, self.s)
         if self.problem.train_measures:
+            if self.s is None:
+                out["objective"] = self.objective(x)
+            else:
+                value, gradient = self.averages(lambda f: _as_rows(*f.value_and_grad(x)))
+                out["objective"] = float(value) + float(self.problem.h.value(x))
+                out["stationarity"] = self._stationarity(x, gradient, self.s)
             if self.reference is not None and self.optimum is not None:
                 out["gap"] = out["objective"] - self.optimum
         if self.reference is not None:

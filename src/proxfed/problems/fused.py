@@ -1,8 +1,9 @@
-"""One pass over the samples, dense or sparse, by the compiled loops of kernels.py, shared out over the cores by samples."""
+"""One pass over the samples, dense or sparse, by the loops of kernels.py, shared out over the cores by samples."""
 
 from __future__ import annotations
 
 from functools import partial
+from itertools import pairwise
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
@@ -47,12 +48,13 @@ class Fused(Passes):
 
     def full(self, ids: Ids, x: Tensor, values: bool = False, gradients: bool = False) -> Sums:
         points, shared = _points(x, len(ids))
-        if not isinstance(ids, range):
-            return self._run(self._tasks_of(np.asarray(ids, np.int64), shared), len(ids), NONE, points, values, gradients)
-        key = (ids.start, ids.stop, shared)
-        if key not in self._tasks:
-            self._tasks[key] = self._tasks_of(np.asarray(ids, np.int64), shared)
-        return self._run(self._tasks[key], len(ids), NONE, points, values, gradients)
+        key = (ids.start, ids.stop, shared) if isinstance(ids, range) else None
+        tasks = None if key is None else self._tasks.get(key)
+        if tasks is None:
+            tasks = self._tasks_of(np.asarray(ids, np.int64), shared)
+        if key is not None:
+            self._tasks[key] = tasks
+        return self._run(tasks, len(ids), NONE, points, values, gradients)
 
     def minibatch(self, rows: np.ndarray, x: Tensor) -> Tensor:
         (c, batch), (points, shared) = rows.shape, _points(x, len(rows))
@@ -96,7 +98,7 @@ class Fused(Passes):
             return [slice(None)]
         cuts = np.searchsorted(samples, samples[-1] * np.arange(1, threads) / threads, side="left")
         ends = np.unique([0, *(cuts + 1), len(tasks)])
-        return [slice(a, b) for a, b in zip(ends[:-1], ends[1:], strict=True)]
+        return [slice(a, b) for a, b in pairwise(ends.tolist())]
 
 
 def _points(x: Tensor, c: int) -> tuple[np.ndarray, bool]:

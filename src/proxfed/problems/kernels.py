@@ -72,7 +72,7 @@ def exp(z):
     r = (s - k * LN2_HIGH) - k * LN2_LOW
     high = C8 + r * (C9 + r * (C10 + r * (C11 + r * (C12 + r * C13))))
     e = 1.0 + r * (1.0 + r * (C2 + r * (C3 + r * (C4 + r * (C5 + r * (C6 + r * (C7 + r * high)))))))
-    e = e * _number((_bits(t) << 52) + (1023 << 52))
+    e = e * _number((_bits(t) << 52) + (1023 << 52))  # type: ignore[call-arg]
     e = inf if z > LARGEST else e
     return 0.0 if z < SMALLEST else e
 

@@ -116,8 +116,8 @@ class Linear(DataProblem):
         dtype, features = torch.empty(0, dtype=self.dtype).numpy().dtype, self.data.features
         if isinstance(features, SparseRows):
             chosen = features if isinstance(self._order, slice) else features[self._order]
-            return replace(chosen, values=np.require(chosen.values, dtype, "CW"))
-        return np.require(features[self._order], dtype, "CW")
+            return replace(chosen, values=np.require(chosen.values, dtype, ["C", "W"]))
+        return np.require(features[self._order], dtype, ["C", "W"])
 
     @cached_property
     def A(self) -> Tensor:

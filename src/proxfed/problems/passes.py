@@ -2,8 +2,8 @@
 
 `fused.py` compiles one pass over the data with numba and is taken where that is installed (`pip install
 "proxfed[fast]"`), on the CPU, for the losses it knows. Otherwise they are products of torch: `products.py` for dense
-features, `sparse_products.py` for sparse ones. The ways agree to rounding error. PROXFED_KERNELS=torch keeps numba out of it,
-PROXFED_KERNELS=numba insists on it.
+features, `sparse_products.py` for sparse ones. The ways agree to rounding error. PROXFED_KERNELS=torch keeps numba out
+of it, PROXFED_KERNELS=numba insists on it.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class Products(Passes):
             if gradients and isinstance(where, slice):
                 self._gradient(s, A, b, v, x[where], G[where])
             elif gradients:
-                g = G.new_empty(len(where), p.d)
+                g = G.new_empty(len(A), p.d)
                 self._gradient(s, A, b, v, x[where], g)
                 G[where] = g
         if values:

@@ -31,7 +31,8 @@ def lanczos(times: Callable[[Tensor], Tensor], start: Tensor, tolerance: float =
     """
     q, before = start / start.norm(dim=-1, keepdim=True), torch.zeros_like(start)
     beta = torch.zeros(len(q), dtype=q.dtype)
-    diagonal, beside = [], []
+    diagonal: list[Tensor] = []
+    beside: list[Tensor] = []
     for k in range(1, steps + 1):
         w = times(q) - beta[:, None] * before
         diagonal.append((w * q).sum(-1))
