@@ -43,6 +43,8 @@ class Dataset:
     """(p,) what the columns of features (N, p) are called; None: x0, x1, ..."""
     sample_weights: np.ndarray | None = None
     """(N,) how much each sample counts; None: all the same."""
+    class_names: tuple[str, ...] | None = None
+    """What the classes 0, 1, ... are called, where they are words; None: by their numbers."""
 
     @property
     def test(self) -> Samples | None:

@@ -78,7 +78,7 @@ class Measures:
             out["error"] = float((x - self.reference).norm() / self.reference.norm().clamp_min(1e-300))
         out["nonzeros"] = int(torch.count_nonzero(x))
         if fields is not None:
-            out["consensus"] = self._consensus(fields["x"])
+            out["consensus"] = self.network.consensus(fields["x"])
             out |= self._more(fields)
         return out | self.problem.evaluate(x)
 
@@ -114,10 +114,6 @@ class Measures:
         parts = over_threads(weighted_sums, net.blocks(range(net.n), p.gradient_size))
         return net.all_sums([torch.stack(each).sum(0) for each in zip(*parts, strict=True)])
 
-    def _consensus(self, rows: Tensor) -> float:
-        average = self.network.average
-        return float(average((rows - average(rows)).square().sum(-1, keepdim=True)))
-
 
 def _as_rows(value: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
     return value[:, None], gradient
@@ -131,7 +127,7 @@ class _States:
         self._accuracies = cache(self._evaluate)
 
     def consensus(self, name: str) -> float:
-        return self.measures._consensus(self.fields[name])
+        return self.measures.network.consensus(self.fields[name])
 
     def estimation(self, name: str) -> float:
         m, average = self.measures, self.measures.network.average

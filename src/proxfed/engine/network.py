@@ -142,6 +142,10 @@ class Network(ABC):
         """(1/n) sum_i x_i over all clients, from the rows of those that live here."""
         return self.all_sum(rows.new_full((len(rows),), 1 / self.n) @ rows)
 
+    def consensus(self, rows: Tensor) -> float:
+        """(1/n) sum_i |x_i - mean x|^2."""
+        return float(self.average((rows - self.average(rows)).square().sum(-1, keepdim=True)))
+
     def total(self, numbers: list[int]) -> list[int]:
         """Counters added up over the processes."""
         return [round(x) for x in self.all_sum(torch.tensor(numbers, dtype=torch.float64)).tolist()]

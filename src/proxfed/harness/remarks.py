@@ -1,4 +1,4 @@
-"""What a user should be told of steps: those that were found or computed, too short ones, and runs that got nowhere."""
+"""What a user should be told: steps that were found or computed, too short ones, runs that got nowhere, and so on."""
 
 from __future__ import annotations
 
@@ -30,6 +30,12 @@ def steps_of_theory(study: Study) -> list[str]:
             steps = ", ".join(f"{name} = {first(getattr(algorithm, name)):.4g}" for name in given)
             lines.append("; ".join(filter(None, [f"{label}: the theory gives {steps}", _short(problem, algorithm)])))
     return lines
+
+
+def unprotected(study: Study) -> list[str]:
+    """A line where protection is asked for, because there is nobody here to be protected from."""
+    asked = (study.written or {}).get("protection")
+    return ["[protection] acts between organisations; here nothing is masked, clipped or made noisy"] if asked else []
 
 
 def remarks(
