@@ -18,7 +18,7 @@ setup: $(READY)  ## create .venv with pinned versions
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch numpy
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[figures,tables,optuna,sklearn,silos,privacy,test,lint,release]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[fast,figures,tables,optuna,sklearn,silos,privacy,test,lint,release]'
 	@touch $@
 
 demo: $(READY)   ## compare the five algorithms with FedAvg on heterogeneous sparse logistic regression

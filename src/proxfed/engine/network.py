@@ -71,16 +71,18 @@ class Network(ABC):
 
     # ---- star --------------------------------------------------------------------------------------------------
 
-    def blocks(self, cohort: Ids) -> list[Ids]:
+    def blocks(self, cohort: Ids, reads: int = 0) -> list[Ids]:
         """The clients of the cohort that live here, as many at a time as the cache holds; if there are none, one empty
-        block. Where threads are worth while, each of them gets equally many blocks."""
+        block. Where threads are worth while, each of them gets equally many blocks. `reads`: numbers of its data that
+        a client's gradient reads."""
         if isinstance(cohort, range):
             here: Ids = self.ids
         else:
             first, last = np.searchsorted(cohort, (self.ids.start, self.ids.stop)).tolist()
             here = cohort[first:last]
         m, blocks = len(here), ceil(len(here) * self.d / tuning.BLOCK)
-        threads = thread_count() if m * self.d >= tuning.PARALLEL_FROM else 1
+        worth_while = m * self.d >= tuning.PARALLEL_FROM or m * reads >= tuning.PARALLEL_READ
+        threads = thread_count() if worth_while else 1
         count = max(1, min(m, ceil(blocks / threads) * threads))
         return [here[k * m // count : (k + 1) * m // count] for k in range(count)]
 

@@ -95,7 +95,7 @@ class Run:
         net, everyone = self.network, isinstance(self.participation, Full) or alg.requires().all_hear
         one, server = self.clients.begin(alg, net.ids[:1], Work())
         rows = ClientRows(net.ids, one, lambda ids, work: self.clients.begin(alg, ids, work)[0], everyone)
-        for ids in net.blocks(range(net.n)) if everyone else ():
+        for ids in self.blocks(range(net.n)) if everyone else ():
             rows.put(ids, rows.begin(ids, self.work))
         return Held(rows, server)
 
@@ -116,7 +116,7 @@ class Run:
     def _in_blocks(self, work_on: Callable[[Ids, Work, Mix], None], t: int) -> None:
         """One call for each block of peers; they meet at `mix`."""
         net = self.network
-        blocks = net.blocks(range(net.n))
+        blocks = self.blocks(range(net.n))
         works = [Work() for _ in blocks]
         calls = [partial(work_on, ids, work) for ids, work in zip(blocks, works, strict=True)]
         if len(calls) == 1:
@@ -124,6 +124,10 @@ class Run:
         else:
             in_lockstep(calls, [len(ids) for ids in blocks], lambda x: net.mix(x, t, spare=True))
         self.work.add(*works)
+
+    def blocks(self, cohort: Ids) -> list[Ids]:
+        """The clients of the cohort that live here, as many at a time as suits this problem."""
+        return self.network.blocks(cohort, self.problem.gradient_size)
 
     def round(self, t: int) -> None:
         start = time.perf_counter()
@@ -141,7 +145,7 @@ class Run:
         if len(taking_part) == 0:
             return Held(rows, state)
         state, message = half.down(state, t)
-        blocks, down = net.blocks(taking_part), received(message)
+        blocks, down = self.blocks(taking_part), received(message)
         all_hear = alg.requires().all_hear
         net.send(message, len(net.ids) if all_hear else sum(len(ids) for ids in blocks))
         heard, go_on = arrived(self.participation, t, taking_part, self.seed)
@@ -163,7 +167,7 @@ class Run:
         sums, works = zip(*over_threads(client_rounds, blocks), strict=True)
         self.work.add(*works)
         if all_hear:
-            for ids in net.blocks(np.setdiff1d(np.arange(net.n), go_on)):
+            for ids in self.blocks(np.setdiff1d(np.arange(net.n), go_on)):
                 rows.put(ids, alg.hear(rows.take(ids, self.work), down))
         up = net.mean(sums)
         if len(heard) == 0:
@@ -174,7 +178,7 @@ class Run:
         """A round along a tree: the server's message goes down every edge, and sums of messages come up."""
         net, half, (rows, state) = self.network, self._server(alg), self.held
         assert isinstance(topology, SpanningTree)
-        tree, everyone = topology.rooted, net.blocks(range(net.n))
+        tree, everyone = topology.rooted, self.blocks(range(net.n))
         state, message = half.down(state, t)
         down, root = received(message), int(tree.levels[0][0])
         net.send(message, len(net.ids) - (root in net.ids))  # the server is where the root is
@@ -211,7 +215,7 @@ class Run:
 
     def _graph(self, alg: Graph[Any], t: int) -> Any:
         net, half = self.network, self.clients
-        if len(net.blocks(range(net.n))) == 1:
+        if len(self.blocks(range(net.n))) == 1:
             between = half.before_mix(alg, self.held, t, net.ids, self.work)
             return half.step(alg, between, t, net.ids, self.work, lambda x: net.mix(x, t))
         state = writable(self.held)

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from proxfed import keyed_random
 from proxfed.data.federated import Federated
 from proxfed.data.on_demand import OnDemand
+from proxfed.data.sparse import Features, SparseRows
 from proxfed.errors import InputError, nearest, one_of, positive, require
 from proxfed.keyed_random import Ids, Key
 from proxfed.problems.architectures import MODELS, Make
@@ -88,6 +89,8 @@ class Model(DataProblem):
         self.check()
         plain = self.data.sample_weights is None
         require(plain, f"Model: {self.data.name} has sample weights, which only linear models take")
+        dense = not isinstance(self.data.features, SparseRows)
+        require(dense, f"Model: {self.data.name} has sparse features, which only linear models take")
         separate = find_loss(self.loss).separate
         require(separate, f"Model: loss = {self.loss!r} is for linear models: it needs all samples at once")
         if isinstance(self.model, nn.Module):  # its owner may go on with it
@@ -187,7 +190,7 @@ class Model(DataProblem):
 
     @cached_property
     def _affine(self) -> Affine:
-        return NORMALISATIONS[self.normalise](self.data.features)
+        return NORMALISATIONS[self.normalise](np.asarray(self.data.features))
 
     def _inputs(self, features: np.ndarray) -> Inputs:
         channels_last = self.channels_last and isinstance(self.engine, Loop)
@@ -195,7 +198,7 @@ class Model(DataProblem):
 
     @cached_property
     def A(self) -> Inputs:
-        return self._inputs(self.data.features)
+        return self._inputs(np.asarray(self.data.features))
 
     @cached_property
     def b(self) -> Tensor:
@@ -211,7 +214,7 @@ class Model(DataProblem):
         if self.data.test is None:
             return None
         features, labels = self.data.test
-        return self._inputs(features), self._labels(labels)
+        return self._inputs(np.asarray(features)), self._labels(labels)
 
     # ---- the network -------------------------------------------------------------------------------------------
 
@@ -294,8 +297,8 @@ class Model(DataProblem):
         with torch.no_grad():
             return torch.cat([module(A(rows)) for rows in torch.arange(len(A), device=self.device).split(CHUNK)])
 
-    def _apply(self, x: Tensor, X: np.ndarray) -> Tensor:
-        return self._forward(x, self._inputs(self._fits(X, self.shape)))
+    def _apply(self, x: Tensor, X: Features) -> Tensor:
+        return self._forward(x, self._inputs(np.asarray(self._fits(X, self.shape))))
 
     def _decide(self, scores: Tensor) -> Tensor:
         labels = super()._decide(scores)
