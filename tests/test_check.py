@@ -321,7 +321,7 @@ class CountsWrong(TopK):
 
     def __call__(self, v: Tensor, key: Any) -> Packed:
         p = super().__call__(v, key)
-        return Packed(p.parts, p.dense, p.nbytes, p.best - 1)
+        return Packed(p.parts, p.dense, p.nbytes, p.best - 1, self)
 
 
 class ReadsWrong(TopK):

@@ -45,7 +45,7 @@ class TopK:
         value, dense = _keep(x, flat)
         best = wire.sizes(wire.gaps(flat.ravel(), count, d), count, wire.width(d - 1)) + k * v.itemsize
         parts = {"index": tensor((flat % d).astype(np.int32), v), "value": tensor(value, v)}
-        return Packed(parts, tensor(dense, v), c * k * (4 + v.itemsize), int(best.sum()))
+        return Packed(parts, tensor(dense, v), c * k * (4 + v.itemsize), int(best.sum()), self)
 
     def encode(self, packed: Packed) -> list[bytes]:
         index, d = host(packed.parts["index"]), packed.dense.shape[1]
@@ -90,7 +90,7 @@ class RandK:
         value, dense = _keep(host(v), flat, d / k if self.unbiased else 1.0)
         parts = {"seed": tensor(key.copy().view(np.int64)[:, None], v), "value": tensor(value, v)}
         nbytes = key.nbytes + value.nbytes
-        return Packed(parts, tensor(dense, v), nbytes, best=nbytes)
+        return Packed(parts, tensor(dense, v), nbytes, nbytes, self)
 
     def encode(self, packed: Packed) -> list[bytes]:
         return wire.join(wire.rows(packed.parts["seed"]), wire.rows(packed.parts["value"]))
