@@ -162,7 +162,7 @@ def test_size_weights_on_a_graph_scale_the_losses(problem: Linear) -> None:
     weighted = Linear(problem.data, Squared(), weighting="size")
     going = Run(weighted, Depositum(0.01), Stacked(6, weighted.d, Ring(6)))
     x = torch.randn(weighted.d, dtype=torch.float64)
-    seen = going.oracle(1, range(6), Work()).full_grad(x).mean(0)
+    seen = going.clients.oracle(1, range(6), Work()).full_grad(x).mean(0)
     torch.testing.assert_close(seen, weighted.weights @ weighted.local(1, range(6)).full_grad(x))
 
 
@@ -170,9 +170,9 @@ def test_h_enters_a_smooth_method_through_its_subgradient(problem: Linear) -> No
     going = Run(problem, FedNAG(0.01, 0.5, 2), Stacked(6, problem.d))
     x = torch.randn(6, problem.d, dtype=torch.float64)
     torch.testing.assert_close(
-        going.oracle(1, range(6), Work()).grad(x, 0), problem.local(1, range(6)).grad(x, 0) + 0.1 * x.sign()
+        going.clients.oracle(1, range(6), Work()).grad(x, 0), problem.local(1, range(6)).grad(x, 0) + 0.1 * x.sign()
     )
-    assert isinstance(going.h, Zero)
+    assert isinstance(going.clients.h, Zero)
 
 
 def test_counting_does_not_change_what_is_counted(problem: Linear) -> None:

@@ -43,9 +43,12 @@ def lines(text: str, start: str) -> list[str]:
 
 
 def counted(tmp_path: Path, experiment: str = "fig1") -> list[str]:
-    """The forms of an experiment in the summary: confirmed, not confirmed, holds otherwise, undecided, not run."""
+    """The forms of an experiment in the summary; its main claims that are confirmed, hold under another reading, are
+    unknown, and were not run."""
     (line,) = lines(summary(tmp_path), f"| [{experiment}]")
-    return [cell.strip() for cell in line.split("|")[3:-1]]
+    forms, _, confirmed, reading, scale, settings, unknown, not_run, *aside = (c.strip() for c in line.split("|")[3:-1])
+    assert [scale, settings, *aside] == ["", "", "", ""]
+    return [forms, confirmed, reading, unknown, not_run]
 
 
 def command(capsys: Any, tmp_path: Path, name: str, *options: str) -> tuple[int, str, str]:
@@ -70,11 +73,11 @@ def write_page(capsys: Any, tmp_path: Path, *options: str) -> Path:
 
 def test_the_summary_counts_claims_and_names_what_was_never_run(tmp_path: Path) -> None:
     run(tmp_path / "runs")
-    assert counted(tmp_path) == ["quick (3)", "1", "", "", "", "1"]
-    assert counted(tmp_path, "fig2") == ["not run", "", "", "", "", "1"]
+    assert counted(tmp_path) == ["quick (3)", "1", "", "", "1"]
+    assert counted(tmp_path, "fig2") == ["not run", "", "", "", "1"]
     text = summary(tmp_path)
-    assert lines(text, "| [toy]") == ["| [toy](#toy) | 3 | 1 |  |  |  | 2 |"]
-    assert lines(text, "| all") == ["| all | 3 | 1 | 0 | 0 | 0 | 2 |"]
+    assert lines(text, "| [toy]") == ["| [toy](#toy) | 3 | 1 |  |  |  |  | 2 |  |  |"]
+    assert lines(text, "| all") == ["| all | 3 | 1 |  |  |  |  | 2 |  |  |"]
     assert "| [fig1](results/toy/fig1.md) | Fig. 1 |" in text
     holds = "**1 of 3 claims are confirmed**, 2 were not run. Some hold: Fig. 1 (1 of 2). Not run: Table 2."
     assert f"## toy\n\nA. Author, On toys\n\n{holds}\n" in text
@@ -93,7 +96,7 @@ def test_a_paper_of_which_all_or_nothing_holds(tmp_path: Path) -> None:
 def test_the_full_form_counts_where_it_can_tell(tmp_path: Path) -> None:
     run(tmp_path / "runs", value=swapped)
     run(tmp_path / "runs", form="full", only=BOTH)
-    assert counted(tmp_path) == ["full (3), quick (3)", "2", "", "", "", ""]
+    assert counted(tmp_path) == ["full (3), quick (3)", "2", "", "", ""]
     text = page(tmp_path)
     assert text.index("**Full form**") < text.index("**Quick form**")
 
@@ -101,26 +104,26 @@ def test_the_full_form_counts_where_it_can_tell(tmp_path: Path) -> None:
 def test_where_the_full_form_cannot_tell_the_quick_one_counts(tmp_path: Path) -> None:
     run(tmp_path / "runs")
     run(tmp_path / "runs", form="full", value=lambda label, seed, t: fall(label, seed, t) if label == "Ours" else None)
-    assert counted(tmp_path) == ["full (3), quick (3)", "2", "", "", "", ""]
+    assert counted(tmp_path) == ["full (3), quick (3)", "2", "", "", ""]
 
 
 def test_the_summary_says_what_holds_with_another_choice(tmp_path: Path) -> None:
     """A variant counts that has all cases of the form."""
     run(tmp_path / "runs", form="full", only=BOTH, value=swapped)
     run(tmp_path / "runs", form="full", variant="slow")
-    assert counted(tmp_path) == ["full (3)", "", "2", "", "", ""]
+    assert counted(tmp_path) == ["full (3)", "", "", "2", ""]
     run(tmp_path / "runs", form="full", variant="slow", only=("very skewed",))
-    assert counted(tmp_path) == ["full (3)", "", "2", "2", "", ""]
+    assert counted(tmp_path) == ["full (3)", "", "2", "", ""]
 
 
 def test_another_choice_counts_with_three_seeds_and_in_the_cases_that_decided(tmp_path: Path) -> None:
     run(tmp_path / "runs", value=swapped)
     run(tmp_path / "runs", variant="slow", seeds=(0, 1))
-    assert counted(tmp_path) == ["quick (3)", "", "1", "", "", "1"]
+    assert counted(tmp_path) == ["quick (3)", "", "", "1", "1"]
     run(tmp_path / "runs", variant="slow")
-    assert counted(tmp_path) == ["quick (3)", "", "1", "1", "", "1"]
+    assert counted(tmp_path) == ["quick (3)", "", "1", "", "1"]
     run(tmp_path / "runs", form="full", only=BOTH, value=swapped)
-    assert counted(tmp_path) == ["full (3), quick (3)", "", "2", "", "1", ""]
+    assert counted(tmp_path) == ["full (3), quick (3)", "", "", "2", ""]
 
 
 def test_what_departs_from_the_paper_is_no_other_choice(tmp_path: Path, toy_paper: Path) -> None:
@@ -131,20 +134,45 @@ def test_what_departs_from_the_paper_is_no_other_choice(tmp_path: Path, toy_pape
     text = page(tmp_path)
     assert "<summary>Against the paper's setting, slow, quick form: 1 confirmed, 1 not run</summary>" in text
     assert "**Against the paper's setting, `slow`**, in the quick form: `algorithms.Ours.eta = 0.1`" in text
-    assert counted(tmp_path) == ["quick (3)", "", "1", "", "1", "1"]  # neither confirmed otherwise nor varied
-    assert "3 of 3 seeds, no open setting varied" in text
+    assert counted(tmp_path) == ["quick (3)", "", "", "1", "1"]
+    assert "3 of 3 seeds, nothing varied" in text
 
 
-def test_a_claim_is_undecided_until_three_seeds_and_a_varied_setting_speak_against_it(tmp_path: Path) -> None:
-    undecided = "Not confirmed, but undecided until more is tried:\n\n- ours is better \\| than theirs: "
+def test_a_claim_whose_cause_is_not_known_says_what_was_tried(tmp_path: Path) -> None:
+    unknown = "| unknown | ours is better \\| than theirs | "
     run(tmp_path / "runs", value=swapped, seeds=(0, 1))
-    assert counted(tmp_path) == ["quick (2)", "", "1", "", "1", "1"]
-    assert f"{undecided}2 of 3 seeds, no open setting varied\n" in page(tmp_path)
+    assert counted(tmp_path) == ["quick (2)", "", "", "1", "1"]
+    assert f"{unknown}2 of 3 seeds, nothing varied |" in page(tmp_path)
     run(tmp_path / "runs", value=swapped)
-    assert f"{undecided}3 of 3 seeds, no open setting varied\n" in page(tmp_path)
     run(tmp_path / "runs", variant="slow", value=swapped, seeds=(0,))
-    assert counted(tmp_path) == ["quick (3)", "", "1", "", "", "1"]
-    assert undecided not in page(tmp_path)
+    assert f"{unknown}3 of 3 seeds, varied: `slow` |" in page(tmp_path)
+
+
+def test_a_cause_that_somebody_found_is_counted_and_shown_with_its_evidence(capsys: Any, tmp_path: Path) -> None:
+    run(tmp_path / "runs", value=swapped)
+    file = kept(tmp_path) / "toy" / "fig1.causes.toml"
+    file.write_text('[[causes]]\nkind = "scale"\nclaims = ["ours is better*"]\nevidence = "with 9 clients it holds"\n')
+    assert "| 2 |  |  | 1 |  |  | 1 |" in lines(summary(tmp_path), "| [fig1]")[0]
+    assert "| needs the paper's scale | ours is better \\| than theirs | with 9 clients it holds |" in page(tmp_path)
+    run(tmp_path / "runs", variant="slow")
+    assert "| holds under another reading | ours is better \\| than theirs | it holds with `slow` |" in page(tmp_path)
+    file.write_text(file.read_text().replace("ours is better*", "nobody says this"))
+    write_page(capsys, tmp_path)
+    assert "a cause is written down of ['nobody says this'], which no claim needs" in check(capsys, tmp_path)[1]
+    file.write_text(file.read_text().replace("scale", "bad luck"))
+    told = refused(capsys, "results", "show", "toy", "--results", str(tmp_path / "results"))
+    assert "causes.0.kind = 'bad luck' is not allowed" in told
+
+
+def test_minor_claims_and_ours_are_counted_apart(tmp_path: Path, toy_paper: Path) -> None:
+    path = toy_paper / "toy" / "fig1.toml"
+    path.write_text(
+        path.read_text()
+        .replace('says = "ours is better', 'minor = true\nsays = "ours is better')
+        .replace('says = "ours arrives', 'says = "ours: it arrives')
+    )
+    run(tmp_path / "runs")
+    assert lines(summary(tmp_path), "| [fig1]")[0].endswith("| quick (3) |  |  |  |  |  |  |  | 1/1 | 0/1 |")
 
 
 # ---- the page of an experiment --------------------------------------------------------------------------------------
@@ -174,7 +202,7 @@ def test_targets_that_no_algorithm_reaches_in_the_quick_form_are_named_below_it(
 def test_cases_with_fewer_seeds_are_named(tmp_path: Path) -> None:
     run(tmp_path / "runs", form="full")
     run(tmp_path / "runs", form="full", only=("very skewed",), seeds=(0,))
-    assert counted(tmp_path) == ["full (1 to 3)", "2", "", "", "", ""]
+    assert counted(tmp_path) == ["full (1 to 3)", "2", "", "", ""]
     assert "at the paper's scale. Seeds 0, 1, 2, but 0 of very skewed; " in page(tmp_path)
 
 
@@ -313,12 +341,13 @@ def test_what_holds_for_a_paper_is_shown_on_a_terminal(capsys: Any, tmp_path: Pa
     code, told, _ = command(capsys, tmp_path, "show", "toy")
     assert code == 0
     assert told.startswith("A. Author, On toys\n")
-    assert [line.split() for line in lines(told, "toy/fig1")] == [["toy/fig1", "Fig.", "1", "1", "1", "1"]]
-    assert [line.split() for line in lines(told, "all")] == [["all", "0", "1", "0", "1", "2"]]
-    assert [line.split()[:3] for line in lines(told, "not confirmed")] == [["not", "confirmed", "fig1"]]
+    assert [line.split() for line in lines(told, "fig1")[:1]] == [["fig1", "2", "1", "1"]]
+    assert [line.split() for line in lines(told, "all")] == [["all", "3", "1", "2"]]
+    assert "unknown: 3 of 3 seeds, nothing varied" in lines(told, "fig1")[1]
     assert "arrives at 0.01" not in told  # which was not run
-    narrow = proxfed(capsys, "results", "show", "toy", "--results", str(tmp_path / "results"), width=45)[1]
-    assert len(lines(narrow, "not confirmed  fig1")) == 1, "a claim that is too long is cut, not its verdict"
+    code, told, _ = command(capsys, tmp_path, "show")
+    assert code == 0
+    assert [line.split() for line in lines(told, "toy")] == [["toy", "3", "1", "2"]]
 
 
 def test_what_holds_for_an_experiment_is_shown_with_its_numbers(capsys: Any, tmp_path: Path) -> None:
@@ -333,7 +362,7 @@ def test_what_holds_for_an_experiment_is_shown_with_its_numbers(capsys: Any, tmp
     code, told, _ = command(capsys, tmp_path, "show", "toy", "--format", "json")
     table = json.loads(told)
     assert table.keys() == {"toy/fig1", "toy/fig2"}
-    assert table["toy/fig1"]["counts"]["confirmed"] == 1
+    assert table["toy/fig1"]["counts"]["main"]["confirmed"] == 1
     assert [claim["status"] for claim in table["toy/fig1"]["claims"]] == ["confirmed", "not run"]
 
 

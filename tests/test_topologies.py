@@ -17,8 +17,10 @@ from proxfed.topologies import (
     ErdosRenyi,
     ExponentialGraph,
     FromGraph,
+    FromMatrices,
     FromMatrix,
     Grid,
+    LinkFailures,
     OnePeerExponentialGraph,
     RandomGroups,
     RandomMatching,
@@ -61,10 +63,14 @@ MAKE = {
     "graph": lambda n, seed: FromGraph(nx.star_graph(n - 1)),
     "graph/edges": lambda n, seed: FromGraph([[k, k + 1] for k in range(n - 1)], n),
     "matrix": lambda n, seed: FromMatrix(dense(Ring(n).W(0)).tolist()),
+    "matrices": lambda n, seed: FromMatrices([dense(g.W(0)) for g in (Ring(n), Complete(n), StarGraph(n))]),
+    "matrices/alone": lambda n, seed: FromMatrices([dense(OnePeerExponentialGraph(n).W(t)) for t in range(6)]),
+    "link_failures": lambda n, seed: LinkFailures(Ring(n), 0.3 if n > 2 else 0.0, seed=seed),
+    "link_failures/grid": lambda n, seed: LinkFailures(Grid(n), 0.8 if n > 2 else 0.0, n, seed),
     "spanning_tree": lambda n, seed: SpanningTree(Ring(n)),
     "spanning_tree/grid": lambda n, seed: SpanningTree(Grid(n), root=n - 1, weights="max_degree"),
 }
-DIRECTED = {"exponential", "one_peer_exponential", "random_groups/independent"}
+DIRECTED = {"exponential", "one_peer_exponential", "random_groups/independent", "matrices/alone"}
 DRAWN = [name for name in MAKE if MAKE[name](8, 0).period is None]
 REPEATING = [name for name in MAKE if name not in DRAWN]
 KEYED_ONCE = ["random_regular", "erdos_renyi"]
@@ -150,7 +156,7 @@ def test_graphs_drawn_once_are_a_function_of_the_seed(name):
     assert not same(MAKE[name](20, 3).W(0), MAKE[name](20, 4).W(0))
 
 
-@pytest.mark.parametrize("name", DRAWN)
+@pytest.mark.parametrize("name", [name for name in DRAWN if not name.startswith("link_failures")])
 @pytest.mark.parametrize("n", [3, 9, 20])
 def test_mean_square_contraction_of_drawn_rounds(name, n):
     """The average of |WX - JWX|^2 over many rounds is psi^2 |X - JX|^2, whatever X is."""
@@ -162,6 +168,22 @@ def test_mean_square_contraction_of_drawn_rounds(name, n):
         ratio = ((after - after.mean(axis=1, keepdims=True)) ** 2).sum(axis=1) / (X @ X)
         margin = 5 * ratio.std() / math.sqrt(rounds) + 1e-12
         assert abs(ratio.mean() - (1 - topology.spectral_gap()) ** 2) < margin
+
+
+@pytest.mark.parametrize("p", [0.0, 0.2, 0.9])
+@pytest.mark.parametrize("of", [Ring(9), Grid(12), StarGraph(5, weights="lazy"), Complete(6)])
+def test_links_fail_as_often_as_they_should_and_the_gap_is_that_of_the_worst_direction(of, p):
+    n, rounds, topology = of.n, 4000, LinkFailures(of, p, seed=2)
+    Ws = np.array([dense(topology.W(t)) for t in range(rounds)])
+    W = dense(of.W(0))
+    edge = (W > 0) & ~np.eye(n, dtype=bool)
+    works = (Ws > 0)[:, edge].mean(axis=0)
+    np.testing.assert_allclose(works, 1 - p, atol=5 * math.sqrt(p * (1 - p) / rounds))
+    np.testing.assert_allclose(Ws[(Ws > 0) & edge], np.broadcast_to(W, Ws.shape)[(Ws > 0) & edge])
+    values, vectors = np.linalg.eigh((Ws @ Ws).mean(axis=0) - J(n))
+    after = Ws @ vectors[:, -1]
+    margin = 6 * (after**2).sum(axis=1).std() / math.sqrt(rounds) + 1e-9
+    assert (1 - topology.spectral_gap()) ** 2 == pytest.approx(values[-1], abs=margin)
 
 
 @pytest.mark.parametrize(
@@ -179,6 +201,7 @@ def test_mean_square_contraction_of_drawn_rounds(name, n):
         lambda n: RandomGroups(n, 10),
         lambda n: RandomGroups(n, 10, reading="clique"),
         lambda n: RandomGroups(n, 10, reading="independent"),
+        lambda n: LinkFailures(RandomRegular(n, 4), 0.1),
     ],
 )
 def test_a_hundred_thousand_clients(big):
@@ -299,6 +322,14 @@ def test_drawn_rounds_must_contract_in_the_mean():
         (lambda: FromMatrix([[math.inf]]), r"FromMatrix: matrix has an entry that is not a finite number"),
         (lambda: FromMatrix([[0.9]]), r"W: row 0 sums to 0.9, not to 1"),
         (lambda: FromMatrix(np.eye(2)), r"W: client 1 cannot be reached from client 0"),
+        (lambda: FromMatrices([]), r"FromMatrices: matrices is empty, but there must be at least one"),
+        (lambda: FromMatrices([[[1.0]], J(2)]), r"FromMatrices: matrices\[1\] has 2 rows, but n = 1"),
+        (lambda: FromMatrices([J(2), [[1, 2]]]), r"FromMatrices: matrices\[1\] has shape \(1, 2\)"),
+        (lambda: FromMatrices([np.eye(2), np.eye(2)]), r"W: client 1 cannot be reached from client 0"),
+        (lambda: LinkFailures(Ring(4), 1.0), r"LinkFailures: p = 1.0 must be at least 0 and below 1"),
+        (lambda: LinkFailures(Ring(4), 0.1, n=5), r"LinkFailures: of has 4 clients, but n = 5"),
+        (lambda: LinkFailures(RandomMatching(4), 0.1), r"LinkFailures: of = .* is not the same graph in every round"),
+        (lambda: LinkFailures(ExponentialGraph(8), 0.1), r"W must be symmetric"),
         (lambda: FromMatrix([[1.0]], n=2), r"FromMatrix: matrix has 1 rows, but n = 2"),
         (lambda: FromGraph(nx.path_graph(2, create_using=nx.DiGraph)), r"FromGraph: edges is a directed graph"),
         (lambda: FromGraph([[0, 1], [1, 2]], n=2), r"FromGraph: edges has 3 clients, which is more than n = 2"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +15,6 @@ from proxfed.errors import nearest, require
 from proxfed.report.summary import plain_table
 
 if TYPE_CHECKING:
-    from proxfed.papers.claims import Verdict
     from proxfed.papers.verdicts import Reproduction
 
 app = typer.Typer(
@@ -27,25 +27,40 @@ app = typer.Typer(
 ResultsOption = Annotated[Path, typer.Option("--results", metavar="DIR", help="Where results are kept.")]
 DocsOption = Annotated[Path, typer.Option("--docs", metavar="DIR", help="Where the page results.md is.")]
 RESULTS, DOCS = Path("results"), Path("docs")
-COLOURS = {"confirmed": "green", "not confirmed": "red", "not run": "yellow"}
+COLOURS = {"confirmed": "green", "not run": "yellow"}
+"""Of what became of a claim; red are those that are not confirmed, whatever the cause."""
 
 
 @app.command()
 def show(
-    what: Annotated[str, typer.Argument(metavar="PAPER[/EXPERIMENT]", help="depositum, or depositum/fig3.")],
+    what: Annotated[
+        str | None,
+        typer.Argument(metavar="[PAPER[/EXPERIMENT]]", help="depositum, or depositum/fig3; all papers without."),
+    ] = None,
     results: ResultsOption = RESULTS,
     format: FormatOption = Format.table,
 ) -> None:
-    """What holds of one paper: how many claims of each experiment, and then those that do not hold.
+    """What holds of all papers, on one screen; of one paper, with the claims that are not confirmed and their causes.
 
     Of one experiment, all claims with the numbers that they were judged by.
 
-    Examples: [bold]proxfed results show depositum[/bold], [bold]proxfed results show fedcef/mnist[/bold]
+    Examples: [bold]proxfed results show[/bold], [bold]proxfed results show depositum[/bold],
+    [bold]proxfed results show fedcef/mnist[/bold]
     """
     from proxfed.papers.reproduce import papers
-    from proxfed.papers.verdicts import reproduction
+    from proxfed.papers.verdicts import gather, reproduction
 
     _check_folder(results)
+    if what is None:
+        every = gather(results)
+        if format is Format.json:
+            print(
+                json.dumps({paper: [_plain(entry) for entry in entries] for paper, entries in every.items()}, indent=1)
+            )
+        else:
+            _print_counts("paper", [(paper, entries) for paper, entries in every.items()])
+            say("`proxfed results show PAPER` has the claims that are not confirmed, with their causes.")
+        return
     known = papers()
     paper, slash, _ = what.partition("/")
     require(paper in known, f"there are no experiments of a paper {paper!r}; {nearest(paper, known)}")
@@ -54,11 +69,12 @@ def show(
     if format is Format.json:
         print(json.dumps({entry.name: _plain(entry) for entry in found}, indent=1))
         return
-    _print_counts(found)
+    say(found[0].about.title, style="bold")
+    _print_counts("experiment", [(entry.name.partition("/")[2], [entry]) for entry in found])
     if slash:
-        _print_claims([(entry.name, v) for entry in found for v in entry.verdicts], found=True)
-    elif against := [(e.name.partition("/")[2], v) for e in found for v in e.verdicts if v.status == "not confirmed"]:
-        _print_claims(against, found=False)
+        _print_claims([(_became(found[0], k), v.claim.says, v.found) for k, v in enumerate(found[0].verdicts)])
+    elif against := [line for entry in found for line in _against(entry)]:
+        _print_against(against)
         say(f"`proxfed results show {paper}/EXPERIMENT` has all claims of an experiment, with the numbers.")
 
 
@@ -128,37 +144,64 @@ def _plain(entry: Reproduction) -> dict[str, Any]:
     return {
         "paper": entry.about.title,
         "figure": entry.about.figure,
-        "counts": entry.counts._asdict(),
-        "claims": [{"says": v.claim.says, "status": v.status, "found": v.found} for v in entry.verdicts],
+        "counts": {rank: entry.counts(rank)._asdict() for rank in ("main", "minor", "ours")},
+        "claims": [_claim(entry, k) for k in range(len(entry.verdicts))],
         "notes": entry.notes,
     }
 
 
-def _print_counts(found: list[Reproduction]) -> None:
-    from proxfed.papers.verdicts import total
+def _claim(entry: Reproduction, k: int) -> dict[str, Any]:
+    v = entry.verdicts[k]
+    why = {"cause": entry.cause(k)._asdict()} if v.status == "not confirmed" else {}
+    return {"says": v.claim.says, "rank": v.claim.rank, "status": v.status, "found": v.found} | why
 
-    headings = ("confirmed", "not confirmed", "holds otherwise", "undecided", "not run")
-    table = plain_table("experiment", "in the paper")
-    for heading in headings:
-        table.add_column(heading, justify="right")
-    for entry in found:
-        numbers = [str(number or "") for number in entry.counts]
-        table.add_row(*map(Text, (entry.name, entry.about.figure, *numbers)))
-    if len(found) > 1:
-        table.add_row("all", "", *map(str, total(entry.counts for entry in found)))
-    say(found[0].about.title, style="bold")
+
+def _print_counts(what: str, lines: list[tuple[str, list[Reproduction]]]) -> None:
+    from proxfed.papers.results_page import COUNTED, counted
+
+    rows = [(name, *counted(entries)) for name, entries in lines]
+    if len(lines) > 1:
+        rows.append(("all", *counted([entry for _, entries in lines for entry in entries])))
+    table = plain_table()
+    for heading, *cells in zip((what, *COUNTED), *rows, strict=True):
+        width = max(map(len, (*heading.split(), *cells)))  # so that all of them fit on a terminal
+        table.add_column(heading, justify="left" if heading == what else "right", width=width)
+    for row in rows:
+        table.add_row(*map(Text, row))
     out.print(table)
     out.print()
 
 
-def _print_claims(claims: list[tuple[str, Verdict]], found: bool) -> None:
-    """Each with what was found, or each on one line with its experiment."""
+def _became(entry: Reproduction, k: int) -> str:
+    """confirmed, not run, or the cause for which it is neither."""
+    from proxfed.papers.causes import MEANING
+
+    status = entry.verdicts[k].status
+    return MEANING[entry.cause(k).kind] if status == "not confirmed" else status
+
+
+def _against(entry: Reproduction) -> Iterator[tuple[str, str, str]]:
+    """(experiment, what it says, why) of the claims that are not confirmed."""
+    for k, v in enumerate(entry.verdicts):
+        if v.status == "not confirmed":
+            yield entry.name.partition("/")[2], v.claim.says, f"{_became(entry, k)}: {entry.cause(k).evidence}"
+
+
+def _print_claims(claims: list[tuple[str, str, str]]) -> None:
+    """Each with what was found."""
     table = plain_table()
-    for heading in ("", "the paper says", "ours") if found else ("", "experiment", "the paper says"):
-        short = heading in ("", "experiment")
-        least = len("not confirmed") if short else None
-        table.add_column(heading, min_width=least, no_wrap=short or not found, overflow="fold" if found else "ellipsis")
-    for name, v in claims:
-        status, says = Text(v.status, style=COLOURS[v.status]), Text(v.claim.says)
-        table.add_row(*((status, says, Text(v.found)) if found else (status, Text(name), says)))
+    for heading in ("", "the paper says", "ours"):
+        table.add_column(heading, overflow="fold", min_width=None if heading else len("not confirmed"))
+    for became, says, found in claims:
+        table.add_row(Text(became, style=COLOURS.get(became, "red")), Text(says), Text(found))
+    out.print(table)
+
+
+def _print_against(claims: list[tuple[str, str, str]]) -> None:
+    """Each with its experiment and the cause."""
+    table = plain_table()
+    for heading in ("experiment", "not confirmed", "cause"):
+        table.add_column(heading, overflow="fold", no_wrap=heading == "experiment")
+    for line in claims:
+        table.add_row(*map(Text, line))
     out.print(table)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import prod
+from typing import NamedTuple
 
 import numpy as np
 
@@ -48,6 +50,15 @@ class Dataset:
         return self.test_features, self.test_labels
 
 
+class Window(NamedTuple):
+    """Some of n clients, where the others' samples are held elsewhere."""
+
+    first: int
+    """The number of the first that is here."""
+    weights: np.ndarray
+    """(n,) p_i of all clients, also of those elsewhere; they sum to one."""
+
+
 @dataclass(frozen=True, eq=False)
 class Federated:
     """Samples sorted by client: client i holds the rows offsets[i]:offsets[i+1]. Checked when made."""
@@ -68,11 +79,16 @@ class Federated:
     """(p,) what the columns of features (N, p) are called; None: x0, x1, ..."""
     sample_weights: np.ndarray | None = None
     """(N,) how much each sample counts, relative to the others; None: all the same."""
+    window: Window | None = None
+    """Which clients these are, if there are others elsewhere; None: they are all. A window may be empty."""
 
     def __post_init__(self) -> None:
         for field in ("features", "labels", "sizes"):
             object.__setattr__(self, field, np.asarray(getattr(self, field)))  # tensors are welcome
-        require(len(self.sizes) > 0, f"{self.name}: there must be at least one client")
+        if self.window is None:
+            require(len(self.sizes) > 0, f"{self.name}: there must be at least one client")
+        else:
+            self._check_window(*self.window)
         empty = np.flatnonzero(self.sizes <= 0)
         if len(empty):
             raise InputError(f"{self.name}: client {empty[0]} holds no samples")
@@ -98,6 +114,14 @@ class Federated:
         if self.sample_weights is not None:
             self._check_weights(np.asarray(self.sample_weights))
 
+    def _check_window(self, first: int, weights: np.ndarray) -> None:
+        p, last = np.asarray(weights, np.float64), first + len(self.sizes)
+        fits = p.ndim == 1 and 0 <= first <= last <= len(p)
+        require(fits, f"{self.name}: clients {first}..{last - 1} are not among the {len(p)} that have weights")
+        good = bool((p > 0).all()) and abs(float(p.sum()) - 1) < 1e-9
+        require(good, f"{self.name}: the clients' weights must be above 0 and sum to one")
+        object.__setattr__(self, "window", Window(int(first), p))
+
     def _check_weights(self, weights: np.ndarray) -> None:
         numbers = weights.dtype.kind in "fiub" and weights.shape == (rows := len(self.labels),)
         require(numbers, f"{self.name}: sample_weights must be {rows} numbers, one a sample, not {_shown(weights)}")
@@ -120,8 +144,14 @@ class Federated:
         object.__setattr__(self, "feature_names", tuple(names))
 
     def __len__(self) -> int:
-        """How many clients there are."""
+        """How many clients there are here."""
         return len(self.sizes)
+
+    @property
+    def here(self) -> range:
+        """The numbers of these clients among all."""
+        first = 0 if self.window is None else self.window.first
+        return range(first, first + len(self.sizes))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -228,7 +258,7 @@ def flat(features: np.ndarray) -> np.ndarray:
     """Each sample as one row of floats; bytes become 0..1 in float32."""
     if features.dtype == np.uint8:
         features = features / np.float32(255)
-    return features.reshape(len(features), -1)
+    return features.reshape(len(features), prod(features.shape[1:]))
 
 
 def rows(data: Federated) -> Federated:
@@ -261,4 +291,4 @@ def _shown(array: np.ndarray) -> str:
 def _rows_not_finite(values: np.ndarray) -> np.ndarray:
     if not np.issubdtype(values.dtype, np.inexact):
         return np.empty(0, np.int64)
-    return np.flatnonzero(~np.isfinite(values).reshape(len(values), -1).all(axis=1))
+    return np.flatnonzero(~np.isfinite(values).reshape(len(values), prod(values.shape[1:])).all(axis=1))

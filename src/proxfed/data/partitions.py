@@ -175,11 +175,12 @@ class ClassesPerClient:
     """Of the draws."""
     class_assignment_mode: str = "deterministic"
     """'deterministic': client i holds the classes (i x + j) mod C, j < x, so that all are held as soon as n x >= C;
-    'random': each client draws its own."""
+    'sliding': the classes (i + j) mod C, so that neighbours share all but one, and n + x - 1 are held; 'random': each
+    client draws its own."""
 
     def __post_init__(self) -> None:
         at_least_one(self, "num_partitions", "num_classes_per_partition")
-        one_of(self, "class_assignment_mode", ("deterministic", "random"))
+        one_of(self, "class_assignment_mode", ("deterministic", "sliding", "random"))
 
     def __call__(self, labels: np.ndarray, groups: np.ndarray | None = None) -> Parts:
         n, x = self.num_partitions, self.num_classes_per_partition
@@ -189,14 +190,21 @@ class ClassesPerClient:
         require(x <= C, f"ClassesPerClient: num_classes_per_partition = {x} but the data have {C} classes")
         holders: list[list[int]] = [[] for _ in range(C)]
         for i in range(n):
-            own = rng.choice(C, x, replace=False) if self.class_assignment_mode == "random" else np.arange(x) + i * x
-            for k in own % C:
+            for k in self._classes(i, C, rng):
                 holders[k].append(i)
         owner = np.full(len(labels), NOBODY)
         for samples, who in zip(by_class, holders, strict=True):
             if who:
                 owner[samples] = np.array(who)[np.arange(len(samples)) * len(who) // len(samples)]
         return _nobody_empty(self, _by_owner(owner, n))
+
+    def _classes(self, i: int, C: int, rng: np.random.Generator) -> np.ndarray:
+        """Those that client i holds."""
+        x = self.num_classes_per_partition
+        if self.class_assignment_mode == "random":
+            return rng.choice(C, x, replace=False)
+        first = i if self.class_assignment_mode == "sliding" else i * x
+        return (first + np.arange(x)) % C
 
 
 @dataclass(frozen=True)

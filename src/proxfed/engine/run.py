@@ -17,16 +17,16 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from proxfed.engine.halves import Clients, Server
 from proxfed.engine.lockstep import in_lockstep
 from proxfed.engine.measures import Measures
 from proxfed.engine.messages import Traffic, WeightedSum, dense, leaves, rebuild, received
 from proxfed.engine.network import Network
-from proxfed.engine.oracle import Oracle, Work, counted
+from proxfed.engine.oracle import Work
 from proxfed.engine.state_tree import flatten, put, restore, room, take, writable
 from proxfed.engine.tree import to_the_root
 from proxfed.keyed_random import Ids, keys
 from proxfed.participation import Full, cohort
-from proxfed.regularisers import Zero
 from proxfed.threads import over_threads
 from proxfed.topologies import SpanningTree
 from proxfed.types import (
@@ -37,7 +37,6 @@ from proxfed.types import (
     Packed,
     Participation,
     Problem,
-    Regulariser,
     Relay,
     Star,
     Topology,
@@ -68,22 +67,19 @@ class Run:
     """Spent in rounds; the clock stops while we measure."""
 
     def __post_init__(self) -> None:
-        p, alg = self.problem, self.algorithm
-        composite = alg.needs.composite
-        self.inside: Regulariser | None = None if composite or isinstance(p.h, Zero) else p.h
-        self.h: Regulariser = p.h if composite else Zero()
-        self.x0 = p.start(self.seed)
-        here, self.weights = self.network.ids, p.weights
-        uniform = bool((self.weights == self.weights[0]).all())
-        scale = self.network.n * self.weights[here.start : here.stop, None]
-        self.scale = None if isinstance(alg, Star) or uniform else scale
+        alg = self.algorithm
+        self.clients = Clients(self.problem, alg, self.seed)
+        self.x0 = self.clients.x0
         self.state: Any = self._begin_star(alg) if isinstance(alg, Star) else self._begin_graph(alg)
+
+    def _server(self, alg: Star[Any, Any]) -> Server:
+        return Server(alg, self.clients.h, self.problem.weights, self.seed)
 
     def _begin_star(self, alg: Star[Any, Any]) -> StarState:
         """A block at a time; what the server begins with does not depend on the clients."""
         net, clients, server = self.network, None, None
         for ids in net.blocks(range(net.n)):
-            new, server = alg.init(self.x0, self.oracle(0, ids, self.work), counted(self.h, self.work, len(ids)))
+            new, server = self.clients.begin(alg, ids, self.work)
             clients = room(new, len(net.ids)) if clients is None else clients
             put(clients, net.rows(ids), new)
         return StarState(clients, server)
@@ -93,7 +89,7 @@ class Run:
 
         def begin_block(ids: Ids, work: Work, mix: Mix) -> None:
             nonlocal state
-            new = alg.init(self.x0, self.oracle(0, ids, work), counted(self.h, work, len(ids)), mix)
+            new = self.clients.begin_peers(alg, ids, work, mix)
             with lock:
                 state = room(new, len(net.ids)) if state is None else state
             put(state, net.rows(ids), new)
@@ -115,10 +111,6 @@ class Run:
             in_lockstep(calls, sizes, lambda x: net.meet(x, t, spare=True), lambda x, rows: net.post(x, rows, t))
         self.work.add(*works)
 
-    def oracle(self, t: int, ids: Ids, work: Work) -> Oracle:
-        scale = None if self.scale is None else self.scale[self.network.rows(ids)]
-        return Oracle(self.problem.local(t, ids, self.seed), work, scale, self.inside)
-
     def round(self, t: int) -> None:
         start = time.perf_counter()
         alg = self.algorithm
@@ -130,11 +122,11 @@ class Run:
         self.seconds += time.perf_counter() - start
 
     def _star(self, alg: Star[Any, Any], t: int) -> StarState:
-        net, (clients, server) = self.network, self.state
+        net, half, (clients, state) = self.network, self._server(alg), self.state
         taking_part = cohort(self.participation, t, net.n, self.seed)
         if len(taking_part) == 0:
-            return StarState(clients, server)
-        server, message = alg.down(server, keys(self.seed, "server message", [0], t))
+            return StarState(clients, state)
+        state, message = half.down(state, t)
         blocks, down = net.blocks(taking_part), received(message)
         net.send(message, sum(len(ids) for ids in blocks))
 
@@ -142,36 +134,31 @@ class Run:
             """The clients of one thread, block after block: the sum of their messages, and their work."""
             sent, work = net.collector(), Work()
             for ids in blocks:
-                rows, h = net.rows(ids), counted(self.h, work, len(ids))
-                f = self.oracle(t, ids, work)
-                new, up = alg.client(take(clients, rows), down, f, h)
-                if isinstance(alg, Relay):
-                    new, up = alg.relay(new, up, 0.0, f.key)
-                sent.add(up, self.weights[ids.start : ids.stop] if isinstance(ids, range) else self.weights[ids])
+                rows = net.rows(ids)
+                new, up = self.clients.answer(alg, take(clients, rows), down, t, ids, work)
+                half.add(sent, up, ids)
                 put(clients, rows, new)  # only now: the message may have been a view of the old state
             return sent, work
 
         sums, works = zip(*over_threads(client_rounds, blocks), strict=True)
         self.work.add(*works)
-        share = 1.0 if isinstance(taking_part, range) else float(self.weights[taking_part].sum())
-        h = counted(self.h, self.work, int(net.leader))
-        return StarState(clients, alg.server(server, net.mean(sums), h, share))
+        return StarState(clients, half.update(state, net.mean(sums), taking_part, self.work, int(net.leader)))
 
     def _tree(self, alg: Star[Any, Any], t: int, topology: Topology) -> StarState:
         """A round along a tree: the server's message goes down every edge, and sums of messages come up."""
-        net, (clients, server) = self.network, self.state
+        net, half, (clients, state) = self.network, self._server(alg), self.state
         assert isinstance(topology, SpanningTree)
         tree, everyone = topology.rooted, net.blocks(range(net.n))
-        server, message = alg.down(server, keys(self.seed, "server message", [0], t))
+        state, message = half.down(state, t)
         down, root = received(message), int(tree.levels[0][0])
         net.send(message, len(net.ids) - (root in net.ids))  # the server is where the root is
-        scale = net.n * self.weights[net.ids.start : net.ids.stop, None]
+        scale = net.n * half.weights[net.ids.start : net.ids.stop, None]
 
         def client_rounds(blocks: Sequence[Ids]) -> tuple[list[Message], Work]:
             sent, work = [], Work()
             for ids in blocks:
-                rows, h = net.rows(ids), counted(self.h, work, len(ids))
-                new, up = alg.client(take(clients, rows), down, self.oracle(t, ids, work), h)
+                rows = net.rows(ids)
+                new, up = self.clients.client(alg, take(clients, rows), down, t, ids, work)
                 sent.append(rebuild(up, iter([scale[rows] * dense(m) for m in leaves(up)])))
                 put(clients, rows, new)
             return sent, work
@@ -195,19 +182,19 @@ class Run:
 
         totals = to_the_root(net, tree, own, pass_on)
         up = rebuild(messages[0], iter([total / net.n for total in totals]))
-        return StarState(clients, alg.server(server, up, counted(self.h, self.work, int(net.leader)), 1.0))
+        return StarState(clients, half.update(state, up, range(net.n), self.work, int(net.leader)))
 
     def _graph(self, alg: Graph[Any], t: int) -> Any:
-        net = self.network
+        net, half = self.network, self.clients
         if len(net.blocks(range(net.n))) == 1:
-            f, h = self.oracle(t, net.ids, self.work), counted(self.h, self.work, len(net.ids))
-            return alg.step(alg.before_mix(self.state, f, h), f, h, lambda x: net.mix(x, t))
+            between = half.before_mix(alg, self.state, t, net.ids, self.work)
+            return half.step(alg, between, t, net.ids, self.work, lambda x: net.mix(x, t))
         state = writable(self.state)
 
         def step_block(ids: Ids, work: Work, mix: Mix) -> None:
-            rows, f, h = net.rows(ids), self.oracle(t, ids, work), counted(self.h, work, len(ids))
-            put(state, rows, alg.before_mix(take(state, rows), f, h))  # so that a block that waits holds little
-            put(state, rows, alg.step(take(state, rows), f, h, mix))
+            rows = net.rows(ids)
+            put(state, rows, half.before_mix(alg, take(state, rows), t, ids, work))  # a block that waits holds little
+            put(state, rows, half.step(alg, take(state, rows), t, ids, work, mix))
 
         self._in_blocks(step_block, t)
         return state

@@ -128,6 +128,13 @@ class _Claim(Strict):
     """The labels stand in different cases; a label that stands in several of them is written 'case: label'."""
     form: Literal["full", "any"] = "any"
     """'full': it needs the rounds or the scale of the full form."""
+    minor: bool = False
+    """It follows from the settings alone, or nearly; what a paper wants to show is counted apart from such claims."""
+
+    @property
+    def rank(self) -> str:
+        """'main', 'minor', or 'ours': what we say, and not the paper."""
+        return "ours" if self.says.startswith("ours:") else "minor" if self.minor else "main"
 
     @model_validator(mode="before")
     @classmethod

@@ -10,6 +10,7 @@ from proxfed.harness.paper_schema import Diverges, Figure, Reported
 from proxfed.harness.results import Results
 from proxfed.harness.schema import shipped
 from proxfed.harness.settings_diff import by_key, flat, other_values
+from proxfed.papers.causes import MEANING
 from proxfed.papers.claims import compare
 from proxfed.papers.open_settings import open_settings
 from proxfed.papers.reproduce import as_recorded, compare_all
@@ -40,8 +41,8 @@ def page(entry: Reproduction) -> str:
     for form in [*entry.forms, *entry.variants]:
         body = [f"{_about(entry, form)}\n", _numbers(form), _claims(form)]
         parts += body if form is entry.forms[0] else _folded(form, body)
-    if undecided := [f"- {plain_text(entry.verdicts[k].claim.says)}: {why}\n" for k, why in entry.undecided().items()]:
-        parts.append(f"Not confirmed, but undecided until more is tried:\n\n{''.join(undecided)}")
+    if causes := list(_causes(entry)):
+        parts += ["Why claims are not confirmed:\n", table(["cause", "the paper says", "evidence"], causes)]
     if chosen := open_settings(entry.file.table, shipped()[entry.name].read_text(encoding="utf-8")):
         parts.append("What we chose where the paper leaves a setting open, or where we could not follow it:\n")
         parts.append("".join(f"- `{key} = {value}`: {plain_text(why)}\n" for key, value, why in chosen))
@@ -57,6 +58,16 @@ def figures_by_form(entry: Reproduction) -> dict[str, list[Figure]]:
             named = figure.model_copy(update={"name": f"{entry.name.partition('/')[2]}-{figure.name}"})
             found.setdefault(form.name, []).append(named)
     return found
+
+
+def _causes(entry: Reproduction) -> Iterator[list[str]]:
+    """The claims that are not confirmed, by cause; and what is known of those that were not run."""
+    for k, v in enumerate(entry.verdicts):
+        if v.status == "not confirmed":
+            cause = entry.cause(k)
+            yield [MEANING[cause.kind], plain_text(v.claim.says), plain_text(cause.evidence)]
+        elif v.status == "not run" and (written := next((c for c in entry.causes if c.of(v.claim.says)), None)):
+            yield ["not run", plain_text(v.claim.says), plain_text(written.evidence)]
 
 
 def _folded(form: Form, body: list[str]) -> list[str]:

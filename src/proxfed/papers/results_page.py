@@ -17,25 +17,29 @@ from proxfed.report.plots import write_figures
 Found = Mapping[str, list[Reproduction]]
 """The experiments of each paper."""
 
-COUNTED = ("confirmed", "not confirmed", "holds otherwise", "undecided", "not run")
+COUNTED = ("main", "hold", "reading", "scale", "settings", "unknown", "not run", "minor", "ours")
+"""What `counted` counts."""
 
 INTRODUCTION = """\
 # Results
 
-Which claims of the papers hold when their experiments are run again, and which do not. `proxfed results show PAPER`
-prints the same on a terminal, `proxfed reproduce PAPER/EXPERIMENT` runs an experiment again, and `make results` writes
-this page from the rows that are kept in `results/`.
+What holds of the papers' claims when their experiments are run again. `proxfed results show PAPER` prints the same on a
+terminal, `proxfed reproduce PAPER/EXPERIMENT` runs an experiment again, and `make results` writes this page from the
+rows that are kept in `results/`.
 
-- **confirmed**, **not confirmed**: judged by medians over the seeds, in every case that was run. The full form, at the
-  paper's scale, decides where it was run and went far enough, and the quick form where it did not.
-- **holds otherwise**: of the claims that are not confirmed, those that hold, in the same cases and with three seeds, if
-  a setting that the paper leaves open is chosen otherwise.
-- **undecided**: of the claims that are not confirmed, those that fewer than three seeds speak against, or for which no
-  open setting has been varied yet.
-- **not run**: no run has reached far enough to tell.
+A claim is confirmed, it **holds**, by medians over the seeds, in every case that was run. The full form, at the paper's
+scale, decides where it was run and went far enough, and the quick form where it did not. One that does not hold has one
+of four causes, with its evidence on the page of the experiment:
 
-Variants that contradict what a paper states are shown on the pages of the experiments and counted nowhere. All seeds
-have the same partition of the data. CIFAR-10 is 20,000 of its 50,000 training images here.
+- **reading**: it holds, in the same cases and with three seeds, under a reading that the paper leaves open;
+- **scale**: what was run is smaller than the paper's, and that decides it;
+- **settings**: the paper's number cannot be had with the paper's settings; an independent loop agrees;
+- **unknown**: none of these could be shown.
+
+**Not run**: no run has reached far enough to tell. All of these count the main claims. Minor claims follow from the
+settings, or nearly, and ours are what we say beside the paper: of both, how many are confirmed. Variants that
+contradict what a paper states are shown on the pages of the experiments and counted nowhere. All seeds have the same
+partition of the data.
 """
 
 
@@ -44,30 +48,34 @@ have the same partition of the data. CIFAR-10 is 20,000 of its 50,000 training i
 
 def summary(found: Found) -> str:
     """docs/results.md: what holds, paper by paper."""
-    counts = {paper: total(entry.counts for entry in entries) for paper, entries in found.items()}
-    lines = [[f"[{paper}](#{paper})", str(c.claims), *_cells(c)] for paper, c in counts.items()]
-    everything = total(counts.values())
-    lines.append(["all", str(everything.claims), *map(str, _in_order(everything))])
-    parts = [INTRODUCTION, table(["paper", "claims", *COUNTED], lines)]
+    lines = [[f"[{paper}](#{paper})", *counted(entries)] for paper, entries in found.items()]
+    lines.append(["all", *counted([entry for entries in found.values() for entry in entries])])
+    parts = [INTRODUCTION, table(["paper", *COUNTED], lines)]
     for paper, entries in found.items():
         parts += [f"## {paper}\n", f"{plain_text(entries[0].about.title)}\n", f"{what_holds(entries)}\n"]
-        rows = [
-            [_link(entry), plain_text(entry.about.figure), _runs(entry), *_cells(entry.counts)] for entry in entries
-        ]
+        rows = [[_link(entry), plain_text(entry.about.figure), _runs(entry), *counted([entry])] for entry in entries]
         parts.append(table(["experiment", "in the paper", "form (seeds)", *COUNTED], rows))
     return "\n".join(parts)
+
+
+def counted(entries: Iterable[Reproduction]) -> list[str]:
+    """The main claims by what became of them; of the minor ones and of ours, how many are confirmed."""
+    entries = list(entries)
+    main, *others = (total(entry.counts(rank) for entry in entries) for rank in ("main", "minor", "ours"))
+    aside = [f"{c.confirmed}/{c.claims}" if c.claims else "" for c in others]
+    return [*(str(number or "") for number in (main.claims, *main)), *aside]
 
 
 def what_holds(entries: Iterable[Reproduction]) -> str:
     """A line about a paper: how many claims hold, and where all of them do."""
     entries = list(entries)
-    c = total(entry.counts for entry in entries)
+    c = total(entry.counts() for entry in entries)
     parts = [f"**{c.confirmed} of {c.claims} claims are confirmed**"]
     parts += [f"{c.not_confirmed} {'is' if c.not_confirmed == 1 else 'are'} not"] if c.not_confirmed else []
     parts += [f"{c.not_run} {'was' if c.not_run == 1 else 'were'} not run"] if c.not_run else []
     where: dict[str, list[str]] = {}
-    for entry in (entry for entry in entries if entry.counts.claims):
-        where.setdefault(_how_many_hold(entry.counts), []).append(_of_all(entry))
+    for entry in (entry for entry in entries if entry.verdicts):
+        where.setdefault(_how_many_hold(entry.counts()), []).append(_of_all(entry))
     words = ("All hold", "Some hold", "None hold", "Not run")
     places = [f"{word}: {'; '.join(where[word])}." for word in words if word in where]
     return " ".join([f"{', '.join(parts)}.", *places])
@@ -81,16 +89,8 @@ def _how_many_hold(counts: Counts) -> str:
 
 def _of_all(entry: Reproduction) -> str:
     """The figure, and how many of its claims hold if it is some of them."""
-    figure, c = plain_text(entry.about.figure), entry.counts
+    figure, c = plain_text(entry.about.figure), entry.counts()
     return f"{figure} ({c.confirmed} of {c.claims})" if 0 < c.confirmed < c.claims else figure
-
-
-def _in_order(counts: Counts) -> list[int]:
-    return [counts.confirmed, counts.not_confirmed, counts.otherwise, counts.undecided, counts.not_run]
-
-
-def _cells(counts: Counts) -> list[str]:
-    return [str(number or "") for number in _in_order(counts)]
 
 
 def _link(entry: Reproduction) -> str:
@@ -141,6 +141,8 @@ def problems(found: Found, path: Path) -> Iterator[str]:
     for entry in (entry for entries in found.values() for entry in entries):
         for place in entry.unknown:
             yield f"{entry.name}: results are kept of {place}, which its file does not have"
+        for cause in entry.idle_causes():
+            yield f"{entry.name}: a cause is written down of {cause.claims}, which no claim needs"
         failed = [(form, v) for form in [*entry.forms, *entry.variants] for v in form.judged]
         for form, v in failed if not entry.notes else []:
             if v.status == "not confirmed":

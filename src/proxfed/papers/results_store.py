@@ -4,6 +4,7 @@
     results/PAPER/EXPERIMENT.runs.csv    how each algorithm and seed ended: status, round, message
     results/PAPER/EXPERIMENT.toml        settings, versions and the clients' samples of each form and case
     results/PAPER/EXPERIMENT.md          notes in words, written by hand
+    results/PAPER/EXPERIMENT.causes.toml why claims are not confirmed, likewise (causes.py)
 
 Numbers have six digits, and the same runs give the same bytes. [settings] are what all runs have in common, by dotted
 keys as in a run folder's config.toml, with all defaults; [forms.NAME] are those that all cases of a form share, and
@@ -33,6 +34,8 @@ from proxfed.harness.results import Results
 from proxfed.harness.run_folder import Row
 from proxfed.harness.schema import shipped
 from proxfed.harness.settings_diff import by_key, first_changed
+from proxfed.papers.causes import Written
+from proxfed.papers.causes import read as read_causes
 from proxfed.papers.reproduce import stem
 from proxfed.registry import Table
 
@@ -160,16 +163,23 @@ class _Files(NamedTuple):
     status: Path
     about: Path
     notes: Path
+    causes: Path
 
 
 def _files(results: Path, name: str) -> _Files:
-    return _Files(*(results / f"{name}{ending}" for ending in (".csv.gz", ".runs.csv", ".toml", ".md")))
+    endings = (".csv.gz", ".runs.csv", ".toml", ".md", ".causes.toml")
+    return _Files(*(results / f"{name}{ending}" for ending in endings))
 
 
 def notes(results: Path, name: str) -> str:
     """What is said about an experiment in words."""
     path = _files(results, name).notes
     return path.read_text(encoding="utf-8").strip() if path.exists() else ""
+
+
+def causes(results: Path, name: str) -> list[Written]:
+    """What is written of why its claims are not confirmed."""
+    return read_causes(_files(results, name).causes)
 
 
 def write(results: Path, name: str, kept: Kept) -> list[Path]:

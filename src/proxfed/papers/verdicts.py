@@ -14,6 +14,7 @@ from proxfed.harness.paper_schema import Paper, across_names
 from proxfed.harness.results import Results
 from proxfed.harness.schema import Experiment
 from proxfed.papers import results_store
+from proxfed.papers.causes import Cause, Written
 from proxfed.papers.claims import Verdict
 from proxfed.papers.reproduce import form_name, judge_all, papers
 from proxfed.papers.results_store import KeptRun, Place
@@ -77,19 +78,22 @@ class Form:
 
 
 class Counts(NamedTuple):
-    """How many claims became what."""
+    """How many claims became what; those that are not confirmed, by their cause."""
 
     confirmed: int = 0
-    not_confirmed: int = 0
-    otherwise: int = 0
-    """Of those not confirmed: confirmed, with enough seeds, if an open setting is chosen otherwise."""
-    undecided: int = 0
-    """Of those not confirmed: too few seeds speak against them, or no open setting has been varied."""
+    reading: int = 0
+    scale: int = 0
+    settings: int = 0
+    unknown: int = 0
     not_run: int = 0
 
     @property
     def claims(self) -> int:
-        return self.confirmed + self.not_confirmed + self.not_run
+        return sum(self)
+
+    @property
+    def not_confirmed(self) -> int:
+        return self.reading + self.scale + self.settings + self.unknown
 
 
 def total(counts: Iterable[Counts]) -> Counts:
@@ -107,6 +111,8 @@ class Reproduction:
     """Without variants; the full form first."""
     variants: list[Form]
     notes: str
+    causes: list[Written]
+    """Those that somebody wrote down."""
     unknown: list[Place]
     """What is kept of forms, variants and cases that the file does not have."""
 
@@ -125,32 +131,37 @@ class Reproduction:
         """The variants of what the paper leaves open."""
         return [form for form in self.variants if not form.departs]
 
-    def holds_otherwise(self, k: int) -> bool:
-        """Whether claim k, which is not confirmed, holds in all its cases with another choice, with enough seeds."""
-        return any(form.confirms(k, self.verdicts[k]) for form in self.choices())
+    def readings(self, k: int) -> list[str]:
+        """The variants with which claim k, which is not confirmed, holds in all its cases, with enough seeds."""
+        return [form.variant for form in self.choices() if form.confirms(k, self.verdicts[k])]
 
-    def undecided(self) -> dict[int, str]:
-        """The claims that are not confirmed before enough was tried, and what has been tried."""
-        found = {}
+    def cause(self, k: int) -> Cause:
+        """Why claim k is not confirmed."""
+        if readings := self.readings(k):
+            return Cause("reading", f"it holds with {' and with '.join(f'`{name}`' for name in readings)}")
+        says = self.verdicts[k].claim.says
+        written = next((cause for cause in self.causes if cause.of(says)), None)
+        return Cause("unknown", self._tried(k)) if written is None else Cause(written.kind, written.evidence)
+
+    def _tried(self, k: int) -> str:
+        seeds = max(form.seeds_against(k) for form in self.forms)
+        varied = [form.variant for form in self.choices() if form.judged[k].status != "not run"]
+        choices = f"varied: {', '.join(f'`{name}`' for name in dict.fromkeys(varied))}" if varied else "nothing varied"
+        return f"{seeds} of {SEEDS} seeds, {choices}"
+
+    def idle_causes(self) -> list[Written]:
+        """Causes that are written down of no claim that needs one."""
+        lacking = [v.claim.says for v in self.verdicts if v.status != "confirmed"]
+        return [cause for cause in self.causes if not any(map(cause.of, lacking))]
+
+    def counts(self, *ranks: str) -> Counts:
+        """Of the claims of these ranks; of all without one."""
+        became: Counter[str] = Counter()
         for k, verdict in enumerate(self.verdicts):
-            if verdict.status == "not confirmed":
-                seeds = max(form.seeds_against(k) for form in self.forms)
-                varied = any(form.judged[k].status != "not run" for form in self.choices())
-                if seeds < SEEDS or not varied:
-                    found[k] = f"{seeds} of {SEEDS} seeds, {'an' if varied else 'no'} open setting varied"
-        return found
-
-    @cached_property
-    def counts(self) -> Counts:
-        statuses = Counter(verdict.status for verdict in self.verdicts)
-        against = [k for k, verdict in enumerate(self.verdicts) if verdict.status == "not confirmed"]
-        return Counts(
-            statuses["confirmed"],
-            len(against),
-            sum(map(self.holds_otherwise, against)),
-            len(self.undecided()),
-            statuses["not run"],
-        )
+            if not ranks or verdict.claim.rank in ranks:
+                against = verdict.status == "not confirmed"
+                became[self.cause(k).kind if against else verdict.status.replace(" ", "_")] += 1
+        return Counts(**became)
 
 
 def gather(results: Path) -> dict[str, list[Reproduction]]:
@@ -177,5 +188,6 @@ def reproduction(results: Path, name: str) -> Reproduction:
         [form for form in found.values() if not form.variant],
         [form for form in found.values() if form.variant],
         results_store.notes(results, name),
+        results_store.causes(results, name),
         [place for place in kept if place not in there],
     )

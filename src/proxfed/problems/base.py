@@ -75,26 +75,36 @@ class DataProblem(Problem):
         return self.blocks[-1].stop
 
     @cached_property
+    def n(self) -> int:  # type: ignore[override]
+        return len(self.data) if self.data.window is None else len(self.data.window.weights)
+
+    @cached_property
     def sizes(self) -> np.ndarray:
-        return np.asarray(self.data.sizes, np.int64)
+        """(n,): 0 for clients whose samples are elsewhere."""
+        sizes = np.zeros(self.n, np.int64)
+        sizes[self.data.here.start : self.data.here.stop] = self.data.sizes
+        return sizes
 
     @cached_property
     def offsets(self) -> np.ndarray:
-        return self.data.offsets
-
-    @cached_property
-    def n(self) -> int:  # type: ignore[override]
-        return len(self.sizes)
+        """(n+1,)"""
+        return np.concatenate(([0], np.cumsum(self.sizes))).astype(np.int64)
 
     @cached_property
     def weights(self) -> Tensor:
         """p_i, which sum to 1."""
+        if self.data.window is not None:
+            return torch.as_tensor(self.data.window.weights, dtype=self.dtype, device=self.device)
         p = np.ones(self.n) if self.weighting == "uniform" else self.weight_sums
         return torch.as_tensor(p / p.sum(), dtype=self.dtype, device=self.device)
 
+    def _everybody(self, what: str) -> None:
+        """Refuse what takes the samples of all clients where some are elsewhere."""
+        require(self.data.window is None, f"{what} takes the samples of all clients, and some are held elsewhere")
+
     @cached_property
     def weight_sums(self) -> np.ndarray:
-        """(n,) what each client's samples weigh together."""
+        """What the samples of each client that is here weigh together."""
         return self.data.weight_sums
 
     @cached_property

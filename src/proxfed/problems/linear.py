@@ -124,6 +124,8 @@ class Linear(DataProblem):
     @cached_property
     def _sample_weights(self) -> np.ndarray | None:
         """w, (N,), in the order of the data."""
+        if self.class_weights == "balanced":
+            self._everybody("class_weights = 'balanced'")
         return with_classes(self.data, self.class_weights)
 
     @cached_property
@@ -135,7 +137,7 @@ class Linear(DataProblem):
         """(N,): what a sample counts in its client's mean; None: all the same."""
         if self._sample_weights is None:
             return None
-        each = self._sample_weights * np.repeat(self.sizes / self.weight_sums, self.sizes)
+        each = self._sample_weights * np.repeat(self.data.sizes / self.weight_sums, self.data.sizes)
         return torch.tensor(each[self._order], dtype=self.dtype, device=self.device)
 
     # ---- the protocol ------------------------------------------------------------------------------------------
@@ -163,21 +165,34 @@ class Linear(DataProblem):
 
     @cached_property
     def _smoothness(self) -> Smoothness:
+        self._everybody("the smoothness of f")
         most, least = self.criterion.curvature, self.criterion.least_curvature
-        L, mu_min = float(self.client_smoothness.max()), float(self._spectra.smallest.min())
+        L = float(self.client_smoothness.max())
         if not self.criterion.separate:
             return Smoothness(L, float(self.weights.double() @ self.client_smoothness), self.l2, self.l2)
         whole = self._whole_spectrum()
-        rounding = 1e-14 * self.d * float(self._spectra.largest.max())  # of an eigenvalue that is zero
-        mu, mu_min = (least * value if value > rounding else 0.0 for value in (float(whole.smallest), mu_min))
-        return Smoothness(L, *(c + self.l2 for c in (most * float(whole.largest), mu, mu_min)))
+        mu = least * self._not_rounding(whole.smallest)
+        return Smoothness(L, most * float(whole.largest) + self.l2, mu + self.l2, float(self.client_convexity.min()))
+
+    @cached_property
+    def client_convexity(self) -> Tensor:
+        """A strong convexity constant of each f_i that is here."""
+        if not self.criterion.separate:
+            return torch.full((len(self.data),), self.l2, dtype=torch.float64)
+        least = self.criterion.least_curvature
+        smallest = [self._not_rounding(value) for value in self._spectra.smallest]
+        return least * torch.tensor(smallest, dtype=torch.float64) + self.l2
+
+    def _not_rounding(self, value: Tensor) -> float:
+        """An eigenvalue, if it is more than the rounding error of one that is zero."""
+        return float(value) if value > 1e-14 * self.d * float(self._spectra.largest.max()) else 0.0
 
     @cached_property
     def client_smoothness(self) -> Tensor:
-        """(n,): a smoothness constant of each f_i, which its client can tell from its own samples."""
+        """A smoothness constant of each f_i that is here, which its client can tell from its own samples."""
         if not self.criterion.separate:
-            cox, out = self.criterion, torch.zeros(self.n, dtype=torch.float64)
-            for where, A, b, v in self._groups(range(self.n)):
+            cox, out = self.criterion, torch.zeros(len(self.data), dtype=torch.float64)
+            for where, A, b, v in self._groups(self.data.here):
                 out[where] = cox.smoothness(A.double(), b, torch.ones_like(b) if v is None else v)  # type: ignore[attr-defined]
             return out + self.l2
         most, name = self.criterion.curvature, type(self.criterion).__name__
@@ -186,9 +201,9 @@ class Linear(DataProblem):
 
     @cached_property
     def _spectra(self) -> Extremes:
-        """(n,) each, of A_i' A_i / m_i, the intercept's column of ones included."""
-        largest, smallest = torch.zeros(2, self.n, dtype=torch.float64)
-        for where, A, _, v in self._groups(range(self.n)):
+        """Of each A_i' A_i / m_i that is here, the intercept's column of ones included."""
+        largest, smallest = torch.zeros(2, len(self.data), dtype=torch.float64)
+        for where, A, _, v in self._groups(self.data.here):
             largest[where], smallest[where] = extremes(self._scaled(A, v), A.shape[1])
         return Extremes(largest, smallest)
 

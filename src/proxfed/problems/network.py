@@ -87,6 +87,8 @@ class Model(DataProblem):
         if isinstance(self.model, nn.Module):  # its owner may go on with it
             object.__setattr__(self, "model", copy.deepcopy(self.model))
         one_of(self, "normalise", NORMALISATIONS)
+        if self.normalise == "standard":
+            self._everybody("normalise = 'standard'")
         one_of(self, "augment", (None, "crop_flip"))
         one_of(self, "mechanism", ("auto", "batched", "loop"))
         if self.clip is not None:
@@ -116,8 +118,8 @@ class Model(DataProblem):
         require(not drops, f"{self._name} has dropout, whose randomness is not keyed by client and round: leave it out")
         if batch_norms(module):
             require(self.batch != 1, f"{self._name} has batch norm, which needs batches of at least 2")
-            small = int(self.sizes.argmin())
-            require(self.sizes[small] > 1, f"{self._name} has batch norm, but client {small} has a single sample")
+            alone = next((i for i in self.data.here if self.sizes[i] == 1), None)
+            require(alone is None, f"{self._name} has batch norm, but client {alone} has a single sample")
 
     @property
     def _name(self) -> str:

@@ -18,8 +18,9 @@ from __future__ import annotations
 
 from proxfed.registry import Registry
 from proxfed.topologies.checks import check
-from proxfed.topologies.custom import FromGraph, FromMatrix
+from proxfed.topologies.custom import FromGraph, FromMatrices, FromMatrix
 from proxfed.topologies.lazy import Lazy
+from proxfed.topologies.link_failures import LinkFailures
 from proxfed.topologies.mixing import dense, lazy
 from proxfed.topologies.named import Complete, ExponentialGraph, Grid, Ring, StarGraph, SymmetricExponentialGraph, Torus
 from proxfed.topologies.random import ErdosRenyi, RandomRegular
@@ -34,9 +35,11 @@ __all__ = [
     "ErdosRenyi",
     "ExponentialGraph",
     "FromGraph",
+    "FromMatrices",
     "FromMatrix",
     "Grid",
     "Lazy",
+    "LinkFailures",
     "OnePeerExponentialGraph",
     "RandomGroups",
     "RandomMatching",
@@ -69,8 +72,10 @@ TOPOLOGIES: Registry[type] = Registry(
         "random_groups": RandomGroups,
         "graph": FromGraph,
         "matrix": FromMatrix,
+        "matrices": FromMatrices,
+        "link_failures": LinkFailures,
         "spanning_tree": SpanningTree,
     },
     of=Topology,
 )
-"""By the names that configuration files use; all take n, which graph and matrix also find out by themselves."""
+"""By the names that configuration files use; all take n, which those given a graph or matrices also find out."""

@@ -1,10 +1,10 @@
-"""Your own graph or matrix."""
+"""Your own graph, matrix, or sequence of matrices."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import networkx as nx
 import numpy as np
@@ -13,6 +13,7 @@ from proxfed.errors import InputError, at_least_one, one_of, require
 from proxfed.topologies.base import FixedTopology
 from proxfed.topologies.checks import check, unreached
 from proxfed.topologies.mixing import WEIGHTS, Pairs, weigh
+from proxfed.topologies.spectrum import psi
 from proxfed.types import Mixing
 
 
@@ -81,12 +82,52 @@ class FromMatrix(FixedTopology):
 
     @cached_property
     def _mixing(self) -> Mixing:
-        try:
-            W = np.array(self.matrix, np.float64)
-        except (TypeError, ValueError):
-            raise InputError("FromMatrix: matrix must be rows of numbers, all of the same length") from None
-        n = len(np.atleast_1d(W))
-        require(W.shape == (n, n) != (0, 0), f"FromMatrix: matrix has shape {W.shape}, but it must be square")
-        require(bool(np.isfinite(W).all()), "FromMatrix: matrix has an entry that is not a finite number")
-        at = np.flatnonzero(W)
-        return Mixing(n, at // n, at % n, W.ravel()[at])
+        return _read_matrix(self.matrix, "FromMatrix: matrix")
+
+
+@dataclass(frozen=True, eq=False)
+class FromMatrices:
+    """Matrices that take turns, one a round: not negative, rows and columns with sum 1; all of them together must be
+    connected, each by itself need not.
+    """
+
+    matrices: Any
+    """A list of arrays or nested lists, n x n each."""
+    n: int = 0
+    """0: as many as the matrices have rows."""
+
+    doubly_stochastic: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        require(len(self._rounds) > 0, "FromMatrices: matrices is empty, but there must be at least one")
+        object.__setattr__(self, "n", self.n or self._rounds[0].n)
+        for k, mixing in enumerate(self._rounds):
+            require(mixing.n == self.n, f"FromMatrices: matrices[{k}] has {mixing.n} rows, but n = {self.n!r}")
+        check(self)
+
+    @cached_property
+    def _rounds(self) -> list[Mixing]:
+        return [_read_matrix(W, f"FromMatrices: matrices[{k}]") for k, W in enumerate(self.matrices)]
+
+    @property
+    def period(self) -> int:
+        return len(self._rounds)
+
+    def W(self, t: int) -> Mixing:
+        return self._rounds[t % self.period]
+
+    def spectral_gap(self) -> float:
+        """1 - |product of W over a period - J|_2^(1/period)."""
+        return 1 - psi(*self._rounds) ** (1 / self.period)
+
+
+def _read_matrix(matrix: Any, what: str) -> Mixing:
+    try:
+        W = np.array(matrix, np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"{what} must be rows of numbers, all of the same length") from None
+    n = len(np.atleast_1d(W))
+    require(W.shape == (n, n) != (0, 0), f"{what} has shape {W.shape}, but it must be square")
+    require(bool(np.isfinite(W).all()), f"{what} has an entry that is not a finite number")
+    at = np.flatnonzero(W)
+    return Mixing(n, at // n, at % n, W.ravel()[at])

@@ -35,13 +35,13 @@ def psi(*rounds: Mixing) -> float:
             x = np.bincount(col, weight * x[row], n)
         return x - x.mean()
 
-    return math.sqrt(max(0.0, _largest_eigenvalue(squared, n)))
+    return math.sqrt(max(0.0, largest_eigenvalue(squared, n)))
 
 
-def _largest_eigenvalue(apply: Callable[[np.ndarray], np.ndarray], n: int) -> float:
-    """Of a symmetric positive semi-definite map, by Lanczos without reorthogonalisation (lost orthogonality only
-    repeats eigenvalues that are found already). The tridiagonal matrix is looked at each time its size has doubled:
-    twice the size squares the error, so a value that stands still has converged."""
+def largest_eigenvalue(apply: Callable[[np.ndarray], np.ndarray], n: int) -> float:
+    """Of a symmetric positive semi-definite map of vectors that sum to zero, by Lanczos without reorthogonalisation
+    (lost orthogonality only repeats eigenvalues that are found already). The tridiagonal matrix is looked at each time
+    its size has doubled: twice the size squares the error, so a value that stands still has converged."""
     q = generator(0, "lanczos").standard_normal(n)
     q -= q.mean()
     q /= np.linalg.norm(q)

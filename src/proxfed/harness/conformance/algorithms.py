@@ -169,7 +169,7 @@ def runs_without_participants(a: Star[Any, Any]) -> None:
     p = problem(a, batch=4)
     run = after(begun(a, p), 1)
     own, (_, down) = take(run.state.clients, slice(0, 0)), a.down(run.state.server, keys(0, "server message", [0], 2))
-    f = run.oracle(2, range(0), Work())
+    f = run.clients.oracle(2, range(0), Work())
     new, up = a.client(own, received(down), f, p.h)
     if isinstance(a, Relay):
         new, up = a.relay(new, up, 0.0, f.key)
@@ -301,7 +301,7 @@ def before_mix_leaves_a_state(a: Graph[Any]) -> None:
     """What before_mix returns is a state like any other: the same fields, shapes and dtypes."""
     p = problem(a, batch=4)
     run = after(begun(a, p), 3)
-    between = flatten(a.before_mix(run.state, run.oracle(4, range(p.n), Work()), p.h))
+    between = flatten(a.before_mix(run.state, run.clients.oracle(4, range(p.n), Work()), p.h))
     state = flatten(run.state)
     must(between.keys() == state.keys(), f"it has the fields {[*between]}, not {[*state]}")
     for key, x in state.items():

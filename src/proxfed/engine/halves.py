@@ -1,0 +1,101 @@
+"""The two halves of a round: what clients do, and what the server does. All engines share them.
+
+They differ in how the halves hear of each other: in one process, over several (`run.py`), or between organisations that
+exchange bytes (`silos/`). Nothing here knows who waits for whom.
+"""
+
+from __future__ import annotations
+
+from dataclasses import InitVar, dataclass
+from typing import Any
+
+from torch import Tensor
+
+from proxfed.engine.messages import WeightedSum
+from proxfed.engine.oracle import Oracle, Work, counted
+from proxfed.keyed_random import Ids, keys
+from proxfed.regularisers import Zero
+from proxfed.types import Algorithm, Graph, Message, Mix, Problem, Regulariser, Relay, Star
+
+
+@dataclass
+class Clients:
+    """Clients, of whom any block can be asked to compute; their states are kept by who asks."""
+
+    problem: Problem
+    kind: InitVar[Algorithm]
+    """What they run; its steps may change on the way."""
+    seed: int = 0
+
+    def __post_init__(self, kind: Algorithm) -> None:
+        p, composite = self.problem, kind.needs.composite
+        self.inside: Regulariser | None = None if composite or isinstance(p.h, Zero) else p.h
+        self.h: Regulariser = p.h if composite else Zero()
+        self.x0 = p.start(self.seed)
+        uniform = bool((p.weights == p.weights[0]).all())
+        self.scale = None if isinstance(kind, Star) or uniform else p.n * p.weights[:, None]
+
+    def oracle(self, t: int, ids: Ids, work: Work) -> Oracle:
+        scale = None if self.scale is None else self.scale[_index(ids)]
+        return Oracle(self.problem.local(t, ids, self.seed), work, scale, self.inside)
+
+    def _known(self, t: int, ids: Ids, work: Work) -> tuple[Oracle, Regulariser]:
+        """f and h of these clients, who count."""
+        return self.oracle(t, ids, work), counted(self.h, work, len(ids))
+
+    # ---- star --------------------------------------------------------------------------------------------------
+
+    def begin(self, alg: Star[Any, Any], ids: Ids, work: Work) -> tuple[Any, Any]:
+        """Their first states and the server's, which does not depend on who they are."""
+        states: tuple[Any, Any] = alg.init(self.x0, *self._known(0, ids, work))
+        return states
+
+    def client(self, alg: Star[Any, Any], own: Any, down: Message, t: int, ids: Ids, work: Work) -> tuple[Any, Message]:
+        """Their round: (new states, message up); of a Relay, before it is compressed."""
+        return alg.client(own, down, *self._known(t, ids, work))
+
+    def answer(self, alg: Star[Any, Any], own: Any, down: Message, t: int, ids: Ids, work: Work) -> tuple[Any, Message]:
+        """The same, for a server that hears each of them."""
+        f, h = self._known(t, ids, work)
+        new, up = alg.client(own, down, f, h)
+        return alg.relay(new, up, 0.0, f.key) if isinstance(alg, Relay) else (new, up)
+
+    # ---- graph -------------------------------------------------------------------------------------------------
+
+    def begin_peers(self, alg: Graph[Any], ids: Ids, work: Work, mix: Mix) -> Any:
+        return alg.init(self.x0, *self._known(0, ids, work), mix)
+
+    def before_mix(self, alg: Graph[Any], own: Any, t: int, ids: Ids, work: Work) -> Any:
+        return alg.before_mix(own, *self._known(t, ids, work))
+
+    def step(self, alg: Graph[Any], own: Any, t: int, ids: Ids, work: Work, mix: Mix) -> Any:
+        return alg.step(own, *self._known(t, ids, work), mix)
+
+
+@dataclass
+class Server:
+    """The server of a star; its state is kept by who asks."""
+
+    algorithm: Star[Any, Any]
+    h: Regulariser
+    """As the algorithm sees it."""
+    weights: Tensor
+    seed: int = 0
+
+    def down(self, state: Any, t: int) -> tuple[Any, Message]:
+        """(new state, message to each client that takes part)."""
+        return self.algorithm.down(state, keys(self.seed, "server message", [0], t))
+
+    def add(self, sent: WeightedSum, message: Message, ids: Ids) -> None:
+        """The message of these clients joins the sum, with their weights."""
+        sent.add(message, self.weights[_index(ids)])
+
+    def update(self, state: Any, mean: Message, cohort: Ids, work: Work, each: int = 1) -> Any:
+        """The new state from the weighted mean of the cohort's messages; `each`: how many servers count their work."""
+        share = 1.0 if isinstance(cohort, range) else float(self.weights[cohort].sum())
+        return self.algorithm.server(state, mean, counted(self.h, work, each), share)
+
+
+def _index(ids: Ids) -> slice | Ids:
+    """A slice, so no copy, of those that stand together."""
+    return slice(ids.start, ids.stop) if isinstance(ids, range) else ids
