@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tracemalloc
+from functools import cache
 
 import numpy as np
 import pytest
@@ -26,11 +27,15 @@ def sent(C: Compressor, seed: int, dtype: torch.dtype) -> bytes:
     return C.encode(C(vectors(seed, 1).to(dtype), keys(1, seed)))[0]
 
 
-def refused(C: Compressor, message: bytes, dtype: torch.dtype, d: int = D) -> bool:
+@cache
+def good(C: Compressor, dtype: torch.dtype) -> bytes:
+    return C.encode(C(torch.ones(1, D, dtype=dtype), keys(1)))[0]
+
+
+def refused(C: Compressor, message: bytes, dtype: torch.dtype) -> bool:
     """Whether it is refused, as the second of two, in a sentence that says so; else what it says is checked."""
-    good = C.encode(C(torch.ones(1, d, dtype=dtype), keys(1)))[0]
     try:
-        dense = C.decode([good, message], d, dtype)[1]
+        dense = C.decode([good(C, dtype), message], D, dtype)[1]
     except RunError as e:
         sentence = str(e)
     else:
@@ -38,7 +43,7 @@ def refused(C: Compressor, message: bytes, dtype: torch.dtype, d: int = D) -> bo
     if sentence:
         assert SENTENCE.fullmatch(sentence)
         return True
-    assert (dense.shape, dense.dtype) == ((d,), dtype)
+    assert (dense.shape, dense.dtype) == ((D,), dtype)
     could_be_sent(C, dense)
     return False
 

@@ -198,7 +198,7 @@ def unpack_flags(message: Reader, count: int) -> np.ndarray:
     return message.bits(count).view(bool)
 
 
-def _word(width: int) -> type:
+def _word(width: int) -> Any:
     """A whole number type for numbers of so many bits and those that fill up their first and last bytes."""
     return np.uint32 if width <= 18 else np.uint64
 
