@@ -125,11 +125,15 @@ def test_what_does_not_fit_is_refused_in_one_sentence(make: Any, says: str) -> N
 @pytest.mark.parametrize(
     ("algorithm", "participation", "says"),
     [
-        (CompressedDownlink(FedAvg(1.0, 3), Q), UniformSampling(2), "CompressedDownlink needs every client in every r"),
+        (
+            CompressedDownlink(FedCEF(1.0, 3), Q),
+            UniformSampling(2),
+            "FedCEF needs every client in every round, not Unif",
+        ),
         (CompressedDownlink(FedAvg(1.0, 3), QSGD(1)), Full(), "CompressedDownlink needs a contractive compressor"),
         (CompressedDownlink(FedAvg(1.0, 3), TopK(k=11)), Full(), "TopK: k = 11 must be at most"),
         (CompressedDownlink(FedCEF(1.0, 3, compressor=QSGD(1)), Q), Full(), "FedCEF needs a contractive compressor"),
-        (CompressedDownlink(FedNAG(1.0, 0.5, 3), Q), UniformSampling(2), "CompressedDownlink needs every client"),
+        (CompressedDownlink(FedNAG(1.0, 0.5, 3, "best"), Q), UniformSampling(2), "FedNAG needs every client"),
     ],
 )
 def test_what_cannot_run_is_refused_before_it_begins(algorithm: Any, participation: Any, says: str) -> None:

@@ -90,6 +90,15 @@ SETTINGS: dict[str, Algorithm] = {
     "scallion": alg.Scallion(0.6, 3, NaturalCompressor(), alpha=0.5),
     "slowmo": alg.SlowMo(0.3, 3, 0.5),
 }
+PARTIAL: dict[str, Algorithm] = {
+    "fedcef": alg.FedCEF(0.6, 3, compressor=C, partial=True),
+    "fedcomposite": alg.FedComposite(1.5, 3, partial=True),
+    "fedpd": alg.FedPD(8.0, 2.0, 3, partial=True),
+    "fedsplit": alg.FedSplit(8.0, 2.0, 3, partial=True),
+    "pledge": alg.Pledge(2.5, 3, 0.0, False, compressor_up=NATURAL, compressor_down=NATURAL, partial=True),
+    "proxskip": alg.ProxSkip(4.0, 0.4, partial=True),
+}
+"""Those that need everybody unless they are told otherwise."""
 SLOW = {"fast_fedda"}
 """Exact, but with an error that falls like 1/t."""
 
@@ -116,7 +125,18 @@ def test_law(name: str, law: Law, variant: dict[str, Any]) -> None:
     law(algorithm(name), **variant)
 
 
+@pytest.mark.parametrize(
+    ("name", "law", "variant"),
+    [case for case in CASES if case.values[0] in PARTIAL],
+    ids=lambda x: getattr(x, "name", str(x)),
+)
+def test_law_with_partial(name: str, law: Law, variant: dict[str, Any]) -> None:
+    law(PARTIAL[name], **variant)
+
+
 def test_settings_are_those_of_registered_algorithms() -> None:
+    takes = {name for name, make in ALGORITHMS.items() if "partial" in {f.name for f in fields(make)}}
+    assert set(PARTIAL) == takes
     assert sorted(SETTINGS) == sorted(ALGORITHMS) == list(ALGORITHMS)
     for name, a in SETTINGS.items():
         assert type(a) is ALGORITHMS[name]

@@ -74,7 +74,7 @@ def at_rest(p, x, S):
     grad = toy.gradient(p)
     own = toy.rows(*[grad(i, x) for i in range(p.n)])
     pre = torch.tensor(x) - S * own.mean(0)
-    return Client(own.mean(0) - own + pre / S), Server(pre)
+    return Client(own.mean(0) - own + pre / S), Server(pre, own.mean(0))
 
 
 def stays(p, algorithm, how_often=8):
@@ -170,7 +170,7 @@ def test_theory_needs_every_client_strongly_convex():
 def test_theory_descends():
     p = toy.problem()
     a = FedComposite.theory(toy.constants(p, 100), 4)
-    values = [toy.objective(p, a.model(Server(p.start(0)), p.h))]
+    values = [toy.objective(p, a.model(Server(p.start(0), p.start(0)), p.h))]
     values += [toy.objective(p, z) for _, _, z in rounds(p, a, 100)]
     best = toy.objective(p, toy.solution(p))
     assert max(np.diff(values)) <= 0

@@ -35,7 +35,7 @@ def rounds(p, algorithm, how_many):
 
 
 @pytest.mark.parametrize("batch", [None, 6])
-@pytest.mark.parametrize("gamma", [0.0, 0.5, 0.9])
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 0.9, 1.0])
 @pytest.mark.parametrize("tau", [1, 2, 5])
 def test_is_the_recursion_of_the_paper(tau, gamma, batch):
     p = ragged(batch=batch)
@@ -152,17 +152,25 @@ def test_more_local_steps_leave_a_larger_bias():
 
 @pytest.mark.parametrize("output", ["last", "best"])
 def test_the_model_is_the_last_or_the_best_aggregated_point(output):
-    """f is looked at where a round begins, so the best is the best of those."""
+    """Of w(k tau), k >= 1. f is looked at where a round begins, so the best is of all but the newest."""
     p = ragged()
     run = toy.going(p, FedNAG(0.9, 0.95, 4, output))  # overshoots: the last point is not the best
-    points, values = [p.start(0).numpy()], [toy.objective(p, p.start(0))]
+    points, values = [], []
     for t in range(1, 31):
         run.round(t)
-        best = points[int(np.argmin(values))]
         points.append(run.state.server.w.numpy().copy())
         values.append(toy.objective(p, points[-1]))
+        best = points[int(np.argmin(values[:-1]))] if t > 1 else points[0]
         np.testing.assert_array_equal(run.model().numpy(), points[-1] if output == "last" else best)
     assert 0 < np.argmin(values) < len(values) - 1
+
+
+def test_the_start_is_not_among_the_outputs():
+    p = ragged()
+    run = toy.going(p.starting_at(torch.as_tensor(p.solve())), FedNAG(3.0, 0.9, 4, "best"))
+    for t in range(1, 4):
+        run.round(t)
+        assert toy.objective(p, run.model().numpy()) > toy.objective(p, p.solve().numpy())
 
 
 # ---- step sizes of the theory ------------------------------------------------------------------------------------
@@ -188,7 +196,7 @@ def test_theory_descends(gamma, tau):
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("eta", 0.0), ("gamma", 1.0), ("gamma", -0.1), ("tau", 0), ("output", "first")]
+    ("field", "value"), [("eta", 0.0), ("gamma", 1.1), ("gamma", -0.1), ("tau", 0), ("output", "first")]
 )
 def test_refuses_what_makes_no_sense(field, value):
     with pytest.raises(InputError, match=field):

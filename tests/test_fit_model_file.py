@@ -80,9 +80,16 @@ def fifth(stages: list[str], **more: Any) -> dict[str, Any]:
     return frame | {"chol": [200] * n, "weight": [70.0] * n, "age": [60] * n} | more
 
 
+def unchecked() -> dict[str, Any]:
+    """The model's file without its checksum, so that it may be changed."""
+    plain = json.loads(clinics().model.text())
+    del plain["sha256"]
+    return plain
+
+
 def with_fate(unseen: str) -> Model:
     """The same model, if its schema said so of words that it does not know."""
-    plain = json.loads(clinics().model.text())
+    plain = unchecked()
     plain["preparation"]["table"]["columns"]["stage"]["unseen"] = unseen
     return parse_model(json.dumps(plain))
 
@@ -141,7 +148,14 @@ def refused(text: str) -> str:
     ],
 )
 def test_a_changed_file_is_refused_in_one_sentence(change: dict[str, Any], sentence: str) -> None:
-    assert sentence in refused(json.dumps(json.loads(clinics().model.text()) | change))
+    assert sentence in refused(json.dumps(unchecked() | change))
+
+
+def test_one_changed_number_is_refused_by_the_checksum() -> None:
+    plain = json.loads(clinics().model.text())
+    assert parse_model(json.dumps(plain)) == parse_model(json.dumps(unchecked())) == clinics().model
+    plain["original"]["coef"][0][0] = float(np.nextafter(plain["original"]["coef"][0][0], 1))
+    assert "is damaged or was changed: its checksum is of something else" in refused(json.dumps(plain))
 
 
 @pytest.mark.parametrize("text", ["", "[]", "7", "null", "{", '{"form": "proxfed model 1"}', "[" * 100_000, "NaN"])
@@ -150,7 +164,7 @@ def test_what_is_no_model_is_refused(text: str) -> None:
 
 
 def test_features_of_another_preparation_are_refused() -> None:
-    plain = json.loads(clinics().model.text())
+    plain = unchecked()
     plain["features"] = plain["features"][::-1]
     assert "its features are not those of the model" in refused(json.dumps(plain))
 
@@ -188,7 +202,7 @@ ANYTHING = st.recursive(
 
 @given(st.data())
 def test_a_file_with_anything_anywhere_is_read_or_refused_in_one_sentence(data: st.DataObject) -> None:
-    plain = json.loads(clinics().model.text())
+    plain = unchecked()
     *way, last = data.draw(st.sampled_from(places(plain)))
     here = plain
     for key in way:

@@ -267,7 +267,7 @@ def test_an_error_for_the_user_is_one_sentence(jobs: int) -> None:
 
 
 @pytest.mark.parametrize("jobs", ["1", "2"])
-def test_the_command_line_shows_the_traceback(jobs: str, tmp_path: Path) -> None:
+def test_the_command_line_says_where_the_traceback_is(jobs: str, tmp_path: Path) -> None:
     slow = {"name": "support.own_parts:Slow", "eta": 0.1}
     table = small(rounds=4, seeds=[0], algorithms=[slow | {"label": "good", "seconds": 0.1}, slow | {"fails_in": 3}])
     file = write(tmp_path / "small.toml", table)
@@ -275,9 +275,19 @@ def test_the_command_line_shows_the_traceback(jobs: str, tmp_path: Path) -> None
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     done = subprocess.run(command, capture_output=True, text=True, timeout=LONG, check=False, env=environment)
     assert done.returncode == 1
-    assert "ZeroDivisionError: the client has no more patience" in done.stderr
+    words = r"error: ZeroDivisionError: the client has no more patience \(in support.own_parts:Slow, seed 0\) "
+    said = re.search(words + r".*traceback is in (\S+\.txt), and PROXFED_DEBUG=1 shows it\)\n", done.stderr)
+    assert said, done.stderr
+    assert "Traceback" not in done.stderr
+    trace = Path(said[1]).read_text()
+    Path(said[1]).unlink()
+    assert "Traceback" in trace
+    assert "own_parts.py" in trace
+    done = subprocess.run(
+        [*command, "--force"], capture_output=True, text=True, timeout=LONG, check=False,
+        env=environment | {"PROXFED_DEBUG": "1"},
+    )  # fmt: skip
     assert "own_parts.py" in done.stderr
-    assert "(in support.own_parts:Slow, seed 0)" in done.stderr
 
 
 def test_what_cannot_travel_is_refused_or_done_here(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -333,9 +343,9 @@ def test_a_resumed_run_has_the_threads_it_was_begun_with(tmp_path: Path, monkeyp
 def test_a_task_that_has_only_just_been_taken_is_left_alone(tmp_path: Path) -> None:
     """Its folder is still empty; who comes second must not remove it."""
     task = tmp_path / "task"
-    with TaskFolder(task, []).taken() as mine:
+    with TaskFolder(task, [], "one").taken() as mine:
         assert mine
-        with TaskFolder(task, []).taken() as also:
+        with TaskFolder(task, [], "one").taken() as also:
             assert not also
         assert task.is_dir()
     assert not task.exists()

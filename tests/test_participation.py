@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxfed import FedAvg, FedCEF, FedComposite, Scaffold
+from proxfed.algorithms import FISTA
+from proxfed.compressors import TopK
+from proxfed.engine.compatibility import check_combination
+from proxfed.engine.run import Run
+from proxfed.engine.stacked import Stacked
 from proxfed.errors import InputError
-from proxfed.participation import PARTICIPATIONS, BernoulliSampling, Full, UniformSampling
+from proxfed.participation import PARTICIPATIONS, BernoulliSampling, Dropouts, Full, UniformSampling, arrived
+from proxfed.registry import build, describe
+from proxfed.regularisers import SquaredL2
 
-EXAMPLES = {"full": Full(), "uniform": UniformSampling(3), "bernoulli": BernoulliSampling(0.4)}
+from support import toy_problems as toy
+
+EXAMPLES = {
+    "full": Full(),
+    "uniform": UniformSampling(3),
+    "bernoulli": BernoulliSampling(0.4),
+    "dropouts": Dropouts(0.3, UniformSampling(3)),
+}
 CHANGING = [EXAMPLES["uniform"], EXAMPLES["bernoulli"]]
 
 
@@ -85,9 +102,114 @@ def test_a_hundred_thousand_clients():
         (lambda: BernoulliSampling(0.0), r"BernoulliSampling: p = 0.0 must be > 0"),
         (lambda: BernoulliSampling(-0.1), r"BernoulliSampling: p = -0.1 must be > 0"),
         (lambda: BernoulliSampling(1.1), r"BernoulliSampling: p = 1.1 must be <= 1"),
+        (lambda: Dropouts(1.0), r"Dropouts: p = 1.0 must be in \[0, 1\)"),
+        (lambda: Dropouts(0.1, UniformSampling(11))(0, 10, 0), r"UniformSampling: m = 11 is more than the n = 10"),
         (lambda: BernoulliSampling(math.nan), r"BernoulliSampling: p = nan is not a finite number"),
     ],
 )
 def test_bad_settings_are_refused(bad, sentence):
     with pytest.raises(InputError, match=sentence):
         bad()
+
+
+# ---- lost in the middle of a round ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Survivors:
+    """The clients of a `Dropouts` that arrive, as if the others had never been asked."""
+
+    of: Dropouts
+
+    def __call__(self, t, n, seed):
+        return np.asarray(arrived(self.of, t, self.of(t, n, seed), seed)[0])
+
+
+LOSSY = Dropouts(0.4, UniformSampling(3))
+
+
+def after(algorithm, who, rounds=12, seed=5):
+    p = toy.problem(toy.name_of(toy.problem()), batch=4, sizes=toy.RAGGED, weighting="size")
+    run = Run(p, algorithm, Stacked(p.n, p.d), who, seed)
+    for t in range(1, rounds + 1):
+        run.round(t)
+    return run
+
+
+@given(t=st.integers(0, 1000), seed=st.integers(0, 2**63), p=st.floats(0, 0.99))
+def test_the_lost_are_of_the_cohort_and_the_same_whenever_it_is_asked(t, seed, p):
+    who = Dropouts(p, UniformSampling(8))
+    ids = who(t, 20, seed)
+    np.testing.assert_array_equal(ids, UniformSampling(8)(t, 20, seed))
+    there, go_on = arrived(who, t, ids, seed)
+    assert set(there) <= set(ids)
+    np.testing.assert_array_equal(there, arrived(who, t, ids, seed)[0])
+    np.testing.assert_array_equal(there, go_on)
+    np.testing.assert_array_equal(arrived(replace(who, rollback=False), t, ids, seed)[1], ids)
+
+
+def test_as_many_are_lost_as_should_be():
+    rates = [len(arrived(Dropouts(0.3), t, range(100), 0)[0]) / 100 for t in range(200)]
+    assert np.mean(rates) == pytest.approx(0.7, abs=5 * math.sqrt(0.21 / 20_000))
+
+
+ALGORITHMS = [
+    Scaffold(0.5, 3),
+    FedComposite(0.5, 3, partial=True),
+    FedCEF(0.5, 3, compressor=TopK(k=3), partial=True),
+    FedAvg(0.5, 3),
+]
+
+
+@pytest.mark.parametrize("a", ALGORITHMS, ids=lambda a: type(a).__name__)
+def test_who_is_lost_has_not_been_there_but_for_work_and_bytes(a):
+    lossy, plain = after(a, LOSSY), after(a, Survivors(LOSSY))
+    for key, x in lossy.dump().items():
+        torch.testing.assert_close(x, plain.dump()[key], rtol=0, atol=1e-14)
+    asked = [LOSSY(t, 5, 5) for t in range(1, 13)]
+    there = sum(len(arrived(LOSSY, t, ids, 5)[0]) for t, ids in enumerate(asked, 1))
+    assert 12 < there < 36
+    for name in ("gradients", "bytes_up", "bytes_down"):
+        assert lossy.counters()[name] * there == plain.counters()[name] * 36
+
+
+@pytest.mark.parametrize("a", ALGORITHMS, ids=lambda a: type(a).__name__)
+def test_if_nobody_is_lost_nothing_changes(a):
+    lossless, plain = after(a, Dropouts(0.0, UniformSampling(3))), after(a, UniformSampling(3))
+    assert all(torch.equal(x, plain.dump()[key]) for key, x in lossless.dump().items())
+    assert lossless.counters() == plain.counters()
+
+
+def test_a_round_in_which_all_are_lost_changes_nothing_but_the_counters():
+    a, gone = FedComposite(0.5, 3, partial=True), Dropouts(0.999, UniformSampling(2))
+    run = after(a, gone)
+    start = after(a, gone, rounds=0)
+    assert all(torch.equal(x, start.dump()[key]) for key, x in run.dump().items())
+    assert run.counters()["bytes_up"] == 12 * 2 * 8 * toy.D
+
+
+@pytest.mark.parametrize("a", [Scaffold(1.0, 3), FedComposite(1.0, 3, partial=True)], ids=lambda a: type(a).__name__)
+def test_without_rollback_states_disagree_and_the_limit_is_wrong(a):
+    h = toy.SPARSE if a.needs.composite else SquaredL2(0.02)
+    p = toy.problem(h=h)
+    x = p.solve().numpy()
+    errors = []
+    for rollback in (True, False):
+        run = Run(p, a, Stacked(p.n, p.d), Dropouts(0.3, UniformSampling(3), rollback))
+        for t in range(1, 601):
+            run.round(t)
+        errors.append(toy.error(run.model().numpy(), x))
+    assert errors[0] < 1e-7
+    assert errors[1] > 1e-3
+
+
+def test_a_file_can_say_it():
+    table = {"name": "dropouts", "p": 0.2, "among": {"name": "uniform", "m": 3}}
+    who = build(PARTICIPATIONS, table, "participation")
+    assert who == Dropouts(0.2, UniformSampling(3))
+    assert describe(who, PARTICIPATIONS) == table | {"rollback": True}
+
+
+def test_who_needs_everybody_refuses_it():
+    with pytest.raises(InputError, match="FISTA needs every client in every round, not Dropouts"):
+        check_combination(toy.problem(), FISTA(1.0), None, Dropouts(0.1))

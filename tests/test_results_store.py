@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-import json
+import tomllib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -137,7 +137,10 @@ def test_seeds_with_other_settings_or_versions_are_not_mixed(tmp_path: Path) -> 
     for name, changed, reason in changes:
         file = next(later.path.glob(f"{name}.*"))
         before = file.read_text()
-        file.write_text(json.dumps(changed) if name == "versions" else tomli_w.dumps(changed))
+        if name == "versions":
+            later._write_table("versions.json", changed, later._status().run)
+        else:
+            later.write_config(changed)
         kept(tmp_path, "first")
         (said,) = kept(tmp_path, "later")
         assert said.startswith("toy/fig1 (quick, IID): seeds [0, 1] are dropped: ")
@@ -210,3 +213,43 @@ def test_numbers_and_words_of_every_kind_come_back(tmp_path: Path) -> None:
     assert second.results.clients is None
     assert read(tmp_path, "p/never") == {}
     assert notes(tmp_path, "p/e") == ""
+
+
+# ---- checksums -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ending", [".csv.gz", ".runs.csv", ".toml"])
+def test_one_changed_byte_is_noticed(ending: str, tmp_path: Path) -> None:
+    """Wherever it is: refused, or without consequence, as in what gzip notes of the system."""
+    run(tmp_path / "runs")
+    kept(tmp_path)
+    file = tmp_path / "results" / "toy" / f"fig1{ending}"
+    data, before = file.read_bytes(), repr(read(tmp_path / "results", "toy/fig1"))
+    refused = 0
+    for place in range(0, len(data), max(1, len(data) // 40)):
+        changed = bytearray(data)
+        changed[place] ^= 1
+        file.write_bytes(bytes(changed))
+        try:
+            assert repr(read(tmp_path / "results", "toy/fig1")) == before
+        except InputError:
+            refused += 1
+    assert refused > 30
+
+
+def test_what_was_kept_without_checksums_is_read(tmp_path: Path) -> None:
+    run(tmp_path / "runs")
+    kept(tmp_path)
+    file = tmp_path / "results" / "toy" / "fig1.toml"
+    before = read(tmp_path / "results", "toy/fig1")
+    about = tomllib.loads(file.read_text())
+    assert about.pop("sha256").keys() == {"rows", "runs", "settings"}
+    file.write_text(tomli_w.dumps(about))
+    assert read(tmp_path / "results", "toy/fig1") == before
+
+
+def test_everything_in_the_repository_has_checksums() -> None:
+    rows = sorted((Path(__file__).parents[1] / "results").rglob("*.csv.gz"))
+    files = [file.with_name(file.name.replace(".csv.gz", ".toml")) for file in rows]
+    assert len(files) > 10
+    assert [file.name for file in files if "\n[sha256]\n" not in file.read_text()] == []

@@ -140,7 +140,7 @@ def test_an_interrupted_simulation_leaves_nothing_in_its_place(
         raise Crash
 
     with monkeypatch.context() as patch:
-        patch.setattr(RunFolder, "write_rows", crash)
+        patch.setattr(RunFolder, "rewrite", crash)
         with pytest.raises(Crash):
             simulate(plain, Timing.read(WIFI), place)
     assert not place.exists()

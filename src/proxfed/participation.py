@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from proxfed.errors import at_least_one, positive, require
+from proxfed.errors import at_least_one, below_one, positive, require
 from proxfed.keyed_random import Ids, keys, uniforms
 from proxfed.registry import Registry
 from proxfed.types import Participation
@@ -52,6 +52,40 @@ class BernoulliSampling:
         return np.flatnonzero(u < self.p)
 
 
+@dataclass(frozen=True)
+class Dropouts:
+    """Clients that are lost in the middle of a round: they have the server's message and do their work, and what they
+    send does not arrive. The bytes count as sent; the server's mean is over those it hears."""
+
+    p: float
+    """Probability that a client of the cohort is lost, in [0, 1)."""
+    among: Participation = Full()
+    """Who is in the cohort."""
+    rollback: bool = True
+    """A lost client goes back to its state before the round. Without that its state and what the server knows of it
+    differ from then on, and no method with memory is exact."""
+
+    def __post_init__(self) -> None:
+        below_one(self, "p")
+
+    def __call__(self, t: int, n: int, seed: int) -> Ids:
+        return self.among(t, n, seed)
+
+    def arrived(self, t: int, ids: Ids, seed: int) -> np.ndarray:
+        """Those of the cohort whose messages the server gets."""
+        who = np.asarray(ids, np.int64)
+        return who[uniforms(keys(seed, "lost in the round", who, t), 1)[:, 0] >= self.p]
+
+
+def arrived(participation: Participation, t: int, ids: Ids, seed: int) -> tuple[Ids, Ids]:
+    """Those of a cohort whose messages the server gets, and those whose states go on; `ids` itself if that is all."""
+    if not isinstance(participation, Dropouts):
+        return ids, ids
+    there = participation.arrived(t, ids, seed)
+    heard = ids if len(there) == len(ids) else there
+    return heard, heard if participation.rollback else ids
+
+
 def cohort(participation: Participation, t: int, n: int, seed: int) -> Ids:
     """Who takes part in round t: a range if that is everybody, and else an array, whatever a participation returns."""
     ids = participation(t, n, seed)
@@ -59,5 +93,7 @@ def cohort(participation: Participation, t: int, n: int, seed: int) -> Ids:
 
 
 PARTICIPATIONS: Registry[type] = Registry(
-    "participations", {"full": Full, "uniform": UniformSampling, "bernoulli": BernoulliSampling}
+    "participations",
+    {"full": Full, "uniform": UniformSampling, "bernoulli": BernoulliSampling, "dropouts": Dropouts},
+    of=Participation,
 )

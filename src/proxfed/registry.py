@@ -30,6 +30,7 @@ from types import FunctionType, ModuleType
 from typing import Any, TypeVar, get_args, get_type_hints
 
 from proxfed.errors import InputError, nearest, require
+from proxfed.files import read
 
 Table = dict[str, Any]
 Make = TypeVar("Make", bound=Callable[..., Any])
@@ -157,10 +158,10 @@ def source_hash(make: Any) -> str | None:
 def read_toml(path: Path) -> Table:
     """A TOML file as it stands."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(read(path).decode())
     except OSError as e:
         raise InputError(f"cannot read {path}: {e.strerror}") from e
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as e:
         raise InputError(f"{path} is not valid TOML: {e}") from e
 
 

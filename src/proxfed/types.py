@@ -309,6 +309,7 @@ class Needs(NamedTuple):
     composite: bool = True  # takes prox steps; False: h enters through its subgradient
     convex: bool = False  # h must be convex
     everyone: bool = False  # full participation
+    all_hear: bool = False  # also who stays away from a round must get its message down, then or later
     contractive: bool = False  # its compressor must be contractive
     unbiased: bool = False  # its compressor must be unbiased
     largest_q2: float = 1.0  # that a contractive compressor may have
@@ -352,6 +353,7 @@ class Facts(NamedTuple):
     sends: Sends
     exact: bool  # full gradients on different convex data lead to the exact solution, also with several local steps
     step: str = "eta"  # the hyper-parameter that is the length of a gradient step; '': none is
+    exact_partial: bool = False  # exact, too, if only some clients take part in a round; with `partial` if it has that
 
 
 class Constants(NamedTuple):
@@ -428,6 +430,10 @@ class Star(Method, Generic[Client, Server]):
     @abstractmethod
     def client(self, own: Client, down: Message, f: Local, h: Regulariser) -> tuple[Client, Message]:
         """A client's round: (new state, message up)."""
+
+    def hear(self, own: Client, down: Message) -> Client:
+        """What a client that stays away from a round makes of its message, for those that need `all_hear`."""
+        return own
 
     @abstractmethod
     def server(self, s: Server, up: Message, h: Regulariser, share: float) -> Server:

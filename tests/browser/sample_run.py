@@ -62,6 +62,6 @@ def sample_folder(path: Path) -> None:
             })  # fmt: skip
             weights = draw.normal(size=7850) * (draw.random(7850) < (1.0 if label == "FedAvg" else 0.12))
             models[f"{label}/{seed}"] = torch.tensor(weights)
-    folder.write_rows(rows)
+    folder.rewrite(folder.config(), rows)
     folder.write_status(status)
     folder.write_models(models, [("weight", 0, 7840, (10, 784)), ("bias", 7840, 7850, (10,))])

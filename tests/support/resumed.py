@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from proxfed.harness.checkpoint import TaskFolder
+from proxfed.harness.checkpoint import TaskFolder, task_name
 from proxfed.harness.run_folder import RunFolder
 
 
@@ -22,10 +22,12 @@ def same(a: Path, b: Path) -> None:
 
 
 def status(path: Path) -> list[dict]:
-    return [{k: v for k, v in s.items() if k != "rows_end"} for s in RunFolder(path).status()]
+    return RunFolder(path).status()
 
 
 def under_way(path: Path) -> TaskFolder:
     """The task that was interrupted."""
-    (task,) = (path / "checkpoint").iterdir()
-    return TaskFolder(task, [])
+    (here,) = (path / "checkpoint").iterdir()
+    folder = RunFolder(path)
+    (task,) = (s for s in folder.status() if task_name(s["algorithm"], s["seed"]) == here.name)
+    return folder.task(task["algorithm"], task["seed"], ())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import re
 from html.parser import HTMLParser
@@ -36,9 +37,10 @@ def folder(path: Path, rows, status, models=None, blocks=(), config=None, measur
     """A real run folder."""
     made = RunFolder(path)
     made.create(config or {"name": path.name, "problem": {"clients": 4}}, held, measures)
-    with (path / "rows.csv").open("a", newline="") as f:
-        csv.writer(f, lineterminator="\n").writerows([r.get(c) for c in [*ROW, *measures]] for r in rows)
-    made.write_status(list(status))
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([r.get(c) for c in [*ROW, *measures]] for r in rows)
+    piece = made._append_rows(text.getvalue().encode())
+    made._write(made._status()._replace(tasks=list(status), rows=[*made._status().rows, piece]))
     if models:
         made.write_models({k: torch.as_tensor(v) for k, v in models.items()}, blocks)
     return path

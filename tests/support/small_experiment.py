@@ -102,8 +102,9 @@ class Rounds:
 
 
 def execute(
-    path: Path, table: dict, *, resume: bool = False, crash_after: int | None = None, stop_after: int | None = None
-) -> bool:
+    path: Path, table: dict, *, resume: bool = False, crash_after: int | None = None, stop_after: int | None = None,
+    force: bool = True,
+) -> bool:  # fmt: skip
     """Run an experiment; the process 'dies' or is asked to stop after so many rounds (of all tasks together).
 
     True when every task is done.
@@ -111,8 +112,8 @@ def execute(
     study = build_study(parse(table, "test"))
     watch = Rounds(crash_after)
     require(not resume or RunFolder(path).exists(), f"there is no run to resume in {path}")
-    folder = Planned(study, path, resume, force=not resume).folder
-    resumed = open_folder(study, folder, resume, force=not resume)
+    folder = Planned(study, path, resume, force=force and not resume).folder
+    resumed = open_folder(study, folder, resume, force=force and not resume)
     execution = Execution(
         study, folder, watch=watch, stop=lambda: watch.seen == stop_after, checkpoint_seconds=0, resumed=resumed
     )

@@ -137,7 +137,7 @@ def run(out: Path, form="quick", variant=None, only=("IID",), value=fall, seeds=
                     numbers = {"gradients": 3 * t, "bytes_up": 123_456_789 * t, "wall_seconds": t / 3}
                     rows.append({"run": "toy", "algorithm": label, "seed": seed, "round": t, **numbers,
                                    "objective": value(label, seed, t)})  # fmt: skip
-        folder.write_rows([row | {"accuracy": None} for row in rows])
+        folder.rewrite(config, [row | {"accuracy": None} for row in rows])
         folder.write_status([
             {"algorithm": a, "seed": s, "status": "finished", "round": experiment.rounds, "message": ""}
             for a in ("Theirs", "Ours") for s in seeds

@@ -115,7 +115,7 @@ def numpy(state: Any) -> Any:
     if isinstance(state, Tensor):
         return state.numpy().copy()
     parts = [numpy(part) for part in state]
-    return type(state)(*parts) if parts and not isinstance(state, list) else tuple(parts)
+    return type(state)(*parts) if hasattr(state, "_fields") else tuple(parts)
 
 
 def final(p: Linear, algorithm: Algorithm, rounds: int, topology: Topology | None = None) -> np.ndarray:

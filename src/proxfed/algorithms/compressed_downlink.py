@@ -3,9 +3,10 @@
     server sends    D = C(m - w),   w <- w + D            m: what the algorithm would send
     clients         w <- w + D,     and go on as if they had received w
 
-All clients know the same w, so everybody must hear every D. As m settles, m - w and with it the error go to zero: what
-is exact stays exact, unless the server counts on m itself having arrived (`exact_downlink`). w begins at the first
-message, which follows from the starting point that all know.
+All clients know the same w, so everybody must get every D: who stayed away from rounds gets those that it missed, which
+is counted when they are sent. As m settles, m - w and with it the error go to zero: what is exact stays exact, unless
+the server counts on m itself having arrived (`exact_downlink`). w begins at the first message, which follows from the
+starting point that all know.
 
 Reference: K. Gruntkowska, A. Tyurin, P. Richtarik, "EF21-P and Friends: Improved Theoretical Communication Complexity
 for Distributed Optimization with Bidirectional Compression", ICML 2023.
@@ -44,7 +45,7 @@ class CompressedDownlink(Star[Client, Server]):
     compressor: Compressor
     """Contractive compressor of the downlink."""
 
-    needs: ClassVar[Needs] = Needs(everyone=True, contractive=True)
+    needs: ClassVar[Needs] = Needs(all_hear=True, contractive=True)
     facts: ClassVar[Facts] = Facts(Sends(up=1, down=1, compressed=("down",)), exact=True)
 
     def __new__(cls, star: Any = None, compressor: Any = None) -> Any:
@@ -67,10 +68,10 @@ class CompressedDownlink(Star[Client, Server]):
         require(not isinstance(star, Relay), f"{name} compresses its own messages, as a Relay: its downlink is its own")
         exact = f"{name} needs clients that have exactly what its server sent: its downlink cannot be compressed"
         require(not star.requires().exact_downlink, exact)
-        needs = star.requires()._replace(everyone=True, contractive=True, unbiased=False)
+        needs = star.requires()._replace(all_hear=True, contractive=True, unbiased=False)
         ways = tuple(way for way in ("up", "down") if way == "down" or way in sends.compressed)
         object.__setattr__(self, "needs", needs)
-        object.__setattr__(self, "facts", Facts(sends._replace(compressed=ways), star.facts.exact))
+        object.__setattr__(self, "facts", star.facts._replace(sends=sends._replace(compressed=ways)))
 
     def largest_prox_step(self) -> float:
         return self.star.largest_prox_step()
@@ -100,17 +101,25 @@ class CompressedDownlink(Star[Client, Server]):
         return Server(inner, tuple(known)), _like(message, sent)
 
     def client(self, own: Client, D: Message, f: Local, h: Regulariser) -> tuple[Client, Message]:
-        w = iter(own.w)
-        d = own.w[0].shape[-1:]
-        read = [next(w) + part if part.shape == d else part for part in _parts(D)]
+        read, w = _read(own, D)
         new, up = self.star.client(own.own, _like(D, read), f, h)
-        return Client(new, tuple(part for part in read if part.shape[-1:] == d)), up
+        return Client(new, w), up
+
+    def hear(self, own: Client, D: Message) -> Client:
+        return own._replace(w=_read(own, D)[1])
 
     def server(self, s: Server, up: Message, h: Regulariser, share: float) -> Server:
         return s._replace(s=self.star.server(s.s, up, h, share))
 
     def model(self, s: Server, h: Regulariser) -> Tensor:
         return self.star.model(s.s, h)
+
+
+def _read(own: Client, D: Message) -> tuple[list[Any], tuple[Tensor, ...]]:
+    """The parts of the message as clients read it, and those that are vectors."""
+    w, d = iter(own.w), own.w[0].shape[-1:]
+    read = [next(w) + part if part.shape == d else part for part in _parts(D)]
+    return read, tuple(part for part in read if part.shape[-1:] == d)
 
 
 def _parts(message: Message) -> tuple[Any, ...]:

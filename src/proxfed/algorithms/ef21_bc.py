@@ -7,6 +7,9 @@
 b, the gradient that all step along, and x are public: they follow from the messages. c is the mean of all u_i. All
 begin with zeros, so the first round only sees the gradients at x0.
 
+With some of the clients (ours: the paper has both bells, not together) c <- c + share mean D_i, as in EF21. b and x are
+running sums of what the server sent, so everybody must get every message: who comes back gets those that it missed.
+
 What travels: C(d) up, C'(d) down.
 Reference: I. Fatkhullin, I. Sokolov, E. Gorbunov, Z. Li, P. Richtarik, "EF21 with Bells & Whistles: Six Algorithmic
 Extensions of Modern Error Feedback", arXiv:2110.03294, 2021.
@@ -48,8 +51,10 @@ class EF21BC(Star[Client, Server]):
     compressor_down: Compressor = Identity()
     """Contractive compressor of the downlink."""
 
-    needs: ClassVar[Needs] = Needs(composite=False, everyone=True, contractive=True)
-    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1, compressed=("up", "down")), exact=True, step="gamma")
+    needs: ClassVar[Needs] = Needs(composite=False, all_hear=True, contractive=True)
+    facts: ClassVar[Facts] = Facts(
+        Sends(up=1, down=1, compressed=("up", "down")), exact=True, step="gamma", exact_partial=True
+    )
 
     def __post_init__(self) -> None:
         positive(self, "gamma")
@@ -63,11 +68,14 @@ class EF21BC(Star[Client, Server]):
         b = s.b + q.dense[0]
         return Server(s.x - self.gamma * b, b, s.c), q
 
-    def client(self, own: Client, q: Tensor, f: Local, h: Regulariser) -> tuple[Client, Packed]:
+    def hear(self, own: Client, q: Tensor) -> Client:
         b = own.b + q
-        x = own.x - self.gamma * b
+        return own._replace(x=own.x - self.gamma * b, b=b)
+
+    def client(self, own: Client, q: Tensor, f: Local, h: Regulariser) -> tuple[Client, Packed]:
+        x, b, _ = self.hear(own, q)
         D = self.compressor_up(f.grad(x, 0) - own.u, f.key)
         return Client(x, b, own.u + D.dense), D
 
     def server(self, s: Server, D: Tensor, h: Regulariser, share: float) -> Server:
-        return s._replace(c=s.c + D)
+        return s._replace(c=s.c + share * D)

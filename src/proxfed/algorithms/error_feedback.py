@@ -10,7 +10,8 @@
 
 EF14 adds what a message lost to the next one; with different data it stops at a distance proportional to eta. EF21
 sends what changed: c_i converges to the gradient, so nothing is lost in the end, and c is the mean of all c_i whoever
-takes part. The momentum of EF21-SGDM is what stochastic gradients need. All of them begin with zeros.
+takes part (for EF21-SGDM that is ours, its paper has everybody). The momentum of EF21-SGDM is what stochastic gradients
+need. All of them begin with zeros.
 
 What travels: C(d) up, one vector down.
 """
@@ -104,7 +105,9 @@ class EF21(Star[Known, Server]):
     """Contractive compressor of the uplink."""
 
     needs: ClassVar[Needs] = Needs(contractive=True)
-    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1, compressed=("up",)), exact=True, step="gamma")
+    facts: ClassVar[Facts] = Facts(
+        Sends(up=1, down=1, compressed=("up",)), exact=True, step="gamma", exact_partial=True
+    )
 
     def __post_init__(self) -> None:
         positive(self, "gamma")
@@ -146,8 +149,10 @@ class EF21SGDM(Star[Estimate, Server]):
     compressor: Compressor = Identity()
     """Contractive compressor of the uplink."""
 
-    needs: ClassVar[Needs] = Needs(everyone=True, contractive=True)
-    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1, compressed=("up",)), exact=True, step="gamma")
+    needs: ClassVar[Needs] = Needs(contractive=True)
+    facts: ClassVar[Facts] = Facts(
+        Sends(up=1, down=1, compressed=("up",)), exact=True, step="gamma", exact_partial=True
+    )
 
     def __post_init__(self) -> None:
         positive(self, "gamma")

@@ -48,7 +48,7 @@ class FedADMM(Star[Client, Server]):
     """Steps of the local solver."""
 
     needs: ClassVar[Needs] = Needs()
-    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=True, step="eta_l")
+    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=True, exact_partial=True, step="eta_l")
 
     def __post_init__(self) -> None:
         positive(self, "eta")

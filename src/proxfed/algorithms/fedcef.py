@@ -12,7 +12,16 @@ The downlink is the model *before* its prox, from which both sides compute the s
 carries two. The server keeps its own c as the exact mean of the c_i: what a client reads differs from it by the
 rounding of one subtraction, about eps |z|/beta, which no round hands on to the next.
 
-What travels: C(d) up, one vector down. With C the identity and eta = 1 this is FedComposite.
+With some of the clients (`partial`; ours, the paper's Algorithm 1 has everybody): a client that stayed away does not
+know the last z, so the server sends c beside zt, and
+
+    server          c <- c + share mean D_i,   zt <- z - beta c
+
+Those who stay away count with the c_i that the server knows of them, as in EF21, and c is still the mean of all c_i. A
+solution is a fixed point whoever takes part, and the limit is exact if everybody does now and then; docs/theory.md has
+the steps.
+
+What travels: C(d) up, one vector down; two of them if `partial`. With C the identity and eta = 1 this is FedComposite.
 Reference: P. Qiu, C. Ouyang, Y. Xiong, K. You, W. Liu, Y. Shi, "Compressed Proximal Federated Learning for Non-Convex
 Composite Optimization on Heterogeneous Data", arXiv:2603.07654, 2026.
 """
@@ -29,13 +38,13 @@ from proxfed.compressors import Identity
 from proxfed.compressors.contractive import contraction
 from proxfed.errors import at_least_one, positive, up_to_one
 from proxfed.keyed_random import Key
-from proxfed.types import Compressor, Constants, Facts, Local, Needs, Packed, Regulariser, Sends, Star
+from proxfed.types import Compressor, Constants, Facts, Local, Message, Needs, Packed, Regulariser, Sends, Star
 
 
 class Client(NamedTuple):
     c: Tensor  # own control variate: what the server knows of v
     v: Tensor  # own gradient estimate
-    z: Tensor  # model of the last round
+    z: Tensor  # model of the last round; of no width if `partial`, where c is sent
 
 
 class Server(NamedTuple):
@@ -57,14 +66,24 @@ class FedCEF(Star[Client, Server]):
     """Momentum of the gradient estimate, in (0, 1]; 1: none."""
     compressor: Compressor = Identity()
     """Contractive compressor of the uplink."""
+    partial: bool = False
+    """Clients may stay away from rounds; one more vector goes down."""
 
     needs: ClassVar[Needs] = Needs(everyone=True, contractive=True)
-    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1, compressed=("up",)), exact=True, step="alpha")
+    facts: ClassVar[Facts] = Facts(
+        Sends(up=1, down=1, compressed=("up",)), exact=True, exact_partial=True, step="alpha"
+    )
 
     def __post_init__(self) -> None:
         positive(self, "alpha", "eta_g")
         at_least_one(self, "K")
         up_to_one(self, "eta")
+
+    def requires(self) -> Needs:
+        return self.needs._replace(everyone=not self.partial)
+
+    def sends(self) -> Sends:
+        return self.facts.sends._replace(down=2 if self.partial else 1)
 
     @property
     def beta(self) -> float:
@@ -75,14 +94,14 @@ class FedCEF(Star[Client, Server]):
 
     def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Client, Server]:
         x = f.spread(x0)
-        return Client(c=0 * x, v=0 * x, z=x), Server(zt=x0, c=0 * x0)
+        return Client(c=0 * x, v=0 * x, z=x[:, :0] if self.partial else x), Server(zt=x0, c=0 * x0)
 
-    def down(self, s: Server, key: Key) -> tuple[Server, Tensor]:
-        return s, s.zt
+    def down(self, s: Server, key: Key) -> tuple[Server, Message]:
+        return s, (s.zt, s.c) if self.partial else s.zt
 
-    def client(self, own: Client, zt: Tensor, f: Local, h: Regulariser) -> tuple[Client, Packed]:
+    def client(self, own: Client, down: Message, f: Local, h: Regulariser) -> tuple[Client, Packed]:
         alpha, K = self.alpha, self.K
-        c = (own.z - zt) / self.beta
+        zt, c = down if self.partial else (down, (own.z - down) / self.beta)
         z = f.spread(h.prox(zt, self.beta))
         w = x = z
         u, shift = 0 * own.c, c - own.c
@@ -94,10 +113,10 @@ class FedCEF(Star[Client, Server]):
                 x = h.prox(w, (k + 1) * alpha)
         v = (1 - self.eta) * own.v + self.eta * u
         D = self.compressor(v - own.c, f.key)
-        return Client(own.c + D.dense, v, z), D
+        return Client(own.c + D.dense, v, own.z if self.partial else z), D
 
     def server(self, s: Server, D: Tensor, h: Regulariser, share: float) -> Server:
-        c = s.c + D
+        c = s.c + share * D
         return Server(h.prox(s.zt, self.beta) - self.beta * c, c)
 
     def model(self, s: Server, h: Regulariser) -> Tensor:

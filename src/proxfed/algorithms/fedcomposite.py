@@ -15,6 +15,16 @@ What travels: one vector up, one down. The paper sends w instead of G_i. Both gi
 errors of sum_i c_i add up from round to round, and in single precision the iterates drift away from the solution. A
 client keeps a_i = z/S - G_i, which gives c_i = a_i - x/S as soon as the next x arrives; the first round has a_i = x/S
 and so c_i = 0.
+
+With some of the clients (`partial`; ours, the paper has everybody): a client that stayed away does not know the last z,
+so the server sends g, the mean over all clients of the last G_i that it has heard, and a_i = -G_i:
+
+    server sends    x, g                            c_i = g + a_i
+    client sends    D_i = G_i - its last G_i        0 before its first round
+    server          g <- g + share mean D_i,   x <- z - S g
+
+Those who stay away count with their last gradients, as in SAG and EF21. A solution is a fixed point whoever takes part,
+and the limit is exact if everybody does now and then; docs/theory.md has the steps. One vector up, two down.
 Reference: J. Zhang, J. Hu, M. Johansson, "Composite Federated Learning with Heterogeneous Data", arXiv:2309.01795,
 2023.
 """
@@ -28,7 +38,8 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor
 
 from proxfed.errors import at_least_one, positive, require
-from proxfed.types import Constants, Facts, Local, Needs, Regulariser, Sends, Star
+from proxfed.keyed_random import Key
+from proxfed.types import Constants, Facts, Local, Message, Needs, Regulariser, Sends, Star
 
 
 class Client(NamedTuple):
@@ -37,6 +48,7 @@ class Client(NamedTuple):
 
 class Server(NamedTuple):
     x: Tensor  # model before its prox
+    g: Tensor  # mean of all G_i
 
 
 @dataclass(frozen=True)
@@ -49,13 +61,21 @@ class FedComposite(Star[Client, Server]):
     """Local steps of a round."""
     eta_g: float = 1.0
     """Server step size."""
+    partial: bool = False
+    """Clients may stay away from rounds; one more vector goes down."""
 
     needs: ClassVar[Needs] = Needs(everyone=True)
-    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=True)
+    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=True, exact_partial=True)
 
     def __post_init__(self) -> None:
         positive(self, "eta", "eta_g")
         at_least_one(self, "tau")
+
+    def requires(self) -> Needs:
+        return self.needs._replace(everyone=not self.partial)
+
+    def sends(self) -> Sends:
+        return self.facts.sends._replace(down=2 if self.partial else 1)
 
     @property
     def S(self) -> float:
@@ -65,11 +85,15 @@ class FedComposite(Star[Client, Server]):
         return max(self.tau * self.eta, self.S)
 
     def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Client, Server]:
-        return Client(f.spread(x0 / self.S)), Server(x0)
+        return Client(f.spread(0 * x0 if self.partial else x0 / self.S)), Server(x0, 0 * x0)
 
-    def client(self, own: Client, x: Tensor, f: Local, h: Regulariser) -> tuple[Client, Tensor]:
+    def down(self, s: Server, key: Key) -> tuple[Server, Message]:
+        return s, (s.x, s.g) if self.partial else s.x
+
+    def client(self, own: Client, down: Message, f: Local, h: Regulariser) -> tuple[Client, Tensor]:
         eta, tau = self.eta, self.tau
-        c = own.a - x / self.S
+        x, g = down if self.partial else (down, -down / self.S)
+        c = own.a + g
         z0 = f.spread(h.prox(x, self.S))
         w = z = z0
         G = 0 * c
@@ -79,10 +103,14 @@ class FedComposite(Star[Client, Server]):
             if t < tau - 1:  # no gradient is taken after the last step
                 w = w.sub(g + c, alpha=eta)
                 z = h.prox(w, (t + 1) * eta)
-        return Client(z0 / self.S - G), G
+        if not self.partial:
+            return Client(z0 / self.S - G), G
+        D = G + own.a
+        return Client(own.a - D), D
 
-    def server(self, s: Server, G: Tensor, h: Regulariser, share: float) -> Server:
-        return Server(h.prox(s.x, self.S) - self.S * G)
+    def server(self, s: Server, up: Tensor, h: Regulariser, share: float) -> Server:
+        g = s.g + share * up if self.partial else up
+        return Server(h.prox(s.x, self.S) - self.S * g, g)
 
     def model(self, s: Server, h: Regulariser) -> Tensor:
         return h.prox(s.x, self.S)

@@ -53,7 +53,7 @@ class FedDR(Star[Client, Server]):
     """Relaxation, in (0, 2)."""
 
     needs: ClassVar[Needs] = Needs()
-    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=True, step="eta_l")
+    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=True, exact_partial=True, step="eta_l")
 
     def __post_init__(self) -> None:
         positive(self, "eta")

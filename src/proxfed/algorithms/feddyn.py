@@ -48,7 +48,7 @@ class FedDyn(Star[Client, Server]):
     """Strength of the regularisation: the local problem has alpha/2 |y - x|^2."""
 
     needs: ClassVar[Needs] = Needs(composite=False, exact_downlink=True)
-    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=True)
+    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=True, exact_partial=True)
 
     def __post_init__(self) -> None:
         positive_step(self, "eta")

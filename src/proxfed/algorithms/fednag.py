@@ -18,7 +18,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from proxfed.errors import at_least_one, below_one, one_of
+from proxfed.errors import at_least_one, one_of, real, require
 from proxfed.keyed_random import Key
 from proxfed.schedules import Step, at, positive_step
 from proxfed.types import Constants, Facts, Local, Message, Needs, Regulariser, Sends, Star, Stateless
@@ -28,7 +28,7 @@ class Server(NamedTuple):
     w: Tensor  # weights
     v: Tensor  # momentum
     best: Tensor  # the aggregated point of the lowest loss so far, for output="best"
-    value: Tensor  # its loss
+    value: Tensor  # its loss; infinite as long as none is known
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,12 @@ class FedNAG(Star[Stateless, Server]):
     eta: Step
     """Step size."""
     gamma: float
-    """Momentum, in [0, 1)."""
+    """Momentum, in [0, 1]; with 1 it does not converge, as the paper shows."""
     tau: int
     """Local steps of a round."""
     output: str = "last"
-    """The model is the 'last' aggregated point, or the 'best' one by its loss. For that, clients report their losses at
-    the point that they are sent, so the best is of all points but the newest, whose loss nobody knows yet."""
+    """The model is the 'last' aggregated point w(k tau), or the 'best' of them by its loss. For that, clients report
+    their losses at the point that they are sent, so the newest, whose loss nobody knows yet, comes in a round later."""
 
     needs: ClassVar[Needs] = Needs(composite=False)
     facts: ClassVar[Facts] = Facts(Sends(up=2, down=2), exact=False)
@@ -51,7 +51,7 @@ class FedNAG(Star[Stateless, Server]):
     def __post_init__(self) -> None:
         at_least_one(self, "tau")
         positive_step(self, "eta")
-        below_one(self, "gamma")
+        require(real(self.gamma) and 0 <= self.gamma <= 1, f"FedNAG: gamma = {self.gamma!r} must be in [0, 1]")
         one_of(self, "output", ("last", "best"))
 
     def requires(self) -> Needs:
@@ -68,7 +68,7 @@ class FedNAG(Star[Stateless, Server]):
 
     def client(self, own: Stateless, down: Message, f: Local, h: Regulariser) -> tuple[Stateless, Message]:
         w, v = map(f.spread, down)
-        loss = (f.value(w)[:, None],) if self.output == "best" else ()
+        loss = (self._loss(w, f),) if self.output == "best" else ()
         eta = at(self.eta, f.t)
         for k in range(self.tau):
             g = f.grad(w, k)
@@ -76,12 +76,17 @@ class FedNAG(Star[Stateless, Server]):
             w = w.add(v, alpha=self.gamma).sub_(g, alpha=eta)
         return own, (w, v, *loss)
 
+    def _loss(self, w: Tensor, f: Local) -> Tensor:
+        """At the aggregated point; the start, which round 1 sends, is none of these."""
+        return f.value(w)[:, None] if f.t > 1 else w.new_full((len(w), 1), torch.inf)
+
     def server(self, s: Server, up: Message, h: Regulariser, share: float) -> Server:
         w, v, *loss = up
         if not loss:
             return Server(w, v, best=w, value=s.value)
-        better = loss[0] < s.value
-        return Server(w, v, best=torch.where(better, s.w, s.best), value=torch.where(better, loss[0], s.value))
+        value = torch.minimum(loss[0], s.value)
+        best = w if value.isinf() else torch.where(loss[0] < s.value, s.w, s.best)
+        return Server(w, v, best, value)
 
     def model(self, s: Server, h: Regulariser) -> Tensor:
         return s.best

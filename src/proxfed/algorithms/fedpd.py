@@ -9,6 +9,9 @@ Whether to go on is decided by a coin that all clients share: how often it is th
 and the round, so nobody has to be told. A round here ends when there is something to send. For p = 0 it is FedADMM
 without regulariser, and exact; a pass without communication takes every client towards its own solution.
 
+With some of the clients (`partial`; ours): they send by how much x_i has changed, and x <- x + share mean of that is
+the mean over all clients as last heard. For p = 0 it is FedADMM without regulariser then as well.
+
 The authors' MATLAB code sends y_i + eta g_i with the g_i from before its update; the paper, and their Python code, with
 the one after it, as here.
 
@@ -53,15 +56,20 @@ class FedPD(Star[Client, Server]):
     """Probability to go on without communication, in [0, 1)."""
     seed: int = 0
     """Of the shared coin."""
+    partial: bool = False
+    """Clients may stay away from rounds."""
 
     needs: ClassVar[Needs] = Needs(composite=False, everyone=True)
-    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=True, step="eta_l")
+    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=True, step="eta_l", exact_partial=True)
 
     def __post_init__(self) -> None:
         positive(self, "eta")
         positive_step(self, "eta_l")
         at_least_one(self, "K")
         below_one(self, "p")
+
+    def requires(self) -> Needs:
+        return self.needs._replace(everyone=not self.partial)
 
     def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Client, Server]:
         x = f.spread(x0)
@@ -73,10 +81,10 @@ class FedPD(Star[Client, Server]):
             y = anchored_sgd(f.grad, y, at(self.eta_l, f.t), K, anchor=x, pull=1 / eta, shift=g, draw=j * K)
             g = g + (y - x) / eta
             x = y + eta * g
-        return Client(y, g), x
+        return Client(y, g), x - (own.y + eta * own.g) if self.partial else x
 
-    def server(self, s: Server, x: Tensor, h: Regulariser, share: float) -> Server:
-        return Server(x)
+    def server(self, s: Server, up: Tensor, h: Regulariser, share: float) -> Server:
+        return Server(s.x + share * up if self.partial else up)
 
     @classmethod
     def tied(cls, s: float, K: int) -> dict[str, float]:

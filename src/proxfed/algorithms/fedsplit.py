@@ -6,6 +6,9 @@
 
 At a solution z_i = x - s grad f_i(x) and u = x. The steps begin at x, so K of them, however few, keep that fixed point.
 
+With some of the clients (`partial`; ours): they send by how much z_i has changed, and x <- x + share mean of that is
+the mean over all clients as last heard.
+
 What travels: one vector up, one down.
 Reference: R. Pathak, M. J. Wainwright, "FedSplit: An Algorithmic Framework for Fast Federated Optimization", NeurIPS
 2020, arXiv:2005.05238.
@@ -41,13 +44,18 @@ class FedSplit(Star[Client, Server]):
     """Step size of the local solver."""
     K: int
     """Steps of the local solver."""
+    partial: bool = False
+    """Clients may stay away from rounds."""
 
     needs: ClassVar[Needs] = Needs(composite=False, everyone=True)
-    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=True)
+    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=True, exact_partial=True)
 
     def __post_init__(self) -> None:
         positive(self, "s", "eta")
         at_least_one(self, "K")
+
+    def requires(self) -> Needs:
+        return self.needs._replace(everyone=not self.partial)
 
     def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Client, Server]:
         return Client(f.spread(x0)), Server(x0)
@@ -55,10 +63,10 @@ class FedSplit(Star[Client, Server]):
     def client(self, own: Client, x: Tensor, f: Local, h: Regulariser) -> tuple[Client, Tensor]:
         u = anchored_sgd(f.grad, f.spread(x), self.eta, self.K, anchor=2 * x - own.z, pull=1 / self.s)
         z = own.z + 2 * (u - x)
-        return Client(z), z
+        return Client(z), z - own.z if self.partial else z
 
-    def server(self, s: Server, z: Tensor, h: Regulariser, share: float) -> Server:
-        return Server(z)
+    def server(self, s: Server, up: Tensor, h: Regulariser, share: float) -> Server:
+        return Server(s.x + share * up if self.partial else up)
 
     @classmethod
     def tied(cls, s: float, K: int) -> dict[str, float]:

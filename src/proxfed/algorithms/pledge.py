@@ -28,6 +28,13 @@ On a tree (a spanning tree of any graph; the server is its root) a node with chi
 to its parent: what a compressor loses of others' messages waits in v_i - u_i like its own losses. The root sends D_i to
 the server as it is, and c is still the mean of all u_i. A tree needs no W, no gossip step and no spectral gap.
 
+With some of the clients (`partial`), and theta = 0, since to extrapolate along old gradients does not settle in trials:
+
+    server          c <- c + share mean D_i
+
+so that who stays away counts with its u_i. But z and y are running sums of what the server sent, so everybody must get
+every message down: who comes back gets those that it missed, which is counted when they are sent.
+
 Start: z = y = zt = x0 and v_i = u_i = c = (x - x0)/S, so that nobody corrects anything in the first round.
 
 A solution is a fixed point: with v_i = u_i = grad f_i(x), z = y = zt = x - S grad f(x) all messages are 0, and the walk
@@ -98,9 +105,13 @@ class Pledge(Relay[Client, Server]):
     """Contractive compressor of the uplink."""
     compressor_down: Compressor = QUANTISER
     """Contractive compressor of the downlink."""
+    partial: bool = False
+    """Clients may stay away from rounds; needs theta = 0."""
 
-    needs: ClassVar[Needs] = Needs(everyone=True, contractive=True)
-    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1, bytes_down=1, compressed=("up", "down")), exact=True)
+    needs: ClassVar[Needs] = Needs(everyone=True, all_hear=True, contractive=True)
+    facts: ClassVar[Facts] = Facts(
+        Sends(up=1, down=1, bytes_down=1, compressed=("up", "down")), exact=True, exact_partial=True
+    )
 
     def __post_init__(self) -> None:
         positive(self, "eta")
@@ -110,9 +121,12 @@ class Pledge(Relay[Client, Server]):
         require(self.restart or self.theta < 1, "Pledge: theta = 1 needs restart = True")
         below_one(self, "beta")
         up_to_one(self, "a")
+        still = not self.partial or self.theta == 0
+        require(still, f"Pledge: partial = True needs theta = 0, not {self.theta!r}: extrapolation needs all gradients")
 
     def requires(self) -> Needs:
-        return self.needs._replace(largest_q2=LARGEST_Q2) if self.theta > 0 else self.needs
+        needs = self.needs._replace(everyone=not self.partial)
+        return needs._replace(largest_q2=LARGEST_Q2) if self.theta > 0 else needs
 
     def sends(self) -> Sends:
         return self.facts.sends._replace(bytes_down=int(self.restart))
@@ -142,11 +156,14 @@ class Pledge(Relay[Client, Server]):
         theta = self.theta if k is None else (k.to(z) / (k.to(z) + 3)).clamp(max=self.theta)
         return z + theta * (z - old)
 
-    def client(self, own: Client, down: Message, f: Local, h: Regulariser) -> tuple[Client, Tensor]:
+    def hear(self, own: Client, down: Message) -> Client:
         q, *k = down
         z = own.y + q
+        return own._replace(z=z, y=self._extrapolate(z, own.z, *k))
+
+    def client(self, own: Client, down: Message, f: Local, h: Regulariser) -> tuple[Client, Tensor]:
+        z, y = self.hear(own, down)[2:]
         c = (h.prox(own.y, self.S) - z) / self.S
-        y = self._extrapolate(z, own.z, *k)
         G = walk(f, h, h.prox(y, self.S), c - own.v, self.eta, self.tau, self.beta, self.rho)
         v = own.v.lerp(G, self.a)
         return Client(v, own.u, z, y), v
@@ -159,7 +176,7 @@ class Pledge(Relay[Client, Server]):
         return own._replace(u=own.u + D.dense - below), D
 
     def server(self, s: Server, D: Tensor, h: Regulariser, share: float) -> Server:
-        c = s.c + D
+        c = s.c + share * D
         return s._replace(c=c, zt=h.prox(s.y, self.S) - self.S * c)
 
     def model(self, s: Server, h: Regulariser) -> Tensor:

@@ -11,6 +11,10 @@ agreement and h is an average followed by the prox of h, so a regulariser costs 
 Without it the c_i add up to 0. For p = 1 it is proximal gradient descent; with gamma = 1/L, p = sqrt(mu/L) it takes as
 many rounds as an accelerated method.
 
+With some of the clients (`partial`; ours): they send by how much v_i = u_i - (gamma/p) c_i has changed, and the server
+takes the prox of v <- v + share mean(v_i - v_i of before), the mean over all clients as last heard, as in FedDR. Who
+comes back makes up its c_i with the x of today. At a solution every v_i = x - (gamma/p) grad f_i(x) stands still.
+
 What travels: one vector up, one down.
 Reference: K. Mishchenko, G. Malinovsky, S. Stich, P. Richtarik, "ProxSkip: Yes! Local Gradient Steps Provably Lead to
 Communication Acceleration! Finally!", ICML 2022, arXiv:2202.09357.
@@ -36,6 +40,7 @@ class Client(NamedTuple):
 
 class Server(NamedTuple):
     x: Tensor  # the model
+    v: Tensor  # mean of all v_i
 
 
 @dataclass(frozen=True)
@@ -48,30 +53,37 @@ class ProxSkip(Star[Client, Server]):
     """Probability that a step communicates, in (0, 1]."""
     seed: int = 0
     """Of the shared coin."""
+    partial: bool = False
+    """Clients may stay away from rounds."""
 
     needs: ClassVar[Needs] = Needs(everyone=True)
-    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=True, step="gamma")
+    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=True, step="gamma", exact_partial=True)
 
     def __post_init__(self) -> None:
         positive(self, "gamma")
         up_to_one(self, "p")
+
+    def requires(self) -> Needs:
+        return self.needs._replace(everyone=not self.partial)
 
     def largest_prox_step(self) -> float:
         return self.gamma / self.p
 
     def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Client, Server]:
         x = f.spread(x0)
-        return Client(0 * x, x), Server(x0)
+        return Client(0 * x, x), Server(x0, x0)
 
     def client(self, own: Client, x: Tensor, f: Local, h: Regulariser) -> tuple[Client, Tensor]:
         c = own.c + self.p / self.gamma * (x - own.u)
         u = f.spread(x)
         for k in range(trials(self.p, self.seed, f.t)):
             u = u - self.gamma * (f.grad(u, k) - c)
-        return Client(c, u), u - self.gamma / self.p * c
+        v = u - self.gamma / self.p * c
+        return Client(c, u), v - (own.u - self.gamma / self.p * own.c) if self.partial else v
 
-    def server(self, s: Server, v: Tensor, h: Regulariser, share: float) -> Server:
-        return Server(h.prox(v, self.gamma / self.p))
+    def server(self, s: Server, up: Tensor, h: Regulariser, share: float) -> Server:
+        v = s.v + share * up if self.partial else up
+        return Server(h.prox(v, self.gamma / self.p), v)
 
     @classmethod
     def theory(cls, c: Constants, seed: int = 0) -> ProxSkip:

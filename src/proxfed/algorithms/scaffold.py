@@ -47,7 +47,7 @@ class Scaffold(Star[Client, Server]):
     """Server step size."""
 
     needs: ClassVar[Needs] = Needs(composite=False)
-    facts: ClassVar[Facts] = Facts(Sends(up=2, down=2), exact=True)
+    facts: ClassVar[Facts] = Facts(Sends(up=2, down=2), exact=True, exact_partial=True)
 
     def __post_init__(self) -> None:
         positive_step(self, "eta")

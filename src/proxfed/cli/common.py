@@ -11,19 +11,20 @@ from rich.console import Console
 
 from proxfed.errors import require
 from proxfed.report.summary import plain_table
+from proxfed.report.terminal import console
 
 if TYPE_CHECKING:
     from proxfed.harness.results import Results
 
 __all__ = ["plain_table"]
 
-err = Console(stderr=True)
-out = Console()
+err = console(stderr=True)
+out = console()
 
 
 def say(line: str, console: Console = out, style: str | None = None) -> None:
-    """A line of text as it stands: brackets are no markup, and a long path stays in one piece."""
-    console.print(line, style=style, highlight=False, markup=False, soft_wrap=True)
+    """A line of text as it stands: a long path stays in one piece."""
+    console.print(line, style=style, highlight=False, soft_wrap=True)
 
 
 class Format(StrEnum):

@@ -15,7 +15,8 @@ from rich.text import Text
 
 from proxfed.cli import tables
 from proxfed.cli.common import ChangeOption, DataOption, Format, FormatOption, err, out, say
-from proxfed.errors import InputError, RunError, nearest, require
+from proxfed.errors import InputError, nearest, require
+from proxfed.files import write
 from proxfed.report.summary import plain_table
 
 app = typer.Typer(
@@ -200,10 +201,7 @@ def show(
     stats = ClientStats.of(federated)
     held_out = 0 if federated.test is None else len(federated.test[1])
     if picture is not None:
-        try:
-            picture.write_text(circles_svg(stats), encoding="utf-8")
-        except OSError as e:
-            raise RunError(f"cannot write the drawing to {picture}: {e.strerror}") from e
+        write(picture, circles_svg(stats), "the drawing to ")
     if format is Format.json:
         print(json.dumps({"data": federated.name, "held_out": held_out} | stats.table()))
         return

@@ -33,7 +33,9 @@ def list_(
         return
     for title, entries in kinds.items():
         wide = (
-            ["runs on", "needs", "sends", "different data", "paper"] if title == "algorithms" else ["settings", "about"]
+            ["runs on", "needs", "sends", "different data", "some clients", "paper"]
+            if title == "algorithms"
+            else ["settings", "about"]
         )
         table = plain_table("name", *wide, title=title)
         for entry in entries:

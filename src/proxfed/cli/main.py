@@ -10,11 +10,11 @@ import sys
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
 from proxfed import __version__
 from proxfed.cli import check, data, fit, list_, predict, report, reproduce, results, run, simulate, sweep, tune
 from proxfed.cli.common import err, out
+from proxfed.cli.failures import refuse, show_if_asked, trace, unexpected, words
 from proxfed.errors import Elsewhere, ProxfedError
 
 app = typer.Typer(
@@ -65,21 +65,27 @@ def main() -> None:
         if code == 130:  # what typer makes of Ctrl-C
             raise KeyboardInterrupt
     except ProxfedError as e:
-        if isinstance(e.__cause__, Elsewhere):  # a bug of somebody's own code
-            err.print(str(e.__cause__), highlight=False, markup=False, soft_wrap=True)
-        err.print(f"[red]error:[/red] {escape(str(e))}", highlight=False, soft_wrap=True)
+        if isinstance(e.__cause__, Elsewhere):  # of an exception in another process
+            unexpected(str(e), str(e.__cause__))
+        else:
+            show_if_asked(trace(e))
+            refuse(str(e))
         sys.exit(e.exit_code)
     except typer.Exit as e:
         sys.exit(e.exit_code)
     except (typer.Abort, KeyboardInterrupt):
         err.print("interrupted")
         sys.exit(1)
+    except BrokenPipeError:  # whoever read our output has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.exit(1)
     except Exception as e:
         import click
 
         if isinstance(e, click.ClickException):
             if said := e.format_message():  # nothing, where help was printed instead
-                err.print(f"[red]error:[/red] {escape(said)}", highlight=False, soft_wrap=True)
+                refuse(said)
             sys.exit(2)
-        raise
+        unexpected(words(e), trace(e))
+        sys.exit(1)
     sys.exit(code if isinstance(code, int) else 0)

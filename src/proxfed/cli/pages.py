@@ -25,6 +25,7 @@ import proxfed
 from proxfed.algorithms import ALGORITHMS
 from proxfed.cli.main import app
 from proxfed.errors import require
+from proxfed.files import write
 from proxfed.harness.catalogue import Entry, catalogue, recursion, settings
 from proxfed.papers.results_page import write_pages
 from proxfed.papers.verdicts import gather
@@ -49,7 +50,7 @@ def pages() -> dict[str, str]:
 
 def algorithms(entries: list[Entry]) -> str:
     """The table to choose from."""
-    keys = ("about", "handles h by", "needs", "sends")
+    keys = ("about", "handles h by", "needs", "sends", "some clients")
     parts = [
         "# Algorithms\n\nEverything that is built in, made from the code; `proxfed list algorithms NAME` prints the "
         "page of one. [Choose an algorithm](../howto/choose.md) explains the columns.\n"
@@ -59,7 +60,9 @@ def algorithms(entries: list[Entry]) -> str:
             here = [e for e in entries if (e["runs on"], e["different data"]) == (where, kind)]
             rows = [(f"[`{e['name']}`](algorithms/{e['name']}.md)", *(e[key] for key in keys)) for e in here]
             parts.append(f"\n## {place}, {kind} on different data\n\n")
-            parts.append(_table(["name", "what it is", "handles h by", "needs", "sends a round"], rows))
+            parts.append(
+                _table(["name", "what it is", "handles h by", "needs", "sends a round", "some clients a round"], rows)
+            )
     return "".join(parts)
 
 
@@ -73,6 +76,7 @@ def algorithm(name: str, entry: Entry) -> str:
         f"- needs: {entry['needs'] or 'nothing special'}",
         f"- sends a round: {entry['sends']}",
         f"- on different data, with several local steps: {entry['different data']}",
+        f"- the same with some clients a round: {entry['some clients']}",
         f"- paper: {entry['paper']}",
     ]
     python = f"In Python: `{make.__module__}.{make.__name__}`."
@@ -184,8 +188,7 @@ def write_reference(docs: Path) -> list[Path]:
         for old in {*(docs / "reference" / folder).glob("*.md")} - made.keys():
             old.unlink()
     for path, text in made.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        write(path, text, folders=True)
     return list(made)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +11,9 @@ import typer
 
 from proxfed.cli.common import Format, FormatOption, err, out, say
 from proxfed.errors import require
+from proxfed.files import write
 from proxfed.report.summary import plain_table
+from proxfed.report.terminal import visible
 
 
 def predict(
@@ -33,7 +36,6 @@ def predict(
     """
     from proxfed.fit.model_file import read_model
     from proxfed.fit.predictions import evaluated, predictions, read_rows, written
-    from proxfed.harness.files import replace
 
     if to is not None:
         require(force or not to.exists(), f"{to} is there already; --force replaces it")
@@ -46,7 +48,7 @@ def predict(
         say(f"note: the model does not use {', '.join(left_out)}", err)
     columns = predictions(known, table)
     if to is not None:
-        replace(to, written(columns).encode())
+        write(to, written(columns))
         say(f"{len(table):,} predictions are in {to}", err if format is Format.json else out)
     found: dict[str, Any] = evaluated(known, table) if evaluate else {}
     if format is Format.json:
@@ -58,7 +60,8 @@ def predict(
         )
         return
     if to is None:
-        print(written(columns), end="")
+        text = written(columns)
+        print(visible(text) if sys.stdout.isatty() else text, end="")
     if evaluate:
         shown = plain_table("measure", "", "interval")
         for name, (value, low, high) in found.items():

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from proxfed.cli.common import (
     CaseOption,
@@ -98,8 +98,7 @@ def reproduce(
         return
     for part, compared, judged in judged_parts:
         figure = part.experiment.paper.figure if part.experiment.paper else ""
-        head = f"[bold]{escape(part.name)}[/bold]  {escape(figure)}  {escape(str(part.folder))}"
-        out.print(head, highlight=False, soft_wrap=True)
+        out.print(Text.assemble((part.name, "bold"), f"  {figure}  {part.folder}"), soft_wrap=True)
         for path in figures.get(part.name, []):
             say(f"figure {path}")
         if compared:
@@ -154,7 +153,7 @@ def _beside(compared: list[Comparison]) -> Table:
     table = plain_table(*headings, "measure", "algorithm", "ours", "the paper's")
     for c in compared:
         cells = [*([c.case] if headings else []), c.measure, c.label, c.found, c.printed]
-        table.add_row(*map(escape, cells))
+        table.add_row(*cells)
     return table
 
 
@@ -162,5 +161,5 @@ def _judged(judged: list[Verdict]) -> Table:
     colour = {"confirmed": "green", "not confirmed": "red", "not run": "yellow"}
     table = plain_table("", "the paper says", "ours")
     for v in judged:
-        table.add_row(f"[{colour[v.status]}]{v.status}[/]", escape(v.claim.says), escape(v.found))
+        table.add_row(Text(v.status, style=colour[v.status]), v.claim.says, v.found)
     return table

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from proxfed.cli.common import DataOption, Format, FormatOption, out, say
 from proxfed.errors import require
+from proxfed.files import write
 from proxfed.report.summary import plain_table
 
 if TYPE_CHECKING:
@@ -62,9 +63,7 @@ def schema(
     if to is None:
         say(text.rstrip())
         return
-    from proxfed.harness.files import replace
-
-    replace(to, text.encode())
+    write(to, text)
     say(f"The schema is in {to}; look through it, then: proxfed data describe {to}")
 
 

@@ -138,6 +138,8 @@ class QSGD:
         for i, sent in enumerate(messages):
             with reading(i, sent) as message:
                 norm[i], level[i] = message.sizes(buckets, dtype), wire.read_signed(message, d, self.levels)
+                nothing = (norm[i] == 0).numpy()[np.arange(d) // self._bucket(d)]
+                check(not level[i][nothing].any(), "a norm is 0, but not the levels below it")
         return torch.from_numpy(self._dense(norm.numpy(), level))
 
 
@@ -201,6 +203,7 @@ class NaturalCompressor:
                 top = int(message.take(2).view(np.int16)[0])
                 below = wire.read(message, d, exponent)
                 check(below.max() <= top < 2**exponent, f"an exponent is not in 0..{2**exponent - 1}")
+                check(below.min() == 0, "the largest exponent is not there")
                 power[i] = top - below
         return self._dense(power, negative, dtype)
 

@@ -10,7 +10,7 @@ bits of fixed indices (never more than 4 bytes each), and Rice gaps with r = 0 a
 its last one.
 
 Sizes are computed for all clients at once: `values` has their numbers one after another, count[i] of them of client i.
-What is read is checked: it is in range, or the message is refused.
+What is read is checked: it is in range and written as we write it, or the message is refused.
 """
 
 from __future__ import annotations
@@ -69,11 +69,14 @@ def read(message: Reader, count: int, width: int) -> np.ndarray:
     """So many numbers below 2^width."""
     r = int(message.take(1)[0])
     if r == FIXED:
-        return unpack(message, count, width)
-    check(r < width, f"{r} is no header of numbers with {width} bits")
-    high = _read_unary(message, count, whole_bytes(count * width))
-    check(not (high >> (width - r)).any(), f"a number has more than {width} bits")
-    return (high << r) | unpack(message, count, r)
+        values = unpack(message, count, width)
+    else:
+        check(r < width, f"{r} is no header of numbers with {width} bits")
+        high = _read_unary(message, count, whole_bytes(count * width))
+        check(not (high >> (width - r)).any(), f"a number has more than {width} bits")
+        values = (high << r) | unpack(message, count, r)
+    check(r == _plan(values, np.array([count]), width)[0][0], "the numbers are not in their shortest code")
+    return values
 
 
 def _plan(values: np.ndarray, count: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
@@ -131,7 +134,8 @@ def read_signed(message: Reader, d: int, largest: int) -> np.ndarray:
         code = unpack(message, d, 1 + bits)
         negative, magnitude = code >> bits, code & ((1 << bits) - 1)
         check(magnitude.max() <= largest, f"a level is above {largest}")
-        return np.where(negative, -1, 1) * magnitude
+        check(bool(magnitude[negative > 0].all()), "a level is 0 and has a sign")
+        return _in_the_shorter_form(np.where(negative, -1, 1) * magnitude, largest, 0)
     kept = int.from_bytes(message.take(4).tobytes(), "little")
     check(kept <= d, f"it announces {kept} of {d} numbers")
     index, negative = read_indices(message, kept, d), unpack_flags(message, kept)
@@ -139,6 +143,12 @@ def read_signed(message: Reader, d: int, largest: int) -> np.ndarray:
     check(kept == 0 or magnitude.max() <= largest, f"a level is above {largest}")
     values = np.zeros(d, np.int64)
     values[index] = np.where(negative, -1, 1) * magnitude
+    return _in_the_shorter_form(values, largest, 1)
+
+
+def _in_the_shorter_form(values: np.ndarray, largest: int, form: int) -> np.ndarray:
+    full, sparse = _signed_sizes(values[None], largest)
+    check(form == int(full[0] > sparse[0]), "the levels are not in their shorter form")
     return values
 
 

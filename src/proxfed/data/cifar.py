@@ -101,7 +101,7 @@ def _mosaic(path: Path) -> np.ndarray:
     try:
         with Image.open(path) as image:
             pixels = np.asarray(image.convert("RGB"))
-    except (UnidentifiedImageError, OSError) as error:
+    except (UnidentifiedImageError, OSError, Image.DecompressionBombError) as error:
         raise DamagedFile(f"{path}: cannot be read, it may be damaged or cut short ({error})") from error
     rows, columns = pixels.shape[0] // SIDE, pixels.shape[1] // SIDE
     require(pixels.shape[:2] == (rows * SIDE, columns * SIDE), f"{path}: is no mosaic of {SIDE}x{SIDE} images")

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from proxfed.data.directory import DamagedFile, read_bytes
+from proxfed.data.directory import DamagedFile, read_bytes, require_room
 from proxfed.errors import InputError, require
 
 Columns = dict[str, np.ndarray]
@@ -120,11 +120,19 @@ def _names(values: Sequence[str]) -> np.ndarray:
     return np.array(words, np.int64) if plain else np.array(words)
 
 
+NPZ_ERRORS = (
+    ValueError, TypeError, AttributeError, OSError, EOFError, MemoryError, NotImplementedError, RuntimeError,
+    zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
+"""What damage may raise: an array that promises more than memory has, an unknown compression, no archive at all."""
+
+
 def read_npz(path: Path) -> Columns:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
+            require_room(path, sum(member.file_size for member in stored.zip.infolist()))
             return {name: stored[name] for name in stored.files}
-    except (ValueError, TypeError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except NPZ_ERRORS as error:
         raise DamagedFile(f"{path}: is not an .npz file of plain arrays ({_first_line(error)})") from error
 
 
@@ -145,6 +153,9 @@ def read_arrow(path: Path) -> Any:
         missing = "Parquet needs pyarrow, which is not installed: pip install 'proxfed[tables]'"
         raise InputError(f"{path}: {missing}") from error
     try:
+        about = pyarrow.parquet.read_metadata(path)
+        groups = sum(about.row_group(k).total_byte_size for k in range(about.num_row_groups))
+        require_room(path, max(groups, 8 * about.num_rows * about.num_columns))
         return pyarrow.parquet.read_table(path)
     except (OSError, ValueError) as error:  # Arrow's own errors are ValueErrors
         raise DamagedFile(f"{path}: is not a Parquet file ({_first_line(error)})") from error

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from proxfed.errors import InputError, MissingData
+from proxfed.errors import InputError, MissingData, require
 
 VARIABLE = "PROXFED_DATA"
 OPENERS: dict[str, Callable[..., Any]] = {"": open, ".gz": gzip.open, ".bz2": bz2.open}
@@ -34,11 +34,27 @@ class DamagedFile(InputError):
     """A file that is there but cannot be decoded."""
 
 
+def room() -> int:
+    """Bytes that the content of one file may take: half of this machine's memory, as far as that is known."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    except (AttributeError, ValueError, OSError):
+        return 8 << 30
+
+
+def require_room(path: str | Path, nbytes: int) -> None:
+    """Refuse, before memory is taken, what would not fit; a small file may hold a large one."""
+    fits = nbytes <= room()
+    require(fits, f"{path}: its content takes more than {room() / 2**30:.2g} GB, half of this machine's memory")
+
+
 def read_bytes(path: str | Path) -> bytes:
     """The content of a file, decompressed if it is named .gz or .bz2."""
     try:
         with OPENERS.get(Path(path).suffix, open)(path, "rb") as file:
-            return file.read()
+            content = file.read(room() + 1)
+        require_room(path, len(content))
+        return content
     except FileNotFoundError as error:
         raise InputError(f"{path}: there is no such file") from error
     except (OSError, EOFError, zlib.error) as error:

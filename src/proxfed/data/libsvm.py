@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from proxfed.data.directory import read_bytes
+from proxfed.data.directory import read_bytes, require_room
 from proxfed.data.federated import Samples
 from proxfed.errors import InputError, require
 
@@ -26,6 +26,7 @@ def read_libsvm(path: str | Path, n_features: int | None = None) -> Samples:
     elif width > n_features:
         line = _line_of_sample(text, rows[columns.argmax()])
         raise InputError(f"{path}, line {line}: feature index {width}, but n_features = {n_features}")
+    require_room(path, 8 * len(labels) * n_features)
     features = np.zeros((len(labels), n_features))
     features[rows, columns - 1] = values
     return features, labels

@@ -48,7 +48,9 @@ def check_combination(
         all_take_part = isinstance(participation, Full)
         alone = "" if topology is None or isinstance(algorithm, Graph) else " along a tree"
         who = type(participation).__name__
-        require(all_take_part, f"{name} needs every client in every round{alone}, not {who}")
+        can = needs.everyone and topology is None and hasattr(algorithm, "partial")
+        instead = "; with partial = True some may stay away" if can else ""
+        require(all_take_part, f"{name} needs every client in every round{alone}, not {who}{instead}")
     for compressor in [algorithm.compressor] if isinstance(algorithm, CompressedDownlink) else compressors(algorithm):
         _check_compressor(name, needs, compressor, problem.d)
 

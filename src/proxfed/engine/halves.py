@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import InitVar, dataclass
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from proxfed.engine.messages import WeightedSum
@@ -86,9 +88,10 @@ class Server:
         """(new state, message to each client that takes part)."""
         return self.algorithm.down(state, keys(self.seed, "server message", [0], t))
 
-    def add(self, sent: WeightedSum, message: Message, ids: Ids) -> None:
-        """The message of these clients joins the sum, with their weights."""
-        sent.add(message, self.weights[_index(ids)])
+    def add(self, sent: WeightedSum, message: Message, ids: Ids, heard: np.ndarray | None = None) -> None:
+        """The message of these clients joins the sum, with their weights; heard: which of them, if not all are."""
+        w = self.weights[_index(ids)]
+        sent.add(message, w if heard is None else w * torch.from_numpy(heard))
 
     def update(self, state: Any, mean: Message, cohort: Ids, work: Work, each: int = 1) -> Any:
         """The new state from the weighted mean of the cohort's messages; `each`: how many servers count their work."""

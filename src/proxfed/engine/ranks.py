@@ -13,12 +13,14 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from proxfed.engine import joining
 from proxfed.engine.bundle import bundle, unbundle
 from proxfed.engine.messages import WeightedSum, compressed, decoded, encoded, leaves
 from proxfed.engine.neighbours import Neighbours
@@ -58,20 +60,42 @@ def _number(name: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() else None
 
 
-def connect(timeout: float) -> None:
-    """Join the other processes; `timeout` seconds without an answer end the run."""
+class Meeting(NamedTuple):
+    """Where the ranks of one machine meet, which only this user can read; nobody listens for others there."""
+
+    file: str
+    secret: bytes
+
+
+def connect(timeout: float, meeting: Meeting | None = None) -> None:
+    """Join the other processes; `timeout` seconds without an answer end the run.
+
+    Without a meeting of their own they meet at MASTER_ADDR, and their secret is PROXFED_SECRET, if there is one.
+    """
     found = world()
     if found is None:
         raise InputError("no other ranks: start with --ranks, torchrun or srun")
     rank, size = found
-    for name in ("MASTER_ADDR", "MASTER_PORT"):
-        require(
-            name in os.environ,
-            f"{name} is not set: rank {rank} of {size} cannot find the others; in a Slurm script, "
-            "`export MASTER_ADDR=$(hostname) MASTER_PORT=29500` before srun",
-        )
+    how: dict[str, Any] = {"rank": rank, "world_size": size, "timeout": timedelta(seconds=timeout)}
+    if meeting is not None:
+        how["store"] = dist.FileStore(meeting.file, size)
+        how["store"].set_timeout(how["timeout"])
+    else:
+        for name in ("MASTER_ADDR", "MASTER_PORT"):
+            require(
+                name in os.environ,
+                f"{name} is not set: rank {rank} of {size} cannot find the others; in a Slurm script, "
+                "`export MASTER_ADDR=$(hostname) MASTER_PORT=29500` before srun",
+            )
     with _together("joining the other ranks"):
-        dist.init_process_group("gloo", rank=rank, world_size=size, timeout=timedelta(seconds=timeout))
+        dist.init_process_group("gloo", **how)
+        joining.prove(os.environ.get("PROXFED_SECRET", "").encode() if meeting is None else meeting.secret)
+
+
+def agree(about: Mapping[str, Any]) -> None:
+    """All ranks say the same `about` what they are going to do, by dotted keys, or all refuse."""
+    with _together("comparing what is run"):
+        joining.agree(about)
 
 
 def disconnect() -> None:

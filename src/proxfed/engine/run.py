@@ -14,6 +14,7 @@ from math import sqrt
 from threading import Lock
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,7 +27,7 @@ from proxfed.engine.oracle import Work
 from proxfed.engine.state_tree import flatten, put, restore, room, take, writable
 from proxfed.engine.tree import to_the_root
 from proxfed.keyed_random import Ids, keys
-from proxfed.participation import Full, cohort
+from proxfed.participation import Full, arrived, cohort
 from proxfed.threads import over_threads
 from proxfed.topologies import SpanningTree
 from proxfed.types import (
@@ -128,7 +129,9 @@ class Run:
             return StarState(clients, state)
         state, message = half.down(state, t)
         blocks, down = net.blocks(taking_part), received(message)
-        net.send(message, sum(len(ids) for ids in blocks))
+        all_hear = alg.requires().all_hear
+        net.send(message, len(net.ids) if all_hear else sum(len(ids) for ids in blocks))
+        heard, go_on = arrived(self.participation, t, taking_part, self.seed)
 
         def client_rounds(blocks: Sequence[Ids]) -> tuple[WeightedSum, Work]:
             """The clients of one thread, block after block: the sum of their messages, and their work."""
@@ -136,13 +139,23 @@ class Run:
             for ids in blocks:
                 rows = net.rows(ids)
                 new, up = self.clients.answer(alg, take(clients, rows), down, t, ids, work)
-                half.add(sent, up, ids)
+                half.add(sent, up, ids, None if heard is taking_part else np.isin(ids, heard))
+                if go_on is not taking_part:  # who was lost keeps its old state
+                    there = np.flatnonzero(np.isin(ids, go_on))
+                    rows, new = net.rows(np.asarray(ids)[there]), take(new, there)
                 put(clients, rows, new)  # only now: the message may have been a view of the old state
             return sent, work
 
         sums, works = zip(*over_threads(client_rounds, blocks), strict=True)
         self.work.add(*works)
-        return StarState(clients, half.update(state, net.mean(sums), taking_part, self.work, int(net.leader)))
+        if all_hear:
+            for ids in net.blocks(np.setdiff1d(np.arange(net.n), go_on)):
+                rows = net.rows(ids)
+                put(clients, rows, alg.hear(take(clients, rows), down))
+        up = net.mean(sums)
+        if len(heard) == 0:
+            return StarState(clients, state)
+        return StarState(clients, half.update(state, up, heard, self.work, int(net.leader)))
 
     def _tree(self, alg: Star[Any, Any], t: int, topology: Topology) -> StarState:
         """A round along a tree: the server's message goes down every edge, and sums of messages come up."""

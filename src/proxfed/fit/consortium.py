@@ -16,6 +16,7 @@ import numpy as np
 from torch import Tensor
 
 from proxfed.errors import InputError, require
+from proxfed.files import write
 from proxfed.fit.compare import Alone, Held, Pooled, alone, pooled, scores
 from proxfed.fit.costs import CHOICE, FINAL, MEASURES, SUMMARIES, costs
 from proxfed.fit.cross_validate import CrossValidation, cross_validate
@@ -71,7 +72,6 @@ class Fitted:
         """model.json, coefficients.csv, report.html and model_card.md."""
         from proxfed.fit.card import card
         from proxfed.fit.page import page
-        from proxfed.harness.files import replace as write
 
         folder = Path(folder)
         try:
@@ -85,7 +85,7 @@ class Fitted:
             "model.json": self.model.text(),
         }
         for name, text in texts.items():
-            write(folder / name, text.encode())
+            write(folder / name, text)
 
 
 def fit(

@@ -19,6 +19,8 @@ from typing import Any, Literal, Self
 import numpy as np
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
+from proxfed import files
+from proxfed.checksums import SHA256, checked, with_checksum
 from proxfed.errors import InputError, require
 from proxfed.fit.measures import probability
 from proxfed.tables.columns import Real
@@ -157,7 +159,7 @@ class Model(BaseModel):
 
     def text(self) -> str:
         """The text of model.json."""
-        return json.dumps(self.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n"
+        return json.dumps(with_checksum(self.model_dump(mode="json")), indent=1, ensure_ascii=False) + "\n"
 
     def csv(self) -> str:
         """Both scales, a line for each coefficient."""
@@ -182,8 +184,7 @@ def read_model(path: str | Path) -> Model:
     path = Path(path).expanduser()
     path = path / "model.json" if path.is_dir() else path
     try:
-        require(path.stat().st_size <= LARGEST_FILE, f"{path}: is too large to be a model")
-        text = path.read_bytes().decode()
+        text = files.read(path, LARGEST_FILE).decode()
     except OSError as e:
         raise InputError(f"cannot read {path}: {e.strerror}") from e
     except UnicodeDecodeError as e:
@@ -201,6 +202,8 @@ def parse_model(text: str, where: str = "model") -> Model:
     form = plain.get("form") if isinstance(plain, dict) else None
     require(isinstance(form, str), not_ours)
     require(form == FORM, f"{where}: form = {str(form)!r:.60} is of another version; this one reads {FORM!r}")
+    if SHA256 in plain:  # models of earlier versions have none
+        plain = checked(plain, where)
     try:
         model = Model.model_validate(plain)
         model.prepare  # noqa: B018  the preparation fits as well

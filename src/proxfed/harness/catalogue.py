@@ -106,6 +106,7 @@ def needs(what: Needs) -> str:
         "no constraints": not what.composite,
         "convex h": what.convex,
         "all clients": what.everyone,
+        "all hear": what.all_hear,
         "contractive compressor": what.contractive,
         "unbiased compressor": what.unbiased,
         "exact downlink": what.exact_downlink,
@@ -116,7 +117,7 @@ def needs(what: Needs) -> str:
     return ", ".join(word for word, asked in words.items() if asked)
 
 
-WORDS = ("settings", "runs on", "handles h by", "needs", "sends", "different data")
+WORDS = ("settings", "runs on", "handles h by", "needs", "sends", "different data", "some clients")
 """What is said of an entry beside its name, what it is about and its paper."""
 
 
@@ -147,8 +148,16 @@ def _algorithm(make: Any) -> Entry:
         "needs": needs(make.needs) if star else ", ".join(filter(None, [needs(make.needs), "all clients"])),
         "sends": str(make.facts.sends),
         "different data": "exact" if make.facts.exact else "biased",
+        "some clients": _some_clients(make) if star else "refused",
         "paper": make.reference(),
     }
+
+
+def _some_clients(make: Any) -> str:
+    """What becomes of the solution if not everybody takes part in every round."""
+    if not make.facts.exact_partial:
+        return "refused" if make.needs.everyone else "inexact"
+    return "exact with `partial`" if make.needs.everyone else "exact"
 
 
 def _field_docs(cls: type) -> dict[str, str]:

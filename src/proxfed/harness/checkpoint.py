@@ -1,16 +1,18 @@
 """One algorithm with one seed, while it is under way: its rows so far, and a checkpoint that survives kill -9.
 
-    rows.csv           appended as it goes, without a head
-    0.safetensors      two slots, written in turn, each replaced atomically
+    rows.csv           appended as it goes, without a head; each line ends with the checksum of all lines up to it
+    0.safetensors      two slots, written in turn, each replaced atomically, with checksums
     1.safetensors
 
-Rows after the last checkpoint are cut off on resume and computed again, bit for bit the same. When the task is done
-its rows and its model go to the run folder, and this folder is removed.
+Rows after the last checkpoint are cut off on resume and computed again, bit for bit the same. A slot that is damaged is
+passed over for the other one. When the task is done its rows and its model go to the run folder, and this folder is
+removed.
 """
 
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
 import re
@@ -19,18 +21,22 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import safetensors
-from safetensors.torch import load_file, save
 from torch import Tensor
 
-from proxfed.errors import require
+from proxfed import files
+from proxfed.checksums import read_tensors, tensor_file
+from proxfed.errors import InputError, require
 from proxfed.harness.files import locked, owned, replace, writing
 from proxfed.report.columns import Row, cell
 
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, safetensors.SafetensorError)
 """What reading a damaged safetensors file may raise."""
+
+DIGITS = 16
+"""Of the checksum at the end of a line."""
 
 
 class Checkpoint(NamedTuple):
@@ -40,6 +46,10 @@ class Checkpoint(NamedTuple):
     rows_end: int
     counters: dict[str, float]
     tensors: dict[str, Tensor]
+    rows_sum: str = ""
+    """The checksum of the rows up to `rows_end`."""
+    passed_over: str = ""
+    """What is to be said of a newer slot that is damaged."""
 
 
 def task_name(label: str, seed: int) -> str:
@@ -49,11 +59,11 @@ def task_name(label: str, seed: int) -> str:
 
 
 class TaskFolder:
-    """The files of one task."""
+    """The files of one task; `of` says which task of which run, and its files belong to no other."""
 
-    def __init__(self, path: Path, columns: Sequence[str]) -> None:
-        self.path, self.columns = path, columns
-        self._slot = 0
+    def __init__(self, path: Path, columns: Sequence[str], of: str) -> None:
+        self.path, self.columns, self.of = path, columns, of
+        self._slot, self._sum = 0, _next("", of.encode())
 
     @contextmanager
     def taken(self) -> Iterator[bool]:
@@ -71,42 +81,91 @@ class TaskFolder:
         self.clear()
         replace(self.path / "rows.csv", b"")
 
+    # ---- rows --------------------------------------------------------------------------------------------------
+
     def append(self, row: Row) -> None:
-        with writing(self.path), (self.path / "rows.csv").open("a", newline="") as f:
-            csv.writer(f, lineterminator="\n").writerow([cell(row.get(c)) for c in self.columns])
+        text = io.StringIO()
+        csv.writer(text, lineterminator="").writerow([cell(row.get(c)) for c in self.columns])
+        line = text.getvalue().encode()
+        total = _next(self._sum, line)
+        with writing(self.path), (self.path / "rows.csv").open("ab") as f:
+            f.write(line + b"," + total.encode() + b"\n")
+        self._sum = total
 
     def rows(self) -> bytes:
-        """All rows as rows.csv has them."""
-        with writing(self.path):
-            return (self.path / "rows.csv").read_bytes()
+        """All rows as the run folder's rows.csv has them, without a half-written last one."""
+        data = self._bytes()
+        least = max((found.rows_end for found, _ in self._slots()), default=0)
+        lines, _ = self._whole_lines(data[: data.rfind(b"\n") + 1], least)
+        return b"".join(line + b"\n" for line in lines)
+
+    def old_rows(self) -> bytes:
+        """The same of a version whose lines had no checksums."""
+        data = self._bytes()
+        return data[: data.rfind(b"\n") + 1]
+
+    def _bytes(self) -> bytes:
+        try:
+            return files.read(self.path / "rows.csv", files.LARGEST_ROWS)
+        except FileNotFoundError:
+            return b""
+        except OSError as e:
+            raise InputError(f"cannot read {self.path / 'rows.csv'}: {e.strerror}") from e
+
+    def _whole_lines(self, data: bytes, least: int) -> tuple[list[bytes], str]:
+        """(the lines without their checksums, the checksum of all); refused if one does not fit."""
+        rows, total, kept = self.path / "rows.csv", _next("", self.of.encode()), []
+        again = f"remove {self.path}, and the task begins anew"
+        require(len(data) >= least, f"{rows} is shorter than when the checkpoint was written: {again}")
+        for k, written in enumerate(data.split(b"\n")[:-1], start=1):
+            line, _, said = written.rpartition(b",")
+            total = _next(total, line)
+            require(said == total.encode(), f"{rows}, line {k}, is damaged: {again}")
+            kept.append(line)
+        return kept, total
+
+    # ---- checkpoints -------------------------------------------------------------------------------------------
 
     def save(self, round: int, counters: dict[str, float], tensors: dict[str, Tensor]) -> None:
         """Write the older slot; the newer one stays whole until this one is safely on the disk."""
         with writing(self.path), (self.path / "rows.csv").open("rb") as f:
             os.fsync(f.fileno())
             end = f.seek(0, os.SEEK_END)
-        about = {"round": round, "rows_end": end, "counters": counters}
-        replace(self._slot_path(self._slot), save(owned(tensors), metadata={"about": json.dumps(about)}))
+        about = {"round": round, "rows_end": end, "rows_sum": self._sum, "counters": counters, "of": self.of}
+        data, _ = tensor_file(owned(tensors), {"about": json.dumps(about)})
+        replace(self._slot_path(self._slot), data)
         self._slot = 1 - self._slot
 
     def load(self) -> Checkpoint | None:
-        """The newest readable slot, with the rows cut to where it stands; None if the task had not got that far."""
-        for found, slot in self._slots():
-            with suppress(*UNREADABLE):
-                whole = found._replace(tensors=load_file(self._slot_path(slot)))
-                self._slot = 1 - slot
-                self._cut(found.rows_end)
-                return whole
-        damaged = any(self.path.glob("*.safetensors"))
-        require(not damaged, f"{self.path} has no readable checkpoint: remove it, and the task begins anew")
+        """The newest slot that is whole, with the rows cut to where it stands; None if the task had not got so far."""
+        slots = self._slots()
+        bad = [slot for slot in (0, 1) if self._slot_path(slot).exists() and slot not in [k for _, k in slots]]
+        why: Exception | None = None
+        for found, slot in slots:
+            try:
+                tensors = read_tensors(self._slot_path(slot), ["about"]).tensors
+                self._cut(found)
+            except (*UNREADABLE, InputError) as e:
+                bad, why = [*bad, slot], e
+                continue
+            self._slot, self._sum = 1 - slot, found.rows_sum
+            for damaged in bad:  # its place is the next to be written, and the rows are shorter now than it says
+                self._slot_path(damaged).unlink()
+            said = f"the checkpoint {self._slot_path(bad[0])} is damaged, went on from the other" if bad else ""
+            return found._replace(tensors=tensors, passed_over=said)
+        if isinstance(why, InputError):  # the rows are at fault, and it says what to do
+            raise why
+        require(not bad, f"{self.path} has no readable checkpoint: remove it, and the task begins anew")
         return None
 
-    def _cut(self, end: int) -> None:
+    def _cut(self, found: Checkpoint) -> None:
+        """The rows to where this checkpoint stands, if they are those that it was written with."""
         rows = self.path / "rows.csv"
-        enough = rows.exists() and rows.stat().st_size >= end
-        require(enough, f"{rows} is shorter than when the checkpoint was written: remove {self.path} to begin anew")
+        _, total = self._whole_lines(self._bytes()[: found.rows_end], found.rows_end)
+        same = total == found.rows_sum
+        require(same, f"{rows} is not what it was when the checkpoint was written: remove {self.path} to begin anew")
         with writing(self.path), rows.open("r+b") as f:
-            f.truncate(end)
+            f.truncate(found.rows_end)
 
     def clear(self) -> None:
         """Nothing of the task is left but its folder, which holds its lock."""
@@ -118,9 +177,18 @@ class TaskFolder:
         """The slots that say where they stand, the newest first, still without their tensors."""
         slots = []
         for slot in (0, 1):
-            with suppress(*UNREADABLE), safetensors.safe_open(self._slot_path(slot), framework="pt") as f:
-                slots.append((Checkpoint(**json.loads(f.metadata()["about"]), tensors={}), slot))
+            with suppress(*UNREADABLE):
+                about: dict[str, Any] = json.loads(
+                    read_tensors(self._slot_path(slot), ["about"], only=()).about["about"]
+                )
+                if about.pop("of") == self.of:
+                    slots.append((Checkpoint(**about, tensors={}), slot))
         return sorted(slots, key=lambda pair: pair[0].round, reverse=True)
 
     def _slot_path(self, slot: int) -> Path:
         return self.path / f"{slot}.safetensors"
+
+
+def _next(total: str, line: bytes) -> str:
+    """The checksum of lines of which the last one is this, and `total` that of those before it."""
+    return sha256(total.encode() + line).hexdigest()[:DIGITS]

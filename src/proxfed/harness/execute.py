@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import io
+import sys
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
@@ -28,13 +29,13 @@ from proxfed.engine.run import Run, Step, rounds
 from proxfed.engine.stacked import Stacked
 from proxfed.errors import ProxfedError, require
 from proxfed.harness.checkpoint import Checkpoint, TaskFolder
-from proxfed.harness.files import locked
+from proxfed.harness.files import is_held, locked
 from proxfed.harness.remarks import remarks
-from proxfed.harness.run_folder import DONE, RunFolder
+from proxfed.harness.run_folder import MADE, RunFolder
 from proxfed.harness.settings_diff import first_difference, settings_mismatch
 from proxfed.harness.study import CompleteEntry, Study, Task
 from proxfed.registry import Table
-from proxfed.report.columns import Row, parse
+from proxfed.report.columns import DONE, Row, parse
 from proxfed.simulate import Clock, clock
 from proxfed.types import Topology
 
@@ -161,6 +162,7 @@ class Execution:
             records.stopped(t)
             return "aside"
         said = diverged or remarks(entry.problem, run.algorithm, run.found(), records.first, records.last)
+        said = "; ".join(filter(None, [said, "" if found is None else found.passed_over]))
         records.finish("diverged" if diverged else "finished", t, said, run.model() if x is None else x)
         return "done"
 
@@ -240,17 +242,19 @@ def open_folder(study: Study, folder: RunFolder, resume: bool, force: bool) -> b
                 check_folder(study, folder, resume, force)  # it may have been made meanwhile
                 if folder.config() != study.settings:
                     folder.write_config(study.settings)  # with more seeds, more algorithms or other words
+                if not folder.has_checksums():
+                    _require_free(folder)
+                    folder.add_checksums()
                 folder.remove_leftovers()
                 return True
-            busy = any(not _is_free(task) for task in (folder.path / "checkpoint").glob("*/"))
-            require(not busy, f"{folder.path}: another process is writing this run")
+            _require_free(folder)
         folder.create(study.settings, _client_stats(study), study.own_measures)
     return False
 
 
-def _is_free(task: Path) -> bool:
-    with locked(task, wait=False) as free:
-        return free
+def _require_free(folder: RunFolder) -> None:
+    busy = sys.platform != "win32" and any(map(is_held, (folder.path / "checkpoint").glob("*/")))
+    require(not busy, f"{folder.path}: another process is writing this run")
 
 
 def check_folder(study: Study, folder: RunFolder, resume: bool, force: bool) -> None:
@@ -260,7 +264,7 @@ def check_folder(study: Study, folder: RunFolder, resume: bool, force: bool) -> 
         with locked(path):  # another process may just be making it
             pass
     if not folder.exists():
-        empty = not path.exists() or (path.is_dir() and all(child.name == "checkpoint" for child in path.iterdir()))
+        empty = not path.exists() or (path.is_dir() and all(map(_half_made, path.iterdir())))
         require(empty or force, f"{path} exists and is not a run folder; choose another --out")
         return
     if not resume:
@@ -276,6 +280,12 @@ def check_folder(study: Study, folder: RunFolder, resume: bool, force: bool) -> 
     then, now = folder.clients(), _client_stats(study)
     same = then is None or now is None or then.same(now)
     require(same, f"the data are not those that the run in {path} was started with")
+
+
+def _half_made(child: Path) -> bool:
+    """It is of a run folder that was not made to its end."""
+    half_written = child.suffix == ".new" and child.name.rsplit(".", 2)[0] in {*MADE, "config.toml"}
+    return child.name in MADE or half_written
 
 
 def _all_done(folder: RunFolder) -> bool:

@@ -1,40 +1,38 @@
-"""How files of a run folder are written: the whole new content or the whole old one, also after a power cut."""
+"""How files of a run folder are written, in a sentence if it fails; and the locks of its folders."""
 
 from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from proxfed import files
 from proxfed.errors import RunError
 
+LOOKS = 5
+"""How often a lock is tried, some milliseconds apart: somebody may just be looking whether it is free."""
 
-def replace(path: Path, data: bytes) -> None:
+
+def replace(path: Path, data: bytes, begun: bool = True) -> None:
     """The content of a file, at once."""
-    fresh = path.with_name(path.name + ".new")
-    with writing(path.parent):
-        with fresh.open("wb") as f:
-            f.write(data)
-            f.flush()
-            os.fsync(f.fileno())
-        os.replace(fresh, path)
+    with writing(path.parent, begun):
+        files.replace(path, data)
 
 
 @contextmanager
-def writing(folder: Path) -> Iterator[None]:
-    """Turns a failed write into one sentence."""
+def writing(folder: Path, begun: bool = True) -> Iterator[None]:
+    """Turns a failed write into one sentence; of a run that has not `begun` there is nothing to resume."""
     try:
         yield
     except OSError as e:
-        raise RunError(
-            f"cannot write to {folder}: {e.strerror}; everything up to the last checkpoint is kept, "
-            "and --resume goes on from there"
-        ) from e
+        kept = "; everything up to the last checkpoint is kept, and --resume goes on from there" if begun else ""
+        raise RunError(f"cannot write to {folder}: {e.strerror}{kept}") from e
 
 
 @contextmanager
@@ -43,8 +41,6 @@ def locked(folder: Path, wait: bool = True) -> Iterator[bool]:
     if sys.platform == "win32":  # has no lock of this kind
         yield True
         return
-    import fcntl
-
     while True:
         with writing(folder):
             try:
@@ -55,17 +51,46 @@ def locked(folder: Path, wait: bool = True) -> Iterator[bool]:
                     raise
                 continue  # removed meanwhile by the process that had the lock
         try:
-            try:
-                fcntl.flock(here, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-                free = True
-            except BlockingIOError:
-                free = False
+            free = _take(here, wait)
             if free and not _is_at(folder, here):
                 continue
             yield free
             return
         finally:
             os.close(here)
+
+
+def _take(descriptor: int, wait: bool) -> bool:
+    import fcntl
+
+    if wait:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        return True
+    for _ in range(LOOKS):
+        with suppress(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        time.sleep(0.005)
+    return False
+
+
+def is_held(folder: Path) -> bool:
+    """Some process has the lock of this folder; True as well where there are no such locks to look at."""
+    if sys.platform == "win32":
+        return True
+    import fcntl
+
+    try:
+        here = os.open(folder, os.O_RDONLY)
+    except OSError:  # the folder is gone, and its lock with it
+        return False
+    try:
+        fcntl.flock(here, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False
+    except OSError:
+        return True
+    finally:
+        os.close(here)
 
 
 def _is_at(folder: Path, descriptor: int) -> bool:

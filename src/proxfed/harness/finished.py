@@ -101,9 +101,7 @@ def _copy(folder: Path, out: Path, new: Results) -> None:
     """A copy of the folder with these rows and settings."""
     shutil.copytree(folder, out, ignore=lambda here, _: CHANGED if Path(here) == folder else ())
     (out / "checkpoint").mkdir()
-    copy = RunFolder(out)
-    copy.write_rows(new.rows)
-    copy.write_config(new.settings)
+    RunFolder(out).rewrite(new.settings, new.rows)
     new.report(out / "report.html")
 
 

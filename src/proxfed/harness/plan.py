@@ -11,6 +11,7 @@ from typing import Any
 
 from proxfed.engine import ranks as network
 from proxfed.errors import MissingData, nearest, require, whole
+from proxfed.harness.agreement import require_alike
 from proxfed.harness.build import build_study
 from proxfed.harness.execute import Execution, check_folder, open_folder, threads
 from proxfed.harness.processes import run_jobs, run_ranks, share_cores
@@ -48,9 +49,13 @@ class Planned:
         self.study.check()
         self.folder = RunFolder(self.path)
         self.begun = self.folder.exists()
+        self.remark = ""
+        """What should be said before it begins."""
         self.world = network.world()
         if self.leads:
             check_folder(self.study, self.folder, self.resume, self.force)
+            if self.begun and self.resume and not self.folder.has_checksums():
+                self.remark = f"{self.path} had no checksums and gets them; what was under way there begins anew"
 
     @property
     def leads(self) -> bool:
@@ -98,6 +103,7 @@ def _as_rank(studies: Sequence[Planned], timeout: float, **how: Any) -> list[Res
     """One of several processes that torchrun or srun has started."""
     network.connect(timeout)
     try:
+        require_alike((planned.study, planned.only, planned.until) for planned in studies)
         for planned in studies:
             if not planned.execution(resumed=planned.open(), distributed=True, **how).run():
                 break
@@ -159,7 +165,7 @@ class Plan:
                 self.missing[name] = str(e)
                 continue
             self.begun = self.begun or planned.begun
-            self.remarks += steps_of_theory(planned.study)
+            self.remarks += [*filter(None, [planned.remark]), *steps_of_theory(planned.study)]
             room -= _nbytes(planned.study)
             if room > 0:
                 self._ready[name] = planned

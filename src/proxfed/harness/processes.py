@@ -17,11 +17,13 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from secrets import token_bytes
 from threading import Thread
 from typing import Any, NamedTuple
 
 import torch
 
+from proxfed.engine.ranks import Meeting
 from proxfed.engine.tuning import PARALLEL_FROM
 from proxfed.errors import Elsewhere, InputError, RunError, require, whole
 from proxfed.harness.execute import Execution, Progress
@@ -141,19 +143,20 @@ def run_ranks(executions: Sequence[Execution], ranks: int, timeout: float) -> No
     """The clients of one or several studies spread over `ranks` processes."""
     watch, stop = executions[0].watch, executions[0].stop
     threads = max(1, torch.get_num_threads() // ranks)
-    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(ranks)}
-    common |= {"OMP_NUM_THREADS": str(threads)}
+    common = {"WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": str(threads)} | _loopback_only()
     workers: list[_Worker] = []
-    try:
-        with _payload(executions, threads, timeout) as file:
-            for r in range(ranks):
-                workers.append(_Worker(file, common | {"RANK": str(r)}, watch))
+    with tempfile.TemporaryDirectory(prefix="proxfed-") as private:
+        meeting = Meeting(str(Path(private) / "meeting"), token_bytes(32))
+        try:
+            with _payload(executions, threads, timeout, meeting) as file:
+                for r in range(ranks):
+                    workers.append(_Worker(file, common | {"RANK": str(r)}, watch))
+                for worker in workers:
+                    worker.wait_until_read()
+            _wait_for_ranks(workers, stop)
+        finally:
             for worker in workers:
-                worker.wait_until_read()
-        _wait_for_ranks(workers, stop)
-    finally:
-        for worker in workers:
-            worker.kill()
+                worker.kill()
 
 
 def _wait_for_ranks(workers: Sequence[_Worker], stop: Callable[[], bool]) -> None:
@@ -176,20 +179,20 @@ def _wait_for_ranks(workers: Sequence[_Worker], stop: Callable[[], bool]) -> Non
         worker.check()
 
 
-def _free_port() -> int:
-    try:
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            return s.getsockname()[1]
-    except OSError as e:
-        raise InputError(f"no free port for the ranks to meet at: {e.strerror}") from e
+def _loopback_only() -> dict[str, str]:
+    """So that gloo listens where only this machine can reach it."""
+    names = [name for _, name in socket.if_nameindex()] if hasattr(socket, "if_nameindex") else []
+    loopback = [name for name in names if name in ("lo", "lo0")]
+    return {"GLOO_SOCKET_IFNAME": loopback[0]} if loopback else {}
 
 
 # ---- another process ------------------------------------------------------------------------------------------------
 
 
 @contextmanager
-def _payload(executions: Sequence[Execution], threads: int, timeout: float = 60.0) -> Any:
+def _payload(
+    executions: Sequence[Execution], threads: int, timeout: float = 60.0, meeting: Meeting | None = None
+) -> Any:
     """A file with all that another process needs; removed when the others have read it."""
     import cloudpickle
 
@@ -200,7 +203,7 @@ def _payload(executions: Sequence[Execution], threads: int, timeout: float = 60.
         "executions": [_travelling(e) for e in executions],
         "threads": threads,
         "timeout": timeout,
-        "parent": os.getpid(),
+        "meeting": meeting,
     }
     handle, name = tempfile.mkstemp(prefix="proxfed-")
     try:
@@ -229,8 +232,13 @@ class _Worker:
         command = [sys.executable, "-m", "proxfed.harness.worker", file]
         calm = {"OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "passive")}
         self.process = subprocess.Popen(
-            command, env=os.environ | calm | environment, stdout=subprocess.PIPE, text=True, start_new_session=True
-        )  # in a session of its own: Ctrl-C is this process's to pass on
+            command,
+            env=os.environ | calm | environment,
+            stdin=subprocess.PIPE,  # nothing is written there: it closes when this process ends
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # Ctrl-C is this process's to pass on
+        )
         self.watch, self.has_read, self.asked = watch, False, False
         self.error = self.traceback = ""
         self._reader = Thread(target=self._read, daemon=True)
@@ -272,6 +280,8 @@ class _Worker:
             self.process.kill()
         self.process.wait()
         self._reader.join(timeout=GRACE)
+        if self.process.stdin is not None:
+            self.process.stdin.close()
 
     def check(self) -> None:
         """One sentence if it did not come to its end."""

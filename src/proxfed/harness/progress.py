@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
+from proxfed.report.terminal import console, visible
+
 if TYPE_CHECKING:
     from proxfed.harness.execute import Progress
 
@@ -64,7 +66,7 @@ class _Silent(AbstractContextManager[Any]):
 def _name(p: Progress) -> str:
     """Which task it is."""
     case = f"{p.case}: " if p.case else ""
-    return f"{case}{p.task + 1}/{p.tasks} {p.label}, seed {p.seed}"
+    return visible(f"{case}{p.task + 1}/{p.tasks} {p.label}, seed {p.seed}")
 
 
 def _numbers(p: Progress) -> str:
@@ -90,7 +92,6 @@ class _Bars(AbstractContextManager[Any]):
     """A bar per task: rounds, rounds/s and the current measures."""
 
     def __init__(self) -> None:
-        from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         self.bar = Progress(
@@ -100,7 +101,7 @@ class _Bars(AbstractContextManager[Any]):
             TextColumn("{task.fields[rate]}"),
             TimeRemainingColumn(compact=True),
             TextColumn("{task.fields[measures]}", markup=False),
-            console=Console(stderr=True),
+            console=console(stderr=True),
         )
         self.known: dict[str, tuple[Any, _Rate]] = {}
 

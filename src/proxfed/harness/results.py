@@ -13,8 +13,9 @@ from torch import Tensor
 from proxfed.data.client_stats import ClientStats
 from proxfed.errors import InputError
 from proxfed.harness.run_folder import RunFolder
-from proxfed.report.columns import Row
+from proxfed.report.columns import DONE, UNDER_WAY, Row
 from proxfed.report.summary import result_table
+from proxfed.report.terminal import console
 from proxfed.types import Block
 
 
@@ -54,7 +55,7 @@ class Results:
     rows: Sequence[Row]
     """A row per evaluation: algorithm, seed, round, what was spent, and the measures."""
     status: Sequence[Mapping[str, Any]] = ()
-    """Of each algorithm and seed: status (running, stopped, finished, diverged), round, message."""
+    """Of each algorithm and seed: status (running, interrupted, stopped, finished, diverged), round, message."""
     clients: int | None = None
     """How many there are; None: not known."""
     seeds: Sequence[int] = ()
@@ -109,7 +110,7 @@ class Results:
 
     def histories(self, label: str) -> dict[int, list[Row]]:
         """The rows of an algorithm, seed by seed, from the first round to the last; without seeds still under way."""
-        open_ = {s["seed"] for s in self.status if s["algorithm"] == label and s["status"] in ("running", "stopped")}
+        open_ = {s["seed"] for s in self.status if s["algorithm"] == label and s["status"] in UNDER_WAY}
         mine = [row for row in self.rows if row["algorithm"] == label and row["seed"] not in open_]
         seeds: dict[int, list[Row]] = {}
         for row in sorted(mine, key=lambda row: row["round"]):
@@ -123,7 +124,7 @@ class Results:
     @property
     def complete(self) -> bool:
         """Every algorithm has come to an end with every seed."""
-        ended = sum(s["status"] in ("finished", "diverged") for s in self.status)
+        ended = sum(s["status"] in DONE for s in self.status)
         return ended == len(self.settings.get("algorithms", ())) * len(self.seeds)
 
     # ---- ways to look at it ------------------------------------------------------------------------------------
@@ -206,16 +207,14 @@ class ResultTable(list[dict[str, Any]]):
     """One entry per algorithm, JSON-able; shows itself in a terminal and in a notebook."""
 
     def __str__(self) -> str:
-        from rich.console import Console
-
         from proxfed.report.summary import rich_table, rich_targets
 
-        console = Console(width=200, color_system=None, force_terminal=False, force_jupyter=False)
-        with console.capture() as captured:
-            console.print(rich_table(self, 200))
+        shown = console(width=200, color_system=None, force_terminal=False, force_jupyter=False)
+        with shown.capture() as captured:
+            shown.print(rich_table(self, 200))
             if (targets := rich_targets(self)) is not None:
-                console.print()
-                console.print(targets)
+                shown.print()
+                shown.print(targets)
         return "\n".join(line.rstrip() for line in captured.get().rstrip().splitlines())
 
     __repr__ = __str__

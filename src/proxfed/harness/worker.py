@@ -5,13 +5,29 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import signal
 import sys
+import threading
 import time
 import traceback
 from contextlib import suppress
 
+GRACE = 5.0
+"""Seconds that are left for a checkpoint when the process that started this one is gone."""
+
+
+def end_with_parent() -> None:
+    """Standard input is a pipe that the process which started this one holds: when it ends, however it ends, this one
+    is asked to stop after its round, and ends anyway if that takes long."""
+    while os.read(0, 1024):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(GRACE)
+    os._exit(1)
+
 
 def main(file: str) -> int:
+    threading.Thread(target=end_with_parent, daemon=True).start()
     say = os.fdopen(os.dup(1), "w", buffering=1)  # for us alone: what a problem prints must not get in between
     os.dup2(2, 1)
     with open(file, "rb") as f:
@@ -23,6 +39,7 @@ def main(file: str) -> int:
 
     from proxfed.engine import ranks
     from proxfed.errors import ProxfedError
+    from proxfed.harness.agreement import require_alike
     from proxfed.harness.execute import Execution, Progress, threads
     from proxfed.harness.processes import FAILED
     from proxfed.harness.progress import stop_on_signal
@@ -39,22 +56,23 @@ def main(file: str) -> int:
             with suppress(OSError):  # nobody listens any more; `stop` will notice
                 say.write(json.dumps({"progress": progress}, default=str) + "\n")
 
-    world, parent = ranks.world(), given["parent"]
+    world = ranks.world()
     leads, distributed = world is None or world[0] == 0, world is not None
     try:
         with stop_on_signal() as asked, threads(given["threads"]):
             say.write(json.dumps({"read": True}) + "\n")  # from now on it may be asked to stop
             if world is not None:
-                ranks.connect(given["timeout"])
-            stop = lambda: asked() or os.getppid() != parent  # without a parent, stop as if asked
+                ranks.connect(given["timeout"], given["meeting"])
             done = True
             try:
+                if world is not None:
+                    require_alike((one["study"], one["only"], one["until"]) for one in given["executions"])
                 for one in given["executions"]:
                     folder = RunFolder(one.pop("path"))
                     here = folder if leads else None
-                    e = Execution(folder=here, distributed=distributed, watch=tell, stop=stop, **one)
+                    e = Execution(folder=here, distributed=distributed, watch=tell, stop=asked, **one)
                     done = e.run() and done
-                    if not done and (distributed or stop()):  # ranks stop together
+                    if not done and (distributed or asked()):  # ranks stop together
                         break
             finally:
                 ranks.disconnect()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from proxfed.errors import RunError
+from proxfed.files import write
 from proxfed.papers.experiment_page import figures_by_form, page
 from proxfed.papers.verdicts import Counts, Reproduction, total
 from proxfed.report.markdown import from_to, plain_text, table
@@ -108,7 +108,7 @@ def _runs(entry: Reproduction) -> str:
 
 def write_summary(found: Found, path: Path) -> None:
     """docs/results.md."""
-    _write(path, summary(found))
+    write(path, summary(found), folders=True)
 
 
 def write_pages(found: Found, folder: Path) -> list[Path]:
@@ -116,7 +116,7 @@ def write_pages(found: Found, folder: Path) -> list[Path]:
     written: list[Path] = []
     for entry in (entry for entries in found.values() for entry in entries):
         path = folder / f"{entry.name}.md"
-        _write(path, page(entry))
+        write(path, page(entry), folders=True)
         written.append(path)
         figures, results = figures_by_form(entry), {form.name: form.results for form in entry.forms}
         for name, some in figures.items():
@@ -124,14 +124,6 @@ def write_pages(found: Found, folder: Path) -> list[Path]:
     for old in {path for ending in ("md", "svg") for path in folder.glob(f"*/*.{ending}")} - {*written}:
         old.unlink()
     return written
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as e:
-        raise RunError(f"cannot write {path}: {e.strerror}") from e
 
 
 def problems(found: Found, path: Path) -> Iterator[str]:

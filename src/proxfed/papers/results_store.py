@@ -9,7 +9,7 @@
 Numbers have six digits, and the same runs give the same bytes. [settings] are what all runs have in common, by dotted
 keys as in a run folder's config.toml, with all defaults; [forms.NAME] are those that all cases of a form share, and
 each of [[runs]] has the rest. They are kept whole, and not as differences from the shipped file, because that file may
-change later, and does not say what the defaults were.
+change later, and does not say what the defaults were. [sha256] has the checksums of all three files.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-import os
 import tomllib
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from itertools import chain, groupby
 from operator import itemgetter
 from pathlib import Path
@@ -29,7 +29,9 @@ from typing import Any, NamedTuple
 
 import tomli_w
 
-from proxfed.errors import InputError, RunError, require
+from proxfed import files as disk
+from proxfed.checksums import checksum
+from proxfed.errors import InputError, require
 from proxfed.harness.results import Results
 from proxfed.harness.run_folder import Row
 from proxfed.harness.schema import shipped
@@ -43,6 +45,8 @@ DIGITS = 6
 PLACE = ("form", "variant", "case")
 """The columns that say to which run a row belongs."""
 EXACT = ("seed", "round")
+SUMS = "sha256"
+"""The table of checksums in the TOML file."""
 STATUS = ("algorithm", "seed", "status", "round", "message")
 SETTINGS_APART = ("case", "seeds")
 """Of a run's settings, what is known from its place and its rows."""
@@ -132,8 +136,7 @@ def _finished(run: Results) -> KeptRun:
     """What a run folder holds, of what is kept."""
     settings = {key: value for key, value in by_key(dict(run.settings)).items() if key not in SETTINGS_APART}
     sizes = [] if run.client_stats is None else run.client_stats.sizes.tolist()
-    status = [{k: v for k, v in line.items() if k != "rows_end"} for line in run.status]
-    return KeptRun(run.rows, status, settings, dict(run.versions), sizes)
+    return KeptRun(run.rows, run.status, settings, dict(run.versions), sizes)
 
 
 def _with_other_seeds(new: KeptRun, before: KeptRun | None, where: str, say: Callable[[str], None]) -> KeptRun:
@@ -187,19 +190,14 @@ def write(results: Path, name: str, kept: Kept) -> list[Path]:
     files, kept = _files(results, name), {place: kept[place] for place in sorted(kept)}
     rows = _table((place, [_small(row) for row in run.rows]) for place, run in kept.items())
     states = _table((place, [{key: s.get(key) for key in STATUS} for s in run.status]) for place, run in kept.items())
+    about = _about(kept)
     written = {
         files.rows: gzip.compress(rows.encode(), mtime=0),  # without a time inside, the same rows are the same file
         files.status: states.encode(),
-        files.about: tomli_w.dumps(_about(kept)).encode(),
+        files.about: tomli_w.dumps(about | {SUMS: _sums(about, rows, states)}).encode(),
     }
     for path, data in written.items():
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            beside = path.with_name(f"{path.name}.new")
-            beside.write_bytes(data)
-            os.replace(beside, path)
-        except OSError as e:
-            raise RunError(f"cannot write {path}: {e.strerror}") from e
+        disk.write(path, data, folders=True)
     return list(written)
 
 
@@ -209,12 +207,23 @@ def read(results: Path, name: str) -> Kept:
     if not files.about.exists():
         return {}
     try:
-        about = tomllib.loads(files.about.read_text(encoding="utf-8"))
-        rows = _by_place(gzip.decompress(files.rows.read_bytes()).decode())
-        status = _by_place(files.status.read_text(encoding="utf-8"))
-        return dict(_runs(about, rows, status))
+        about = tomllib.loads(disk.read(files.about).decode())
+        with gzip.open(files.rows) as f:
+            rows = f.read(disk.LARGEST_TEXT).decode()  # cut short, it would not have its checksum
+        status = disk.read(files.status).decode()
+        sums = about.pop(SUMS, None)  # earlier versions wrote none
+        if sums is not None and sums != _sums(about, rows, status):
+            other = [name for name, digest in _sums(about, rows, status).items() if sums.get(name) != digest]
+            raise ValueError(f"the checksums of {' and '.join(other) or 'it'} are of something else")
+        return dict(_runs(about, _by_place(rows), _by_place(status)))
     except (OSError, EOFError, ValueError, KeyError, TypeError, zlib.error) as e:
         raise InputError(f"what is kept of {name} in {files.about.parent} is damaged: {e}") from e
+
+
+def _sums(about: Table, rows: str, status: str) -> dict[str, str]:
+    """A checksum for each of the three files."""
+    texts = {"rows": rows, "runs": status}
+    return {name: sha256(text.encode()).hexdigest() for name, text in texts.items()} | {"settings": checksum(about)}
 
 
 def _runs(about: Table, rows: _Table, status: _Table) -> Iterator[tuple[Place, KeptRun]]:

@@ -99,6 +99,10 @@ ROW = (
 )
 """The fixed columns of rows.csv, in their order."""
 
+DONE = ("finished", "diverged")
+UNDER_WAY = ("running", "interrupted", "stopped")
+"""What the status of a task may be."""
+
 MEASURED = ROW[ROW.index("objective") :]
 """What every problem has a column for; the others say where the run stands and what it has spent."""
 

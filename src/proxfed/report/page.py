@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tomli_w
 
-from proxfed.errors import RunError, require
+from proxfed.errors import require
+from proxfed.files import write
 from proxfed.report.client_stats import pictures, section_html
 from proxfed.report.columns import Column, Row, with_total, worth_showing
 from proxfed.report.curves import Curve, make_curve, points_for
@@ -49,11 +50,7 @@ class Shown:
 def write_report(runs: Sequence[Results], out: Path, figures: Sequence[Path] = ()) -> None:
     """Write the page about all these runs to `out`, with these SVG files as its figures."""
     require(len(runs) > 0, "a report needs at least one run, but none was given")
-    text = render(runs, figures)
-    try:
-        Path(out).write_text(text, encoding="utf-8")
-    except OSError as e:
-        raise RunError(f"cannot write the report to {out}: {e.strerror}") from e
+    write(out, render(runs, figures), "the report to ")
 
 
 def shown(runs: Sequence[Results]) -> list[Shown]:

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from proxfed.errors import RunError, nearest, require
+from proxfed.errors import nearest, require
+from proxfed.files import write
 from proxfed.report.columns import COMPUTED, Column, axis_value, column
 from proxfed.report.curves import Curve, make_curve
 from proxfed.report.targets import NEVER, first_reached
@@ -325,11 +326,7 @@ def _save(drawing: Any, file: Path) -> None:
     data = io.BytesIO()
     nameless = {"Date": None, "Creator": None} if file.suffix == ".svg" else {"Software": None}
     drawing.savefig(data, format=file.suffix[1:], metadata=nameless)
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(_short(data.getvalue()) if file.suffix == ".svg" else data.getvalue())
-    except OSError as e:
-        raise RunError(f"cannot write the figure {file}: {e.strerror}") from e
+    write(file, _short(data.getvalue()) if file.suffix == ".svg" else data.getvalue(), "the figure ", folders=True)
 
 
 def _draw(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from proxfed import __version__
-from proxfed.errors import RunError
+from proxfed.files import write
 
 HERE = Path(__file__).parent
 
@@ -30,10 +30,7 @@ def write_static_page(path: Path, title: str, about: Sequence[str], sections: Ma
         f"<footer><p>Made by proxfed {escape(__version__)}. This page loads nothing from anywhere.</p></footer>\n"
         "</body>\n</html>\n"
     )
-    try:
-        path.write_text(page, encoding="utf-8")
-    except OSError as e:
-        raise RunError(f"cannot write the report to {path}: {e.strerror}") from e
+    write(path, page, "the report to ")
 
 
 def plain_html(headings: Sequence[str], lines: Sequence[Sequence[Any]], marked: Sequence[bool] = ()) -> str:

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from proxfed.errors import finite
-from proxfed.report.columns import KNOWN, MEASURES, PROGRESS, Column, Row, further_measures, show, with_total
+from proxfed.report.columns import KNOWN, MEASURES, PROGRESS, UNDER_WAY, Column, Row, further_measures, show, with_total
 from proxfed.report.effort import NONE, effort
 from proxfed.report.targets import half_reached
 
@@ -67,7 +67,7 @@ def result_table(results: Results, targets: Mapping[str, Sequence[float]] | None
 def verdict(states: Sequence[Mapping[str, Any]], last: Sequence[Row], seeds: int) -> str:
     """What became of an algorithm's seeds, of which these are the last rows, in a few words."""
     diverged = sorted(state["round"] for state in states if state["status"] == "diverged")
-    under_way = [state for state in states if state["status"] in ("running", "stopped")]
+    under_way = [state for state in states if state["status"] in UNDER_WAY]
     if diverged and len(diverged) == seeds:
         first, final = diverged[0], diverged[-1]
         return f"diverged in round {first}" if first == final else f"diverged in rounds {first} to {final}"

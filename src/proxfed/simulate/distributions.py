@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from proxfed.errors import InputError, nearest, non_negative, positive, real, require
+from proxfed.files import LARGEST_ROWS, read
 from proxfed.keyed_random import Key, keys, normals, uniforms
 from proxfed.registry import Registry, Table, build, describe
 
@@ -131,7 +132,7 @@ class Trace:
     @cached_property
     def _text(self) -> bytes:
         try:
-            return Path(self.file).expanduser().read_bytes()
+            return read(Path(self.file).expanduser(), LARGEST_ROWS)
         except OSError as e:
             raise InputError(f"Trace: cannot read file = {self.file!r}: {e.strerror}") from e
 

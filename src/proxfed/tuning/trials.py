@@ -15,9 +15,9 @@ from typing import Any
 
 from proxfed.harness.plan import Planned, carry_out
 from proxfed.harness.results import Results
-from proxfed.harness.run_folder import DONE, RunFolder
+from proxfed.harness.run_folder import RunFolder
 from proxfed.harness.study import Entry, Study
-from proxfed.report.columns import Row
+from proxfed.report.columns import DONE, Row
 from proxfed.tuning.halving import Ladder, Rung
 from proxfed.tuning.judge import Judge, Score
 from proxfed.tuning.keys import changed, short_names, written

@@ -6,12 +6,12 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.table import Table
 
 from proxfed.report.small_plots import Point, scatter
 from proxfed.report.static_page import plain_html, write_static_page
 from proxfed.report.summary import Shown, fitted
+from proxfed.report.terminal import console
 from proxfed.tuning.keys import written
 
 if TYPE_CHECKING:
@@ -54,9 +54,9 @@ def about(tuned: Tuned) -> str:
 
 
 def text(tuned: Tuned) -> str:
-    console = Console(width=200, color_system=None, force_terminal=False, force_jupyter=False)
-    with console.capture() as captured:
-        console.print(rich_tuned(tuned))
+    shown = console(width=200, color_system=None, force_terminal=False, force_jupyter=False)
+    with shown.capture() as captured:
+        shown.print(rich_tuned(tuned))
     lines = [line.rstrip() for line in captured.get().rstrip().splitlines()]
     return "\n".join([*lines, about(tuned), *(f"{note}." for note in tuned.notes())])
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from proxfed.engine.messages import dense
 from proxfed.harness.conformance.law import must
 from proxfed.keyed_random import Key
-from proxfed.types import Graph, Local, Mean, Message, Mix, Regulariser, Relay, Star
+from proxfed.types import Graph, Local, Mean, Message, Mix, Needs, Regulariser, Relay, Star
 
 
 def tensors(*things: Any) -> Iterator[Tensor]:
@@ -41,6 +41,9 @@ class WatchedStar(Star[Any, Any]):
     def __init__(self, inner: Star[Any, Any]) -> None:
         self.inner, self.needs, self.facts = inner, inner.needs, inner.facts  # type: ignore[misc]
 
+    def requires(self) -> Needs:
+        return self.inner.requires()
+
     def largest_prox_step(self) -> float:
         return self.inner.largest_prox_step()
 
@@ -59,6 +62,10 @@ class WatchedStar(Star[Any, Any]):
         states, message = ({x.untyped_storage().data_ptr() for x in tensors(y)} for y in (own, up))
         must(not states & message, "client() sends the memory of its own state: send a copy, such as own.x.clone()")
         return new, up
+
+    def hear(self, own: Any, down: Message) -> Any:
+        with untouched("hear", own=own, down=down):
+            return self.inner.hear(own, down)
 
     def server(self, s: Any, up: Message, h: Regulariser, share: float) -> Any:
         with untouched("server", s=s, up=up):

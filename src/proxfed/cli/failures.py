@@ -1,0 +1,50 @@
+"""Errors that nobody expected: one sentence, and the traceback in a file."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import traceback
+from contextlib import suppress
+
+from rich.text import Text
+
+from proxfed.cli.common import err, say
+
+DEBUG = "PROXFED_DEBUG"
+"""Set it, and tracebacks are shown."""
+
+
+def refuse(sentence: str) -> None:
+    """One line on stderr."""
+    err.print(Text.assemble(("error:", "red"), " ", sentence), highlight=False, soft_wrap=True)
+
+
+def show_if_asked(trace: str) -> bool:
+    """The traceback, where somebody wants to see it."""
+    if asked := bool(os.environ.get(DEBUG)):
+        say(trace.rstrip(), err)
+    return asked
+
+
+def unexpected(said: str, trace: str) -> None:
+    """A sentence that says where the traceback is."""
+    words = said.strip().partition("\n")[0]
+    where = f"shown above; {DEBUG} is set"
+    if not show_if_asked(trace):
+        where = f"not kept: {DEBUG}=1 shows it"
+        with suppress(OSError):
+            handle, name = tempfile.mkstemp(prefix="proxfed-error-", suffix=".txt")
+            with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as file:
+                file.write(trace)
+            where = f"in {name}, and {DEBUG}=1 shows it"
+    refuse(f"{words} (this was not expected; the traceback is {where})")
+
+
+def words(e: BaseException) -> str:
+    """What an exception says, with its notes."""
+    return " ".join([f"{type(e).__name__}: {e}", *getattr(e, "__notes__", ())])
+
+
+def trace(e: BaseException) -> str:
+    return "".join(traceback.format_exception(e))

@@ -1,0 +1,101 @@
+"""What goes wrong is one sentence: a bug, Ctrl-C while starting, names that would do something to the terminal."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from proxfed.harness.results import Results
+from proxfed.report.terminal import console, visible
+
+from support.cli import proxfed
+from support.run_folders import folder, row, state
+
+EVIL = "\x1b]0;owned\x07\x1b[2J[red]a[/red] \u202eb"
+
+
+def test_only_text_is_shown() -> None:
+    assert visible(EVIL) == "?]0;owned??[2J[red]a[/red] ?b"
+    assert visible("é 漢字 🙂\n\tx\u00a0") == "é 漢字 🙂\n\tx\u00a0"
+    shown = console(width=80, force_terminal=True, color_system=None)
+    with shown.capture() as captured:
+        shown.print(EVIL)
+    assert captured.get() == visible(EVIL.replace("\x07", "")) + "\n"  # a bell it leaves out itself
+
+
+@pytest.mark.parametrize("command", ["report", "simulate"])
+def test_names_in_a_strangers_folder_do_nothing(command: str, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """In rows, messages, settings and the folder's own name; a label that nobody could have written is refused."""
+    config = {"name": EVIL, "algorithms": [{"label": "[red]a", "name": "fedavg", "eta": 0.1, "K": 1}], "seeds": [0]}
+    ended = state("[red]a") | {"message": EVIL}
+    path = folder(tmp_path / "run\x1b[2J", [row("[red]a", t=10)], [ended], config=config)
+    code, out, err = proxfed(capsys, command, str(path))
+    assert "\x1b" not in out + err
+    assert "\u202e" not in out + err
+    assert (code, "[red]a" in out) == ((0, True) if command == "report" else (2, False))
+    evil = folder(tmp_path / "evil", [row(EVIL, t=10)], [state(EVIL)], config=config)
+    code, out, err = proxfed(capsys, "report", str(evil))
+    assert code == 2
+    assert "says nothing of a task" in err
+
+
+def test_an_unexpected_error_is_one_sentence_with_its_traceback_in_a_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise ZeroDivisionError("nobody\nthought of this")
+
+    made = folder(tmp_path / "run", [row()], [state()])
+    monkeypatch.setattr(Results, "read", fails)
+    code, _, said = proxfed(capsys, "report", str(made))
+    assert code == 1
+    assert said.count("\n") == 1
+    words = r"error: ZeroDivisionError: nobody \(.* is in (.*), and PROXFED_DEBUG=1 shows it\)\n"
+    file = Path(re.fullmatch(words, said)[1])
+    trace = file.read_text()
+    file.unlink()
+    assert trace.startswith("Traceback")
+    assert "thought of this" in trace
+    monkeypatch.setenv("PROXFED_DEBUG", "1")
+    code, _, said = proxfed(capsys, "report", str(made))
+    assert code == 1
+    assert "Traceback" in said
+    assert said.endswith("(this was not expected; the traceback is shown above; PROXFED_DEBUG is set)\n")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has other signals")
+@pytest.mark.parametrize("module", ["typer", "torch"])
+def test_ctrl_c_while_starting_is_one_word(module: str, tmp_path: Path) -> None:
+    """While the command line is imported, and while a command imports what it needs."""
+    (tmp_path / f"{module}.py").write_text("import time\nprint('ready', flush=True)\ntime.sleep(60)\n")
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *(p for p in sys.path if p)])}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "proxfed", "run", "demo", "--out", str(tmp_path / "run")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert said == "interrupted\n"
+    assert process.returncode == 1
+
+
+def test_output_that_nobody_reads_any_more_is_no_error() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "proxfed", "list"], stdout=writer, stderr=subprocess.PIPE, text=True, check=False
+    )
+    os.close(writer)
+    assert done.stderr == ""
+    assert done.returncode == 1
