@@ -148,3 +148,17 @@ def test_whole_numbers_are_read_back(rows, large):
         reader = Reader(message + b"rest")
         assert wire.read(reader, len(row), width).tolist() == row
         assert reader.rest.tobytes() == b"rest"
+
+
+@every([case.compressor for case in EVERY])
+@dtypes
+@pytest.mark.parametrize("value", [torch.inf, -torch.inf, torch.nan], ids=str)
+@pytest.mark.parametrize("everywhere", [False, True])
+@pytest.mark.filterwarnings("ignore:invalid value encountered")
+def test_what_a_diverging_run_sends_is_read(C, dtype, value, everywhere):
+    """Over processes it must arrive, so that the run can say that it diverges: bit for bit, but for the bits of NaN."""
+    v = normal(0, 2, D, dtype=dtype)
+    v[0, slice(None) if everywhere else 3] = value
+    packed = C(v, keys(2))
+    read = C.decode(C.encode(packed), D, dtype)
+    assert torch.equal(read.nan_to_num(7.0), packed.dense.nan_to_num(7.0))
