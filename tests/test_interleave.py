@@ -62,6 +62,16 @@ def test_one_round_each_in_turn(interleave, contestant, tmp_path: Path) -> None:
         assert (score.learned, score.memory) == (1.5, 2048)
 
 
+def test_a_contestant_of_two_processes_computes_in_its_turn_alone(interleave, contestant, tmp_path: Path) -> None:
+    twice = "import subprocess, sys; [p.wait() for p in [subprocess.Popen(sys.argv[1:]) for _ in range(2)]]"
+    one = contestant("sleep")
+    both = interleave.Contestant("both", "", (sys.executable, "-c", twice, *one.command), processes=2)
+    scores = interleave.take_turns([both, contestant("compute")], 3)
+    assert [len(score.seconds) for score in scores] == [3, 3]
+    begins = [line.split()[0] for line in (tmp_path / "log").read_text().splitlines() if "begins" in line]
+    assert begins == ["sleep", "sleep", "compute"] * 4
+
+
 def test_who_fails_says_why_and_the_others_go_on(interleave, contestant) -> None:
     broken, fine = interleave.take_turns([contestant("fail"), contestant("sleep")], 3)
     assert broken.failure == "ValueError: the second round is too much"
