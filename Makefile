@@ -4,10 +4,11 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 DOCS   := $(VENV)/.docs-ready
+CARRIERS := $(VENV)/.carriers-ready
 RUNS   ?= runs/reproduce
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow lint wheel docs keep-results results tables-results check-report bench bench-peers bench-regress bench-engine arena clean
+.PHONY: help setup demo demo-silos chaos test-carriers test test-slow lint wheel docs keep-results results tables-results check-report bench bench-peers bench-regress bench-engine arena clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## ?/\t/' | expand -t 16
@@ -17,17 +18,31 @@ setup: $(READY)  ## create .venv with pinned versions
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch numpy
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[figures,tables,optuna,sklearn,test,lint,release]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[figures,tables,optuna,sklearn,silos,privacy,test,lint,release]'
 	@touch $@
 
 demo: $(READY)   ## compare the five algorithms with FedAvg on heterogeneous sparse logistic regression
 	$(BIN)/proxfed run demo --out runs/demo --force
+
+demo-silos: $(CARRIERS)  ## three organisations on this machine, over mutual TLS; one of them is killed on the way
+	$(BIN)/python examples/silos/demo.py
+
+$(CARRIERS): $(READY)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[nvflare,flower]'
+	@touch $@
 
 test: $(READY)   ## the tests (a few minutes)
 	$(BIN)/python -m pytest -n 2 -m 'not slow'
 
 test-slow: $(READY)  ## a thousand examples of every property, and the tests that take long (about half an hour)
 	$(BIN)/python -m pytest -n 2 --hypothesis-profile slow -m 'slow or hypothesis'
+
+test-carriers: $(CARRIERS)  ## NVIDIA FLARE and Flower themselves: processes, sockets, certificates (about ten minutes)
+	$(BIN)/python -m pytest -m slow tests/test_carriers.py
+
+chaos: $(CARRIERS)  ## 200 kills, and 10 % of the messages lost, repeated or reordered, over each carrier (hours)
+	$(BIN)/python benchmarks/chaos.py nvflare
+	$(BIN)/python benchmarks/chaos.py flower
 
 lint: $(READY)   ## style, types, and results that are up to date
 	$(BIN)/ruff check .

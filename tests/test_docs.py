@@ -26,6 +26,7 @@ from proxfed.harness.cases import read_cases
 from proxfed.harness.schema import shipped
 from proxfed.papers.experiment_page import page as experiment_page
 from proxfed.papers.verdicts import gather
+from proxfed.silos.site import parse_site
 from proxfed.tables import parse_schema
 
 from support.cli import proxfed as command
@@ -145,7 +146,7 @@ def test_kept_notebooks_are_small_and_whole(notebook: Path) -> None:
 
 TABLES = {
     *("data", "problem", "regulariser", "topology", "participation", "algorithms"),
-    *("time", "cases", "paper", "reported", "claims", "project"),
+    *("time", "cases", "paper", "reported", "claims", "project", "protection"),
 }
 
 
@@ -153,7 +154,7 @@ TABLES = {
 def test_toml_blocks_are_experiments(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A whole experiment runs for two rounds, a part of one has tables that experiments have; else a schema."""
+    """A whole experiment runs for two rounds, a part has tables that experiments have; else a schema or a site.toml."""
     monkeypatch.chdir(tmp_path)
     write_files(page, tmp_path)
     few = ["-c", "rounds=2", "-c", "seeds=[0]", "-c", "reference=false"]
@@ -161,6 +162,8 @@ def test_toml_blocks_are_experiments(
         table = tomllib.loads(block.text)
         if "columns" in table:
             parse_schema(table)
+        elif {"allow", "partners"} & table.keys():
+            parse_site({"name": "lyon", "data": {"schema": "schema.toml"}} | table, "site.toml", tmp_path)
         elif {"name", "rounds", "algorithms"} <= table.keys():
             (tmp_path / "shown.toml").write_text(block.text)
             code, _, said = command(capsys, "run", "shown.toml", "--out", f"{k}", *few)

@@ -23,7 +23,8 @@ def pinned(file: str) -> dict[str, Version]:
 def test_the_oldest_versions_are_the_lower_bounds() -> None:
     """Of all that is needed to run the tests."""
     oldest = pinned("constraints-oldest.txt")
-    for need in [*NEEDS, *EXTRAS["figures"], *EXTRAS["tables"], *EXTRAS["sklearn"], *EXTRAS["test"]]:
+    tested = ("figures", "tables", "sklearn", "silos", "privacy", "test")
+    for need in [*NEEDS, *(one for extra in tested for one in EXTRAS[extra])]:
         (bound,) = (one.version for one in need.specifier if one.operator == ">=")
         assert oldest[canonicalize_name(need.name)] == Version(bound), need
 

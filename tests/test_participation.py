@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,14 +11,16 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import chisquare
 
-from proxfed import FedAvg, FedCEF, FedComposite, Scaffold
+from proxfed import FedAvg, FedCEF, FedComposite, Scaffold, participation
 from proxfed.algorithms import FISTA
 from proxfed.compressors import TopK
 from proxfed.engine.compatibility import check_combination
 from proxfed.engine.run import Run
 from proxfed.engine.stacked import Stacked
 from proxfed.errors import InputError
+from proxfed.keyed_random import uniforms
 from proxfed.participation import PARTICIPATIONS, BernoulliSampling, Dropouts, Full, UniformSampling, arrived
 from proxfed.registry import build, describe
 from proxfed.regularisers import SquaredL2
@@ -76,6 +79,49 @@ def test_clients_take_part_equally_often_and_as_often_together_as_they_should(wh
     pair = 3 * 2 / (10 * 9) if isinstance(who, UniformSampling) else p**2
     expected = np.where(np.eye(n, dtype=bool), p, pair)
     assert (np.abs(together - expected) < 5 * np.sqrt(expected * (1 - expected) / rounds)).all()
+
+
+@pytest.mark.parametrize(("m", "n"), [(2, 6), (4, 6), (3, 6), (1, 20), (19, 20)])
+def test_every_cohort_of_m_is_equally_likely(m, n):
+    rounds = 200 * math.comb(n, m)
+    drawn = Counter(tuple(UniformSampling(m)(t, n, 5).tolist()) for t in range(rounds))
+    assert len(drawn) == math.comb(n, m)
+    assert chisquare(list(drawn.values())).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("who", [UniformSampling(1000), BernoulliSampling(0.001)], ids=repr)
+def test_a_cohort_of_a_million_is_spread_evenly(who):
+    n, rounds = 10**6, 50
+    ids = np.concatenate([who(t, n, 1) for t in range(rounds)])
+    assert chisquare(np.bincount(ids * 64 // n, minlength=64)).pvalue > 1e-3
+    assert chisquare(np.bincount(ids % 64, minlength=64)).pvalue > 1e-3
+
+
+def test_the_clients_between_two_that_take_part_are_geometric():
+    p = 0.2
+    ids = BernoulliSampling(p)(0, 200_000, 0)
+    gaps = np.bincount(np.minimum(np.diff(ids) - 1, 20), minlength=21)
+    expected = np.append(p * (1 - p) ** np.arange(20), (1 - p) ** 20)
+    assert chisquare(gaps, expected * gaps.sum()).pvalue > 1e-3
+
+
+@given(n=st.integers(2, 300), t=st.integers(0, 50), data=st.data())
+def test_draws_that_were_too_few_at_first_give_the_same_cohort(n, t, data):
+    m, p = data.draw(st.integers(1, n - 1)), data.draw(st.floats(0.01, 0.99))
+    for who in (UniformSampling(m), BernoulliSampling(p)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(participation, "_enough", lambda expected: 1)
+            in_pieces = who(t, n, 0)
+        np.testing.assert_array_equal(in_pieces, who(t, n, 0))
+
+
+def test_the_work_of_a_draw_follows_the_cohort(monkeypatch):
+    drawn = []
+    monkeypatch.setattr(participation, "uniforms", lambda key, count: drawn.append(count) or uniforms(key, count))
+    for n in (10**4, 10**6, 10**8):
+        UniformSampling(1000)(3, n, 0)
+        BernoulliSampling(1000 / n)(3, n, 0)
+    assert max(drawn) < 1500
 
 
 def test_bernoulli_may_leave_a_round_empty():

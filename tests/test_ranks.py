@@ -123,10 +123,13 @@ def test_a_batch_script_runs_alone(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+SCAFFOLD = {"name": "scaffold", "eta": 0.5, "K": 3, "participation": {"name": "uniform", "m": 2}}
+
+
 @pytest.fixture(scope="module")
 def stacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ranks")
-    run(write(folder / "small.toml", small()), folder / "run")
+    run(write(folder / "small.toml", small(algorithms=[*small()["algorithms"], SCAFFOLD])), folder / "run")
     return folder
 
 
@@ -156,6 +159,7 @@ def test_same_rows_under_torchrun(stacked: Path, tmp_path: Path) -> None:
 def test_a_dead_rank_ends_the_run_and_resume_goes_on(tmp_path: Path) -> None:
     """One rank is killed in the middle; the run says so within the time-out, and another number of ranks can go on."""
     algorithms = [a for a in small()["algorithms"] if a["name"] in ("fedcef", "depositum")]
+    algorithms.insert(1, SCAFFOLD)  # the one that is killed: its clients' states are in a journal
     file = write(tmp_path / "small.toml", small(rounds=300, seeds=[0], algorithms=algorithms))
     out = tmp_path / "run"
     start = command(file, out, "--ranks", "2", "--checkpoint", "0", "--timeout", "20")

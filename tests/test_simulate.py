@@ -148,7 +148,7 @@ def test_an_interrupted_simulation_leaves_nothing_in_its_place(
     assert column(place) == column(live)
     before = files(place)
     with monkeypatch.context() as patch:
-        patch.setattr(RunFolder, "write_config", crash)
+        patch.setattr(RunFolder, "_write", crash)
         with pytest.raises(Crash):
             simulate(plain, Timing.read({"profile": "lan"}), place, force=True)
         with pytest.raises(Crash):

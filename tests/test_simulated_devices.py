@@ -172,3 +172,23 @@ def test_a_trace_from_a_spreadsheet_is_read(tmp_path: Path) -> None:
     (tmp_path / "trace.csv").write_bytes("\ufeffseconds , device\r\n1.5, old \r\n9,new\r\n\r\n2.5,old\r\n".encode())
     trace = Trace(str(tmp_path / "trace.csv"), "seconds", "old")
     assert trace.values.tolist() == [1.5, 2.5]
+
+
+def test_amounts_of_some_are_those_among_all(tmp_path):
+    trace = tmp_path / "trace.csv"
+    trace.write_text("seconds\n1\n2\n5\n")
+    tables = [
+        2.0,
+        {"name": "lognormal", "median": 1.0, "sigma": 0.5},
+        {"name": "trace", "file": str(trace)},
+        {"name": "lognormal", "median": 3.0, "sigma": 0.1},
+        {"name": "exponential", "shift": 0.5, "mean": 2.0},
+    ]
+    kinds = [amount(table, "here", "seconds") for table in tables]
+    which = np.arange(40) % 5
+    each = Amounts([kinds[k] for k in which], np.arange(40), "test")
+    drawn = Amounts(kinds, np.arange(40), "test", which)
+    some = np.array([3, 4, 11, 12, 25, 39])
+    for t in range(4):
+        np.testing.assert_array_equal(drawn(1, t), each(1, t))
+        np.testing.assert_array_equal(drawn(1, t, some), each(1, t)[some])

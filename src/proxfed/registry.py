@@ -20,7 +20,9 @@ import inspect
 import json
 import sys
 import tomllib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import fields, is_dataclass
 from functools import cached_property, partial
 from importlib.metadata import EntryPoint, entry_points
@@ -97,8 +99,23 @@ def beside(name: str, directory: Path) -> str:
 
 FROM_FILE = "proxfed_plugin_"
 
+_importable: ContextVar[Collection[str] | None] = ContextVar("importable", default=None)
+"""Names of what is elsewhere that may be imported; None: all."""
+
+
+@contextmanager
+def only_installed(but: Collection[str] = ()) -> Iterator[None]:
+    """Meanwhile names find what is registered or installed, and nothing elsewhere is imported but these."""
+    before = _importable.set(but)
+    try:
+        yield
+    finally:
+        _importable.reset(before)
+
 
 def _import(name: str) -> Any:
+    allowed = _importable.get()
+    require(allowed is None or name in allowed, f"{name!r} is code from elsewhere, which is not imported here")
     place, _, path = name.rpartition(":")
     try:
         found: Any = _from_file(Path(place)) if place.endswith(".py") else _from_module(place)

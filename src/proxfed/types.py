@@ -174,6 +174,11 @@ class Problem(ABC):
         """The same problem with this weight of |x|^2 / 2 inside every f_i."""
         raise InputError(f"{self} has no l2")
 
+    @property
+    def described(self) -> Problem:
+        """The problem that its tables are of, if it stands for another one."""
+        return self
+
     def with_h(self, h: Regulariser) -> Problem:
         """The same problem with another regulariser."""
         return self._with(h=h)

@@ -12,7 +12,23 @@ from typing import Annotated
 import typer
 
 from proxfed import __version__
-from proxfed.cli import check, data, fit, list_, predict, report, reproduce, results, run, simulate, sweep, tune
+from proxfed.cli import (
+    check,
+    data,
+    deploy,
+    fit,
+    list_,
+    predict,
+    report,
+    reproduce,
+    results,
+    run,
+    silo,
+    simulate,
+    site,
+    sweep,
+    tune,
+)
 from proxfed.cli.common import err, out
 from proxfed.cli.failures import refuse, show_if_asked, trace, unexpected, words
 from proxfed.errors import Elsewhere, ProxfedError
@@ -38,6 +54,9 @@ app.add_typer(data.app)
 app.command()(reproduce.reproduce)
 app.add_typer(results.app)
 app.command()(simulate.simulate)
+app.add_typer(site.app)
+app.command()(silo.silo)
+app.command()(deploy.deploy)
 
 
 def _print_version(asked: bool) -> None:

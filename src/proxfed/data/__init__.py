@@ -26,6 +26,7 @@ from proxfed.data.mnist import (
     mnist,
     mnist_writers,
 )
+from proxfed.data.on_demand import OnDemand, client_files
 from proxfed.data.own import own
 from proxfed.data.partitions import PARTITIONS, NaturalPartition, Partition
 from proxfed.data.synthetic import synthetic, synthetic_binary, synthetic_shifted
@@ -38,6 +39,7 @@ __all__ = [
     "PARTITIONS",
     "Dataset",
     "Federated",
+    "OnDemand",
     "Partition",
     "check",
     "counts",
@@ -53,6 +55,7 @@ DATASETS: Registry[Callable[..., Dataset | Federated]] = Registry(
         "a9a": a9a,
         "cifar10": cifar10,
         "cifar100": cifar100,
+        "client_files": client_files,
         "digits": digits,
         "emnist_letters": emnist_letters,
         "fashion_mnist": fashion_mnist,

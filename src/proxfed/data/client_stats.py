@@ -10,6 +10,7 @@ from zlib import crc32
 import numpy as np
 
 from proxfed.data.federated import Federated, counts
+from proxfed.data.on_demand import OnDemand
 from proxfed.errors import InputError
 from proxfed.keyed_random import generator
 
@@ -31,6 +32,8 @@ class ClientStats:
 
     @classmethod
     def of(cls, data: Federated) -> ClientStats:
+        if isinstance(data, OnDemand):
+            return cls(data.sizes)
         checksum, weights = 0, None
         for array in (data.features, data.labels, data.sample_weights):
             checksum = checksum if array is None else crc32(np.ascontiguousarray(array).data, checksum)

@@ -127,11 +127,12 @@ NPZ_ERRORS = (
 """What damage may raise: an array that promises more than memory has, an unknown compression, no archive at all."""
 
 
-def read_npz(path: Path) -> Columns:
+def read_npz(path: Path, only: str | None = None) -> Columns:
+    """Its arrays, or only one of them if it has it."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
             require_room(path, sum(member.file_size for member in stored.zip.infolist()))
-            return {name: stored[name] for name in stored.files}
+            return {name: stored[name] for name in stored.files if only in (None, name)}
     except NPZ_ERRORS as error:
         raise DamagedFile(f"{path}: is not an .npz file of plain arrays ({_first_line(error)})") from error
 

@@ -42,6 +42,8 @@ class Dataset:
     """(p,) what the columns of features (N, p) are called; None: x0, x1, ..."""
     sample_weights: np.ndarray | None = None
     """(N,) how much each sample counts; None: all the same."""
+    class_names: tuple[str, ...] | None = None
+    """What the classes 0, 1, ... are called, where they are words; None: by their numbers."""
 
     @property
     def test(self) -> Samples | None:
@@ -220,6 +222,11 @@ class Federated:
             weights = np.concatenate(own)
         return cls(features, labels, sizes, test, classes, name, feature_names, weights)
 
+    def as_rows(self) -> Federated:
+        """Each sample as one row of floats; bytes become 0..1 in float32."""
+        test = None if self.test is None else (flat(self.test[0]), self.test[1])
+        return replace(self, features=flat(self.features), test=test)
+
     def keep(self, kept: np.ndarray) -> Federated:
         """These rows only, ascending; clients that keep none are left out."""
         _, sizes = np.unique(np.repeat(np.arange(len(self)), self.sizes)[kept], return_counts=True)
@@ -244,6 +251,8 @@ class Federated:
 
 def counts(data: Federated) -> np.ndarray:
     """(n, classes): how many samples of each class every client holds; for labels -1/+1 the columns are -1 and +1."""
+    here = len(data.labels) == data.sizes.sum()
+    require(here, f"{data.name}: samples are read on demand, so there is nothing to count")
     if data.classes is not None:
         labels, classes = data.labels, data.classes
     else:
@@ -263,8 +272,7 @@ def flat(features: np.ndarray) -> np.ndarray:
 
 def rows(data: Federated) -> Federated:
     """The same data with each sample as one row of floats, for linear models; bytes become 0..1 in float32."""
-    test = None if data.test is None else (flat(data.test[0]), data.test[1])
-    return replace(data, features=flat(data.features), test=test)
+    return data.as_rows()
 
 
 def _checked(

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from proxfed.data.federated import Dataset, Federated
+from proxfed.data.on_demand import OnDemand
 from proxfed.errors import InputError, require, whole
 from proxfed.keyed_random import generator
 
@@ -19,6 +20,9 @@ LIMITS = {
 
 def limited(data: Dataset | Federated, limit: int | None, test_limit: int | None) -> Dataset | Federated:
     """The data with so many samples; None: all of them."""
+    asked = next((f"{key} = {value!r}" for key, value in (("limit", limit), ("test_limit", test_limit)) if value), "")
+    here = not asked or not isinstance(data, OnDemand)
+    require(here, f"{asked}: the samples of {data.name} are read on demand, all of a client's or none")
     if limit is not None:
         kept = _subset(data, "limit", limit, len(data.labels), "training samples")
         if isinstance(data, Federated):

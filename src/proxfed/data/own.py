@@ -53,7 +53,7 @@ def own(
     if beside is not None:
         tables.append(_read(beside, label, client, of_clients=False))
     features = _features(tables)
-    labels, classes = _numbered(tables, classes)
+    labels, classes, words = _numbered(tables, classes)
 
     train, out = np.arange(rows), np.arange(rows, len(labels))
     if held_out:
@@ -67,6 +67,7 @@ def own(
         path.stem,
         None if groups is None else groups[train],
         None if tables[0].path.suffix == ".npz" else tuple(tables[0].columns),
+        class_names=words,
     )
 
 
@@ -123,18 +124,18 @@ def _features(tables: Sequence[Table]) -> np.ndarray:
     return np.concatenate(parts)
 
 
-def _numbered(tables: Sequence[Table], classes: int | None) -> tuple[np.ndarray, int | None]:
-    """Labels of all tables as numbers, and how many classes they are."""
+def _numbered(tables: Sequence[Table], classes: int | None) -> tuple[np.ndarray, int | None, tuple[str, ...] | None]:
+    """Labels of all tables as numbers, how many classes they are, and what these are called if they are words."""
     for table in tables[1:]:
         same = is_numeric(table.labels) == is_numeric(tables[0].labels)
         require(same, f"{table.path} and {tables[0].path}: one has words as labels, the other numbers")
     labels = np.concatenate([table.labels for table in tables])
     if is_numeric(labels):
-        return labels, classes
+        return labels, classes, None
     words, numbers = np.unique(labels, return_inverse=True)
     shown = ", ".join(words[:8].tolist()) + (", ..." if len(words) > 8 else "")
     require(classes in (None, len(words)), f"own: classes = {classes} but the labels are {len(words)} words: {shown}")
-    return numbers, len(words)
+    return numbers, len(words), tuple(words.tolist())
 
 
 def _hold_out(groups: np.ndarray, part: float, seed: int) -> tuple[np.ndarray, np.ndarray]:

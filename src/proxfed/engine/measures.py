@@ -75,7 +75,7 @@ class Measures:
             out["error"] = float((x - self.reference).norm() / self.reference.norm().clamp_min(1e-300))
         out["nonzeros"] = int(torch.count_nonzero(x))
         if fields is not None:
-            out["consensus"] = self._consensus(fields["x"])
+            out["consensus"] = self.network.consensus(fields["x"])
             out |= self._more(fields)
         return out | self.problem.evaluate(x)
 
@@ -106,10 +106,6 @@ class Measures:
         parts = over_threads(weighted_sum, net.blocks(range(net.n)))
         return net.all_sum(torch.stack(parts).sum(0))
 
-    def _consensus(self, rows: Tensor) -> float:
-        average = self.network.average
-        return float(average((rows - average(rows)).square().sum(-1, keepdim=True)))
-
 
 class _States:
     """The measures of the clients' states in one round."""
@@ -119,7 +115,7 @@ class _States:
         self._accuracies = cache(self._evaluate)
 
     def consensus(self, name: str) -> float:
-        return self.measures._consensus(self.fields[name])
+        return self.measures.network.consensus(self.fields[name])
 
     def estimation(self, name: str) -> float:
         m, average = self.measures, self.measures.network.average

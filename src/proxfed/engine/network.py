@@ -64,11 +64,19 @@ class Network(ABC):
 
     @abstractmethod
     def gather(self, rows: Tensor) -> Tensor:
-        """The rows of all clients, in order, at the leader (elsewhere: anything)."""
+        """The rows of all processes, in their order, at the leader (elsewhere: anything)."""
 
     @abstractmethod
-    def scatter(self, rows: Tensor | None, like: Tensor) -> Tensor:
-        """The inverse: the leader's rows of all clients become each process's own, shaped like `like`."""
+    def counts(self, ids: Tensor | None) -> list[int]:
+        """How many of the leader's ids, ascending, live in each process."""
+
+    @abstractmethod
+    def scatter(self, rows: Tensor | None, like: Tensor, counts: list[int]) -> Tensor:
+        """The inverse of `gather`: of the leader's rows each process gets so many, which look like `like`."""
+
+    @abstractmethod
+    def most(self, number: int) -> int:
+        """The largest of the processes' numbers."""
 
     @abstractmethod
     def from_leader(self, x: Tensor) -> Tensor:
@@ -179,6 +187,10 @@ class Network(ABC):
     def average(self, rows: Tensor) -> Tensor:
         """(1/n) sum_i x_i over all clients, from the rows of those that live here."""
         return self.all_sum(rows.new_full((len(rows),), 1 / self.n) @ rows)
+
+    def consensus(self, rows: Tensor) -> float:
+        """(1/n) sum_i |x_i - mean x|^2."""
+        return float(self.average((rows - self.average(rows)).square().sum(-1, keepdim=True)))
 
     def total(self, numbers: list[int]) -> list[int]:
         """Counters added up over the processes."""

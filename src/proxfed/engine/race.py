@@ -16,7 +16,6 @@ lost no round. Where nobody knows L, two rounds before the first measure it alon
 
 from __future__ import annotations
 
-import copy
 import time
 from dataclasses import dataclass, field
 from math import ceil, inf, isfinite, isnan, nan
@@ -30,7 +29,6 @@ from proxfed.engine.measures import Measures
 from proxfed.engine.network import Network
 from proxfed.engine.oracle import Work
 from proxfed.engine.run import Run, count_from, counted_so_far
-from proxfed.engine.state_tree import flatten, restore
 from proxfed.errors import InputError
 from proxfed.participation import Full
 from proxfed.types import Algorithm, Graph, Participation, Problem
@@ -174,9 +172,7 @@ class Race:
 
     def _fork(self, lane: Lane, k: int) -> Lane:
         """A lane that goes on from the state of another one, with its own step."""
-        run = copy.copy(lane.run)
-        run.algorithm, run.state = self._at(k), restore(lane.run.state, flatten(lane.run.state))
-        return Lane(k, run, lane.value)
+        return Lane(k, lane.run.fork(self._at(k)), lane.value)
 
     # ---- what is measured, and counted -------------------------------------------------------------------------
 

@@ -185,25 +185,45 @@ class Ranks(Network):
         return Neighbours(W, like, self)
 
     def gather(self, rows: Tensor) -> Tensor:
+        counts = self._everyones(len(rows))
         with _together("gathering the state"):
             if not self.leader:
-                dist.send(rows.contiguous(), 0)
+                if len(rows):
+                    dist.send(rows.contiguous(), 0)
                 return rows
-            parts = [rows]
+            parts = [rows, *(torch.empty(k, *rows.shape[1:], dtype=rows.dtype) for k in counts[1:])]
             for q in range(1, self.size):
-                parts.append(torch.empty(int(self.starts[q + 1] - self.starts[q]), *rows.shape[1:], dtype=rows.dtype))
-                dist.recv(parts[-1], q)
+                if counts[q]:
+                    dist.recv(parts[q], q)
         return torch.cat(parts)
 
-    def scatter(self, rows: Tensor | None, like: Tensor) -> Tensor:
+    def counts(self, ids: Tensor | None) -> list[int]:
+        each = torch.zeros(self.size, dtype=torch.int64)
+        if ids is not None:
+            each = torch.from_numpy(np.diff(np.searchsorted(ids.numpy(), self.starts)))
+        return [int(k) for k in self.from_leader(each)]
+
+    def scatter(self, rows: Tensor | None, like: Tensor, counts: list[int]) -> Tensor:
         with _together("handing out the state"):
             if rows is None:
-                own = torch.empty_like(like, memory_format=torch.contiguous_format)
-                dist.recv(own, 0)
+                own = torch.empty(counts[self.rank], *like.shape[1:], dtype=like.dtype)
+                if len(own):
+                    dist.recv(own, 0)
                 return own
+            parts: tuple[Tensor, ...] = torch.split(rows, counts)
             for q in range(1, self.size):
-                dist.send(rows[self.starts[q] : self.starts[q + 1]].contiguous(), q)
-        return rows[: len(self.ids)]
+                if counts[q]:
+                    dist.send(parts[q].contiguous(), q)
+        return parts[0]
+
+    def most(self, number: int) -> int:
+        return max(self._everyones(number))
+
+    def _everyones(self, number: int) -> list[int]:
+        """The numbers of all processes, in their order."""
+        own = torch.zeros(self.size, dtype=torch.float64)
+        own[self.rank] = number
+        return [int(k) for k in self.all_sum(own)]
 
     def from_leader(self, x: Tensor) -> Tensor:
         x = x.clone()

@@ -6,11 +6,12 @@ where clients live.
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from math import sqrt
+from math import ceil, sqrt
 from threading import Lock
 from typing import Any, NamedTuple, Protocol
 
@@ -18,13 +19,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from proxfed.engine.client_rows import MET, ClientRows
 from proxfed.engine.halves import Clients, Server
 from proxfed.engine.lockstep import in_lockstep
 from proxfed.engine.measures import Measures
 from proxfed.engine.messages import Traffic, WeightedSum, dense, leaves, rebuild, received
 from proxfed.engine.network import Network
 from proxfed.engine.oracle import Work
-from proxfed.engine.state_tree import flatten, put, restore, room, take, writable
+from proxfed.engine.state_tree import flatten, named, put, restore, room, take, writable
 from proxfed.engine.tree import to_the_root
 from proxfed.keyed_random import Ids, keys
 from proxfed.participation import Full, arrived, cohort
@@ -45,6 +47,9 @@ from proxfed.types import (
 
 COUNTERS = ("gradients", "proxes", "bytes_up", "bytes_down", "bytes_edge", "bytes_best")
 
+PIECE = 1 << 26
+"""Bytes of clients' states that are handed to a checkpoint at a time."""
+
 FAR = 1e15
 """A model whose norm reaches this is taken to diverge."""
 
@@ -54,9 +59,16 @@ class StarState(NamedTuple):
     server: Any  # the same in every process
 
 
+class Held(NamedTuple):
+    """A star's state as it is kept."""
+
+    rows: ClientRows
+    server: Any
+
+
 @dataclass
 class Run:
-    """One algorithm on one problem: call `round` for t = 1, 2, ...; `state` is all that a resumed run needs."""
+    """One algorithm on one problem: call `round` for t = 1, 2, ...; `held` is all that a resumed run needs."""
 
     problem: Problem
     algorithm: Algorithm
@@ -71,19 +83,22 @@ class Run:
         alg = self.algorithm
         self.clients = Clients(self.problem, alg, self.seed)
         self.x0 = self.clients.x0
-        self.state: Any = self._begin_star(alg) if isinstance(alg, Star) else self._begin_graph(alg)
+        self.held: Any = self._begin_star(alg) if isinstance(alg, Star) else self._begin_graph(alg)
+        """Of a star; else the states of the peers."""
 
     def _server(self, alg: Star[Any, Any]) -> Server:
         return Server(alg, self.clients.h, self.problem.weights, self.seed)
 
-    def _begin_star(self, alg: Star[Any, Any]) -> StarState:
-        """A block at a time; what the server begins with does not depend on the clients."""
-        net, clients, server = self.network, None, None
-        for ids in net.blocks(range(net.n)):
-            new, server = self.clients.begin(alg, ids, self.work)
-            clients = room(new, len(net.ids)) if clients is None else clients
-            put(clients, net.rows(ids), new)
-        return StarState(clients, server)
+    def _begin_star(self, alg: Star[Any, Any]) -> Held:
+        """What the server begins with does not depend on the clients. Where all take part, or all hear what the server
+        sends, all are met at the start.
+        """
+        net, everyone = self.network, isinstance(self.participation, Full) or alg.requires().all_hear
+        one, server = self.clients.begin(alg, net.ids[:1], Work())
+        rows = ClientRows(net.ids, one, lambda ids, work: self.clients.begin(alg, ids, work)[0], everyone)
+        for ids in net.blocks(range(net.n)) if everyone else ():
+            rows.put(ids, rows.begin(ids, self.work))
+        return Held(rows, server)
 
     def _begin_graph(self, alg: Graph[Any]) -> Any:
         net, state = self.network, None
@@ -116,50 +131,50 @@ class Run:
         start = time.perf_counter()
         alg = self.algorithm
         if isinstance(alg, Graph):
-            self.state = self._graph(alg, t)
+            self.held = self._graph(alg, t)
         else:
             tree = self.network.topology
-            self.state = self._star(alg, t) if tree is None else self._tree(alg, t, tree)
+            self.held = self._star(alg, t) if tree is None else self._tree(alg, t, tree)
         self.seconds += time.perf_counter() - start
 
-    def _star(self, alg: Star[Any, Any], t: int) -> StarState:
-        net, half, (clients, state) = self.network, self._server(alg), self.state
+    def _star(self, alg: Star[Any, Any], t: int) -> Held:
+        net, half, (rows, state) = self.network, self._server(alg), self.held
         taking_part = cohort(self.participation, t, net.n, self.seed)
         if len(taking_part) == 0:
-            return StarState(clients, state)
+            return Held(rows, state)
         state, message = half.down(state, t)
         blocks, down = net.blocks(taking_part), received(message)
         all_hear = alg.requires().all_hear
         net.send(message, len(net.ids) if all_hear else sum(len(ids) for ids in blocks))
         heard, go_on = arrived(self.participation, t, taking_part, self.seed)
+        for ids in blocks:
+            rows.meet(ids)
 
         def client_rounds(blocks: Sequence[Ids]) -> tuple[WeightedSum, Work]:
             """The clients of one thread, block after block: the sum of their messages, and their work."""
             sent, work = net.collector(), Work()
             for ids in blocks:
-                rows = net.rows(ids)
-                new, up = self.clients.answer(alg, take(clients, rows), down, t, ids, work)
+                new, up = self.clients.answer(alg, rows.take(ids, work), down, t, ids, work)
                 half.add(sent, up, ids, None if heard is taking_part else np.isin(ids, heard))
                 if go_on is not taking_part:  # who was lost keeps its old state
                     there = np.flatnonzero(np.isin(ids, go_on))
-                    rows, new = net.rows(np.asarray(ids)[there]), take(new, there)
-                put(clients, rows, new)  # only now: the message may have been a view of the old state
+                    ids, new = np.asarray(ids)[there], take(new, there)
+                rows.put(ids, new)  # only now: the message may have been a view of the old state
             return sent, work
 
         sums, works = zip(*over_threads(client_rounds, blocks), strict=True)
         self.work.add(*works)
         if all_hear:
             for ids in net.blocks(np.setdiff1d(np.arange(net.n), go_on)):
-                rows = net.rows(ids)
-                put(clients, rows, alg.hear(take(clients, rows), down))
+                rows.put(ids, alg.hear(rows.take(ids, self.work), down))
         up = net.mean(sums)
         if len(heard) == 0:
-            return StarState(clients, state)
-        return StarState(clients, half.update(state, up, heard, self.work, int(net.leader)))
+            return Held(rows, state)
+        return Held(rows, half.update(state, up, heard, self.work, int(net.leader)))
 
-    def _tree(self, alg: Star[Any, Any], t: int, topology: Topology) -> StarState:
+    def _tree(self, alg: Star[Any, Any], t: int, topology: Topology) -> Held:
         """A round along a tree: the server's message goes down every edge, and sums of messages come up."""
-        net, half, (clients, state) = self.network, self._server(alg), self.state
+        net, half, (rows, state) = self.network, self._server(alg), self.held
         assert isinstance(topology, SpanningTree)
         tree, everyone = topology.rooted, net.blocks(range(net.n))
         state, message = half.down(state, t)
@@ -170,10 +185,9 @@ class Run:
         def client_rounds(blocks: Sequence[Ids]) -> tuple[list[Message], Work]:
             sent, work = [], Work()
             for ids in blocks:
-                rows = net.rows(ids)
-                new, up = self.clients.client(alg, take(clients, rows), down, t, ids, work)
-                sent.append(rebuild(up, iter([scale[rows] * dense(m) for m in leaves(up)])))
-                put(clients, rows, new)
+                new, up = self.clients.client(alg, rows.take(ids, work), down, t, ids, work)
+                sent.append(rebuild(up, iter([scale[net.rows(ids)] * dense(m) for m in leaves(up)])))
+                rows.put(ids, new)
             return sent, work
 
         parts, works = zip(*over_threads(client_rounds, everyone), strict=True)
@@ -182,27 +196,27 @@ class Run:
         own = [torch.cat(rows) for rows in zip(*map(leaves, messages), strict=True)]
 
         def pass_on(nodes: Ids, below: list[Tensor], at_root: bool) -> list[Tensor | Packed]:
-            rows = net.rows(nodes)
+            at = net.rows(nodes)
             if isinstance(alg, Relay):
                 key = None if at_root else keys(self.seed, "message", nodes, t)
-                new, up = alg.relay(take(clients, rows), own[0][rows], below[0], key)
-                put(clients, rows, new)
+                new, up = alg.relay(rows.take(nodes, self.work), own[0][at], below[0], key)
+                rows.put(nodes, new)
             else:
-                up = tuple(mine[rows] + theirs for mine, theirs in zip(own, below, strict=True))
+                up = tuple(mine[at] + theirs for mine, theirs in zip(own, below, strict=True))
             if not at_root:
                 net.pass_on(up)
             return leaves(up)
 
         totals = to_the_root(net, tree, own, pass_on)
         up = rebuild(messages[0], iter([total / net.n for total in totals]))
-        return StarState(clients, half.update(state, up, range(net.n), self.work, int(net.leader)))
+        return Held(rows, half.update(state, up, range(net.n), self.work, int(net.leader)))
 
     def _graph(self, alg: Graph[Any], t: int) -> Any:
         net, half = self.network, self.clients
         if len(net.blocks(range(net.n))) == 1:
-            between = half.before_mix(alg, self.state, t, net.ids, self.work)
+            between = half.before_mix(alg, self.held, t, net.ids, self.work)
             return half.step(alg, between, t, net.ids, self.work, lambda x: net.mix(x, t))
-        state = writable(self.state)
+        state = writable(self.held)
 
         def step_block(ids: Ids, work: Work, mix: Mix) -> None:
             rows = net.rows(ids)
@@ -212,11 +226,26 @@ class Run:
         self._in_blocks(step_block, t)
         return state
 
+    @property
+    def state(self) -> Any:
+        """To look at: the states of all clients that live here, also of those who have not taken part, and the
+        server's; or those of the peers.
+        """
+        return StarState(self.held.rows.all(), self.held.server) if isinstance(self.algorithm, Star) else self.held
+
+    @state.setter
+    def state(self, new: Any) -> None:
+        if isinstance(self.algorithm, Star):
+            self.held.rows.load(self.network.ids, new.clients)
+            self.held = self.held._replace(server=new.server)
+        else:
+            self.held = new
+
     def model(self) -> Tensor:
         """The point that is evaluated and kept."""
         if isinstance(self.algorithm, Star):
-            return self.algorithm.model(self.state.server, self.problem.h)
-        return self.algorithm.model(self.state, self.problem.h, self.network.average)
+            return self.algorithm.model(self.held.server, self.problem.h)
+        return self.algorithm.model(self.held, self.problem.h, self.network.average)
 
     def found(self) -> dict[str, float]:
         """Steps that were found on the way: none."""
@@ -224,37 +253,73 @@ class Run:
 
     def fields(self) -> dict[str, Tensor] | None:
         """The clients' states, on graphs: rows by name."""
-        return None if isinstance(self.algorithm, Star) else self.state._asdict()
+        return None if isinstance(self.algorithm, Star) else self.held._asdict()
 
-    def dump(self) -> dict[str, Tensor]:
-        """The state of all clients and of the server, at the leader, as named tensors."""
+    def fork(self, algorithm: Algorithm) -> Run:
+        """Another run, which goes on from the same state with another algorithm of this kind."""
+        other = copy.copy(self)
         clients, server = self._parts()
-        rows = {name: self.network.gather(x) for name, x in flatten(clients, "clients").items()}
-        return rows | flatten(server, "server")
+        shared = restore(server, flatten(server))
+        star = isinstance(algorithm, Star)
+        other.algorithm = algorithm
+        other.held = Held(self.held.rows.copy(), shared) if star else restore(clients, flatten(clients))
+        return other
+
+    def dump(self, clients: bool = True) -> dict[str, Tensor]:
+        """The state of all clients and of the server, at the leader, as named tensors; or of the server alone."""
+        server = flatten(self._parts()[1], "server")
+        if not clients:
+            return server
+        everyone = self.state.clients if isinstance(self.algorithm, Star) else self.state
+        return {name: self.network.gather(x) for name, x in flatten(everyone, "clients").items()} | server
+
+    def changes(self) -> Iterator[dict[str, Tensor]] | None:
+        """What has changed of the clients' states since this was last asked, at the leader, a piece at a time: under
+        `MET` the clients, ascending, and their rows by name. None: all of them change in every round.
+        """
+        return None if not isinstance(self.algorithm, Star) or self.held.rows.everyone else self._changed_rows()
+
+    def _changed_rows(self) -> Iterator[dict[str, Tensor]]:
+        net, rows = self.network, self.held.rows
+        who, step = rows.changed(), max(1, PIECE // max(1, rows.row_bytes))
+        for k in range(net.most(ceil(len(who) / step))):
+            ids = who[k * step : (k + 1) * step]
+            named = flatten(rows.take(ids, Work()), "clients")
+            yield {MET: net.gather(torch.from_numpy(ids))} | {name: net.gather(x) for name, x in named.items()}
+        rows.settle()
 
     def names(self) -> list[str]:
         """Of the tensors in a dump."""
-        clients, server = self._parts()
-        return [*flatten(clients, "clients"), *flatten(server, "server")]
+        form, server = self._parts()
+        return [*flatten(form, "clients"), *flatten(server, "server")]
 
     def load(self, tensors: dict[str, Tensor] | None, counters: dict[str, float]) -> None:
-        """Go on from a dump; only the leader needs to have it, with the counters of the whole network."""
-        clients, server = self._parts()
-        rows = {
-            name: self.network.scatter(None if tensors is None else tensors[name], x)
-            for name, x in flatten(clients, "clients").items()
+        """Go on from a dump, or from a dump of the server and the rows of those who were met. Only the leader needs to
+        have it, with the counters of the whole network.
+        """
+        net, (form, server) = self.network, self._parts()
+        known = None if tensors is None else tensors.get(MET, torch.arange(net.n))
+        counts = net.counts(known)
+        ids = net.scatter(known, torch.empty(0, dtype=torch.int64), counts)
+        parts = {
+            name: net.scatter(None if tensors is None else tensors[name] if sum(counts) else x, x, counts)
+            for name, x in flatten(form, "clients").items()
         }
         shared = {
-            name: self.network.from_leader(x if tensors is None else tensors[name])
+            name: net.from_leader(x if tensors is None else tensors[name])
             for name, x in flatten(server, "server").items()
         }
-        clients, server = restore(clients, rows, "clients"), restore(server, shared, "server")
-        self.state = StarState(clients, server) if isinstance(self.algorithm, Star) else clients
-        count_from(counters, self.work, self.network)
+        if isinstance(self.algorithm, Star):
+            self.held.rows.load(ids.numpy(), named(form, parts, "clients"))
+            self.held = self.held._replace(server=restore(server, shared, "server"))
+        else:
+            self.held = restore(form, parts, "clients")
+        count_from(counters, self.work, net)
         self.seconds = counters["wall_seconds"]
 
     def _parts(self) -> tuple[Any, Any]:
-        return tuple(self.state) if isinstance(self.algorithm, Star) else (self.state, ())
+        """The clients' states, or of a star what they look like; and the server's."""
+        return (self.held.rows.form, self.held.server) if isinstance(self.algorithm, Star) else (self.held, ())
 
     def counters(self) -> dict[str, int]:
         return counted_so_far(self.work, self.network)

@@ -43,9 +43,16 @@ class Stacked(Network):
     def gather(self, rows: Tensor) -> Tensor:
         return rows
 
-    def scatter(self, rows: Tensor | None, like: Tensor) -> Tensor:
+    def counts(self, ids: Tensor | None) -> list[int]:
+        assert ids is not None
+        return [len(ids)]
+
+    def scatter(self, rows: Tensor | None, like: Tensor, counts: list[int]) -> Tensor:
         assert rows is not None
         return rows
+
+    def most(self, number: int) -> int:
+        return number
 
     def from_leader(self, x: Tensor) -> Tensor:
         return x

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
@@ -22,11 +23,14 @@ def leaves(state: Any) -> list[Tensor]:
     return [state] if isinstance(state, Tensor) else [leaf for part in state for leaf in leaves(part)]
 
 
+def each(change: Callable[[Tensor], Tensor], state: Any) -> Any:
+    """A state of the same form, of what becomes of each tensor."""
+    return change(state) if isinstance(state, Tensor) else _rebuild(state, [each(change, part) for part in state])
+
+
 def take(state: Any, rows: Ids | slice) -> Any:
     """The state of some clients: rows of every tensor."""
-    if isinstance(state, Tensor):
-        return state[rows].data  # with a version of its own: other threads write other rows meanwhile
-    return _rebuild(state, [take(part, rows) for part in state])
+    return each(lambda x: x[rows].data, state)  # with a version of its own: other threads write other rows meanwhile
 
 
 def put(state: Any, rows: Ids | slice, new: Any) -> None:
@@ -64,9 +68,7 @@ def writable(state: Any) -> Any:
 
 def room(part: Any, n: int) -> Any:
     """Space for the state of n clients, of which `part` is the state of some."""
-    if isinstance(part, Tensor):
-        return part.new_empty(n, *part.shape[1:])
-    return _rebuild(part, [room(p, n) for p in part])
+    return each(lambda x: x.new_empty(n, *x.shape[1:]), part)
 
 
 def flatten(state: Any, name: str = "state") -> dict[str, Tensor]:
@@ -77,8 +79,16 @@ def flatten(state: Any, name: str = "state") -> dict[str, Tensor]:
     return {k: v for n, part in parts for k, v in flatten(part, f"{name}.{n}").items()}
 
 
+def named(like: Any, tensors: dict[str, Tensor], name: str = "state") -> Any:
+    """The inverse of `flatten`, for a state of the same form as `like`: of these very tensors."""
+    if isinstance(like, Tensor):
+        return tensors[name]
+    parts = zip(_names(like), like, strict=True)
+    return _rebuild(like, [named(part, tensors, f"{name}.{n}") for n, part in parts])
+
+
 def restore(like: Any, tensors: dict[str, Tensor], name: str = "state") -> Any:
-    """The inverse of `flatten`, for a state of the same form as `like`."""
+    """The same, of copies on the devices of `like`."""
     if isinstance(like, Tensor):
         # A copy in torch's own, aligned memory: arithmetic on a view into a file's buffer may round differently.
         return tensors[name].to(like.device, copy=True)

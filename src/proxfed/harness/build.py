@@ -52,9 +52,11 @@ GIVEN = {"n", "directory", "data", "h", "dtype", "device", "x0"}
 """Arguments that the run gives: the number of clients, and what other tables of an experiment say."""
 
 
-def build_study(e: Experiment, data_directory: str | None = None, data: Federated | None = None) -> Study:
-    """The study that a configuration file describes, with its data loaded unless they are given."""
-    problem = _problem(e, data_directory, data)
+def build_study(
+    e: Experiment, data_directory: str | None = None, data: Federated | None = None, problem: Problem | None = None
+) -> Study:
+    """The study that a configuration file describes, with its data loaded unless they, or the problem, are given."""
+    problem = build_problem(e, data_directory, data) if problem is None else problem
     labels = [label_of(table) for table in e.algorithms]
     twice = next((label for label in labels if labels.count(label) > 1), None)
     require(twice is None, f"two algorithms are called {twice!r}: give each a label of its own")
@@ -242,7 +244,7 @@ def _options(table: Table) -> Table:
     return arguments(look_up(DATASETS, table, "data"), own, "data", GIVEN) | limits
 
 
-def _problem(e: Experiment, directory: str | None, data: Federated | None) -> Problem:
+def build_problem(e: Experiment, directory: str | None = None, data: Federated | None = None) -> Problem:
     """The problem with its regulariser, which may act on some of the problem's blocks only."""
     require(e.dtype in DTYPES, f"dtype = {e.dtype!r} is not one of {', '.join(DTYPES)}")
     make = look_up(PROBLEMS, e.problem, "problem")

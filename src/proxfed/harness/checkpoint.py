@@ -3,6 +3,7 @@
     rows.csv           appended as it goes, without a head; each line ends with the checksum of all lines up to it
     0.safetensors      two slots, written in turn, each replaced atomically, with checksums
     1.safetensors
+    0.journal          where few clients take part: what has changed of their states (journal.py)
 
 Rows after the last checkpoint are cut off on resume and computed again, bit for bit the same. A slot that is damaged is
 passed over for the other one. When the task is done its rows and its model go to the run folder, and this folder is
@@ -17,7 +18,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
@@ -30,6 +31,7 @@ from proxfed import files
 from proxfed.checksums import read_tensors, tensor_file
 from proxfed.errors import InputError, require
 from proxfed.harness.files import locked, owned, replace, writing
+from proxfed.harness.journal import Journals, Place, Rows
 from proxfed.report.columns import Row, cell
 
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, safetensors.SafetensorError)
@@ -50,6 +52,8 @@ class Checkpoint(NamedTuple):
     """The checksum of the rows up to `rows_end`."""
     passed_over: str = ""
     """What is to be said of a newer slot that is damaged."""
+    journal: Place | None = None
+    """Where the clients' states are, if not among the tensors."""
 
 
 def task_name(label: str, seed: int) -> str:
@@ -63,7 +67,7 @@ class TaskFolder:
 
     def __init__(self, path: Path, columns: Sequence[str], of: str) -> None:
         self.path, self.columns, self.of = path, columns, of
-        self._slot, self._sum = 0, _next("", of.encode())
+        self._slot, self._sum, self._journals = 0, _next("", of.encode()), Journals(path)
 
     @contextmanager
     def taken(self) -> Iterator[bool]:
@@ -126,15 +130,26 @@ class TaskFolder:
 
     # ---- checkpoints -------------------------------------------------------------------------------------------
 
-    def save(self, round: int, counters: dict[str, float], tensors: dict[str, Tensor]) -> None:
-        """Write the older slot; the newer one stays whole until this one is safely on the disk."""
+    def save(
+        self, round: int, counters: dict[str, float], tensors: dict[str, Tensor], changes: Iterable[Rows] | None = None
+    ) -> None:
+        """Write the older slot; the newer one stays whole until this one is safely on the disk.
+
+        Clients' states are among the tensors; or what has changed of them since the last checkpoint is in `changes`.
+        """
         with writing(self.path), (self.path / "rows.csv").open("rb") as f:
             os.fsync(f.fileno())
             end = f.seek(0, os.SEEK_END)
-        about = {"round": round, "rows_end": end, "rows_sum": self._sum, "counters": counters, "of": self.of}
+        journal = None if changes is None else self._journals.append(changes)
+        about = {
+            "round": round, "rows_end": end, "rows_sum": self._sum, "counters": counters, "of": self.of,
+            "journal": journal,
+        }  # fmt: skip
         data, _ = tensor_file(owned(tensors), {"about": json.dumps(about)})
         replace(self._slot_path(self._slot), data)
         self._slot = 1 - self._slot
+        with writing(self.path):
+            self._journals.keep(found.journal for found, _ in self._slots() if found.journal is not None)
 
     def load(self) -> Checkpoint | None:
         """The newest slot that is whole, with the rows cut to where it stands; None if the task had not got so far."""
@@ -144,6 +159,8 @@ class TaskFolder:
         for found, slot in slots:
             try:
                 tensors = read_tensors(self._slot_path(slot), ["about"]).tensors
+                if found.journal is not None:
+                    tensors |= self._journals.read(found.journal)
                 self._cut(found)
             except (*UNREADABLE, InputError) as e:
                 bad, why = [*bad, slot], e

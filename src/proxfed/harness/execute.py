@@ -76,6 +76,8 @@ class Execution:
     """Of an experiment with several cases."""
     until: int | None = None
     """A task that is not done by this round is put aside with its checkpoint, to be gone on with another time."""
+    engine: Callable[[Task, CompleteEntry], tuple[Network, Run | Race]] | None = None
+    """What carries out a task, and its network, if that is not this process or its ranks."""
 
     def run(self) -> bool:
         """True when every task that was asked for is done here; False if some are not, or are another process's."""
@@ -127,11 +129,14 @@ class Execution:
             found = Checkpoint(t, 0, {"wall_seconds": 0.0}, {})
         return names[code], found
 
+    def _begin(self, task: Task, entry: CompleteEntry) -> tuple[Network, Run | Race]:
+        net = self.network(entry.topology)
+        return net, begin(entry.problem, entry.algorithm, net, entry.participation, task.seed)
+
     def _carry_out(self, k: int, task: Task, files: TaskFolder | None, found: Checkpoint | None) -> str:
         study, entry = self.study, self.study.complete[task.label]
-        net = self.network(entry.topology)
+        net, run = (self.engine or self._begin)(task, entry)
         measures = Measures(entry.problem, net, self.solution(), study.stationarity_step, tuple(study.measures))
-        run = begin(entry.problem, entry.algorithm, net, entry.participation, task.seed)
         records = _Records(study, task, entry, self.folder, files, found)
         t = -1
         if found is not None:
@@ -218,9 +223,14 @@ class _Records:
             self.files.append(row)
 
     def save(self, t: int, run: Run | Race) -> None:
-        tensors, counters = run.dump(), run.counters() | {"wall_seconds": run.seconds}  # of all ranks
+        changes = run.changes() if isinstance(run, Run) else None
+        tensors = run.dump() if not isinstance(run, Run) else run.dump(clients=changes is None)
+        counters = run.counters() | {"wall_seconds": run.seconds}  # of all ranks
         if self.files is not None:
-            self.files.save(t, counters, tensors)
+            self.files.save(t, counters, tensors, changes)
+        else:
+            for _ in changes or ():  # the leader gets them
+                pass
 
     def stopped(self, t: int) -> None:
         if self.folder is not None:

@@ -16,7 +16,7 @@ from proxfed.harness.build import build_study
 from proxfed.harness.execute import Execution, check_folder, open_folder, threads
 from proxfed.harness.processes import run_jobs, run_ranks, share_cores
 from proxfed.harness.progress import watching
-from proxfed.harness.remarks import steps_of_theory
+from proxfed.harness.remarks import steps_of_theory, unprotected
 from proxfed.harness.results import Results
 from proxfed.harness.run_folder import RunFolder
 from proxfed.harness.study import Study
@@ -165,7 +165,8 @@ class Plan:
                 self.missing[name] = str(e)
                 continue
             self.begun = self.begun or planned.begun
-            self.remarks += [*filter(None, [planned.remark]), *steps_of_theory(planned.study)]
+            study = planned.study
+            self.remarks += [*filter(None, [planned.remark]), *steps_of_theory(study), *unprotected(study)]
             room -= _nbytes(planned.study)
             if room > 0:
                 self._ready[name] = planned

@@ -1,10 +1,11 @@
-"""What a user should be told of steps: those that were found or computed, too short ones, and runs that got nowhere."""
+"""What a user should be told: steps that were found or computed, too short ones, runs that got nowhere, and so on."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from proxfed.auto import LOCAL_STEPS, example
+from proxfed.data.on_demand import OnDemand
 from proxfed.errors import InputError, finite
 from proxfed.harness.study import Study
 from proxfed.report.columns import Row
@@ -31,6 +32,12 @@ def steps_of_theory(study: Study) -> list[str]:
     return lines
 
 
+def unprotected(study: Study) -> list[str]:
+    """A line where protection is asked for, because there is nobody here to be protected from."""
+    asked = (study.written or {}).get("protection")
+    return ["[protection] acts between organisations; here nothing is masked, clipped or made noisy"] if asked else []
+
+
 def remarks(
     problem: Problem, algorithm: Algorithm, found: Mapping[str, float], begun: Row | None, ended: Row | None
 ) -> str:
@@ -39,7 +46,9 @@ def remarks(
         return ""
     steps = ", ".join(f"{name} = {value:.4g}" for name, value in found.items())
     of_steps = f"found {steps}" if steps else _short(problem, algorithm)
-    return "; ".join(filter(None, [_stuck(begun, ended), of_steps]))
+    unread = "objective and stationarity are not measured, since samples are read on demand"
+    left_out = unread if isinstance(problem.data, OnDemand) and not problem.train_measures else ""
+    return "; ".join(filter(None, [_stuck(begun, ended), of_steps, left_out]))
 
 
 def _stuck(begun: Row, ended: Row) -> str:

@@ -8,6 +8,7 @@ The tables of a file:
     [regulariser]   name = "l1"                  weight = 1e-4       blocks = ["weight"]
     [topology]      name = "ring"
     [participation] name = "uniform"             m = 10
+    [protection]    secure_aggregation = true
     [[algorithms]]  name = "depositum"           label = "..."       alpha = 0.5
     [cases."few clients"]                        "data.clients" = 5  "algorithms.depositum.alpha" = 0.1
 """
@@ -24,6 +25,7 @@ from pydantic import BaseModel, Field, ValidationError, field_validator
 from proxfed.errors import InputError, nearest, require
 from proxfed.harness.overrides import override
 from proxfed.harness.paper_schema import Claim, Figure, Paper, Reported, claim_keys
+from proxfed.harness.protection import Privacy, Protection
 from proxfed.registry import Table, beside, read_toml
 from proxfed.validation import STRICT, sentence
 
@@ -52,6 +54,8 @@ class Experiment(BaseModel):
     topology: Table | None = None
     participation: Table = {"name": "full"}
     algorithms: list[Table] = Field(min_length=1)
+    protection: Protection | None = None
+    """What holders do to their messages between organisations (protection.py)."""
     time: Table | None = None
     """Devices and links, so that rounds and bytes become simulated seconds (simulate/timing.py)."""
     targets: dict[str, list[float]] = {}
@@ -138,5 +142,7 @@ def _known(path: Sequence[str]) -> Iterable[str]:
         "figures": Figure.model_fields,
         "reported": Reported.model_fields,
         "claims": claim_keys(),
+        "protection": Protection.model_fields,
+        "privacy": Privacy.model_fields,
     }
     return next((known[part] for part in reversed(path) if part in known), Experiment.model_fields)

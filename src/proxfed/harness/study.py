@@ -241,6 +241,7 @@ def describe_algorithm(algorithm: Algorithm) -> Table:
 
 def describe_problem(problem: Problem) -> Table:
     """The tables [data], [problem] and [regulariser] of a problem that was made of objects."""
+    problem = problem.described
     table = {k: v for k, v in describe(problem, PROBLEMS).items() if k not in ("data", "h", "dtype")}
     out: Table = {"problem": table, "regulariser": describe(problem.h, REGULARISERS)}
     if (data := problem.data) is not None:

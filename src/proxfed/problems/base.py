@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from proxfed.data.federated import Dataset, Federated
+from proxfed.data.on_demand import OnDemand
 from proxfed.errors import InputError, at_least_one, non_negative, one_of, require
+from proxfed.keyed_random import Ids
 from proxfed.problems.losses import Loss
 from proxfed.problems.named_losses import find_loss
 from proxfed.types import Problem, Regulariser
@@ -36,6 +38,15 @@ class DataProblem(Problem):
     weighting: str
     dtype: torch.dtype
     device: str
+
+    numbers: np.ndarray | None = None
+    """The clients' numbers among all, by which their randomness is keyed, if these are some of them (`over`)."""
+    _without_samples: ClassVar[tuple[str, ...]] = ("blocks", "d", "criterion")
+    """What is computed without a look at the samples."""
+
+    def numbered(self, ids: Ids) -> Ids:
+        """The numbers among all clients of these."""
+        return ids if self.numbers is None else self.numbers[np.asarray(ids, np.int64)]
 
     def check(self) -> None:
         """Refuse values of these fields that mean nothing; names become what they stand for."""
@@ -99,8 +110,32 @@ class DataProblem(Problem):
         return torch.as_tensor(p / p.sum(), dtype=self.dtype, device=self.device)
 
     def _everybody(self, what: str) -> None:
-        """Refuse what takes the samples of all clients where some are elsewhere."""
+        """Refuse what takes the samples of all clients where some are elsewhere, or read when they take part."""
         require(self.data.window is None, f"{what} takes the samples of all clients, and some are held elsewhere")
+        here = not isinstance(self.data, OnDemand)
+        require(here, f"{what} takes the samples of all clients, but those of {self.data.name} are read on demand")
+
+    def over(self, ids: Ids) -> Self:
+        """The problem of just these clients, numbered from 0, whose samples are read now."""
+        assert isinstance(self.data, OnDemand)
+        other, kept = object.__new__(type(self)), {*self._without_samples, *(f.name for f in fields(self) if f.init)}  # type: ignore[arg-type]
+        other.__dict__.update({key: value for key, value in self.__dict__.items() if key in kept})
+        other.__dict__.update({f.name: {} for f in fields(self) if not f.init})  # type: ignore[arg-type]
+        other.__dict__.update(data=self.data.some(ids), numbers=np.asarray(ids, np.int64))
+        try:
+            self.criterion.outputs(other.data)
+        except InputError as e:
+            bad = next((i for i in ids if not self._fits_loss(i)), None)
+            raise e if bad is None else InputError(f"{e} ({self.data.named(bad)})") from e
+        return other
+
+    def _fits_loss(self, i: int) -> bool:
+        assert isinstance(self.data, OnDemand)
+        try:
+            self.criterion.outputs(self.data.some([i]))
+        except InputError:
+            return False
+        return True
 
     @cached_property
     def weight_sums(self) -> np.ndarray:

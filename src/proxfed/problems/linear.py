@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from proxfed import keyed_random
 from proxfed.data.federated import Federated, flat, rows
+from proxfed.data.on_demand import OnDemand
 from proxfed.errors import require
 from proxfed.keyed_random import Ids, Key
 from proxfed.problems.base import DataProblem
@@ -30,6 +31,7 @@ from proxfed.problems.class_weights import with_classes
 from proxfed.problems.coefficients import Coefficients, coefficients
 from proxfed.problems.cox import by_time
 from proxfed.problems.feature_groups import labels_of
+from proxfed.problems.fetched import Fetched
 from proxfed.problems.fista import by_line_search, fista
 from proxfed.problems.loop import parameters
 from proxfed.problems.losses import Loss
@@ -73,6 +75,8 @@ class Linear(DataProblem):
 
     def __post_init__(self) -> None:
         self.check()
+        if isinstance(self.data, OnDemand):
+            object.__setattr__(self, "train_measures", False)  # they would read everybody's samples
         if self.data.features.ndim > 2:  # images
             object.__setattr__(self, "data", rows(self.data))
         require(
@@ -130,6 +134,9 @@ class Linear(DataProblem):
 
     @cached_property
     def weight_sums(self) -> np.ndarray:
+        if self.class_weights is None:
+            return self.data.weight_sums
+        self._everybody("weighting = 'size' with class_weights")
         return replace(self.data, sample_weights=self._sample_weights).weight_sums
 
     @cached_property
@@ -142,7 +149,9 @@ class Linear(DataProblem):
 
     # ---- the protocol ------------------------------------------------------------------------------------------
 
-    def local(self, t: int, ids: Ids, seed: int = 0) -> Clients:
+    def local(self, t: int, ids: Ids, seed: int = 0) -> Local:
+        if isinstance(self.data, OnDemand):
+            return Fetched(self, t, ids, seed)
         stepped = isinstance(ids, range) and ids.step != 1  # everywhere below, a range is a slice
         return Clients(self, t, np.asarray(ids, np.int64) if stepped else ids, seed)
 
@@ -346,7 +355,7 @@ class Clients(Local):
 
     @cached_property
     def _batch_key(self) -> Key:
-        return keyed_random.keys(self.seed, "minibatch", self.ids, self.t)
+        return keyed_random.keys(self.seed, "minibatch", self.problem.numbered(self.ids), self.t)
 
     def grad(self, x: Tensor, draw: int) -> Tensor:
         p, c = self.problem, len(self.ids)

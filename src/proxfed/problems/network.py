@@ -13,7 +13,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from proxfed import keyed_random
 from proxfed.data.federated import Federated
+from proxfed.data.on_demand import OnDemand
 from proxfed.errors import InputError, nearest, one_of, positive, require
 from proxfed.keyed_random import Ids, Key
 from proxfed.problems.architectures import MODELS, Make
@@ -28,13 +29,14 @@ from proxfed.problems.base import DataProblem
 from proxfed.problems.batch_norm import batch_norms, remember
 from proxfed.problems.batched import Batched, dense_layers
 from proxfed.problems.bfloat16 import warn_if_slow
+from proxfed.problems.fetched import Fetched
 from proxfed.problems.inputs import NORMALISATIONS, Affine, Inputs
 from proxfed.problems.loop import Loop, parameters
 from proxfed.problems.losses import Loss, OneHot, Squared
 from proxfed.problems.named_losses import find_loss
 from proxfed.problems.network_clients import CHUNK, Clients, Engine
 from proxfed.regularisers import Zero
-from proxfed.types import Block, Regulariser, Smoothness
+from proxfed.types import Block, Local, Regulariser, Smoothness
 
 STATISTICS = 2048
 """Training samples, spread evenly over all clients' data, whose statistics batch norm is evaluated with."""
@@ -80,6 +82,10 @@ class Model(DataProblem):
     x0: Tensor | None = None
     """Where it begins; None: at the parameters that the module is made with."""
 
+    _without_samples: ClassVar[tuple[str, ...]] = (
+        *DataProblem._without_samples, "template", "engine", "alone", "outputs", "_signs", "_classes", "_affine"
+    )  # fmt: skip
+
     def __post_init__(self) -> None:
         self.check()
         plain = self.data.sample_weights is None
@@ -120,6 +126,10 @@ class Model(DataProblem):
         require(not drops, f"{self._name} has dropout, whose randomness is not keyed by client and round: leave it out")
         if batch_norms(module):
             require(self.batch != 1, f"{self._name} has batch norm, which needs batches of at least 2")
+            read = not isinstance(self.data, OnDemand)
+            require(
+                read, f"{self._name} has batch norm, with statistics of all clients' samples, which are read on demand"
+            )
             alone = next((i for i in self.data.here if self.sizes[i] == 1), None)
             require(alone is None, f"{self._name} has batch norm, but client {alone} has a single sample")
 
@@ -236,7 +246,9 @@ class Model(DataProblem):
 
     # ---- the protocol ------------------------------------------------------------------------------------------
 
-    def local(self, t: int, ids: Ids, seed: int = 0) -> Clients:
+    def local(self, t: int, ids: Ids, seed: int = 0) -> Local:
+        if isinstance(self.data, OnDemand):
+            return Fetched(self, t, ids, seed)
         self.A, self.b  # noqa: B018  made before several threads ask for them
         return Clients(self, t, ids, seed)
 

@@ -61,7 +61,7 @@ class Clients(Local):
 
     @cached_property
     def _augment_key(self) -> Key:
-        return keyed_random.keys(self.seed, "augment", self.ids, self.t)
+        return keyed_random.keys(self.seed, "augment", self.problem.numbered(self.ids), self.t)
 
     @cached_property
     def _first(self) -> np.ndarray:
@@ -75,7 +75,7 @@ class Clients(Local):
     @cached_property
     def _epochs(self) -> Epochs:
         p = self.problem
-        key = keyed_random.keys(self.seed, "minibatch", self.ids, self.t)
+        key = keyed_random.keys(self.seed, "minibatch", p.numbered(self.ids), self.t)
         return Epochs(key, self._first, self._sizes, p.batch or 1, p.alone)
 
     def grad(self, x: Tensor, draw: int) -> Tensor:

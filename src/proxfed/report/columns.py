@@ -58,6 +58,11 @@ KNOWN = {
             heading="best",
             rank=8,
         ),
+        Column(
+            "wire_bytes", "bytes on the wire", "bytes", "sent between sites", better="lower", heading="wire", rank=8
+        ),
+        Column("absent", "absences", "count", "sites that missed a round", better="lower", rank=8),
+        Column("epsilon", "epsilon", "number", "of differential privacy, spent so far", better="lower", rank=3),
         Column("wall_seconds", "wall seconds", "seconds", better="lower", heading="time", rank=3),
         Column("sim_seconds", "simulated seconds", "seconds", better="lower", heading="simulated", rank=4),
         Column("objective", "objective", "fine", better="lower", rank=2),
@@ -120,6 +125,9 @@ PROGRESS = tuple(
         "bytes_down",
         "bytes_edge",
         "bytes_best",
+        "wire_bytes",
+        "absent",
+        "epsilon",
         "sim_seconds",
         "wall_seconds",
     )

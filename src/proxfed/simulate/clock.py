@@ -32,6 +32,9 @@ from proxfed.topologies.spanning_tree import Rooted
 from proxfed.types import Algorithm, Graph, Participation, Topology
 
 SPENT = ("gradients", "bytes_up", "bytes_down", "bytes_edge")
+Some = np.ndarray | slice
+"""Of the clients."""
+
 SECONDS_PER_BYTE = 8e-6
 """At 1 Mbit/s."""
 
@@ -74,24 +77,24 @@ def clock(
 
 
 class _Clients:
-    """Steps and links of n clients, drawn for all of them at once."""
+    """Steps and links of n clients, drawn for all of them, or for some, at once."""
 
     def __init__(self, timing: Timing, n: int, seed: int) -> None:
-        everyone = np.arange(n)
-        devices, links = hand_out(timing.devices, n, "time.devices"), hand_out(timing.links, n, "time.links")
+        everyone, links = np.arange(n), timing.links
         self.n, self.seed, self.scale = n, seed, timing.step_scale
-        self._step = Amounts([d.seconds_per_step for d in devices], everyone, "seconds per step")
-        self._latency = Amounts([l.latency for l in links], everyone, "latency")
-        self._up = Amounts([l.up for l in links], everyone, "up")
-        self._down = Amounts([l.down for l in links], everyone, "down")
+        device, link = hand_out(timing.devices, n, "time.devices"), hand_out(links, n, "time.links")
+        self._step = Amounts([d.seconds_per_step for d in timing.devices], everyone, "seconds per step", device)
+        self._latency = Amounts([l.latency for l in links], everyone, "latency", link)
+        self._up = Amounts([l.up for l in links], everyone, "up", link)
+        self._down = Amounts([l.down for l in links], everyone, "down", link)
 
-    def steps(self, count: float, t: int) -> np.ndarray:
-        """(n,) seconds that so many steps take."""
-        return count * self.scale * self._step(self.seed, t)
+    def steps(self, count: float, t: int, some: Some = slice(None)) -> np.ndarray:
+        """Seconds that so many steps take."""
+        return count * self.scale * self._step(self.seed, t, some)
 
-    def links(self, t: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(n,) latency, up and down."""
-        return self._latency(self.seed, t), self._up(self.seed, t), self._down(self.seed, t)
+    def links(self, t: int, some: Some = slice(None)) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Latency, up and down."""
+        return self._latency(self.seed, t, some), self._up(self.seed, t, some), self._down(self.seed, t, some)
 
 
 class _Star:
@@ -107,12 +110,13 @@ class _Star:
         for t, ids in cohorts:
             if len(ids) == 0:  # nobody took part, and nothing happened
                 continue
-            seconds = self.clients.steps(steps, t)
+            some: Some = slice(None) if isinstance(ids, range) else np.asarray(ids)
+            seconds = self.clients.steps(steps, t, some)
             if down or up:
-                latency, faster_up, faster_down = self.clients.links(t)
+                latency, faster_up, faster_down = self.clients.links(t, some)
                 seconds = seconds + (down > 0) * latency + SECONDS_PER_BYTE * down / faster_down
                 seconds += (up > 0) * latency + SECONDS_PER_BYTE * up / faster_up
-            self.now += float((seconds if isinstance(ids, range) else seconds[ids]).max())
+            self.now += float(seconds.max())
             self.now += float(self.server(seed, t)[0]) if t else 0.0
         return self.now
 

@@ -206,47 +206,51 @@ def table_of(a: Amount) -> Table | float:
 
 
 class Amounts:
-    """An amount for each of many clients (or edges), drawn for all of them at once."""
+    """An amount for each of many clients (or edges), drawn for any of them at once."""
 
-    def __init__(self, amounts: Sequence[Amount], ids: np.ndarray, purpose: str) -> None:
+    def __init__(
+        self, amounts: Sequence[Amount], ids: np.ndarray, purpose: str, which: np.ndarray | None = None
+    ) -> None:
+        """`which` of the amounts each of the ids has, (c,); None: one after the other, as many as there are ids."""
         self.ids, self.purpose = ids, purpose
+        self.which = np.arange(len(amounts)) if which is None else which
         kinds = [type(a) for a in amounts]
         self.drawn: list[tuple[Any, np.ndarray, list[np.ndarray]]] = []
         for kind in (LogNormalDistribution, UniformDistribution, ExponentialDistribution):
             if kind in kinds:
-                at = np.array([k for k, a in enumerate(kinds) if a is kind])
+                place = np.full(len(amounts), -1)  # of each amount among those of this kind
+                at = [k for k, a in enumerate(kinds) if a is kind]
+                place[at] = np.arange(len(at))
                 fields = [np.array(column) for column in zip(*(astuple(amounts[k]) for k in at), strict=True)]
-                self.drawn.append((kind, at, fields))
+                self.drawn.append((kind, place, fields))
         self.fixed = np.array([a.value if isinstance(a, Constant) else 0.0 for a in amounts])
         self.traces = _Traces(amounts) if Trace in kinds else None
 
-    def __call__(self, seed: int, t: int) -> np.ndarray:
-        """(c,) amounts in round t."""
-        if not self.drawn and self.traces is None:
-            return self.fixed
-        out = self.fixed.copy()
-        for kind, at, fields in self.drawn:
-            out[at] = kind.draw(keys(seed, self.purpose, self.ids[at], t), *fields)
+    def __call__(self, seed: int, t: int, some: np.ndarray | slice = slice(None)) -> np.ndarray:
+        """(c,) amounts in round t, or those of some of the ids, by their places."""
+        ids, which = self.ids[some], self.which[some]
+        out: np.ndarray = self.fixed[which]
+        for kind, place, fields in self.drawn:
+            at = np.flatnonzero(place[which] >= 0)
+            own = place[which[at]]
+            out[at] = kind.draw(keys(seed, self.purpose, ids[at], t), *(column[own] for column in fields))
         if self.traces is not None:
-            out[self.traces.at] = self.traces(seed, t, self.ids)
+            self.traces(out, seed, t, ids, which)
         return out
 
 
 class _Traces:
-    """The traces among some amounts: all values in one array, and where each client's begin."""
+    """The traces among some amounts: all values in one array, and where each one's begin."""
 
     def __init__(self, amounts: Sequence[Amount]) -> None:
-        mine = [(k, a) for k, a in enumerate(amounts) if isinstance(a, Trace)]
-        distinct = list(dict.fromkeys(a for _, a in mine))
-        starts = np.cumsum([0] + [len(a.values) for a in distinct])
-        place = {a: k for k, a in enumerate(distinct)}
-        which = np.array([place[a] for _, a in mine])
-        self.at = np.array([k for k, _ in mine])
-        self.values = np.concatenate([a.values for a in distinct])
-        self.start, self.length = starts[which], np.diff(starts)[which]
+        values = [a.values if isinstance(a, Trace) else np.empty(0) for a in amounts]
+        self.length = np.array([len(v) for v in values])
+        self.start = np.cumsum(self.length) - self.length
+        self.values = np.concatenate(values)
 
-    def __call__(self, seed: int, t: int, ids: np.ndarray) -> np.ndarray:
+    def __call__(self, out: np.ndarray, seed: int, t: int, ids: np.ndarray, which: np.ndarray) -> None:
+        at = np.flatnonzero(self.length[which])
+        start, length = self.start[which[at]], self.length[which[at]]
         # The same offset for all traces of a client: columns of one file stay side by side.
-        offset = uniforms(keys(seed, "trace offset", ids[self.at], 0), 1)[:, 0]
-        first = (offset * self.length).astype(np.int64)
-        return self.values[self.start + (first + t) % self.length]
+        offset = uniforms(keys(seed, "trace offset", ids[at], 0), 1)[:, 0]
+        out[at] = self.values[start + ((offset * length).astype(np.int64) + t) % length]

@@ -27,6 +27,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+
 from proxfed.errors import InputError, nearest, positive, require
 from proxfed.registry import Table, arguments, read_toml
 from proxfed.simulate.distributions import Amount, Constant, amount, table_of
@@ -127,19 +129,19 @@ class Timing:
             require(not twice, f"time.edges.{k}.between = {edge.between!r} has an entry already")
 
 
-def hand_out(entries: Sequence[Entry], n: int, where: str) -> list[Entry]:
-    """The entry of each of the n clients."""
-    common = [e for e in entries if e.clients is None]
-    given: list[Entry | None] = [common[i % len(common)] if common else None for i in range(n)]
+def hand_out(entries: Sequence[Entry], n: int, where: str) -> np.ndarray:
+    """(n,) the number of each client's entry."""
+    common = np.array([k for k, e in enumerate(entries) if e.clients is None], np.int32)
+    given = common[np.arange(n, dtype=np.int32) % len(common)] if len(common) else np.full(n, -1, np.int32)
     named: set[int] = set()
     for k, entry in enumerate(entries):
         for i in _exist(entry.clients or [], n, f"{where}.{k}.clients"):
             require(i not in named, f"{where}.{k}.clients: client {i} is named twice")
             named.add(i)
-            given[i] = entry
-    out = [e for e in given if e is not None]
-    require(len(out) == n, f"{where}: {n - len(out)} of the {n} clients get none; leave out `clients` in one entry")
-    return out
+            given[i] = k
+    none = int((given < 0).sum())
+    require(none == 0, f"{where}: {none} of the {n} clients get none; leave out `clients` in one entry")
+    return given
 
 
 def _exist(clients: Sequence[int], n: int, where: str) -> Sequence[int]:

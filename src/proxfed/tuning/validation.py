@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from proxfed.data.federated import Federated
+from proxfed.data.on_demand import OnDemand
 from proxfed.errors import InputError, require
 from proxfed.keyed_random import generator
 from proxfed.problems.base import DataProblem
@@ -18,6 +19,8 @@ from proxfed.types import Problem
 
 def chosen_rows(data: Federated, part: float, seed: int = 0) -> np.ndarray:
     """(N,) which training rows are held out: `part` of each client's, at random, always the same; it keeps one."""
+    here = not isinstance(data, OnDemand)
+    require(here, f"validation = {part:g}: the samples of {data.name} are read on demand; give test data")
     held = np.zeros(len(data.labels), bool)
     for i, (start, stop) in enumerate(zip(data.offsets[:-1], data.offsets[1:], strict=True)):
         count = min(round(part * (stop - start)), stop - start - 1)

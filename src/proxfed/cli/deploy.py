@@ -1,0 +1,153 @@
+"""`proxfed deploy`: an experiment over sites, which keep their rows."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from contextlib import ExitStack
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from proxfed.cli.common import ChangeOption, DataOption, Format, FormatOption, err, print_results, say, say_messages
+from proxfed.cli.silo import CarrierName, CarrierOption
+from proxfed.errors import require
+
+if TYPE_CHECKING:
+    from proxfed.harness.results import Results
+    from proxfed.harness.schema import Experiment
+
+
+def deploy(
+    experiment: Annotated[str, typer.Argument(metavar="FILE.toml", help="Its [data] are those of the sites.")],
+    carrier: CarrierOption = CarrierName.nvflare,
+    kit: Annotated[
+        Path | None, typer.Option("--kit", metavar="FOLDER", help="nvflare: the kit of an administrator.")
+    ] = None,
+    superlink: Annotated[str, typer.Option("--superlink", help="flower: its name in Flower's own settings.")] = "",
+    sites: Annotated[
+        str, typer.Option("--sites", metavar="A,B,...", help="In this order; nvflare: else all that are connected.")
+    ] = "",
+    loopback: Annotated[
+        int | None, typer.Option("--loopback", min=2, metavar="N", help="All on this machine, with so many sites.")
+    ] = None,
+    change: ChangeOption = None,
+    only: Annotated[
+        list[str] | None, typer.Option("--only", metavar="LABEL", help="Only this algorithm; may be repeated.")
+    ] = None,
+    folder: Annotated[Path | None, typer.Option("--out", help="The run folder; runs/NAME if not given.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run, if one has begun.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace a run that is there.")] = False,
+    deadline: Annotated[
+        float | None, typer.Option("--deadline", help="Seconds after which a round goes on without who is missing.")
+    ] = None,
+    data: DataOption = None,
+    format: FormatOption = Format.table,
+) -> None:
+    """Run an experiment between organisations: their `proxfed silo` hold the rows, and this process coordinates.
+
+    Started on the machine of the carrier's server. Rows, report and run folder are those of `proxfed run`. It may be
+    killed at any time: --resume goes on, bit for bit. With --loopback 3 all of it runs on this machine, with real
+    processes, sockets and certificates, and the models are compared with those of `proxfed run`.
+
+    Examples: [bold]proxfed deploy trial.toml --kit kits/deploy@example.org[/bold], [bold]proxfed deploy trial.toml
+    --loopback 3 --carrier flower[/bold]
+    """
+    from proxfed.harness.files import locked
+    from proxfed.harness.progress import stop_on_signal
+    from proxfed.silos.deploy import deploy as carry_out
+    from proxfed.silos.desk import Desk
+
+    e = _read(experiment, change or [])
+    path = folder or Path("runs") / e.name
+    beside = path.with_name(path.name + ".carrier")
+    run = sha256(str(beside.resolve()).encode()).hexdigest()[:12]
+    started = time.monotonic()
+    with ExitStack() as held:
+        free = held.enter_context(locked(beside, wait=False))
+        require(free, f"{path}: another `proxfed deploy` is working on it")
+        names = _begun(path) if resume else ()
+        if loopback is not None:
+            from proxfed.silos.loopback import Loopback
+            from proxfed.silos.loopback_sites import make_sites
+
+            names = make_sites(e, data, beside, loopback)
+            site = [sys.executable, "-m", "proxfed", "silo", "--site"]
+            here = Loopback(beside, names, carrier, lambda name: [*site, str(beside / name / "site.toml")])
+            say(f"{loopback} sites on this machine; what they and {carrier} say is in {beside / 'logs'}", err)
+            held.enter_context(here)
+            kit, superlink = here.kit, "loopback"
+            os.environ.update(here.environment)
+        dispatch = _couriers(carrier, kit, superlink, run)
+        names = tuple(sites.split(",")) if sites else names or dispatch.sites()
+        stop = held.enter_context(stop_on_signal())
+        desk = held.enter_context(Desk(names, beside / "desk", dispatch, lambda sentence: say(sentence, err)))
+        results = carry_out(
+            e, desk, path, resume=resume, force=force, only=only or [], deadline=deadline, stop=stop,
+            say=lambda sentence: say(sentence, err),
+        )  # fmt: skip
+        if stop():
+            say(f"stopped; the same command with --resume goes on in {path}", err)
+            raise typer.Exit(1)
+    _show(path, results, format, time.monotonic() - started)
+    say_messages(results)
+    if loopback is not None:
+        _compare(e, data, results)
+
+
+def _read(source: str, changes: list[str]) -> Experiment:
+    """The experiment; its own data are not needed."""
+    from proxfed.harness.overrides import override
+    from proxfed.harness.schema import parse, read_table
+
+    table, where = read_table(source)
+    table.setdefault("data", {})
+    for text in changes:
+        override(table, text)
+    e = parse(table, where)
+    require(not e.cases, f"{where}: has cases; between organisations a file has one")
+    return e
+
+
+def _begun(path: Path) -> tuple[str, ...]:
+    """The sites of a run that is there."""
+    file = path / "silos.json"
+    return tuple(json.loads(file.read_text())["job"]["sites"]) if file.exists() else ()
+
+
+def _couriers(carrier: CarrierName, kit: Path | None, superlink: str, run: str) -> Any:
+    if carrier is CarrierName.nvflare:
+        from proxfed.silos.nvflare_carrier import Flare
+
+        require(kit is not None, "--kit FOLDER is missing: the kit of an administrator of NVIDIA FLARE")
+        assert kit is not None
+        return Flare(kit, run)
+    from proxfed.silos.flower_carrier import Runs
+
+    require(bool(superlink), "--superlink NAME is missing: a connection in Flower's own settings")
+    return Runs(superlink, run)
+
+
+def _show(path: Path, results: Results, format: Format, seconds: float) -> None:
+    page = results.report(path / "report.html")
+    if format is Format.json:
+        print(json.dumps({"folder": str(path), "results": results.table()}, indent=1))
+        return
+    print_results(results.table())
+    if not results.complete:
+        say("Not all algorithms and seeds are done: --resume runs what is missing.")
+    say(f"{seconds:.0f} s. The report is in {page}")
+
+
+def _compare(e: Experiment, data: str | None, results: Results) -> None:
+    """The same with all rows in one place."""
+    from proxfed.harness.build import build_study
+    from proxfed.harness.compare import run_study
+
+    together = run_study(build_study(e, data), progress=False)
+    apart = max(float((results.models[name] - x).abs().max()) for name, x in together.models.items())
+    say(f"The models and those of `proxfed run`, with all rows in one place, differ by at most {apart:.3g}.")

@@ -1,0 +1,74 @@
+"""`proxfed silo`: a site's holder, which stays and answers."""
+
+from __future__ import annotations
+
+import logging
+import time
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from proxfed.cli.common import say
+from proxfed.errors import require
+
+
+class CarrierName(StrEnum):
+    nvflare = "nvflare"
+    flower = "flower"
+
+
+CarrierOption = Annotated[
+    CarrierName, typer.Option("--carrier", help="What brings questions: NVIDIA FLARE, or a Flower SuperLink.")
+]
+
+
+def silo(
+    site: Annotated[Path, typer.Option("--site", metavar="FILE.toml", help="The site's file.")] = Path("site.toml"),
+    carrier: CarrierOption = CarrierName.nvflare,
+    kit: Annotated[
+        Path | None, typer.Option("--kit", metavar="FOLDER", help="nvflare: the kit that was made for this site.")
+    ] = None,
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- ...]", help="flower: what flower-supernode is given.")
+    ] = None,
+) -> None:
+    """Hold this site's rows and answer the questions that its site.toml allows, until Ctrl-C.
+
+    It opens outgoing connections only. It may be killed at any time: what it computed is on the disk before an answer
+    leaves, and started again it goes on.
+
+    Examples: [bold]proxfed silo --site site.toml --kit kits/lyon[/bold], [bold]proxfed silo --carrier flower --
+    --superlink host:8000 --root-certificates ca.crt --auth-supernode-private-key lyon.key[/bold]
+    """
+    from proxfed.harness.files import locked
+    from proxfed.harness.progress import stop_on_signal
+    from proxfed.silos.resident import serving
+    from proxfed.silos.site import read_site
+    from proxfed.silos.site_guard import holder
+    from proxfed.silos.supervise import Kept
+
+    logging.basicConfig(format="%(asctime)s %(message)s")
+    here = read_site(site)
+    place = here.path(here.files.state) / "resident"
+    socket = place / "socket"
+    if carrier is CarrierName.nvflare:
+        from proxfed.silos import nvflare_kits
+
+        require(kit is not None, "--kit FOLDER is missing: the kit of NVIDIA FLARE that was made for this site")
+        assert kit is not None
+        command, environment = nvflare_kits.at_site(kit, socket)
+    else:
+        from proxfed.silos import flower_carrier
+
+        command, environment = flower_carrier.at_site(arguments or [], socket)
+    holds = holder(here)
+    count = sum(holds.rows.sizes)  # a table that cannot be read is refused now
+    with locked(place, wait=False) as free:
+        require(free, f"{site}: another `proxfed silo` is answering for {here.name}")
+        log = place / "carrier.log"
+        with serving(socket, holds.answer), Kept(command, log, environment), stop_on_signal() as stop:
+            say(f"{here.name}: {count:,} rows, and answers what {site} allows. What {carrier} says is in {log}")
+            while not stop():
+                time.sleep(0.2)

@@ -1,0 +1,143 @@
+"""`proxfed site`: what a holder of data decides, and what has left it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.text import Text
+
+from proxfed.cli.common import Format, FormatOption, err, out, say
+from proxfed.errors import require
+from proxfed.report.summary import plain_table
+
+if TYPE_CHECKING:
+    from proxfed.silos.audit import Trail
+
+app = typer.Typer(
+    name="site",
+    help="For those who hold data: what this site allows, and what has left it.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+
+
+@app.command()
+def init(
+    data: Annotated[Path, typer.Option("--data", metavar="FILE", help="The table: CSV, Parquet or .npz.")],
+    label: Annotated[str, typer.Option("--label", metavar="COLUMN", help="What is to be predicted.")],
+    name: Annotated[str, typer.Option("--name", help="Of this site, as jobs call it; else that of the file.")] = "",
+    to: Annotated[Path, typer.Option("--out", metavar="FILE.toml", help="Where it goes.")] = Path("site.toml"),
+    force: Annotated[bool, typer.Option("--force", help="Replace a site.toml that is there; its key stays.")] = False,
+) -> None:
+    """Look at a table and write site.toml: where it is, and what this site allows. Nothing leaves this machine.
+
+    A table with words or gaps also gets a schema.toml. The site's key is made beside it, unless it is there.
+
+    Example: [bold]proxfed site init --data patients.csv --label outcome --name lyon[/bold]
+    """
+    from proxfed.harness.files import replace
+    from proxfed.silos.first_site import first_site
+    from proxfed.silos.keyring import SiteKey, fingerprint
+
+    require(to.suffix == ".toml", f"--out {to}: the name of a site's file must end in .toml")
+    require(to.parent.is_dir(), f"--out {to}: there is no folder {to.parent}")
+    require(force or not to.exists(), f"{to} is there already; --force replaces it")
+    found = first_site(data.expanduser(), label, name, to.parent)
+    schema = to.parent / "schema.toml"
+    if found.schema:
+        require(force or not schema.exists(), f"{schema} is there already; --force replaces it")
+    key = found.site.path(found.site.files.key)
+    site_key = SiteKey.read(key) if key.exists() else SiteKey.create(key)
+    if found.schema:
+        replace(schema, found.schema.encode())
+    replace(to, found.text.encode())
+    say(f"{found.site.name}: {found.rows:,} rows, {found.columns} columns beside {label!r}")
+    if found.rows < found.site.limits.rows:
+        say(
+            f"These are fewer rows than limits.rows = {found.site.limits.rows}: this site answers nothing.", style="red"
+        )
+    if found.schema:
+        say(f"They are not all numbers ({found.why}), so what they are is in {schema}: read it, and agree on it.")
+    say(f"Read {to} and change what is not right: it says what this site allows.")
+    say(f"The site's key is in {key}; tell your partners its fingerprint, over another way than this network:")
+    say(f"  {fingerprint(site_key.public)}")
+
+
+@app.command()
+def audit(
+    site: Annotated[Path, typer.Option("--site", metavar="FILE.toml", help="The site's file.")] = Path("site.toml"),
+    last: Annotated[int, typer.Option("--last", min=0, help="So many lines at the end; 0: all.")] = 20,
+    format: FormatOption = Format.table,
+) -> None:
+    """What has left this site: every message, the sums, and whether the file is as it was written (exit code 1 if not).
+
+    Example: [bold]proxfed site audit --last 0[/bold]
+    """
+    from proxfed.silos.site import read_site
+
+    file = read_site(site).audit
+    trail = file.read()
+    runs = _by_run(trail)
+    if format is Format.json:
+        print(json.dumps({"lines": trail.lines, "runs": runs, "broken": trail.broken, "last": trail.last}, indent=1))
+        raise typer.Exit(1 if trail.broken else 0)
+    if trail.lines:
+        _show(trail.lines[-last:] if last else trail.lines)
+        out.print()
+        _show_runs(runs)
+    if trail.broken:
+        say(f"{file.path} is not as it was written: {trail.broken}", err, "red")
+        raise typer.Exit(1)
+    if not trail.lines:
+        say(f"Nothing has left: there is nothing in {file.path}")
+        return
+    say(f"All {len(trail.lines):,} lines are as they were written; the last has the digest {trail.last[:16]}.")
+
+
+def _show(lines: Sequence[dict[str, Any]]) -> None:
+    table = plain_table("line", "when", "to", "what", "run", "round", "bytes", "sha256")
+    for line in lines:
+        cells = (
+            str(line.get("line", "")),
+            str(line.get("at", ""))[:19].replace("T", " "),
+            str(line.get("to", "")),
+            str(line.get("what", "")),
+            str(line.get("run", ""))[:12],
+            str(line.get("t", "")),
+            f"{line['bytes']:,}" if "bytes" in line else "",
+            str(line.get("sha256", ""))[:12],
+        )
+        table.add_row(*map(Text, cells))
+    out.print(table)
+
+
+def _show_runs(runs: Sequence[dict[str, Any]]) -> None:
+    private = any(run["epsilon"] is not None for run in runs)
+    table = plain_table("run", "messages", "bytes", *(["epsilon"] if private else []))
+    for run in runs:
+        spent = "" if run["epsilon"] is None else f"{run['epsilon']:.3g} (delta {run['delta']:g})"
+        cells = run["run"] or "-", f"{run['messages']:,}", f"{run['bytes']:,}", *([spent] if private else [])
+        table.add_row(*map(Text, cells))
+    out.print(table)
+
+
+def _by_run(trail: Trail) -> list[dict[str, Any]]:
+    """Messages, bytes and epsilon of each job."""
+    from proxfed.silos.privacy import epsilon, noises
+
+    runs = list(dict.fromkeys(str(line.get("run", "")) for line in trail.lines))
+    out = []
+    for run in runs:
+        lines = [line for line in trail.lines if str(line.get("run", "")) == run]
+        sent = [line for line in lines if "bytes" in line]
+        delta = next((line["delta"] for line in lines if "delta" in line), None)
+        found = None if delta is None else epsilon(noises(lines), delta)
+        out.append(
+            {"run": run[:12], "messages": len(sent), "bytes": sum(line["bytes"] for line in sent)}
+            | {"epsilon": found, "delta": delta}
+        )
+    return out

@@ -1,0 +1,37 @@
+"""A problem whose samples are read client by client: f_i of a block of clients is that of a problem with just these."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from proxfed.keyed_random import Ids
+from proxfed.types import Local
+
+if TYPE_CHECKING:
+    from proxfed.problems.base import DataProblem
+
+
+class Fetched(Local):
+    """The clients `ids` in round t; their samples are read when f is first asked for anything."""
+
+    def __init__(self, problem: DataProblem, t: int, ids: Ids, seed: int) -> None:
+        self.problem, self.t, self.ids, self.seed = problem, t, ids, seed
+
+    @cached_property
+    def _here(self) -> Local:
+        return self.problem.over(self.ids).local(self.t, range(len(self.ids)), self.seed)
+
+    def grad(self, x: Tensor, draw: int) -> Tensor:
+        return self._here.grad(x, draw)
+
+    def descend(self, y: Tensor, draws: range, eta: float) -> None:
+        self._here.descend(y, draws, eta)
+
+    def full_grad(self, x: Tensor) -> Tensor:
+        return self._here.full_grad(x)
+
+    def value(self, x: Tensor) -> Tensor:
+        return self._here.value(x)

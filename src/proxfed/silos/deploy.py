@@ -1,0 +1,185 @@
+"""A run between organisations, from the handshake to its end: the harness as ever, with sites in place of clients.
+
+The run folder is that of every study, with `silos.json` beside it: what the sites have agreed on, and how often a
+coordinator has begun or gone on with the run, by which letters of an earlier life are known.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from proxfed.engine.network import Network
+from proxfed.errors import InputError, RunError, require
+from proxfed.harness.build import build_study
+from proxfed.harness.files import replace
+from proxfed.harness.plan import Planned
+from proxfed.harness.progress import watching
+from proxfed.harness.results import Results
+from proxfed.harness.schema import Experiment
+from proxfed.harness.study import CompleteEntry, Study, Task
+from proxfed.registry import Table
+from proxfed.silos.carrier import Carrier
+from proxfed.silos.coordinator import Coordinator
+from proxfed.silos.exchange import Exchange
+from proxfed.silos.job import FORMAT, TABLES, Job, build
+from proxfed.silos.message import Letter, flat
+from proxfed.silos.protection import check_protection
+from proxfed.silos.queries import Asking, Remote
+from proxfed.silos.rows import agree, check_schema, empty
+from proxfed.silos.table_rows import prepared
+
+FAREWELL = 30.0
+"""Seconds that sites have to hear that a run is over; one that does not keeps what it has of it."""
+
+
+class Agreement(NamedTuple):
+    """What sites and coordinator agree on before anything is computed."""
+
+    job: Job
+    """About the problem."""
+    tests: tuple[str, ...]
+    """The sites that have test rows."""
+    life: int = 1
+
+
+def deploy(
+    e: Experiment,
+    carrier: Carrier,
+    path: Path,
+    *,
+    resume: bool = False,
+    force: bool = False,
+    only: Collection[str] = (),
+    deadline: float | None = None,
+    say: Callable[[str], None] = print,
+    stop: Callable[[], bool] = lambda: False,
+    progress: bool = True,
+) -> Results:
+    """Carry out an experiment over the sites of a carrier, whose own rows take the place of its table [data].
+
+    deadline    seconds that sites have for a round of an algorithm that can do without some of them
+    say         told in one sentence what a person should know: who is waited for, who missed a round
+    """
+    path = Path(path)
+    require(deadline is None or deadline > 0, f"deadline = {deadline!r} must be a number of seconds > 0")
+    kept = path / "silos.json"
+    agreed = _recorded(kept) if resume and kept.exists() else handshake(e, carrier)
+    fits = carrier.sites == agreed.job.sites
+    require(fits, f"the run was begun with {', '.join(agreed.job.sites)}, and the sites are {', '.join(carrier.sites)}")
+    exchange = Exchange(carrier, agreed.life, say)
+    study = _study(e, agreed, exchange)
+    jobs = {task: _job(agreed.job, study, task) for task in study.tasks}
+    planned = Planned(study, path, resume, force, only)
+    for task, job in jobs.items():
+        if not (resume and planned.begun and planned.folder.is_done(*task)):
+            _announce(job, exchange)
+    resumed = planned.open()
+    record = {"life": agreed.life, "tests": agreed.tests, "job": json.loads(agreed.job.encode())}
+    replace(kept, json.dumps(record, indent=1).encode())
+
+    def engine(task: Task, entry: CompleteEntry) -> tuple[Network, Any]:
+        run = Coordinator(jobs[task], exchange, deadline, say=say)
+        return run.network, run
+
+    with watching(progress) as watch:
+        how = {"watch": watch, "stop": stop, "checkpoint_seconds": 0.0, "resumed": resumed, "engine": engine}
+        done = planned.execution(**how).run()
+    if done and not only:
+        _farewell(exchange, [*jobs.values(), agreed.job])
+    return Results.read(planned.folder)
+
+
+def handshake(e: Experiment, carrier: Carrier) -> Agreement:
+    """Schemas, versions and weights of all sites; one sentence where they do not fit each other."""
+    sized = e.problem.get("weighting", "uniform") == "size"
+    exchange = Exchange(carrier)
+    hello = Letter("hello", "", head={"weights": sized, "nonce": secrets.token_hex(8)})
+    told = {site: flat(a.body) for site, a in exchange.ask(None, dict.fromkeys(carrier.sites, hello)).items()}
+    told = {site: told[site] for site in carrier.sites}
+    for site, said in told.items():
+        same = said.get("format") == FORMAT
+        require(same, f"{site} speaks format {said.get('format')!r} (proxfed {said.get('version')!r}), we {FORMAT}")
+    schemas = {site: check_schema(said.get("schema"), site) for site, said in told.items()}
+    clients = tuple(schema["clients"] for schema in schemas.values())
+    p = np.concatenate([_weights(site, told[site], sized, c) for site, c in zip(told, clients, strict=True)])
+    tables, agreed = e.model_dump(exclude_none=True), agree(schemas)
+    if any("table" in schema for schema in schemas.values()):
+        summaries = exchange.ask(None, dict.fromkeys(carrier.sites, Letter("summary", "", head=hello.head)))
+        agreed = prepared(agreed, schemas, {site: answer.body for site, answer in summaries.items()})
+    job = Job(
+        {key: tables[key] for key in TABLES if key in tables},
+        carrier.sites,
+        clients,
+        tuple((p / p.sum()).tolist()),
+        agreed,
+        secrets.token_hex(16),
+        introductions={site: str(said.get("introduction", "")) for site, said in told.items()},
+    )
+    return Agreement(job, tuple(site for site, schema in schemas.items() if schema["test"]))
+
+
+def _weights(site: str, said: Table, sized: bool, clients: int) -> np.ndarray:
+    if not sized:
+        return np.ones(clients)
+    given: Any = said.get("weights")
+    listed = isinstance(given, list) and len(given) == clients
+    good = listed and all(isinstance(w, (int, float)) and w > 0 for w in given)
+    require(good, f"{site} does not say how many rows it has, which weighting = 'size' asks for")
+    return np.array(given, np.float64)
+
+
+def _study(e: Experiment, agreed: Agreement, exchange: Exchange) -> Study:
+    """With a problem whose rows are at the sites, who have built theirs when this returns."""
+    job = agreed.job
+    _announce(job, exchange)
+    remote = Remote(job, Asking(exchange, job), agreed.tests)
+    study = build_study(e, problem=remote)
+    for label, entry in study.complete.items():
+        try:
+            check_protection(job.protection, entry.algorithm, remote.d)
+        except InputError as error:
+            raise InputError(f"algorithms.{label}: {error}") from error
+    own = [name for name in study.measures if name.startswith(("accuracy_", "worst_"))]
+    require(not own, f"measures: {own[:1]} takes the clients' own models and test data in one place")
+    return study
+
+
+def _announce(job: Job, exchange: Exchange) -> None:
+    """All sites build what they are going to compute, or refuse it."""
+    question = Letter("job", job.digest, body=job.encode())
+    answers = exchange.ask(job, dict.fromkeys(job.sites, question))
+    ours = build(job, empty(job.schema, job.window(None))).problem  # only now: code that sites do not allow is not run
+    for site, answer in answers.items():
+        d, n = answer.number("d"), answer.number("n")
+        fits = (d, n) == (ours.d, ours.n)
+        require(fits, f"{site} has a model of {d} numbers over {n} clients, and we of {ours.d} over {ours.n}")
+
+
+def _job(base: Job, study: Study, task: Task) -> Job:
+    table = next(table for table in study.settings["algorithms"] if table["label"] == task.label)
+    return base.of(table, task.label, task.seed)
+
+
+def _farewell(exchange: Exchange, jobs: list[Job]) -> None:
+    for job in jobs:
+        gone = Letter("end", job.digest)
+        heard = exchange.ask(job, dict.fromkeys(job.sites, gone), FAREWELL)
+        missing = [site for site in job.sites if site not in heard]
+        if missing:
+            exchange.say(f"{', '.join(missing)} did not hear that the run is over, and keeps its state of it")
+
+
+def _recorded(path: Path) -> Agreement:
+    """As the run was begun with, for its next life."""
+    try:
+        table = json.loads(path.read_bytes())
+        job = Job.decode(json.dumps(table["job"]).encode())
+        return Agreement(job, tuple(table["tests"]), int(table["life"]) + 1)
+    except (OSError, ValueError, KeyError, TypeError, RunError) as e:
+        raise InputError(f"{path} is damaged: {e}") from e

@@ -1,0 +1,157 @@
+"""NVIDIA FLARE as the carrier: a job of its Collab API for every site, which stays and carries questions.
+
+No code travels: a job names two classes of this file, and the kits of sites and server (nvflare_kits.py) say that these
+may run and that code may not be sent along.
+
+The processes of a job are couriers only. The holder (`proxfed silo`) and the coordinator (`proxfed deploy`) have
+processes of their own on the same machines, so that no job that is killed, and none that is sent again, can hurt them.
+There is a job for each site, so that one that fails disturbs no other.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager, redirect_stdout, suppress
+from pathlib import Path
+from typing import Any
+
+from proxfed.errors import InputError, require
+from proxfed.silos.desk import carry
+from proxfed.silos.nvflare_kits import AT_SERVER, AT_SITE, CONTROLLER, EXECUTOR, MISSING
+from proxfed.silos.resident import ask_here
+
+try:
+    from nvflare.collab import collab
+except ImportError as e:
+    raise InputError(MISSING) from e
+
+AT_IT = 3.0
+"""Seconds after which a site whose holder still computes says so; one that says nothing for longer is gone."""
+
+PIECE = 1 << 19
+"""Bytes of an answer that are fetched at a time, so that however long it is, no call takes long."""
+
+SLOWEST = 1e5
+"""Bytes per second that a link carries at least."""
+
+
+class AtSite:
+    """In the site's job process."""
+
+    def __init__(self) -> None:
+        _without_torch()
+        self.asking = ThreadPoolExecutor(1)
+
+    @collab.publish
+    def ask(self, question: bytes) -> bytes:
+        """The beginning of the answer, or nothing if it is not there yet; an empty question is about the last one."""
+        if question:
+            self.work = self.asking.submit(ask_here, question)
+        return self.piece(0) if wait([self.work], AT_IT).done else b""
+
+    @collab.publish
+    def piece(self, begin: int) -> bytes:
+        """Of the answer."""
+        return self.work.result()[begin : begin + PIECE]
+
+
+class AtServer:
+    """In the server's job process."""
+
+    def __init__(self, socket: str):
+        _without_torch()
+        self.socket = socket
+
+    @collab.main
+    def run(self) -> None:
+        (site,) = collab.clients
+        carry(Path(self.socket), site.name, lambda question: _answer(site, question))
+
+
+def _without_torch() -> None:
+    """To carry tensors the engine would import torch, which is most of the time that a job takes to start."""
+    sys.modules.setdefault("nvflare.app_opt.pt.decomposers", None)  # type: ignore[arg-type]
+
+
+def _answer(site: Any, question: bytes) -> bytes:
+    patience = 3 * AT_IT + PIECE / SLOWEST
+    answer = piece = site(timeout=patience + len(question) / SLOWEST).ask(question)
+    while not piece:
+        answer = piece = site(timeout=patience).ask(b"")
+    while len(piece) == PIECE:
+        piece = site(timeout=patience).piece(len(answer))
+        answer += piece
+    return bytes(answer)
+
+
+# ---- jobs -----------------------------------------------------------------------------------------------------------
+
+
+class Flare:
+    """Sends couriers: submits a job for a site as the user whose kit this is; at most one job of a site runs."""
+
+    def __init__(self, kit: Path, run: str):
+        startup = kit / "startup" / "fed_admin.json"
+        require(startup.is_file(), f"{kit} is not the kit of an administrator: there is no {startup}")
+        self.kit, self.run = kit.resolve(), run
+        self.lock = threading.Lock()
+
+    def sites(self) -> tuple[str, ...]:
+        """All that are connected now."""
+        with self._session() as session:
+            return tuple(sorted(client.name for client in session.get_connected_client_list()))
+
+    def __call__(self, site: str, socket: Path) -> None:
+        name = f"proxfed-{self.run}-{site}"
+        with self._session() as session, tempfile.TemporaryDirectory() as folder:
+            for job in session.list_jobs(name_prefix=name):
+                if not str(job["status"]).startswith("FINISHED"):
+                    with suppress(Exception):  # a server that was killed takes its jobs of then for running
+                        session.abort_job(job["job_id"])
+            session.submit_job(str(_job(Path(folder) / "job", name, site, socket)))
+
+    @contextmanager
+    def _session(self) -> Iterator[Any]:
+        from nvflare.fuel.flare_api.flare_api import new_secure_session
+
+        try:
+            with self.lock, redirect_stdout(io.StringIO()):  # the session prints
+                session = new_secure_session(self.kit.name, str(self.kit), timeout=10.0)
+                try:
+                    yield session
+                finally:
+                    session.close()
+        except Exception as e:  # of many kinds, among them bare ones
+            raise ConnectionError(f"NVIDIA FLARE takes no job: {e}") from e
+
+
+def _job(folder: Path, name: str, site: str, socket: Path) -> Path:
+    """A job as files: what stands there is all that travels."""
+    collab_args: dict[str, Any] = {"collab_obj_ids": [], "props": {}}
+    server = {"id": "_server", "path": AT_SERVER, "args": {"socket": str(socket.resolve())}}
+    client = {"id": "_client", "path": AT_SITE, "args": {}}
+    controller = {"path": CONTROLLER, "args": {"server_obj_id": "_server", **collab_args}}
+    executor = {"path": EXECUTOR, "args": {"client_obj_id": "_client", **collab_args}}
+    files = {
+        "meta.json": {
+            "name": name, "min_clients": 1, "mandatory_clients": [site], "resource_spec": {},
+            "deploy_map": {"at_server": ["server"], "at_site": [site]},
+        },
+        "at_server/config/config_fed_server.json": {
+            "format_version": 2, "workflows": [{"id": "controller", **controller}], "components": [server],
+        },
+        "at_site/config/config_fed_client.json": {
+            "format_version": 2, "executors": [{"tasks": ["*"], "executor": executor}], "components": [client],
+        },
+    }  # fmt: skip
+    for path, content in files.items():
+        file = folder / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(content))
+    return folder

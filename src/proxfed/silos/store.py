@@ -1,0 +1,187 @@
+"""What a holder keeps of a run on its own disk: two slots with its state after a round, and the log of one under way.
+
+    job.json          what the run is
+    0.slot, 1.slot    the state after a round, and the answer that ended it
+    log               questions and answers of a round that is not over, one behind the other
+
+A slot is replaced atomically and flushed to the disk before its answer leaves. The one that a round began from stays
+until the next round has begun from another, so that a round whose answer never counted can be left out: the coordinator
+says after which round it goes on. The log is appended to and flushed; a torn end is ignored. All of it has checksums.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from proxfed.errors import RunError, require
+from proxfed.harness.files import owned, replace, writing
+from proxfed.silos.message import Letter
+
+
+class Slot(NamedTuple):
+    """The state after a round."""
+
+    round: int
+    after: int
+    """The round that it began from; -1: nothing was there before."""
+    step: int
+    life: int
+    """Of the coordinator that asked."""
+    question: str
+    """Its digest."""
+    answer: bytes
+    tensors: dict[str, Tensor]
+
+
+class Entry(NamedTuple):
+    """A question of the round under way, and what was answered."""
+
+    question: Letter
+    answer: bytes
+    said: str
+    """The digest of what it told its neighbours, before it was sealed."""
+
+    def encode(self) -> bytes:
+        question = self.question.encode()
+        head = {"question": len(question), "said": self.said}
+        return Letter("entry", "", head=head, body=question + self.answer).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Entry:
+        both = Letter.decode(data)
+        end = both.number("question")
+        return cls(Letter.decode(both.body[:end]), both.body[end:], both.word("said"))
+
+
+class Store:
+    """The files of one run at one site."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._seen: dict[Path, tuple[Any, Slot | None]] = {}
+        self._logged: tuple[Any, list[Entry]] = (None, [])
+
+    # ---- the job -----------------------------------------------------------------------------------------------
+
+    def begin(self, job: bytes) -> None:
+        """Before anything is computed."""
+        with writing(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        replace(self.folder / "job.json", job)
+        self._flush()
+
+    def job(self) -> bytes | None:
+        with suppress(FileNotFoundError):
+            return (self.folder / "job.json").read_bytes()
+        return None
+
+    def remove(self) -> None:
+        """The run is over."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    # ---- slots -------------------------------------------------------------------------------------------------
+
+    def slots(self) -> dict[int, Slot]:
+        """Those that are there, by round."""
+        found = [self._slot(path) for path in self._paths()]
+        damaged = not any(found) and any(path.exists() for path in self._paths())
+        require(not damaged, f"{self.folder} has no readable state: what this site keeps of the run is lost")
+        return {slot.round: slot for slot in found if slot is not None}
+
+    def _slot(self, path: Path) -> Slot | None:
+        """None if it is not there, or not whole."""
+        with suppress(FileNotFoundError):
+            stamp = _stamp(path)
+            if stamp != self._seen.get(path, (None, None))[0]:
+                self._seen[path] = stamp, _read_slot(path)
+            return self._seen[path][1]
+        return None
+
+    def save(self, slot: Slot) -> None:
+        """In the place of the one that the round did not begin from."""
+        head = {"after": slot.after, "question": slot.question, "answer": len(slot.answer)}
+        body = slot.answer + save(owned(slot.tensors))
+        rounds = [None if (found := self._slot(path)) is None else found.round for path in self._paths()]
+        path = self._paths()[1 if rounds[0] == slot.after else 0]
+        replace(path, Letter("slot", "", slot.round, slot.step, head, body, slot.life).encode())
+        self._flush()
+        self._seen[path] = _stamp(path), slot
+
+    def _paths(self) -> tuple[Path, Path]:
+        return self.folder / "0.slot", self.folder / "1.slot"
+
+    def _flush(self) -> None:
+        """The names of files, as well as their content."""
+        with suppress(OSError):  # a system that cannot flush a folder
+            folder = os.open(self.folder, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+
+    # ---- the log -----------------------------------------------------------------------------------------------
+
+    def log(self) -> list[Entry]:
+        """Of the round under way, from its first question on."""
+        path = self.folder / "log"
+        with suppress(FileNotFoundError):
+            if _stamp(path) != self._logged[0]:
+                self._logged = _stamp(path), list(_entries(path.read_bytes()))
+            return self._logged[1]
+        return []
+
+    def append(self, before: list[Entry], entry: Entry) -> None:
+        """Behind these, which are the log or its beginning; without any, a new log begins."""
+        path, data = self.folder / "log", _frame(entry.encode())
+        if not before:
+            replace(path, data)
+            self._flush()
+        else:
+            end = sum(len(_frame(e.encode())) for e in before)
+            with writing(self.folder), path.open("r+b") as f:
+                f.truncate(end)
+                f.seek(end)
+                f.write(data)
+                f.flush()
+                os.fsync(f.fileno())
+        self._logged = _stamp(path), [*before, entry]
+
+
+def _stamp(path: Path) -> tuple[int, int, int]:
+    """Changes whenever the file does."""
+    found = path.stat()
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _read_slot(path: Path) -> Slot | None:
+    with suppress(RunError, SafetensorError, ValueError):
+        letter = Letter.decode(path.read_bytes())
+        end, question = letter.number("answer"), letter.word("question")
+        tensors = load(letter.body[end:])
+        after = letter.number("after", -1)
+        return Slot(letter.round, after, letter.step, letter.life, question, letter.body[:end], tensors)
+    return None
+
+
+def _frame(data: bytes) -> bytes:
+    return len(data).to_bytes(8, "little") + data
+
+
+def _entries(data: bytes) -> Iterator[Entry]:
+    """Those that are whole, up to a torn end."""
+    while len(data) >= 8:
+        size = int.from_bytes(data[:8], "little")
+        try:
+            yield Entry.decode(data[8 : 8 + size])
+        except RunError:
+            return
+        data = data[8 + size :]

@@ -1,0 +1,246 @@
+"""An experiment over sites with files of their own: the rows of the run folder are those of a run in one place."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from proxfed.errors import InputError
+from proxfed.harness.build import build_study
+from proxfed.harness.plan import Planned, carry_out
+from proxfed.harness.run_folder import RunFolder
+from proxfed.harness.schema import Experiment, parse
+from proxfed.silos.carrier import Direct
+from proxfed.silos.deploy import deploy
+from proxfed.silos.holder import Holder
+from proxfed.silos.rows import Rows
+
+SITES = ("north", "south", "west")
+ROWS = (40, 16, 24)
+HERE = {"wall_seconds", "wire_bytes", "absent"}
+
+
+@pytest.fixture(autouse=True)
+def _no_flushing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.fsync", lambda descriptor: None)
+
+
+def files(folder: Path, columns: Mapping[str, list[str]] | None = None, words: bool = False) -> None:
+    """A file of each site, whose columns need not stand in the same order."""
+    rng = np.random.default_rng(5)
+    names = [f"x{j}" for j in range(8)]
+    truth = rng.normal(size=8)
+    folder.mkdir(parents=True)
+    for k, (site, m) in enumerate(zip(SITES, ROWS, strict=True)):
+        A = rng.normal(size=(m, 8)) + 0.3 * k
+        b = A @ truth + 0.1 * rng.normal(size=m)
+        label = [["ill", "well", "dead"][int(v > 0) + (k == 2 and v > 3)] for v in b] if words else b.tolist()
+        order = (columns or {}).get(site, names)
+        table = {**dict(zip(names, A.T.tolist(), strict=True)), "outcome": label}
+        with (folder / f"{site}.csv").open("w", newline="") as f:
+            csv.writer(f).writerows([[*order, "outcome"], *zip(*(table[c] for c in [*order, "outcome"]), strict=True)])
+
+
+def holders(folder: Path, disk: Path, **options: Any) -> Direct:
+    made = {}
+    for site in SITES:
+        rows = Rows.read(folder / f"{site}.csv", "outcome", **options)
+        made[site] = Holder(site, rows, disk / site).answer
+    return Direct(made)
+
+
+def experiment(**more: Any) -> Experiment:
+    table: dict[str, Any] = {
+        "name": "together",
+        "rounds": 6,
+        "every": 2,
+        "stationarity_step": 0.05,
+        "data": {"name": "own", "path": "nowhere", "label": "outcome"},
+        "problem": {"name": "least_squares", "l2": 0.1, "weighting": "size"},
+        "regulariser": {"name": "l1", "weight": 0.05},
+        "topology": {"name": "ring"},
+        "algorithms": [
+            {"name": "fedcomposite", "eta": 0.02, "tau": 2},
+            {"name": "scaffold", "eta": 0.02, "K": 2, "participation": {"name": "uniform", "m": 2}},
+            {"name": "depositum", "alpha": 0.05},
+        ],
+    }
+    return parse(table | more, "test")
+
+
+def in_one_place(e: Experiment, folder: Path, out: Path) -> RunFolder:
+    e = e.model_copy(update={"data": e.data | {"path": str(folder)}})
+    carry_out([Planned(build_study(e), out)], lambda: False, jobs=1, progress=False)
+    return RunFolder(out)
+
+
+def same_rows(one: RunFolder, other: RunFolder, apart: set[str] = frozenset()) -> None:  # type: ignore[assignment]
+    a, b = one.rows(), other.rows()
+    assert len(a) == len(b) > 0
+    for x, y in zip(a, b, strict=True):
+        for key in x.keys() - HERE:
+            if key in apart and x[key] is not None:
+                assert y[key] == pytest.approx(x[key], rel=1e-12, abs=1e-25), key
+            else:
+                assert y[key] == x[key], (key, x, y)
+    for name, model in one.models()[0].items():
+        assert (other.models()[0][name] == model).all(), name
+
+
+@pytest.mark.parametrize("reference", [False, True])
+def test_rows_and_models_are_those_of_a_run_in_one_place(reference: bool, tmp_path: Path) -> None:
+    files(tmp_path / "data")
+    e = experiment(reference=reference)
+    carrier = holders(tmp_path / "data", tmp_path / "disk")
+    results = deploy(e, carrier, tmp_path / "out", progress=False)
+    assert results.complete
+    alone = in_one_place(e, tmp_path / "data", tmp_path / "alone")
+    # The reference is solved with another bound on L_f; distances between peers are added up site by site.
+    apart = {"gap", "error"} if reference else set[str]()
+    same_rows(alone, RunFolder(tmp_path / "out"), apart | {"consensus"}) if not reference else _near(alone, tmp_path)
+    last = RunFolder(tmp_path / "out").rows()[-1]
+    assert last["wire_bytes"] > last["bytes_best"] > 0
+    assert last["absent"] == 0
+    assert not list((tmp_path / "disk").glob("*/*/*.slot"))  # nothing is kept of a run that is over
+
+
+def _near(alone: RunFolder, tmp_path: Path) -> None:
+    for x, y in zip(alone.rows(), RunFolder(tmp_path / "out").rows(), strict=True):
+        assert y["gap"] == pytest.approx(x["gap"], rel=1e-6, abs=1e-9)
+        assert y["objective"] == x["objective"]
+
+
+class Stopping:
+    """Asked to stop after so many rounds."""
+
+    def __init__(self, after: int) -> None:
+        self.left = after
+
+    def __call__(self) -> bool:
+        self.left -= 1
+        return self.left <= 0
+
+
+@pytest.mark.parametrize("after", [1, 4, 9, 16])
+def test_stopped_and_resumed_with_new_processes(after: int, tmp_path: Path) -> None:
+    files(tmp_path / "data")
+    e = experiment()
+    deploy(e, holders(tmp_path / "data", tmp_path / "disk"), tmp_path / "out", progress=False, stop=Stopping(after))
+    again = holders(tmp_path / "data", tmp_path / "disk")
+    assert deploy(e, again, tmp_path / "out", resume=True, progress=False).complete
+    same_rows(in_one_place(e, tmp_path / "data", tmp_path / "alone"), RunFolder(tmp_path / "out"), {"consensus"})
+
+
+def test_begun_anew_with_force_is_another_run(tmp_path: Path) -> None:
+    files(tmp_path / "data")
+    e = experiment()
+    carrier = holders(tmp_path / "data", tmp_path / "disk")
+    deploy(e, carrier, tmp_path / "out", progress=False, stop=Stopping(3))
+    with pytest.raises(InputError, match="holds a run already"):
+        deploy(e, carrier, tmp_path / "out", progress=False)
+    assert deploy(e, carrier, tmp_path / "out", force=True, progress=False).complete
+    same_rows(in_one_place(e, tmp_path / "data", tmp_path / "alone"), RunFolder(tmp_path / "out"), {"consensus"})
+
+
+def test_columns_in_another_order_and_classes_that_not_all_have(tmp_path: Path) -> None:
+    names = [f"x{j}" for j in range(8)]
+    files(tmp_path / "data", {"south": names[::-1]}, words=True)
+    e = experiment(
+        problem={"name": "softmax", "l2": 0.1},
+        algorithms=[{"name": "fedavg", "eta": 0.05, "K": 2}],
+        regulariser={"name": "zero"},
+    )
+    carrier = holders(tmp_path / "data", tmp_path / "disk", held_out=0.25)
+    results = deploy(e, carrier, tmp_path / "out", progress=False)
+    row = results.rows[-1]
+    sites = [row[f"accuracy_{site}"] for site in SITES]
+    weights = [int(0.25 * m) for m in ROWS]
+    assert row["accuracy"] == pytest.approx(np.average(sites, weights=weights))
+    assert 0.3 < row["accuracy"] <= 1
+    # without held-out rows the run is the one in one place, but for the last bits of exp
+    carrier = holders(tmp_path / "data", tmp_path / "disk2")
+    x = deploy(e, carrier, tmp_path / "all", progress=False).folder
+    assert x is not None
+    alone = in_one_place(e, tmp_path / "data", tmp_path / "alone")
+    ours, theirs = RunFolder(x).models()[0]["fedavg/0"], alone.models()[0]["fedavg/0"]
+    assert len(ours) == 3 * 8
+    np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-13)
+
+
+def test_theory_and_weight_decay(tmp_path: Path) -> None:
+    files(tmp_path / "data")
+    e = experiment(
+        algorithms=[
+            {"name": "fedcomposite", "theory": True, "tau": 2},
+            {"name": "fedavg", "eta": 0.02, "K": 2, "weight_decay": 0.5},
+        ],
+        regulariser={"name": "zero"},
+    )
+    carrier = holders(tmp_path / "data", tmp_path / "disk")
+    assert deploy(e, carrier, tmp_path / "out", progress=False).complete
+    alone = in_one_place(e, tmp_path / "data", tmp_path / "alone")
+    ours, theirs = RunFolder(tmp_path / "out"), alone
+    assert (ours.models()[0]["fedavg/0"] == theirs.models()[0]["fedavg/0"]).all()
+
+
+# ---- what does not fit -----------------------------------------------------------------------------------------------
+
+
+def refused(tmp_path: Path, sentence: str, e: Experiment | None = None, carrier: Any = None) -> None:
+    with pytest.raises(InputError, match=sentence):
+        deploy(e or experiment(), carrier, tmp_path / "out", progress=False)
+    assert not (tmp_path / "out").exists()
+
+
+def test_sites_whose_columns_differ(tmp_path: Path) -> None:
+    names = [f"x{j}" for j in range(8)]
+    files(tmp_path / "data", {"west": names[:-1]})
+    refused(tmp_path, "west: has no column 'x7', unlike north", carrier=holders(tmp_path / "data", tmp_path / "disk"))
+
+
+def test_sites_whose_labels_differ(tmp_path: Path) -> None:
+    files(tmp_path / "data")
+    files(tmp_path / "words", words=True)
+    (tmp_path / "data" / "west.csv").write_bytes((tmp_path / "words" / "west.csv").read_bytes())
+    carrier = holders(tmp_path / "data", tmp_path / "disk")
+    refused(tmp_path, "west: labels = 'words', but north has 'numbers'", carrier=carrier)
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        ({"algorithms": [{"name": "fedavg", "eta": "auto", "K": 2}]}, "steps that are found as it goes"),
+        (
+            {
+                "algorithms": [
+                    {
+                        "name": "fedavg",
+                        "eta": 0.1,
+                        "K": 2,
+                        "topology": {"name": "spanning_tree", "of": {"name": "ring"}},
+                    }
+                ]
+            },
+            "there is no tree",
+        ),
+        ({"problem": {"name": "least_squares", "class_weights": "balanced"}}, "takes the samples of all clients"),
+        (
+            {"problem": {"name": "logistic"}},
+            "^north refuses: its rows do not fit the job; the log of the site says why$",
+        ),
+        ({"measures": ["accuracy_x"]}, "accuracy_x"),
+        ({"algorithms": [{"name": "fedavg", "eta": 0.1, "K": {"epochs": 2}}]}, "epochs"),
+        ({"problem": {"name": "network", "model": "./mine.py:Net"}}, "brings no code of its own"),
+    ],
+    ids=["auto", "tree", "balanced", "rows", "accuracy_x", "epochs", "code"],
+)
+def test_what_cannot_be_done_between_organisations_is_said_before_anything_is_written(
+    more: dict[str, Any], sentence: str, tmp_path: Path
+) -> None:
+    files(tmp_path / "data")
+    refused(tmp_path, sentence, experiment(**more), holders(tmp_path / "data", tmp_path / "disk"))
