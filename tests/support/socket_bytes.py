@@ -25,8 +25,9 @@ from proxfed.participation import Full, UniformSampling
 from proxfed.topologies import Complete, Ring, SpanningTree
 
 ROUNDS, D, SAMPLES = 4, 20_000, 3
-SENT = 200
-"""Where `tcpi_bytes_sent` stands in the kernel's `struct tcp_info`: bytes of the stream, without headers of packets."""
+SENT, REPEATED, WAITING = ("Q", 200), ("Q", 208), ("I", 144)
+"""Where the kernel's `struct tcp_info` has `tcpi_bytes_sent`, bytes of the stream without headers of packets,
+`tcpi_bytes_retrans`, those of them that were sent again, and `tcpi_notsent_bytes`, those that still wait."""
 
 
 def sent() -> int:
@@ -37,7 +38,9 @@ def sent() -> int:
             continue
         with socket.socket(fileno=os.dup(int(link.name))) as s:
             if s.family in (socket.AF_INET, socket.AF_INET6):
-                total += struct.unpack_from("Q", s.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256), SENT)[0]
+                info = s.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+                once, again, waiting = (struct.unpack_from(kind, info, at)[0] for kind, at in (SENT, REPEATED, WAITING))
+                total += once - again + waiting
     return total
 
 
