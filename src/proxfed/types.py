@@ -248,16 +248,18 @@ class Regulariser(ABC):
 class Packed:
     """A compressed message of a block of clients.
 
-    parts    what travels, each with the client axis in front
-    dense    the value that the receiver reads, (c, d)
-    nbytes   bytes of all rows together as the papers count them (top-k: 4 for the index, one number for the value)
-    best     bytes of all rows together in the shortest encoding that we have: exactly what `encode` makes
+    parts        what travels, each with the client axis in front
+    dense        the value that the receiver reads, (c, d)
+    nbytes       bytes of all rows together as the papers count them (top-k: 4 for the index, one number for the value)
+    best         bytes of all rows together in the shortest encoding that we have: exactly what `encode` makes
+    compressor   who packed it: between processes its `encode` writes what travels, and its `decode` reads it
     """
 
     parts: dict[str, Tensor]
     dense: Tensor
     nbytes: int
     best: int
+    compressor: Compressor
 
 
 @runtime_checkable

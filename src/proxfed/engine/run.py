@@ -37,6 +37,7 @@ from proxfed.types import (
     Graph,
     Message,
     Mix,
+    Packed,
     Participation,
     Problem,
     Relay,
@@ -122,7 +123,8 @@ class Run:
         if len(calls) == 1:
             calls[0](lambda x: net.mix(x, t))
         else:
-            in_lockstep(calls, [len(ids) for ids in blocks], lambda x: net.mix(x, t, spare=True))
+            sizes = [len(ids) for ids in blocks]
+            in_lockstep(calls, sizes, lambda x: net.meet(x, t, spare=True), lambda x, rows: net.post(x, rows, t))
         self.work.add(*works)
 
     def blocks(self, cohort: Ids) -> list[Ids]:
@@ -154,7 +156,7 @@ class Run:
 
         def client_rounds(blocks: Sequence[Ids]) -> tuple[WeightedSum, Work]:
             """The clients of one thread, block after block: the sum of their messages, and their work."""
-            sent, work = WeightedSum(), Work()
+            sent, work = net.collector(), Work()
             for ids in blocks:
                 new, up = self.clients.answer(alg, rows.take(ids, work), down, t, ids, work)
                 half.add(sent, up, ids, None if heard is taking_part else np.isin(ids, heard))
@@ -197,7 +199,7 @@ class Run:
         messages = [m for part in parts for m in part]
         own = [torch.cat(rows) for rows in zip(*map(leaves, messages), strict=True)]
 
-        def pass_on(nodes: Ids, below: list[Tensor], at_root: bool) -> list[Tensor]:
+        def pass_on(nodes: Ids, below: list[Tensor], at_root: bool) -> list[Tensor | Packed]:
             at = net.rows(nodes)
             if isinstance(alg, Relay):
                 key = None if at_root else keys(self.seed, "message", nodes, t)
@@ -207,7 +209,7 @@ class Run:
                 up = tuple(mine[at] + theirs for mine, theirs in zip(own, below, strict=True))
             if not at_root:
                 net.pass_on(up)
-            return [dense(m) for m in leaves(up)]
+            return leaves(up)
 
         totals = to_the_root(net, tree, own, pass_on)
         up = rebuild(messages[0], iter([total / net.n for total in totals]))

@@ -29,6 +29,7 @@ from proxfed.problems.architectures import MODELS, Make
 from proxfed.problems.base import DataProblem
 from proxfed.problems.batch_norm import batch_norms, remember
 from proxfed.problems.batched import Batched, dense_layers
+from proxfed.problems.bfloat16 import warn_if_slow
 from proxfed.problems.fetched import Fetched
 from proxfed.problems.inputs import NORMALISATIONS, Affine, Inputs
 from proxfed.problems.loop import Loop, parameters
@@ -73,7 +74,8 @@ class Model(DataProblem):
     channels_last: bool = True
     """Images with the channels as the last axis in memory, which convolutions on a CPU like best."""
     bfloat16: bool = False
-    """Forward and backward in bfloat16 where torch finds it safe; x and the gradients keep their dtype."""
+    """Forward and backward in bfloat16 where torch finds it safe; x and the gradients keep their dtype. Where that is
+    slower, as on a CPU that does not know bfloat16, a warning says so."""
     mechanism: str = "auto"
     """How clients' gradients are computed: 'batched', for dense networks, 'loop', or 'auto': the faster one."""
     train_measures: bool = False
@@ -236,6 +238,8 @@ class Model(DataProblem):
         if layers is not None:
             return Batched(layers, self.criterion, self.blocks)
         require(self.mechanism != "batched", f"{self._name} is not a dense network: only those can be batched")
+        if self.bfloat16:
+            warn_if_slow(self.device)
         return Loop(self.template, self.blocks, self.criterion, self.bfloat16)
 
     @cached_property
