@@ -8,7 +8,7 @@ CARRIERS := $(VENV)/.carriers-ready
 RUNS   ?= runs/reproduce
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-silos chaos test-carriers test test-slow lint wheel docs keep-results results tables-results check-report bench bench-peers arena clean
+.PHONY: help setup demo demo-silos chaos test-carriers test test-slow lint wheel docs keep-results results tables-results check-report bench bench-peers bench-regress bench-engine arena clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## ?/\t/' | expand -t 16
@@ -18,7 +18,7 @@ setup: $(READY)  ## create .venv with pinned versions
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch numpy
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[figures,tables,optuna,sklearn,silos,privacy,test,lint,release]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[fast,figures,tables,optuna,sklearn,silos,privacy,test,lint,release]'
 	@touch $@
 
 demo: $(READY)   ## compare the five algorithms with FedAvg on heterogeneous sparse logistic regression
@@ -76,16 +76,20 @@ check-report:    ## look at a report, and the demo's if it is there, in a headle
 	@test -e $(READY) || { echo "There is no $(VENV) here: run 'make setup' before 'make check-report'." >&2; exit 2; }
 	$(BIN)/python tests/browser/check_report.py $(wildcard runs/demo/report.html) --screenshots runs/screenshots
 
-bench: $(READY)  ## speed and memory, against the obvious loop and against the limit
+bench: $(READY)  ## speed, in turns: ours, the obvious loop, a centralised model and the limit (quiet machine, half an hour)
+	$(BIN)/python benchmarks/bench.py --markdown runs/bench.md
+
+bench-peers: $(READY)  ## the same with other frameworks, each in an environment of its own under .peers
+	$(BIN)/python benchmarks/bench.py --peers --markdown runs/bench-peers.md
+
+bench-regress: $(READY)  ## ours against the limit and against benchmarks/kept.json; fails if more than a fifth is lost
+	$(BIN)/python benchmarks/bench.py --regress
+
+bench-engine: $(READY)  ## start-up, overhead of a round, growth with clients and d, and memory
 	$(BIN)/python benchmarks/startup.py
-	$(BIN)/python benchmarks/linear_round.py
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/scaling.py
-	$(BIN)/python benchmarks/networks.py
 	$(BIN)/python benchmarks/memory.py
-
-bench-peers: $(READY)  ## other frameworks on the same workloads, each in an environment of its own under .peers
-	$(BIN)/python benchmarks/peers/run.py
 
 arena: $(READY)  ## tune every method with the same effort, compare them, and keep the results (about two hours)
 	$(BIN)/python benchmarks/arena.py tune

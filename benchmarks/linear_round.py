@@ -5,11 +5,10 @@ C = 1000 clients, 60 features, 10 classes, K = 5 local steps, batches of 20, flo
 
 from __future__ import annotations
 
-import argparse
-
 import numpy as np
 import torch
-from timing import rounds_of, side_by_side
+from timing import rounds_of
+from turns import Clock, options
 
 from proxfed import FedAvg, Federated, Linear, Softmax
 from proxfed.engine.allocator import tune_process
@@ -70,22 +69,16 @@ def centralised(data: Federated):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--turns", type=int, default=7)
-    options = parser.parse_args()
+    told = options(__doc__, ("linear",), who="proxfed")
     tune_process()
+    torch.set_num_threads(told.threads)
     rng = np.random.default_rng(0)
     A, b = rng.normal(size=(C * M, P)), rng.integers(0, Q, C * M)
     data = Federated(A, b, np.full(C, M), classes=Q)
-    print(f"{C} clients, softmax {P}x{Q}, K = {K}, batch {B}, float32; milliseconds a round, median of {options.turns}")
-    for threads in options.threads:
-        torch.set_num_threads(threads)
-        contenders = {"proxfed": ours(data), "obvious loop": obvious_loop(data), "centralised": centralised(data)}
-        seconds = side_by_side(contenders, options.turns)
-        shown = "   ".join(f"{name} {1e3 * s:.1f}" for name, s in seconds.items())
-        loop, centre = (seconds[name] / seconds["proxfed"] for name in ("obvious loop", "centralised"))
-        print(f"threads {threads}:   {shown}   the loop takes {loop:.0f}x, a centralised model {centre:.2f}x our time")
+    clock = Clock()
+    one_round = {"proxfed": ours, "loop": obvious_loop, "centralised": centralised}[told.who](data)
+    clock.time(one_round, told.rounds, times=1 if told.who == "loop" else 20)
+    clock.report()
 
 
 if __name__ == "__main__":

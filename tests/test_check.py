@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -321,7 +321,14 @@ class CountsWrong(TopK):
 
     def __call__(self, v: Tensor, key: Any) -> Packed:
         p = super().__call__(v, key)
-        return Packed(p.parts, p.dense, p.nbytes, p.best - 1)
+        return Packed(p.parts, p.dense, p.nbytes, p.best - 1, self)
+
+
+class NamesAnother(TopK):
+    """As if somebody else had packed it."""
+
+    def __call__(self, v: Tensor, key: Any) -> Packed:
+        return replace(super().__call__(v, key), compressor=Identity())
 
 
 class ReadsWrong(TopK):
@@ -345,6 +352,7 @@ class Keyless(Identity):
         (SaysUnbiased(k=3, unbiased=True), "is unbiased if it says so"),
         (CountsWrong(k=3), "bytes promised are bytes encoded"),
         (ReadsWrong(k=3), "decode of encode is dense"),
+        (NamesAnother(k=3), "decode of encode is dense"),
         (Keyless(), "rows and keys decide"),
     ],
     ids=lambda x: type(x).__name__ if not isinstance(x, str) else "",

@@ -22,6 +22,7 @@ from proxfed.compressors import (
     RandK,
     ScaledSign,
     TopK,
+    sparse,
 )
 from proxfed.errors import InputError
 
@@ -153,6 +154,42 @@ def test_top_k_keeps_the_first_of_the_largest(seed, c, d, data):
     packed = TopK(k=k)(torch.from_numpy(v), keys(c))
     assert np.array_equal(packed.dense.numpy(), expected)
     assert np.array_equal(packed.parts["index"].numpy(), np.sort(first, axis=1))
+
+
+def long_vectors() -> dict[str, np.ndarray]:
+    d, rng = sparse.LONG + 12_345, keyed_random.generator(0, "test")
+    normal = rng.standard_normal((2, d)).astype(np.float32)
+    few = np.where(rng.random((2, d)) < 1e-4, normal, 0)
+    periodic = np.tile(np.arange(d, dtype=np.float32) % (d // sparse.SAMPLE) == 0, (2, 1)) * normal
+    odd = normal.copy()
+    odd[:, ::1000], odd[:, 1::1000] = np.nan, np.inf
+    return {
+        "normal": normal,
+        "double": normal.astype(np.float64),
+        "ties": np.round(normal, 1),
+        "sorted": np.sort(normal, axis=1),
+        "mostly zero": few,
+        "all equal": np.ones((2, d), np.float32),
+        "what a sample sees only": periodic,
+        "what a sample never sees": np.where(periodic == 0, normal, 0),
+        "not finite": odd,
+    }
+
+
+@pytest.mark.parametrize(("kind", "v"), long_vectors().items(), ids=lambda x: x if isinstance(x, str) else "")
+@pytest.mark.parametrize("fraction", [1e-5, 0.01, 0.125])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_top_k_of_long_vectors_is_exact(kind, v, fraction, threads):
+    """The guess from a sample decides how long it takes, and nothing else."""
+    torch.set_num_threads(threads)
+    try:
+        packed = TopK(fraction)(torch.from_numpy(v), keys(2))
+    finally:
+        torch.set_num_threads(1)
+    k = int(fraction * v.shape[1])
+    size = np.where(np.isnan(v), np.inf, np.abs(v)) + np.isnan(v)  # NaN beside infinity: told apart below
+    order = np.lexsort((np.broadcast_to(np.arange(v.shape[1]), v.shape), ~np.isnan(v), -size), axis=1)
+    assert np.array_equal(packed.parts["index"].numpy(), np.sort(order[:, :k], axis=1))
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def test_reading_is_the_inverse_of_writing(tmp_path, rows) -> None:
     table = np.array(rows)
     path = tmp_path / "data.txt"
     path.write_text(write(table[:, :3], table[:, 3]))
-    features, labels = read_libsvm(path, n_features=3)
+    features, labels = read_libsvm(path, n_features=3, sparse=False)
     np.testing.assert_array_equal(features, table[:, :3])
     np.testing.assert_array_equal(labels, table[:, 3])
 

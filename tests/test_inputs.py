@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from itertools import product
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from torch import nn
 
 from proxfed import Federated, keyed_random
+from proxfed.problems import bfloat16
 from proxfed.problems.inputs import crop_flip
 from proxfed.problems.network import Model
 
@@ -69,7 +71,8 @@ def test_augmentation_is_only_for_minibatches() -> None:
 
 
 @pytest.mark.parametrize("option", [{"channels_last": False}, {"bfloat16": True}])
-def test_layout_and_precision_change_little(option: dict[str, bool]) -> None:
+def test_layout_and_precision_change_little(option: dict[str, bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bfloat16, "slowdown", lambda: 0.5)
     data = images(RAGGED, 3, 16)
     p, q = Model(data, "fednag_cnn", batch=5), Model(data, "fednag_cnn", batch=5, **option)
     x = point(p)
@@ -77,3 +80,23 @@ def test_layout_and_precision_change_little(option: dict[str, bool]) -> None:
     assert other.dtype == torch.float32
     assert close(other, g, 0.2 if "bfloat16" in option else 1e-5)
     assert not torch.equal(other, g)
+
+
+@pytest.mark.parametrize(("times", "device"), [(13.0, "cpu"), (0.6, "cpu"), (13.0, "meta")])
+def test_bfloat16_says_so_where_it_is_slower(times: float, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bfloat16, "slowdown", lambda: times)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        bfloat16.warn_if_slow(device)
+    slow = times > 1 and device == "cpu"
+    assert [str(w.message).startswith("bfloat16 = true: convolutions take 13.0 times") for w in said] == [True] * slow
+
+
+def test_a_problem_with_bfloat16_asks_how_slow_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bfloat16, "slowdown", lambda: 2.0)
+    with pytest.warns(UserWarning, match="2.0 times as long"):
+        Model(images(), "mlp", batch=5, bfloat16=True)
+
+
+def test_how_slow_bfloat16_is_is_measured() -> None:
+    assert 0.01 < bfloat16.slowdown() < 1000

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from proxfed import Federated, Linear, keyed_random
 from proxfed.errors import InputError
-from proxfed.problems import linear
+from proxfed.problems import products
 from proxfed.regularisers import L1, MCP, Box, Zero
 
 from support import toy_problems as toy
@@ -136,12 +136,13 @@ def test_a_block_may_be_empty(loss, nobody, batch):
 @pytest.mark.parametrize("numbers", [1, 150, 700])
 def test_however_many_numbers_fit_into_the_cache(monkeypatch, loss, sizes, numbers):
     """Also clients that are larger than it by themselves."""
-    p = toy.problem(loss, sizes=sizes, batch=4)
+    monkeypatch.setenv("PROXFED_KERNELS", "torch")
+    p = replace(toy.problem(loss, sizes=sizes, batch=4))
     x = point(p, N)
     f = p.local(1, range(N))
     full, value, some, constants = f.full_grad(x), f.value(x), f.grad(x, 0), p.smoothness()
-    monkeypatch.setattr(linear, "CACHE", numbers)
-    monkeypatch.setattr(linear, "GATHER", numbers)
+    monkeypatch.setattr(products, "CACHE", numbers)
+    monkeypatch.setattr(products, "GATHER", numbers)
     p = replace(p)  # nothing is remembered
     f = p.local(1, range(N))
     assert toy.gap(f.full_grad(x), full) < 1e-15

@@ -38,7 +38,7 @@ class Worst:
     def __call__(self, v, key):
         e = torch.tensor(self.rng.normal(size=v.shape))
         dense = v + self.q * v.norm(dim=1, keepdim=True) * e / e.norm(dim=1, keepdim=True)
-        return Packed({}, dense, 0, 0)
+        return Packed({}, dense, 0, 0, self)
 
     def encode(self, packed):
         raise NotImplementedError
@@ -51,7 +51,7 @@ class Shrinks(Worst):
     """C(v) = (1 - q) v: every message falls short."""
 
     def __call__(self, v, key):
-        return Packed({}, (1 - self.q) * v, 0, 0)
+        return Packed({}, (1 - self.q) * v, 0, 0, self)
 
 
 class Proof:

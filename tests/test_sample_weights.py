@@ -150,7 +150,7 @@ def test_groups_and_class_weights_in_an_experiment_file(tmp_path, groups) -> Non
     p = study(tmp_path, groups)
     assert p.h == OnBlocks(((p.blocks[0], GroupLasso(0.1, labels=(0, 1, 2, 0, 3))),))
     labels = p.data.labels
-    assert p._sample_weights == pytest.approx(np.where(labels > 0, 2.0, 1.0))
+    assert p.sample_weights == pytest.approx(np.where(labels > 0, 2.0, 1.0))
 
 
 @pytest.mark.parametrize(

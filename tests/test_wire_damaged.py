@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import tracemalloc
+from functools import cache
 
 import numpy as np
 import pytest
@@ -25,11 +27,15 @@ def sent(C: Compressor, seed: int, dtype: torch.dtype) -> bytes:
     return C.encode(C(vectors(seed, 1).to(dtype), keys(1, seed)))[0]
 
 
-def refused(C: Compressor, message: bytes, dtype: torch.dtype, d: int = D) -> bool:
+@cache
+def good(C: Compressor, dtype: torch.dtype) -> bytes:
+    return C.encode(C(torch.ones(1, D, dtype=dtype), keys(1)))[0]
+
+
+def refused(C: Compressor, message: bytes, dtype: torch.dtype) -> bool:
     """Whether it is refused, as the second of two, in a sentence that says so; else what it says is checked."""
-    good = C.encode(C(torch.ones(1, d, dtype=dtype), keys(1)))[0]
     try:
-        dense = C.decode([good, message], d, dtype)[1]
+        dense = C.decode([good(C, dtype), message], D, dtype)[1]
     except RunError as e:
         sentence = str(e)
     else:
@@ -37,7 +43,7 @@ def refused(C: Compressor, message: bytes, dtype: torch.dtype, d: int = D) -> bo
     if sentence:
         assert SENTENCE.fullmatch(sentence)
         return True
-    assert (dense.shape, dense.dtype) == ((d,), dtype)
+    assert (dense.shape, dense.dtype) == ((D,), dtype)
     could_be_sent(C, dense)
     return False
 
@@ -141,3 +147,48 @@ def test_a_message_much_too_long_is_refused_without_unpacking_it(C, monkeypatch)
 @dtypes
 def test_no_messages_make_no_rows(C, dtype):
     assert C.decode([], D, dtype).shape == (0, D)
+
+
+@pytest.mark.slow
+@every(ALL)
+@dtypes
+def test_a_million_damaged_messages_are_read_or_refused(C, dtype):
+    """In all cases together: cut, extended, with bytes changed, moved or made up; no other error ever comes out."""
+    rng = np.random.default_rng(list(repr((C, dtype)).encode()))
+    whole = [sent(C, seed, dtype) for seed in range(20)]
+    outcomes = [refused(C, _damaged(rng, whole), dtype) for _ in range(-(-1_000_000 // (2 * len(ALL))))]
+    assert any(outcomes)
+
+
+def _damaged(rng: np.random.Generator, whole: list[bytes]) -> bytes:
+    message = bytearray(whole[rng.integers(len(whole))])
+    for _ in range(rng.integers(1, 4)):
+        at, way = int(rng.integers(len(message) + 1)), rng.integers(6)
+        match int(way):
+            case 0:
+                message = message[:at]
+            case 1:
+                message[at:at] = rng.bytes(int(rng.integers(1, 9)))
+            case 2:
+                message[at : at + 8] = rng.bytes(8)
+            case 3:
+                message[at : at + 1] = bytes([rng.choice([0, 1, 127, 128, 254, 255])])
+            case 4:
+                message = message[at:] + message[:at]
+            case 5:
+                message = bytearray(rng.bytes(int(rng.integers(0, 64)))) if rng.random() < 0.2 else message[::-1]
+    return bytes(message)
+
+
+@every(ALL)
+@dtypes
+@pytest.mark.parametrize("fill", [b"\0", b"\xff", b"\x80\1\x55"], ids=repr)
+def test_memory_is_bounded_by_the_message_and_the_vector(C, dtype, fill):
+    """Whatever lengths and counts a message announces: some hundred bytes for each byte and each number at most."""
+    for size in (30, 3000, 100_000):
+        message = (fill * size)[:size]
+        tracemalloc.start()
+        refused(C, message, dtype)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 200_000 + 100 * (D + size)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from nets import loss_of, net
 from torch import nn
-from workload import ETA, WORKLOADS, Clock, options, report
+from turns import Clock, options
+from workload import ETA, WORKLOADS
 
 BATCH = {"a": 3200, "b": 64}
 """Whichever is fastest: everybody's batches together for the dense network, a client's batch for convolutions."""
@@ -29,7 +30,7 @@ def main() -> None:
             optimiser.step()
 
     clock.time(one_round, told.rounds)
-    report("centralised", told.workload, clock, before - loss_of(model, work))
+    clock.report(before - loss_of(model, work))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from nets import loss_of, net
 from torch import nn
-from workload import ETA, SAMPLES, WORKLOADS, Clock, Workload, options, report
+from turns import Clock, options
+from workload import ETA, SAMPLES, WORKLOADS, Workload
 
 
 def fedavg(work: Workload):
@@ -63,7 +64,7 @@ def main() -> None:
     model, one_round = (dpsgd if told.workload == "c" else fedavg)(work)
     before = loss_of(model, work)
     clock.time(one_round, told.rounds)
-    report("loop", told.workload, clock, before - loss_of(model, work))
+    clock.report(before - loss_of(model, work))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from nets import loss_of, net
 from torch.nn.utils import vector_to_parameters
-from workload import ETA, SAMPLES, WORKLOADS, Clock, options, peak_rss_mb, report
+from turns import Clock, options, peak_rss_mb
+from workload import ETA, SAMPLES, WORKLOADS
 
 from proxfed import FedAvg, Federated
 from proxfed.algorithms.dfedavg import DFedAvg
@@ -30,8 +31,9 @@ def main() -> None:
     problem = Model(data, lambda *_: net(work), batch=work.batch)
     algorithm = DFedAvg(ETA, work.steps) if told.workload == "c" else FedAvg(ETA, work.steps)
     if together:
-        ranks.connect(timeout=600)
-    network = (ranks.Ranks if together else Stacked)(problem.n, problem.d, Ring(problem.n))
+        ranks.connect(timeout=3600)  # others' turns are between two of ours
+    topology = Ring(problem.n) if told.workload == "c" else None
+    network = (ranks.Ranks if together else Stacked)(problem.n, problem.d, topology)
     going = Run(problem, algorithm, network)
     model = net(work)
     before = loss_of(model, work)
@@ -41,7 +43,7 @@ def main() -> None:
         x = going.model() if peers is None else peers["x"][0].contiguous()
         vector_to_parameters(x, model.parameters())
         memory = peak_rss_mb(os.getppid() if together else None)
-        report("proxfed", told.workload, clock, before - loss_of(model, work), memory)
+        clock.report(before - loss_of(model, work), memory)
     if together:
         torch.distributed.barrier()
         ranks.disconnect()

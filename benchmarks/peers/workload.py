@@ -1,4 +1,4 @@
-"""What every contender computes: the same samples, the same start, the same rounds; and the line that it prints.
+"""What every contestant computes: the same samples, the same start, the same rounds.
 
 a   FedAvg, 100 clients x 600 samples, MLP 784-200-200-10, batch 32, one local epoch a round
 b   FedAvg, 10 clients x 600 samples, CNN with 5x5 convolutions of 32 and 64 channels, batch 64, one local epoch a round
@@ -11,16 +11,8 @@ numpy alone.
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import resource
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
-from statistics import median
 
 import numpy as np
 
@@ -31,15 +23,6 @@ SAMPLES = 600
 """Of each client."""
 
 CLASSES = 10
-
-
-def options(description: str | None, workloads: str) -> argparse.Namespace:
-    """What every contender is told on its command line."""
-    parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("workload", choices=tuple(workloads))
-    parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--threads", type=int, default=1, help="of each process")
-    return parser.parse_args()
 
 
 @dataclass(frozen=True)
@@ -92,60 +75,3 @@ WORKLOADS = {
     "b": Workload(10, 64, (1, 28, 28), _CNN),
     "c": Workload(100, 32, (784,), _MLP),
 }
-
-
-class Clock:
-    """Seconds of the rounds. Starts when made; the first round has all that must be set up before it."""
-
-    def __init__(self) -> None:
-        self.seconds: list[float] = []
-        self.restart()
-
-    def restart(self) -> None:
-        self._since = time.perf_counter()
-
-    def tick(self) -> None:
-        """A round is over, the next begins."""
-        self.seconds.append(time.perf_counter() - self._since)
-        self.restart()
-
-    def time(self, one_round: Callable[[], object], rounds: int) -> None:
-        for _ in range(rounds):
-            one_round()
-            self.tick()
-
-
-def report(peer: str, workload: str, clock: Clock, learned: float, memory: float | None = None) -> None:
-    """The line that the driver reads."""
-    line = {
-        "peer": peer,
-        "workload": workload,
-        "seconds_per_round": median(clock.seconds[1:]),
-        "first_round": clock.seconds[0],
-        "rounds": len(clock.seconds),
-        "peak_rss_mb": peak_rss_mb() if memory is None else memory,
-        "seconds": clock.seconds,
-        "learned": learned,
-    }
-    print(json.dumps(line), flush=True)
-
-
-def peak_rss_mb(root: int | None = None) -> float:
-    """Peak memory of the process `root` (this one) and of all that descend from it, added up; what they share counts
-    in each. Without /proc only this process is seen."""
-    if not Path("/proc/self/status").exists():
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # bytes, on a Mac
-    parents, peaks = {}, {}
-    for status in Path("/proc").glob("[0-9]*/status"):
-        try:
-            fields = dict(line.split(":", 1) for line in status.read_text().splitlines())
-        except OSError:  # it has just ended
-            continue
-        pid = int(fields["Pid"])
-        parents[pid] = int(fields["PPid"])
-        peaks[pid] = int(fields.get("VmHWM", "0 kB").split()[0]) / 1024
-    family, found = {root or os.getpid()}, 0
-    while len(family) > found:
-        found = len(family)
-        family |= {pid for pid, parent in parents.items() if parent in family}
-    return sum(peaks.get(pid, 0.0) for pid in family)

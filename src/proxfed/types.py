@@ -74,6 +74,10 @@ class Local(ABC):
     def value(self, x: Tensor) -> Tensor:
         """f_i(x), (c,), over all of each client's data."""
 
+    def value_and_grad(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """`value` and `full_grad` at the same x, which one pass over the data may give together."""
+        return self.value(x), self.full_grad(x)
+
     def grad(self, x: Tensor, draw: int) -> Tensor:
         """Minibatch gradients (c, d) at x, (c, d) or (d,). Same draw, same minibatch."""
         return self.full_grad(x)
@@ -132,6 +136,11 @@ class Problem(ABC):
     def blocks(self) -> tuple[Block, ...]:
         """The named parts of x, one after the other."""
         return (Block("x", 0, self.d, (self.d,)),)
+
+    @property
+    def gradient_size(self) -> int:
+        """Numbers that a client's gradient reads, on average: whether it is worth while to wake threads for it."""
+        return self.d
 
     def initial(self, seed: int) -> Tensor:
         """Where a run with this seed begins, (d,), unless `x0` says it."""
@@ -239,16 +248,18 @@ class Regulariser(ABC):
 class Packed:
     """A compressed message of a block of clients.
 
-    parts    what travels, each with the client axis in front
-    dense    the value that the receiver reads, (c, d)
-    nbytes   bytes of all rows together as the papers count them (top-k: 4 for the index, one number for the value)
-    best     bytes of all rows together in the shortest encoding that we have: exactly what `encode` makes
+    parts        what travels, each with the client axis in front
+    dense        the value that the receiver reads, (c, d)
+    nbytes       bytes of all rows together as the papers count them (top-k: 4 for the index, one number for the value)
+    best         bytes of all rows together in the shortest encoding that we have: exactly what `encode` makes
+    compressor   who packed it: between processes its `encode` writes what travels, and its `decode` reads it
     """
 
     parts: dict[str, Tensor]
     dense: Tensor
     nbytes: int
     best: int
+    compressor: Compressor
 
 
 @runtime_checkable

@@ -77,7 +77,7 @@ class FirstHalf:
         kept = v.clone()
         kept[:, int(self.half * v.shape[1]) :] = 0
         size = kept.shape[0] * int(self.half * v.shape[1]) * v.itemsize
-        return Packed({"value": kept}, kept, size, size)
+        return Packed({"value": kept}, kept, size, size, self)
 
     def contraction(self, d: int) -> float:
         return 0.99

@@ -10,7 +10,8 @@ from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 from nets import loss_of, net
 from torch import nn
-from workload import ETA, SAMPLES, WORKLOADS, Clock, options, peak_rss_mb, report
+from turns import Clock, options, peak_rss_mb
+from workload import ETA, SAMPLES, WORKLOADS
 
 
 def client_app(name: str, threads: int) -> ClientApp:
@@ -53,7 +54,7 @@ def server_app(name: str, rounds: int, clock: Clock) -> ServerApp:
         strategy = FedAvg(fraction_evaluate=0.0, min_train_nodes=work.clients, min_available_nodes=work.clients)
         trained = strategy.start(grid, ArrayRecord(model.state_dict()), num_rounds=rounds, evaluate_fn=after)
         model.load_state_dict(trained.arrays.to_torch_state_dict())
-        report("flower", name, clock, before - loss_of(model, work), peak_rss_mb())
+        clock.report(before - loss_of(model, work), peak_rss_mb())
 
     return app
 

@@ -20,7 +20,8 @@ from pfl.hyperparam.base import NNTrainHyperParams
 from pfl.metrics import Metrics
 from pfl.model.pytorch import PyTorchModel
 from torch import nn
-from workload import ETA, WORKLOADS, Clock, options, peak_rss_mb, report
+from turns import Clock, options, peak_rss_mb
+from workload import ETA, WORKLOADS
 
 
 class Net(nn.Module):
@@ -73,7 +74,7 @@ def main() -> None:
     )
     if not together or torch.distributed.get_rank() == 0:
         memory = peak_rss_mb(os.getppid() if together else None)
-        report("pfl", told.workload, clock, before - loss_of(module, work), memory)
+        clock.report(before - loss_of(module, work), memory)
     if together:
         torch.distributed.barrier()
         torch.distributed.destroy_process_group()

@@ -83,7 +83,8 @@ class ProxNewton(Star[Stateless, State]):
         return s, s.y
 
     def client(self, own: Stateless, y: Tensor, f: Local, h: Regulariser) -> tuple[Stateless, tuple[Tensor, Tensor]]:
-        return own, (f.full_grad(y), f.value(y)[:, None])
+        value, g = f.value_and_grad(y)
+        return own, (g, value[:, None])
 
     def server(self, s: State, up: tuple[Tensor, Tensor], h: Regulariser, share: float) -> State:
         g, f = up[0], up[1][0]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -10,6 +11,12 @@ from torch import Tensor
 
 from proxfed import keyed_random
 from proxfed.keyed_random import Key
+from proxfed.threads import over_threads
+
+Result = TypeVar("Result")
+
+PARALLEL_FROM = 2**17
+"""Numbers to work on, from which on threads gain more than it costs to wake them."""
 
 _BLOCK = 2**13  # columns; part of what a key means, as `uniforms` counts in blocks
 
@@ -27,6 +34,13 @@ def tensor(x: np.ndarray, like: Tensor) -> Tensor:
 def column_blocks(d: int) -> Iterator[slice]:
     """The columns in blocks: what is computed entry by entry then has its temporaries in cache."""
     return (slice(start, min(start + _BLOCK, d)) for start in range(0, d, _BLOCK))
+
+
+def over_rows(work: Callable[[slice], Result], c: int, d: int) -> list[Result]:
+    """work(rows) for all rows of (c, d): over the cores if there is enough to do, else at once."""
+    if c * d < PARALLEL_FROM:
+        return [work(slice(0, c))]
+    return over_threads(lambda rows: work(slice(rows[0], rows[-1] + 1)), range(c)) if c else []
 
 
 def uniforms(key: Key, columns: slice) -> np.ndarray:

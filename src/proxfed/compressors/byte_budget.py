@@ -67,7 +67,7 @@ class ByteBudgetQuantiser:
             else:
                 message, dense[i : i + 1] = self._shortest_step(row)
             messages.append(message)
-        return quantised_message.pack(messages, dense, v)
+        return quantised_message.pack(messages, dense, v, self)
 
     def _shortest_step(self, x: np.ndarray) -> tuple[Sent, np.ndarray]:
         """For one row: from a guess on a sample to a step that just fits; or the largest entries, if that loses more

@@ -53,7 +53,7 @@ class ErrorBoundedQuantiser:
             written = quantised_message.write(q, largest_level(x.shape[1], self.q2))
             for i, message in zip(np.flatnonzero(some), written, strict=True):
                 messages[i] = message
-        return quantised_message.pack(messages, dense, v)
+        return quantised_message.pack(messages, dense, v, self)
 
     def encode(self, packed: Packed) -> list[bytes]:
         return quantised_message.unpack(packed)

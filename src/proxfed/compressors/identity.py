@@ -25,7 +25,7 @@ class Identity:
         return 0.0
 
     def __call__(self, v: Tensor, key: Key) -> Packed:
-        return Packed({"value": v}, v, nbytes=v.nbytes, best=v.nbytes)
+        return Packed({"value": v}, v, v.nbytes, v.nbytes, self)
 
     def encode(self, packed: Packed) -> list[bytes]:
         return wire.rows(packed.parts["value"])

@@ -55,7 +55,7 @@ class LowRank:
         M = v.reshape(-1, *self.shape)
         left, right = (part.contiguous() for part in (self._power(M, key) if self.power else self._svd(M)))
         nbytes = left.nbytes + right.nbytes
-        return Packed({"left": left, "right": right}, _outer(left, right), nbytes, best=nbytes)
+        return Packed({"left": left, "right": right}, _outer(left, right), nbytes, nbytes, self)
 
     def _svd(self, M: Tensor) -> tuple[Tensor, Tensor]:
         # LAPACK refuses these; NaN comes out instead, as from any other compressor.
@@ -65,7 +65,7 @@ class LowRank:
         return U[:, :, : self.rank] * S[:, None, : self.rank], Vh[:, : self.rank].mT
 
     def _power(self, M: Tensor, key: Key) -> tuple[Tensor, Tensor]:
-        G = torch.from_numpy(normals(key, M.shape[2] * self.rank)).reshape(len(M), -1, self.rank)
+        G = torch.from_numpy(normals(key, M.shape[2] * self.rank)).reshape(len(M), M.shape[2], self.rank)
         P = torch.linalg.qr(M @ G.to(M)).Q
         return P, M.mT @ P
 

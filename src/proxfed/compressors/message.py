@@ -36,11 +36,15 @@ class Reader:
         check(not (numbers < 0).any(), "a norm is negative")
         return numbers
 
-    def bits(self, count: int) -> np.ndarray:
-        """So many bits, as 0 and 1; what fills up their last byte is 0."""
+    def packed(self, count: int) -> Bytes:
+        """The bytes of so many bits; what fills up the last one is 0."""
         body = self.take(-(-count // 8))
         check(count % 8 == 0 or not int(body[-1]) & (0xFF >> count % 8), "the bits that fill up a byte are not 0")
-        return np.unpackbits(body, count=count)
+        return body
+
+    def bits(self, count: int) -> np.ndarray:
+        """So many bits, as 0 and 1."""
+        return np.unpackbits(self.packed(count), count=count)
 
 
 @contextmanager

@@ -42,7 +42,7 @@ class ScaledSign:
         negative = x < 0
         parts = {"scale": tensor(scale, v), "negative": tensor(np.packbits(negative, axis=1), v)}
         nbytes = sum(part.nbytes for part in parts.values())
-        return Packed(parts, tensor(self._dense(scale, negative), v), nbytes, best=nbytes)
+        return Packed(parts, tensor(self._dense(scale, negative), v), nbytes, nbytes, self)
 
     def _dense(self, scale: np.ndarray, negative: np.ndarray) -> np.ndarray:
         dense = np.empty(negative.shape, scale.dtype)
@@ -114,7 +114,7 @@ class QSGD:
         parts = {"norm": tensor(norm, v), "level": tensor(level, v)}
         nbytes = norm.nbytes + c * wire.whole_bytes(d * (1 + wire.width(s)))
         best = norm.nbytes + wire.signed_sizes(level, s).sum()
-        return Packed(parts, tensor(self._dense(norm, level), v), nbytes, int(best))
+        return Packed(parts, tensor(self._dense(norm, level), v), nbytes, int(best), self)
 
     def _bucket_of(self, columns: slice, d: int) -> np.ndarray:
         return np.arange(columns.start, columns.stop) // self._bucket(d)
@@ -177,7 +177,7 @@ class NaturalCompressor:
         best = wire.sizes(below.ravel(), np.full(c, d), exponent) + wire.whole_bytes(d) + 2
         nbytes = c * wire.whole_bytes(d * (1 + exponent))
         parts = {"power": tensor(power, v), "negative": tensor(negative, v)}
-        return Packed(parts, self._dense(power, negative, v.dtype).to(v.device), nbytes, int(best.sum()))
+        return Packed(parts, self._dense(power, negative, v.dtype).to(v.device), nbytes, int(best.sum()), self)
 
     def _dense(self, power: np.ndarray, negative: np.ndarray, dtype: torch.dtype) -> Tensor:
         word, mantissa, exponent = _FORMATS[dtype]
@@ -211,7 +211,7 @@ class NaturalCompressor:
 def _norms(x: np.ndarray, B: int) -> np.ndarray:
     """|.|_2 of every B entries of a row (the last may be fewer), (c, ceil(d/B))."""
     whole = x.shape[1] // B * B
-    parts = [x[:, :whole].reshape(len(x), -1, B), x[:, None, whole:]]
+    parts = [x[:, :whole].reshape(len(x), whole // B, B), x[:, None, whole:]]
     norms = []
     for part in parts[: 2 if whole < x.shape[1] else 1]:
         largest = np.maximum(part.max(-1), -part.min(-1))

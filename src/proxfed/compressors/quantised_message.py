@@ -12,7 +12,7 @@ from proxfed.compressors.arrays import host, tensor
 from proxfed.compressors.message import Reader, check
 from proxfed.compressors.planes import put_together, take_apart
 from proxfed.compressors.step_search import LOWEST, Quantised, values
-from proxfed.types import Packed
+from proxfed.types import Compressor, Packed
 
 ZERO, NOT_FINITE = bytes(3), b"\xff" * 3
 """The whole message of a row without a step."""
@@ -42,14 +42,14 @@ def read(message: Reader, d: int, dtype: np.dtype, largest: int) -> np.ndarray |
     return values(Quantised(np.array([m]), np.array([e]), np.array([offset]), level[None]), dtype)[0]
 
 
-def pack(messages: list[bytes], dense: np.ndarray, like: Tensor) -> Packed:
+def pack(messages: list[bytes], dense: np.ndarray, like: Tensor, compressor: Compressor) -> Packed:
     """Messages that are written already; nobody counts them in another way."""
     length = np.array([len(message) for message in messages], np.int64)
     sent = np.zeros((len(messages), length.max(initial=0)), np.uint8)
     for row, message in zip(sent, messages, strict=True):
         row[: len(message)] = np.frombuffer(message, np.uint8)
     parts = {"message": tensor(sent, like), "length": tensor(length, like)}
-    return Packed(parts, tensor(dense, like), int(length.sum()), int(length.sum()))
+    return Packed(parts, tensor(dense, like), int(length.sum()), int(length.sum()), compressor)
 
 
 def unpack(packed: Packed) -> list[bytes]:

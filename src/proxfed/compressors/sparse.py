@@ -13,11 +13,17 @@ from torch import Tensor
 
 from proxfed import keyed_random
 from proxfed.compressors import wire
-from proxfed.compressors.arrays import host, tensor
+from proxfed.compressors.arrays import host, over_rows, tensor
 from proxfed.compressors.message import reading
 from proxfed.errors import at_least_one, require, up_to_one
 from proxfed.keyed_random import Key
+from proxfed.threads import over_threads
 from proxfed.types import Packed
+
+LONG, FEW = 2**17, 8
+"""From this many entries on, of which at most an eighth is kept, what is surely small is left out first."""
+
+SAMPLE, CACHEFUL = 2**15, 2**18
 
 
 @dataclass(frozen=True)
@@ -41,11 +47,19 @@ class TopK:
 
     def __call__(self, v: Tensor, key: Key) -> Packed:
         x, (c, d), k = host(v), v.shape, _kept(self, v.shape[1])
-        flat, count = largest_entries(x, k), np.full(c, k)
-        value, dense = _keep(x, flat)
-        best = wire.sizes(wire.gaps(flat.ravel(), count, d), count, wire.width(d - 1)) + k * v.itemsize
-        parts = {"index": tensor((flat % d).astype(np.int32), v), "value": tensor(value, v)}
-        return Packed(parts, tensor(dense, v), c * k * (4 + v.itemsize), int(best.sum()))
+        index, value, dense = np.empty((c, k), np.int32), np.empty((c, k), x.dtype), np.zeros(x.shape, x.dtype)
+
+        def keep(rows: slice) -> int:
+            """What is kept of these rows; the bytes that it takes."""
+            flat, count = largest_entries(x[rows], k), np.full(len(x[rows]), k)
+            value[rows] = x[rows].ravel()[flat]
+            dense[rows].ravel()[flat] = value[rows]
+            index[rows] = flat % d
+            return int(wire.sizes(wire.gaps(flat.ravel(), count, d), count, wire.width(d - 1)).sum())
+
+        best = sum(over_rows(keep, c, d)) + c * k * v.itemsize
+        parts = {"index": tensor(index, v), "value": tensor(value, v)}
+        return Packed(parts, tensor(dense, v), c * k * (4 + v.itemsize), best, self)
 
     def encode(self, packed: Packed) -> list[bytes]:
         index, d = host(packed.parts["index"]), packed.dense.shape[1]
@@ -53,12 +67,17 @@ class TopK:
         return wire.join([wire.write(row, wire.width(d - 1)) for row in gaps], wire.rows(packed.parts["value"]))
 
     def decode(self, messages: Sequence[bytes], d: int, dtype: Any) -> Tensor:
-        dense, k = torch.zeros(len(messages), d, dtype=dtype), _kept(self, d)
-        for i, sent in enumerate(messages):
-            with reading(i, sent) as message:
-                index = torch.from_numpy(wire.read_indices(message, k, d))
-                dense[i, index] = message.floats(k, dtype)
-        return dense
+        c, k = len(messages), _kept(self, d)
+        dense = np.zeros((c, d), torch.empty(0, dtype=dtype).numpy().dtype)
+
+        def read(rows: slice) -> None:
+            for i in range(c)[rows]:
+                with reading(i, messages[i]) as message:
+                    index = wire.read_indices(message, k, d)
+                    dense[i][index] = message.floats(k, dtype).numpy()
+
+        over_rows(read, c, d)
+        return torch.from_numpy(dense)
 
 
 @dataclass(frozen=True)
@@ -90,7 +109,7 @@ class RandK:
         value, dense = _keep(host(v), flat, d / k if self.unbiased else 1.0)
         parts = {"seed": tensor(key.copy().view(np.int64)[:, None], v), "value": tensor(value, v)}
         nbytes = key.nbytes + value.nbytes
-        return Packed(parts, tensor(dense, v), nbytes, best=nbytes)
+        return Packed(parts, tensor(dense, v), nbytes, nbytes, self)
 
     def encode(self, packed: Packed) -> list[bytes]:
         return wire.join(wire.rows(packed.parts["seed"]), wire.rows(packed.parts["value"]))
@@ -123,17 +142,57 @@ def _kept(owner: Any, d: int) -> int:
 
 
 def largest_entries(v: np.ndarray, k: int) -> np.ndarray:
-    """Where the k largest magnitudes of each row are, of equal ones the first: positions in v, ascending, (c, k).
+    """Where the k largest magnitudes of each row are, of equal ones the first: positions in v, ascending, (c, k)."""
+    c, d = v.shape
+    if d < LONG or k * FEW > d:
+        return _select(_sizes(v), k)
+    found = [_largest_of_long(row, k) for row in v]
+    return np.stack(found) + d * np.arange(c)[:, None]
 
-    Without its sign bit a float is a whole number in the same order, on which NumPy selects several times faster than
-    torch.topk, and in which even NaN has a place (above infinity).
+
+def _largest_of_long(row: np.ndarray, k: int) -> np.ndarray:
+    """The same for one long row, of which few are kept.
+
+    A sample says about how large the k-th is; what is smaller than a cautious guess is left out, a cacheful at a time,
+    and the choice among the rest is exact. If the guess was not cautious enough, all are looked at.
     """
-    (c, d), word = v.shape, np.dtype(f"u{v.itemsize}")
-    size = v.view(word) & word.type(2 ** (8 * v.itemsize - 1) - 1)
-    least = np.partition(size, d - k, axis=1)[:, d - k]
+    sample = _sizes(row[:: len(row) // SAMPLE])
+    rank = k * len(sample) / len(row)
+    rank = min(len(sample), int(rank + 5 * math.sqrt(rank) + 5))
+    guess = np.partition(sample, len(sample) - rank)[len(sample) - rank]
+
+    def candidates(blocks: Sequence[slice]) -> list[tuple[np.ndarray, np.ndarray]]:
+        found, size, large = [], np.empty(CACHEFUL, guess.dtype), np.empty(CACHEFUL, bool)
+        for block in blocks:
+            count = len(row[block])
+            _sizes(row[block], size[:count])
+            np.greater_equal(size[:count], guess, out=large[:count])
+            place = np.flatnonzero(large[:count])
+            found.append((place + block.start, size[place]))
+        return found
+
+    blocks = [slice(start, start + CACHEFUL) for start in range(0, len(row), CACHEFUL)]
+    parts = [part for several in over_threads(candidates, blocks) for part in several]
+    place, size = (np.concatenate(some) for some in zip(*parts, strict=True))
+    if len(place) < k:
+        return _select(_sizes(row[None]), k)[0]
+    return place[_select(size[None], k)[0]]
+
+
+def _sizes(v: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+    """Magnitudes as whole numbers: without its sign bit a float is one, in the same order, on which NumPy selects
+    several times faster than torch.topk, and in which even NaN has a place (above infinity)."""
+    word = np.dtype(f"u{v.itemsize}")
+    return np.bitwise_and(v.view(word), word.type(2 ** (8 * v.itemsize - 1) - 1), out=out)
+
+
+def _select(size: np.ndarray, k: int) -> np.ndarray:
+    """Where the k largest of each row are, of equal ones the first: positions in (c, m), ascending, (c, k)."""
+    c, m = size.shape
+    least = np.partition(size, m - k, axis=1)[:, m - k]
     flat = np.flatnonzero(size >= least[:, None])
     if len(flat) > c * k:  # more than k in some row are as large as its k-th: keep the first of those that equal it
-        row = flat // d
+        row = flat // m
         tie = size.ravel()[flat] == least[row]
         ties, found = np.bincount(row[tie], minlength=c), np.bincount(row, minlength=c)
         rank = np.cumsum(tie) - (np.cumsum(ties) - ties)[row]

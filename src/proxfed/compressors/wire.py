@@ -164,17 +164,39 @@ def _signed_sizes(values: np.ndarray, largest: int) -> tuple[np.ndarray, np.ndar
 
 
 def pack(values: np.ndarray, width: int) -> bytes:
-    """Numbers below 2^width, one after another in exactly `width` bits each."""
-    size = _container(width)
-    bits = np.unpackbits(values.astype(f">u{size}").view(np.uint8).reshape(-1, size), axis=1)
-    return np.packbits(bits[:, 8 * size - width :]).tobytes()
+    """Numbers below 2^width, one after another in exactly `width` bits each, the highest first.
+
+    Eight of them are `width` bytes, so that the same few shifts make a byte of all such groups at once.
+    """
+    groups = -(-len(values) // 8)
+    filled = np.zeros(8 * groups, _word(width))
+    filled[: len(values)] = values
+    eight = np.ascontiguousarray(filled.reshape(groups, 8).T)
+    out = np.zeros((groups, width), np.uint8)
+    for byte in range(width):
+        for j in range(8 * byte // width, (8 * byte + 7) // width + 1):
+            shift = 8 * (byte + 1) - (j + 1) * width
+            part = eight[j] << shift if shift >= 0 else eight[j] >> -shift
+            out[:, byte] |= part.astype(np.uint8)
+    return out.tobytes()[: whole_bytes(len(values) * width)]
 
 
 def unpack(message: Reader, count: int, width: int) -> np.ndarray:
-    packed, size = message.bits(count * width), _container(width)
-    bits = np.zeros((count, 8 * size), np.uint8)
-    bits[:, 8 * size - width :] = packed.reshape(count, width)
-    return np.packbits(bits, axis=1).view(f">u{size}")[:, 0].astype(np.int64)
+    """So many numbers of `width` bits."""
+    body, groups = message.packed(count * width), -(-count // 8)
+    data = np.zeros((groups, width), np.uint8)
+    data.ravel()[: len(body)] = body
+    out, mask = np.zeros((groups, 8), np.int64), (1 << width) - 1
+    for j in range(8 if width else 0):
+        first, last = j * width // 8, ((j + 1) * width - 1) // 8
+        number = data[:, first].astype(_word(width))
+        for byte in range(first + 1, last + 1):
+            number <<= 8
+            number |= data[:, byte]
+        number >>= 8 * (last + 1) - (j + 1) * width
+        number &= mask
+        out[:, j] = number
+    return out.ravel()[:count]
 
 
 def pack_flags(flags: np.ndarray) -> bytes:
@@ -186,9 +208,9 @@ def unpack_flags(message: Reader, count: int) -> np.ndarray:
     return message.bits(count).view(bool)
 
 
-def _container(width: int) -> int:
-    """Bytes of the smallest whole number type with so many bits."""
-    return next(size for size in (1, 2, 4, 8) if 8 * size >= width)
+def _word(width: int) -> Any:
+    """A whole number type for numbers of so many bits and those that fill up their first and last bytes."""
+    return np.uint32 if width <= 18 else np.uint64
 
 
 def _unary(values: np.ndarray) -> bytes:
@@ -201,7 +223,12 @@ def _unary(values: np.ndarray) -> bytes:
 
 def _read_unary(message: Reader, count: int, most: int) -> np.ndarray:
     """Numbers that take at most so many bytes; where they would take more, they are written in the fixed code."""
-    ones = np.flatnonzero(np.unpackbits(message.rest[:most]))[:count]
+    body, size = message.rest[:most], whole_bytes(3 * count) + 8  # two bits each, mostly
+    while True:
+        ones = np.flatnonzero(np.unpackbits(body[:size]).view(bool))[:count]
+        if len(ones) == count or size >= len(body):
+            break
+        size *= 2
     check(len(ones) == count, f"it has {len(ones)} of {count} numbers")
     message.bits(int(ones[-1]) + 1 if count else 0)
     return np.diff(ones, prepend=-1) - 1

@@ -15,6 +15,7 @@ from proxfed.data.digits import digits
 from proxfed.data.directory import Collection, FileCheck
 from proxfed.data.downloads import Arrival, Watch, download, silent
 from proxfed.data.federated import Dataset, Federated, counts, rows
+from proxfed.data.libsvm import libsvm
 from proxfed.data.limits import limited
 from proxfed.data.mnist import (
     EMNIST_LETTERS,
@@ -29,6 +30,7 @@ from proxfed.data.mnist import (
 from proxfed.data.on_demand import OnDemand, client_files
 from proxfed.data.own import own
 from proxfed.data.partitions import PARTITIONS, NaturalPartition, Partition
+from proxfed.data.sparse import SparseRows
 from proxfed.data.synthetic import synthetic, synthetic_binary, synthetic_shifted
 from proxfed.errors import InputError, nearest, require
 from proxfed.registry import Registry
@@ -41,6 +43,7 @@ __all__ = [
     "Federated",
     "OnDemand",
     "Partition",
+    "SparseRows",
     "check",
     "counts",
     "fetch",
@@ -59,6 +62,7 @@ DATASETS: Registry[Callable[..., Dataset | Federated]] = Registry(
         "digits": digits,
         "emnist_letters": emnist_letters,
         "fashion_mnist": fashion_mnist,
+        "libsvm": libsvm,
         "mnist": mnist,
         "mnist_writers": mnist_writers,
         "own": own,

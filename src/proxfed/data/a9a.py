@@ -22,6 +22,6 @@ A9A = Collection(
 def a9a(directory: str | Path | None = None) -> Dataset:
     """A9A: 32,561 / 16,281 samples, 123 binary features, labels -1/+1."""
     (features, labels), (test_features, test_labels) = (
-        read_libsvm(A9A.find(name, directory), n_features=123) for name in ("a9a", "a9a.t")
+        read_libsvm(A9A.find(name, directory), n_features=123, sparse=False) for name in ("a9a", "a9a.t")
     )
     return Dataset(features, labels, test_features, test_labels, name="a9a")

@@ -11,6 +11,7 @@ import numpy as np
 
 from proxfed.data.federated import Federated, counts
 from proxfed.data.on_demand import OnDemand
+from proxfed.data.sparse import SparseRows
 from proxfed.errors import InputError
 from proxfed.keyed_random import generator
 
@@ -35,7 +36,8 @@ class ClientStats:
         if isinstance(data, OnDemand):
             return cls(data.sizes)
         checksum, weights = 0, None
-        for array in (data.features, data.labels, data.sample_weights):
+        features = data.features.arrays if isinstance(data.features, SparseRows) else (data.features,)
+        for array in (*features, data.labels, data.sample_weights):
             checksum = checksum if array is None else crc32(np.ascontiguousarray(array).data, checksum)
         if data.sample_weights is not None:
             weights = data.weight_sums

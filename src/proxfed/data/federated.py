@@ -10,9 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from proxfed.data.sparse import Features, SparseRows, as_features
 from proxfed.errors import InputError, require
 
-Samples = tuple[np.ndarray, np.ndarray]
+Samples = tuple[Features, np.ndarray]
 """(features, labels)"""
 
 
@@ -20,15 +21,15 @@ Samples = tuple[np.ndarray, np.ndarray]
 class Dataset:
     """Samples that still need a partition.
 
-    Features are floats, or uint8 images (N, C, H, W) of 0..255. Labels are whole numbers 0..classes-1, or floats when
-    `classes` is None: a regression, or -1/+1.
+    Features are floats, also as SparseRows, or uint8 images (N, C, H, W) of 0..255. Labels are whole numbers
+    0..classes-1, or floats when `classes` is None: a regression, or -1/+1.
     """
 
-    features: np.ndarray
+    features: Features
     """(N, ...)"""
     labels: np.ndarray
     """(N,)"""
-    test_features: np.ndarray | None = None
+    test_features: Features | None = None
     """(M, ...), held out."""
     test_labels: np.ndarray | None = None
     """(M,)"""
@@ -65,7 +66,7 @@ class Window(NamedTuple):
 class Federated:
     """Samples sorted by client: client i holds the rows offsets[i]:offsets[i+1]. Checked when made."""
 
-    features: np.ndarray
+    features: Features
     """(N, ...)"""
     labels: np.ndarray
     """(N,)"""
@@ -85,7 +86,8 @@ class Federated:
     """Which clients these are, if there are others elsewhere; None: they are all. A window may be empty."""
 
     def __post_init__(self) -> None:
-        for field in ("features", "labels", "sizes"):
+        object.__setattr__(self, "features", as_features(self.features))
+        for field in ("labels", "sizes"):
             object.__setattr__(self, field, np.asarray(getattr(self, field)))  # tensors are welcome
         if self.window is None:
             require(len(self.sizes) > 0, f"{self.name}: there must be at least one client")
@@ -103,7 +105,7 @@ class Federated:
         labels = _checked(self.name, self.features, self.labels, self.classes, self._who)
         object.__setattr__(self, "labels", labels)
         if self.test is not None:
-            features, labels = map(np.asarray, self.test)
+            features, labels = as_features(self.test[0]), np.asarray(self.test[1])
             require(
                 len(features) == len(labels) and features.shape[1:] == self.features.shape[1:],
                 f"{self.name}: the test set has features {features.shape} and {len(labels)} labels, "
@@ -203,7 +205,7 @@ class Federated:
     ) -> Federated:
         """From the clients' own (A_i, b_i), and the weights of their samples if they have any."""
         require(len(clients) > 0, f"{name}: there must be at least one client")
-        pairs = [(np.asarray(A), np.asarray(b)) for A, b in clients]
+        pairs = [(as_features(A), np.asarray(b)) for A, b in clients]
         shape = pairs[0][0].shape[1:]
         for i, (A, b) in enumerate(pairs):
             require(len(A) > 0, f"{name}: client {i} holds no samples")
@@ -212,7 +214,7 @@ class Federated:
                 f"{name}: samples of client {i} have shape {A.shape[1:]}, those of client 0 {shape}",
             )
             require(len(A) == len(b), f"{name}: client {i} has {len(A)} rows of features but {len(b)} labels")
-        features, labels = (np.concatenate(column) for column in zip(*pairs, strict=True))
+        features, labels = stacked([A for A, _ in pairs]), np.concatenate([b for _, b in pairs])
         sizes = np.array([len(b) for _, b in pairs], np.int64)
         weights = None
         if sample_weights is not None:
@@ -263,8 +265,17 @@ def counts(data: Federated) -> np.ndarray:
     return np.bincount(owners * classes + labels, minlength=len(data) * classes).reshape(len(data), classes)
 
 
-def flat(features: np.ndarray) -> np.ndarray:
+def stacked(parts: Sequence[Features]) -> Features:
+    """All rows; sparse, if one of the parts is."""
+    if any(isinstance(part, SparseRows) for part in parts):
+        return SparseRows.stack([SparseRows.of(part) for part in parts])
+    return np.concatenate(parts)
+
+
+def flat(features: Features) -> Features:
     """Each sample as one row of floats; bytes become 0..1 in float32."""
+    if isinstance(features, SparseRows):
+        return features
     if features.dtype == np.uint8:
         features = features / np.float32(255)
     return features.reshape(len(features), prod(features.shape[1:]))
@@ -276,7 +287,7 @@ def rows(data: Federated) -> Federated:
 
 
 def _checked(
-    name: str, features: np.ndarray, labels: np.ndarray, classes: int | None, who: Callable[[int], str]
+    name: str, features: Features, labels: np.ndarray, classes: int | None, who: Callable[[int], str]
 ) -> np.ndarray:
     """The labels, classes as int64, if all numbers are finite and all classes exist; `who(row)` says whose it is."""
     require(np.ndim(labels) == 1, f"{name}: labels must be one number a sample, not of shape {np.shape(labels)}")
@@ -296,7 +307,9 @@ def _shown(array: np.ndarray) -> str:
     return f"{array.dtype} of shape {array.shape}"
 
 
-def _rows_not_finite(values: np.ndarray) -> np.ndarray:
+def _rows_not_finite(values: Features) -> np.ndarray:
+    if isinstance(values, SparseRows):
+        return np.searchsorted(values.indptr, np.flatnonzero(~np.isfinite(values.values)), side="right") - 1
     if not np.issubdtype(values.dtype, np.inexact):
         return np.empty(0, np.int64)
     return np.flatnonzero(~np.isfinite(values).reshape(len(values), prod(values.shape[1:])).all(axis=1))

@@ -1,20 +1,69 @@
-"""Text files of LIBSVM: a line is `label index:value index:value ...`, indices from 1, ascending; the rest is zero."""
+"""Text files of LIBSVM: a line is `label index:value index:value ...`, indices from 1, ascending; the rest is zero.
+
+Read as SparseRows if fewer than one in ten numbers is not zero: a pass over the dense matrix would take longer.
+"""
 
 from __future__ import annotations
 
 import re
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from proxfed.data.directory import read_bytes, require_room
-from proxfed.data.federated import Samples
+from proxfed.data.federated import Dataset, Samples
+from proxfed.data.sparse import Features, SparseRows
 from proxfed.errors import InputError, require
 
+SPARSE_BELOW = 0.1
+"""The share of numbers that are not zero, below which features stay sparse."""
 
-def read_libsvm(path: str | Path, n_features: int | None = None) -> Samples:
-    """(features (N, n_features), labels (N,)), dense float64; by default as wide as the largest index."""
+
+def libsvm(
+    path: str | Path,
+    test: str | Path | None = None,
+    n_features: int | None = None,
+    classes: int | None = None,
+    sparse: bool | None = None,
+) -> Dataset:
+    """A file in the format of LIBSVM, and one of samples that nobody holds.
+
+    n_features   as many as the largest index in both files, by default
+    classes      how many classes there are, which are numbered in the order of their labels; None: labels are numbers,
+                 and if there are two of them, -1 and +1
+    sparse       whether features stay sparse; None: if fewer than one in ten of their numbers is not zero
+    """
+    files = [Path(file).expanduser() for file in (path, test) if file is not None]
+    parts = [read_libsvm(file, n_features, True) for file in files]
+    width = n_features or max(X.shape[1] for X, _ in parts)
+    wide = [SparseRows(*X.arrays, width) for X, _ in parts if isinstance(X, SparseRows)]
+    sparse = density(wide[0]) < SPARSE_BELOW if sparse is None else sparse
+    features = [_stored(file, X, sparse) for file, X in zip(files, wide, strict=True)]
+    labels = _numbered(files[0], [b for _, b in parts], classes)
+    data = Dataset(features[0], labels[0], classes=classes, name=files[0].stem)
+    return data if test is None else replace(data, test_features=features[1], test_labels=labels[1])
+
+
+def _numbered(path: Path, labels: list[np.ndarray], classes: int | None) -> list[np.ndarray]:
+    values, numbers = np.unique(np.concatenate(labels), return_inverse=True)
+    if classes is None:
+        return [np.where(b == values[0], -1.0, 1.0) for b in labels] if len(values) == 2 else labels
+    require(len(values) <= classes, f"{path}: has {len(values)} labels, but classes = {classes}")
+    return np.split(numbers, [len(labels[0])])[: len(labels)]
+
+
+def density(X: SparseRows) -> float:
+    """The share of numbers that are not zero."""
+    return len(X.values) / max(1, len(X) * X.width)
+
+
+def read_libsvm(path: str | Path, n_features: int | None = None, sparse: bool | None = None) -> Samples:
+    """(features (N, n_features), labels (N,)) in float64; by default as wide as the largest index.
+
+    sparse   as SparseRows; None: if fewer than one in ten numbers is not zero
+    """
     text = read_bytes(path)
     if b"#" in text:
         text = re.sub(rb"#[^\n]*", b"", text)
@@ -26,10 +75,16 @@ def read_libsvm(path: str | Path, n_features: int | None = None) -> Samples:
     elif width > n_features:
         line = _line_of_sample(text, rows[columns.argmax()])
         raise InputError(f"{path}, line {line}: feature index {width}, but n_features = {n_features}")
-    require_room(path, 8 * len(labels) * n_features)
-    features = np.zeros((len(labels), n_features))
-    features[rows, columns - 1] = values
-    return features, labels
+    counts = np.bincount(rows, minlength=len(labels))
+    features = SparseRows(values, columns - 1, np.concatenate(([0], counts.cumsum())), n_features)
+    return _stored(path, features, density(features) < SPARSE_BELOW if sparse is None else sparse), labels
+
+
+def _stored(path: str | Path, features: SparseRows, sparse: bool) -> Features:
+    if sparse:
+        return features
+    require_room(path, 8 * len(features) * features.width)
+    return features.toarray()
 
 
 def _parse(path: str | Path, text: bytes) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

@@ -98,7 +98,7 @@ def emnist_letters(directory: str | Path | None = None) -> Dataset:
         _part(EMNIST_LETTERS, f"{prefix}{name}-images", f"{prefix}{name}-labels", directory)
         for name in ("train", "test")
     )
-    upright, test_upright = (np.ascontiguousarray(images.swapaxes(2, 3)) for images in (train, test))
+    upright, test_upright = (np.ascontiguousarray(np.swapaxes(images, 2, 3)) for images in (train, test))
     return Dataset(upright, labels, test_upright, test_labels, 27, "emnist_letters")
 
 

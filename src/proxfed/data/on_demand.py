@@ -15,7 +15,8 @@ from threading import Lock
 import numpy as np
 
 from proxfed.data.columns import read_npz
-from proxfed.data.federated import Federated, Samples, _checked, flat
+from proxfed.data.federated import Federated, Samples, _checked, flat, stacked
+from proxfed.data.sparse import as_features
 from proxfed.errors import InputError, require, whole
 from proxfed.keyed_random import Ids
 
@@ -130,7 +131,8 @@ class OnDemand(Federated):
     def _checked_samples(self, i: int) -> Samples:
         where = self._where(i)
         try:
-            features, labels = map(np.asarray, self._read(i))
+            given, labels = self._read(i)
+            features, labels = as_features(given), np.asarray(labels)
         except (TypeError, ValueError) as e:
             raise InputError(f"{self.name}: what was read of {where} is not (features, labels): {e}") from e
         except OSError as e:
@@ -151,7 +153,7 @@ class OnDemand(Federated):
         labels = [b for _, b in parts] or [self.labels[:0]]
         out = object.__new__(Federated)
         values = {key: getattr(self, key) for key in Federated.__dataclass_fields__}
-        values |= {"features": np.concatenate(features), "labels": np.concatenate(labels)}
+        values |= {"features": stacked(features), "labels": np.concatenate(labels)}
         out.__dict__.update(values | {"sizes": self.sizes[np.asarray(ids, np.int64)]})
         return out
 
@@ -161,7 +163,7 @@ class OnDemand(Federated):
 
         def read(i: int) -> Samples:
             features, labels = self._read(i)
-            return flat(np.asarray(features)), labels
+            return flat(as_features(features)), labels
 
         return OnDemand(read, self.sizes, test, self.classes, self.name, None, self._latest.room, self._where)
 

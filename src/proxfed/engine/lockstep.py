@@ -18,14 +18,21 @@ from torch import Tensor
 
 from proxfed.engine.messages import dense
 from proxfed.threads import run_parallel, split_evenly, thread_count
-from proxfed.types import Message, Mix, Packed
+from proxfed.types import Compressor, Message, Mix, Packed
 
 Step = Callable[[Mix], None]
 
 
-def in_lockstep(steps: Sequence[Step], sizes: Sequence[int], mix: Mix) -> None:
-    """Steps of blocks of `sizes` clients that meet at their calls of `mix`; all of them call it equally often."""
-    exchange = _Exchange(sizes)
+Post = Callable[[Message, slice], None]
+
+
+def in_lockstep(steps: Sequence[Step], sizes: Sequence[int], mix: Mix, post: Post = lambda message, rows: None) -> None:
+    """Steps of blocks of `sizes` clients that meet at their calls of `mix`; all of them call it equally often.
+
+    `post` is shown the message of each block, with its rows, while all of it is there: `mix` sees a Packed without
+    its parts.
+    """
+    exchange = _Exchange(sizes, post)
     parts = split_evenly(range(len(steps)), thread_count())
     threads = [_Thread([(k, steps[k]) for k in part], exchange) for part in parts]
     run_parallel([thread.start for thread in threads])
@@ -38,9 +45,10 @@ def in_lockstep(steps: Sequence[Step], sizes: Sequence[int], mix: Mix) -> None:
 class _Exchange:
     """Where blocks leave their messages: the rows of all, in the order of the blocks."""
 
-    def __init__(self, sizes: Sequence[int]) -> None:
+    def __init__(self, sizes: Sequence[int], post: Post) -> None:
+        self.post = post
         self.rows = [slice(a, b) for a, b in pairwise(accumulate(sizes, initial=0))]
-        self.arrived: dict[int, tuple[int, int] | None] = {}
+        self.arrived: dict[int, tuple[int, int, Compressor] | None] = {}
         self._whole: Tensor | None = None
         self._lock = Lock()
 
@@ -50,7 +58,8 @@ class _Exchange:
             if self._whole is None:
                 self._whole = part.new_empty(self.rows[-1].stop, part.shape[1])
         self._whole[self.rows[k]] = part
-        self.arrived[k] = (message.nbytes, message.best) if isinstance(message, Packed) else None
+        self.post(message, self.rows[k])
+        self.arrived[k] = (message.nbytes, message.best, message.compressor) if isinstance(message, Packed) else None
 
     def collect(self) -> Message:
         """The messages of all blocks as one; the next exchange begins."""
@@ -58,7 +67,10 @@ class _Exchange:
         assert whole is not None
         assert len(self.arrived) == len(self.rows)
         self._whole, self.arrived = None, {}
-        return Packed({}, whole, *map(sum, zip(*cost, strict=True))) if cost else whole
+        if not cost:
+            return whole
+        nbytes, best, compressors = zip(*cost, strict=True)
+        return Packed({}, whole, sum(nbytes), sum(best), compressors[0])
 
 
 class _Thread:

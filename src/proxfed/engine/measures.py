@@ -66,9 +66,12 @@ class Measures:
         """The measures of the model x (d,); `fields` are the clients' states, on graphs: rows by name, 'x' first."""
         out: dict[str, Any] = {}
         if self.problem.train_measures:
-            out["objective"] = self.objective(x)
-            if self.s is not None:
-                out["stationarity"] = self._stationarity(x, self.s)
+            if self.s is None:
+                out["objective"] = self.objective(x)
+            else:
+                value, gradient = self.averages(lambda f: _as_rows(*f.value_and_grad(x)))
+                out["objective"] = float(value) + float(self.problem.h.value(x))
+                out["stationarity"] = self._stationarity(x, gradient, self.s)
             if self.reference is not None and self.optimum is not None:
                 out["gap"] = out["objective"] - self.optimum
         if self.reference is not None:
@@ -88,23 +91,32 @@ class Measures:
         """phi(x)."""
         return float(self.average(lambda f: f.value(x)[:, None])) + float(self.problem.h.value(x))
 
-    def _stationarity(self, x: Tensor, s: float) -> float:
-        gradient = self.average(lambda f: f.full_grad(x))
+    def _stationarity(self, x: Tensor, gradient: Tensor, s: float) -> float:
         return float(((x - self.problem.h.prox(x - s * gradient, s)) / s).square().sum())
 
     def average(self, of: Callable[[Local], Tensor]) -> Tensor:
-        """sum_i p_i of(f_i), a block of clients at a time: the rows of all at once may be more than fits."""
+        """sum_i p_i of(f_i), for rows of(f_i)."""
+        return self.averages(lambda f: (of(f),))[0]
+
+    def averages(self, of: Callable[[Local], tuple[Tensor, ...]]) -> list[Tensor]:
+        """The same of several, a block of clients at a time: the rows of all at once may be more than fits."""
         p, net = self.problem, self.network
 
-        def weighted_sum(blocks: Sequence[Ids]) -> Tensor:
-            total = torch.zeros((), dtype=p.weights.dtype, device=p.weights.device)
+        def weighted_sums(blocks: Sequence[Ids]) -> list[Tensor]:
+            total: list[Tensor] = []
             for ids in blocks:
                 assert isinstance(ids, range)
-                total = total + p.weights[ids.start : ids.stop] @ of(p.local(0, ids))
+                w = p.weights[ids.start : ids.stop]
+                here = [w @ rows for rows in of(p.local(0, ids))]
+                total = [a + b for a, b in zip(total, here, strict=True)] if total else here
             return total
 
-        parts = over_threads(weighted_sum, net.blocks(range(net.n)))
-        return net.all_sum(torch.stack(parts).sum(0))
+        parts = over_threads(weighted_sums, net.blocks(range(net.n), p.gradient_size))
+        return net.all_sums([torch.stack(each).sum(0) for each in zip(*parts, strict=True)])
+
+
+def _as_rows(value: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+    return value[:, None], gradient
 
 
 class _States:

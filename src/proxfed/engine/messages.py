@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import astuple, dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import astuple, dataclass, field, replace
+from functools import partial
+from typing import Any, TypeGuard
 
+import numpy as np
+import torch
 from torch import Tensor
 
+from proxfed.compressors import Identity
+from proxfed.compressors.arrays import host, tensor
+from proxfed.engine import tuning
+from proxfed.threads import run_parallel, thread_count
 from proxfed.types import Message, Packed
 
 
@@ -54,11 +62,60 @@ def nbytes(message: Message) -> tuple[int, int]:
     return sum(paper for paper, _ in sizes), sum(best for _, best in sizes)
 
 
+# ---- between processes: the bytes themselves -----------------------------------------------------------------------
+
+
+def compressed(part: Tensor | Packed) -> TypeGuard[Packed]:
+    """Whether it travels between processes as encoded bytes; what Identity packs is as good as a tensor."""
+    return isinstance(part, Packed) and not isinstance(part.compressor, Identity)
+
+
+def encoded(packed: Packed, rows: Any = slice(None)) -> list[bytes]:
+    """The messages of these rows, as they travel."""
+    parts = {name: part[rows] for name, part in packed.parts.items()}
+    return packed.compressor.encode(replace(packed, parts=parts, dense=packed.dense[rows]))
+
+
+def decoded(messages: Sequence[bytes], like: Packed) -> Tensor:
+    """The rows (c, d) of messages of the same compressor."""
+    if not messages:
+        return like.dense[:0]
+    return like.compressor.decode(messages, like.dense.shape[1], like.dense.dtype).to(like.dense.device)
+
+
+def decoded_sum(messages: Sequence[bytes], w: Tensor, like: Packed) -> Tensor:
+    """sum_i w_i m_i, some rows at a time over the cores; the order of summation depends on the messages alone."""
+    d = like.dense.shape[1]
+    size, threads = max(1, tuning.BLOCK // d), thread_count()
+    blocks = [slice(start, start + size) for start in range(0, len(messages), size)]
+
+    def part_sum(rows: slice) -> Tensor:
+        return w[rows] @ decoded(messages[rows], like)
+
+    calls, total = [partial(part_sum, rows) for rows in blocks], like.dense.new_zeros(d)
+    for k in range(0, len(calls), threads):
+        for part in run_parallel(calls[k : k + threads]):
+            total += part
+    return total
+
+
+# ---- the weighted mean ---------------------------------------------------------------------------------------------
+
+
 @dataclass
 class WeightedSum:
-    """sum_i w_i m_i for each leaf of the messages so far, sum_i w_i, and what the messages cost."""
+    """sum_i w_i m_i for each leaf of the messages so far, sum_i w_i, and what the messages cost.
 
+    With `posting`, compressed leaves are not added up here but kept as the bytes that travel to where they are.
+    """
+
+    posting: bool = False
     sums: list[Tensor] = field(default_factory=list)
+    """Of the leaves that are added up here, and of the weights."""
+    posted: list[list[bytes]] = field(default_factory=list)
+    """Of each other leaf, the message of each client."""
+    weights: list[Tensor] = field(default_factory=list)
+    """w_i of the clients whose messages are posted."""
     form: Message = None
     nbytes: int = 0
     best: int = 0
@@ -66,8 +123,9 @@ class WeightedSum:
     def add(self, message: Message, w: Tensor) -> None:
         """Messages (c, d) of a block with weights (c,)."""
         size, best = nbytes(message)
-        here = [w @ dense(m) for m in leaves(message)] + [w.sum(0, keepdim=True)]
-        self._add(WeightedSum(here, message, size, best))
+        posted = [encoded(m) for m in leaves(message) if self.posting and compressed(m)]
+        here = [w @ dense(m) for m in leaves(message) if not (self.posting and compressed(m))]
+        self._add(WeightedSum(self.posting, [*here, w.sum(0, keepdim=True)], posted, [w], message, size, best))
 
     @classmethod
     def total(cls, parts: Iterable[WeightedSum]) -> WeightedSum:
@@ -79,6 +137,23 @@ class WeightedSum:
 
     def _add(self, other: WeightedSum) -> None:
         self.sums = [a.add_(b) for a, b in zip(self.sums, other.sums, strict=True)] if self.sums else other.sums
+        self.posted = [a + b for a, b in zip(self.posted, other.posted, strict=True)] if self.posted else other.posted
+        self.weights += other.weights
         self.form = other.form
         self.nbytes += other.nbytes
         self.best += other.best
+
+    def letters(self) -> list[bytes]:
+        """What travels: the weights of the clients, and their messages, leaf by leaf."""
+        return [host(torch.cat(self.weights)).tobytes(), *(m for leaf in self.posted for m in leaf)]
+
+    def read(self, letters: Sequence[Sequence[bytes]]) -> tuple[list[Tensor], Tensor]:
+        """(the sum of each posted leaf, that of the weights), from the letters of all processes in their order."""
+        like = host(self.weights[0])
+        parts = [np.frombuffer(first, like.dtype) for first, *_ in letters]
+        w, sums = tensor(np.concatenate(parts), self.weights[0]), []
+        for k, leaf in enumerate(filter(compressed, leaves(self.form))):
+            rows = [slice(1 + k * len(part), 1 + (k + 1) * len(part)) for part in parts]
+            messages = [m for own, some in zip(letters, rows, strict=True) for m in own[some]]
+            sums.append(decoded_sum(messages, w, leaf))
+        return sums, w.sum(0, keepdim=True)

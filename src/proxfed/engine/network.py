@@ -9,6 +9,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from math import ceil
+from threading import Lock
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -16,11 +18,21 @@ from torch import Tensor
 
 from proxfed.engine import tuning
 from proxfed.engine.messages import Traffic, WeightedSum, dense, nbytes, rebuild
-from proxfed.engine.mixing import Operator, edges
+from proxfed.engine.mixing import edges
 from proxfed.errors import InputError
 from proxfed.keyed_random import Ids
 from proxfed.threads import thread_count
 from proxfed.types import Message, Mixing, Packed, Topology
+
+
+class Gossip(Protocol):
+    """W of a round, as one process applies it."""
+
+    def post(self, message: Tensor | Packed, rows: slice) -> None:
+        """Some of the rows are ready."""
+
+    def mixed(self, message: Tensor | Packed, spare: bool) -> Tensor:
+        """W times the rows of all, of those that live here."""
 
 
 class Network(ABC):
@@ -33,7 +45,8 @@ class Network(ABC):
     def __init__(self, n: int, d: int, topology: Topology | None = None) -> None:
         self.n, self.d, self.topology = n, d, topology
         self.traffic = Traffic()
-        self._operators: dict[int, tuple[Operator, int]] = {}
+        self._gossip: dict[int, tuple[Gossip, int]] = {}
+        self._lock = Lock()
 
     # ---- how the processes work together -----------------------------------------------------------------------
 
@@ -46,8 +59,8 @@ class Network(ABC):
         return self.all_sums([x])[0]
 
     @abstractmethod
-    def prepare(self, W: Mixing, like: Tensor) -> Operator:
-        """W as a map from the rows that live here to their mixed rows."""
+    def prepare(self, W: Mixing, like: Tensor) -> Gossip:
+        """W as a map from the message of the clients that live here to their mixed rows."""
 
     @abstractmethod
     def gather(self, rows: Tensor) -> Tensor:
@@ -71,16 +84,18 @@ class Network(ABC):
 
     # ---- star --------------------------------------------------------------------------------------------------
 
-    def blocks(self, cohort: Ids) -> list[Ids]:
+    def blocks(self, cohort: Ids, reads: int = 0) -> list[Ids]:
         """The clients of the cohort that live here, as many at a time as the cache holds; if there are none, one empty
-        block. Where threads are worth while, each of them gets equally many blocks."""
+        block. Where threads are worth while, each of them gets equally many blocks. `reads`: numbers of its data that
+        a client's gradient reads."""
         if isinstance(cohort, range):
             here: Ids = self.ids
         else:
             first, last = np.searchsorted(cohort, (self.ids.start, self.ids.stop)).tolist()
             here = cohort[first:last]
         m, blocks = len(here), ceil(len(here) * self.d / tuning.BLOCK)
-        threads = thread_count() if m * self.d >= tuning.PARALLEL_FROM else 1
+        worth_while = m * self.d >= tuning.PARALLEL_FROM or m * reads >= tuning.PARALLEL_READ
+        threads = thread_count() if worth_while else 1
         count = max(1, min(m, ceil(blocks / threads) * threads))
         return [here[k * m // count : (k + 1) * m // count] for k in range(count)]
 
@@ -101,14 +116,34 @@ class Network(ABC):
         total = WeightedSum.total(sums)
         self.traffic.up += total.nbytes
         self.traffic.best += total.best
-        *means, weight = self.all_sums(total.sums)
+        *means, weight = self.add_up(total)
         return rebuild(total.form, iter([m / weight for m in means]))
+
+    def collector(self) -> WeightedSum:
+        """Where the messages of some clients are collected for `mean`."""
+        return WeightedSum()
+
+    def add_up(self, total: WeightedSum) -> list[Tensor]:
+        """The sum of each leaf, and that of the weights, over the processes."""
+        return self.all_sums(total.sums)
 
     def pass_on(self, up: Message) -> None:
         """Nodes of a tree that live here send their messages to their parents."""
         size, best = nbytes(up)
         self.traffic.up += size
         self.traffic.best += best
+
+    def sums_of(self, rows: Tensor | Packed, nodes: np.ndarray, to: np.ndarray) -> Tensor:
+        """For each of the clients `to` that lives here, in order, the sum of the messages to it: of `nodes`, all of
+        them here or elsewhere, nodes[k] sends to to[k]; `rows` are the messages of those that live here."""
+        receivers, index = np.unique(to, return_inverse=True)
+        slot = torch.from_numpy(index[self.within(nodes)])
+        part = dense(rows).new_zeros(len(receivers), dense(rows).shape[1]).index_add_(0, slot, dense(rows))
+        return self.all_sum(part.ravel()).view_as(part)[torch.from_numpy(self.within(receivers))]
+
+    def within(self, nodes: np.ndarray) -> np.ndarray:
+        """Which of them live here."""
+        return (nodes >= self.ids.start) & (nodes < self.ids.stop)
 
     # ---- graph -------------------------------------------------------------------------------------------------
 
@@ -117,22 +152,37 @@ class Network(ABC):
 
         A spare message is nobody's any more: its memory may be used.
         """
-        if self.topology is None:
-            raise InputError("this algorithm works on a graph: name a topology")
+        self.post(message, slice(0, len(dense(message))), t)
+        return self.meet(message, t, spare)
+
+    def post(self, message: Tensor | Packed, rows: slice, t: int) -> None:
+        """A block of clients has its message ready, in these rows of all that live here; several threads may say so."""
+        gossip, _ = self._of_round(t, dense(message))
+        gossip.post(message, rows)
+
+    def meet(self, message: Tensor | Packed, t: int, spare: bool) -> Tensor:
+        """`mix` of all rows that live here, when all were posted."""
         x = dense(message)
-        key = t % self.topology.period if self.topology.period else t
-        if key not in self._operators:
-            if self.topology.period is None:
-                self._operators.clear()
-            W = self.topology.W(key)
-            self._operators[key] = self.prepare(W, x), edges(W, self.ids)
-        apply, lines = self._operators[key]
+        gossip, lines = self._of_round(t, x)
         # A message of many rows knows its bytes as a whole. Rows cost the same but in some best encodings, whose
         # count is then exact where all clients have equally many neighbours.
         size, best = nbytes(message)
         self.traffic.edge += lines * size // len(x)
         self.traffic.best += lines * best // len(x)
-        return apply(x, spare)
+        return gossip.mixed(message, spare)
+
+    def _of_round(self, t: int, like: Tensor) -> tuple[Gossip, int]:
+        """(the gossip of this round, how many edges begin at clients that live here)."""
+        if self.topology is None:
+            raise InputError("this algorithm works on a graph: name a topology")
+        key = t % self.topology.period if self.topology.period else t
+        with self._lock:
+            if key not in self._gossip:
+                if self.topology.period is None:
+                    self._gossip.clear()
+                W = self.topology.W(key)
+                self._gossip[key] = self.prepare(W, like), edges(W, self.ids)
+            return self._gossip[key]
 
     # ---- looking at a run; not counted -------------------------------------------------------------------------
 

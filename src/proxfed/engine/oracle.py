@@ -46,7 +46,13 @@ class Oracle(Local):
         return self._complete(self.f.full_grad(x), x)
 
     def value(self, x: Tensor) -> Tensor:
-        value = self.f.value(x)
+        return self._whole(self.f.value(x), x)
+
+    def value_and_grad(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        value, g = self.f.value_and_grad(x)
+        return self._whole(value, x), self._complete(g, x)
+
+    def _whole(self, value: Tensor, x: Tensor) -> Tensor:
         value = value if self.scale is None else value * self.scale[:, 0]
         return value if self.inside is None else value + self.inside.value(x)
 

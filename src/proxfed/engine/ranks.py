@@ -1,14 +1,16 @@
 """Blocks of clients over the processes of torch.distributed (gloo), on one machine or on many.
 
-A mean is one all-reduce. A gossip step sends to each other process only the rows that its clients' weights ask for.
-The server's state is the same everywhere. Processes find each other through the environment, see `world`.
+A mean is one all-reduce; but messages of a compressor travel as their bytes, each once to every other process, and are
+added up where they arrive, in the order of the clients. A gossip step sends to each other process only the rows that
+its clients' weights ask for (neighbours.py). The server's state is the same everywhere, so that nothing travels down.
+Processes find each other through the environment, see `world`.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -19,10 +21,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 from proxfed.engine import joining
-from proxfed.engine.mixing import Operator, is_average, rows_times
+from proxfed.engine.bundle import bundle, unbundle
+from proxfed.engine.messages import WeightedSum, compressed, decoded, encoded, leaves
+from proxfed.engine.neighbours import Neighbours
 from proxfed.engine.network import Network
 from proxfed.errors import InputError, RunError, require
-from proxfed.types import Mixing, Topology
+from proxfed.types import Mixing, Packed, Topology
 
 RESERVED_STEPS = 0xFFFFFFF0
 """From here on Slurm's numbers of steps mean the batch script, an interactive shell and the like."""
@@ -109,6 +113,10 @@ def _together(doing: str) -> Iterator[None]:
         raise RunError(f"lost another rank while {doing} ({reason}); --resume goes on from the checkpoint") from e
 
 
+def _bytes(data: bytes) -> Tensor:
+    return torch.from_numpy(np.frombuffer(data, np.uint8).copy())
+
+
 class Ranks(Network):
     """This process's block of the n clients."""
 
@@ -126,39 +134,55 @@ class Ranks(Network):
             dist.all_reduce(flat)
         return list(torch.split(flat, [part.shape[0] for part in parts]))
 
-    def prepare(self, W: Mixing, like: Tensor) -> Operator:
-        if is_average(W):
-            return lambda x, spare: (self.all_sum(x.sum(0)) / W.n).expand(len(self.ids), -1)
-        lo, hi = self.ids.start, self.ids.stop
-        owner = np.searchsorted(self.starts, np.arange(W.n), side="right") - 1
-        to_me = (W.row >= lo) & (W.row < hi)
-        mine = (W.col >= lo) & (W.col < hi)
-        wanted = {q: np.unique(W.col[to_me & (owner[W.col] == q)]) for q in range(self.size) if q != self.rank}
-        offered = {q: np.unique(W.col[mine & (owner[W.row] == q)]) - lo for q in range(self.size) if q != self.rank}
-        foreign = np.concatenate([*wanted.values(), np.empty(0, np.int64)])
-        own, other = to_me & mine, to_me & ~mine
-        near = rows_times(W.row[own] - lo, W.col[own] - lo, W.weight[own], hi - lo, hi - lo, like)
-        if len(foreign) == 0 and all(len(rows) == 0 for rows in offered.values()):
-            return near
-        column = np.searchsorted(foreign, W.col[other])
-        far = rows_times(W.row[other] - lo, column, W.weight[other], hi - lo, len(foreign), like)
+    def owner(self, clients: np.ndarray) -> np.ndarray:
+        return np.searchsorted(self.starts, clients, side="right") - 1
 
-        def apply(x: Tensor, spare: bool) -> Tensor:
-            inbox = torch.empty(len(foreign), x.shape[1], dtype=x.dtype)
-            ops, begin = [], 0
-            for q in wanted:
-                if len(offered[q]):
-                    ops.append(dist.P2POp(dist.isend, x[offered[q]].contiguous(), q))
-                if len(wanted[q]):
-                    ops.append(dist.P2POp(dist.irecv, inbox[begin : begin + len(wanted[q])], q))
-                begin += len(wanted[q])
-            with _together("mixing with neighbours"):
-                for request in dist.batch_isend_irecv(ops):
-                    request.wait()
-            mixed = near(x, spare)
-            return mixed.add_(far(inbox, False)) if len(foreign) else mixed
+    def swap(self, out: Mapping[int, Sequence[bytes]], hear: Sequence[int]) -> dict[int, list[bytes]]:
+        """Lists of messages to other ranks, and those that the ranks in `hear` send here."""
+        bundles = {q: _bytes(bundle(messages)) for q, messages in out.items()}
+        lengths = {q: torch.zeros(1, dtype=torch.int64) for q in hear}
+        self.swap_rows({q: torch.tensor([len(data)]) for q, data in bundles.items()}, lengths)
+        into = {q: torch.empty(int(length), dtype=torch.uint8) for q, length in lengths.items()}
+        self.swap_rows(bundles, into)
+        return {q: unbundle(data.numpy().tobytes()) for q, data in into.items()}
 
-        return apply
+    def swap_rows(self, out: Mapping[int, Tensor], into: Mapping[int, Tensor]) -> None:
+        ops = [dist.P2POp(dist.isend, x.contiguous(), q) for q, x in out.items()]
+        ops += [dist.P2POp(dist.irecv, x, q) for q, x in into.items()]
+        with _together("exchanging messages"):
+            for request in dist.batch_isend_irecv(ops) if ops else ():
+                request.wait()
+
+    def collector(self) -> WeightedSum:
+        return WeightedSum(posting=True)
+
+    def add_up(self, total: WeightedSum) -> list[Tensor]:
+        """Everybody reads everybody's compressed messages; what is dense is added up on the way."""
+        if not total.posted:
+            return self.all_sums(total.sums)
+        others, letters = [q for q in range(self.size) if q != self.rank], total.letters()
+        heard = self.swap(dict.fromkeys(others, letters), others) | {self.rank: letters}
+        posted, weight = total.read([heard[q] for q in range(self.size)])
+        here = iter(self.all_sums(total.sums[:-1]) if len(total.sums) > 1 else [])
+        read = iter(posted)
+        return [*(next(read if compressed(leaf) else here) for leaf in leaves(total.form)), weight]
+
+    def sums_of(self, rows: Tensor | Packed, nodes: np.ndarray, to: np.ndarray) -> Tensor:
+        if not compressed(rows):
+            return super().sums_of(rows, nodes, to)
+        here, owner, receiver = self.within(nodes), self.owner(nodes), self.owner(to)
+        for_me, mine = receiver == self.rank, receiver[here] == self.rank
+        out = {int(q): encoded(rows, receiver[here] == q) for q in np.unique(receiver[here][~mine])}
+        hear = [int(q) for q in np.unique(owner[for_me & ~here])]
+        heard = self.swap(out, hear)
+        foreign = decoded([m for q in hear for m in heard[q]], rows)
+        order = np.argsort(np.concatenate([nodes[here][mine], nodes[for_me & ~here]]))
+        received = torch.cat([rows.dense[torch.from_numpy(mine)], foreign])[torch.from_numpy(order)]
+        receivers, index = np.unique(to[for_me], return_inverse=True)
+        return received.new_zeros(len(receivers), received.shape[1]).index_add_(0, torch.from_numpy(index), received)
+
+    def prepare(self, W: Mixing, like: Tensor) -> Neighbours:
+        return Neighbours(W, like, self)
 
     def gather(self, rows: Tensor) -> Tensor:
         counts = self._everyones(len(rows))

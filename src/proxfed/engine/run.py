@@ -37,6 +37,7 @@ from proxfed.types import (
     Graph,
     Message,
     Mix,
+    Packed,
     Participation,
     Problem,
     Relay,
@@ -95,7 +96,7 @@ class Run:
         net, everyone = self.network, isinstance(self.participation, Full) or alg.requires().all_hear
         one, server = self.clients.begin(alg, net.ids[:1], Work())
         rows = ClientRows(net.ids, one, lambda ids, work: self.clients.begin(alg, ids, work)[0], everyone)
-        for ids in net.blocks(range(net.n)) if everyone else ():
+        for ids in self.blocks(range(net.n)) if everyone else ():
             rows.put(ids, rows.begin(ids, self.work))
         return Held(rows, server)
 
@@ -116,14 +117,19 @@ class Run:
     def _in_blocks(self, work_on: Callable[[Ids, Work, Mix], None], t: int) -> None:
         """One call for each block of peers; they meet at `mix`."""
         net = self.network
-        blocks = net.blocks(range(net.n))
+        blocks = self.blocks(range(net.n))
         works = [Work() for _ in blocks]
         calls = [partial(work_on, ids, work) for ids, work in zip(blocks, works, strict=True)]
         if len(calls) == 1:
             calls[0](lambda x: net.mix(x, t))
         else:
-            in_lockstep(calls, [len(ids) for ids in blocks], lambda x: net.mix(x, t, spare=True))
+            sizes = [len(ids) for ids in blocks]
+            in_lockstep(calls, sizes, lambda x: net.meet(x, t, spare=True), lambda x, rows: net.post(x, rows, t))
         self.work.add(*works)
+
+    def blocks(self, cohort: Ids) -> list[Ids]:
+        """The clients of the cohort that live here, as many at a time as suits this problem."""
+        return self.network.blocks(cohort, self.problem.gradient_size)
 
     def round(self, t: int) -> None:
         start = time.perf_counter()
@@ -141,7 +147,7 @@ class Run:
         if len(taking_part) == 0:
             return Held(rows, state)
         state, message = half.down(state, t)
-        blocks, down = net.blocks(taking_part), received(message)
+        blocks, down = self.blocks(taking_part), received(message)
         all_hear = alg.requires().all_hear
         net.send(message, len(net.ids) if all_hear else sum(len(ids) for ids in blocks))
         heard, go_on = arrived(self.participation, t, taking_part, self.seed)
@@ -150,7 +156,7 @@ class Run:
 
         def client_rounds(blocks: Sequence[Ids]) -> tuple[WeightedSum, Work]:
             """The clients of one thread, block after block: the sum of their messages, and their work."""
-            sent, work = WeightedSum(), Work()
+            sent, work = net.collector(), Work()
             for ids in blocks:
                 new, up = self.clients.answer(alg, rows.take(ids, work), down, t, ids, work)
                 half.add(sent, up, ids, None if heard is taking_part else np.isin(ids, heard))
@@ -163,7 +169,7 @@ class Run:
         sums, works = zip(*over_threads(client_rounds, blocks), strict=True)
         self.work.add(*works)
         if all_hear:
-            for ids in net.blocks(np.setdiff1d(np.arange(net.n), go_on)):
+            for ids in self.blocks(np.setdiff1d(np.arange(net.n), go_on)):
                 rows.put(ids, alg.hear(rows.take(ids, self.work), down))
         up = net.mean(sums)
         if len(heard) == 0:
@@ -174,7 +180,7 @@ class Run:
         """A round along a tree: the server's message goes down every edge, and sums of messages come up."""
         net, half, (rows, state) = self.network, self._server(alg), self.held
         assert isinstance(topology, SpanningTree)
-        tree, everyone = topology.rooted, net.blocks(range(net.n))
+        tree, everyone = topology.rooted, self.blocks(range(net.n))
         state, message = half.down(state, t)
         down, root = received(message), int(tree.levels[0][0])
         net.send(message, len(net.ids) - (root in net.ids))  # the server is where the root is
@@ -193,7 +199,7 @@ class Run:
         messages = [m for part in parts for m in part]
         own = [torch.cat(rows) for rows in zip(*map(leaves, messages), strict=True)]
 
-        def pass_on(nodes: Ids, below: list[Tensor], at_root: bool) -> list[Tensor]:
+        def pass_on(nodes: Ids, below: list[Tensor], at_root: bool) -> list[Tensor | Packed]:
             at = net.rows(nodes)
             if isinstance(alg, Relay):
                 key = None if at_root else keys(self.seed, "message", nodes, t)
@@ -203,7 +209,7 @@ class Run:
                 up = tuple(mine[at] + theirs for mine, theirs in zip(own, below, strict=True))
             if not at_root:
                 net.pass_on(up)
-            return [dense(m) for m in leaves(up)]
+            return leaves(up)
 
         totals = to_the_root(net, tree, own, pass_on)
         up = rebuild(messages[0], iter([total / net.n for total in totals]))
@@ -211,7 +217,7 @@ class Run:
 
     def _graph(self, alg: Graph[Any], t: int) -> Any:
         net, half = self.network, self.clients
-        if len(net.blocks(range(net.n))) == 1:
+        if len(self.blocks(range(net.n))) == 1:
             between = half.before_mix(alg, self.held, t, net.ids, self.work)
             return half.step(alg, between, t, net.ids, self.work, lambda x: net.mix(x, t))
         state = writable(self.held)

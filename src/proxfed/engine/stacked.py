@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from torch import Tensor
 
+from proxfed.engine.messages import dense
 from proxfed.engine.mixing import Operator, is_average, rows_times
 from proxfed.engine.network import Network
-from proxfed.types import Mixing, Topology
+from proxfed.types import Mixing, Packed, Topology
+
+
+class Here(NamedTuple):
+    """Gossip among clients of one process: nothing travels."""
+
+    times: Operator
+
+    def post(self, message: Tensor | Packed, rows: slice) -> None: ...
+
+    def mixed(self, message: Tensor | Packed, spare: bool) -> Tensor:
+        return self.times(dense(message), spare)
 
 
 class Stacked(Network):
@@ -21,10 +35,10 @@ class Stacked(Network):
     def all_sums(self, parts: list[Tensor]) -> list[Tensor]:
         return parts
 
-    def prepare(self, W: Mixing, like: Tensor) -> Operator:
+    def prepare(self, W: Mixing, like: Tensor) -> Here:
         if is_average(W):
-            return lambda x, spare: x.mean(0).expand(W.n, -1)
-        return rows_times(W.row, W.col, W.weight, W.n, W.n, like)
+            return Here(lambda x, spare: x.mean(0).expand(W.n, -1))
+        return Here(rows_times(W.row, W.col, W.weight, W.n, W.n, like))
 
     def gather(self, rows: Tensor) -> Tensor:
         return rows

@@ -8,6 +8,9 @@ BLOCK = 1 << 20
 PARALLEL_FROM = 1 << 15
 """Numbers to work on, from which on threads gain more than it costs to wake them."""
 
+PARALLEL_READ = 1 << 18
+"""Numbers that a gradient reads, from which on the same holds: each of them is used once or twice."""
+
 MIX_BLOCK = 1 << 19
 """Numbers of the rows that `mix` overwrites at a time."""
 

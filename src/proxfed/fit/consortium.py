@@ -200,7 +200,7 @@ def _held(made: Design, problem: Linear, cv: CrossValidation | None, asked: Sett
         "organisation": "each organisation in turn, by the model of all others",
     }[asked.chosen_by]
     data = problem.data
-    return Held(data.features, data.labels, data.sizes.tolist(), list(made.organisations), cv.rows, how)
+    return Held(np.asarray(data.features), data.labels, data.sizes.tolist(), list(made.organisations), cv.rows, how)
 
 
 def _judge(problem: Linear, values: np.ndarray, held: Held, asked: Settings, names: list[str]) -> Judgement:

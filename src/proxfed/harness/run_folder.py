@@ -46,6 +46,7 @@ from proxfed.errors import InputError, require
 from proxfed.harness.checkpoint import UNREADABLE, TaskFolder, task_name
 from proxfed.harness.files import is_held, locked, owned, replace, writing
 from proxfed.harness.status_file import Piece, Status, piece, read_status
+from proxfed.problems.passes import kernels
 from proxfed.report.columns import DONE, ROW, Row, cell, parse
 from proxfed.types import Block
 
@@ -62,6 +63,7 @@ def versions() -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": np.__version__,
+        "kernels": kernels(),
         "threads": torch.get_num_threads(),
         "machine": platform.machine(),
         "system": platform.system(),

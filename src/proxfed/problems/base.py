@@ -13,13 +13,14 @@ from torch import Tensor, nn
 
 from proxfed.data.federated import Dataset, Federated
 from proxfed.data.on_demand import OnDemand
+from proxfed.data.sparse import Features, SparseRows, as_features
 from proxfed.errors import InputError, at_least_one, non_negative, one_of, require
 from proxfed.keyed_random import Ids
 from proxfed.problems.losses import Loss
 from proxfed.problems.named_losses import find_loss
 from proxfed.types import Problem, Regulariser
 
-Samples = np.ndarray | Tensor
+Samples = np.ndarray | SparseRows | Tensor
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -118,9 +119,8 @@ class DataProblem(Problem):
     def over(self, ids: Ids) -> Self:
         """The problem of just these clients, numbered from 0, whose samples are read now."""
         assert isinstance(self.data, OnDemand)
-        other, kept = object.__new__(type(self)), {*self._without_samples, *(f.name for f in fields(self) if f.init)}  # type: ignore[arg-type]
+        other, kept = object.__new__(type(self)), {*self._without_samples, *(f.name for f in fields(self))}  # type: ignore[arg-type]
         other.__dict__.update({key: value for key, value in self.__dict__.items() if key in kept})
-        other.__dict__.update({f.name: {} for f in fields(self) if not f.init})  # type: ignore[arg-type]
         other.__dict__.update(data=self.data.some(ids), numbers=np.asarray(ids, np.int64))
         try:
             self.criterion.outputs(other.data)
@@ -175,14 +175,14 @@ class DataProblem(Problem):
         return _like(X, self._decide(self._apply(x, _array(X))))
 
     @abstractmethod
-    def _apply(self, x: Tensor, X: np.ndarray) -> Tensor:
+    def _apply(self, x: Tensor, X: Features) -> Tensor:
         """Scores (k, outputs)."""
 
     def _decide(self, scores: Tensor) -> Tensor:
         """Labels (k,)."""
         return self.criterion.predict(scores.mT[None])[0]
 
-    def _fits(self, X: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    def _fits(self, X: Features, shape: tuple[int, ...]) -> Features:
         fits = X.ndim > 1 and X.shape[1:] == shape
         require(
             fits, f"X has shape {X.shape}, but samples of {self.data.name} have shape {shape}, so it must be (k, ...)"
@@ -190,8 +190,8 @@ class DataProblem(Problem):
         return X
 
 
-def _array(X: Samples) -> np.ndarray:
-    return X.detach().cpu().numpy() if isinstance(X, Tensor) else np.asarray(X)
+def _array(X: Samples) -> Features:
+    return X.detach().cpu().numpy() if isinstance(X, Tensor) else as_features(X)
 
 
 def _like(X: Samples, result: Tensor) -> Samples:

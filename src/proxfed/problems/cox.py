@@ -67,12 +67,11 @@ class Cox(Loss):
         out = (own + at_risk).exp() - e.event * (own - e.log_S).exp() * tied - e.event * v
         return out[:, None]
 
-    def smoothness(self, A: Tensor, b: Tensor, v: Tensor) -> Tensor:
-        """(c,): the Hessian of an event is the features' variance in its risk set, under some weights; whatever these
-        are, that is at most the largest squared distance of a sample in the set from any point: here, from the mean."""
+    def smoothness(self, distance: Tensor, b: Tensor, v: Tensor) -> Tensor:
+        """The Hessian of an event is the features' variance in its risk set, under some weights; whatever these are,
+        that is at most the largest squared distance of a sample in the set from any point: here, from the mean."""
         times, event = b.abs(), ~b.signbit()
         last = torch.searchsorted(-times, -times, right=True) - 1
-        distance = (A - A.mean(1, keepdim=True)).square().sum(-1)
         furthest = distance.cummax(-1).values.gather(-1, last)
         return (event * v * furthest).mean(-1)
 

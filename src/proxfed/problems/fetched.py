@@ -35,3 +35,6 @@ class Fetched(Local):
 
     def value(self, x: Tensor) -> Tensor:
         return self._here.value(x)
+
+    def value_and_grad(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self._here.value_and_grad(x)

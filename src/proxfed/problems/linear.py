@@ -4,18 +4,19 @@
 
 The weights w_ij are those of the samples times those of their classes; without any, all are 1 and nothing is
 multiplied. With weights, v_ij = w_ij m_i / sum_j w_ij is what a sample counts in a plain mean. x is the weight matrix
-(outputs, features) followed by the intercepts, as one row. Activations are kept as (clients, outputs, samples), so that
-a layer and its gradient are one batched product each, without transposes.
+(outputs, features) followed by the intercepts, as one row. Features may be sparse; they stay so.
+
+`passes.py` says how the sums over samples are computed, `curvature.py` how smooth f is.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import isfinite
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -24,26 +25,23 @@ from torch import Tensor, nn
 from proxfed import keyed_random
 from proxfed.data.federated import Federated, flat, rows
 from proxfed.data.on_demand import OnDemand
+from proxfed.data.sparse import Features, SparseRows
 from proxfed.errors import require
 from proxfed.keyed_random import Ids, Key
 from proxfed.problems.base import DataProblem
 from proxfed.problems.class_weights import with_classes
 from proxfed.problems.coefficients import Coefficients, coefficients
 from proxfed.problems.cox import by_time
+from proxfed.problems.curvature import Curvature
 from proxfed.problems.feature_groups import labels_of
 from proxfed.problems.fetched import Fetched
 from proxfed.problems.fista import by_line_search, fista
 from proxfed.problems.loop import parameters
 from proxfed.problems.losses import Loss
-from proxfed.problems.spectra import Extremes, extremes
+from proxfed.problems.passes import Passes, passes_of
+from proxfed.problems.sparse_products import Entries
 from proxfed.regularisers import Zero
 from proxfed.types import Block, Local, Regulariser, Smoothness
-
-GATHER = 1 << 20
-"""Numbers of the minibatches that are gathered at a time: a few MB, still in the cache when they are used again."""
-
-CACHE = 1 << 17
-"""Numbers of the clients' data that a full gradient reads at a time: both its products then find them in the cache."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +69,6 @@ class Linear(DataProblem):
     device: str = "cpu"
     x0: Tensor | None = None
     """Where it begins; None: at zero."""
-    _plans: dict[tuple[int, int] | None, list[Piece]] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.check()
@@ -118,15 +115,26 @@ class Linear(DataProblem):
         return slice(None) if self.criterion.separate else by_time(self.data.labels, self.offsets)
 
     @cached_property
+    def samples(self) -> Features:
+        """(N, p): the features in that order and in the dtype of the problem; not a copy, where they are like that."""
+        dtype, features = torch.empty(0, dtype=self.dtype).numpy().dtype, self.data.features
+        if isinstance(features, SparseRows):
+            chosen = features if isinstance(self._order, slice) else features[self._order]
+            return replace(chosen, values=np.require(chosen.values, dtype, ["C", "W"]))
+        return np.require(features[self._order], dtype, ["C", "W"])
+
+    @cached_property
     def A(self) -> Tensor:
-        return torch.tensor(np.asarray(self.data.features)[self._order], dtype=self.dtype, device=self.device)
+        """The same as a tensor, of dense features."""
+        assert isinstance(self.samples, np.ndarray)
+        return torch.from_numpy(self.samples).to(self.device)
 
     @cached_property
     def b(self) -> Tensor:
         return self._labels(self.data.labels[self._order])
 
     @cached_property
-    def _sample_weights(self) -> np.ndarray | None:
+    def sample_weights(self) -> np.ndarray | None:
         """w, (N,), in the order of the data."""
         if self.class_weights == "balanced":
             self._everybody("class_weights = 'balanced'")
@@ -137,17 +145,33 @@ class Linear(DataProblem):
         if self.class_weights is None:
             return self.data.weight_sums
         self._everybody("weighting = 'size' with class_weights")
-        return replace(self.data, sample_weights=self._sample_weights).weight_sums
+        return replace(self.data, sample_weights=self.sample_weights).weight_sums
 
     @cached_property
     def v(self) -> Tensor | None:
         """(N,): what a sample counts in its client's mean; None: all the same."""
-        if self._sample_weights is None:
+        if self.sample_weights is None:
             return None
-        each = self._sample_weights * np.repeat(self.data.sizes / self.weight_sums, self.data.sizes)
+        each = self.sample_weights * np.repeat(self.data.sizes / self.weight_sums, self.data.sizes)
         return torch.tensor(each[self._order], dtype=self.dtype, device=self.device)
 
+    @cached_property
+    def passes(self) -> Passes:
+        """How sums over the samples are computed."""
+        return passes_of(self)
+
     # ---- the protocol ------------------------------------------------------------------------------------------
+
+    @property
+    def sample_size(self) -> float:
+        """Numbers that the gradient of a sample reads, on average."""
+        A, outputs = self.data.features, self.blocks[0].shape[0]
+        return outputs * (len(A.values) / max(1, len(A)) if isinstance(A, SparseRows) else A.shape[1])
+
+    @cached_property
+    def gradient_size(self) -> int:
+        samples = self.data.sizes.sum() / max(1, len(self.data)) if self.batch is None else self.batch
+        return int(self.sample_size * samples)
 
     def local(self, t: int, ids: Ids, seed: int = 0) -> Local:
         if isinstance(self.data, OnDemand):
@@ -166,76 +190,25 @@ class Linear(DataProblem):
         if not self.criterion.separate:
             order = by_time(labels, np.array([0, len(labels)]))
             features, labels = features[order], labels[order]
-        A = torch.as_tensor(np.asarray(features), dtype=self.dtype, device=self.device)
-        return self.criterion.score(self._scores(A[None], x[None]), self._labels(labels)[None])
+        return self.criterion.score(self._scores(x, features).mT[None], self._labels(labels)[None])
 
     def smoothness(self) -> Smoothness:
-        return self._smoothness
-
-    @cached_property
-    def _smoothness(self) -> Smoothness:
         self._everybody("the smoothness of f")
-        most, least = self.criterion.curvature, self.criterion.least_curvature
-        L = float(self.client_smoothness.max())
-        if not self.criterion.separate:
-            return Smoothness(L, float(self.weights.double() @ self.client_smoothness), self.l2, self.l2)
-        whole = self._whole_spectrum()
-        mu = least * self._not_rounding(whole.smallest)
-        return Smoothness(L, most * float(whole.largest) + self.l2, mu + self.l2, float(self.client_convexity.min()))
+        return self._curvature.smoothness
 
-    @cached_property
-    def client_convexity(self) -> Tensor:
-        """A strong convexity constant of each f_i that is here."""
-        if not self.criterion.separate:
-            return torch.full((len(self.data),), self.l2, dtype=torch.float64)
-        least = self.criterion.least_curvature
-        smallest = [self._not_rounding(value) for value in self._spectra.smallest]
-        return least * torch.tensor(smallest, dtype=torch.float64) + self.l2
-
-    def _not_rounding(self, value: Tensor) -> float:
-        """An eigenvalue, if it is more than the rounding error of one that is zero."""
-        return float(value) if value > 1e-14 * self.d * float(self._spectra.largest.max()) else 0.0
-
-    @cached_property
+    @property
     def client_smoothness(self) -> Tensor:
         """A smoothness constant of each f_i that is here, which its client can tell from its own samples."""
-        if not self.criterion.separate:
-            cox, out = self.criterion, torch.zeros(len(self.data), dtype=torch.float64)
-            for where, A, b, v in self._groups(self.data.here):
-                out[where] = cox.smoothness(A.double(), b, torch.ones_like(b) if v is None else v)  # type: ignore[attr-defined]
-            return out + self.l2
-        most, name = self.criterion.curvature, type(self.criterion).__name__
-        require(isfinite(most), f"{name}: its curvature has no bound, so there is no step size by theory: give numbers")
-        return most * self._spectra.largest + self.l2
+        return self._curvature.of_clients
+
+    @property
+    def client_convexity(self) -> Tensor:
+        """A strong convexity constant of each f_i that is here."""
+        return self._curvature.convexity_of_clients
 
     @cached_property
-    def _spectra(self) -> Extremes:
-        """Of each A_i' A_i / m_i that is here, the intercept's column of ones included."""
-        largest, smallest = torch.zeros(2, len(self.data), dtype=torch.float64)
-        for where, A, _, v in self._groups(self.data.here):
-            largest[where], smallest[where] = extremes(self._scaled(A, v), A.shape[1])
-        return Extremes(largest, smallest)
-
-    def _whole_spectrum(self) -> Extremes:
-        """Of sum_i p_i A_i' A_i / m_i."""
-        p, wide, total = self.weights.double(), len(self.A) < self.A.shape[1], torch.zeros(())
-        stacked = []
-        for where, A, _, v in self._groups(range(self.n)):
-            A, m = self._scaled(A, v), A.shape[1]
-            if wide:
-                stacked.append((A * (p[where] / m).sqrt()[:, None, None]).flatten(0, 1))
-            else:
-                total = total + torch.einsum("g,gij->ij", p[where], A.mT @ A / m)
-        if wide:
-            return extremes(torch.cat(stacked))
-        values = torch.linalg.eigvalsh(total)
-        return Extremes(values[-1], values[0])
-
-    def _scaled(self, A: Tensor, v: Tensor | None) -> Tensor:
-        """Rows times the roots of what they count, with a column of ones if there is an intercept."""
-        A = A.double()
-        A = torch.cat([A, torch.ones_like(A[..., :1])], -1) if self.intercept else A
-        return A if v is None else A * v.double().sqrt()[..., None]
+    def _curvature(self) -> Curvature:
+        return Curvature(self)
 
     def solve(self, tolerance: float = 1e-12) -> Tensor:
         """The minimiser of phi, computed in float64 whatever the dtype of the problem."""
@@ -273,10 +246,17 @@ class Linear(DataProblem):
         layer.load_state_dict(parameters(x, self.blocks))
         return layer
 
-    def _apply(self, x: Tensor, X: np.ndarray) -> Tensor:
-        rows = self._fits(flat(X) if X.ndim > 2 else X, self.data.features.shape[1:])
-        with torch.no_grad():
-            return self.module(x)(torch.as_tensor(rows, dtype=self.dtype, device=self.device))
+    def _apply(self, x: Tensor, X: Features) -> Tensor:
+        return self._scores(x, self._fits(flat(X) if X.ndim > 2 else X, self.data.features.shape[1:]))
+
+    def _scores(self, x: Tensor, X: Features) -> Tensor:
+        """(k, outputs) of samples X (k, p)."""
+        if not isinstance(X, SparseRows):
+            with torch.no_grad():
+                return self.module(x)(torch.as_tensor(X, dtype=self.dtype, device=self.device))
+        weight, bias = self.blocks[0], x[self.blocks[0].stop :]
+        s = Entries(X, np.zeros(len(X), np.int64), x).scores(x[: weight.stop].view(1, *weight.shape)).mT
+        return s + bias if self.intercept else s
 
     def coefficients(self, x: Tensor, nonzero: bool = False) -> Coefficients:
         """The weights by the names of the features, and the intercept; `nonzero`: only those that are not 0."""
@@ -290,58 +270,6 @@ class Linear(DataProblem):
         A feature in none is a group of its own; with several classes it brings its weights of all of them.
         """
         return labels_of(self.data.names, groups) * self.blocks[0].shape[0]
-
-    # ---- the two products --------------------------------------------------------------------------------------
-
-    def _scores(self, A: Tensor, x: Tensor) -> Tensor:
-        """(c, outputs, samples) of samples A (c, samples, p) at x (c, d)."""
-        weight = self.blocks[0]
-        W = x[:, : weight.stop].view(-1, *weight.shape)
-        if self.intercept:
-            return torch.baddbmm(x[:, weight.stop :, None], W, A.mT)
-        return torch.bmm(W, A.mT)
-
-    def _gradient(self, A: Tensor, b: Tensor, v: Tensor | None, x: Tensor, out: Tensor) -> None:
-        """The gradients (c, d) over samples A, b that count v at x, into `out`."""
-        weight, m, loss = self.blocks[0], A.shape[1], self.criterion
-        s = self._scores(A, x)
-        r = loss.slope(s, b) if v is None else loss.weighted_slope(s, b, v)
-        W, G = (v[:, : weight.stop].view(-1, *weight.shape) for v in (x, out))
-        torch.baddbmm(W, r, A, beta=self.l2, alpha=1 / m, out=G)
-        if self.intercept:
-            out[:, weight.stop :] = self.l2 * x[:, weight.stop :] + r.mean(-1)
-
-    def _groups(self, ids: Ids) -> Iterator[tuple[slice | np.ndarray, Tensor, Tensor, Tensor | None]]:
-        """Clients of equal size together, without padding: (positions in ids, A (g, m, p), b and v (g, m))."""
-        key = (ids.start, ids.stop) if isinstance(ids, range) else None
-        pieces = self._plans.get(key) or self._plan(np.asarray(ids, np.int64))
-        if key is not None:
-            self._plans[key] = pieces
-        for piece in pieces:
-            yield (
-                piece.where,
-                self.A[piece.rows].view(-1, piece.m, self.A.shape[1]),
-                self.b[piece.rows].view(-1, piece.m),
-                None if self.v is None else self.v[piece.rows].view(-1, piece.m),
-            )
-
-    def _plan(self, ids: np.ndarray) -> list[Piece]:
-        pieces = []
-        for m in np.unique(self.sizes[ids]).tolist():
-            same = np.flatnonzero(self.sizes[ids] == m)
-            count = min(max(1, len(same) * m * self.A.shape[1] // CACHE), len(same))
-            for where in np.array_split(same, count):
-                rows = (self.offsets[ids[where], None] + np.arange(m)).reshape(-1)
-                pieces.append(Piece(_together(where), _together(rows), m))
-        return pieces
-
-
-class Piece(NamedTuple):
-    """Some clients of one size: where they stand among the ids, and where their samples stand in the data."""
-
-    where: slice | np.ndarray
-    rows: slice | np.ndarray
-    m: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -358,44 +286,19 @@ class Clients(Local):
         return keyed_random.keys(self.seed, "minibatch", self.problem.numbered(self.ids), self.t)
 
     def grad(self, x: Tensor, draw: int) -> Tensor:
-        p, c = self.problem, len(self.ids)
+        p = self.problem
         if p.batch is None:
             return self.full_grad(x)
         who = slice(self.ids.start, self.ids.stop) if isinstance(self.ids, range) else np.asarray(self.ids, np.int64)
-        x, out = self.spread(x), torch.empty(c, p.d, dtype=p.dtype, device=p.device)
         sample = keyed_random.integers(keyed_random.fold(self._batch_key, draw), p.batch, p.sizes[who])
         sample += p.offsets[:-1][who, None]
-        rows = torch.from_numpy(sample).to(p.device)
-        step = max(1, GATHER // (p.batch * p.A.shape[1]))
-        for k in range(0, c, step):
-            part = slice(k, k + step)
-            A = p.A.index_select(0, rows[part].reshape(-1)).view(-1, p.batch, p.A.shape[1])
-            p._gradient(A, p.b[rows[part]], None if p.v is None else p.v[rows[part]], x[part], out[part])
-        return out
+        return p.passes.minibatch(sample, x)
 
     def full_grad(self, x: Tensor) -> Tensor:
-        p = self.problem
-        x, out = self.spread(x), torch.empty(len(self.ids), p.d, dtype=p.dtype, device=p.device)
-        for where, A, b, v in p._groups(self.ids):
-            if isinstance(where, slice):
-                p._gradient(A, b, v, x[where], out[where])
-            else:
-                g = torch.empty(len(where), p.d, dtype=p.dtype, device=p.device)
-                p._gradient(A, b, v, x[where], g)
-                out[where] = g
-        return out
+        return self.problem.passes.full(self.ids, x, gradients=True).gradients
 
     def value(self, x: Tensor) -> Tensor:
-        p = self.problem
-        x, out = self.spread(x), torch.empty(len(self.ids), dtype=p.dtype, device=p.device)
-        for where, A, b, v in p._groups(self.ids):
-            s = p._scores(A, x[where])
-            losses = p.criterion.value(s, b) if v is None else p.criterion.weighted_value(s, b, v)
-            out[where] = losses.mean(-1)
-        return out + p.l2 / 2 * x.square().sum(-1)
+        return self.problem.passes.full(self.ids, x, values=True).values
 
-
-def _together(index: np.ndarray) -> slice | np.ndarray:
-    """A slice, which makes a view instead of a copy, where the indices are consecutive."""
-    consecutive = len(index) > 0 and bool((np.diff(index) == 1).all())
-    return slice(int(index[0]), int(index[-1]) + 1) if consecutive else index
+    def value_and_grad(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.problem.passes.full(self.ids, x, values=True, gradients=True)

@@ -22,12 +22,14 @@ from torch import Tensor, nn
 from proxfed import keyed_random
 from proxfed.data.federated import Federated
 from proxfed.data.on_demand import OnDemand
+from proxfed.data.sparse import Features, SparseRows
 from proxfed.errors import InputError, nearest, one_of, positive, require
 from proxfed.keyed_random import Ids, Key
 from proxfed.problems.architectures import MODELS, Make
 from proxfed.problems.base import DataProblem
 from proxfed.problems.batch_norm import batch_norms, remember
 from proxfed.problems.batched import Batched, dense_layers
+from proxfed.problems.bfloat16 import warn_if_slow
 from proxfed.problems.fetched import Fetched
 from proxfed.problems.inputs import NORMALISATIONS, Affine, Inputs
 from proxfed.problems.loop import Loop, parameters
@@ -72,7 +74,8 @@ class Model(DataProblem):
     channels_last: bool = True
     """Images with the channels as the last axis in memory, which convolutions on a CPU like best."""
     bfloat16: bool = False
-    """Forward and backward in bfloat16 where torch finds it safe; x and the gradients keep their dtype."""
+    """Forward and backward in bfloat16 where torch finds it safe; x and the gradients keep their dtype. Where that is
+    slower, as on a CPU that does not know bfloat16, a warning says so."""
     mechanism: str = "auto"
     """How clients' gradients are computed: 'batched', for dense networks, 'loop', or 'auto': the faster one."""
     train_measures: bool = False
@@ -88,6 +91,8 @@ class Model(DataProblem):
         self.check()
         plain = self.data.sample_weights is None
         require(plain, f"Model: {self.data.name} has sample weights, which only linear models take")
+        dense = not isinstance(self.data.features, SparseRows)
+        require(dense, f"Model: {self.data.name} has sparse features, which only linear models take")
         separate = find_loss(self.loss).separate
         require(separate, f"Model: loss = {self.loss!r} is for linear models: it needs all samples at once")
         if isinstance(self.model, nn.Module):  # its owner may go on with it
@@ -187,7 +192,7 @@ class Model(DataProblem):
 
     @cached_property
     def _affine(self) -> Affine:
-        return NORMALISATIONS[self.normalise](self.data.features)
+        return NORMALISATIONS[self.normalise](np.asarray(self.data.features))
 
     def _inputs(self, features: np.ndarray) -> Inputs:
         channels_last = self.channels_last and isinstance(self.engine, Loop)
@@ -195,7 +200,7 @@ class Model(DataProblem):
 
     @cached_property
     def A(self) -> Inputs:
-        return self._inputs(self.data.features)
+        return self._inputs(np.asarray(self.data.features))
 
     @cached_property
     def b(self) -> Tensor:
@@ -211,7 +216,7 @@ class Model(DataProblem):
         if self.data.test is None:
             return None
         features, labels = self.data.test
-        return self._inputs(features), self._labels(labels)
+        return self._inputs(np.asarray(features)), self._labels(labels)
 
     # ---- the network -------------------------------------------------------------------------------------------
 
@@ -233,6 +238,8 @@ class Model(DataProblem):
         if layers is not None:
             return Batched(layers, self.criterion, self.blocks)
         require(self.mechanism != "batched", f"{self._name} is not a dense network: only those can be batched")
+        if self.bfloat16:
+            warn_if_slow(self.device)
         return Loop(self.template, self.blocks, self.criterion, self.bfloat16)
 
     @cached_property
@@ -294,8 +301,8 @@ class Model(DataProblem):
         with torch.no_grad():
             return torch.cat([module(A(rows)) for rows in torch.arange(len(A), device=self.device).split(CHUNK)])
 
-    def _apply(self, x: Tensor, X: np.ndarray) -> Tensor:
-        return self._forward(x, self._inputs(self._fits(X, self.shape)))
+    def _apply(self, x: Tensor, X: Features) -> Tensor:
+        return self._forward(x, self._inputs(np.asarray(self._fits(X, self.shape))))
 
     def _decide(self, scores: Tensor) -> Tensor:
         labels = super()._decide(scores)

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import tomllib
+from math import prod
 from pathlib import Path
 from typing import NamedTuple
 
@@ -70,7 +71,7 @@ def first_site(data: Path, label: str, name: str, folder: Path) -> FirstSite:
     schema = why = ""
     try:
         numbers = own(data, label)
-        rows, columns = len(numbers.labels), int(numbers.features[0].size)
+        rows, columns = len(numbers.labels), prod(numbers.features.shape[1:])
         where = Path(os.path.relpath(data, folder)).as_posix()
         table = f"path = {_text(where)}\nlabel = {_text(label)}"
     except InputError as e:

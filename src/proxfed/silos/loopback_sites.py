@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import tomli_w
 
+from proxfed.data.sparse import SparseRows
 from proxfed.errors import require
 from proxfed.harness.build import build_problem
 from proxfed.harness.schema import Experiment
@@ -29,6 +30,8 @@ def make_sites(e: Experiment, data_directory: str | None, folder: Path, count: i
         f"--loopback {count}: the experiment has {len(data)} clients, each of which is a site: -c data.clients={count}",
     )
     require(data.sample_weights is None, "--loopback: rows with weights cannot be given to sites")
+    dense = not isinstance(data.features, SparseRows)
+    require(dense, "--loopback: sparse features cannot be given to sites: data.sparse = false writes them out")
     keys = {}
     for k, name in enumerate(names):
         place = folder / name

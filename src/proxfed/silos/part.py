@@ -163,7 +163,7 @@ def _mixer(W: Mixing, here: range, like: Tensor) -> Callable[[Tensor], Tensor]:
     """
     if len(W.weight) >= tuning.DENSE_FROM * W.n * W.n:
         whole = Stacked(W.n, like.shape[1]).prepare(W, like)
-        return lambda X: whole(X, False)[here.start : here.stop].clone()
+        return lambda X: whole.mixed(X, False)[here.start : here.stop].clone()
     own = (W.row >= here.start) & (W.row < here.stop)
     some = gathered(W.row[own] - here.start, W.col[own], W.weight[own], len(here), like)
     return lambda X: some(X, False)

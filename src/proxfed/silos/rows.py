@@ -50,7 +50,7 @@ class Rows:
         weights = None if data.sample_weights is None else data.sample_weights[rows]
         names = None if data.feature_names is None else tuple(data.feature_names)
         sizes = data.sizes[here.start : here.stop].tolist()
-        return cls(data.features[rows], data.labels[rows], sizes, names, None, data.classes, test, weights)
+        return cls(np.asarray(data.features[rows]), data.labels[rows], sizes, names, None, data.classes, test, weights)
 
     @classmethod
     def read(cls, path: str | Path, label: str, client: str | None = None, **options: Any) -> Rows:
@@ -59,7 +59,7 @@ class Rows:
         order = slice(None) if data.groups is None else np.argsort(data.groups, kind="stable")
         sizes = [len(data.labels)] if data.groups is None else np.unique(data.groups, return_counts=True)[1].tolist()
         return cls(
-            data.features[order],
+            np.asarray(data.features)[order],
             data.labels[order],
             sizes,
             data.feature_names,
@@ -108,7 +108,9 @@ class Rows:
         columns: Any = slice(None)
         if agreed["columns"] is not None:
             columns = [(self.columns or ()).index(c) for c in agreed["columns"]]
-        test = None if self.test is None else (self.test[0][:, columns], self._numbered(self.test[1], agreed))
+        test = None
+        if self.test is not None:
+            test = (np.asarray(self.test[0])[:, columns], self._numbered(self.test[1], agreed))
         return Federated(
             self.features[:, columns],
             self._numbered(self.labels, agreed),

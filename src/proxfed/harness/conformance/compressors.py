@@ -62,7 +62,8 @@ def is_unbiased_if_it_says_so(C: Compressor) -> None:
 
 @law(dtype=[torch.float32, torch.float64])
 def decode_of_encode_is_dense(C: Compressor, dtype: torch.dtype) -> None:
-    """What is read from the bytes of a message is its dense value, bit by bit, in the dtype of v."""
+    """What is read from the bytes of a message is its dense value, bit by bit, in the dtype of v; the same by the
+    compressor that the message names, which reads it between processes."""
     v = vectors(dtype=dtype)
     packed = C(v, some_keys(len(v)))
     must(packed.dense.shape == v.shape, f"dense has the shape {tuple(packed.dense.shape)}, not {tuple(v.shape)}")
@@ -71,6 +72,9 @@ def decode_of_encode_is_dense(C: Compressor, dtype: torch.dtype) -> None:
     must(read.dtype == dtype, f"decode returns {read.dtype} for a {dtype}")
     off = 0.0 if torch.equal(read, packed.dense) else float((read - packed.dense).abs().max())
     must(torch.equal(read, packed.dense), f"decode(encode(p)) differs from p.dense by {off:.1e}")
+    by = packed.compressor
+    same = torch.equal(by.decode(by.encode(packed), D, dtype), packed.dense)
+    must(same, f"p.compressor = {by!r:.60} reads its message as something else: it must be who packed it")
 
 
 @law(dtype=[torch.float32, torch.float64])

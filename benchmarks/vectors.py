@@ -1,0 +1,55 @@
+"""Work that should take little more than reading it once.
+
+gradient   the full gradient of logistic regression, 30 clients x 2000 samples x 60 features, float64: 28.8 MB
+top_k      top-k of 1 % of (10, 11,000,000) float32 numbers, with its dense value and the bytes that it takes: 440 MB
+encode     those messages written
+decode     those messages read
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from turns import Clock, options
+
+from proxfed import Federated, Linear, Logistic
+from proxfed.compressors import TopK
+from proxfed.engine.allocator import tune_process
+from proxfed.keyed_random import keys
+
+MEGABYTES = {"gradient": 28.8, "top_k": 440.0, "encode": 440.0, "decode": 440.0}
+
+
+def gradient():
+    rng = np.random.default_rng(0)
+    A, b = rng.normal(size=(60_000, 60)), np.sign(rng.normal(size=60_000))
+    f = Linear(Federated(A, b, np.full(30, 2000)), Logistic()).local(1, range(30))
+    x = torch.zeros(60, dtype=torch.float64)
+    return lambda: f.full_grad(x), 20
+
+
+def top_k(what: str, library: bool):
+    v = torch.from_numpy(np.random.default_rng(0).standard_normal((10, 11_000_000), dtype=np.float32))
+    C, key = TopK(0.01), keys(0, "bench", range(10), 0)
+    if library:
+        return lambda: torch.topk(v.abs(), 110_000), 1
+    if what == "top_k":
+        return lambda: C(v, key), 1
+    packed = C(v, key)
+    messages = C.encode(packed)
+    print(f"{sum(map(len, messages)) / 1e6:.2f} MB of wire")
+    return (lambda: C.encode(packed)) if what == "encode" else (lambda: C.decode(messages, v.shape[1], v.dtype)), 3
+
+
+def main() -> None:
+    told = options(__doc__, tuple(MEGABYTES), who="proxfed")
+    tune_process()
+    torch.set_num_threads(told.threads)
+    work, times = gradient() if told.workload == "gradient" else top_k(told.workload, told.who == "torch.topk")
+    clock = Clock()
+    clock.time(work, told.rounds, times)
+    clock.report()
+
+
+if __name__ == "__main__":
+    main()

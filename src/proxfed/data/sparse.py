@@ -1,0 +1,130 @@
+"""Features of which most are zero: compressed sparse rows, which are never written out.
+
+The non-zero numbers of row i are values[indptr[i]:indptr[i+1]], in the columns indices[indptr[i]:indptr[i+1]].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from proxfed.errors import InputError, require
+
+
+@dataclass(frozen=True, eq=False)
+class SparseRows:
+    """A matrix (N, p) by its non-zero numbers. Checked when made."""
+
+    values: np.ndarray
+    """(non-zeros,) float32 or float64."""
+    indices: np.ndarray
+    """(non-zeros,) the column of each."""
+    indptr: np.ndarray
+    """(N + 1,) where each row begins, and where the last one ends."""
+    width: int
+    """p"""
+
+    def __post_init__(self) -> None:
+        values = np.asarray(self.values)
+        object.__setattr__(self, "values", values if values.dtype == np.float32 else values.astype(float, copy=False))
+        for name, dtype in (("indices", np.int32), ("indptr", np.int64)):
+            given = np.asarray(getattr(self, name))
+            whole = given.ndim == 1 and given.dtype.kind in "iu"
+            require(whole, f"SparseRows: {name} must be whole numbers in one row, not {given.dtype} {given.shape}")
+            outside = given[(given < 0) | (given >= self.width)] if name == "indices" else given[:0]
+            if len(outside):
+                raise InputError(f"SparseRows: column {outside[0]}, but there are {self.width}, from 0 on")
+            object.__setattr__(self, name, given.astype(dtype, copy=False))
+        count, ends = len(self.indices), self.indptr
+        require(self.values.shape == (count,), f"SparseRows: {self.values.shape} values for {count} indices")
+        fits = len(ends) > 0 and ends[0] == 0 and ends[-1] == count and bool((np.diff(ends) >= 0).all())
+        require(fits, f"SparseRows: indptr must ascend from 0 to the {count} non-zeros")
+
+    @classmethod
+    def of(cls, matrix: Any) -> SparseRows:
+        """From any matrix of scipy.sparse, or from a dense one."""
+        if isinstance(matrix, SparseRows):
+            return matrix
+        if hasattr(matrix, "tocsr"):
+            csr = matrix.tocsr()
+            if not csr.has_canonical_format:
+                csr = csr.copy()
+                csr.sum_duplicates()
+            return cls(csr.data, csr.indices, csr.indptr, int(csr.shape[1]))
+        dense = np.asarray(matrix)
+        require(dense.ndim == 2, f"sparse features must have the shape (samples, p), not {dense.shape}")
+        rows, columns = np.nonzero(dense)
+        counts = np.bincount(rows, minlength=len(dense))
+        return cls(dense[rows, columns], columns, np.concatenate(([0], counts.cumsum())), dense.shape[1])
+
+    @classmethod
+    def stack(cls, parts: Sequence[SparseRows]) -> SparseRows:
+        """The rows of all of them, which have the same columns."""
+        starts = np.cumsum([0, *(len(part.values) for part in parts)])
+        ends = [part.indptr[1:] + start for part, start in zip(parts, starts, strict=False)]
+        values, indices = (
+            np.concatenate(column) for column in zip(*((a.values, a.indices) for a in parts), strict=True)
+        )
+        return cls(values, indices, np.concatenate([[0], *ends]), parts[0].width)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self), self.width
+
+    @property
+    def ndim(self) -> int:
+        return 2
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.values.dtype
+
+    @property
+    def nbytes(self) -> int:
+        return sum(array.nbytes for array in self.arrays)
+
+    @property
+    def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        return self.values, self.indices, self.indptr
+
+    @property
+    def row_of(self) -> np.ndarray:
+        """(non-zeros,) the row of each."""
+        return np.repeat(np.arange(len(self)), np.diff(self.indptr))
+
+    def __len__(self) -> int:
+        return len(self.indptr) - 1
+
+    def __getitem__(self, rows: slice | np.ndarray | list[int]) -> SparseRows:
+        """Some of the rows: a slice (as views), their numbers, or a mask."""
+        if isinstance(rows, slice) and rows.step in (None, 1):
+            start, stop, _ = rows.indices(len(self))
+            ends = self.indptr[start : max(start, stop) + 1]
+            some = slice(ends[0], ends[-1])
+            return SparseRows(self.values[some], self.indices[some], ends - ends[0], self.width)
+        chosen = np.arange(len(self))[rows]
+        counts = np.diff(self.indptr)[chosen]
+        ends = np.concatenate(([0], counts.cumsum()))
+        places = np.repeat(self.indptr[chosen] - ends[:-1], counts) + np.arange(ends[-1])
+        return SparseRows(self.values[places], self.indices[places], ends, self.width)
+
+    def toarray(self) -> np.ndarray:
+        """(N, p), zeros written out."""
+        dense = np.zeros(self.shape, self.dtype)
+        np.add.at(dense, (self.row_of, self.indices), self.values)
+        return dense
+
+    def __array__(self, *args: Any, **options: Any) -> np.ndarray:
+        raise InputError("sparse features are not written out where a dense array is expected: use toarray()")
+
+
+Features = np.ndarray | SparseRows
+
+
+def as_features(given: Any) -> Features:
+    """An array as it is, a matrix of scipy.sparse as SparseRows."""
+    sparse = isinstance(given, SparseRows) or hasattr(given, "tocsr")
+    return SparseRows.of(given) if sparse else np.asarray(given)

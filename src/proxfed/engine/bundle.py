@@ -1,0 +1,26 @@
+"""Several messages as one byte string: how many, how long each one is, and then all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from proxfed.compressors.message import Reader, check
+
+HEAD = 8
+"""Bytes for their number, and for the length of each."""
+
+
+def bundle(messages: Sequence[bytes]) -> bytes:
+    return np.array([len(messages), *map(len, messages)], "<u8").tobytes() + b"".join(messages)
+
+
+def unbundle(data: bytes) -> list[bytes]:
+    """Its inverse; whatever the bytes are, they are read or refused in one sentence."""
+    reader = Reader(data)
+    count = int(reader.take(HEAD).view("<u8")[0])
+    check(count <= len(reader.rest) // HEAD, f"it announces {count} messages in {len(data)} bytes")
+    lengths = [int(length) for length in reader.take(HEAD * count).view("<u8")]
+    check(sum(lengths) == len(reader.rest), f"its messages have {sum(lengths)} bytes, not {len(reader.rest)}")
+    return [reader.take(length).tobytes() for length in lengths]

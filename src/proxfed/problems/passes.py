@@ -1,0 +1,93 @@
+"""The sums over samples that values and gradients of linear models are made of, and which way they are computed.
+
+`fused.py` compiles one pass over the data with numba and is taken where that is installed (`pip install
+"proxfed[fast]"`), on the CPU, for the losses it knows. Otherwise they are products of torch: `products.py` for dense
+features, `sparse_products.py` for sparse ones. The ways agree to rounding error. PROXFED_KERNELS=torch keeps numba out
+of it, PROXFED_KERNELS=numba insists on it.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from abc import ABC, abstractmethod
+from functools import cache
+from importlib import import_module, metadata
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from torch import Tensor
+
+from proxfed.data.sparse import SparseRows
+from proxfed.errors import require
+from proxfed.keyed_random import Ids
+from proxfed.problems.losses import Huber, Logistic, OneHot, Poisson, Softmax, Squared
+
+if TYPE_CHECKING:
+    from proxfed.problems.linear import Linear
+
+FUSED = (Squared, Huber, Poisson, Logistic, Softmax, OneHot)
+"""The losses that kernels.py knows, in the order of their numbers there."""
+
+
+class Sums(NamedTuple):
+    """What was asked for; the rest is empty."""
+
+    values: Tensor
+    """f_i(x), (c,)."""
+    gradients: Tensor
+    """(c, d)"""
+
+
+class Passes(ABC):
+    """Values and gradients of one problem, at x (c, d), or (d,) for a point that all share."""
+
+    def __init__(self, problem: Linear) -> None:
+        self.problem = problem
+
+    @abstractmethod
+    def full(self, ids: Ids, x: Tensor, values: bool = False, gradients: bool = False) -> Sums:
+        """Over all samples of these clients."""
+
+    @abstractmethod
+    def minibatch(self, rows: np.ndarray, x: Tensor) -> Tensor:
+        """Gradients over samples rows[i], (c, batch), of each client."""
+
+
+def passes_of(problem: Linear) -> Passes:
+    """The way that suits the problem."""
+    if problem.device == "cpu" and type(problem.criterion) in FUSED and numba_is_used():
+        from proxfed.problems.fused import Fused
+
+        return Fused(problem)
+    from proxfed.problems.products import Products
+    from proxfed.problems.sparse_products import SparseProducts
+
+    return SparseProducts(problem) if isinstance(problem.data.features, SparseRows) else Products(problem)
+
+
+def kernels() -> str:
+    """'numba' with its version, or 'torch': results differ in their last digits."""
+    return f"numba {metadata.version('numba')}" if numba_is_used() else "torch"
+
+
+def numba_is_used() -> bool:
+    asked = os.environ.get("PROXFED_KERNELS", "")
+    require(asked in ("", "numba", "torch"), f"PROXFED_KERNELS = {asked!r} is not one of 'numba', 'torch'")
+    if asked == "torch":
+        return False
+    here = _numba_is_there()
+    require(here or not asked, "PROXFED_KERNELS = 'numba', but it is not there: pip install \"proxfed[fast]\"")
+    return here
+
+
+@cache
+def _numba_is_there() -> bool:
+    try:
+        import_module("numba")
+    except ModuleNotFoundError:
+        return False
+    except ImportError as e:  # such as for a NumPy that it does not know
+        warnings.warn(f"numba cannot be used, linear models go the slower way: {e}", stacklevel=2)
+        return False
+    return True
