@@ -193,6 +193,15 @@ def test_the_way_can_be_asked_for(monkeypatch) -> None:
         passes.kernels()
 
 
+@pytest.mark.parametrize(
+    ("form", "classes", "way"), [(np.asarray, 20, Fused), (np.asarray, 21, Products), (SparseRows.of, 21, Fused)]
+)
+def test_many_outputs_of_dense_features_are_for_matrix_products(monkeypatch, form, classes, way) -> None:
+    monkeypatch.delenv("PROXFED_KERNELS", raising=False)
+    data = Federated(form(np.eye(3)), np.arange(3), [3], classes=classes)
+    assert type(Linear(data, "cross_entropy").passes) is way
+
+
 def test_losses_that_the_kernels_do_not_know_take_the_other_way() -> None:
     data = Federated(np.eye(3), np.array([1.0, 2.0, -3.0]), [3])
     assert isinstance(Linear(data, "cox").passes, Products)

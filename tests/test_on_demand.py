@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy.sparse
 import torch
 
 from proxfed import FedAvg, Federated, InputError, Linear, Logistic, Model, Scaffold, Softmax, compare, load, run
-from proxfed.data import OnDemand, counts
+from proxfed.data import OnDemand, SparseRows, counts
 from proxfed.data.client_stats import ClientStats
 from proxfed.engine.measures import Measures
 from proxfed.engine.stacked import Stacked
@@ -54,6 +55,31 @@ def test_linear_models_run_bit_for_bit_as_with_all_samples_in_memory(batch, weig
     x = one.model
     values = [Measures(p, Stacked(N, p.d)).objective(x) for p in (whole, lazy)]
     assert values[0] == pytest.approx(values[1], abs=1e-14)
+
+
+@pytest.mark.parametrize("form", [scipy.sparse.csr_array, SparseRows.of])
+def test_sparse_samples_stay_sparse_as_they_are_read(form):
+    clients = [(form(A * (A > 0)), b) for A, b in SIGNS]
+    whole = Linear(Federated.from_clients(clients), Logistic(), batch=3, intercept=True)
+    lazy = Linear(OnDemand(Reader(clients), SIZES), Logistic(), batch=3, intercept=True)
+    assert isinstance(lazy.over([2, 0]).samples, SparseRows)
+    one, other = (run(p, Scaffold(0.5, 3), 4, participation=SOME) for p in (whole, lazy))
+    assert torch.equal(one.model, other.model)
+    assert all(map(torch.equal, *(p.local(0, [1, 3]).value_and_grad(one.model) for p in (whole, lazy))))
+
+
+def test_a_problem_over_some_begins_without_what_was_computed_from_others():
+    """Not even from those in whose place it stands."""
+    p = Linear(OnDemand(Reader(SIGNS), SIZES), Logistic())
+    x = torch.ones(P, dtype=torch.float64)
+    first, second = p.over([0, 1]), p.over([3, 4])
+    first.local(0, range(2)).full_grad(x)
+    assert len(first.samples) == 12
+    assert len(second.samples) == 13
+    A, b = SIGNS[3]
+    expected = -(b / (1 + np.exp(b * (A @ x.numpy())))) @ A / len(b)
+    assert second.local(0, range(1)).full_grad(x)[0].numpy() == pytest.approx(expected, rel=1e-13)
+    assert p.gradient_size == sum(SIZES) * P // N
 
 
 @pytest.mark.parametrize("batch", [None, 4])

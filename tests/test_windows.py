@@ -3,6 +3,7 @@ networks to rounding errors, which depend on where a row begins in memory."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from proxfed.data.federated import Federated, Window
+from proxfed.data.sparse import SparseRows
 from proxfed.errors import InputError
 from proxfed.problems import Linear, Model
 from proxfed.problems.base import DataProblem
@@ -23,6 +25,10 @@ def data(classes: int | None) -> Federated:
     labels = rng.choice([-1.0, 1.0], SIZES.sum()) if classes is None else rng.integers(classes, size=SIZES.sum())
     weights = None if classes else rng.uniform(0.5, 2, SIZES.sum())
     return Federated(rng.normal(size=(SIZES.sum(), 6)), labels, SIZES, None, classes, sample_weights=weights)
+
+
+def sparse(dense: Federated) -> Federated:
+    return replace(dense, features=SparseRows.of(dense.features * (dense.features > 0.5)))
 
 
 def cut(p: DataProblem, here: range) -> DataProblem:
@@ -39,6 +45,7 @@ def cut(p: DataProblem, here: range) -> DataProblem:
 
 PROBLEMS = {
     "linear": lambda batch: Linear(data(None), "logistic", L1(0.1), 0.01, batch, "size", intercept=True),
+    "sparse": lambda batch: Linear(sparse(data(None)), "logistic", L1(0.1), 0.01, batch, "size", intercept=True),
     "softmax": lambda batch: Linear(data(3), "cross_entropy", L1(0.1), batch=batch, weighting="size"),
     "network": lambda batch: Model(data(3), "mlp", batch=batch, weighting="size", dtype=torch.float64),
 }
@@ -72,8 +79,11 @@ def test_problem_without_data_knows_the_model(name: str) -> None:
     assert empty.local(0, range(0)).full_grad(empty.start(0)).shape == (0, whole.d)
 
 
-def test_client_constants_are_those_of_the_whole() -> None:
-    whole = Linear(data(None), "squared", L1(0.1), 0.01)
+@pytest.mark.parametrize(
+    ("loss", "form"), [("squared", replace), ("logistic", sparse), ("cox", replace), ("cox", sparse)]
+)
+def test_client_constants_are_those_of_the_whole(loss: str, form: Callable[[Federated], Federated]) -> None:
+    whole = Linear(form(data(None)), loss, L1(0.1), 0.01)
     part = cut(whole, range(1, 3))
     assert torch.equal(part.client_smoothness, whole.client_smoothness[1:3])
     assert torch.equal(part.client_convexity, whole.client_convexity[1:3])

@@ -1,9 +1,9 @@
 """The sums over samples that values and gradients of linear models are made of, and which way they are computed.
 
 `fused.py` compiles one pass over the data with numba and is taken where that is installed (`pip install
-"proxfed[fast]"`), on the CPU, for the losses it knows. Otherwise they are products of torch: `products.py` for dense
-features, `sparse_products.py` for sparse ones. The ways agree to rounding error. PROXFED_KERNELS=torch keeps numba out
-of it, PROXFED_KERNELS=numba insists on it.
+"proxfed[fast]"`), on the CPU, for the losses it knows and where it is the faster way. Otherwise they are products of
+torch: `products.py` for dense features, `sparse_products.py` for sparse ones. The ways agree to rounding error.
+PROXFED_KERNELS=torch keeps numba out of it, PROXFED_KERNELS=numba insists that it is there.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 FUSED = (Squared, Huber, Poisson, Logistic, Softmax, OneHot)
 """The losses that kernels.py knows, in the order of their numbers there."""
+
+FEW = 20
+"""Outputs up to which the compiled pass over dense features is the faster way; from there on, matrix products are."""
 
 
 class Sums(NamedTuple):
@@ -56,14 +59,16 @@ class Passes(ABC):
 
 def passes_of(problem: Linear) -> Passes:
     """The way that suits the problem."""
-    if problem.device == "cpu" and type(problem.criterion) in FUSED and numba_is_used():
+    sparse = isinstance(problem.data.features, SparseRows)
+    known = problem.device == "cpu" and type(problem.criterion) in FUSED
+    if known and (sparse or problem.blocks[0].shape[0] <= FEW) and numba_is_used():
         from proxfed.problems.fused import Fused
 
         return Fused(problem)
     from proxfed.problems.products import Products
     from proxfed.problems.sparse_products import SparseProducts
 
-    return SparseProducts(problem) if isinstance(problem.data.features, SparseRows) else Products(problem)
+    return SparseProducts(problem) if sparse else Products(problem)
 
 
 def kernels() -> str:
