@@ -103,6 +103,10 @@ class Depositum(Graph[State]):
         v = self._direction(mean(s.m), mean(s.y))
         return h.prox(mean(s.x) - self.alpha * v, self.s)
 
+    def shown(self, s: State) -> dict[str, Tensor]:
+        """nu^{t+1} of the paper beside x^t: the direction of the next step, with either option."""
+        return {"nu": self._direction(s.m, s.y)}
+
     @classmethod
     def theory(
         cls, c: Constants, gamma: float = 0.5, T0: int = 1, option: str = "polyak", schedule: str = "constant"

@@ -122,6 +122,10 @@ class FedCEF(Star[Client, Server]):
     def model(self, s: Server, h: Regulariser) -> Tensor:
         return h.prox(s.zt, self.beta)
 
+    def shown(self, own: Client, s: Server) -> dict[str, Tensor]:
+        """What the compressor has left out so far; it goes to zero with the compression error."""
+        return {"unsent": own.v - own.c}
+
     @classmethod
     def theory(cls, c: Constants, K: int, eta: float = 1.0, compressor: Compressor = Identity()) -> FedCEF:
         """Step sizes of the convergence theorem: far smaller, with a far larger eta_g, than what works in practice."""

@@ -115,6 +115,10 @@ class FedComposite(Star[Client, Server]):
     def model(self, s: Server, h: Regulariser) -> Tensor:
         return h.prox(s.x, self.S)
 
+    def shown(self, own: Client, s: Server) -> dict[str, Tensor]:
+        """c_i of the next round."""
+        return {"c": own.a + (s.g if self.partial else -s.x / self.S)}
+
     @classmethod
     def theory(cls, c: Constants, tau: int) -> FedComposite:
         """Step sizes of the theorem: S = mu/(150 L^2), eta_g = sqrt(n)."""

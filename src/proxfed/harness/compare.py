@@ -15,11 +15,12 @@ from torch import Tensor
 from proxfed.auto import Auto, example
 from proxfed.engine import ranks as network
 from proxfed.engine.compatibility import check_combination
-from proxfed.engine.measures import Measures, check_names
+from proxfed.engine.measures import Measures
 from proxfed.engine.race import begin
 from proxfed.engine.run import Row
 from proxfed.engine.run import rounds as steps
 from proxfed.engine.stacked import Stacked
+from proxfed.engine.state_measures import check_names
 from proxfed.errors import RunError, require, whole
 from proxfed.harness.cases import slug
 from proxfed.harness.execute import Progress
@@ -88,9 +89,9 @@ def run(
 ) -> Result:
     """Run `algorithm` on `problem` in this process; a row of measures every `every` rounds and at both ends.
 
-    `reference` is the solution, so that rows have the gap and the error; `measures` are more of the clients' states, on
-    graphs; `watch(t, row)` is called after every round. A run that diverges has the status 'diverged', or raises
-    Diverged with throw=True. Ctrl-C ends it after the current round, with what there is.
+    `reference` is the solution, so that rows have the gap and the error; `measures` are more, by name, such as those
+    of the clients' states; `watch(t, row)` is called after every round. A run that diverges has the status 'diverged',
+    or raises Diverged with throw=True. Ctrl-C ends it after the current round, with what there is.
     """
     for key, value, least in (("rounds", rounds, 0), ("every", every, 1)):
         require(whole(value) and value >= least, f"{key} = {value!r} must be a whole number >= {least}")
@@ -154,7 +155,7 @@ def compare(
     algorithms      by label; an Entry has a topology, participation or rounds of its own
     seeds           a list, or how many
     reference       compute the solution first, so that rows have the gap and the error
-    measures        more of the clients' states, on graphs: 'consensus_y', ...
+    measures        more, by name: of the clients' states 'consensus_y', ..., or 'train_accuracy'
     targets         {measure: values} whose first round and bytes the tables show
     timing          devices and links for simulated seconds: a Timing, or the name of a profile
     out             the run folder; without one nothing is left on the disk
