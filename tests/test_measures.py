@@ -55,7 +55,7 @@ def test_a_field_that_agrees_and_is_the_gradient_measures_zero() -> None:
 
 
 def test_tracked_gradients_become_the_gradient() -> None:
-    """With full gradients and beta = 1, the mean of y is that of the clients' gradients, and the momentum becomes it."""
+    """With full gradients and beta = 1, the mean of y is that of the gradients, and the momentum becomes it."""
     p = toy.problem()
     run = toy.going(p, Depositum(0.5, T0=2), Ring(p.n))
     measures = Measures(p, run.network, more=(*MORE, "estimation_m"))

@@ -51,7 +51,7 @@ def test_depositums_measures_are_those_of_its_definitions(option: str, step: flo
     """Along a run of its own: x^t stands beside nu^{t+1}, and with OPTION II nu is not the field m."""
     p = toy.problem()
     alpha, beta, gamma, T0 = 0.4, 0.7, 0.6, 3
-    W = _dense(Ring(p.n))
+    W = ref.mixing("ring", p.n)(1)
     states = ref.depositum(
         toy.gradient(p), ref.prox_l1(p.h.weight), lambda k: W, p.n, toy.start(p),
         alpha=alpha, beta=beta, gamma=gamma, T0=T0, option=option, s=alpha * beta,
@@ -67,13 +67,6 @@ def test_depositums_measures_are_those_of_its_definitions(option: str, step: flo
         found = measures(going.model(), going.fields(measures.fields))
         for name, value in _definitions(p, s, now.x, after.nu).items():
             assert found[name] == pytest.approx(value, rel=1e-10, abs=1e-24), (name, t)
-
-
-def _dense(topology: Any) -> np.ndarray:
-    W = np.zeros((topology.n, topology.n))
-    m = topology.W(1)
-    W[m.row, m.col] = m.weight
-    return W
 
 
 def test_the_parts_of_a_stationary_point_go_to_zero_together() -> None:

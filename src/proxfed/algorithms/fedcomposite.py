@@ -16,6 +16,9 @@ errors of sum_i c_i add up from round to round, and in single precision the iter
 client keeps a_i = z/S - G_i, which gives c_i = a_i - x/S as soon as the next x arrives; the first round has a_i = x/S
 and so c_i = 0.
 
+Where steps are long and corrections grow, G_i may be averaged over rounds: FedCEF without compression and with eta < 1
+is this method with that average in G_i's place, and has the same fixed points.
+
 With some of the clients (`partial`; ours, the paper has everybody): a client that stayed away does not know the last z,
 so the server sends g, the mean over all clients of the last G_i that it has heard, and a_i = -G_i:
 

@@ -13,8 +13,8 @@ worst_y          the lowest of these accuracies
 
 and where the state has an x, too:
 
-estimation_y     |sum_i p_i grad f_i(x_i) - mean y|^2: how well the rows estimate the gradient, at the clients' own points
-approximate_y    (1/n) sum_i |(x_i - prox_{s h}(x_i - s y_i))/s|^2: the proximal gradient with y_i in the gradient's place
+estimation_y     |sum_i p_i grad f_i(x_i) - mean y|^2: how well the rows estimate the gradient, at clients' own points
+approximate_y    (1/n) sum_i |(x_i - prox_{s h}(x_i - s y_i))/s|^2: the proximal gradient with y_i for the gradient
 epsilon_y        stationarity_x + L^2 consensus_x + estimation_y: (x, y) is an epsilon-stationary point
 
 DEPOSITUM's G^alpha(x), G^alpha(x, nu) and s(x, nu)/n are stationarity_x, approximate_nu and epsilon_nu.

@@ -26,7 +26,7 @@ from proxfed.harness.cases import slug
 from proxfed.harness.execute import Progress
 from proxfed.harness.plan import Planned, carry_out
 from proxfed.harness.progress import stop_on_signal, watching
-from proxfed.harness.remarks import remarks
+from proxfed.harness.remarks import ControlVariates, remarks
 from proxfed.harness.results import Cases, Results
 from proxfed.harness.study import Entry, Study, names
 from proxfed.participation import Full
@@ -106,10 +106,12 @@ def run(
     going = begin(problem, algorithm, net, participation, seed)
     rows: list[Row] = []
     status, message, x = "finished", "", going.x0
-    name = type(example(algorithm)).__name__
+    name, variates = type(example(algorithm)).__name__, ControlVariates(going)
     with stop_on_signal() as stop, watching(progress) as show:
         for step in steps(going, Measures(problem, net, reference, more=tuple(measures)), -1, rounds, every):
             rows += [] if step.row is None else [step.row]
+            if step.row is not None and step.t > 0:
+                variates.begin()
             x = x if step.x is None else step.x
             watch(step.t, step.row)
             show(Progress(0, 1, name, seed, step.t, rounds, step.row))
@@ -121,6 +123,7 @@ def run(
                 break
     if status == "finished":
         message = remarks(problem, going.algorithm, going.found(), rows[0], rows[-1])
+    message = "; ".join(filter(None, [message, variates.remark()]))
     result = Result(status, message, x, rows, going.state, seed, going.seconds, going.algorithm)
     if throw and status == "diverged":
         raise Diverged(result)
