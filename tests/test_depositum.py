@@ -67,6 +67,42 @@ def test_is_the_recursion_of_the_paper(graph, option, T0, mix_offset):
         assert toy.gap(state.m, 0.6 * m + 0.4 * y) < 1e-13  # with which the paper begins its next iteration
 
 
+@pytest.mark.parametrize("option", OPTIONS)
+def test_without_tracking_it_is_the_ablation_of_the_paper(option):
+    """nu has the momentum of the own gradients g, and y is not there: section IV-A."""
+    p, alpha, gamma, T0 = toy.problem(batch=6), 0.8, 0.6, 3
+    grad, prox, W = toy.gradient(p), ref.prox_l1(toy.LAMBDA), ref.mixing("ring", N)
+    run = toy.trajectory(p, Depositum(alpha, 1.0, gamma, T0, option, tracking=False), 8, toy.GRAPHS["ring"](N))
+    _, state = next(run)
+    x, g, mu = np.array([toy.start(p)] * N), np.zeros((N, p.d)), np.zeros((N, p.d))
+    for t in range(8 * T0 + 1):
+        mu = gamma * mu + (1 - gamma) * g
+        nu = mu if option == "polyak" else gamma * mu + (1 - gamma) * g
+        x = prox(x - alpha * nu, alpha)
+        if t > 0 and t % T0 == 0:
+            x = W(1) @ x
+        where = ((t - 1) // T0 + 1, (t - 1) % T0) if t > 0 else (0, 0)
+        g = np.array([grad(i, x[i], *where) for i in range(N)])
+        if t % T0 == 0:
+            assert toy.gap(state.x, x) < 1e-13
+            assert toy.gap(state.g, g) < 1e-13
+            _, state = next(run, (0, None))
+    assert state is None
+
+
+def test_without_tracking_different_data_leave_a_bias_and_half_the_bytes():
+    p, ring = toy.problem(), toy.GRAPHS["ring"](N)
+    runs = {tracking: toy.going(p, Depositum(0.5, T0=4, tracking=tracking), ring) for tracking in (True, False)}
+    for t in range(1, 801):
+        for run in runs.values():
+            run.round(t)
+    far = {tracking: toy.error(run.model().numpy(), toy.solution(p)) for tracking, run in runs.items()}
+    assert far[True] < 1e-8 < 1e-3 < far[False]
+    bytes_edge = {tracking: run.counters()["bytes_edge"] for tracking, run in runs.items()}
+    assert bytes_edge[True] == 2 * bytes_edge[False]
+    assert [run.algorithm.sends().edge for run in runs.values()] == [2, 1]
+
+
 @pytest.mark.parametrize("h", ["l1", "mcp"])
 @pytest.mark.parametrize("prox_step", ["alpha", "alpha_beta"])
 def test_takes_the_prox_step_that_it_is_told(prox_step, h):

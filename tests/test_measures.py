@@ -13,17 +13,21 @@ import torch
 from proxfed import Federated, Linear
 from proxfed.algorithms import Depositum, DFedAvg, FedAvg
 from proxfed.data.survival import survival_labels
-from proxfed.engine.measures import Measures, check_names
+from proxfed.engine.measures import Measures
 from proxfed.engine.stacked import Stacked
+from proxfed.engine.state_measures import check_names
 from proxfed.errors import InputError
 from proxfed.harness.build import build_study
 from proxfed.harness.compare import run_study
 from proxfed.harness.run_folder import RunFolder
 from proxfed.harness.schema import parse
 from proxfed.harness.study import Study
+from proxfed.keyed_random import Ids
 from proxfed.problems import PROBLEMS
 from proxfed.problems.network import Model
+from proxfed.regularisers import Zero
 from proxfed.topologies import Ring
+from proxfed.types import Local, Problem
 
 from support import toy_problems as toy
 from support.image_data import images, point
@@ -36,7 +40,7 @@ def test_measures_of_a_field_are_what_they_say() -> None:
     p = toy.problem(sizes=toy.RAGGED, weighting="size")
     x, y = torch.randn(2, p.n, p.d, dtype=torch.float64)
     m = Measures(p, Stacked(p.n, p.d), more=MORE)(x[0], {"x": x, "y": y})
-    gradient = toy.mean_gradient(p)(x.mean(0).numpy())
+    gradient = sum(w * toy.gradient(p)(i, x[i].numpy()) for i, w in enumerate(p.weights.numpy()))
     assert m["consensus_y"] == pytest.approx(float((y - y.mean(0)).square().sum() / p.n), rel=1e-12)
     assert m["estimation_y"] == pytest.approx(((y.mean(0).numpy() - gradient) ** 2).sum(), rel=1e-10)
 
@@ -51,7 +55,7 @@ def test_a_field_that_agrees_and_is_the_gradient_measures_zero() -> None:
 
 
 def test_tracked_gradients_become_the_gradient() -> None:
-    """With full gradients and beta = 1, y and the momentum of DEPOSITUM end as grad f at the common point."""
+    """With full gradients and beta = 1, the mean of y is that of the gradients, and the momentum becomes it."""
     p = toy.problem()
     run = toy.going(p, Depositum(0.5, T0=2), Ring(p.n))
     measures = Measures(p, run.network, more=(*MORE, "estimation_m"))
@@ -60,7 +64,9 @@ def test_tracked_gradients_become_the_gradient() -> None:
     for t in range(2, 2001):
         run.round(t)
     end = measures(run.model(), run.fields())
-    for name in (*MORE, "estimation_m"):
+    assert begin["estimation_y"] < 1e-28
+    assert end["estimation_y"] < 1e-28
+    for name in ("consensus_y", "estimation_m"):
         assert end[name] < 1e-16 < begin[name]
 
 
@@ -146,10 +152,30 @@ def test_unknown_measures_are_refused(name: str) -> None:
         check_names([name], [Depositum(0.5), DFedAvg(0.1, 2), FedAvg(0.1, 2)], toy.problem())
 
 
-def test_measures_of_a_field_need_a_graph() -> None:
+def test_measures_of_a_state_need_a_state() -> None:
     check_names([], [FedAvg(0.1, 2)], toy.problem())
-    with pytest.raises(InputError, match="algorithms on graphs"):
-        check_names(["consensus_x"], [FedAvg(0.1, 2)], toy.problem())
+    with pytest.raises(InputError, match="keep nothing"):
+        check_names(["consensus_x"], [FedAvg(0.1, 2)], _NothingToLearnFrom())
+
+
+class _NothingToLearnFrom(Problem):
+    """A problem of which nothing is known but f_i(x) = |x|^2 / 2."""
+
+    n, d, h = 2, 3, Zero()
+
+    def local(self, t: int, ids: Ids, seed: int = 0) -> Local:
+        return _Square(t, ids, seed)
+
+
+class _Square(Local):
+    def __init__(self, t: int, ids: Ids, seed: int) -> None:
+        self.t, self.ids, self.seed = t, ids, seed
+
+    def full_grad(self, x: torch.Tensor) -> torch.Tensor:
+        return x.expand(len(self.ids), -1)
+
+    def value(self, x: torch.Tensor) -> torch.Tensor:
+        return self.full_grad(x).square().sum(1) / 2
 
 
 def _experiment(**changes: Any) -> Study:
@@ -163,11 +189,13 @@ def test_requested_measures_are_columns_of_the_rows(tmp_path: Path) -> None:
     rows = RunFolder(tmp_path).rows()
     for row in rows:
         tracks = row["algorithm"].startswith("depositum")
-        assert all((row[name] is not None) == tracks for name in MORE)
+        assert (row["estimation_y"] is not None) == tracks
+        extrapolates = row["algorithm"].startswith("pledge") and "peers" not in row["algorithm"]
+        assert (row["consensus_y"] is not None) == (tracks or extrapolates)
     last = [row for row in rows if row["algorithm"] == "depositum"][-1]
     assert np.isfinite([last[name] for name in MORE]).all()
 
 
 def test_an_experiment_with_an_unknown_measure_does_not_start() -> None:
-    with pytest.raises(InputError, match="consensus_nu"):
-        _experiment(measures=["consensus_nu"]).check()
+    with pytest.raises(InputError, match="consensus_mu"):
+        _experiment(measures=["consensus_mu"]).check()

@@ -267,6 +267,19 @@ def test_squared_loss_on_one_hot_classes() -> None:
         assert close(f.full_grad(x)[i], torch.tensor(expected), 1e-10)
 
 
+@pytest.mark.parametrize("mechanism", ["batched", "loop"])
+def test_mse_is_torchs(mechanism: str) -> None:
+    p = Model(images(), "mlp", "mse", dtype=torch.float64, mechanism=mechanism)
+    x = point(p)[0]
+    f, module = p.local(0, range(1)), p.module(x)
+    A, b = p.samples(np.arange(p.sizes[0])[None])
+    loss = torch.nn.MSELoss()(module(A), torch.eye(CLASSES, dtype=torch.float64)[b[0]])
+    loss.backward()
+    expected = torch.cat([q.grad.reshape(-1) for q in module.parameters()])
+    assert float(f.value(x)[0]) == pytest.approx(float(loss.detach()), rel=1e-12)
+    assert close(f.full_grad(x)[0], expected, 1e-12)
+
+
 def test_labels_of_two_signs_are_two_classes() -> None:
     rng = np.random.default_rng(0)
     A, b = rng.normal(size=(20, 123)), np.where(rng.random(20) > 0.5, 1.0, -1.0)
@@ -375,7 +388,7 @@ def test_measures_of_the_training_data_on_demand() -> None:
         ({"device": "nowhere"}, "device = 'nowhere' is not there"),
         (
             {"loss": "hinge"},
-            "loss = 'hinge' is not a loss; known: cox, cross_entropy, huber, logistic, one_hot, poisson, squared",
+            "loss = 'hinge' is not a loss; known: cox, cross_entropy, huber, logistic, mse, one_hot, poisson, squared",
         ),
         ({"weighting": "odd"}, "'uniform', 'size'"),
         ({"normalise": "twice"}, "'unit', 'standard'"),

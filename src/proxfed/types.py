@@ -159,6 +159,15 @@ class Problem(ABC):
         """Measures on held-out data, such as accuracy; may be empty."""
         return {}
 
+    @property
+    def training_measures(self) -> tuple[str, ...]:
+        """The names of what `training_score` returns."""
+        return ()
+
+    def training_score(self, x: Tensor) -> dict[str, float]:
+        """Measures on training data, such as 'train_loss'; may be empty."""
+        return {}
+
     def smoothness(self) -> Smoothness:
         raise InputError(f"the smoothness of {self} is not known: give step sizes as numbers")
 
@@ -457,6 +466,10 @@ class Star(Method, Generic[Client, Server]):
         """The point (d,) that is evaluated and kept."""
         return s.x  # type: ignore[attr-defined,no-any-return]
 
+    def shown(self, own: Client, s: Server) -> dict[str, Tensor]:
+        """Rows (c, d) by name that measures may be asked of, beside the fields of the clients' states."""
+        return {}
+
 
 class Relay(Star[Client, Server]):
     """A Star that says what a node of a tree sends to its parent, so that it compresses on every edge of a tree.
@@ -496,6 +509,10 @@ class Graph(Method, Generic[State]):
     @abstractmethod
     def model(self, s: State, h: Regulariser, mean: Mean) -> Tensor:
         """The point (d,) that is evaluated and kept, from averages over the network."""
+
+    def shown(self, s: State) -> dict[str, Tensor]:
+        """Rows (c, d) by name that measures may be asked of, beside the fields of the state."""
+        return {}
 
 
 Algorithm = Star[Any, Any] | Graph[Any]

@@ -105,6 +105,11 @@ class CompressedDownlink(Star[Client, Server]):
         new, up = self.star.client(own.own, _like(D, read), f, h)
         return Client(new, w), up
 
+    def shown(self, own: Client, s: Server) -> dict[str, Tensor]:
+        """What the algorithm has and shows."""
+        fields = own.own._asdict() if hasattr(own.own, "_asdict") else {}
+        return {name: x for name, x in fields.items() if isinstance(x, Tensor)} | self.star.shown(own.own, s.s)
+
     def hear(self, own: Client, D: Message) -> Client:
         return own._replace(w=_read(own, D)[1])
 

@@ -11,7 +11,10 @@ with x = x0 and all else zero, so that mean(y) = beta mean(grad f_i) at all time
 The paper takes the prox with step alpha. Its fixed points then minimise f + h/beta, not f + h, so that is kept as
 prox_step="alpha" for reproducing its experiments only; the two agree for beta = 1 and for indicators.
 
-What travels: two vectors over each edge of a round.
+Without tracking (`tracking` = false; the ablation of section IV-A, for beta = 1) momentum is that of the own gradients,
+y = beta grad f_i(x_new), and only x is mixed. Clients then descend on their own f_i, and different data leave a bias.
+
+What travels: two vectors over each edge of a round; one without tracking.
 Reference: Y. Zhou, X. Shi, X. Li, J. Zhong, G. Wen, J. Cao, "Decentralized Nonconvex Composite Federated Learning with
 Gradient Tracking and Momentum", arXiv:2504.12742, 2025.
 """
@@ -53,6 +56,8 @@ class Depositum(Graph[State]):
     """'alpha_beta' solves f + h; 'alpha', the paper's, solves f + h/beta."""
     mix_offset: int = 0
     """0: iterations T0, 2 T0, ... mix (the paper); 1: iterations T0 - 1, 2 T0 - 1, ... do."""
+    tracking: bool = True
+    """False: momentum of the own gradients, which are not tracked over the network."""
 
     needs: ClassVar[Needs] = Needs(doubly_stochastic=True)
     facts: ClassVar[Facts] = Facts(Sends(edge=2), exact=True, step="alpha")
@@ -64,6 +69,9 @@ class Depositum(Graph[State]):
         one_of(self, "option", ("polyak", "nesterov"))
         one_of(self, "prox_step", ("alpha_beta", "alpha"))
         one_of(self, "mix_offset", (0, 1))
+
+    def sends(self) -> Sends:
+        return Sends(edge=2 if self.tracking else 1)
 
     @property
     def s(self) -> float:
@@ -89,7 +97,7 @@ class Depositum(Graph[State]):
     def _iterate(self, s: State, f: Local, h: Regulariser, draw: int, mix: Mix) -> State:
         x = mix(h.prox(s.x.sub(self._direction(s.m, s.y), alpha=self.alpha), self.s))
         g = f.grad(x, draw)
-        y = mix(s.y.add(g - s.g, alpha=self.beta))
+        y = mix(s.y.add(g - s.g, alpha=self.beta)) if self.tracking else self.beta * g
         return State(x, y, g, self._momentum(s.m, y))
 
     def _momentum(self, m: Tensor, y: Tensor) -> Tensor:
@@ -102,6 +110,10 @@ class Depositum(Graph[State]):
         """The next prox step of the averages: it has the structure of h, where mixing blurs the zeros of mean(x)."""
         v = self._direction(mean(s.m), mean(s.y))
         return h.prox(mean(s.x) - self.alpha * v, self.s)
+
+    def shown(self, s: State) -> dict[str, Tensor]:
+        """nu^{t+1} of the paper beside x^t: the direction of the next step, with either option."""
+        return {"nu": self._direction(s.m, s.y)}
 
     @classmethod
     def theory(

@@ -12,6 +12,10 @@ The downlink is the model *before* its prox, from which both sides compute the s
 carries two. The server keeps its own c as the exact mean of the c_i: what a client reads differs from it by the
 rounding of one subtraction, about eps |z|/beta, which no round hands on to the next.
 
+It begins at z = prox_{beta h}(x0). The paper begins at any z, but every later z of its own is a prox point, and a z
+that is none cannot be told by the vector that travels. From x0 + beta u with a subgradient u of h at x0 it begins at x0
+itself; from x0 = 0 with a norm as h the two are the same.
+
 With some of the clients (`partial`; ours, the paper's Algorithm 1 has everybody): a client that stayed away does not
 know the last z, so the server sends c beside zt, and
 
@@ -121,6 +125,10 @@ class FedCEF(Star[Client, Server]):
 
     def model(self, s: Server, h: Regulariser) -> Tensor:
         return h.prox(s.zt, self.beta)
+
+    def shown(self, own: Client, s: Server) -> dict[str, Tensor]:
+        """What the compressor has left out so far; it goes to zero with the compression error."""
+        return {"unsent": own.v - own.c}
 
     @classmethod
     def theory(cls, c: Constants, K: int, eta: float = 1.0, compressor: Compressor = Identity()) -> FedCEF:

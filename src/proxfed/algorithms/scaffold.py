@@ -7,6 +7,11 @@
 share is the part of the clients that took part, so that c stays the mean of all c_i. At a solution c_i = grad f_i and
 c = 0: nothing moves, whatever K is.
 
+A control variate that follows one round's gradients may grow with them where steps are long. `averaging` = a < 1 (ours;
+FedCEF has the same as eta) lets it go a part of the way only, c_i' = c_i + a (G_i - c_i) with G_i the mean of the K
+gradients. It then never exceeds the largest G_i so far and forgets a single large one at the rate 1 - a. Fixed points
+stay what they are: c_i' = c_i just if G_i = c_i, for every a > 0.
+
 What travels: two vectors up, two down.
 Reference: S. P. Karimireddy, S. Kale, M. Mohri, S. Reddi, S. Stich, A. T. Suresh, "SCAFFOLD: Stochastic Controlled
 Averaging for Federated Learning", ICML 2020, arXiv:1910.06378.
@@ -20,7 +25,7 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor
 
 from proxfed.algorithms.local_steps import corrected_sgd
-from proxfed.errors import at_least_one, positive
+from proxfed.errors import at_least_one, positive, up_to_one
 from proxfed.keyed_random import Key
 from proxfed.schedules import Step, at, positive_step
 from proxfed.types import Facts, Local, Message, Needs, Regulariser, Sends, Star
@@ -45,6 +50,8 @@ class Scaffold(Star[Client, Server]):
     """Local steps of a round."""
     eta_g: float = 1.0
     """Server step size."""
+    averaging: float = 1.0
+    """The part of the way that c_i goes to the mean gradient of a round, in (0, 1]; below 1 damps those that grow."""
 
     needs: ClassVar[Needs] = Needs(composite=False)
     facts: ClassVar[Facts] = Facts(Sends(up=2, down=2), exact=True, exact_partial=True)
@@ -53,6 +60,7 @@ class Scaffold(Star[Client, Server]):
         positive_step(self, "eta")
         at_least_one(self, "K")
         positive(self, "eta_g")
+        up_to_one(self, "averaging")
 
     def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Client, Server]:
         return Client(f.spread(0 * x0)), Server(x0, 0 * x0)
@@ -62,7 +70,8 @@ class Scaffold(Star[Client, Server]):
 
     def client(self, own: Client, down: Message, f: Local, h: Regulariser) -> tuple[Client, Message]:
         x, c = down
-        y, c_i = corrected_sgd(f, f.spread(x), at(self.eta, f.t), self.K, shift=c - own.c)
+        y, G = corrected_sgd(f, f.spread(x), at(self.eta, f.t), self.K, shift=c - own.c)
+        c_i = G if self.averaging == 1 else own.c.lerp(G, self.averaging)
         return Client(c_i), (y - x, c_i - own.c)
 
     def server(self, s: Server, up: Message, h: Regulariser, share: float) -> Server:

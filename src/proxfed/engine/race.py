@@ -17,6 +17,7 @@ lost no round. Where nobody knows L, two rounds before the first measure it alon
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from math import ceil, inf, isfinite, isnan, nan
 from typing import Any
@@ -245,8 +246,8 @@ class Race:
     def model(self) -> Tensor:
         return self.lanes[0].run.model() if self.lanes else self.x0
 
-    def fields(self) -> dict[str, Tensor] | None:
-        return self.lanes[0].run.fields() if self.lanes else None
+    def fields(self, asked: Collection[str] | None = None) -> dict[str, Tensor]:
+        return self.lanes[0].run.fields(asked) if self.lanes else {}
 
     def counters(self) -> dict[str, int]:
         return counted_so_far(self.work, self.network)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import ceil, sqrt
@@ -26,6 +26,7 @@ from proxfed.engine.measures import Measures
 from proxfed.engine.messages import Traffic, WeightedSum, dense, leaves, rebuild, received
 from proxfed.engine.network import Network
 from proxfed.engine.oracle import Work
+from proxfed.engine.state_measures import rows_by_name
 from proxfed.engine.state_tree import flatten, named, put, restore, room, take, writable
 from proxfed.engine.tree import to_the_root
 from proxfed.keyed_random import Ids, keys
@@ -255,9 +256,18 @@ class Run:
         """Steps that were found on the way: none."""
         return {}
 
-    def fields(self) -> dict[str, Tensor] | None:
-        """The clients' states, on graphs: rows by name."""
-        return None if isinstance(self.algorithm, Star) else self.held._asdict()
+    def fields(self, asked: Collection[str] | None = None) -> dict[str, Tensor]:
+        """Rows of the clients' states by name, and what the algorithm shows besides: all, or those asked for.
+
+        On a graph x is always there. With a server, rows are those of all clients, also of those who have not taken
+        part, so that nothing is computed unless it is asked for.
+        """
+        alg, star = self.algorithm, isinstance(self.algorithm, Star)
+        wanted = asked if asked is None or star else {"x", *asked}
+        if wanted is not None and not wanted:
+            return {}
+        rows = rows_by_name(alg, *self.state) if star else rows_by_name(alg, self.held)
+        return {name: x for name, x in rows.items() if wanted is None or name in wanted}
 
     def fork(self, algorithm: Algorithm) -> Run:
         """Another run, which goes on from the same state with another algorithm of this kind."""
@@ -365,7 +375,7 @@ class Running(Protocol):
 
     def round(self, t: int) -> None: ...
     def model(self) -> Tensor: ...
-    def fields(self) -> dict[str, Tensor] | None: ...
+    def fields(self, asked: Collection[str] | None = None) -> dict[str, Tensor]: ...
     def counters(self) -> dict[str, int]: ...
 
 
@@ -389,4 +399,4 @@ def rounds(run: Running, measures: Measures, done: int, last: int, every: int) -
 
 
 def _row(run: Running, t: int, x: Tensor, measures: Measures) -> Row:
-    return {"round": t, "wall_seconds": run.seconds} | run.counters() | measures(x, run.fields())
+    return {"round": t, "wall_seconds": run.seconds} | run.counters() | measures(x, run.fields(measures.fields))

@@ -121,7 +121,7 @@ def loss_of(settings: Settings, target: Target) -> Loss:
     if target.kind == "classes":
         fits = isinstance(loss, (CrossEntropy, OneHot)) or (isinstance(loss, Logistic) and len(target.names) == 2)
     else:
-        fits = (target.kind == "survival") != loss.separate and not isinstance(loss, (CrossEntropy, OneHot, Logistic))
+        fits = (target.kind == "survival") != loss.separate and not (loss.classes or isinstance(loss, Logistic))
     what = {"classes": f"{len(target.names)} classes", "number": "a number", "survival": "a time and an event"}
     require(
         fits, f"loss = {name!r} does not fit the target, which is {what[target.kind]}; the usual one is {default!r}"

@@ -15,17 +15,18 @@ from torch import Tensor
 from proxfed.auto import Auto, example
 from proxfed.engine import ranks as network
 from proxfed.engine.compatibility import check_combination
-from proxfed.engine.measures import Measures, check_names
+from proxfed.engine.measures import Measures
 from proxfed.engine.race import begin
 from proxfed.engine.run import Row
 from proxfed.engine.run import rounds as steps
 from proxfed.engine.stacked import Stacked
+from proxfed.engine.state_measures import check_names
 from proxfed.errors import RunError, require, whole
 from proxfed.harness.cases import slug
 from proxfed.harness.execute import Progress
 from proxfed.harness.plan import Planned, carry_out
 from proxfed.harness.progress import stop_on_signal, watching
-from proxfed.harness.remarks import remarks
+from proxfed.harness.remarks import ControlVariates, remarks
 from proxfed.harness.results import Cases, Results
 from proxfed.harness.study import Entry, Study, names
 from proxfed.participation import Full
@@ -88,9 +89,9 @@ def run(
 ) -> Result:
     """Run `algorithm` on `problem` in this process; a row of measures every `every` rounds and at both ends.
 
-    `reference` is the solution, so that rows have the gap and the error; `measures` are more of the clients' states, on
-    graphs; `watch(t, row)` is called after every round. A run that diverges has the status 'diverged', or raises
-    Diverged with throw=True. Ctrl-C ends it after the current round, with what there is.
+    `reference` is the solution, so that rows have the gap and the error; `measures` are more, by name, such as those
+    of the clients' states; `watch(t, row)` is called after every round. A run that diverges has the status 'diverged',
+    or raises Diverged with throw=True. Ctrl-C ends it after the current round, with what there is.
     """
     for key, value, least in (("rounds", rounds, 0), ("every", every, 1)):
         require(whole(value) and value >= least, f"{key} = {value!r} must be a whole number >= {least}")
@@ -105,10 +106,12 @@ def run(
     going = begin(problem, algorithm, net, participation, seed)
     rows: list[Row] = []
     status, message, x = "finished", "", going.x0
-    name = type(example(algorithm)).__name__
+    name, variates = type(example(algorithm)).__name__, ControlVariates(going)
     with stop_on_signal() as stop, watching(progress) as show:
         for step in steps(going, Measures(problem, net, reference, more=tuple(measures)), -1, rounds, every):
             rows += [] if step.row is None else [step.row]
+            if step.row is not None and step.t > 0:
+                variates.begin()
             x = x if step.x is None else step.x
             watch(step.t, step.row)
             show(Progress(0, 1, name, seed, step.t, rounds, step.row))
@@ -120,6 +123,7 @@ def run(
                 break
     if status == "finished":
         message = remarks(problem, going.algorithm, going.found(), rows[0], rows[-1])
+    message = "; ".join(filter(None, [message, variates.remark()]))
     result = Result(status, message, x, rows, going.state, seed, going.seconds, going.algorithm)
     if throw and status == "diverged":
         raise Diverged(result)
@@ -154,7 +158,7 @@ def compare(
     algorithms      by label; an Entry has a topology, participation or rounds of its own
     seeds           a list, or how many
     reference       compute the solution first, so that rows have the gap and the error
-    measures        more of the clients' states, on graphs: 'consensus_y', ...
+    measures        more, by name: of the clients' states 'consensus_y', ..., or 'train_accuracy'
     targets         {measure: values} whose first round and bytes the tables show
     timing          devices and links for simulated seconds: a Timing, or the name of a profile
     out             the run folder; without one nothing is left on the disk

@@ -30,7 +30,7 @@ from proxfed.engine.stacked import Stacked
 from proxfed.errors import ProxfedError, require
 from proxfed.harness.checkpoint import Checkpoint, TaskFolder
 from proxfed.harness.files import is_held, locked
-from proxfed.harness.remarks import remarks
+from proxfed.harness.remarks import ControlVariates, remarks
 from proxfed.harness.run_folder import MADE, RunFolder
 from proxfed.harness.settings_diff import first_difference, settings_mismatch
 from proxfed.harness.study import CompleteEntry, Study, Task
@@ -146,11 +146,13 @@ class Execution:
             if self.resumed:
                 self.folder.note_versions({"algorithm": task.label, "seed": task.seed, "round": max(t, 0)})
             self.folder.note(*task, "running", max(t, 0))
-        saved, x, diverged = time.monotonic(), None, ""
+        saved, x, diverged, variates = time.monotonic(), None, "", ControlVariates(run)
         last = entry.rounds if self.until is None else min(self.until, entry.rounds)
         for step in rounds(run, measures, t, last, study.every):
             t, x, diverged = step.t, step.x, step.diverged
             records.add(step)
+            if step.row is not None and t > 0:
+                variates.begin()
             self.watch(Progress(k, len(study.tasks), *task, t, last, step.row, self.case))
             if diverged:
                 break
@@ -167,7 +169,7 @@ class Execution:
             records.stopped(t)
             return "aside"
         said = diverged or remarks(entry.problem, run.algorithm, run.found(), records.first, records.last)
-        said = "; ".join(filter(None, [said, "" if found is None else found.passed_over]))
+        said = "; ".join(filter(None, [said, variates.remark(), "" if found is None else found.passed_over]))
         records.finish("diverged" if diverged else "finished", t, said, run.model() if x is None else x)
         return "done"
 

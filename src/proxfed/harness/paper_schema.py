@@ -3,8 +3,8 @@
     [paper]       title, figure, the quick form, variants          [[paper.figures]]   pictures in the paper's axes
     [[reported]]  numbers that the paper prints                    [[claims]]          what it says of its results
 
-A claim asks one thing of a measure: that it is `below` or `above` a number, `near` it, in `order`, or `within_factor`;
-or that a run `diverges`. Which of them it asks decides which keys it takes.
+A claim asks one thing of a measure: that it is `below` or `above` a number, `near` it, in `order`, `within_factor`, or
+that it falls or rises with a `slope`; or that a run `diverges`. Which of them it asks decides which keys it takes.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ class Bounded(_OfLabels, _Measured):
     @model_validator(mode="after")
     def _some(self) -> Self:
         some = self.below is not None or self.above is not None
-        every = "below, above, near, within_factor, diverges, order"
+        every = "below, above, near, within_factor, slope, diverges, order"
         refuse_unless(some, f"the claim {self.says!r} needs one of {every}")
         return self
 
@@ -249,6 +249,38 @@ class Order(_Measured):
         return self.order
 
 
+class Slope(_OfLabels, _Measured):
+    """The exponent of a power law that is fitted to a measure, by least squares of logarithms, is between two numbers.
+
+    Along a run: the measure against the axis. With `at`: the measures of several labels against these numbers.
+    """
+
+    asks = "slope"
+    slope: list[float] = Field(min_length=2, max_length=2)
+    """The least and the largest: [-1.2, -0.8] for a measure that falls like one over the axis."""
+    at: list[float] | None = None
+    """Given: the labels are points, at these numbers, such as batch sizes."""
+    exponential: bool = False
+    """The logarithm of the measure against the axis itself: linear convergence, with rate exp(slope)."""
+    since: float = 0.0
+    """Rows before this place of the axis are left out."""
+    until: float = float("inf")
+    """And those after this one."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        claim, low, high = f"the claim {self.says!r}", *self.slope
+        refuse_unless(low <= high, f"{claim} has slope = {self.slope}, whose first number must not be the larger one")
+        fits = self.target is None and self.lost_from is None and (self.at is not None or self.round is None)
+        refuse_unless(fits, f"{claim} asks for slope, which takes no target and no lost_from, and a round only with at")
+        if self.at is not None:
+            same = len(self.at) == len(self.names) and len(set(self.at)) > 1
+            refuse_unless(same, f"{claim} has at = {self.at}, which must be a number for each label, not all the same")
+            positive = self.exponential or min(self.at) > 0
+            refuse_unless(positive, f"{claim} has at = {self.at}, which must be > 0 without exponential")
+        return self
+
+
 class Diverges(_OfLabels):
     """Every seed diverges, or none does."""
 
@@ -264,6 +296,7 @@ def _kind(claim: Any) -> str:
     if not isinstance(claim, dict):
         return type(claim).__name__
     kinds = {"diverges": Diverges, "within_factor": WithinFactor, "near": Near, "tolerance": Near, "order": Order}
+    kinds |= {"slope": Slope, "at": Slope}
     return next((kind.__name__ for key, kind in kinds.items() if key in claim), Bounded.__name__)
 
 
@@ -272,6 +305,7 @@ Claim = Annotated[
     | Annotated[Near, Tag("Near")]
     | Annotated[WithinFactor, Tag("WithinFactor")]
     | Annotated[Order, Tag("Order")]
+    | Annotated[Slope, Tag("Slope")]
     | Annotated[Diverges, Tag("Diverges")],
     Discriminator(_kind),
 ]
@@ -286,7 +320,7 @@ def make_claim(**keys: Any) -> Claim:
 
 def claim_keys() -> set[str]:
     """Every key that some kind of claim takes."""
-    return {key for kind in (Bounded, Near, WithinFactor, Order, Diverges) for key in kind.model_fields}
+    return {key for kind in (Bounded, Near, WithinFactor, Order, Slope, Diverges) for key in kind.model_fields}
 
 
 # ---- what it speaks of is there -------------------------------------------------------------------------------------

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
+from torch import Tensor
+
 from proxfed.auto import LOCAL_STEPS, example
 from proxfed.data.on_demand import OnDemand
+from proxfed.engine.network import Network
+from proxfed.engine.race import Race
+from proxfed.engine.run import Run
 from proxfed.errors import InputError, finite
 from proxfed.harness.study import Study
 from proxfed.report.columns import Row
 from proxfed.schedules import first
-from proxfed.types import Algorithm, Problem
+from proxfed.types import Algorithm, Problem, Star
 
 SHORT = 0.03
 """The local steps of a round together are orders below 1/L if they are shorter than this part of it."""
 
 NOTHING = 1e-3
 """Progress that is less than this part of where a run began is none."""
+
+GREW, APART = 5.0, 2.0
+"""Control variates grow if the largest is so many times what it was, and so many times their mean."""
 
 
 def steps_of_theory(study: Study) -> list[str]:
@@ -80,3 +89,47 @@ def _short(problem: Problem, algorithm: Algorithm) -> str:
     if local * step * L >= SHORT:
         return ""
     return f"{name} = {step:.4g} is very short, where 1/L = {1 / L:.4g}: {name} = 'auto' finds a longer one"
+
+
+class ControlVariates:
+    """A look at the c_i of a server's clients after the first row of a run, and at its end.
+
+    At a solution they are the clients' gradients, however different: that some are large says nothing. That they grow
+    more than their mean does says that clients follow gradients of points that they have driven away themselves.
+    """
+
+    def __init__(self, run: Run | Race) -> None:
+        self.run, self.first = run, 0.0
+
+    def begin(self) -> None:
+        """After a row; only the first counts."""
+        self.first = self.first or self._sizes()[0]
+
+    def remark(self) -> str:
+        """Empty if there is nothing to say."""
+        if not self.first:
+            return ""
+        largest, mean = self._sizes()
+        if not (largest > GREW * self.first and largest > APART * mean):
+            return ""
+        sizes = f"the largest has norm {largest:.3g} after {self.first:.3g}, their mean {mean:.3g}"
+        advice = f"try smaller steps, averaging{self._averaging()} or clipped gradients"
+        return f"its control variates grew: {sizes}; {advice}"
+
+    def _averaging(self) -> str:
+        """The hyper-parameter that averages them, where there is one."""
+        name = next((name for name in ("averaging", "eta") if getattr(self.run.algorithm, name, None) == 1), "")
+        return f" ({name} < 1)" if name else ""
+
+    def _sizes(self) -> tuple[float, float]:
+        """The largest norm, and that of the mean; 0 of those that have none, or whose clients are met one by one."""
+        run = self.run
+        if isinstance(run, Race) or not isinstance(run.algorithm, Star) or not run.held.rows.everyone:
+            return 0.0, 0.0
+        c = getattr(run.held.rows.all(), "c", None)
+        return _sizes(c, run.network) if isinstance(c, Tensor) else (0.0, 0.0)
+
+
+def _sizes(c: Tensor, net: Network) -> tuple[float, float]:
+    norms = net.all_sum(c.new_zeros(net.n).index_copy_(0, torch.tensor(net.ids), c.norm(dim=-1)))
+    return float(norms.max()), float(net.average(c).norm())

@@ -47,7 +47,8 @@ class Experiment(BaseModel):
     """Compute the minimiser beforehand, so that rows have the optimality gap and the error."""
     stationarity_step: float | None = Field(None, gt=0)
     measures: list[str] = []
-    """More measures, of fields of the clients' states on graphs: 'consensus_y', 'accuracy_x', ... (measures.py)."""
+    """More measures: of the clients' states, 'consensus_y', 'largest_c', ... (state_measures.py); 'train_loss',
+    'train_accuracy'."""
     data: Table
     problem: Table
     regulariser: Table | list[Table] = {"name": "zero"}

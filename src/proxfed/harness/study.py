@@ -15,7 +15,7 @@ from proxfed.algorithms import ALGORITHMS, CompressedDownlink
 from proxfed.auto import AUTO, Auto, example
 from proxfed.compressors import COMPRESSORS
 from proxfed.engine.compatibility import check_combination, check_problem
-from proxfed.engine.measures import check_names
+from proxfed.engine.state_measures import check_names
 from proxfed.errors import InputError, finite, nearest, real, require, whole
 from proxfed.participation import PARTICIPATIONS, Full
 from proxfed.problems import PROBLEMS
@@ -93,7 +93,7 @@ class Study:
     """Compute the minimiser beforehand, so that rows have the optimality gap and the error."""
     stationarity_step: float | None = None
     measures: Sequence[str] = ()
-    """More measures, of fields of the clients' states on graphs: 'consensus_y', 'accuracy_x', ..."""
+    """More measures: of the clients' states, 'consensus_y', 'largest_c', ...; 'train_loss', 'train_accuracy'."""
     targets: Mapping[str, Sequence[float]] = field(default_factory=dict)
     """Values of measures whose first round, bytes and seconds the tables show."""
     timing: Timing | None = None
@@ -190,7 +190,7 @@ class Study:
         )
         if self.timing is not None:
             self.timing.check(self.problem.n)
-        check_names(self.measures, [e.algorithm for e in self.entries.values()], self.problem)
+        check_names(self.measures, [e.algorithm for e in self.entries.values()], self.problem, self.stationarity_step)
         measured = [*MEASURED, *self.own_measures]
         for name in self.targets:
             require(name in measured, f"targets: there is no measure {name!r}; {nearest(name, measured)}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain, pairwise
-from statistics import median, median_low
+from statistics import linear_regression, median, median_low
 from typing import NamedTuple
 
 from proxfed.harness.paper_schema import (
@@ -16,18 +16,19 @@ from proxfed.harness.paper_schema import (
     Order,
     Quantity,
     Reported,
+    Slope,
     WithinFactor,
     across_names,
 )
 from proxfed.harness.results import Results
-from proxfed.report.columns import axis_value, better, higher_is_better, show
+from proxfed.report.columns import Row, axis_value, better, higher_is_better, show
 from proxfed.report.targets import NEVER, first_reached
 
 SHOWN = 4
 """Of how many cases a verdict shows the numbers."""
 
 
-Measured = Bounded | Near | WithinFactor | Order
+Measured = Bounded | Near | WithinFactor | Order | Slope
 """Claims about numbers."""
 
 
@@ -75,6 +76,8 @@ def judge(
             missing = early
         else:
             found = ", ".join(f"{label}: {_shown(claim, value, *sources[label])}" for label, value in values.items())
+            if isinstance(claim, Slope) and claim.at is not None:
+                found = f"slope {_fit(claim, claim.at, list(values.values())):.3g} ({found})"
             judged.append(Judged(case, _holds(claim, list(values.values())), values, found))
     if not judged:
         return Verdict(claim, "not run", missing)
@@ -106,10 +109,31 @@ def _value(claim: Claim, results: Results, label: str) -> float | None:
     histories, diverged = results.histories(label), results.diverged(label)
     if isinstance(claim, Diverges):
         return len(diverged) / len(histories) if histories else None
+    if isinstance(claim, Slope) and claim.at is None:
+        slopes = [_slope(claim, history, results.clients) for history in histories.values()]
+        return _middle([slope for slope in slopes if not math.isnan(slope)], None)
     values = _values(claim, results, label, claim.round)
     if claim.target is not None:  # a seed that diverged did not reach it, even if it had come that far before
         values = {seed: NEVER if seed in diverged else value for seed, value in values.items()}
     return _middle(values.values(), claim.target)
+
+
+def _slope(claim: Slope, history: Sequence[Row], clients: int | None) -> float:
+    """Of the measure against the axis in one run; not a number if there are fewer than two rows to fit."""
+    pairs = [(axis_value(row, claim.axis, clients), axis_value(row, claim.measure, clients)) for row in history]
+    known = [(x, y) for x, y in pairs if x is not None and y is not None and claim.since <= x <= claim.until]
+    usable = [(x, y) for x, y in known if claim.exponential or x > 0]
+    return _fit(claim, [x for x, _ in usable], [y for _, y in usable])
+
+
+def _fit(claim: Slope, x: Sequence[float], y: Sequence[float]) -> float:
+    """The slope of log y against log x, or against x; infinite if some y has no logarithm."""
+    if len(set(x)) < 2:
+        return math.nan
+    if not all(math.isfinite(value) and value > 0 for value in y):
+        return math.inf
+    where = list(x) if claim.exponential else [math.log(value) for value in x]
+    return linear_regression(where, [math.log(value) for value in y]).slope
 
 
 def _lost(claim: Measured, values: Mapping[str, float], before: Results) -> dict[str, float]:
@@ -156,6 +180,9 @@ def _holds(claim: Claim, values: list[float]) -> bool:
             return all(map(math.isfinite, values)) and max(values) <= claim.within_factor * min(values)
         case Order():
             return all(_in_order(claim.counts, a, b, claim.factor) for a, b in pairwise(values))
+        case Slope():
+            slopes = values if claim.at is None else [_fit(claim, claim.at, values)]
+            return all(claim.slope[0] <= slope <= claim.slope[1] for slope in slopes)
         case Diverges():
             return set(values) == {float(claim.diverges)}
 
@@ -279,6 +306,8 @@ def _shown(claim: Claim, value: float, results: Results, label: str) -> str:
     if isinstance(claim, Diverges):
         seeds, rounds = len(results.histories(label)), sorted(results.diverged(label).values())
         return f"{len(rounds)} of {seeds} seeds diverged" + (f" (round {rounds[0]})" if rounds else "")
+    if isinstance(claim, Slope) and claim.at is None:
+        return f"slope {value:.3g}"
     if claim.target is not None and value == NEVER:
         return "diverged" if _most_diverged(results, label) else "did not reach"
     return _written(value, claim.counts)

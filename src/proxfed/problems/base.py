@@ -22,6 +22,9 @@ from proxfed.types import Problem, Regulariser
 
 Samples = np.ndarray | SparseRows | Tensor
 
+TRAINING = 10_000
+"""Training samples, spread evenly over all clients' data, on which 'train_loss' and 'train_accuracy' are measured."""
+
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
@@ -147,6 +150,26 @@ class DataProblem(Problem):
         """The loss, as these data take it."""
         return find_loss(self.loss)
 
+    # ---- on training data --------------------------------------------------------------------------------------
+
+    @property
+    def training_measures(self) -> tuple[str, ...]:
+        here = self.data.window is None and not isinstance(self.data, OnDemand)
+        return tuple(map(_of_training, self.criterion.measures)) if here and self.criterion.separate else ()
+
+    def training_score(self, x: Tensor) -> dict[str, float]:
+        """The loss, without l2 and h, and the accuracy: means over at most `TRAINING` samples, whoever holds them."""
+        total = len(self.data.labels)
+        k = min(TRAINING, total)
+        rows = np.arange(k) * total // k
+        scores = self._apply(x, np.asarray(self.data.features[rows]))
+        found = self.criterion.score(scores.mT[None], self._labels(self.data.labels[rows])[None])
+        return {_of_training(name): value for name, value in found.items()}
+
+    @abstractmethod
+    def _labels(self, labels: np.ndarray) -> Tensor:
+        """As the loss takes them."""
+
     # ---- the same problem with another ... ---------------------------------------------------------------------
 
     def _with(self, **values: Any) -> Self:
@@ -188,6 +211,11 @@ class DataProblem(Problem):
             fits, f"X has shape {X.shape}, but samples of {self.data.name} have shape {shape}, so it must be (k, ...)"
         )
         return X
+
+
+def _of_training(name: str) -> str:
+    """'test_loss' -> 'train_loss'."""
+    return f"train_{name.removeprefix('test_')}"
 
 
 def _array(X: Samples) -> Features:

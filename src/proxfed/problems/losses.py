@@ -222,6 +222,31 @@ class OneHot(Loss):
         return s.argmax(1)
 
 
+@dataclass(frozen=True)
+class MeanSquared(Loss):
+    """Least squares on classes as torch's MSELoss has it: |s - e_b|^2 / outputs, 2/outputs of what `OneHot` gives."""
+
+    curvature: ClassVar[float] = 1.0  # 2/outputs, which is at most this
+    measures: ClassVar[tuple[str, ...]] = ("accuracy", "test_loss")
+    classes: ClassVar[bool] = True
+
+    def outputs(self, data: Federated) -> int:
+        require(data.classes is not None, f"one-hot least squares needs class labels, but {data.name} has none")
+        return int(data.classes or 0)
+
+    def value(self, s: Tensor, b: Tensor) -> Tensor:
+        return (s - _one_hot(s, b)).square().mean(1)
+
+    def slope(self, s: Tensor, b: Tensor) -> Tensor:
+        return s.sub_(_one_hot(s, b)).mul_(2 / s.shape[1])
+
+    def score(self, s: Tensor, b: Tensor) -> dict[str, float]:
+        return {"accuracy": float((s.argmax(1) == b).double().mean()), "test_loss": float(self.value(s, b).mean())}
+
+    def predict(self, s: Tensor) -> Tensor:
+        return s.argmax(1)
+
+
 CrossEntropy = Softmax
 
 

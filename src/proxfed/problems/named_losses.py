@@ -6,7 +6,7 @@ from typing import Any
 
 from proxfed.errors import nearest, require
 from proxfed.problems.cox import Cox
-from proxfed.problems.losses import CrossEntropy, Huber, Logistic, Loss, OneHot, Poisson, Squared
+from proxfed.problems.losses import CrossEntropy, Huber, Logistic, Loss, MeanSquared, OneHot, Poisson, Squared
 from proxfed.registry import Registry, build
 
 LOSSES: dict[str, Loss] = {
@@ -15,6 +15,7 @@ LOSSES: dict[str, Loss] = {
     "logistic": Logistic(),
     "cross_entropy": CrossEntropy(),
     "one_hot": OneHot(),
+    "mse": MeanSquared(),
     "poisson": Poisson(),
     "cox": Cox(),
 }

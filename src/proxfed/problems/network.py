@@ -53,8 +53,8 @@ class Model(DataProblem):
     arguments: then the first parameters depend on the seed. Or a module: it is copied, and every run begins with the
     parameters that it has."""
     loss: Loss | str = "cross_entropy"
-    """An object such as CrossEntropy(), or its name: 'squared', 'logistic', 'cross_entropy', 'one_hot'. With
-    'squared' a class is one-hot: |s - e_b|^2 / 2."""
+    """An object such as CrossEntropy(), or its name: 'squared', 'logistic', 'cross_entropy', 'one_hot', 'mse'. With
+    'squared' a class is one-hot: |s - e_b|^2 / 2; 'mse' has the mean over the outputs instead, as torch's MSELoss."""
     h: Regulariser = Zero()
     l2: float = 0.0
     """Weight of (l2/2) |x|^2 inside every f_i."""

@@ -9,7 +9,7 @@ each site says from which of its states it goes on, so that nothing counts twice
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -307,13 +307,14 @@ class Coordinator:
     def found(self) -> dict[str, float]:
         return {}
 
-    def fields(self) -> dict[str, Any] | None:
-        """Of the clients' states, on graphs: names, to be asked for."""
+    def fields(self, asked: Collection[str] | None = None) -> dict[str, Any]:
+        """Of the clients' states, on graphs: names, to be asked for; x is always there."""
         if not isinstance(self.algorithm, Graph):
-            return None
+            return {}
         self.begin()
         form = self.clients.begin_peers(self.algorithm, range(0), Work(), dense)
-        return {name: Field(name, self.t) for name, x in form._asdict().items() if isinstance(x, Tensor)}
+        names = [name for name, x in form._asdict().items() if isinstance(x, Tensor)]
+        return {name: Field(name, self.t) for name in names if asked is None or name in {"x", *asked}}
 
     def counters(self) -> dict[str, float]:
         self.begin()

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from proxfed.engine.network import Network
+from proxfed.engine.state_measures import split
 from proxfed.errors import InputError, RunError, require
 from proxfed.harness.build import build_study
 from proxfed.harness.files import replace
@@ -33,6 +34,7 @@ from proxfed.silos.protection import check_protection
 from proxfed.silos.queries import Asking, Remote
 from proxfed.silos.rows import agree, check_schema, empty
 from proxfed.silos.table_rows import prepared
+from proxfed.types import Graph
 
 FAREWELL = 30.0
 """Seconds that sites have to hear that a run is over; one that does not keeps what it has of it."""
@@ -145,8 +147,11 @@ def _study(e: Experiment, agreed: Agreement, exchange: Exchange) -> Study:
             check_protection(job.protection, entry.algorithm, remote.d)
         except InputError as error:
             raise InputError(f"algorithms.{label}: {error}") from error
-    own = [name for name in study.measures if name.startswith(("accuracy_", "worst_"))]
-    require(not own, f"measures: {own[:1]} takes the clients' own models and test data in one place")
+    told = ("consensus", "mean")
+    for name in study.measures:
+        near = split(name)[0] in told and all(isinstance(entry.algorithm, Graph) for entry in study.complete.values())
+        allowed = "between organisations consensus_FIELD and mean_FIELD of algorithms on graphs are told"
+        require(near, f"measures: {name!r} takes the states of all clients in one place; {allowed}")
     return study
 
 
