@@ -63,6 +63,10 @@ def test_a_libsvm_index_that_makes_everybody_wide(tmp_path: Path, little_room: N
     (tmp_path / "wide").write_text("1 1:1\n-1 999999999999:1\n")
     with pytest.raises(InputError, match=TOO_MUCH):
         read_libsvm(tmp_path / "wide")
+    (tmp_path / "wide").write_text(f"1 1:1\n-1 {ROOM // 16 + 1}:1\n")
+    assert read_libsvm(tmp_path / "wide")[0].shape == (2, ROOM // 16 + 1)
+    with pytest.raises(InputError, match=TOO_MUCH):
+        read_libsvm(tmp_path / "wide", sparse=False)
 
 
 def test_a_parquet_file_with_many_rows_in_few_bytes(tmp_path: Path, little_room: None) -> None:

@@ -85,6 +85,7 @@ SENTENCES = {
     "SparseRows: column 3, but there are 3, from 0 on": (
         lambda: SparseRows(np.ones(1), np.array([3]), np.array([0, 1]), 3)
     ),
+    "SparseRows: width = 2147483648 must be in 0..2147483647": lambda: SparseRows([1.0], [0], [0, 1], 1 << 31),
     "SparseRows: column -1, but there are 3, from 0 on": lambda: SparseRows(
         np.ones(1), np.array([-1]), np.array([0, 1]), 3
     ),

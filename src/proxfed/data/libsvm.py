@@ -75,6 +75,7 @@ def read_libsvm(path: str | Path, n_features: int | None = None, sparse: bool | 
     elif width > n_features:
         line = _line_of_sample(text, rows[columns.argmax()])
         raise InputError(f"{path}, line {line}: feature index {width}, but n_features = {n_features}")
+    require_room(path, 8 * n_features)  # of a single row, or a model
     counts = np.bincount(rows, minlength=len(labels))
     features = SparseRows(values, columns - 1, np.concatenate(([0], counts.cumsum())), n_features)
     return _stored(path, features, density(features) < SPARSE_BELOW if sparse is None else sparse), labels

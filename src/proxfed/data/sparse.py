@@ -28,7 +28,8 @@ class SparseRows:
     """p"""
 
     def __post_init__(self) -> None:
-        values = np.asarray(self.values)
+        most, values = np.iinfo(np.int32).max, np.asarray(self.values)
+        require(0 <= self.width <= most, f"SparseRows: width = {self.width} must be in 0..{most}")
         object.__setattr__(self, "values", values if values.dtype == np.float32 else values.astype(float, copy=False))
         for name, dtype in (("indices", np.int32), ("indptr", np.int64)):
             given = np.asarray(getattr(self, name))
