@@ -122,9 +122,9 @@ class ControlVariates:
         return f" ({name} < 1)" if name else ""
 
     def _sizes(self) -> tuple[float, float]:
-        """The largest norm, and that of the mean; 0 of those that have none, or whose clients are met one by one."""
+        """The largest norm, and that of the mean; 0 of those that have none, or whose clients are met one by one or elsewhere."""
         run = self.run
-        if isinstance(run, Race) or not isinstance(run.algorithm, Star) or not run.held.rows.everyone:
+        if not isinstance(run, Run) or not isinstance(run.algorithm, Star) or not run.held.rows.everyone:
             return 0.0, 0.0
         c = getattr(run.held.rows.all(), "c", None)
         return _sizes(c, run.network) if isinstance(c, Tensor) else (0.0, 0.0)
