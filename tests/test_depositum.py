@@ -13,7 +13,7 @@ from proxfed.algorithms.depositum import State
 from proxfed.engine.oracle import Oracle, Work
 from proxfed.errors import InputError
 from proxfed.regularisers import L1, MCP, Zero
-from proxfed.topologies import dense
+from proxfed.topologies import Every, dense
 
 from support import numpy_references as ref
 from support import toy_problems as toy
@@ -65,6 +65,23 @@ def test_is_the_recursion_of_the_paper(graph, option, T0, mix_offset):
             assert toy.gap(getattr(state, name), getattr(reference, name)) < 1e-13
         m, y = np.array(reference.m), np.array(reference.y)
         assert toy.gap(state.m, 0.6 * m + 0.4 * y) < 1e-13  # with which the paper begins its next iteration
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_a_round_for_every_iteration_has_the_same_iterates(option):
+    """With a graph over which clients talk in every T0-th round; bit for bit, and with the same bytes."""
+    p, T0 = toy.problem(), 4
+    rounds = toy.going(p, Depositum(0.5, 0.8, 0.6, T0, option), toy.GRAPHS["ring"](N))
+    steps = toy.going(p, Depositum(0.5, 0.8, 0.6, 1, option), Every(toy.GRAPHS["ring"](N), T0))
+    expected = iterations(p, rounds.algorithm, "ring", ref.prox_l1(toy.LAMBDA))
+    next(expected)
+    for t in range(1, 5 * T0 + 1):
+        steps.round(t)
+        assert toy.gap(steps.held.x.numpy(), next(expected).x) < 1e-13
+        if t % T0 == 0:
+            rounds.round(t // T0)
+            assert all(torch.equal(a, b) for a, b in zip(steps.held, rounds.held, strict=True))
+            assert steps.counters() == rounds.counters()
 
 
 @pytest.mark.parametrize("option", OPTIONS)

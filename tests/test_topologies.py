@@ -15,6 +15,7 @@ from proxfed.topologies import (
     TOPOLOGIES,
     Complete,
     ErdosRenyi,
+    Every,
     ExponentialGraph,
     FromGraph,
     FromMatrices,
@@ -67,10 +68,12 @@ MAKE = {
     "matrices/alone": lambda n, seed: FromMatrices([dense(OnePeerExponentialGraph(n).W(t)) for t in range(6)]),
     "link_failures": lambda n, seed: LinkFailures(Ring(n), 0.3 if n > 2 else 0.0, seed=seed),
     "link_failures/grid": lambda n, seed: LinkFailures(Grid(n), 0.8 if n > 2 else 0.0, n, seed),
+    "every": lambda n, seed: Every(Ring(n), 3),
+    "every/exponential": lambda n, seed: Every(ExponentialGraph(n), 2, n),
     "spanning_tree": lambda n, seed: SpanningTree(Ring(n)),
     "spanning_tree/grid": lambda n, seed: SpanningTree(Grid(n), root=n - 1, weights="max_degree"),
 }
-DIRECTED = {"exponential", "one_peer_exponential", "random_groups/independent", "matrices/alone"}
+DIRECTED = {"exponential", "every/exponential", "one_peer_exponential", "random_groups/independent", "matrices/alone"}
 DRAWN = [name for name in MAKE if MAKE[name](8, 0).period is None]
 REPEATING = [name for name in MAKE if name not in DRAWN]
 KEYED_ONCE = ["random_regular", "erdos_renyi"]
@@ -326,6 +329,9 @@ def test_drawn_rounds_must_contract_in_the_mean():
         (lambda: FromMatrices([[[1.0]], J(2)]), r"FromMatrices: matrices\[1\] has 2 rows, but n = 1"),
         (lambda: FromMatrices([J(2), [[1, 2]]]), r"FromMatrices: matrices\[1\] has shape \(1, 2\)"),
         (lambda: FromMatrices([np.eye(2), np.eye(2)]), r"W: client 1 cannot be reached from client 0"),
+        (lambda: Every(Ring(4), 0), r"Every: k = 0"),
+        (lambda: Every(Ring(4), 2, n=5), r"Every: of has 4 clients, but n = 5"),
+        (lambda: Every(RandomMatching(4), 2), r"Every: of = .* is not the same graph in every round"),
         (lambda: LinkFailures(Ring(4), 1.0), r"LinkFailures: p = 1.0 must be at least 0 and below 1"),
         (lambda: LinkFailures(Ring(4), 0.1, n=5), r"LinkFailures: of has 4 clients, but n = 5"),
         (lambda: LinkFailures(RandomMatching(4), 0.1), r"LinkFailures: of = .* is not the same graph in every round"),

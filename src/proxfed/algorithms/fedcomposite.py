@@ -133,8 +133,9 @@ class FedComposite(Star[Client, Server]):
         return {"c": own.a + (s.g if self.partial else -s.x / self.S)}
 
     def lyapunov(self, p: Problem, own: Client, s: Server, solution: Tensor) -> float:
-        """Omega^r of eq. (4): |P(x) - x*|^2 + (1/n) sum_i |Lambda_i - mean Lambda|^2, with Lambda_i = eta tau
-        (grad f_i + c_i). Of all clients at once, with the c_i of the next round; uniform weights, as in the paper.
+        """Omega^r of eq. (4): |P(x) - x*|^2 + (1/n) sum_i |D_i - mean D|^2, where D_i = eta tau (grad f_i(P(x)) + c_i).
+
+        Of all clients at once, with the c_i of the next round; uniform weights, as in the paper.
         """
         z = self.model(s, p.h)
         drift = self.eta * self.tau * (p.local(0, range(p.n)).full_grad(z) + self.shown(own, s)["c"])

@@ -93,26 +93,27 @@ class FedNAG(Star[Stateless, Server]):
     def model(self, s: Server, h: Regulariser) -> Tensor:
         return s.best
 
+    def _one_step(self) -> float:
+        """eta, which the analysis has the same in all rounds."""
+        if callable(self.eta):
+            raise InputError("FedNAG: its analysis is for a step that is a number")
+        return float(self.eta)
+
     def virtual(self, p: Problem, s: Server, steps: int) -> Iterator[tuple[Tensor, Tensor]]:
         """w_[k](t), v_[k](t) of eqs. (13) and (14): from here on, one machine that holds all data. Full gradients."""
-        f, (w, v), eta = p.local(0, range(p.n)), (s.w, s.v), self._number()
+        f, (w, v), eta = p.local(0, range(p.n)), (s.w, s.v), self._one_step()
         for _ in range(steps):
             g = p.weights @ f.full_grad(w)
             v = self.gamma * v - eta * g
             w = w + self.gamma * v - eta * g
             yield w, v
 
-    def _number(self) -> float:
-        if callable(self.eta):
-            raise InputError("FedNAG: what is known of its steps is for a step that is a number")
-        return self.eta
-
     def bound(self, x: int, L: float, delta: float) -> float:
         """h(x) of Theorem 1: how far x local steps may lead away from the virtual ones, where the f_i are L-smooth and
         delta = sum_i p_i delta_i bounds |grad f_i - grad f|; 0 for x = 0 and x = 1.
         """
-        gamma, eta = self.gamma, self._number()
-        require(0 < gamma < 1, f"FedNAG: the bound is for 0 < gamma < 1, not for gamma = {gamma!r}")
+        gamma, eta = self.gamma, self._one_step()
+        require(0 < gamma < 1, f"FedNAG: the bound of its theorem is for 0 < gamma < 1, not {gamma!r}")
         q = 1 + eta * L
         root = sqrt(q**2 * (1 + gamma) ** 2 - 4 * gamma * q)
         A, B = (q * (1 + gamma) + root) / (2 * gamma), (q * (1 + gamma) - root) / (2 * gamma)

@@ -19,6 +19,7 @@ from __future__ import annotations
 from proxfed.registry import Registry
 from proxfed.topologies.checks import check
 from proxfed.topologies.custom import FromGraph, FromMatrices, FromMatrix
+from proxfed.topologies.every import Every
 from proxfed.topologies.lazy import Lazy
 from proxfed.topologies.link_failures import LinkFailures
 from proxfed.topologies.mixing import dense, lazy
@@ -33,6 +34,7 @@ __all__ = [
     "TOPOLOGIES",
     "Complete",
     "ErdosRenyi",
+    "Every",
     "ExponentialGraph",
     "FromGraph",
     "FromMatrices",
@@ -74,6 +76,7 @@ TOPOLOGIES: Registry[type] = Registry(
         "matrix": FromMatrix,
         "matrices": FromMatrices,
         "link_failures": LinkFailures,
+        "every": Every,
         "spanning_tree": SpanningTree,
     },
     of=Topology,
