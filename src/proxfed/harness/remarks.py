@@ -122,7 +122,7 @@ class ControlVariates:
         return f" ({name} < 1)" if name else ""
 
     def _sizes(self) -> tuple[float, float]:
-        """The largest norm, and that of the mean; 0 without any, or where clients are met one by one, or are elsewhere."""
+        """The largest norm, and that of the mean; 0 without any, or where clients are met one by one or elsewhere."""
         run = self.run
         if not isinstance(run, Run) or not isinstance(run.algorithm, Star) or not run.held.rows.everyone:
             return 0.0, 0.0
