@@ -364,13 +364,12 @@ def test_a_broken_compressor_is_caught(C: Any, law: str) -> None:
 # ---- topologies ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in TOPOLOGIES if name not in ("graph", "matrix", "matrices", "link_failures")]
-)
+@pytest.mark.parametrize("name", [name for name in TOPOLOGIES if name not in ("graph", "matrix")])
 def test_registered_topologies_obey(capsys: Any, name: str) -> None:
     ring = 'of={name="ring", n=8}'
     more = {"random_regular": ["degree=3"], "erdos_renyi": ["p=0.6"], "random_groups": ["size=3"]}
     more |= {"spanning_tree": [ring], "every": [ring, "k=3"]}
+    more |= {"link_failures": [ring, "p=0.3"], "matrices": ["matrices=[[[0.5, 0.5], [0.5, 0.5]]]", "n=2"]}
     changes = [part for change in more.get(name, []) for part in ("-c", change)]
     code, said, _ = proxfed(capsys, "check", name, *changes)
     assert code == 0, said

@@ -125,7 +125,7 @@ class Poisson(Loss):
     measures: ClassVar[tuple[str, ...]] = ("test_loss",)
 
     def outputs(self, data: Federated) -> int:
-        least = np.min(data.labels, initial=np.inf)
+        least = min(data.labels.tolist(), default=0)
         require(bool(least >= 0), f"Poisson regression takes labels >= 0, but {data.name} has {least:g}")
         return 1
 
