@@ -95,7 +95,7 @@ def test_fedcomposite_with_averages_is_fedcef_without_compression():
 
 
 def test_fedcef_begins_at_any_prox_point():
-    """From x0 + beta u, u a subgradient of h at x0, it begins at x0, as the paper does."""
+    """T01g: from x0 + beta u, u a subgradient of h at x0, it begins at x0, as the paper does."""
     p, algorithm = toy.problem(), FedCEF(0.3, 3)
     x0 = toy.start(p)
     assert (x0 != 0).all()

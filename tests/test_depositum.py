@@ -107,7 +107,7 @@ def test_without_tracking_it_is_the_ablation_of_the_paper(option):
     assert state is None
 
 
-def test_without_tracking_different_data_leave_a_bias_and_half_the_bytes():
+def test_T00j_without_tracking_different_data_leave_a_bias_and_half_the_bytes():
     p, ring = toy.problem(), toy.GRAPHS["ring"](N)
     runs = {tracking: toy.going(p, Depositum(0.5, T0=4, tracking=tracking), ring) for tracking in (True, False)}
     for t in range(1, 801):
