@@ -106,7 +106,7 @@ def test_acceleration_accelerates():
     methods = (make.theory(constants) for make in (GradientDescent, Nesterov, HeavyBall))
     plain, nesterov, heavy_ball = (toy.error(toy.final(p, method, 150), solution) for method in methods)
     assert nesterov < 1e-3 * plain
-    assert heavy_ball < nesterov
+    assert heavy_ball < max(nesterov, 1e-12)  # both may be at the rounding error of the solution
 
 
 def test_proximal_gradient_of_the_theory_respects_a_weakly_convex_h():

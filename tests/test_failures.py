@@ -81,6 +81,7 @@ def test_ctrl_c_while_starting_is_one_word(module: str, tmp_path: Path) -> None:
         stderr=subprocess.PIPE,
         text=True,
         env=environment,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # in the background of a shell it is ignored
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"

@@ -40,7 +40,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["--over", "FedAvg.eta=[0.1]"], "a range of one point"),
         (["--over", "FedAvg.eta=0.1"], "'0.1' is no search space; allowed are log(a,b)"),
         (["--over", "FedAvg.K=log(1,20)"], "algorithms.FedAvg.K = "),
-        (["--over", "FedNAG.gamma=linear(0,1)"], "gamma = 1.0 must be in [0, 1)"),
+        (["--over", "FedNAG.gamma=linear(0,2)"], "gamma = 1.25 must be in [0, 1]"),
         (["--over", "FedAvg.eta=[0.1, 'a']"], "algorithms.FedAvg.eta = 'a' is not allowed"),
         ([*OVER, *OVER], "--over FedAvg.eta is given twice"),
         ([*OVER, "--over", "algorithms.FedAvg.eta=[1.0, 2.0]"], "FedAvg.eta is given twice"),

@@ -19,7 +19,7 @@ import numpy as np
 
 from proxfed.engine.oracle import Work
 from proxfed.engine.reserve import reserved
-from proxfed.engine.state_tree import each, leaves, put, room, take
+from proxfed.engine.state_tree import each, leaves, put, room, take, writable
 from proxfed.errors import require
 from proxfed.keyed_random import Ids
 
@@ -95,7 +95,7 @@ class ClientRows:
         row = self._row[self._places(ids)]
         known = (row >= 0) & self._written[row]
         if not known.any():
-            return self.begin(ids, work)
+            return writable(self.begin(ids, work))
         out = take(self._rows, np.where(known, row, 0))
         if not known.all():
             put(out, np.flatnonzero(~known), self.begin(np.asarray(ids, np.int64)[~known], work))
