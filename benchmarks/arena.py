@@ -169,7 +169,7 @@ FIGHTS = {
     "shifted": Fight(SERVER, "error=1e-6", 1500, 300, ["data.seed=100"]),
     "a9a_ring": Fight(PEERS, "error=1e-6", 1000, 300, ["data.partition.seed=100"]),
     "mnist_server": Fight(MNIST_SERVER, "accuracy=0.93", 210, 45),
-    "mnist_ring": Fight(MNIST_RING, "accuracy=0.93", 210, 45),
+    "mnist_ring": Fight(MNIST_RING, "accuracy=0.93", 105, 45),
 }
 
 
