@@ -1,4 +1,4 @@
-"""The tables of docs/arena.md: rounds, bytes and simulated seconds to the targets, from the run folders of the arena."""
+"""The tables of docs/arena.md: rounds, bytes and simulated seconds to the targets, from the arena's run folders."""
 
 from __future__ import annotations
 
