@@ -37,6 +37,7 @@ from proxfed.algorithms.fedsam import FedSAM, MoFedSAM
 from proxfed.algorithms.fedspeed import FedSpeed
 from proxfed.algorithms.fedsplit import FedSplit
 from proxfed.algorithms.mime import Mime, MimeLite
+from proxfed.algorithms.naive_composite import NaiveComposite
 from proxfed.algorithms.pledge import Pledge
 from proxfed.algorithms.pledge_peers import PledgePeers
 from proxfed.algorithms.prox_lead import ProxLEAD
@@ -95,6 +96,7 @@ ALGORITHMS: Registry[type[Method]] = Registry(
         "mime": Mime,
         "mimelite": MimeLite,
         "mofedsam": MoFedSAM,
+        "naive_composite": NaiveComposite,
         "nesterov": Nesterov,
         "pg_extra": PGExtra,
         "pledge": Pledge,
@@ -157,6 +159,7 @@ __all__ = [
     "Mime",
     "MimeLite",
     "MoFedSAM",
+    "NaiveComposite",
     "Nesterov",
     "PGExtra",
     "Pledge",
