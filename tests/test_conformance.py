@@ -62,6 +62,7 @@ SETTINGS: dict[str, Algorithm] = {
     "fedmid": alg.FedMiD(0.5, 3),
     "fedmom": alg.FedMom(0.3, 3, 0.5),
     "fednag": alg.FedNAG(0.3, 0.5, 3),
+    "fednag_peers": alg.FedNAGPeers(0.3, 0.5),
     "fednova": alg.FedNova(0.5, 4),
     "fedopt": alg.FedOpt(0.5, 3, 0.1, tau=0.1),
     "fedpaq": alg.FedPAQ(0.5, 3, NaturalCompressor()),

@@ -9,11 +9,13 @@ import pytest
 import torch
 
 from proxfed import FedAvg, Federated, FedNAG
+from proxfed.algorithms import FedNAGPeers
 from proxfed.bounds.fednag import h, virtual
 from proxfed.engine.oracle import Oracle, Work
 from proxfed.errors import InputError
 from proxfed.regularisers import L1, Zero
 from proxfed.schedules import ExponentialDecay
+from proxfed.topologies import Complete, Every
 
 from support import numpy_references as ref
 from support import toy_problems as toy
@@ -193,3 +195,26 @@ def test_theory_descends(gamma, tau):
 def test_refuses_what_makes_no_sense(field, value):
     with pytest.raises(InputError, match=field):
         FedNAG(**({"eta": 0.5, "gamma": 0.9, "tau": 2} | {field: value}))
+
+
+@pytest.mark.parametrize(("tau", "gamma"), [(1, 0.9), (4, 0.5), (4, 1.0)])
+def test_peers_that_meet_in_every_tau_th_round_are_FedNAG_with_rows_in_between(tau, gamma):
+    """At aggregations the same points, and in between w(t), the mean of the workers."""
+    p = smooth()
+    grad = toy.gradient(p)
+    run, star = toy.going(p, FedNAGPeers(0.6, gamma), Every(Complete(N), tau)), toy.going(p, FedNAG(0.6, gamma, tau))
+    w, v = np.tile(toy.start(p), (N, 1)), np.zeros((N, p.d))
+    for t in range(1, 6 * tau + 1):
+        g = np.array([grad(i, w[i]) for i in range(N)])
+        v = gamma * v - 0.6 * g
+        w = w + gamma * v - 0.6 * g
+        run.round(t)
+        assert toy.gap(run.model().numpy(), w.mean(0)) < 1e-13
+        if t % tau:
+            assert toy.gap(run.state.x.numpy(), w) < 1e-13
+            assert run.network.traffic.edge == 8 * p.d * 2 * N * (N - 1) * (t // tau)
+        else:
+            w, v = np.tile(w.mean(0), (N, 1)), np.tile(v.mean(0), (N, 1))
+            star.round(t // tau)
+            assert toy.gap(run.model().numpy(), star.model().numpy()) < 1e-13
+            assert toy.gap(run.state.v.numpy(), star.state.server.v.expand(N, -1).numpy()) < 1e-13

@@ -28,6 +28,7 @@ from proxfed.algorithms.feddyn import FedDyn
 from proxfed.algorithms.fedmid import FedMiD
 from proxfed.algorithms.fedmom import FedMom
 from proxfed.algorithms.fednag import FedNAG
+from proxfed.algorithms.fednag_peers import FedNAGPeers
 from proxfed.algorithms.fednova import FedNova
 from proxfed.algorithms.fedopt import FedOpt
 from proxfed.algorithms.fedpaq import FedPAQ
@@ -82,6 +83,7 @@ ALGORITHMS: Registry[type[Method]] = Registry(
         "fedmid": FedMiD,
         "fedmom": FedMom,
         "fednag": FedNAG,
+        "fednag_peers": FedNAGPeers,
         "fednova": FedNova,
         "fedopt": FedOpt,
         "fedpaq": FedPAQ,
@@ -146,6 +148,7 @@ __all__ = [
     "FedMiD",
     "FedMom",
     "FedNAG",
+    "FedNAGPeers",
     "FedNova",
     "FedOpt",
     "FedPAQ",
