@@ -174,6 +174,47 @@ def test_fedcef_keeps_to_its_theorem(K, eta, compressor):
         before, z = z, new
 
 
+@pytest.mark.parametrize("compressor", [Identity(), TopK(0.3)])
+def test_fedcef_inside_a_round(compressor):
+    """U and Delta against a loop of its own, and U below Lemma 5 with the steps of the theorem."""
+    p = toy.problem(batch=6)
+    a, prox, grad = FedCEF(0.4, 3, 1.5, 0.7, compressor), ref.prox_l1(toy.LAMBDA), toy.gradient(p)
+    run = toy.going(p, a)
+    for t in range(1, 5):
+        own, server = run.state
+        c, v, zt = own.c.numpy().copy(), own.v.numpy().copy(), server.zt.numpy()
+        mean, z = (own.z.numpy() - zt) / a.beta, prox(zt, a.beta)
+        U, sent = fedcef.inside(a, p, own, server, t)
+        moved = 0.0
+        for i in range(N):
+            w = x = z
+            for k in range(3):
+                w = w - 0.4 * (grad(i, x, t, k) + mean[i] - c[i])
+                x = prox(w, (k + 1) * 0.4)
+                moved += np.sum((x - z) ** 2) / (3 * N)
+        assert moved == pytest.approx(U, rel=1e-9)
+        assert toy.gap(run.state.clients.v.numpy(), v) == 0  # nothing was changed by looking
+        run.round(t)
+        assert sent == pytest.approx(np.sum((run.state.clients.c.numpy() - c) ** 2) / N, rel=1e-9)
+
+
+@pytest.mark.parametrize("K", [1, 4])
+def test_fedcef_drift_keeps_to_lemma_5(K):
+    p = toy.problem()
+    c = toy.constants(p, 60)
+    a = FedCEF.theory(c, K, 0.5, TopK(0.5))
+    run, f, L, B_h = toy.going(p, a), p.local(0, range(N)), c.smoothness.L, toy.LAMBDA * np.sqrt(p.d)
+    before = z = run.model()
+    for t in range(1, 30):
+        own = run.state.clients
+        G = squared((z - p.h.prox(z - a.beta * mean_gradient(p, z), a.beta)) / a.beta)
+        errors = squared(own.c - own.v) / N + squared(own.v - f.full_grad(before)) / N + L**2 * squared(z - before)
+        allowed = (a.alpha * K) ** 2 * (13.8 * errors + 18.4 * B_h**2 + 4.6 * G)
+        assert 0 < fedcef.inside(a, p, *run.state, t).U <= allowed
+        run.round(t)
+        before, z = z, run.model()
+
+
 def test_fedcef_by_hand():
     assert fedcef.C_stoc(0.5, 0.5, 10) == pytest.approx(6.7 * (0.85 + 7 + 70))
     assert fedcef.C_approx(0.5, 0.5) == pytest.approx(21712.0)

@@ -1,4 +1,4 @@
-"""FedCEF: the Lyapunov function of its analysis and the right-hand side of Theorem 1, eq. (16).
+"""FedCEF: what happens inside a round, the Lyapunov function of its analysis, and the right-hand side of eq. (16).
 
     Psi   = F(z) - F* + (8 beta/eta) |v - grad f(z')|^2 + 17 beta/(1 - q) mean_i |v_i - c_i|^2
             + 70 eta beta/(1 - q)^2 mean_i |v_i - grad f_i(z')|^2                       z' the z of the round before
@@ -10,16 +10,57 @@ sample's gradient, can only be estimated. The weight 17 is the appendix's, where
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import sqrt
+from typing import NamedTuple
 
 from torch import Tensor
 
-from proxfed.algorithms.fedcef import Client, FedCEF
+from proxfed.algorithms.fedcef import Client, FedCEF, Server
 from proxfed.compressors.contractive import contraction
 from proxfed.errors import require
-from proxfed.types import Constants, Problem
+from proxfed.types import Constants, Local, Problem
 
 GAMMA = 0.15
+
+
+class Inside(NamedTuple):
+    """What happens inside a round."""
+
+    U: float  # mean over clients and k = 1 .. K of |x_i^{t,k} - z^t|^2: how far local steps lead
+    sent: float  # mean_i |Delta_i|^2, of what is sent; `size_unsent` measures what is not
+
+
+def inside(a: FedCEF, p: Problem, own: Client, s: Server, t: int, seed: int = 0) -> Inside:
+    """Of round t, from the states before it: it is played once more. Of all clients at once, with uniform weights.
+
+    The last local point, which no gradient is taken at, is that of one local step more with the same beta.
+    """
+    f, down = Watched(p.local(t, range(p.n), seed)), (s.zt, s.c) if a.partial else s.zt
+    _, D = a.client(own, down, f, p.h)
+    f.seen.clear()
+    replace(a, K=a.K + 1, eta_g=a.eta_g * a.K / (a.K + 1)).client(own, down, f, p.h)
+    z, *points = f.seen
+    U = sum(float((x - z).square().sum()) for x in points) / (p.n * a.K)
+    return Inside(U, float(D.dense.square().sum()) / p.n)
+
+
+class Watched(Local):
+    """A Local that remembers where gradients were taken."""
+
+    def __init__(self, f: Local) -> None:
+        self.f, self.t, self.ids, self.seed = f, f.t, f.ids, f.seed
+        self.seen: list[Tensor] = []
+
+    def grad(self, x: Tensor, draw: int) -> Tensor:
+        self.seen.append(x)
+        return self.f.grad(x, draw)
+
+    def full_grad(self, x: Tensor) -> Tensor:
+        return self.f.full_grad(x)
+
+    def value(self, x: Tensor) -> Tensor:
+        return self.f.value(x)
 
 
 def lyapunov(a: FedCEF, p: Problem, own: Client, z: Tensor, before: Tensor, best: float) -> float:
