@@ -198,7 +198,7 @@ def test_refuses_what_makes_no_sense(field, value):
 
 
 @pytest.mark.parametrize(("tau", "gamma"), [(1, 0.9), (4, 0.5), (4, 1.0)])
-def test_peers_that_meet_in_every_tau_th_round_are_FedNAG_with_rows_in_between(tau, gamma):
+def test_T03f_peers_that_meet_in_every_tau_th_round_are_FedNAG_with_rows_in_between(tau, gamma):
     """At aggregations the same points, and in between w(t), the mean of the workers."""
     p = smooth()
     grad = toy.gradient(p)
