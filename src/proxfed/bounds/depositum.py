@@ -107,7 +107,7 @@ class Analysis:
         return lam * (1 - lam) * (1 - lam ** (1 / T0)) if lam > 0 else T0**T0 / (1 + T0) ** (T0 + 1)
 
     def proposition_1(self, sums: Terms, gap: float) -> float:
-        """(13), of the sum of s; gap is phi(x0) - phi*."""
+        """(13), of the sum of s, with x up to T+1 as in all that follows; gap is phi(x0) - phi*."""
         n, alpha = self.c.n, self.alpha
         return -sums.G + 8 * n / alpha * gap + 142 * n * sums.estimation + 6 / alpha**2 * sums.x + 11 * sums.nu
 
