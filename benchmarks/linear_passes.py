@@ -17,11 +17,11 @@ from timing import rounds_of, side_by_side
 
 from proxfed import Federated, Linear, Logistic
 from proxfed.algorithms import ProxNewton
+from proxfed.compiled import numba_is_used
 from proxfed.data import SparseRows
 from proxfed.engine.allocator import tune_process
 from proxfed.engine.run import Run
 from proxfed.engine.stacked import Stacked
-from proxfed.problems.passes import numba_is_used
 from proxfed.problems.products import Products
 from proxfed.threads import over_threads
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import proxfed
-from proxfed import FedAvg, Federated, Linear
+from proxfed import FedAvg, Federated, Linear, compiled
 from proxfed.data import SparseRows
 from proxfed.engine import tuning
 from proxfed.engine.run import Run
@@ -176,13 +176,13 @@ def test_the_way_is_chosen_by_what_is_there(monkeypatch) -> None:
     monkeypatch.delenv("PROXFED_KERNELS", raising=False)
     assert isinstance(passes.passes_of(problem("squared", (3,))), Fused)
     assert versions()["kernels"].startswith("numba ")
-    monkeypatch.setattr(passes, "_numba_is_there", lambda: False)
+    monkeypatch.setattr(compiled, "_numba_is_there", lambda: False)
     assert isinstance(passes.passes_of(problem("squared", (3,))), Products)
     assert isinstance(passes.passes_of(problem("squared", (3,), sparse=True)), SparseProducts)
     assert versions()["kernels"] == "torch"
     monkeypatch.setenv("PROXFED_KERNELS", "numba")
     with pytest.raises(InputError, match=r"^PROXFED_KERNELS = 'numba', but it is not there: pip install"):
-        passes.kernels()
+        compiled.kernels()
 
 
 def test_the_way_can_be_asked_for(monkeypatch) -> None:
@@ -190,7 +190,7 @@ def test_the_way_can_be_asked_for(monkeypatch) -> None:
     assert isinstance(passes.passes_of(problem("squared", (3,))), Products)
     monkeypatch.setenv("PROXFED_KERNELS", "jax")
     with pytest.raises(InputError, match=r"^PROXFED_KERNELS = 'jax' is not one of 'numba', 'torch'$"):
-        passes.kernels()
+        compiled.kernels()
 
 
 @pytest.mark.parametrize(
@@ -211,13 +211,13 @@ def test_a_numba_that_cannot_be_imported_is_said(monkeypatch) -> None:
     def broken(name: str) -> None:
         raise ImportError("Numba needs NumPy 2.5 or less")
 
-    monkeypatch.setattr(passes, "import_module", broken)
-    passes._numba_is_there.cache_clear()
+    monkeypatch.setattr(compiled, "import_module", broken)
+    compiled._numba_is_there.cache_clear()
     try:
         with pytest.warns(UserWarning, match="the slower way: Numba needs NumPy"):
-            assert passes.kernels() == "torch"
+            assert compiled.kernels() == "torch"
     finally:
-        passes._numba_is_there.cache_clear()
+        compiled._numba_is_there.cache_clear()
 
 
 @pytest.mark.slow

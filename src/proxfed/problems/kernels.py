@@ -9,14 +9,15 @@ Sums may be reassociated, so that they run in vectors; nothing else may be: NaN 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import factorial, inf, log
 from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
+
+from proxfed.compiled import compiled
 
 SQUARED, HUBER, POISSON, LOGISTIC, SOFTMAX, ONE_HOT = range(6)
 
@@ -25,20 +26,6 @@ TILE = 64
 """Samples of a tile, if they are short."""
 TILE_NUMBERS = 1024
 """Numbers of a tile otherwise, if they make at least 16 samples: 8 kB, which stay where they are fastest."""
-
-
-def compiled(fastmath: Any = False, **options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """Compiled once: kept beside this file, or in the user's cache directory, or, where neither can be written, not."""
-
-    options |= {"nogil": True, "error_model": "numpy", "fastmath": fastmath}  # a check of divisors is in vectors' way
-
-    def compile_it(function: Callable[..., Any]) -> Any:
-        try:
-            return njit(cache=True, **options)(function)
-        except RuntimeError:  # there is no place to keep it
-            return njit(**options)(function)
-
-    return compile_it
 
 
 # ---- exp and log that run in vectors ---------------------------------------------------------------------------------
