@@ -127,12 +127,11 @@ def unary(words, out):
         while left:
             if n == len(out):
                 return n, last + 1
-            zeros = _zeros_above(left)  # type: ignore[call-arg]
-            one = 64 * w + np.int64(zeros)
+            one = 64 * w + np.int64(_zeros_above(left))  # type: ignore[call-arg]
             out[n] = one - last - 1
             last = one
             n += 1
-            left ^= HIGHEST >> zeros
+            left ^= HIGHEST >> np.uint64(one & 63)
     return n, last + 1
 
 

@@ -222,18 +222,19 @@ def gather(A, rows, k, n, T):
 
 
 @compiled()
-def finish(task, x, l2, g, total):
-    """Sums become means; the first task of a client adds what l2 gives."""
+def finish(task, x, l2, g, total, values):
+    """Sums become means; the first task of a client adds what l2 gives, to the value if it is asked for."""
     m = task[3]
     for j in range(len(g)):
         g[j] /= m
     total /= m
     if task[4]:
+        for j in range(len(g)):
+            g[j] += l2 * x[j]
+    if task[4] and values:
         square = 0.0
         for j in range(len(x)):
             square += x[j] * x[j]
-        for j in range(len(g)):
-            g[j] += l2 * x[j]
         total += l2 / 2 * square
     return total
 
@@ -275,7 +276,7 @@ def dense(kind, delta, A, b, v, rows, tasks, x, q, l2, G, f):
             for c in range(len(Gb)):
                 for i in range(n):
                     Gb[c] += S[i, c]
-        total = finish(tasks[t], own, l2, g, total)
+        total = finish(tasks[t], own, l2, g, total, values)
         if values:
             f[t] = total
 
@@ -331,7 +332,7 @@ def sparse(kind, delta, A, b, v, rows, tasks, x, q, l2, G, f):
             for c in range(len(Gb)):
                 for i in range(n):
                     Gb[c] += S[i, c]
-        total = finish(tasks[t], own, l2, g, total)
+        total = finish(tasks[t], own, l2, g, total, values)
         if values:
             f[t] = total
 
