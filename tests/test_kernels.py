@@ -22,7 +22,7 @@ from proxfed.engine.run import Run
 from proxfed.engine.stacked import Stacked
 from proxfed.errors import InputError
 from proxfed.harness.run_folder import versions
-from proxfed.problems import passes
+from proxfed.problems import linear, passes
 from proxfed.problems.losses import Huber
 from proxfed.problems.passes import Passes
 from proxfed.problems.products import Products
@@ -167,6 +167,39 @@ def test_full_gradients_are_shared_out_over_threads_by_samples(monkeypatch) -> N
         assert replace(p, batch=8).gradient_size == 8 * 5
     finally:
         torch.set_num_threads(1)
+
+
+# ---- local steps -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("loss", ["squared", "logistic", "cross_entropy"])
+@pytest.mark.parametrize("options", [{}, {"l2": 0.1, "intercept": True}, {"sparse": True}, {"weighted": True}], ids=str)
+@pytest.mark.parametrize(("threads", "ahead"), [(1, 1 << 20), (2, 30)])
+def test_many_local_steps_are_one_after_the_other_to_the_bit(monkeypatch, dtype, loss, options, threads, ahead) -> None:
+    monkeypatch.setattr(linear, "AHEAD", ahead)
+    monkeypatch.setattr(tuning, "PARALLEL_READ", 1)
+    p = problem(loss, (30, 5, 80), p=13, batch=8, dtype=dtype, **options)
+    f, y = p.local(1, range(3)), torch.from_numpy(np.random.default_rng(1).normal(size=(3, p.d))).to(dtype)
+    expected = y.clone()
+    for draw in range(2, 9):
+        expected.sub_(f.grad(expected, draw), alpha=0.3)
+    torch.set_num_threads(threads)
+    try:
+        f.descend(y, range(2, 9), 0.3)
+    finally:
+        torch.set_num_threads(1)
+    assert torch.equal(y, expected)
+
+
+def test_rows_with_gaps_between_them_take_their_steps() -> None:
+    p = problem("logistic", (30, 5), batch=4)
+    f, wide = p.local(1, range(2)), torch.ones(2, 2 * p.d, dtype=torch.float64)
+    y = torch.ones(2, p.d, dtype=torch.float64)
+    f.descend(y, range(3), 0.1)
+    f.descend(wide[:, : p.d], range(3), 0.1)
+    assert torch.equal(wide[:, : p.d], y)
+    assert (wide[:, p.d :] == 1).all()
 
 
 # ---- which way is taken ----------------------------------------------------------------------------------------------

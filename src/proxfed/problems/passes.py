@@ -51,6 +51,11 @@ class Passes(ABC):
     def minibatch(self, rows: np.ndarray, x: Tensor) -> Tensor:
         """Gradients over samples rows[i], (c, batch), of each client."""
 
+    def descend(self, rows: np.ndarray, y: Tensor, eta: float) -> None:
+        """y <- y - eta times such a gradient at y, (c, d), for each of rows (steps, c, batch)."""
+        for some in rows:
+            y.sub_(self.minibatch(some, y), alpha=eta)
+
 
 def passes_of(problem: Linear) -> Passes:
     """The way that suits the problem."""
