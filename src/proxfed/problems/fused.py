@@ -68,16 +68,17 @@ class Fused(Passes):
             super().descend(rows, y, eta)
             return
         (steps, c, batch), p = rows.shape, self.problem
-        tasks = np.empty((c, steps, 5), np.int64)
-        tasks[..., 0] = batch * (np.arange(c)[:, None] + c * np.arange(steps))
-        tasks[..., 1] = tasks[..., 0] + batch
-        tasks[..., 2] = np.arange(c)[:, None]
-        tasks[..., 3:] = batch, 1
-        tasks, points, none = tasks.reshape(-1, 5), y.detach().numpy(), np.empty(0, y.numpy().dtype)
+        client = np.repeat(np.arange(c), steps)
+        tasks = np.empty((c * steps, 5), np.int64)
+        tasks[:, 0] = batch * (client + c * np.tile(np.arange(steps), c))
+        tasks[:, 1] = tasks[:, 0] + batch
+        tasks[:, 2] = client
+        tasks[:, 3:] = batch, 1
+        points = y.detach().numpy()
 
         def work(some: slice) -> None:
-            room = np.empty((1, p.d), points.dtype)
-            self.kernel(rows.reshape(-1), tasks[some], points, self.q, p.l2, room, none, eta)
+            room, no_values = np.empty((1, p.d), points.dtype), np.empty(0, points.dtype)
+            self.kernel(rows.reshape(-1), tasks[some], points, self.q, p.l2, room, no_values, eta)
 
         run_parallel([partial(work, some) for some in self._shares(tasks, steps)])
 

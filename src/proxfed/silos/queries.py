@@ -82,7 +82,8 @@ def _point(run: Run, letter: Letter) -> tuple[Head, bytes]:
     x = x.to(p.weights)
     if x.shape != (p.d,):
         raise RunError(f"a point has {p.d} numbers, not {tuple(x.shape)}")
-    f, told = p.local(0, run.here), ()
+    f = p.local(0, run.here)
+    told: tuple[Tensor, ...] = ()
     if "value" in parts and "gradient" in parts:
         told = f.value_and_grad(x)
     elif "value" in parts or "gradient" in parts:
