@@ -74,6 +74,8 @@ def reproduce(
         # Every plan is made before the first is run, so that bad input is refused at once.
         share = KEPT_BYTES // len(parts)
         plans = [Plan(part.cases, part.folders(), data, resume=True, leave_out=True, keep=share) for part in parts]
+        for remark in dict.fromkeys(remark for plan in plans for remark in plan.remarks):
+            say(remark, err)
         for part, plan in zip(parts, plans, strict=True):
             if len(parts) == 1 and len(plan.missing) == len(part.cases):
                 raise MissingData(next(iter(plan.missing.values())))
