@@ -139,9 +139,8 @@ def test_of_a_sample_of_emnist_letters_a_seventh_is_held_out(tmp_path) -> None:
     assert [upright[picture] for picture in held] == [*data.labels, *data.test_labels]
     np.testing.assert_array_equal(emnist_letters(tmp_path).test_labels, data.test_labels)
     assert data.name == "emnist_letters (sample)"
-    assert data.remark == (
-        "emnist_letters is a sample: 70 of the 124,800 training images are there, of which 10 are held out as test images"
-    )
+    some = "70 of the 124,800 training images are there, of which 10 are held out as test images"
+    assert data.remark == f"emnist_letters is a sample: {some}"
     save_mnist(tmp_path / "emnist", prefix="emnist-letters-", test="test", first=1)
     assert emnist_letters(tmp_path).remark == "", "the published files come first"
 
@@ -227,7 +226,9 @@ def test_a_batch_cut_short_is_refused(tmp_path) -> None:
         cifar100(tmp_path)
 
 
-def save_mosaics(folder: Path, parts: Sequence[str], kinds: Sequence[str] = ("labels",), classes: int = 10) -> np.ndarray:
+def save_mosaics(
+    folder: Path, parts: Sequence[str], kinds: Sequence[str] = ("labels",), classes: int = 10
+) -> np.ndarray:
     """Mosaics of 2x3 images each, of which the last is the test images', with labels of five; all their records."""
     Image = pytest.importorskip("PIL.Image", reason="mosaics are read with Pillow")
     table = records(6 * len(parts), len(kinds), classes)
@@ -306,7 +307,12 @@ def test_labels_that_do_not_cover_a_mosaic_are_refused(tmp_path) -> None:
 
 def test_a_run_with_a_sample_says_so_once(tmp_path, capsys) -> None:
     save_mosaics(tmp_path / "data" / "cifar100", ("train_1", "test"), COARSE_AND_FINE, 100)
-    table = small(rounds=1, seeds=[0], algorithms=[{"name": "fedavg", "eta": 0.1, "K": 1}], data={"name": "cifar100", "partition": {"name": "iid", "num_partitions": 2}})
+    table = small(
+        rounds=1,
+        seeds=[0],
+        algorithms=[{"name": "fedavg", "eta": 0.1, "K": 1}],
+        data={"name": "cifar100", "partition": {"name": "iid", "num_partitions": 2}},
+    )
     table |= {"problem": {"name": "network", "model": "depositum_cnn", "batch": 2}, "cases": {"a": {}, "b": {}}}
     table |= {"reference": False, "regulariser": {"name": "zero"}, "dtype": "float32"}
     path = write(tmp_path / "mine.toml", table)

@@ -50,7 +50,8 @@ TEST100 = Sum("4499cfba6c016c1be1438163640a0898")
 MOSAICS100 = Collection(
     folders=("cifar100/webp",),
     source=PAGE,
-    sums={f"{name}.webp": Sum() for name in PARTS} | {"test.webp": TEST100},  # of parts of train.bin no sum is published
+    sums={f"{name}.webp": Sum() for name in PARTS}
+    | {"test.webp": TEST100},  # of parts of train.bin no sum is published
     content=lambda path: _mosaic(path, LABELS100).tobytes(),
 )
 CIFAR100 = Collection(
@@ -72,7 +73,7 @@ def cifar10(directory: str | Path | None = None) -> Dataset:
 
 
 def cifar100(directory: str | Path | None = None) -> Dataset:
-    """CIFAR-100: 50,000 / 10,000 colour images, 32x32, 100 classes; fewer if only some of the five mosaics are there."""
+    """CIFAR-100: 50,000 / 10,000 colour images, 32x32, 100 classes; fewer if only some of five mosaics are there."""
     train, test = (_records_of_100(name, directory) for name in ("train.bin", "test.bin"))
     parts = [train] if train is not None else [part for name in PARTS if (part := _part(name, directory)) is not None]
     test = _part("test", directory) if test is None else test
@@ -86,7 +87,9 @@ def _dataset(name: str, classes: int, parts: Sequence[Samples], of: int, test: S
     images, labels = (np.concatenate(column) for column in zip(*parts, strict=True))
     if len(parts) == of:
         return Dataset(images, labels, *test, classes, name)
-    remark = f"{name} is a sample: {len(parts)} of the {of} batches of training images are there, {len(images):,} images"
+    remark = (
+        f"{name} is a sample: {len(parts)} of the {of} batches of training images are there, {len(images):,} images"
+    )
     return Dataset(images, labels, *test, classes, f"{name} ({len(parts)} of {of} batches)", remark=remark)
 
 
