@@ -61,7 +61,7 @@ def reproduce(
         float | None,
         typer.Option("--budget", min=0, metavar="HOURS", help="With --all: leave out what takes longer on one core."),
     ] = None,
-    results: Annotated[
+    kept: Annotated[
         Path, typer.Option("--results", metavar="DIR", help="With --all: kept results, which are not run again.")
     ] = Path("results"),
     resume: Annotated[
@@ -81,8 +81,10 @@ def reproduce(
 
         plain = run and seeds is variant is None and not case and not change
         require(plain, "--all takes no --seeds, --variant, --case, -c and --no-run: it runs the files as they are")
-        form, how = bool(quick), {"budget": budget, "listing": listing, "format": format}
-        reproduce_all(what, folder, results, quick=form, data=data, jobs=jobs, **how)
+        reproduce_all(
+            what, folder, kept,
+            quick=bool(quick), data=data, jobs=jobs, budget=budget, listing=listing, format=format,
+        )  # fmt: skip
         return
     require(not listing and budget is None, "--list and --budget need --all")
     if what is None:
