@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +163,18 @@ def test_what_is_kept_of_other_settings_is_run_again(capsys: Any, toys: Path, ex
     assert left(capsys, toys, "toys/short") == []
     write(experiments / "toys" / "short.toml", small(rounds=5, seeds=[0], algorithms=[FAST], paper=PAPER))
     assert names(left(capsys, toys, "toys/short")) == ["toys/short"]
+
+
+def test_what_is_kept_of_a_sample_is_run_again_with_all_of_the_data(capsys: Any, toys: Path) -> None:
+    assert proxfed(capsys, "reproduce", "toys/short", "--full", "--out", str(toys / "old"))[0] == 0
+    results_store.keep(toys / "old", toys / "results", lambda _: None)
+    kept = results_store.read(toys / "results", "toys/short")
+    (run,) = kept.values()
+    assert sum(run.sizes) == 7 * 30
+    for fewer, again in ((1, []), (20, ["toys/short"])):
+        sizes = [30] * 6 + [30 - fewer]
+        results_store.write(toys / "results", "toys/short", {place: replace(run, sizes=sizes) for place in kept})
+        assert names(left(capsys, toys, "toys/short")) == again
 
 
 def test_what_is_over_budget_is_left_out_and_named(capsys: Any, toys: Path) -> None:

@@ -24,6 +24,9 @@ from proxfed.papers.reproduce import Part, as_recorded, form_name, papers, selec
 from proxfed.papers.results_store import KeptRun, Place
 from proxfed.report.columns import DONE
 
+MOST = 0.95
+"""Partitions may leave some samples over; what is kept with fewer than this part of them was a run with a sample."""
+
 
 @dataclass(frozen=True)
 class Waiting:
@@ -65,23 +68,23 @@ def _of(name: str, out: Path, results: Path, speeds: Speeds, quick: bool, direct
     """The cases of one experiment."""
     kept, form = results_store.read(results, name), form_name(quick, None)
     for case, experiment in ExperimentFile(name).cases(quick=quick).items():
-        settings = by_key(as_recorded(experiment))
-        seeds = [s for s in experiment.seeds if s not in _kept_seeds(kept.get(Place.of(form, case)), settings)]
-        folder = RunFolder(out / stem(name) / form / slug(case))
-        begun = folder.exists()
-        if not seeds or (begun and _complete(folder, settings["algorithms"], seeds)):
-            continue
+        settings, missing = by_key(as_recorded(experiment)), ""
         try:
             clients, held = _clients(experiment, directory)
         except MissingData as e:
-            yield Waiting(name, case, quick, seeds, Cost(None, ""), begun, str(e))
-        else:
-            yield Waiting(name, case, quick, seeds, speeds.cost(name, settings, clients, held, len(seeds)), begun)
+            clients, held, missing = 0, 0, str(e)
+        have = _kept_seeds(kept.get(Place.of(form, case)), settings, held)
+        seeds = [seed for seed in experiment.seeds if seed not in have]
+        folder = RunFolder(out / stem(name) / form / slug(case))
+        begun = folder.exists()
+        if seeds and not (begun and _complete(folder, settings["algorithms"], seeds)):
+            cost = Cost(None, "") if missing else speeds.cost(name, settings, clients, held, len(seeds))
+            yield Waiting(name, case, quick, seeds, cost, begun, missing)
 
 
-def _kept_seeds(run: KeptRun | None, settings: dict[str, Any]) -> set[int]:
-    """Those of which every algorithm is kept, as it would be run now."""
-    if run is None or other_values(run.settings, settings):
+def _kept_seeds(run: KeptRun | None, settings: dict[str, Any], held: int) -> set[int]:
+    """Those of which every algorithm is kept, as it would be run now, and not of a sample where there are more data."""
+    if run is None or other_values(run.settings, settings) or (run.sizes and sum(run.sizes) < MOST * held):
         return set()
     return _ended(run.status, settings["algorithms"])
 
