@@ -3,9 +3,10 @@
 python benchmarks/auto_steps.py runs/auto [PROBLEM ...]
 
 For each algorithm the grid is run first: 15 steps over four decades. Its best step is the one that reaches the target
-in the fewest rounds. Then the same with step sizes "auto". On convex problems the target is a part of the first gap,
-the smallest of 1, 3 and 10 % that the grid reaches in two thirds of the rounds; for networks it is an accuracy. What
-the grid does not reach does not train there, and is left out. Results are kept in a file per problem; a second call
+in the fewest rounds; a step that is beyond the target again at the end has only passed it, and has not reached it. Then
+the same with step sizes "auto". On convex problems the target is a part of the first gap, the smallest of 1, 3 and 10 %
+that the grid reaches in two thirds of the rounds; for networks it is an accuracy. What the grid does not reach does not
+train there, and is left out. Results are kept in a file per problem; a second call
 goes on with what is missing.
 """
 
@@ -183,7 +184,7 @@ def _judge(problem: Problem, auto: Auto, trial: Trial, optimum: float | None) ->
 
 
 def _first(curve: list[float], good: Any) -> float:
-    return next((t for t, value in enumerate(curve) if good(value)), inf)
+    return next((t for t, value in enumerate(curve) if good(value)), inf) if good(curve[-1]) else inf
 
 
 def _curve_bytes(result: Any, t: float) -> int | None:

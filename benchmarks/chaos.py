@@ -97,7 +97,8 @@ def reached(out: Path) -> tuple[int, int]:
     """(tasks done, the last round of the one under way)"""
     done = 0
     with suppress(OSError, ValueError):
-        done = sum(s["status"] == "finished" for s in json.loads((out / "status.json").read_text()))
+        tasks = json.loads((out / "status.json").read_text())["tasks"]
+        done = sum(s["status"] == "finished" for s in tasks)
     last = -1
     for rows in out.glob("checkpoint/*/rows.csv"):
         with suppress(OSError, ValueError, IndexError):
@@ -224,10 +225,13 @@ def survive(carrier: str, folder: Path, kills: int, mean: float, minutes: float,
                         env={**os.environ, **lab.environment}, stdout=log, stderr=log,
                     )  # fmt: skip
                 killer.coordinator = p.pid
-                while p.poll() is None:
-                    killer.look()
-                    time.sleep(0.1)
-                killer.coordinator = None
+                try:
+                    while p.poll() is None:
+                        killer.look()
+                        time.sleep(0.1)
+                finally:
+                    p.kill()
+                    killer.coordinator = None
                 if p.returncode == 0:
                     break
                 if p.returncode != -signal.SIGKILL:

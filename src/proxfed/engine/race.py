@@ -1,9 +1,10 @@
 """Step sizes that choose themselves: one algorithm with several steps side by side, until one of them has won.
 
     lanes       an algorithm each, with local steps of length r/L for r = 1.5^-10, ..., 1.5^4, all from the same start
-    race        after rounds 1, 2, 4, 8 and 16 the objective of every lane is measured, and the worse drop out
-    duels       from round 16, 32, 64, ... on a shorter and a longer step go beside the winner, from its state: for 16
-                rounds the first time, later for a quarter of the rounds so far. The best of the three goes on
+    race        after rounds 1, 2, 4, ..., 64 the objective of every lane is measured, and the worse drop out; a few
+                stay long, for steps that are ahead after 16 rounds may be far behind after 64
+    duels       from round 64, 128, ... on a shorter and a longer step go beside the winner, from its state, for a
+                quarter of the rounds so far. The best of the three goes on
     back-off    where the objective of the last lane has risen, it goes back to where it was best, with a shorter step
 
 The best step of the first rounds need not be the best of the last ones: noise, and the bias of methods that are not
@@ -40,11 +41,14 @@ RATIO = 1.5
 LANES = range(-10, 5)
 """The first lanes: powers of RATIO, in units of 1/L."""
 
-KEPT = {1: 7, 2: 5, 4: 3, 8: 2, 16: 1}
+KEPT = {1: 9, 2: 7, 4: 6, 8: 5, 16: 4, 32: 3, 64: 1}
 """After which rounds of a race how many lanes are left; lanes that are level stay together."""
 
 RACE = max(KEPT)
 """Its last round."""
+
+LOOK = 16
+"""From this round on lanes are measured four times as often, to know which of them leads."""
 
 APART = 3
 """A challenger's step is this power of RATIO away."""
@@ -121,9 +125,9 @@ class Race:
         octave = 1 << (t.bit_length() - 1)
         if t in KEPT:
             self._judge(KEPT[t])
-        elif t > RACE and (t % (octave // 4) == 0 or not self._sound()):
-            in_duel = octave < t < octave + octave // 4 or RACE < t < 2 * RACE
-            self._judge(len(self.lanes) if in_duel else 1)
+        elif t > LOOK and (t % (octave // 4) == 0 or not self._sound()):
+            together = t < RACE or octave < t < octave + octave // 4
+            self._judge(len(self.lanes) if together else 1)
         if t == octave >= RACE:
             self._challenge()
 

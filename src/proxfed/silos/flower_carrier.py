@@ -84,7 +84,7 @@ def _packed(content: bytes) -> RecordDict:
 
 
 def _read(content: RecordDict) -> bytes:
-    return bytes(content["bytes"]["bytes"].data)
+    return bytes(content.array_records["bytes"]["bytes"].data)
 
 
 # ---- runs -----------------------------------------------------------------------------------------------------------

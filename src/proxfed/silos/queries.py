@@ -33,7 +33,7 @@ from proxfed.silos.rows import empty
 from proxfed.types import Block, Graph, Local, Problem, Regulariser, Smoothness
 
 if TYPE_CHECKING:
-    from proxfed.silos.holder import Run
+    from proxfed.silos.site_run import SiteRun
 
 POINT = ("value", "gradient", "test")
 
@@ -44,7 +44,7 @@ COUNTED = ("wire_bytes", "absent")
 # ---- at a site -------------------------------------------------------------------------------------------------------
 
 
-def answer(run: Run, letter: Letter) -> tuple[Head, bytes]:
+def answer(run: SiteRun, letter: Letter) -> tuple[Head, bytes]:
     """(head, body) of the answer."""
     what = letter.word("what")
     match what:
@@ -59,16 +59,16 @@ def answer(run: Run, letter: Letter) -> tuple[Head, bytes]:
     raise RunError(f"there is no query {what!r:.40}")
 
 
-def _averaged(run: Run, letter: Letter, rows: tuple[Tensor, ...], p: Tensor, **more: Any) -> tuple[Head, bytes]:
+def _averaged(run: SiteRun, letter: Letter, rows: tuple[Tensor, ...], p: Tensor, **more: Any) -> tuple[Head, bytes]:
     """Rows of which the coordinator needs the average over all clients, with weights p."""
     return _told(run.link.told(rows, p[run.here.start : run.here.stop], letter), **more)
 
 
-def _uniform(run: Run) -> Tensor:
+def _uniform(run: SiteRun) -> Tensor:
     return torch.full((len(run.job.weights),), 1 / len(run.job.weights), dtype=torch.float64)
 
 
-def _smoothness(run: Run) -> tuple[Head, bytes]:
+def _smoothness(run: SiteRun) -> tuple[Head, bytes]:
     p: Any = run.built.problem
     require(
         hasattr(p, "client_smoothness"), f"the smoothness of {type(p).__name__} is not known: give steps as numbers"
@@ -76,7 +76,7 @@ def _smoothness(run: Run) -> tuple[Head, bytes]:
     return _told((p.client_smoothness, p.client_convexity))
 
 
-def _point(run: Run, letter: Letter) -> tuple[Head, bytes]:
+def _point(run: SiteRun, letter: Letter) -> tuple[Head, bytes]:
     parts, (x,) = letter.words("parts"), _read(letter, 1)
     p = run.built.problem
     x = x.to(p.weights)
@@ -91,9 +91,9 @@ def _point(run: Run, letter: Letter) -> tuple[Head, bytes]:
     return head, body
 
 
-def _of_state(run: Run, letter: Letter, what: str) -> tuple[Head, bytes]:
+def _of_state(run: SiteRun, letter: Letter, what: str) -> tuple[Head, bytes]:
     part, state = run.part, run.state(letter.round)
-    if part is None or not isinstance(part.algorithm, Graph):
+    if not isinstance(part.algorithm, Graph):
         raise RunError("only clients on a graph have models of their own")
     given = _read(letter, None)
     if what == "mean":
