@@ -95,7 +95,7 @@ def test_a_courier_who_fails_is_replaced_and_the_question_goes_out_again(tmp_pat
 
     couriers = Couriers(call)
     with Desk(SITES, tmp_path / "desk", couriers, quietly) as desk:
-        assert desk.ask(dict.fromkeys(SITES, b"q"), deadline=20) == dict.fromkeys(SITES, b"q")
+        assert desk.ask(dict.fromkeys(SITES, b"q"), deadline=120) == dict.fromkeys(SITES, b"q")
     assert couriers.sent.count("c") == 3
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from proxfed.engine.compatibility import compressors
 from proxfed.engine.halves import Clients, Server
-from proxfed.engine.messages import WeightedSum, dense, leaves, rebuild
+from proxfed.engine.messages import dense, leaves
 from proxfed.engine.oracle import Work
 from proxfed.engine.run import count_from, counted_so_far
 from proxfed.engine.stacked import Stacked
@@ -27,15 +27,14 @@ from proxfed.engine.state_tree import flatten, restore
 from proxfed.errors import RunError
 from proxfed.keyed_random import Ids
 from proxfed.participation import Full, cohort
+from proxfed.silos.collect import Collect, CollectSum
 from proxfed.silos.exchange import Exchange
 from proxfed.silos.job import Job, build
-from proxfed.silos.masks import add_up
 from proxfed.silos.message import Letter, pack, unpack
 from proxfed.silos.part import Counts, neighbours
 from proxfed.silos.privacy import epsilon
 from proxfed.silos.queries import COUNTED, Asking
 from proxfed.silos.rows import empty
-from proxfed.threads import over_threads
 from proxfed.types import Graph, Message, Star
 
 
@@ -63,56 +62,16 @@ class Scattered(Stacked):
         return float(super().average(self.asking.rows(answers)))
 
 
-class Collect:
-    """How the server hears of its clients: message by message. One that hears only sums has a class of its own."""
-
-    whole = False
-    """A sum is of no use if one of those who were told of each other is missing: who is there is asked beforehand."""
-
-    def mean(self, coordinator: Coordinator, answers: Mapping[str, Letter], ids: Mapping[str, list[int]]) -> Message:
-        """The weighted mean of the messages, stacked in the order of the clients and added up as in one place."""
-        c = coordinator
-        everybody = [i for own in ids.values() for i in own]
-        form, rows = c.stacked({site: c.message(site, answers[site], len(own)) for site, own in ids.items()})
-        place = {i: k for k, i in enumerate(everybody)}
-
-        def add_up(blocks: Sequence[Ids]) -> WeightedSum:
-            sent = WeightedSum()
-            for block in blocks:
-                here = slice(place[int(block[0])], place[int(block[-1])] + 1)
-                c.server.add(sent, rebuild(form, iter([x[here] for x in rows])), block)
-            return sent
-
-        quiet = Stacked(c.network.n, c.network.d)  # what crossed is counted by who sent it
-        who = c.cohort_of(everybody)
-        return quiet.mean(over_threads(add_up, quiet.blocks(who)))
-
-
-class Sums(Collect):
-    """Of secure aggregation: it hears masked messages in fixed point with so many bits, and reads their sum."""
-
-    whole = True
-
-    def __init__(self, bits: int) -> None:
-        self.bits = bits
-
-    def mean(self, coordinator: Coordinator, answers: Mapping[str, Letter], ids: Mapping[str, list[int]]) -> Message:
-        c = coordinator
-        form, rows = c.stacked({site: c.message(site, answers[site], 1) for site in ids})
-        share = sum(c.job.weights[i] for own in ids.values() for i in own)
-        return rebuild(form, iter([(add_up(x, self.bits) / share).to(c.problem.weights) for x in rows]))
-
-
 class Coordinator:
     """One algorithm with one seed, over the sites of a job."""
 
     def __init__(
-        self, job: Job, exchange: Exchange, deadline: float | None = None, collect: Collect | None = None,
+        self, job: Job, exchange: Exchange, deadline: float | None = None,
         say: Callable[[str], None] = lambda sentence: None,
     ) -> None:  # fmt: skip
         self.job, self.exchange, self.deadline, self.say = job, exchange, deadline, say
         hidden = job.protection.secure_aggregation
-        self.collect = collect or (Sums(job.protection.fraction_bits) if hidden else Collect())
+        self.collect = CollectSum(job.protection.fraction_bits) if hidden else Collect()
         built = build(job, empty(job.schema, job.window(None)))
         assert built.algorithm is not None
         self.problem, self.algorithm = built.problem, built.algorithm

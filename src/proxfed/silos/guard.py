@@ -6,7 +6,7 @@ down what is about to leave, seal what goes to neighbours, and change what goes 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -93,10 +93,9 @@ class Link:
     def unseal(self, sender: str, t: int, k: int, body: bytes) -> bytes:
         return body
 
-    def upload(self, up: Message, about: Upload) -> tuple[Message | bytes, Mapping[str, Any]]:
-        """What goes to the server instead of `up`: a message of the same form, or bytes that the coordinator's own
-        `Collect` reads; and what the head of the answer says beside."""
-        return up, {}
+    def upload(self, up: Message, about: Upload) -> Message:
+        """What goes to the server instead of `up`, of the same form."""
+        return up
 
     def told(self, rows: tuple[Tensor, ...], p: Tensor, question: Letter) -> tuple[Tensor, ...]:
         """What goes to the coordinator instead of `rows`, of which it needs averages with the weights p only."""

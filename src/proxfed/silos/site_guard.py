@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import Mapping
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
@@ -160,16 +159,19 @@ class SiteLink(Link):
 
     # ---- to the server -------------------------------------------------------------------------------------------
 
-    def upload(self, up: Message, about: Upload) -> tuple[Message, Mapping[str, Any]]:
+    def upload(self, up: Message, about: Upload) -> Message:
         """Clipped and made noisy, weighed and masked, as far as the job says."""
-        values, privacy = [dense(leaf).detach() for leaf in leaves(up)], self.protection.privacy
+        privacy, hidden = self.protection.privacy, self.protection.secure_aggregation
+        if privacy is None and not hidden:
+            return up
+        values = [dense(leaf).detach() for leaf in leaves(up)]
         if privacy is not None:
             self._spend(privacy)
             values = self._noisy(values, about, privacy)
-        if self.protection.secure_aggregation:
+        if hidden:
             p = torch.tensor([self.job.weights[i] for i in about.ids], dtype=torch.float64)
             values = self._masked(values, p, Sum("round", about.t, about.cohort, about.broadcast))
-        return (up if privacy is None and not self.protection.secure_aggregation else rebuild(up, iter(values))), {}
+        return rebuild(up, iter(values))
 
     def told(self, rows: tuple[Tensor, ...], p: Tensor, question: Letter) -> tuple[Tensor, ...]:
         """Measures of the training rows: sums over all sites, if messages of rounds are told as sums."""

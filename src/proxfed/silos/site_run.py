@@ -104,13 +104,11 @@ class SiteRun:
             answer = self.holder.seal(letter, "answer", {"counts": list(done.counts)})
             return self._keep(letter, after, done.state, self.holder.leave(asked, answer))
         upload = Upload(letter.round, letter.step, letter.words("cohort"), ids, letter.body, down, before, part)
-        up, said = self.link.upload(done.up, upload)
-        counts = done.counts
-        if up is not done.up and not isinstance(up, bytes):
-            size, best = nbytes(up)
-            counts = counts._replace(sent=size, best=best)
-        form, body = ("", up) if isinstance(up, bytes) else pack(up, part.codecs)
-        answer = self.holder.seal(letter, "answer", {"form": form, "counts": list(counts), **said}, body)
+        up = self.link.upload(done.up, upload)
+        size, best = nbytes(up)
+        form, body = pack(up, part.codecs)
+        told = {"form": form, "counts": list(done.counts._replace(sent=size, best=best))}
+        answer = self.holder.seal(letter, "answer", told, body)
         return self._keep(letter, after, done.state, self.holder.leave(asked, answer))
 
     # ---- graph -------------------------------------------------------------------------------------------------
