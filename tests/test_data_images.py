@@ -274,6 +274,9 @@ def test_mosaics_of_cifar100_have_both_labels_and_say_that_they_are_a_sample(tmp
     assert data.name == "cifar100 (2 of 5 batches)"
     assert data.remark == "cifar100 is a sample: 2 of the 5 batches of training images are there, 12 images"
     assert load("cifar100", IID(2), tmp_path, limit=4).remark == data.remark, "also in the clients' hands"
+    assert load("cifar100", IID(2), tmp_path, limit=9000).sizes.sum() == 12, "a limit beyond a sample: all of it"
+    with pytest.raises(InputError, match=r"limit = 0 must be a whole number from 1 to 12"):
+        load("cifar100", IID(2), tmp_path, limit=0)
     path = MOSAICS100.find("train_3.webp", tmp_path)
     assert MOSAICS100.content(path) == table[6:12].tobytes()
     states = {path.name: state for path, state in check("cifar100", tmp_path)}
