@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import tomli_w
+from pydantic import ValidationError
 
 from proxfed.errors import InputError
 from proxfed.harness.cases import read_cases
@@ -236,6 +237,38 @@ def test_a_verdict_says_where_and_by_which_numbers() -> None:
         ("easy", True, {"a": 0.1, "b": 0.2}),
         ("hard", False, {"a": 0.8, "b": 0.7}),
     ]
+
+
+# ---- the best of all rounds ----------------------------------------------------------------------------------------
+
+
+def test_with_best_it_is_the_best_of_all_rounds_that_counts() -> None:
+    peak, steady = [0.1, 0.9, 0.3], [0.2, 0.5, 0.8]
+    one = {"": Results(curve("peak", peak, measure="accuracy") + curve("steady", steady, measure="accuracy"))}
+    asked = {"measure": "accuracy", "order": ["peak", "steady"]}
+    assert status(one, **asked) == "not confirmed"
+    assert status(one, **asked, best=True) == "confirmed"
+    falling = {"": results(peak=peak, steady=steady)}  # of an error the least
+    assert status(falling, label="peak", near=0.1, tolerance=1e-9, best=True) == "confirmed"
+
+
+def test_the_best_of_a_run_that_broke_is_from_before() -> None:
+    broke = {"": results(a=[0.4, 0.2, math.nan], b=[math.nan, math.nan, math.nan])}
+    assert status(broke, label="a", near=0.2, tolerance=1e-9, best=True) == "confirmed"
+    assert status(broke, label="b", above=1e300, best=True) == "confirmed"  # the worst that can be
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"label": "a", "below": 1.0, "target": 0.5, "best": True}, "best = true or a target, not both"),
+        ({"label": "a", "below": 1.0, "round": 3, "best": True}, "a round and best = true"),
+        ({"label": "a", "slope": [-1, 0], "best": True}, "takes best only with at"),
+    ],
+)
+def test_best_is_not_together_with_a_place(keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        make_claim(says="so", measure="error", **keys)
 
 
 # ---- what is lost from one case to another ------------------------------------------------------------------------

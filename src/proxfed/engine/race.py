@@ -2,7 +2,8 @@
 
     lanes       an algorithm each, with local steps of length r/L for r = 1.5^-10, ..., 1.5^4, all from the same start
     race        after rounds 1, 2, 4, ..., 64 the objective of every lane is measured, and the worse drop out; a few
-                stay long, for steps that are ahead after 16 rounds may be far behind after 64
+                stay long, for steps that are ahead after 16 rounds may be far behind after 64. Where the longest step
+                leads after round 4, 8, 16 or 32, a longer one goes on beside it, from its state
     duels       from round 64, 128, ... on a shorter and a longer step go beside the winner, from its state, for a
                 quarter of the rounds so far. The best of the three goes on
     back-off    where the objective of the last lane has risen, it goes back to where it was best, with a shorter step
@@ -46,6 +47,9 @@ KEPT = {1: 9, 2: 7, 4: 6, 8: 5, 16: 4, 32: 3, 64: 1}
 
 RACE = max(KEPT)
 """Its last round."""
+
+EARLIEST = 4
+"""The first round after which a challenger may begin."""
 
 LOOK = 16
 """From this round on lanes are measured four times as often, to know which of them leads."""
@@ -128,8 +132,8 @@ class Race:
         elif t > LOOK and (t % (octave // 4) == 0 or not self._sound()):
             together = t < RACE or octave < t < octave + octave // 4
             self._judge(len(self.lanes) if together else 1)
-        if t == octave >= RACE:
-            self._challenge()
+        if t == octave >= EARLIEST:
+            self._challenge(shorter=t >= RACE)
 
     def _judge(self, keep: int) -> None:
         """Measure every lane; the worse drop out, and a last one that rises goes back."""
@@ -153,9 +157,11 @@ class Race:
         else:
             self.lanes = [self._fork(self.best, lead.k - APART)]
 
-    def _challenge(self) -> None:
+    def _challenge(self, shorter: bool) -> None:
+        """Steps that are longer than all lanes, and perhaps shorter ones, from the state of the lane that leads."""
         lead = self.lanes[0]
-        for k in (lead.k - APART, lead.k + APART):
+        longest = all(lane.k <= lead.k for lane in self.lanes)
+        for k in [lead.k - APART] * shorter + [lead.k + APART] * longest:
             if self._allowed(k):
                 self.lanes.append(self._fork(lead, k))
 

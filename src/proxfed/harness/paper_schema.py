@@ -98,6 +98,14 @@ class Quantity(Strict):
     """Given: the number is where on `axis` the measure first reached this; smaller is then better."""
     axis: str = "round"
     """As `x` of a figure."""
+    best: bool = False
+    """The best that the measure was in any round, and not what it is at the end."""
+
+    @model_validator(mode="after")
+    def _best_of_rounds(self) -> Self:
+        one = not self.best or self.target is None
+        refuse_unless(one, f"of {self.measure} it is best = true or a target, not both")
+        return self
 
     @property
     def counts(self) -> str:
@@ -186,6 +194,8 @@ class _Measured(_Claim, Quantity):
         claim = f"the claim {self.says!r}"
         one = self.target is None or self.round is None
         refuse_unless(one, f"{claim} has a target and a round, of which one is enough")
+        all_of_them = not self.best or self.round is None
+        refuse_unless(all_of_them, f"{claim} has a round and best = true, which speaks of all rounds")
         two = self.lost_from is None or (self.case is not None and self.target is None)
         refuse_unless(two, f"{claim} has lost_from, which needs a case, and no target")
         told = self.quick_target is None or (self.target is not None and self.form == "any")
@@ -273,6 +283,7 @@ class Slope(_OfLabels, _Measured):
         refuse_unless(low <= high, f"{claim} has slope = {self.slope}, whose first number must not be the larger one")
         fits = self.target is None and self.lost_from is None and (self.at is not None or self.round is None)
         refuse_unless(fits, f"{claim} asks for slope, which takes no target and no lost_from, and a round only with at")
+        refuse_unless(self.at is not None or not self.best, f"{claim} asks for slope, which takes best only with at")
         if self.at is not None:
             same = len(self.at) == len(self.names) and len(set(self.at)) > 1
             refuse_unless(same, f"{claim} has at = {self.at}, which must be a number for each label, not all the same")

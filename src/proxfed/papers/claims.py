@@ -144,7 +144,7 @@ def _lost(claim: Measured, values: Mapping[str, float], before: Results) -> dict
 
 
 def _values(asked: Quantity, results: Results, label: str, round: int | None = None) -> dict[int, float]:
-    """For each seed: where the measure reached the target, or else the measure at that round or at the end.
+    """For each seed: where the measure reached the target, or else the measure at that round, its best or its last.
 
     A seed that diverged counts with its last row, and as the worst that can be where it has no number.
     """
@@ -157,10 +157,17 @@ def _values(asked: Quantity, results: Results, label: str, round: int | None = N
         else:
             numbers = [axis_value(row, measure, results.clients) for row in history if round in (None, row["round"])]
             at = [number for number in numbers if number is not None]
-            found = at[-1] if at else worst if seed in diverged else None
+            one = (_best(measure, at) if asked.best else at[-1]) if at else None
+            found = worst if one is None and seed in diverged else one
         if found is not None:
             values[seed] = worst if math.isnan(found) else found
     return values
+
+
+def _best(measure: str, numbers: Sequence[float]) -> float:
+    """Of those that are numbers."""
+    choose = max if higher_is_better(measure) else min
+    return choose((number for number in numbers if not math.isnan(number)), default=math.nan)
 
 
 def _middle(values: Collection[float], target: float | None) -> float | None:
@@ -263,7 +270,9 @@ class Comparison(NamedTuple):
     @property
     def measure(self) -> str:
         r = self.reported
-        return r.measure if r.target is None else f"{AXES.get(r.axis, r.axis)} to {r.measure} {r.target:g}"
+        if r.target is None:
+            return f"best {r.measure}" if r.best else r.measure
+        return f"{AXES.get(r.axis, r.axis)} to {r.measure} {r.target:g}"
 
     @property
     def printed(self) -> str:
