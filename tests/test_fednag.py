@@ -9,10 +9,13 @@ import pytest
 import torch
 
 from proxfed import FedAvg, Federated, FedNAG
+from proxfed.algorithms import FedNAGPeers
+from proxfed.bounds.fednag import h, virtual
 from proxfed.engine.oracle import Oracle, Work
 from proxfed.errors import InputError
 from proxfed.regularisers import L1, Zero
 from proxfed.schedules import ExponentialDecay
+from proxfed.topologies import Complete, Every
 
 from support import numpy_references as ref
 from support import toy_problems as toy
@@ -114,20 +117,20 @@ def test_T03e_strays_from_one_machine_by_no_more_than_the_bound(eta, gamma):
     p, L, tau = ragged(), ragged().smoothness().L, 8
     assert L * eta * (1 + gamma) <= 1
     for x in (0, 1):
-        assert abs(FedNAG(eta, gamma, tau).bound(x, L, 1.0)) < 1e-12 / (eta * L)
+        assert abs(h(eta, gamma, x, L, 1.0)) < 1e-12 / (eta * L)
     run, grad, mean = toy.going(p, FedNAG(eta, gamma, tau)), toy.gradient(p), toy.mean_gradient(p)
     for t in range(1, 9):
         w, v = run.state.server.w, run.state.server.v
         one = [state.w for state in islice(ref.nesterov(mean, w.numpy(), eta=eta, gamma=gamma, v0=v.numpy()), tau)]
         path = [w.numpy(), *one]
-        for (virtual, _), reference in zip(run.algorithm.virtual(p, run.state.server, tau), one, strict=True):
-            assert toy.gap(virtual.numpy(), reference) < 1e-14
+        for (machine, _), reference in zip(virtual(run.algorithm, p, run.state.server, tau), one, strict=True):
+            assert toy.gap(machine.numpy(), reference) < 1e-14
         for x in range(1, tau + 1):
             f = Oracle(p.local(t, range(N)), Work())
             _, (ws, _) = FedNAG(eta, gamma, x).client((), (w, v), f, Zero())
             far = np.linalg.norm(WEIGHTS @ ws.numpy() - one[x - 1])
             own = [max(np.linalg.norm(grad(i, y) - mean(y)) for y in path[:x]) for i in range(N)]
-            allowed = run.algorithm.bound(x, L, float(WEIGHTS @ np.array(own)))
+            allowed = h(eta, gamma, x, L, float(WEIGHTS @ np.array(own)))
             assert far <= allowed + 1e-14
             assert x == 1 or far > 1e-6 * allowed > 0
         run.round(t)
@@ -192,3 +195,26 @@ def test_theory_descends(gamma, tau):
 def test_refuses_what_makes_no_sense(field, value):
     with pytest.raises(InputError, match=field):
         FedNAG(**({"eta": 0.5, "gamma": 0.9, "tau": 2} | {field: value}))
+
+
+@pytest.mark.parametrize(("tau", "gamma"), [(1, 0.9), (4, 0.5), (4, 1.0)])
+def test_T03f_peers_that_meet_in_every_tau_th_round_are_FedNAG_with_rows_in_between(tau, gamma):
+    """At aggregations the same points, and in between w(t), the mean of the workers."""
+    p = smooth()
+    grad = toy.gradient(p)
+    run, star = toy.going(p, FedNAGPeers(0.6, gamma), Every(Complete(N), tau)), toy.going(p, FedNAG(0.6, gamma, tau))
+    w, v = np.tile(toy.start(p), (N, 1)), np.zeros((N, p.d))
+    for t in range(1, 6 * tau + 1):
+        g = np.array([grad(i, w[i]) for i in range(N)])
+        v = gamma * v - 0.6 * g
+        w = w + gamma * v - 0.6 * g
+        run.round(t)
+        assert toy.gap(run.model().numpy(), w.mean(0)) < 1e-13
+        if t % tau:
+            assert toy.gap(run.state.x.numpy(), w) < 1e-13
+            assert run.network.traffic.edge == 8 * p.d * 2 * N * (N - 1) * (t // tau)
+        else:
+            w, v = np.tile(w.mean(0), (N, 1)), np.tile(v.mean(0), (N, 1))
+            star.round(t // tau)
+            assert toy.gap(run.model().numpy(), star.model().numpy()) < 1e-13
+            assert toy.gap(run.state.v.numpy(), star.state.server.v.expand(N, -1).numpy()) < 1e-13

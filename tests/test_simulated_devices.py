@@ -90,10 +90,8 @@ def test_profiles_are_whole_and_say_whose_they_are(name: str) -> None:
     assert Timing.read(t.table()) == t
     found = timed(t, 0, ROWS)
     assert all(math.isfinite(x) and x > 0 for x in found)
-    assert (
-        "The\n# numbers are ours" in profiles()[name].read_text()
-        or "The numbers are ours" in profiles()[name].read_text()
-    )
+    text = " ".join(profiles()[name].read_text().replace("#", "").split())
+    assert ("fits the six times" if name == "fednag_paper" else "The numbers are ours") in text
 
 
 def test_a_given_key_replaces_the_profiles() -> None:
@@ -106,8 +104,8 @@ def test_a_given_key_replaces_the_profiles() -> None:
     ("table", "says"),
     [
         ({"profile": "wann"}, r"there is no profile 'wann'; did you mean 'wan'"),
-        ({"profile": 3}, r"there is no profile 3; known: fednag_wifi, lan, phones_4g, wan"),
-        ({}, r"time: the key 'devices' is missing; .*fednag_wifi"),
+        ({"profile": 3}, r"there is no profile 3; known: fednag_paper, fednag_wifi, lan, phones_4g, wan"),
+        ({}, r"time: the key 'devices' is missing; .*fednag_paper"),
         ({"devices": [DEVICE]}, r"time: the key 'links' is missing"),
         ({"devices": [DEVICE], "links": [LINK], "link": []}, r"time: unknown key 'link'; did you mean 'links'"),
         ({"devices": [], "links": [LINK]}, r"time\.devices = \[\] must be one or more tables"),

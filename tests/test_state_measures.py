@@ -19,6 +19,8 @@ from proxfed.engine.state_measures import check_names
 from proxfed.errors import InputError
 from proxfed.participation import UniformSampling
 from proxfed.problems.network import Model
+from proxfed.regularisers import L1
+from proxfed.report.columns import higher_is_better
 from proxfed.topologies import Ring
 
 from support import numpy_references as ref
@@ -164,6 +166,22 @@ def test_at_most_so_many_training_samples(monkeypatch: pytest.MonkeyPatch) -> No
     rows = [0, total // 3, 2 * total // 3]
     margins = p.data.labels[rows] * (np.asarray(p.data.features)[rows] @ toy.start(p))
     assert p.training_score(p.start(0))["train_accuracy"] == (margins > 0).mean()
+
+
+def test_the_mean_of_the_clients_models_beside_the_model_that_is_evaluated() -> None:
+    p = Model(images((6, 6, 6), test=40), "mlp", h=L1(1e-2), train_measures=True)
+    going = toy.going(p, Depositum(0.1), Ring(3))
+    going.round(1)
+    measures = Measures(p, going.network, more=("average_x", "objective_x"))
+    found = measures(going.model(), going.fields(measures.fields))
+    mean = going.state.x.mean(0)
+    assert (going.model() - mean).norm() > 1e-3
+    assert found["average_x"] == p.evaluate(mean)["accuracy"]
+    assert found["objective_x"] == pytest.approx(measures.objective(mean), rel=1e-12)
+    assert found["objective_x"] != pytest.approx(found["objective"], rel=1e-6)
+    assert higher_is_better("average_x")
+    with pytest.raises(InputError, match="'average_x' needs test data"):
+        check_names(["average_x"], [Depositum(0.5)], toy.problem())
 
 
 def test_what_cannot_be_measured_is_refused() -> None:

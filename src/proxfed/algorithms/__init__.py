@@ -28,6 +28,7 @@ from proxfed.algorithms.feddyn import FedDyn
 from proxfed.algorithms.fedmid import FedMiD
 from proxfed.algorithms.fedmom import FedMom
 from proxfed.algorithms.fednag import FedNAG
+from proxfed.algorithms.fednag_peers import FedNAGPeers
 from proxfed.algorithms.fednova import FedNova
 from proxfed.algorithms.fedopt import FedOpt
 from proxfed.algorithms.fedpaq import FedPAQ
@@ -37,6 +38,7 @@ from proxfed.algorithms.fedsam import FedSAM, MoFedSAM
 from proxfed.algorithms.fedspeed import FedSpeed
 from proxfed.algorithms.fedsplit import FedSplit
 from proxfed.algorithms.mime import Mime, MimeLite
+from proxfed.algorithms.naive_composite import NaiveComposite
 from proxfed.algorithms.pledge import Pledge
 from proxfed.algorithms.pledge_peers import PledgePeers
 from proxfed.algorithms.prox_lead import ProxLEAD
@@ -81,6 +83,7 @@ ALGORITHMS: Registry[type[Method]] = Registry(
         "fedmid": FedMiD,
         "fedmom": FedMom,
         "fednag": FedNAG,
+        "fednag_peers": FedNAGPeers,
         "fednova": FedNova,
         "fedopt": FedOpt,
         "fedpaq": FedPAQ,
@@ -95,6 +98,7 @@ ALGORITHMS: Registry[type[Method]] = Registry(
         "mime": Mime,
         "mimelite": MimeLite,
         "mofedsam": MoFedSAM,
+        "naive_composite": NaiveComposite,
         "nesterov": Nesterov,
         "pg_extra": PGExtra,
         "pledge": Pledge,
@@ -144,6 +148,7 @@ __all__ = [
     "FedMiD",
     "FedMom",
     "FedNAG",
+    "FedNAGPeers",
     "FedNova",
     "FedOpt",
     "FedPAQ",
@@ -157,6 +162,7 @@ __all__ = [
     "Mime",
     "MimeLite",
     "MoFedSAM",
+    "NaiveComposite",
     "Nesterov",
     "PGExtra",
     "Pledge",

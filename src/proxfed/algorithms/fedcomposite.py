@@ -16,12 +16,9 @@ errors of sum_i c_i add up from round to round, and in single precision the iter
 client keeps a_i = z/S - G_i, which gives c_i = a_i - x/S as soon as the next x arrives; the first round has a_i = x/S
 and so c_i = 0.
 
-Two schemes that the paper sets itself apart from are settings, for experiments that show what it gains (`local_prox`):
-"constant" takes all local prox steps with eta instead of (t+1) eta; "coupled", the naive one of section 2, goes on from
-z instead of w and sends z, so that proxes are averaged: x <- z_0 + eta_g (mean z_tau - z_0).
-
-Where steps are long and corrections grow, G_i may be averaged over rounds: FedCEF without compression and with eta < 1
-is this method with that average in G_i's place, and has the same fixed points.
+The schemes that the paper sets itself apart from are in naive_composite.py, its theorem in numbers in bounds/. Where
+steps are long and corrections grow, G_i may be averaged over rounds: FedCEF without compression and with eta < 1 is
+this method with that average in G_i's place, and has the same fixed points.
 
 With some of the clients (`partial`; ours, the paper has everybody): a client that stayed away does not know the last z,
 so the server sends g, the mean over all clients of the last G_i that it has heard, and a_i = -G_i:
@@ -44,9 +41,9 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from proxfed.errors import at_least_one, one_of, positive, require
+from proxfed.errors import at_least_one, positive, require
 from proxfed.keyed_random import Key
-from proxfed.types import Constants, Facts, Local, Message, Needs, Problem, Regulariser, Sends, Star
+from proxfed.types import Constants, Facts, Local, Message, Needs, Regulariser, Sends, Star
 
 
 class Client(NamedTuple):
@@ -70,8 +67,6 @@ class FedComposite(Star[Client, Server]):
     """Server step size."""
     partial: bool = False
     """Clients may stay away from rounds; one more vector goes down."""
-    local_prox: str = "growing"
-    """'growing': (t+1) eta, decoupled from what is sent; 'constant' and 'coupled' are biased, and there to be shown."""
 
     needs: ClassVar[Needs] = Needs(everyone=True)
     facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=True, exact_partial=True)
@@ -79,9 +74,6 @@ class FedComposite(Star[Client, Server]):
     def __post_init__(self) -> None:
         positive(self, "eta", "eta_g")
         at_least_one(self, "tau")
-        one_of(self, "local_prox", ("growing", "constant", "coupled"))
-        fits = not self.partial or self.local_prox != "coupled"
-        require(fits, "FedComposite: partial = True needs mean gradients, which local_prox = 'coupled' does not send")
 
     def requires(self) -> Needs:
         return self.needs._replace(everyone=not self.partial)
@@ -112,12 +104,11 @@ class FedComposite(Star[Client, Server]):
         for t in range(tau):
             g = f.grad(z, t)
             G.add_(g, alpha=1 / tau)
-            if t < tau - 1 or self.local_prox == "coupled":  # else no gradient is taken after the last step
+            if t < tau - 1:  # no gradient is taken after the last step
                 w = w.sub(g + c, alpha=eta)
-                z = h.prox(w, eta if self.local_prox == "constant" else (t + 1) * eta)
-                w = z if self.local_prox == "coupled" else w
+                z = h.prox(w, (t + 1) * eta)
         if not self.partial:
-            return Client(z0 / self.S - G), (z0 - z) / (eta * tau) if self.local_prox == "coupled" else G
+            return Client(z0 / self.S - G), G
         D = G + own.a
         return Client(own.a - D), D
 
@@ -131,27 +122,6 @@ class FedComposite(Star[Client, Server]):
     def shown(self, own: Client, s: Server) -> dict[str, Tensor]:
         """c_i of the next round."""
         return {"c": own.a + (s.g if self.partial else -s.x / self.S)}
-
-    def lyapunov(self, p: Problem, own: Client, s: Server, solution: Tensor) -> float:
-        """Omega^r of eq. (4): |P(x) - x*|^2 + (1/n) sum_i |D_i - mean D|^2, where D_i = eta tau (grad f_i(P(x)) + c_i).
-
-        Of all clients at once, with the c_i of the next round; uniform weights, as in the paper.
-        """
-        z = self.model(s, p.h)
-        drift = self.eta * self.tau * (p.local(0, range(p.n)).full_grad(z) + self.shown(own, s)["c"])
-        return float((z - solution).square().sum() + (drift - drift.mean(0)).square().sum() / p.n)
-
-    def bound(self, c: Constants, first: float, noise: float, subgradient: float) -> float:
-        """The right-hand side of Theorem 3.4 after `c.rounds` rounds, for these steps.
-
-        first is Omega^1, noise sigma^2/b, and subgradient B_g; 0 for an indicator around the minimiser (Corollary 3.6).
-        """
-        L, mu = c.smoothness.L, c.smoothness.mu_min
-        fits = mu > 0 and mu / (150 * L**2) * (1 + 1e-12) >= self.S and abs(self.eta_g**2 - c.n) <= 1e-9 * c.n
-        require(fits, "FedComposite: the theorem is for eta_g = sqrt(n) and eta_g eta tau <= mu/(150 L^2), mu > 0")
-        step = self.eta * self.eta_g
-        residual = 30 * step / mu * noise / c.n + 21 * self.tau * step / (mu * c.n) * subgradient**2
-        return (1 - mu * self.S / 3) ** c.rounds * first + residual
 
     @classmethod
     def theory(cls, c: Constants, tau: int) -> FedComposite:

@@ -12,18 +12,16 @@ IEEE Transactions on Parallel and Distributed Systems, 2022, arXiv:2009.08716.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from math import sqrt
 from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from proxfed.errors import InputError, at_least_one, one_of, real, require
+from proxfed.errors import at_least_one, one_of, real, require
 from proxfed.keyed_random import Key
 from proxfed.schedules import Step, at, positive_step
-from proxfed.types import Constants, Facts, Local, Message, Needs, Problem, Regulariser, Sends, Star, Stateless
+from proxfed.types import Constants, Facts, Local, Message, Needs, Regulariser, Sends, Star, Stateless
 
 
 class Server(NamedTuple):
@@ -92,35 +90,6 @@ class FedNAG(Star[Stateless, Server]):
 
     def model(self, s: Server, h: Regulariser) -> Tensor:
         return s.best
-
-    def _one_step(self) -> float:
-        """eta, which the analysis has the same in all rounds."""
-        if callable(self.eta):
-            raise InputError("FedNAG: its analysis is for a step that is a number")
-        return float(self.eta)
-
-    def virtual(self, p: Problem, s: Server, steps: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """w_[k](t), v_[k](t) of eqs. (13) and (14): from here on, one machine that holds all data. Full gradients."""
-        f, (w, v), eta = p.local(0, range(p.n)), (s.w, s.v), self._one_step()
-        for _ in range(steps):
-            g = p.weights @ f.full_grad(w)
-            v = self.gamma * v - eta * g
-            w = w + self.gamma * v - eta * g
-            yield w, v
-
-    def bound(self, x: int, L: float, delta: float) -> float:
-        """h(x) of Theorem 1: how far x local steps may lead away from the virtual ones, where the f_i are L-smooth and
-        delta = sum_i p_i delta_i bounds |grad f_i - grad f|; 0 for x = 0 and x = 1.
-        """
-        gamma, eta = self.gamma, self._one_step()
-        require(0 < gamma < 1, f"FedNAG: the bound of its theorem is for 0 < gamma < 1, not {gamma!r}")
-        q = 1 + eta * L
-        root = sqrt(q**2 * (1 + gamma) ** 2 - 4 * gamma * q)
-        A, B = (q * (1 + gamma) + root) / (2 * gamma), (q * (1 + gamma) - root) / (2 * gamma)
-        E = (gamma * A + A - 1) / ((A - B) * (gamma * A - 1))
-        F = (gamma * B + B - 1) / ((A - B) * (1 - gamma * B))
-        tail = (gamma**2 * (gamma**x - 1) - (gamma - 1) * x) / (gamma - 1) ** 2
-        return float(eta * delta * (E * (gamma * A) ** x + F * (gamma * B) ** x - 1 / (eta * L) - tail))
 
     @classmethod
     def theory(cls, c: Constants, tau: int, gamma: float = 0.9, output: str = "last") -> FedNAG:

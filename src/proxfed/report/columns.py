@@ -145,8 +145,8 @@ def column(name: str) -> Column:
     """The column of any name; a problem's own measure goes by its name."""
     if name in KNOWN:
         return KNOWN[name]
-    # accuracy_x and worst_x are accuracies of the clients' own models
-    high = name.endswith(HIGHER) or name.startswith(("accuracy_", "worst_"))
+    # accuracy_x and worst_x are accuracies of the clients' own models, average_x of their mean
+    high = name.endswith(HIGHER) or name.startswith(("accuracy_", "worst_", "average_"))
     return Column(name, name.replace("_", " "), "number", better="higher" if high else "lower")
 
 

@@ -1,0 +1,95 @@
+"""FedCEF: what happens inside a round, the Lyapunov function of its analysis, and the right-hand side of eq. (16).
+
+    Psi   = F(z) - F* + (8 beta/eta) |v - grad f(z')|^2 + 17 beta/(1 - q) mean_i |v_i - c_i|^2
+            + 70 eta beta/(1 - q)^2 mean_i |v_i - grad f_i(z')|^2                       z' the z of the round before
+    (1/T) sum_{t < T} |G_beta(z^t)|^2 <= Psi^0/(0.15 beta T) + C_stoc sigma^2/(K B) + C_approx (L beta B_h/eta_g)^2
+
+F* is known of convex problems, B_h bounds the subgradients of h: weight sqrt(d) for l1. sigma^2, the variance of a
+sample's gradient, can only be estimated. The weight 17 is the appendix's, where the text leaves it open.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import sqrt
+from typing import NamedTuple
+
+from torch import Tensor
+
+from proxfed.algorithms.fedcef import Client, FedCEF, Server
+from proxfed.compressors.contractive import contraction
+from proxfed.errors import require
+from proxfed.types import Constants, Local, Problem
+
+GAMMA = 0.15
+
+
+class Inside(NamedTuple):
+    """What happens inside a round."""
+
+    U: float  # mean over clients and k = 1 .. K of |x_i^{t,k} - z^t|^2: how far local steps lead
+    sent: float  # mean_i |Delta_i|^2, of what is sent; `size_unsent` measures what is not
+
+
+def inside(a: FedCEF, p: Problem, own: Client, s: Server, t: int, seed: int = 0) -> Inside:
+    """Of round t, from the states before it: it is played once more. Of all clients at once, with uniform weights.
+
+    The last local point, which no gradient is taken at, is that of one local step more with the same beta.
+    """
+    f, down = Watched(p.local(t, range(p.n), seed)), (s.zt, s.c) if a.partial else s.zt
+    _, D = a.client(own, down, f, p.h)
+    f.seen.clear()
+    replace(a, K=a.K + 1, eta_g=a.eta_g * a.K / (a.K + 1)).client(own, down, f, p.h)
+    z, *points = f.seen
+    U = sum(float((x - z).square().sum()) for x in points) / (p.n * a.K)
+    return Inside(U, float(D.dense.square().sum()) / p.n)
+
+
+class Watched(Local):
+    """A Local that remembers where gradients were taken."""
+
+    def __init__(self, f: Local) -> None:
+        self.f, self.t, self.ids, self.seed = f, f.t, f.ids, f.seed
+        self.seen: list[Tensor] = []
+
+    def grad(self, x: Tensor, draw: int) -> Tensor:
+        self.seen.append(x)
+        return self.f.grad(x, draw)
+
+    def full_grad(self, x: Tensor) -> Tensor:
+        return self.f.full_grad(x)
+
+    def value(self, x: Tensor) -> Tensor:
+        return self.f.value(x)
+
+
+def lyapunov(a: FedCEF, p: Problem, own: Client, z: Tensor, before: Tensor, best: float) -> float:
+    """Psi^t at z = z^t with before = z^{t-1}, which is z^0 at the start; best is F*. Of all clients at once."""
+    f, q = p.local(0, range(p.n)), _q(a, p.d)
+    F = float(f.value(z).mean() + p.h.value(z))
+    g = f.full_grad(before)
+    mean = float((own.v.mean(0) - g.mean(0)).square().sum())
+    unsent, wrong = (float((own.v - rows).square().sum() / p.n) for rows in (own.c, g))
+    return F - best + a.beta * (8 / a.eta * mean + 17 / (1 - q) * unsent + 70 * a.eta / (1 - q) ** 2 * wrong)
+
+
+def C_stoc(eta: float, q: float, N: int) -> float:
+    return 6.7 * (17 * eta / N + 14 * eta**2 / (1 - q) + 140 * eta**3 / (1 - q) ** 2)
+
+
+def C_approx(eta: float, q: float) -> float:
+    return 18.4 / GAMMA * (16 + 161 * eta**2 / (1 - q) ** 2)
+
+
+def theorem(a: FedCEF, c: Constants, first: float, noise: float, B_h: float) -> float:
+    """The right-hand side after `c.rounds` rounds, where first is Psi^0 and noise is sigma^2/B."""
+    L, q, beta = c.smoothness.L, _q(a, c.d), a.beta
+    least = sqrt(16 * (1 - q) ** 2 + 161 * a.eta**2) / (5 * a.eta * (1 - q))
+    fits = beta <= min(a.eta**2, (1 - q) ** 2) / (25 * L) * (1 + 1e-12) and a.eta_g >= least * (1 - 1e-12)
+    require(fits, "FedCEF: the theorem is for beta <= min(eta^2, (1-q)^2)/(25 L) and a large eta_g; see FedCEF.theory")
+    residual = C_stoc(a.eta, q, c.n) * noise / a.K + C_approx(a.eta, q) * (L * beta * B_h / a.eta_g) ** 2
+    return first / (GAMMA * beta * c.rounds) + residual
+
+
+def _q(a: FedCEF, d: int) -> float:
+    return sqrt(contraction(a.compressor, d, "FedCEF"))
