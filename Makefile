@@ -91,7 +91,7 @@ bench-engine: $(READY)  ## start-up, overhead of a round, growth with clients an
 	$(BIN)/python benchmarks/scaling.py
 	$(BIN)/python benchmarks/memory.py
 
-arena: $(READY)  ## tune every method with the same effort, compare them, and keep the results (about two hours)
+arena: $(READY)  ## tune every method with the same effort, compare them, and keep the results (some hours)
 	$(BIN)/python benchmarks/arena.py tune
 	$(BIN)/python benchmarks/arena.py run
 	$(BIN)/python benchmarks/arena.py table

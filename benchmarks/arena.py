@@ -106,34 +106,39 @@ PEERS = {
     "BEER, quantised.gamma": "[0.3, 0.6, 1.0]",
 }
 NETWORK_STEP = "log(0.02,1)"
+MOMENTUM_STEP = "log(0.01,0.5)"
 MNIST_SERVER = {
-    "PLEDGE.eta": NETWORK_STEP,
-    "PLEDGE.theta": "[0.0, 0.3, 0.5, 0.7]",
+    "PLEDGE.eta": MOMENTUM_STEP,
+    "PLEDGE.beta": "[0.0, 0.5, 0.8]",
+    "PLEDGE.theta": "[0.0, 0.3, 0.5]",
     "PLEDGE.a": "[0.3, 0.5, 1.0]",
     "FedComposite.eta": NETWORK_STEP,
     "FedCEF.alpha": NETWORK_STEP,
     "FedCEF.eta": "[0.3, 0.5, 1.0]",
+    "FedCEF.compressor.fraction": SHARE,
     "FedCEF, quantised both ways.alpha": NETWORK_STEP,
     "FedCEF, quantised both ways.eta": "[0.3, 0.5, 1.0]",
-    "FedNAG.eta": "log(0.005,0.25)",
-    "FedNAG.gamma": "[0.5, 0.9]",
+    "FedNAG.eta": MOMENTUM_STEP,
+    "FedNAG.gamma": "[0.5, 0.8, 0.9]",
     "FedAvg.eta": NETWORK_STEP,
     "SCAFCOM.eta": NETWORK_STEP,
     "SCAFCOM.beta": "[0.2, 0.5, 1.0]",
 }
 MNIST_RING = {
-    "PLEDGE, tree.eta": NETWORK_STEP,
-    "PLEDGE, tree.theta": "[0.0, 0.3, 0.5, 0.7]",
+    "PLEDGE, tree.eta": MOMENTUM_STEP,
+    "PLEDGE, tree.beta": "[0.0, 0.5, 0.8]",
+    "PLEDGE, tree.theta": "[0.0, 0.3, 0.5]",
     "PLEDGE, tree.a": "[0.3, 0.5, 1.0]",
-    "PLEDGE, peers.eta": NETWORK_STEP,
-    "PLEDGE, peers.theta": "[0.0, 0.3, 0.5, 0.7]",
+    "PLEDGE, peers.eta": MOMENTUM_STEP,
+    "PLEDGE, peers.beta": "[0.0, 0.5, 0.8]",
+    "PLEDGE, peers.theta": "[0.0, 0.3, 0.5]",
     "PLEDGE, peers.a": "[0.3, 0.5, 1.0]",
     "DEPOSITUM.alpha": NETWORK_STEP,
     "DEPOSITUM.gamma": "[0.2, 0.5, 0.8]",
     "DFedADMM.eta_l": NETWORK_STEP,
     "DFedADMM.inverse_penalty": "[0.03, 0.1, 0.3]",
-    "DFedAvgM.eta": "log(0.005,0.25)",
-    "DFedAvgM.theta": "[0.5, 0.9]",
+    "DFedAvgM.eta": MOMENTUM_STEP,
+    "DFedAvgM.theta": "[0.5, 0.8, 0.9]",
     "CHOCO-SGD, quantised.eta": NETWORK_STEP,
     "CHOCO-SGD, quantised.gamma": "[0.3, 0.6, 1.0]",
     "CDProxSGT, quantised.eta": NETWORK_STEP,
@@ -159,13 +164,12 @@ class Fight:
     """Which form the comparison runs."""
 
 
-SMALL = ["data.limit=6000", "data.test_limit=2000"]
 FIGHTS = {
     "composite": Fight(SERVER, "error=1e-6", 1500, 300, ["data.seed=100", "data.samples=200"], full=False),
     "shifted": Fight(SERVER, "error=1e-6", 1500, 300, ["data.seed=100"]),
     "a9a_ring": Fight(PEERS, "error=1e-6", 1000, 300, ["data.partition.seed=100"]),
-    "mnist_server": Fight(MNIST_SERVER, "accuracy=0.9", 240, 60, SMALL, full=False),
-    "mnist_ring": Fight(MNIST_RING, "accuracy=0.9", 240, 60, SMALL, full=False),
+    "mnist_server": Fight(MNIST_SERVER, "accuracy=0.93", 210, 45),
+    "mnist_ring": Fight(MNIST_RING, "accuracy=0.93", 105, 45),
 }
 
 

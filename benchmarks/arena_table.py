@@ -1,4 +1,4 @@
-"""docs/results/arena.md: rounds, bytes and simulated seconds to the targets, from the run folders of the arena."""
+"""The tables of docs/arena.md: rounds, bytes and simulated seconds to the targets, from the arena's run folders."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 from proxfed.harness.finished import with_seconds
 from proxfed.harness.results import Results
-from proxfed.papers.markdown import table
 from proxfed.report.columns import Row, show
+from proxfed.report.markdown import table
 from proxfed.report.targets import NEVER, first_reached
 from proxfed.simulate.timing import Timing
 

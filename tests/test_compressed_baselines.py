@@ -81,6 +81,27 @@ def test_cdproxsgt_is_its_recursion():
 
 
 @pytest.mark.parametrize("batch", [None, 4])
+@pytest.mark.parametrize("h", [toy.SPARSE, Zero()], ids=lambda h: type(h).__name__)
+@pytest.mark.parametrize("graph", [Ring(N), StarGraph(N)], ids=lambda g: type(g).__name__)
+def test_prox_lead_is_leads_recursion_with_a_prox(graph, h, batch):
+    """As LEAD ends a round, with the new d in the step; d from the sum of all that was received, nothing kept mixed."""
+    p, apart = toy.problem(h=h, batch=batch), np.eye(N) - dense(graph.W(0))
+    prox = ref.prox_l1(toy.LAMBDA) if h == toy.SPARSE else lambda x, step: x
+    eta, gamma, alpha = 1.5, 0.5, 0.7
+    grads, X = toy.gradients(p), np.tile(toy.start(p), (N, 1))
+    H, received = X, 0 * X
+    for t, s in enumerate(states(p, ProxLEAD(eta, gamma, alpha, TopK(k=6)), 25, graph), 1):
+        g = grads(X, t)
+        Z = X - eta * g - gamma / 2 * apart @ received
+        Zh = H + each(TOP, Z - H)
+        H = (1 - alpha) * H + alpha * Zh
+        received = received + Zh
+        X = prox(X - eta * g - gamma / 2 * apart @ received, eta)
+        assert toy.gap(s.x, X) < 1e-12
+        assert toy.gap(eta * s.d, gamma / 2 * apart @ received) < 1e-11
+
+
+@pytest.mark.parametrize("batch", [None, 4])
 @pytest.mark.parametrize("C", [Identity(), ErrorBoundedQuantiser(0.1), TopK(k=8)], ids=repr)
 def test_prox_lead_is_pledge_between_peers_with_one_local_step(C, batch):
     p, graph = toy.problem(batch=batch), Ring(N)

@@ -22,7 +22,7 @@ from proxfed.compressors import (
     RandK,
     ScaledSign,
     TopK,
-    sparse,
+    largest,
 )
 from proxfed.errors import InputError
 
@@ -157,10 +157,10 @@ def test_top_k_keeps_the_first_of_the_largest(seed, c, d, data):
 
 
 def long_vectors() -> dict[str, np.ndarray]:
-    d, rng = sparse.LONG + 12_345, keyed_random.generator(0, "test")
+    d, rng = largest.LONG + 12_345, keyed_random.generator(0, "test")
     normal = rng.standard_normal((2, d)).astype(np.float32)
     few = np.where(rng.random((2, d)) < 1e-4, normal, 0)
-    periodic = np.tile(np.arange(d, dtype=np.float32) % (d // sparse.SAMPLE) == 0, (2, 1)) * normal
+    periodic = np.tile(np.arange(d, dtype=np.float32) % (d // largest.SAMPLE) == 0, (2, 1)) * normal
     odd = normal.copy()
     odd[:, ::1000], odd[:, 1::1000] = np.nan, np.inf
     return {
@@ -178,9 +178,10 @@ def long_vectors() -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize(("kind", "v"), long_vectors().items(), ids=lambda x: x if isinstance(x, str) else "")
 @pytest.mark.parametrize("fraction", [1e-5, 0.01, 0.125])
-@pytest.mark.parametrize("threads", [1, 2])
-def test_top_k_of_long_vectors_is_exact(kind, v, fraction, threads):
-    """The guess from a sample decides how long it takes, and nothing else."""
+@pytest.mark.parametrize(("threads", "way"), [(1, ""), (2, ""), (2, "torch")])
+def test_top_k_of_long_vectors_is_exact(monkeypatch, kind, v, fraction, threads, way):
+    """The guess from a sample decides how long it takes, and nothing else; nor do threads and compiled loops."""
+    monkeypatch.setenv("PROXFED_KERNELS", way)
     torch.set_num_threads(threads)
     try:
         packed = TopK(fraction)(torch.from_numpy(v), keys(2))

@@ -6,18 +6,22 @@ import gzip
 import os
 import struct
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from proxfed.data import check, load
-from proxfed.data.cifar import MOSAICS, cifar10, cifar100
+from proxfed.data.cifar import MOSAICS, MOSAICS100, PARTS, cifar10, cifar100
 from proxfed.data.directory import data_directory
 from proxfed.data.idx import read_idx
 from proxfed.data.mnist import emnist_letters, fashion_mnist, mnist, mnist_writers
 from proxfed.data.partitions import IID, NaturalPartition
 from proxfed.errors import InputError
+
+from support.cli import proxfed
+from support.small_experiment import small, write
 
 rng = np.random.default_rng(0)
 CODES = {"u1": 8, "i1": 9, "i2": 11, "i4": 12, "f4": 13, "f8": 14}
@@ -122,6 +126,25 @@ def test_images_and_labels_must_be_as_many(tmp_path) -> None:
         mnist(tmp_path)
 
 
+def test_of_a_sample_of_emnist_letters_a_seventh_is_held_out(tmp_path) -> None:
+    pictures, labels = images(70, 28, 28), np.arange(70, dtype=np.uint8) % 26 + 1
+    folder = tmp_path / "emnist-letters-sample"
+    save(folder / "emnist-letters-sample-train-images-idx3-ubyte.gz", idx(pictures))
+    save(folder / "emnist-letters-sample-train-labels-idx1-ubyte.gz", idx(labels))
+    data = emnist_letters(tmp_path)
+    assert (len(data.labels), len(data.test_labels), data.classes) == (60, 10, 27)
+    upright = {picture.T.tobytes(): label for picture, label in zip(pictures, labels.tolist(), strict=True)}
+    held = [picture.tobytes() for picture in (*data.features, *data.test_features)]
+    assert sorted(held) == sorted(upright), "each once, upright"
+    assert [upright[picture] for picture in held] == [*data.labels, *data.test_labels]
+    np.testing.assert_array_equal(emnist_letters(tmp_path).test_labels, data.test_labels)
+    assert data.name == "emnist_letters (sample)"
+    some = "70 of the 124,800 training images are there, of which 10 are held out as test images"
+    assert data.remark == f"emnist_letters is a sample: {some}"
+    save_mnist(tmp_path / "emnist", prefix="emnist-letters-", test="test", first=1)
+    assert emnist_letters(tmp_path).remark == "", "the published files come first"
+
+
 def test_emnist_letters_are_turned_upright_and_keep_their_labels(tmp_path) -> None:
     pictures, labels = save_mnist(tmp_path / "emnist", prefix="emnist-letters-", test="test", first=1)
     data = emnist_letters(tmp_path)
@@ -166,7 +189,7 @@ def test_cifar10_batches_follow_one_another(tmp_path, folder: str) -> None:
         save(tmp_path / folder / f"{name}.bin", batch.tobytes())
     data = cifar10(tmp_path)
     train = np.concatenate(batches[:5])
-    assert data.name == "cifar10"
+    assert (data.name, data.remark) == ("cifar10", "")
     assert data.features.shape == (15, 3, 32, 32)
     np.testing.assert_array_equal(data.features.reshape(15, -1), train[:, 1:])
     np.testing.assert_array_equal(data.labels, train[:, 0])
@@ -178,7 +201,9 @@ def test_cifar10_makes_do_with_some_batches_and_says_so(tmp_path) -> None:
     with pytest.raises(InputError, match=r"there is no test_batch\.bin"):
         cifar10(tmp_path)
     save(tmp_path / "cifar10" / "test_batch.bin", records(3, 1, 10).tobytes())
-    assert cifar10(tmp_path).name == "cifar10 (1 of 5 batches)"
+    data = cifar10(tmp_path)
+    assert data.name == "cifar10 (1 of 5 batches)"
+    assert data.remark == "cifar10 is a sample: 1 of the 5 batches of training images are there, 3 images"
     (tmp_path / "cifar10" / "data_batch_2.bin").unlink()
     with pytest.raises(InputError, match=r"there is no data_batch_1\.bin"):
         cifar10(tmp_path)
@@ -201,25 +226,35 @@ def test_a_batch_cut_short_is_refused(tmp_path) -> None:
         cifar100(tmp_path)
 
 
-def save_mosaics(folder: Path) -> np.ndarray:
-    """Batches 1, 2 and the test batch of 2x3 images each, and all their records."""
+def save_mosaics(
+    folder: Path, parts: Sequence[str], kinds: Sequence[str] = ("labels",), classes: int = 10
+) -> np.ndarray:
+    """Mosaics of 2x3 images each, of which the last is the test images', with labels of five; all their records."""
     Image = pytest.importorskip("PIL.Image", reason="mosaics are read with Pillow")
-    table = records(18, 1, 10)
-    for name, batch in zip(("data_batch_1", "data_batch_2", "test_batch"), table.reshape(3, 6, -1), strict=True):
+    table = records(6 * len(parts), len(kinds), classes)
+    for name, batch in zip(parts, table.reshape(len(parts), 6, -1), strict=True):
         canvas = np.empty((64, 96, 3), np.uint8)
         for k, record in enumerate(batch):
             row, column = 32 * (k // 3), 32 * (k % 3)
-            canvas[row : row + 32, column : column + 32] = record[1:].reshape(3, 32, 32).transpose(1, 2, 0)
+            canvas[row : row + 32, column : column + 32] = record[len(kinds) :].reshape(3, 32, 32).transpose(1, 2, 0)
         (folder / "webp").mkdir(parents=True, exist_ok=True)
         Image.fromarray(canvas).save(folder / "webp" / f"{name}.webp", lossless=True)
-    later = np.zeros(18, np.uint8)  # labels of batches 3 to 5, whose mosaics are not there
-    save(folder / "train-labels-idx1-ubyte.gz", idx(np.concatenate([table[:12, 0], later])))
-    save(folder / "test-labels-idx1-ubyte.gz", idx(table[12:, 0]))
+    for k, kind in enumerate(kinds):
+        train = np.zeros(30, np.uint8)  # also of batches whose mosaics are not there
+        for name, labels in zip(parts[:-1], table[:-6, k].reshape(-1, 6), strict=True):
+            first = 6 * (int(name[-1]) - 1)
+            train[first : first + 6] = labels
+        save(folder / f"train-{kind}-idx1-ubyte.gz", idx(train))
+        save(folder / f"test-{kind}-idx1-ubyte.gz", idx(table[-6:, k]))
     return table
 
 
+SOME10 = ("data_batch_1", "data_batch_2", "test_batch")
+COARSE_AND_FINE = ("coarse-labels", "fine-labels")
+
+
 def test_mosaics_show_the_same_images_as_the_records(tmp_path) -> None:
-    table = save_mosaics(tmp_path / "cifar10")
+    table = save_mosaics(tmp_path / "cifar10", SOME10)
     data = cifar10(tmp_path)
     np.testing.assert_array_equal(data.features.reshape(12, -1), table[:12, 1:])
     np.testing.assert_array_equal(data.labels, table[:12, 0])
@@ -230,8 +265,68 @@ def test_mosaics_show_the_same_images_as_the_records(tmp_path) -> None:
     assert [state for _, state in check("cifar10", tmp_path)].count("differs") == 3
 
 
+def test_mosaics_of_cifar100_have_both_labels_and_say_that_they_are_a_sample(tmp_path) -> None:
+    table = save_mosaics(tmp_path / "cifar100", ("train_1", "train_3", "test"), COARSE_AND_FINE, 100)
+    data = cifar100(tmp_path)
+    np.testing.assert_array_equal(data.features.reshape(12, -1), table[:12, 2:])
+    np.testing.assert_array_equal(data.labels, table[:12, 1])
+    np.testing.assert_array_equal(data.test_labels, table[12:, 1])
+    assert data.name == "cifar100 (2 of 5 batches)"
+    assert data.remark == "cifar100 is a sample: 2 of the 5 batches of training images are there, 12 images"
+    assert load("cifar100", IID(2), tmp_path, limit=4).remark == data.remark, "also in the clients' hands"
+    assert load("cifar100", IID(2), tmp_path, limit=9000).sizes.sum() == 12, "a limit beyond a sample: all of it"
+    with pytest.raises(InputError, match=r"limit = 0 must be a whole number from 1 to 12"):
+        load("cifar100", IID(2), tmp_path, limit=0)
+    path = MOSAICS100.find("train_3.webp", tmp_path)
+    assert MOSAICS100.content(path) == table[6:12].tobytes()
+    states = {path.name: state for path, state in check("cifar100", tmp_path)}
+    assert states["train_1.webp"] == "unknown", "it can be read, but no sum of it is published"
+    assert (states["train_2.webp"], states["test.webp"]) == ("missing", "differs")
+
+
+def test_all_mosaics_of_cifar100_are_no_sample(tmp_path) -> None:
+    table = save_mosaics(tmp_path / "cifar100", (*PARTS, "test"), COARSE_AND_FINE, 100)
+    data = cifar100(tmp_path)
+    np.testing.assert_array_equal(data.labels, table[:30, 1])
+    assert (data.name, data.remark) == ("cifar100", "")
+
+
+def test_the_records_of_cifar100_come_before_mosaics(tmp_path) -> None:
+    save_mosaics(tmp_path / "cifar100", ("train_1", "test"), COARSE_AND_FINE, 100)
+    train = records(4, 2, 100)
+    save(tmp_path / "cifar100" / "train.bin", train.tobytes())
+    data = cifar100(tmp_path)
+    np.testing.assert_array_equal(data.labels, train[:, 1])
+    assert data.remark == ""
+    assert len(data.test_labels) == 6, "what is not there as records is taken from its mosaic"
+
+
+def test_labels_that_do_not_cover_a_mosaic_are_refused(tmp_path) -> None:
+    save_mosaics(tmp_path / "cifar100", ("train_1", "test"), COARSE_AND_FINE, 100)
+    save(tmp_path / "cifar100" / "train-fine-labels-idx1-ubyte.gz", idx(np.zeros(5, np.uint8)))
+    with pytest.raises(InputError, match=r"train-fine-labels.* has no labels for all 6 images of train_1\.webp"):
+        cifar100(tmp_path)
+
+
+def test_a_run_with_a_sample_says_so_once(tmp_path, capsys) -> None:
+    save_mosaics(tmp_path / "data" / "cifar100", ("train_1", "test"), COARSE_AND_FINE, 100)
+    table = small(
+        rounds=1,
+        seeds=[0],
+        algorithms=[{"name": "fedavg", "eta": 0.1, "K": 1}],
+        data={"name": "cifar100", "partition": {"name": "iid", "num_partitions": 2}},
+    )
+    table |= {"problem": {"name": "network", "model": "depositum_cnn", "batch": 2}, "cases": {"a": {}, "b": {}}}
+    table |= {"reference": False, "regulariser": {"name": "zero"}, "dtype": "float32"}
+    path = write(tmp_path / "mine.toml", table)
+    _, _, said = proxfed(capsys, "run", str(path), "--data", str(tmp_path / "data"), "--out", str(tmp_path / "out"))
+    assert said.count("cifar100 is a sample: 1 of the 5 batches of training images are there, 6 images") == 1
+    _, _, said = proxfed(capsys, "reproduce", str(path), "--data", str(tmp_path / "data"), "--out", str(tmp_path / "r"))
+    assert said.count("cifar100 is a sample") == 1
+
+
 def test_a_damaged_mosaic_is_refused(tmp_path) -> None:
-    save_mosaics(tmp_path / "cifar10")
+    save_mosaics(tmp_path / "cifar10", SOME10)
     path = tmp_path / "cifar10" / "webp" / "data_batch_1.webp"
     path.write_bytes(path.read_bytes()[:200])
     with pytest.raises(InputError, match="damaged or cut short"):

@@ -15,14 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import proxfed
-from proxfed import FedAvg, Federated, Linear
+from proxfed import FedAvg, Federated, Linear, compiled
 from proxfed.data import SparseRows
 from proxfed.engine import tuning
 from proxfed.engine.run import Run
 from proxfed.engine.stacked import Stacked
 from proxfed.errors import InputError
 from proxfed.harness.run_folder import versions
-from proxfed.problems import passes
+from proxfed.problems import linear, passes
 from proxfed.problems.losses import Huber
 from proxfed.problems.passes import Passes
 from proxfed.problems.products import Products
@@ -169,6 +169,39 @@ def test_full_gradients_are_shared_out_over_threads_by_samples(monkeypatch) -> N
         torch.set_num_threads(1)
 
 
+# ---- local steps -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("loss", ["squared", "logistic", "cross_entropy"])
+@pytest.mark.parametrize("options", [{}, {"l2": 0.1, "intercept": True}, {"sparse": True}, {"weighted": True}], ids=str)
+@pytest.mark.parametrize(("threads", "ahead"), [(1, 1 << 20), (2, 30)])
+def test_many_local_steps_are_one_after_the_other_to_the_bit(monkeypatch, dtype, loss, options, threads, ahead) -> None:
+    monkeypatch.setattr(linear, "AHEAD", ahead)
+    monkeypatch.setattr(tuning, "PARALLEL_READ", 1)
+    p = problem(loss, (30, 5, 80), p=13, batch=8, dtype=dtype, **options)
+    f, y = p.local(1, range(3)), torch.from_numpy(np.random.default_rng(1).normal(size=(3, p.d))).to(dtype)
+    expected = y.clone()
+    for draw in range(2, 9):
+        expected.sub_(f.grad(expected, draw), alpha=0.3)
+    torch.set_num_threads(threads)
+    try:
+        f.descend(y, range(2, 9), 0.3)
+    finally:
+        torch.set_num_threads(1)
+    assert torch.equal(y, expected)
+
+
+def test_rows_with_gaps_between_them_take_their_steps() -> None:
+    p = problem("logistic", (30, 5), batch=4)
+    f, wide = p.local(1, range(2)), torch.ones(2, 2 * p.d, dtype=torch.float64)
+    y = torch.ones(2, p.d, dtype=torch.float64)
+    f.descend(y, range(3), 0.1)
+    f.descend(wide[:, : p.d], range(3), 0.1)
+    assert torch.equal(wide[:, : p.d], y)
+    assert (wide[:, p.d :] == 1).all()
+
+
 # ---- which way is taken ----------------------------------------------------------------------------------------------
 
 
@@ -176,13 +209,13 @@ def test_the_way_is_chosen_by_what_is_there(monkeypatch) -> None:
     monkeypatch.delenv("PROXFED_KERNELS", raising=False)
     assert isinstance(passes.passes_of(problem("squared", (3,))), Fused)
     assert versions()["kernels"].startswith("numba ")
-    monkeypatch.setattr(passes, "_numba_is_there", lambda: False)
+    monkeypatch.setattr(compiled, "_numba_is_there", lambda: False)
     assert isinstance(passes.passes_of(problem("squared", (3,))), Products)
     assert isinstance(passes.passes_of(problem("squared", (3,), sparse=True)), SparseProducts)
     assert versions()["kernels"] == "torch"
     monkeypatch.setenv("PROXFED_KERNELS", "numba")
     with pytest.raises(InputError, match=r"^PROXFED_KERNELS = 'numba', but it is not there: pip install"):
-        passes.kernels()
+        compiled.kernels()
 
 
 def test_the_way_can_be_asked_for(monkeypatch) -> None:
@@ -190,7 +223,7 @@ def test_the_way_can_be_asked_for(monkeypatch) -> None:
     assert isinstance(passes.passes_of(problem("squared", (3,))), Products)
     monkeypatch.setenv("PROXFED_KERNELS", "jax")
     with pytest.raises(InputError, match=r"^PROXFED_KERNELS = 'jax' is not one of 'numba', 'torch'$"):
-        passes.kernels()
+        compiled.kernels()
 
 
 @pytest.mark.parametrize(
@@ -211,13 +244,13 @@ def test_a_numba_that_cannot_be_imported_is_said(monkeypatch) -> None:
     def broken(name: str) -> None:
         raise ImportError("Numba needs NumPy 2.5 or less")
 
-    monkeypatch.setattr(passes, "import_module", broken)
-    passes._numba_is_there.cache_clear()
+    monkeypatch.setattr(compiled, "import_module", broken)
+    compiled._numba_is_there.cache_clear()
     try:
         with pytest.warns(UserWarning, match="the slower way: Numba needs NumPy"):
-            assert passes.kernels() == "torch"
+            assert compiled.kernels() == "torch"
     finally:
-        passes._numba_is_there.cache_clear()
+        compiled._numba_is_there.cache_clear()
 
 
 @pytest.mark.slow

@@ -65,6 +65,15 @@ def test_compressed_ones_too(codec: Any, rows: int) -> None:
         assert torch.equal(unpack(form, body, CODECS, D, 1, shared=True)[0], packed.dense[0])
 
 
+def test_of_two_compressors_of_a_kind_it_is_read_by_the_one_that_packed_it() -> None:
+    codecs = (TopK(k=2), TopK(k=3))
+    x = tensor(1, (2, D), 1)
+    for codec in codecs:
+        packed = codec(x, keys(0, "test", range(2), 1))
+        form, body = pack(packed, codecs)
+        assert torch.equal(unpack(form, body, codecs, D, 2), packed.dense)
+
+
 def test_who_packed_it_must_be_known() -> None:
     packed = TopK(k=2)(tensor(1, (1, D), 1), keys(0, "test", [0], 1))
     with pytest.raises(RunError, match="packed by a compressor that is none of the algorithm's fields"):

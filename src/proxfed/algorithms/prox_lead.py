@@ -9,6 +9,10 @@ meant to be unbiased, and then alpha <= 1/(1 + omega); with a contractive C alph
 is PLEDGE between peers with one local step, gamma/2 for its gossip step and without extrapolation. Without C it is
 Prox-ED, which for gamma = 1 and h = 0 is exact diffusion and NIDS.
 
+LEAD ends a round by x <- x - eta (grad f(x) + d) with the new d, which is z - gamma/2 (zh - zw): the two are the same,
+and the prox comes on top. We know the authors' own listing of Prox-LEAD from memory only, no code of theirs was found,
+and LEAD's first step without a message is left out, which is another start of the same recursion.
+
 What travels: C(d) over each edge of a round.
 Reference: Y. Li, X. Liu, J. Tang, M. Yan, K. Yuan, "Decentralized Composite Optimization with Compression",
 arXiv:2108.04448, 2021.

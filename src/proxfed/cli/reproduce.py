@@ -24,7 +24,7 @@ from proxfed.cli.common import (
     say,
     say_messages,
 )
-from proxfed.errors import MissingData, require
+from proxfed.errors import InputError, MissingData, require
 
 if TYPE_CHECKING:
     from proxfed.papers.claims import Comparison, Verdict
@@ -33,9 +33,13 @@ if TYPE_CHECKING:
 
 def reproduce(
     what: Annotated[
-        str, typer.Argument(metavar="PAPER[/EXPERIMENT]|FILE.toml", help="composite_fl/fig1_full, or yours.")
-    ],
-    quick: Annotated[bool, typer.Option("--quick/--full", help="Minutes to an hour, or the paper's scale.")] = True,
+        str | None,
+        typer.Argument(metavar="PAPER[/EXPERIMENT]|FILE.toml", help="composite_fl/fig1_full, or yours."),
+    ] = None,
+    quick: Annotated[
+        bool | None,
+        typer.Option("--quick/--full", help="Minutes to an hour, or the paper's scale; with --all: the paper's scale."),
+    ] = None,
     seeds: Annotated[
         int | None,
         typer.Option("--seeds", min=1, help="How many seeds, instead of its own; raise it to add some later."),
@@ -49,14 +53,43 @@ def reproduce(
     jobs: JobsOption = None,
     folder: Annotated[Path, typer.Option("--out", help="Where the run folders go.")] = Path("runs/reproduce"),
     data: DataOption = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Whatever has not been run yet, of all papers or of one, the cheapest first.")
+    ] = False,
+    listing: Annotated[bool, typer.Option("--list", help="With --all: show what is left and what it takes.")] = False,
+    budget: Annotated[
+        float | None,
+        typer.Option("--budget", min=0, metavar="HOURS", help="With --all: leave out what takes longer on one core."),
+    ] = None,
+    kept: Annotated[
+        Path, typer.Option("--results", metavar="DIR", help="With --all: kept results, which are not run again.")
+    ] = Path("results"),
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with what has begun; that is always so here.", show_default=False)
+    ] = True,
     format: FormatOption = Format.table,
 ) -> None:
     """Run the experiments of a paper, and hold its numbers and its claims against what came out.
 
     What was run before is taken up again, so that an interrupted reproduction goes on where it stopped.
 
-    Example: [bold]proxfed reproduce composite_fl --quick[/bold]
+    Examples: [bold]proxfed reproduce composite_fl --quick[/bold], [bold]proxfed reproduce --all --list[/bold],
+    [bold]proxfed reproduce --all --resume --jobs 2 --budget 10[/bold]
     """
+    if everything:
+        from proxfed.cli.reproduce_all import reproduce_all
+
+        plain = run and seeds is variant is None and not case and not change
+        require(plain, "--all takes no --seeds, --variant, --case, -c and --no-run: it runs the files as they are")
+        reproduce_all(
+            what, folder, kept,
+            quick=bool(quick), data=data, jobs=jobs, budget=budget, listing=listing, format=format,
+        )  # fmt: skip
+        return
+    require(not listing and budget is None, "--list and --budget need --all")
+    if what is None:
+        raise InputError("say which PAPER, PAPER/EXPERIMENT or FILE.toml, or --all")
+    quick = quick is not False
     from proxfed.harness.plan import KEPT_BYTES, Plan
     from proxfed.harness.progress import stop_on_signal
     from proxfed.papers.reproduce import select
@@ -74,6 +107,8 @@ def reproduce(
         # Every plan is made before the first is run, so that bad input is refused at once.
         share = KEPT_BYTES // len(parts)
         plans = [Plan(part.cases, part.folders(), data, resume=True, leave_out=True, keep=share) for part in parts]
+        for remark in dict.fromkeys(remark for plan in plans for remark in plan.remarks):
+            say(remark, err)
         for part, plan in zip(parts, plans, strict=True):
             if len(parts) == 1 and len(plan.missing) == len(part.cases):
                 raise MissingData(next(iter(plan.missing.values())))

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from proxfed.compressors import quantised_message, wire
 from proxfed.compressors.arrays import host
+from proxfed.compressors.largest import largest_entries
 from proxfed.compressors.message import check, reading
-from proxfed.compressors.sparse import largest_entries
 from proxfed.compressors.step_search import LEAST, ROUNDING, largest_level, lost, quantise, sizes, with_step
 from proxfed.errors import at_least_one, require
 from proxfed.keyed_random import Key
@@ -101,7 +101,7 @@ class ByteBudgetQuantiser:
     def _largest_only(self, x: np.ndarray) -> tuple[Sent, np.ndarray]:
         """The k largest entries of a row."""
         d = x.shape[1]
-        index = largest_entries(x, self._kept(d))[0]
+        index = largest_entries(x, self._kept(d))[0][0]
         index = index[x[0, index] != 0]
         q, values = quantise(x[:, index], _PART)
         level, dense = np.zeros((1, d), np.int32), np.zeros_like(x)

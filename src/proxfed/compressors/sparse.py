@@ -14,16 +14,11 @@ from torch import Tensor
 from proxfed import keyed_random
 from proxfed.compressors import wire
 from proxfed.compressors.arrays import host, over_rows, tensor
+from proxfed.compressors.largest import largest_entries, put
 from proxfed.compressors.message import reading
 from proxfed.errors import at_least_one, require, up_to_one
 from proxfed.keyed_random import Key
-from proxfed.threads import over_threads
 from proxfed.types import Packed
-
-LONG, FEW = 2**17, 8
-"""From this many entries on, of which at most an eighth is kept, what is surely small is left out first."""
-
-SAMPLE, CACHEFUL = 2**15, 2**18
 
 
 @dataclass(frozen=True)
@@ -51,10 +46,9 @@ class TopK:
 
         def keep(rows: slice) -> int:
             """What is kept of these rows; the bytes that it takes."""
-            flat, count = largest_entries(x[rows], k), np.full(len(x[rows]), k)
-            value[rows] = x[rows].ravel()[flat]
-            dense[rows].ravel()[flat] = value[rows]
-            index[rows] = flat % d
+            index[rows], value[rows] = largest_entries(x[rows], k)
+            flat, count = index[rows] + d * np.arange(len(x[rows]))[:, None], np.full(len(x[rows]), k)
+            put(dense[rows].ravel(), flat.ravel(), value[rows].ravel())
             return int(wire.sizes(wire.gaps(flat.ravel(), count, d), count, wire.width(d - 1)).sum())
 
         best = sum(over_rows(keep, c, d)) + c * k * v.itemsize
@@ -74,7 +68,7 @@ class TopK:
             for i in range(c)[rows]:
                 with reading(i, messages[i]) as message:
                     index = wire.read_indices(message, k, d)
-                    dense[i][index] = message.floats(k, dtype).numpy()
+                    put(dense[i], index, message.floats(k, dtype).numpy())
 
         over_rows(read, c, d)
         return torch.from_numpy(dense)
@@ -139,65 +133,6 @@ def _kept(owner: Any, d: int) -> int:
     k = max(1, math.floor(owner.fraction * d * (1 + 1e-12))) if owner.k is None else owner.k
     require(k <= d, f"{type(owner).__name__}: k = {k} must be at most the number of entries, d = {d}")
     return k
-
-
-def largest_entries(v: np.ndarray, k: int) -> np.ndarray:
-    """Where the k largest magnitudes of each row are, of equal ones the first: positions in v, ascending, (c, k)."""
-    c, d = v.shape
-    if d < LONG or k * FEW > d:
-        return _select(_sizes(v), k)
-    found = [_largest_of_long(row, k) for row in v]
-    return np.stack(found) + d * np.arange(c)[:, None]
-
-
-def _largest_of_long(row: np.ndarray, k: int) -> np.ndarray:
-    """The same for one long row, of which few are kept.
-
-    A sample says about how large the k-th is; what is smaller than a cautious guess is left out, a cacheful at a time,
-    and the choice among the rest is exact. If the guess was not cautious enough, all are looked at.
-    """
-    sample = _sizes(row[:: len(row) // SAMPLE])
-    rank = k * len(sample) / len(row)
-    rank = min(len(sample), int(rank + 5 * math.sqrt(rank) + 5))
-    guess = np.partition(sample, len(sample) - rank)[len(sample) - rank]
-
-    def candidates(blocks: Sequence[slice]) -> list[tuple[np.ndarray, np.ndarray]]:
-        found, size, large = [], np.empty(CACHEFUL, guess.dtype), np.empty(CACHEFUL, bool)
-        for block in blocks:
-            count = len(row[block])
-            _sizes(row[block], size[:count])
-            np.greater_equal(size[:count], guess, out=large[:count])
-            place = np.flatnonzero(large[:count])
-            found.append((place + block.start, size[place]))
-        return found
-
-    blocks = [slice(start, start + CACHEFUL) for start in range(0, len(row), CACHEFUL)]
-    parts = [part for several in over_threads(candidates, blocks) for part in several]
-    place, size = (np.concatenate(some) for some in zip(*parts, strict=True))
-    if len(place) < k:
-        return _select(_sizes(row[None]), k)[0]
-    return place[_select(size[None], k)[0]]
-
-
-def _sizes(v: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-    """Magnitudes as whole numbers: without its sign bit a float is one, in the same order, on which NumPy selects
-    several times faster than torch.topk, and in which even NaN has a place (above infinity)."""
-    word = np.dtype(f"u{v.itemsize}")
-    return np.bitwise_and(v.view(word), word.type(2 ** (8 * v.itemsize - 1) - 1), out=out)
-
-
-def _select(size: np.ndarray, k: int) -> np.ndarray:
-    """Where the k largest of each row are, of equal ones the first: positions in (c, m), ascending, (c, k)."""
-    c, m = size.shape
-    least = np.partition(size, m - k, axis=1)[:, m - k]
-    flat = np.flatnonzero(size >= least[:, None])
-    if len(flat) > c * k:  # more than k in some row are as large as its k-th: keep the first of those that equal it
-        row = flat // m
-        tie = size.ravel()[flat] == least[row]
-        ties, found = np.bincount(row[tie], minlength=c), np.bincount(row, minlength=c)
-        rank = np.cumsum(tie) - (np.cumsum(ties) - ties)[row]
-        flat = flat[~tie | (rank <= (k - found + ties)[row])]
-    return flat.reshape(c, k)
 
 
 @np.errstate(over="ignore")

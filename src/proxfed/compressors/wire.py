@@ -21,9 +21,13 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from proxfed.compiled import numba_is_used
 from proxfed.compressors.message import Reader, check
 
 FIXED = 255
+
+MANY = 2**15
+"""From this many numbers on, they are read by compiled loops (kernels.py), if numba is there: it takes time to load."""
 
 
 def width(largest: int) -> int:
@@ -73,8 +77,8 @@ def read(message: Reader, count: int, width: int) -> np.ndarray:
     else:
         check(r < width, f"{r} is no header of numbers with {width} bits")
         high = _read_unary(message, count, whole_bytes(count * width))
-        check(not (high >> (width - r)).any(), f"a number has more than {width} bits")
-        values = (high << r) | unpack(message, count, r)
+        check(int(high.max(initial=0)) >> (width - r) == 0, f"a number has more than {width} bits")
+        values = _append(high, message.packed(count * r), r)
     check(r == _plan(values, np.array([count]), width)[0][0], "the numbers are not in their shortest code")
     return values
 
@@ -85,7 +89,7 @@ def _plan(values: np.ndarray, count: np.ndarray, width: int) -> tuple[np.ndarray
     header, nbytes = np.full(count.shape, FIXED), 1 + whole_bytes(count * width)
     tried = range(max(0, middle.min() - 1), max(0, middle.max() + 1) + 1) if len(count) else ()
     for r in tried:
-        rice = 1 + whole_bytes(count + _sums(values >> r, count)) + whole_bytes(count * r)
+        rice = 1 + whole_bytes(count + _sums(values, count, r)) + whole_bytes(count * r)
         better = (abs(r - np.maximum(middle, 0)) <= 1) & (rice < nbytes)
         header, nbytes = np.where(better, r, header), np.where(better, rice, nbytes)
     return header, nbytes
@@ -102,7 +106,8 @@ def gaps(flat: np.ndarray, count: np.ndarray, d: int) -> np.ndarray:
 
 def read_indices(message: Reader, count: int, d: int) -> np.ndarray:
     """The indices of one client, ascending and below d, from their gaps."""
-    index = np.cumsum(read(message, count, width(d - 1)) + 1) - 1
+    index = read(message, count, width(d - 1)).cumsum()
+    index += np.arange(count)
     check(count == 0 or index[-1] < d, f"an index is not below {d}")
     return index
 
@@ -183,11 +188,23 @@ def pack(values: np.ndarray, width: int) -> bytes:
 
 def unpack(message: Reader, count: int, width: int) -> np.ndarray:
     """So many numbers of `width` bits."""
-    body, groups = message.packed(count * width), -(-count // 8)
+    body = message.packed(count * width)
+    return _append(np.zeros(count, np.int64), body, width)
+
+
+def _append(high: np.ndarray, body: np.ndarray, width: int) -> np.ndarray:
+    """The numbers, each followed by its next `width` bits; those that are given are used up."""
+    if width == 0:
+        return high
+    count = len(high)
+    if loops := _loops(count):
+        loops.append_bits(loops.words(body), width, high)
+        return high
+    groups = -(-count // 8)
     data = np.zeros((groups, width), np.uint8)
     data.ravel()[: len(body)] = body
     out, mask = np.zeros((groups, 8), np.int64), (1 << width) - 1
-    for j in range(8 if width else 0):
+    for j in range(8):
         first, last = j * width // 8, ((j + 1) * width - 1) // 8
         number = data[:, first].astype(_word(width))
         for byte in range(first + 1, last + 1):
@@ -196,7 +213,9 @@ def unpack(message: Reader, count: int, width: int) -> np.ndarray:
         number >>= 8 * (last + 1) - (j + 1) * width
         number &= mask
         out[:, j] = number
-    return out.ravel()[:count]
+    high <<= width
+    high |= out.ravel()[:count]
+    return high
 
 
 def pack_flags(flags: np.ndarray) -> bytes:
@@ -224,14 +243,28 @@ def _unary(values: np.ndarray) -> bytes:
 def _read_unary(message: Reader, count: int, most: int) -> np.ndarray:
     """Numbers that take at most so many bytes; where they would take more, they are written in the fixed code."""
     body, size = message.rest[:most], whole_bytes(3 * count) + 8  # two bits each, mostly
-    while True:
-        ones = np.flatnonzero(np.unpackbits(body[:size]).view(bool))[:count]
-        if len(ones) == count or size >= len(body):
-            break
-        size *= 2
-    check(len(ones) == count, f"it has {len(ones)} of {count} numbers")
-    message.bits(int(ones[-1]) + 1 if count else 0)
-    return np.diff(ones, prepend=-1) - 1
+    if loops := _loops(count):
+        high = np.empty(min(count, 8 * len(body)), np.int64)
+        found, bits = loops.unary(loops.words(body), high)
+    else:
+        while True:
+            ones = np.flatnonzero(np.unpackbits(body[:size]).view(bool))[:count]
+            if len(ones) == count or size >= len(body):
+                break
+            size *= 2
+        found, bits, high = len(ones), int(ones[-1]) + 1 if len(ones) else 0, np.diff(ones, prepend=-1) - 1
+    check(found == count, f"it has {found} of {count} numbers")
+    message.packed(bits)
+    return high
+
+
+def _loops(count: int) -> Any:
+    """The compiled loops, where they are worth it, or None."""
+    if count < MANY or not numba_is_used():
+        return None
+    from proxfed.compressors import kernels
+
+    return kernels
 
 
 def _starts(count: np.ndarray) -> np.ndarray:
@@ -239,9 +272,11 @@ def _starts(count: np.ndarray) -> np.ndarray:
     return np.cumsum(count) - count
 
 
-def _sums(values: np.ndarray, count: np.ndarray) -> np.ndarray:
-    """The sum of each client's numbers, (c,)."""
+def _sums(values: np.ndarray, count: np.ndarray, r: int = 0) -> np.ndarray:
+    """The sum of each client's numbers, each >> r, (c,)."""
     total, some = np.zeros(count.shape, np.int64), count > 0
-    if some.any():
-        total[some] = np.add.reduceat(values, _starts(count)[some], dtype=np.int64)
+    if loops := _loops(len(values)):
+        loops.sums(values, count, r, total)
+    elif some.any():
+        total[some] = np.add.reduceat(values >> r, _starts(count)[some], dtype=np.int64)
     return total

@@ -1,12 +1,14 @@
 """CIFAR-10 and CIFAR-100 (A. Krizhevsky, 2009): colour images of 32x32 bytes in 10 or 100 classes.
 
 Read from the binary version: records of one or two label bytes and 3,072 bytes, red, green and blue. The pickled one is
-not read, because unpickling a file can run anything. CIFAR-10 is also read from lossless mosaics of the images of a
-batch, row by row, webp/data_batch_1.webp and so on; the labels of all batches are then in idx files beside `webp`.
+not read, because unpickling a file can run anything. Both are also read from lossless mosaics that show 10,000 images
+each, row by row: webp/data_batch_1.webp and so on of CIFAR-10, webp/train_1.webp and so on of CIFAR-100; the labels of
+all images are then in idx files beside `webp`. Where only some of the five are there, they are a sample, and say so.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -28,11 +30,13 @@ MD5 = {
     "data_batch_5": Sum("53f37980c15c3d472c316c40844f3f0d"),
     "test_batch": Sum("803d5f7f4d78ea53de84dbe85f74fb6d"),
 }
+LABELS, LABELS100 = ("labels",), ("coarse-labels", "fine-labels")
+"""The label bytes of a record, as the idx files beside mosaics are called."""
 MOSAICS = Collection(
     folders=("cifar10/webp",),
     source=PAGE,
     sums={f"{name}.webp": md5 for name, md5 in MD5.items()},
-    content=lambda path: _mosaic(path).tobytes(),  # what it shows must be the published records
+    content=lambda path: _mosaic(path, LABELS).tobytes(),  # what it shows must be the published records
 )
 CIFAR10 = Collection(
     folders=("cifar10", "cifar10/cifar-10-batches-bin", "cifar-10-batches-bin"),
@@ -41,14 +45,21 @@ CIFAR10 = Collection(
     url="https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
     other_form=MOSAICS,
 )
+PARTS = ("train_1", "train_2", "train_3", "train_4", "train_5")
+TEST100 = Sum("4499cfba6c016c1be1438163640a0898")
+MOSAICS100 = Collection(
+    folders=("cifar100/webp",),
+    source=PAGE,
+    sums={f"{name}.webp": Sum() for name in PARTS}
+    | {"test.webp": TEST100},  # of parts of train.bin no sum is published
+    content=lambda path: _mosaic(path, LABELS100).tobytes(),
+)
 CIFAR100 = Collection(
     folders=("cifar100", "cifar100/cifar-100-binary", "cifar-100-binary"),
     source=PAGE,
-    sums={
-        "train.bin": Sum("6172c7755cfe09b2fe270c85cebc1b15"),
-        "test.bin": Sum("4499cfba6c016c1be1438163640a0898"),
-    },
+    sums={"train.bin": Sum("6172c7755cfe09b2fe270c85cebc1b15"), "test.bin": TEST100},
     url="https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
+    other_form=MOSAICS100,
 )
 
 
@@ -58,23 +69,48 @@ def cifar10(directory: str | Path | None = None) -> Dataset:
     test = _batch("test_batch", directory)
     if not train or test is None:
         raise CIFAR10.missing("test_batch.bin" if train else "data_batch_1.bin", directory)
-    images, labels = (np.concatenate(column) for column in zip(*train, strict=True))
-    name = "cifar10" if len(train) == len(BATCHES) else f"cifar10 ({len(train)} of {len(BATCHES)} batches)"
-    return Dataset(images, labels, *test, 10, name)
+    return _dataset("cifar10", 10, train, len(BATCHES), test)
 
 
 def cifar100(directory: str | Path | None = None) -> Dataset:
-    """CIFAR-100: 50,000 / 10,000 colour images, 32x32, 100 classes."""
-    train, test = (_split(_records(CIFAR100.find(name, directory), 2)) for name in ("train.bin", "test.bin"))
-    return Dataset(*train, *test, 100, "cifar100")
+    """CIFAR-100: 50,000 / 10,000 colour images, 32x32, 100 classes; fewer if only some of five mosaics are there."""
+    train, test = (_records_of_100(name, directory) for name in ("train.bin", "test.bin"))
+    parts = [train] if train is not None else [part for name in PARTS if (part := _part(name, directory)) is not None]
+    test = _part("test", directory) if test is None else test
+    if not parts or test is None:
+        raise CIFAR100.missing("test.bin" if parts else "train.bin", directory)
+    return _dataset("cifar100", 100, parts, 1 if train is not None else len(PARTS), test)
+
+
+def _dataset(name: str, classes: int, parts: Sequence[Samples], of: int, test: Samples) -> Dataset:
+    """One after the other; if there should be more of them, it says that it is a sample."""
+    images, labels = (np.concatenate(column) for column in zip(*parts, strict=True))
+    if len(parts) == of:
+        return Dataset(images, labels, *test, classes, name)
+    remark = (
+        f"{name} is a sample: {len(parts)} of the {of} batches of training images are there, {len(images):,} images"
+    )
+    return Dataset(images, labels, *test, classes, f"{name} ({len(parts)} of {of} batches)", remark=remark)
 
 
 def _batch(name: str, directory: str | Path | None) -> Samples | None:
+    """Of CIFAR-10."""
     if path := CIFAR10.look(f"{name}.bin", directory):
         return _split(_records(path, 1))
     if path := MOSAICS.look(f"{name}.webp", directory):
-        return _split(_mosaic(path))
+        return _split(_mosaic(path, LABELS))
     return None
+
+
+def _records_of_100(name: str, directory: str | Path | None) -> Samples | None:
+    path = CIFAR100.look(name, directory)
+    return None if path is None else _split(_records(path, 2))
+
+
+def _part(name: str, directory: str | Path | None) -> Samples | None:
+    """A mosaic of CIFAR-100."""
+    path = MOSAICS100.look(f"{name}.webp", directory)
+    return None if path is None else _split(_mosaic(path, LABELS100))
 
 
 def _split(records: np.ndarray) -> Samples:
@@ -90,13 +126,26 @@ def _records(path: Path, label_bytes: int) -> np.ndarray:
     return np.frombuffer(content, np.uint8).reshape(-1, size).copy()  # torch wants memory that may be written to
 
 
-def _mosaic(path: Path) -> np.ndarray:
-    """The records (N, 1 + 3072) of the batch that a mosaic shows, with labels from the idx file beside `webp`."""
+def _mosaic(path: Path, labels: Sequence[str]) -> np.ndarray:
+    """The records (N, label bytes + 3072) of the batch that a mosaic shows, with labels from files beside `webp`."""
+    images = _pictures(path)
+    part, number = ("test", 0) if path.stem.startswith("test") else ("train", int(path.stem[-1]) - 1)
+    columns = []
+    for kind in labels:
+        where, first = path.parent.parent / f"{part}-{kind}-idx1-ubyte.gz", number * len(images)
+        column = read_idx(where, ndim=1)[first : first + len(images)]
+        require(len(column) == len(images), f"{where}: has no labels for all {len(images)} images of {path.name}")
+        columns.append(column)
+    return np.column_stack((*columns, images))
+
+
+def _pictures(path: Path) -> np.ndarray:
+    """(N, 3072) the images of a mosaic, row by row."""
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError as error:
         raise InputError(
-            f"{path}: reading it needs Pillow (pip install pillow); data_batch_1.bin and so on are read without"
+            f"{path}: reading it needs Pillow (pip install pillow); the binary version, .bin, is read without"
         ) from error
     try:
         with Image.open(path) as image:
@@ -105,10 +154,4 @@ def _mosaic(path: Path) -> np.ndarray:
         raise DamagedFile(f"{path}: cannot be read, it may be damaged or cut short ({error})") from error
     rows, columns = pixels.shape[0] // SIDE, pixels.shape[1] // SIDE
     require(pixels.shape[:2] == (rows * SIDE, columns * SIDE), f"{path}: is no mosaic of {SIDE}x{SIDE} images")
-    images = pixels.reshape(rows, SIDE, columns, SIDE, 3).transpose(0, 2, 4, 1, 3).reshape(-1, PIXELS)
-    part = "test" if path.stem == "test_batch" else "train"
-    where = path.parent.parent / f"{part}-labels-idx1-ubyte.gz"
-    first = 0 if part == "test" else BATCHES.index(path.stem) * len(images)
-    labels = read_idx(where, ndim=1)[first : first + len(images)]
-    require(len(labels) == len(images), f"{where}: has no labels for all {len(images)} images of {path.name}")
-    return np.column_stack((labels, images))
+    return pixels.reshape(rows, SIDE, columns, SIDE, 3).transpose(0, 2, 4, 1, 3).reshape(-1, PIXELS)

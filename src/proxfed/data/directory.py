@@ -93,7 +93,7 @@ class Collection:
     url: str = ""
     """Where the file {name} can be downloaded; a .zip or .tar.gz holds all of them, in some folder."""
     other_form: Collection | None = None
-    """The same samples in other files, which are read as well."""
+    """The same samples, or some of them, in other files, which are read as well."""
 
     def place(self, directory: str | Path | None = None) -> Path:
         """The folder that messages name, and into which files are downloaded."""

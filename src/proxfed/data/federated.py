@@ -45,6 +45,8 @@ class Dataset:
     """(N,) how much each sample counts; None: all the same."""
     class_names: tuple[str, ...] | None = None
     """What the classes 0, 1, ... are called, where they are words; None: by their numbers."""
+    remark: str = ""
+    """What everybody who uses them should be told: that they are only some of the published samples."""
 
     @property
     def test(self) -> Samples | None:
@@ -84,6 +86,8 @@ class Federated:
     """(N,) how much each sample counts, relative to the others; None: all the same."""
     window: Window | None = None
     """Which clients these are, if there are others elsewhere; None: they are all. A window may be empty."""
+    remark: str = ""
+    """That of the dataset."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "features", as_features(self.features))
@@ -248,7 +252,10 @@ class Federated:
             raise InputError(f"{dataset.name}: a client is to hold sample {outside[0]}, but the last one is {last}")
         features, labels, given = dataset.features[order], dataset.labels[order], dataset.sample_weights
         weights = None if given is None else np.asarray(given)[order]
-        return cls(features, labels, sizes, dataset.test, dataset.classes, dataset.name, dataset.feature_names, weights)
+        return cls(
+            features, labels, sizes, dataset.test, dataset.classes, dataset.name, dataset.feature_names, weights,
+            remark=dataset.remark,
+        )  # fmt: skip
 
 
 def counts(data: Federated) -> np.ndarray:

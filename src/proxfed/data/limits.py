@@ -47,6 +47,8 @@ def limited(data: Dataset | Federated, limit: int | None, test_limit: int | None
 
 
 def _subset(data: Dataset | Federated, key: str, limit: int, available: int, what: str) -> np.ndarray:
+    if data.remark and whole(limit):  # of a sample, which says that it is one, all that there is
+        limit = min(limit, available)
     require(
         whole(limit) and 1 <= limit <= available,
         f"{key} = {limit!r} must be a whole number from 1 to {available}: {data.name} has {available} {what}",

@@ -8,9 +8,10 @@ from typing import Literal
 import numpy as np
 
 from proxfed.data.directory import Collection, Sum
-from proxfed.data.federated import Dataset, Samples
+from proxfed.data.federated import Dataset
 from proxfed.data.idx import read_idx
 from proxfed.errors import require
+from proxfed.keyed_random import generator
 
 MNIST = Collection(
     folders=("mnist", "MNIST/raw"),
@@ -38,6 +39,11 @@ _TRAIN_IMAGES = "6288f418a917e007bf5fddb823a2dc7a5c6a35031401b93292a539cb12bd881
 _TRAIN_LABELS = "9759af91ea6bccdf07a6040fd085861f2ec88e37f7c3f5760f6feb57106fbe5c"
 _TEST_IMAGES = "50f0e93d75b99b463e9760b8345866f22587fa2c2fba472730a5ba09c693412d"
 _TEST_LABELS = "924955c31fe7fd809b7303b5c0141282955f4b8390c74cdfd5d80435e0f4b4cb"
+EMNIST_SAMPLE = Collection(
+    folders=("emnist-letters-sample",),
+    source="whoever drew it",
+    sums={f"emnist-letters-sample-train-{what}": Sum() for what in ("images-idx3-ubyte", "labels-idx1-ubyte")},
+)
 EMNIST_LETTERS = Collection(
     folders=("emnist", "emnist/gzip", "EMNIST/raw"),
     source="the EMNIST page of NIST, the archive in the format of MNIST,",
@@ -48,6 +54,7 @@ EMNIST_LETTERS = Collection(
         "emnist-letters-test-labels-idx1-ubyte": Sum(compressed=_TEST_LABELS),
     },
     url="https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip",
+    other_form=EMNIST_SAMPLE,
 )
 WRITERS = Collection(
     folders=("qmnist-writers", "QMNIST/raw"),
@@ -91,18 +98,36 @@ def emnist_letters(directory: str | Path | None = None) -> Dataset:
     """EMNIST letters: 124,800 / 20,800 handwritten letters, 28x28 (Cohen, Afshar, Tapson, van Schaik, 2017).
 
     Labels are 1..26 as published, so there are 27 classes of which 0 is empty, and models of the literature have 27
-    outputs. The files hold each image transposed; here it is upright.
+    outputs. The files hold each image transposed; here it is upright. Where only a sample of the training images is
+    there (emnist-letters-sample-train-...), a seventh of it is held out, as large a part as the published test images.
     """
-    prefix = "emnist-letters-"
-    (train, labels), (test, test_labels) = (
-        _part(EMNIST_LETTERS, f"{prefix}{name}-images", f"{prefix}{name}-labels", directory)
-        for name in ("train", "test")
+    whole = EMNIST_LETTERS.look("emnist-letters-train-images-idx3-ubyte", directory)
+    if whole is None and EMNIST_SAMPLE.look("emnist-letters-sample-train-images-idx3-ubyte", directory) is not None:
+        return _emnist_sample(directory)
+    train, test = (_letters(EMNIST_LETTERS, f"emnist-letters-{name}", directory) for name in ("train", "test"))
+    return Dataset(*train, *test, 27, "emnist_letters")
+
+
+def _emnist_sample(directory: str | Path | None) -> Dataset:
+    images, labels = _letters(EMNIST_SAMPLE, "emnist-letters-sample-train", directory)
+    order = generator(0, "emnist_letters sample").permutation(len(labels))
+    held = len(labels) // 7
+    test, train = np.sort(order[:held]), np.sort(order[held:])
+    remark = (
+        f"emnist_letters is a sample: {len(labels):,} of the 124,800 training images are there, of which {held:,} are "
+        "held out as test images"
     )
-    upright, test_upright = (np.ascontiguousarray(np.swapaxes(images, 2, 3)) for images in (train, test))
-    return Dataset(upright, labels, test_upright, test_labels, 27, "emnist_letters")
+    name = "emnist_letters (sample)"
+    return Dataset(images[train], labels[train], images[test], labels[test], 27, name, remark=remark)
 
 
-def _part(files: Collection, images: str, labels: str, directory: str | Path | None) -> Samples:
+def _letters(files: Collection, prefix: str, directory: str | Path | None) -> tuple[np.ndarray, np.ndarray]:
+    """Upright."""
+    images, labels = _part(files, f"{prefix}-images", f"{prefix}-labels", directory)
+    return np.ascontiguousarray(np.swapaxes(images, 2, 3)), labels
+
+
+def _part(files: Collection, images: str, labels: str, directory: str | Path | None) -> tuple[np.ndarray, np.ndarray]:
     """(images (N, 1, H, W) uint8, labels (N,) int64)."""
     where = files.find(f"{images}-idx3-ubyte", directory)
     pictures = read_idx(where, ndim=3)

@@ -16,7 +16,7 @@ from proxfed.harness.build import build_study
 from proxfed.harness.execute import Execution, check_folder, open_folder, threads
 from proxfed.harness.processes import run_jobs, run_ranks, share_cores
 from proxfed.harness.progress import watching
-from proxfed.harness.remarks import steps_of_theory, unprotected
+from proxfed.harness.remarks import of_data, steps_of_theory, unprotected
 from proxfed.harness.results import Results
 from proxfed.harness.run_folder import RunFolder
 from proxfed.harness.study import Study
@@ -166,7 +166,8 @@ class Plan:
                 continue
             self.begun = self.begun or planned.begun
             study = planned.study
-            self.remarks += [*filter(None, [planned.remark]), *steps_of_theory(study), *unprotected(study)]
+            said = [*filter(None, [planned.remark]), *of_data(study), *steps_of_theory(study), *unprotected(study)]
+            self.remarks += [remark for remark in said if remark not in self.remarks]  # of all cases, each once
             room -= _nbytes(planned.study)
             if room > 0:
                 self._ready[name] = planned

@@ -41,6 +41,12 @@ def steps_of_theory(study: Study) -> list[str]:
     return lines
 
 
+def of_data(study: Study) -> list[str]:
+    """What the data say of themselves: that they are a sample."""
+    data = study.problem.data
+    return [] if data is None or not data.remark else [data.remark]
+
+
 def unprotected(study: Study) -> list[str]:
     """A line where protection is asked for, because there is nobody here to be protected from."""
     asked = (study.written or {}).get("protection")

@@ -41,12 +41,12 @@ from torch import Tensor
 
 from proxfed import files
 from proxfed.checksums import SHA256, checked, read_tensors, tensor_file, with_checksum
+from proxfed.compiled import kernels
 from proxfed.data.client_stats import ClientStats
 from proxfed.errors import InputError, require
 from proxfed.harness.checkpoint import UNREADABLE, TaskFolder, task_name
 from proxfed.harness.files import is_held, locked, owned, replace, writing
 from proxfed.harness.status_file import Piece, Status, piece, read_status
-from proxfed.problems.passes import kernels
 from proxfed.report.columns import DONE, ROW, Row, cell, parse
 from proxfed.types import Block
 

@@ -62,6 +62,26 @@ class Fused(Passes):
         tasks[:, 3:] = batch, 1
         return self._run(tasks, c, rows.reshape(-1), points, False, True).gradients
 
+    def descend(self, rows: np.ndarray, y: Tensor, eta: float) -> None:
+        """All steps of a client one after the other: its point and its samples stay in the cache."""
+        if not y.is_contiguous() or eta == 0:
+            super().descend(rows, y, eta)
+            return
+        (steps, c, batch), p = rows.shape, self.problem
+        client = np.repeat(np.arange(c), steps)
+        tasks = np.empty((c * steps, 5), np.int64)
+        tasks[:, 0] = batch * (client + c * np.tile(np.arange(steps), c))
+        tasks[:, 1] = tasks[:, 0] + batch
+        tasks[:, 2] = client
+        tasks[:, 3:] = batch, 1
+        points = y.detach().numpy()
+
+        def work(some: slice) -> None:
+            room, no_values = np.empty((1, p.d), points.dtype), np.empty(0, points.dtype)
+            self.kernel(rows.reshape(-1), tasks[some], points, self.q, p.l2, room, no_values, eta)
+
+        run_parallel([partial(work, some) for some in self._shares(tasks, steps)])
+
     def _tasks_of(self, ids: np.ndarray, shared: bool) -> np.ndarray:
         """(tasks, 5), as kernels.dense has them."""
         p = self.problem
@@ -80,21 +100,21 @@ class Fused(Passes):
         f = torch.empty(count if values else 0, dtype=p.dtype)
 
         def work(some: slice) -> None:
-            self.kernel(rows, tasks[some], points, self.q, p.l2, G.numpy()[some], f.numpy()[some])
+            self.kernel(rows, tasks[some], points, self.q, p.l2, G.numpy()[some], f.numpy()[some], 0.0)
 
         run_parallel([partial(work, some) for some in self._shares(tasks)])
         return Sums(*(x if len(x) in (0, c) else _added(x, tasks, c) for x in (f, G)))
 
-    def _shares(self, tasks: np.ndarray) -> list[slice]:
-        """Neighbouring tasks for each thread, with about as many samples each."""
-        threads = thread_count()
-        if threads == 1 or len(tasks) < 2:
+    def _shares(self, tasks: np.ndarray, together: int = 1) -> list[slice]:
+        """Neighbouring tasks for each thread, with about as many samples each; so many of them stay together."""
+        threads, groups = thread_count(), len(tasks) // together
+        if threads == 1 or groups < 2:
             return [slice(None)]
-        samples = (tasks[:, 1] - tasks[:, 0]).cumsum()
+        samples = (tasks[:, 1] - tasks[:, 0]).reshape(groups, together).sum(1).cumsum()
         if samples[-1] * self.problem.sample_size < tuning.PARALLEL_READ:
             return [slice(None)]
         cuts = np.searchsorted(samples, samples[-1] * np.arange(1, threads) / threads, side="left")
-        ends = np.unique([0, *(cuts + 1), len(tasks)])
+        ends = together * np.unique([0, *(cuts + 1), groups])
         return [slice(a, b) for a, b in pairwise(ends.tolist())]
 
 

@@ -9,14 +9,15 @@ Sums may be reassociated, so that they run in vectors; nothing else may be: NaN 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import factorial, inf, log
 from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
+
+from proxfed.compiled import compiled
 
 SQUARED, HUBER, POISSON, LOGISTIC, SOFTMAX, ONE_HOT = range(6)
 
@@ -25,20 +26,6 @@ TILE = 64
 """Samples of a tile, if they are short."""
 TILE_NUMBERS = 1024
 """Numbers of a tile otherwise, if they make at least 16 samples: 8 kB, which stay where they are fastest."""
-
-
-def compiled(fastmath: Any = False, **options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """Compiled once: kept beside this file, or in the user's cache directory, or, where neither can be written, not."""
-
-    options |= {"nogil": True, "error_model": "numpy", "fastmath": fastmath}  # a check of divisors is in vectors' way
-
-    def compile_it(function: Callable[..., Any]) -> Any:
-        try:
-            return njit(cache=True, **options)(function)
-        except RuntimeError:  # there is no place to keep it
-            return njit(**options)(function)
-
-    return compile_it
 
 
 # ---- exp and log that run in vectors ---------------------------------------------------------------------------------
@@ -235,28 +222,38 @@ def gather(A, rows, k, n, T):
 
 
 @compiled()
-def finish(task, x, l2, g, total):
-    """Sums become means; the first task of a client adds what l2 gives."""
-    m = task[3]
+def finish(task, x, l2, g, total, values):
+    """Sums become means; the first task of a client adds what l2 gives, to the value if it is asked for."""
+    m = g.dtype.type(task[3])
     for j in range(len(g)):
         g[j] /= m
-    total /= m
-    if task[4]:
+    total /= task[3]
+    if task[4] and l2:
+        for j in range(len(g)):
+            g[j] += l2 * x[j]
+    if task[4] and l2 and values:
         square = 0.0
         for j in range(len(x)):
             square += x[j] * x[j]
-        for j in range(len(g)):
-            g[j] += l2 * x[j]
         total += l2 / 2 * square
     return total
 
 
+@compiled({"contract"})
+def step(x, g, eta):
+    """x <- x - eta g, rounded once, as torch does it."""
+    eta = x.dtype.type(eta)
+    for j in range(len(x)):
+        x[j] -= eta * g[j]
+
+
 @compiled()
-def dense(kind, delta, A, b, v, rows, tasks, x, q, l2, G, f):
+def dense(kind, delta, A, b, v, rows, tasks, x, q, l2, G, f, eta):
     """The tasks' parts of gradients, into G (tasks, d) if it is not empty, and of values, into f (tasks,) likewise.
 
     A task is (first sample, last + 1, row of x, samples of its client, whether it is the client's first). Samples are
-    rows of A, or what `rows` says if it is not empty. v may be empty: all samples count the same.
+    rows of A, or what `rows` says if it is not empty. v may be empty: all samples count the same. With a step size eta
+    that is not 0, each task is a step of its row of x instead, and G is room for one gradient.
     """
     p, gradients, values, gathered = A.shape[1], len(G) > 0, len(f) > 0, len(rows) > 0
     tile = min(TILE, max(16, TILE_NUMBERS // max(p, 1) // 4 * 4))
@@ -265,7 +262,7 @@ def dense(kind, delta, A, b, v, rows, tasks, x, q, l2, G, f):
     for t in range(len(tasks)):
         start, stop, own = tasks[t, 0], tasks[t, 1], x[tasks[t, 2]]
         W, bias = own[: q * p].reshape((q, p)), own[q * p :]
-        g = G[t] if gradients else nothing
+        g = G[0 if eta else t] if gradients else nothing
         g[:] = 0
         GW, Gb, total = g[: q * p].reshape((q if gradients else 0, p)), g[q * p :], 0.0
         for k in range(start, stop, tile):
@@ -288,9 +285,11 @@ def dense(kind, delta, A, b, v, rows, tasks, x, q, l2, G, f):
             for c in range(len(Gb)):
                 for i in range(n):
                     Gb[c] += S[i, c]
-        total = finish(tasks[t], own, l2, g, total)
+        total = finish(tasks[t], own, l2, g, total, values)
         if values:
             f[t] = total
+        if eta:
+            step(own, g, eta)
 
 
 # ---- sparse samples --------------------------------------------------------------------------------------------------
@@ -320,7 +319,7 @@ def sparse_gradient(A, rows, n, S, G):
 
 
 @compiled()
-def sparse(kind, delta, A, b, v, rows, tasks, x, q, l2, G, f):
+def sparse(kind, delta, A, b, v, rows, tasks, x, q, l2, G, f, eta):
     """The same of compressed sparse rows, A = (values, indices, indptr, width)."""
     p, gradients, values = A[3], len(G) > 0, len(f) > 0
     S, bt, vt = np.empty((TILE, q), x.dtype), np.empty(TILE), np.ones(TILE)
@@ -328,7 +327,7 @@ def sparse(kind, delta, A, b, v, rows, tasks, x, q, l2, G, f):
     for t in range(len(tasks)):
         start, stop, own = tasks[t, 0], tasks[t, 1], x[tasks[t, 2]]
         W, bias = own[: q * p].reshape((q, p)), own[q * p :]
-        g = G[t] if gradients else nothing
+        g = G[0 if eta else t] if gradients else nothing
         g[:] = 0
         GW, Gb, total = g[: q * p].reshape((q if gradients else 0, p)), g[q * p :], 0.0
         for k in range(start, stop, TILE):
@@ -344,9 +343,11 @@ def sparse(kind, delta, A, b, v, rows, tasks, x, q, l2, G, f):
             for c in range(len(Gb)):
                 for i in range(n):
                     Gb[c] += S[i, c]
-        total = finish(tasks[t], own, l2, g, total)
+        total = finish(tasks[t], own, l2, g, total, values)
         if values:
             f[t] = total
+        if eta:
+            step(own, g, eta)
 
 
 @compiled()

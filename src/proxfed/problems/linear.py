@@ -43,6 +43,9 @@ from proxfed.problems.sparse_products import Entries
 from proxfed.regularisers import Zero
 from proxfed.types import Block, Local, Regulariser, Smoothness
 
+AHEAD = 1 << 20
+"""Samples of local steps that are drawn at a time."""
+
 
 @dataclass(frozen=True, eq=False)
 class Linear(DataProblem):
@@ -287,12 +290,24 @@ class Clients(Local):
 
     def grad(self, x: Tensor, draw: int) -> Tensor:
         p = self.problem
+        return self.full_grad(x) if p.batch is None else p.passes.minibatch(self._rows(draw, p.batch), x)
+
+    def descend(self, y: Tensor, draws: range, eta: float) -> None:
+        p = self.problem
         if p.batch is None:
-            return self.full_grad(x)
+            super().descend(y, draws, eta)
+        else:
+            ahead = max(1, AHEAD // max(1, len(y) * p.batch))
+            for k in range(0, len(draws), ahead):
+                p.passes.descend(np.stack([self._rows(draw, p.batch) for draw in draws[k : k + ahead]]), y, eta)
+
+    def _rows(self, draw: int, batch: int) -> np.ndarray:
+        """The samples of a draw, (c, batch)."""
+        p = self.problem
         who = slice(self.ids.start, self.ids.stop) if isinstance(self.ids, range) else np.asarray(self.ids, np.int64)
-        sample = keyed_random.integers(keyed_random.fold(self._batch_key, draw), p.batch, p.sizes[who])
+        sample = keyed_random.integers(keyed_random.fold(self._batch_key, draw), batch, p.sizes[who])
         sample += p.offsets[:-1][who, None]
-        return p.passes.minibatch(sample, x)
+        return sample
 
     def full_grad(self, x: Tensor) -> Tensor:
         return self.problem.passes.full(self.ids, x, gradients=True).gradients

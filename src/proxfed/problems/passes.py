@@ -3,23 +3,18 @@
 `fused.py` compiles one pass over the data with numba and is taken where that is installed (`pip install
 "proxfed[fast]"`), on the CPU, for the losses it knows and where it is the faster way. Otherwise they are products of
 torch: `products.py` for dense features, `sparse_products.py` for sparse ones. The ways agree to rounding error.
-PROXFED_KERNELS=torch keeps numba out of it, PROXFED_KERNELS=numba insists that it is there.
 """
 
 from __future__ import annotations
 
-import os
-import warnings
 from abc import ABC, abstractmethod
-from functools import cache
-from importlib import import_module, metadata
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from torch import Tensor
 
+from proxfed.compiled import numba_is_used
 from proxfed.data.sparse import SparseRows
-from proxfed.errors import require
 from proxfed.keyed_random import Ids
 from proxfed.problems.losses import Huber, Logistic, OneHot, Poisson, Softmax, Squared
 
@@ -56,6 +51,11 @@ class Passes(ABC):
     def minibatch(self, rows: np.ndarray, x: Tensor) -> Tensor:
         """Gradients over samples rows[i], (c, batch), of each client."""
 
+    def descend(self, rows: np.ndarray, y: Tensor, eta: float) -> None:
+        """y <- y - eta times such a gradient at y, (c, d), for each of rows (steps, c, batch)."""
+        for some in rows:
+            y.sub_(self.minibatch(some, y), alpha=eta)
+
 
 def passes_of(problem: Linear) -> Passes:
     """The way that suits the problem."""
@@ -69,30 +69,3 @@ def passes_of(problem: Linear) -> Passes:
     from proxfed.problems.sparse_products import SparseProducts
 
     return SparseProducts(problem) if sparse else Products(problem)
-
-
-def kernels() -> str:
-    """'numba' with its version, or 'torch': results differ in their last digits."""
-    return f"numba {metadata.version('numba')}" if numba_is_used() else "torch"
-
-
-def numba_is_used() -> bool:
-    asked = os.environ.get("PROXFED_KERNELS", "")
-    require(asked in ("", "numba", "torch"), f"PROXFED_KERNELS = {asked!r} is not one of 'numba', 'torch'")
-    if asked == "torch":
-        return False
-    here = _numba_is_there()
-    require(here or not asked, "PROXFED_KERNELS = 'numba', but it is not there: pip install \"proxfed[fast]\"")
-    return here
-
-
-@cache
-def _numba_is_there() -> bool:
-    try:
-        import_module("numba")
-    except ModuleNotFoundError:
-        return False
-    except ImportError as e:  # such as for a NumPy that it does not know
-        warnings.warn(f"numba cannot be used, linear models go the slower way: {e}", stacklevel=2)
-        return False
-    return True

@@ -21,6 +21,7 @@ from typing import Any
 
 import tomli_w
 
+from proxfed import files
 from proxfed._version import __version__
 from proxfed.errors import InputError
 from proxfed.silos.desk import carry
@@ -132,7 +133,7 @@ def _app(folder: Path, site: str, socket: Path) -> Path:
         "config": {"site": site, "socket": str(socket.resolve())},
     }
     project = {"name": folder.name, "version": __version__, "license": "MIT", "dependencies": []}
-    (folder / "pyproject.toml").write_text(tomli_w.dumps({"project": project, "tool": {"flwr": {"app": app}}}))
+    files.write(folder / "pyproject.toml", tomli_w.dumps({"project": project, "tool": {"flwr": {"app": app}}}))
     return folder
 
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from proxfed import files
 from proxfed.errors import InputError, RunError
 from proxfed.silos.supervise import Kept
 
@@ -110,12 +111,12 @@ class Loopback:
         here = self.folder / "flower"
         note = here / "ports.json"
         if not note.exists():
-            here.mkdir()
+            here.mkdir(exist_ok=True)
             certificates(here, self.sites)
-            note.write_text(json.dumps(free_ports(1 + len(self.sites))))
+            files.write(note, json.dumps(free_ports(1 + len(self.sites))))  # the last: all else is there
         self.port, *ports = json.loads(note.read_text())
         connection = f'address = "127.0.0.1:{self.port}"\nroot-certificates = "{here / "ca.crt"}"\n'
-        (here / "config.toml").write_text(f'[superlink]\ndefault = "loopback"\n[superlink.loopback]\n{connection}')
+        files.write(here / "config.toml", f'[superlink]\ndefault = "loopback"\n[superlink.loopback]\n{connection}')
         program = str(Path(sys.executable).with_name("flower-superlink"))
         tls = ["--ssl-certfile", "server.crt", "--ssl-keyfile", "server.key", "--ssl-ca-certfile", "ca.crt"]
         tls = [str(here / word) if "." in word else word for word in tls]
@@ -150,9 +151,8 @@ def provision(folder: Path, sites: Sequence[str], port: int) -> Path:
         {"path": lighter + "signature.SignatureBuilder"},
     ]
     project = {"api_version": 3, "name": "proxfed", "description": "loopback", "participants": people}
-    folder.mkdir(parents=True, exist_ok=True)
     file = folder / "project.yml"
-    file.write_text(json.dumps(project | {"builders": builders}))  # JSON is YAML
+    files.write(file, json.dumps(project | {"builders": builders}), folders=True)  # JSON is YAML
     program = str(Path(sys.executable).with_name("nvflare"))
     _run([program, "provision", "-p", str(file), "-w", str(folder / "nvflare")], {"HOME": str(folder / "home")})
     return folder / "nvflare" / "proxfed" / "prod_00"
@@ -187,13 +187,13 @@ def certificates(folder: Path, sites: Sequence[str], days: float = 30.0) -> None
         return made.sign(authority, hashes.SHA384()).public_bytes(pem)
 
     authority, server = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP384R1())
-    files = {"ca.crt": signed("proxfed loopback", authority, ca=True), "server.crt": signed(HOST, server, ca=False)}
-    files["server.key"] = private(server, serialization.PrivateFormat.PKCS8)
+    contents = {"ca.crt": signed("proxfed loopback", authority, ca=True), "server.crt": signed(HOST, server, ca=False)}
+    contents["server.key"] = private(server, serialization.PrivateFormat.PKCS8)
     for site in sites:
         key = ec.generate_private_key(ec.SECP384R1())
-        files[f"{site}.key"] = private(key, serialization.PrivateFormat.OpenSSH)
-        files[f"{site}.pub"] = key.public_key().public_bytes(openssh, serialization.PublicFormat.OpenSSH)
-    for file, content in files.items():
+        contents[f"{site}.key"] = private(key, serialization.PrivateFormat.OpenSSH)
+        contents[f"{site}.pub"] = key.public_key().public_bytes(openssh, serialization.PublicFormat.OpenSSH)
+    for file, content in contents.items():
         with os.fdopen(os.open(folder / file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as f:
             f.write(content)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
 import tomli_w
 
+from proxfed import files
 from proxfed.data.sparse import SparseRows
 from proxfed.errors import require
 from proxfed.harness.build import build_problem
@@ -37,7 +39,9 @@ def make_sites(e: Experiment, data_directory: str | None, folder: Path, count: i
         place = folder / name
         place.mkdir(parents=True, exist_ok=True)
         rows = slice(data.offsets[k], data.offsets[k + 1])
-        np.savez(place / "rows.npz", features=data.features[rows], label=data.labels[rows])
+        content = BytesIO()
+        np.savez(content, features=data.features[rows], label=data.labels[rows])
+        files.write(place / "rows.npz", content.getvalue())
         key = place / "site.key"
         keys[name] = SiteKey.read(key) if key.exists() else SiteKey.create(key)
     for name in names:
@@ -49,5 +53,5 @@ def make_sites(e: Experiment, data_directory: str | None, folder: Path, count: i
             "limits": {"rows": 1, "rounds": 1_000_000, "bytes": 1_000_000_000_000},
             "partners": others,
         }
-        (folder / name / "site.toml").write_text(tomli_w.dumps(table))
+        files.write(folder / name / "site.toml", tomli_w.dumps(table))
     return names

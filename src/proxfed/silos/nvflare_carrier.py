@@ -20,6 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from proxfed import files
 from proxfed.errors import InputError, require
 from proxfed.silos.desk import carry
 from proxfed.silos.nvflare_kits import AT_SERVER, AT_SITE, CONTROLLER, EXECUTOR, MISSING
@@ -144,7 +145,7 @@ def _job(folder: Path, name: str, site: str, socket: Path) -> Path:
     client = {"id": "_client", "path": AT_SITE, "args": {}}
     controller = {"path": CONTROLLER, "args": {"server_obj_id": "_server", **collab_args}}
     executor = {"path": EXECUTOR, "args": {"client_obj_id": "_client", **collab_args}}
-    files = {
+    contents = {
         "meta.json": {
             "name": name, "min_clients": 1, "mandatory_clients": [site], "resource_spec": {},
             "deploy_map": {"at_server": ["server"], "at_site": [site]},
@@ -156,10 +157,8 @@ def _job(folder: Path, name: str, site: str, socket: Path) -> Path:
             "format_version": 2, "executors": [{"tasks": ["*"], "executor": executor}], "components": [client],
         },
     }  # fmt: skip
-    for path, content in files.items():
-        file = folder / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(content))
+    for path, content in contents.items():
+        files.write(folder / path, json.dumps(content), folders=True)
     return folder
 
 

@@ -11,6 +11,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+from proxfed import files
 from proxfed.errors import require
 from proxfed.silos.resident import SOCKET
 
@@ -51,7 +52,7 @@ def prepare(kit: Path) -> None:
                 part["args"]["uri_root"] = str(kit.resolve() / "jobs")
         if "snapshot_persistor" in said:
             said["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"] = str(kit.resolve() / "snapshots")
-        resources.write_text(json.dumps(said, indent=1))
+        files.write(resources, json.dumps(said, indent=1))
     if not rights.exists():
         said = json.loads((local / "authorization.json.default").read_text())
         roles = said["permissions"]
@@ -59,7 +60,7 @@ def prepare(kit: Path) -> None:
         for role, permitted in roles.items():
             given = permitted if isinstance(permitted, dict) else dict.fromkeys(every, permitted)
             roles[role] = given | {"byoc": "none", "shell_commands": "none"}
-        rights.write_text(json.dumps(said, indent=1))
+        files.write(rights, json.dumps(said, indent=1))
 
 
 if __name__ == "__main__":

@@ -82,9 +82,12 @@ def _point(run: SiteRun, letter: Letter) -> tuple[Head, bytes]:
     x = x.to(p.weights)
     if x.shape != (p.d,):
         raise RunError(f"a point has {p.d} numbers, not {tuple(x.shape)}")
-    f, told = p.local(0, run.here), []
-    told += [f.value(x)] if "value" in parts else []
-    told += [f.full_grad(x)] if "gradient" in parts else []
+    f = p.local(0, run.here)
+    told: tuple[Tensor, ...] = ()
+    if "value" in parts and "gradient" in parts:
+        told = f.value_and_grad(x)
+    elif "value" in parts or "gradient" in parts:
+        told = (f.value(x) if "value" in parts else f.full_grad(x),)
     head, body = _averaged(run, letter, tuple(told), torch.tensor(run.job.weights, dtype=torch.float64))
     if "test" in parts and p.data is not None and p.data.test is not None:
         head |= {"test": p.evaluate(x), "rows": len(p.data.test[1])}
