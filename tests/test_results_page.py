@@ -126,6 +126,13 @@ def test_another_choice_counts_with_three_seeds_and_in_the_cases_that_decided(tm
     assert counted(tmp_path) == ["full (3), quick (3)", "", "", "2", ""]
 
 
+def test_fewer_seeds_in_a_case_that_did_not_decide_do_not_matter(tmp_path: Path) -> None:
+    run(tmp_path / "runs", value=swapped)
+    run(tmp_path / "runs", variant="slow")
+    run(tmp_path / "runs", variant="slow", only=("very skewed",), seeds=(0,))
+    assert counted(tmp_path) == ["quick (3)", "", "1", "", "1"]
+
+
 def test_what_departs_from_the_paper_is_no_other_choice(tmp_path: Path, toy_paper: Path) -> None:
     path = toy_paper / "toy" / "fig1.toml"
     path.write_text(path.read_text().replace("quick_cases", 'departures = ["slow"]\nquick_cases'))

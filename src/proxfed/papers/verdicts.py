@@ -63,18 +63,24 @@ class Form:
 
     def seeds_against(self, k: int) -> int:
         """How many seeds a case has that speaks against claim k: the most, or across cases the fewest."""
-        verdict, seeds = self.judged[k], {case: len(run.seeds) for case, run in self.runs.items()}
+        verdict = self.judged[k]
         against = [judged.case for judged in verdict.cases if not judged.holds]
-        if against and verdict.claim.across:
-            names = across_names({case: results.labels() for case, results in self.results.items()})
-            return min(seeds[names[name][0]] for name in verdict.claim.names)
-        return max((seeds[case] for case in against), default=0)
+        choose = min if verdict.claim.across else max
+        return choose((len(self.runs[case].seeds) for case in self._held(verdict, against)), default=0)
 
     def confirms(self, k: int, other: Verdict) -> bool:
-        """Whether it confirms claim k in all cases that another verdict on it is about."""
-        verdict = self.judged[k]
-        cases = {judged.case for judged in verdict.cases} >= {judged.case for judged in other.cases}
-        return verdict.status == "confirmed" and cases and min(len(run.seeds) for run in self.runs.values()) >= SEEDS
+        """Whether it confirms claim k in all cases that another verdict on it is about, with enough seeds in these."""
+        verdict, about = self.judged[k], [judged.case for judged in other.cases]
+        if verdict.status != "confirmed" or not {judged.case for judged in verdict.cases} >= {*about}:
+            return False
+        return min(len(self.runs[case].seeds) for case in self._held(verdict, about)) >= SEEDS
+
+    def _held(self, verdict: Verdict, judged: list[str]) -> list[str]:
+        """The cases whose runs were looked at where a claim was judged: these, or across cases those of its labels."""
+        if not judged or not verdict.claim.across:
+            return judged
+        names = across_names({case: results.labels() for case, results in self.results.items()})
+        return [names[name][0] for name in verdict.claim.names]
 
 
 class Counts(NamedTuple):
