@@ -40,8 +40,8 @@ LOOK = 0.5
 LIFE = 5.0
 """Seconds between two looks whether the node was started anew."""
 
-SILENCE = 120.0
-"""Seconds without a reply after which a question is sent again."""
+SILENCE = 40.0
+"""Seconds without a reply after which a question is sent again, then after twice as many."""
 
 client = ClientApp()
 server = ServerApp()
@@ -63,20 +63,22 @@ def _at_server(grid: Grid, context: Context) -> None:
 def _answer(grid: Grid, site: str, question: bytes) -> bytes:
     """Sent again if the node was started anew since, as it has forgotten all, or is silent for long."""
     sent: list[str] = []
-    begun, looked, last = "", -LIFE, -SILENCE
+    begun, looked, due, pause = "", -LIFE, 0.0, SILENCE
     while True:
         if time.monotonic() - looked > LIFE:
             looked = time.monotonic()
             for node in grid.get_nodes():
-                if node.name == site and (node.last_activated_at != begun or looked - last > SILENCE):
+                fresh = node.last_activated_at != begun
+                if node.name == site and (fresh or looked > due):
                     message = Message(_packed(question), message_type="query", dst_node_id=node.node_id)
                     sent += [name for name in grid.push_messages([message]) if name]
-                    begun, last = node.last_activated_at, looked
+                    pause = SILENCE if fresh else 2 * pause
+                    begun, due = node.last_activated_at, looked + pause
         for reply in grid.pull_messages(sent) if sent else ():
             if not reply.has_error():
                 return _read(reply.content)
             sent.remove(reply.metadata.reply_to_message_id)
-            last = -SILENCE
+            due = 0.0
         time.sleep(LOOK)
 
 
