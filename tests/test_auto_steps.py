@@ -13,7 +13,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from proxfed import Depositum, Entry, FedAvg, FedComposite, Federated, FedNAG, InputError, Linear, Model, compare, run
+from proxfed import (
+    Depositum,
+    Entry,
+    FedAvg,
+    FedComposite,
+    Federated,
+    FedNAG,
+    InputError,
+    Linear,
+    Logistic,
+    Model,
+    compare,
+    run,
+)
 from proxfed.algorithms import (
     ALGORITHMS,
     EF21,
@@ -28,7 +41,7 @@ from proxfed.algorithms import (
 from proxfed.auto import AUTO, Auto
 from proxfed.compressors import ErrorBoundedQuantiser, TopK
 from proxfed.engine import race
-from proxfed.engine.race import KEPT, LANES, RATIO, Race
+from proxfed.engine.race import BOLD, KEPT, LANES, RATIO, Race
 from proxfed.engine.stacked import Stacked
 from proxfed.participation import UniformSampling
 from proxfed.regularisers import L1, MCP, Zero
@@ -66,16 +79,38 @@ def test_the_winner_has_lost_no_round() -> None:
 
 
 def test_bytes_and_gradients_of_all_lanes_are_counted() -> None:
+    """Those of every lane in every round, and of the looks after which lanes drop out."""
     p = toy.problem()
-    one, all_ = run(p, FedComposite(eta=1.0, tau=3), 16), run(p, FedComposite(eta="auto", tau=3), 16)
-    lanes = [len(LANES), KEPT[1], KEPT[2], KEPT[4], KEPT[8]]
-    rounds = [1, 1, 2, 4, 8]
-    lane_rounds, judged = sum(n * t for n, t in zip(lanes, rounds, strict=True)), sum(lanes)
-    spent, single = all_.rows[-1], one.rows[-1]
-    size = p.weights.element_size()
+    single = run(p, FedComposite(eta=1.0, tau=3), 16).rows[-1]
+    going, lane_rounds, judged = start(p, FedComposite("auto", 3)), 0, 0
+    assert len(going.lanes) == len(LANES) + 1
+    for t in range(1, 17):
+        lane_rounds += len(going.lanes)
+        judged += len(going.lanes) if t in KEPT else 0
+        going.round(t)
+        assert t not in KEPT or len(going.lanes) <= KEPT[t] + 2  # the bold one, and a challenger
+    spent, size = going.counters(), p.weights.element_size()
     assert spent["bytes_up"] == single["bytes_up"] // 16 * lane_rounds + judged * p.n * size
     assert spent["bytes_down"] == single["bytes_down"] // 16 * lane_rounds + judged * p.n * p.d * size
     assert spent["gradients"] == single["gradients"] // 16 * lane_rounds + judged * p.n
+
+
+def test_a_bold_step_that_goes_up_at_first_stays_while_it_falls() -> None:
+    """Samples that can be separated: the longer the step, the lower the loss in the end, however high it was before."""
+    rng = np.random.default_rng(0)
+    A, b = rng.standard_normal((40, 60)) + 1, np.where(rng.random(40) < 0.5, 1.0, -1.0)
+    p = Linear(Federated.from_clients([(A[:20], b[:20]), (A[20:], b[20:])]), Logistic())
+    going = start(p, FedAvg("auto", 5))
+    going.round(1)
+    (bold,) = (lane for lane in going.lanes if lane.k == BOLD)
+    assert bold.value > going.first
+    assert bold.value == max(lane.value for lane in going.lanes)
+    for t in range(2, 9):
+        going.round(t)
+    assert any(lane is bold for lane in going.lanes)
+    for t in range(9, 65):
+        going.round(t)
+    assert going.lanes[0].k >= BOLD
 
 
 @pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "fedopt"])

@@ -1,9 +1,11 @@
 """Step sizes that choose themselves: one algorithm with several steps side by side, until one of them has won.
 
-    lanes       an algorithm each, with local steps of length r/L for r = 1.5^-10, ..., 1.5^4, all from the same start
+    lanes       an algorithm each, with local steps of length r/L for r = 1.5^-10, ..., 1.5^4, all from the same start;
+                and a bold one with r = 1.5^6
     race        after rounds 1, 2, 4, ..., 64 the objective of every lane is measured, and the worse drop out; a few
-                stay long, for steps that are ahead after 16 rounds may be far behind after 64. Where the longest step
-                leads after round 4, 8, 16 or 32, a longer one goes on beside it, from its state
+                stay long, for steps that are ahead after 16 rounds may be far behind after 64. The bold one stays
+                beside them up to round 32, while its objective falls: it may have sent it up at first. Where the
+                longest of the others leads after round 4, 8, 16 or 32, a longer one goes on beside it, from its state
     duels       from round 64, 128, ... on a shorter and a longer step go beside the winner, from its state, for a
                 quarter of the rounds so far. The best of the three goes on
     back-off    where the objective of the last lane has risen, it goes back to where it was best, with a shorter step
@@ -19,7 +21,7 @@ lost no round. Where nobody knows L, two rounds before the first measure it alon
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from math import ceil, inf, isfinite, isnan, nan
 from typing import Any
@@ -39,7 +41,7 @@ from proxfed.types import Algorithm, Graph, Participation, Problem
 RATIO = 1.5
 """Between the steps of neighbouring lanes."""
 
-LANES = range(-10, 5)
+LANES, BOLD = range(-10, 5), 6
 """The first lanes: powers of RATIO, in units of 1/L."""
 
 KEPT = {1: 9, 2: 7, 4: 6, 8: 5, 16: 4, 32: 3, 64: 1}
@@ -63,7 +65,7 @@ RISE = 0.1
 SAMPLES = 500
 """Of each client at most, on which the objective of a network with minibatches is measured."""
 
-ROOM = len(LANES) + 2
+ROOM = len(LANES) + 3
 """Rows of the table of a dump: what all share, the lanes, and the best state."""
 
 PROBE = 0.01
@@ -78,7 +80,7 @@ def begin(
     return kind(problem, algorithm, network, participation, seed)  # type: ignore[arg-type]
 
 
-@dataclass
+@dataclass(eq=False)
 class Lane:
     """The algorithm with one step: RATIO^k / L."""
 
@@ -86,6 +88,8 @@ class Lane:
     run: Run
     value: float = inf
     """The objective when it was last measured."""
+    before: float = inf
+    """And the time before."""
 
 
 @dataclass
@@ -111,7 +115,7 @@ class Race:
         """The round after which the lanes begin."""
         self.best: Lane | None = None
         """Where the objective was lowest."""
-        self.lanes = self._lanes(LANES) if self.unit else []
+        self.lanes = self._lanes([*LANES, BOLD]) if self.unit else []
 
     # ---- a round -----------------------------------------------------------------------------------------------
 
@@ -128,20 +132,23 @@ class Race:
     def _referee(self, t: int) -> None:
         octave = 1 << (t.bit_length() - 1)
         if t in KEPT:
-            self._judge(KEPT[t])
+            self._judge(KEPT[t], bold=t <= LOOK)
         elif t > LOOK and (t % (octave // 4) == 0 or not self._sound()):
             together = t < RACE or octave < t < octave + octave // 4
             self._judge(len(self.lanes) if together else 1)
         if t == octave >= EARLIEST:
             self._challenge(shorter=t >= RACE)
 
-    def _judge(self, keep: int) -> None:
+    def _judge(self, keep: int, bold: bool = False) -> None:
         """Measure every lane; the worse drop out, and a last one that rises goes back."""
         for lane in self.lanes:
-            lane.value = self._objective(lane.run.model())
+            lane.before, lane.value = lane.value, self._objective(lane.run.model())
         self.lanes.sort(key=lambda lane: lane.value)
-        level = self.lanes[min(keep, len(self.lanes)) - 1].value
-        self.lanes = self.lanes[:keep] + [lane for lane in self.lanes[keep:] if keep > 1 and lane.value <= level < inf]
+        apart = [lane for lane in self.lanes if bold and lane.k == BOLD]
+        ranked = [lane for lane in self.lanes if lane not in apart]
+        level = ranked[min(keep, len(ranked)) - 1].value
+        stays = ranked[:keep] + [lane for lane in ranked[keep:] if keep > 1 and lane.value <= level < inf]
+        self.lanes = sorted(stays + [lane for lane in apart if lane.value < lane.before], key=lambda lane: lane.value)
         lead = self.lanes[0]
         if lead.value == inf:
             self._go_back(lead)
@@ -160,14 +167,14 @@ class Race:
     def _challenge(self, shorter: bool) -> None:
         """Steps that are longer than all lanes, and perhaps shorter ones, from the state of the lane that leads."""
         lead = self.lanes[0]
-        longest = all(lane.k <= lead.k for lane in self.lanes)
+        longest = all(lane.k <= lead.k or lane.k == BOLD for lane in self.lanes)
         for k in [lead.k - APART] * shorter + [lead.k + APART] * longest:
             if self._allowed(k):
                 self.lanes.append(self._fork(lead, k))
 
     # ---- lanes -------------------------------------------------------------------------------------------------
 
-    def _lanes(self, powers: range) -> list[Lane]:
+    def _lanes(self, powers: Iterable[int]) -> list[Lane]:
         return [Lane(k, self._run(k)) for k in powers if self._allowed(k)]
 
     def _at(self, k: int) -> Algorithm:
@@ -183,7 +190,7 @@ class Race:
 
     def _fork(self, lane: Lane, k: int) -> Lane:
         """A lane that goes on from the state of another one, with its own step."""
-        return Lane(k, lane.run.fork(self._at(k)), lane.value)
+        return Lane(k, lane.run.fork(self._at(k)), lane.value, lane.before)
 
     # ---- what is measured, and counted -------------------------------------------------------------------------
 
@@ -215,7 +222,7 @@ class Race:
         away = self._gradient(self.x0 - g * (length / max(float(g.norm()), 1e-300)))
         L = float((away - g).norm()) / length
         self.unit = 1 / L if isfinite(L) and L > 0 else 1.0
-        self.lanes = self._lanes(LANES)
+        self.lanes = self._lanes([*LANES, BOLD])
 
     def _gradient(self, x: Tensor) -> Tensor:
         return self._measures.average(lambda f: f.full_grad(x))
@@ -265,7 +272,7 @@ class Race:
     def dump(self) -> dict[str, Tensor]:
         """All lanes and the best state, as named tensors, at the leader; `race` says which they are."""
         lanes = [*self.lanes, *([] if self.best is None else [self.best])]
-        standing = [[self.unit, self.first, float(self.best is not None)], *([l.k, l.value, 0.0] for l in lanes)]
+        standing = [[self.unit, self.first, float(self.best is not None)], *([l.k, l.value, l.before] for l in lanes)]
         table = torch.full((ROOM, 3), nan, dtype=torch.float64)
         table[: len(standing)] = torch.tensor(standing, dtype=torch.float64)
         parts = {f"{i}.{name}": x for i, lane in enumerate(lanes) for name, x in lane.run.dump().items()}
@@ -275,7 +282,7 @@ class Race:
         """Go on from a dump; only the leader needs to have it."""
         table = torch.full((ROOM, 3), nan, dtype=torch.float64) if tensors is None else tensors["race"]
         (self.unit, self.first, best), *standing = self.network.from_leader(table).tolist()
-        lanes = [Lane(int(k), self._run(int(k)), value) for k, value, _ in standing if not isnan(k)]
+        lanes = [Lane(int(k), self._run(int(k)), value, before) for k, value, before in standing if not isnan(k)]
         for i, lane in enumerate(lanes):
             own = None if tensors is None else {name: tensors[f"{i}.{name}"] for name in lane.run.names()}
             lane.run.load(own, counters)
