@@ -172,16 +172,31 @@ class Logistic(Loss):
 
 
 @dataclass(frozen=True)
-class Softmax(Loss):
-    """Softmax regression, labels 0 .. classes-1: cross-entropy."""
+class OfClasses(Loss):
+    """Losses of labels 0 .. classes-1, with an output for each; the largest says the class."""
 
-    curvature: ClassVar[float] = 0.5
+    what: ClassVar[str]
+    """What needs the labels, in the sentence that refuses others."""
     measures: ClassVar[tuple[str, ...]] = ("accuracy", "test_loss")
     classes: ClassVar[bool] = True
 
     def outputs(self, data: Federated) -> int:
-        require(data.classes is not None, f"softmax regression needs class labels, but {data.name} has none")
+        require(data.classes is not None, f"{self.what} needs class labels, but {data.name} has none")
         return int(data.classes or 0)
+
+    def score(self, s: Tensor, b: Tensor) -> dict[str, float]:
+        return {"accuracy": float((s.argmax(1) == b).double().mean()), "test_loss": float(self.value(s, b).mean())}
+
+    def predict(self, s: Tensor) -> Tensor:
+        return s.argmax(1)
+
+
+@dataclass(frozen=True)
+class Softmax(OfClasses):
+    """Softmax regression, labels 0 .. classes-1: cross-entropy."""
+
+    what: ClassVar[str] = "softmax regression"
+    curvature: ClassVar[float] = 0.5
 
     def value(self, s: Tensor, b: Tensor) -> Tensor:
         return torch.nn.functional.cross_entropy(s, b, reduction="none")
@@ -189,25 +204,14 @@ class Softmax(Loss):
     def slope(self, s: Tensor, b: Tensor) -> Tensor:
         return s.softmax(1).scatter_(1, b[:, None], -1.0, reduce="add")
 
-    def score(self, s: Tensor, b: Tensor) -> dict[str, float]:
-        return {"accuracy": float((s.argmax(1) == b).double().mean()), "test_loss": float(self.value(s, b).mean())}
-
-    def predict(self, s: Tensor) -> Tensor:
-        return s.argmax(1)
-
 
 @dataclass(frozen=True)
-class OneHot(Loss):
+class OneHot(OfClasses):
     """Least squares on classes: |s - e_b|^2 / 2, where e_b is 1 at the class and 0 elsewhere."""
 
+    what: ClassVar[str] = "one-hot least squares"
     curvature: ClassVar[float] = 1.0
     least_curvature: ClassVar[float] = 1.0
-    measures: ClassVar[tuple[str, ...]] = ("accuracy", "test_loss")
-    classes: ClassVar[bool] = True
-
-    def outputs(self, data: Federated) -> int:
-        require(data.classes is not None, f"one-hot least squares needs class labels, but {data.name} has none")
-        return int(data.classes or 0)
 
     def value(self, s: Tensor, b: Tensor) -> Tensor:
         return (s - _one_hot(s, b)).square().sum(1) / 2
@@ -215,36 +219,19 @@ class OneHot(Loss):
     def slope(self, s: Tensor, b: Tensor) -> Tensor:
         return s.sub_(_one_hot(s, b))
 
-    def score(self, s: Tensor, b: Tensor) -> dict[str, float]:
-        return {"accuracy": float((s.argmax(1) == b).double().mean()), "test_loss": float(self.value(s, b).mean())}
-
-    def predict(self, s: Tensor) -> Tensor:
-        return s.argmax(1)
-
 
 @dataclass(frozen=True)
-class MeanSquared(Loss):
+class MeanSquared(OfClasses):
     """Least squares on classes as torch's MSELoss has it: |s - e_b|^2 / outputs, 2/outputs of what `OneHot` gives."""
 
+    what: ClassVar[str] = "one-hot least squares"
     curvature: ClassVar[float] = 1.0  # 2/outputs, which is at most this
-    measures: ClassVar[tuple[str, ...]] = ("accuracy", "test_loss")
-    classes: ClassVar[bool] = True
-
-    def outputs(self, data: Federated) -> int:
-        require(data.classes is not None, f"one-hot least squares needs class labels, but {data.name} has none")
-        return int(data.classes or 0)
 
     def value(self, s: Tensor, b: Tensor) -> Tensor:
         return (s - _one_hot(s, b)).square().mean(1)
 
     def slope(self, s: Tensor, b: Tensor) -> Tensor:
         return s.sub_(_one_hot(s, b)).mul_(2 / s.shape[1])
-
-    def score(self, s: Tensor, b: Tensor) -> dict[str, float]:
-        return {"accuracy": float((s.argmax(1) == b).double().mean()), "test_loss": float(self.value(s, b).mean())}
-
-    def predict(self, s: Tensor) -> Tensor:
-        return s.argmax(1)
 
 
 CrossEntropy = Softmax
