@@ -263,7 +263,7 @@ def table(scores: Sequence[Score]) -> list[tuple[str, ...]]:
                 str(len(score.seconds)),
                 str(score.dropped),
                 number(score.first),
-                f"{score.memory / 1024:.1f} GB",
+                f"{score.memory / 1024:.1f} GB" if score.memory else "it ended without its report",
             )
         )
     return rows

@@ -39,8 +39,7 @@ def main() -> None:
     before = loss_of(model, work)
     clock.time(lambda: going.round(len(clock.seconds) + 1), told.rounds)
     if network.leader:
-        peers = going.fields()
-        x = going.model() if peers is None else peers["x"][0].contiguous()
+        x = going.model() if topology is None else going.fields()["x"][0].contiguous()
         vector_to_parameters(x, model.parameters())
         memory = peak_rss_mb(os.getppid() if together else None)
         clock.report(before - loss_of(model, work), memory)

@@ -222,6 +222,14 @@ def gather(A, rows, k, n, T):
 
 
 @compiled()
+def add_biases(S, n, Gb):
+    """The biases' part of the gradient, if there are any: the slopes of n samples."""
+    for c in range(len(Gb)):
+        for i in range(n):
+            Gb[c] += S[i, c]
+
+
+@compiled()
 def finish(task, x, l2, g, total, values):
     """Sums become means; the first task of a client adds what l2 gives, to the value if it is asked for."""
     m = g.dtype.type(task[3])
@@ -282,9 +290,7 @@ def dense(kind, delta, A, b, v, rows, tasks, x, q, l2, G, f, eta):
                 else:
                     total += slopes(kind, delta, S, s, n, bias, b, k, vt, 0, gradients, values)
                 dense_gradient(A, k, n, S, GW)
-            for c in range(len(Gb)):
-                for i in range(n):
-                    Gb[c] += S[i, c]
+            add_biases(S, n, Gb)
         total = finish(tasks[t], own, l2, g, total, values)
         if values:
             f[t] = total
@@ -340,9 +346,7 @@ def sparse(kind, delta, A, b, v, rows, tasks, x, q, l2, G, f, eta):
             sparse_scores(A, at, n, W, S)
             total += slopes(kind, delta, S, s, n, bias, bt, 0, vt, 0, gradients, values)
             sparse_gradient(A, at, n, S, GW)
-            for c in range(len(Gb)):
-                for i in range(n):
-                    Gb[c] += S[i, c]
+            add_biases(S, n, Gb)
         total = finish(tasks[t], own, l2, g, total, values)
         if values:
             f[t] = total
