@@ -32,18 +32,21 @@ def split_evenly(items: Sequence[Item], count: int) -> list[Sequence[Item]]:
 
 
 def run_parallel(calls: Sequence[Callable[[], Result]]) -> list[Result]:
-    """The results of the calls; the k-th call always runs in the k-th thread. At most one call per thread."""
+    """The results of the calls; the k-th call always runs in the k-th thread, of which the first is the caller's own:
+    who waits might as well work. At most one call per thread."""
+    if len(calls) < 2:
+        return [call() for call in calls]
     threads = thread_count()
-    if len(calls) == 1:
-        return [calls[0]()]
     torch.set_num_threads(1)  # of MKL in all threads, of the others in this one
     try:
-        pool = _pool(threads)[: len(calls)]
-        running = [thread.submit(call) for thread, call in zip(pool, calls, strict=True)]
-        wait(running)
+        others = [thread.submit(call) for thread, call in zip(_pool(threads)[: len(calls) - 1], calls[1:], strict=True)]
+        try:
+            first = calls[0]()
+        finally:
+            wait(others)
     finally:
         torch.set_num_threads(threads)
-    return [each.result() for each in running]
+    return [first, *(each.result() for each in others)]
 
 
 def over_threads(work: Callable[[Sequence[Item]], Result], items: Sequence[Item]) -> list[Result]:
@@ -63,7 +66,8 @@ def map_parallel(work: Callable[[Item], object], items: Sequence[Item]) -> None:
 
 @cache
 def _pool(threads: int) -> list[ThreadPoolExecutor]:
-    return [ThreadPoolExecutor(1, f"proxfed-{k}", torch.set_num_threads, (1,)) for k in range(threads)]
+    """All threads but the caller's."""
+    return [ThreadPoolExecutor(1, f"proxfed-{k}", torch.set_num_threads, (1,)) for k in range(1, threads)]
 
 
 if sys.platform != "win32":
