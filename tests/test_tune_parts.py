@@ -159,6 +159,13 @@ def test_validation_rows_are_of_the_clients_and_of_nobody_else(part: float) -> N
     assert (chosen_rows(marked, part) == chosen_rows(marked, part)).all()
 
 
+def test_rows_keep_their_weights() -> None:
+    numbered = np.arange(12.0)[:, None]
+    data = Federated(numbered, np.ones(12), [8, 4], sample_weights=1 + numbered[:, 0])
+    for fewer in (hold_out(data, 0.25), data.thinned(3)):
+        np.testing.assert_array_equal(fewer.sample_weights, 1 + fewer.features[:, 0])
+
+
 def test_clients_of_one_row_keep_it() -> None:
     single = Federated(np.eye(3), np.arange(3), np.ones(3, int), None, 3)
     with pytest.raises(InputError, match="has enough rows"):
