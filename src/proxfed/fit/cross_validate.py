@@ -77,11 +77,15 @@ class CrossValidation:
         """The largest weight whose loss is within one standard error of the least: the simplest model as good."""
         return int(np.flatnonzero(self.mean <= self.mean[self.best] + self.standard_error[self.best])[0])
 
-    def choose(self, rule: str = "best") -> Fit:
-        """The model on all rows: 'best' or 'one_se'."""
+    def place(self, rule: str) -> int:
+        """That of the weight that a rule chooses: 'best' or 'one_se'."""
         places = {"best": self.best, "one_se": self.one_se}
         require(rule in places, f"rule = {rule!r} is not one of {', '.join(map(repr, places))}")
-        return self.fits[places[rule]]
+        return places[rule]
+
+    def choose(self, rule: str = "best") -> Fit:
+        """The model on all rows that a rule chooses."""
+        return self.fits[self.place(rule)]
 
     def scores(self, problem: Linear, place: int) -> np.ndarray:
         """(N, outputs) of every row, by the model with this weight of the fold that holds it out."""
