@@ -19,7 +19,8 @@ from proxfed.harness.results import Results
 from proxfed.harness.run_folder import RunFolder
 from proxfed.harness.settings_diff import by_key
 from proxfed.papers.reproduce import judge_all, select
-from proxfed.papers.results_store import KeptRun, Place, keep, notes, read, write
+from proxfed.papers.results_format import KeptRun, Place
+from proxfed.papers.results_store import keep, notes, read, write
 
 from support.toy_paper import run, swapped
 

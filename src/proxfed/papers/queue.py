@@ -21,7 +21,7 @@ from proxfed.harness.settings_diff import by_key, other_values
 from proxfed.papers import results_store
 from proxfed.papers.costs import Cost, Speeds
 from proxfed.papers.reproduce import Part, as_recorded, form_name, papers, select, stem
-from proxfed.papers.results_store import KeptRun, Place
+from proxfed.papers.results_format import KeptRun, Place
 from proxfed.report.columns import DONE
 
 MOST = 0.95
