@@ -24,7 +24,8 @@ from proxfed.harness.paper_schema import (
 )
 from proxfed.harness.results import Results
 from proxfed.harness.schema import parse, read, shipped
-from proxfed.papers.claims import compare, judge
+from proxfed.papers.claims import judge
+from proxfed.papers.comparisons import compare
 from proxfed.report.columns import axis_value
 from proxfed.report.targets import NEVER, first_reached
 

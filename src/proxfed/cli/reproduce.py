@@ -27,7 +27,8 @@ from proxfed.cli.common import (
 from proxfed.errors import InputError, MissingData, require
 
 if TYPE_CHECKING:
-    from proxfed.papers.claims import Comparison, Verdict
+    from proxfed.papers.claims import Verdict
+    from proxfed.papers.comparisons import Comparison
     from proxfed.papers.reproduce import Part
 
 

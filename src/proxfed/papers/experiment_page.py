@@ -11,7 +11,7 @@ from proxfed.harness.results import Results
 from proxfed.harness.schema import shipped
 from proxfed.harness.settings_diff import by_key, flat, other_values
 from proxfed.papers.causes import MEANING
-from proxfed.papers.claims import compare
+from proxfed.papers.comparisons import compare
 from proxfed.papers.open_settings import open_settings
 from proxfed.papers.reproduce import as_recorded, compare_all
 from proxfed.papers.verdicts import Form, Reproduction

@@ -14,7 +14,8 @@ from proxfed.harness.results import Results
 from proxfed.harness.run_folder import RunFolder
 from proxfed.harness.schema import Experiment, shipped
 from proxfed.harness.settings_diff import changed, settings_mismatch
-from proxfed.papers.claims import Comparison, Verdict, compare, judge
+from proxfed.papers.claims import Verdict, judge
+from proxfed.papers.comparisons import Comparison, compare
 from proxfed.registry import Table
 from proxfed.report.plots import available, write_figures
 
