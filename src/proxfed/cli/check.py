@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from proxfed.cli.common import Format, FormatOption, out, plain_table, say
+from proxfed.cli.common import Format, FormatOption, out, say
+from proxfed.report.summary import plain_table
 
 if TYPE_CHECKING:
     from proxfed.harness.conformance.law import Report

@@ -20,11 +20,11 @@ from proxfed.cli.common import (
     JobsOption,
     err,
     out,
-    plain_table,
     say,
     say_messages,
 )
 from proxfed.errors import InputError, MissingData, require
+from proxfed.report.summary import plain_table
 
 if TYPE_CHECKING:
     from proxfed.papers.claims import Verdict

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import typer
 from rich.text import Text
 
-from proxfed.cli.common import Format, err, out, plain_table, say
+from proxfed.cli.common import Format, err, out, say
 from proxfed.errors import InputError, RunError, require
 from proxfed.report.columns import show
+from proxfed.report.summary import plain_table
 
 if TYPE_CHECKING:
     from proxfed.papers.queue import Waiting
