@@ -232,16 +232,16 @@ def test_tables_and_messages_of_another_schema_are_refused(clinics) -> None:
         merge(other, [])
 
 
-def test_what_nobody_tells_is_refused_or_left_out() -> None:
+def test_a_feature_of_which_too_little_is_sent_is_refused_or_left_out() -> None:
     text = '[table]\nfewest = 4\nuntold = "refuse"\n[columns.x]\nkind = "number"\n[columns.y]\nkind = "boolean"\n'
     few = {"x": [1.0, 2.0, math.nan, math.nan], "y": ["yes", "no", "no", ""]}
-    with pytest.raises(InputError, match=r"nobody told enough to scale x; untold = 'drop'"):
+    with pytest.raises(InputError, match=r"no organisation sent enough to scale x; untold = 'drop'"):
         prepared(schema_of(text), [few])
     preparation, (table,) = prepared(schema_of(text.replace('"refuse"', '"drop"')), [few])
     assert preparation.names == ("y",)
     assert preparation.left_out == ("x",)
-    assert any("nobody told enough to scale x: left out" in note for note in preparation.notes)
-    with pytest.raises(InputError, match=r"column 'y': row 4 is missing, and no organisation told enough"):
+    assert any("no organisation sent enough to scale x: left out" in note for note in preparation.notes)
+    with pytest.raises(InputError, match=r"column 'y': row 4 is missing, and no organisation sent enough"):
         preparation.apply(table)
 
 
