@@ -178,10 +178,10 @@ def print_fitted(fitted: Fitted) -> None:
     out.print(table)
     say(f"Judged on {model.held_out}; intervals of {100 * fitted.settings.level:g} % by bootstrap.")
     out.print()
-    head, lines = sent_cells(fitted)
+    head, rows_sent = sent_cells(fitted)
     table = plain_table(*head)
-    for line in lines:
-        table.add_row(*line)
+    for cells in rows_sent:
+        table.add_row(*cells)
     out.print(table)
     for note in model.notes:
         say(f"note: {note}")
