@@ -27,7 +27,7 @@ EVERY = 30.0
 
 
 def fit(
-    file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="The schema of the tables; [model] has settings.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="The schema of the tables.")],
     loss: Annotated[
         str | None,
         typer.Option("--loss", help="logistic, squared, softmax, huber, poisson, cox; default: as the target needs."),
@@ -64,7 +64,8 @@ def fit(
 
     The tables are prepared by merged summaries, the weight of the penalty is chosen by cross-validation, the model is
     fitted exactly and judged on rows that it has not seen, for each organisation. FOLDER gets model.json,
-    coefficients.csv, report.html and model_card.md.
+    coefficients.csv, report.html and model_card.md. The schema may have a table `model` with these options and more;
+    the command line overrules it.
 
     Example: [bold]proxfed fit tables.toml --penalty l1 --out runs/model[/bold]
     """
