@@ -1,4 +1,4 @@
-"""`proxfed reproduce`: the papers' experiments, and what they claim held against what came out."""
+"""`proxfed reproduce`: the papers' experiments, with our numbers beside theirs, and their claims judged."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def reproduce(
     ] = True,
     format: FormatOption = Format.table,
 ) -> None:
-    """Run the experiments of a paper, and hold its numbers and its claims against what came out.
+    """Run the experiments of a paper, print our numbers beside the paper's, and judge its claims.
 
     What was run before is taken up again, so that an interrupted reproduction goes on where it stopped.
 

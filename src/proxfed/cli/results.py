@@ -81,7 +81,7 @@ def keep(
 ) -> None:
     """Keep what finished reproductions found, small enough for the repository.
 
-    Other seeds that are kept already stay, if they had the same settings and versions; what is dropped is said.
+    Other seeds that are kept already stay, if they had the same settings and versions; what is dropped is printed.
 
     Example: [bold]proxfed results keep runs/reproduce[/bold]
     """

@@ -1,4 +1,4 @@
-"""Run a paper's experiments and hold its claims and its numbers against what came out."""
+"""Run a paper's experiments, compare its numbers with ours and judge its claims."""
 
 from __future__ import annotations
 
