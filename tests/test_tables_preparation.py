@@ -134,7 +134,7 @@ def test_features_have_names_and_know_their_column(clinics) -> None:
     assert Linear(data, Logistic(), h=h).d == 12
 
 
-def test_a_row_by_hand(clinics) -> None:
+def test_a_row_computed_by_hand(clinics) -> None:
     """The first patient of the west: 38, M, 77.3 kg, cholesterol not measured, no, II, income unknown, 29/08/2019."""
     west = next(table for table in clinics.tables.tables if table.organisation == "west")
     row = dict(zip(clinics.preparation.names, clinics.preparation.apply(west, scaled=False)[0], strict=True))

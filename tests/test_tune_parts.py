@@ -138,7 +138,7 @@ def test_a_budget_for_less_than_a_choice_is_refused(budget: int) -> None:
 
 
 @pytest.mark.parametrize("part", [0.1, 0.5, 0.9])
-def test_validation_rows_are_of_the_clients_and_of_nobody_else(part: float) -> None:
+def test_validation_rows_are_training_rows_and_never_test_rows(part: float) -> None:
     """Every row of the clients is either trained with or validated on, and none of the test rows is there."""
     data = digits()
     clients = Federated.split(data, np.array_split(np.arange(len(data.labels)), [3, 4, 300, 800]))
