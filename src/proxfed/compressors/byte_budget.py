@@ -1,4 +1,4 @@
-"""A quantiser that is told how long a message may be, and loses as little as it can."""
+"""A quantiser with a bound on the length of a message, which loses as little as it can."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A quantiser that is told how much it may lose, and finds the fewest bits for that."""
+"""A quantiser with a bound on what it may lose, which finds the fewest bits for that."""
 
 from __future__ import annotations
 

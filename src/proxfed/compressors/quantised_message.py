@@ -43,7 +43,7 @@ def read(message: Reader, d: int, dtype: np.dtype, largest: int) -> np.ndarray |
 
 
 def pack(messages: list[bytes], dense: np.ndarray, like: Tensor, compressor: Compressor) -> Packed:
-    """Messages that are written already; nobody counts them in another way."""
+    """Messages that are written already: their length is the only way to count them."""
     length = np.array([len(message) for message in messages], np.int64)
     sent = np.zeros((len(messages), length.max(initial=0)), np.uint8)
     for row, message in zip(sent, messages, strict=True):

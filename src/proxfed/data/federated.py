@@ -46,7 +46,7 @@ class Dataset:
     class_names: tuple[str, ...] | None = None
     """What the classes 0, 1, ... are called, where they are words; None: by their numbers."""
     remark: str = ""
-    """What everybody who uses them should be told: that they are only some of the published samples."""
+    """What a run with them prints: that they are only some of the published samples."""
 
     @property
     def test(self) -> Samples | None:

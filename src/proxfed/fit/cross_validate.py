@@ -1,8 +1,8 @@
 """How much penalty, by cross-validation: held-out losses along a path, by federated rounds alone.
 
 A fold holds out some rows of every organisation, or all rows of one. The path of every fold is fitted to the other
-rows; then its models travel once to those who hold out rows, and each of them tells its loss, a number for every model.
-The folds of an organisation are drawn by itself, keyed, with the same share of every class (of events, in survival).
+rows; then its models travel once to the organisations that hold out rows, and each sends its loss, a number for every
+model. An organisation draws its own folds, keyed, with the same share of every class (of events, in survival).
 
 A survival model's loss on rows is the partial likelihood with them less that without them (Verweij and Van Houwelingen,
 "Cross-Validation in Survival Analysis", Statistics in Medicine, 1993): a few rows alone make poor risk sets.
