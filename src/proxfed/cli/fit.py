@@ -155,6 +155,7 @@ class Progress:
 
 def print_fitted(fitted: Fitted) -> None:
     """Coefficients, measures, costs."""
+    from proxfed.fit.judge import ALL
     from proxfed.fit.summary import main_measure, sent_cells, sentences
 
     model = fitted.model
@@ -173,7 +174,7 @@ def print_fitted(fitted: Fitted) -> None:
     measure = main_measure(fitted)
     table = plain_table(measure.replace("_", " "), "federated", "", *(["alone", ""] if fitted.alone else []))
     for name, row in fitted.federated.items():
-        own = fitted.alone.get(name)
+        own = fitted.alone.get(name) if name != ALL else None  # scores of different models are not compared
         cells = [*_interval(row[measure]), *([] if not fitted.alone else _interval(own[measure]) if own else ["-", ""])]
         table.add_row(Text(name), *cells)
     out.print(table)
