@@ -83,10 +83,12 @@ class Analysis:
 
     @property
     def alpha(self) -> float:
+        """The prox step, alpha beta of the library."""
         return self.a.alpha * self.a.beta
 
     @property
     def omega(self) -> float:
+        """The constant of (16) and (17)."""
         return (1 + 3 * self.a.gamma) / (1 - self.a.gamma) if self.a.option == "nesterov" else 1.0
 
     @property
@@ -96,6 +98,7 @@ class Analysis:
 
     @property
     def delta1(self) -> float:
+        """The constant of (14)."""
         lam, T0, kept = self.c.psi, self.a.T0, 1 - self.alpha * self.c.weak_convexity
         if lam > 0:
             return lam * (1 - lam) * (kept**2 - lam ** (1 / T0))
@@ -103,6 +106,7 @@ class Analysis:
 
     @property
     def delta2(self) -> float:
+        """The constant of (15)."""
         lam, T0 = self.c.psi, self.a.T0
         return lam * (1 - lam) * (1 - lam ** (1 / T0)) if lam > 0 else T0**T0 / (1 + T0) ** (T0 + 1)
 

@@ -47,4 +47,5 @@ def words(e: BaseException) -> str:
 
 
 def trace(e: BaseException) -> str:
+    """Its traceback."""
     return "".join(traceback.format_exception(e))

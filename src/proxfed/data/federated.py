@@ -50,6 +50,7 @@ class Dataset:
 
     @property
     def test(self) -> Samples | None:
+        """(features, labels) that are held out; None: there are none."""
         if self.test_features is None or self.test_labels is None:
             return None
         return self.test_features, self.test_labels

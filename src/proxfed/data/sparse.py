@@ -73,22 +73,27 @@ class SparseRows:
 
     @property
     def shape(self) -> tuple[int, int]:
+        """(N, p)."""
         return len(self), self.width
 
     @property
     def ndim(self) -> int:
+        """As of an array: 2."""
         return 2
 
     @property
     def dtype(self) -> np.dtype:
+        """Of the non-zero numbers."""
         return self.values.dtype
 
     @property
     def nbytes(self) -> int:
+        """Of all three arrays."""
         return sum(array.nbytes for array in self.arrays)
 
     @property
     def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(values, indices, indptr)."""
         return self.values, self.indices, self.indptr
 
     @property

@@ -25,6 +25,7 @@ class Central(Solver):
     """For rows that are in one place: FISTA, and nothing travels."""
 
     def fit(self, problem: Any, scale: float | None = None, pairs: Any = None) -> Fit:
+        """To the tolerance itself, whatever the scale; nothing is remembered from one fit to the next."""
         x = problem._minimise(problem.h, problem.start(0), self.tolerance)
         return Fit(problem, x, problem._mean_gradient(x), self.tolerance, 1.0, Traffic())
 

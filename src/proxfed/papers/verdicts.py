@@ -34,10 +34,12 @@ class Form:
 
     @property
     def quick(self) -> bool:
+        """Smaller than the paper's scale."""
         return self.name.startswith("quick")
 
     @property
     def variant(self) -> str:
+        """Another choice for what the paper leaves open; empty: none."""
         return self.name.partition("+")[2]
 
     @property
@@ -54,6 +56,7 @@ class Form:
 
     @cached_property
     def results(self) -> dict[str, Results]:
+        """By case."""
         return {case: run.results for case, run in self.runs.items()}
 
     @cached_property
@@ -95,10 +98,12 @@ class Counts(NamedTuple):
 
     @property
     def claims(self) -> int:
+        """All of them."""
         return sum(self)
 
     @property
     def not_confirmed(self) -> int:
+        """Whatever the cause."""
         return self.reading + self.scale + self.settings + self.unknown
 
 
@@ -124,6 +129,7 @@ class Reproduction:
 
     @property
     def about(self) -> Paper:
+        """What its file says of the paper."""
         return self.file.whole.paper or Paper(title=self.name.partition("/")[0], figure="")
 
     @cached_property

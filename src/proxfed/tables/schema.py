@@ -146,6 +146,7 @@ class Target(Section, Notation):
 
     @property
     def kind(self) -> Literal["classes", "number", "survival"]:
+        """By which of its keys are given."""
         return "survival" if self.time else "number" if self.classes is None else "classes"
 
     @property
