@@ -75,7 +75,7 @@ def test_without_a_file_the_schema_is_printed(capsys: Any) -> None:
         (["FILE"], "say what is predicted: --target COLUMN"),
         (["FILE", "--target", "out"], "has no column 'out'; did you mean 'outcome'?"),
         (["FILE", "--target", "patient"], "90 different words are too many for classes, and are no numbers"),
-        (["FILE", "--time", "age"], "time and event go together"),
+        (["FILE", "--time", "age"], "time = 'age' and event = '' go together"),
         (["FILE", "--target", "outcome", "--organisation", "who"], "has no column 'who'"),
         (["FILE", "--target", "outcome", "--out", "x.txt"], "must end in .toml"),
         (["FILE", "--target", "outcome", "--out", "nowhere/x.toml"], "there is no folder nowhere"),

@@ -242,7 +242,7 @@ class Sizes:
     def __post_init__(self) -> None:
         sizes = tuple(self.partition_sizes)
         object.__setattr__(self, "partition_sizes", sizes)  # a configuration file has lists
-        require(len(sizes) > 0, "Sizes: partition_sizes must name at least one client's size")
+        require(len(sizes) > 0, f"Sizes: partition_sizes = {sizes!r} must have the size of at least one client")
         for i, size in enumerate(sizes):
             require(whole(size) and size >= 1, f"Sizes: partition_sizes[{i}] = {size!r} must be a whole number >= 1")
 

@@ -109,9 +109,11 @@ class Source(Section):
             refuse_unless(self.organisation != "", "organisations needs organisation, the column that names them")
             check_naming("organisations", dict(self.organisations), 1)
         by_name = isinstance(self.files, dict) and self.organisation != ""
-        refuse_unless(not by_name, "files already say the organisation, so organisation must not be given")
-        alone = bool(self.matrix) == bool(self.matrix_names)
-        refuse_unless(alone, "matrix and matrix_names go together: the numbers, and the names of their columns")
+        named = f"files name the organisations already, so organisation = {self.organisation!r} must not be given"
+        refuse_unless(not by_name, named)
+        given = f"matrix = {self.matrix!r} and matrix_names = {self.matrix_names!r}"
+        both = bool(self.matrix) == bool(self.matrix_names)
+        refuse_unless(both, f"{given} go together: the array of numbers, and that of the names of its columns")
         return self
 
 
@@ -161,10 +163,10 @@ class Target(Section, Notation):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        refuse_unless(
-            bool(self.column) != bool(self.time), "a target is either a column, or a time with the column of its event"
-        )
-        refuse_unless(bool(self.time) == bool(self.event), "time and event go together")
+        one = f"column = {self.column!r} and time = {self.time!r}: a target is a column, or a time with its event"
+        refuse_unless(bool(self.column) != bool(self.time), one)
+        both = f"time = {self.time!r} and event = {self.event!r} go together: give both or none"
+        refuse_unless(bool(self.time) == bool(self.event), both)
         if self.classes is not None:
             refuse_unless(not self.time, "time and event have no classes")
             check_naming("classes", self.classes, 2)
