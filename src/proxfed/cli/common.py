@@ -32,6 +32,9 @@ class Format(StrEnum):
     json = "json"
 
 
+ExperimentArgument = Annotated[
+    str, typer.Argument(metavar="NAME|FILE.toml", help="A shipped experiment or your own file.")
+]
 FormatOption = Annotated[Format, typer.Option("--format", help="A table for people or JSON for programs.")]
 DataOption = Annotated[str | None, typer.Option("--data", help="The data directory; else $PROXFED_DATA or the cache.")]
 ChangeOption = Annotated[
@@ -50,6 +53,9 @@ CaseOption = Annotated[
     list[str] | None, typer.Option("--case", metavar="NAME", help="Only this case of the experiment; may be repeated.")
 ]
 
+AxisOption = Annotated[
+    str | None, typer.Option("--axis", help="What is counted until the target: round, bytes, sim_seconds or steps.")
+]
 NamesOption = Annotated[str, typer.Option("--names", metavar="A,B,...", help="The columns, if there is no header.")]
 SeparatorOption = Annotated[str, typer.Option("--separator", metavar="SIGN", help="Between the columns of text.")]
 EncodingOption = Annotated[str, typer.Option("--encoding", metavar="NAME", help="Of text, such as latin-1.")]

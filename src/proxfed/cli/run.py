@@ -15,6 +15,7 @@ from proxfed.cli.common import (
     ChangeOption,
     CheckpointOption,
     DataOption,
+    ExperimentArgument,
     Format,
     FormatOption,
     JobsOption,
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def run(
-    experiment: Annotated[str, typer.Argument(metavar="NAME|FILE.toml", help="A shipped experiment or your own file.")],
+    experiment: ExperimentArgument,
     change: ChangeOption = None,
     case: CaseOption = None,
     only: Annotated[
