@@ -88,7 +88,7 @@ def memory(name: str, rounds: int, checkpoints: bool) -> None:
     tune_process()
     run = begun(name, MANY)
     with tempfile.TemporaryDirectory() as place:
-        files = TaskFolder(Path(place) / "task", [])
+        files = TaskFolder(Path(place) / "task", [], "million")
         (Path(place) / "task").mkdir()
         files.start()
         for t in range(1, rounds + 1):
