@@ -10,12 +10,12 @@ in a process of its own.
 from __future__ import annotations
 
 import argparse
-import resource
 import subprocess
 import sys
 
 import numpy as np
 import torch
+from turns import peak_rss_mb
 
 from proxfed import Depositum, DFedADMM, Federated
 from proxfed.engine.allocator import tune_process
@@ -53,7 +53,7 @@ def measure(name: str) -> None:
     going = SETTINGS[name]()
     for t in (1, 2):
         going.round(t)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    peak = peak_rss_mb() * 2**20
     vectors = flatten(going.state)
     state = sum(x.nbytes for x in vectors.values())
     data = going.problem.data.features.nbytes
