@@ -163,7 +163,7 @@ class _Process:
 
 
 def take_turns(contestants: Sequence[Contestant], turns: int) -> list[Score]:
-    """So many turns of each, after a first round that is told apart."""
+    """So many turns of each, after a first round that is counted apart."""
     scores = [Score(c) for c in contestants]
     with _alive(scores, turns + 1) as processes:
         for turn in range(turns + 1):
@@ -198,7 +198,7 @@ def _one_turn(score: Score, process: _Process, first: bool) -> None:
 
 @contextmanager
 def _alive(scores: Sequence[Score], rounds: int) -> Iterator[list[_Process]]:
-    """Their processes, one ready after another; they end with us, also when we are told to."""
+    """Their processes, one ready after another; they end with us, also when we are stopped."""
     processes: list[_Process] = []
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with tempfile.TemporaryDirectory(prefix="turns-") as folder:

@@ -50,16 +50,16 @@ SETTINGS = {"resnet": resnet, "mlp": mlp}
 
 def measure(name: str) -> None:
     tune_process()
-    going = SETTINGS[name]()
+    run = SETTINGS[name]()
     for t in (1, 2):
-        going.round(t)
+        run.round(t)
     peak = peak_rss_mb() * 2**20
-    vectors = flatten(going.state)
+    vectors = flatten(run.state)
     state = sum(x.nbytes for x in vectors.values())
-    data = going.problem.data.features.nbytes
+    data = run.problem.data.features.nbytes
     bound = 1.5 * state + data + 2**30
     print(
-        f"{name}: {len(vectors)} vectors of {going.problem.n} x {going.problem.d:,}, state {state / GB:.2f} GB, "
+        f"{name}: {len(vectors)} vectors of {run.problem.n} x {run.problem.d:,}, state {state / GB:.2f} GB, "
         f"data {data / GB:.2f} GB; peak {peak / GB:.2f} GB of {bound / GB:.2f} GB allowed ({peak / bound:.0%})",
         flush=True,
     )

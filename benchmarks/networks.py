@@ -161,10 +161,10 @@ SETTINGS: dict[str, tuple[Setting, Algorithm, Regulariser, Callable[[Setting, Fe
 
 
 def main() -> None:
-    told = options(__doc__, tuple(SETTINGS), who="proxfed")
+    args = options(__doc__, tuple(SETTINGS), contestant="proxfed")
     tune_process()
-    torch.set_num_threads(told.threads)
-    s, algorithm, h, loop = SETTINGS[told.workload]
+    torch.set_num_threads(args.threads)
+    s, algorithm, h, loop = SETTINGS[args.workload]
     data = samples(s.n)
     clock = Clock()
     made = {
@@ -172,7 +172,7 @@ def main() -> None:
         "loop": lambda: loop(s, data),
         "centralised": lambda: centralised(s, data),
     }
-    clock.time(made[told.who](), told.rounds)
+    clock.time(made[args.contestant](), args.rounds)
     clock.report()
 
 

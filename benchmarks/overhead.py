@@ -16,14 +16,14 @@ ROUNDS = 300
 
 
 def rounds(problem: Linear, algorithm):
-    going = Run(problem, algorithm, Stacked(problem.n, problem.d, Complete(problem.n)))
+    run = Run(problem, algorithm, Stacked(problem.n, problem.d, Complete(problem.n)))
     t = 0
 
     def many() -> None:
         nonlocal t
         for _ in range(ROUNDS):
             t += 1
-            going.round(t)
+            run.round(t)
 
     return many
 

@@ -215,7 +215,7 @@ def test_what_is_wrong_with_a_client_is_said_when_it_is_read(case):
         p.local(1, [1, 2]).full_grad(torch.zeros(P, dtype=torch.float64))
 
 
-def test_what_takes_everybodys_samples_is_refused():
+def test_what_needs_the_samples_of_all_clients_is_refused():
     data = OnDemand(Reader(SIGNS), SIZES)
     with pytest.raises(InputError, match="smoothness of f takes the samples of all clients, but those of data"):
         Linear(data, Logistic()).smoothness()

@@ -12,7 +12,8 @@ import pytest
 
 from proxfed.papers import experiment_page, results_page
 from proxfed.papers.open_settings import open_settings
-from proxfed.papers.results_store import Place, keep, read, write
+from proxfed.papers.results_format import Place
+from proxfed.papers.results_store import keep, read, write
 from proxfed.papers.verdicts import gather, reproduction
 
 from support.cli import proxfed, refused

@@ -19,7 +19,8 @@ from proxfed.harness.results import Results
 from proxfed.harness.run_folder import RunFolder
 from proxfed.harness.settings_diff import by_key
 from proxfed.papers.reproduce import judge_all, select
-from proxfed.papers.results_store import KeptRun, Place, keep, notes, read, write
+from proxfed.papers.results_format import KeptRun, Place
+from proxfed.papers.results_store import keep, notes, read, write
 
 from support.toy_paper import run, swapped
 
@@ -152,7 +153,7 @@ def test_seeds_with_other_settings_or_versions_are_not_mixed(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("status", ["running", "stopped", None])
-def test_an_unfinished_run_is_left_out_and_said(tmp_path: Path, status: str | None) -> None:
+def test_an_unfinished_run_is_left_out_with_a_message(tmp_path: Path, status: str | None) -> None:
     run(tmp_path / "runs", only=["IID", "very skewed"])
     one = folder(tmp_path)
     last = [] if status is None else [{**one.status()[-1], "status": status}]
@@ -162,7 +163,7 @@ def test_an_unfinished_run_is_left_out_and_said(tmp_path: Path, status: str | No
     assert [place.case for place in read(tmp_path / "results", "toy/fig1")] == ["very skewed"]
 
 
-def test_a_run_of_no_shipped_experiment_is_left_out_and_said(tmp_path: Path) -> None:
+def test_a_run_of_no_shipped_experiment_is_left_out_with_a_message(tmp_path: Path) -> None:
     run(tmp_path / "runs")
     (tmp_path / "runs" / "toy-fig1").rename(tmp_path / "runs" / "mine")
     (said,) = kept(tmp_path)
@@ -186,7 +187,7 @@ def test_a_run_of_no_shipped_experiment_is_left_out_and_said(tmp_path: Path) -> 
         (".toml", lambda whole: b"x = 1"),
     ],
 )
-def test_a_file_that_is_damaged_is_said_to_be(tmp_path: Path, ending: str, damage: Callable[[bytes], bytes]) -> None:
+def test_a_damaged_file_is_refused(tmp_path: Path, ending: str, damage: Callable[[bytes], bytes]) -> None:
     run(tmp_path / "runs")
     kept(tmp_path)
     path = tmp_path / "results" / "toy" / f"fig1{ending}"

@@ -93,7 +93,7 @@ def test_describe_says_who_holds_what_and_what_is_sent(capsys: Any) -> None:
     code, said, complaint = proxfed(capsys, "data", "describe", str(CLINICS / "tables.toml"), "--sent")
     assert code == 0, complaint
     assert "east" in said
-    assert "withheld, for it is below 5" in said
+    assert "withheld, because it is below 5" in said
     assert "12 features are made of 8 columns" in said
     assert "north sends" in said
     assert "age: mean" in said

@@ -138,7 +138,7 @@ def test_a_budget_for_less_than_a_choice_is_refused(budget: int) -> None:
 
 
 @pytest.mark.parametrize("part", [0.1, 0.5, 0.9])
-def test_validation_rows_are_of_the_clients_and_of_nobody_else(part: float) -> None:
+def test_validation_rows_are_training_rows_and_never_test_rows(part: float) -> None:
     """Every row of the clients is either trained with or validated on, and none of the test rows is there."""
     data = digits()
     clients = Federated.split(data, np.array_split(np.arange(len(data.labels)), [3, 4, 300, 800]))
@@ -157,6 +157,13 @@ def test_validation_rows_are_of_the_clients_and_of_nobody_else(part: float) -> N
         assert len(rest) == max(1, len(own) - round(part * len(own)))
     np.testing.assert_array_equal(marked.labels[held.test[0].ravel().astype(int)], held.test[1])
     assert (chosen_rows(marked, part) == chosen_rows(marked, part)).all()
+
+
+def test_rows_keep_their_weights() -> None:
+    numbered = np.arange(12.0)[:, None]
+    data = Federated(numbered, np.ones(12), [8, 4], sample_weights=1 + numbered[:, 0])
+    for fewer in (hold_out(data, 0.25), data.thinned(3)):
+        np.testing.assert_array_equal(fewer.sample_weights, 1 + fewer.features[:, 0])
 
 
 def test_clients_of_one_row_keep_it() -> None:

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 from proxfed.errors import require
-from proxfed.report.summary import plain_table
 from proxfed.report.terminal import console
 
 if TYPE_CHECKING:
     from proxfed.harness.results import Results
-
-__all__ = ["plain_table"]
 
 err = console(stderr=True)
 out = console()
@@ -28,6 +26,8 @@ def say(line: str, console: Console = out, style: str | None = None) -> None:
 
 
 class Format(StrEnum):
+    """How results are printed."""
+
     table = "table"
     json = "json"
 
@@ -49,6 +49,22 @@ OneCaseOption = Annotated[
 CaseOption = Annotated[
     list[str] | None, typer.Option("--case", metavar="NAME", help="Only this case of the experiment; may be repeated.")
 ]
+
+NamesOption = Annotated[str, typer.Option("--names", metavar="A,B,...", help="The columns, if there is no header.")]
+SeparatorOption = Annotated[str, typer.Option("--separator", metavar="SIGN", help="Between the columns of text.")]
+EncodingOption = Annotated[str, typer.Option("--encoding", metavar="NAME", help="Of text, such as latin-1.")]
+
+
+def text_form(names: str, separator: str, encoding: str) -> dict[str, Any]:
+    """How a table is written, from these three options: names, separator and encoding."""
+    listed = [name.strip() for name in names.split(",")] if names else None
+    return {"names": listed, "separator": "\t" if separator in ("tab", "\\t") else separator, "encoding": encoding}
+
+
+def check_new_file(path: Path, force: bool) -> None:
+    """Refuse --out PATH if the file is there already, or its folder is not."""
+    require(force or not path.exists(), f"{path} is there already; --force replaces it")
+    require(path.parent.is_dir(), f"--out {path}: there is no folder {path.parent}")
 
 
 def print_results(table: Sequence[Mapping[str, Any]]) -> None:

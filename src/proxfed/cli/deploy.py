@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def deploy(
-    experiment: Annotated[str, typer.Argument(metavar="FILE.toml", help="Its [data] are those of the sites.")],
+    experiment: Annotated[str, typer.Argument(metavar="FILE.toml", help="The sites' rows are its data.")],
     carrier: CarrierOption = CarrierName.nvflare,
     kit: Annotated[
         Path | None, typer.Option("--kit", metavar="FOLDER", help="nvflare: the kit of an administrator.")

@@ -1,4 +1,4 @@
-"""`proxfed reproduce`: the papers' experiments, and what they claim held against what came out."""
+"""`proxfed reproduce`: the papers' experiments, with our numbers beside theirs, and their claims judged."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ from proxfed.cli.common import (
     JobsOption,
     err,
     out,
-    plain_table,
     say,
     say_messages,
 )
 from proxfed.errors import InputError, MissingData, require
+from proxfed.report.summary import plain_table
 
 if TYPE_CHECKING:
-    from proxfed.papers.claims import Comparison, Verdict
+    from proxfed.papers.claims import Verdict
+    from proxfed.papers.comparisons import Comparison
     from proxfed.papers.reproduce import Part
 
 
@@ -69,7 +70,7 @@ def reproduce(
     ] = True,
     format: FormatOption = Format.table,
 ) -> None:
-    """Run the experiments of a paper, and hold its numbers and its claims against what came out.
+    """Run the experiments of a paper, print our numbers beside the paper's, and judge its claims.
 
     What was run before is taken up again, so that an interrupted reproduction goes on where it stopped.
 

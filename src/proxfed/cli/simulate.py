@@ -42,7 +42,7 @@ def simulate(
     Each run folder is copied with the column sim_seconds filled in. Without --profile and --time it is on the devices
     and links of the run's own configuration.
 
-    Example: [bold]proxfed simulate runs/demo --profile wan --target accuracy=0.9[/bold]
+    Example: [bold]proxfed simulate runs/demo --profile wan --target gap=0.001[/bold]
     """
     from proxfed.harness.finished import simulate, simulate_in_place, timing_of
     from proxfed.harness.results import Results

@@ -77,7 +77,7 @@ def alone(
         except ProxfedError as e:
             found.notes.append(f"{name} alone has no model: {e}")
             continue
-        place = cv.best if settings.rule == "best" else cv.one_se
+        place = cv.place(settings.rule)
         x = cv.fits[place].x
         rows = held.features[held.parts[name]]
         found.scores[name] = cv.scores(own, place) if held.rows is not None else scores(own, x, rows)

@@ -20,7 +20,7 @@ from proxfed.files import write
 from proxfed.fit.compare import Alone, Held, Pooled, alone, pooled, scores
 from proxfed.fit.costs import CHOICE, FINAL, MEASURES, SUMMARIES, costs
 from proxfed.fit.cross_validate import CrossValidation, cross_validate
-from proxfed.fit.judge import ALL, Judgement, judge
+from proxfed.fit.judge import ALL, Judgement, judge, plain
 from proxfed.fit.model_file import FORM, Model, Scale, Sent
 from proxfed.fit.settings import Settings, problem_of, read_settings, solver_of
 from proxfed.fit.solve import Fit, Traffic
@@ -35,7 +35,7 @@ from proxfed.tables.schema import Schema, read_schema
 from proxfed.tables.table import Tables, read_tables
 
 PATH = re.compile(r"[^\s:,]*/([^/\s:,]+)")
-"""Where files are is nobody's business."""
+"""The path of a file in a note, of which a model that is passed on keeps the last part only."""
 
 Watch = Callable[[str, int, int], object]
 """Called with what is done now, how much of it is done, and how much there is."""
@@ -140,7 +140,7 @@ def _fit(tables: Tables, asked: Settings, watch: Watch) -> Fitted:
             asked.seed,
             lambda done, total: watch("cross-validation", done, total),
         )
-        place = cv.best if asked.rule == "best" else cv.one_se
+        place = cv.place(asked.rule)
     begin = None if cv is None else cv.fits[place]
     solver = solver_of(asked, asked.tolerance, watch=lambda rounds, residual: watch("fitting the model", rounds, 0))
     chosen: Any = problem
@@ -273,7 +273,6 @@ def _model(
     intercept = parts["bias"].double().numpy() if problem.intercept else np.zeros(len(coef))
     original, at = made.preparation.original_scale(coef, intercept)
     require(bool(np.isfinite(original).all()), "some coefficients are not finite numbers")
-    numbers = {who: {k: [_plain(v) for v in m] for k, m in row.items()} for who, row in judged.items()}
     penalty = asked.penalty if isinstance(asked.penalty, dict) else {"name": asked.penalty}
     return Model(
         form=FORM,
@@ -289,12 +288,8 @@ def _model(
         organisations=list(made.organisations),
         settings=asked.model_dump(mode="json", exclude_defaults=True),
         sent=sent,
-        measures=numbers,
+        measures=plain(judged),
         held_out=held.about,
         notes=list(notes),
         versions={key: value for key, value in versions().items() if key in ("proxfed", "python", "torch", "numpy")},
     )
-
-
-def _plain(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None

@@ -17,7 +17,7 @@ from proxfed.papers import results_store
 from proxfed.papers.causes import Cause, Written
 from proxfed.papers.claims import Verdict
 from proxfed.papers.reproduce import form_name, judge_all, papers
-from proxfed.papers.results_store import KeptRun, Place
+from proxfed.papers.results_format import KeptRun, Place
 
 SEEDS = 3
 """So many must speak against a claim, and an open setting must have been varied, before it is decided."""

@@ -151,7 +151,7 @@ class Category(Base):
     kind: Literal["category"]
     categories: Naming
     unseen: Literal["refuse", "other", "missing"] = "refuse"
-    """The fate of any other word; "other" adds a category of that name."""
+    """What becomes of any other word; "other" adds a category of that name."""
     reference: str = ""
     """A category that gets no feature of its own, so that the others are compared with it."""
     impute: Literal["zeros", "mode", "refuse"] = "zeros"

@@ -1,4 +1,4 @@
-"""The schema that participants agree on: what their tables hold, what is predicted, what is never told.
+"""The schema that participants agree on: what their tables hold, what is predicted, what is withheld.
 
 [source]          files = "clinics/*.csv"      where this participant's rows are; not part of the agreement
 [table]           missing = ["", "?"]          fewest = 5
@@ -49,7 +49,7 @@ class Join(Section):
     file: str
     on: str
     unmatched: Literal["refuse", "drop"] = "refuse"
-    """The fate of rows that the further file does not have."""
+    """What becomes of rows that the further file does not have."""
 
 
 class Chosen(Section):
@@ -123,9 +123,9 @@ class Rules(Section):
     missing: list[Word] = [""]
     """Values that mean missing in every column."""
     fewest: int = Field(default=5, ge=1)
-    """Counts below this, and what was computed from so few rows, are not told."""
+    """Counts below this, and what was computed from so few rows, are withheld."""
     untold: Literal["refuse", "drop"] = "refuse"
-    """The fate of a feature that is to be scaled and of which nobody tells enough; "drop" leaves it out."""
+    """What becomes of a feature of which no organisation sends enough to scale it; "drop" leaves it out."""
 
 
 class Target(Section, Notation):

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 
 def write_page(swept: Swept, path: Path) -> None:
+    """Pictures of the sweep, and its table."""
     about = f"{len(swept.lines)} combinations of {', '.join(swept.names)}, by {swept.judge}."
     note = f'<p class="note">{escape(said)}</p>' if (said := fairness(swept.table())) else ""
     pictures = f'<div class="panels">{"".join(_pictures(swept))}</div>'
