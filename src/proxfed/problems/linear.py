@@ -139,6 +139,8 @@ class Linear(DataProblem):
     @cached_property
     def sample_weights(self) -> np.ndarray | None:
         """w, (N,), in the order of the data."""
+        if self.class_weights is None:
+            return self.data.sample_weights
         if self.class_weights == "balanced":
             self._everybody("class_weights = 'balanced'")
         return with_classes(self.data, self.class_weights)
