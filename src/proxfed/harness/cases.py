@@ -26,7 +26,8 @@ class ExperimentFile:
         """With all its cases."""
         self._check_cases()
         e = self.whole
-        if not e.case:  # the config.toml of a run has one case, and the claims about all of them
+        says = e.claims or e.reported or e.paper
+        if says and not e.case:  # the config.toml of a run has one case, and the claims about all of them
             check_names(e.claims, e.reported, e.paper, self.labels(), self._where)
 
     def cases(

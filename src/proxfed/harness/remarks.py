@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from proxfed.auto import LOCAL_STEPS, example
+from proxfed.auto import LOCAL_STEPS
 from proxfed.data.on_demand import OnDemand
 from proxfed.engine.network import Network
 from proxfed.engine.race import Race
@@ -28,39 +29,41 @@ GREW, APART = 5.0, 2.0
 """Control variates grow if the largest is so many times what it was, and so many times their mean."""
 
 
-def steps_of_theory(study: Study) -> list[str]:
+def beforehand(study: Study) -> list[str]:
+    """Lines about a study, before it begins: the data are a sample, steps were computed, nobody is protected here."""
+    written, data = study.written or {}, study.problem.data
+    lines = [] if data is None or not data.remark else [data.remark]
+    lines += _steps_of_theory(study, written.get("algorithms", ()))
+    if written.get("protection"):
+        lines.append("[protection] acts between organisations; here nothing is masked, clipped or made noisy")
+    return lines
+
+
+def _steps_of_theory(study: Study, tables: Iterable[Mapping[str, Any]]) -> list[str]:
     """A line for each algorithm whose steps were computed from its theorem."""
     lines = []
-    for table in (study.written or {}).get("algorithms", ()):
+    for table in tables:
         label = table.get("label", table["name"])
         if table.get("theory") is True:
-            algorithm, problem = example(study.complete[label].algorithm), study.complete[label].problem
+            algorithm, problem = study.complete[label].example, study.complete[label].problem
             given = [*filter(None, [algorithm.facts.step]), *algorithm.tied(1.0, 1)]
             steps = ", ".join(f"{name} = {first(getattr(algorithm, name)):.4g}" for name in given)
             lines.append("; ".join(filter(None, [f"{label}: the theory gives {steps}", _short(problem, algorithm)])))
     return lines
 
 
-def of_data(study: Study) -> list[str]:
-    """What the data say of themselves: that they are a sample."""
-    data = study.problem.data
-    return [] if data is None or not data.remark else [data.remark]
-
-
-def unprotected(study: Study) -> list[str]:
-    """A line where protection is asked for, because there is nobody here to be protected from."""
-    asked = (study.written or {}).get("protection")
-    return ["[protection] acts between organisations; here nothing is masked, clipped or made noisy"] if asked else []
-
-
 def remarks(
-    problem: Problem, algorithm: Algorithm, found: Mapping[str, float], begun: Row | None, ended: Row | None
+    problem: Problem, run: Run | Race, variates: ControlVariates, begun: Row | None, ended: Row | None, outcome: str
 ) -> str:
-    """Of a run that has come to its end; empty if there is nothing to say."""
+    """Of a run that is over; empty if there is nothing to say. `outcome` is what became of it, if it did not finish."""
+    return "; ".join(filter(None, [outcome or _of_end(problem, run, begun, ended), variates.remark()]))
+
+
+def _of_end(problem: Problem, run: Run | Race, begun: Row | None, ended: Row | None) -> str:
     if begun is None or ended is None or not ended["round"]:
         return ""
-    steps = ", ".join(f"{name} = {value:.4g}" for name, value in found.items())
-    of_steps = f"found {steps}" if steps else _short(problem, algorithm)
+    steps = ", ".join(f"{name} = {value:.4g}" for name, value in run.found().items())
+    of_steps = f"found {steps}" if steps else _short(problem, run.algorithm)
     unread = "objective and stationarity are not measured, since samples are read on demand"
     left_out = unread if isinstance(problem.data, OnDemand) and not problem.train_measures else ""
     return "; ".join(filter(None, [_stuck(begun, ended), of_steps, left_out]))
