@@ -158,8 +158,10 @@ class TaskFolder:
 
     def load(self) -> Checkpoint | None:
         """The newest slot that is whole, with the rows cut to where it stands; None if the task had not got so far."""
+        if not (written := self._written()):
+            return None
         slots = self._slots()
-        bad = [slot for slot in self._written() if slot not in [k for _, k in slots]]
+        bad = [slot for slot in written if slot not in [k for _, k in slots]]
         why: Exception | None = None
         for found, slot in slots:
             try:

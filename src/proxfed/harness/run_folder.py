@@ -140,8 +140,9 @@ class RunFolder:
         return [{key: value for key, value in s.items() if key not in ("model", "rows_end")} for s in seen]
 
     def _is_interrupted(self, s: Mapping[str, Any]) -> bool:
-        task = self.path / "checkpoint" / task_name(s["algorithm"], s["seed"])
-        return s["status"] == "running" and not files.is_held(task)
+        if s["status"] != "running":
+            return False
+        return not files.is_held(self.path / "checkpoint" / task_name(s["algorithm"], s["seed"]))
 
     def _status(self) -> Status:
         where = str(self.path / "status.json")

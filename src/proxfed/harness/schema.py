@@ -138,7 +138,9 @@ def parse(table: Table, where: str) -> Experiment:
 
 def canonical(problem: Table) -> Table:
     """The table of a problem in the words of its class: `weight_decay` is another one for `l2`."""
-    require(not {"l2", "weight_decay"} <= problem.keys(), "problem: l2 and weight_decay are the same; give one of them")
+    if "weight_decay" not in problem:
+        return problem
+    require("l2" not in problem, "problem: l2 and weight_decay are the same; give one of them")
     return {"l2" if key == "weight_decay" else key: value for key, value in problem.items()}
 
 

@@ -72,7 +72,8 @@ class DataProblem(Problem):
             what = "not handed out to clients yet" if given else "not a Federated, as load(...) gives"
             makers = "Federated.split and Federated.from_clients make one"
             raise InputError(f"{name}: data = {_short(self.data)} is {what}; {makers}")
-        object.__setattr__(self, "loss", find_loss(self.loss))
+        if not isinstance(self.loss, Loss):
+            object.__setattr__(self, "loss", find_loss(self.loss))
         what = "a class, not" if isinstance(self.h, type) else "not"
         fits = isinstance(self.h, Regulariser)
         require(fits, f"{name}: h = {_short(self.h)} is {what} a regulariser such as L1(0.1)")

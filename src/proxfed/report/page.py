@@ -24,7 +24,7 @@ from proxfed.errors import require
 from proxfed.files import write
 from proxfed.report.client_stats import pictures, section_html
 from proxfed.report.columns import Column, Row, with_total, worth_showing
-from proxfed.report.curves import Curve, make_curve, points_for
+from proxfed.report.curves import Curve, Line, make_curves
 from proxfed.report.sparsity import images
 from proxfed.report.summary import result_table
 from proxfed.report.tables import costs_html, results_html, settings_html
@@ -84,7 +84,7 @@ def render(results: Sequence[Results], figures: Sequence[Path] = ()) -> str:
     progress, measures = worth_showing([row for run in runs for row in run.rows])
     labels = [label for run in runs for label in run.labels.values()]
     colours = {label: i for i, label in enumerate(labels)}
-    curves = make_curves(runs, progress, measures)
+    curves = make_curves([line for run in runs for line in lines_of(run)], progress, measures)
     table = [
         {**entry, "algorithm": run.labels[entry["algorithm"]]} for run in runs for entry in result_table(run.results)
     ]
@@ -152,17 +152,14 @@ def _count(number: int, noun: str) -> str:
 # ---- curves and patterns --------------------------------------------------------------------------------------------
 
 
-def make_curves(runs: Sequence[Shown], progress: Sequence[Column], measures: Sequence[Column]) -> list[Curve]:
-    """The curves of all algorithms that have rows."""
-    points = points_for(sum(len(run.labels) for run in runs), len(progress) + 3 * len(measures))
-    curves = []
-    for run in runs:
-        for algorithm, label in run.labels.items():
-            rows = [row for row in run.rows if row["algorithm"] == algorithm]
-            states = [state for state in run.results.status if state["algorithm"] == algorithm]
-            if rows:
-                curves.append(make_curve(label, rows, states, progress, measures, points))
-    return curves
+def lines_of(run: Shown) -> list[Line]:
+    """Each algorithm by its label on the page, with its rows and the status of its seeds."""
+    lines: list[Line] = []
+    for algorithm, label in run.labels.items():
+        rows = [row for row in run.rows if row["algorithm"] == algorithm]
+        states = [state for state in run.results.status if state["algorithm"] == algorithm]
+        lines.append((label, rows, states))
+    return lines
 
 
 def curves_note(curves: Sequence[Curve]) -> str:
