@@ -16,16 +16,16 @@ from proxfed.auto import Auto, example
 from proxfed.engine import ranks as network
 from proxfed.engine.compatibility import check_combination
 from proxfed.engine.measures import Measures
+from proxfed.engine.network import Stacked
 from proxfed.engine.run import Row
 from proxfed.engine.run import rounds as steps
-from proxfed.engine.stacked import Stacked
 from proxfed.engine.state_measures import check_names
 from proxfed.errors import RunError, require, whole
 from proxfed.harness.cases import slug
 from proxfed.harness.execute import Progress, begin
 from proxfed.harness.plan import Planned, carry_out
 from proxfed.harness.progress import stop_on_signal, watching
-from proxfed.harness.remarks import ControlVariates, remarks
+from proxfed.harness.remarks import control_variates, remarks
 from proxfed.harness.results import Cases, Results
 from proxfed.harness.study import Entry, Study, names
 from proxfed.participation import Full
@@ -106,11 +106,11 @@ def run(
     going = begin(algorithm, problem, net, participation, seed)
     rows: list[Row] = []
     status, message, x = "finished", "", going.x0
-    name, variates = type(example(algorithm)).__name__, ControlVariates(going)
+    name, variates = type(example(algorithm)).__name__, control_variates(going)
     with stop_on_signal() as stop, watching(progress) as show:
         for step in steps(going, Measures(problem, net, reference, more=tuple(measures)), -1, rounds, every):
             rows += [] if step.row is None else [step.row]
-            if step.row is not None and step.t > 0:
+            if variates is not None and step.row is not None and step.t > 0:
                 variates.begin()
             x = x if step.x is None else step.x
             watch(step.t, step.row)

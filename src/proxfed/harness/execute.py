@@ -20,14 +20,13 @@ from torch import Tensor
 
 from proxfed.auto import Auto
 from proxfed.engine.measures import Measures
-from proxfed.engine.network import Network
+from proxfed.engine.network import Network, Stacked
 from proxfed.engine.race import Race
 from proxfed.engine.ranks import Ranks
 from proxfed.engine.run import Run, Step, rounds
-from proxfed.engine.stacked import Stacked
 from proxfed.errors import ProxfedError
 from proxfed.harness.checkpoint import Checkpoint, TaskFolder
-from proxfed.harness.remarks import ControlVariates, remarks
+from proxfed.harness.remarks import control_variates, remarks
 from proxfed.harness.run_folder import RunFolder
 from proxfed.harness.study import CompleteEntry, Study, Task
 from proxfed.report.columns import Row, parse
@@ -141,12 +140,12 @@ class Execution:
             if self.resumed:
                 self.folder.note_versions({"algorithm": task.label, "seed": task.seed, "round": max(t, 0)})
             self.folder.note(*task, "running", max(t, 0))
-        saved, x, diverged, variates = time.monotonic(), None, "", ControlVariates(run)
+        saved, x, diverged, variates = time.monotonic(), None, "", control_variates(run)
         last = entry.rounds if self.until is None else min(self.until, entry.rounds)
         for step in rounds(run, measures, t, last, study.every):
             t, x, diverged = step.t, step.x, step.diverged
             records.add(step)
-            if step.row is not None and t > 0:
+            if variates is not None and step.row is not None and t > 0:
                 variates.begin()
             self.watch(Progress(k, len(study.tasks), *task, t, last, step.row, self.case))
             if diverged:

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from proxfed.auto import LOCAL_STEPS
 from proxfed.data.on_demand import OnDemand
-from proxfed.engine.network import Network
 from proxfed.engine.race import Race
 from proxfed.engine.run import Run
 from proxfed.errors import InputError, finite
@@ -53,10 +52,16 @@ def _steps_of_theory(study: Study, tables: Iterable[Mapping[str, Any]]) -> list[
 
 
 def remarks(
-    problem: Problem, run: Run | Race, variates: ControlVariates, begun: Row | None, ended: Row | None, outcome: str
+    problem: Problem,
+    run: Run | Race,
+    variates: ControlVariates | None,
+    begun: Row | None,
+    ended: Row | None,
+    outcome: str,
 ) -> str:
     """Of a run that is over; empty if there is nothing to say. `outcome` is what became of it, if it did not finish."""
-    return "; ".join(filter(None, [outcome or _of_end(problem, run, begun, ended), variates.remark()]))
+    grown = "" if variates is None else variates.remark()
+    return "; ".join(filter(None, [outcome or _of_end(problem, run, begun, ended), grown]))
 
 
 def _of_end(problem: Problem, run: Run | Race, begun: Row | None, ended: Row | None) -> str:
@@ -100,6 +105,13 @@ def _short(problem: Problem, algorithm: Algorithm) -> str:
     return f"{name} = {step:.4g} is very short, where 1/L = {1 / L:.4g}: {name} = 'auto' finds a longer one"
 
 
+def control_variates(run: Run | Race) -> ControlVariates | None:
+    """Those of a server's clients; None without any, or where clients are met one by one or elsewhere."""
+    if not isinstance(run, Run) or not isinstance(run.algorithm, Star) or not run.held.rows.everyone:
+        return None
+    return ControlVariates(run) if isinstance(getattr(run.held.rows.form, "c", None), Tensor) else None
+
+
 class ControlVariates:
     """A look at the c_i of a server's clients after the first row of a run, and at its end.
 
@@ -107,7 +119,7 @@ class ControlVariates:
     more than their mean does says that clients follow gradients of points that they have driven away themselves.
     """
 
-    def __init__(self, run: Run | Race) -> None:
+    def __init__(self, run: Run) -> None:
         self.run, self.first = run, 0.0
 
     def begin(self) -> None:
@@ -131,14 +143,7 @@ class ControlVariates:
         return f" ({name} < 1)" if name else ""
 
     def _sizes(self) -> tuple[float, float]:
-        """The largest norm, and that of the mean; 0 without any, or where clients are met one by one or elsewhere."""
-        run = self.run
-        if not isinstance(run, Run) or not isinstance(run.algorithm, Star) or not run.held.rows.everyone:
-            return 0.0, 0.0
-        c = getattr(run.held.rows.all(), "c", None)
-        return _sizes(c, run.network) if isinstance(c, Tensor) else (0.0, 0.0)
-
-
-def _sizes(c: Tensor, net: Network) -> tuple[float, float]:
-    norms = net.all_sum(c.new_zeros(net.n).index_copy_(0, torch.tensor(net.ids), c.norm(dim=-1)))
-    return float(norms.max()), float(net.average(c).norm())
+        """The largest norm, and that of the mean."""
+        c, net = self.run.held.rows.all().c, self.run.network
+        norms = net.all_sum(c.new_zeros(net.n).index_copy_(0, torch.tensor(net.ids), c.norm(dim=-1)))
+        return float(norms.max()), float(net.average(c).norm())
