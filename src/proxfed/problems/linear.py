@@ -297,7 +297,8 @@ class Clients(Local):
     def descend(self, y: Tensor, draws: range, eta: float) -> None:
         p = self.problem
         if p.batch is None:
-            super().descend(y, draws, eta)
+            for _ in draws:
+                y.sub_(self.full_grad(y), alpha=eta)
         else:
             ahead = max(1, AHEAD // max(1, len(y) * p.batch))
             for k in range(0, len(draws), ahead):
