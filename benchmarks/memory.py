@@ -19,8 +19,8 @@ from turns import peak_rss_mb
 
 from proxfed import Depositum, DFedADMM, Federated
 from proxfed.engine.allocator import tune_process
+from proxfed.engine.network import Stacked
 from proxfed.engine.run import Run
-from proxfed.engine.stacked import Stacked
 from proxfed.engine.state_tree import flatten
 from proxfed.problems.network import Model
 from proxfed.regularisers import MCP

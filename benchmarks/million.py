@@ -28,8 +28,8 @@ from proxfed.compressors import TopK
 from proxfed.data import OnDemand
 from proxfed.engine.allocator import tune_process
 from proxfed.engine.compatibility import check_combination
+from proxfed.engine.network import Stacked
 from proxfed.engine.run import Run
-from proxfed.engine.stacked import Stacked
 from proxfed.harness.checkpoint import TaskFolder
 from proxfed.participation import UniformSampling
 from proxfed.types import Algorithm
