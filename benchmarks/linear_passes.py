@@ -22,8 +22,8 @@ from proxfed.algorithms import ProxNewton
 from proxfed.compiled import numba_is_used
 from proxfed.data import SparseRows
 from proxfed.engine.allocator import tune_process
+from proxfed.engine.network import Stacked
 from proxfed.engine.run import Run
-from proxfed.engine.stacked import Stacked
 from proxfed.problems.products import Products
 from proxfed.threads import over_threads
 

@@ -12,8 +12,8 @@ from turns import Clock, options
 
 from proxfed import FedAvg, Federated, Linear, Softmax
 from proxfed.engine.allocator import tune_process
+from proxfed.engine.network import Stacked
 from proxfed.engine.run import Run
-from proxfed.engine.stacked import Stacked
 
 C, P, Q, K, B, M, ETA = 1000, 60, 10, 5, 20, 100, 0.05
 

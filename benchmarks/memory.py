@@ -10,17 +10,17 @@ in a process of its own.
 from __future__ import annotations
 
 import argparse
-import resource
 import subprocess
 import sys
 
 import numpy as np
 import torch
+from turns import peak_rss_mb
 
 from proxfed import Depositum, DFedADMM, Federated
 from proxfed.engine.allocator import tune_process
+from proxfed.engine.network import Stacked
 from proxfed.engine.run import Run
-from proxfed.engine.stacked import Stacked
 from proxfed.engine.state_tree import flatten
 from proxfed.problems.network import Model
 from proxfed.regularisers import MCP
@@ -53,7 +53,7 @@ def measure(name: str) -> None:
     run = SETTINGS[name]()
     for t in (1, 2):
         run.round(t)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    peak = peak_rss_mb() * 2**20
     vectors = flatten(run.state)
     state = sum(x.nbytes for x in vectors.values())
     data = run.problem.data.features.nbytes

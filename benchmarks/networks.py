@@ -22,8 +22,8 @@ from turns import Clock, options
 
 from proxfed import Depositum, DFedADMM, Federated
 from proxfed.engine.allocator import tune_process
+from proxfed.engine.network import Stacked
 from proxfed.engine.run import Run
-from proxfed.engine.stacked import Stacked
 from proxfed.problems.architectures import MODELS
 from proxfed.problems.network import Model
 from proxfed.regularisers import MCP, Zero

@@ -7,8 +7,8 @@ import torch
 from timing import side_by_side
 
 from proxfed import Depositum, DFedADMM, FedAvg, FedCEF, FedComposite, Federated, FedNAG, Linear, Squared
+from proxfed.engine.network import Stacked
 from proxfed.engine.run import Run
-from proxfed.engine.stacked import Stacked
 from proxfed.regularisers import L1
 from proxfed.topologies import Complete
 

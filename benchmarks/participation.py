@@ -19,8 +19,8 @@ import torch
 from proxfed import Linear, Logistic, load
 from proxfed import algorithms as alg
 from proxfed.compressors import ErrorBoundedQuantiser, NaturalCompressor, TopK
+from proxfed.engine.network import Stacked
 from proxfed.engine.run import Run
-from proxfed.engine.stacked import Stacked
 from proxfed.participation import Full, UniformSampling
 from proxfed.regularisers import L1, SquaredL2
 from proxfed.types import Participation, Star

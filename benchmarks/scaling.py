@@ -11,8 +11,8 @@ from timing import rounds_of, side_by_side
 from proxfed import Depositum, DFedADMM, FedAvg, FedCEF, Federated, Linear, Squared
 from proxfed.compressors import TopK
 from proxfed.engine.allocator import tune_process
+from proxfed.engine.network import Stacked
 from proxfed.engine.run import Run
-from proxfed.engine.stacked import Stacked
 from proxfed.regularisers import L1
 from proxfed.topologies import Ring
 

@@ -16,9 +16,9 @@ from proxfed.algorithms import Extra, FedDualAvg
 from proxfed.compressors import COMPRESSORS, Identity, TopK
 from proxfed.engine.measures import Measures
 from proxfed.engine.messages import WeightedSum, received
+from proxfed.engine.network import Stacked
 from proxfed.engine.oracle import Oracle, Work, counted
 from proxfed.engine.run import Run
-from proxfed.engine.stacked import Stacked
 from proxfed.engine.state_tree import flatten, put, restore, room, take
 from proxfed.harness.compare import Diverged, run
 from proxfed.participation import BernoulliSampling, UniformSampling

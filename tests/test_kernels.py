@@ -18,8 +18,8 @@ import proxfed
 from proxfed import FedAvg, Federated, Linear, compiled
 from proxfed.data import SparseRows
 from proxfed.engine import tuning
+from proxfed.engine.network import Stacked
 from proxfed.engine.run import Run
-from proxfed.engine.stacked import Stacked
 from proxfed.errors import InputError
 from proxfed.harness.run_folder import versions
 from proxfed.problems import linear, passes

@@ -14,7 +14,7 @@ from proxfed import Federated, Linear
 from proxfed.algorithms import Depositum, DFedAvg, FedAvg
 from proxfed.data.survival import survival_labels
 from proxfed.engine.measures import Measures
-from proxfed.engine.stacked import Stacked
+from proxfed.engine.network import Stacked
 from proxfed.engine.state_measures import check_names
 from proxfed.errors import InputError
 from proxfed.harness.build import build_study

@@ -15,7 +15,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from proxfed import FedAvg, Federated, InputError, keyed_random, run
 from proxfed.engine.measures import Measures
-from proxfed.engine.stacked import Stacked
+from proxfed.engine.network import Stacked
 from proxfed.problems import batched
 from proxfed.problems import network_clients as clients
 from proxfed.problems.architectures import MODELS, Make

@@ -11,7 +11,7 @@ from proxfed import FedAvg, Federated, InputError, Linear, Logistic, Model, Scaf
 from proxfed.data import OnDemand, SparseRows, counts
 from proxfed.data.client_stats import ClientStats
 from proxfed.engine.measures import Measures
-from proxfed.engine.stacked import Stacked
+from proxfed.engine.network import Stacked
 from proxfed.participation import UniformSampling
 from proxfed.tuning.validation import chosen_rows
 

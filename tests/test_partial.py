@@ -14,8 +14,8 @@ from proxfed import algorithms as alg
 from proxfed.algorithms import ALGORITHMS
 from proxfed.compressors import Identity, NaturalCompressor, TopK
 from proxfed.engine.compatibility import check_combination
+from proxfed.engine.network import Stacked
 from proxfed.engine.run import Run
-from proxfed.engine.stacked import Stacked
 from proxfed.errors import InputError
 from proxfed.harness.catalogue import catalogue
 from proxfed.participation import BernoulliSampling, Dropouts, Full, UniformSampling, arrived

@@ -17,8 +17,8 @@ from proxfed import FedAvg, FedCEF, FedComposite, Scaffold, participation
 from proxfed.algorithms import FISTA
 from proxfed.compressors import TopK
 from proxfed.engine.compatibility import check_combination
+from proxfed.engine.network import Stacked
 from proxfed.engine.run import Run
-from proxfed.engine.stacked import Stacked
 from proxfed.errors import InputError
 from proxfed.keyed_random import uniforms
 from proxfed.participation import PARTICIPATIONS, BernoulliSampling, Dropouts, Full, UniformSampling, arrived

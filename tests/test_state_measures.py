@@ -13,8 +13,8 @@ from proxfed import run
 from proxfed.algorithms import CompressedDownlink, Depositum, FedCEF, FedComposite, Scaffold
 from proxfed.compressors import Identity, TopK
 from proxfed.engine.measures import Measures
+from proxfed.engine.network import Stacked
 from proxfed.engine.run import Run
-from proxfed.engine.stacked import Stacked
 from proxfed.engine.state_measures import check_names
 from proxfed.errors import InputError
 from proxfed.participation import UniformSampling

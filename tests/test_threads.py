@@ -16,8 +16,8 @@ from proxfed.compressors import TopK
 from proxfed.engine import tuning
 from proxfed.engine.lockstep import in_lockstep
 from proxfed.engine.measures import Measures
+from proxfed.engine.network import Stacked
 from proxfed.engine.run import Run
-from proxfed.engine.stacked import Stacked
 from proxfed.engine.state_tree import flatten
 from proxfed.participation import Full, UniformSampling
 from proxfed.threads import map_parallel, over_threads, run_parallel, split_evenly, thread_count

@@ -14,7 +14,7 @@ from proxfed import FedAvg, Federated, InputError, Study, tune
 from proxfed.algorithms import CompressedDownlink, FedADMM
 from proxfed.compressors import ErrorBoundedQuantiser
 from proxfed.data.digits import digits
-from proxfed.report.effort import effort, fairness
+from proxfed.report.summary import effort, fairness
 from proxfed.tuning.halving import ladder
 from proxfed.tuning.judge import Judge
 from proxfed.tuning.keys import algorithm_keys, changed, present

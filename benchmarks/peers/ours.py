@@ -15,8 +15,8 @@ from proxfed import FedAvg, Federated
 from proxfed.algorithms.dfedavg import DFedAvg
 from proxfed.engine import ranks
 from proxfed.engine.allocator import tune_process
+from proxfed.engine.network import Stacked
 from proxfed.engine.run import Run
-from proxfed.engine.stacked import Stacked
 from proxfed.problems.network import Model
 from proxfed.topologies import Ring
 

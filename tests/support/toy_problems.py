@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from proxfed import Federated, Linear, Logistic, Softmax, Squared, keyed_random
+from proxfed.engine.network import Stacked
 from proxfed.engine.run import Run
-from proxfed.engine.stacked import Stacked
 from proxfed.harness.conformance import toy
 from proxfed.participation import Full
 from proxfed.topologies import Complete, OnePeerExponentialGraph, Ring, StarGraph

@@ -75,13 +75,9 @@ def check_new_file(path: Path, force: bool) -> None:
 
 def print_results(table: Sequence[Mapping[str, Any]]) -> None:
     """What each algorithm reached, and what it took to reach the targets."""
-    from proxfed.report.effort import fairness
-    from proxfed.report.summary import rich_table, rich_targets
+    from proxfed.report.summary import fairness, rich_results
 
-    out.print(rich_table(table, out.width))
-    if (targets := rich_targets(table)) is not None:
-        out.print()
-        out.print(targets)
+    out.print(rich_results(table, out.width))
     if said := fairness(table):
         say(said)
 

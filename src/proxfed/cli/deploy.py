@@ -57,7 +57,7 @@ def deploy(
     Examples: [bold]proxfed deploy trial.toml --kit kits/deploy@example.org[/bold], [bold]proxfed deploy trial.toml
     --loopback 3 --carrier flower[/bold]
     """
-    from proxfed.harness.files import locked
+    from proxfed.files import locked
     from proxfed.harness.progress import stop_on_signal
     from proxfed.silos.deploy import deploy as carry_out
     from proxfed.silos.desk import Desk

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from proxfed.data.sparse import Features, SparseRows, as_features
+from proxfed.data.sparse import Features, SparseRows
 from proxfed.errors import InputError, require
 
 Samples = tuple[Features, np.ndarray]
@@ -272,6 +272,12 @@ def counts(data: Federated) -> np.ndarray:
         labels, classes = (data.labels > 0).astype(np.int64), 2
     owners = np.repeat(np.arange(len(data)), data.sizes)
     return np.bincount(owners * classes + labels, minlength=len(data) * classes).reshape(len(data), classes)
+
+
+def as_features(given: Any) -> Features:
+    """An array as it is, a matrix of scipy.sparse as SparseRows."""
+    sparse = isinstance(given, SparseRows) or hasattr(given, "tocsr")
+    return SparseRows.of(given) if sparse else np.asarray(given)
 
 
 def stacked(parts: Sequence[Features]) -> Features:

@@ -15,8 +15,7 @@ from threading import Lock
 import numpy as np
 
 from proxfed.data.columns import read_npz
-from proxfed.data.federated import Federated, Samples, _checked, flat, stacked
-from proxfed.data.sparse import as_features
+from proxfed.data.federated import Federated, Samples, _checked, as_features, flat, stacked
 from proxfed.errors import InputError, require, whole
 from proxfed.keyed_random import Ids
 

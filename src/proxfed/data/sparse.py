@@ -128,9 +128,3 @@ class SparseRows:
 
 
 Features = np.ndarray | SparseRows
-
-
-def as_features(given: Any) -> Features:
-    """An array as it is, a matrix of scipy.sparse as SparseRows."""
-    sparse = isinstance(given, SparseRows) or hasattr(given, "tocsr")
-    return SparseRows.of(given) if sparse else np.asarray(given)

@@ -207,14 +207,11 @@ class ResultTable(list[dict[str, Any]]):
     """One entry per algorithm, JSON-able; shows itself in a terminal and in a notebook."""
 
     def __str__(self) -> str:
-        from proxfed.report.summary import rich_table, rich_targets
+        from proxfed.report.summary import rich_results
 
         shown = console(width=200, color_system=None, force_terminal=False, force_jupyter=False)
         with shown.capture() as captured:
-            shown.print(rich_table(self, 200))
-            if (targets := rich_targets(self)) is not None:
-                shown.print()
-                shown.print(targets)
+            shown.print(rich_results(self, 200))
         return "\n".join(line.rstrip() for line in captured.get().rstrip().splitlines())
 
     __repr__ = __str__

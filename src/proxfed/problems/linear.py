@@ -139,6 +139,8 @@ class Linear(DataProblem):
     @cached_property
     def sample_weights(self) -> np.ndarray | None:
         """w, (N,), in the order of the data."""
+        if self.class_weights is None:
+            return self.data.sample_weights
         if self.class_weights == "balanced":
             self._everybody("class_weights = 'balanced'")
         return with_classes(self.data, self.class_weights)
@@ -295,7 +297,8 @@ class Clients(Local):
     def descend(self, y: Tensor, draws: range, eta: float) -> None:
         p = self.problem
         if p.batch is None:
-            super().descend(y, draws, eta)
+            for _ in draws:
+                y.sub_(self.full_grad(y), alpha=eta)
         else:
             ahead = max(1, AHEAD // max(1, len(y) * p.batch))
             for k in range(0, len(draws), ahead):

@@ -7,13 +7,14 @@ without transposes. Clients of equal size are computed together, without padding
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from proxfed.keyed_random import Ids
+from proxfed.problems.base import Piece
 from proxfed.problems.passes import Passes, Sums
 
 if TYPE_CHECKING:
@@ -21,17 +22,6 @@ if TYPE_CHECKING:
 
 GATHER = 1 << 20
 """Numbers of the minibatches that are gathered at a time: a few MB, still in the cache when they are used again."""
-
-CACHE = 1 << 17
-"""Numbers of the clients' data that a full gradient reads at a time: both its products then find them in the cache."""
-
-
-class Piece(NamedTuple):
-    """Some clients of one size: where they stand among the ids, and where their samples stand in the data."""
-
-    where: slice | np.ndarray
-    rows: slice | np.ndarray
-    m: int
 
 
 class Products(Passes):
@@ -92,10 +82,10 @@ class Products(Passes):
         """Clients of equal size together: (positions in ids, A (g, m, p), b and v (g, m))."""
         p = self.problem
         if not isinstance(ids, range):
-            pieces = self._plan(np.asarray(ids, np.int64))
+            pieces = p.pieces(ids)
         else:
             key = (ids.start, ids.stop)
-            pieces = self._plans[key] = self._plans.get(key) or self._plan(np.asarray(ids, np.int64))
+            pieces = self._plans[key] = self._plans.get(key) or p.pieces(ids)
         for piece in pieces:
             yield (
                 piece.where,
@@ -103,19 +93,3 @@ class Products(Passes):
                 p.b[piece.rows].view(-1, piece.m),
                 None if p.v is None else p.v[piece.rows].view(-1, piece.m),
             )
-
-    def _plan(self, ids: np.ndarray) -> list[Piece]:
-        p, pieces = self.problem, []
-        for m in np.unique(p.sizes[ids]).tolist():
-            same = np.flatnonzero(p.sizes[ids] == m)
-            count = min(max(1, len(same) * m * p.A.shape[1] // CACHE), len(same))
-            for where in np.array_split(same, count):
-                rows = (p.offsets[ids[where], None] + np.arange(m)).reshape(-1)
-                pieces.append(Piece(_together(where), _together(rows), m))
-        return pieces
-
-
-def _together(index: np.ndarray) -> slice | np.ndarray:
-    """A slice, which makes a view instead of a copy, where the indices are consecutive."""
-    consecutive = len(index) > 0 and bool((np.diff(index) == 1).all())
-    return slice(int(index[0]), int(index[-1]) + 1) if consecutive else index

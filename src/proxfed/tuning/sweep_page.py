@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from proxfed.errors import finite
 from proxfed.report.columns import column, higher_is_better
-from proxfed.report.effort import fairness
 from proxfed.report.latex import cells
 from proxfed.report.small_plots import Point, heat_map, scatter
 from proxfed.report.static_page import plain_html, write_static_page
+from proxfed.report.summary import fairness
 from proxfed.tuning.keys import written
 
 if TYPE_CHECKING:
