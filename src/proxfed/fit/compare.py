@@ -14,7 +14,7 @@ import numpy as np
 from torch import Tensor
 
 from proxfed.errors import ProxfedError
-from proxfed.fit.cross_validate import cross_validate
+from proxfed.fit.cross_validate import cross_validate, has_classes
 from proxfed.fit.settings import Settings
 from proxfed.fit.solve import Fit, Solver, Traffic
 from proxfed.problems.linear import Linear
@@ -92,8 +92,9 @@ def _too_little(own: Linear, folds: int) -> str:
     if not own.criterion.separate:
         events = int((~np.signbit(labels)).sum())
         return "" if events >= folds else f"fewer than {folds} events"
-    classes = bool(np.isin(labels, (-1, 1)).all()) or own.data.classes is not None
-    counts = np.unique(labels, return_counts=True)[1] if classes else np.array([len(labels), len(labels)])
+    if not has_classes(own.data):
+        return "" if len(labels) >= folds else f"fewer than {folds} rows"
+    counts = np.unique(labels, return_counts=True)[1]
     if len(counts) < 2:
         return "all its rows are of one class"
     return "" if counts.min() >= folds else f"fewer than {folds} rows of a class"

@@ -165,11 +165,15 @@ def _folds(problem: Linear, folds: int | str, seed: int) -> Iterator[Fold]:
 
 def _strata(problem: Linear) -> np.ndarray:
     """(N,) classes, or whether an event was seen, which every fold has its share of; of numbers, one for all."""
-    labels, classes = problem.data.labels, problem.data.classes
+    labels = problem.data.labels
     if not problem.criterion.separate:
         return np.signbit(np.asarray(labels, np.float64)).astype(np.int64)
-    two = bool(np.isin(labels, (-1, 1)).all())
-    return labels.astype(np.int64) if two or classes is not None else np.zeros(len(labels), np.int64)
+    return labels.astype(np.int64) if has_classes(problem.data) else np.zeros(len(labels), np.int64)
+
+
+def has_classes(data: Federated) -> bool:
+    """Labels are classes, or -1 and +1, and not numbers."""
+    return data.classes is not None or bool(np.isin(data.labels, (-1, 1)).all())
 
 
 def _drawn(data: Federated, strata: np.ndarray, count: int, seed: int) -> np.ndarray:
