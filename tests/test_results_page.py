@@ -382,10 +382,3 @@ def test_what_cannot_be_shown_is_refused(capsys: Any, tmp_path: Path) -> None:
     for name in (["show", "toy"], ["page"], ["check"]):
         told = refused(capsys, "results", *name, "--results", str(tmp_path / "nowhere"))
         assert "nowhere: run this in a checkout of the repository, or give --results DIR" in told
-
-
-@pytest.mark.parametrize("name", ["show", "keep", "page", "check"])
-def test_every_command_has_an_example(capsys: Any, name: str) -> None:
-    code, told, _ = proxfed(capsys, "results", name, "--help")
-    assert code == 0
-    assert re.search(rf"Examples?: proxfed results {name}", told)

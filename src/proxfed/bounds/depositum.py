@@ -165,7 +165,9 @@ class Analysis:
         gamma, L = self.a.gamma, self.c.smoothness.L
         short = 24 * self.pull * L * self.alpha <= (1 - gamma) * (1 + 1e-12)
         largest = (1 - gamma) / (24 * self.pull * L) if self.pull else float("inf")
-        require(short, f"Depositum: Theorem 1 needs alpha beta <= {largest:g}, not {self.alpha:g}")
+        power = "gamma" if self.a.option == "polyak" else "gamma^2"
+        bound = f"(1 - gamma)/(24 {power} L) = {largest:g}"
+        require(short, f"Depositum: Theorem 1 needs alpha beta <= {bound}, not {self.alpha:g}")
         require(self.positive >= 0, "Depositum: Theorem 1 needs a shorter step alpha beta on this graph")
         momentum = (142 if self.a.option == "polyak" else 426) * (1 - gamma) / self.c.n
         local = self.omega * self.a.T0 * self.delta1 * self._heavy / self._left
