@@ -21,6 +21,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median, quantiles
+from typing import TextIO
 
 from turns import ADDRESS, family
 
@@ -73,7 +74,8 @@ class _Process:
     """A contestant that is alive."""
 
     def __init__(self, contestant: Contestant, rounds: int, folder: Path) -> None:
-        self.contestant, self.lines = contestant, []
+        self.contestant = contestant
+        self.lines: list[tuple[socket.socket, TextIO]] = []
         self.log = (folder / "log").open("w+b")
         self.door = socket.socket(socket.AF_UNIX)
         self.door.bind(str(folder / "turns"))
@@ -246,7 +248,7 @@ def ours(scores: Sequence[Score]) -> Score:
 
 def table(scores: Sequence[Score]) -> list[tuple[str, ...]]:
     base = ours(scores)
-    rows = [HEAD]
+    rows: list[tuple[str, ...]] = [HEAD]
     for score in scores:
         c, middle = score.contestant, score.median
         if score.failure:

@@ -56,6 +56,7 @@ def measure(name: str) -> None:
     peak = peak_rss_mb() * 2**20
     vectors = flatten(run.state)
     state = sum(x.nbytes for x in vectors.values())
+    assert run.problem.data is not None
     data = run.problem.data.features.nbytes
     bound = 1.5 * state + data + 2**30
     print(

@@ -82,7 +82,7 @@ def gradient(model: nn.Module, x: Tensor, A: Tensor, b: Tensor) -> Tensor:
     vector_to_parameters(x, model.parameters())
     model.zero_grad()
     cross_entropy(model(A), b).backward()
-    return torch.cat([p.grad.flatten() for p in model.parameters()])
+    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
 
 def start(s: Setting) -> tuple[nn.Module, Tensor]:
@@ -141,7 +141,7 @@ def loop_depositum(s: Setting, data: Federated) -> Round:
 def centralised(s: Setting, data: Federated) -> Round:
     """One model that sees as many samples, in the layout that is fastest."""
     A, b = tensors(data)
-    model = MODELS[s.model](1, 28, 10).to(memory_format=torch.channels_last)
+    model = MODELS[s.model](1, 28, 10).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     optimiser = torch.optim.SGD(model.parameters(), lr=ETA)
 
     def one_round() -> None:

@@ -60,11 +60,11 @@ def problem(composite: bool) -> Linear:
     return Linear(data, Logistic(), h=L1(0.003) if composite else SquaredL2(0.003), l2=0.01, dtype=torch.float64)
 
 
-def some(a: Star[Any, Any]) -> Star[Any, Any]:
+def some(a: Any) -> Any:
     """The same, for clients that may stay away."""
     if isinstance(a, alg.CompressedDownlink):
         return replace(a, star=some(a.star))
-    return replace(a, partial=True) if "partial" in {f.name for f in fields(a)} else a  # type: ignore[call-arg]
+    return replace(a, partial=True) if "partial" in {f.name for f in fields(a)} else a
 
 
 def effort(

@@ -31,6 +31,7 @@ ETA = 0.01
 def load(data: str, standard: bool) -> list[tuple[Tensor, Tensor]]:
     """Images and labels, to train and to test; pixels are in 0 .. 1, or each channel has mean 0 and variance 1."""
     held, (channels, side) = read(data), (1, 28) if data == "mnist" else (3, 32)
+    assert held.test is not None
     pairs = [
         (torch.tensor(A).view(-1, channels, side, side) / 255, b) for A, b in ((held.features, held.labels), held.test)
     ]

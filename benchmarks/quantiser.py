@@ -46,7 +46,7 @@ def bits() -> None:
 
 def speed() -> None:
     print("\nMB of float32 a second, one core: compress (with the bytes written), and decode")
-    contenders = {"q2 = 0.1": ErrorBoundedQuantiser(0.1), "q2 = 0.5": ErrorBoundedQuantiser(0.5)}
+    contenders: dict[str, Compressor] = {"q2 = 0.1": ErrorBoundedQuantiser(0.1), "q2 = 0.5": ErrorBoundedQuantiser(0.5)}
     contenders |= {"top 10 %": TopK(0.1), "qsgd, 4 levels": QSGD(4)}
     for kind in ("normal", "Student t2"):
         for d in (10**5, 10**6, 10**7):
@@ -77,7 +77,7 @@ def codes() -> None:
         pairs = {name: pair for name, make in makers.items() if (pair := make(level)) is not None}
         there = side_by_side({name: write for name, (write, _) in pairs.items()}, 5)
         messages = {name: write() for name, (write, _) in pairs.items()}
-        back = side_by_side({name: lambda r=read, m=messages[name]: r(m) for name, (_, read) in pairs.items()}, 5)
+        back = side_by_side({name: partial(read, messages[name]) for name, (_, read) in pairs.items()}, 5)
         for name, (_, read) in pairs.items():
             assert np.array_equal(read(messages[name]), level), name
         shown = [

@@ -47,7 +47,7 @@ def section(name: str, found: Fitted) -> str:
         own = found.alone.get(organisation) if organisation != ALL else None
         same = found.pooled.get(organisation)
         zeros = str(found.model.nonzeros) if organisation == ALL else str(found.alone_nonzeros.get(organisation, "–"))
-        cells = [interval(judged and judged[measure]) for judged in (row, own, same)]
+        cells = [interval(judged[measure] if judged else None) for judged in (row, own, same)]
         rows.append([plain_text(organisation), *cells, zeros])
     head = ["organisation", f"{measure}, federated", "alone", "pooled rows", "non-zeros (alone; all: federated)"]
     notes = "".join(f"- {plain_text(note)}\n" for note in found.model.notes)
