@@ -49,6 +49,9 @@ OneCaseOption = Annotated[
 CaseOption = Annotated[
     list[str] | None, typer.Option("--case", metavar="NAME", help="Only this case of the experiment; may be repeated.")
 ]
+OnlyOption = Annotated[
+    list[str] | None, typer.Option("--only", metavar="LABEL", help="Only this algorithm; may be repeated.")
+]
 
 
 def print_results(table: Sequence[Mapping[str, Any]]) -> None:

@@ -18,6 +18,7 @@ from proxfed.cli.common import (
     Format,
     FormatOption,
     JobsOption,
+    OnlyOption,
     err,
     print_results,
     say,
@@ -33,9 +34,7 @@ def run(
     experiment: Annotated[str, typer.Argument(metavar="NAME|FILE.toml", help="A shipped experiment or your own file.")],
     change: ChangeOption = None,
     case: CaseOption = None,
-    only: Annotated[
-        list[str] | None, typer.Option("--only", metavar="LABEL", help="Only this algorithm; may be repeated.")
-    ] = None,
+    only: OnlyOption = None,
     folder: Annotated[Path | None, typer.Option("--out", help="The run folder; runs/NAME if not given.")] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with a run, exactly; seeds and algorithms may have been added.")
