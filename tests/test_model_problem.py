@@ -26,10 +26,17 @@ from proxfed.regularisers import L1, OnBlocks
 
 from support.image_data import CLASSES, RAGGED, close, images, normed, point
 
-SIDES = {"dfedadmm_cnn": 16, "fednag_cnn": 16, "vgg16": 32, "resnet18": 16, "resnet18_group_norm": 16}
+SIDES = {
+    "dfedadmm_cnn": 16,
+    "fednag_cnn": 16,
+    "vgg16": 32,
+    "vgg16_eighth": 32,
+    "resnet18": 16,
+    "resnet18_group_norm": 16,
+}
 """The smallest images that say something; 8 where nothing else is needed."""
 DENSE = ("linear", "mlp", "dfedadmm_mlp")
-DEEP = ("resnet18", "resnet18_group_norm", "vgg16")
+DEEP = ("resnet18", "resnet18_group_norm", "vgg16", "vgg16_eighth")
 
 
 def plain_gradient(p: Model, x: Tensor, A: np.ndarray, b: np.ndarray) -> Tensor:

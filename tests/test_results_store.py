@@ -153,11 +153,25 @@ def test_seeds_with_other_settings_or_versions_are_not_mixed(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("status", ["running", "stopped", None])
-def test_an_unfinished_run_is_left_out_with_a_message(tmp_path: Path, status: str | None) -> None:
-    run(tmp_path / "runs", only=["IID", "very skewed"])
+def test_an_unfinished_algorithm_is_left_out_and_said(tmp_path: Path, status: str | None) -> None:
+    """Also if only one of its seeds is not done: half of it would be taken for its result."""
+    run(tmp_path / "runs")
     one = folder(tmp_path)
     last = [] if status is None else [{**one.status()[-1], "status": status}]
     one.write_status([*one.status()[:-1], *last])
+    (said,) = kept(tmp_path)
+    assert said.endswith("iid: Ours is left out: not finished")
+    found = read(tmp_path / "results", "toy/fig1")[IID]
+    assert {row["algorithm"] for row in found.rows} == {state["algorithm"] for state in found.status} == {"Theirs"}
+    assert found.seeds == [0, 1, 2]
+
+
+@pytest.mark.parametrize("status", ["running", "stopped", None])
+def test_a_run_without_a_finished_algorithm_is_left_out_and_said(tmp_path: Path, status: str | None) -> None:
+    run(tmp_path / "runs", only=["IID", "very skewed"])
+    one = folder(tmp_path)
+    open_ = [s | {"status": status} for s in one.status() if s["seed"] == 2] if status is not None else []
+    one.write_status([s for s in one.status() if s["seed"] != 2] + open_)
     (said,) = kept(tmp_path)
     assert said.endswith("iid is left out: it is not finished")
     assert [place.case for place in read(tmp_path / "results", "toy/fig1")] == ["very skewed"]

@@ -52,6 +52,9 @@ OneCaseOption = Annotated[
 CaseOption = Annotated[
     list[str] | None, typer.Option("--case", metavar="NAME", help="Only this case of the experiment; may be repeated.")
 ]
+OnlyOption = Annotated[
+    list[str] | None, typer.Option("--only", metavar="LABEL", help="Only this algorithm; may be repeated.")
+]
 
 AxisOption = Annotated[
     str | None, typer.Option("--axis", help="What is counted until the target: round, bytes, sim_seconds or steps.")

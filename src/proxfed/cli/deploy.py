@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from proxfed.cli.common import ChangeOption, DataOption, Format, FormatOption, err, print_results, say, say_messages
+from proxfed.cli.common import (
+    ChangeOption,
+    DataOption,
+    Format,
+    FormatOption,
+    OnlyOption,
+    err,
+    print_results,
+    say,
+    say_messages,
+)
 from proxfed.cli.silo import CarrierName, CarrierOption
 from proxfed.errors import require
 
@@ -36,9 +46,7 @@ def deploy(
         int | None, typer.Option("--loopback", min=2, metavar="N", help="All on this machine, with so many sites.")
     ] = None,
     change: ChangeOption = None,
-    only: Annotated[
-        list[str] | None, typer.Option("--only", metavar="LABEL", help="Only this algorithm; may be repeated.")
-    ] = None,
+    only: OnlyOption = None,
     folder: Annotated[Path | None, typer.Option("--out", help="The run folder; runs/NAME if not given.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run, if one has begun.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace a run that is there.")] = False,

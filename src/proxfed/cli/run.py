@@ -19,6 +19,7 @@ from proxfed.cli.common import (
     Format,
     FormatOption,
     JobsOption,
+    OnlyOption,
     err,
     print_results,
     say,
@@ -34,9 +35,7 @@ def run(
     experiment: ExperimentArgument,
     change: ChangeOption = None,
     case: CaseOption = None,
-    only: Annotated[
-        list[str] | None, typer.Option("--only", metavar="LABEL", help="Only this algorithm; may be repeated.")
-    ] = None,
+    only: OnlyOption = None,
     folder: Annotated[Path | None, typer.Option("--out", help="The run folder; runs/NAME if not given.")] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with a run, exactly; seeds and algorithms may have been added.")

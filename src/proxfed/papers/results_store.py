@@ -28,6 +28,7 @@ from proxfed.papers.causes import Written
 from proxfed.papers.causes import read as read_causes
 from proxfed.papers.reproduce import stem
 from proxfed.papers.results_format import Kept, KeptRun, Place, Texts, read_texts, write_texts
+from proxfed.report.columns import DONE
 
 SETTINGS_APART = ("case", "seeds")
 """Of a run's settings, what is known from its place and its rows."""
@@ -37,7 +38,7 @@ SETTINGS_APART = ("case", "seeds")
 
 
 def keep(runs: Path, results: Path, say: Callable[[str], None]) -> dict[str, list[Place]]:
-    """Keep every finished run below `runs`, the --out of `proxfed reproduce`: those of each experiment.
+    """Keep every finished algorithm of the runs below `runs`, the --out of `proxfed reproduce`, by experiment.
 
     Other seeds that are kept already stay, if they had the same settings and versions. What is left out or dropped is
     said.
@@ -51,17 +52,35 @@ def keep(runs: Path, results: Path, say: Callable[[str], None]) -> dict[str, lis
         experiment, form_name = [*run.folder.relative_to(runs).parts, "", ""][:2]
         if experiment not in known:
             say(f"{run.folder} is left out: it is not in a folder PAPER-EXPERIMENT of a shipped experiment")
-        elif not run.complete:  # half of a run would be taken for its result
+        elif not (done := _done(run)):
             say(f"{run.folder} is left out: it is not finished")
         else:
             place = Place.of(form_name, run.settings.get("case", ""))
-            found.setdefault(known[experiment], {})[place] = run
+            found.setdefault(known[experiment], {})[place] = replace(
+                run,
+                rows=[row for row in run.rows if row["algorithm"] in done],
+                status=[state for state in run.status if state["algorithm"] in done],
+            )
+            if open_ := [label for label in _labels(run) if label not in done]:
+                say(f"{run.folder}: {', '.join(open_)} {'is' if len(open_) == 1 else 'are'} left out: not finished")
     for name, new in found.items():
         kept = read(results, name)
         for place, run in new.items():
+            if gone := {row["algorithm"] for row in kept[place].rows} - {*run.labels()} if place in kept else ():
+                say(f"{name} ({place}): {', '.join(sorted(gone))} dropped: the new run has no such rows")
             kept[place] = _with_other_seeds(_finished(run), kept.get(place), f"{name} ({place})", say)
         write(results, name, kept)
     return {name: list(new) for name, new in found.items()}
+
+
+def _labels(run: Results) -> list[str]:
+    return [table["label"] for table in run.settings["algorithms"]]
+
+
+def _done(run: Results) -> list[str]:
+    """The algorithms that have come to an end with every seed: half of one would be taken for its result."""
+    ended = {(state["algorithm"], state["seed"]) for state in run.status if state["status"] in DONE}
+    return [label for label in _labels(run) if all((label, seed) in ended for seed in run.seeds)]
 
 
 def _finished(run: Results) -> KeptRun:
