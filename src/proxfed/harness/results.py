@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -131,7 +132,12 @@ class Results:
 
     def table(self) -> ResultTable:
         """One entry per algorithm: the median over the seeds, each at its last recorded round."""
-        return ResultTable(result_table(self))
+        return ResultTable(map(dict, self._table))
+
+    @cached_property
+    def _table(self) -> list[dict[str, Any]]:
+        """For the page and the terminal, which show the same."""
+        return result_table(self)
 
     def to_pandas(self) -> Any:
         """All rows as a pandas DataFrame."""

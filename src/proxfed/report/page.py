@@ -26,7 +26,6 @@ from proxfed.report.client_stats import pictures, section_html
 from proxfed.report.columns import Column, Row, with_total, worth_showing
 from proxfed.report.curves import Curve, Line, make_curves
 from proxfed.report.sparsity import images
-from proxfed.report.summary import result_table
 from proxfed.report.tables import costs_html, results_html, settings_html
 
 if TYPE_CHECKING:
@@ -85,9 +84,7 @@ def render(results: Sequence[Results], figures: Sequence[Path] = ()) -> str:
     labels = [label for run in runs for label in run.labels.values()]
     colours = {label: i for i, label in enumerate(labels)}
     curves = make_curves([line for run in runs for line in lines_of(run)], progress, measures)
-    table = [
-        {**entry, "algorithm": run.labels[entry["algorithm"]]} for run in runs for entry in result_table(run.results)
-    ]
+    table = [{**entry, "algorithm": run.labels[entry["algorithm"]]} for run in runs for entry in run.results.table()]
     stats = pictures([(run.name, run.results.client_stats) for run in runs])
     data = {
         "progress": [_column(column) for column in progress],
