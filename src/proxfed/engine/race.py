@@ -65,8 +65,8 @@ RISE = 0.1
 SAMPLES = 500
 """Of each client at most, on which the objective of a network with minibatches is measured."""
 
-ROOM = len(LANES) + 3
-"""Rows of the table of a dump: what all share, the lanes, and the best state."""
+ROOM = 2 * len(LANES)
+"""Rows of the table of a dump, enough for what all share, the lanes, their challengers, and the best state."""
 
 PROBE = 0.01
 """How far from x0 the curvature is measured, relative to |x0| or 1."""
@@ -144,11 +144,10 @@ class Race:
         for lane in self.lanes:
             lane.before, lane.value = lane.value, self._objective(lane.run.model())
         self.lanes.sort(key=lambda lane: lane.value)
-        apart = [lane for lane in self.lanes if bold and lane.k == BOLD]
-        ranked = [lane for lane in self.lanes if lane not in apart]
-        level = ranked[min(keep, len(ranked)) - 1].value
-        stays = ranked[:keep] + [lane for lane in ranked[keep:] if keep > 1 and lane.value <= level < inf]
-        self.lanes = sorted(stays + [lane for lane in apart if lane.value < lane.before], key=lambda lane: lane.value)
+        judged = [lane for lane in self.lanes if not (bold and lane.k == BOLD)] or self.lanes
+        level = judged[:keep][-1].value
+        stays = judged[:keep] + [lane for lane in judged[keep:] if keep > 1 and lane.value <= level < inf]
+        self.lanes = [lane for lane in self.lanes if lane in stays or (lane not in judged and lane.value < lane.before)]
         lead = self.lanes[0]
         if lead.value == inf:
             self._go_back(lead)
@@ -175,6 +174,10 @@ class Race:
     # ---- lanes -------------------------------------------------------------------------------------------------
 
     def _lanes(self, powers: Iterable[int]) -> list[Lane]:
+        """Those that h allows; if it allows none of them, much shorter ones."""
+        powers = list(powers)
+        while not any(map(self._allowed, powers)):
+            powers = [k - len(LANES) for k in powers]
         return [Lane(k, self._run(k)) for k in powers if self._allowed(k)]
 
     def _at(self, k: int) -> Algorithm:
