@@ -96,7 +96,8 @@ def settings(name: str, mu: float) -> dict[str, Any] | None:
         "fast_fedda": {"mu": mu},
         "fedcef": {"compressor": C},
         "fednag": {"gamma": 0.9},
-        "fedopt": {"eta_g": 0.03},  # a length in the space of x, which cannot be found
+        "fednag_peers": {"gamma": 0.9},
+        "fedopt": {"K": K, "eta_g": 0.03},  # a length in the space of x, which cannot be found
         "fedpaq": {"compressor": Q},
         "fedsam": {"rho": 0.05},
         "fedspeed": {"rho": 0.05},
@@ -180,6 +181,8 @@ def _optimum(problem: Any) -> float | None:
 def _rows(problem: Problem, algorithm: Any, trial: Trial) -> tuple[list[dict[str, Any]], str]:
     peers = issubclass(algorithm.make if isinstance(algorithm, Auto) else type(algorithm), Graph)
     result = run(problem, algorithm, trial.rounds, topology=Ring(problem.n) if peers else None, progress=False)
+    if result.status == "stopped":  # half a curve would be taken for one that does not get there
+        sys.exit(result.message)
     return result.rows, result.message
 
 

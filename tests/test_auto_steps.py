@@ -107,6 +107,7 @@ def test_a_bold_step_that_goes_up_at_first_stays_while_it_falls() -> None:
     (bold,) = (lane for lane in going.lanes if lane.k == BOLD)
     assert bold.value > going.first
     assert bold.value == max(lane.value for lane in going.lanes)
+    bold.value = 0.0  # in the first rounds it may go on rising
     for t in range(2, 9):
         going.round(t)
     assert any(lane is bold for lane in going.lanes)
@@ -191,7 +192,7 @@ def test_a_single_lane_that_is_as_long_as_the_bold_one_goes_on() -> None:
     going = start(toy.problem(), FedComposite("auto", 3))
     going.lanes = going._lanes([BOLD])
     going.lanes[0].value = -inf  # so that it seems to have risen
-    going._judge(9, bold=True)
+    going._judge(8, 5)
     assert [lane.k for lane in going.lanes] == [BOLD]
 
 
@@ -223,7 +224,7 @@ def test_a_lane_that_rises_goes_back_with_a_shorter_step() -> None:
     assert best is not None
     going.lanes = [going._fork(going.lanes[0], k)]
     going.lanes[0].run.state.server.x.add_(100.0)
-    going._judge(1)
+    going._judge(64, 1)
     (lane,) = going.lanes
     assert lane.k < k
     assert torch.equal(lane.run.model(), best.run.model())
