@@ -235,6 +235,7 @@ def test_steps_that_are_to_be_found_stay_so_when_another_setting_changes() -> No
     assert [present(study.complete["a"], key) for key in ("eta_l", "K")] == ["auto", 5]
     assert changed(study, "a", {"K": 3}).algorithm == FedADMM("auto", "auto", 3)
     assert changed(study, "a", {"eta": 0.5}).algorithm == FedADMM(0.5, "auto", 5)
+    assert changed(study, "a", {"eta": 0.5, "eta_l": "auto"}).algorithm == FedADMM(0.5, "auto", 5)
     assert changed(study, "b", {"eta": 0.5}).algorithm == FedAvg(0.5, 5)
     assert algorithm_keys(study, "*.eta", "here") == [("a", "eta"), ("b", "eta"), ("c", "eta")]
     fixed = changed(study, "c", {"eta": 0.5, "eta_l": 0.1}).algorithm
