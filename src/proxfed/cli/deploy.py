@@ -92,6 +92,7 @@ def deploy(
             os.environ.update(here.environment)
         dispatch = _couriers(carrier, kit, superlink, run)
         names = tuple(sites.split(",")) if sites else names or dispatch.sites()
+        say(f"The sites are {', '.join(names)}", err)
         stop = held.enter_context(stop_on_signal())
         desk = held.enter_context(Desk(names, beside / "desk", dispatch, lambda sentence: say(sentence, err)))
         results = carry_out(
@@ -123,8 +124,10 @@ def _read(source: str, changes: list[str]) -> Experiment:
 
 def _begun(path: Path) -> tuple[str, ...]:
     """The sites of a run that is there."""
+    from proxfed.silos.deploy import recorded
+
     file = path / "silos.json"
-    return tuple(json.loads(file.read_text())["job"]["sites"]) if file.exists() else ()
+    return recorded(file).job.sites if file.exists() else ()
 
 
 def _couriers(carrier: CarrierName, kit: Path | None, superlink: str, run: str) -> Any:
