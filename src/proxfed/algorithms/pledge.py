@@ -162,11 +162,11 @@ class Pledge(Relay[Client, Server]):
         return own._replace(z=z, y=self._extrapolate(z, own.z, *k))
 
     def client(self, own: Client, down: Message, f: Local, h: Regulariser) -> tuple[Client, Tensor]:
-        z, y = self.hear(own, down)[2:]
-        c = (h.prox(own.y, self.S) - z) / self.S
-        G = walk(f, h, h.prox(y, self.S), c - own.v, self.eta, self.tau, self.beta, self.rho)
+        now = self.hear(own, down)
+        c = (h.prox(own.y, self.S) - now.z) / self.S
+        G = walk(f, h, h.prox(now.y, self.S), c - own.v, self.eta, self.tau, self.beta, self.rho)
         v = own.v.lerp(G, self.a)
-        return Client(v, own.u, z, y), v
+        return now._replace(v=v), v
 
     def relay(self, own: Client, v: Tensor, below: Tensor | float, key: Key | None) -> tuple[Client, Message]:
         change = v + below - own.u
