@@ -11,9 +11,9 @@ from proxfed import Linear, Logistic, load, run
 from proxfed.algorithms import Pledge
 from proxfed.compressors import ErrorBoundedQuantiser
 from proxfed.regularisers import L1
-from proxfed.topologies import Grid, Ring, SpanningTree, StarGraph
+from proxfed.topologies import Grid, Ring, SpanningTree, StarGraph, SymmetricExponentialGraph
 
-GRAPHS = [StarGraph(30), Grid(30, rows=5), Grid(30, rows=2), Ring(30)]
+GRAPHS = [StarGraph(30), SymmetricExponentialGraph(30), Grid(30, rows=5), Ring(30)]
 PARTS = (0.2, 0.1, 0.05, 0.02, 0.01)
 
 
