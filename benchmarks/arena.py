@@ -178,7 +178,7 @@ FIGHTS = {
     "a9a_ring": Fight(PEERS, "error=1e-6", 1000, 300, ["data.partition.seed=100"]),
     "mnist_server": Fight(MNIST_SERVER, "accuracy=0.93", 816, 60, seeds=3),
     "mnist_ring": Fight(MNIST_RING, "accuracy=0.93", 105, 45),
-    "fmnist_server": Fight(FMNIST_SERVER, "accuracy=0.8", 408, 60, seeds=3),
+    "fmnist_server": Fight(FMNIST_SERVER, "accuracy=0.8", 315, 45, seeds=3),
     "mnist_100": Fight(MNIST_100, "accuracy=0.93", 315, 45, seeds=3),
     "mnist_cnn": Fight(MNIST_CNN, "accuracy=0.95", 300, 30, seeds=3),
 }
