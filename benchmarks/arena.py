@@ -146,11 +146,12 @@ MNIST_RING = {
     "CDProxSGT, quantised.gamma_x": "[0.3, 0.6, 1.0]",
     "CDProxSGT, quantised.gamma_y": "[0.3, 0.6, 1.0]",
 }
-FMNIST_SERVER = MNIST_SERVER | {"DEPOSITUM.alpha": NETWORK_STEP, "DEPOSITUM.gamma": "[0.2, 0.5, 0.8]"}
+WITHOUT_SCAFCOM = {key: space for key, space in MNIST_SERVER.items() if not key.startswith("SCAFCOM")}
+FMNIST_SERVER = WITHOUT_SCAFCOM | {"DEPOSITUM.alpha": NETWORK_STEP, "DEPOSITUM.gamma": "[0.2, 0.5, 0.8]"}
 MNIST_100 = {key: space for key, space in MNIST_RING.items() if not key.startswith("CDProxSGT")}
 SHORTER = {NETWORK_STEP: "log(0.005,0.25)", MOMENTUM_STEP: "log(0.0025,0.125)"}
 """Standardised pixels, and FedNAG's own step of 0.01."""
-MNIST_CNN = {key: SHORTER.get(space, space) for key, space in MNIST_SERVER.items() if not key.startswith("SCAFCOM")}
+MNIST_CNN = {key: SHORTER.get(space, space) for key, space in WITHOUT_SCAFCOM.items()}
 
 
 @dataclass(frozen=True)
