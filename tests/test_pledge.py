@@ -31,7 +31,7 @@ TOP8 = ref.top_k(8)
 
 def rounds(p, algorithm, how_many, topology=None):
     """(state, model) after rounds 1, 2, ..."""
-    run = toy.going(p, algorithm, topology)
+    run = toy.begin(p, algorithm, topology)
     for t in range(1, how_many + 1):
         run.round(t)
         yield toy.numpy(run.state), run.model().numpy()
@@ -286,13 +286,13 @@ def test_some_of_the_clients_are_refused():
 
 def test_bytes_are_counted_and_few():
     p = toy.problem(p=200)
-    run = toy.going(p, Pledge(1.0))
+    run = toy.begin(p, Pledge(1.0))
     for t in range(1, 6):
         run.round(t)
     traffic = run.network.traffic
     assert traffic.up + traffic.down < 2 * 5 * N * 200 * 8 / 15
     assert traffic.best <= traffic.up + traffic.down
-    plain = toy.going(p, Pledge(1.0, **PLAIN))
+    plain = toy.begin(p, Pledge(1.0, **PLAIN))
     plain.round(1)
     assert (plain.network.traffic.up, plain.network.traffic.down) == (N * 200 * 8, N * 200 * 8)  # and no byte for k
 
@@ -305,7 +305,7 @@ def test_nesterov_with_restart_is_no_slower_than_a_fixed_one():
     best = (1 - np.sqrt(mu / L)) / (1 + np.sqrt(mu / L))
 
     def needed(algorithm):
-        run = toy.going(p, algorithm)
+        run = toy.begin(p, algorithm)
         for t in range(1, 400):
             run.round(t)
             if toy.error(run.model().numpy(), x) < 1e-8:
@@ -343,7 +343,7 @@ def small_network(channels: int, side: int, classes: int) -> torch.nn.Module:
 def test_a_small_network_learns():
     """Digits of 8 x 8 pixels, five clients that see different shares of the classes."""
     p = Model(load("digits", DirichletByClient(5, 0.5)), small_network, h=L1(1e-5), batch=16)
-    run = toy.going(p, Pledge(0.1, 10, 0.5, False, 0.5, 0.5))
+    run = toy.begin(p, Pledge(0.1, 10, 0.5, False, 0.5, 0.5))
     first = p.evaluate(run.x0)["accuracy"]
     for t in range(1, 21):
         run.round(t)

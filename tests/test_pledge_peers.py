@@ -99,7 +99,7 @@ def test_T05i_on_the_complete_graph_it_is_the_server_form(tau, theta, a, beta, b
     """gamma = 1, no compressors; from x0 = 0, where both corrections begin at 0 whatever a is."""
     p = toy.problem(batch=batch, x0=(0.0,) * D)
     with_server = Pledge(0.8, tau, theta, False, beta, a, compressor_up=DENSE, compressor_down=DENSE)
-    run = toy.going(p, with_server)
+    run = toy.begin(p, with_server)
     for t, s in enumerate(states(p, PledgePeers(0.8, tau, 1.0, theta, beta, a, compressor=DENSE), 30, Complete(N)), 1):
         run.round(t)
         assert toy.gap(s.v, np.tile(run.state.server.zt.numpy(), (N, 1))) < 1e-13

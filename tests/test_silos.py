@@ -16,8 +16,8 @@ import torch
 from proxfed import algorithms as alg
 from proxfed.algorithms import ALGORITHMS
 from proxfed.compressors import QSGD, TopK
+from proxfed.engine.network import Stacked
 from proxfed.engine.run import Run
-from proxfed.engine.stacked import Stacked
 from proxfed.errors import InputError, RunError
 from proxfed.harness.conformance.runs import ring
 from proxfed.participation import Dropouts, Full

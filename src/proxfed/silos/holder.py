@@ -20,7 +20,7 @@ from typing import Any
 
 from proxfed._version import __version__
 from proxfed.errors import InputError, ProxfedError, RunError, require
-from proxfed.harness.files import locked
+from proxfed.files import locked
 from proxfed.registry import only_installed
 from proxfed.silos import queries
 from proxfed.silos.guard import Asked, Guard, Refused
