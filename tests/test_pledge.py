@@ -10,7 +10,7 @@ import torch
 
 from proxfed import Model, load
 from proxfed.algorithms import FedCEF, FedComposite, FedNAG, Nesterov, Pledge
-from proxfed.algorithms.pledge import Client, Server
+from proxfed.algorithms.pledge import LARGEST_Q2, Client, Server
 from proxfed.compressors import ErrorBoundedQuantiser, Identity, NaturalCompressor, RandK, TopK
 from proxfed.data.partitions import DirichletByClient
 from proxfed.engine.compatibility import check_combination
@@ -175,12 +175,14 @@ def test_T05e_with_one_local_step_nothing_is_corrected_and_it_is_FedCEF_as_it_st
 
 @pytest.mark.parametrize("theta", [0.0, 0.5, 0.9])
 def test_T05f_smooth_dense_with_one_local_step_it_is_Nesterov_on_all_data(theta):
-    """FedNAG with tau = 1, whose w is our extrapolated y; torch's SGD is held against FedNAG elsewhere (T03b)."""
+    """And FedNAG with tau = 1, whose w is our extrapolated y; torch's SGD is held against FedNAG elsewhere (T03b)."""
     p = toy.problem(h=Zero())
-    ours = Pledge(2.0, 1, **PLAIN | {"theta": theta})
-    for (s, _), (theirs, _) in zip(rounds(p, ours, 40), rounds(p, FedNAG(2.0, theta, 1), 40), strict=True):
+    ours, pooled, local = Pledge(2.0, 1, **PLAIN | {"theta": theta}), Nesterov(2.0, theta), FedNAG(2.0, theta, 1)
+    for (s, _), (one, _), (two, _) in zip(*(rounds(p, a, 40) for a in (ours, pooled, local)), strict=True):
         z = s.server.zt  # the next z, dense
-        assert toy.gap(z + theta * (z - s.server.z), theirs.server.w) < 1e-13
+        y = z + theta * (z - s.server.z)
+        assert toy.gap(y, one.server.x) < 1e-13
+        assert toy.gap(y, two.server.w) < 1e-13
 
 
 # ---- where it stays and ends -----------------------------------------------------------------------------------------
@@ -207,9 +209,9 @@ def test_T05g_solutions_are_fixed_points(C, settings):
 
 
 @pytest.mark.parametrize("tau", [1, 3, 6])
-@pytest.mark.parametrize("q2", [0.02, 0.1, 0.2])
+@pytest.mark.parametrize("q2", [0.02, 0.1, 0.2, LARGEST_Q2])
 def test_reaches_the_solution_with_one_setting(q2, tau):
-    """eta = 1/L and all else by default."""
+    """eta = 1/L and all else by default, with messages as coarse as it takes them."""
     p, C = toy.problem(), ErrorBoundedQuantiser(q2)
     algorithm = Pledge(1 / p.smoothness().L, tau, compressor_up=C, compressor_down=C)
     assert toy.reaches(p, algorithm, 1e-10, 250)

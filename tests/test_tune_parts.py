@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import inf
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,11 +17,12 @@ from proxfed.algorithms import CompressedDownlink, FedADMM
 from proxfed.compressors import ErrorBoundedQuantiser
 from proxfed.data.digits import digits
 from proxfed.report.summary import effort, fairness
-from proxfed.tuning.halving import ladder
-from proxfed.tuning.judge import Judge
+from proxfed.tuning.halving import Ladder, Rung, ladder
+from proxfed.tuning.judge import DIVERGED, Judge, Score
 from proxfed.tuning.keys import algorithm_keys, changed, present
 from proxfed.tuning.points import size, spread
 from proxfed.tuning.space import Between, Choice, linear, log, read_space, read_values
+from proxfed.tuning.trials import Search, Trial
 from proxfed.tuning.validation import chosen_rows, hold_out
 
 from support import toy_problems as toy
@@ -132,6 +135,35 @@ def test_a_budget_for_less_than_a_choice_is_refused(budget: int) -> None:
     """Three configurations to round 33 and one of them on to round 100: 3 * 33 + 67 = 166."""
     with pytest.raises(InputError, match=r"budget = \d+ rounds per algorithm is too little: .* need at least 166"):
         ladder(budget, 100)
+
+
+@pytest.mark.parametrize(
+    ("lost", "at", "more"),
+    [
+        ("", 15, ""),
+        ("ab", 15, ""),  # what they cost is spent, and the last rung keeps its 30 rounds
+        ("ab", 8, "d"),  # of 14 rounds that they saved 10 are enough for one other
+        ("abc", 15, "def"),  # nobody is left: three others, at the cost of the last rung
+        ("abcdef", 15, "def"),  # nor are any rounds
+    ],
+)
+def test_who_diverges_is_replaced_but_not_at_the_cost_of_later_rungs(lost: str, at: int, more: str) -> None:
+    good, first = Score(False, 0.0, 0.0, 0.0), 5
+
+    class Told(Search):
+        """Which configurations diverge, and in which round, is told instead of run."""
+
+        def __init__(self) -> None:
+            self.ladder = Ladder((Rung(9, first), Rung(3, 15), Rung(1, 45)))
+            self.found = {label: Trial("A", label, {}, (good,), (first,), first) for label in "abcdefghi"}
+            self.tried = SimpleNamespace(seeds=[0])
+
+        def _measured(self, labels: Sequence[str], round: int) -> dict[str, tuple[Score, int]]:
+            return {label: (DIVERGED, at) if label in lost else (good, round) for label in labels}
+
+    told = Told()
+    on = told._fill(told.ladder.rungs[1], {"A": list("abcdefghi")}, lambda fresh: None)
+    assert "".join(on["A"]) == "abc" + more
 
 
 # ---- validation data -------------------------------------------------------------------------------------------------

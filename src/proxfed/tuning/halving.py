@@ -45,6 +45,10 @@ class Ladder(NamedTuple):
         gains = [after - before for before, after in pairwise(rounds)]
         return self.seeds * sum(rung.configurations * gain for rung, gain in zip(self.rungs, gains, strict=True))
 
+    def until(self, rung: Rung) -> Ladder:
+        """Its rungs up to this one."""
+        return Ladder(self.rungs[: self.rungs.index(rung) + 1], self.seeds)
+
     def __str__(self) -> str:
         return ", ".join(f"{rung.configurations} to round {rung.round}" for rung in self.rungs)
 

@@ -108,7 +108,8 @@ class Search:
     ) -> dict[str, list[str]]:
         """The configurations of each algorithm on a rung, run to its round.
 
-        The next best ones take the place of those that diverge there, while the rounds of the ladder suffice.
+        The next best ones take the place of those that diverge there, while the rounds of the ladder suffice; those of
+        later rungs are only touched if nobody is left.
         """
         on: dict[str, list[str]] = {algorithm: [] for algorithm in ranked}
         while True:
@@ -116,7 +117,8 @@ class Search:
             for algorithm, labels in ranked.items():
                 waiting = [label for label in labels if label not in on[algorithm]]
                 standing = sum(not self.found[label].score.diverged for label in on[algorithm])
-                left = self.ladder.cost() - sum(t.spent for t in self.found.values() if t.algorithm == algorithm)
+                budget = (self.ladder.until(rung) if standing else self.ladder).cost()
+                left = budget - sum(t.spent for t in self.found.values() if t.algorithm == algorithm)
                 for label in waiting[: rung.configurations - standing]:
                     trial = self.found[label]
                     left -= len(self.tried.seeds) * rung.round - trial.spent
