@@ -17,8 +17,8 @@ from proxfed import algorithms as alg
 from proxfed.algorithms import ALGORITHMS
 from proxfed.compiled import numba_is_used
 from proxfed.compressors import QSGD, TopK
+from proxfed.engine.network import Stacked
 from proxfed.engine.run import Run
-from proxfed.engine.stacked import Stacked
 from proxfed.errors import InputError, RunError
 from proxfed.harness.conformance.runs import regulariser, ring
 from proxfed.participation import Dropouts, Full

@@ -67,6 +67,16 @@ def test_one_setting_is_a_curve_and_needs_no_cases(study: Study, tmp_path: Path)
     assert "FedAvg     0.1" in str(swept)
 
 
+def test_a_step_that_is_found_beside_given_ones(study: Study) -> None:
+    swept = sweep(study, {"*.eta": [0.1, "auto"]}, progress=False)
+    table = {(e["algorithm"], e["eta"]): e["objective"] for e in swept.table()}
+    for label, auto in (("FedAvg", FedAvg("auto", 2)), ("FedNAG", FedNAG("auto", 0.5, 2))):
+        alone = proxfed.compare(study.problem, {label: auto}, 4, seeds=2, progress=False)
+        assert table[label, "auto"] == alone.table()[0]["objective"]
+    with pytest.raises(InputError, match="FedAvg: K = 'auto', but only eta can be found"):
+        sweep(study, {"FedAvg.K": [1, "auto"]}, progress=False)
+
+
 def test_it_goes_on_and_values_may_be_added(study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     computed: list[int] = []
     real = Run.round

@@ -37,8 +37,9 @@ class Auto:
         auto = cls(make, {name: value for name, value in arguments.items() if name not in found}, found)
         known = auto.steps(1.0)
         for name in found:
-            allowed = f"only {' and '.join(known)} can be" if known else "it does not say what its step is (facts.step)"
-            require(name in known, f"{make.__name__}: {name} = {AUTO!r}, but {allowed}")
+            steps = f"only {' and '.join(known)} can be found on the way; `proxfed tune` chooses others"
+            why = steps if known else "it does not say what its step is (facts.step)"
+            require(name in known, f"{make.__name__}: {name} = {AUTO!r}, but {why}")
         auto.example  # noqa: B018  the fixed ones must fit
         return auto
 

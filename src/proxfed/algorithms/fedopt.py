@@ -45,7 +45,8 @@ class FedOpt(Star[Stateless, Server]):
     K: int
     """Local steps of a round."""
     eta_g: float
-    """Server step size."""
+    """Server step size: about as far as an entry of x moves in a round. 1/L says nothing of that, so it cannot be
+    "auto"; `proxfed tune` chooses it."""
     rule: str = "adam"
     """'adam' (FedAdam), 'yogi' (FedYogi) or 'adagrad' (FedAdagrad)."""
     tau: float = 1e-3

@@ -4,8 +4,9 @@
                 and a bold one with r = 1.5^6
     race        after rounds 1, 2, 4, ..., 64 the objective of every lane is measured, and the worse drop out; a few
                 stay long, for steps that are ahead after 16 rounds may be far behind after 64. The bold one stays
-                beside them up to round 32, while its objective falls: it may have sent it up at first. Where the
-                longest of the others leads after round 4, 8, 16 or 32, a longer one goes on beside it, from its state
+                beside them up to round 32, while its objective falls: it may have sent it up in the first rounds.
+                Where the longest of the others leads after round 4, 8, 16 or 32, a longer one goes on beside it, from
+                its state
     duels       from round 64, 128, ... on a shorter and a longer step go beside the winner, from its state, for a
                 quarter of the rounds so far. The best of the three goes on
     back-off    where the objective of the last lane has risen, it goes back to where it was best, with a shorter step
@@ -51,7 +52,7 @@ RACE = max(KEPT)
 """Its last round."""
 
 EARLIEST = 4
-"""The first round after which a challenger may begin."""
+"""The first round after which a challenger may begin, and the bold lane must have fallen."""
 
 LOOK = 16
 """From this round on lanes are measured four times as often, to know which of them leads."""
@@ -65,19 +66,11 @@ RISE = 0.1
 SAMPLES = 500
 """Of each client at most, on which the objective of a network with minibatches is measured."""
 
-ROOM = len(LANES) + 3
-"""Rows of the table of a dump: what all share, the lanes, and the best state."""
+ROOM = 2 * len(LANES)
+"""Rows of the table of a dump, enough for what all share, the lanes, their challengers, and the best state."""
 
 PROBE = 0.01
 """How far from x0 the curvature is measured, relative to |x0| or 1."""
-
-
-def begin(
-    problem: Problem, algorithm: Algorithm | Auto, network: Network, participation: Participation, seed: int
-) -> Run | Race:
-    """A run; or, if it has steps to find, a race."""
-    kind = Race if isinstance(algorithm, Auto) else Run
-    return kind(problem, algorithm, network, participation, seed)  # type: ignore[arg-type]
 
 
 @dataclass(eq=False)
@@ -132,23 +125,23 @@ class Race:
     def _referee(self, t: int) -> None:
         octave = 1 << (t.bit_length() - 1)
         if t in KEPT:
-            self._judge(KEPT[t], bold=t <= LOOK)
+            self._judge(t, KEPT[t])
         elif t > LOOK and (t % (octave // 4) == 0 or not self._sound()):
             together = t < RACE or octave < t < octave + octave // 4
-            self._judge(len(self.lanes) if together else 1)
+            self._judge(t, len(self.lanes) if together else 1)
         if t == octave >= EARLIEST:
             self._challenge(shorter=t >= RACE)
 
-    def _judge(self, keep: int, bold: bool = False) -> None:
+    def _judge(self, t: int, keep: int) -> None:
         """Measure every lane; the worse drop out, and a last one that rises goes back."""
         for lane in self.lanes:
             lane.before, lane.value = lane.value, self._objective(lane.run.model())
         self.lanes.sort(key=lambda lane: lane.value)
-        apart = [lane for lane in self.lanes if bold and lane.k == BOLD]
-        ranked = [lane for lane in self.lanes if lane not in apart]
-        level = ranked[min(keep, len(ranked)) - 1].value
-        stays = ranked[:keep] + [lane for lane in ranked[keep:] if keep > 1 and lane.value <= level < inf]
-        self.lanes = sorted(stays + [lane for lane in apart if lane.value < lane.before], key=lambda lane: lane.value)
+        judged = [lane for lane in self.lanes if lane.k != BOLD or t > LOOK] or self.lanes
+        level = judged[:keep][-1].value
+        stays = judged[:keep] + [lane for lane in judged[keep:] if keep > 1 and lane.value <= level < inf]
+        stays += [lane for lane in self.lanes if lane not in judged and (t < EARLIEST or lane.value < lane.before)]
+        self.lanes = [lane for lane in self.lanes if lane in stays]
         lead = self.lanes[0]
         if lead.value == inf:
             self._go_back(lead)
@@ -175,6 +168,10 @@ class Race:
     # ---- lanes -------------------------------------------------------------------------------------------------
 
     def _lanes(self, powers: Iterable[int]) -> list[Lane]:
+        """Those that h allows; if it allows none of them, much shorter ones."""
+        powers = list(powers)
+        while not any(map(self._allowed, powers)):
+            powers = [k - len(LANES) for k in powers]
         return [Lane(k, self._run(k)) for k in powers if self._allowed(k)]
 
     def _at(self, k: int) -> Algorithm:

@@ -19,8 +19,8 @@ from proxfed.checksums import checked, with_checksum
 from proxfed.engine.network import Network
 from proxfed.engine.state_measures import split
 from proxfed.errors import InputError, RunError, require
+from proxfed.files import replace
 from proxfed.harness.build import build_study
-from proxfed.harness.files import replace
 from proxfed.harness.plan import Planned
 from proxfed.harness.progress import watching
 from proxfed.harness.results import Results

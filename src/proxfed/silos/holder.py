@@ -20,7 +20,7 @@ from threading import RLock
 from typing import Any
 
 from proxfed.errors import InputError, ProxfedError, RunError, require
-from proxfed.harness.files import locked
+from proxfed.files import locked
 from proxfed.harness.run_folder import versions
 from proxfed.registry import only_installed
 from proxfed.silos import queries

@@ -102,7 +102,10 @@ def changed(study: Study, label: str, values: Mapping[str, Any]) -> Entry:
 def _set(algorithm: Algorithm | Auto, path: str, value: Any, where: str) -> Any:
     """The algorithm with another value of a setting; steps that are to be found stay so, but for this one."""
     inside, found, around = _taken_apart(algorithm)
-    fixed = replace(set_field(inside, path, value, where), **{name: AUTO for name in found if name != path})
+    found_too = value == AUTO and "." not in path
+    changed: Any = inside if found_too else set_field(inside, path, value, where)
+    names = {*found} | {path} if found_too else {*found} - {path}
+    fixed = replace(changed, **dict.fromkeys(names, AUTO))
     return replace(fixed, around=around) if isinstance(fixed, Auto) else around(fixed)
 
 
