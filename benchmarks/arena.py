@@ -4,8 +4,9 @@
     python benchmarks/arena.py run composite      the comparison, with what was chosen
     python benchmarks/arena.py table composite    tables of it, as in docs/arena.md
 
-`tune` writes what it chose into the shipped experiment, where the diff shows it. The studies of all that was tried are
-kept in runs/arena/tuned, with a report that shows how sensitive each method is.
+`tune` writes what it chose into the shipped experiment, where the diff shows it. All that was tried is kept in
+runs/arena/tuned, a folder for each method, with a report that shows how sensitive it is. Whatever was stopped goes on
+where it was, and what is done is not done again.
 """
 
 from __future__ import annotations
@@ -145,6 +146,12 @@ MNIST_RING = {
     "CDProxSGT, quantised.gamma_x": "[0.3, 0.6, 1.0]",
     "CDProxSGT, quantised.gamma_y": "[0.3, 0.6, 1.0]",
 }
+WITHOUT_SCAFCOM = {key: space for key, space in MNIST_SERVER.items() if not key.startswith("SCAFCOM")}
+FMNIST_SERVER = WITHOUT_SCAFCOM | {"DEPOSITUM.alpha": NETWORK_STEP, "DEPOSITUM.gamma": "[0.2, 0.5, 0.8]"}
+MNIST_100 = {key: space for key, space in MNIST_RING.items() if not key.startswith("CDProxSGT")}
+SHORTER = {NETWORK_STEP: "log(0.005,0.25)", MOMENTUM_STEP: "log(0.0025,0.125)"}
+"""Standardised pixels, and FedNAG's own step of 0.01."""
+MNIST_CNN = {key: SHORTER.get(space, space) for key, space in WITHOUT_SCAFCOM.items()}
 
 
 @dataclass(frozen=True)
@@ -162,14 +169,19 @@ class Fight:
     """Changes that make data which the comparison does not see; networks are judged on held-out rows instead."""
     full: bool = True
     """Which form the comparison runs."""
+    seeds: int = 1
+    """Of each configuration, none of them one of the comparison's; what diverges with one of them is out."""
 
 
 FIGHTS = {
     "composite": Fight(SERVER, "error=1e-6", 1500, 300, ["data.seed=100", "data.samples=200"], full=False),
     "shifted": Fight(SERVER, "error=1e-6", 1500, 300, ["data.seed=100"]),
     "a9a_ring": Fight(PEERS, "error=1e-6", 1000, 300, ["data.partition.seed=100"]),
-    "mnist_server": Fight(MNIST_SERVER, "accuracy=0.93", 210, 45),
+    "mnist_server": Fight(MNIST_SERVER, "accuracy=0.93", 816, 60, seeds=3),
     "mnist_ring": Fight(MNIST_RING, "accuracy=0.93", 105, 45),
+    "fmnist_server": Fight(FMNIST_SERVER, "accuracy=0.8", 315, 45, seeds=3),
+    "mnist_100": Fight(MNIST_100, "accuracy=0.93", 315, 45, seeds=3),
+    "mnist_cnn": Fight(MNIST_CNN, "accuracy=0.95", 300, 30, seeds=3),
 }
 
 
@@ -180,27 +192,37 @@ def proxfed(*words: str) -> None:
 
 
 def tune(name: str) -> None:
-    """Choose settings of all methods, and write them into the experiment."""
-    fight, out = FIGHTS[name], RUNS / "tuned" / name
+    """Choose settings of all methods, one after the other, and write them into the experiment."""
+    fight = FIGHTS[name]
     case = next(iter(tomllib.loads((EXPERIMENTS / f"{name}.toml").read_text()).get("cases", {})), None)
     words = [f"arena/{name}", *(["--case", case] if case else []), "--target", fight.target, "--axis", "bytes"]
-    words += ["--budget", str(fight.budget), "--rounds", str(fight.rounds), "--jobs", "1", "--out", str(out)]
-    words += [word for change in fight.other_data for word in ("-c", change)]
-    words += [word for key, space in fight.over.items() for word in ("--over", f"{key}={space}")]
-    proxfed("tune", *words, *(["--resume"] if out.exists() else []))
+    words += ["--budget", str(fight.budget), "--rounds", str(fight.rounds), "--seeds", str(fight.seeds), "--jobs", "1"]
+    words += ["--checkpoint", "60", *(word for change in fight.other_data for word in ("-c", change))]
+    for label in labels(fight):
+        out = RUNS / "tuned" / name / label
+        over = [f"{key}={space}" for key, space in fight.over.items() if key.startswith(f"{label}.")]
+        own = [word for one in over for word in ("--over", one)]
+        proxfed("tune", *words, *own, "--out", str(out), *(["--resume"] if out.exists() else []))
     settle(name)
+
+
+def labels(fight: Fight) -> list[str]:
+    """The methods that are tuned."""
+    return list(dict.fromkeys(key.partition(".")[0] for key in fight.over))
 
 
 def settle(name: str) -> None:
     """Write what was chosen into the experiment."""
-    path, tuned = EXPERIMENTS / f"{name}.toml", RUNS / "tuned" / name / "tuned.toml"
-    path.write_text(with_settings(path.read_text(), tomllib.loads(tuned.read_text()), FIGHTS[name].over))
+    path, chosen = EXPERIMENTS / f"{name}.toml", {}
+    for label in labels(FIGHTS[name]):
+        tuned = tomllib.loads((RUNS / "tuned" / name / label / "tuned.toml").read_text())
+        chosen |= {table["label"]: table for table in tuned["algorithms"] if table["label"] == label}
+    path.write_text(with_settings(path.read_text(), chosen, FIGHTS[name].over))
 
 
-def with_settings(text: str, tuned: dict[str, Any], over: dict[str, str]) -> str:
+def with_settings(text: str, chosen: dict[str, Any], over: dict[str, str]) -> str:
     """The file of an experiment with the tuned values of these keys, and what was spent on them."""
     head, *blocks = re.split(r"(?m)^(?=\[\[algorithms\]\])", text)
-    chosen = {table["label"]: table for table in tuned["algorithms"]}
     return head + "".join(_block(block, chosen, over) for block in blocks)
 
 

@@ -90,12 +90,15 @@ def others(w: str) -> list[Contestant]:
             rows.append(contestant("torch.func.vmap", f"{CORES} threads", "peers/vmap.py", w, CORES))
         return rows
     if w == "top_k":
-        return [contestant("torch.topk", f"{CORES} threads", "vectors.py", "top_k --who torch.topk", CORES)]
+        return [contestant("torch.topk", f"{CORES} threads", "vectors.py", "top_k --contestant torch.topk", CORES)]
     if w in PASSES:
         return []
     script = "linear_round.py" if w == "linear" else "networks.py"
-    rows += [contestant("hand-written loop", f"{t} threads", script, f"{w} --who loop", t) for t in threads]
-    return [*rows, contestant("one centralised model", f"{CORES} threads", script, f"{w} --who centralised", CORES)]
+    rows += [contestant("hand-written loop", f"{t} threads", script, f"{w} --contestant loop", t) for t in threads]
+    return [
+        *rows,
+        contestant("one centralised model", f"{CORES} threads", script, f"{w} --contestant centralised", CORES),
+    ]
 
 
 def peers(w: str) -> list[Contestant]:
@@ -166,25 +169,25 @@ def main() -> int:
     parser.add_argument("--regress", action="store_true", help="ours and the limit alone, against kept.json")
     parser.add_argument("--keep", action="store_true", help="with --regress: keep these ratios")
     parser.add_argument("--markdown", type=Path, help="write the tables here too")
-    told = parser.parse_args()
-    wrong = [w for w in told.workloads if w not in WORKLOADS]
+    args = parser.parse_args()
+    wrong = [w for w in args.workloads if w not in WORKLOADS]
     if wrong:
         parser.error(f"there is no workload {wrong[0]!r}: {', '.join(WORKLOADS)}")
-    chosen = told.workloads or (("a", "b") if told.peers else WORKLOADS)
-    print(f"{machine()}; medians of {told.turns} turns without foreign load above a tenth of the cores", flush=True)
-    if told.peers:
+    chosen = args.workloads or (("a", "b") if args.peers else WORKLOADS)
+    print(f"{machine()}; medians of {args.turns} turns without foreign load above a tenth of the cores", flush=True)
+    if args.peers:
         print(f"peers: {versions()}", flush=True)
     found, parts = {}, []
     for w in chosen:
-        rows = [own(w), limit(w)] + ([] if told.regress else others(w)) + (peers(w) if told.peers else [])
-        found[w] = take_turns(rows, told.turns)
+        rows = [own(w), limit(w)] + ([] if args.regress else others(w)) + (peers(w) if args.peers else [])
+        found[w] = take_turns(rows, args.turns)
         cells = table(found[w])
         print(f"\n{title(w)}\n{plain(cells)}", flush=True)
         parts.append(f"### {title(w)}\n\n{markdown(cells)}\n")
-    if told.markdown is not None:
-        told.markdown.parent.mkdir(parents=True, exist_ok=True)
-        told.markdown.write_text("\n".join(parts))
-    return regress(found, told.keep) if told.regress else 0
+    if args.markdown is not None:
+        args.markdown.parent.mkdir(parents=True, exist_ok=True)
+        args.markdown.write_text("\n".join(parts))
+    return regress(found, args.keep) if args.regress else 0
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median, quantiles
+from typing import TextIO
 
 from turns import ADDRESS, family
 
@@ -73,7 +74,8 @@ class _Process:
     """A contestant that is alive."""
 
     def __init__(self, contestant: Contestant, rounds: int, folder: Path) -> None:
-        self.contestant, self.lines = contestant, []
+        self.contestant = contestant
+        self.lines: list[tuple[socket.socket, TextIO]] = []
         self.log = (folder / "log").open("w+b")
         self.door = socket.socket(socket.AF_UNIX)
         self.door.bind(str(folder / "turns"))
@@ -163,7 +165,7 @@ class _Process:
 
 
 def take_turns(contestants: Sequence[Contestant], turns: int) -> list[Score]:
-    """So many turns of each, after a first round that is told apart."""
+    """So many turns of each, after a first round that is counted apart."""
     scores = [Score(c) for c in contestants]
     with _alive(scores, turns + 1) as processes:
         for turn in range(turns + 1):
@@ -198,7 +200,7 @@ def _one_turn(score: Score, process: _Process, first: bool) -> None:
 
 @contextmanager
 def _alive(scores: Sequence[Score], rounds: int) -> Iterator[list[_Process]]:
-    """Their processes, one ready after another; they end with us, also when we are told to."""
+    """Their processes, one ready after another; they end with us, also when we are stopped."""
     processes: list[_Process] = []
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with tempfile.TemporaryDirectory(prefix="turns-") as folder:
@@ -246,7 +248,7 @@ def ours(scores: Sequence[Score]) -> Score:
 
 def table(scores: Sequence[Score]) -> list[tuple[str, ...]]:
     base = ours(scores)
-    rows = [HEAD]
+    rows: list[tuple[str, ...]] = [HEAD]
     for score in scores:
         c, middle = score.contestant, score.median
         if score.failure:

@@ -37,17 +37,17 @@ def gigaflops(workload: str) -> float:
 
 
 def main() -> None:
-    told = options(__doc__, (*WORKLOADS, *networks.SETTINGS, "linear", *MEGABYTES))
-    torch.set_num_threads(told.threads)
-    if told.workload in MEGABYTES:
-        x, times = torch.rand(int(MEGABYTES[told.workload] * 1e6) // 4), 10.0
+    args = options(__doc__, (*WORKLOADS, *networks.SETTINGS, "linear", *MEGABYTES))
+    torch.set_num_threads(args.threads)
+    if args.workload in MEGABYTES:
+        x, times = torch.rand(int(MEGABYTES[args.workload] * 1e6) // 4), 10.0
 
         def some_rounds() -> None:
             for _ in range(10):
                 x.sum()
     else:
         A, B, out = torch.rand(3, SIDE, SIDE)
-        times = PRODUCTS * 2 * SIDE**3 / 1e9 / gigaflops(told.workload)
+        times = PRODUCTS * 2 * SIDE**3 / 1e9 / gigaflops(args.workload)
 
         def some_rounds() -> None:
             for _ in range(PRODUCTS):
@@ -55,7 +55,7 @@ def main() -> None:
 
     some_rounds()
     clock = Clock()
-    for _ in range(told.rounds):
+    for _ in range(args.rounds):
         some_rounds()
         clock.tick(times)
     clock.report()

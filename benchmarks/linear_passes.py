@@ -22,8 +22,8 @@ from proxfed.algorithms import ProxNewton
 from proxfed.compiled import numba_is_used
 from proxfed.data import SparseRows
 from proxfed.engine.allocator import tune_process
+from proxfed.engine.network import Stacked
 from proxfed.engine.run import Run
-from proxfed.engine.stacked import Stacked
 from proxfed.problems.products import Products
 from proxfed.threads import over_threads
 
@@ -39,7 +39,7 @@ def full_gradient(m: int, threads: list[int], turns: int, least: bool) -> None:
     rng = np.random.default_rng(0)
     data = Federated(rng.normal(size=(n * m, p)), np.sign(rng.normal(size=n * m)), np.full(n, m))
     problem, x = Linear(data, Logistic(), l2=0.01), torch.tensor(rng.normal(size=p)) / 10
-    A, network, products = problem.A, Stacked(n, problem.d), Products(problem)
+    A, network, products = problem.A, Stacked(n, problem.d), Products()
     print(f"{n} x {m} x {p}, logistic, float64 ({A.nbytes / 1e6:.1f} MB); milliseconds, {took} of {turns}")
     one_thread: dict[str, float] = {}
 
@@ -53,7 +53,7 @@ def full_gradient(m: int, threads: list[int], turns: int, least: bool) -> None:
             "one read": shared_out(lambda ids: A[ids.start * m : ids.stop * m].sum()),
             "gradient": shared_out(lambda ids: problem.local(0, ids).full_grad(x)),
             "value and gradient": shared_out(lambda ids: problem.local(0, ids).value_and_grad(x)),
-            "products of torch": shared_out(lambda ids: products.full(ids, x, gradients=True)),
+            "products of torch": shared_out(lambda ids: products.full(problem, ids, x, gradients=True)),
         }
         seconds = side_by_side(contenders, turns, min if least else median)
         one_thread = one_thread or seconds

@@ -12,8 +12,8 @@ from turns import Clock, options
 
 from proxfed import FedAvg, Federated, Linear, Softmax
 from proxfed.engine.allocator import tune_process
+from proxfed.engine.network import Stacked
 from proxfed.engine.run import Run
-from proxfed.engine.stacked import Stacked
 
 C, P, Q, K, B, M, ETA = 1000, 60, 10, 5, 20, 100, 0.05
 
@@ -69,15 +69,15 @@ def centralised(data: Federated):
 
 
 def main() -> None:
-    told = options(__doc__, ("linear",), who="proxfed")
+    args = options(__doc__, ("linear",), contestant="proxfed")
     tune_process()
-    torch.set_num_threads(told.threads)
+    torch.set_num_threads(args.threads)
     rng = np.random.default_rng(0)
     A, b = rng.normal(size=(C * M, P)), rng.integers(0, Q, C * M)
     data = Federated(A, b, np.full(C, M), classes=Q)
     clock = Clock()
-    one_round = {"proxfed": ours, "loop": obvious_loop, "centralised": centralised}[told.who](data)
-    clock.time(one_round, told.rounds, times=1 if told.who == "loop" else 20)
+    one_round = {"proxfed": ours, "loop": obvious_loop, "centralised": centralised}[args.contestant](data)
+    clock.time(one_round, args.rounds, times=1 if args.contestant == "loop" else 20)
     clock.report()
 
 

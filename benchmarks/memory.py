@@ -10,17 +10,17 @@ in a process of its own.
 from __future__ import annotations
 
 import argparse
-import resource
 import subprocess
 import sys
 
 import numpy as np
 import torch
+from turns import peak_rss_mb
 
 from proxfed import Depositum, DFedADMM, Federated
 from proxfed.engine.allocator import tune_process
+from proxfed.engine.network import Stacked
 from proxfed.engine.run import Run
-from proxfed.engine.stacked import Stacked
 from proxfed.engine.state_tree import flatten
 from proxfed.problems.network import Model
 from proxfed.regularisers import MCP
@@ -50,16 +50,17 @@ SETTINGS = {"resnet": resnet, "mlp": mlp}
 
 def measure(name: str) -> None:
     tune_process()
-    going = SETTINGS[name]()
+    run = SETTINGS[name]()
     for t in (1, 2):
-        going.round(t)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    vectors = flatten(going.state)
+        run.round(t)
+    peak = peak_rss_mb() * 2**20
+    vectors = flatten(run.state)
     state = sum(x.nbytes for x in vectors.values())
-    data = going.problem.data.features.nbytes
+    assert run.problem.data is not None
+    data = run.problem.data.features.nbytes
     bound = 1.5 * state + data + 2**30
     print(
-        f"{name}: {len(vectors)} vectors of {going.problem.n} x {going.problem.d:,}, state {state / GB:.2f} GB, "
+        f"{name}: {len(vectors)} vectors of {run.problem.n} x {run.problem.d:,}, state {state / GB:.2f} GB, "
         f"data {data / GB:.2f} GB; peak {peak / GB:.2f} GB of {bound / GB:.2f} GB allowed ({peak / bound:.0%})",
         flush=True,
     )

@@ -22,8 +22,8 @@ from turns import Clock, options
 
 from proxfed import Depositum, DFedADMM, Federated
 from proxfed.engine.allocator import tune_process
+from proxfed.engine.network import Stacked
 from proxfed.engine.run import Run
-from proxfed.engine.stacked import Stacked
 from proxfed.problems.architectures import MODELS
 from proxfed.problems.network import Model
 from proxfed.regularisers import MCP, Zero
@@ -82,7 +82,7 @@ def gradient(model: nn.Module, x: Tensor, A: Tensor, b: Tensor) -> Tensor:
     vector_to_parameters(x, model.parameters())
     model.zero_grad()
     cross_entropy(model(A), b).backward()
-    return torch.cat([p.grad.flatten() for p in model.parameters()])
+    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
 
 def start(s: Setting) -> tuple[nn.Module, Tensor]:
@@ -141,7 +141,7 @@ def loop_depositum(s: Setting, data: Federated) -> Round:
 def centralised(s: Setting, data: Federated) -> Round:
     """One model that sees as many samples, in the layout that is fastest."""
     A, b = tensors(data)
-    model = MODELS[s.model](1, 28, 10).to(memory_format=torch.channels_last)
+    model = MODELS[s.model](1, 28, 10).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     optimiser = torch.optim.SGD(model.parameters(), lr=ETA)
 
     def one_round() -> None:
@@ -161,10 +161,10 @@ SETTINGS: dict[str, tuple[Setting, Algorithm, Regulariser, Callable[[Setting, Fe
 
 
 def main() -> None:
-    told = options(__doc__, tuple(SETTINGS), who="proxfed")
+    args = options(__doc__, tuple(SETTINGS), contestant="proxfed")
     tune_process()
-    torch.set_num_threads(told.threads)
-    s, algorithm, h, loop = SETTINGS[told.workload]
+    torch.set_num_threads(args.threads)
+    s, algorithm, h, loop = SETTINGS[args.workload]
     data = samples(s.n)
     clock = Clock()
     made = {
@@ -172,7 +172,7 @@ def main() -> None:
         "loop": lambda: loop(s, data),
         "centralised": lambda: centralised(s, data),
     }
-    clock.time(made[told.who](), told.rounds)
+    clock.time(made[args.contestant](), args.rounds)
     clock.report()
 
 

@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 import torch
 from timing import side_by_side
+from torch import Tensor
 
 from proxfed import Depositum, DFedADMM, FedAvg, FedCEF, FedComposite, Federated, FedNAG, Linear, Squared
+from proxfed.engine.network import Stacked
 from proxfed.engine.run import Run
-from proxfed.engine.stacked import Stacked
 from proxfed.regularisers import L1
 from proxfed.topologies import Complete
+from proxfed.types import Local
 
 ROUNDS = 300
 
 
 def rounds(problem: Linear, algorithm):
-    going = Run(problem, algorithm, Stacked(problem.n, problem.d, Complete(problem.n)))
+    run = Run(problem, algorithm, Stacked(problem.n, problem.d, Complete(problem.n)))
     t = 0
 
     def many() -> None:
         nonlocal t
         for _ in range(ROUNDS):
             t += 1
-            going.round(t)
+            run.round(t)
 
     return many
+
+
+def gradients(local: Local, x: Tensor) -> None:
+    for _ in range(ROUNDS):
+        local.grad(x, 0)
 
 
 def main() -> None:
@@ -44,7 +54,7 @@ def main() -> None:
         problem = Linear(data, Squared(), L1(0.01), batch=batch)
         local = problem.local(1, range(1))
         x = problem.start(0)[None]
-        contenders = {"one gradient": lambda local=local, x=x: [local.grad(x, 0) for _ in range(ROUNDS)]}
+        contenders: dict[str, Callable[[], object]] = {"one gradient": partial(gradients, local, x)}
         contenders |= {name: rounds(problem, algorithm) for name, algorithm in algorithms.items()}
         seconds = side_by_side(contenders)
         shown = "   ".join(f"{name} {1e6 * s / ROUNDS:.0f}" for name, s in seconds.items())

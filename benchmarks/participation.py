@@ -19,8 +19,8 @@ import torch
 from proxfed import Linear, Logistic, load
 from proxfed import algorithms as alg
 from proxfed.compressors import ErrorBoundedQuantiser, NaturalCompressor, TopK
+from proxfed.engine.network import Stacked
 from proxfed.engine.run import Run
-from proxfed.engine.stacked import Stacked
 from proxfed.participation import Full, UniformSampling
 from proxfed.regularisers import L1, SquaredL2
 from proxfed.types import Participation, Star
@@ -60,16 +60,18 @@ def problem(composite: bool) -> Linear:
     return Linear(data, Logistic(), h=L1(0.003) if composite else SquaredL2(0.003), l2=0.01, dtype=torch.float64)
 
 
-def some(a: Star[Any, Any]) -> Star[Any, Any]:
+def some(a: Any) -> Any:
     """The same, for clients that may stay away."""
     if isinstance(a, alg.CompressedDownlink):
         return replace(a, star=some(a.star))
-    return replace(a, partial=True) if "partial" in {f.name for f in fields(a)} else a  # type: ignore[call-arg]
+    return replace(a, partial=True) if "partial" in {f.name for f in fields(a)} else a
 
 
-def effort(p: Linear, best: torch.Tensor, a: Star[Any, Any], who: Participation, most: int) -> tuple[float, int, int]:
+def effort(
+    p: Linear, best: torch.Tensor, a: Star[Any, Any], participation: Participation, most: int
+) -> tuple[float, int, int]:
     """(smallest error, rounds, bytes) at the target, or after the last round."""
-    run, least = Run(p, a, Stacked(p.n, p.d), who), 1.0
+    run, least = Run(p, a, Stacked(p.n, p.d), participation), 1.0
     for t in range(1, most + 1):
         run.round(t)
         error = float((run.model() - best).norm() / best.norm())
@@ -87,12 +89,12 @@ def main(names: list[str]) -> None:
     print("|---" * (len(PARTS) + 1) + "|")
     for name in names or METHODS:
         cells = []
-        for who, most in PARTS.values():
+        for participation, most in PARTS.values():
             found = []
             for s in STEPS:
-                a = METHODS[name](s) if isinstance(who, Full) else some(METHODS[name](s))
+                a = METHODS[name](s) if isinstance(participation, Full) else some(METHODS[name](s))
                 composite = a.needs.composite
-                found.append((*effort(problems[composite], solutions[composite], a, who, most), s))
+                found.append((*effort(problems[composite], solutions[composite], a, participation, most), s))
                 if found[-1][0] < TARGET:  # a longer run than the best so far is of no interest
                     most = min(most, found[-1][1])
             error, rounds, size, s = min(found, key=lambda f: (f[0] >= TARGET, f[1] if f[0] < TARGET else f[0]))

@@ -42,6 +42,7 @@ def prox(v: Tensor, step: float) -> Tensor:
 
 def run(asked: argparse.Namespace, seed: int) -> None:
     data, n, alpha = read("mnist"), asked.clients, asked.alpha
+    assert data.test is not None
     (A, b), (test_A, test_b) = (
         (torch.tensor(pixels).view(-1, 1, 28, 28) / 255, torch.tensor(labels).long())
         for pixels, labels in ((data.features, data.labels), data.test)

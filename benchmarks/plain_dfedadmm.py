@@ -59,6 +59,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     asked = parser.parse_args()
     data, n = read("mnist", limit=asked.samples), asked.clients
+    assert data.test is not None
     A, test_A = (torch.tensor(pixels).flatten(1) / 255 for pixels in (data.features, data.test[0]))
     std, mean = torch.std_mean(A)
     A, test_A = (A - mean) / std, (test_A - mean) / std

@@ -1,7 +1,7 @@
 """FedNAG and its rivals in plain PyTorch, without anything of proxfed but its reader: do the orders agree?
 
-python benchmarks/plain_fednag.py [--model linear|logistic|cnn] [--data mnist|cifar10] [--workers 4] [--tau 4 ...]
-    [--gamma 0.9] [--batch 64] [--one 64] [--steps 1000] [--only FedNAG ...] [--watch]
+python benchmarks/plain_fednag.py [--model linear|logistic|cnn|vgg16_eighth] [--data mnist|cifar10|cifar100]
+    [--workers 4] [--tau 4 ...] [--gamma 0.9] [--batch 64] [--one 64] [--steps 1000] [--only FedNAG ...] [--watch]
 
 IID data and step 0.01, as in FedNAG's Figs. 3 and 4. Prints the loss of the averaged model at the end, on training and
 on test data, and, with --watch, the first iteration at which the mean of FedNAG's workers has a loss below 0.5 and an
@@ -31,6 +31,7 @@ ETA = 0.01
 def load(data: str, standard: bool) -> list[tuple[Tensor, Tensor]]:
     """Images and labels, to train and to test; pixels are in 0 .. 1, or each channel has mean 0 and variance 1."""
     held, (channels, side) = read(data), (1, 28) if data == "mnist" else (3, 32)
+    assert held.test is not None
     pairs = [
         (torch.tensor(A).view(-1, channels, side, side) / 255, b) for A, b in ((held.features, held.labels), held.test)
     ]
@@ -38,14 +39,31 @@ def load(data: str, standard: bool) -> list[tuple[Tensor, Tensor]]:
     return [((A - mean) / std, torch.tensor(b).long()) for A, b in pairs]
 
 
-def network(model: str, channels: int, side: int) -> nn.Sequential:
+def network(model: str, channels: int, side: int, classes: int) -> nn.Sequential:
+    if model == "vgg16_eighth":
+        return vgg16_eighth(channels, classes)
     if model != "cnn":
-        return nn.Sequential(nn.Flatten(), nn.Linear(channels * side**2, 10))
+        return nn.Sequential(nn.Flatten(), nn.Linear(channels * side**2, classes))
     inside = 64 * (((side - 4) // 2 - 4) // 2) ** 2
     return nn.Sequential(
         nn.Conv2d(channels, 32, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(32, 64, 5), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Linear(inside, 500), nn.ReLU(), nn.Linear(500, 10),
+        nn.Flatten(), nn.Linear(inside, 500), nn.ReLU(), nn.Linear(500, classes),
     )  # fmt: skip
+
+
+def vgg16_eighth(channels: int, classes: int) -> nn.Sequential:
+    """VGG16 for images of 32x32 with an eighth of the channels and He's normal weights."""
+    layers: list[nn.Module] = []
+    inside = channels
+    for width, depth in ((8, 2), (16, 2), (32, 3), (64, 3), (64, 3)):
+        for _ in range(depth):
+            conv = nn.Conv2d(inside, width, 3, padding=1)
+            nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
+            nn.init.zeros_(conv.bias)
+            layers += [conv, nn.ReLU()]
+            inside = width
+        layers.append(nn.MaxPool2d(2))
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(inside, classes))
 
 
 def squared(s: Tensor, b: Tensor) -> Tensor:
@@ -56,11 +74,11 @@ class Task:
     """The data, shared out evenly, and gradients of any worker."""
 
     def __init__(self, data: str, model: str, workers: int, seed: int) -> None:
-        (self.A, self.b), self.test = load(data, model == "cnn")
+        (self.A, self.b), self.test = load(data, model in ("cnn", "vgg16_eighth"))
         channels, side = self.A.shape[1:3]
         self.loss: Callable[[Tensor, Tensor], Tensor] = squared if model == "linear" else cross_entropy
         torch.manual_seed(seed)
-        self.net, self.rng = network(model, channels, side), np.random.default_rng(seed)
+        self.net, self.rng = network(model, channels, side, int(self.b.max()) + 1), np.random.default_rng(seed)
         self.parts = np.array_split(self.rng.permutation(len(self.b)), workers)
         self.start = parameters_to_vector(self.net.parameters()).detach()
 
@@ -114,8 +132,8 @@ def fedavg(task: Task, tau: int, batch: int, steps: int, gamma: float) -> Tensor
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", choices=("linear", "logistic", "cnn"), default="logistic")
-    parser.add_argument("--data", choices=("mnist", "cifar10"), default="mnist")
+    parser.add_argument("--model", choices=("linear", "logistic", "cnn", "vgg16_eighth"), default="logistic")
+    parser.add_argument("--data", choices=("mnist", "cifar10", "cifar100"), default="mnist")
     for name, default in {"workers": 4, "batch": 64, "one": 64, "steps": 1000}.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--tau", type=int, nargs="+", default=[4])

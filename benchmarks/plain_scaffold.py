@@ -53,6 +53,7 @@ def main() -> None:
     asked = parser.parse_args()
 
     data = read("mnist")
+    assert data.test is not None
     (A, b), (test_A, test_b) = (
         (torch.tensor(images).view(-1, 1, 28, 28) / 255, torch.tensor(labels))
         for images, labels in ((data.features, data.labels), data.test)

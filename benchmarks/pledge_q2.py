@@ -80,7 +80,8 @@ class Following:
     def encode(self, packed: Any) -> Any:
         raise NotImplementedError("runs here are in one process")
 
-    decode = encode
+    def decode(self, messages: Any, d: int, dtype: Any) -> Any:
+        raise NotImplementedError("runs here are in one process")
 
 
 def problems() -> dict[str, tuple[Linear, Callable[[Rule], Any], Any]]:
@@ -101,15 +102,16 @@ def problems() -> dict[str, tuple[Linear, Callable[[Rule], Any], Any]]:
 
 
 def main() -> None:
-    rules = {f"fixed, {q2:g}": {"q2": q2} for q2 in (0.02, 0.05, 0.1, 0.15, 0.2, 0.25)}
+    rules: dict[str, dict[str, Any]] = {f"fixed, {q2:g}": {"q2": q2} for q2 in (0.02, 0.05, 0.1, 0.15, 0.2, 0.25)}
     for coarser, finer in ((0.8, 0.9), (0.85, 0.95), (0.9, 0.97)):
         rules[f"coarser below {coarser:g}, finer above {finer:g}"] = {"q2": 0.1, "coarser": coarser, "finer": finer}
     rules["climb"] = {"q2": 0.1, "climb": True}
     known = {name: (*parts, parts[0].solve()) for name, parts in problems().items()}
     for name, (problem, make, graph, best) in known.items():
         for rule, settings in rules.items():
-            long = {"rounds": 400, "every": 2} if name == "peers" else {"rounds": 150}
-            rows = run(problem, make(Rule(**settings)), topology=graph, reference=best, progress=False, **long).rows
+            rounds, every = (400, 2) if name == "peers" else (150, 1)
+            algorithm = make(Rule(**settings))
+            rows = run(problem, algorithm, rounds, topology=graph, every=every, reference=best, progress=False).rows
             cells = ["-", "-"]
             if there := next((row for row in rows if row["error"] < 1e-6), None):
                 sent = sum(there[way] or 0 for way in ("bytes_up", "bytes_down", "bytes_edge"))

@@ -46,7 +46,7 @@ def bits() -> None:
 
 def speed() -> None:
     print("\nMB of float32 a second, one core: compress (with the bytes written), and decode")
-    contenders = {"q2 = 0.1": ErrorBoundedQuantiser(0.1), "q2 = 0.5": ErrorBoundedQuantiser(0.5)}
+    contenders: dict[str, Compressor] = {"q2 = 0.1": ErrorBoundedQuantiser(0.1), "q2 = 0.5": ErrorBoundedQuantiser(0.5)}
     contenders |= {"top 10 %": TopK(0.1), "qsgd, 4 levels": QSGD(4)}
     for kind in ("normal", "Student t2"):
         for d in (10**5, 10**6, 10**7):
@@ -77,7 +77,7 @@ def codes() -> None:
         pairs = {name: pair for name, make in makers.items() if (pair := make(level)) is not None}
         there = side_by_side({name: write for name, (write, _) in pairs.items()}, 5)
         messages = {name: write() for name, (write, _) in pairs.items()}
-        back = side_by_side({name: lambda r=read, m=messages[name]: r(m) for name, (_, read) in pairs.items()}, 5)
+        back = side_by_side({name: partial(read, messages[name]) for name, (_, read) in pairs.items()}, 5)
         for name, (_, read) in pairs.items():
             assert np.array_equal(read(messages[name]), level), name
         shown = [
@@ -136,6 +136,19 @@ def _numba(level: np.ndarray):
     d = len(level)
 
     @njit(cache=False)
+    def shift(low, cache, pending, out, at):
+        """Move the highest byte of `low` out; one that a carry may still change waits."""
+        if low < np.uint64(0xFF000000) or low > np.uint64(0xFFFFFFFF):
+            carry = low >> np.uint64(32)
+            while pending > 0:
+                out[at] = (cache + carry) & np.uint64(255)
+                at += 1
+                cache = np.uint64(255)
+                pending -= 1
+            cache = (low >> np.uint64(24)) & np.uint64(255)
+        return (low & np.uint64(0x00FFFFFF)) << np.uint64(8), cache, pending + 1, at
+
+    @njit(cache=False)
     def encode(level, out):
         p = np.full(64, 2048, np.int64)
         low, rng, cache, pending, at = np.uint64(0), np.uint64(0xFFFFFFFF), np.uint64(0), 1, 0
@@ -155,31 +168,13 @@ def _numba(level: np.ndarray):
                     rng = bound
                     p[slot] += (4096 - p[slot]) >> 6
                 while rng < np.uint64(1 << 24):
-                    if low < np.uint64(0xFF000000) or low > np.uint64(0xFFFFFFFF):
-                        carry = low >> np.uint64(32)
-                        while pending > 0:
-                            out[at] = (cache + carry) & np.uint64(255)
-                            at += 1
-                            cache = np.uint64(255)
-                            pending -= 1
-                        cache = (low >> np.uint64(24)) & np.uint64(255)
-                    pending += 1
-                    low = (low & np.uint64(0x00FFFFFF)) << np.uint64(8)
+                    low, cache, pending, at = shift(low, cache, pending, out, at)
                     rng = (rng << np.uint64(8)) & np.uint64(0xFFFFFFFF)
                 if not more:
                     break
                 k += 1
         for _ in range(5):
-            if low < np.uint64(0xFF000000) or low > np.uint64(0xFFFFFFFF):
-                carry = low >> np.uint64(32)
-                while pending > 0:
-                    out[at] = (cache + carry) & np.uint64(255)
-                    at += 1
-                    cache = np.uint64(255)
-                    pending -= 1
-                cache = (low >> np.uint64(24)) & np.uint64(255)
-            pending += 1
-            low = (low & np.uint64(0x00FFFFFF)) << np.uint64(8)
+            low, cache, pending, at = shift(low, cache, pending, out, at)
         return at
 
     @njit(cache=False)

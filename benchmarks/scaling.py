@@ -11,10 +11,11 @@ from timing import rounds_of, side_by_side
 from proxfed import Depositum, DFedADMM, FedAvg, FedCEF, Federated, Linear, Squared
 from proxfed.compressors import TopK
 from proxfed.engine.allocator import tune_process
+from proxfed.engine.network import Stacked
 from proxfed.engine.run import Run
-from proxfed.engine.stacked import Stacked
 from proxfed.regularisers import L1
 from proxfed.topologies import Ring
+from proxfed.types import Algorithm
 
 SAMPLES, BATCH, K = 10, 5, 2
 
@@ -24,13 +25,13 @@ def rounds(n: int, d: int, name: str):
     features = rng.standard_normal((n * SAMPLES, d), dtype=np.float32)
     data = Federated(features, rng.standard_normal(n * SAMPLES), np.full(n, SAMPLES))
     problem = Linear(data, Squared(), L1(0.01), batch=BATCH, dtype=torch.float32)
-    algorithm = {
+    algorithms: dict[str, Algorithm] = {
         "fedavg": FedAvg(1e-3, K),
         "fedcef": FedCEF(1e-3, K, compressor=TopK(fraction=0.1)),
         "depositum": Depositum(1e-3, T0=K),
         "dfedadmm": DFedADMM(1e-3, K, lam=1e-2),
-    }[name]
-    return rounds_of(Run(problem, algorithm, Stacked(n, d, Ring(n))))
+    }
+    return rounds_of(Run(problem, algorithms[name], Stacked(n, d, Ring(n))))
 
 
 def main() -> None:

@@ -15,9 +15,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from proxfed.harness.schema import Experiment
@@ -87,7 +87,7 @@ class Lab:
         self.sockets.over.set()
         self.here.__exit__()
 
-    def run(self, name: str, **more: object) -> tuple[Experiment, dict[str, float], int, int]:
+    def run(self, name: str, **more: object) -> tuple[Experiment, Mapping[str, Any], int, int]:
         """(the experiment, its last row, bytes from the sites, bytes to them)"""
         from proxfed.silos.deploy import deploy
         from proxfed.silos.desk import Desk

@@ -12,23 +12,15 @@ import argparse
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 from proxfed.errors import MissingData
 from proxfed.fit import Fitted, fit
-from proxfed.fit.costs import total
-from proxfed.fit.judge import ALL, Measured
-from proxfed.fit.summary import main_measure, sentences
-from proxfed.report.columns import show
+from proxfed.fit.judge import ALL
+from proxfed.fit.summary import interval, main_measure, sent_cells, sentences
 from proxfed.report.markdown import plain_text, table
 
 ROOT = Path(__file__).parents[1]
-NAMES: dict[str, dict[str, Any]] = {
-    "heart-disease": {},
-    "sba-loans": {},
-    "fed-tcga-brca": {},
-    "golub-leukemia": {},
-}
+NAMES = ("heart-disease", "sba-loans", "fed-tcga-brca", "golub-leukemia")
 HEAD = """# Tables of real organisations
 
 What `proxfed fit` finds in the public tables of `examples/tables/`: one sparse model of all organisations, beside the
@@ -43,41 +35,31 @@ That the models are those of pooled rows is also tested with other solvers, to 1
 (`tests/test_fit_real.py`; of equal columns, one): lasso and elastic net of scikit-learn on these tables and on
 `eicu-demo`; its sparse logistic regression on all with classes but `golub-leukemia`, where coordinate descent of the
 tests takes its place; group lasso by block descent on all but `golub-leukemia`; top-k compressed messages on
-`heart-disease` and `eicu-demo`. Of the 7,129 genes of `golub-leukemia` the schema leaves out 486 that nobody could tell
-enough of; one fit to the other 6,643, to a residual of 1e-8, took 4 s of computing.
+`heart-disease` and `eicu-demo`. Of the 7,129 genes of `golub-leukemia` the schema leaves out 486, of which too
+little may be sent to scale them; one fit to the other 6,643, to a residual of 1e-8, took 4 s of computing.
 """
 
 
 def section(name: str, found: Fitted) -> str:
     measure = main_measure(found)
     rows = []
-    for who, row in found.federated.items():
-        own = found.alone.get(who) if who != ALL else None
-        same = found.pooled.get(who)
-        zeros = str(found.model.nonzeros) if who == ALL else str(found.alone_nonzeros.get(who, "–"))
-        cells = [_cell(row[measure]), _cell(own[measure]) if own else "–", _cell(same[measure]) if same else "–"]
-        rows.append([plain_text(who), *cells, zeros])
+    for organisation, row in found.federated.items():
+        own = found.alone.get(organisation) if organisation != ALL else None
+        same = found.pooled.get(organisation)
+        zeros = str(found.model.nonzeros) if organisation == ALL else str(found.alone_nonzeros.get(organisation, "–"))
+        cells = [interval(judged[measure] if judged else None) for judged in (row, own, same)]
+        rows.append([plain_text(organisation), *cells, zeros])
     head = ["organisation", f"{measure}, federated", "alone", "pooled rows", "non-zeros (alone; all: federated)"]
-    steps = [
-        [s.step, f"{s.rounds:,}", show(s.bytes_up, "bytes"), show(s.bytes_down, "bytes"), show(s.seconds, "seconds")]
-        for s in (*found.sent, total(found.sent))
-    ]
     notes = "".join(f"- {plain_text(note)}\n" for note in found.model.notes)
     parts = [
         f"## {name}",
         " ".join(map(plain_text, sentences(found))) + f" Judged on {found.model.held_out}.",
         f"`proxfed fit examples/tables/{name}.toml`",
         table(head, rows).rstrip(),
-        table(["sent for", "rounds", "up", "down", "on wan"], steps).rstrip(),
+        table(*sent_cells(found)).rstrip(),
         notes.rstrip(),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def _cell(m: Measured) -> str:
-    if m.value != m.value:
-        return "–"
-    return f"{m.value:.3f}" + (f" ({m.low:.3f}, {m.high:.3f})" if m.low == m.low else "")
 
 
 def main() -> None:
@@ -89,7 +71,7 @@ def main() -> None:
     for name in given.names or NAMES:
         before = time.perf_counter(), time.process_time()
         try:
-            found = fit(ROOT / "examples" / "tables" / f"{name}.toml", **NAMES.get(name, {}))
+            found = fit(ROOT / "examples" / "tables" / f"{name}.toml")
         except MissingData as e:
             print(f"{name}: left out, {e}", file=sys.stderr)
             absent.append(name)

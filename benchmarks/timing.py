@@ -10,10 +10,10 @@ from statistics import median
 from proxfed.engine.run import Run
 
 
-def rounds_of(going: Run) -> Callable[[], None]:
+def rounds_of(run: Run) -> Callable[[], None]:
     """Rounds 1, 2, ... of a run, one at each call."""
     numbers = count(1)
-    return lambda: going.round(next(numbers))
+    return lambda: run.round(next(numbers))
 
 
 def side_by_side(

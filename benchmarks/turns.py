@@ -20,7 +20,7 @@ ADDRESS = "PROXFED_TURNS"
 
 
 def options(description: str | None, workloads: str | tuple[str, ...], **more: object) -> argparse.Namespace:
-    """What every contestant is told on its command line."""
+    """The command line of every contestant."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("workload", choices=tuple(workloads))
     parser.add_argument("--rounds", type=int, default=6)
@@ -48,7 +48,7 @@ class Clock:
         self._since = time.perf_counter()
 
     def tick(self, times: float = 1) -> None:
-        """So many rounds are over, or a part of one; the next begins when we are told so."""
+        """So many rounds are over, or a part of one; the next begins when it is our turn."""
         self.seconds.append((time.perf_counter() - self._since) / times)
         self._say({"seconds": self.seconds[-1]})
         self._wait()

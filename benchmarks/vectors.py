@@ -42,12 +42,12 @@ def top_k(what: str, library: bool):
 
 
 def main() -> None:
-    told = options(__doc__, tuple(MEGABYTES), who="proxfed")
+    args = options(__doc__, tuple(MEGABYTES), contestant="proxfed")
     tune_process()
-    torch.set_num_threads(told.threads)
-    work, times = gradient() if told.workload == "gradient" else top_k(told.workload, told.who == "torch.topk")
+    torch.set_num_threads(args.threads)
+    work, times = gradient() if args.workload == "gradient" else top_k(args.workload, args.contestant == "torch.topk")
     clock = Clock()
-    clock.time(work, told.rounds, times)
+    clock.time(work, args.rounds, times)
     clock.report()
 
 

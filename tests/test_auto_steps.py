@@ -43,8 +43,8 @@ from proxfed.algorithms import (
 from proxfed.auto import AUTO, Auto
 from proxfed.compressors import ErrorBoundedQuantiser, TopK
 from proxfed.engine import race
+from proxfed.engine.network import Stacked
 from proxfed.engine.race import BOLD, KEPT, LANES, RATIO, Race
-from proxfed.engine.stacked import Stacked
 from proxfed.participation import UniformSampling
 from proxfed.regularisers import L1, MCP, Zero
 from proxfed.topologies import Ring

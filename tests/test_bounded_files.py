@@ -59,7 +59,7 @@ def test_an_array_that_promises_too_much(shape: tuple[int, ...], tmp_path: Path)
         read_columns(tmp_path / "promise.npz")
 
 
-def test_a_libsvm_index_that_makes_everybody_wide(tmp_path: Path, little_room: None) -> None:
+def test_a_libsvm_index_that_makes_all_rows_too_wide(tmp_path: Path, little_room: None) -> None:
     (tmp_path / "wide").write_text("1 1:1\n-1 999999999999:1\n")
     with pytest.raises(InputError, match=TOO_MUCH):
         read_libsvm(tmp_path / "wide")

@@ -40,7 +40,7 @@ def squared(x):
 
 def every_iteration(p, a, graph, how_many):
     """The states of the iterations 0, 1, 2, ...: one a round, on a graph that talks in every T0-th."""
-    run = toy.going(p, replace(a, T0=1), Every(graph, a.T0))
+    run = toy.begin(p, replace(a, T0=1), Every(graph, a.T0))
     nothing = torch.zeros_like(run.state.x)
     yield State(nothing + p.start(0), nothing, nothing, nothing)
     yield run.state
@@ -156,7 +156,7 @@ def test_fedcef_keeps_to_its_theorem(K, eta, compressor):
     p = toy.problem()
     c, best = toy.constants(p, 60), toy.objective(p, toy.solution(p))
     a = FedCEF.theory(c, K, eta, compressor)
-    run, L, B_h = toy.going(p, a), c.smoothness.L, toy.LAMBDA * np.sqrt(p.d)
+    run, L, B_h = toy.begin(p, a), c.smoothness.L, toy.LAMBDA * np.sqrt(p.d)
     q = np.sqrt(compressor.contraction(p.d))
     before = z = run.model()
     first = psi = fedcef.lyapunov(a, p, run.state.clients, z, before, best)
@@ -179,7 +179,7 @@ def test_fedcef_inside_a_round(compressor):
     """U and Delta against a loop of its own, and U below Lemma 5 with the steps of the theorem."""
     p = toy.problem(batch=6)
     a, prox, grad = FedCEF(0.4, 3, 1.5, 0.7, compressor), ref.prox_l1(toy.LAMBDA), toy.gradient(p)
-    run = toy.going(p, a)
+    run = toy.begin(p, a)
     for t in range(1, 5):
         own, server = run.state
         c, v, zt = own.c.numpy().copy(), own.v.numpy().copy(), server.zt.numpy()
@@ -203,7 +203,7 @@ def test_fedcef_drift_keeps_to_lemma_5(K):
     p = toy.problem()
     c = toy.constants(p, 60)
     a = FedCEF.theory(c, K, 0.5, TopK(0.5))
-    run, f, L, B_h = toy.going(p, a), p.local(0, range(N)), c.smoothness.L, toy.LAMBDA * np.sqrt(p.d)
+    run, f, L, B_h = toy.begin(p, a), p.local(0, range(N)), c.smoothness.L, toy.LAMBDA * np.sqrt(p.d)
     before = z = run.model()
     for t in range(1, 30):
         own = run.state.clients
@@ -237,7 +237,7 @@ def test_dfedadmm_keeps_to_its_theorem(graph, K, sam):
     p = toy.problem(h=Zero(), l2=0.0)  # rows of norm 1: |grad f_i| <= 1
     c = toy.constants(p, 60, graph)
     a = DFedADMM.theory(c, K, sam=sam)
-    run = toy.going(p, a, graph)
+    run = toy.begin(p, a, graph)
     before = mean = run.state.x.mean(0)
     gap, total = toy.objective(p, mean), 0.0  # f* >= 0
     for t in range(1, c.rounds + 1):
@@ -251,7 +251,7 @@ def test_dfedadmm_auxiliary_sequence_takes_gradient_steps():
     p, graph = toy.problem(h=Zero()), Ring(N)
     a = DFedADMM(0.05, 4, lam=0.3)
     g = 1 - (1 - 0.05 / 0.3) ** 4
-    run = toy.going(p, a, graph)
+    run = toy.begin(p, a, graph)
     means, duals = [run.state.x.mean(0)], [run.state.g.mean(0)]
     for t in range(1, 8):
         run.round(t)
@@ -284,7 +284,7 @@ def test_fednag_keeps_to_its_theorem(tau, gamma, part):
     p = toy.problem(h=Zero(), sizes=toy.RAGGED, weighting="size")
     x = torch.tensor(toy.solution(p, ref.prox_zero))
     a = FedNAG(part / (p.smoothness().L * (1 + gamma)), gamma, tau)
-    run, best, lowest = toy.going(p, a), toy.objective(p, x), np.inf
+    run, best, lowest = toy.begin(p, a), toy.objective(p, x), np.inf
     states = [run.state.server]
     for k in range(1, 16):
         run.round(k)
@@ -298,7 +298,7 @@ def test_fednag_theorem_says_nothing_of_the_momentum_of_its_experiments():
     """E03.3: alpha < 0 with gamma = 0.9 here, and for short steps always."""
     p = toy.problem(h=Zero())
     a = FedNAG(1 / (1.9 * p.smoothness().L), 0.9, 2)
-    run = toy.going(p, a)
+    run = toy.begin(p, a)
     states = [run.state.server]
     for k in range(1, 6):
         run.round(k)

@@ -179,12 +179,6 @@ def test_a_state_that_is_no_tensor(capsys: Any, mine: Path) -> None:
     assert "states must be NamedTuples, or tuples, of tensors" in why
 
 
-def test_help_has_examples(capsys: Any) -> None:
-    code, said, _ = proxfed(capsys, "check", "--help")
-    assert code == 0
-    assert "Examples: proxfed check ./mine.py:Mine -c eta=0.5" in said
-
-
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

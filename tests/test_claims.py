@@ -24,7 +24,8 @@ from proxfed.harness.paper_schema import (
 )
 from proxfed.harness.results import Results
 from proxfed.harness.schema import parse, read, shipped
-from proxfed.papers.claims import compare, judge
+from proxfed.papers.claims import judge
+from proxfed.papers.comparisons import compare
 from proxfed.report.columns import axis_value
 from proxfed.report.targets import NEVER, first_reached
 
@@ -195,7 +196,7 @@ def test_bytes_are_written_in_their_unit_and_other_numbers_in_four_digits() -> N
         ({"order": ["fast", "lost"], "round": 9}, "no error in round 9 of fast, no error of lost"),
     ],
 )
-def test_what_is_lacking_is_said(claim: dict[str, Any], found: str) -> None:
+def test_what_is_missing_is_named(claim: dict[str, Any], found: str) -> None:
     verdict = judge(so(**claim), {"": FAST_AND_SLOW}, quick=False)
     assert (verdict.status, verdict.found) == ("not run", found)
 
@@ -371,10 +372,10 @@ def test_what_diverged_counts(claim: dict[str, Any], holds: bool) -> None:
 
 def test_what_is_still_under_way_is_not_judged() -> None:
     rows = curve("a", [1.0, 0.5], 0) + curve("a", [1.0], 1)
-    done, going = state("a", "finished", 1, 0), state("a", "running", 0, 1)
-    assert status(Results(rows, [done, going]), label="a", near=0.5, tolerance=1e-12) == "confirmed"
-    assert status(Results(rows[2:], [going]), label="a", target=0.5, above=1.0) == "not run"
-    assert status(Results(rows[2:], [going]), label="a", diverges=False) == "not run"
+    done, run = state("a", "finished", 1, 0), state("a", "running", 0, 1)
+    assert status(Results(rows, [done, run]), label="a", near=0.5, tolerance=1e-12) == "confirmed"
+    assert status(Results(rows[2:], [run]), label="a", target=0.5, above=1.0) == "not run"
+    assert status(Results(rows[2:], [run]), label="a", diverges=False) == "not run"
 
 
 @pytest.mark.parametrize("under_way", ["running", "stopped"])

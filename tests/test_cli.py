@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from contextlib import nullcontext
@@ -12,8 +13,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.text import Text
 
 from proxfed import __version__
+from proxfed.cli.pages import commands
 from proxfed.harness import progress
 from proxfed.harness.run_folder import RunFolder
 
@@ -153,11 +156,26 @@ def test_every_dataset_can_be_limited(capsys: Any) -> None:
 
 
 @pytest.mark.parametrize("command", [[], ["run"], ["report"], ["list"]])
-def test_help_has_an_example(capsys: Any, command: list[str]) -> None:
+def test_help_is_printed(capsys: Any, command: list[str]) -> None:
     code, said, _ = proxfed(capsys, *command, "--help")
     assert code == 0
     assert "Usage" in said
     assert not command or "Example" in said
+
+
+@pytest.mark.parametrize(("words", "command"), [pytest.param(*each, id=" ".join(each[0])) for each in commands()])
+def test_every_example_of_a_help_is_a_line_of_its_own(words: list[str], command: Any) -> None:
+    _, several, examples = re.split("Example(s?):[ \n]", command.help)
+    lines = examples.splitlines()
+    assert len(lines) > 1 if several else len(lines) == 1
+    assert all(line.startswith(f"[bold]proxfed {' '.join(words)}") and line.endswith("[/bold]") for line in lines)
+
+
+def test_no_word_of_a_help_is_taken_for_markup() -> None:
+    for _, command in commands():
+        for text in (command.help, *(getattr(each, "help", None) for each in command.params)):
+            plain = (text or "").replace("[bold]", "").replace("[/bold]", "")
+            assert Text.from_markup(plain).plain == plain
 
 
 def test_the_version_is_printed() -> None:

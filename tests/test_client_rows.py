@@ -15,9 +15,9 @@ from torch import Tensor
 from proxfed.algorithms import FedAvg, FedCEF, FedComposite, FedDyn, Scaffold
 from proxfed.compressors import TopK
 from proxfed.engine.client_rows import MET, ClientRows
+from proxfed.engine.network import Stacked
 from proxfed.engine.oracle import Work
 from proxfed.engine.run import Run
-from proxfed.engine.stacked import Stacked
 from proxfed.errors import InputError
 from proxfed.harness import journal
 from proxfed.harness.conformance.runs import after, must_equal, small_blocks
@@ -52,12 +52,12 @@ class AllAtOnce(Full):
         return self.of(t, n, seed)  # type: ignore[attr-defined, no-any-return]
 
 
-@pytest.mark.parametrize("who", [UniformSampling(3), BernoulliSampling(0.3)], ids=repr)
+@pytest.mark.parametrize("participation", [UniformSampling(3), BernoulliSampling(0.3)], ids=repr)
 @pytest.mark.parametrize("name", STARS)
-def test_a_run_that_meets_clients_one_by_one_is_the_run_that_has_them_all(name, who):
+def test_a_run_that_meets_clients_one_by_one_is_the_run_that_has_them_all(name, participation):
     a = STARS[name]
     p = toy.problem(h=toy.SPARSE if a.needs.composite else RIDGE, sizes=SIZES, batch=4, weighting="size")
-    lazy, eager = (Run(p, a, Stacked(p.n, p.d), kind, seed=2) for kind in (who, AllAtOnce(who)))
+    lazy, eager = (Run(p, a, Stacked(p.n, p.d), kind, seed=2) for kind in (participation, AllAtOnce(participation)))
     assert not lazy.held.rows.everyone
     assert eager.held.rows.everyone
     for t in (1, 2, 5):
@@ -83,7 +83,7 @@ def test_rows_are_those_of_the_clients_that_were_met():
     assert piece[MET].tolist() == UniformSampling(2)(4, p.n, 0).tolist()
 
 
-def test_who_keeps_nothing_needs_no_row_and_the_start_visits_nobody(monkeypatch):
+def test_clients_without_state_have_no_rows_and_the_start_visits_no_client(monkeypatch):
     p = toy.problem(h=RIDGE, sizes=SIZES)
     asked = []
     local = type(p).local
@@ -122,8 +122,8 @@ class State(NamedTuple):
 
 
 def begin(ids, work):
-    who = torch.as_tensor(np.asarray(ids))
-    return State(-who[:, None].double().expand(-1, 3), who.to(torch.int64), torch.empty(len(who), 0))
+    clients = torch.as_tensor(np.asarray(ids))
+    return State(-clients[:, None].double().expand(-1, 3), clients.to(torch.int64), torch.empty(len(clients), 0))
 
 
 @given(steps=st.lists(st.tuples(st.sets(st.integers(4, 15)).map(sorted), st.booleans()), max_size=12))

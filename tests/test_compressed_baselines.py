@@ -125,7 +125,7 @@ def test_prox_lead_keeps_its_sums_with_random_messages():
 def test_ef21_bc_with_a_dense_downlink_is_ef21(batch):
     """One round later: its first round only sees the gradients at x0."""
     p = toy.problem(h=Zero(), batch=batch)
-    ours, theirs = toy.going(p, EF21BC(2.0, TopK(k=3))), toy.going(p, EF21(2.0, TopK(k=3)))
+    ours, theirs = toy.begin(p, EF21BC(2.0, TopK(k=3))), toy.begin(p, EF21(2.0, TopK(k=3)))
     for t in range(1, 31):
         ours.round(t)
         assert toy.gap(ours.state.server.x, theirs.model()) < 1e-13
@@ -135,7 +135,7 @@ def test_ef21_bc_with_a_dense_downlink_is_ef21(batch):
 
 def test_ef21_bc_keeps_what_is_public_and_the_mean():
     p = toy.problem(h=Zero(), batch=4)
-    run = toy.going(p, EF21BC(1.0, TopK(k=3), ErrorBoundedQuantiser(0.3)))
+    run = toy.begin(p, EF21BC(1.0, TopK(k=3), ErrorBoundedQuantiser(0.3)))
     for t in range(1, 31):
         run.round(t)
         clients, server = toy.numpy(run.state)

@@ -82,8 +82,8 @@ def test_it_is_ef21_p(C: Compressor) -> None:
 
 
 def test_clients_and_server_know_the_same() -> None:
-    going = after(begun(CompressedDownlink(FedNAG(0.3, 0.5, 3), RandK(k=4)), toy.problem(toy.RIDGE)), 7)
-    for rows, w in zip(going.state.clients.w, going.state.server.w, strict=True):
+    run = after(begun(CompressedDownlink(FedNAG(0.3, 0.5, 3), RandK(k=4)), toy.problem(toy.RIDGE)), 7)
+    for rows, w in zip(run.state.clients.w, run.state.server.w, strict=True):
         assert len(rows) == toy.N
         assert all(torch.equal(row, w) for row in rows)
         assert w.norm() > 0

@@ -40,28 +40,28 @@ def _averaged(grad, n, x0, *, eta, K, a):
 @pytest.mark.parametrize("averaging", [0.1, 0.5, 1.0])
 def test_averaged_control_variates_are_the_recursion(averaging, batch):
     p = toy.problem(h=Zero(), batch=batch)
-    going = toy.going(p, Scaffold(0.5, 3, averaging=averaging))
+    run = toy.begin(p, Scaffold(0.5, 3, averaging=averaging))
     for t, (x, own) in enumerate(islice(_averaged(toy.gradient(p), N, toy.start(p), eta=0.5, K=3, a=averaging), 20), 1):
-        going.round(t)
-        assert toy.gap(going.model().numpy(), x) < 1e-13
-        assert toy.gap(going.state.clients.c.numpy(), np.array(own)) < 1e-13
-        assert toy.gap(going.state.server.c.numpy(), sum(own) / N) < 1e-13
+        run.round(t)
+        assert toy.gap(run.model().numpy(), x) < 1e-13
+        assert toy.gap(run.state.clients.c.numpy(), np.array(own)) < 1e-13
+        assert toy.gap(run.state.server.c.numpy(), sum(own) / N) < 1e-13
 
 
 @pytest.mark.parametrize("averaging", [0.2, 1.0])
 def test_the_solution_stays_the_fixed_point(averaging):
     p = toy.problem(h=Zero())
     x = toy.solution(p, lambda v, s: v)
-    going = toy.going(p, Scaffold(0.5, 4, averaging=averaging))
+    run = toy.begin(p, Scaffold(0.5, 4, averaging=averaging))
     grad = toy.gradient(p)
     c = torch.tensor(np.array([grad(i, x) for i in range(N)]))
-    state = going.state
-    going.state = state._replace(
+    state = run.state
+    run.state = state._replace(
         clients=state.clients._replace(c=c), server=state.server._replace(x=torch.tensor(x), c=c.mean(0))
     )
-    going.round(1)
-    assert toy.gap(going.model().numpy(), x) < 1e-13
-    assert toy.gap(going.state.clients.c.numpy(), c.numpy()) < 1e-13
+    run.round(1)
+    assert toy.gap(run.model().numpy(), x) < 1e-13
+    assert toy.gap(run.state.clients.c.numpy(), c.numpy()) < 1e-13
     assert toy.reaches(p, Scaffold(0.5, 4, averaging=averaging), 1e-9, 3000, far=lambda y: toy.error(y, x))
 
 
@@ -72,13 +72,13 @@ def test_averaging_takes_noise_out_of_control_variates():
     c = np.array([toy.gradient(full)(i, x) for i in range(N)])
     noise = []
     for averaging in (1.0, 0.1):
-        going = toy.going(p, Scaffold(0.02, 2, averaging=averaging))
-        clients, server = going.state
-        going.state = type(going.state)(clients._replace(c=torch.tensor(c)), server._replace(x=torch.tensor(x)))
+        run = toy.begin(p, Scaffold(0.02, 2, averaging=averaging))
+        clients, server = run.state
+        run.state = type(run.state)(clients._replace(c=torch.tensor(c)), server._replace(x=torch.tensor(x)))
         off = []
         for t in range(1, 201):
-            going.round(t)
-            off.append(((going.state.clients.c.numpy() - c) ** 2).sum(1).mean())
+            run.round(t)
+            off.append(((run.state.clients.c.numpy() - c) ** 2).sum(1).mean())
         noise.append(np.mean(off[20:]))
     assert noise[1] < 0.15 * noise[0]
 
@@ -87,7 +87,7 @@ def test_fedcomposite_with_averages_is_fedcef_without_compression():
     """So it needs no averaging of its own: x follows the averaged G_i, and the limit is the same."""
     p = toy.problem()
     assert toy.reaches(p, FedCEF(0.3, 3, eta=0.3), 1e-9, 3000)
-    one, other = toy.going(p, FedCEF(0.3, 3)), toy.going(p, FedComposite(0.3, 3))
+    one, other = toy.begin(p, FedCEF(0.3, 3)), toy.begin(p, FedComposite(0.3, 3))
     for t in range(1, 6):
         one.round(t)
         other.round(t)
@@ -100,9 +100,9 @@ def test_fedcef_begins_at_any_prox_point():
     x0 = toy.start(p)
     assert (x0 != 0).all()
     shifted = p.starting_at(torch.tensor(x0 + algorithm.beta * toy.LAMBDA * np.sign(x0)))
-    assert toy.gap(toy.going(shifted, algorithm).model().numpy(), x0) < 1e-15
-    going, grad, prox = toy.going(shifted, algorithm), toy.gradient(p), ref.prox_l1(toy.LAMBDA)
-    going.round(1)
+    assert toy.gap(toy.begin(shifted, algorithm).model().numpy(), x0) < 1e-15
+    run, grad, prox = toy.begin(shifted, algorithm), toy.gradient(p), ref.prox_l1(toy.LAMBDA)
+    run.round(1)
     u = []
     for i in range(N):
         w = x = x0
@@ -113,7 +113,7 @@ def test_fedcef_begins_at_any_prox_point():
             w = w - 0.3 * g
             x = prox(w, (k + 1) * 0.3)
         u.append(total)
-    assert toy.gap(going.model().numpy(), prox(x0 - algorithm.beta * sum(u) / N, algorithm.beta)) < 1e-14
+    assert toy.gap(run.model().numpy(), prox(x0 - algorithm.beta * sum(u) / N, algorithm.beta)) < 1e-14
 
 
 def test_growing_control_variates_are_noticed():

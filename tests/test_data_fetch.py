@@ -144,7 +144,7 @@ def test_archives_are_fetched_once_and_only_what_is_wanted_comes_out(
     assert server.asked == [f"/{name}"]
 
 
-def test_the_one_who_watches_hears_every_byte(tmp_path: Path, server: Server) -> None:
+def test_progress_counts_every_byte(tmp_path: Path, server: Server) -> None:
     server.answers.update({f"/{name}": Answer(content) for name, content in CONTENT.items()})
     heard: dict[str, list[tuple[int, int | None]]] = {}
     download(

@@ -233,7 +233,7 @@ def test_bad_settings_are_refused(make, says: str) -> None:
         make()
 
 
-def test_a_dirichlet_that_cannot_fill_everybody_says_which_settings() -> None:
+def test_a_dirichlet_that_leaves_a_client_too_little_says_which_settings() -> None:
     with pytest.raises(InputError) as error:
         DirichletByClass(50, 0.01, min_partition_size=10)(some_labels(N=520))
     for part in ("alpha = 0.01", "num_partitions = 50", "min_partition_size = 10"):

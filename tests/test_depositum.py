@@ -71,8 +71,8 @@ def test_is_the_recursion_of_the_paper(graph, option, T0, mix_offset):
 def test_a_round_for_every_iteration_has_the_same_iterates(option):
     """With a graph over which clients talk in every T0-th round; bit for bit, and with the same bytes."""
     p, T0 = toy.problem(), 4
-    rounds = toy.going(p, Depositum(0.5, 0.8, 0.6, T0, option), toy.GRAPHS["ring"](N))
-    steps = toy.going(p, Depositum(0.5, 0.8, 0.6, 1, option), Every(toy.GRAPHS["ring"](N), T0))
+    rounds = toy.begin(p, Depositum(0.5, 0.8, 0.6, T0, option), toy.GRAPHS["ring"](N))
+    steps = toy.begin(p, Depositum(0.5, 0.8, 0.6, 1, option), Every(toy.GRAPHS["ring"](N), T0))
     expected = iterations(p, rounds.algorithm, "ring", ref.prox_l1(toy.LAMBDA))
     next(expected)
     for t in range(1, 5 * T0 + 1):
@@ -109,7 +109,7 @@ def test_without_tracking_it_is_the_ablation_of_the_paper(option):
 
 def test_T00j_without_tracking_different_data_leave_a_bias_and_half_the_bytes():
     p, ring = toy.problem(), toy.GRAPHS["ring"](N)
-    runs = {tracking: toy.going(p, Depositum(0.5, T0=4, tracking=tracking), ring) for tracking in (True, False)}
+    runs = {tracking: toy.begin(p, Depositum(0.5, T0=4, tracking=tracking), ring) for tracking in (True, False)}
     for t in range(1, 801):
         for run in runs.values():
             run.round(t)
@@ -138,7 +138,7 @@ def test_takes_the_prox_step_that_it_is_told(prox_step, h):
 def test_the_model_is_the_next_prox_step_of_the_averages(option):
     """If all clients agree, it is what each of them computes next."""
     p, algorithm = toy.problem(), Depositum(2.0, 0.7, 0.6, 1, option)
-    run = toy.going(p, algorithm, toy.GRAPHS["ring"](N))
+    run = toy.begin(p, algorithm, toy.GRAPHS["ring"](N))
     for t in range(1, 6):
         run.round(t)
     x, y, _, m = (part.mean(0).numpy() for part in run.state)
@@ -260,7 +260,7 @@ def test_T00g_solutions_are_fixed_points(beta, prox_step, graph, option, T0):
     x = toy.solution(p, ref.prox_l1(weight))
     start = state = at_rest(p, x, beta, weight)
     algorithm = Depositum(2.0, beta, 0.6, T0, option, prox_step)
-    network = toy.going(p, algorithm, topology).network
+    network = toy.begin(p, algorithm, topology).network
     for t in range(1, 6):
         f = Oracle(p.local(t, range(N)), Work())
         state = algorithm.step(algorithm.before_mix(state, f, p.h), f, p.h, lambda v, t=t: network.mix(v, t))
@@ -272,7 +272,7 @@ def test_T00g_the_prox_step_of_the_paper_leaves_the_solution_of_f_plus_h():
     p = toy.problem()
     algorithm = Depositum(2.0, 0.5, 0.6, prox_step="alpha")
     start = at_rest(p, toy.solution(p), 0.5, toy.LAMBDA)
-    network = toy.going(p, algorithm, toy.GRAPHS["complete"](N)).network
+    network = toy.begin(p, algorithm, toy.GRAPHS["complete"](N)).network
     state = algorithm.step(start, Oracle(p.local(1, range(N)), Work()), p.h, lambda v: network.mix(v, 1))
     assert toy.gap(state.x, start.x) > 1e-3
 
@@ -412,7 +412,7 @@ def test_the_speed_up_schedule_needs_as_many_iterations_as_clients():
 @pytest.mark.parametrize("graph", ["ring", "star", "complete"])
 def test_theory_descends(graph, option):
     p, topology = toy.problem(), toy.GRAPHS[graph](N)
-    run = toy.going(p, Depositum.theory(toy.constants(p, 60, topology), T0=3, option=option), topology)
+    run = toy.begin(p, Depositum.theory(toy.constants(p, 60, topology), T0=3, option=option), topology)
     values = [toy.objective(p, run.model())]
     for t in range(1, 61):
         run.round(t)

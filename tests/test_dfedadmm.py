@@ -203,7 +203,7 @@ def rest(p, lam, graph="ring"):
 def test_T02h_rests_where_decentralised_gradient_descent_does(lam, K, dual):
     p, algorithm, grad = smooth(), DFedADMM(lam / 2, K, lam=lam, dual=dual), toy.gradient(smooth())
     X = rest(p, lam)
-    network = toy.going(p, algorithm, toy.GRAPHS["ring"](N)).network
+    network = toy.begin(p, algorithm, toy.GRAPHS["ring"](N)).network
     start = state = State(toy.rows(*X), toy.rows(*[grad(i, X[i]) for i in range(N)]))
     assert start.g.sum(0).abs().max() < 1e-12 / lam
     for t in range(1, 6):
@@ -297,7 +297,7 @@ def test_theory_follows_the_schedule_of_the_corollary():
 @pytest.mark.parametrize("graph", ["ring", "complete"])
 def test_theory_descends(graph, sam):
     p, topology = smooth(), toy.GRAPHS[graph](N)
-    run = toy.going(p, DFedADMM.theory(toy.constants(p, 80, topology), 4, sam), topology)
+    run = toy.begin(p, DFedADMM.theory(toy.constants(p, 80, topology), 4, sam), topology)
     values = [toy.objective(p, run.model())]
     for t in range(1, 81):
         run.round(t)

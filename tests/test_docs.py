@@ -7,6 +7,7 @@ import inspect
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -226,6 +227,35 @@ def test_commands_exist(page: Path, words: list[str]) -> None:
         known = [*shipped(), *(key.partition("/")[0] for key in shipped())]
         asked = [value for value in given.values() if isinstance(value, str)]
         assert any(value in known or value.isupper() or value.endswith(".toml") for value in asked)
+
+
+def shipped_commands() -> Iterator[Any]:
+    """Those of the systemd units and of the Dockerfile's comments."""
+    for unit in sorted((ROOT / "deploy" / "systemd").glob("*.service")):
+        for line in re.findall(r"^ExecStart=/opt/proxfed/bin/proxfed (.*)", unit.read_text(), re.MULTILINE):
+            yield pytest.param(shlex.split(line), id=f"{unit.name}-{line}")
+    text = re.sub(r"\\\n#\s*", "", (ROOT / "deploy" / "Dockerfile").read_text())
+    for line in re.findall(r"^#\s+docker run (?!.*--entrypoint).* proxfed (.*)", text, re.MULTILINE):
+        yield pytest.param(shlex.split(line), id=f"Dockerfile-{line}")
+
+
+@pytest.mark.parametrize("words", shipped_commands())
+def test_what_is_shipped_to_start_it_is_a_command(words: list[str]) -> None:
+    assert _checked(words)[0] in ("silo", "deploy", "site init")
+
+
+def test_units_are_what_systemd_takes(tmp_path: Path) -> None:
+    """But for the paths, which are those of a machine that has them."""
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd is not installed")
+    units = sorted((ROOT / "deploy" / "systemd").glob("*.service"))
+    assert len(units) >= 2
+    for unit in units:
+        text = unit.read_text().replace("/opt/proxfed/bin/proxfed", sys.executable)
+        (tmp_path / unit.name).write_text(text)
+    paths = [str(tmp_path / unit.name) for unit in units]
+    done = subprocess.run(["systemd-analyze", "verify", *paths], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 QUICK = [

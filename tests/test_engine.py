@@ -16,9 +16,9 @@ from proxfed.algorithms import Extra, FedDualAvg
 from proxfed.compressors import COMPRESSORS, Identity, TopK
 from proxfed.engine.measures import Measures
 from proxfed.engine.messages import WeightedSum, received
+from proxfed.engine.network import Stacked
 from proxfed.engine.oracle import Oracle, Work, counted
 from proxfed.engine.run import Run
-from proxfed.engine.stacked import Stacked
 from proxfed.engine.state_tree import flatten, put, restore, room, take
 from proxfed.harness.compare import Diverged, run
 from proxfed.participation import BernoulliSampling, UniformSampling
@@ -160,19 +160,19 @@ def test_rounds_without_participants_change_nothing() -> None:
 
 def test_size_weights_on_a_graph_scale_the_losses(problem: Linear) -> None:
     weighted = Linear(problem.data, Squared(), weighting="size")
-    going = Run(weighted, Depositum(0.01), Stacked(6, weighted.d, Ring(6)))
+    run = Run(weighted, Depositum(0.01), Stacked(6, weighted.d, Ring(6)))
     x = torch.randn(weighted.d, dtype=torch.float64)
-    seen = going.clients.oracle(1, range(6), Work()).full_grad(x).mean(0)
+    seen = run.clients.oracle(1, range(6), Work()).full_grad(x).mean(0)
     torch.testing.assert_close(seen, weighted.weights @ weighted.local(1, range(6)).full_grad(x))
 
 
 def test_h_enters_a_smooth_method_through_its_subgradient(problem: Linear) -> None:
-    going = Run(problem, FedNAG(0.01, 0.5, 2), Stacked(6, problem.d))
+    run = Run(problem, FedNAG(0.01, 0.5, 2), Stacked(6, problem.d))
     x = torch.randn(6, problem.d, dtype=torch.float64)
     torch.testing.assert_close(
-        going.clients.oracle(1, range(6), Work()).grad(x, 0), problem.local(1, range(6)).grad(x, 0) + 0.1 * x.sign()
+        run.clients.oracle(1, range(6), Work()).grad(x, 0), problem.local(1, range(6)).grad(x, 0) + 0.1 * x.sign()
     )
-    assert isinstance(going.clients.h, Zero)
+    assert isinstance(run.clients.h, Zero)
 
 
 def test_counting_does_not_change_what_is_counted(problem: Linear) -> None:
@@ -184,9 +184,9 @@ def test_counting_does_not_change_what_is_counted(problem: Linear) -> None:
 
 
 def test_without_a_regulariser_there_are_no_proximal_steps_to_count(problem: Linear) -> None:
-    going = Run(replace(problem, h=Zero()), FedAvg(0.01, 3), Stacked(6, problem.d))
-    going.round(1)
-    assert (going.work.gradients, going.work.proxes) == (18, 0)
+    run = Run(replace(problem, h=Zero()), FedAvg(0.01, 3), Stacked(6, problem.d))
+    run.round(1)
+    assert (run.work.gradients, run.work.proxes) == (18, 0)
 
 
 # ---- measures --------------------------------------------------------------------------------------------------------
@@ -285,7 +285,7 @@ def test_refusals_before_anything_is_computed(problem: Linear) -> None:
         run(with_h(Box(0.0, 1.0)), FedNAG(0.1, 0.5, 1), 1)
 
 
-def test_share_is_the_weight_of_those_who_took_part(problem: Linear) -> None:
+def test_share_is_the_weight_of_the_cohort(problem: Linear) -> None:
     """So that share times the mean of their messages is their part of the sum over all clients."""
     seen: list[float] = []
 
@@ -295,9 +295,9 @@ def test_share_is_the_weight_of_those_who_took_part(problem: Linear) -> None:
             return FedAvg.server(self, s, y, h, share)
 
     weighted = Linear(problem.data, Squared(), weighting="size")
-    going = Run(weighted, Spy(0.01, 1), Stacked(6, weighted.d), UniformSampling(2), seed=3)
+    run = Run(weighted, Spy(0.01, 1), Stacked(6, weighted.d), UniformSampling(2), seed=3)
     for t in range(1, 6):
-        going.round(t)
+        run.round(t)
     expected = [float(weighted.weights[UniformSampling(2)(t, 6, 3)].sum()) for t in range(1, 6)]
     assert seen == pytest.approx(expected)
     assert len(set(seen)) > 1

@@ -9,9 +9,9 @@ import torch
 from proxfed import FedCEF, FedComposite
 from proxfed.algorithms.fedcef import Client, Server
 from proxfed.compressors import Identity, RandK, ScaledSign, TopK
+from proxfed.engine.network import Stacked
 from proxfed.engine.oracle import Oracle, Work
 from proxfed.engine.run import Run
-from proxfed.engine.stacked import Stacked
 from proxfed.errors import InputError
 from proxfed.keyed_random import keys
 from proxfed.regularisers import L1, MCP, Zero
@@ -39,7 +39,7 @@ def expected(p, algorithm, compress, prox=None):
 
 def rounds(p, algorithm, how_many):
     """(state after the round, model) for rounds 1, 2, ..."""
-    run = toy.going(p, algorithm)
+    run = toy.begin(p, algorithm)
     for t in range(1, how_many + 1):
         run.round(t)
         yield toy.numpy(run.state), run.model().numpy()
@@ -197,7 +197,7 @@ def test_theory_keeps_to_the_inequalities_of_the_theorem(compressor, eta, K):
 @pytest.mark.parametrize("compressor", [Identity(), TopK(fraction=0.5)], ids=repr)
 def test_theory_descends(compressor):
     p = toy.problem()
-    run = toy.going(p, FedCEF.theory(toy.constants(p, 100), 4, 1.0, compressor))
+    run = toy.begin(p, FedCEF.theory(toy.constants(p, 100), 4, 1.0, compressor))
     values = [toy.objective(p, run.model())]
     for t in range(1, 101):
         run.round(t)
@@ -221,15 +221,15 @@ def test_both_sides_compute_the_same_model_in_single_precision(beta):
     """z is the same to the bit for server and clients; what clients read as c is off by rounding that does not grow."""
     p = toy.problem(dtype=torch.float32)
     alg = FedCEF(beta / 3, 3, compressor=TopK(k=2))
-    going = Run(p, alg, Stacked(p.n, p.d))
+    run = Run(p, alg, Stacked(p.n, p.d))
     off = []
     for t in range(1, 401):
-        _, sent = alg.down(going.state.server, keys(0, "server message", [0], t))
-        before, c = alg.model(going.state.server, p.h), going.state.server.c
-        read = (going.state.clients.z - sent) / alg.beta
+        _, sent = alg.down(run.state.server, keys(0, "server message", [0], t))
+        before, c = alg.model(run.state.server, p.h), run.state.server.c
+        read = (run.state.clients.z - sent) / alg.beta
         off.append(float((read - c).abs().max()) / max(1e-30, float(sent.abs().max())) * beta)
-        going.round(t)
-        assert torch.equal(going.state.clients.z, before.expand(p.n, -1))
+        run.round(t)
+        assert torch.equal(run.state.clients.z, before.expand(p.n, -1))
     eps = torch.finfo(torch.float32).eps
     assert max(off[1:200]) < 8 * eps
     assert max(off[200:]) < 8 * eps

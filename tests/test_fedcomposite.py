@@ -26,7 +26,7 @@ L1_PROX = ref.prox_l1(toy.LAMBDA)
 
 def rounds(p, algorithm, how_many):
     """(pre-prox model, corrections c_i, model) after rounds 1, 2, ..."""
-    run = toy.going(p, algorithm)
+    run = toy.begin(p, algorithm)
     for t in range(1, how_many + 1):
         run.round(t)
         s = toy.numpy(run.state)
@@ -135,18 +135,18 @@ def test_T04e_the_growing_prox_step_is_essential():
 
 def test_a_constant_local_prox_step_is_that_of_the_reference():
     p, grad = toy.problem(batch=6), toy.gradient(toy.problem(batch=6))
-    going = toy.going(p, NaiveComposite(0.8, 4, 1.3, local_prox="constant"))
+    run = toy.begin(p, NaiveComposite(0.8, 4, 1.3, local_prox="constant"))
     expected = ref.fedcomposite(grad, L1_PROX, N, toy.start(p), eta=0.8, eta_g=1.3, tau=4, local_step=lambda t: 0.8)
     for t, reference in enumerate(islice(expected, 15), 1):
-        going.round(t)
-        assert toy.gap(going.model().numpy(), reference.z) < 1e-13
+        run.round(t)
+        assert toy.gap(run.model().numpy(), reference.z) < 1e-13
 
 
 def test_the_coupled_scheme_is_the_naive_one_of_section_2():
     """z_{t+1} = P_{(t+1) eta}(z_t - eta (g + c_i)), z_tau is sent, and the prox that it has seen leaves a bias."""
     p, eta, eta_g, tau = toy.problem(), 0.5, 1.2, 4
     grad, S = toy.gradient(p), eta * eta_g * tau
-    going = toy.going(p, NaiveComposite(eta, tau, eta_g, local_prox="coupled"))
+    run = toy.begin(p, NaiveComposite(eta, tau, eta_g, local_prox="coupled"))
     x, c = toy.start(p), [np.zeros(p.d)] * N
     for r in range(1, 16):
         z0, sent, G = L1_PROX(x, S), [], []
@@ -160,8 +160,8 @@ def test_the_coupled_scheme_is_the_naive_one_of_section_2():
             G.append(total)
         x = z0 + eta_g * (sum(sent) / N - z0)
         c = [(z0 - x) / S - G[i] for i in range(N)]
-        going.round(r)
-        assert toy.gap(going.model().numpy(), L1_PROX(x, S)) < 1e-13
+        run.round(r)
+        assert toy.gap(run.model().numpy(), L1_PROX(x, S)) < 1e-13
     biased = toy.error(toy.final(p, NaiveComposite(eta, tau), 400), toy.solution(p))
     assert biased > 1e-2 > 1e-8 > toy.error(toy.final(p, FedComposite(eta, tau), 400), toy.solution(p))
     with pytest.raises(InputError, match="local_prox = 'growing' is not one of 'constant', 'coupled'"):
@@ -172,7 +172,7 @@ def test_the_lyapunov_function_keeps_to_the_bound_of_the_theorem():
     p, tau = toy.problem("least_squares", l2=0.5), 3
     x, rounds = toy.solution(p), 400
     algorithm = FedComposite.theory(toy.constants(p, rounds), tau)
-    going, grad, prox = toy.going(p, algorithm), toy.gradient(p), ref.prox_l1(toy.LAMBDA)
+    run, grad, prox = toy.begin(p, algorithm), toy.gradient(p), ref.prox_l1(toy.LAMBDA)
     B_g = toy.LAMBDA * np.sqrt(p.d)  # a subgradient of l1
     x_, c = toy.start(p), [np.zeros(p.d)] * N
     first = None
@@ -180,7 +180,7 @@ def test_the_lyapunov_function_keeps_to_the_bound_of_the_theorem():
         z = prox(x_, algorithm.S)
         Lambda = np.array([algorithm.eta * tau * (grad(i, z) + c[i]) for i in range(N)])
         expected = np.sum((z - x) ** 2) + np.sum((Lambda - Lambda.mean(0)) ** 2) / N
-        found = lyapunov(algorithm, p, *going.state, torch.tensor(x))
+        found = lyapunov(algorithm, p, *run.state, torch.tensor(x))
         assert found == pytest.approx(expected, rel=1e-9)
         first = first or found
         allowed = theorem(algorithm, toy.constants(p, r - 1), first, 0.0, B_g)
@@ -196,7 +196,7 @@ def test_the_lyapunov_function_keeps_to_the_bound_of_the_theorem():
             means.append(total)
         x_ = z - algorithm.S * sum(means) / N
         c = [sum(means) / N - means[i] for i in range(N)]
-        going.round(r)
+        run.round(r)
     assert found < 0.9 * first
     step = algorithm.eta * algorithm.eta_g
     mu = p.smoothness().mu_min

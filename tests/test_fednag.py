@@ -118,7 +118,7 @@ def test_T03e_strays_from_one_machine_by_no_more_than_the_bound(eta, gamma):
     assert L * eta * (1 + gamma) <= 1
     for x in (0, 1):
         assert abs(h(eta, gamma, x, L, 1.0)) < 1e-12 / (eta * L)
-    run, grad, mean = toy.going(p, FedNAG(eta, gamma, tau)), toy.gradient(p), toy.mean_gradient(p)
+    run, grad, mean = toy.begin(p, FedNAG(eta, gamma, tau)), toy.gradient(p), toy.mean_gradient(p)
     for t in range(1, 9):
         w, v = run.state.server.w, run.state.server.v
         one = [state.w for state in islice(ref.nesterov(mean, w.numpy(), eta=eta, gamma=gamma, v0=v.numpy()), tau)]
@@ -148,7 +148,7 @@ def test_more_local_steps_leave_a_larger_bias():
 def test_the_model_is_the_last_or_the_best_aggregated_point(output):
     """Of w(k tau), k >= 1. f is looked at where a round begins, so the best is of all but the newest."""
     p = ragged()
-    run = toy.going(p, FedNAG(0.9, 0.95, 4, output))  # overshoots: the last point is not the best
+    run = toy.begin(p, FedNAG(0.9, 0.95, 4, output))  # overshoots: the last point is not the best
     points, values = [], []
     for t in range(1, 31):
         run.round(t)
@@ -161,7 +161,7 @@ def test_the_model_is_the_last_or_the_best_aggregated_point(output):
 
 def test_the_start_is_not_among_the_outputs():
     p = ragged()
-    run = toy.going(p.starting_at(torch.as_tensor(p.solve())), FedNAG(3.0, 0.9, 4, "best"))
+    run = toy.begin(p.starting_at(torch.as_tensor(p.solve())), FedNAG(3.0, 0.9, 4, "best"))
     for t in range(1, 4):
         run.round(t)
         assert toy.objective(p, run.model().numpy()) > toy.objective(p, p.solve().numpy())
@@ -202,7 +202,7 @@ def test_T03f_peers_that_meet_in_every_tau_th_round_are_FedNAG_with_rows_in_betw
     """At aggregations the same points, and in between w(t), the mean of the workers."""
     p = smooth()
     grad = toy.gradient(p)
-    run, star = toy.going(p, FedNAGPeers(0.6, gamma), Every(Complete(N), tau)), toy.going(p, FedNAG(0.6, gamma, tau))
+    run, star = toy.begin(p, FedNAGPeers(0.6, gamma), Every(Complete(N), tau)), toy.begin(p, FedNAG(0.6, gamma, tau))
     w, v = np.tile(toy.start(p), (N, 1)), np.zeros((N, p.d))
     for t in range(1, 6 * tau + 1):
         g = np.array([grad(i, w[i]) for i in range(N)])

@@ -95,7 +95,7 @@ def components(topology, n, t):
     return graph
 
 
-def test_everybody_is_paired_with_everybody_equally_often():
+def test_all_pairs_are_matched_equally_often():
     n, rounds = 8, 1500
     for topology, p in [
         (RandomMatching(n), 1 / 7),

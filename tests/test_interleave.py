@@ -110,7 +110,7 @@ def test_nothing_stays_behind(contestant, interleave) -> None:
     assert "script.py" not in said.stdout
 
 
-def test_the_table_has_a_row_for_everybody(interleave, contestant) -> None:
+def test_the_table_has_a_row_for_each_contestant(interleave, contestant) -> None:
     rows = interleave.table(
         [
             interleave.Score(interleave.Contestant("proxfed", "x", ()), 1.0, [1.0, 2.0, 3.0], 1, 1.0, 1024.0),

@@ -22,10 +22,11 @@ from proxfed import Results, compare
 from proxfed.algorithms import FedAvg
 from proxfed.engine.tuning import PARALLEL_FROM
 from proxfed.errors import Elsewhere, InputError, RunError
+from proxfed.files import locked
 from proxfed.harness import processes
 from proxfed.harness.checkpoint import TaskFolder
-from proxfed.harness.files import locked
-from proxfed.harness.processes import share_cores
+from proxfed.harness.execute import Execution
+from proxfed.harness.plan import Share, share_cores
 from proxfed.harness.run_folder import RunFolder
 
 from support import own_parts as own
@@ -296,7 +297,7 @@ def test_what_cannot_travel_is_refused_or_done_here(monkeypatch: pytest.MonkeyPa
     with pytest.raises(InputError, match="cannot be given to other processes"):
         compare(problem(), algorithms, 3, jobs=2, progress=False)
     monkeypatch.setattr(processes, "HEAD_START", 0.0)
-    monkeypatch.setattr("proxfed.harness.plan.share_cores", lambda *_: processes.Share(2, 1, False))
+    monkeypatch.setattr("proxfed.harness.plan.share_cores", lambda *_: Share(2, 1, False))
     assert compare(problem(), algorithms, 3, progress=False).complete
 
 
@@ -326,8 +327,12 @@ def test_a_resumed_run_has_the_threads_it_was_begun_with(tmp_path: Path, monkeyp
     def run_jobs(e: Any, share: Any) -> None:
         seen.append((share.threads, torch.get_num_threads()))
 
+    def run_here(e: Any) -> None:
+        seen.append((1, torch.get_num_threads()))
+
     monkeypatch.delenv("OMP_NUM_THREADS")
     monkeypatch.setattr("proxfed.harness.plan.run_jobs", run_jobs)
+    monkeypatch.setattr(Execution, "run", run_here)
     torch.set_num_threads(2)
     try:
         for jobs in (2, 1, 2):
@@ -403,7 +408,7 @@ def test_members_of_an_array_share_the_tasks(tmp_path: Path) -> None:
 def test_a_folder_that_another_member_is_just_making_is_waited_for(tmp_path: Path) -> None:
     """It has files already, but no config.toml; the one who makes it has its lock."""
     from proxfed.harness.build import build_study
-    from proxfed.harness.execute import check_folder, open_folder
+    from proxfed.harness.plan import check_folder, open_folder
     from proxfed.harness.schema import parse
 
     study = build_study(parse(small(), "test"))

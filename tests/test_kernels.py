@@ -18,8 +18,8 @@ import proxfed
 from proxfed import FedAvg, Federated, Linear, compiled
 from proxfed.data import SparseRows
 from proxfed.engine import tuning
+from proxfed.engine.network import Stacked
 from proxfed.engine.run import Run
-from proxfed.engine.stacked import Stacked
 from proxfed.errors import InputError
 from proxfed.harness.run_folder import versions
 from proxfed.problems import linear, passes
@@ -49,7 +49,7 @@ def problem(loss, sizes, p=5, weighted=False, sparse=False, seed=0, **options) -
 
 def both_ways(p: Linear) -> tuple[Passes, Passes]:
     """(compiled, torch)"""
-    return Fused(p), (SparseProducts if isinstance(p.samples, SparseRows) else Products)(p)
+    return Fused(p), (SparseProducts if isinstance(p.samples, SparseRows) else Products)()
 
 
 def close(a, b, dtype) -> None:
@@ -77,15 +77,15 @@ def test_both_ways_agree_to_rounding(loss, sizes, p, weighted, sparse, intercept
     one, other = both_ways(problem_)
     for ids in (range(n), range(n - 1), rng.permutation(n)):
         at = x if shared else x[: len(ids)]
-        f, g = one.full(ids, at, values=True, gradients=True)
+        f, g = one.full(problem_, ids, at, values=True, gradients=True)
         assert f.dtype == g.dtype == dtype
-        expected = other.full(ids, at, values=True, gradients=True)
+        expected = other.full(problem_, ids, at, values=True, gradients=True)
         close(f, expected.values, dtype)
         close(g, expected.gradients, dtype)
-        assert torch.equal(one.full(ids, at, values=True).values, f)
-        assert torch.equal(one.full(ids, at, gradients=True).gradients, g)
+        assert torch.equal(one.full(problem_, ids, at, values=True).values, f)
+        assert torch.equal(one.full(problem_, ids, at, gradients=True).gradients, g)
     rows = problem_.offsets[:-1, None] + rng.integers(0, problem_.sizes[:, None], (n, 33))
-    close(one.minibatch(rows, x), other.minibatch(rows, x), dtype)
+    close(one.minibatch(problem_, rows, x), other.minibatch(problem_, rows, x), dtype)
 
 
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
@@ -97,27 +97,28 @@ def test_a_client_does_not_depend_on_blocks_threads_or_company(loss, sparse, mon
     x = torch.tensor(np.random.default_rng(1).normal(size=(4, p.d)))
     one = Fused(p)
     one.chunk = 16
-    f, g = one.full(range(4), x, True, True)
+    f, g = one.full(p, range(4), x, True, True)
     for ids in ([2], [3, 0], range(1, 3)):
-        assert torch.equal(one.full(ids, x[list(ids)], gradients=True).gradients, g[list(ids)])
+        assert torch.equal(one.full(p, ids, x[list(ids)], gradients=True).gradients, g[list(ids)])
     torch.set_num_threads(2)
     try:
-        assert len(one._shares(one._tasks_of(np.arange(4), False))) == 2
-        again = one.full(range(4), x, True, True)
+        assert len(one._shares(p, one._tasks_of(p, np.arange(4), False))) == 2
+        again = one.full(p, range(4), x, True, True)
     finally:
         torch.set_num_threads(1)
     assert torch.equal(again.values, f)
     assert torch.equal(again.gradients, g)
     one.chunk = 1000
-    close(one.full(range(4), x, gradients=True).gradients, g, torch.float64)
+    close(one.full(p, range(4), x, gradients=True).gradients, g, torch.float64)
 
 
 def test_samples_are_shared_out_evenly(monkeypatch) -> None:
     monkeypatch.setattr(tuning, "PARALLEL_READ", 0)
-    one = Fused(problem("squared", (100, 1, 1, 98)))
+    p = problem("squared", (100, 1, 1, 98))
+    one = Fused(p)
     torch.set_num_threads(2)
     try:
-        shares = one._shares(one._tasks_of(np.arange(4), False))
+        shares = one._shares(p, one._tasks_of(p, np.arange(4), False))
     finally:
         torch.set_num_threads(1)
     assert shares == [slice(0, 1), slice(1, 4)]
@@ -145,12 +146,12 @@ def test_nan_and_large_scores_are_not_hidden(loss) -> None:
     p = problem(loss, (20,))
     one, other = both_ways(p)
     x = torch.full((p.d,), torch.nan, dtype=torch.float64)
-    f, g = one.full(range(1), x, True, True)
+    f, g = one.full(p, range(1), x, True, True)
     assert bool(f.isnan().all())
     assert bool(g.isnan().all())
     x = 1e5 * torch.tensor(np.random.default_rng(0).normal(size=p.d))
-    assert torch.allclose(one.full(range(1), x, True).values, other.full(range(1), x, True).values, rtol=1e-12)
-    a, b = (way.full(range(1), x, gradients=True).gradients for way in (one, other))
+    assert torch.allclose(one.full(p, range(1), x, True).values, other.full(p, range(1), x, True).values, rtol=1e-12)
+    a, b = (way.full(p, range(1), x, gradients=True).gradients for way in (one, other))
     assert torch.allclose(a, b, rtol=1e-12, equal_nan=True)
 
 

@@ -48,7 +48,7 @@ EXACT = {
 def test_every_client_reaches_the_solution_on_a_ring(name):
     algorithm, rounds = EXACT[name]
     p = toy.problem(h=L1(toy.LAMBDA) if algorithm.needs.composite else Zero())
-    run = toy.going(p, algorithm, Ring(N))
+    run = toy.begin(p, algorithm, Ring(N))
     for t in range(1, rounds + 1):
         run.round(t)
     solution = p.solve(1e-14).numpy()
@@ -120,7 +120,7 @@ def test_choco_ends_where_dpsgd_with_its_gossip_step_does(variant, compressor):
     p = toy.problem("least_squares", h=Zero())
     eta, gamma = 0.5 / p.smoothness().L, 0.4
     W = (1 - gamma) * np.eye(N) + gamma * dense(Ring(N).W(0))
-    run = toy.going(p, ChocoSGD(eta, gamma, compressor, variant=variant), Ring(N))
+    run = toy.begin(p, ChocoSGD(eta, gamma, compressor, variant=variant), Ring(N))
     for t in range(1, 901):
         run.round(t)
     assert toy.gap(run.state.x.numpy(), gradient_descent_over(p, W, eta, variant)) <= 1e-9
@@ -146,7 +146,7 @@ def test_choco_ends_where_dpsgd_with_its_gossip_step_does(variant, compressor):
 )
 def test_what_travels(algorithm, vectors):
     """On a star of 5 there are 8 directed edges; nothing travels before the first round."""
-    run = toy.going(toy.problem(h=Zero()), algorithm, StarGraph(N))
+    run = toy.begin(toy.problem(h=Zero()), algorithm, StarGraph(N))
     assert run.network.traffic.numbers() == [0, 0, 0, 0]
     for t in (1, 2, 3):
         run.round(t)
@@ -167,7 +167,7 @@ def test_compressed_gossip_costs_what_is_sent(compressor):
         messages.clear()
         algorithm = ChocoSGD(0.5, 0.3, compressor)
         object.__setattr__(algorithm, "compressor", spy)
-        run = toy.going(toy.problem(h=Zero()), algorithm, topology)
+        run = toy.begin(toy.problem(h=Zero()), algorithm, topology)
         for t in (1, 2, 3):
             run.round(t)
         W = topology.W(0)

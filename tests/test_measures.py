@@ -14,7 +14,7 @@ from proxfed import Federated, Linear
 from proxfed.algorithms import Depositum, DFedAvg, FedAvg
 from proxfed.data.survival import survival_labels
 from proxfed.engine.measures import Measures
-from proxfed.engine.stacked import Stacked
+from proxfed.engine.network import Stacked
 from proxfed.engine.state_measures import check_names
 from proxfed.errors import InputError
 from proxfed.harness.build import build_study
@@ -57,7 +57,7 @@ def test_a_field_that_agrees_and_is_the_gradient_measures_zero() -> None:
 def test_tracked_gradients_become_the_gradient() -> None:
     """With full gradients and beta = 1, the mean of y is that of the gradients, and the momentum becomes it."""
     p = toy.problem()
-    run = toy.going(p, Depositum(0.5, T0=2), Ring(p.n))
+    run = toy.begin(p, Depositum(0.5, T0=2), Ring(p.n))
     measures = Measures(p, run.network, more=(*MORE, "estimation_m"))
     run.round(1)
     begin = measures(run.model(), run.fields())
@@ -139,7 +139,7 @@ def test_nothing_is_evaluated_before_the_run_begins(tmp_path: Path, monkeypatch:
 
 def test_a_state_without_the_field_has_no_such_measure() -> None:
     p = toy.problem()
-    run = toy.going(p, DFedAvg(0.1, 2), Ring(p.n))
+    run = toy.begin(p, DFedAvg(0.1, 2), Ring(p.n))
     found = Measures(p, run.network, more=MORE)(run.x0, run.fields())
     assert not set(MORE) & set(found)
     assert "consensus" in found

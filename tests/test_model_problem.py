@@ -15,7 +15,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from proxfed import FedAvg, Federated, InputError, keyed_random, run
 from proxfed.engine.measures import Measures
-from proxfed.engine.stacked import Stacked
+from proxfed.engine.network import Stacked
 from proxfed.problems import batched
 from proxfed.problems import network_clients as clients
 from proxfed.problems.architectures import MODELS, Make
@@ -26,10 +26,17 @@ from proxfed.regularisers import L1, OnBlocks
 
 from support.image_data import CLASSES, RAGGED, close, images, normed, point
 
-SIDES = {"dfedadmm_cnn": 16, "fednag_cnn": 16, "vgg16": 32, "resnet18": 16, "resnet18_group_norm": 16}
+SIDES = {
+    "dfedadmm_cnn": 16,
+    "fednag_cnn": 16,
+    "vgg16": 32,
+    "vgg16_eighth": 32,
+    "resnet18": 16,
+    "resnet18_group_norm": 16,
+}
 """The smallest images that say something; 8 where nothing else is needed."""
 DENSE = ("linear", "mlp", "dfedadmm_mlp")
-DEEP = ("resnet18", "resnet18_group_norm", "vgg16")
+DEEP = ("resnet18", "resnet18_group_norm", "vgg16", "vgg16_eighth")
 
 
 def plain_gradient(p: Model, x: Tensor, A: np.ndarray, b: np.ndarray) -> Tensor:

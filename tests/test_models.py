@@ -13,6 +13,8 @@ from proxfed.problems.architectures import MODELS
 
 VGG16_WIDTHS = [3, 64, 64, 128, 128, 256, 256, 256, 512, 512, 512, 512, 512, 512]
 VGG16 = sum(9 * a * b + b for a, b in pairwise(VGG16_WIDTHS)) + 512 * 10 + 10
+EIGHTH_WIDTHS = [3, *(width // 8 for width in VGG16_WIDTHS[1:])]
+EIGHTH = sum(9 * a * b + b for a, b in pairwise(EIGHTH_WIDTHS)) + 64 * 10 + 10
 
 COUNTS = [
     ("linear", 123, 1, 2, 248),
@@ -37,6 +39,7 @@ COUNTS = [
     ("dfedadmm_cnn", 3, 32, 10, 797_962),
     ("fednag_cnn", 1, 28, 10, 569_606),
     ("vgg16", 3, 32, 10, VGG16),
+    ("vgg16_eighth", 3, 32, 10, EIGHTH),
 ]
 
 
@@ -89,7 +92,9 @@ def test_depositum_cnn_pads_with_zeros_around_the_image() -> None:
     assert torch.equal(model(image), larger(framed))
 
 
-@pytest.mark.parametrize(("name", "side"), [("vgg16", 28), ("fednag_cnn", 12), ("dfedadmm_cnn", 12)])
+@pytest.mark.parametrize(
+    ("name", "side"), [("vgg16", 28), ("vgg16_eighth", 28), ("fednag_cnn", 12), ("dfedadmm_cnn", 12)]
+)
 def test_images_that_are_too_small_are_refused(name: str, side: int) -> None:
     with pytest.raises(InputError, match=f"not {side}x{side}"):
         made(name, 1, side, 10)

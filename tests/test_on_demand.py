@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import numpy as np
 import pytest
 import scipy.sparse
@@ -11,7 +13,8 @@ from proxfed import FedAvg, Federated, InputError, Linear, Logistic, Model, Scaf
 from proxfed.data import OnDemand, SparseRows, counts
 from proxfed.data.client_stats import ClientStats
 from proxfed.engine.measures import Measures
-from proxfed.engine.stacked import Stacked
+from proxfed.engine.network import Stacked
+from proxfed.engine.run import Run
 from proxfed.participation import UniformSampling
 from proxfed.tuning.validation import chosen_rows
 
@@ -55,6 +58,29 @@ def test_linear_models_run_bit_for_bit_as_with_all_samples_in_memory(batch, weig
     x = one.model
     values = [Measures(p, Stacked(N, p.d)).objective(x) for p in (whole, lazy)]
     assert values[0] == pytest.approx(values[1], abs=1e-14)
+
+
+@pytest.mark.parametrize("kernels", ["numba", "torch"])
+@pytest.mark.parametrize("form", [np.asarray, SparseRows.of])
+def test_samples_do_not_outlive_their_round(form, kernels, monkeypatch):
+    """Not even where the garbage collector does not come by."""
+    monkeypatch.setenv("PROXFED_KERNELS", kernels)
+    p = Linear(OnDemand(Reader([(form(A), b) for A, b in SIGNS]), SIZES), Logistic(), batch=3)
+    r = Run(p, FedAvg(0.5, 3), Stacked(N, p.d), SOME)
+
+    def alive() -> int:
+        return sum(type(held) is Federated for held in gc.get_objects())
+
+    r.round(1)
+    gc.collect()
+    gc.disable()
+    try:
+        before = alive()
+        for t in (2, 3, 4):
+            r.round(t)
+        assert alive() == before
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("form", [scipy.sparse.csr_array, SparseRows.of])
@@ -215,7 +241,7 @@ def test_what_is_wrong_with_a_client_is_said_when_it_is_read(case):
         p.local(1, [1, 2]).full_grad(torch.zeros(P, dtype=torch.float64))
 
 
-def test_what_takes_everybodys_samples_is_refused():
+def test_what_needs_the_samples_of_all_clients_is_refused():
     data = OnDemand(Reader(SIGNS), SIZES)
     with pytest.raises(InputError, match="smoothness of f takes the samples of all clients, but those of data"):
         Linear(data, Logistic()).smoothness()

@@ -13,8 +13,8 @@ from torch import Tensor
 from proxfed.compressors import RandK, TopK
 from proxfed.engine import tuning
 from proxfed.engine.compatibility import check_combination
+from proxfed.engine.network import Stacked
 from proxfed.engine.run import Run
-from proxfed.engine.stacked import Stacked
 from proxfed.engine.state_measures import check_names
 from proxfed.engine.state_tree import leaves, put, take, writable
 from proxfed.errors import InputError

@@ -14,8 +14,8 @@ from proxfed import algorithms as alg
 from proxfed.algorithms import ALGORITHMS
 from proxfed.compressors import Identity, NaturalCompressor, TopK
 from proxfed.engine.compatibility import check_combination
+from proxfed.engine.network import Stacked
 from proxfed.engine.run import Run
-from proxfed.engine.stacked import Stacked
 from proxfed.errors import InputError
 from proxfed.harness.catalogue import catalogue
 from proxfed.participation import BernoulliSampling, Dropouts, Full, UniformSampling, arrived
@@ -35,21 +35,21 @@ def problem(h=toy.SPARSE, **options):
     return toy.problem(h=h, sizes=(20,) * N, **options)
 
 
-def going(p, algorithm, who, seed=0):
-    return Run(p, algorithm, Stacked(p.n, p.d), who, seed)
+def begin(p, algorithm, participation, seed=0):
+    return Run(p, algorithm, Stacked(p.n, p.d), participation, seed)
 
 
-def states(p, algorithm, who, rounds, seed=0):
-    run = going(p, algorithm, who, seed)
+def states(p, algorithm, participation, rounds, seed=0):
+    run = begin(p, algorithm, participation, seed)
     for t in range(1, rounds + 1):
         run.round(t)
         yield toy.numpy(run.state), run.model().numpy()
 
 
-def error_of(p, algorithm, who, most, tolerance=0.0):
+def error_of(p, algorithm, participation, most, tolerance=0.0):
     """After at most so many rounds, or as soon as it is below the tolerance."""
     x = toy.solution(p, None if p.h == toy.SPARSE else lambda v, step: v / (1 + step * toy.LAMBDA))
-    run = going(p, algorithm, who)
+    run = begin(p, algorithm, participation)
     for t in range(1, most + 1):
         run.round(t)
         if t % 50 == 0 and toy.error(run.model().numpy(), x) < tolerance:
@@ -73,13 +73,13 @@ SOME = {
     "half of 60 % lost": Dropouts(0.5, UniformSampling(6)),
     "in turn": InTurn(),
 }
-some = pytest.mark.parametrize("who", SOME.values(), ids=SOME)
+some = pytest.mark.parametrize("participation", SOME.values(), ids=SOME)
 
 
 # ---- FedComposite and FedCEF, written down once more ---------------------------------------------------------------
 
 
-def in_numpy(p, who, compress, *, alpha, K, eta_g=1.0, eta=1.0, seed=0):
+def in_numpy(p, participation, compress, *, alpha, K, eta_g=1.0, eta=1.0, seed=0):
     """FedCEF of docs/theory.md with some clients a round, one client at a time: (z, zt, c, all c_i, all v_i)."""
     grad, beta, weights = toy.gradient(p, seed), eta_g * alpha * K, p.weights.numpy()
     zt, c = toy.start(p), np.zeros(p.d)
@@ -88,7 +88,7 @@ def in_numpy(p, who, compress, *, alpha, K, eta_g=1.0, eta=1.0, seed=0):
     while True:
         t += 1
         z, change = PROX(zt, beta), np.zeros(p.d)
-        here = arrived(who, t, who(t, p.n, seed), seed)[0]
+        here = arrived(participation, t, participation(t, p.n, seed), seed)[0]
         for i in here:
             w = x = z
             gradients = []
@@ -107,13 +107,13 @@ def in_numpy(p, who, compress, *, alpha, K, eta_g=1.0, eta=1.0, seed=0):
 
 
 @pytest.mark.parametrize("batch", [None, 6])
-@pytest.mark.parametrize("who", [UniformSampling(3), BernoulliSampling(0.1), Full()], ids=repr)
+@pytest.mark.parametrize("participation", [UniformSampling(3), BernoulliSampling(0.1), Full()], ids=repr)
 @pytest.mark.parametrize(("K", "eta_g", "eta"), [(1, 0.7, 1.0), (4, 1.0, 0.4), (3, 1.6, 1.0)])
-def test_FedCEF_is_the_recursion_of_the_theory_page(K, eta_g, eta, who, batch):
+def test_FedCEF_is_the_recursion_of_the_theory_page(K, eta_g, eta, participation, batch):
     p = toy.problem(sizes=(7, 40, 13, 40, 25, 9), weighting="size", batch=batch)
     algorithm = alg.FedCEF(0.6, K, eta_g, eta, TopK(k=3), partial=True)
-    expected = in_numpy(p, who, ref.top_k(3), alpha=0.6, K=K, eta_g=eta_g, eta=eta)
-    for (s, z), (z_, zt, c, own, v) in zip(states(p, algorithm, who, 25), expected, strict=False):
+    expected = in_numpy(p, participation, ref.top_k(3), alpha=0.6, K=K, eta_g=eta_g, eta=eta)
+    for (s, z), (z_, zt, c, own, v) in zip(states(p, algorithm, participation, 25), expected, strict=False):
         assert toy.gap(z, z_) < 1e-13
         assert toy.gap(s.server.zt, zt) < 1e-13
         assert toy.gap(s.server.c, c) < 1e-13
@@ -124,10 +124,10 @@ def test_FedCEF_is_the_recursion_of_the_theory_page(K, eta_g, eta, who, batch):
 @pytest.mark.parametrize("batch", [None, 6])
 @pytest.mark.parametrize(("tau", "eta_g"), [(1, 0.7), (4, 1.0), (3, 1.6)])
 @some
-def test_FedComposite_is_the_same_without_compressor(who, tau, eta_g, batch):
+def test_FedComposite_is_the_same_without_compressor(participation, tau, eta_g, batch):
     p, algorithm = problem(batch=batch), alg.FedComposite(0.6, tau, eta_g, partial=True)
-    expected = in_numpy(p, who, ref.identity, alpha=0.6, K=tau, eta_g=eta_g)
-    for (s, z), (z_, zt, c, own, _) in zip(states(p, algorithm, who, 20), expected, strict=False):
+    expected = in_numpy(p, participation, ref.identity, alpha=0.6, K=tau, eta_g=eta_g)
+    for (s, z), (z_, zt, c, own, _) in zip(states(p, algorithm, participation, 20), expected, strict=False):
         assert toy.gap(z, z_) < 1e-13
         assert toy.gap(s.server.x, zt) < 1e-13
         assert toy.gap(s.server.g, c) < 1e-13
@@ -139,16 +139,18 @@ def test_FedComposite_is_the_same_without_compressor(who, tau, eta_g, batch):
 
 @pytest.mark.parametrize("batch", [None, 5])
 @some
-def test_T06a_the_server_has_the_mean_of_what_all_clients_have(who, batch):
+def test_T06a_the_server_has_the_mean_of_what_all_clients_have(participation, batch):
     p = toy.problem(sizes=(7, 40, 13, 40, 25, 9), weighting="size", batch=batch)
-    who = replace(who, among=UniformSampling(4)) if isinstance(who, Dropouts) else who
+    participation = (
+        replace(participation, among=UniformSampling(4)) if isinstance(participation, Dropouts) else participation
+    )
     weights = p.weights.numpy()
-    for s, _ in states(p, alg.FedComposite(0.8, 3, partial=True), who, 40):
+    for s, _ in states(p, alg.FedComposite(0.8, 3, partial=True), participation, 40):
         assert toy.gap(s.server.g, -weights @ s.clients.a) < 1e-14
-    for s, _ in states(p, alg.FedCEF(0.8, 3, 1.0, 0.5, TopK(k=2), partial=True), who, 40):
+    for s, _ in states(p, alg.FedCEF(0.8, 3, 1.0, 0.5, TopK(k=2), partial=True), participation, 40):
         assert toy.gap(s.server.c, weights @ s.clients.c) < 1e-14
     gamma_p = 4.0 / 0.4
-    for s, _ in states(p, alg.ProxSkip(4.0, 0.4, partial=True), who, 40):
+    for s, _ in states(p, alg.ProxSkip(4.0, 0.4, partial=True), participation, 40):
         assert toy.gap(s.server.v, weights @ (s.clients.u - gamma_p * s.clients.c)) < 1e-13
 
 
@@ -163,14 +165,14 @@ PAIRS = {
 
 @pytest.mark.parametrize("batch", [None, 4])
 @pytest.mark.parametrize("name", PAIRS)
-def test_T06b_with_everybody_it_is_the_method_of_the_paper(name, batch):
+def test_T06b_with_all_clients_it_is_the_method_of_the_paper(name, batch):
     a = PAIRS[name]
     p = problem(toy.SPARSE if a.needs.composite else RIDGE, batch=batch)
     plain, partial = toy.models(p, a), toy.models(p, replace(a, partial=True))
     toy.assert_same((next(plain) for _ in range(25)), (next(partial) for _ in range(25)))
 
 
-def test_T06b_PLEDGE_with_everybody_is_the_same_to_the_bit():
+def test_T06b_PLEDGE_with_all_clients_is_the_same_to_the_bit():
     p = problem()
     plain = alg.Pledge(2.5, 3, 0.0, False)
     for (a, _), (b, _) in zip(
@@ -180,14 +182,14 @@ def test_T06b_PLEDGE_with_everybody_is_the_same_to_the_bit():
 
 
 @some
-def test_T06c_at_a_solution_nothing_moves_whoever_takes_part(who):
+def test_T06c_at_a_solution_nothing_moves_whoever_takes_part(participation):
     p, a = problem(), alg.FedCEF(0.8, 4, 1.3, 0.4, TopK(k=2), partial=True)
     b = alg.FedComposite(0.8, 4, 1.3, partial=True)
     x, grad = toy.solution(p), toy.gradient(p)
     own = toy.rows(*[grad(i, x) for i in range(N)])
     mean, here = own.mean(0), torch.tensor(x)
     for algorithm, clients in ((a, (own, own)), (b, (-own,))):
-        run = going(p, algorithm, who)
+        run = begin(p, algorithm, participation)
         state = run.state
         rest = state.clients[len(clients) :]
         server = type(state.server)(here - algorithm.largest_prox_step() * mean, mean)
@@ -203,7 +205,7 @@ def test_T06c_at_a_solution_nothing_moves_whoever_takes_part(who):
 
 @pytest.mark.parametrize("batch", [None, 4])
 @some
-def test_T06d_one_local_step_is_EF21(who, batch):
+def test_T06d_one_local_step_is_EF21(participation, batch):
     p, C = problem(batch=batch), TopK(k=4)
     x0 = torch.tensor(PROX(toy.start(p), 1.8))
     q = p.starting_at(x0)  # FedCEF takes a prox step before its first gradient
@@ -212,17 +214,17 @@ def test_T06d_one_local_step_is_EF21(who, batch):
         (alg.FedCEF(1.5, 1, 1.2, 1.0, C, partial=True), alg.EF21(1.8, C)),
         (alg.FedCEF(1.5, 1, 1.2, 0.4, C, partial=True), alg.EF21SGDM(1.8, 0.4, C)),
     ]:
-        for (_, z), (_, x) in zip(states(p, one, who, 30), states(q, other, who, 30), strict=True):
+        for (_, z), (_, x) in zip(states(p, one, participation, 30), states(q, other, participation, 30), strict=True):
             assert toy.gap(z, x) < 1e-13
 
 
 @pytest.mark.parametrize("batch", [None, 4])
 @some
-def test_T06e_FedPD_is_FedADMM_without_regulariser(who, batch):
+def test_T06e_FedPD_is_FedADMM_without_regulariser(participation, batch):
     p = problem(Zero(), batch=batch)
     one, other = (
-        toy.models(p, alg.FedPD(8.0, 2.0, 3, partial=True), who),
-        toy.models(p, alg.FedADMM(1 / 8, 2.0, 3), who),
+        toy.models(p, alg.FedPD(8.0, 2.0, 3, partial=True), participation),
+        toy.models(p, alg.FedADMM(1 / 8, 2.0, 3), participation),
     )
     toy.assert_same((next(one) for _ in range(30)), (next(other) for _ in range(30)))
 
@@ -245,7 +247,7 @@ def test_T06f_the_lyapunov_function_falls_with_the_step_of_the_theorem(m):
     L_i = [np.linalg.eigvalsh(a.T @ a / (4 * len(a)))[-1] + p.l2 for a in A]
     L, Lb = p.smoothness().L_f, np.mean(L_i)
     S = 1 / (L / 2 + (T - 1) * Lb)
-    run = going(p, alg.FedComposite(S, 1, partial=True), InGroups())
+    run = begin(p, alg.FedComposite(S, 1, partial=True), InGroups())
     x, moves, values = [], [], []
     for t in range(1, 60 * T + 1):
         run.round(t)
@@ -276,7 +278,7 @@ def test_T06g_staying_away_is_a_contractive_compressor(k):
     a = alg.FedCEF(1.5, 1, compressor=C, partial=True)
     grad, after = toy.gradient(p), []
     for pair in combinations(range(toy.N), 2):
-        run = going(p, a, UniformSampling(2))
+        run = begin(p, a, UniformSampling(2))
         for t in range(1, 4):
             run.round(t)
         s, z = toy.numpy(run.state), run.model().numpy()
@@ -336,16 +338,16 @@ def test_converges_to_the_solution_with_30_percent(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("who", SOME.values(), ids=SOME)
+@pytest.mark.parametrize("participation", SOME.values(), ids=SOME)
 @pytest.mark.parametrize("name", EXACT)
-def test_converges_to_the_solution_whoever_takes_part(name, who):
-    assert error_of(its_problem(EXACT[name]), EXACT[name], who, 20_000, 1e-9) < 1e-9
+def test_converges_to_the_solution_whoever_takes_part(name, participation):
+    assert error_of(its_problem(EXACT[name]), EXACT[name], participation, 20_000, 1e-9) < 1e-9
 
 
 @pytest.mark.parametrize("name", ["fedcomposite", "fedcef"])
 @some
-def test_FedComposite_and_FedCEF_reach_the_solution_whoever_takes_part(name, who):
-    assert error_of(problem(), EXACT[name], who, 6000, 1e-9) < 1e-9
+def test_FedComposite_and_FedCEF_reach_the_solution_whoever_takes_part(name, participation):
+    assert error_of(problem(), EXACT[name], participation, 6000, 1e-9) < 1e-9
 
 
 def test_weights_and_a_wrapped_downlink_change_nothing_of_that():
@@ -385,28 +387,31 @@ def test_with_minibatches_the_neighbourhood_shrinks_with_the_step():
 # ---- messages that everybody must get ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("who", [UniformSampling(3), Dropouts(0.5, BernoulliSampling(0.4))], ids=repr)
+@pytest.mark.parametrize("participation", [UniformSampling(3), Dropouts(0.5, BernoulliSampling(0.4))], ids=repr)
 @pytest.mark.parametrize("name", ["pledge", "ef21_bc"])
-def test_T06h_what_is_public_is_the_same_for_those_who_stayed_away(name, who):
+def test_T06h_what_is_public_is_the_same_for_absent_clients(name, participation):
     a = EXACT[name]
-    for s, _ in states(its_problem(a), a, who, 40):
+    for s, _ in states(its_problem(a), a, participation, 40):
         for key in ("z", "y") if name == "pledge" else ("x", "b"):
             assert (getattr(s.clients, key) == getattr(s.server, key)).all()
 
 
-@pytest.mark.parametrize("who", [UniformSampling(3), Dropouts(0.5, BernoulliSampling(0.4))], ids=repr)
+@pytest.mark.parametrize("participation", [UniformSampling(3), Dropouts(0.5, BernoulliSampling(0.4))], ids=repr)
 @pytest.mark.parametrize("inner", [alg.Scaffold(0.5, 3), alg.FedComposite(0.5, 3, partial=True)], ids=repr)
-def test_T06h_also_with_a_wrapped_downlink_which_loses_nothing_if_it_is_dense(inner, who):
+def test_T06h_also_with_a_wrapped_downlink_which_loses_nothing_if_it_is_dense(inner, participation):
     p = its_problem(inner)
-    for s, _ in states(p, alg.CompressedDownlink(inner, TopK(k=4)), who, 25):
+    for s, _ in states(p, alg.CompressedDownlink(inner, TopK(k=4)), participation, 25):
         assert all((mine == theirs).all() for mine, theirs in zip(s.clients.w, s.server.w, strict=True))
-    one, other = toy.models(p, inner, who), toy.models(p, alg.CompressedDownlink(inner, Identity()), who)
+    one, other = (
+        toy.models(p, inner, participation),
+        toy.models(p, alg.CompressedDownlink(inner, Identity()), participation),
+    )
     toy.assert_same((next(one) for _ in range(25)), (next(other) for _ in range(25)))
 
 
-def test_messages_down_are_counted_for_all_and_up_for_those_who_took_part():
+def test_messages_down_are_counted_for_all_clients_and_up_for_the_cohort():
     p, a = its_problem(EXACT["ef21_bc"]), EXACT["ef21_bc"]
-    run = going(p, a, UniformSampling(3))
+    run = begin(p, a, UniformSampling(3))
     for t in range(1, 6):
         run.round(t)
     counts = run.counters()
@@ -420,7 +425,7 @@ def test_one_more_vector_goes_down():
         (alg.FedComposite(1.0, 3, partial=True), 8 * d),
         (alg.FedCEF(1.0, 3, compressor=C, partial=True), 48),
     ):
-        run = going(p, a, UniformSampling(3))
+        run = begin(p, a, UniformSampling(3))
         run.round(1)
         assert (run.counters()["bytes_up"], run.counters()["bytes_down"]) == (3 * up, 3 * 2 * 8 * d)
         assert (a.sends().down, replace(a, partial=False).sends().down) == (2, 1)
@@ -429,7 +434,7 @@ def test_one_more_vector_goes_down():
 # ---- refusals ------------------------------------------------------------------------------------------------------
 
 
-def test_who_needs_everybody_says_what_would_help():
+def test_a_method_that_needs_all_clients_says_what_would_help():
     p = problem()
     with pytest.raises(InputError, match=r"FedComposite needs every client .*; with partial = True some may stay away"):
         check_combination(p, alg.FedComposite(1.0, 3), None, UniformSampling(3))

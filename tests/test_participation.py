@@ -17,8 +17,8 @@ from proxfed import FedAvg, FedCEF, FedComposite, Scaffold, participation
 from proxfed.algorithms import FISTA
 from proxfed.compressors import TopK
 from proxfed.engine.compatibility import check_combination
+from proxfed.engine.network import Stacked
 from proxfed.engine.run import Run
-from proxfed.engine.stacked import Stacked
 from proxfed.errors import InputError
 from proxfed.keyed_random import uniforms
 from proxfed.participation import PARTICIPATIONS, BernoulliSampling, Dropouts, Full, UniformSampling, arrived
@@ -55,7 +55,7 @@ def test_uniform_draws_exactly_m(t, n, data):
     assert len(UniformSampling(m)(t, n, 0)) == m
 
 
-def test_full_and_the_extremes_are_everybody():
+def test_full_and_the_extremes_are_all_clients():
     for everybody in (Full(), UniformSampling(7), BernoulliSampling(1.0)):
         np.testing.assert_array_equal(everybody(5, 7, 1), np.arange(7))
 
@@ -208,7 +208,7 @@ ALGORITHMS = [
 
 
 @pytest.mark.parametrize("a", ALGORITHMS, ids=lambda a: type(a).__name__)
-def test_who_is_lost_has_not_been_there_but_for_work_and_bytes(a):
+def test_a_lost_client_counts_in_work_and_bytes_only(a):
     lossy, plain = after(a, LOSSY), after(a, Survivors(LOSSY))
     for key, x in lossy.dump().items():
         torch.testing.assert_close(x, plain.dump()[key], rtol=0, atol=1e-14)
@@ -220,7 +220,7 @@ def test_who_is_lost_has_not_been_there_but_for_work_and_bytes(a):
 
 
 @pytest.mark.parametrize("a", ALGORITHMS, ids=lambda a: type(a).__name__)
-def test_if_nobody_is_lost_nothing_changes(a):
+def test_if_no_client_is_lost_nothing_changes(a):
     lossless, plain = after(a, Dropouts(0.0, UniformSampling(3))), after(a, UniformSampling(3))
     assert all(torch.equal(x, plain.dump()[key]) for key, x in lossless.dump().items())
     assert lossless.counters() == plain.counters()
@@ -256,6 +256,6 @@ def test_a_file_can_say_it():
     assert describe(who, PARTICIPATIONS) == table | {"rollback": True}
 
 
-def test_who_needs_everybody_refuses_it():
+def test_a_method_that_needs_all_clients_refuses_it():
     with pytest.raises(InputError, match="FISTA needs every client in every round, not Dropouts"):
         check_combination(toy.problem(), FISTA(1.0), None, Dropouts(0.1))

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from proxfed.algorithms import ExactDiffusion, Pledge, PledgePeers
+from proxfed.algorithms.pledge import LARGEST_Q2
 from proxfed.algorithms.pledge_peers import State, modal_radius
 from proxfed.compressors import ErrorBoundedQuantiser, Identity, TopK
 from proxfed.engine.compatibility import check_combination
@@ -98,7 +99,7 @@ def test_T05i_on_the_complete_graph_it_is_the_server_form(tau, theta, a, beta, b
     """gamma = 1, no compressors; from x0 = 0, where both corrections begin at 0 whatever a is."""
     p = toy.problem(batch=batch, x0=(0.0,) * D)
     with_server = Pledge(0.8, tau, theta, False, beta, a, compressor_up=DENSE, compressor_down=DENSE)
-    run = toy.going(p, with_server)
+    run = toy.begin(p, with_server)
     for t, s in enumerate(states(p, PledgePeers(0.8, tau, 1.0, theta, beta, a, compressor=DENSE), 30, Complete(N)), 1):
         run.round(t)
         assert toy.gap(s.v, np.tile(run.state.server.zt.numpy(), (N, 1))) < 1e-13
@@ -109,10 +110,19 @@ def test_T05i_on_the_complete_graph_it_is_the_server_form(tau, theta, a, beta, b
 
 @pytest.mark.parametrize("graph", [Ring(N), StarGraph(N), Complete(N)], ids=lambda g: type(g).__name__)
 def test_T05j_smooth_dense_with_one_local_step_it_is_exact_diffusion(graph):
-    """gamma = 1/2 mixes with (I + W)/2, which is NIDS with its own step 1/2, too."""
     p = toy.problem(h=Zero())
     ours = (s.x for s in states(p, PledgePeers(2.0, 1, 0.5, 0.0, compressor=DENSE), 40, graph))
     toy.assert_same(ours, toy.rows_of(p, ExactDiffusion(2.0), 40, graph))
+
+
+@pytest.mark.parametrize("graph", [Ring(N), StarGraph(N), Complete(N)], ids=lambda g: type(g).__name__)
+def test_T05j_and_nids(graph):
+    """x'' = (I + W)/2 (2 x' - x - S (grad f(x') - grad f(x))), with its own gossip step 1/2."""
+    p, S = toy.problem(h=Zero()), 2.0
+    A, grads = (np.eye(N) + dense(graph.W(0))) / 2, toy.gradients(p)
+    x = [s.x for s in states(p, PledgePeers(S, 1, 0.5, 0.0, compressor=DENSE), 40, graph)]
+    for one, two, three in zip(x, x[1:], x[2:], strict=False):
+        assert toy.gap(three, A @ (2 * two - one - S * (grads(two, 1) - grads(one, 1)))) < 1e-12
 
 
 @pytest.mark.parametrize("gamma", [0.5, 0.3])
@@ -173,7 +183,7 @@ def test_reaches_the_solution_with_one_setting(graph):
     assert toy.reaches(p, PledgePeers(1 / p.smoothness().L), 1e-10, 600, graph)
 
 
-@pytest.mark.parametrize(("tau", "q2"), [(1, 0.2), (3, 0.2), (3, 0.02)])
+@pytest.mark.parametrize(("tau", "q2"), [(1, LARGEST_Q2), (3, LARGEST_Q2), (3, 0.2), (3, 0.02)])
 def test_reaches_the_solution_with_finer_and_coarser_messages(tau, q2):
     p, C = toy.problem(), ErrorBoundedQuantiser(q2)
     assert toy.reaches(p, PledgePeers(1 / p.smoothness().L, tau, compressor=C), 1e-10, 600, Ring(N))

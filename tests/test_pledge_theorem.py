@@ -86,7 +86,7 @@ def best_rate(*args, **more):
 
 def levels(p, algorithm, proof, best, rounds):
     """The Lyapunov function of rounds 1, 2, ...: x of the round, u and zt after it."""
-    run = toy.going(p, algorithm)
+    run = toy.begin(p, algorithm)
     f, weights = p.local(0, range(p.n)), p.weights
     for t in range(1, rounds + 1):
         run.round(t)

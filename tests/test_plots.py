@@ -61,7 +61,7 @@ def test_a_bar_stands_where_half_of_the_seeds_reached_the_target():
     assert make_panels(figure.model_copy(update={"y": "accuracy"}), {"": results(["A"])})[0].lines == []
 
 
-def test_bars_are_drawn_with_words_for_who_did_not_arrive(tmp_path):
+def test_bars_have_words_for_algorithms_that_did_not_arrive(tmp_path):
     pytest.importorskip("matplotlib")
     far = results(["A"]).rows + results(["B"], error=1.0).rows
     figure = Figure(name="f", y="error", x="bytes", target=0.5)

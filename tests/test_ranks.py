@@ -87,7 +87,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     ],
     ids=str,
 )
-def test_who_is_a_rank(
+def test_which_process_is_a_rank(
     environment: pytest.MonkeyPatch, given: dict[str, str], master: dict[str, str], found: tuple[int, int] | None
 ) -> None:
     """A task of srun or torchrun is one; a batch script is not, whatever it exports for the tasks that it starts."""

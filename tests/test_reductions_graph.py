@@ -113,7 +113,7 @@ def test_centralised_twin(name):
     """Clients of different sizes: on the graph their weights scale the losses, at the server they weigh the mean."""
     algorithm, twin = TWINS[name]
     p = toy.problem(h=L1(toy.LAMBDA) if twin.needs.composite else Zero(), sizes=toy.RAGGED, weighting="size")
-    central = toy.going(p, twin)
+    central = toy.begin(p, twin)
     for t, X in enumerate(toy.rows_of(p, algorithm, 30, Complete(N)), 1):
         central.round(t)
         assert toy.gap(X, np.tile(central.state.server.x.numpy(), (N, 1))) <= 1e-12, t
@@ -162,7 +162,7 @@ def test_the_model_of_a_proximal_method_is_a_prox_step_of_averages():
     p, prox = toy.problem(), ref.prox_l1(toy.LAMBDA)
     G, X = toy.gradients(p), np.tile(toy.start(p), (N, 1))
     for algorithm in (PGExtra(2.0), ProxGT(2.0)):
-        run, before = toy.going(p, algorithm, Ring(N)), X
+        run, before = toy.begin(p, algorithm, Ring(N)), X
         for t in range(1, 21):
             run.round(t)
             expected = prox(before.mean(0) - 2.0 * G(before, t).mean(0), 2.0)

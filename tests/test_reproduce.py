@@ -130,6 +130,20 @@ def test_one_case_with_few_seeds_and_other_settings(capsys: Any, toys: Path) -> 
     assert "other settings" in said
 
 
+def test_one_algorithm_alone_and_the_others_later(capsys: Any, toys: Path) -> None:
+    result = found(capsys, toys, "toys/table1", "--case", "few", "--only", "FedAvg")["toys/table1"]
+    folder = RunFolder(toys / "toys-table1" / "quick" / "few")
+    assert {(state["algorithm"], state["seed"]) for state in folder.status()} == {("FedAvg", s) for s in (0, 1, 2)}
+    status = {claim["says"]: claim["status"] for claim in result["claims"]}
+    assert (status["FedAvg learns"], status["large steps diverge"]) == ("confirmed", "not run")
+    before = folder.rows()
+    found(capsys, toys, "toys/table1", "--case", "few")
+    assert [row for row in folder.rows() if row["algorithm"] == "FedAvg"] == before
+    assert {state["algorithm"] for state in folder.status()} == {"FedAvg", "wild"}
+    said = refused(capsys, "reproduce", "toys/table1", "--only", "FedAbg", "--out", str(toys))
+    assert "no algorithm has the label 'FedAbg'" in said
+
+
 def test_cases_that_were_run_before_count(capsys: Any, toys: Path) -> None:
     whole = found(capsys, toys, "toys/table1", "--seeds", "1")
     assert found(capsys, toys, "toys/table1", "--seeds", "1", "--case", "many") == whole
@@ -176,7 +190,8 @@ def test_what_the_file_says_is_not_changed_from_outside(capsys: Any, toys: Path,
 
 
 def test_judging_what_is_there_takes_all_its_seeds(capsys: Any, toys: Path) -> None:
-    assert "--no-run judges" in refused(capsys, "reproduce", "toys", "--no-run", "--seeds", "1", "--out", str(toys))
+    for option in (("--seeds", "1"), ("--only", "FedAvg")):
+        assert "--no-run judges" in refused(capsys, "reproduce", "toys", "--no-run", *option, "--out", str(toys))
 
 
 def test_rows_of_other_settings_are_not_judged(capsys: Any, toys: Path) -> None:

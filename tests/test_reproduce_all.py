@@ -274,5 +274,5 @@ def test_options_of_all_need_all(capsys: Any, toys: Path) -> None:
     assert "--list and --budget need --all" in refused(capsys, "reproduce", "toys", "--list")
     assert "--list and --budget need --all" in refused(capsys, "reproduce", "toys", "--budget", "3")
     assert "or --all" in refused(capsys, "reproduce")
-    assert "there is no paper or experiment 'toy'" in refused(capsys, "reproduce", "toy", "--all")
+    assert "there are no experiments of a paper 'toy'" in refused(capsys, "reproduce", "toy", "--all")
     assert "--format json needs --list" in refused(capsys, "reproduce", "--all", "--format", "json")

@@ -15,7 +15,8 @@ import torch
 from proxfed import Diverged, Entry, Results, compare, run
 from proxfed.algorithms import Depositum, FedAvg
 from proxfed.errors import InputError
-from proxfed.harness.execute import Execution, open_folder
+from proxfed.harness.execute import Execution
+from proxfed.harness.plan import open_folder
 from proxfed.harness.run_folder import RunFolder
 from proxfed.harness.study import Study
 from proxfed.topologies import Ring

@@ -19,7 +19,8 @@ from proxfed.harness.results import Results
 from proxfed.harness.run_folder import RunFolder
 from proxfed.harness.settings_diff import by_key
 from proxfed.papers.reproduce import judge_all, select
-from proxfed.papers.results_store import KeptRun, Place, keep, notes, read, write
+from proxfed.papers.results_format import KeptRun, Place
+from proxfed.papers.results_store import keep, notes, read, write
 
 from support.toy_paper import run, swapped
 
@@ -152,17 +153,31 @@ def test_seeds_with_other_settings_or_versions_are_not_mixed(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("status", ["running", "stopped", None])
-def test_an_unfinished_run_is_left_out_and_said(tmp_path: Path, status: str | None) -> None:
-    run(tmp_path / "runs", only=["IID", "very skewed"])
+def test_an_unfinished_algorithm_is_left_out_and_said(tmp_path: Path, status: str | None) -> None:
+    """Also if only one of its seeds is not done: half of it would be taken for its result."""
+    run(tmp_path / "runs")
     one = folder(tmp_path)
     last = [] if status is None else [{**one.status()[-1], "status": status}]
     one.write_status([*one.status()[:-1], *last])
+    (said,) = kept(tmp_path)
+    assert said.endswith("iid: Ours is left out: not finished")
+    found = read(tmp_path / "results", "toy/fig1")[IID]
+    assert {row["algorithm"] for row in found.rows} == {state["algorithm"] for state in found.status} == {"Theirs"}
+    assert found.seeds == [0, 1, 2]
+
+
+@pytest.mark.parametrize("status", ["running", "stopped", None])
+def test_a_run_without_a_finished_algorithm_is_left_out_and_said(tmp_path: Path, status: str | None) -> None:
+    run(tmp_path / "runs", only=["IID", "very skewed"])
+    one = folder(tmp_path)
+    open_ = [s | {"status": status} for s in one.status() if s["seed"] == 2] if status is not None else []
+    one.write_status([s for s in one.status() if s["seed"] != 2] + open_)
     (said,) = kept(tmp_path)
     assert said.endswith("iid is left out: it is not finished")
     assert [place.case for place in read(tmp_path / "results", "toy/fig1")] == ["very skewed"]
 
 
-def test_a_run_of_no_shipped_experiment_is_left_out_and_said(tmp_path: Path) -> None:
+def test_a_run_of_no_shipped_experiment_is_left_out_with_a_message(tmp_path: Path) -> None:
     run(tmp_path / "runs")
     (tmp_path / "runs" / "toy-fig1").rename(tmp_path / "runs" / "mine")
     (said,) = kept(tmp_path)
@@ -186,7 +201,7 @@ def test_a_run_of_no_shipped_experiment_is_left_out_and_said(tmp_path: Path) -> 
         (".toml", lambda whole: b"x = 1"),
     ],
 )
-def test_a_file_that_is_damaged_is_said_to_be(tmp_path: Path, ending: str, damage: Callable[[bytes], bytes]) -> None:
+def test_a_damaged_file_is_refused(tmp_path: Path, ending: str, damage: Callable[[bytes], bytes]) -> None:
     run(tmp_path / "runs")
     kept(tmp_path)
     path = tmp_path / "results" / "toy" / f"fig1{ending}"

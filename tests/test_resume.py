@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from proxfed.errors import InputError, RunError
+from proxfed.files import locked, writing
 from proxfed.harness import checkpoint
 from proxfed.harness.checkpoint import TaskFolder
-from proxfed.harness.files import locked, writing
 from proxfed.harness.run_folder import RunFolder
 from proxfed.report.columns import DONE
 

@@ -15,11 +15,12 @@ import torch
 
 from proxfed import algorithms as alg
 from proxfed.algorithms import ALGORITHMS
+from proxfed.compiled import numba_is_used
 from proxfed.compressors import QSGD, TopK
+from proxfed.engine.network import Stacked
 from proxfed.engine.run import Run
-from proxfed.engine.stacked import Stacked
 from proxfed.errors import InputError, RunError
-from proxfed.harness.conformance.runs import ring
+from proxfed.harness.conformance.runs import regulariser, ring
 from proxfed.participation import Dropouts, Full
 from proxfed.silos import store
 from proxfed.silos.coordinator import Coordinator
@@ -32,6 +33,7 @@ from proxfed.topologies import Complete, StarGraph
 from proxfed.types import Algorithm
 from test_conformance import algorithm
 
+from support import toy_problems as toy
 from support.silos import SEED, Anew, both, job_of, must_equal, partly, toy_problem
 
 
@@ -78,6 +80,19 @@ def test_sites_of_several_clients_with_minibatches_and_weights_are_too(name: str
         over_sites.round(t)
         must_equal(stacked, over_sites, carrier)
     must_count_alike(stacked, over_sites)
+
+
+@pytest.mark.skipif(not numba_is_used(), reason="torch's exp depends on where a number stands in an array")
+@pytest.mark.parametrize("loss", ["logistic", "softmax"])
+@pytest.mark.parametrize("name", ["fedcomposite", "scaffold", "fedcef", "depositum"])
+def test_losses_with_exponentials_are_too_where_loops_are_compiled(name: str, loss: str, tmp_path: Path) -> None:
+    a = algorithm(name)
+    p = toy.problem(loss, regulariser(a), toy.RAGGED, batch=8, weighting="size")
+    stacked, over_sites, carrier = both(a, p, tmp_path, partly(a), (2, 1, 2))
+    for t in (1, 2, 3):
+        stacked.round(t)
+        over_sites.round(t)
+        must_equal(stacked, over_sites, carrier)
 
 
 def test_nobody_plays_at_being_lost(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from proxfed.errors import InputError
+from proxfed.errors import InputError, RunError
 from proxfed.silos import desk as module
 from proxfed.silos import local_socket
 from proxfed.silos.desk import Desk, carry
@@ -188,6 +188,19 @@ def test_a_holder_that_was_away_is_asked_again(tmp_path):
     with serving(tmp_path / "s", lambda question: question * 2):
         asking.join(5)
     assert answers == [b"qq"]
+
+
+def test_where_nothing_may_leave_the_log_says_so_and_the_question_comes_again(tmp_path, caplog):
+    fails = ["nothing leaves: the disk is full"]
+
+    def answer(question: bytes) -> bytes:
+        if fails:
+            raise RunError(fails.pop())
+        return question * 2
+
+    with serving(tmp_path / "s", answer):
+        assert ask_here(b"q", tmp_path / "s") == b"qq"
+    assert [record.getMessage() for record in caplog.records] == ["nothing leaves: the disk is full"]
 
 
 def _until(true: Callable[[], bool], patience: float = 10.0) -> None:

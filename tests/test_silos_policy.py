@@ -130,18 +130,18 @@ def test_what_is_required_and_there_passes() -> None:
 
 
 def test_questions() -> None:
-    here = site(allow={"measures": ["objective"], "preparations": ["scaling"]}, limits={"rows": 20, "bytes": 1000})
+    here = site(allow={"measures": ["value"], "preparations": []}, limits={"rows": 20, "bytes": 1000})
     policy.check_rows(here, 20)
     with pytest.raises(Refused) as e:
         policy.check_rows(here, 19)
     assert "fewer rows than limits.rows = 20" in str(e.value)
     assert "19" not in str(e.value)  # how many there are is not said
-    policy.check_measure(here, "objective")
-    with pytest.raises(Refused, match=r"'accuracy' is not among its allow.measures"):
-        policy.check_measure(here, "accuracy")
-    policy.check_preparation(here, "scaling")
-    with pytest.raises(Refused, match=r"'quantiles' is not among its allow.preparations"):
-        policy.check_preparation(here, "quantiles")
+    policy.check_measure(here, "value")
+    with pytest.raises(Refused, match=r"'gradient' is not among its allow.measures"):
+        policy.check_measure(here, "gradient")
+    policy.check_preparation(site(allow={"preparations": ["summary"]}), "summary")
+    with pytest.raises(Refused, match=r"'summary' is not among its allow.preparations"):
+        policy.check_preparation(here, "summary")
     with pytest.raises(Refused, match="are not told"):
         policy.check_counts(here)
     policy.check_counts(site(allow={"counts": True}))
@@ -171,6 +171,9 @@ def test_a_budget_of_epsilon() -> None:
         ('name = "lyon"\n[data]\npath = "a"\nlabel = "b"\nschema = "c"', "either path and label, or schema"),
         ('name = "lyon"\n[data]\nschema = "s"\n[allow]\nalgoritms = []', "did you mean 'algorithms'?"),
         ('name = "lyon"\n[data]\nschema = "s"\n[allow]\nmeasures = "some"', "neither a list of names nor"),
+        ('name = "lyon"\n[data]\nschema = "s"\n[allow]\nmeasures = ["gradients"]', "did you mean 'gradient'?"),
+        ('name = "lyon"\n[data]\nschema = "s"\n[allow]\npreparations = ["all"]', "'all' is not known; known: summary"),
+        ('name = "lyon"\n[data]\nschema = "s"\nheld_out = 0.2', "data: held_out: only with path"),
         ('name = "lyon"\n[data]\nschema = "s"\n[limits]\nrows = 0', "limits.rows = 0 is not allowed"),
         ('name = "lyon"\n[data]\nschema = "s"\n[partners]\noslo = "abc"', "partners.oslo = 'abc' is not a fingerprint"),
         ('name = "lyon"\nfolder = "/"\n[data]\nschema = "s"', "unknown key 'folder'"),

@@ -70,7 +70,7 @@ class _Only:
 
 
 @pytest.mark.parametrize("participation", [UniformSampling(3), BernoulliSampling(0.2)])
-def test_only_those_who_take_part_are_waited_for(participation: Any) -> None:
+def test_only_the_cohort_is_waited_for(participation: Any) -> None:
     n, steps, rounds = 8, 4, 20
     paces = [float(2**i) for i in range(n)]
     cohorts = [participation(t, n, 5) for t in range(1, rounds + 1)]
@@ -94,7 +94,7 @@ def test_a_ring_of_three_with_one_slow_edge() -> None:
     assert run.network.T.tolist() == pytest.approx([27, 27, 16.5])  # type: ignore[attr-defined]
 
 
-def test_an_entry_for_nobody_is_refused_by_the_clock_as_well() -> None:
+def test_an_entry_for_a_client_that_does_not_exist_is_refused_by_the_clock_as_well() -> None:
     with pytest.raises(InputError, match=r"time\.edges\.0\.between = \[0, 9\]: there is no client 9"):
         graph(timing(1.0, edges=[{"between": [0, 9], "latency": 1.0, "bandwidth": 1.0}]), Ring(4))
     with pytest.raises(InputError, match=r"time\.devices\.0\.clients = \[4\]: there is no client 4"):

@@ -104,7 +104,7 @@ def test_sums_along_a_tree_are_those_of_a_server(algorithm, tree):
     p = toy.problem(
         batch=4, sizes=toy.RAGGED, weighting="size", h=toy.SPARSE if algorithm.needs.composite else toy.toy.RIDGE
     )
-    star, along, split = toy.going(p, algorithm), toy.going(p, algorithm, tree), toy.going(p, algorithm, tree)
+    star, along, split = toy.begin(p, algorithm), toy.begin(p, algorithm, tree), toy.begin(p, algorithm, tree)
     for t in range(1, 6):
         star.round(t)
         along.round(t)
@@ -125,10 +125,10 @@ def test_bytes_are_those_of_n_minus_1_edges_each_way(tree):
         (FedCEF(0.6, 3, compressor=TopK(k=3)), 1, 1),
         (Scaffold(1.0, 3), *Scaffold.facts.sends[:2]),
     ):
-        going = toy.going(p, algorithm, tree)
+        run = toy.begin(p, algorithm, tree)
         for t in range(1, 4):
-            going.round(t)
-        traffic = going.network.traffic
+            run.round(t)
+        traffic = run.network.traffic
         assert (traffic.up, traffic.down, traffic.edge) == tuple(3 * (N - 1) * D * 8 * v for v in (up, down, 0))
 
 
@@ -138,7 +138,7 @@ def test_bytes_are_those_of_n_minus_1_edges_each_way(tree):
 def acc_form(p, algorithm, tree, rounds):
     """The same by another bookkeeping: every node sends C(v + the children's public sums - its own public sum)."""
     parent, levels = tree.rooted
-    dense, C = toy.going(p, algorithm), algorithm.compressor_up
+    dense, C = toy.begin(p, algorithm), algorithm.compressor_up
     clients, server = dense.state
     U = clients.u.clone() * 0  # public sums of whole subtrees; all begin with the same u
     for nodes in reversed(levels):
@@ -165,21 +165,21 @@ def acc_form(p, algorithm, tree, rounds):
 @pytest.mark.parametrize("C", [Identity(), FINE, TopK(k=8)], ids=repr)
 def test_T05n_relays_are_compressed_sums_of_subtrees(C, tree):
     p, algorithm = toy.problem(batch=5), Pledge(0.8, 3, compressor_up=C, compressor_down=FINE)
-    going = toy.going(p, algorithm, tree)
+    run = toy.begin(p, algorithm, tree)
     for t, (c, model) in enumerate(acc_form(p, algorithm, tree, 25), 1):
-        going.round(t)
-        assert toy.gap(going.state.server.c, c) < 1e-12
-        assert toy.gap(going.model(), model) < 1e-12
+        run.round(t)
+        assert toy.gap(run.state.server.c, c) < 1e-12
+        assert toy.gap(run.model(), model) < 1e-12
 
 
 @every_tree
 @pytest.mark.parametrize("weighting", ["uniform", "size"])
 def test_T05o_c_is_the_mean_of_u_and_public_is_public(tree, weighting):
     p = toy.problem(batch=4, sizes=toy.RAGGED, weighting=weighting)
-    going = toy.going(p, Pledge(0.8, 3), tree)
+    run = toy.begin(p, Pledge(0.8, 3), tree)
     for t in range(1, 41):
-        going.round(t)
-        clients, server = going.state
+        run.round(t)
+        clients, server = run.state
         assert toy.gap(clients.u.mean(0), server.c) < 1e-13
         assert torch.equal(clients.z, server.z.expand(N, -1))
         assert torch.equal(clients.y, server.y.expand(N, -1))
@@ -189,7 +189,7 @@ def test_T05o_c_is_the_mean_of_u_and_public_is_public(tree, weighting):
 def test_dense_relays_are_the_server_form(batch):
     p = toy.problem(batch=batch, sizes=toy.RAGGED, weighting="size")
     algorithm = Pledge(0.8, 3, compressor_up=Identity(), compressor_down=FINE)
-    star, along = toy.going(p, algorithm), toy.going(p, algorithm, PATH)
+    star, along = toy.begin(p, algorithm), toy.begin(p, algorithm, PATH)
     for t in range(1, 21):
         star.round(t)
         along.round(t)
@@ -218,7 +218,7 @@ def test_a_deep_tree_asks_for_finer_messages():
 
 def test_goes_on_bit_for_bit_after_a_dump():
     p, algorithm = toy.problem(batch=4), Pledge(0.8, 3)
-    whole, resumed = toy.going(p, algorithm, PATH), toy.going(p, algorithm, PATH)
+    whole, resumed = toy.begin(p, algorithm, PATH), toy.begin(p, algorithm, PATH)
     for t in range(1, 4):
         whole.round(t)
     resumed.load({k: x.clone() for k, x in whole.dump().items()}, whole.counters() | {"wall_seconds": 0.0})
@@ -247,19 +247,19 @@ def test_what_does_not_fit_is_refused():
 
 def test_a_round_along_a_path_takes_its_depth_twice():
     """Five in a row, the server in the middle: 0.5 s and 1 MB over 8 Mbit/s for each of two edges down and two up."""
-    going = clock(timing(1.0, server_seconds=0.25), FEDAVG, Full(), PATH, N, 0)
+    run = clock(timing(1.0, server_seconds=0.25), FEDAVG, Full(), PATH, N, 0)
     hop = 0.5 + 1.0
     one_round = 2 * hop + 3 * 1.0 + 2 * hop + 0.25
-    assert going(row(0)) == 0
-    assert going(row(1, 3 * N, up=4e6, down=4e6)) == pytest.approx(one_round)
-    assert going(row(3, 9 * N, up=12e6, down=12e6)) == pytest.approx(3 * one_round)
+    assert run(row(0)) == 0
+    assert run(row(1, 3 * N, up=4e6, down=4e6)) == pytest.approx(one_round)
+    assert run(row(3, 9 * N, up=12e6, down=12e6)) == pytest.approx(3 * one_round)
 
 
 def test_a_slow_leaf_is_waited_for_and_a_slow_edge_counts():
     t = timing(0.1, 0.1, 0.1, 0.1, 9.0, edges=[{"between": [3, 2], "latency": 5.0, "bandwidth": 8.0}])
-    going = clock(t, FEDAVG, Full(), PATH, N, 0)
+    run = clock(t, FEDAVG, Full(), PATH, N, 0)
     way_down = 5.0 + 0.5  # over the slow edge, then to client 4
-    assert going(row(1, N, down=4.0, up=4.0)) == pytest.approx(way_down + 9.0 + way_down, abs=1e-4)
+    assert run(row(1, N, down=4.0, up=4.0)) == pytest.approx(way_down + 9.0 + way_down, abs=1e-4)
 
 
 @given(seed=st.integers(0, 50), n=st.integers(2, 20))
@@ -274,6 +274,6 @@ def test_the_clock_is_that_of_a_plain_recursion(seed, n):
     def done(i, begins):
         return max([begins + steps[i], *(done(j, begins + hop_down) + hop_up for j in children[i])])
 
-    going = clock(timing(*map(float, steps)), FEDAVG, Full(), tree, n, 0)
-    took = going(row(1, n, up=3e6 * (n - 1), down=2e6 * (n - 1)))
+    run = clock(timing(*map(float, steps)), FEDAVG, Full(), tree, n, 0)
+    took = run(row(1, n, up=3e6 * (n - 1), down=2e6 * (n - 1)))
     assert took == pytest.approx(done(int(levels[0][0]), 0.0))

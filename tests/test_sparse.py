@@ -19,7 +19,7 @@ from proxfed.data.limits import limited
 from proxfed.data.partitions import IID
 from proxfed.errors import InputError
 from proxfed.fit.solve import Solver
-from proxfed.problems.spectra import lanczos
+from proxfed.problems.curvature import lanczos
 from proxfed.regularisers import L1
 
 SIZES = (30, 11, 45)

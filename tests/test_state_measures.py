@@ -13,8 +13,8 @@ from proxfed import run
 from proxfed.algorithms import CompressedDownlink, Depositum, FedCEF, FedComposite, Scaffold
 from proxfed.compressors import Identity, TopK
 from proxfed.engine.measures import Measures
+from proxfed.engine.network import Stacked
 from proxfed.engine.run import Run
-from proxfed.engine.stacked import Stacked
 from proxfed.engine.state_measures import check_names
 from proxfed.errors import InputError
 from proxfed.participation import UniformSampling
@@ -59,14 +59,14 @@ def test_depositums_measures_are_those_of_its_definitions(option: str, step: flo
         alpha=alpha, beta=beta, gamma=gamma, T0=T0, option=option, s=alpha * beta,
     )  # fmt: skip
     pairs = list(pairwise(islice(states, 5 * T0 + 2)))
-    going = toy.going(p, Depositum(alpha, beta, gamma, T0, option), Ring(p.n))
-    measures = Measures(p, going.network, step=step, more=DEPOSITUM)
+    run = toy.begin(p, Depositum(alpha, beta, gamma, T0, option), Ring(p.n))
+    measures = Measures(p, run.network, step=step, more=DEPOSITUM)
     s = 1 / p.smoothness().L_f if step is None else step
     for t in range(6):
         if t > 0:
-            going.round(t)
+            run.round(t)
         now, after = pairs[t * T0]
-        found = measures(going.model(), going.fields(measures.fields))
+        found = measures(run.model(), run.fields(measures.fields))
         for name, value in _definitions(p, s, now.x, after.nu).items():
             assert found[name] == pytest.approx(value, rel=1e-10, abs=1e-24), (name, t)
 
@@ -86,13 +86,13 @@ def test_rows_of_a_servers_clients_are_measured(many: bool) -> None:
     p = toy.problem()
     algorithm = Scaffold(0.3, 3)
     participation = UniformSampling(2) if many else None
-    going = Run(p, algorithm, Stacked(p.n, p.d), *([participation] if participation else []))
-    measures = Measures(p, going.network, more=("largest_c", "mean_c", "size_c", "consensus_c"))
+    run = Run(p, algorithm, Stacked(p.n, p.d), *([participation] if participation else []))
+    measures = Measures(p, run.network, more=("largest_c", "mean_c", "size_c", "consensus_c"))
     for t in range(1, 3):
-        going.round(t)
-    c = going.state.clients.c.numpy()
+        run.round(t)
+    c = run.state.clients.c.numpy()
     assert (np.abs(c).sum(1) == 0).any() == many
-    found = measures(going.model(), going.fields(measures.fields))
+    found = measures(run.model(), run.fields(measures.fields))
     assert found["largest_c"] == pytest.approx(max(np.linalg.norm(row) for row in c), rel=1e-12)
     assert found["mean_c"] == pytest.approx(np.linalg.norm(c.mean(0)), rel=1e-12)
     assert found["size_c"] == pytest.approx((c**2).sum() / p.n, rel=1e-12)
@@ -101,9 +101,9 @@ def test_rows_of_a_servers_clients_are_measured(many: bool) -> None:
 
 
 def test_nothing_is_gathered_that_nobody_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    going = toy.going(toy.problem(), Scaffold(0.3, 3))
-    monkeypatch.setattr(type(going.held.rows), "all", lambda self: pytest.fail("gathered"))
-    assert going.fields(Measures(going.problem, going.network).fields) == {}
+    run = toy.begin(toy.problem(), Scaffold(0.3, 3))
+    monkeypatch.setattr(type(run.held.rows), "all", lambda self: pytest.fail("gathered"))
+    assert run.fields(Measures(run.problem, run.network).fields) == {}
 
 
 def test_what_fedcef_has_not_sent_goes_to_zero() -> None:
@@ -121,10 +121,10 @@ def test_what_fedcef_has_not_sent_goes_to_zero() -> None:
 def test_fedcomposite_shows_its_corrections(partial: bool) -> None:
     """They add up to zero, and are the mean of all gradients less the own one."""
     p = toy.problem()
-    going = toy.going(p, FedComposite(0.3, 1, partial=partial))
-    z = going.model().numpy()
-    going.round(1)
-    c, grad = going.fields(["c"])["c"].numpy(), toy.gradient(p)
+    run = toy.begin(p, FedComposite(0.3, 1, partial=partial))
+    z = run.model().numpy()
+    run.round(1)
+    c, grad = run.fields(["c"])["c"].numpy(), toy.gradient(p)
     expected = np.array([toy.mean_gradient(p)(z) - grad(i, z) for i in range(p.n)])
     assert np.abs(c - expected).max() < 1e-13
     assert np.abs(c.sum(0)).max() < 1e-13
@@ -132,10 +132,10 @@ def test_fedcomposite_shows_its_corrections(partial: bool) -> None:
 
 def test_an_algorithm_inside_another_shows_its_own() -> None:
     p = toy.problem()
-    going = toy.going(p, CompressedDownlink(FedCEF(0.1, 2, compressor=TopK(0.5), partial=True), TopK(0.5)))
-    going.round(1)
-    assert {"c", "v", "unsent"} <= going.fields().keys()
-    check_names(["size_unsent"], [going.algorithm], p)
+    run = toy.begin(p, CompressedDownlink(FedCEF(0.1, 2, compressor=TopK(0.5), partial=True), TopK(0.5)))
+    run.round(1)
+    assert {"c", "v", "unsent"} <= run.fields().keys()
+    check_names(["size_unsent"], [run.algorithm], p)
 
 
 def test_training_data_are_scored_like_test_data() -> None:
@@ -170,12 +170,12 @@ def test_at_most_so_many_training_samples(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_the_mean_of_the_clients_models_beside_the_model_that_is_evaluated() -> None:
     p = Model(images((6, 6, 6), test=40), "mlp", h=L1(1e-2), train_measures=True)
-    going = toy.going(p, Depositum(0.1), Ring(3))
-    going.round(1)
-    measures = Measures(p, going.network, more=("average_x", "objective_x"))
-    found = measures(going.model(), going.fields(measures.fields))
-    mean = going.state.x.mean(0)
-    assert (going.model() - mean).norm() > 1e-3
+    run = toy.begin(p, Depositum(0.1), Ring(3))
+    run.round(1)
+    measures = Measures(p, run.network, more=("average_x", "objective_x"))
+    found = measures(run.model(), run.fields(measures.fields))
+    mean = run.state.x.mean(0)
+    assert (run.model() - mean).norm() > 1e-3
     assert found["average_x"] == p.evaluate(mean)["accuracy"]
     assert found["objective_x"] == pytest.approx(measures.objective(mean), rel=1e-12)
     assert found["objective_x"] != pytest.approx(found["objective"], rel=1e-6)

@@ -18,7 +18,8 @@ from proxfed.compressors import TopK
 from proxfed.data import load
 from proxfed.errors import InputError
 from proxfed.harness.build import build_study
-from proxfed.harness.execute import Execution, open_folder
+from proxfed.harness.execute import Execution
+from proxfed.harness.plan import open_folder
 from proxfed.harness.run_folder import RunFolder
 from proxfed.harness.schema import parse
 from proxfed.participation import UniformSampling

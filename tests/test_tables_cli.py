@@ -75,7 +75,7 @@ def test_without_a_file_the_schema_is_printed(capsys: Any) -> None:
         (["FILE"], "say what is predicted: --target COLUMN"),
         (["FILE", "--target", "out"], "has no column 'out'; did you mean 'outcome'?"),
         (["FILE", "--target", "patient"], "90 different words are too many for classes, and are no numbers"),
-        (["FILE", "--time", "age"], "time and event go together"),
+        (["FILE", "--time", "age"], "time = 'age' and event = '' go together"),
         (["FILE", "--target", "outcome", "--organisation", "who"], "has no column 'who'"),
         (["FILE", "--target", "outcome", "--out", "x.txt"], "must end in .toml"),
         (["FILE", "--target", "outcome", "--out", "nowhere/x.toml"], "there is no folder nowhere"),
@@ -93,7 +93,7 @@ def test_describe_says_who_holds_what_and_what_is_sent(capsys: Any) -> None:
     code, said, complaint = proxfed(capsys, "data", "describe", str(CLINICS / "tables.toml"), "--sent")
     assert code == 0, complaint
     assert "east" in said
-    assert "withheld, for it is below 5" in said
+    assert "withheld, because it is below 5" in said
     assert "12 features are made of 8 columns" in said
     assert "north sends" in said
     assert "age: mean" in said

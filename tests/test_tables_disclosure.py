@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxfed.tables import read_frame, read_tables, summarise
-from proxfed.tables.disclosure import coarse, fine, quantile, told, why_not
+from proxfed.tables.disclosure import coarsen, quantile, reason_to_withhold, refine, suppress_small
 from proxfed.tables.first_look import first_look
 from proxfed.tables.holdings import holdings
 
@@ -165,8 +165,8 @@ def test_no_count_from_one_to_four_is_ever_sent(data: st.DataObject) -> None:
 
 
 @given(st.dictionaries(st.text(max_size=2), st.integers(0, 50), max_size=6), st.integers(1, 8))
-def test_what_is_told_is_true_and_what_is_hidden_stays_hidden(counts: dict[str, int], fewest: int) -> None:
-    cells = told(counts, fewest)
+def test_counts_that_are_sent_are_true_and_those_withheld_do_not_follow(counts: dict[str, int], fewest: int) -> None:
+    cells = suppress_small(counts, fewest)
     assert all(cells[name] in (None, count) for name, count in counts.items())
     assert all(cells[name] is None for name, count in counts.items() if 0 < count < fewest)
     hidden = [name for name, count in cells.items() if count is None]
@@ -179,13 +179,13 @@ def test_what_is_told_is_true_and_what_is_hidden_stays_hidden(counts: dict[str, 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=30), st.integers(1, 6))
 def test_coarse_histograms_have_full_cells_and_lose_no_row(counts: list[int], fewest: int) -> None:
-    last, cells = coarse(np.array(counts), fewest)
+    last, cells = coarsen(np.array(counts), fewest)
     if sum(counts) < fewest:
         assert cells == []
         return
     assert min(cells) >= fewest
     assert last[-1] == len(counts) - 1
-    spread = fine(last, cells, len(counts))
+    spread = refine(last, cells, len(counts))
     assert spread.sum() == pytest.approx(sum(counts))
     for k in last:  # at the ends of cells nothing is lost
         assert spread[: k + 1].sum() == pytest.approx(sum(counts[: k + 1]))
@@ -199,9 +199,9 @@ def test_a_quantile_lies_where_the_rows_are() -> None:
 
 
 def test_reasons() -> None:
-    assert why_not(np.arange(5.0), 5) == ""
-    assert why_not(np.zeros(9), 5) == ""
-    assert why_not(np.array([1.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0]), 5) == ""
+    assert reason_to_withhold(np.arange(5.0), 5) == ""
+    assert reason_to_withhold(np.zeros(9), 5) == ""
+    assert reason_to_withhold(np.array([1.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0]), 5) == ""
 
 
 # ---- who holds what -------------------------------------------------------------------------------------------------

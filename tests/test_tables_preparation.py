@@ -134,7 +134,7 @@ def test_features_have_names_and_know_their_column(clinics) -> None:
     assert Linear(data, Logistic(), h=h).d == 12
 
 
-def test_a_row_by_hand(clinics) -> None:
+def test_a_row_computed_by_hand(clinics) -> None:
     """The first patient of the west: 38, M, 77.3 kg, cholesterol not measured, no, II, income unknown, 29/08/2019."""
     west = next(table for table in clinics.tables.tables if table.organisation == "west")
     row = dict(zip(clinics.preparation.names, clinics.preparation.apply(west, scaled=False)[0], strict=True))
@@ -232,16 +232,16 @@ def test_tables_and_messages_of_another_schema_are_refused(clinics) -> None:
         merge(other, [])
 
 
-def test_what_nobody_tells_is_refused_or_left_out() -> None:
+def test_a_feature_of_which_too_little_is_sent_is_refused_or_left_out() -> None:
     text = '[table]\nfewest = 4\nuntold = "refuse"\n[columns.x]\nkind = "number"\n[columns.y]\nkind = "boolean"\n'
     few = {"x": [1.0, 2.0, math.nan, math.nan], "y": ["yes", "no", "no", ""]}
-    with pytest.raises(InputError, match=r"nobody told enough to scale x; untold = 'drop'"):
+    with pytest.raises(InputError, match=r"no organisation sent enough to scale x; untold = 'drop'"):
         prepared(schema_of(text), [few])
     preparation, (table,) = prepared(schema_of(text.replace('"refuse"', '"drop"')), [few])
     assert preparation.names == ("y",)
     assert preparation.left_out == ("x",)
-    assert any("nobody told enough to scale x: left out" in note for note in preparation.notes)
-    with pytest.raises(InputError, match=r"column 'y': row 4 is missing, and no organisation told enough"):
+    assert any("no organisation sent enough to scale x: left out" in note for note in preparation.notes)
+    with pytest.raises(InputError, match=r"column 'y': row 4 is missing, and no organisation sent enough"):
         preparation.apply(table)
 
 

@@ -51,7 +51,7 @@ def test_a_column_names_the_organisation(tmp_path) -> None:
     assert "column 'who', row 1 holds 'b', not one of a" in refused_table(write(tmp_path, only))
 
 
-def test_small_organisations_and_rows_without_an_outcome_are_left_out_and_said(tmp_path) -> None:
+def test_small_organisations_and_rows_without_an_outcome_are_left_out_with_a_note(tmp_path) -> None:
     rows = "50,I,yes,2020-01-01,ill,b\n51,I,yes,2020-01-01,,a\n52,I,yes,2020-01-01,well,b\n5,I,no,2020-01-01,well,a\n"
     source = 'files = "all.csv"\norganisation = "who"\ndrop = ["outcome"]\nsmallest = 2'
     read = read_tables(write(tmp_path, source, all=HEAD.strip() + ",who\n" + rows))

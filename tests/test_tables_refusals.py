@@ -101,7 +101,7 @@ def test_other_files_for_the_same_agreement(tmp_path) -> None:
         schema.at(file="x")
 
 
-def test_an_organisation_that_only_tests_is_said(tmp_path) -> None:
+def test_an_organisation_with_test_rows_only_is_noted(tmp_path) -> None:
     source = 'files = "*.csv"\ntest = { column = "fold", words = ["test"] }'
     head, row = HEAD.strip() + ",fold\n", "50,I,yes,2020-01-01,ill,"
     path = write(tmp_path, source, north=head + row + "train\n", south=head + row + "test\n")

@@ -1,4 +1,4 @@
-"""The crew: work over the cores, in blocks, changes the speed and nothing else."""
+"""Work over several threads, in blocks, changes the speed and nothing else."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from proxfed.compressors import TopK
 from proxfed.engine import tuning
 from proxfed.engine.lockstep import in_lockstep
 from proxfed.engine.measures import Measures
+from proxfed.engine.network import Stacked
 from proxfed.engine.run import Run
-from proxfed.engine.stacked import Stacked
 from proxfed.engine.state_tree import flatten
 from proxfed.participation import Full, UniformSampling
 from proxfed.threads import map_parallel, over_threads, run_parallel, split_evenly, thread_count
@@ -28,36 +28,36 @@ from support import toy_problems as toy
 
 
 @pytest.fixture
-def two_hands() -> Iterator[None]:
+def two_threads() -> Iterator[None]:
     torch.set_num_threads(2)
     yield
     torch.set_num_threads(1)
 
 
 @pytest.mark.parametrize(("m", "count"), [(1, 4), (7, 2), (8, 3), (100, 8)])
-def test_shares_are_even_and_in_order(m: int, count: int) -> None:
+def test_parts_are_even_and_in_order(m: int, count: int) -> None:
     found = split_evenly(range(m), count)
-    assert [k for share in found for k in share] == list(range(m))
+    assert [k for part in found for k in part] == list(range(m))
     assert max(map(len, found)) - min(map(len, found)) <= 1
     assert len(found) == min(m, count)
 
 
-@pytest.mark.usefixtures("two_hands")
-def test_each_work_has_its_own_hand_again_and_again() -> None:
-    """And the first of them is the one who asks."""
+@pytest.mark.usefixtures("two_threads")
+def test_each_call_runs_in_the_same_thread_every_time() -> None:
+    """And the first of them in the thread of the caller."""
     first, second = (run_parallel([threading.get_ident, threading.get_ident]) for _ in range(2))
     assert first == second
     assert first[0] == threading.get_ident() != first[1]
 
 
-@pytest.mark.usefixtures("two_hands")
-def test_a_hand_at_work_counts_as_one_and_the_crew_is_given_back() -> None:
+@pytest.mark.usefixtures("two_threads")
+def test_inside_a_thread_the_count_is_one_and_afterwards_it_is_restored() -> None:
     assert run_parallel([thread_count, thread_count]) == [1, 1]
     assert thread_count() == 2
 
 
-@pytest.mark.usefixtures("two_hands")
-def test_an_error_of_one_hand_comes_out_after_the_others_have_finished() -> None:
+@pytest.mark.usefixtures("two_threads")
+def test_an_error_in_one_thread_is_raised_after_the_others_have_finished() -> None:
     done = []
 
     def work(k: int) -> None:
@@ -71,9 +71,9 @@ def test_an_error_of_one_hand_comes_out_after_the_others_have_finished() -> None
     assert thread_count() == 2
 
 
-@pytest.mark.usefixtures("two_hands")
+@pytest.mark.usefixtures("two_threads")
 def test_blocks_meet_at_every_mix() -> None:
-    """Three blocks of different sizes on two hands; each gets its own rows of what was mixed."""
+    """Three blocks of different sizes on two threads; each gets its own rows of what was mixed."""
     seen = {}
 
     def step(k: int, mix) -> None:
@@ -102,16 +102,16 @@ CASES: dict[str, tuple[Algorithm, Topology | None, Participation]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_run_in_blocks_over_two_hands_is_the_run_of_all_at_once(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_in_blocks_over_two_threads_is_the_run_of_all_at_once(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     algorithm, topology, participation = CASES[case]
 
     def rounds() -> tuple[Run, dict]:
         p = toy.problem("logistic", sizes=(7, 40, 13, 40, 25, 9, 12, 30, 21))
         network = Stacked(p.n, p.d, topology)
-        going = Run(p, algorithm, network, participation, seed=3)
+        run = Run(p, algorithm, network, participation, seed=3)
         for t in range(1, 6):
-            going.round(t)
-        return going, Measures(p, network)(going.model())
+            run.round(t)
+        return run, Measures(p, network)(run.model())
 
     whole, measured = rounds()
     monkeypatch.setattr(tuning, "BLOCK", 2 * whole.problem.d)

@@ -176,7 +176,7 @@ def test_a_killed_launcher_takes_its_processes_with_it(how: str, tmp_path: Path)
 
 
 def test_a_task_that_nobody_works_on_is_interrupted(tmp_path: Path) -> None:
-    from proxfed.harness.files import locked
+    from proxfed.files import locked
 
     from support.resumed import under_way
     from support.small_experiment import Crash

@@ -196,20 +196,20 @@ def test_divergence_is_the_worst_and_is_shown(study: Study) -> None:
     assert proxfed.run_study(tuned.study, progress=False).table()[1]["tuning"].endswith("all diverged")
 
 
-def test_a_best_value_at_the_edge_is_said(study: Study) -> None:
+def test_a_best_value_at_the_edge_is_noted(study: Study) -> None:
     tuned = tune(study, {"FedAvg.eta": "log(1e-5,1e-3)"}, BUDGET, progress=False)
     assert "FedAvg: eta = 0.001 is the largest that was tried: a wider range may hold a better one" in tuned.notes()
     assert "largest" in str(tuned)
 
 
-def test_unequal_spaces_are_said(study: Study) -> None:
+def test_unequal_spaces_are_noted(study: Study) -> None:
     tuned = tune(study, {"FedAvg.eta": STEPS, "SCAFFOLD.eta": [0.1, 1.0]}, BUDGET, progress=False)
     (said,) = (note for note in tuned.notes() if note.startswith("the effort"))
     assert f"FedAvg {len(tuned.of('FedAvg'))}, SCAFFOLD 2" in said
     assert [trial.rounds[-1] for trial in tuned.of("SCAFFOLD")].count(45) >= 1
 
 
-def test_what_is_said_of_one_goes_before_what_is_said_of_all(study: Study) -> None:
+def test_a_key_of_one_algorithm_overrides_that_of_all(study: Study) -> None:
     for over in ({"*.eta": STEPS, "SCAFFOLD.eta": "log(1e-3,1)"}, {"SCAFFOLD.eta": "log(1e-3,1)", "*.eta": STEPS}):
         spaces = read_over(study, over)
         assert str(spaces["SCAFFOLD"]["eta"]) == "log(0.001,1)"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import inf
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,12 +16,13 @@ from proxfed import FedAvg, Federated, InputError, Study, tune
 from proxfed.algorithms import CompressedDownlink, FedADMM
 from proxfed.compressors import ErrorBoundedQuantiser
 from proxfed.data.digits import digits
-from proxfed.report.effort import effort, fairness
-from proxfed.tuning.halving import ladder
-from proxfed.tuning.judge import Judge
+from proxfed.report.summary import effort, fairness
+from proxfed.tuning.halving import Ladder, Rung, ladder
+from proxfed.tuning.judge import DIVERGED, Judge, Score
 from proxfed.tuning.keys import algorithm_keys, changed, present
 from proxfed.tuning.points import size, spread
 from proxfed.tuning.space import Between, Choice, linear, log, read_space, read_values
+from proxfed.tuning.trials import Search, Trial
 from proxfed.tuning.validation import chosen_rows, hold_out
 
 from support import toy_problems as toy
@@ -134,11 +137,40 @@ def test_a_budget_for_less_than_a_choice_is_refused(budget: int) -> None:
         ladder(budget, 100)
 
 
+@pytest.mark.parametrize(
+    ("lost", "at", "more"),
+    [
+        ("", 15, ""),
+        ("ab", 15, ""),  # what they cost is spent, and the last rung keeps its 30 rounds
+        ("ab", 8, "d"),  # of 14 rounds that they saved 10 are enough for one other
+        ("abc", 15, "def"),  # nobody is left: three others, at the cost of the last rung
+        ("abcdef", 15, "def"),  # nor are any rounds
+    ],
+)
+def test_who_diverges_is_replaced_but_not_at_the_cost_of_later_rungs(lost: str, at: int, more: str) -> None:
+    good, first = Score(False, 0.0, 0.0, 0.0), 5
+
+    class Told(Search):
+        """Which configurations diverge, and in which round, is told instead of run."""
+
+        def __init__(self) -> None:
+            self.ladder = Ladder((Rung(9, first), Rung(3, 15), Rung(1, 45)))
+            self.found = {label: Trial("A", label, {}, (good,), (first,), first) for label in "abcdefghi"}
+            self.tried = SimpleNamespace(seeds=[0])
+
+        def _measured(self, labels: Sequence[str], round: int) -> dict[str, tuple[Score, int]]:
+            return {label: (DIVERGED, at) if label in lost else (good, round) for label in labels}
+
+    told = Told()
+    on = told._fill(told.ladder.rungs[1], {"A": list("abcdefghi")}, lambda fresh: None)
+    assert "".join(on["A"]) == "abc" + more
+
+
 # ---- validation data -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("part", [0.1, 0.5, 0.9])
-def test_validation_rows_are_of_the_clients_and_of_nobody_else(part: float) -> None:
+def test_validation_rows_are_training_rows_and_never_test_rows(part: float) -> None:
     """Every row of the clients is either trained with or validated on, and none of the test rows is there."""
     data = digits()
     clients = Federated.split(data, np.array_split(np.arange(len(data.labels)), [3, 4, 300, 800]))
@@ -157,6 +189,13 @@ def test_validation_rows_are_of_the_clients_and_of_nobody_else(part: float) -> N
         assert len(rest) == max(1, len(own) - round(part * len(own)))
     np.testing.assert_array_equal(marked.labels[held.test[0].ravel().astype(int)], held.test[1])
     assert (chosen_rows(marked, part) == chosen_rows(marked, part)).all()
+
+
+def test_rows_keep_their_weights() -> None:
+    numbered = np.arange(12.0)[:, None]
+    data = Federated(numbered, np.ones(12), [8, 4], sample_weights=1 + numbered[:, 0])
+    for fewer in (hold_out(data, 0.25), data.thinned(3)):
+        np.testing.assert_array_equal(fewer.sample_weights, 1 + fewer.features[:, 0])
 
 
 def test_clients_of_one_row_keep_it() -> None:

@@ -75,15 +75,15 @@ def test_kill_and_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     options = ["tune", str(file), "--over", "FedAvg.eta=log(1e-2,1)", "--over", "SCAFFOLD.eta=log(1e-2,1)"]
     options += ["--budget", "50", "--jobs", "1"]
     where = tmp_path / "killed"
-    going = subprocess.Popen(
+    run = subprocess.Popen(
         [sys.executable, "-m", "proxfed", *options, "--checkpoint", "0", "--out", str(where)], stderr=subprocess.DEVNULL
     )
     folder = RunFolder(where / "trials" / "1")
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and not (folder.exists() and len(folder.status()) > 3):
         time.sleep(0.01)
-    os.kill(going.pid, signal.SIGKILL)
-    going.wait()
+    os.kill(run.pid, signal.SIGKILL)
+    run.wait()
     assert not (where / "tuned.toml").exists()
     assert command(capsys, *options, "--out", str(where), "--resume")[0] == 0
     assert command(capsys, *options, "--out", str(tmp_path / "whole"))[0] == 0

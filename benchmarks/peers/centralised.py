@@ -13,10 +13,10 @@ BATCH = {"a": 3200, "b": 64}
 
 
 def main() -> None:
-    told = options(__doc__, "".join(BATCH))
-    torch.set_num_threads(told.threads)
+    args = options(__doc__, "".join(BATCH))
+    torch.set_num_threads(args.threads)
     torch.manual_seed(0)
-    work = WORKLOADS[told.workload]
+    work = WORKLOADS[args.workload]
     x, y = map(torch.from_numpy, work.data())
     clock = Clock()
     model, loss = net(work), nn.CrossEntropyLoss()
@@ -24,12 +24,12 @@ def main() -> None:
     before = loss_of(model, work)
 
     def one_round() -> None:
-        for rows in torch.randperm(len(x)).split(BATCH[told.workload]):
+        for rows in torch.randperm(len(x)).split(BATCH[args.workload]):
             optimiser.zero_grad()
             loss(model(x[rows]), y[rows]).backward()
             optimiser.step()
 
-    clock.time(one_round, told.rounds)
+    clock.time(one_round, args.rounds)
     clock.report(before - loss_of(model, work))
 
 

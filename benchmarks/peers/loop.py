@@ -55,15 +55,15 @@ def dpsgd(work: Workload):
 
 
 def main() -> None:
-    told = options(__doc__, "abc")
-    torch.set_num_threads(told.threads)
+    args = options(__doc__, "abc")
+    torch.set_num_threads(args.threads)
     torch.manual_seed(0)
-    work = WORKLOADS[told.workload]
+    work = WORKLOADS[args.workload]
     work.data()
     clock = Clock()
-    model, one_round = (dpsgd if told.workload == "c" else fedavg)(work)
+    model, one_round = (dpsgd if args.workload == "c" else fedavg)(work)
     before = loss_of(model, work)
-    clock.time(one_round, told.rounds)
+    clock.time(one_round, args.rounds)
     clock.report(before - loss_of(model, work))
 
 

@@ -15,31 +15,31 @@ from proxfed import FedAvg, Federated
 from proxfed.algorithms.dfedavg import DFedAvg
 from proxfed.engine import ranks
 from proxfed.engine.allocator import tune_process
+from proxfed.engine.network import Stacked
 from proxfed.engine.run import Run
-from proxfed.engine.stacked import Stacked
 from proxfed.problems.network import Model
 from proxfed.topologies import Ring
 
 
 def main() -> None:
-    told = options(__doc__, "abc")
-    torch.set_num_threads(told.threads)
+    args = options(__doc__, "abc")
+    torch.set_num_threads(args.threads)
     tune_process()
-    work, together = WORKLOADS[told.workload], ranks.world() is not None
+    work, together = WORKLOADS[args.workload], ranks.world() is not None
     data = Federated(*work.data(), np.full(work.clients, SAMPLES), classes=10)
     clock = Clock()
     problem = Model(data, lambda *_: net(work), batch=work.batch)
-    algorithm = DFedAvg(ETA, work.steps) if told.workload == "c" else FedAvg(ETA, work.steps)
+    algorithm = DFedAvg(ETA, work.steps) if args.workload == "c" else FedAvg(ETA, work.steps)
     if together:
         ranks.connect(timeout=3600)  # others' turns are between two of ours
-    topology = Ring(problem.n) if told.workload == "c" else None
+    topology = Ring(problem.n) if args.workload == "c" else None
     network = (ranks.Ranks if together else Stacked)(problem.n, problem.d, topology)
-    going = Run(problem, algorithm, network)
+    run = Run(problem, algorithm, network)
     model = net(work)
     before = loss_of(model, work)
-    clock.time(lambda: going.round(len(clock.seconds) + 1), told.rounds)
+    clock.time(lambda: run.round(len(clock.seconds) + 1), args.rounds)
     if network.leader:
-        x = going.model() if topology is None else going.fields()["x"][0].contiguous()
+        x = run.model() if topology is None else run.fields()["x"][0].contiguous()
         vector_to_parameters(x, model.parameters())
         memory = peak_rss_mb(os.getppid() if together else None)
         clock.report(before - loss_of(model, work), memory)

@@ -11,10 +11,10 @@ from workload import ETA, SAMPLES, WORKLOADS
 
 
 def main() -> None:
-    told = options(__doc__, "a")
-    torch.set_num_threads(told.threads)
+    args = options(__doc__, "a")
+    torch.set_num_threads(args.threads)
     torch.manual_seed(0)
-    work = WORKLOADS[told.workload]
+    work = WORKLOADS[args.workload]
     n = work.clients
     x, y = (torch.from_numpy(part).unflatten(0, (n, SAMPLES)) for part in work.data())
     clock = Clock()
@@ -29,7 +29,7 @@ def main() -> None:
             p = {name: value - ETA * g[name] for name, value in p.items()}
         model.load_state_dict({name: value.mean(0) for name, value in p.items()})
 
-    clock.time(one_round, told.rounds)
+    clock.time(one_round, args.rounds)
     clock.report(before - loss_of(model, work))
 
 

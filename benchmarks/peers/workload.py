@@ -4,9 +4,9 @@ a   FedAvg, 100 clients x 600 samples, MLP 784-200-200-10, batch 32, one local e
 b   FedAvg, 10 clients x 600 samples, CNN with 5x5 convolutions of 32 and 64 channels, batch 64, one local epoch a round
 c   D-PSGD on a ring of 100 nodes, the samples and the network of a, one local epoch between two gossip steps
 
-A sample is the mean of noise and of its class's own picture, all uniform on [0, 1]. Everybody starts at the same
-parameters, so after the same rounds all must have learned about the same: who has not did not compute the same. Needs
-numpy alone.
+A sample is the mean of noise and of its class's own picture, all uniform on [0, 1]. All start at the same
+parameters, so after the same rounds all must have learned about the same: one that has not did not compute the same.
+Needs numpy alone.
 """
 
 from __future__ import annotations

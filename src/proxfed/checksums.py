@@ -53,6 +53,13 @@ class Tensors(NamedTuple):
     """A checksum of each tensor; none in files of versions that had no checksums."""
 
 
+def owned(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copies that share no memory, as safetensors asks."""
+    import torch
+
+    return {k: v.detach().cpu().clone(memory_format=torch.contiguous_format) for k, v in tensors.items()}
+
+
 def tensor_sum(name: str, tensor: Tensor, about: Mapping[str, str]) -> str:
     """Of its name, type, shape and numbers, and of what is said about the file."""
     import torch

@@ -189,8 +189,14 @@ def label_of(algorithm: Table) -> str:
 
 def build(registry: Mapping[str, Make], table: Any, where: str, **known: Any) -> Any:
     """The object that a table describes; `known` are arguments that the file does not give."""
+    make, given = prepared(registry, table, where, set(known))
+    return make(**known, **given)
+
+
+def prepared(registry: Mapping[str, Make], table: Any, where: str, known: set[str]) -> tuple[Make, Table]:
+    """The class or function that a table names, and the arguments that it gives; the `known` ones it does not."""
     make = look_up(registry, table, where)
-    return make(**known, **arguments(make, settings_of(table), where, set(known)))
+    return make, arguments(make, settings_of(table), where, known)
 
 
 def look_up(registry: Mapping[str, Make], table: Any, where: str) -> Make:

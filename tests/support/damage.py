@@ -44,10 +44,13 @@ def files_of(folder: Path) -> list[Path]:
 
 
 class FullDisk:
-    """Meanwhile the n-th write, new folder or renaming below a folder fails: half of the data gets there, no more."""
+    """Meanwhile the n-th write, new folder or renaming below a folder fails: half of the data gets there, no more.
 
-    def __init__(self, patch: pytest.MonkeyPatch, folder: Path, n: int) -> None:
-        self.folder, self.left = folder.resolve(), n
+    for_good: all later ones fail as well.
+    """
+
+    def __init__(self, patch: pytest.MonkeyPatch, folder: Path, n: int, for_good: bool = False) -> None:
+        self.folder, self.left, self.for_good = folder.resolve(), n, for_good
         opened, replaced, made = Path.open, os.replace, os.mkdir
 
         def open_(path: Path, mode: str = "r", *args: Any, **more: Any) -> Any:
@@ -75,7 +78,7 @@ class FullDisk:
     def count(self, path: Any) -> None:
         if Path(path).resolve().is_relative_to(self.folder):
             self.left -= 1
-            if self.left == 0:
+            if self.left == 0 or (self.for_good and self.left < 0):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 

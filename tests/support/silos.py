@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from proxfed.engine.network import Stacked
 from proxfed.engine.run import Run
-from proxfed.engine.stacked import Stacked
 from proxfed.harness.conformance.runs import regulariser, ring, some
 from proxfed.harness.study import describe_algorithm, describe_problem
 from proxfed.participation import PARTICIPATIONS, Full

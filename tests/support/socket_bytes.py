@@ -63,11 +63,11 @@ def count(n: int, algorithm, topology, participation) -> dict[str, int]:
     features = rng.standard_normal((n * SAMPLES, D)) / D**0.5
     data = Federated(features, rng.standard_normal(n * SAMPLES), np.full(n, SAMPLES))
     network = ranks.Ranks(n, D, topology)
-    going = Run(Linear(data, Squared()), algorithm, network, participation)
+    run = Run(Linear(data, Squared()), algorithm, network, participation)
     dist.barrier()
     before, recorded = sent(), network.traffic.numbers()
     for t in range(1, ROUNDS + 1):
-        going.round(t)
+        run.round(t)
     after = sent()
     dist.barrier()
     now = zip(("up", "down", "edge", "best"), network.traffic.numbers(), recorded, strict=True)

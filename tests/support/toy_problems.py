@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from proxfed import Federated, Linear, Logistic, Softmax, Squared, keyed_random
+from proxfed.engine.network import Stacked
 from proxfed.engine.run import Run
-from proxfed.engine.stacked import Stacked
 from proxfed.harness.conformance import toy
 from proxfed.participation import Full
 from proxfed.topologies import Complete, OnePeerExponentialGraph, Ring, StarGraph
@@ -96,7 +96,7 @@ def solution(p: Linear, h: Callable | None = None) -> np.ndarray:
     return ref.minimise(mean_gradient(p), prox, 1 / p.smoothness().L_f, np.zeros(p.d))
 
 
-def going(p: Linear, algorithm: Algorithm, topology: Topology | None = None) -> Run:
+def begin(p: Linear, algorithm: Algorithm, topology: Topology | None = None) -> Run:
     return Run(p, algorithm, Stacked(p.n, p.d, topology))
 
 
@@ -104,7 +104,7 @@ def trajectory(
     p: Linear, algorithm: Algorithm, rounds: int, topology: Topology | None = None
 ) -> Iterator[tuple[int, Any]]:
     """(t, state) for t = 0 .. rounds, with NumPy arrays of their own in place of tensors."""
-    run = going(p, algorithm, topology)
+    run = begin(p, algorithm, topology)
     yield 0, numpy(run.state)
     for t in range(1, rounds + 1):
         run.round(t)
@@ -120,7 +120,7 @@ def numpy(state: Any) -> Any:
 
 def final(p: Linear, algorithm: Algorithm, rounds: int, topology: Topology | None = None) -> np.ndarray:
     """The model after some rounds."""
-    run = going(p, algorithm, topology)
+    run = begin(p, algorithm, topology)
     for t in range(1, rounds + 1):
         run.round(t)
     return run.model().numpy()
@@ -131,7 +131,7 @@ def reaches(
 ) -> bool:
     """Whether far(model), by default the error to `solution`, falls below the tolerance in at most so many rounds."""
     far = far or (lambda x: error(x, solution(p)))
-    run = going(p, algorithm, topology)
+    run = begin(p, algorithm, topology)
     for t in range(1, most + 1):
         run.round(t)
         if t % 25 == 0 and far(run.model().numpy()) < tolerance:
@@ -176,12 +176,12 @@ def models(p: Linear, algorithm: Algorithm, participation: Participation = EVERY
 
 
 def rows_of(
-    p: Linear, algorithm: Algorithm, rounds: int, topology: Topology, begin: Callable[[Run], Any] | None = None
+    p: Linear, algorithm: Algorithm, rounds: int, topology: Topology, first: Callable[[Run], Any] | None = None
 ) -> Iterator[np.ndarray]:
-    """The clients' iterates after rounds 1, 2, ...; `begin` changes the state before the first of them."""
-    run = going(p, algorithm, topology)
-    if begin is not None:
-        run.state = begin(run)
+    """The clients' iterates after rounds 1, 2, ...; `first` makes the state before the first of them."""
+    run = begin(p, algorithm, topology)
+    if first is not None:
+        run.state = first(run)
     for t in range(1, rounds + 1):
         run.round(t)
         yield run.state.x.numpy()

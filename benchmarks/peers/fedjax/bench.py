@@ -41,8 +41,8 @@ def examples(work: Workload, i: int) -> dict:
 
 
 def main() -> None:
-    told = options(__doc__, "ab")
-    work = WORKLOADS[told.workload]
+    args = options(__doc__, "ab")
+    work = WORKLOADS[args.workload]
     fedjax.set_for_each_client_backend("jit")
     held = [fedjax.ClientDataset(examples(work, i)) for i in range(work.clients)]
     clock = Clock()
@@ -62,7 +62,7 @@ def main() -> None:
         state, _ = algorithm.apply(state, list(zip(range(work.clients), held, keys, strict=True)))
         jax.block_until_ready(state.params)
 
-    clock.time(one_round, told.rounds)
+    clock.time(one_round, args.rounds)
     clock.report(before - float(loss(state.params, seen)))
 
 

@@ -60,14 +60,14 @@ def server_app(name: str, rounds: int, clock: Clock) -> ServerApp:
 
 
 def main() -> None:
-    told = options(__doc__, "ab")
-    work = WORKLOADS[told.workload]
+    args = options(__doc__, "ab")
+    work = WORKLOADS[args.workload]
     work.data()
     run_simulation(
-        server_app(told.workload, told.rounds, Clock()),
-        client_app(told.workload, told.threads),
+        server_app(args.workload, args.rounds, Clock()),
+        client_app(args.workload, args.threads),
         num_supernodes=work.clients,
-        backend_config={"client_resources": {"num_cpus": told.threads, "num_gpus": 0.0}},
+        backend_config={"client_resources": {"num_cpus": args.threads, "num_gpus": 0.0}},
     )
 
 

@@ -49,9 +49,9 @@ class Ticks(TrainingProcessCallback):
 
 
 def main() -> None:
-    told = options(__doc__, "ab")
-    torch.set_num_threads(told.threads)
-    work, together = WORKLOADS[told.workload], "TORCHELASTIC_RUN_ID" in os.environ
+    args = options(__doc__, "ab")
+    torch.set_num_threads(args.threads)
+    work, together = WORKLOADS[args.workload], "TORCHELASTIC_RUN_ID" in os.environ
     work.data()
     clock = Clock()
     module = Net(net(work))
@@ -61,7 +61,7 @@ def main() -> None:
     before = loss_of(module, work)
     FederatedAveraging().run(
         NNAlgorithmParams(
-            central_num_iterations=told.rounds,
+            central_num_iterations=args.rounds,
             evaluation_frequency=10**9,
             train_cohort_size=work.clients,
             val_cohort_size=0,

@@ -39,7 +39,7 @@ Start: z = y = zt = x0 and v_i = u_i = c = (x - x0)/S, so that nobody corrects a
 
 A solution is a fixed point: with v_i = u_i = grad f_i(x), z = y = zt = x - S grad f(x) all messages are 0, and the walk
 stays at x. Linear convergence is proved for tau = 1, theta = 0, a = 1 and both compressors (docs/theory.md); the other
-settings rest on special cases and on trials. Along a deep tree messages must be finer: q^2 of about 0.3/depth.
+settings rest on special cases and on trials. Along a deep tree messages must be finer: q^2 of 0.3/depth or less.
 
 What travels: C(d) up, C'(d) and one byte (k) down. Along a tree: the same over each of its edges.
 Reference: The authors of proxfed, "PLEDGE: Proximal Local steps, Extrapolation, Drift correction, Gradient Error
@@ -162,11 +162,11 @@ class Pledge(Relay[Client, Server]):
         return own._replace(z=z, y=self._extrapolate(z, own.z, *k))
 
     def client(self, own: Client, down: Message, f: Local, h: Regulariser) -> tuple[Client, Tensor]:
-        z, y = self.hear(own, down)[2:]
-        c = (h.prox(own.y, self.S) - z) / self.S
-        G = walk(f, h, h.prox(y, self.S), c - own.v, self.eta, self.tau, self.beta, self.rho)
+        now = self.hear(own, down)
+        c = (h.prox(own.y, self.S) - now.z) / self.S
+        G = walk(f, h, h.prox(now.y, self.S), c - own.v, self.eta, self.tau, self.beta, self.rho)
         v = own.v.lerp(G, self.a)
-        return Client(v, own.u, z, y), v
+        return now._replace(v=v), v
 
     def relay(self, own: Client, v: Tensor, below: Tensor | float, key: Key | None) -> tuple[Client, Message]:
         change = v + below - own.u

@@ -83,10 +83,12 @@ class Analysis:
 
     @property
     def alpha(self) -> float:
+        """The prox step, alpha beta of the library."""
         return self.a.alpha * self.a.beta
 
     @property
     def omega(self) -> float:
+        """The constant of (16) and (17)."""
         return (1 + 3 * self.a.gamma) / (1 - self.a.gamma) if self.a.option == "nesterov" else 1.0
 
     @property
@@ -96,6 +98,7 @@ class Analysis:
 
     @property
     def delta1(self) -> float:
+        """The constant of (14)."""
         lam, T0, kept = self.c.psi, self.a.T0, 1 - self.alpha * self.c.weak_convexity
         if lam > 0:
             return lam * (1 - lam) * (kept**2 - lam ** (1 / T0))
@@ -103,6 +106,7 @@ class Analysis:
 
     @property
     def delta2(self) -> float:
+        """The constant of (15)."""
         lam, T0 = self.c.psi, self.a.T0
         return lam * (1 - lam) * (1 - lam ** (1 / T0)) if lam > 0 else T0**T0 / (1 + T0) ** (T0 + 1)
 
@@ -160,7 +164,10 @@ class Analysis:
         """(22) and (23), of the mean of s/n over the iterations 0 .. T."""
         gamma, L = self.a.gamma, self.c.smoothness.L
         short = 24 * self.pull * L * self.alpha <= (1 - gamma) * (1 + 1e-12)
-        require(short, "Depositum: Theorem 1 needs alpha beta <= (1 - gamma)/(24 gamma L)")
+        largest = (1 - gamma) / (24 * self.pull * L) if self.pull else float("inf")
+        power = "gamma" if self.a.option == "polyak" else "gamma^2"
+        bound = f"(1 - gamma)/(24 {power} L) = {largest:g}"
+        require(short, f"Depositum: Theorem 1 needs alpha beta <= {bound}, not {self.alpha:g}")
         require(self.positive >= 0, "Depositum: Theorem 1 needs a shorter step alpha beta on this graph")
         momentum = (142 if self.a.option == "polyak" else 426) * (1 - gamma) / self.c.n
         local = self.omega * self.a.T0 * self.delta1 * self._heavy / self._left

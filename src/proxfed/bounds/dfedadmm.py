@@ -44,5 +44,5 @@ def theorem(a: DFedADMM, c: Constants, gap: float, B: float, sigma_g: float, sig
 
 def _one_step(a: DFedADMM) -> float:
     if callable(a.eta_l):
-        raise InputError("DFedADMM: its analysis is for a step that is a number")
+        raise InputError(f"DFedADMM: its analysis is for a step that is a number, not eta_l = {a.eta_l!r}")
     return float(a.eta_l)

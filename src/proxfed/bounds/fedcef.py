@@ -74,10 +74,12 @@ def lyapunov(a: FedCEF, p: Problem, own: Client, z: Tensor, before: Tensor, best
 
 
 def C_stoc(eta: float, q: float, N: int) -> float:
+    """The factor of sigma^2/(K B) in eq. (16)."""
     return 6.7 * (17 * eta / N + 14 * eta**2 / (1 - q) + 140 * eta**3 / (1 - q) ** 2)
 
 
 def C_approx(eta: float, q: float) -> float:
+    """The factor of (L beta B_h/eta_g)^2 in eq. (16)."""
     return 18.4 / GAMMA * (16 + 161 * eta**2 / (1 - q) ** 2)
 
 

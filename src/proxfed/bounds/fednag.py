@@ -129,5 +129,5 @@ def _better(eta: float, gamma: float, tau: int, T: int, c: Observed) -> bool:
 def one_step(a: FedNAG) -> float:
     """eta, which the analysis has the same in all rounds."""
     if callable(a.eta):
-        raise InputError("FedNAG: its analysis is for a step that is a number")
+        raise InputError(f"FedNAG: its analysis is for a step that is a number, not eta = {a.eta!r}")
     return float(a.eta)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from proxfed.cli.common import Format, FormatOption, out, plain_table, say
+from proxfed.cli.common import Format, FormatOption, out, say
+from proxfed.report.summary import plain_table
 
 if TYPE_CHECKING:
     from proxfed.harness.conformance.law import Report
@@ -26,7 +27,7 @@ def check(
     ] = None,
     format: FormatOption = Format.table,
 ) -> None:
-    """Put the laws to an algorithm, regulariser, compressor or topology, your own or one of ours.
+    """Does an algorithm, regulariser, compressor or topology, yours or one of ours, obey the laws of its kind?
 
     An algorithm runs on a small sparse logistic regression: five clients whose data differ, d = 10, smoothness 0.24.
     Does it end where its facts say, to 1e-8 if they say exact; does it keep dtypes, write into nothing, send the bytes

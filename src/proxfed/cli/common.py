@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 from proxfed.errors import require
-from proxfed.report.summary import plain_table
 from proxfed.report.terminal import console
 
 if TYPE_CHECKING:
     from proxfed.harness.results import Results
-
-__all__ = ["plain_table"]
 
 err = console(stderr=True)
 out = console()
@@ -28,10 +26,15 @@ def say(line: str, console: Console = out, style: str | None = None) -> None:
 
 
 class Format(StrEnum):
+    """How results are printed."""
+
     table = "table"
     json = "json"
 
 
+ExperimentArgument = Annotated[
+    str, typer.Argument(metavar="NAME|FILE.toml", help="A shipped experiment or your own file.")
+]
 FormatOption = Annotated[Format, typer.Option("--format", help="A table for people or JSON for programs.")]
 DataOption = Annotated[str | None, typer.Option("--data", help="The data directory; else $PROXFED_DATA or the cache.")]
 ChangeOption = Annotated[
@@ -49,17 +52,35 @@ OneCaseOption = Annotated[
 CaseOption = Annotated[
     list[str] | None, typer.Option("--case", metavar="NAME", help="Only this case of the experiment; may be repeated.")
 ]
+OnlyOption = Annotated[
+    list[str] | None, typer.Option("--only", metavar="LABEL", help="Only this algorithm; may be repeated.")
+]
+
+AxisOption = Annotated[
+    str | None, typer.Option("--axis", help="What is counted until the target: round, bytes, sim_seconds or steps.")
+]
+NamesOption = Annotated[str, typer.Option("--names", metavar="A,B,...", help="The columns, if there is no header.")]
+SeparatorOption = Annotated[str, typer.Option("--separator", metavar="SIGN", help="Between the columns of text.")]
+EncodingOption = Annotated[str, typer.Option("--encoding", metavar="NAME", help="Of text, such as latin-1.")]
+
+
+def text_form(names: str, separator: str, encoding: str) -> dict[str, Any]:
+    """How a table is written, from these three options: names, separator and encoding."""
+    listed = [name.strip() for name in names.split(",")] if names else None
+    return {"names": listed, "separator": "\t" if separator in ("tab", "\\t") else separator, "encoding": encoding}
+
+
+def check_new_file(path: Path, force: bool) -> None:
+    """Refuse --out PATH if the file is there already, or its folder is not."""
+    require(force or not path.exists(), f"{path} is there already; --force replaces it")
+    require(path.parent.is_dir(), f"--out {path}: there is no folder {path.parent}")
 
 
 def print_results(table: Sequence[Mapping[str, Any]]) -> None:
     """What each algorithm reached, and what it took to reach the targets."""
-    from proxfed.report.effort import fairness
-    from proxfed.report.summary import rich_table, rich_targets
+    from proxfed.report.summary import fairness, rich_results
 
-    out.print(rich_table(table, out.width))
-    if (targets := rich_targets(table)) is not None:
-        out.print()
-        out.print(targets)
+    out.print(rich_results(table, out.width))
     if said := fairness(table):
         say(said)
 

@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from proxfed.cli.common import ChangeOption, DataOption, Format, FormatOption, err, print_results, say, say_messages
+from proxfed.cli.common import (
+    ChangeOption,
+    DataOption,
+    Format,
+    FormatOption,
+    OnlyOption,
+    err,
+    print_results,
+    say,
+    say_messages,
+)
 from proxfed.cli.silo import CarrierName, CarrierOption
 from proxfed.errors import require
 
@@ -23,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def deploy(
-    experiment: Annotated[str, typer.Argument(metavar="FILE.toml", help="Its [data] are those of the sites.")],
+    experiment: Annotated[str, typer.Argument(metavar="FILE.toml", help="The sites' rows are its data.")],
     carrier: CarrierOption = CarrierName.nvflare,
     kit: Annotated[
         Path | None, typer.Option("--kit", metavar="FOLDER", help="nvflare: the kit of an administrator.")
@@ -36,9 +46,7 @@ def deploy(
         int | None, typer.Option("--loopback", min=2, metavar="N", help="All on this machine, with so many sites.")
     ] = None,
     change: ChangeOption = None,
-    only: Annotated[
-        list[str] | None, typer.Option("--only", metavar="LABEL", help="Only this algorithm; may be repeated.")
-    ] = None,
+    only: OnlyOption = None,
     folder: Annotated[Path | None, typer.Option("--out", help="The run folder; runs/NAME if not given.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run, if one has begun.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace a run that is there.")] = False,
@@ -57,7 +65,7 @@ def deploy(
     Examples: [bold]proxfed deploy trial.toml --kit kits/deploy@example.org[/bold], [bold]proxfed deploy trial.toml
     --loopback 3 --carrier flower[/bold]
     """
-    from proxfed.harness.files import locked
+    from proxfed.files import locked
     from proxfed.harness.progress import stop_on_signal
     from proxfed.silos.deploy import deploy as carry_out
     from proxfed.silos.desk import Desk
@@ -84,6 +92,7 @@ def deploy(
             os.environ.update(here.environment)
         dispatch = _couriers(carrier, kit, superlink, run)
         names = tuple(sites.split(",")) if sites else names or dispatch.sites()
+        say(f"The sites are {', '.join(names)}", err)
         stop = held.enter_context(stop_on_signal())
         desk = held.enter_context(Desk(names, beside / "desk", dispatch, lambda sentence: say(sentence, err)))
         results = carry_out(
@@ -115,8 +124,10 @@ def _read(source: str, changes: list[str]) -> Experiment:
 
 def _begun(path: Path) -> tuple[str, ...]:
     """The sites of a run that is there."""
+    from proxfed.silos.deploy import recorded
+
     file = path / "silos.json"
-    return tuple(json.loads(file.read_text())["job"]["sites"]) if file.exists() else ()
+    return recorded(file).job.sites if file.exists() else ()
 
 
 def _couriers(carrier: CarrierName, kit: Path | None, superlink: str, run: str) -> Any:

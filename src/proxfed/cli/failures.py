@@ -1,4 +1,4 @@
-"""Errors that nobody expected: one sentence, and the traceback in a file."""
+"""Errors that were not expected: one sentence, and the traceback in a file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def refuse(sentence: str) -> None:
 
 
 def show_if_asked(trace: str) -> bool:
-    """The traceback, where somebody wants to see it."""
+    """Print the traceback if PROXFED_DEBUG asks for it; whether it did."""
     if asked := bool(os.environ.get(DEBUG)):
         say(trace.rstrip(), err)
     return asked
@@ -47,4 +47,5 @@ def words(e: BaseException) -> str:
 
 
 def trace(e: BaseException) -> str:
+    """Its traceback."""
     return "".join(traceback.format_exception(e))

@@ -14,7 +14,6 @@ from rich.text import Text
 
 from proxfed.cli.common import DataOption, Format, FormatOption, err, out, say
 from proxfed.errors import InputError, require
-from proxfed.report.columns import show
 from proxfed.report.summary import plain_table
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ EVERY = 30.0
 
 
 def fit(
-    file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="The schema of the tables; [model] has settings.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="The schema of the tables.")],
     loss: Annotated[
         str | None,
         typer.Option("--loss", help="logistic, squared, softmax, huber, poisson, cox; default: as the target needs."),
@@ -65,7 +64,8 @@ def fit(
 
     The tables are prepared by merged summaries, the weight of the penalty is chosen by cross-validation, the model is
     fitted exactly and judged on rows that it has not seen, for each organisation. FOLDER gets model.json,
-    coefficients.csv, report.html and model_card.md.
+    coefficients.csv, report.html and model_card.md. The schema may have a table `model` with these options and more;
+    the command line overrules it.
 
     Example: [bold]proxfed fit tables.toml --penalty l1 --out runs/model[/bold]
     """
@@ -155,40 +155,35 @@ class Progress:
 
 def print_fitted(fitted: Fitted) -> None:
     """Coefficients, measures, costs."""
-    from proxfed.fit.costs import total
-    from proxfed.fit.summary import main_measure, sentences
+    from proxfed.fit.judge import ALL
+    from proxfed.fit.summary import main_measure, sent_cells, sentences
 
     model = fitted.model
     for line in sentences(fitted):
         say(line)
     out.print()
-    outputs = model.classes if len(model.prepared.coef) > 1 else [""]
-    table = plain_table("feature", *(["class"] if outputs != [""] else []), "standardised", "in its own units")
-    rows = [
-        (name, output, model.prepared.coef[k][j], model.original.coef[k][j])
-        for k, output in enumerate(outputs)
-        for j, name in enumerate(model.features)
-        if model.prepared.coef[k][j]
-    ]
-    for name, output, one, other in sorted(rows, key=lambda row: -abs(row[2]))[:SHOWN]:
-        table.add_row(*map(Text, (name, *([output] if outputs != [""] else []), f"{one:+.4f}", f"{other:+.4g}")))
+    several = len(model.outputs) > 1
+    table = plain_table("feature", *(["class"] if several else []), "standardised", "in its own units")
+    rows = [(output, *row) for k, output in enumerate(model.outputs) for row in model.largest(k)]
+    for output, name, one, other in sorted(rows, key=lambda row: -abs(row[2]))[:SHOWN]:
+        table.add_row(*map(Text, (name, *([output] if several else []), f"{one:+.4f}", f"{other:+.4g}")))
     out.print(table)
     if len(rows) > SHOWN:
         say(f"... and {len(rows) - SHOWN} more in coefficients.csv")
     out.print()
     measure = main_measure(fitted)
     table = plain_table(measure.replace("_", " "), "federated", "", *(["alone", ""] if fitted.alone else []))
-    for who, row in fitted.federated.items():
-        own = fitted.alone.get(who)
+    for name, row in fitted.federated.items():
+        own = fitted.alone.get(name) if name != ALL else None  # scores of different models are not compared
         cells = [*_interval(row[measure]), *([] if not fitted.alone else _interval(own[measure]) if own else ["-", ""])]
-        table.add_row(Text(who), *cells)
+        table.add_row(Text(name), *cells)
     out.print(table)
     say(f"Judged on {model.held_out}; intervals of {100 * fitted.settings.level:g} % by bootstrap.")
     out.print()
-    table = plain_table("sent for", "rounds", "up", "down", f"on {fitted.settings.profile}")
-    for each in (*model.sent, total(model.sent)):
-        sizes = show(each.bytes_up, "bytes"), show(each.bytes_down, "bytes")
-        table.add_row(each.step, f"{each.rounds:,}", *sizes, show(each.seconds, "seconds"))
+    head, rows_sent = sent_cells(fitted)
+    table = plain_table(*head)
+    for cells in rows_sent:
+        table.add_row(*cells)
     out.print(table)
     for note in model.notes:
         say(f"note: {note}")

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from proxfed.cli.common import Format, FormatOption, out, plain_table
+from proxfed.cli.common import Format, FormatOption, out
+from proxfed.report.summary import plain_table
 
 
 def list_(

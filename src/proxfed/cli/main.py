@@ -59,6 +59,17 @@ app.command()(silo.silo)
 app.command()(deploy.deploy)
 
 
+def _help(docstring: str) -> str:
+    """Each paragraph on one line, which the terminal wraps at its own width, and each example on a line of its own."""
+    paragraphs = [" ".join(part.split()) for part in docstring.split("\n\n")]
+    return "\n\n".join(paragraphs).replace("[/bold], [bold]", "[/bold]\n[bold]").replace("Examples: ", "Examples:\n")
+
+
+for _commands in (app, *(group.typer_instance for group in app.registered_groups)):
+    for _command in _commands.registered_commands if _commands is not None else ():
+        _command.help = _help(_command.callback.__doc__ or "")
+
+
 def _print_version(asked: bool) -> None:
     if asked:
         out.print(__version__, highlight=False)

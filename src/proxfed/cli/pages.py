@@ -13,6 +13,7 @@ in a checkout, before it builds the site. None of these pages is in the reposito
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -97,7 +98,7 @@ def command_line() -> str:
     for words, command in commands():
         context = command.make_context("", [], resilient_parsing=True)
         usage = " ".join(["proxfed", *words, *command.collect_usage_pieces(context)])
-        text = (command.help or "").replace("[bold]", "`").replace("[/bold]", "`")
+        text = _examples(command.help or "")
         rows = [
             (", ".join([*p.opts, *p.secondary_opts]), _default(p), p.help or "")
             for p in command.params
@@ -106,6 +107,12 @@ def command_line() -> str:
         parts.append(f"\n## proxfed {' '.join(words)}\n\n    {usage}\n\n{text}\n\n")
         parts.append(_table(["option", "default", ""], [(f"`{a}`", b, c) for a, b, c in rows]))
     return "".join(parts)
+
+
+def _examples(text: str) -> str:
+    """The help with its examples as code: several ones as a list."""
+    text = re.sub(r"^\[bold\]", "- [bold]", text.replace("Examples:\n", "Examples:\n\n"), flags=re.MULTILINE)
+    return text.replace("[bold]", "`").replace("[/bold]", "`")
 
 
 def commands() -> list[tuple[list[str], Any]]:

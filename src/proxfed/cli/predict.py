@@ -9,8 +9,18 @@ from typing import Annotated, Any
 
 import typer
 
-from proxfed.cli.common import Format, FormatOption, err, out, say
-from proxfed.errors import require
+from proxfed.cli.common import (
+    EncodingOption,
+    Format,
+    FormatOption,
+    NamesOption,
+    SeparatorOption,
+    check_new_file,
+    err,
+    out,
+    say,
+    text_form,
+)
 from proxfed.files import write
 from proxfed.report.summary import plain_table
 from proxfed.report.terminal import visible
@@ -21,9 +31,9 @@ def predict(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="CSV, Parquet or .npz, perhaps compressed.")],
     to: Annotated[Path | None, typer.Option("--out", metavar="FILE.csv", help="Where they go; else printed.")] = None,
     evaluate: Annotated[bool, typer.Option("--evaluate", help="The file has the target: how good are they?")] = False,
-    names: Annotated[str, typer.Option("--names", metavar="A,B,...", help="The columns, if there is no header.")] = "",
-    separator: Annotated[str, typer.Option("--separator", metavar="SIGN", help="Between the columns of text.")] = ",",
-    encoding: Annotated[str, typer.Option("--encoding", metavar="NAME", help="Of text, such as latin-1.")] = "utf-8",
+    names: NamesOption = "",
+    separator: SeparatorOption = ",",
+    encoding: EncodingOption = "utf-8",
     force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
     format: FormatOption = Format.table,
 ) -> None:
@@ -38,12 +48,9 @@ def predict(
     from proxfed.fit.predictions import evaluated, predictions, read_rows, written
 
     if to is not None:
-        require(force or not to.exists(), f"{to} is there already; --force replaces it")
-        require(to.parent.is_dir(), f"--out {to}: there is no folder {to.parent}")
+        check_new_file(to, force)
     known = read_model(model)
-    listed = [name.strip() for name in names.split(",")] if names else None
-    separator = "\t" if separator in ("tab", "\\t") else separator
-    table, left_out = read_rows(known, file, evaluate, listed, separator, encoding)
+    table, left_out = read_rows(known, file, evaluate, **text_form(names, separator, encoding))
     if left_out:
         say(f"note: the model does not use {', '.join(left_out)}", err)
     columns = predictions(known, table)

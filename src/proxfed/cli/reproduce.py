@@ -1,4 +1,4 @@
-"""`proxfed reproduce`: the papers' experiments, and what they claim held against what came out."""
+"""`proxfed reproduce`: the papers' experiments, with our numbers beside theirs, and their claims judged."""
 
 from __future__ import annotations
 
@@ -18,16 +18,18 @@ from proxfed.cli.common import (
     Format,
     FormatOption,
     JobsOption,
+    OnlyOption,
     err,
     out,
-    plain_table,
     say,
     say_messages,
 )
 from proxfed.errors import InputError, MissingData, require
+from proxfed.report.summary import plain_table
 
 if TYPE_CHECKING:
-    from proxfed.papers.claims import Comparison, Verdict
+    from proxfed.papers.claims import Verdict
+    from proxfed.papers.comparisons import Comparison
     from proxfed.papers.reproduce import Part
 
 
@@ -48,6 +50,7 @@ def reproduce(
         str | None, typer.Option("--variant", metavar="NAME", help="Another choice for what the paper leaves open.")
     ] = None,
     case: CaseOption = None,
+    only: OnlyOption = None,
     change: ChangeOption = None,
     run: Annotated[bool, typer.Option("--run/--no-run", help="Or only judge what has been run before.")] = True,
     jobs: JobsOption = None,
@@ -69,7 +72,7 @@ def reproduce(
     ] = True,
     format: FormatOption = Format.table,
 ) -> None:
-    """Run the experiments of a paper, and hold its numbers and its claims against what came out.
+    """Run the experiments of a paper, print our numbers beside the paper's, and judge its claims.
 
     What was run before is taken up again, so that an interrupted reproduction goes on where it stopped.
 
@@ -79,8 +82,8 @@ def reproduce(
     if everything:
         from proxfed.cli.reproduce_all import reproduce_all
 
-        plain = run and seeds is variant is None and not case and not change
-        require(plain, "--all takes no --seeds, --variant, --case, -c and --no-run: it runs the files as they are")
+        plain = run and seeds is variant is None and not case and not only and not change
+        require(plain, "--all takes no --seeds, --variant, --case, --only, -c, --no-run: it runs the files as they are")
         reproduce_all(
             what, folder, kept,
             quick=bool(quick), data=data, jobs=jobs, budget=budget, listing=listing, format=format,
@@ -96,7 +99,9 @@ def reproduce(
     from proxfed.report.page import write_report
     from proxfed.report.plots import MISSING, available
 
-    require(run or seeds is None, "--no-run judges all seeds that have been run: it takes no --seeds")
+    require(
+        run or (seeds is None and not only), "--no-run judges all that has been run: it takes no --seeds, no --only"
+    )
     parts = select(what, folder, quick=quick, seeds=seeds, variant=variant, cases=case or [], changes=change or [])
     for part in parts:
         part.check()
@@ -106,7 +111,8 @@ def reproduce(
             say(MISSING, err)
         # Every plan is made before the first is run, so that bad input is refused at once.
         share = KEPT_BYTES // len(parts)
-        plans = [Plan(part.cases, part.folders(), data, resume=True, leave_out=True, keep=share) for part in parts]
+        how: dict[str, Any] = {"resume": True, "leave_out": True, "only": only or [], "keep": share}
+        plans = [Plan(part.cases, part.folders(), data, **how) for part in parts]
         for remark in dict.fromkeys(remark for plan in plans for remark in plan.remarks):
             say(remark, err)
         for part, plan in zip(parts, plans, strict=True):

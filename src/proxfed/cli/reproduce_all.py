@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import typer
 from rich.text import Text
 
-from proxfed.cli.common import Format, err, out, plain_table, say
-from proxfed.errors import InputError, RunError, nearest, require
+from proxfed.cli.common import Format, err, out, say
+from proxfed.errors import InputError, RunError, require
 from proxfed.report.columns import show
+from proxfed.report.summary import plain_table
 
 if TYPE_CHECKING:
     from proxfed.papers.queue import Waiting
@@ -26,13 +27,10 @@ def reproduce_all(
 ) -> None:  # fmt: skip
     """Run, or list, what neither `results` nor the run folders in `folder` have, the cheapest first."""
     from proxfed.papers.queue import waiting
-    from proxfed.papers.reproduce import papers
+    from proxfed.papers.reproduce import experiments_of, papers
 
-    known = papers()
-    names = [name for some in known.values() for name in some]
-    chosen = [name for name in names if what in (None, name, name.partition("/")[0])]
-    require(bool(chosen), f"there is no paper or experiment {what!r}; {nearest(str(what), [*known, *names])}")
-    found = waiting(chosen, folder, results, quick=quick, directory=data)
+    names = experiments_of(what) if what is not None else [name for some in papers().values() for name in some]
+    found = waiting(names, folder, results, quick=quick, directory=data)
     if listing:
         _list(found, budget, format)
         return
@@ -40,11 +38,11 @@ def reproduce_all(
     for w in found:
         if reason := _left_out(w, budget):
             say(f"left out: {w}: {reason}", err)
-    going = [w for w in found if not _left_out(w, budget)]
-    failed = [w for k, w in enumerate(going) if not _run(w, k, going[k:], folder, data, jobs)]
+    todo = [w for w in found if not _left_out(w, budget)]
+    failed = [w for k, w in enumerate(todo) if not _run(w, k, todo[k:], folder, data, jobs)]
     form = "quick" if quick else "full"
-    said = f"{len(going) - len(failed)} of {len(going)} are done; {len(found) - len(going)} were left out"
-    say(f"{said}. `proxfed reproduce PAPER --{form} --no-run --out {folder}` judges them.")
+    done = f"{len(todo) - len(failed)} of {len(todo)} are done; {len(found) - len(todo)} were left out"
+    say(f"{done}. `proxfed reproduce PAPER --{form} --no-run --out {folder}` judges them.")
     raise typer.Exit(1 if failed else 0)
 
 
@@ -64,8 +62,8 @@ def _run(w: Waiting, k: int, rest: list[Waiting], folder: Path, data: str | None
     from proxfed.report.page import write_report
 
     after = sum(other.cost.seconds or 0.0 for other in rest[1:])
-    going_on = ", going on" if w.begun else ""
-    say(f"{k + 1} of {k + len(rest)}: {w}{going_on}: {_cost(w)}; {_time(after)} after it", err)
+    resumed = ", resumed" if w.begun else ""
+    say(f"{k + 1} of {k + len(rest)}: {w}{resumed}: {_cost(w)}; {_time(after)} after it", err)
     started = time.monotonic()
     try:
         part = w.part(folder)
@@ -116,9 +114,9 @@ def _list(found: list[Waiting], budget: float | None, format: Format) -> None:
         note = "no data" if w.missing else "left out" if _left_out(w, budget) else "begun" if w.begun else ""
         table.add_row(*map(Text, (hours, str(w), str(len(w.seeds)), w.cost.known_from, note)))
     out.print(table)
-    going = [w for w in found if not _left_out(w, budget)]
-    total = sum(w.cost.seconds or 0.0 for w in going)
-    say(f"\n{len(going)} to be run: {_time(total)} of one core, estimated from kept runs and the size of the settings.")
+    todo = [w for w in found if not _left_out(w, budget)]
+    total = sum(w.cost.seconds or 0.0 for w in todo)
+    say(f"\n{len(todo)} to be run: {_time(total)} of one core, estimated from kept runs and the size of the settings.")
 
 
 def _cost(w: Waiting) -> str:

@@ -11,7 +11,7 @@ import typer
 from rich.text import Text
 
 from proxfed.cli.common import Format, FormatOption, err, out, say
-from proxfed.errors import nearest, require
+from proxfed.errors import require
 from proxfed.report.summary import plain_table
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def show(
     Examples: [bold]proxfed results show[/bold], [bold]proxfed results show depositum[/bold],
     [bold]proxfed results show fedcef/mnist[/bold]
     """
-    from proxfed.papers.reproduce import papers
+    from proxfed.papers.reproduce import experiments_of
     from proxfed.papers.verdicts import gather, reproduction
 
     _check_folder(results)
@@ -61,21 +61,17 @@ def show(
             _print_counts("paper", [(paper, entries) for paper, entries in every.items()])
             say("`proxfed results show PAPER` has the claims that are not confirmed, with their causes.")
         return
-    known = papers()
-    paper, slash, _ = what.partition("/")
-    require(paper in known, f"there are no experiments of a paper {paper!r}; {nearest(paper, known)}")
-    require(not slash or what in known[paper], f"there is no experiment {what!r}; {nearest(what, known[paper])}")
-    found = [reproduction(results, name) for name in ([what] if slash else known[paper])]
+    found = [reproduction(results, name) for name in experiments_of(what)]
     if format is Format.json:
         print(json.dumps({entry.name: _plain(entry) for entry in found}, indent=1))
         return
     say(found[0].about.title, style="bold")
     _print_counts("experiment", [(entry.name.partition("/")[2], [entry]) for entry in found])
-    if slash:
+    if "/" in what:
         _print_claims([(_became(found[0], k), v.claim.says, v.found) for k, v in enumerate(found[0].verdicts)])
     elif against := [line for entry in found for line in _against(entry)]:
         _print_against(against)
-        say(f"`proxfed results show {paper}/EXPERIMENT` has all claims of an experiment, with the numbers.")
+        say(f"`proxfed results show {what}/EXPERIMENT` has all claims of an experiment, with the numbers.")
 
 
 @app.command()
@@ -85,7 +81,7 @@ def keep(
 ) -> None:
     """Keep what finished reproductions found, small enough for the repository.
 
-    Other seeds that are kept already stay, if they had the same settings and versions; what is dropped is said.
+    Other seeds that are kept already stay, if they had the same settings and versions; what is dropped is printed.
 
     Example: [bold]proxfed results keep runs/reproduce[/bold]
     """

@@ -15,9 +15,11 @@ from proxfed.cli.common import (
     ChangeOption,
     CheckpointOption,
     DataOption,
+    ExperimentArgument,
     Format,
     FormatOption,
     JobsOption,
+    OnlyOption,
     err,
     print_results,
     say,
@@ -30,12 +32,10 @@ if TYPE_CHECKING:
 
 
 def run(
-    experiment: Annotated[str, typer.Argument(metavar="NAME|FILE.toml", help="A shipped experiment or your own file.")],
+    experiment: ExperimentArgument,
     change: ChangeOption = None,
     case: CaseOption = None,
-    only: Annotated[
-        list[str] | None, typer.Option("--only", metavar="LABEL", help="Only this algorithm; may be repeated.")
-    ] = None,
+    only: OnlyOption = None,
     folder: Annotated[Path | None, typer.Option("--out", help="The run folder; runs/NAME if not given.")] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with a run, exactly; seeds and algorithms may have been added.")
@@ -57,7 +57,6 @@ def run(
     Examples: [bold]proxfed run demo -c rounds=50 -c "seeds=[0,1,2]" --out runs/quick[/bold], [bold]proxfed run demo -c
     algorithms.FedAvg.eta=0.5[/bold]
     """
-    from proxfed.engine import ranks as network
     from proxfed.engine.allocator import tune_process
     from proxfed.harness.cases import read_cases, slug
     from proxfed.harness.plan import Plan
@@ -67,16 +66,15 @@ def run(
     cases = read_cases(experiment, change or [], only=case or [])
     path = folder or Path("runs") / next(iter(cases.values())).name
     folders = {name: path / slug(name) for name in cases}
-    world, array = network.world(), "SLURM_ARRAY_TASK_ID" in os.environ
-    leads = world is None or world[0] == 0
+    array = "SLURM_ARRAY_TASK_ID" in os.environ
     plan = Plan(cases, folders, data, resume or array, force, only=only or [])
-    require(plan.begun or not (resume and leads), f"there is no run to resume in {path}")
-    for remark in plan.remarks if leads else ():
+    require(plan.begun or not (resume and plan.leads), f"there is no run to resume in {path}")
+    for remark in plan.remarks if plan.leads else ():
         say(remark, err)
     started = time.monotonic()
     with stop_on_signal() as stop:
-        found = plan.run(stop, jobs=jobs, ranks=ranks, progress=leads, checkpoint_seconds=checkpoint, timeout=timeout)
-    if not leads:
+        found = plan.run(stop, jobs=jobs, ranks=ranks, checkpoint_seconds=checkpoint, timeout=timeout)
+    if not plan.leads:
         raise typer.Exit(1 if stop() else 0)
     if stop():
         say(f"stopped; `proxfed run {experiment} --out {path} --resume` with the same settings goes on from here", err)

@@ -42,7 +42,7 @@ def silo(
     Examples: [bold]proxfed silo --site site.toml --kit kits/lyon[/bold], [bold]proxfed silo --carrier flower --
     --superlink host:8000 --root-certificates ca.crt --auth-supernode-private-key lyon.key[/bold]
     """
-    from proxfed.harness.files import locked
+    from proxfed.files import locked
     from proxfed.harness.progress import stop_on_signal
     from proxfed.silos.resident import serving
     from proxfed.silos.site import read_site

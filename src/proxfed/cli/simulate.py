@@ -42,14 +42,14 @@ def simulate(
     Each run folder is copied with the column sim_seconds filled in. Without --profile and --time it is on the devices
     and links of the run's own configuration.
 
-    Example: [bold]proxfed simulate runs/demo --profile wan --target accuracy=0.9[/bold]
+    Example: [bold]proxfed simulate runs/demo --profile wan --target gap=0.001[/bold]
     """
     from proxfed.harness.finished import simulate, simulate_in_place, timing_of
     from proxfed.harness.results import Results
     from proxfed.simulate.timing import Timing, read_time
 
-    require(profile is None or time is None, "--profile and --time exclude each other")
-    require(not (in_place and place), "--in-place and --out exclude each other")
+    require(profile is None or time is None, f"--profile {profile} and --time {time} exclude each other")
+    require(not (in_place and place), f"--in-place and --out {place} exclude each other")
     goals = _goals(target) if target else None
     given = Timing.read({"profile": profile}) if profile else Timing.read(read_time(time)) if time else None
     called = profile or (time.stem if time else "time")

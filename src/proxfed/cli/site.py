@@ -39,7 +39,7 @@ def init(
 
     Example: [bold]proxfed site init --data patients.csv --label outcome --name lyon[/bold]
     """
-    from proxfed.harness.files import replace
+    from proxfed.files import replace
     from proxfed.silos.first_site import first_site
     from proxfed.silos.keyring import SiteKey, fingerprint
 

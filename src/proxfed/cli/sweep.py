@@ -10,9 +10,11 @@ from typing import Annotated
 import typer
 
 from proxfed.cli.common import (
+    AxisOption,
     ChangeOption,
     CheckpointOption,
     DataOption,
+    ExperimentArgument,
     Format,
     FormatOption,
     JobsOption,
@@ -26,7 +28,7 @@ from proxfed.errors import require
 
 
 def sweep(
-    experiment: Annotated[str, typer.Argument(metavar="NAME|FILE.toml", help="A shipped experiment or your own file.")],
+    experiment: ExperimentArgument,
     over: Annotated[
         list[str] | None,
         typer.Option("--over", metavar="KEY=VALUES", help="A setting and its values; may be repeated, for a grid."),
@@ -35,9 +37,7 @@ def sweep(
     target: Annotated[
         str | None, typer.Option("--target", metavar="MEASURE=VALUE", help="They show what it takes to reach this.")
     ] = None,
-    axis: Annotated[
-        str | None, typer.Option("--axis", help="What is counted until the target: round, bytes, sim_seconds or steps.")
-    ] = None,
+    axis: AxisOption = None,
     change: ChangeOption = None,
     case: OneCaseOption = "",
     folder: Annotated[Path | None, typer.Option("--out", help="A folder; runs/NAME-sweep if not given.")] = None,

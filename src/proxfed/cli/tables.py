@@ -10,7 +10,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from proxfed.cli.common import DataOption, Format, FormatOption, out, say
+from proxfed.cli.common import (
+    DataOption,
+    EncodingOption,
+    Format,
+    FormatOption,
+    NamesOption,
+    SeparatorOption,
+    check_new_file,
+    out,
+    say,
+    text_form,
+)
 from proxfed.errors import require
 from proxfed.files import write
 from proxfed.report.summary import plain_table
@@ -29,9 +40,9 @@ def schema(
     organisation: Annotated[
         str, typer.Option("--organisation", metavar="COLUMN", help="Whose row it is; else each file is one.")
     ] = "",
-    names: Annotated[str, typer.Option("--names", metavar="A,B,...", help="The columns, if there is no header.")] = "",
-    separator: Annotated[str, typer.Option("--separator", metavar="SIGN", help="Between the columns of text.")] = ",",
-    encoding: Annotated[str, typer.Option("--encoding", metavar="NAME", help="Of text, such as latin-1.")] = "utf-8",
+    names: NamesOption = "",
+    separator: SeparatorOption = ",",
+    encoding: EncodingOption = "utf-8",
     to: Annotated[Path | None, typer.Option("--out", metavar="FILE.toml", help="Where it goes; else printed.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a schema that is there.")] = False,
 ) -> None:
@@ -47,18 +58,15 @@ def schema(
     require(bool(target) or bool(time), "say what is predicted: --target COLUMN, or --time COLUMN and --event COLUMN")
     if to is not None:
         require(to.suffix == ".toml", f"--out {to}: the name of a schema must end in .toml")
-        require(force or not to.exists(), f"{to} is there already; --force replaces it")
-        require(to.parent.is_dir(), f"--out {to}: there is no folder {to.parent}")
+        check_new_file(to, force)
     text = first_look(
         files,
         target,
         time,
         event,
         organisation,
-        names=[name.strip() for name in names.split(",")] if names else None,
-        separator="\t" if separator in ("tab", "\\t") else separator,
-        encoding=encoding,
         beside=Path() if to is None else to.parent,
+        **text_form(names, separator, encoding),
     )
     if to is None:
         say(text.rstrip())
@@ -129,7 +137,7 @@ def _print_holdings(held: Holdings) -> None:
             counts = {"rows": held.rows[name], **{o: c[name] for o, c in held.outcomes.items()}, "": total}
             table.add_row(Text(name), *_cells(counts, list(counts)))
     out.print(table)
-    say(f"-: withheld, for it is below {held.fewest} or would tell such a count")
+    say(f"-: withheld, because it is below {held.fewest} or such a count would follow from it")
 
 
 def _cells(counts: Mapping[str, int | None], names: Sequence[str]) -> list[str]:

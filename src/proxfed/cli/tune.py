@@ -10,9 +10,11 @@ from typing import Annotated
 import typer
 
 from proxfed.cli.common import (
+    AxisOption,
     ChangeOption,
     CheckpointOption,
     DataOption,
+    ExperimentArgument,
     Format,
     FormatOption,
     JobsOption,
@@ -28,7 +30,7 @@ from proxfed.errors import require
 
 
 def tune(
-    experiment: Annotated[str, typer.Argument(metavar="NAME|FILE.toml", help="A shipped experiment or your own file.")],
+    experiment: ExperimentArgument,
     over: Annotated[
         list[str] | None,
         typer.Option("--over", metavar="KEY=SPACE", help="A setting and where to look for it; may be repeated."),
@@ -44,9 +46,7 @@ def tune(
     target: Annotated[
         str | None, typer.Option("--target", metavar="MEASURE=VALUE", help="Judge by what it takes to reach this.")
     ] = None,
-    axis: Annotated[
-        str | None, typer.Option("--axis", help="What is counted until the target: round, bytes, sim_seconds or steps.")
-    ] = None,
+    axis: AxisOption = None,
     rounds: Annotated[
         int | None, typer.Option("--rounds", help="Rounds of the configurations that get to the end; the experiment's.")
     ] = None,

@@ -1,4 +1,4 @@
-"""A quantiser that is told how long a message may be, and loses as little as it can."""
+"""A quantiser with a bound on the length of a message, which loses as little as it can."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from proxfed.compressors import quantised_message, wire
 from proxfed.compressors.arrays import host
 from proxfed.compressors.largest import largest_entries
-from proxfed.compressors.message import check, reading
 from proxfed.compressors.step_search import LEAST, ROUNDING, largest_level, lost, quantise, sizes, with_step
 from proxfed.errors import at_least_one, require
 from proxfed.keyed_random import Key
@@ -112,12 +110,7 @@ class ByteBudgetQuantiser:
         return quantised_message.unpack(packed)
 
     def decode(self, messages: Sequence[Sent], d: int, dtype: Any) -> Tensor:
-        dense = np.empty((len(messages), d), torch.empty(0, dtype=dtype).numpy().dtype)
-        for i, sent in enumerate(messages):
-            with reading(i, sent) as message:
-                check(len(sent) <= self.bytes, f"it has {len(sent)} bytes, more than {self.bytes}")
-                dense[i] = quantised_message.read(message, d, dense.dtype, largest_level(d, LEAST))
-        return torch.from_numpy(dense)
+        return quantised_message.decode(messages, d, dtype, largest_level(d, LEAST), self.bytes)
 
 
 def _range(x: np.ndarray, a: np.ndarray, unit: np.ndarray) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""A quantiser that is told how much it may lose, and finds the fewest bits for that."""
+"""A quantiser with a bound on what it may lose, which finds the fewest bits for that."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from proxfed.compressors import quantised_message
 from proxfed.compressors.arrays import host
-from proxfed.compressors.message import reading
 from proxfed.compressors.step_search import LEAST, largest_level, quantise
 from proxfed.errors import finite, require
 from proxfed.keyed_random import Key
@@ -59,8 +57,4 @@ class ErrorBoundedQuantiser:
         return quantised_message.unpack(packed)
 
     def decode(self, messages: Sequence[bytes], d: int, dtype: Any) -> Tensor:
-        dense = np.empty((len(messages), d), torch.empty(0, dtype=dtype).numpy().dtype)
-        for i, sent in enumerate(messages):
-            with reading(i, sent) as message:
-                dense[i] = quantised_message.read(message, d, dense.dtype, largest_level(d, self.q2))
-        return torch.from_numpy(dense)
+        return quantised_message.decode(messages, d, dtype, largest_level(d, self.q2))

@@ -28,6 +28,7 @@ class Reader:
         return body
 
     def floats(self, count: int, dtype: torch.dtype) -> Tensor:
+        """So many numbers."""
         return torch.from_numpy(self.take(count * dtype.itemsize).copy()).view(dtype)
 
     def sizes(self, count: int, dtype: torch.dtype) -> Tensor:

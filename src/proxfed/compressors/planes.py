@@ -19,6 +19,8 @@ MOST = 15
 
 
 class Planes(NamedTuple):
+    """Levels as planes of bits, their signs, and what is left of large ones."""
+
     bits: list[np.ndarray]
     """Truth values; each plane is as long as the one before it has ones, and has at least one."""
     negative: np.ndarray

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import inf
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from proxfed.compressors import plane_code, subset_code, wire
 from proxfed.compressors.arrays import host, tensor
-from proxfed.compressors.message import Reader, check
+from proxfed.compressors.message import Reader, check, reading
 from proxfed.compressors.planes import put_together, take_apart
 from proxfed.compressors.step_search import LOWEST, Quantised, values
 from proxfed.types import Compressor, Packed
@@ -43,7 +46,7 @@ def read(message: Reader, d: int, dtype: np.dtype, largest: int) -> np.ndarray |
 
 
 def pack(messages: list[bytes], dense: np.ndarray, like: Tensor, compressor: Compressor) -> Packed:
-    """Messages that are written already; nobody counts them in another way."""
+    """Messages that are written already: their length is the only way to count them."""
     length = np.array([len(message) for message in messages], np.int64)
     sent = np.zeros((len(messages), length.max(initial=0)), np.uint8)
     for row, message in zip(sent, messages, strict=True):
@@ -53,8 +56,19 @@ def pack(messages: list[bytes], dense: np.ndarray, like: Tensor, compressor: Com
 
 
 def unpack(packed: Packed) -> list[bytes]:
+    """The messages that were packed."""
     rows, lengths = host(packed.parts["message"]), host(packed.parts["length"])
     return [row[:length].tobytes() for row, length in zip(rows, lengths, strict=True)]
+
+
+def decode(messages: Sequence[bytes], d: int, dtype: Any, largest: int, most: float = inf) -> Tensor:
+    """The rows (c, d) of these messages, each of at most so many bytes."""
+    dense = np.empty((len(messages), d), torch.empty(0, dtype=dtype).numpy().dtype)
+    for i, sent in enumerate(messages):
+        with reading(i, sent) as message:
+            check(len(sent) <= most, f"it has {len(sent)} bytes, more than {most}")
+            dense[i] = read(message, d, dense.dtype, largest)
+    return torch.from_numpy(dense)
 
 
 def _code(d: int) -> Any:

@@ -133,6 +133,7 @@ def write_signed(values: np.ndarray, largest: int) -> bytes:
 
 
 def read_signed(message: Reader, d: int, largest: int) -> np.ndarray:
+    """The (d,) numbers that `write_signed` wrote."""
     bits, sparse = width(largest), int(message.take(1)[0])
     check(sparse <= 1, f"{sparse} is no header of signed numbers")
     if not sparse:
@@ -224,6 +225,7 @@ def pack_flags(flags: np.ndarray) -> bytes:
 
 
 def unpack_flags(message: Reader, count: int) -> np.ndarray:
+    """So many truth values."""
     return message.bits(count).view(bool)
 
 

@@ -96,7 +96,11 @@ def load(
     Without a partition each sample goes to the client that the data themselves name, if they do. The options are those
     of the loader, `limit` and `test_limit`.
     """
-    data = read(name, directory, **options)
+    return hand_out(read(name, directory, **options), partition, name)
+
+
+def hand_out(data: Dataset | Federated, partition: Partition | Sequence[np.ndarray] | None, name: str) -> Federated:
+    """Data with their clients: those that they come with, or those of a partition."""
     if isinstance(data, Federated):
         require(partition is None, f"{name}: comes with its clients and takes no partition")
         return data
@@ -125,9 +129,21 @@ def read(
     for option in allowed:
         needed = known[option].default is inspect.Parameter.empty
         require(not needed or option in options, f"{name}: the option {option!r} is missing")
-    if "directory" in known:
+    return read_with(loader, directory, limit, test_limit, **options)
+
+
+def read_with(
+    loader: Callable[..., Dataset | Federated],
+    directory: str | Path | None = None,
+    limit: int | None = None,
+    test_limit: int | None = None,
+    **options: Any,
+) -> Dataset | Federated:
+    """What a loader gives for these options, which fit it."""
+    if "directory" in inspect.signature(loader).parameters:
         options["directory"] = directory
-    return limited(loader(**options), limit, test_limit)
+    data = loader(**options)
+    return data if limit is None and test_limit is None else limited(data, limit, test_limit)
 
 
 def check(name: str, directory: str | Path | None = None) -> list[FileCheck]:

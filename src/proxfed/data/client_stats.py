@@ -95,6 +95,8 @@ class ClientStats:
 
     def some(self, most: int) -> np.ndarray:
         """At most so many clients, ascending: drawn at random, since neighbours may be alike, and always the same."""
+        if len(self) <= most:
+            return np.arange(len(self))
         drawn = generator(0, "clients that are shown").permutation(len(self))[:most]
         return np.sort(drawn)
 

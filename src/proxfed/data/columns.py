@@ -44,6 +44,7 @@ def stack(path: Path, columns: Columns) -> np.ndarray:
 
 
 def is_numeric(values: np.ndarray) -> bool:
+    """Numbers or truth values, not words."""
     return values.dtype.kind in "biuf"
 
 

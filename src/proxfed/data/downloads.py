@@ -23,7 +23,7 @@ PIECE = 1 << 16
 SECONDS = 30
 """How long a server may be silent."""
 Watch = Callable[[str, int, int | None], None]
-"""(file, bytes so far, bytes in all if the server says so), told after every piece."""
+"""Called after every piece: (file, bytes so far, bytes in all if the server says so)."""
 
 
 class Arrival(NamedTuple):
@@ -38,7 +38,7 @@ class Failed(Exception):
 
 
 def silent(file: str, so_far: int, total: int | None) -> None:
-    """Tell nobody."""
+    """Show nothing."""
 
 
 def download(files: Collection, directory: str | Path | None = None, watch: Watch = silent) -> list[Arrival]:

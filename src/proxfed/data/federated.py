@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from proxfed.data.sparse import Features, SparseRows, as_features
+from proxfed.data.sparse import Features, SparseRows
 from proxfed.errors import InputError, require
 
 Samples = tuple[Features, np.ndarray]
@@ -38,7 +38,7 @@ class Dataset:
     name: str = "data"
     """What messages call it."""
     groups: np.ndarray | None = None
-    """(N,) whose sample each one is (a writer, a hospital), for the partition `Natural`."""
+    """(N,) whose sample each one is (a writer, a hospital), for the partition `natural`."""
     feature_names: tuple[str, ...] | None = None
     """(p,) what the columns of features (N, p) are called; None: x0, x1, ..."""
     sample_weights: np.ndarray | None = None
@@ -46,10 +46,11 @@ class Dataset:
     class_names: tuple[str, ...] | None = None
     """What the classes 0, 1, ... are called, where they are words; None: by their numbers."""
     remark: str = ""
-    """What everybody who uses them should be told: that they are only some of the published samples."""
+    """What a run with them prints: that they are only some of the published samples."""
 
     @property
     def test(self) -> Samples | None:
+        """(features, labels) that are held out; None: there are none."""
         if self.test_features is None or self.test_labels is None:
             return None
         return self.test_features, self.test_labels
@@ -106,7 +107,7 @@ class Federated:
             f"{self.name}: {len(self.features)} rows of features and {len(self.labels)} labels, "
             f"but the sizes add up to {rows}",
         )
-        labels = _checked(self.name, self.features, self.labels, self.classes, self._who)
+        labels = _checked(self.name, self.features, self.labels, self.classes, self._place)
         object.__setattr__(self, "labels", labels)
         if self.test is not None:
             features, labels = as_features(self.test[0]), np.asarray(self.test[1])
@@ -136,7 +137,7 @@ class Federated:
         weights = weights.astype(np.float64)
         bad = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
         if len(bad):
-            raise InputError(f"{self.name}: {self._who(bad[0])} has the weight {weights[bad[0]]}; it must be >= 0")
+            raise InputError(f"{self.name}: {self._place(bad[0])} has the weight {weights[bad[0]]}; it must be >= 0")
         nothing = np.flatnonzero(self._sums(weights) == 0)
         if len(nothing):
             raise InputError(f"{self.name}: all samples of client {nothing[0]} have weight 0")
@@ -191,9 +192,10 @@ class Federated:
         kept = np.concatenate(
             [start + np.arange(k) * m // k for start, m, k in zip(self.offsets[:-1], self.sizes, sizes, strict=True)]
         )
-        return replace(self, features=self.features[kept], labels=self.labels[kept], sizes=sizes)
+        return self.keep(kept)
 
-    def _who(self, row: int) -> str:
+    def _place(self, row: int) -> str:
+        """What messages call a row."""
         i = int(np.searchsorted(self.offsets, row, side="right")) - 1
         return f"row {row - self.offsets[i]} of client {i}"
 
@@ -272,6 +274,12 @@ def counts(data: Federated) -> np.ndarray:
     return np.bincount(owners * classes + labels, minlength=len(data) * classes).reshape(len(data), classes)
 
 
+def as_features(given: Any) -> Features:
+    """An array as it is, a matrix of scipy.sparse as SparseRows."""
+    sparse = isinstance(given, SparseRows) or hasattr(given, "tocsr")
+    return SparseRows.of(given) if sparse else np.asarray(given)
+
+
 def stacked(parts: Sequence[Features]) -> Features:
     """All rows; sparse, if one of the parts is."""
     if any(isinstance(part, SparseRows) for part in parts):
@@ -294,19 +302,20 @@ def rows(data: Federated) -> Federated:
 
 
 def _checked(
-    name: str, features: Features, labels: np.ndarray, classes: int | None, who: Callable[[int], str]
+    name: str, features: Features, labels: np.ndarray, classes: int | None, place: Callable[[int], str]
 ) -> np.ndarray:
-    """The labels, classes as int64, if all numbers are finite and all classes exist; `who(row)` says whose it is."""
+    """The labels, classes as int64, if all numbers are finite and all classes exist; `place(row)` is its name."""
+
     require(np.ndim(labels) == 1, f"{name}: labels must be one number a sample, not of shape {np.shape(labels)}")
     for what, values in (("a feature", features), ("a label", labels)):
         bad = _rows_not_finite(values)
         if len(bad):
-            raise InputError(f"{name}: {who(bad[0])} has {what} that is NaN or infinite")
+            raise InputError(f"{name}: {place(bad[0])} has {what} that is NaN or infinite")
     if classes is None:
         return labels
     bad = np.flatnonzero((labels < 0) | (labels >= classes) | (labels != np.floor(labels)))
     if len(bad):
-        raise InputError(f"{name}: {who(bad[0])} has label {labels[bad[0]]}, not a whole number in 0..{classes - 1}")
+        raise InputError(f"{name}: {place(bad[0])} has label {labels[bad[0]]}, not a whole number in 0..{classes - 1}")
     return labels.astype(np.int64)
 
 

@@ -41,7 +41,7 @@ _TEST_IMAGES = "50f0e93d75b99b463e9760b8345866f22587fa2c2fba472730a5ba09c693412d
 _TEST_LABELS = "924955c31fe7fd809b7303b5c0141282955f4b8390c74cdfd5d80435e0f4b4cb"
 EMNIST_SAMPLE = Collection(
     folders=("emnist-letters-sample",),
-    source="whoever drew it",
+    source="where the sample was drawn",
     sums={f"emnist-letters-sample-train-{what}": Sum() for what in ("images-idx3-ubyte", "labels-idx1-ubyte")},
 )
 EMNIST_LETTERS = Collection(

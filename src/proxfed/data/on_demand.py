@@ -1,8 +1,8 @@
 """Clients whose samples are read when they are needed: by a function of the client's number, or from a file each.
 
-Who takes part in a round is read for it. What was read stays in memory up to so many bytes; what was used longest ago
-goes first. Nobody else's samples are looked at, so what takes those of all clients is refused (smoothness constants,
-balanced classes) or left out (objective and stationarity).
+The clients of a round are read for it. What was read stays in memory up to so many bytes; what was used longest ago
+goes first. No other samples are read, so what needs those of all clients is refused (smoothness constants, balanced
+classes) or left out (objective and stationarity).
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from threading import Lock
 import numpy as np
 
 from proxfed.data.columns import read_npz
-from proxfed.data.federated import Federated, Samples, _checked, flat, stacked
-from proxfed.data.sparse import as_features
+from proxfed.data.federated import Federated, Samples, _checked, as_features, flat, stacked
 from proxfed.errors import InputError, require, whole
 from proxfed.keyed_random import Ids
 

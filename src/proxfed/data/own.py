@@ -39,7 +39,8 @@ def own(
     path = Path(path).expanduser()
     require(path.exists(), f"own: path = {str(path)!r} does not exist")
     require(0 <= held_out < 1, f"own: held_out = {held_out!r} must be at least 0 and below 1")
-    require(test is None or held_out == 0, "own: test and held_out exclude each other")
+    one = test is None or held_out == 0
+    require(one, f"own: test = {str(test)!r} and held_out = {held_out!r} exclude each other: give one of them")
     beside = None if test is None else Path(test).expanduser()
     if path.is_dir():
         require(client is None, f"own: {path} has a file per client, so client = {client!r} has no meaning")

@@ -137,13 +137,12 @@ def _draw_until_used_up(
     small = np.min_scalar_type(C)  # a narrow type is sorted by counting
 
     def draw(turns: np.ndarray) -> np.ndarray:
-        weights = np.where(
-            left, priors + 1e-12, 0
-        )  # a client whose own classes are used up still takes from the others
+        # A client whose own classes are used up still takes from the others.
+        weights = np.where(left, priors + 1e-12, 0)
         bounds = weights.cumsum(axis=1)
-        who = clients[turns]
-        u = rng.random(len(turns)) * bounds[who, -1]
-        return np.minimum((bounds[who] <= u[:, None]).sum(1), np.flatnonzero(left)[-1]).astype(small)
+        own = bounds[clients[turns]]
+        u = rng.random(len(turns)) * own[:, -1]
+        return np.minimum((own <= u[:, None]).sum(1), np.flatnonzero(left)[-1]).astype(small)
 
     drawn = draw(np.arange(len(clients)))
     while True:
@@ -193,9 +192,9 @@ class ClassesPerClient:
             for k in self._classes(i, C, rng):
                 holders[k].append(i)
         owner = np.full(len(labels), NOBODY)
-        for samples, who in zip(by_class, holders, strict=True):
-            if who:
-                owner[samples] = np.array(who)[np.arange(len(samples)) * len(who) // len(samples)]
+        for samples, share in zip(by_class, holders, strict=True):
+            if share:
+                owner[samples] = np.array(share)[np.arange(len(samples)) * len(share) // len(samples)]
         return _nobody_empty(self, _by_owner(owner, n))
 
     def _classes(self, i: int, C: int, rng: np.random.Generator) -> np.ndarray:
@@ -243,7 +242,7 @@ class Sizes:
     def __post_init__(self) -> None:
         sizes = tuple(self.partition_sizes)
         object.__setattr__(self, "partition_sizes", sizes)  # a configuration file has lists
-        require(len(sizes) > 0, "Sizes: partition_sizes must name at least one client's size")
+        require(len(sizes) > 0, f"Sizes: partition_sizes = {sizes!r} must have the size of at least one client")
         for i, size in enumerate(sizes):
             require(whole(size) and size >= 1, f"Sizes: partition_sizes[{i}] = {size!r} must be a whole number >= 1")
 

@@ -73,22 +73,27 @@ class SparseRows:
 
     @property
     def shape(self) -> tuple[int, int]:
+        """(N, p)."""
         return len(self), self.width
 
     @property
     def ndim(self) -> int:
+        """As of an array: 2."""
         return 2
 
     @property
     def dtype(self) -> np.dtype:
+        """Of the non-zero numbers."""
         return self.values.dtype
 
     @property
     def nbytes(self) -> int:
+        """Of all three arrays."""
         return sum(array.nbytes for array in self.arrays)
 
     @property
     def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(values, indices, indptr)."""
         return self.values, self.indices, self.indptr
 
     @property
@@ -123,9 +128,3 @@ class SparseRows:
 
 
 Features = np.ndarray | SparseRows
-
-
-def as_features(given: Any) -> Features:
-    """An array as it is, a matrix of scipy.sparse as SparseRows."""
-    sparse = isinstance(given, SparseRows) or hasattr(given, "tocsr")
-    return SparseRows.of(given) if sparse else np.asarray(given)

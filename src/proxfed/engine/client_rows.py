@@ -51,13 +51,15 @@ class ClientRows:
     def __init__(self, here: range, form: Any, begin: Begin, everyone: bool) -> None:
         self.here, self.begin, self.everyone = here, begin, everyone
         self.form = room(form, 0)
+        self.keeps = bool(leaves(form))
+        """Clients keep something from round to round; who keeps nothing needs no row."""
         self.met = 0
         """How many clients have a row."""
         self.on_disk = False
         if everyone:
             self._rows, self.met = room(form, len(here)), len(here)
             return
-        count = len(here) if leaves(form) else 0  # who keeps nothing needs no row
+        count = len(here) if self.keeps else 0
         self._rows = self._reserve()
         self._who = np.empty(count, np.int64)  # the client of each row
         self._row = np.full(count, -1, np.int32)  # of each client
@@ -75,7 +77,7 @@ class ClientRows:
 
     def meet(self, ids: Ids) -> None:
         """Those of the clients that take part for the first time get a row. Not while others take or put."""
-        if self.everyone or not leaves(self.form):
+        if self.everyone or not self.keeps:
             return
         at = self._places(ids)
         new = at[self._row[at] < 0]
@@ -88,10 +90,10 @@ class ClientRows:
 
     def take(self, ids: Ids, work: Work) -> Any:
         """The states of these clients, met or not; the work of those that begin is counted."""
+        if not self.keeps:
+            return self.form
         if self.everyone:
             return take(self._rows, self._dense(ids))
-        if not leaves(self.form):
-            return self.form
         row = self._row[self._places(ids)]
         known = (row >= 0) & self._written[row]
         if not known.any():
@@ -103,9 +105,11 @@ class ClientRows:
 
     def put(self, ids: Ids, new: Any) -> None:
         """The new states of these clients, all of whom were met."""
+        if not self.keeps:
+            return
         if self.everyone:
             put(self._rows, self._dense(ids), new)
-        elif leaves(self.form):
+        else:
             row = self._row[self._places(ids)]
             put(self._rows, row, new)
             self._written[row] = self._changed[row] = True

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from proxfed.algorithms import CompressedDownlink
-from proxfed.auto import Auto, example
 from proxfed.compressors.contractive import contraction
 from proxfed.engine import tuning
 from proxfed.errors import InputError, require
@@ -21,10 +20,9 @@ from proxfed.types import Algorithm, Compressor, Graph, Needs, Participation, Pr
 
 
 def check_combination(
-    problem: Problem, given: Algorithm | Auto, topology: Topology | None, participation: Participation
+    problem: Problem, algorithm: Algorithm, topology: Topology | None, participation: Participation
 ) -> None:
     """One sentence if the algorithm cannot solve `problem` over this topology with this participation."""
-    algorithm = example(given)
     _check_kinds(problem, algorithm, topology, participation)
     if isinstance(algorithm, CompressedDownlink):
         check_combination(problem, algorithm.star, topology, participation)

@@ -73,7 +73,7 @@ class Measures:
         if self.reference is not None:
             out["error"] = float((x - self.reference).norm() / self.reference.norm().clamp_min(1e-300))
         out["nonzeros"] = int(torch.count_nonzero(x))
-        if fields is not None:
+        if fields:
             out |= self._of_states(fields)
         if any(name in self.problem.training_measures for name in self.more):
             out |= {name: value for name, value in self.problem.training_score(x).items() if name in self.more}
@@ -82,7 +82,7 @@ class Measures:
     @cached_property
     def fields(self) -> set[str]:
         """The names of the rows of the clients' states that it looks at."""
-        return needed(self.more)
+        return needed(self.more) if self.more else set()
 
     def _of_states(self, fields: Mapping[str, Tensor]) -> dict[str, float]:
         states = States(self, fields)

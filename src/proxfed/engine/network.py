@@ -1,7 +1,7 @@
 """What every network does alike: blocks of clients, the weighted mean, the gossip step, and counting what crossed.
 
 A network is one process or several, each with a block of consecutive clients. What differs is how the processes add
-their sums and swap their rows; that is all that `stacked.py` and `ranks.py` have to say.
+their sums and swap their rows. For one process, at the end of this file, that is nothing; `ranks.py` has several.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from math import ceil
 from threading import Lock
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from proxfed.engine import tuning
 from proxfed.engine.messages import Traffic, WeightedSum, dense, nbytes, rebuild
-from proxfed.engine.mixing import edges
+from proxfed.engine.mixing import Operator, edges, is_average, rows_times
 from proxfed.errors import InputError
 from proxfed.keyed_random import Ids
 from proxfed.threads import thread_count
@@ -197,3 +197,52 @@ class Network(ABC):
     def total(self, numbers: list[int]) -> list[int]:
         """Counters added up over the processes."""
         return [round(x) for x in self.all_sum(torch.tensor(numbers, dtype=torch.float64)).tolist()]
+
+
+# ---- one process ----------------------------------------------------------------------------------------------------
+
+
+class Here(NamedTuple):
+    """Gossip among clients of one process: nothing travels."""
+
+    times: Operator
+
+    def post(self, message: Tensor | Packed, rows: slice) -> None: ...
+
+    def mixed(self, message: Tensor | Packed, spare: bool) -> Tensor:
+        return self.times(dense(message), spare)
+
+
+class Stacked(Network):
+    """All n clients in one process, stacked on the first axis."""
+
+    leader = True
+
+    def __init__(self, n: int, d: int, topology: Topology | None = None) -> None:
+        super().__init__(n, d, topology)
+        self.ids = range(n)
+
+    def all_sums(self, parts: list[Tensor]) -> list[Tensor]:
+        return parts
+
+    def prepare(self, W: Mixing, like: Tensor) -> Here:
+        if is_average(W):
+            return Here(lambda x, spare: x.mean(0).expand(W.n, -1))
+        return Here(rows_times(W.row, W.col, W.weight, W.n, W.n, like))
+
+    def gather(self, rows: Tensor) -> Tensor:
+        return rows
+
+    def counts(self, ids: Tensor | None) -> list[int]:
+        assert ids is not None
+        return [len(ids)]
+
+    def scatter(self, rows: Tensor | None, like: Tensor, counts: list[int]) -> Tensor:
+        assert rows is not None
+        return rows
+
+    def most(self, number: int) -> int:
+        return number
+
+    def from_leader(self, x: Tensor) -> Tensor:
+        return x

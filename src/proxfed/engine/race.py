@@ -73,14 +73,6 @@ PROBE = 0.01
 """How far from x0 the curvature is measured, relative to |x0| or 1."""
 
 
-def begin(
-    problem: Problem, algorithm: Algorithm | Auto, network: Network, participation: Participation, seed: int
-) -> Run | Race:
-    """A run; or, if it has steps to find, a race."""
-    kind = Race if isinstance(algorithm, Auto) else Run
-    return kind(problem, algorithm, network, participation, seed)  # type: ignore[arg-type]
-
-
 @dataclass(eq=False)
 class Lane:
     """The algorithm with one step: RATIO^k / L."""

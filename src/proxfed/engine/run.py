@@ -98,7 +98,7 @@ class Run:
         one, server = self.clients.begin(alg, net.ids[:1], Work())
         rows = ClientRows(net.ids, one, lambda ids, work: self.clients.begin(alg, ids, work)[0], everyone)
         for ids in self.blocks(range(net.n)) if everyone else ():
-            rows.put(ids, rows.begin(ids, self.work))
+            rows.put(ids, self.clients.begin(alg, ids, self.work)[0])
         return Held(rows, server)
 
     def _begin_graph(self, alg: Graph[Any]) -> Any:

@@ -32,7 +32,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from proxfed.auto import Auto, example
 from proxfed.engine.messages import dense
 from proxfed.errors import InputError, nearest, require
 from proxfed.types import Algorithm, Graph, Problem
@@ -152,13 +151,11 @@ def needed(asked: Iterable[str]) -> set[str]:
 
 
 def check_names(
-    asked: Sequence[str], algorithms: Iterable[Algorithm | Auto], problem: Problem, step: float | None = None
+    asked: Sequence[str], algorithms: Iterable[Algorithm], problem: Problem, step: float | None = None
 ) -> None:
     """Refuse measures that none of an experiment's algorithms has, or that its problem does not allow."""
-    if not asked:
-        return
     known = list(problem.training_measures)
-    for alg in map(example, algorithms):
+    for alg in algorithms:
         fields = sorted(_fields(alg, problem))
         known += [f"{kind}_{y}" for kind in FAMILIES for y in fields if "x" in fields or kind not in AT_X]
     for name in asked:

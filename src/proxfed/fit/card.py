@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from proxfed.fit.costs import total
-from proxfed.fit.page import MOST, _lines, _number
-from proxfed.fit.summary import main_measure, sentences
-from proxfed.report.columns import show
+from proxfed.fit.page import MOST, count
+from proxfed.fit.summary import main_measure, measure_cells, sent_cells, sentences
 from proxfed.report.markdown import plain_text, table
 from proxfed.tables.columns import Category, Date, Number
 from proxfed.tables.holdings import holdings
@@ -43,7 +41,7 @@ def card(fitted: Fitted) -> str:
         "## Performance",
         _performance(fitted),
         "## What was sent",
-        _sent(fitted),
+        table(*sent_cells(fitted)),
         "## Limits",
         "\n".join(f"- {line}" for line in (*LIMITS, *_own_limits(fitted))),
     ]
@@ -57,16 +55,14 @@ def _data(fitted: Fitted) -> str:
     held = holdings(fitted.design.tables)
     schema = fitted.design.tables.schema
     head = ["organisation", "rows", *map(plain_text, held.outcomes)]
-    rows = [
-        [plain_text(who), *("-" if c[who] is None else f"{c[who]:,}" for c in (held.rows, *held.outcomes.values()))]
-        for who in held.rows
-    ]
+    columns = (held.rows, *held.outcomes.values())
+    rows = [[plain_text(name), *(count(column[name]) for column in columns)] for name in held.rows]
     about = f"{plain_text(schema.table.about)}\n\n" if schema.table.about else ""
     target = schema.target
     assert target is not None
-    said = f"Predicted is {plain_text(' with '.join(target.columns))}"
-    said += f" ({', '.join(map(plain_text, target.names))})" if target.names else ""
-    return f"{about}{said}; - is a count that was withheld, below {held.fewest}.\n\n{table(head, rows)}"
+    predicted = f"Predicted is {plain_text(' with '.join(target.columns))}"
+    predicted += f" ({', '.join(map(plain_text, target.names))})" if target.names else ""
+    return f"{about}{predicted}; - is a count that was withheld, below {held.fewest}.\n\n{table(head, rows)}"
 
 
 def _preparation(fitted: Fitted) -> str:
@@ -93,12 +89,10 @@ def _preparation(fitted: Fitted) -> str:
 
 def _coefficients(fitted: Fitted) -> str:
     model = fitted.model
-    outputs = model.classes if len(model.prepared.coef) > 1 else model.classes[-1:] or [""]
     rows = []
-    for k, output in enumerate(outputs):
+    for k, output in enumerate(model.outputs):
         rows.append((output, "(intercept)", model.prepared.intercept[k], model.original.intercept[k]))
-        both = zip(model.features, model.prepared.coef[k], model.original.coef[k], strict=True)
-        rows += sorted(((output, *row) for row in both if row[1]), key=lambda row: -abs(row[2]))[:MOST]
+        rows += [(output, *row) for row in model.largest(k)[:MOST]]
     cells = [[plain_text(o), plain_text(name), f"{one:.4g}", f"{other:.4g}"] for o, name, one, other in rows]
     return (
         table(["score of", "feature", "standardised", "in its own units"], cells)
@@ -108,21 +102,12 @@ def _coefficients(fitted: Fitted) -> str:
 
 
 def _performance(fitted: Fitted) -> str:
-    names = list(fitted.federated["all"])
-    rows = [[plain_text(f"{who}{label}"), *(_number(row.get(k)) for k in names)] for who, label, row in _lines(fitted)]
-    said = (
+    head, rows = measure_cells(fitted)
+    how = (
         f"On {fitted.model.held_out}, with intervals of {100 * fitted.settings.level:g} % by bootstrap within "
         f"organisations; the first measure to look at is {main_measure(fitted).replace('_', ' ')}."
     )
-    return f"{said}\n\n{table(['', *(name.replace('_', ' ') for name in names)], rows)}"
-
-
-def _sent(fitted: Fitted) -> str:
-    rows = [
-        [s.step, f"{s.rounds:,}", show(s.bytes_up, "bytes"), show(s.bytes_down, "bytes"), show(s.seconds, "seconds")]
-        for s in (*fitted.sent, total(fitted.sent))
-    ]
-    return table(["for", "rounds", "up", "down", f"on {fitted.settings.profile}"], rows)
+    return f"{how}\n\n{table(head, [[plain_text(label), *cells] for label, *cells in rows])}"
 
 
 def _own_limits(fitted: Fitted) -> Iterable[str]:

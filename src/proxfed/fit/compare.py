@@ -14,7 +14,7 @@ import numpy as np
 from torch import Tensor
 
 from proxfed.errors import ProxfedError
-from proxfed.fit.cross_validate import cross_validate
+from proxfed.fit.cross_validate import cross_validate, has_classes
 from proxfed.fit.settings import Settings
 from proxfed.fit.solve import Fit, Solver, Traffic
 from proxfed.problems.linear import Linear
@@ -25,6 +25,7 @@ class Central(Solver):
     """For rows that are in one place: FISTA, and nothing travels."""
 
     def fit(self, problem: Any, scale: float | None = None, pairs: Any = None) -> Fit:
+        """To the tolerance itself, whatever the scale; nothing is remembered from one fit to the next."""
         x = problem._minimise(problem.h, problem.start(0), self.tolerance)
         return Fit(problem, x, problem._mean_gradient(x), self.tolerance, 1.0, Traffic())
 
@@ -77,7 +78,7 @@ def alone(
         except ProxfedError as e:
             found.notes.append(f"{name} alone has no model: {e}")
             continue
-        place = cv.best if settings.rule == "best" else cv.one_se
+        place = cv.place(settings.rule)
         x = cv.fits[place].x
         rows = held.features[held.parts[name]]
         found.scores[name] = cv.scores(own, place) if held.rows is not None else scores(own, x, rows)
@@ -91,8 +92,9 @@ def _too_little(own: Linear, folds: int) -> str:
     if not own.criterion.separate:
         events = int((~np.signbit(labels)).sum())
         return "" if events >= folds else f"fewer than {folds} events"
-    classes = bool(np.isin(labels, (-1, 1)).all()) or own.data.classes is not None
-    counts = np.unique(labels, return_counts=True)[1] if classes else np.array([len(labels), len(labels)])
+    if not has_classes(own.data):
+        return "" if len(labels) >= folds else f"fewer than {folds} rows"
+    counts = np.unique(labels, return_counts=True)[1]
     if len(counts) < 2:
         return "all its rows are of one class"
     return "" if counts.min() >= folds else f"fewer than {folds} rows of a class"

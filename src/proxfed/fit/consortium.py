@@ -20,10 +20,10 @@ from proxfed.files import write
 from proxfed.fit.compare import Alone, Held, Pooled, alone, pooled, scores
 from proxfed.fit.costs import CHOICE, FINAL, MEASURES, SUMMARIES, costs
 from proxfed.fit.cross_validate import CrossValidation, cross_validate
-from proxfed.fit.judge import ALL, Judgement, judge
+from proxfed.fit.judge import ALL, Judgement, judge, plain
 from proxfed.fit.model_file import FORM, Model, Scale, Sent
 from proxfed.fit.settings import Settings, problem_of, read_settings, solver_of
-from proxfed.fit.solve import Fit, Traffic
+from proxfed.fit.solve import Fit, Solver, Traffic
 from proxfed.harness.run_folder import versions
 from proxfed.problems.linear import Linear
 from proxfed.problems.loop import parameters
@@ -35,7 +35,7 @@ from proxfed.tables.schema import Schema, read_schema
 from proxfed.tables.table import Tables, read_tables
 
 PATH = re.compile(r"[^\s:,]*/([^/\s:,]+)")
-"""Where files are is nobody's business."""
+"""The path of a file in a note, of which a model that is passed on keeps the last part only."""
 
 Watch = Callable[[str, int, int], object]
 """Called with what is done now, how much of it is done, and how much there is."""
@@ -118,46 +118,26 @@ def fit(
 
 
 def _fit(tables: Tables, asked: Settings, watch: Watch) -> Fitted:
-    path_solver = solver_of(asked, asked.cv_tolerance)
+    path_solver = solver_of(asked, asked.cv_tolerance)  # what is wrong with it is refused before tables are prepared
     Timing.read({"profile": asked.profile}).check(len(tables.tables))
     watch("preparing tables", 0, 1)
     made = design(tables)
     problem = problem_of(asked, made)
     n, data = problem.n, problem.data
-    folds: int | str = "organisation" if asked.cv == "organisation" else asked.folds
     smallest = asked.smallest or (1e-2 if data.features.shape[1] > len(data.labels) else 1e-3)
-    unpenalised = asked.penalty in ("zero", {"name": "zero"})
-    given = [0.0] if unpenalised else None if asked.weight is None else [asked.weight]
-    cv, place = None, 0
+    given = _given_weight(asked)
+    cv = None
     if given is None or data.test is None:
-        cv = cross_validate(
-            problem,
-            folds,
-            asked.weights if given is None else given,
-            smallest,
-            path_solver,
-            asked.cv_tolerance,
-            asked.seed,
-            lambda done, total: watch("cross-validation", done, total),
-        )
-        place = cv.best if asked.rule == "best" else cv.one_se
-    begin = None if cv is None else cv.fits[place]
-    solver = solver_of(asked, asked.tolerance, watch=lambda rounds, residual: watch("fitting the model", rounds, 0))
-    chosen: Any = problem
-    if begin is None:
-        final = replace(solver.fit(chosen), weight=given[0] if given else None)
-    else:
-        chosen = problem.with_h(problem.h.with_weight(float(begin.weight or 0)))
-        # What a compressor has not sent yet is forgotten between two fits: a start close by would be no help.
-        start = chosen if asked.compress is not None else chosen.starting_at(begin.x)
-        final = replace(solver.fit(start, begin.scale, begin.pairs), weight=begin.weight)
+        cv = _cross_validated(problem, given, asked, smallest, path_solver, watch)
+    place = 0 if cv is None else cv.place(asked.rule)
+    chosen, final = _final(problem, given, None if cv is None else cv.fits[place], asked, watch)
     held = _held(made, problem, cv, asked)
     if cv is not None and held.rows is not None:
         own_scores = cv.scores(problem, place)
     else:
         own_scores = scores(chosen, final.x, held.features)
     watch("judging the model", 0, 1)
-    judged = _judge(chosen, own_scores, held, asked, held.names)
+    judged = _judge(chosen, own_scores, held, asked)
     steps = {
         SUMMARIES: Traffic(1, sum(m.size for m in made.messages), n * len(json.dumps(made.preparation.plain()))),
         **({} if cv is None else {CHOICE: cv.traffic}),
@@ -165,8 +145,8 @@ def _fit(tables: Tables, asked: Settings, watch: Watch) -> Fitted:
         MEASURES: Traffic(1, n * 3 * 8 * len(judged[ALL]), 0 if held.rows is not None else n * problem.d * 8),
     }
     sent = costs(steps, n, asked.profile)
-    others = _others(chosen, made, held, asked, smallest, watch)
-    notes = [PATH.sub(r"\1", note) for note in (*tables.notes, *made.preparation.notes, *others[0].notes)]
+    separate, central = _others(chosen, made, held, asked, smallest, watch)
+    notes = [PATH.sub(r"\1", note) for note in (*tables.notes, *made.preparation.notes, *separate.notes)]
     without = asked.model_copy(update={"repetitions": 0})  # intervals of pooled rows would be the same
     return Fitted(
         model=_model(made, chosen, final, asked, sent, judged, held, notes),
@@ -178,11 +158,46 @@ def _fit(tables: Tables, asked: Settings, watch: Watch) -> Fitted:
         held=held,
         scores=own_scores,
         federated=judged,
-        alone=_judge_alone(chosen, others[0], held, asked),
-        pooled={} if others[1] is None else _judge(chosen, others[1].scores, held, without, held.names),
-        alone_nonzeros=others[0].nonzeros,
-        off_pooled=None if others[1] is None else _difference(chosen, others[1].x, final.x),
+        alone=_judge_alone(chosen, separate, held, asked),
+        pooled={} if central is None else _judge(chosen, central.scores, held, without),
+        alone_nonzeros=separate.nonzeros,
+        off_pooled=None if central is None else _difference(chosen, central.x, final.x),
     )
+
+
+# ---- the choice of the weight, and the model with it -----------------------------------------------------------------
+
+
+def _given_weight(asked: Settings) -> float | None:
+    """None: it is to be chosen. Without a penalty it is 0."""
+    return 0.0 if asked.penalty in ("zero", {"name": "zero"}) else asked.weight
+
+
+def _cross_validated(
+    problem: Linear, given: float | None, asked: Settings, smallest: float, solver: Solver, watch: Watch
+) -> CrossValidation:
+    """Along a path, or, to judge the model only, with the weight that is given."""
+    return cross_validate(
+        problem,
+        "organisation" if asked.cv == "organisation" else asked.folds,
+        asked.weights if given is None else [given],
+        smallest,
+        solver,
+        asked.cv_tolerance,
+        asked.seed,
+        lambda done, total: watch("cross-validation", done, total),
+    )
+
+
+def _final(problem: Any, given: float | None, begin: Fit | None, asked: Settings, watch: Watch) -> tuple[Linear, Fit]:
+    """(the problem with the weight that was chosen, its fit), begun at the fit of cross-validation if there is one."""
+    solver = solver_of(asked, asked.tolerance, watch=lambda rounds, residual: watch("fitting the model", rounds, 0))
+    if begin is None:
+        return problem, replace(solver.fit(problem), weight=given)
+    chosen = problem.with_h(problem.h.with_weight(float(begin.weight or 0)))
+    # What a compressor has not sent yet is forgotten between two fits: a start close by would be no help.
+    start = chosen if asked.compress is not None else chosen.starting_at(begin.x)
+    return chosen, replace(solver.fit(start, begin.scale, begin.pairs), weight=begin.weight)
 
 
 # ---- how good it is -------------------------------------------------------------------------------------------------
@@ -203,13 +218,13 @@ def _held(made: Design, problem: Linear, cv: CrossValidation | None, asked: Sett
     return Held(np.asarray(data.features), data.labels, data.sizes.tolist(), list(made.organisations), cv.rows, how)
 
 
-def _judge(problem: Linear, values: np.ndarray, held: Held, asked: Settings, names: list[str]) -> Judgement:
+def _judge(problem: Linear, values: np.ndarray, held: Held, asked: Settings) -> Judgement:
     return judge(
         problem.criterion,
         values,
         held.labels,
         held.sizes,
-        names,
+        held.names,
         repetitions=asked.repetitions,
         level=asked.level,
         seed=asked.seed,
@@ -219,7 +234,7 @@ def _judge(problem: Linear, values: np.ndarray, held: Held, asked: Settings, nam
 def _others(
     problem: Linear, made: Design, held: Held, asked: Settings, smallest: float, watch: Watch
 ) -> tuple[Alone, Pooled | None]:
-    """The models to compare with; none if they are not asked for."""
+    """The models to compare with, of each organisation alone and of pooled rows; none if they are not asked for."""
     if not asked.alone:
         return Alone({}, {}, []), None
     done = 0
@@ -242,7 +257,7 @@ def _judge_alone(problem: Linear, found: Alone, held: Held, asked: Settings) -> 
     labels = np.concatenate([held.labels[held.parts[name]] for name in names])
     sizes = [len(found.scores[name]) for name in names]
     own = held._replace(labels=labels, sizes=sizes, names=names)
-    return _judge(problem, np.concatenate([found.scores[name] for name in names]), own, asked, names)
+    return _judge(problem, np.concatenate([found.scores[name] for name in names]), own, asked)
 
 
 def _difference(problem: Linear, one: Tensor, other: Tensor) -> float:
@@ -273,7 +288,6 @@ def _model(
     intercept = parts["bias"].double().numpy() if problem.intercept else np.zeros(len(coef))
     original, at = made.preparation.original_scale(coef, intercept)
     require(bool(np.isfinite(original).all()), "some coefficients are not finite numbers")
-    numbers = {who: {k: [_plain(v) for v in m] for k, m in row.items()} for who, row in judged.items()}
     penalty = asked.penalty if isinstance(asked.penalty, dict) else {"name": asked.penalty}
     return Model(
         form=FORM,
@@ -289,12 +303,8 @@ def _model(
         organisations=list(made.organisations),
         settings=asked.model_dump(mode="json", exclude_defaults=True),
         sent=sent,
-        measures=numbers,
+        measures=plain(judged),
         held_out=held.about,
         notes=list(notes),
         versions={key: value for key, value in versions().items() if key in ("proxfed", "python", "torch", "numpy")},
     )
-
-
-def _plain(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None

@@ -1,8 +1,8 @@
 """How much penalty, by cross-validation: held-out losses along a path, by federated rounds alone.
 
 A fold holds out some rows of every organisation, or all rows of one. The path of every fold is fitted to the other
-rows; then its models travel once to those who hold out rows, and each of them tells its loss, a number for every model.
-The folds of an organisation are drawn by itself, keyed, with the same share of every class (of events, in survival).
+rows; then its models travel once to the organisations that hold out rows, and each sends its loss, a number for every
+model. An organisation draws its own folds, keyed, with the same share of every class (of events, in survival).
 
 A survival model's loss on rows is the partial likelihood with them less that without them (Verweij and Van Houwelingen,
 "Cross-Validation in Survival Analysis", Statistics in Medicine, 1993): a few rows alone make poor risk sets.
@@ -77,11 +77,15 @@ class CrossValidation:
         """The largest weight whose loss is within one standard error of the least: the simplest model as good."""
         return int(np.flatnonzero(self.mean <= self.mean[self.best] + self.standard_error[self.best])[0])
 
-    def choose(self, rule: str = "best") -> Fit:
-        """The model on all rows: 'best' or 'one_se'."""
+    def place(self, rule: str) -> int:
+        """That of the weight that a rule chooses: 'best' or 'one_se'."""
         places = {"best": self.best, "one_se": self.one_se}
         require(rule in places, f"rule = {rule!r} is not one of {', '.join(map(repr, places))}")
-        return self.fits[places[rule]]
+        return places[rule]
+
+    def choose(self, rule: str = "best") -> Fit:
+        """The model on all rows that a rule chooses."""
+        return self.fits[self.place(rule)]
 
     def scores(self, problem: Linear, place: int) -> np.ndarray:
         """(N, outputs) of every row, by the model with this weight of the fold that holds it out."""
@@ -161,11 +165,15 @@ def _folds(problem: Linear, folds: int | str, seed: int) -> Iterator[Fold]:
 
 def _strata(problem: Linear) -> np.ndarray:
     """(N,) classes, or whether an event was seen, which every fold has its share of; of numbers, one for all."""
-    labels, classes = problem.data.labels, problem.data.classes
+    labels = problem.data.labels
     if not problem.criterion.separate:
         return np.signbit(np.asarray(labels, np.float64)).astype(np.int64)
-    two = bool(np.isin(labels, (-1, 1)).all())
-    return labels.astype(np.int64) if two or classes is not None else np.zeros(len(labels), np.int64)
+    return labels.astype(np.int64) if has_classes(problem.data) else np.zeros(len(labels), np.int64)
+
+
+def has_classes(data: Federated) -> bool:
+    """Labels are classes, or -1 and +1, and not numbers."""
+    return data.classes is not None or bool(np.isin(data.labels, (-1, 1)).all())
 
 
 def _drawn(data: Federated, strata: np.ndarray, count: int, seed: int) -> np.ndarray:

@@ -45,6 +45,14 @@ Judgement = dict[str, dict[str, Measured]]
 """By organisation, `all` last, and measure."""
 
 
+def plain(judged: Judgement) -> dict[str, dict[str, list[float | None]]]:
+    """As JSON has it: [value, low, high], null where there is no such number."""
+    return {
+        name: {measure: [float(v) if np.isfinite(v) else None for v in m] for measure, m in row.items()}
+        for name, row in judged.items()
+    }
+
+
 def judge(
     loss: Loss | str,
     scores: Any,
@@ -75,20 +83,21 @@ def judge(
     drawn = [_values(functions, s, b, _redrawn(parts, seed, r), names) for r in range(repetitions)]
     tails = 50 * (1 - level), 50 * (1 + level)
     out: Judgement = {}
-    for who, row in value.items():
-        out[who] = {}
-        for name, number in row.items():
-            again = np.array([repeated[who][name] for repeated in drawn])
+    for name, row in value.items():
+        out[name] = {}
+        for measure, number in row.items():
+            again = np.array([repeated[name][measure] for repeated in drawn])
             again = again[np.isfinite(again)]
             low, high = np.percentile(again, tails) if len(again) else (np.nan, np.nan)
-            out[who][name] = Measured(number, float(low), float(high))
+            out[name][measure] = Measured(number, float(low), float(high))
     return out
 
 
 def _values(
     functions: Mapping[str, ms.Measure], s: Array, b: Array, parts: Sequence[Array], names: Sequence[str]
 ) -> dict[str, dict[str, float]]:
-    out = {who: {k: f(s[rows], b[rows]) for k, f in functions.items()} for who, rows in zip(names, parts, strict=True)}
+    each = zip(names, parts, strict=True)
+    out = {name: {k: f(s[rows], b[rows]) for k, f in functions.items()} for name, rows in each}
     if functions is ms.SURVIVAL:
         pairs = [ms.concordant(s[rows, 0], b[rows]) for rows in parts]
         right, count = sum(p.right for p in pairs), sum(p.all for p in pairs)

@@ -37,14 +37,17 @@ def auc(s: Array, b: Array) -> float:
 
 
 def probability(s: Array) -> Array:
+    """Of the positive class, from its log-odds."""
     return 0.5 * (1 + np.tanh(s / 2))
 
 
 def log_loss(s: Array, b: Array) -> float:
+    """Minus the logarithm of the probability of what was observed, in the mean."""
     return float(np.logaddexp(0, -np.where(b > 0, 1, -1) * s).mean())
 
 
 def brier(s: Array, b: Array) -> float:
+    """(probability - 0 or 1)^2, in the mean."""
     return float(np.square(probability(s) - (b > 0)).mean())
 
 
@@ -57,6 +60,7 @@ class Calibration(NamedTuple):
 
 
 def calibration(s: Array, b: Array) -> Calibration:
+    """By two logistic regressions of the labels; NaN where one has no solution."""
     y, one = (b > 0).astype(float), np.ones((len(s), 1))
     shift, line = _logistic(one, y, s), _logistic(np.column_stack([one, s]), y, 0 * s)
     return Calibration(nan if shift is None else float(shift[0]), nan if line is None else float(line[1]))
@@ -98,21 +102,26 @@ def calibration_curve(s: Array, b: Array, bins: int = 10) -> list[Bin]:
 # ---- several classes -------------------------------------------------------------------------------------------------
 
 
+def probabilities(s: Array) -> Array:
+    """(m, classes) from their scores: the softmax of each row."""
+    e = np.exp(s - s.max(1, keepdims=True))
+    return e / e.sum(1, keepdims=True)
+
+
 def class_log_loss(s: Array, b: Array) -> float:
+    """As `log_loss`, of several classes."""
     top = s.max(1, keepdims=True)
     return float((np.log(np.exp(s - top).sum(1)) + top[:, 0] - s[np.arange(len(b)), b]).mean())
 
 
 def class_brier(s: Array, b: Array) -> float:
     """The sum over classes of (probability - 0 or 1)^2, in the mean."""
-    p = np.exp(s - s.max(1, keepdims=True))
-    return float(np.square(p / p.sum(1, keepdims=True) - np.eye(s.shape[1])[b]).sum(1).mean())
+    return float(np.square(probabilities(s) - np.eye(s.shape[1])[b]).sum(1).mean())
 
 
 def class_auc(s: Array, b: Array) -> float:
     """Each class against the rest, in the mean over the classes that occur."""
-    p = np.exp(s - s.max(1, keepdims=True))
-    p = p / p.sum(1, keepdims=True)
+    p = probabilities(s)
     return float(np.mean([auc(p[:, k], np.where(b == k, 1, -1)) for k in np.unique(b)]))
 
 
@@ -126,6 +135,7 @@ def r2(s: Array, b: Array) -> float:
 
 
 def poisson_deviance(s: Array, b: Array) -> float:
+    """2 (b log(b / mean) - b + mean), in the mean; the scores are logarithms of means."""
     logs = np.log(np.where(b > 0, b, 1)) - s
     return float(2 * np.mean(b * logs - b + np.exp(s)))
 
@@ -150,6 +160,7 @@ def concordant(s: Array, b: Array) -> Pairs:
 
 
 def concordance(s: Array, b: Array) -> float:
+    """Harrell's: the part of `concordant` pairs that the scores order rightly."""
     right, count = concordant(s, b)
     return right / count if count else nan
 

@@ -22,7 +22,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 from proxfed import files
 from proxfed.checksums import SHA256, checked, with_checksum
 from proxfed.errors import InputError, require
-from proxfed.fit.measures import probability
+from proxfed.fit.measures import probabilities, probability
 from proxfed.tables.columns import Real
 from proxfed.tables.preparation import Preparation
 from proxfed.tables.table import Table, read_frame
@@ -152,8 +152,7 @@ class Model(BaseModel):
         if name == "logistic":
             p = probability(s[:, 0])
             return np.column_stack([1 - p, p])
-        e = np.exp(s - s.max(1, keepdims=True))
-        return e / e.sum(1, keepdims=True)
+        return probabilities(s)
 
     # ---- files -------------------------------------------------------------------------------------------------------
 
@@ -166,12 +165,22 @@ class Model(BaseModel):
         text = io.StringIO()
         lines = csv.writer(text, lineterminator="\n")
         lines.writerow(["output", "feature", "prepared", "original"])
-        outputs = self.classes if len(self.prepared.coef) > 1 else self.classes[-1:] or [""]
-        for k, output in enumerate(outputs):
-            both = zip(self.features, self.prepared.coef[k], self.original.coef[k], strict=True)
+        for k, output in enumerate(self.outputs):
             lines.writerow([output, "(intercept)", self.prepared.intercept[k], self.original.intercept[k]])
-            lines.writerows([output, *row] for row in both)
+            lines.writerows([output, *row] for row in self._coefficients(k))
         return text.getvalue()
+
+    @property
+    def outputs(self) -> list[str]:
+        """What each row of coefficients scores: a class, of two the second one; '' where there are no classes."""
+        return self.classes if len(self.prepared.coef) > 1 else self.classes[-1:] or [""]
+
+    def largest(self, output: int) -> list[tuple[str, float, float]]:
+        """(feature, prepared, original) of an output's coefficients that are not zero, the largest first."""
+        return sorted((row for row in self._coefficients(output) if row[1]), key=lambda row: -abs(row[1]))
+
+    def _coefficients(self, output: int) -> list[tuple[str, float, float]]:
+        return list(zip(self.features, self.prepared.coef[output], self.original.coef[output], strict=True))
 
     @property
     def nonzeros(self) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from proxfed.errors import require
-from proxfed.fit.judge import judge
+from proxfed.fit.judge import judge, plain
 from proxfed.fit.model_file import Model
 from proxfed.problems.named_losses import find_loss
 from proxfed.tables.columns import Ignore
@@ -77,4 +77,4 @@ def evaluated(model: Model, table: Table) -> dict[str, list[float | None]]:
     elif model.loss["name"] == "logistic":
         labels = 2.0 * labels - 1.0
     judged = judge(find_loss(model.loss), model.scores(table), labels, [len(table)], ["these rows"])
-    return {k: [None if v != v else v for v in m] for k, m in judged["these rows"].items()}
+    return plain(judged)["these rows"]

@@ -23,8 +23,8 @@ from torch import Tensor
 from proxfed.algorithms import FedCEF, ProxNewton
 from proxfed.compressors import Identity
 from proxfed.engine.compatibility import check_combination
+from proxfed.engine.network import Stacked
 from proxfed.engine.run import Run
-from proxfed.engine.stacked import Stacked
 from proxfed.errors import InputError, RunError, at_least_one, positive, require
 from proxfed.harness.path import chosen_weights
 from proxfed.participation import Full

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from proxfed.fit.costs import total
-from proxfed.fit.judge import ALL, Judgement
+from proxfed.fit.judge import ALL, Measured, plain
+from proxfed.report.columns import show
 
 if TYPE_CHECKING:
     from proxfed.fit.consortium import Fitted
@@ -38,6 +40,42 @@ def sentences(fitted: Fitted) -> list[str]:
     return lines
 
 
+Cells = tuple[list[str], list[list[str]]]
+"""A table: its headings and its lines."""
+
+
+def measure_cells(fitted: Fitted) -> Cells:
+    """Every measure with its interval: of each organisation, of its model alone, and of the model of pooled rows."""
+    names = list(fitted.federated[ALL])
+    lines = [[label, *(interval(row.get(name)) for name in names)] for label, row in _judged(fitted)]
+    return ["", *(name.replace("_", " ") for name in names)], lines
+
+
+def _judged(fitted: Fitted) -> Iterator[tuple[str, dict[str, Measured]]]:
+    for name, row in fitted.federated.items():
+        yield name, row
+        if name in fitted.alone and name != ALL:
+            yield f"{name}, alone", fitted.alone[name]
+        if name in fitted.pooled:
+            yield f"{name}, pooled rows", fitted.pooled[name]
+
+
+def interval(m: Measured | None) -> str:
+    """0.881 (0.850, 0.910); a dash where there is no number."""
+    if m is None or m.value != m.value:
+        return "–"
+    return f"{m.value:.3f}" + (f" ({m.low:.3f}, {m.high:.3f})" if m.low == m.low else "")
+
+
+def sent_cells(fitted: Fitted) -> Cells:
+    """What was sent, step by step and together."""
+    lines = [
+        [s.step, f"{s.rounds:,}", show(s.bytes_up, "bytes"), show(s.bytes_down, "bytes"), show(s.seconds, "seconds")]
+        for s in (*fitted.sent, total(fitted.sent))
+    ]
+    return ["sent for", "rounds", "up", "down", f"on {fitted.settings.profile}"], lines
+
+
 def summary(fitted: Fitted) -> dict[str, Any]:
     """As JSON has it."""
     model = fitted.model
@@ -54,13 +92,9 @@ def summary(fitted: Fitted) -> dict[str, Any]:
             "standard_error": cv.standard_error.tolist(),
             "nonzeros": [int((fit.x[: fitted.problem.blocks[0].stop] != 0).sum()) for fit in cv.fits],
         },
-        "alone": _plain(fitted.alone),
+        "alone": plain(fitted.alone),
         "alone_nonzeros": fitted.alone_nonzeros,
-        "pooled": _plain(fitted.pooled),
+        "pooled": plain(fitted.pooled),
         "off_pooled": fitted.off_pooled,
         "together": total(model.sent).model_dump(mode="json"),
     }
-
-
-def _plain(judged: Judgement) -> dict[str, Any]:
-    return {w: {k: [None if v != v else v for v in m] for k, m in row.items()} for w, row in judged.items()}

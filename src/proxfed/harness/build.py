@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import ceil
 from pathlib import Path
@@ -15,18 +15,18 @@ import torch
 from proxfed.algorithms import ALGORITHMS, CompressedDownlink
 from proxfed.auto import AUTO, Auto, example
 from proxfed.compressors import COMPRESSORS
-from proxfed.data import DATASETS, PARTITIONS, Federated, load, read
+from proxfed.data import DATASETS, PARTITIONS, Dataset, Federated, hand_out, read_with
 from proxfed.data.limits import LIMITS
 from proxfed.data.partitions import NaturalPartition
 from proxfed.errors import InputError, finite, require, whole
 from proxfed.harness.cases import read_cases
 from proxfed.harness.overrides import assign, check_not_overruled
-from proxfed.harness.schema import Experiment, parse
+from proxfed.harness.schema import Experiment, canonical, parse
 from proxfed.harness.study import Entry, Study
 from proxfed.participation import PARTICIPATIONS
-from proxfed.problems import PROBLEMS, canonical
+from proxfed.problems import PROBLEMS
 from proxfed.problems.linear import Linear
-from proxfed.registry import Table, arguments, build, label_of, look_up, plain, settings_of
+from proxfed.registry import Table, arguments, build, label_of, look_up, plain, prepared
 from proxfed.regularisers import REGULARISERS, OnBlocks, SquaredL2, Zero
 from proxfed.simulate import Timing
 from proxfed.tables import load_tables
@@ -115,7 +115,8 @@ OF_ITS_PROBLEM = {"problem", "regulariser", "data", "dtype"}
 def _entry(table: Table, label: str, e: Experiment, problem: Problem, own: Problem | None) -> Entry:
     where = f"algorithms.{label}"
     rounds = table.get("rounds", e.rounds)
-    require(whole(rounds) and rounds >= 1, f"{where}.rounds = {rounds!r} must be a whole number >= 1")
+    if "rounds" in table:
+        require(whole(rounds) and rounds >= 1, f"{where}.rounds = {rounds!r} must be a whole number >= 1")
     common = {"participation": e.participation, "topology": e.topology}
     make = look_up(ALGORITHMS, table, where)
     participation, topology = _surroundings(make, table, where, problem.n, common)
@@ -130,13 +131,13 @@ def _surroundings(make: Any, table: Table, where: str, n: int, common: Table) ->
     peers = isinstance(make, type) and issubclass(make, Graph)
     if not peers:  # a server takes no graph, but may sit at the root of a tree that its own table names
         common = common | {"topology": None}
-        graph = table.get("topology")
-        tree = graph is None or (isinstance(graph, dict) and graph.get("name") == "spanning_tree")
-        require(
-            tree, f"{where}.topology: {table['name']!r} has a server and takes no graph but a 'spanning_tree' of one"
-        )
     graph, place = _own_or_common("topology", table, common, where)
-    return participation, None if graph is None else _topology(graph, place, n)
+    if graph is None:
+        return participation, None
+    tree = isinstance(graph, dict) and graph.get("name") == "spanning_tree"
+    only = f"{table['name']!r} has a server and takes no graph but a 'spanning_tree' of one"
+    require(peers or tree, f"{place}: {only}")
+    return participation, _topology(graph, place, n)
 
 
 def _topology(table: Table, where: str, n: int) -> Topology:
@@ -179,9 +180,9 @@ def _bare(
 ) -> Algorithm | Auto:
     own = {k: _steps(v, problem, f"{where}.{k}") for k, v in settings.items() if k not in SPECIAL}
     theory = settings.get("theory", False)
-    require(isinstance(theory, bool), f"{where}.theory = {theory!r} must be true or false")
-    if not theory:
+    if theory is False:
         return _made(make, own, where)
+    require(theory is True, f"{where}.theory = {theory!r} must be true or false")
     rule = make.theory
     if rule is None:
         raise InputError(f"{where}: there are no step sizes of the theory for {settings['name']!r}")
@@ -221,34 +222,34 @@ def _filled_tables(e: Experiment) -> Table:
 
 def load_data(table: Table, directory: str | None) -> Federated:
     """The data that a table describes, handed out to the clients."""
-    table = dict(table)
-    partition = table.pop("partition", None)
-    options = _options(table)
-    split = None if partition is None else build(PARTITIONS, partition, "data.partition")
-    return load(table["name"], split, directory, **options)
+    rest = {key: value for key, value in table.items() if key != "partition"}
+    loader, options = _loader(rest)
+    asked = table.get("partition")
+    partition = None if asked is None else build(PARTITIONS, asked, "data.partition")
+    return hand_out(read_with(loader, directory, **options), partition, table["name"])
 
 
 def load_together(table: Table, directory: str | None) -> Federated:
     """The same without a partition: with the data's own clients if they have any, else all held by one."""
-    options = _options(table)
-    data = read(table["name"], directory, **options)
+    loader, options = _loader(table)
+    data = read_with(loader, directory, **options)
     if isinstance(data, Federated):
         return data
     whole = [np.arange(len(data.labels))]
     return Federated.split(data, whole if data.groups is None else NaturalPartition()(data.labels, data.groups))
 
 
-def _options(table: Table) -> Table:
+def _loader(table: Table) -> tuple[Callable[..., Dataset | Federated], Table]:
+    """What reads the data, and its options."""
     limits = {key: table[key] for key in LIMITS if key in table}
-    own = {key: value for key, value in settings_of(table).items() if key not in LIMITS}
-    return arguments(look_up(DATASETS, table, "data"), own, "data", GIVEN) | limits
+    loader, own = prepared(DATASETS, {k: v for k, v in table.items() if k not in LIMITS}, "data", GIVEN)
+    return loader, own | limits
 
 
 def build_problem(e: Experiment, directory: str | None = None, data: Federated | None = None) -> Problem:
     """The problem with its regulariser, which may act on some of the problem's blocks only."""
     require(e.dtype in DTYPES, f"dtype = {e.dtype!r} is not one of {', '.join(DTYPES)}")
-    make = look_up(PROBLEMS, e.problem, "problem")
-    given = arguments(make, settings_of(canonical(e.problem)), "problem", GIVEN)
+    make, given = prepared(PROBLEMS, canonical(e.problem), "problem", GIVEN)
     given |= {
         "data": load_data(e.data, directory) if data is None else data,
         "dtype": DTYPES[e.dtype],

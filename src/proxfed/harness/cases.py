@@ -26,7 +26,8 @@ class ExperimentFile:
         """With all its cases."""
         self._check_cases()
         e = self.whole
-        if not e.case:  # the config.toml of a run has one case, and the claims about all of them
+        says = e.claims or e.reported or e.paper
+        if says and not e.case:  # the config.toml of a run has one case, and the claims about all of them
             check_names(e.claims, e.reported, e.paper, self.labels(), self._where)
 
     def cases(
@@ -41,7 +42,9 @@ class ExperimentFile:
 
         What is set later wins: the file, the case, the quick form, the variant, `key=value` overrides.
         """
-        layers, chosen = self._layers(quick, variant), self._chosen(quick, only)
+        layers, chosen, overrides = self._layers(quick, variant), self._chosen(quick, only), list(overrides)
+        if not (self.whole.cases or layers or overrides):
+            return {self.whole.case: self.whole}
         if variant is not None:
             form, some = "quick" if quick else "full", {*chosen, *self._chosen(quick, ())}
             changes = any(self._settings(name, layers) != self._settings(name, layers[:-1]) for name in some)

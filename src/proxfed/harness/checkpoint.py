@@ -20,6 +20,7 @@ import re
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,10 +28,9 @@ from typing import Any, NamedTuple
 import safetensors
 from torch import Tensor
 
-from proxfed import files
-from proxfed.checksums import read_tensors, tensor_file
+from proxfed.checksums import owned, read_tensors, tensor_file
 from proxfed.errors import InputError, require
-from proxfed.harness.files import locked, owned, replace, writing
+from proxfed.files import LARGEST_ROWS, locked, read, replace, writing
 from proxfed.harness.journal import Journals, Place, Rows
 from proxfed.report.columns import Row, cell
 
@@ -67,7 +67,11 @@ class TaskFolder:
 
     def __init__(self, path: Path, columns: Sequence[str], of: str) -> None:
         self.path, self.columns, self.of = path, columns, of
-        self._slot, self._sum, self._journals = 0, _next("", of.encode()), Journals(path)
+        self._slot, self._sum = 0, _next("", of.encode())
+
+    @cached_property
+    def _journals(self) -> Journals:
+        return Journals(self.path)
 
     @contextmanager
     def taken(self) -> Iterator[bool]:
@@ -110,7 +114,7 @@ class TaskFolder:
 
     def _bytes(self) -> bytes:
         try:
-            return files.read(self.path / "rows.csv", files.LARGEST_ROWS)
+            return read(self.path / "rows.csv", LARGEST_ROWS)
         except FileNotFoundError:
             return b""
         except OSError as e:
@@ -148,13 +152,16 @@ class TaskFolder:
         data, _ = tensor_file(owned(tensors), {"about": json.dumps(about)})
         replace(self._slot_path(self._slot), data)
         self._slot = 1 - self._slot
-        with writing(self.path):
-            self._journals.keep(found.journal for found, _ in self._slots() if found.journal is not None)
+        if journal is not None:
+            with writing(self.path):
+                self._journals.keep(found.journal for found, _ in self._slots() if found.journal is not None)
 
     def load(self) -> Checkpoint | None:
         """The newest slot that is whole, with the rows cut to where it stands; None if the task had not got so far."""
+        if not (written := self._written()):
+            return None
         slots = self._slots()
-        bad = [slot for slot in (0, 1) if self._slot_path(slot).exists() and slot not in [k for _, k in slots]]
+        bad = [slot for slot in written if slot not in [k for _, k in slots]]
         why: Exception | None = None
         for found, slot in slots:
             try:
@@ -193,7 +200,7 @@ class TaskFolder:
     def _slots(self) -> list[tuple[Checkpoint, int]]:
         """The slots that say where they stand, the newest first, still without their tensors."""
         slots = []
-        for slot in (0, 1):
+        for slot in self._written():
             with suppress(*UNREADABLE):
                 about: dict[str, Any] = json.loads(
                     read_tensors(self._slot_path(slot), ["about"], only=()).about["about"]
@@ -201,6 +208,10 @@ class TaskFolder:
                 if about.pop("of") == self.of:
                     slots.append((Checkpoint(**about, tensors={}), slot))
         return sorted(slots, key=lambda pair: pair[0].round, reverse=True)
+
+    def _written(self) -> list[int]:
+        """The slots that have a file."""
+        return [slot for slot in (0, 1) if self._slot_path(slot).exists()]
 
     def _slot_path(self, slot: int) -> Path:
         return self.path / f"{slot}.safetensors"

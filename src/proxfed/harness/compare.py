@@ -16,17 +16,16 @@ from proxfed.auto import Auto, example
 from proxfed.engine import ranks as network
 from proxfed.engine.compatibility import check_combination
 from proxfed.engine.measures import Measures
-from proxfed.engine.race import begin
+from proxfed.engine.network import Stacked
 from proxfed.engine.run import Row
 from proxfed.engine.run import rounds as steps
-from proxfed.engine.stacked import Stacked
 from proxfed.engine.state_measures import check_names
 from proxfed.errors import RunError, require, whole
 from proxfed.harness.cases import slug
-from proxfed.harness.execute import Progress
+from proxfed.harness.execute import Progress, begin
 from proxfed.harness.plan import Planned, carry_out
 from proxfed.harness.progress import stop_on_signal, watching
-from proxfed.harness.remarks import ControlVariates, remarks
+from proxfed.harness.remarks import control_variates, remarks
 from proxfed.harness.results import Cases, Results
 from proxfed.harness.study import Entry, Study, names
 from proxfed.participation import Full
@@ -98,19 +97,20 @@ def run(
     require(whole(seed), f"seed = {seed!r} must be a whole number")
     require(callable(watch), f"watch = {watch!r} must be a function of the round and its row")
     Entry(algorithm)
-    check_combination(problem, algorithm, topology, participation)
-    check_names(names(measures), [algorithm], problem)
+    check_combination(problem, example(algorithm), topology, participation)
+    if asked := names(measures):
+        check_names(asked, [example(algorithm)], problem)
     fits = reference is None or (isinstance(reference, Tensor) and reference.shape == (problem.d,))
     require(fits, f"reference = {reference!r:.80} must be a tensor of shape ({problem.d},), or None")
     net = Stacked(problem.n, problem.d, topology)
-    going = begin(problem, algorithm, net, participation, seed)
+    going = begin(algorithm, problem, net, participation, seed)
     rows: list[Row] = []
     status, message, x = "finished", "", going.x0
-    name, variates = type(example(algorithm)).__name__, ControlVariates(going)
+    name, variates = type(example(algorithm)).__name__, control_variates(going)
     with stop_on_signal() as stop, watching(progress) as show:
         for step in steps(going, Measures(problem, net, reference, more=tuple(measures)), -1, rounds, every):
             rows += [] if step.row is None else [step.row]
-            if step.row is not None and step.t > 0:
+            if variates is not None and step.row is not None and step.t > 0:
                 variates.begin()
             x = x if step.x is None else step.x
             watch(step.t, step.row)
@@ -121,9 +121,7 @@ def run(
                 status, message = "stopped", f"stopped by a signal after round {step.t} of {rounds}"
                 x = x if step.x is not None else going.model()
                 break
-    if status == "finished":
-        message = remarks(problem, going.algorithm, going.found(), rows[0], rows[-1])
-    message = "; ".join(filter(None, [message, variates.remark()]))
+    message = remarks(problem, going, variates, rows[0], rows[-1], message)
     result = Result(status, message, x, rows, going.state, seed, going.seconds, going.algorithm)
     if throw and status == "diverged":
         raise Diverged(result)

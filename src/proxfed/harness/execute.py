@@ -9,35 +9,29 @@ from __future__ import annotations
 
 import csv
 import io
-import sys
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from proxfed.data.client_stats import ClientStats
+from proxfed.auto import Auto
 from proxfed.engine.measures import Measures
-from proxfed.engine.network import Network
-from proxfed.engine.race import Race, begin
+from proxfed.engine.network import Network, Stacked
+from proxfed.engine.race import Race
 from proxfed.engine.ranks import Ranks
 from proxfed.engine.run import Run, Step, rounds
-from proxfed.engine.stacked import Stacked
-from proxfed.errors import ProxfedError, require
+from proxfed.errors import ProxfedError
 from proxfed.harness.checkpoint import Checkpoint, TaskFolder
-from proxfed.harness.files import is_held, locked
-from proxfed.harness.remarks import ControlVariates, remarks
-from proxfed.harness.run_folder import MADE, RunFolder
-from proxfed.harness.settings_diff import first_difference, settings_mismatch
+from proxfed.harness.remarks import control_variates, remarks
+from proxfed.harness.run_folder import RunFolder
 from proxfed.harness.study import CompleteEntry, Study, Task
-from proxfed.registry import Table
-from proxfed.report.columns import DONE, Row, parse
+from proxfed.report.columns import Row, parse
 from proxfed.simulate import Clock, clock
-from proxfed.types import Topology
+from proxfed.types import Algorithm, Participation, Problem, Topology
 
 
 class Progress(NamedTuple):
@@ -131,7 +125,7 @@ class Execution:
 
     def _begin(self, task: Task, entry: CompleteEntry) -> tuple[Network, Run | Race]:
         net = self.network(entry.topology)
-        return net, begin(entry.problem, entry.algorithm, net, entry.participation, task.seed)
+        return net, begin(entry.algorithm, entry.problem, net, entry.participation, task.seed)
 
     def _carry_out(self, k: int, task: Task, files: TaskFolder | None, found: Checkpoint | None) -> str:
         study, entry = self.study, self.study.complete[task.label]
@@ -146,12 +140,12 @@ class Execution:
             if self.resumed:
                 self.folder.note_versions({"algorithm": task.label, "seed": task.seed, "round": max(t, 0)})
             self.folder.note(*task, "running", max(t, 0))
-        saved, x, diverged, variates = time.monotonic(), None, "", ControlVariates(run)
+        saved, x, diverged, variates = time.monotonic(), None, "", control_variates(run)
         last = entry.rounds if self.until is None else min(self.until, entry.rounds)
         for step in rounds(run, measures, t, last, study.every):
             t, x, diverged = step.t, step.x, step.diverged
             records.add(step)
-            if step.row is not None and t > 0:
+            if variates is not None and step.row is not None and t > 0:
                 variates.begin()
             self.watch(Progress(k, len(study.tasks), *task, t, last, step.row, self.case))
             if diverged:
@@ -168,10 +162,19 @@ class Execution:
         if not diverged and t < entry.rounds:  # it was put aside here before, and then did not get to its status
             records.stopped(t)
             return "aside"
-        said = diverged or remarks(entry.problem, run.algorithm, run.found(), records.first, records.last)
-        said = "; ".join(filter(None, [said, variates.remark(), "" if found is None else found.passed_over]))
+        said = remarks(entry.problem, run, variates, records.first, records.last, diverged)
+        said = "; ".join(filter(None, [said, "" if found is None else found.passed_over]))
         records.finish("diverged" if diverged else "finished", t, said, run.model() if x is None else x)
         return "done"
+
+
+def begin(
+    algorithm: Algorithm | Auto, problem: Problem, network: Network, participation: Participation, seed: int
+) -> Run | Race:
+    """A run; or, if it has steps to find, a race."""
+    if isinstance(algorithm, Auto):
+        return Race(problem, algorithm, network, participation, seed)
+    return Run(problem, algorithm, network, participation, seed)
 
 
 @contextmanager
@@ -241,84 +244,6 @@ class _Records:
     def finish(self, status: str, t: int, message: str, x: Tensor) -> None:
         if self.folder is not None and self.files is not None:
             self.folder.finish(self.files, *self.task, status, t, message, x, self.entry.problem.blocks)
-
-
-# ---- the folder of a study -------------------------------------------------------------------------------------------
-
-
-def open_folder(study: Study, folder: RunFolder, resume: bool, force: bool) -> bool:
-    """Make the study's run folder if need be; whether it was there before."""
-    with locked(folder.path):
-        if folder.exists():
-            if resume:
-                check_folder(study, folder, resume, force)  # it may have been made meanwhile
-                if folder.config() != study.settings:
-                    folder.write_config(study.settings)  # with more seeds, more algorithms or other words
-                if not folder.has_checksums():
-                    _require_free(folder)
-                    folder.add_checksums()
-                folder.remove_leftovers()
-                return True
-            _require_free(folder)
-        folder.create(study.settings, _client_stats(study), study.own_measures)
-    return False
-
-
-def _require_free(folder: RunFolder) -> None:
-    busy = sys.platform != "win32" and any(map(is_held, (folder.path / "checkpoint").glob("*/")))
-    require(not busy, f"{folder.path}: another process is writing this run")
-
-
-def check_folder(study: Study, folder: RunFolder, resume: bool, force: bool) -> None:
-    """Refuse a folder that holds something else; writes nothing."""
-    path = folder.path
-    if path.is_dir() and not folder.exists():
-        with locked(path):  # another process may just be making it
-            pass
-    if not folder.exists():
-        empty = not path.exists() or (path.is_dir() and all(map(_half_made, path.iterdir())))
-        require(empty or force, f"{path} exists and is not a run folder; choose another --out")
-        return
-    if not resume:
-        require(
-            force,
-            f"{path} holds a run already: --resume continues it, --force replaces it, --out chooses another place",
-        )
-        return
-    old_form = any((path / "checkpoint").glob("*.safetensors"))
-    require(not old_form or _all_done(folder), f"{path} was begun by proxfed 0.1: it cannot be resumed, only replaced")
-    if difference := first_difference(_with_additions(folder.config(), study.settings), study.settings):
-        raise settings_mismatch(path, difference)
-    then, now = folder.clients(), _client_stats(study)
-    same = then is None or now is None or then.same(now)
-    require(same, f"the data are not those that the run in {path} was started with")
-
-
-def _half_made(child: Path) -> bool:
-    """It is of a run folder that was not made to its end."""
-    half_written = child.suffix == ".new" and child.name.rsplit(".", 2)[0] in {*MADE, "config.toml"}
-    return child.name in MADE or half_written
-
-
-def _all_done(folder: RunFolder) -> bool:
-    return all(s["status"] in DONE for s in folder.status())
-
-
-def _client_stats(study: Study) -> ClientStats | None:
-    data = study.problem.data
-    return None if data is None else ClientStats.of(data)
-
-
-def _with_additions(old: Table, new: Table) -> Table:
-    """The old settings with the seeds and algorithms that the new ones have beside the old."""
-    had = {table["label"]: table for table in old["algorithms"]}
-    labels = [table["label"] for table in new["algorithms"]]
-    both = dict(old)
-    if {*old["seeds"]} <= {*new["seeds"]}:
-        both["seeds"] = new["seeds"]
-    if {*had} <= {*labels}:
-        both["algorithms"] = [had.get(table["label"], table) for table in new["algorithms"]]
-    return both
 
 
 @contextmanager

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from proxfed.engine.client_rows import MET
-from proxfed.harness.files import writing
+from proxfed.files import writing
 
 Rows = dict[str, Tensor]
 """Rows of some clients by name, and under `MET` who they are."""

@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import torch
+
+from proxfed.data.client_stats import ClientStats
 from proxfed.engine import ranks as network
+from proxfed.engine.tuning import PARALLEL_FROM
 from proxfed.errors import MissingData, nearest, require, whole
+from proxfed.files import is_held, locked
 from proxfed.harness.agreement import require_alike
 from proxfed.harness.build import build_study
-from proxfed.harness.execute import Execution, check_folder, open_folder, threads
-from proxfed.harness.processes import run_jobs, run_ranks, share_cores
+from proxfed.harness.execute import Execution, threads
+from proxfed.harness.processes import run_jobs, run_ranks
 from proxfed.harness.progress import watching
-from proxfed.harness.remarks import of_data, steps_of_theory, unprotected
+from proxfed.harness.remarks import beforehand
 from proxfed.harness.results import Results
-from proxfed.harness.run_folder import RunFolder
+from proxfed.harness.run_folder import MADE, RunFolder
+from proxfed.harness.settings_diff import first_difference, settings_mismatch
 from proxfed.harness.study import Study
+from proxfed.registry import Table
+from proxfed.report.columns import DONE
 
 KEPT_BYTES = 1 << 30
 
@@ -48,12 +57,13 @@ class Planned:
             require(label in known, f"--only: no algorithm has the label {label!r}; {nearest(label, known)}")
         self.study.check()
         self.folder = RunFolder(self.path)
-        self.begun = self.folder.exists()
         self.remark = ""
         """What should be said before it begins."""
         self.world = network.world()
+        self.begun = False
+        """There is a run in the folder already; the leader looks."""
         if self.leads:
-            check_folder(self.study, self.folder, self.resume, self.force)
+            self.begun = check_folder(self.study, self.folder, self.resume, self.force)
             if self.begun and self.resume and not self.folder.has_checksums():
                 self.remark = f"{self.path} had no checksums and gets them; what was under way there begins anew"
 
@@ -94,8 +104,12 @@ def carry_out(
         executions = [planned.execution(resumed=planned.open(), **how) for planned in studies]
         if ranks != 1:
             run_ranks(executions, ranks, timeout)
-        else:
+        elif share.jobs > 1:
             run_jobs(executions, share)
+        else:
+            for execution in executions:
+                if not stop():
+                    execution.run()
         return [Results.read(planned.folder) for planned in studies]
 
 
@@ -110,20 +124,6 @@ def _as_rank(studies: Sequence[Planned], timeout: float, **how: Any) -> list[Res
     finally:
         network.disconnect()
     return [Results.read(planned.folder) if planned.leads else Results([]) for planned in studies]
-
-
-def _size(studies: Sequence[Planned]) -> tuple[int, int]:
-    """(how many tasks are asked for, the coordinates of all clients of the largest)"""
-    tasks = sum(len(p.only or p.study.entries) * len(p.study.seeds) for p in studies)
-    return tasks, max(p.study.problem.n * p.study.problem.d for p in studies)
-
-
-def _threads(studies: Sequence[Planned], wanted: int) -> int:
-    """Of a run that is taken up, as many as it was begun with: the number of threads decides the last bits."""
-    begun = next((p for p in studies if p.resume and p.begun), None)
-    if begun is None or "OMP_NUM_THREADS" in os.environ:
-        return wanted
-    return int(begun.folder.versions().get("threads", wanted))
 
 
 @dataclass
@@ -153,6 +153,8 @@ class Plan:
         self._ready: dict[str, Planned] = {}
         self.begun = False
         """Some case has a run folder already."""
+        self.leads = True
+        """This process keeps the records."""
         self.remarks: list[str] = []
         """What should be said before the first case begins."""
         room = self.keep
@@ -164,9 +166,8 @@ class Plan:
                     raise
                 self.missing[name] = str(e)
                 continue
-            self.begun = self.begun or planned.begun
-            study = planned.study
-            said = [*filter(None, [planned.remark]), *of_data(study), *steps_of_theory(study), *unprotected(study)]
+            self.begun, self.leads = self.begun or planned.begun, planned.leads
+            said = [*filter(None, [planned.remark]), *beforehand(planned.study)]
             self.remarks += [remark for remark in said if remark not in self.remarks]  # of all cases, each once
             room -= _nbytes(planned.study)
             if room > 0:
@@ -191,3 +192,123 @@ class Plan:
 def _nbytes(study: Study) -> int:
     data = study.problem.data
     return 0 if data is None else int(data.features.nbytes)
+
+
+# ---- the cores ------------------------------------------------------------------------------------------------------
+
+
+class Share(NamedTuple):
+    """How the cores are used: so many jobs at a time, each with so many threads."""
+
+    jobs: int
+    threads: int
+    at_once: bool
+    """Jobs are started at once, and not only if the study turns out to take long."""
+
+
+def share_cores(jobs: int | None, tasks: int, size: int) -> Share:
+    """A number of jobs that was asked for; else one job per core if the tasks are too small to use several.
+
+    `size` is the number of coordinates of all clients together. The cores are those that torch would use, so
+    OMP_NUM_THREADS and torch.set_num_threads are kept to.
+    """
+    cores = torch.get_num_threads()
+    if jobs is not None:
+        require(whole(jobs) and jobs >= 1, f"jobs = {jobs!r} must be a whole number >= 1")
+        used = min(jobs, max(1, tasks))
+        return Share(used, max(1, cores // used), True)
+    used = min(cores, tasks) if size < PARALLEL_FROM else 1
+    return Share(max(1, used), max(1, cores // max(1, used)), False)
+
+
+def _size(studies: Sequence[Planned]) -> tuple[int, int]:
+    """(how many tasks are asked for, the coordinates of all clients of the largest)"""
+    tasks = sum(len(p.only or p.study.entries) * len(p.study.seeds) for p in studies)
+    return tasks, max(p.study.problem.n * p.study.problem.d for p in studies)
+
+
+def _threads(studies: Sequence[Planned], wanted: int) -> int:
+    """Of a run that is taken up, as many as it was begun with: the number of threads decides the last bits."""
+    begun = next((p for p in studies if p.resume and p.begun), None)
+    if begun is None or "OMP_NUM_THREADS" in os.environ:
+        return wanted
+    return int(begun.folder.versions().get("threads", wanted))
+
+
+# ---- the folder of a study -------------------------------------------------------------------------------------------
+
+
+def open_folder(study: Study, folder: RunFolder, resume: bool, force: bool) -> bool:
+    """Make the study's run folder if need be; whether it was there before."""
+    with locked(folder.path):
+        if folder.exists():
+            if resume:
+                check_folder(study, folder, resume, force)  # it may have been made meanwhile
+                if folder.config() != study.settings:
+                    folder.write_config(study.settings)  # with more seeds, more algorithms or other words
+                if not folder.has_checksums():
+                    _require_free(folder)
+                    folder.add_checksums()
+                folder.remove_leftovers()
+                return True
+            _require_free(folder)
+        folder.create(study.settings, _client_stats(study), study.own_measures)
+    return False
+
+
+def _require_free(folder: RunFolder) -> None:
+    busy = sys.platform != "win32" and any(map(is_held, (folder.path / "checkpoint").glob("*/")))
+    require(not busy, f"{folder.path}: another process is writing this run")
+
+
+def check_folder(study: Study, folder: RunFolder, resume: bool, force: bool) -> bool:
+    """Whether there is a run already; a folder that holds something else is refused. Writes nothing."""
+    path = folder.path
+    if path.is_dir() and not folder.exists():
+        with locked(path):  # another process may just be making it
+            pass
+    if not folder.exists():
+        empty = not path.exists() or (path.is_dir() and all(map(_half_made, path.iterdir())))
+        require(empty or force, f"{path} exists and is not a run folder; choose another --out")
+        return False
+    if not resume:
+        require(
+            force,
+            f"{path} holds a run already: --resume continues it, --force replaces it, --out chooses another place",
+        )
+        return True
+    old_form = any((path / "checkpoint").glob("*.safetensors"))
+    require(not old_form or _all_done(folder), f"{path} was begun by proxfed 0.1: it cannot be resumed, only replaced")
+    if difference := first_difference(_with_additions(folder.config(), study.settings), study.settings):
+        raise settings_mismatch(path, difference)
+    then, now = folder.clients(), _client_stats(study)
+    same = then is None or now is None or then.same(now)
+    require(same, f"the data are not those that the run in {path} was started with")
+    return True
+
+
+def _half_made(child: Path) -> bool:
+    """It is of a run folder that was not made to its end."""
+    half_written = child.suffix == ".new" and child.name.rsplit(".", 2)[0] in {*MADE, "config.toml"}
+    return child.name in MADE or half_written
+
+
+def _all_done(folder: RunFolder) -> bool:
+    return all(s["status"] in DONE for s in folder.status())
+
+
+def _client_stats(study: Study) -> ClientStats | None:
+    data = study.problem.data
+    return None if data is None else ClientStats.of(data)
+
+
+def _with_additions(old: Table, new: Table) -> Table:
+    """The old settings with the seeds and algorithms that the new ones have beside the old."""
+    had = {table["label"]: table for table in old["algorithms"]}
+    labels = [table["label"] for table in new["algorithms"]]
+    both = dict(old)
+    if {*old["seeds"]} <= {*new["seeds"]}:
+        both["seeds"] = new["seeds"]
+    if {*had} <= {*labels}:
+        both["algorithms"] = [had.get(table["label"], table) for table in new["algorithms"]]
+    return both

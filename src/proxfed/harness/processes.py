@@ -19,15 +19,17 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from secrets import token_bytes
 from threading import Thread
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from proxfed.engine.ranks import Meeting
-from proxfed.engine.tuning import PARALLEL_FROM
-from proxfed.errors import Elsewhere, InputError, RunError, require, whole
+from proxfed.errors import Elsewhere, InputError, RunError
 from proxfed.harness.execute import Execution, Progress
 from proxfed.registry import FROM_FILE
+
+if TYPE_CHECKING:
+    from proxfed.harness.plan import Share
 
 GRACE = 5.0
 """Seconds that the other ranks have, after one has died, to notice and to say so."""
@@ -37,33 +39,6 @@ HEAD_START = 3.0
 
 FAILED = 3
 """Exit code of a worker that could not go on and has said why, as its last line of JSON."""
-
-
-# ---- how many -------------------------------------------------------------------------------------------------------
-
-
-class Share(NamedTuple):
-    """How the cores are used: so many jobs at a time, each with so many threads."""
-
-    jobs: int
-    threads: int
-    at_once: bool
-    """Jobs are started at once, and not only if the study turns out to take long."""
-
-
-def share_cores(jobs: int | None, tasks: int, size: int) -> Share:
-    """A number of jobs that was asked for; else one job per core if the tasks are too small to use several.
-
-    `size` is the number of coordinates of all clients together. The cores are those that torch would use, so
-    OMP_NUM_THREADS and torch.set_num_threads are kept to.
-    """
-    cores = torch.get_num_threads()
-    if jobs is not None:
-        require(whole(jobs) and jobs >= 1, f"jobs = {jobs!r} must be a whole number >= 1")
-        used = min(jobs, max(1, tasks))
-        return Share(used, max(1, cores // used), True)
-    used = min(cores, tasks) if size < PARALLEL_FROM else 1
-    return Share(max(1, used), max(1, cores // max(1, used)), False)
 
 
 # ---- jobs -----------------------------------------------------------------------------------------------------------
@@ -82,12 +57,11 @@ def run_jobs(executions: Sequence[Execution], share: Share) -> None:
         if not others.started and time.monotonic() - began > HEAD_START:
             others.start()
 
-    if share.jobs > 1:
-        for e in executions:
-            e.solution()  # once, for all
-            e.watch = watching
+    for e in executions:
+        e.solution()  # once, for all
+        e.watch = watching
     try:
-        if share.jobs > 1 and share.at_once:
+        if share.at_once:
             others.start()
         for e in executions:
             if not stop():
@@ -105,7 +79,7 @@ class _Others:
     ) -> None:
         self.executions, self.share, self.watch, self.stop = executions, share, watch, stop
         self.workers: list[_Worker] = []
-        self.started = share.jobs == 1
+        self.started = False
 
     def start(self) -> None:
         """A study that cannot be given to other processes is refused, or done here alone if nobody asked for jobs."""

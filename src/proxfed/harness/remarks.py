@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from proxfed.auto import LOCAL_STEPS, example
+from proxfed.auto import LOCAL_STEPS
 from proxfed.data.on_demand import OnDemand
-from proxfed.engine.network import Network
 from proxfed.engine.race import Race
 from proxfed.engine.run import Run
 from proxfed.errors import InputError, finite
@@ -28,39 +28,47 @@ GREW, APART = 5.0, 2.0
 """Control variates grow if the largest is so many times what it was, and so many times their mean."""
 
 
-def steps_of_theory(study: Study) -> list[str]:
+def beforehand(study: Study) -> list[str]:
+    """Lines about a study, before it begins: the data are a sample, steps were computed, nobody is protected here."""
+    written, data = study.written or {}, study.problem.data
+    lines = [] if data is None or not data.remark else [data.remark]
+    lines += _steps_of_theory(study, written.get("algorithms", ()))
+    if written.get("protection"):
+        lines.append("[protection] acts between organisations; here nothing is masked, clipped or made noisy")
+    return lines
+
+
+def _steps_of_theory(study: Study, tables: Iterable[Mapping[str, Any]]) -> list[str]:
     """A line for each algorithm whose steps were computed from its theorem."""
     lines = []
-    for table in (study.written or {}).get("algorithms", ()):
+    for table in tables:
         label = table.get("label", table["name"])
         if table.get("theory") is True:
-            algorithm, problem = example(study.complete[label].algorithm), study.complete[label].problem
+            algorithm, problem = study.complete[label].example, study.complete[label].problem
             given = [*filter(None, [algorithm.facts.step]), *algorithm.tied(1.0, 1)]
             steps = ", ".join(f"{name} = {first(getattr(algorithm, name)):.4g}" for name in given)
             lines.append("; ".join(filter(None, [f"{label}: the theory gives {steps}", _short(problem, algorithm)])))
     return lines
 
 
-def of_data(study: Study) -> list[str]:
-    """What the data say of themselves: that they are a sample."""
-    data = study.problem.data
-    return [] if data is None or not data.remark else [data.remark]
-
-
-def unprotected(study: Study) -> list[str]:
-    """A line where protection is asked for, because there is nobody here to be protected from."""
-    asked = (study.written or {}).get("protection")
-    return ["[protection] acts between organisations; here nothing is masked, clipped or made noisy"] if asked else []
-
-
 def remarks(
-    problem: Problem, algorithm: Algorithm, found: Mapping[str, float], begun: Row | None, ended: Row | None
+    problem: Problem,
+    run: Run | Race,
+    variates: ControlVariates | None,
+    begun: Row | None,
+    ended: Row | None,
+    outcome: str,
 ) -> str:
-    """Of a run that has come to its end; empty if there is nothing to say."""
+    """Of a run that is over; empty if there is nothing to say. `outcome` is what became of it, if it did not finish."""
+    grown = "" if variates is None else variates.remark()
+    return "; ".join(filter(None, [outcome or _of_end(problem, run, begun, ended), grown]))
+
+
+def _of_end(problem: Problem, run: Run | Race, begun: Row | None, ended: Row | None) -> str:
     if begun is None or ended is None or not ended["round"]:
         return ""
-    steps = ", ".join(f"{name} = {value:.4g}" for name, value in found.items())
-    of_steps = f"found {steps}" if steps else _short(problem, algorithm)
+    steps = ", ".join(f"{name} = {value:.4g}" for name, value in run.found().items())
+    of_steps = f"found {steps}" if steps else _short(problem, run.algorithm)
     unread = "objective and stationarity are not measured, since samples are read on demand"
     left_out = unread if isinstance(problem.data, OnDemand) and not problem.train_measures else ""
     return "; ".join(filter(None, [_stuck(begun, ended), of_steps, left_out]))
@@ -97,6 +105,13 @@ def _short(problem: Problem, algorithm: Algorithm) -> str:
     return f"{name} = {step:.4g} is very short, where 1/L = {1 / L:.4g}: {name} = 'auto' finds a longer one"
 
 
+def control_variates(run: Run | Race) -> ControlVariates | None:
+    """Those of a server's clients; None without any, or where clients are met one by one or elsewhere."""
+    if not isinstance(run, Run) or not isinstance(run.algorithm, Star) or not run.held.rows.everyone:
+        return None
+    return ControlVariates(run) if isinstance(getattr(run.held.rows.form, "c", None), Tensor) else None
+
+
 class ControlVariates:
     """A look at the c_i of a server's clients after the first row of a run, and at its end.
 
@@ -104,7 +119,7 @@ class ControlVariates:
     more than their mean does says that clients follow gradients of points that they have driven away themselves.
     """
 
-    def __init__(self, run: Run | Race) -> None:
+    def __init__(self, run: Run) -> None:
         self.run, self.first = run, 0.0
 
     def begin(self) -> None:
@@ -128,14 +143,7 @@ class ControlVariates:
         return f" ({name} < 1)" if name else ""
 
     def _sizes(self) -> tuple[float, float]:
-        """The largest norm, and that of the mean; 0 without any, or where clients are met one by one or elsewhere."""
-        run = self.run
-        if not isinstance(run, Run) or not isinstance(run.algorithm, Star) or not run.held.rows.everyone:
-            return 0.0, 0.0
-        c = getattr(run.held.rows.all(), "c", None)
-        return _sizes(c, run.network) if isinstance(c, Tensor) else (0.0, 0.0)
-
-
-def _sizes(c: Tensor, net: Network) -> tuple[float, float]:
-    norms = net.all_sum(c.new_zeros(net.n).index_copy_(0, torch.tensor(net.ids), c.norm(dim=-1)))
-    return float(norms.max()), float(net.average(c).norm())
+        """The largest norm, and that of the mean."""
+        c, net = self.run.held.rows.all().c, self.run.network
+        norms = net.all_sum(c.new_zeros(net.n).index_copy_(0, torch.tensor(net.ids), c.norm(dim=-1)))
+        return float(norms.max()), float(net.average(c).norm())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -131,7 +132,12 @@ class Results:
 
     def table(self) -> ResultTable:
         """One entry per algorithm: the median over the seeds, each at its last recorded round."""
-        return ResultTable(result_table(self))
+        return ResultTable(map(dict, self._table))
+
+    @cached_property
+    def _table(self) -> list[dict[str, Any]]:
+        """For the page and the terminal, which show the same."""
+        return result_table(self)
 
     def to_pandas(self) -> Any:
         """All rows as a pandas DataFrame."""
@@ -207,14 +213,11 @@ class ResultTable(list[dict[str, Any]]):
     """One entry per algorithm, JSON-able; shows itself in a terminal and in a notebook."""
 
     def __str__(self) -> str:
-        from proxfed.report.summary import rich_table, rich_targets
+        from proxfed.report.summary import rich_results
 
         shown = console(width=200, color_system=None, force_terminal=False, force_jupyter=False)
         with shown.capture() as captured:
-            shown.print(rich_table(self, 200))
-            if (targets := rich_targets(self)) is not None:
-                shown.print()
-                shown.print(targets)
+            shown.print(rich_results(self, 200))
         return "\n".join(line.rstrip() for line in captured.get().rstrip().splitlines())
 
     __repr__ = __str__

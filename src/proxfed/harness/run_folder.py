@@ -40,12 +40,11 @@ import torch
 from torch import Tensor
 
 from proxfed import files
-from proxfed.checksums import SHA256, checked, read_tensors, tensor_file, with_checksum
+from proxfed.checksums import SHA256, checked, owned, read_tensors, tensor_file, with_checksum
 from proxfed.compiled import kernels
 from proxfed.data.client_stats import ClientStats
 from proxfed.errors import InputError, require
 from proxfed.harness.checkpoint import UNREADABLE, TaskFolder, task_name
-from proxfed.harness.files import is_held, locked, owned, replace, writing
 from proxfed.harness.status_file import Piece, Status, piece, read_status
 from proxfed.report.columns import DONE, ROW, Row, cell, parse
 from proxfed.types import Block
@@ -141,7 +140,9 @@ class RunFolder:
         return [{key: value for key, value in s.items() if key not in ("model", "rows_end")} for s in seen]
 
     def _is_interrupted(self, s: Mapping[str, Any]) -> bool:
-        return s["status"] == "running" and not is_held(self.path / "checkpoint" / task_name(s["algorithm"], s["seed"]))
+        if s["status"] != "running":
+            return False
+        return not files.is_held(self.path / "checkpoint" / task_name(s["algorithm"], s["seed"]))
 
     def _status(self) -> Status:
         where = str(self.path / "status.json")
@@ -216,7 +217,7 @@ class RunFolder:
 
     def create(self, config: Mapping[str, Any], clients: ClientStats | None, measures: Iterable[str]) -> None:
         """A new folder, or an old one emptied of its results; `measures` are columns beside those of every study."""
-        with writing(self.path, begun=False):
+        with files.writing(self.path, begun=False):
             self.path.mkdir(parents=True, exist_ok=True)
             (self.path / "config.toml").unlink(missing_ok=True)  # the first: from now on it is no run folder
             shutil.rmtree(self.path / "checkpoint", ignore_errors=True)
@@ -235,14 +236,14 @@ class RunFolder:
         self._write_table("versions.json", versions, run, begun)
         if clients is not None:
             self._write_table("clients.json", clients.table(), run, begun)
-        replace(self.path / "rows.csv", rows, begun)
+        self._replace("rows.csv", rows, begun)
         kept = [{key: value for key, value in s.items() if key != "rows_end"} for s in tasks]
         status, text = Status(run, kept, [piece(rows)]), _sealed(config, run)
         if begun:  # it is a run folder: while its status is the old one, checksums are not looked at
-            replace(self.path / "config.toml", text)
+            self._replace("config.toml", text)
         self._write(status, begun)
         if not begun:  # the last: from now on it is one
-            replace(self.path / "config.toml", text, begun)
+            self._replace("config.toml", text, begun)
 
     def has_checksums(self) -> bool:
         return self._status().run != ""
@@ -259,7 +260,7 @@ class RunFolder:
         self._found(config, versions, clients, done, rows)
 
     def write_config(self, config: Mapping[str, Any]) -> None:
-        replace(self.path / "config.toml", _sealed(config, self._status().run))
+        self._replace("config.toml", _sealed(config, self._status().run))
 
     def note_versions(self, here: Mapping[str, Any]) -> None:
         """Note what a run goes on with from `here`, if that is not what it ran on so far."""
@@ -281,14 +282,18 @@ class RunFolder:
 
     def _write_table(self, name: str, table: Mapping[str, Any], run: str, begun: bool = True) -> None:
         text = json.dumps(with_checksum({**table, "run": run}), indent=1 if name != "clients.json" else None)
-        replace(self.path / name, text.encode(), begun)
+        self._replace(name, text.encode(), begun)
+
+    def _replace(self, name: str, data: bytes, begun: bool = True) -> None:
+        """The content of one of the files; while the run has not begun, there is nothing to resume if that fails."""
+        files.replace(self.path / name, data, begun)
 
     def write_status(self, status: Iterable[Mapping[str, Any]]) -> None:
         """What the tasks are doing."""
         self._write(self._status()._replace(tasks=[dict(s) for s in status]))
 
     def _write(self, status: Status, begun: bool = True) -> None:
-        replace(self.path / "status.json", json.dumps(status.table(), indent=1).encode(), begun)
+        self._replace("status.json", json.dumps(status.table(), indent=1).encode(), begun)
         self._remember("status.json", status)
 
     def write_models(self, models: Mapping[str, Tensor], blocks: Iterable[Block]) -> dict[str, str]:
@@ -299,13 +304,13 @@ class RunFolder:
         same = {name: known[name] for name in unchanged if name in known}
         models = owned(models)
         data, sums = tensor_file(models, {"blocks": json.dumps([list(block) for block in blocks])}, same)
-        replace(self.path / "model.safetensors", data)
+        self._replace("model.safetensors", data)
         self._remember("model.safetensors", (models, blocks, sums))
         return sums
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        with locked(self.path):
+        with files.locked(self.path):
             yield
 
     # ---- tasks -------------------------------------------------------------------------------------------------
@@ -352,7 +357,7 @@ class RunFolder:
     def _append_rows(self, rows: bytes) -> Piece:
         """Behind the rows of the tasks that are done; those of one that did not get to its status are cut off."""
         end = self._status().rows[-1][0]
-        with writing(self.path), (self.path / "rows.csv").open("r+b") as f:
+        with files.writing(self.path), (self.path / "rows.csv").open("r+b") as f:
             there = f.seek(0, os.SEEK_END)
             require(there >= end, f"{self.path / 'rows.csv'} is cut short: it is not what was written")
             f.truncate(end)

@@ -136,6 +136,14 @@ def parse(table: Table, where: str) -> Experiment:
         raise InputError(f"{where}: {sentence(e, table, _known)}") from e
 
 
+def canonical(problem: Table) -> Table:
+    """The table of a problem in the words of its class: `weight_decay` is another one for `l2`."""
+    if "weight_decay" not in problem:
+        return problem
+    require("l2" not in problem, "problem: l2 and weight_decay are the same; give one of them")
+    return {"l2" if key == "weight_decay" else key: value for key, value in problem.items()}
+
+
 def _known(path: Sequence[str]) -> Iterable[str]:
     """The keys that are allowed at the end of a path such as paper.figures.0."""
     known: dict[str, Iterable[str]] = {

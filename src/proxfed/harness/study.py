@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from proxfed.algorithms import ALGORITHMS, CompressedDownlink
-from proxfed.auto import AUTO, Auto, example
+from proxfed.auto import AUTO, Auto
 from proxfed.compressors import COMPRESSORS
 from proxfed.engine.compatibility import check_combination, check_problem
 from proxfed.engine.state_measures import check_names
@@ -64,6 +64,8 @@ class CompleteEntry(NamedTuple):
     participation: Participation
     rounds: int
     problem: Problem
+    example: Algorithm
+    """To ask what it needs and sends: itself, or with some steps where they are to be found."""
 
 
 class Task(NamedTuple):
@@ -153,13 +155,15 @@ class Study:
         return {label: self._completed(entry) for label, entry in self.entries.items()}
 
     def _completed(self, e: Entry) -> CompleteEntry:
-        common = self.topology if isinstance(example(e.algorithm), Graph) else None
+        example = e.algorithm.example if isinstance(e.algorithm, Auto) else e.algorithm
+        common = self.topology if isinstance(example, Graph) else None
         return CompleteEntry(
             e.algorithm,
             common if e.topology is None else e.topology,
             self.participation if e.participation is None else e.participation,
             self.rounds if e.rounds is None else e.rounds,
             self.problem if e.problem is None else e.problem,
+            example,
         )
 
     @cached_property
@@ -179,7 +183,7 @@ class Study:
         check_problem(self.problem)
         for label, e in self.complete.items():
             try:
-                check_combination(e.problem, e.algorithm, e.topology, e.participation)
+                check_combination(e.problem, e.example, e.topology, e.participation)
             except InputError as error:
                 raise type(error)(f"algorithms.{label}: {error}") from error
             fits = (e.problem.n, e.problem.blocks) == (self.problem.n, self.problem.blocks)
@@ -190,7 +194,9 @@ class Study:
         )
         if self.timing is not None:
             self.timing.check(self.problem.n)
-        check_names(self.measures, [e.algorithm for e in self.entries.values()], self.problem, self.stationarity_step)
+        if self.measures:
+            examples = [e.example for e in self.complete.values()]
+            check_names(self.measures, examples, self.problem, self.stationarity_step)
         measured = [*MEASURED, *self.own_measures]
         for name in self.targets:
             require(name in measured, f"targets: there is no measure {name!r}; {nearest(name, measured)}")
@@ -220,7 +226,7 @@ class Study:
 
     def _entry_table(self, label: str) -> Table:
         e = self.complete[label]
-        out: Table = {"label": label, "rounds": e.rounds} | describe_algorithm(example(e.algorithm))
+        out: Table = {"label": label, "rounds": e.rounds} | describe_algorithm(e.example)
         out |= dict.fromkeys(e.algorithm.found, AUTO) if isinstance(e.algorithm, Auto) else {}
         out["participation"] = describe(e.participation, PARTICIPATIONS)
         if (own_problem := self.entries[label].problem) is not None:

@@ -47,6 +47,7 @@ class Written(Strict):
     """What was done, and what came of it."""
 
     def of(self, says: str) -> bool:
+        """Whether it is the cause of the claim that says this."""
         return any(fnmatchcase(says, pattern.replace("[", "[[]")) for pattern in self.claims)
 
 

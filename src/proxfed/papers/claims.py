@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain, pairwise
-from statistics import linear_regression, median, median_low
+from statistics import linear_regression
 from typing import NamedTuple
 
 from proxfed.harness.paper_schema import (
@@ -14,15 +14,14 @@ from proxfed.harness.paper_schema import (
     Diverges,
     Near,
     Order,
-    Quantity,
-    Reported,
     Slope,
     WithinFactor,
     across_names,
 )
 from proxfed.harness.results import Results
-from proxfed.report.columns import Row, axis_value, better, higher_is_better, show
-from proxfed.report.targets import NEVER, first_reached
+from proxfed.papers.quantities import axis_end, seed_median, seed_values, written
+from proxfed.report.columns import Row, axis_value, better, higher_is_better
+from proxfed.report.targets import NEVER
 
 SHOWN = 4
 """Of how many cases a verdict shows the numbers."""
@@ -111,11 +110,11 @@ def _value(claim: Claim, results: Results, label: str) -> float | None:
         return len(diverged) / len(histories) if histories else None
     if isinstance(claim, Slope) and claim.at is None:
         slopes = [_slope(claim, history, results.clients) for history in histories.values()]
-        return _middle([slope for slope in slopes if not math.isnan(slope)], None)
-    values = _values(claim, results, label, claim.round)
+        return seed_median([slope for slope in slopes if not math.isnan(slope)], None)
+    values = seed_values(claim, results, label, claim.round)
     if claim.target is not None:  # a seed that diverged did not reach it, even if it had come that far before
         values = {seed: NEVER if seed in diverged else value for seed, value in values.items()}
-    return _middle(values.values(), claim.target)
+    return seed_median(values.values(), claim.target)
 
 
 def _slope(claim: Slope, history: Sequence[Row], clients: int | None) -> float:
@@ -141,39 +140,6 @@ def _lost(claim: Measured, values: Mapping[str, float], before: Results) -> dict
     then = {label: value for label in values if (value := _value(claim, before, label)) is not None}
     sign = 1 if higher_is_better(claim.measure) else -1
     return {label: sign * (then[label] - values[label]) for label in then}
-
-
-def _values(asked: Quantity, results: Results, label: str, round: int | None = None) -> dict[int, float]:
-    """For each seed: where the measure reached the target, or else the measure at that round, its best or its last.
-
-    A seed that diverged counts with its last row, and as the worst that can be where it has no number.
-    """
-    measure, diverged = asked.measure, results.diverged(label)
-    worst = -math.inf if higher_is_better(measure) else math.inf
-    values = {}
-    for seed, history in results.histories(label).items():
-        if asked.target is not None:
-            found = first_reached(history, measure, asked.target, asked.axis, results.clients)
-        else:
-            numbers = [axis_value(row, measure, results.clients) for row in history if round in (None, row["round"])]
-            at = [number for number in numbers if number is not None]
-            one = (_best(measure, at) if asked.best else at[-1]) if at else None
-            found = worst if one is None and seed in diverged else one
-        if found is not None:
-            values[seed] = worst if math.isnan(found) else found
-    return values
-
-
-def _best(measure: str, numbers: Sequence[float]) -> float:
-    """Of those that are numbers."""
-    choose = max if higher_is_better(measure) else min
-    return choose((number for number in numbers if not math.isnan(number)), default=math.nan)
-
-
-def _middle(values: Collection[float], target: float | None) -> float | None:
-    if not values:
-        return None
-    return median(values) if target is None else median_low(values)  # half of the seeds got there: a point of the axis
 
 
 def _holds(claim: Claim, values: list[float]) -> bool:
@@ -235,77 +201,14 @@ def _ended_early(claim: Claim, values: Mapping[str, float], sources: Mapping[str
         return ""
     early = []
     for name in (name for name, value in values.items() if value == NEVER):
-        end = _end(claim, *sources[name])
+        end = axis_end(claim, *sources[name])
         if end is not None and end < claim.above and not _most_diverged(*sources[name]):
-            early.append(f"{name}: ended too early ({claim.axis} {_written(end, claim.axis)})")
+            early.append(f"{name}: ended too early ({claim.axis} {written(end, claim.axis)})")
     return ", ".join(early)
 
 
 def _most_diverged(results: Results, label: str) -> bool:
     return 2 * len(results.diverged(label)) > len(results.histories(label))
-
-
-def _end(asked: Quantity, results: Results, label: str) -> float | None:
-    """How far the seeds of an algorithm went on the axis."""
-    rows = chain.from_iterable(results.histories(label).values())
-    places = [axis_value(row, asked.axis, results.clients) for row in rows]
-    return max((place for place in places if place is not None), default=None)
-
-
-# ---- beside the paper's numbers ------------------------------------------------------------------------------------
-
-
-class Comparison(NamedTuple):
-    """A number that the paper reports, and ours over the seeds."""
-
-    case: str
-    reported: Reported
-    label: str
-    paper: float | str
-    ours: list[float]
-    """Of each seed, NEVER where a target was not reached; empty if it was not run."""
-    end: float | None
-    """How far we went on the axis."""
-
-    @property
-    def measure(self) -> str:
-        r = self.reported
-        if r.target is None:
-            return f"best {r.measure}" if r.best else r.measure
-        return f"{AXES.get(r.axis, r.axis)} to {r.measure} {r.target:g}"
-
-    @property
-    def printed(self) -> str:
-        """The paper's number."""
-        return self.paper if isinstance(self.paper, str) else _written(self.paper, self.reported.counts, 6)
-
-    @property
-    def found(self) -> str:
-        """The median, and the range if seeds differ."""
-        middle = _middle(self.ours, self.reported.target)
-        if middle is None:
-            return "not run"
-        low, high = min(self.ours), max(self.ours)
-        spread = "" if low == high else f" ({self._show(low)} .. {self._show(high)})"
-        return self._show(middle) + spread
-
-    def _show(self, value: float) -> str:
-        if value == NEVER and self.reported.target is not None and self.end is not None:
-            return f"> {_written(self.end, self.reported.axis, 6)}"
-        return _written(value, self.reported.counts)
-
-
-AXES = {"round": "rounds", "sim_seconds": "simulated seconds"}
-
-
-def compare(reported: Reported, results: Mapping[str, Results]) -> Iterator[Comparison]:
-    """Each reported number beside ours, in its case or in every case that has the algorithm."""
-    for label, paper in reported.values.items():
-        having = [case for case, r in results.items() if label in r.labels()] or [""]
-        for case in having if reported.case is None else [reported.case]:
-            r = results.get(case, Results([]))
-            ours = list(_values(reported, r, label).values())
-            yield Comparison(case, reported, label, paper, ours, _end(reported, r, label))
 
 
 # ---- in few words --------------------------------------------------------------------------------------------------
@@ -319,12 +222,7 @@ def _shown(claim: Claim, value: float, results: Results, label: str) -> str:
         return f"slope {value:.3g}"
     if claim.target is not None and value == NEVER:
         return "diverged" if _most_diverged(results, label) else "did not reach"
-    return _written(value, claim.counts)
-
-
-def _written(value: float, of: str, digits: int = 4) -> str:
-    """In so many digits; bytes, which are counted and not measured, in six and in their unit."""
-    return show(value, "bytes", 6) if of.startswith("bytes") and math.isfinite(value) else f"{value:.{digits}g}"
+    return written(value, claim.counts)
 
 
 def _summary(judged: list[Judged], not_run: int) -> str:

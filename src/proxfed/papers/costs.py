@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from proxfed.auto import LOCAL_STEPS
 from proxfed.papers import results_store
-from proxfed.papers.results_store import KeptRun
+from proxfed.papers.results_format import KeptRun
 from proxfed.registry import Table
 
 SECONDS = {

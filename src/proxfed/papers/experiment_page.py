@@ -11,7 +11,7 @@ from proxfed.harness.results import Results
 from proxfed.harness.schema import shipped
 from proxfed.harness.settings_diff import by_key, flat, other_values
 from proxfed.papers.causes import MEANING
-from proxfed.papers.claims import compare
+from proxfed.papers.comparisons import compare
 from proxfed.papers.open_settings import open_settings
 from proxfed.papers.reproduce import as_recorded, compare_all
 from proxfed.papers.verdicts import Form, Reproduction
@@ -113,7 +113,7 @@ def _how(form: Form) -> str:
     versions = dict.fromkeys(_versions(run.versions) for run in form.runs.values())
     others = sorted({text for case in form.runs for text in _changed(form, case)})
     missing = [case for case in form.file.whole.cases if case not in form.runs]
-    told = [
+    parts = [
         f"{_seeds(form)};",
         f"{from_to(map(len, held))} clients with {from_to(map(sum, held))} samples in all;" if held else "",
         f"{_computing(form)};",
@@ -121,7 +121,7 @@ def _how(form: Form) -> str:
         f"Run with settings that the file no longer has: {', '.join(others)}." if others else "",
         f"Cases that were not run: {plain_text(', '.join(missing))}." if missing else "",
     ]
-    return " ".join(part for part in told if part)
+    return " ".join(part for part in parts if part)
 
 
 def _computing(form: Form) -> str:

@@ -21,7 +21,7 @@ from proxfed.harness.settings_diff import by_key, other_values
 from proxfed.papers import results_store
 from proxfed.papers.costs import Cost, Speeds
 from proxfed.papers.reproduce import Part, as_recorded, form_name, papers, select, stem
-from proxfed.papers.results_store import KeptRun, Place
+from proxfed.papers.results_format import KeptRun, Place
 from proxfed.report.columns import DONE
 
 MOST = 0.95
@@ -30,7 +30,7 @@ MOST = 0.95
 
 @dataclass(frozen=True)
 class Waiting:
-    """A case of an experiment that is still to be run, with the seeds that nobody has."""
+    """A case of an experiment that is still to be run, with the seeds that are missing."""
 
     name: str  # composite_fl/fig1_full
     case: str
@@ -38,7 +38,7 @@ class Waiting:
     seeds: Sequence[int]
     cost: Cost
     begun: bool
-    """It has a run folder, so that it is to be gone on with."""
+    """It has a run folder, so it is resumed."""
     missing: str = ""
     """Why it cannot be run: there are no data."""
 

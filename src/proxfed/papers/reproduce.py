@@ -1,4 +1,4 @@
-"""Run a paper's experiments and hold its claims and its numbers against what came out."""
+"""Run a paper's experiments, compare its numbers with ours and judge its claims."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from proxfed.harness.results import Results
 from proxfed.harness.run_folder import RunFolder
 from proxfed.harness.schema import Experiment, shipped
 from proxfed.harness.settings_diff import changed, settings_mismatch
-from proxfed.papers.claims import Comparison, Verdict, compare, judge
+from proxfed.papers.claims import Verdict, judge
+from proxfed.papers.comparisons import Comparison, compare
 from proxfed.registry import Table
 from proxfed.report.plots import available, write_figures
 
@@ -112,6 +113,15 @@ def papers() -> dict[str, list[str]]:
     return found
 
 
+def experiments_of(what: str) -> list[str]:
+    """The names of all experiments of PAPER, or of PAPER/EXPERIMENT alone."""
+    known = papers()
+    paper, slash, _ = what.partition("/")
+    require(paper in known, f"there are no experiments of a paper {paper!r}; {nearest(paper, known)}")
+    require(not slash or what in known[paper], f"there is no experiment {what!r}; {nearest(what, known[paper])}")
+    return [what] if slash else known[paper]
+
+
 def select(
     what: str,
     out: Path,
@@ -148,13 +158,11 @@ def _files(what: str, variant: str | None, cases: Sequence[str]) -> dict[str, Ex
     """The experiments that are meant, each read once."""
     if what.endswith(".toml"):
         return {what: ExperimentFile(what)}
-    known = papers()
-    paper, slash, _ = what.partition("/")
-    require(paper in known, f"there are no experiments of a paper {paper!r}; {nearest(paper, known)}")
-    require(not slash or what in known[paper], f"there is no experiment {what!r}; {nearest(what, known[paper])}")
-    files = {name: ExperimentFile(name) for name in ([what] if slash else known[paper])}
-    chosen = {name: file for name, file in files.items() if slash or _has(file.whole, variant, cases)}
-    require(bool(chosen), f"no experiment of {paper} has {_wanted([f.whole for f in files.values()], variant, cases)}")
+    files = {name: ExperimentFile(name) for name in experiments_of(what)}
+    if "/" in what:
+        return files
+    chosen = {name: file for name, file in files.items() if _has(file.whole, variant, cases)}
+    require(bool(chosen), f"no experiment of {what} has {_wanted([f.whole for f in files.values()], variant, cases)}")
     return chosen
 
 

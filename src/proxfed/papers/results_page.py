@@ -27,19 +27,20 @@ What holds of the papers' claims when their experiments are run again. `proxfed 
 terminal, `proxfed reproduce PAPER/EXPERIMENT` runs an experiment again, and `make results` writes this page from the
 rows that are kept in `results/`.
 
-A claim is confirmed, it **holds**, by medians over the seeds, in every case that was run. The full form, at the paper's
-scale, decides where it was run and went far enough, and the quick form where it did not. One that does not hold has one
-of four causes, with its evidence on the page of the experiment:
+A claim is confirmed, it **holds**, by medians over three seeds or more (one, where nothing is drawn), in every case
+that was run with as many. The full form, at the paper's scale, decides where it was run and went far enough, and the
+quick form where it did not. One that does not hold has one of four causes, with its evidence on the page of the
+experiment:
 
-- **reading**: it holds, in the same cases and with three seeds, under a reading that the paper leaves open;
+- **reading**: it holds, in the same cases and with as many seeds, under a reading that the paper leaves open;
 - **scale**: what was run is smaller than the paper's, and that decides it;
 - **settings**: the paper's number cannot be had with the paper's settings; an independent loop agrees;
 - **unknown**: none of these could be shown.
 
-**Not run**: no run has reached far enough to tell. All of these count the main claims. Minor claims follow from the
-settings, or nearly, and ours are what we say beside the paper: of both, how many are confirmed. Variants that
-contradict what a paper states are shown on the pages of the experiments and counted nowhere. All seeds have the same
-partition of the data.
+**Not run**: no run with three seeds has reached far enough to tell. All of these count the main claims. Minor claims
+follow from the settings, or nearly, and ours are what we say beside the paper: of both, how many are confirmed.
+Variants that contradict what a paper states are shown on the pages of the experiments and counted nowhere. All seeds
+have the same partition of the data.
 """
 
 

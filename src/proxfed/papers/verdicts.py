@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 from proxfed.harness.cases import ExperimentFile
-from proxfed.harness.paper_schema import Paper, across_names
+from proxfed.harness.paper_schema import Paper
 from proxfed.harness.results import Results
 from proxfed.harness.schema import Experiment
 from proxfed.papers import results_store
 from proxfed.papers.causes import Cause, Written
 from proxfed.papers.claims import Verdict
 from proxfed.papers.reproduce import form_name, judge_all, papers
-from proxfed.papers.results_store import KeptRun, Place
+from proxfed.papers.results_format import KeptRun, Place
 
 SEEDS = 3
-"""So many must speak against a claim, and an open setting must have been varied, before it is decided."""
+"""A case decides about a claim when it was run with so many."""
 
 
 @dataclass
@@ -34,10 +34,12 @@ class Form:
 
     @property
     def quick(self) -> bool:
+        """Smaller than the paper's scale."""
         return self.name.startswith("quick")
 
     @property
     def variant(self) -> str:
+        """Another choice for what the paper leaves open; empty: none."""
         return self.name.partition("+")[2]
 
     @property
@@ -54,33 +56,28 @@ class Form:
 
     @cached_property
     def results(self) -> dict[str, Results]:
+        """By case."""
         return {case: run.results for case, run in self.runs.items()}
 
     @cached_property
     def judged(self) -> list[Verdict]:
-        """A verdict on each claim of the file."""
+        """A verdict on each claim of the file, by all that is kept."""
         return judge_all(self.file, self.results, self.quick)
 
-    def seeds_against(self, k: int) -> int:
-        """How many seeds a case has that speaks against claim k: the most, or across cases the fewest."""
-        verdict = self.judged[k]
-        against = [judged.case for judged in verdict.cases if not judged.holds]
-        choose = min if verdict.claim.across else max
-        return choose((len(self.runs[case].seeds) for case in self._held(verdict, against)), default=0)
+    @cached_property
+    def decisive(self) -> list[Verdict]:
+        """The same by the cases alone that have enough seeds."""
+        enough = {case: self.results[case] for case, run in self.runs.items() if len(run.seeds) >= self._needed(case)}
+        return judge_all(self.file, enough, self.quick)
+
+    def _needed(self, case: str) -> int:
+        """Seeds that decide: fewer only where the file asks for fewer, because nothing is drawn."""
+        return min(SEEDS, len(self.cases[case].seeds))
 
     def confirms(self, k: int, other: Verdict) -> bool:
-        """Whether it confirms claim k in all cases that another verdict on it is about, with enough seeds in these."""
-        verdict, about = self.judged[k], [judged.case for judged in other.cases]
-        if verdict.status != "confirmed" or not {judged.case for judged in verdict.cases} >= {*about}:
-            return False
-        return min(len(self.runs[case].seeds) for case in self._held(verdict, about)) >= SEEDS
-
-    def _held(self, verdict: Verdict, judged: list[str]) -> list[str]:
-        """The cases whose runs were looked at where a claim was judged: these, or across cases those of its labels."""
-        if not judged or not verdict.claim.across:
-            return judged
-        names = across_names({case: results.labels() for case, results in self.results.items()})
-        return [names[name][0] for name in verdict.claim.names]
+        """Whether it confirms claim k, with enough seeds, in all cases that another verdict on it is about."""
+        verdict = self.decisive[k]
+        return verdict.status == "confirmed" and {j.case for j in verdict.cases} >= {j.case for j in other.cases}
 
 
 class Counts(NamedTuple):
@@ -95,10 +92,12 @@ class Counts(NamedTuple):
 
     @property
     def claims(self) -> int:
+        """All of them."""
         return sum(self)
 
     @property
     def not_confirmed(self) -> int:
+        """Whatever the cause."""
         return self.reading + self.scale + self.settings + self.unknown
 
 
@@ -124,12 +123,13 @@ class Reproduction:
 
     @property
     def about(self) -> Paper:
+        """What its file says of the paper."""
         return self.file.whole.paper or Paper(title=self.name.partition("/")[0], figure="")
 
     @cached_property
     def verdicts(self) -> list[Verdict]:
-        """What became of each claim: what the first form says that can tell."""
-        by_claim = zip(*(form.judged for form in self.forms), strict=True)
+        """What became of each claim: what the first form says that can tell, by cases with enough seeds."""
+        by_claim = zip(*(form.decisive for form in self.forms), strict=True)
         found = [next((v for v in line if v.status != "not run"), line[0]) for line in by_claim]
         return found or [Verdict(claim, "not run", "") for claim in self.file.whole.claims]
 
@@ -150,10 +150,8 @@ class Reproduction:
         return Cause("unknown", self._tried(k)) if written is None else Cause(written.kind, written.evidence)
 
     def _tried(self, k: int) -> str:
-        seeds = max(form.seeds_against(k) for form in self.forms)
         varied = [form.variant for form in self.choices() if form.judged[k].status != "not run"]
-        choices = f"varied: {', '.join(f'`{name}`' for name in dict.fromkeys(varied))}" if varied else "nothing varied"
-        return f"{seeds} of {SEEDS} seeds, {choices}"
+        return f"varied: {', '.join(f'`{name}`' for name in dict.fromkeys(varied))}" if varied else "nothing varied"
 
     def idle_causes(self) -> list[Written]:
         """Causes that are written down of no claim that needs one."""

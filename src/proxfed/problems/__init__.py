@@ -6,7 +6,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from proxfed.errors import require
 from proxfed.problems.cox import Cox
 from proxfed.problems.linear import Linear
 from proxfed.problems.losses import Huber, Logistic, Poisson, Softmax, Squared
@@ -27,9 +26,3 @@ PROBLEMS: Registry[Callable[..., Any]] = Registry(
     },
 )
 """Makers of problems by the names that configuration files use."""
-
-
-def canonical(table: dict[str, Any]) -> dict[str, Any]:
-    """The table of a problem in the words of its class: `weight_decay` is another one for `l2`."""
-    require(not {"l2", "weight_decay"} <= table.keys(), "problem: l2 and weight_decay are the same; give one of them")
-    return {"l2" if key == "weight_decay" else key: value for key, value in table.items()}

@@ -5,15 +5,16 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import fields, replace
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from math import prod
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from proxfed.data.federated import Dataset, Federated
+from proxfed.data.federated import Dataset, Federated, as_features
 from proxfed.data.on_demand import OnDemand
-from proxfed.data.sparse import Features, SparseRows, as_features
+from proxfed.data.sparse import Features, SparseRows
 from proxfed.errors import InputError, at_least_one, non_negative, one_of, require
 from proxfed.keyed_random import Ids
 from proxfed.problems.losses import Loss
@@ -26,6 +27,17 @@ TRAINING = 10_000
 """Training samples, spread evenly over all clients' data, on which 'train_loss' and 'train_accuracy' are measured."""
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+CACHE = 1 << 17
+"""Numbers of the clients' data that a full gradient reads at a time: both its products then find them in the cache."""
+
+
+class Piece(NamedTuple):
+    """Some clients of one size: where they stand among the ids, and where their samples stand in the data."""
+
+    where: slice | np.ndarray
+    rows: slice | np.ndarray
+    m: int
 
 
 class DataProblem(Problem):
@@ -60,7 +72,8 @@ class DataProblem(Problem):
             what = "not handed out to clients yet" if given else "not a Federated, as load(...) gives"
             makers = "Federated.split and Federated.from_clients make one"
             raise InputError(f"{name}: data = {_short(self.data)} is {what}; {makers}")
-        object.__setattr__(self, "loss", find_loss(self.loss))
+        if not isinstance(self.loss, Loss):
+            object.__setattr__(self, "loss", find_loss(self.loss))
         what = "a class, not" if isinstance(self.h, type) else "not"
         fits = isinstance(self.h, Regulariser)
         require(fits, f"{name}: h = {_short(self.h)} is {what} a regulariser such as L1(0.1)")
@@ -105,6 +118,17 @@ class DataProblem(Problem):
         """(n+1,)"""
         return np.concatenate(([0], np.cumsum(self.sizes))).astype(np.int64)
 
+    def pieces(self, ids: Ids) -> list[Piece]:
+        """Clients of equal size together, without padding, a cacheful at a time."""
+        who, pieces, width = np.asarray(ids, np.int64), [], prod(self.data.features.shape[1:])
+        for m in np.unique(self.sizes[who]).tolist():
+            same = np.flatnonzero(self.sizes[who] == m)
+            count = min(max(1, len(same) * m * width // CACHE), len(same))
+            for where in np.array_split(same, count):
+                rows = (self.offsets[who[where], None] + np.arange(m)).reshape(-1)
+                pieces.append(Piece(_together(where), _together(rows), m))
+        return pieces
+
     @cached_property
     def weights(self) -> Tensor:
         """p_i, which sum to 1."""
@@ -148,7 +172,8 @@ class DataProblem(Problem):
     @cached_property
     def criterion(self) -> Loss:
         """The loss, as these data take it."""
-        return find_loss(self.loss)
+        assert isinstance(self.loss, Loss)  # `check` has found it by its name
+        return self.loss
 
     # ---- on training data --------------------------------------------------------------------------------------
 
@@ -211,6 +236,12 @@ class DataProblem(Problem):
             fits, f"X has shape {X.shape}, but samples of {self.data.name} have shape {shape}, so it must be (k, ...)"
         )
         return X
+
+
+def _together(index: np.ndarray) -> slice | np.ndarray:
+    """A slice, which makes a view instead of a copy, where the indices are consecutive."""
+    consecutive = len(index) > 0 and bool((np.diff(index) == 1).all())
+    return slice(int(index[0]), int(index[-1]) + 1) if consecutive else index
 
 
 def _of_training(name: str) -> str:

@@ -11,14 +11,12 @@ from proxfed.data.federated import Federated
 from proxfed.errors import InputError, finite, require
 
 
-def with_classes(data: Federated, class_weights: str | Mapping[Any, float] | None) -> np.ndarray | None:
-    """(N,): each sample's own weight times that of its class; None: all are 1.
+def with_classes(data: Federated, class_weights: str | Mapping[Any, float]) -> np.ndarray:
+    """(N,): each sample's own weight times that of its class.
 
     'balanced' gives every class the same sum of weights over all clients: (sum of all) / (classes * sum of the class),
     for which each client tells a number for each class. A mapping has labels and weights; others have weight 1.
     """
-    if class_weights is None:
-        return data.sample_weights
     labels = np.asarray(data.labels)
     signs = data.classes is None and bool(np.isin(labels, (-1, 1)).all())
     asked = f"class_weights = {class_weights!r}"

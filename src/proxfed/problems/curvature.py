@@ -7,12 +7,12 @@ eigenvalue is then that of Lanczos' iteration plus its residual, and the smalles
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
 from math import isfinite
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -23,8 +23,6 @@ from proxfed.errors import require
 from proxfed.keyed_random import generator
 from proxfed.problems.cox import Cox
 from proxfed.problems.losses import Squared
-from proxfed.problems.products import Products
-from proxfed.problems.spectra import Extremes, extremes, lanczos
 from proxfed.types import Smoothness
 
 if TYPE_CHECKING:
@@ -32,6 +30,13 @@ if TYPE_CHECKING:
 
 ROOM = 1 << 22
 """Numbers of the clients' vectors that Lanczos' iteration works on at a time."""
+
+
+class Extremes(NamedTuple):
+    """The largest and the smallest eigenvalue, each (...)."""
+
+    largest: Tensor
+    smallest: Tensor
 
 
 class Curvature:
@@ -91,8 +96,8 @@ class Curvature:
                 ids = here[k : k + step]
                 largest[k : k + step] = lanczos(self._times(ids), self._begin(len(ids)))
         else:
-            for where, A, _, v in Products(p).groups(here):
-                largest[where], smallest[where] = extremes(self._scaled(A, v), A.shape[1])
+            for where, A in self._groups(here):
+                largest[where], smallest[where] = extremes(A, A.shape[1])
         return Extremes(largest, smallest)
 
     @cached_property
@@ -103,8 +108,8 @@ class Curvature:
             times = self._times(range(p.n))
             return Extremes(lanczos(lambda x: (weights @ times(x))[None], self._begin(1))[0], torch.zeros(()))
         wide, total, stacked = len(p.samples) < p.samples.shape[1], torch.zeros(()), []
-        for where, A, _, v in Products(p).groups(range(p.n)):
-            A, m = self._scaled(A, v), A.shape[1]
+        for where, A in self._groups(range(p.n)):
+            m = A.shape[1]
             if wide:
                 stacked.append((A * (weights[where] / m).sqrt()[:, None, None]).flatten(0, 1))
             else:
@@ -114,11 +119,14 @@ class Curvature:
         values = torch.linalg.eigvalsh(total)
         return Extremes(values[-1], values[0])
 
-    def _scaled(self, A: Tensor, v: Tensor | None) -> Tensor:
-        """Rows times the roots of what they count, with a column of ones if there is an intercept."""
-        A = A.double()
-        A = torch.cat([A, torch.ones_like(A[..., :1])], -1) if self.p.intercept else A
-        return A if v is None else A * v.double().sqrt()[..., None]
+    def _groups(self, ids: range) -> Iterator[tuple[slice | np.ndarray, Tensor]]:
+        """(where they stand among the ids, their samples (g, m, p)) of clients of one size: rows times the roots of
+        what they count, with a column of ones if there is an intercept."""
+        samples, v = self.p.A, self.p.v
+        for where, rows, m in self.p.pieces(ids):
+            A = samples[rows].view(-1, m, samples.shape[1]).double()
+            A = torch.cat([A, torch.ones_like(A[..., :1])], -1) if self.p.intercept else A
+            yield where, A if v is None else A * v[rows].view(-1, m, 1).double().sqrt()
 
     def _times(self, ids: range) -> Callable[[Tensor], Tensor]:
         """x (c, d) -> A_i' A_i x_i / m_i: the gradients of least squares with labels 0."""
@@ -132,6 +140,43 @@ class Curvature:
     def _begin(self, c: int) -> Tensor:
         width = self.p.samples.shape[1] + self.p.intercept
         return torch.tensor(generator(0, "smoothness").normal(size=width)).expand(c, -1)
+
+
+# ---- extreme eigenvalues --------------------------------------------------------------------------------------------
+
+
+def extremes(A: Tensor, m: int = 1) -> Extremes:
+    """Of A'A / m, for A (..., rows, columns), or of AA' / m where there are fewer rows: then the smallest is 0."""
+    wide = A.shape[-2] < A.shape[-1]
+    values = torch.linalg.eigvalsh((A @ A.mT if wide else A.mT @ A) / m)
+    return Extremes(values[..., -1], torch.zeros_like(values[..., 0]) if wide else values[..., 0])
+
+
+def lanczos(times: Callable[[Tensor], Tensor], start: Tensor, tolerance: float = 1e-10, steps: int = 200) -> Tensor:
+    """(c,): the largest eigenvalue of each of c positive semi-definite matrices, which `times` multiplies rows with.
+
+    Found from rows `start`, (c, d), that are not orthogonal to what is looked for; what the iteration may still be
+    wrong by is added.
+    """
+    q, before = start / start.norm(dim=-1, keepdim=True), torch.zeros_like(start)
+    beta = torch.zeros(len(q), dtype=q.dtype)
+    diagonal: list[Tensor] = []
+    beside: list[Tensor] = []
+    for k in range(1, steps + 1):
+        w = times(q) - beta[:, None] * before
+        diagonal.append((w * q).sum(-1))
+        w = w - diagonal[-1][:, None] * q
+        beta = w.norm(dim=-1)
+        T = torch.diag_embed(torch.stack(diagonal, -1))
+        if beside:
+            T = T + torch.diag_embed(torch.stack(beside, -1), 1) + torch.diag_embed(torch.stack(beside, -1), -1)
+        values, vectors = torch.linalg.eigh(T)
+        wrong = beta * vectors[:, -1, -1].abs()
+        if bool((wrong <= tolerance * values[:, -1]).all()) or k == start.shape[-1]:
+            break
+        beside.append(beta)
+        before, q = q, w / beta.clamp_min(torch.finfo(w.dtype).tiny)[:, None]
+    return values[:, -1] + wrong
 
 
 def _distances(A: np.ndarray | SparseRows) -> Tensor:

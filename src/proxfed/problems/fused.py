@@ -28,9 +28,8 @@ NONE = np.empty(0, np.int64)
 
 
 class Fused(Passes):
-    def __init__(self, problem: Linear) -> None:
-        super().__init__(problem)
-        p, loss = problem, problem.criterion
+    def __init__(self, p: Linear) -> None:
+        loss = p.criterion
         A: Any = p.samples
         if sparse := isinstance(A, SparseRows):
             A = (*A.arrays, A.width)
@@ -43,31 +42,31 @@ class Fused(Passes):
         )
         self._tasks: dict[tuple[int, int, bool], np.ndarray] = {}
 
-    def full(self, ids: Ids, x: Tensor, values: bool = False, gradients: bool = False) -> Sums:
+    def full(self, p: Linear, ids: Ids, x: Tensor, values: bool = False, gradients: bool = False) -> Sums:
         points, shared = _points(x, len(ids))
         key = (ids.start, ids.stop, shared) if isinstance(ids, range) else None
         tasks = None if key is None else self._tasks.get(key)
         if tasks is None:
-            tasks = self._tasks_of(np.asarray(ids, np.int64), shared)
+            tasks = self._tasks_of(p, np.asarray(ids, np.int64), shared)
         if key is not None:
             self._tasks[key] = tasks
-        return self._run(tasks, len(ids), NONE, points, values, gradients)
+        return self._run(p, tasks, len(ids), NONE, points, values, gradients)
 
-    def minibatch(self, rows: np.ndarray, x: Tensor) -> Tensor:
+    def minibatch(self, p: Linear, rows: np.ndarray, x: Tensor) -> Tensor:
         (c, batch), (points, shared) = rows.shape, _points(x, len(rows))
         tasks = np.empty((c, 5), np.int64)
         tasks[:, 0] = np.arange(0, c * batch, batch)
         tasks[:, 1] = tasks[:, 0] + batch
         tasks[:, 2] = 0 if shared else np.arange(c)
         tasks[:, 3:] = batch, 1
-        return self._run(tasks, c, rows.reshape(-1), points, False, True).gradients
+        return self._run(p, tasks, c, rows.reshape(-1), points, False, True).gradients
 
-    def descend(self, rows: np.ndarray, y: Tensor, eta: float) -> None:
+    def descend(self, p: Linear, rows: np.ndarray, y: Tensor, eta: float) -> None:
         """All steps of a client one after the other: its point and its samples stay in the cache."""
         if not y.is_contiguous() or eta == 0:
-            super().descend(rows, y, eta)
+            super().descend(p, rows, y, eta)
             return
-        (steps, c, batch), p = rows.shape, self.problem
+        steps, c, batch = rows.shape
         client = np.repeat(np.arange(c), steps)
         tasks = np.empty((c * steps, 5), np.int64)
         tasks[:, 0] = batch * (client + c * np.tile(np.arange(steps), c))
@@ -80,11 +79,10 @@ class Fused(Passes):
             room, no_values = np.empty((1, p.d), points.dtype), np.empty(0, points.dtype)
             self.kernel(rows.reshape(-1), tasks[some], points, self.q, p.l2, room, no_values, eta)
 
-        run_parallel([partial(work, some) for some in self._shares(tasks, steps)])
+        run_parallel([partial(work, some) for some in self._shares(p, tasks, steps)])
 
-    def _tasks_of(self, ids: np.ndarray, shared: bool) -> np.ndarray:
+    def _tasks_of(self, p: Linear, ids: np.ndarray, shared: bool) -> np.ndarray:
         """(tasks, 5), as kernels.dense has them."""
-        p = self.problem
         sizes, counts = p.sizes[ids], -(-p.sizes[ids] // self.chunk)
         client = np.repeat(np.arange(len(ids)), counts)
         nth = np.arange(len(client)) - np.repeat(counts.cumsum() - counts, counts)
@@ -93,25 +91,25 @@ class Fused(Passes):
         return np.stack([start, stop, 0 * client if shared else client, sizes[client], nth == 0], 1)
 
     def _run(
-        self, tasks: np.ndarray, c: int, rows: np.ndarray, points: np.ndarray, values: bool, gradients: bool
+        self, p: Linear, tasks: np.ndarray, c: int, rows: np.ndarray, points: np.ndarray, values: bool, gradients: bool
     ) -> Sums:
-        p, count = self.problem, len(tasks)
+        count = len(tasks)
         G = torch.empty(count if gradients else 0, p.d, dtype=p.dtype)
         f = torch.empty(count if values else 0, dtype=p.dtype)
 
         def work(some: slice) -> None:
             self.kernel(rows, tasks[some], points, self.q, p.l2, G.numpy()[some], f.numpy()[some], 0.0)
 
-        run_parallel([partial(work, some) for some in self._shares(tasks)])
+        run_parallel([partial(work, some) for some in self._shares(p, tasks)])
         return Sums(*(x if len(x) in (0, c) else _added(x, tasks, c) for x in (f, G)))
 
-    def _shares(self, tasks: np.ndarray, together: int = 1) -> list[slice]:
+    def _shares(self, p: Linear, tasks: np.ndarray, together: int = 1) -> list[slice]:
         """Neighbouring tasks for each thread, with about as many samples each; so many of them stay together."""
         threads, groups = thread_count(), len(tasks) // together
         if threads == 1 or groups < 2:
             return [slice(None)]
         samples = (tasks[:, 1] - tasks[:, 0]).reshape(groups, together).sum(1).cumsum()
-        if samples[-1] * self.problem.sample_size < tuning.PARALLEL_READ:
+        if samples[-1] * p.sample_size < tuning.PARALLEL_READ:
             return [slice(None)]
         cuts = np.searchsorted(samples, samples[-1] * np.arange(1, threads) / threads, side="left")
         ends = together * np.unique([0, *(cuts + 1), groups])

@@ -139,6 +139,8 @@ class Linear(DataProblem):
     @cached_property
     def sample_weights(self) -> np.ndarray | None:
         """w, (N,), in the order of the data."""
+        if self.class_weights is None:
+            return self.data.sample_weights
         if self.class_weights == "balanced":
             self._everybody("class_weights = 'balanced'")
         return with_classes(self.data, self.class_weights)
@@ -290,16 +292,17 @@ class Clients(Local):
 
     def grad(self, x: Tensor, draw: int) -> Tensor:
         p = self.problem
-        return self.full_grad(x) if p.batch is None else p.passes.minibatch(self._rows(draw, p.batch), x)
+        return self.full_grad(x) if p.batch is None else p.passes.minibatch(p, self._rows(draw, p.batch), x)
 
     def descend(self, y: Tensor, draws: range, eta: float) -> None:
         p = self.problem
         if p.batch is None:
-            super().descend(y, draws, eta)
+            for _ in draws:
+                y.sub_(self.full_grad(y), alpha=eta)
         else:
             ahead = max(1, AHEAD // max(1, len(y) * p.batch))
             for k in range(0, len(draws), ahead):
-                p.passes.descend(np.stack([self._rows(draw, p.batch) for draw in draws[k : k + ahead]]), y, eta)
+                p.passes.descend(p, np.stack([self._rows(draw, p.batch) for draw in draws[k : k + ahead]]), y, eta)
 
     def _rows(self, draw: int, batch: int) -> np.ndarray:
         """The samples of a draw, (c, batch)."""
@@ -310,10 +313,10 @@ class Clients(Local):
         return sample
 
     def full_grad(self, x: Tensor) -> Tensor:
-        return self.problem.passes.full(self.ids, x, gradients=True).gradients
+        return self.problem.passes.full(self.problem, self.ids, x, gradients=True).gradients
 
     def value(self, x: Tensor) -> Tensor:
-        return self.problem.passes.full(self.ids, x, values=True).values
+        return self.problem.passes.full(self.problem, self.ids, x, values=True).values
 
     def value_and_grad(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        return self.problem.passes.full(self.ids, x, values=True, gradients=True)
+        return self.problem.passes.full(self.problem, self.ids, x, values=True, gradients=True)

@@ -34,7 +34,6 @@ from proxfed.problems.fetched import Fetched
 from proxfed.problems.inputs import NORMALISATIONS, Affine, Inputs
 from proxfed.problems.loop import Loop, parameters
 from proxfed.problems.losses import Loss, OneHot, Squared
-from proxfed.problems.named_losses import find_loss
 from proxfed.problems.network_clients import CHUNK, Clients, Engine
 from proxfed.regularisers import Zero
 from proxfed.types import Block, Local, Regulariser, Smoothness
@@ -93,8 +92,9 @@ class Model(DataProblem):
         require(plain, f"Model: {self.data.name} has sample weights, which only linear models take")
         dense = not isinstance(self.data.features, SparseRows)
         require(dense, f"Model: {self.data.name} has sparse features, which only linear models take")
-        separate = find_loss(self.loss).separate
-        require(separate, f"Model: loss = {self.loss!r} is for linear models: it needs all samples at once")
+        require(
+            self.criterion.separate, f"Model: loss = {self.loss!r} is for linear models: it needs all samples at once"
+        )
         if isinstance(self.model, nn.Module):  # its owner may go on with it
             object.__setattr__(self, "model", copy.deepcopy(self.model))
         one_of(self, "normalise", NORMALISATIONS)
@@ -174,8 +174,8 @@ class Model(DataProblem):
 
     @cached_property
     def criterion(self) -> Loss:
-        loss = find_loss(self.loss)
-        return OneHot() if isinstance(loss, Squared) and self._classes is not None else loss
+        assert isinstance(self.loss, Loss)  # `check` has found it by its name
+        return OneHot() if isinstance(self.loss, Squared) and self._classes is not None else self.loss
 
     @cached_property
     def outputs(self) -> int:

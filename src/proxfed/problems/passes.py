@@ -38,23 +38,24 @@ class Sums(NamedTuple):
 
 
 class Passes(ABC):
-    """Values and gradients of one problem, at x (c, d), or (d,) for a point that all share."""
+    """Values and gradients of a problem p, at x (c, d), or (d,) for a point that all share.
 
-    def __init__(self, problem: Linear) -> None:
-        self.problem = problem
+    p is handed over with each call: a problem keeps its passes, and if they kept it as well, the samples of a cohort
+    would live until the garbage collector meets the pair.
+    """
 
     @abstractmethod
-    def full(self, ids: Ids, x: Tensor, values: bool = False, gradients: bool = False) -> Sums:
+    def full(self, p: Linear, ids: Ids, x: Tensor, values: bool = False, gradients: bool = False) -> Sums:
         """Over all samples of these clients."""
 
     @abstractmethod
-    def minibatch(self, rows: np.ndarray, x: Tensor) -> Tensor:
+    def minibatch(self, p: Linear, rows: np.ndarray, x: Tensor) -> Tensor:
         """Gradients over samples rows[i], (c, batch), of each client."""
 
-    def descend(self, rows: np.ndarray, y: Tensor, eta: float) -> None:
+    def descend(self, p: Linear, rows: np.ndarray, y: Tensor, eta: float) -> None:
         """y <- y - eta times such a gradient at y, (c, d), for each of rows (steps, c, batch)."""
         for some in rows:
-            y.sub_(self.minibatch(some, y), alpha=eta)
+            y.sub_(self.minibatch(p, some, y), alpha=eta)
 
 
 def passes_of(problem: Linear) -> Passes:
@@ -68,4 +69,4 @@ def passes_of(problem: Linear) -> Passes:
     from proxfed.problems.products import Products
     from proxfed.problems.sparse_products import SparseProducts
 
-    return SparseProducts(problem) if sparse else Products(problem)
+    return SparseProducts() if sparse else Products()

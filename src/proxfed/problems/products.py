@@ -7,13 +7,14 @@ without transposes. Clients of equal size are computed together, without padding
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from proxfed.keyed_random import Ids
+from proxfed.problems.base import Piece
 from proxfed.problems.passes import Passes, Sums
 
 if TYPE_CHECKING:
@@ -22,45 +23,33 @@ if TYPE_CHECKING:
 GATHER = 1 << 20
 """Numbers of the minibatches that are gathered at a time: a few MB, still in the cache when they are used again."""
 
-CACHE = 1 << 17
-"""Numbers of the clients' data that a full gradient reads at a time: both its products then find them in the cache."""
-
-
-class Piece(NamedTuple):
-    """Some clients of one size: where they stand among the ids, and where their samples stand in the data."""
-
-    where: slice | np.ndarray
-    rows: slice | np.ndarray
-    m: int
-
 
 class Products(Passes):
-    def __init__(self, problem: Linear) -> None:
-        super().__init__(problem)
+    def __init__(self) -> None:
         self._plans: dict[tuple[int, int], list[Piece]] = {}
 
-    def full(self, ids: Ids, x: Tensor, values: bool = False, gradients: bool = False) -> Sums:
-        p, c = self.problem, len(ids)
+    def full(self, p: Linear, ids: Ids, x: Tensor, values: bool = False, gradients: bool = False) -> Sums:
+        c = len(ids)
         x = x.expand(c, -1)
         f = torch.empty(c if values else 0, dtype=p.dtype, device=p.device)
         G = torch.empty(c if gradients else 0, p.d, dtype=p.dtype, device=p.device)
-        for where, A, b, v in self.groups(ids):
-            s = self._scores(A, x[where])
+        for where, A, b, v in self.groups(p, ids):
+            s = _scores(p, A, x[where])
             if values:
                 loss = p.criterion.value(s, b) if v is None else p.criterion.weighted_value(s, b, v)
                 f[where] = loss.mean(-1)
             if gradients and isinstance(where, slice):
-                self._gradient(s, A, b, v, x[where], G[where])
+                _gradient(p, s, A, b, v, x[where], G[where])
             elif gradients:
                 g = G.new_empty(len(A), p.d)
-                self._gradient(s, A, b, v, x[where], g)
+                _gradient(p, s, A, b, v, x[where], g)
                 G[where] = g
         if values:
             f += p.l2 / 2 * x.square().sum(-1)
         return Sums(f, G)
 
-    def minibatch(self, rows: np.ndarray, x: Tensor) -> Tensor:
-        p, (c, batch) = self.problem, rows.shape
+    def minibatch(self, p: Linear, rows: np.ndarray, x: Tensor) -> Tensor:
+        c, batch = rows.shape
         x, out = x.expand(c, -1), torch.empty(c, p.d, dtype=p.dtype, device=p.device)
         index, width = torch.from_numpy(rows).to(p.device), p.A.shape[1]
         step = max(1, GATHER // (batch * width))
@@ -68,34 +57,16 @@ class Products(Passes):
             some = index[k : k + step]
             part, v = slice(k, k + step), None if p.v is None else p.v[some]
             A = p.A.index_select(0, some.reshape(-1)).view(-1, batch, width)
-            self._gradient(self._scores(A, x[part]), A, p.b[some], v, x[part], out[part])
+            _gradient(p, _scores(p, A, x[part]), A, p.b[some], v, x[part], out[part])
         return out
 
-    def _scores(self, A: Tensor, x: Tensor) -> Tensor:
-        """(c, outputs, samples) of samples A (c, samples, p) at x (c, d)."""
-        weight = self.problem.blocks[0]
-        W = x[:, : weight.stop].view(-1, *weight.shape)
-        if self.problem.intercept:
-            return torch.baddbmm(x[:, weight.stop :, None], W, A.mT)
-        return torch.bmm(W, A.mT)
-
-    def _gradient(self, s: Tensor, A: Tensor, b: Tensor, v: Tensor | None, x: Tensor, out: Tensor) -> None:
-        """The gradients (c, d) over samples A, b that count v, with scores s at x, into `out`; s is used up."""
-        p, weight, m = self.problem, self.problem.blocks[0], A.shape[1]
-        r = p.criterion.slope(s, b) if v is None else p.criterion.weighted_slope(s, b, v)
-        W, G = (v[:, : weight.stop].view(-1, *weight.shape) for v in (x, out))
-        torch.baddbmm(W, r, A, beta=p.l2, alpha=1 / m, out=G)
-        if p.intercept:
-            out[:, weight.stop :] = p.l2 * x[:, weight.stop :] + r.mean(-1)
-
-    def groups(self, ids: Ids) -> Iterator[tuple[slice | np.ndarray, Tensor, Tensor, Tensor | None]]:
+    def groups(self, p: Linear, ids: Ids) -> Iterator[tuple[slice | np.ndarray, Tensor, Tensor, Tensor | None]]:
         """Clients of equal size together: (positions in ids, A (g, m, p), b and v (g, m))."""
-        p = self.problem
         if not isinstance(ids, range):
-            pieces = self._plan(np.asarray(ids, np.int64))
+            pieces = p.pieces(ids)
         else:
             key = (ids.start, ids.stop)
-            pieces = self._plans[key] = self._plans.get(key) or self._plan(np.asarray(ids, np.int64))
+            pieces = self._plans[key] = self._plans.get(key) or p.pieces(ids)
         for piece in pieces:
             yield (
                 piece.where,
@@ -104,18 +75,21 @@ class Products(Passes):
                 None if p.v is None else p.v[piece.rows].view(-1, piece.m),
             )
 
-    def _plan(self, ids: np.ndarray) -> list[Piece]:
-        p, pieces = self.problem, []
-        for m in np.unique(p.sizes[ids]).tolist():
-            same = np.flatnonzero(p.sizes[ids] == m)
-            count = min(max(1, len(same) * m * p.A.shape[1] // CACHE), len(same))
-            for where in np.array_split(same, count):
-                rows = (p.offsets[ids[where], None] + np.arange(m)).reshape(-1)
-                pieces.append(Piece(_together(where), _together(rows), m))
-        return pieces
+
+def _scores(p: Linear, A: Tensor, x: Tensor) -> Tensor:
+    """(c, outputs, samples) of samples A (c, samples, p) at x (c, d)."""
+    weight = p.blocks[0]
+    W = x[:, : weight.stop].view(-1, *weight.shape)
+    if p.intercept:
+        return torch.baddbmm(x[:, weight.stop :, None], W, A.mT)
+    return torch.bmm(W, A.mT)
 
 
-def _together(index: np.ndarray) -> slice | np.ndarray:
-    """A slice, which makes a view instead of a copy, where the indices are consecutive."""
-    consecutive = len(index) > 0 and bool((np.diff(index) == 1).all())
-    return slice(int(index[0]), int(index[-1]) + 1) if consecutive else index
+def _gradient(p: Linear, s: Tensor, A: Tensor, b: Tensor, v: Tensor | None, x: Tensor, out: Tensor) -> None:
+    """The gradients (c, d) over samples A, b that count v, with scores s at x, into `out`; s is used up."""
+    weight, m = p.blocks[0], A.shape[1]
+    r = p.criterion.slope(s, b) if v is None else p.criterion.weighted_slope(s, b, v)
+    W, G = (v[:, : weight.stop].view(-1, *weight.shape) for v in (x, out))
+    torch.baddbmm(W, r, A, beta=p.l2, alpha=1 / m, out=G)
+    if p.intercept:
+        out[:, weight.stop :] = p.l2 * x[:, weight.stop :] + r.mean(-1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -11,6 +12,9 @@ from torch import Tensor
 from proxfed.data.sparse import SparseRows
 from proxfed.keyed_random import Ids
 from proxfed.problems.passes import Passes, Sums
+
+if TYPE_CHECKING:
+    from proxfed.problems.linear import Linear
 
 
 class Entries:
@@ -40,17 +44,17 @@ class Entries:
 
 
 class SparseProducts(Passes):
-    def full(self, ids: Ids, x: Tensor, values: bool = False, gradients: bool = False) -> Sums:
-        p, who = self.problem, np.asarray(ids, np.int64)
+    def full(self, p: Linear, ids: Ids, x: Tensor, values: bool = False, gradients: bool = False) -> Sums:
+        who = np.asarray(ids, np.int64)
         sizes = p.sizes[who]
         first = np.repeat(p.offsets[who] - sizes.cumsum() + sizes, sizes)
-        return self._sums(first + np.arange(sizes.sum()), sizes, x, values, gradients)
+        return self._sums(p, first + np.arange(sizes.sum()), sizes, x, values, gradients)
 
-    def minibatch(self, rows: np.ndarray, x: Tensor) -> Tensor:
-        return self._sums(rows.reshape(-1), np.full(len(rows), rows.shape[1]), x, False, True).gradients
+    def minibatch(self, p: Linear, rows: np.ndarray, x: Tensor) -> Tensor:
+        return self._sums(p, rows.reshape(-1), np.full(len(rows), rows.shape[1]), x, False, True).gradients
 
-    def _sums(self, rows: np.ndarray, sizes: np.ndarray, x: Tensor, values: bool, gradients: bool) -> Sums:
-        p, c, weight = self.problem, len(sizes), self.problem.blocks[0]
+    def _sums(self, p: Linear, rows: np.ndarray, sizes: np.ndarray, x: Tensor, values: bool, gradients: bool) -> Sums:
+        c, weight = len(sizes), p.blocks[0]
         assert isinstance(p.samples, SparseRows)
         x, client = x.expand(c, -1), np.repeat(np.arange(c), sizes)
         m, owner = torch.from_numpy(sizes).to(p.weights), torch.from_numpy(client).to(p.device)

@@ -34,6 +34,8 @@ class Picture(NamedTuple):
     runs: list[str]
     stats: ClientStats
     ids: np.ndarray
+    about: str
+    """How many samples, and how evenly, in words."""
 
     @property
     def strongest(self) -> float:
@@ -51,7 +53,7 @@ class Picture(NamedTuple):
             "classes": h.classes,
             "counts": counts,
             "strongest": self.strongest,
-            "about": h.sentence(),
+            "about": self.about,
         }
 
     def html(self, several: bool) -> str:
@@ -66,7 +68,7 @@ class Picture(NamedTuple):
                 f"{100 * self.strongest:.3g} %."
             )
         return (
-            f'<figure class="client-stats"><figcaption>{name}{escape(self.stats.sentence())}</figcaption>'
+            f'<figure class="client-stats"><figcaption>{name}{escape(self.about)}</figcaption>'
             f'<div></div><p class="note">{escape(" ".join(notes))}</p></figure>'
         )
 
@@ -88,10 +90,11 @@ def pictures(runs: Iterable[tuple[str, ClientStats | None]]) -> list[Picture]:
         if h is not None:
             cells = None if h.counts is None else h.counts.tobytes()
             alike.setdefault((h.sizes.tobytes(), h.classes, cells), ([], h))[0].append(name)
-    share = CELLS // max(1, len(alike))
-    return [
-        Picture(names, h, h.some(min(ROWS, max(FEW, share // max(1, len(h.classes)))))) for names, h in alike.values()
-    ]
+    share, drawn = CELLS // max(1, len(alike)), []
+    for names, h in alike.values():
+        ids = h.some(min(ROWS, max(FEW, share // max(1, len(h.classes)))))
+        drawn.append(Picture(names, h, ids, h.sentence()))
+    return drawn
 
 
 def section_html(shown: Sequence[Picture], several: bool) -> str:

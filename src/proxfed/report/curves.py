@@ -45,9 +45,15 @@ class Curve:
     recorded: int
 
 
-def points_for(algorithms: int, columns: int) -> int:
-    """How many points each of so many algorithms may have, with so many numbers at a point."""
-    return int(np.clip(CHARACTERS // max(1, 9 * algorithms * columns), FEWEST_POINTS, MOST_POINTS))
+Line = tuple[str, Sequence[Row], Sequence[Mapping[str, Any]]]
+"""The label of an algorithm, its rows, and the status of its seeds."""
+
+
+def make_curves(lines: Sequence[Line], progress: Sequence[Column], measures: Sequence[Column]) -> list[Curve]:
+    """The curves of all algorithms that have rows, which share what the page has room for."""
+    numbers = 9 * len(lines) * (len(progress) + 3 * len(measures))
+    points = int(np.clip(CHARACTERS // max(1, numbers), FEWEST_POINTS, MOST_POINTS))
+    return [make_curve(label, rows, status, progress, measures, points) for label, rows, status in lines if rows]
 
 
 def make_curve(

@@ -24,13 +24,15 @@ from proxfed.errors import require
 from proxfed.files import write
 from proxfed.report.client_stats import pictures, section_html
 from proxfed.report.columns import Column, Row, with_total, worth_showing
-from proxfed.report.curves import Curve, make_curve, points_for
+from proxfed.report.curves import Curve, Line, make_curves
 from proxfed.report.sparsity import images
-from proxfed.report.summary import result_table
-from proxfed.report.tables import costs_html, hyper_parameters_html, pairs_html, results_html, targets_html
+from proxfed.report.tables import costs_html, results_html, settings_html
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from proxfed.harness.results import Results
+    from proxfed.types import Block
 
 HERE = Path(__file__).parent
 SCRIPTS = ("draw.js", "chart.js", "patterns.js", "client_stats.js", "page.js")
@@ -45,6 +47,10 @@ class Shown:
     labels: Mapping[str, str]
     rows: Sequence[Row]
     """With the total of bytes."""
+    models: Mapping[tuple[str, int], Tensor]
+    """By algorithm and seed."""
+    blocks: Sequence[Block]
+    """The named parts of a model."""
 
 
 def write_report(runs: Sequence[Results], out: Path, figures: Sequence[Path] = ()) -> None:
@@ -60,7 +66,7 @@ def shown(runs: Sequence[Results]) -> list[Shown]:
     out = []
     for results, name, known in zip(runs, _distinct([run.name for run in runs]), algorithms, strict=True):
         labels = {algorithm: f"{name}: {algorithm}" if ambiguous else algorithm for algorithm in known}
-        out.append(Shown(name, results, labels, [with_total(row) for row in results.rows]))
+        out.append(Shown(name, results, labels, [with_total(row) for row in results.rows], *results.models.load()))
     return out
 
 
@@ -77,11 +83,9 @@ def render(results: Sequence[Results], figures: Sequence[Path] = ()) -> str:
     progress, measures = worth_showing([row for run in runs for row in run.rows])
     labels = [label for run in runs for label in run.labels.values()]
     colours = {label: i for i, label in enumerate(labels)}
-    curves = make_curves(runs, progress, measures)
-    table = [
-        {**entry, "algorithm": run.labels[entry["algorithm"]]} for run in runs for entry in result_table(run.results)
-    ]
-    stats = pictures((run.name, run.results.client_stats) for run in runs)
+    curves = make_curves([line for run in runs for line in lines_of(run)], progress, measures)
+    table = [{**entry, "algorithm": run.labels[entry["algorithm"]]} for run in runs for entry in run.results.table()]
+    stats = pictures([(run.name, run.results.client_stats) for run in runs])
     data = {
         "progress": [_column(column) for column in progress],
         "measures": [_column(column) for column in measures],
@@ -98,12 +102,12 @@ def render(results: Sequence[Results], figures: Sequence[Path] = ()) -> str:
         about="".join(about_html(run, several) for run in runs),
         style=(HERE / "page.css").read_text(encoding="utf-8"),
         script=script,
-        results=results_html(table, progress, measures, colours) + targets_html(table, colours),
+        results=results_html(table, progress, measures, colours),
         costs=costs_html(table, progress, colours),
         client_stats=section_html(stats, several),
         curves_note=escape(curves_note(curves)),
         figures=figures_html(figures),
-        settings="".join(settings_html(run, several) for run in runs),
+        settings="".join(about_settings(run, several) for run in runs),
         version=escape(str(runs[0].results.versions.get("proxfed", ""))),
         # Written as escapes, '<' cannot end the script element and '&' cannot start an entity.
         data=json.dumps(data, separators=(",", ":")).replace("<", "\\u003c").replace("&", "\\u0026"),
@@ -129,8 +133,8 @@ def about_html(run: Shown, several: bool) -> str:
     parts = [_count(len(run.labels), "algorithm")]
     if n := run.results.clients:
         parts.append(f"over {_count(n, 'client')}")
-    if run.results.blocks:
-        parts.append(f"with {_count(max(block[2] for block in run.results.blocks), 'parameter')}")
+    if run.blocks:
+        parts.append(f"with {_count(max(block[2] for block in run.blocks), 'parameter')}")
     rounds = max((row["round"] for row in run.rows), default=0)
     parts.append(f"for {_count(rounds, 'round')} and {_count(len(seeds), 'seed')}")
     sentence = (f"{run.name}: " if several else "") + " ".join(parts) + "."
@@ -145,17 +149,14 @@ def _count(number: int, noun: str) -> str:
 # ---- curves and patterns --------------------------------------------------------------------------------------------
 
 
-def make_curves(runs: Sequence[Shown], progress: Sequence[Column], measures: Sequence[Column]) -> list[Curve]:
-    """The curves of all algorithms that have rows."""
-    points = points_for(sum(len(run.labels) for run in runs), len(progress) + 3 * len(measures))
-    curves = []
-    for run in runs:
-        for algorithm, label in run.labels.items():
-            rows = [row for row in run.rows if row["algorithm"] == algorithm]
-            states = [state for state in run.results.status if state["algorithm"] == algorithm]
-            if rows:
-                curves.append(make_curve(label, rows, states, progress, measures, points))
-    return curves
+def lines_of(run: Shown) -> list[Line]:
+    """Each algorithm by its label on the page, with its rows and the status of its seeds."""
+    lines: list[Line] = []
+    for algorithm, label in run.labels.items():
+        rows = [row for row in run.rows if row["algorithm"] == algorithm]
+        states = [state for state in run.results.status if state["algorithm"] == algorithm]
+        lines.append((label, rows, states))
+    return lines
 
 
 def curves_note(curves: Sequence[Curve]) -> str:
@@ -199,11 +200,11 @@ def make_patterns(runs: Sequence[Shown]) -> list[dict[str, Any]]:
     patterns = []
     for run in runs:
         seeds: dict[str, list[int]] = {}
-        for algorithm, seed in run.results.models:
+        for algorithm, seed in run.models:
             seeds.setdefault(algorithm, []).append(seed)
         for algorithm in (name for name in run.labels if name in seeds):
             first = min(seeds[algorithm])
-            model = run.results.models[algorithm, first].numpy()
+            model = run.models[algorithm, first].numpy()
             patterns.append(
                 {
                     "label": run.labels[algorithm],
@@ -211,7 +212,7 @@ def make_patterns(runs: Sequence[Shown]) -> list[dict[str, Any]]:
                     "size": int(model.size),
                     "nonzeros": int(np.count_nonzero(model)),
                     "finite": bool(np.isfinite(model).all()),
-                    "blocks": [asdict(image) for image in images(model, run.results.blocks)],
+                    "blocks": [asdict(image) for image in images(model, run.blocks)],
                 }
             )
     return patterns
@@ -220,16 +221,11 @@ def make_patterns(runs: Sequence[Shown]) -> list[dict[str, Any]]:
 # ---- settings -------------------------------------------------------------------------------------------------------
 
 
-def settings_html(run: Shown, several: bool) -> str:
-    """Hyper-parameters of each algorithm, the other settings, the versions, and the whole resolved configuration."""
-    algorithms = run.results.settings.get("algorithms", [])
-    other = {key: value for key, value in run.results.settings.items() if key not in ("algorithms", "description")}
+def about_settings(run: Shown, several: bool) -> str:
+    """The settings of a run, and the whole resolved configuration."""
     heading = f"<h3>{escape(run.name)}</h3>" if several else ""
-    hyper = f'<h4>Hyper-parameters</h4><div class="scroll">{hyper_parameters_html(algorithms)}</div>'
     return (
-        f"{heading}{hyper if algorithms else ''}"
-        f'<div class="columns"><div><h4>Experiment</h4>{pairs_html(other)}</div>'
-        f"<div><h4>Versions</h4>{pairs_html(run.results.versions)}</div></div>"
+        f"{heading}{settings_html(run.results.settings, run.results.versions)}"
         f"<details><summary>config.toml, fully resolved</summary>"
         f"<pre>{escape(tomli_w.dumps(run.results.settings))}</pre></details>"
     )

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 from proxfed.errors import finite, real
 from proxfed.report.columns import show
+from proxfed.report.svg import Frame, hover, points, svg, words, written
 
-WIDE, HIGH, LEFT, BELOW, ABOVE = 400, 250, 66, 44, 14
+FRAME = Frame(400, 250, left=66, right=12, above=14, below=44)
 CELL_WIDE, CELL_HIGH = 84, 30
 
 
@@ -23,30 +24,26 @@ class Point(NamedTuple):
     mark: str = ""
     """'best', or 'close' to it, or nothing."""
     says: str = ""
-    """When somebody points at it."""
+    """Shown when the pointer is on it."""
 
 
 def scatter(lines: Sequence[Sequence[Point]], x: str, y: str) -> str:
     """Lines of points from left to right, the later ones stronger; points that diverged are crosses at the bottom."""
-    points = [p for line in lines for p in line]
-    across = _Axis([p.x for p in points], LEFT, WIDE - 12)
-    up = _Axis([p.y for p in points if finite(p.y)] or [0.0], HIGH - BELOW, ABOVE)
-    drawn = [_frame(across, up, x, y)]
+    every = [p for line in lines for p in line]
+    across = _Axis([p.x for p in every], FRAME.left, FRAME.end)
+    up = _Axis([p.y for p in every if finite(p.y)] or [0.0], FRAME.bottom, FRAME.above)
+    drawn = [FRAME.axes(across, up, x, y)]
     for k, line in enumerate(lines):
         placed = sorted((across(p.x), up(p.y), p) for p in line if finite(p.y))
-        path, strength = " ".join(f"{a:.1f},{b:.1f}" for a, b, _ in placed), (k + 1) / len(lines)
+        path, strength = points((a, b) for a, b, _ in placed), (k + 1) / len(lines)
         drawn.append(f'<polyline points="{path}" fill="none" stroke="var(--c6)" stroke-opacity="{strength:.2f}"/>')
         for a, b, p in placed:
             colour, size = {"best": ("var(--c1)", 6), "close": ("var(--c0)", 5)}.get(p.mark, ("var(--c6)", 3))
-            drawn.append(f'<circle cx="{a:.1f}" cy="{b:.1f}" r="{size}" fill="{colour}">{_title(p)}</circle>')
+            drawn.append(f'<circle cx="{a:.1f}" cy="{b:.1f}" r="{size}" fill="{colour}">{hover(p.says)}</circle>')
         for p in (p for p in line if not finite(p.y)):
-            cross = f"M{across(p.x) - 4:.1f},{HIGH - BELOW - 9}l8,8m-8,0l8,-8"
-            drawn.append(f'<path d="{cross}" stroke="var(--bad)" stroke-width="2">{_title(p)}</path>')
-    return _svg(WIDE, HIGH, f"{y} over {x}", "".join(drawn))
-
-
-def _title(point: Point) -> str:
-    return f"<title>{escape(point.says)}</title>"
+            cross = f"M{across(p.x) - 4:.1f},{FRAME.bottom - 9}l8,8m-8,0l8,-8"
+            drawn.append(f'<path d="{cross}" stroke="var(--bad)" stroke-width="2">{hover(p.says)}</path>')
+    return FRAME.svg(f"{y} over {x}", drawn)
 
 
 def heat_map(
@@ -55,14 +52,14 @@ def heat_map(
 ) -> str:  # fmt: skip
     """A cell for each pair of values, the darker the better by its rank among all; its number stands in it."""
     order = sorted({v for v in cells.values() if v is not None and finite(v)})
-    left = 24 + 7 * max(len(_text(value)) for value in rows)
+    left = 24 + 7 * max(len(written(value)) for value in rows)
     wide, tall = left + CELL_WIDE * len(columns) + 8, 48 + CELL_HIGH * len(rows)
     drawn = [f'<text x="{left}" y="14">{escape(column)} →  {escape(row)} ↓</text>']
     for k, value in enumerate(columns):
-        drawn.append(_label(left + CELL_WIDE * (k + 0.5), 34, _text(value), "middle"))
+        drawn.append(words(left + CELL_WIDE * (k + 0.5), 34, written(value), "middle"))
     for i, one in enumerate(rows):
         y = 42 + CELL_HIGH * i
-        drawn.append(_label(left - 8, y + 20, _text(one), "end"))
+        drawn.append(words(left - 8, y + 20, written(one), "end"))
         for k, two in enumerate(columns):
             value = cells.get((one, two))
             share = order.index(value) / max(1, len(order) - 1) if value in order else 0.0
@@ -75,7 +72,7 @@ def heat_map(
                 f'fill="#0b63a5" fill-opacity="{opacity:.3f}" stroke="var(--hair)"/>'
                 f'<text x="{middle:.1f}" y="{y + 19}" text-anchor="middle"{ink}>{escape(text)}</text>'
             )
-    return _svg(wide, tall, f"over {row} and {column}", "".join(drawn))
+    return svg(wide, tall, f"over {row} and {column}", drawn)
 
 
 class _Axis:
@@ -107,33 +104,3 @@ class _Axis:
             return [10.0**k for k in range(first, last + 1, step)] or [self.low, self.high]
         few = sorted({*numbers})
         return few if len(few) <= 5 else [self.low + k * (self.high - self.low) / 4 for k in range(5)]
-
-
-def _frame(across: _Axis, up: _Axis, x: str, y: str) -> str:
-    """Axes with their ticks and names."""
-    bottom = HIGH - BELOW
-    drawn = [f'<path class="axis" fill="none" d="M{LEFT},{ABOVE}V{bottom}H{WIDE - 12}"/>']
-    for tick in across.ticks:
-        place = across(tick)
-        drawn.append(f'<line class="axis" x1="{place:.1f}" x2="{place:.1f}" y1="{bottom}" y2="{bottom + 4}"/>')
-        drawn.append(_label(place, bottom + 17, _text(tick), "middle"))
-    for tick in up.ticks:
-        place = up(tick)
-        drawn.append(f'<line class="grid" x1="{LEFT}" x2="{WIDE - 12}" y1="{place:.1f}" y2="{place:.1f}"/>')
-        drawn.append(_label(LEFT - 6, place + 4, _text(tick), "end"))
-    drawn.append(_label((LEFT + WIDE) / 2, HIGH - 8, x, "middle"))
-    drawn.append(f'<text class="name" x="{LEFT}" y="{ABOVE - 3}">{escape(y)}</text>')
-    return "".join(drawn)
-
-
-def _label(x: float, y: float, text: str, anchor: str) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
-
-
-def _text(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _svg(wide: float, high: float, says: str, inside: str) -> str:
-    size = f'viewBox="0 0 {wide} {high}" width="{wide}" height="{high}" style="max-width:100%;height:auto"'
-    return f'<svg {size} role="img" aria-label="{escape(says)}">{inside}</svg>'

@@ -15,12 +15,12 @@ HERE = Path(__file__).parent
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
 
-def write_static_page(path: Path, title: str, about: Sequence[str], sections: Mapping[str, str]) -> None:
-    """`about` are paragraphs of text, `sections` HTML by heading."""
+def static_page(title: str, about: Sequence[str], sections: Mapping[str, str]) -> str:
+    """`about` are paragraphs of text, `sections` HTML by heading; a section without any is left out."""
     style = (HERE / "page.css").read_text(encoding="utf-8")
     lead = "".join(f'<p class="{"lead" if k == 0 else "more"}">{escape(text)}</p>' for k, text in enumerate(about))
     body = "".join(f"<section><h2>{escape(name)}</h2>{html}</section>\n" for name, html in sections.items() if html)
-    page = (
+    return (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -30,7 +30,11 @@ def write_static_page(path: Path, title: str, about: Sequence[str], sections: Ma
         f"<footer><p>Made by proxfed {escape(__version__)}. This page loads nothing from anywhere.</p></footer>\n"
         "</body>\n</html>\n"
     )
-    write(path, page, "the report to ")
+
+
+def write_static_page(path: Path, title: str, about: Sequence[str], sections: Mapping[str, str]) -> None:
+    """The same as a file."""
+    write(path, static_page(title, about, sections), "the report to ")
 
 
 def plain_html(headings: Sequence[str], lines: Sequence[Sequence[Any]], marked: Sequence[bool] = ()) -> str:

@@ -7,12 +7,12 @@ from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
 from proxfed.errors import finite
 from proxfed.report.columns import KNOWN, MEASURES, PROGRESS, UNDER_WAY, Column, Row, further_measures, show, with_total
-from proxfed.report.effort import NONE, effort
 from proxfed.report.targets import half_reached
 
 if TYPE_CHECKING:
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 REACHED = tuple(KNOWN[name] for name in ("rounds", "gradients", "bytes_total", "sim_seconds"))
 """What it took to reach a target."""
+
+NONE = "not tuned"
+CHANGED = "but changed since"
+"""What a table says of tuning."""
 
 
 def result_table(results: Results, targets: Mapping[str, Sequence[float]] | None = None) -> list[dict[str, Any]]:
@@ -113,6 +117,58 @@ def reached_columns(table: Iterable[Mapping[str, Any]]) -> list[Column]:
     ]
 
 
+# ---- how much settings were tuned: a comparison is fair where that is the same for all ------------------------------
+
+
+def effort(algorithm: Mapping[str, Any]) -> str:
+    """Of the table of an algorithm in a run's settings: '19 tried, 499 rounds', or 'not tuned'."""
+    tuned = algorithm.get("tuned")
+    if not isinstance(tuned, Mapping):
+        return NONE
+    words = f"{tuned.get('configurations', '?')} tried, {tuned.get('rounds', '?')} rounds"
+    if not tuned.get("values"):
+        return f"{words}, all diverged"
+    same = all(_value(algorithm, key) == value for key, value in tuned["values"].items())
+    return words if same else f"{words}, {CHANGED}"
+
+
+def _value(algorithm: Any, key: str) -> Any:
+    """What a dotted key names."""
+    for word in key.split("."):
+        algorithm = algorithm.get(word) if isinstance(algorithm, Mapping) else None
+    return algorithm
+
+
+def fairness(table: Sequence[Mapping[str, Any]]) -> str:
+    """A sentence about the effort behind the lines of a comparison; empty if there is nothing to compare."""
+    said = [entry["tuning"] for entry in table if "tuning" in entry]
+    if len(said) < 2:
+        return ""
+    if {*said} == {NONE}:
+        return (
+            "No algorithm was tuned here: settings are as they were given (`proxfed tune` tunes all with equal effort)."
+        )
+    tried = {words if words.endswith(CHANGED) else words.partition(" tried")[0] for words in said}
+    if len(tried) == 1:
+        return "All algorithms were tuned with the same number of configurations."
+    return "The algorithms were not tuned with the same effort: see the column tuning."
+
+
+def tuning_column(table: Sequence[Mapping[str, Any]]) -> list[str]:
+    """How much each algorithm was tuned; empty if none was."""
+    said = [entry.get("tuning", "") for entry in table]
+    return said if {*said} - {"", NONE} else []
+
+
+# ---- in the terminal ------------------------------------------------------------------------------------------------
+
+
+def rich_results(table: Sequence[Mapping[str, Any]], width: int = 100) -> Group:
+    """What each algorithm reached, and what it took to reach the targets, if there are any."""
+    results, targets = rich_table(table, width), rich_targets(table)
+    return Group(results) if targets is None else Group(results, Text(), targets)
+
+
 def rich_targets(table: Sequence[Mapping[str, Any]]) -> Table | None:
     """For the terminal: what it took to reach the targets; None if there are none."""
     if not any(entry.get("reached") for entry in table):
@@ -179,12 +235,6 @@ def _terminal_columns(table: Sequence[Mapping[str, Any]]) -> list[Shown]:
         *(shown(replace(column, heading=column.label)) for column in own_columns(table)),
         *(shown(KNOWN[name]) for name in (*SPENT, "wall_seconds", "seeds")),
     ]
-
-
-def tuning_column(table: Sequence[Mapping[str, Any]]) -> list[str]:
-    """How much each algorithm was tuned; empty if none was."""
-    said = [entry.get("tuning", "") for entry in table]
-    return said if {*said} - {"", NONE} else []
 
 
 def swept_columns(table: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:

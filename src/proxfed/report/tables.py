@@ -8,8 +8,7 @@ from html import escape
 from typing import Any
 
 from proxfed.report.columns import KNOWN, Column, higher_is_better, show
-from proxfed.report.effort import fairness
-from proxfed.report.summary import missed, reached_columns, tuning_column
+from proxfed.report.summary import fairness, missed, reached_columns, tuning_column
 
 Entry = Mapping[str, Any]
 
@@ -17,17 +16,17 @@ Entry = Mapping[str, Any]
 def results_html(
     table: Sequence[Entry], progress: Sequence[Column], measures: Sequence[Column], colours: Mapping[str, int]
 ) -> str:
-    """What each algorithm reached, after how many rounds and bytes."""
+    """What each algorithm reached, after how many rounds and bytes, and what it took to reach the targets."""
     columns = _filled(
         table, [KNOWN["rounds"], *measures, *(c for c in progress if c.name == "bytes_total"), KNOWN["seeds"]]
     )
     best = {column.name: _best(table, column) for column in measures if column.better}
     tuning = tuning_column(table)
     note = f'<p class="note">{escape(said)}</p>' if (said := fairness(table)) else ""
-    return _sortable(table, columns, colours, best, status=True, tuning=tuning) + note
+    return _sortable(table, columns, colours, best, status=True, tuning=tuning) + note + _targets(table, colours)
 
 
-def targets_html(table: Sequence[Entry], colours: Mapping[str, int]) -> str:
+def _targets(table: Sequence[Entry], colours: Mapping[str, int]) -> str:
     """What each algorithm spent until it reached the targets; nothing if there are none."""
     goals = [(entry, goal) for entry in table for goal in entry.get("reached", ())]
     if not goals:
@@ -101,7 +100,18 @@ def _number(value: float | None, kind: str, best: str) -> str:
     return f'<td{mark} data-value="{float(value)!r}">{escape(text)}</td>'
 
 
-def hyper_parameters_html(algorithms: Sequence[Mapping[str, Any]]) -> str:
+def settings_html(settings: Mapping[str, Any], versions: Mapping[str, Any]) -> str:
+    """Hyper-parameters of each algorithm, the other settings, and what it ran on."""
+    algorithms = settings.get("algorithms", [])
+    other = {key: value for key, value in settings.items() if key not in ("algorithms", "description")}
+    hyper = f'<h4>Hyper-parameters</h4><div class="scroll">{_hyper_parameters(algorithms)}</div>' if algorithms else ""
+    return (
+        f'{hyper}<div class="columns"><div><h4>Experiment</h4>{pairs_html(other)}</div>'
+        f"<div><h4>Versions</h4>{pairs_html(versions)}</div></div>"
+    )
+
+
+def _hyper_parameters(algorithms: Sequence[Mapping[str, Any]]) -> str:
     """One line per algorithm; methods have few hyper-parameters in common, so they stand in one cell."""
     lines = []
     for table in algorithms:

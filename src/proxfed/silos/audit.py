@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from proxfed.errors import RunError
-from proxfed.harness.files import replace
+from proxfed.files import replace
 
 Line = dict[str, Any]
 

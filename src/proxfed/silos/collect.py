@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from proxfed.engine.messages import WeightedSum, rebuild
-from proxfed.engine.stacked import Stacked
+from proxfed.engine.network import Stacked
 from proxfed.keyed_random import Ids
 from proxfed.silos.masks import add_up
 from proxfed.silos.message import Letter

@@ -20,9 +20,9 @@ from torch import Tensor
 from proxfed.engine.compatibility import compressors
 from proxfed.engine.halves import Clients, Server
 from proxfed.engine.messages import dense, leaves
+from proxfed.engine.network import Stacked
 from proxfed.engine.oracle import Work
 from proxfed.engine.run import count_from, counted_so_far
-from proxfed.engine.stacked import Stacked
 from proxfed.engine.state_tree import flatten, restore
 from proxfed.errors import RunError
 from proxfed.keyed_random import Ids

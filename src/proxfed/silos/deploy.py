@@ -14,22 +14,26 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from proxfed import files
+from proxfed.checksums import checked, with_checksum
 from proxfed.engine.network import Network
 from proxfed.engine.state_measures import split
 from proxfed.errors import InputError, RunError, require
+from proxfed.files import replace
 from proxfed.harness.build import build_study
-from proxfed.harness.files import replace
 from proxfed.harness.plan import Planned
 from proxfed.harness.progress import watching
 from proxfed.harness.results import Results
+from proxfed.harness.run_folder import versions
 from proxfed.harness.schema import Experiment
 from proxfed.harness.study import CompleteEntry, Study, Task
 from proxfed.registry import Table
 from proxfed.silos.carrier import Carrier
 from proxfed.silos.coordinator import Coordinator
 from proxfed.silos.exchange import Exchange
-from proxfed.silos.job import FORMAT, TABLES, Job, build
-from proxfed.silos.message import Letter, flat
+from proxfed.silos.holder import VERSIONS
+from proxfed.silos.job import TABLES, Job, build
+from proxfed.silos.message import Letter, canonical, flat
 from proxfed.silos.protection import check_protection
 from proxfed.silos.queries import Asking, Remote
 from proxfed.silos.rows import agree, check_schema, empty
@@ -71,7 +75,9 @@ def deploy(
     path = Path(path)
     require(deadline is None or deadline > 0, f"deadline = {deadline!r} must be a number of seconds > 0")
     kept = path / "silos.json"
-    agreed = _recorded(kept) if resume and kept.exists() else handshake(e, carrier)
+    agreed = recorded(kept) if resume and kept.exists() else handshake(e, carrier, say)
+    same = canonical(agreed.job.experiment) == canonical(_tables(e))
+    require(same, f"{kept}: the sites have agreed on another problem than the experiment has now; --force begins anew")
     fits = carrier.sites == agreed.job.sites
     require(fits, f"the run was begun with {', '.join(agreed.job.sites)}, and the sites are {', '.join(carrier.sites)}")
     exchange = Exchange(carrier, agreed.life, say)
@@ -81,9 +87,11 @@ def deploy(
     for task, job in jobs.items():
         if not (resume and planned.begun and planned.folder.is_done(*task)):
             _announce(job, exchange)
+    if not resume:
+        kept.unlink(missing_ok=True)  # of a run that is replaced
     resumed = planned.open()
     record = {"life": agreed.life, "tests": agreed.tests, "job": json.loads(agreed.job.encode())}
-    replace(kept, json.dumps(record, indent=1).encode())
+    replace(kept, json.dumps(with_checksum(record), indent=1).encode())
 
     def engine(task: Task, entry: CompleteEntry) -> tuple[Network, Any]:
         run = Coordinator(jobs[task], exchange, deadline, say=say)
@@ -97,25 +105,25 @@ def deploy(
     return Results.read(planned.folder)
 
 
-def handshake(e: Experiment, carrier: Carrier) -> Agreement:
+def handshake(e: Experiment, carrier: Carrier, say: Callable[[str], None] = print) -> Agreement:
     """Schemas, versions and weights of all sites; one sentence where they do not fit each other."""
+    require(len(carrier.sites) > 0, "there is no site to ask")
     sized = e.problem.get("weighting", "uniform") == "size"
-    exchange = Exchange(carrier)
+    exchange = Exchange(carrier, say=say)
     hello = Letter("hello", "", head={"weights": sized, "nonce": secrets.token_hex(8)})
     told = {site: flat(a.body) for site, a in exchange.ask(None, dict.fromkeys(carrier.sites, hello)).items()}
     told = {site: told[site] for site in carrier.sites}
     for site, said in told.items():
-        same = said.get("format") == FORMAT
-        require(same, f"{site} speaks format {said.get('format')!r} (proxfed {said.get('version')!r}), we {FORMAT}")
+        _compare_versions(site, said.get("versions"), say)
     schemas = {site: check_schema(said.get("schema"), site) for site, said in told.items()}
     clients = tuple(schema["clients"] for schema in schemas.values())
     p = np.concatenate([_weights(site, told[site], sized, c) for site, c in zip(told, clients, strict=True)])
-    tables, agreed = e.model_dump(exclude_none=True), agree(schemas)
+    agreed = agree(schemas)
     if any("table" in schema for schema in schemas.values()):
         summaries = exchange.ask(None, dict.fromkeys(carrier.sites, Letter("summary", "", head=hello.head)))
         agreed = prepared(agreed, schemas, {site: answer.body for site, answer in summaries.items()})
     job = Job(
-        {key: tables[key] for key in TABLES if key in tables},
+        _tables(e),
         carrier.sites,
         clients,
         tuple((p / p.sum()).tolist()),
@@ -124,6 +132,22 @@ def handshake(e: Experiment, carrier: Carrier) -> Agreement:
         introductions={site: str(said.get("introduction", "")) for site, said in told.items()},
     )
     return Agreement(job, tuple(site for site, schema in schemas.items() if schema["test"]))
+
+
+def _tables(e: Experiment) -> Table:
+    """What a job takes over of an experiment."""
+    tables = e.model_dump(exclude_none=True)
+    return {key: tables[key] for key in TABLES if key in tables}
+
+
+def _compare_versions(site: str, told: Any, say: Callable[[str], None]) -> None:
+    """The other half of a round must be of the same proxfed; with other libraries it may round differently."""
+    theirs, ours = told if isinstance(told, dict) else {}, versions()
+    same = theirs.get("proxfed") == ours["proxfed"]
+    require(same, f"{site} has proxfed {theirs.get('proxfed')!r:.40}, and we {ours['proxfed']!r}: install the same one")
+    apart = [f"{key} {theirs.get(key)!s:.40} and not {ours[key]}" for key in VERSIONS if theirs.get(key) != ours[key]]
+    if apart:
+        say(f"{site} has {', '.join(apart)}: last digits may differ from those of a run in one place")
 
 
 def _weights(site: str, said: Table, sized: bool, clients: int) -> np.ndarray:
@@ -180,10 +204,10 @@ def _farewell(exchange: Exchange, jobs: list[Job]) -> None:
             exchange.say(f"{', '.join(missing)} did not hear that the run is over, and keeps its state of it")
 
 
-def _recorded(path: Path) -> Agreement:
+def recorded(path: Path) -> Agreement:
     """As the run was begun with, for its next life."""
     try:
-        table = json.loads(path.read_bytes())
+        table = checked(files.parse_json(files.read(path), str(path)), str(path))
         job = Job.decode(json.dumps(table["job"]).encode())
         return Agreement(job, tuple(table["tests"]), int(table["life"]) + 1)
     except (OSError, ValueError, KeyError, TypeError, RunError) as e:

@@ -35,8 +35,8 @@ _TAG = struct.Struct(">Q")
 class Desk:
     """A `Carrier` whose couriers are sent by `dispatch(site, socket)`, again whenever a site has no line.
 
-    `dispatch` returns when a courier is on its way, and raises OSError if none can be sent now. `say` is told, in one
-    sentence, for whom everybody waits.
+    `dispatch` returns when a courier is on its way, and raises if none can be sent now. `say` is told, in one sentence,
+    for whom everybody waits, and why.
     """
 
     def __init__(
@@ -165,8 +165,8 @@ class Desk:
             try:
                 self.dispatch(site, self.path)
                 trouble, pause = "a courier is on its way", ON_THE_WAY
-            except OSError as e:
-                trouble, pause = str(e), 2.0
+            except Exception as e:  # whatever it is: it is said, and tried again
+                trouble, pause = str(e) or type(e).__name__, 2.0
             with self._change:
                 self._trouble[site], self._due[site] = trouble, time.monotonic() + pause
 

@@ -25,7 +25,7 @@ name = {name}
 
 [allow]
 algorithms = "all"        # every one that is installed here, or a list: ["fedavg", "fedcomposite"]
-measures = "all"          # what may be told of a model's fit here, or a list: ["objective", "accuracy"]
+measures = "all"          # what may be told of a model's fit here, or a list: ["value", "gradient", "test"]
 preparations = "all"      # what may be told to prepare tables: "all" is ["summary"]
 counts = false            # true: counts of rows may be told, as weights by size and summaries of tables need it
 code = []                 # "module:Class" that a job may name; what is not listed is never imported
@@ -48,6 +48,9 @@ key = "site.key"          # private: only this user may read it
 audit = "audit.jsonl"     # everything that leaves, before it leaves
 state = "state"           # jobs under way
 """
+
+
+MORE = "# held_out = 0.2          # the part of the rows that nobody trains on, for test measures"
 
 
 class FirstSite(NamedTuple):
@@ -73,7 +76,7 @@ def first_site(data: Path, label: str, name: str, folder: Path) -> FirstSite:
         numbers = own(data, label)
         rows, columns = len(numbers.labels), prod(numbers.features.shape[1:])
         where = Path(os.path.relpath(data, folder)).as_posix()
-        table = f"path = {_text(where)}\nlabel = {_text(label)}"
+        table = f"path = {_text(where)}\nlabel = {_text(label)}\n{MORE}"
     except InputError as e:
         if data.suffix == ".npz":
             raise

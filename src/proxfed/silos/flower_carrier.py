@@ -122,7 +122,8 @@ class Runs:
         except ValueError:
             said = {"error-message": done.stderr.strip() or done.stdout.strip()}
         if not said.get("success") and arguments[0] == "run":
-            raise ConnectionError(f"Flower started no run: {str(said.get('error-message')).splitlines()[-1]}")
+            why = str(said.get("error-message") or "it does not say why").splitlines()[-1]
+            raise ConnectionError(f"Flower started no run: {why}")
         return said
 
 

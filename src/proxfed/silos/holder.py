@@ -14,23 +14,27 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from pathlib import Path
 from threading import RLock
 from typing import Any
 
-from proxfed._version import __version__
 from proxfed.errors import InputError, ProxfedError, RunError, require
-from proxfed.harness.files import locked
+from proxfed.files import locked
+from proxfed.harness.run_folder import versions
 from proxfed.registry import only_installed
 from proxfed.silos import queries
 from proxfed.silos.guard import Asked, Guard, Refused
-from proxfed.silos.job import FORMAT, Built, Job, build
+from proxfed.silos.job import Built, Job, build
 from proxfed.silos.message import Letter, canonical
 from proxfed.silos.rows import Rows, empty
 from proxfed.silos.site_run import Reply, SiteRun
-from proxfed.silos.store import Store
+from proxfed.silos.store import Begun, Store
 
 _log = logging.getLogger("proxfed.silos")
+
+VERSIONS = ("proxfed", "torch", "numpy", "kernels", "machine")
+"""What the numbers of a run depend on, and a site tells of itself."""
 
 
 class Holder:
@@ -40,7 +44,6 @@ class Holder:
         self.name, self.folder, self.guard = name, Path(folder), guard or Guard()
         self._given = rows
         self._runs: dict[str, SiteRun] = {}
-        self._built: tuple[bytes, Built] | None = None
         self._one_at_a_time = RLock()
 
     @property
@@ -50,7 +53,7 @@ class Holder:
         return self._given
 
     def answer(self, question: bytes) -> bytes:
-        """Whatever comes, an answer goes back."""
+        """Whatever comes, an answer goes back; RunError where not even a refusal can be written down before it does."""
         try:
             letter = Letter.decode(question)
         except RunError as e:
@@ -111,7 +114,7 @@ class Holder:
     def _hello(self, letter: Letter) -> bytes:
         asked = self.asked(letter, None, "sizes" if letter.head.get("weights") else "")
         self.guard.gate(asked)
-        told = {"schema": self.rows.schema(), "format": FORMAT, "version": __version__}
+        told: dict[str, Any] = {"schema": self.rows.schema(), "versions": {key: versions()[key] for key in VERSIONS}}
         if letter.head.get("weights"):
             told["weights"] = self.rows.weights()
         told["introduction"] = self.guard.introduction().hex()
@@ -137,13 +140,9 @@ class Holder:
         require(self.name in job.sites, f"the job is for {', '.join(job.sites)}, not for {self.name}")
         asked = self.asked(letter, job)
         self.guard.gate(asked)
-        store, mine = Store(self._place(job.digest)), canonical({"rows": self.rows.digest()})
-        before = store.job()
-        if before is None:
-            store.begin(mine + b"\n" + letter.body)
-        else:
-            same = before.partition(b"\n")[0] == mine
-            require(same, "the rows are not those that the run was begun with")
+        store = Store(self._place(job.digest))
+        if self._begun(store) is None:
+            store.begin(Begun(self._rows_digest, letter.body))
         with only_installed(self.guard.code):
             build(job, empty(job.schema, job.window(None)))  # what is wrong with the job itself may be told
         try:
@@ -153,6 +152,18 @@ class Holder:
             raise Refused("its rows do not fit the job; the log of the site says why") from e
         told = {"d": built.problem.d, "n": built.problem.n}
         return self.leave(asked, self.seal(letter, "answer", told))
+
+    def _begun(self, store: Store) -> Job | None:
+        """The job that a run was begun with, if it was, over the same rows as now."""
+        begun = store.begun()
+        if begun is None:
+            return None
+        require(begun.rows == self._rows_digest, "the rows are not those that the run was begun with")
+        return Job.decode(begun.job)
+
+    @cached_property
+    def _rows_digest(self) -> str:
+        return self.rows.digest()
 
     def build(self, job: Job) -> Built:
         """The job over this site's rows; several algorithms share what was read."""
@@ -174,10 +185,9 @@ class Holder:
     def _run(self, run: str) -> SiteRun:
         if run not in self._runs:
             store = Store(self._place(run))
-            told = store.job()
-            if told is None:
+            job = self._begun(store)
+            if job is None:
                 raise Reply("unknown", {})
-            job = Job.decode(told.partition(b"\n")[2])
             self._runs = {run: SiteRun(self, job, store)}  # one at a time in memory
         return self._runs[run]
 

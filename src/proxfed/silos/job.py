@@ -26,9 +26,6 @@ from proxfed.silos.message import canonical, flat
 from proxfed.silos.protection import check_protection
 from proxfed.types import Algorithm, Graph, Participation, Problem, Star, Topology
 
-FORMAT = 1
-"""Of jobs and letters; sites with another one are refused."""
-
 TABLES = ("problem", "regulariser", "dtype", "device", "protection")
 """What a job takes over of an experiment."""
 
@@ -74,7 +71,6 @@ class Job:
     """Where it begins; None: where the problem and the seed say."""
     introductions: dict[str, str] = field(default_factory=dict)
     """What sites say of their keys, in hex."""
-    format: int = FORMAT
     version: str = __version__
 
     def encode(self) -> bytes:
@@ -93,9 +89,9 @@ class Job:
                 table[key] = tuple(table[key])
             table["x0"] = None if table["x0"] is None else tuple(table["x0"])
             job = cls(**table)
+            job.check()
         except (TypeError, KeyError) as e:
             raise RunError(f"it is no job: {e}") from None
-        job.check()
         return job
 
     def check(self) -> None:
@@ -103,8 +99,10 @@ class Job:
         n = sum(self.clients)
         good = len(self.sites) == len(self.clients) == len({*self.sites}) and len(self.weights) == n
         require(good, "the job's sites, clients and weights do not fit each other")
-        fits = self.format == FORMAT
-        require(fits, f"the job is of format {self.format}, and this site has {FORMAT}: install the same proxfed")
+        same = self.version == __version__
+        require(
+            same, f"the job is of proxfed {self.version!r:.40}, and here is {__version__}: install the same version"
+        )
 
     def check_code(self, allowed: Collection[str] = ()) -> None:
         """One sentence if it names code that is not registered here, nor allowed."""

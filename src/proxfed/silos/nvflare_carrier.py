@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from proxfed import files
-from proxfed.errors import InputError, require
+from proxfed.errors import InputError, RunError, require
 from proxfed.silos.desk import carry
 from proxfed.silos.nvflare_kits import AT_SERVER, AT_SITE, CONTROLLER, EXECUTOR, MISSING
 from proxfed.silos.resident import ask_here
@@ -106,7 +106,13 @@ class Flare:
 
     def sites(self) -> tuple[str, ...]:
         """All that are connected now."""
-        return tuple(json.loads(self._in_a_session("sites")))
+        try:
+            found = tuple(json.loads(self._in_a_session("sites")))
+        except OSError as e:
+            raise RunError(str(e)) from e
+        if not found:
+            raise RunError("no site is connected to NVIDIA FLARE; --sites A,B,... waits for these")
+        return found
 
     def __call__(self, site: str, socket: Path) -> None:
         self._in_a_session("submit", f"proxfed-{self.run}-{site}", site, str(socket.resolve()))
@@ -116,10 +122,10 @@ class Flare:
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=60.0)
         except subprocess.TimeoutExpired:
-            raise ConnectionError("NVIDIA FLARE takes no job: its server does not answer") from None
+            raise ConnectionError("the server of NVIDIA FLARE does not answer") from None
         if done.returncode != 0:
             why = (done.stderr.strip() or "it does not say why").splitlines()[-1]
-            raise ConnectionError(f"NVIDIA FLARE takes no job: {why}")
+            raise ConnectionError(f"the server of NVIDIA FLARE does nothing for us: {why}")
         return done.stdout.strip().splitlines()[-1]
 
 

@@ -1,7 +1,8 @@
 """site.toml: where a holder's rows are, and what it allows.
 
 name = "lyon"                                     as the job calls this site
-[data]       path = "patients.csv"                label = "outcome"; or schema = "schema.toml" of tables
+[data]       path = "patients.csv"                label = "outcome"; also client, classes, test, held_out;
+                                                  or schema = "schema.toml" of tables
 [allow]      algorithms = "all"                   or a list; also measures, preparations, counts, code
 [limits]     rows = 20                            the fewest that it answers for; rounds and bytes of a job
 [require]    secure_aggregation = true            sites = 3; privacy = {noise = 8.0, epsilon = 10.0, delta = 1e-5}
@@ -12,13 +13,13 @@ name = "lyon"                                     as the job calls this site
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
-from proxfed.errors import InputError
+from proxfed.errors import InputError, nearest
 from proxfed.registry import read_toml
 from proxfed.silos.audit import Audit
 from proxfed.silos.keyring import SiteKey
@@ -31,10 +32,26 @@ Names = list[str] | Literal["all"]
 """Those that are allowed; "all": every one that is installed here."""
 
 
+MEASURES = ("value", "gradient", "test", "smoothness", "mean", "field", "apart")
+"""What may be told of a model's fit (queries.py)."""
+
+PREPARATIONS = ("summary",)
+"""What may be told so that tables are prepared alike (table_rows.py)."""
+
+
 def _all_or_some(names: Any) -> Any:
     refuse = isinstance(names, str) and names != "all"
     refuse_unless(not refuse, f'allow: {names!r} is neither a list of names nor "all"')
     return names
+
+
+def _known_ones(known: Sequence[str]) -> Callable[[Names], Names]:
+    def check(names: Names) -> Names:
+        for name in () if names == "all" else names:
+            refuse_unless(name in known, f"allow: {name!r} is not known; {nearest(name, known)}")
+        return names
+
+    return check
 
 
 class Part(BaseModel):
@@ -48,6 +65,14 @@ class Data(Part):
     """A file of numbers (CSV, Parquet, .npz), and ..."""
     label: str = ""
     """... its column of labels."""
+    client: str | None = None
+    """The column that says whose row it is, if the site is several clients."""
+    classes: int | None = Field(default=None, ge=2)
+    """How many classes labels that are numbers have; None: they are numbers, or -1 and +1."""
+    test: str | None = None
+    """A file of rows that nobody trains on."""
+    held_out: float = Field(default=0.0, ge=0, lt=1)
+    """Instead of such a file: the part of the rows that is held out."""
     schema_file: str = Field("", alias="schema")
     """Or: the schema of tables, which says where they are."""
 
@@ -56,6 +81,8 @@ class Data(Part):
         both = bool(self.path) == bool(self.schema_file)
         refuse_unless(not both, "data: give either path and label, or schema")
         refuse_unless(bool(self.label) == bool(self.path), "data: path and label go together")
+        more = [name for name in ("client", "classes", "test", "held_out") if getattr(self, name)]
+        refuse_unless(not (more and self.schema_file), f"data: {', '.join(more)}: only with path; a schema has its own")
         return self
 
 
@@ -71,6 +98,8 @@ class Allow(Part):
     """'module:Class' and '/path/file.py:Class' that a job may name; what is not listed is never imported."""
 
     _words = field_validator("algorithms", "measures", "preparations", mode="before")(_all_or_some)
+    _measures = field_validator("measures")(_known_ones(MEASURES))
+    _preparations = field_validator("preparations")(_known_ones(PREPARATIONS))
 
 
 class Limits(Part):

@@ -252,4 +252,7 @@ def read_rows(site: Site) -> Rows:
     """From where site.toml says, and from nowhere else."""
     if site.data.schema_file:
         return TableRows.read_table(site.path(site.data.schema_file), site.name)
-    return Rows.read(site.path(site.data.path), site.data.label)
+    data = site.data
+    test = None if data.test is None else site.path(data.test)
+    more = {"classes": data.classes, "test": test, "held_out": data.held_out}
+    return Rows.read(site.path(data.path), data.label, data.client, **more)

@@ -1,6 +1,6 @@
 """What a holder keeps of a run on its own disk: two slots with its state after a round, and the log of one under way.
 
-    job.json          what the run is
+    job               what the run is, and over which rows
     0.slot, 1.slot    the state after a round, and the answer that ended it
     log               questions and answers of a round that is not over, one behind the other
 
@@ -22,9 +22,18 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from proxfed.checksums import owned
 from proxfed.errors import RunError, require
-from proxfed.harness.files import owned, replace, writing
+from proxfed.files import replace, writing
 from proxfed.silos.message import Letter
+
+
+class Begun(NamedTuple):
+    """What a run was begun with."""
+
+    rows: str
+    """The digest of the site's rows."""
+    job: bytes
 
 
 class Slot(NamedTuple):
@@ -53,11 +62,10 @@ class Entry(NamedTuple):
     def encode(self) -> bytes:
         question = self.question.encode()
         head = {"question": len(question), "said": self.said}
-        return Letter("entry", "", head=head, body=question + self.answer).encode()
+        return Letter("entry", self.question.run, head=head, body=question + self.answer).encode()
 
     @classmethod
-    def decode(cls, data: bytes) -> Entry:
-        both = Letter.decode(data)
+    def of(cls, both: Letter) -> Entry:
         end = both.number("question")
         return cls(Letter.decode(both.body[:end]), both.body[end:], both.word("said"))
 
@@ -72,17 +80,30 @@ class Store:
 
     # ---- the job -----------------------------------------------------------------------------------------------
 
-    def begin(self, job: bytes) -> None:
+    def begin(self, begun: Begun) -> None:
         """Before anything is computed."""
         with writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-        replace(self.folder / "job.json", job)
+        letter = Letter("job", self.folder.name, head={"rows": begun.rows}, body=begun.job)
+        replace(self.folder / "job", letter.encode())
         self._flush()
 
-    def job(self) -> bytes | None:
-        with suppress(FileNotFoundError):
-            return (self.folder / "job.json").read_bytes()
-        return None
+    def begun(self) -> Begun | None:
+        """None if it has not begun."""
+        try:
+            letter = self._ours((self.folder / "job").read_bytes(), "job")
+            return Begun(letter.word("rows"), letter.body)
+        except FileNotFoundError:
+            return None
+        except RunError as e:
+            raise RunError(f"what this site keeps of the job is damaged: {e}") from e
+
+    def _ours(self, data: bytes, kind: str) -> Letter:
+        """What stands in a file of this run, or RunError."""
+        letter = Letter.decode(data)
+        if (letter.kind, letter.run) != (kind, self.folder.name):
+            raise RunError("it is another file, or of another run")
+        return letter
 
     def remove(self) -> None:
         """The run is over."""
@@ -94,7 +115,7 @@ class Store:
         """Those that are there, by round."""
         found = [self._slot(path) for path in self._paths()]
         damaged = not any(found) and any(path.exists() for path in self._paths())
-        require(not damaged, f"{self.folder} has no readable state: what this site keeps of the run is lost")
+        require(not damaged, "what this site keeps of the run is lost: none of its states can be read")
         return {slot.round: slot for slot in found if slot is not None}
 
     def _slot(self, path: Path) -> Slot | None:
@@ -102,8 +123,17 @@ class Store:
         with suppress(FileNotFoundError):
             stamp = _stamp(path)
             if stamp != self._seen.get(path, (None, None))[0]:
-                self._seen[path] = stamp, _read_slot(path)
+                self._seen[path] = stamp, self._read_slot(path)
             return self._seen[path][1]
+        return None
+
+    def _read_slot(self, path: Path) -> Slot | None:
+        with suppress(RunError, SafetensorError, ValueError):
+            letter = self._ours(path.read_bytes(), "slot")
+            end, question = letter.number("answer"), letter.word("question")
+            tensors = load(letter.body[end:])
+            after = letter.number("after", -1)
+            return Slot(letter.round, after, letter.step, letter.life, question, letter.body[:end], tensors)
         return None
 
     def save(self, slot: Slot) -> None:
@@ -112,7 +142,7 @@ class Store:
         body = slot.answer + save(owned(slot.tensors))
         rounds = [None if (found := self._slot(path)) is None else found.round for path in self._paths()]
         path = self._paths()[1 if rounds[0] == slot.after else 0]
-        replace(path, Letter("slot", "", slot.round, slot.step, head, body, slot.life).encode())
+        replace(path, Letter("slot", self.folder.name, slot.round, slot.step, head, body, slot.life).encode())
         self._flush()
         self._seen[path] = _stamp(path), slot
 
@@ -135,9 +165,19 @@ class Store:
         path = self.folder / "log"
         with suppress(FileNotFoundError):
             if _stamp(path) != self._logged[0]:
-                self._logged = _stamp(path), list(_entries(path.read_bytes()))
+                self._logged = _stamp(path), list(self._entries(path.read_bytes()))
             return self._logged[1]
         return []
+
+    def _entries(self, data: bytes) -> Iterator[Entry]:
+        """Those that are whole, up to a torn end."""
+        while len(data) >= 8:
+            size = int.from_bytes(data[:8], "little")
+            try:
+                yield Entry.of(self._ours(data[8 : 8 + size], "entry"))
+            except RunError:
+                return
+            data = data[8 + size :]
 
     def append(self, before: list[Entry], entry: Entry) -> None:
         """Behind these, which are the log or its beginning; without any, a new log begins."""
@@ -162,26 +202,5 @@ def _stamp(path: Path) -> tuple[int, int, int]:
     return found.st_ino, found.st_mtime_ns, found.st_size
 
 
-def _read_slot(path: Path) -> Slot | None:
-    with suppress(RunError, SafetensorError, ValueError):
-        letter = Letter.decode(path.read_bytes())
-        end, question = letter.number("answer"), letter.word("question")
-        tensors = load(letter.body[end:])
-        after = letter.number("after", -1)
-        return Slot(letter.round, after, letter.step, letter.life, question, letter.body[:end], tensors)
-    return None
-
-
 def _frame(data: bytes) -> bytes:
     return len(data).to_bytes(8, "little") + data
-
-
-def _entries(data: bytes) -> Iterator[Entry]:
-    """Those that are whole, up to a torn end."""
-    while len(data) >= 8:
-        size = int.from_bytes(data[:8], "little")
-        try:
-            yield Entry.decode(data[8 : 8 + size])
-        except RunError:
-            return
-        data = data[8 + size :]

@@ -1,18 +1,18 @@
 """Rows -> simulated seconds: when the last client is done with the round of each row.
 
-What a client does in a round is the work between two rows, shared evenly by those who took part in the rounds between
-them. A gradient is a step; a message takes its latency and its bytes over its bandwidth. Who took part and who talked
-to whom is drawn again from the same keys, so the seconds of a run can be computed while it goes or long after.
+What a client does in a round is the work between two rows, shared evenly by the clients that took part in the rounds
+between them. A gradient is a step; a message takes its latency and its bytes over its bandwidth. Cohorts and graphs are
+drawn again from the same keys, so the seconds of a run can be computed while it runs or long after.
 
 star    A round ends when the slowest participant has the server's message, has done its steps and has sent its own, and
         the server has made its next message.
-graph   Nobody waits for the slowest of all, only for its neighbours. With T_i(t) the time at which client i is done
+graph   A client waits for its neighbours, not for the slowest of all. With T_i(t) the time at which client i is done
         with round t, and messages that set out when the sender's steps are done,
 
             T_i(t) = max over j = i and the neighbours j of  T_j(t-1) + steps_j(t) + message_ji(t),      message_ii = 0.
 
         Several exchanges in a round pay the latency that often, but their waits are not taken apart.
-tree    The server's message goes from the root to everybody, level by level. A node sends when its steps are done and
+tree    The server's message goes from the root to all nodes, level by level. A node sends when its steps are done and
         all its children have been heard; a round ends when the root has heard its own, and the server has worked.
 """
 
@@ -40,6 +40,8 @@ SECONDS_PER_BYTE = 8e-6
 
 
 class RoundTimer(Protocol):
+    """The time of a run, round by round."""
+
     def advance(self, rounds: range, spent: Mapping[str, int]) -> float:
         """The time after these rounds, in which so much was spent."""
 
@@ -80,13 +82,13 @@ class _Clients:
     """Steps and links of n clients, drawn for all of them, or for some, at once."""
 
     def __init__(self, timing: Timing, n: int, seed: int) -> None:
-        everyone, links = np.arange(n), timing.links
+        clients, links = np.arange(n), timing.links
         self.n, self.seed, self.scale = n, seed, timing.step_scale
         device, link = hand_out(timing.devices, n, "time.devices"), hand_out(links, n, "time.links")
-        self._step = Amounts([d.seconds_per_step for d in timing.devices], everyone, "seconds per step", device)
-        self._latency = Amounts([l.latency for l in links], everyone, "latency", link)
-        self._up = Amounts([l.up for l in links], everyone, "up", link)
-        self._down = Amounts([l.down for l in links], everyone, "down", link)
+        self._step = Amounts([d.seconds_per_step for d in timing.devices], clients, "seconds per step", device)
+        self._latency = Amounts([l.latency for l in links], clients, "latency", link)
+        self._up = Amounts([l.up for l in links], clients, "up", link)
+        self._down = Amounts([l.down for l in links], clients, "down", link)
 
     def steps(self, count: float, t: int, some: Some = slice(None)) -> np.ndarray:
         """Seconds that so many steps take."""
@@ -98,6 +100,8 @@ class _Clients:
 
 
 class _Star:
+    """With a server."""
+
     def __init__(self, timing: Timing, participation: Participation, n: int, seed: int) -> None:
         self.clients, self.participation, self.now = _Clients(timing, n, seed), participation, 0.0
         self.server = Amounts([timing.server_seconds], np.arange(1), "server seconds")
@@ -108,7 +112,7 @@ class _Star:
         visits = max(1, sum(len(ids) for _, ids in cohorts))
         steps, down, up = (spent[name] / visits for name in ("gradients", "bytes_down", "bytes_up"))
         for t, ids in cohorts:
-            if len(ids) == 0:  # nobody took part, and nothing happened
+            if len(ids) == 0:  # an empty cohort takes no time
                 continue
             some: Some = slice(None) if isinstance(ids, range) else np.asarray(ids)
             seconds = self.clients.steps(steps, t, some)
@@ -148,6 +152,8 @@ class _Lines:
 
 
 class _Tree:
+    """With a server at the root of a tree."""
+
     def __init__(self, timing: Timing, tree: Rooted, n: int, seed: int) -> None:
         self.clients, self.tree, self.now = _Clients(timing, n, seed), tree, 0.0
         self.lines = _Lines(timing, self.clients)
@@ -185,6 +191,8 @@ class _Edges(NamedTuple):
 
 
 class _Graph:
+    """Between peers."""
+
     def __init__(self, timing: Timing, topology: Topology, exchanges: int, n: int, seed: int) -> None:
         self.clients, self.topology, self.exchanges = _Clients(timing, n, seed), topology, exchanges
         self.lines = _Lines(timing, self.clients)
@@ -201,7 +209,7 @@ class _Graph:
         return float(self.T.max())
 
     def _meet(self, done: np.ndarray, size: float, t: int) -> np.ndarray:
-        """When everybody has heard from its neighbours, if their steps are done at these times."""
+        """When each client has heard from its neighbours, if their steps are done at these times."""
         e = self._edges(t)
         wait, rate = self.lines(e.sender, e.receiver, t)
         travel = self.exchanges * wait + SECONDS_PER_BYTE * size / rate

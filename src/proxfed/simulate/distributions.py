@@ -36,6 +36,7 @@ class Constant:
 
     @property
     def never_zero(self) -> bool:
+        """Every value is above 0, as a bandwidth must be."""
         return self.value > 0
 
 
@@ -56,10 +57,12 @@ class LogNormalDistribution:
 
     @property
     def never_zero(self) -> bool:
+        """Every value is above 0, as a bandwidth must be."""
         return True
 
     @staticmethod
     def draw(key: Key, median: np.ndarray, sigma: np.ndarray) -> np.ndarray:
+        """One value for each key."""
         return median * np.exp(sigma * normals(key, 1)[:, 0])
 
 
@@ -80,10 +83,12 @@ class UniformDistribution:
 
     @property
     def never_zero(self) -> bool:
+        """Every value is above 0, as a bandwidth must be."""
         return self.low > 0
 
     @staticmethod
     def draw(key: Key, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+        """One value for each key."""
         return low + (high - low) * uniforms(key, 1)[:, 0]
 
 
@@ -103,10 +108,12 @@ class ExponentialDistribution:
 
     @property
     def never_zero(self) -> bool:
+        """Every value is above 0, as a bandwidth must be."""
         return self.shift > 0
 
     @staticmethod
     def draw(key: Key, shift: np.ndarray, mean: np.ndarray) -> np.ndarray:
+        """One value for each key."""
         return shift - mean * np.log1p(-uniforms(key, 1)[:, 0])
 
 
@@ -138,10 +145,12 @@ class Trace:
 
     @property
     def digest(self) -> str:
+        """SHA-256 of the file."""
         return hashlib.sha256(self._text).hexdigest()
 
     @cached_property
     def values(self) -> np.ndarray:
+        """The numbers of its column, of its device."""
         lines = csv.DictReader(self._text.decode("utf-8-sig", errors="replace").splitlines())
         columns = [name.strip() for name in lines.fieldnames or ()]
         lines.fieldnames = columns
@@ -168,6 +177,7 @@ class Trace:
 
     @property
     def never_zero(self) -> bool:
+        """Every value is above 0, as a bandwidth must be."""
         return bool(self.values.min() > 0)
 
 

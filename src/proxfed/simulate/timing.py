@@ -16,7 +16,7 @@
     bandwidth = 5                        Mbit/s
 
 Entries of devices and links are handed out in turn, client i gets number i mod their count; those with `clients` go to
-just these. Every amount is a number, a distribution or a trace (amounts.py).
+just these. Every amount is a number, a distribution or a trace (distributions.py).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from proxfed.simulate.distributions import Amount, Constant, amount, table_of
 
 @dataclass(frozen=True)
 class Device:
-    """Who computes."""
+    """What a client computes on."""
 
     seconds_per_step: Amount
     name: str = ""
@@ -195,8 +195,8 @@ def _entry(make: Any, given: Any, where: str) -> Any:
         require(key in rest, f"{where}: the key {key!r} is missing; it is a number, a distribution or a trace")
     amounts = {key: amount(rest.pop(key), f"{where}.{key}", column) for key, column in columns.items()}
     for key in amounts.keys() & set(RATES):
-        said = given.get(key, given.get("trace"))
-        require(amounts[key].never_zero, f"{where}.{key} = {said!r} must be > 0 Mbit/s, always")
+        written = given.get(key, given.get("trace"))
+        require(amounts[key].never_zero, f"{where}.{key} = {written!r} must be > 0 Mbit/s, always")
     allowed = [*make.__dataclass_fields__, *(["trace"] if make is Link else [])]
     for key in rest:
         require(key in allowed, f"{where}: unknown key {key!r}; {nearest(key, allowed)}")

@@ -39,6 +39,7 @@ class RefusedValue(InputError, ValueError):
 
 @contextmanager
 def refusals() -> Iterator[None]:
+    """What is refused inside is a ValueError outside."""
     try:
         yield
     except InputError as e:

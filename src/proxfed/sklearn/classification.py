@@ -71,10 +71,12 @@ class Classifier(ClassifierMixin, FederatedLinear):
         return scores[:, 0] if self._two else scores
 
     def predict(self, X: Any) -> np.ndarray:
+        """(m,) the classes with the highest scores."""
         scores = self.decision_function(X)
         return self.classes_[(scores > 0).astype(np.int64) if scores.ndim == 1 else scores.argmax(1)]
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
+        """(m, classes)."""
         scores = self.decision_function(X)
         return log_softmax(scores, 1) if scores.ndim > 1 else log_expit(np.column_stack([-scores, scores]))
 

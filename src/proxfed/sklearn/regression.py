@@ -22,6 +22,7 @@ class LeastSquares(RegressorMixin, FederatedLinear):
         return Squared()
 
     def predict(self, X: Any) -> np.ndarray:
+        """(m,)."""
         return self._scores(X)
 
 
@@ -77,6 +78,7 @@ class FederatedHuberRegressor(RegressorMixin, Penalised):
         return Huber(float(self.delta))
 
     def predict(self, X: Any) -> np.ndarray:
+        """(m,)."""
         return self._scores(X)
 
 
@@ -91,6 +93,7 @@ class FederatedPoissonRegressor(RegressorMixin, Penalised):
         return Poisson()
 
     def predict(self, X: Any) -> np.ndarray:
+        """(m,) means of the counts."""
         return np.exp(self._scores(X))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:

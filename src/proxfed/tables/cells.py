@@ -182,7 +182,7 @@ def _category(column: Category) -> Read:
     places = {word: float(place) for place, words in enumerate(names.values()) for word in words}
     known = [word for words in names.values() for word in words]
     shown = ", ".join(known[:12]) + (", ..." if len(known) > 12 else "")
-    fate = {"other": float(len(names) - 1), "missing": math.nan}
+    instead = {"other": float(len(names) - 1), "missing": math.nan}
 
     def read(cell: Any) -> float:
         word = canonical(cell)
@@ -190,7 +190,7 @@ def _category(column: Category) -> Read:
             return places[word]
         if column.unseen == "refuse":
             raise Misfit(f"one of {shown}")
-        return fate[column.unseen]
+        return instead[column.unseen]
 
     return read
 

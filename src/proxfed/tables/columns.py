@@ -151,7 +151,7 @@ class Category(Base):
     kind: Literal["category"]
     categories: Naming
     unseen: Literal["refuse", "other", "missing"] = "refuse"
-    """The fate of any other word; "other" adds a category of that name."""
+    """What becomes of any other word; "other" adds a category of that name."""
     reference: str = ""
     """A category that gets no feature of its own, so that the others are compared with it."""
     impute: Literal["zeros", "mode", "refuse"] = "zeros"
@@ -208,7 +208,8 @@ class Date(Base):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         ends = self.range
-        refuse_unless(ends is None or ends[0] < ends[1], "range must go from an earlier to a later date")
+        order = ends is None or ends[0] < ends[1]
+        refuse_unless(order, f"range = {[*map(str, ends or ())]} must go from an earlier to a later date")
         refuse_unless(len(set(self.parts)) == len(self.parts), f"parts = {self.parts}: one of them stands there twice")
         return self
 

@@ -1,7 +1,7 @@
-"""What may be told of few rows: the rules by which counts, means and histograms are withheld or made coarser.
+"""Statistical disclosure control: which counts, means and histograms are withheld or made coarser, and how.
 
-With `fewest` = 5: no count from 1 to 4 is told, nothing that was computed from 1 to 4 values, nothing from which such
-a count follows as a difference, and no smallest or largest value ever.
+With `fewest` = 5 (the threshold rule): no count from 1 to 4 is sent, nothing that was computed from 1 to 4 values,
+nothing from which such a count follows as a difference, and no smallest or largest value ever.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Mapping
 import numpy as np
 
 
-def told(counts: Mapping[str, int], fewest: int) -> dict[str, int | None]:
-    """Counts of cells whose sum is known: None where one is withheld.
+def suppress_small(counts: Mapping[str, int], fewest: int) -> dict[str, int | None]:
+    """Counts of cells whose sum is known, with None for those that are withheld (cell suppression).
 
-    If only one is below `fewest`, or all of them together are, the next larger one is withheld as well: otherwise the
-    sum would give it away.
+    If only one is below `fewest`, or all of those that are withheld together are, the next larger one is withheld as
+    well (complementary suppression): otherwise it would follow from the sum.
     """
     hidden = {name for name, count in counts.items() if 0 < count < fewest}
     others = sorted((count, name) for name, count in counts.items() if count >= fewest)
@@ -24,8 +24,8 @@ def told(counts: Mapping[str, int], fewest: int) -> dict[str, int | None]:
     return {name: None if name in hidden else count for name, count in counts.items()}
 
 
-def why_not(values: np.ndarray, fewest: int) -> str:
-    """Why nothing may be told of the mean of these values; empty if it may."""
+def reason_to_withhold(values: np.ndarray, fewest: int) -> str:
+    """Why the mean of these values must not be sent; empty if it may be."""
     if not len(values):
         return "no values"
     if len(values) < fewest:
@@ -36,21 +36,21 @@ def why_not(values: np.ndarray, fewest: int) -> str:
     return ""
 
 
-def coarse(counts: np.ndarray, fewest: int) -> tuple[list[int], list[int]]:
+def coarsen(counts: np.ndarray, fewest: int) -> tuple[list[int], list[int]]:
     """A histogram with neighbouring bins taken together until each cell has `fewest`: (bins that end cells, counts)."""
-    last, cells, sofar = list[int](), list[int](), 0
+    last, cells, so_far = list[int](), list[int](), 0
     for k, count in enumerate(counts.tolist()):
-        sofar += count
-        if sofar >= fewest:
+        so_far += count
+        if so_far >= fewest:
             last.append(k)
-            cells.append(sofar)
-            sofar = 0
+            cells.append(so_far)
+            so_far = 0
     if cells:  # what is left joins the last cell
-        last[-1], cells[-1] = len(counts) - 1, cells[-1] + sofar
+        last[-1], cells[-1] = len(counts) - 1, cells[-1] + so_far
     return last, cells
 
 
-def fine(last: list[int], cells: list[int], bins: int) -> np.ndarray:
+def refine(last: list[int], cells: list[int], bins: int) -> np.ndarray:
     """The way back: the count of each cell, shared out evenly over its bins."""
     widths = np.diff([-1, *last])
     return np.repeat(np.array(cells) / widths, widths) if cells else np.zeros(bins)

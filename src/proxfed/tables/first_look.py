@@ -44,7 +44,7 @@ def first_look(
     beside            the folder in which the schema will be
     """
     require(len(files) > 0, "give at least one file to look at")
-    require(bool(time) == bool(event), "time and event go together")
+    require(bool(time) == bool(event), f"time = {time!r} and event = {event!r} go together: give both or none")
     form: dict[str, Any] = {"separator": separator, "encoding": encoding} | ({"names": list(names)} if names else {})
     source = parse_schema({"source": form}, "first look").source
     tables = [read_raw(Path(file).expanduser(), source) for file in files]

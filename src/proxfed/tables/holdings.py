@@ -1,4 +1,4 @@
-"""Who holds what: rows, missing values and classes of each organisation, as far as they may be told."""
+"""Who holds what: rows, missing values and classes of each organisation, with small counts withheld."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from proxfed.tables.disclosure import told
+from proxfed.tables.disclosure import suppress_small
 from proxfed.tables.table import Table, Tables
 
 Counts = dict[str, dict[str, int | None]]
@@ -39,10 +39,10 @@ def holdings(tables: Tables) -> Holdings:
         enough = rows[table.organisation] is not None
         for name, values in table.columns.items():
             gaps = int(np.isnan(values).sum())
-            cells = told({"missing": gaps, "there": len(table) - gaps}, fewest)
+            cells = suppress_small({"missing": gaps, "there": len(table) - gaps}, fewest)
             missing[name][table.organisation] = cells["missing"] if enough else None
         counted = _outcomes(table)
-        for outcome, count in told(counted, fewest).items():
+        for outcome, count in suppress_small(counted, fewest).items():
             outcomes.setdefault(outcome, {})[table.organisation] = count if enough else None
     return Holdings(rows, missing, outcomes, fewest)
 

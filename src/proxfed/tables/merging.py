@@ -10,7 +10,7 @@ import numpy as np
 
 from proxfed.errors import require
 from proxfed.tables.columns import Boolean, Category, Date, Number
-from proxfed.tables.disclosure import fine, quantile
+from proxfed.tables.disclosure import quantile, refine
 from proxfed.tables.preparation import Parameters, Preparation
 from proxfed.tables.schema import Schema
 from proxfed.tables.summary import Histogram, Moments, Summary
@@ -47,7 +47,7 @@ def merge(schema: Schema, messages: Sequence[Summary]) -> Preparation:
                 else:
                     parameters[feature] = _scaled(feature, column, messages)
     if left_out:
-        few = f"nobody told enough to scale {_some(left_out)}"
+        few = f"no organisation sent enough to scale {_some(left_out)}"
         hint = "untold = 'drop' in [table] leaves out such features"
         require(schema.table.untold == "drop", f"{schema.table.name}: {few}; {hint}, kind = 'ignore' the column")
         notes.append(f"{few}: left out")
@@ -60,8 +60,9 @@ def _what_follows(schema: Schema, parameters: dict[str, Parameters]) -> list[str
     given = {f: column for name, column in schema.inputs.items() for f in views(name, column) if f in parameters}
     gaps = [f for f, column in given.items() if column.impute != "refuse" and parameters[f].impute is None]
     constant = [f for f, one in parameters.items() if one.scale == 1.0 and one.centre]
-    notes = [f"nobody told enough to impute {_some(gaps)}: a missing value is refused"] if gaps else []
-    return notes + ([f"{_some(constant)}: the same in all rows that were told, so not scaled"] if constant else [])
+    notes = [f"no organisation sent enough to impute {_some(gaps)}: a missing value is refused"] if gaps else []
+    same = "the same in all rows that were summarised, so not scaled"
+    return notes + ([f"{_some(constant)}: {same}"] if constant else [])
 
 
 def _some(names: Sequence[str]) -> str:
@@ -79,14 +80,14 @@ def pooled(moments: Iterable[Moments]) -> Moments:
 
 
 def _scaled(feature: str, column: Number | Date, messages: Sequence[Summary]) -> Parameters:
-    told = [message.moments[feature] for message in messages if feature in message.moments]
+    sent = [message.moments[feature] for message in messages if feature in message.moments]
     impute = None
     if column.impute == "median":
         assert isinstance(column, Number)
         impute = _median(column, [m.histograms[feature] for m in messages if feature in m.histograms])
-    if not told:
+    if not sent:
         return Parameters(impute=impute)
-    whole = pooled(told)
+    whole = pooled(sent)
     if column.impute == "mean":
         impute = whole.mean
     if column.scale == "none":
@@ -102,7 +103,7 @@ def _median(column: Number, histograms: Sequence[Histogram]) -> float | None:
         return None
     fits = all(h.last and h.last[-1] == column.bins - 1 for h in histograms)
     require(fits, f"a histogram does not have the agreed {column.bins} bins")
-    counts = sum(fine(h.last, h.counts, column.bins) for h in histograms)
+    counts = sum(refine(h.last, h.counts, column.bins) for h in histograms)
     return quantile(np.asarray(counts), *ends(column))
 
 
@@ -110,9 +111,9 @@ def _proportion(name: str, messages: Sequence[Summary]) -> float | None:
     yes = rows = 0
     for message in messages:
         counts = message.counts.get(name, {})
-        told = counts.get("yes"), counts.get("no")
-        if told[0] is not None and told[1] is not None:
-            yes, rows = yes + told[0], rows + told[0] + told[1]
+        positive, negative = counts.get("yes"), counts.get("no")
+        if positive is not None and negative is not None:
+            yes, rows = yes + positive, rows + positive + negative
     return yes / rows if rows else None
 
 
@@ -120,5 +121,5 @@ def _mode(name: str, column: Category, messages: Sequence[Summary], notes: list[
     sums = {c: sum(message.counts.get(name, {}).get(c) or 0 for message in messages) for c in column.names}
     most = max(sums, key=lambda c: sums[c])  # the first in the schema of those that are equal
     if not sums[most]:
-        notes.append(f"{name}: nobody told which category most rows have, so a missing one becomes {most!r}")
+        notes.append(f"{name}: no organisation sent which category most rows have, so a missing one becomes {most!r}")
     return most

@@ -33,7 +33,7 @@ class Feature(NamedTuple):
 
 
 class Parameters(BaseModel):
-    """z = (x - centre) / scale, where a missing x is `impute`; None: nobody could tell, so none may be missing."""
+    """z = (x - centre) / scale, where a missing x is `impute`; None: not known, so none may be missing."""
 
     model_config = STRICT
 
@@ -71,7 +71,7 @@ class Preparation:
     organisations: tuple[str, ...]
     """Those whose messages it was computed from."""
     left_out: tuple[str, ...] = ()
-    """Features of which nobody told enough, if the schema leaves such out."""
+    """Features of which too little was sent to scale them, if the schema leaves such out."""
     notes: tuple[str, ...] = ()
     """What follows from what was withheld; what that was is in the messages themselves."""
 
@@ -133,7 +133,7 @@ class Preparation:
             if of.impute is None:
                 raise InputError(
                     f"{table.organisation}, column {name!r}: row {gaps.argmax() + 1} is missing, and no organisation "
-                    "told enough to impute it"
+                    "sent enough to impute it"
                 )
             values = np.where(gaps, of.impute, values)
         return (values - of.centre) / of.scale if scaled else values

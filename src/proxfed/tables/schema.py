@@ -1,4 +1,4 @@
-"""The schema that participants agree on: what their tables hold, what is predicted, what is never told.
+"""The schema that participants agree on: what their tables hold, what is predicted, what is withheld.
 
 [source]          files = "clinics/*.csv"      where this participant's rows are; not part of the agreement
 [table]           missing = ["", "?"]          fewest = 5
@@ -49,7 +49,7 @@ class Join(Section):
     file: str
     on: str
     unmatched: Literal["refuse", "drop"] = "refuse"
-    """The fate of rows that the further file does not have."""
+    """What becomes of rows that the further file does not have."""
 
 
 class Chosen(Section):
@@ -109,9 +109,11 @@ class Source(Section):
             refuse_unless(self.organisation != "", "organisations needs organisation, the column that names them")
             check_naming("organisations", dict(self.organisations), 1)
         by_name = isinstance(self.files, dict) and self.organisation != ""
-        refuse_unless(not by_name, "files already say the organisation, so organisation must not be given")
-        alone = bool(self.matrix) == bool(self.matrix_names)
-        refuse_unless(alone, "matrix and matrix_names go together: the numbers, and the names of their columns")
+        named = f"files name the organisations already, so organisation = {self.organisation!r} must not be given"
+        refuse_unless(not by_name, named)
+        given = f"matrix = {self.matrix!r} and matrix_names = {self.matrix_names!r}"
+        both = bool(self.matrix) == bool(self.matrix_names)
+        refuse_unless(both, f"{given} go together: the array of numbers, and that of the names of its columns")
         return self
 
 
@@ -123,9 +125,9 @@ class Rules(Section):
     missing: list[Word] = [""]
     """Values that mean missing in every column."""
     fewest: int = Field(default=5, ge=1)
-    """Counts below this, and what was computed from so few rows, are not told."""
+    """Counts below this, and what was computed from so few rows, are withheld."""
     untold: Literal["refuse", "drop"] = "refuse"
-    """The fate of a feature that is to be scaled and of which nobody tells enough; "drop" leaves it out."""
+    """What becomes of a feature of which no organisation sends enough to scale it; "drop" leaves it out."""
 
 
 class Target(Section, Notation):
@@ -146,6 +148,7 @@ class Target(Section, Notation):
 
     @property
     def kind(self) -> Literal["classes", "number", "survival"]:
+        """By which of its keys are given."""
         return "survival" if self.time else "number" if self.classes is None else "classes"
 
     @property
@@ -160,10 +163,10 @@ class Target(Section, Notation):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        refuse_unless(
-            bool(self.column) != bool(self.time), "a target is either a column, or a time with the column of its event"
-        )
-        refuse_unless(bool(self.time) == bool(self.event), "time and event go together")
+        one = f"column = {self.column!r} and time = {self.time!r}: a target is a column, or a time with its event"
+        refuse_unless(bool(self.column) != bool(self.time), one)
+        both = f"time = {self.time!r} and event = {self.event!r} go together: give both or none"
+        refuse_unless(bool(self.time) == bool(self.event), both)
         if self.classes is not None:
             refuse_unless(not self.time, "time and event have no classes")
             check_naming("classes", self.classes, 2)

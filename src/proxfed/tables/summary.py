@@ -1,4 +1,4 @@
-"""What an organisation tells of its table, once: sums and counts from which the preparation is computed, and no row.
+"""What an organisation sends of its table, once: sums and counts from which the preparation is computed, and no row.
 
 Only what the schema's preparation needs is in it: count, mean and squared deviations of a number that is scaled or
 imputed by its mean; a histogram for a median; counts for the proportion of yes and for the category that most have.
@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from proxfed.errors import InputError, require
 from proxfed.tables.columns import LARGEST, Boolean, Category, Column, Date, Number
-from proxfed.tables.disclosure import coarse, told, why_not
+from proxfed.tables.disclosure import coarsen, reason_to_withhold, suppress_small
 from proxfed.tables.table import Table
 from proxfed.tables.views import View, ends, views
 from proxfed.validation import STRICT, refuse_unless
@@ -69,7 +69,7 @@ class Summary(BaseModel):
     counts: dict[str, dict[str, Count | None]] = {}
     """By column and category, of a boolean 'yes' and 'no'; None: withheld."""
     withheld: dict[str, str] = {}
-    """By feature or column: what is not told of it."""
+    """By feature or column: what is not sent of it."""
 
     def encode(self) -> bytes:
         """As it travels: JSON."""
@@ -81,7 +81,7 @@ class Summary(BaseModel):
         return len(self.encode())
 
     def numbers(self) -> list[tuple[str, str, float]]:
-        """Every number that it tells: (feature or column, what, number)."""
+        """Every number in it: (feature or column, what, number)."""
         listed: list[tuple[str, str, float]] = [] if self.rows is None else [("", "rows", self.rows)]
         for name, of in self.moments.items():
             listed += [(name, "count", of.count), (name, "mean", of.mean), (name, "squared deviations", of.squares)]
@@ -106,7 +106,7 @@ def decode(message: bytes) -> Summary:
 
 
 def summarise(table: Table) -> Summary:
-    """What this organisation tells of its table."""
+    """What this organisation sends of its table."""
     schema, fewest = table.schema, table.schema.table.fewest
     require(len(table) > 0, f"{table.organisation}: its table has no rows")
     if len(table) < fewest:
@@ -148,15 +148,15 @@ class _Parts:
     def count(self, name: str, values: np.ndarray, categories: list[str]) -> None:
         there = values[~np.isnan(values)].astype(np.int64)
         found = np.bincount(there, minlength=len(categories)).tolist()
-        found[int(np.argmax(found))] += self._untold(name, len(values) - len(there))
-        self.counts[name] = told(dict(zip(categories, found, strict=True)), self.fewest)
+        found[int(np.argmax(found))] += self._hidden_gaps(name, len(values) - len(there))
+        self.counts[name] = suppress_small(dict(zip(categories, found, strict=True)), self.fewest)
         hidden = [c for c, count in self.counts[name].items() if count is None]
         if hidden:
             said = [self.withheld[name]] if name in self.withheld else []
             self.withheld[name] = "; ".join([*said, f"how many rows have {', '.join(hidden)}"])
 
-    def _untold(self, name: str, gaps: int) -> int:
-        """The number of gaps if it is too small to be told: they then count as if they held what most others hold."""
+    def _hidden_gaps(self, name: str, gaps: int) -> int:
+        """The number of gaps if it is too small to be sent: they then count as if they held what most others hold."""
         if not 0 < gaps < self.fewest:
             return 0
         self.withheld[name] = f"how many are missing: fewer than {self.fewest}"
@@ -164,10 +164,10 @@ class _Parts:
 
     def number(self, feature: str, column: Column, values: np.ndarray, view: View) -> None:
         there = view(values[~np.isnan(values)])
-        if reason := why_not(there, self.fewest):
+        if reason := reason_to_withhold(there, self.fewest):
             self.withheld[feature] = f"everything: {reason}"
             return
-        gaps = self._untold(feature, len(values) - len(there))
+        gaps = self._hidden_gaps(feature, len(values) - len(there))
         assert isinstance(column, (Number, Date))
         if column.scale == "standard" or column.impute == "mean":
             mean = math.fsum(there) / len(there)
@@ -177,5 +177,5 @@ class _Parts:
             assert isinstance(column, Number)
             counts = np.histogram(np.clip(there, *ends(column)), column.bins, ends(column))[0]
             counts[counts.argmax()] += gaps
-            last, cells = coarse(counts, self.fewest)
+            last, cells = coarsen(counts, self.fewest)
             self.histograms[feature] = Histogram(last=last, counts=cells)

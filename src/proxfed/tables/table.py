@@ -157,7 +157,7 @@ def _tables(schema: Schema, parts: Sequence[tuple[str, Raw]], notes: list[str], 
     schema = schema.expanded(name for _, table in kept for name in table.columns)
     require(len(schema.inputs) > 0, "the schema names no column that predicts: [columns.NAME] with its kind")
     if target:
-        require(schema.target is not None, "the schema has no [target]")
+        require(schema.target is not None, "the schema has no [target]: give its column, or time and event")
     train: dict[str, list[Table]] = {}
     test: dict[str, list[Table]] = {}
     for name, table in kept:
@@ -168,7 +168,7 @@ def _tables(schema: Schema, parts: Sequence[tuple[str, Raw]], notes: list[str], 
     tested = [name for name, tables in train.items() if not any(map(len, tables))]
     if tested:
         notes.append(f"{', '.join(sorted(tested))}: all rows are held out for testing")
-    require(len(tested) < len(train), "all rows are held out for testing")
+    require(len(tested) < len(train), f"source.test = {schema.source.test}: all rows are held out for testing")
     return Tables(schema, _together(train), _together(test), tuple(notes))
 
 

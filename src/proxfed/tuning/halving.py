@@ -18,7 +18,7 @@ FACTOR = 3
 RUNGS = 3
 """At most: the fewer rounds the first rung has, the more it favours what is only fast at the beginning."""
 LEAST = 5
-"""Rounds of the first rung, if there are several: after fewer, little can be told."""
+"""Rounds of the first rung, if there are several: after fewer, they look alike."""
 
 
 class Rung(NamedTuple):
@@ -36,6 +36,7 @@ class Ladder(NamedTuple):
 
     @property
     def configurations(self) -> int:
+        """How many begin."""
         return self.rungs[0].configurations
 
     def cost(self) -> int:
@@ -44,12 +45,16 @@ class Ladder(NamedTuple):
         gains = [after - before for before, after in pairwise(rounds)]
         return self.seeds * sum(rung.configurations * gain for rung, gain in zip(self.rungs, gains, strict=True))
 
+    def until(self, rung: Rung) -> Ladder:
+        """Its rungs up to this one."""
+        return Ladder(self.rungs[: self.rungs.index(rung) + 1], self.seeds)
+
     def __str__(self) -> str:
         return ", ".join(f"{rung.configurations} to round {rung.round}" for rung in self.rungs)
 
 
 def ladder(budget: int, rounds: int, seeds: int = 1) -> Ladder:
-    """As many configurations as the budget allows, on as many rungs as they can be told apart on."""
+    """As many configurations as the budget allows, on as many rungs as can tell them apart."""
     possible = [steps for steps in reversed(range(RUNGS)) if steps == 0 or rounds // FACTOR**steps >= LEAST]
     for steps in possible:
         count = _most(budget, rounds, seeds, steps)

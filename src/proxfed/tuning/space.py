@@ -61,12 +61,15 @@ class Choice:
 
     @property
     def size(self) -> int:
+        """How many there are."""
         return len(self.values)
 
     def at(self, u: float) -> Any:
+        """The value at u in [0, 1]."""
         return self.values[min(int(u * self.size), self.size - 1)]
 
     def points(self, count: int) -> list[Any]:
+        """At most so many of them, evenly spread; a single one is in the middle."""
         if count >= self.size:
             return list(self.values)
         places = np.linspace(0, self.size - 1, count).round().astype(int) if count > 1 else [self.size // 2]
@@ -86,6 +89,7 @@ class Around:
     factor: float
 
     def of(self, value: Any, where: str) -> Between:
+        """The space around this value."""
         known = finite(value) and value > 0
         require(known, f"{where}: around({self.factor:g}) needs a number > 0 in the study, which has {value!r}")
         low, high = (float(f"{v:.4g}") for v in (value / self.factor, value * self.factor))

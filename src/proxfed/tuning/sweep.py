@@ -122,24 +122,25 @@ class _Grid:
         here = with_settings(self.study, point, self._name(point)) if point else self.study
         entries: dict[str, Entry] = {}
         for label in here.entries:
-            for values in self._points(label):
-                name = " ".join([label, self._name(values)]) if values else label
+            for name, values in self._points(label).items():
                 entries[name] = changed(here, label, values) if values else here.entries[label]
         return replace(here, entries=entries, again=None, asked=())
 
     def lines(self) -> list[Line]:
+        """Every algorithm at every point, in the order of the table."""
         found = []
         for case, point in self.cases.items():
             for label in self.study.entries:
-                for values in self._points(label):
-                    name = " ".join([label, self._name(values)]) if values else label
+                for name, values in self._points(label).items():
                     named = {self.short[key]: value for key, value in {**point, **values}.items()}
                     found.append(Line(case, name, label, named))
         return found
 
-    def _points(self, label: str) -> list[Values]:
+    def _points(self, label: str) -> dict[str, Values]:
+        """The values of an algorithm's swept settings, by the labels of its entries; without any, an empty point."""
         own = self.of_algorithms.get(label, {})
-        return [dict(zip(own, values, strict=True)) for values in product(*own.values())]
+        points = [dict(zip(own, values, strict=True)) for values in product(*own.values())]
+        return {f"{label} {self._name(point)}" if point else label: point for point in points}
 
     def _name(self, values: Values) -> str:
         return ", ".join(f"{self.short[key]}={written(value)}" for key, value in values.items())

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from proxfed.errors import finite
 from proxfed.report.columns import column, higher_is_better
-from proxfed.report.effort import fairness
 from proxfed.report.latex import cells
 from proxfed.report.small_plots import Point, heat_map, scatter
 from proxfed.report.static_page import plain_html, write_static_page
+from proxfed.report.summary import fairness
 from proxfed.tuning.keys import written
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 
 def write_page(swept: Swept, path: Path) -> None:
+    """Pictures of the sweep, and its table."""
     about = f"{len(swept.lines)} combinations of {', '.join(swept.names)}, by {swept.judge}."
     note = f'<p class="note">{escape(said)}</p>' if (said := fairness(swept.table())) else ""
     pictures = f'<div class="panels">{"".join(_pictures(swept))}</div>'

@@ -1,8 +1,8 @@
 """The configurations of a search as one study in a run folder, taken from rung to rung.
 
 A configuration is an entry: "FedAvg eta=0.1". It is run to the round of its rung and put aside there with its
-checkpoint, and goes on from it if it is promoted. Who is promoted follows from the rows, so a search that was stopped
-anywhere comes to the same end.
+checkpoint, and goes on from it if it is promoted. Which ones are promoted follows from the rows, so a search that was
+stopped anywhere comes to the same end.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from proxfed.tuning.keys import changed, short_names, written
 
 
 class Stopped(Exception):
-    """Somebody asked for it on the way."""
+    """Ctrl-C, or whatever `stop` stands for, came on the way."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,11 +45,12 @@ class Trial:
 
     @property
     def score(self) -> Score:
+        """On its last rung."""
         return self.scores[-1]
 
     @property
     def order(self) -> tuple[Any, ...]:
-        """The best first: who got furthest, then who was better there."""
+        """The best first: by how far it got, then by its score there."""
         return self.score.diverged, -len(self.scores), self.score
 
 
@@ -107,7 +108,8 @@ class Search:
     ) -> dict[str, list[str]]:
         """The configurations of each algorithm on a rung, run to its round.
 
-        The next best ones take the place of those that diverge there, while the rounds of the ladder suffice.
+        The next best ones take the place of those that diverge there, while the rounds of the ladder suffice; those of
+        later rungs are only touched if nobody is left.
         """
         on: dict[str, list[str]] = {algorithm: [] for algorithm in ranked}
         while True:
@@ -115,7 +117,8 @@ class Search:
             for algorithm, labels in ranked.items():
                 waiting = [label for label in labels if label not in on[algorithm]]
                 standing = sum(not self.found[label].score.diverged for label in on[algorithm])
-                left = self.ladder.cost() - sum(t.spent for t in self.found.values() if t.algorithm == algorithm)
+                budget = (self.ladder.until(rung) if standing else self.ladder).cost()
+                left = budget - sum(t.spent for t in self.found.values() if t.algorithm == algorithm)
                 for label in waiting[: rung.configurations - standing]:
                     trial = self.found[label]
                     left -= len(self.tried.seeds) * rung.round - trial.spent

@@ -14,9 +14,8 @@ from typing import Any
 
 import tomli_w
 
+from proxfed import files
 from proxfed.errors import InputError, RunError, finite, require, whole
-from proxfed.files import read
-from proxfed.harness import files
 from proxfed.harness.compare import folder_of
 from proxfed.harness.progress import stop_on_signal
 from proxfed.harness.settings_diff import first_changed, flat, settings_mismatch
@@ -248,7 +247,7 @@ def _open(path: Path, request: Table, resume: bool, force: bool) -> None:
             f"{path} holds a tuning already: --resume continues it, --force replaces it, --out chooses another place",
         )
         try:
-            before = tomllib.loads(read(note).decode())
+            before = tomllib.loads(files.read(note).decode())
         except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as e:
             raise InputError(f"{note} is damaged: {e}") from e
         if difference := first_changed(flat(before), flat(request)):

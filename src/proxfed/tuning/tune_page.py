@@ -54,6 +54,7 @@ def about(tuned: Tuned) -> str:
 
 
 def text(tuned: Tuned) -> str:
+    """The table, how it was judged, and the notes, as `print(tuned)` shows them."""
     shown = console(width=200, color_system=None, force_terminal=False, force_jupyter=False)
     with shown.capture() as captured:
         shown.print(rich_tuned(tuned))

@@ -10,9 +10,8 @@ from typing import Any
 
 import tomli_w
 
-from proxfed import __version__
+from proxfed import __version__, files
 from proxfed.errors import InputError, real
-from proxfed.harness import files
 from proxfed.harness.results import Results
 from proxfed.harness.study import Study
 from proxfed.registry import Table, plain

@@ -32,14 +32,7 @@ def chosen_rows(data: Federated, part: float, seed: int = 0) -> np.ndarray:
 def hold_out(data: Federated, part: float, seed: int = 0) -> Federated:
     """The data with the held-out rows in place of the test data, and without them for training."""
     held = chosen_rows(data, part, seed)
-    owners = np.repeat(np.arange(len(data)), data.sizes)
-    return replace(
-        data,
-        features=data.features[~held],
-        labels=data.labels[~held],
-        sizes=np.bincount(owners[~held], minlength=len(data)),
-        test=(data.features[held], data.labels[held]),
-    )
+    return replace(data.keep(np.flatnonzero(~held)), test=(data.features[held], data.labels[held]))
 
 
 def on_validation(problem: Problem, data: Federated | None) -> Problem:

@@ -1,6 +1,6 @@
 """Points that Optuna's tree-structured Parzen estimator proposes, for spaces too large to cover evenly.
 
-Each generation of proposals has a sampler of its own, seeded by the generation, which is told all that was found
+Each generation of proposals has a sampler of its own, seeded by the generation, which is given all that was found
 before. So it needs no database: after an interruption the same proposals are made again.
 """
 
@@ -19,7 +19,7 @@ MISSING = "search = 'optuna' needs Optuna, which is not installed: pip install '
 
 
 def available() -> None:
-    """One sentence if it is not."""
+    """Refuse in one sentence if Optuna is not installed."""
     try:
         import optuna  # noqa: F401
     except ImportError as e:
@@ -38,13 +38,13 @@ def propose(
     study = optuna.create_study(sampler=sampler)
     distributions: dict[str, Any] = {key: _distribution(space) for key, space in spaces.items()}
     for rank, trial in enumerate(sorted(known, key=lambda trial: trial.order)):
-        params = {key: _told(spaces[key], value) for key, value in trial.values.items()}
+        params = {key: _to_optuna(spaces[key], value) for key, value in trial.values.items()}
         study.add_trial(optuna.trial.create_trial(params=params, distributions=distributions, value=float(rank)))
     tried = [dict(trial.values) for trial in known]
     found: list[Values] = []
     for _ in range(20 * count):
         asked = study.ask(distributions).params
-        point = {key: _meant(spaces[key], asked[key]) for key in spaces}
+        point = {key: _from_optuna(spaces[key], asked[key]) for key in spaces}
         if point not in tried:
             tried.append(point)
             found.append(point)
@@ -65,11 +65,13 @@ def _distribution(space: Space) -> Any:
     return optuna.distributions.CategoricalDistribution(list(range(space.size)))
 
 
-def _told(space: Space, value: Any) -> Any:
+def _to_optuna(space: Space, value: Any) -> Any:
+    """A value of ours as its distribution has it."""
     return value if isinstance(space, Between) else space.values.index(value)
 
 
-def _meant(space: Space, asked: Any) -> Any:
+def _from_optuna(space: Space, value: Any) -> Any:
+    """The other way round; numbers have four digits, as those of grids."""
     if isinstance(space, Between):
-        return min(max(float(f"{asked:.4g}"), space.low), space.high)
-    return space.values[asked]
+        return min(max(float(f"{value:.4g}"), space.low), space.high)
+    return space.values[value]

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from proxfed.engine import tuning
+from proxfed.engine.network import Stacked
 from proxfed.engine.run import FAR, Run
-from proxfed.engine.stacked import Stacked
 from proxfed.harness.conformance import toy
 from proxfed.harness.conformance.law import Broken, must
 from proxfed.participation import Full, UniformSampling

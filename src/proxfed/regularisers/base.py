@@ -1,4 +1,4 @@
-"""What penalties with one weight have in common, and what is left of them when that weight is infinite."""
+"""What regularisers have in common: the check of a prox step, one weight, and what an infinite weight leaves."""
 
 from __future__ import annotations
 
@@ -9,9 +9,15 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from proxfed.errors import non_negative
-from proxfed.regularisers.checks import check_step
+from proxfed.errors import InputError, non_negative
 from proxfed.types import Regulariser
+
+
+def check_step(h: object, step: float, below: float = math.inf, bound: str = "infinity") -> None:
+    """0 <= step < below, which the message calls `bound`."""
+    if not 0 <= step < below:
+        limit = bound if below == math.inf else f"{bound} = {below!r}"
+        raise InputError(f"{type(h).__name__}: step = {step!r} must be >= 0 and < {limit}")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,59 @@
+"""The numbers that a claim or a reported value asks of runs: of each seed, in the median, and as text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from itertools import chain
+from statistics import median, median_low
+
+from proxfed.harness.paper_schema import Quantity
+from proxfed.harness.results import Results
+from proxfed.report.columns import axis_value, higher_is_better, show
+from proxfed.report.targets import first_reached
+
+
+def seed_values(asked: Quantity, results: Results, label: str, round: int | None = None) -> dict[int, float]:
+    """For each seed: where the measure reached the target, or else the measure at that round, its best or its last.
+
+    A seed that diverged counts with its last row, and as the worst that can be where it has no number.
+    """
+    measure, diverged = asked.measure, results.diverged(label)
+    worst = -math.inf if higher_is_better(measure) else math.inf
+    values = {}
+    for seed, history in results.histories(label).items():
+        if asked.target is not None:
+            found = first_reached(history, measure, asked.target, asked.axis, results.clients)
+        else:
+            numbers = [axis_value(row, measure, results.clients) for row in history if round in (None, row["round"])]
+            at = [number for number in numbers if number is not None]
+            one = (_best(measure, at) if asked.best else at[-1]) if at else None
+            found = worst if one is None and seed in diverged else one
+        if found is not None:
+            values[seed] = worst if math.isnan(found) else found
+    return values
+
+
+def _best(measure: str, numbers: Sequence[float]) -> float:
+    """Of those that are numbers."""
+    choose = max if higher_is_better(measure) else min
+    return choose((number for number in numbers if not math.isnan(number)), default=math.nan)
+
+
+def seed_median(values: Collection[float], target: float | None) -> float | None:
+    """The median over the seeds; None if there are none."""
+    if not values:
+        return None
+    return median(values) if target is None else median_low(values)  # half of the seeds got there: a point of the axis
+
+
+def axis_end(asked: Quantity, results: Results, label: str) -> float | None:
+    """How far the seeds of an algorithm went on the axis."""
+    rows = chain.from_iterable(results.histories(label).values())
+    places = [axis_value(row, asked.axis, results.clients) for row in rows]
+    return max((place for place in places if place is not None), default=None)
+
+
+def written(value: float, of: str, digits: int = 4) -> str:
+    """In so many digits; bytes, which are counted and not measured, in six and in their unit."""
+    return show(value, "bytes", 6) if of.startswith("bytes") and math.isfinite(value) else f"{value:.{digits}g}"
