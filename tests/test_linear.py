@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from proxfed import Federated, Linear, keyed_random
 from proxfed.errors import InputError
-from proxfed.problems import products
+from proxfed.problems import base, products
 from proxfed.regularisers import L1, MCP, Box, Zero
 
 from support import toy_problems as toy
@@ -141,7 +141,7 @@ def test_however_many_numbers_fit_into_the_cache(monkeypatch, loss, sizes, numbe
     x = point(p, N)
     f = p.local(1, range(N))
     full, value, some, constants = f.full_grad(x), f.value(x), f.grad(x, 0), p.smoothness()
-    monkeypatch.setattr(products, "CACHE", numbers)
+    monkeypatch.setattr(base, "CACHE", numbers)
     monkeypatch.setattr(products, "GATHER", numbers)
     p = replace(p)  # nothing is remembered
     f = p.local(1, range(N))

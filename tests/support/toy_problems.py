@@ -176,12 +176,12 @@ def models(p: Linear, algorithm: Algorithm, participation: Participation = EVERY
 
 
 def rows_of(
-    p: Linear, algorithm: Algorithm, rounds: int, topology: Topology, begin: Callable[[Run], Any] | None = None
+    p: Linear, algorithm: Algorithm, rounds: int, topology: Topology, first: Callable[[Run], Any] | None = None
 ) -> Iterator[np.ndarray]:
-    """The clients' iterates after rounds 1, 2, ...; `begin` changes the state before the first of them."""
+    """The clients' iterates after rounds 1, 2, ...; `first` makes the state before the first of them."""
     run = begin(p, algorithm, topology)
-    if begin is not None:
-        run.state = begin(run)
+    if first is not None:
+        run.state = first(run)
     for t in range(1, rounds + 1):
         run.round(t)
         yield run.state.x.numpy()

@@ -51,7 +51,8 @@ def deploy(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run, if one has begun.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace a run that is there.")] = False,
     deadline: Annotated[
-        float | None, typer.Option("--deadline", help="Seconds after which a round goes on without who is missing.")
+        float | None,
+        typer.Option("--deadline", help="Seconds after which a round goes on without sites that are missing."),
     ] = None,
     data: DataOption = None,
     format: FormatOption = Format.table,

@@ -1,7 +1,7 @@
 """What a site puts between its holder and the world. This one allows everything and changes nothing.
 
-A site with rules of its own has a class of its own (site.py): it may refuse a question before it is worked on, write
-down what is about to leave, seal what goes to neighbours, and change what goes to the server.
+A site with rules of its own has a class of its own (site_guard.py): it may refuse a question before it is worked on,
+write down what is about to leave, seal what goes to neighbours, and change what goes to the server.
 """
 
 from __future__ import annotations
