@@ -48,6 +48,7 @@ lint: $(READY)   ## style, types, and results that are up to date
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy benchmarks/*.py benchmarks/peers/*.py
 	$(BIN)/lint-imports
 	$(BIN)/proxfed results check
 

@@ -213,7 +213,8 @@ def labels(fight: Fight) -> list[str]:
 
 def settle(name: str) -> None:
     """Write what was chosen into the experiment."""
-    path, chosen = EXPERIMENTS / f"{name}.toml", {}
+    path = EXPERIMENTS / f"{name}.toml"
+    chosen: dict[str, Any] = {}
     for label in labels(FIGHTS[name]):
         tuned = tomllib.loads((RUNS / "tuned" / name / label / "tuned.toml").read_text())
         chosen |= {table["label"]: table for table in tuned["algorithms"] if table["label"] == label}
@@ -252,8 +253,8 @@ def tables(name: str) -> None:
     fight = FIGHTS[name]
     runs = read(RUNS / "run" / f"arena-{name}" / ("full" if fight.full else "quick"))
     groups: dict[str, list[Any]] = {}
-    for case, found in runs.items():
-        groups.setdefault(re.sub(r"(, )?draw \d+", "", case), []).append(found)
+    for case, run in runs.items():
+        groups.setdefault(re.sub(r"(, )?draw \d+", "", case), []).append(run)
     measure = fight.target.partition("=")[0]
     for group, found in groups.items():
         for target in found[0].settings["targets"][measure]:

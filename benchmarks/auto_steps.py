@@ -164,6 +164,7 @@ class Kept(UserDict[str, Any]):
 def _problem(trial: Trial) -> Problem:
     problem = read_study(trial.experiment, trial.changes, trial.case).problem
     if trial.model is not None:
+        assert isinstance(problem, Model)
         problem = replace(problem, model=trial.model)
     if trial.accuracies:  # every algorithm takes l1, with every step
         return problem.with_h(L1(1e-5))

@@ -22,6 +22,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -70,6 +71,7 @@ def coordinate(carrier: str, folder: Path, out: Path, seed: int) -> None:
     from proxfed.silos.desk import Desk
 
     where = json.loads((folder / "where.json").read_text())
+    couriers: Callable[[str, Path], None]
     if carrier == "nvflare":
         from proxfed.silos.nvflare_carrier import Flare
 

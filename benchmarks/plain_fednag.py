@@ -59,6 +59,7 @@ def vgg16_eighth(channels: int, classes: int) -> nn.Sequential:
         for _ in range(depth):
             conv = nn.Conv2d(inside, width, 3, padding=1)
             nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
+            assert conv.bias is not None
             nn.init.zeros_(conv.bias)
             layers += [conv, nn.ReLU()]
             inside = width

@@ -239,7 +239,7 @@ def shipped_commands() -> Iterator[Any]:
         yield pytest.param(shlex.split(line), id=f"Dockerfile-{line}")
 
 
-@pytest.mark.parametrize("words", shipped_commands())
+@pytest.mark.parametrize("words", list(shipped_commands()))
 def test_what_is_shipped_to_start_it_is_a_command(words: list[str]) -> None:
     assert _checked(words)[0] in ("silo", "deploy", "site init")
 
