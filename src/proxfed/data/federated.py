@@ -305,7 +305,6 @@ def _checked(
     name: str, features: Features, labels: np.ndarray, classes: int | None, place: Callable[[int], str]
 ) -> np.ndarray:
     """The labels, classes as int64, if all numbers are finite and all classes exist; `place(row)` is its name."""
-
     require(np.ndim(labels) == 1, f"{name}: labels must be one number a sample, not of shape {np.shape(labels)}")
     for what, values in (("a feature", features), ("a label", labels)):
         bad = _rows_not_finite(values)
