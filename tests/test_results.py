@@ -6,13 +6,14 @@ import json
 import re
 import signal
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from proxfed import Diverged, Entry, Results, compare, run
+from proxfed import Diverged, Entry, Results, compare, files, run
 from proxfed.algorithms import Depositum, FedAvg
 from proxfed.errors import InputError
 from proxfed.harness.execute import Execution
@@ -23,6 +24,7 @@ from proxfed.topologies import Ring
 
 from support.cli import proxfed
 from support.run_folders import Elements
+from support.small_experiment import small, write
 from support.toy_problems import problem
 
 QUIET: dict[str, Any] = {"progress": False, "jobs": 1}
@@ -193,6 +195,27 @@ def test_ctrl_c_returns_what_there_is(every: int, number: int, algorithm: Any) -
     assert [row["round"] for row in stopped.rows] == list(range(0, 7, every))
     assert torch.equal(stopped.model, run(problem(), algorithm, 6, topology=graph).model)
     assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+@pytest.mark.parametrize("words", [["run", "--force"], ["run", "--resume"], ["run", "--resume", "more"], ["report"]])
+def test_a_command_reads_no_state_of_a_file_twice(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, seen = tmp_path / "run", Counter[tuple[str, int]]()
+    asked = ["run", str(write(tmp_path / "small.toml", small(rounds=2, seeds=[0]))), "--out", str(out), "--jobs", "1"]
+    assert proxfed(capsys, *asked)[0] == 0
+    read = files.read
+
+    def watched(path: Path, most: int = files.LARGEST_TEXT) -> bytes:
+        seen[Path(path).name, Path(path).stat().st_ino] += 1  # a file that is replaced is another one
+        return read(path, most)
+
+    monkeypatch.setattr(files, "read", watched)
+    more = ["-c", "seeds=[0, 1]"] if "more" in words else []
+    given = [*asked, words[1], *more] if words[0] == "run" else ["report", str(out), "--out", str(tmp_path / "a.html")]
+    assert proxfed(capsys, *given)[0] == 0
+    assert {name for name, _ in seen} >= {"config.toml", "versions.json", "clients.json", "rows.csv"}
+    assert max(seen.values()) == 1, seen
 
 
 def test_the_second_ctrl_c_ends_it_at_once() -> None:

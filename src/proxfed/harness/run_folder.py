@@ -103,6 +103,9 @@ class RunFolder:
             raise InputError(f"{self.path} is not a readable run folder: {name}: {e.strerror}") from e
 
     def config(self) -> dict[str, Any]:
+        return self._remembered("config.toml", self._read_config)
+
+    def _read_config(self) -> dict[str, Any]:
         path, data, run = self.path / "config.toml", self._read("config.toml"), self._status().run
         last = data.rfind(b"\n", 0, -1) + 1
         whole = not run or data[last:] == _seal(data[:last], run)
@@ -113,6 +116,9 @@ class RunFolder:
             raise InputError(f"{path} is damaged: {e}") from e
 
     def _table(self, name: str) -> dict[str, Any]:
+        return self._remembered(name, lambda: self._read_table(name))
+
+    def _read_table(self, name: str) -> dict[str, Any]:
         """A JSON file, without what says that it is whole and of this run."""
         where, run = str(self.path / name), self._status().run
         table = files.parse_json(self._read(name), where)
