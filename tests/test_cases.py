@@ -397,7 +397,7 @@ def test_a_plan_keeps_no_more_data_than_it_may(tmp_path: Path) -> None:
     cases = read_cases(str(write(tmp_path / "two.toml", two())))
     found = {}
     for keep in (0, 1 << 30):
-        plan = Plan(cases, {name: tmp_path / str(keep) / slug(name) for name in cases}, keep=keep)
+        plan = Plan(cases, {name: RunFolder(tmp_path / str(keep) / slug(name)) for name in cases}, keep=keep)
         assert len(plan._ready) == (len(cases) if keep else 0)
         found[keep] = plan.run(lambda: False, progress=False)
     for name in cases:

@@ -17,6 +17,7 @@ from proxfed.harness.build import build_study
 from proxfed.harness.finished import simulate
 from proxfed.harness.plan import Planned
 from proxfed.harness.results import Results
+from proxfed.harness.run_folder import RunFolder
 from proxfed.harness.schema import parse
 from proxfed.problems.saved import load_model
 from proxfed.report.page import render
@@ -236,7 +237,7 @@ def test_a_folder_without_checksums_is_read_as_it_is(whole: Path, half: Path, tm
 
 def test_a_folder_without_checksums_gets_them_when_it_is_resumed(whole: Path, half: Path, tmp_path: Path) -> None:
     old = without_checksums(half, tmp_path / "run")
-    planned = Planned(build_study(parse(TABLE, "test")), old, resume=True)
+    planned = Planned(build_study(parse(TABLE, "test")), RunFolder(old), resume=True)
     assert planned.remark == f"{old} had no checksums and gets them; what was under way there begins anew"
     assert execute(old, TABLE, resume=True)
     same(old, whole)

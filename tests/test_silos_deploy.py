@@ -75,7 +75,7 @@ def experiment(**more: Any) -> Experiment:
 
 def in_one_place(e: Experiment, folder: Path, out: Path) -> RunFolder:
     e = e.model_copy(update={"data": e.data | {"path": str(folder)}})
-    carry_out([Planned(build_study(e), out)], lambda: False, jobs=1, progress=False)
+    carry_out([Planned(build_study(e), RunFolder(out))], lambda: False, jobs=1, progress=False)
     return RunFolder(out)
 
 

@@ -112,7 +112,7 @@ def execute(
     study = build_study(parse(table, "test"))
     watch = Rounds(crash_after)
     require(not resume or RunFolder(path).exists(), f"there is no run to resume in {path}")
-    folder = Planned(study, path, resume, force=force and not resume).folder
+    folder = Planned(study, RunFolder(path), resume, force=force and not resume).folder
     resumed = open_folder(study, folder, resume, force=force and not resume)
     execution = Execution(
         study, folder, watch=watch, stop=lambda: watch.seen == stop_after, checkpoint_seconds=0, resumed=resumed

@@ -112,7 +112,7 @@ def reproduce(
         # Every plan is made before the first is run, so that bad input is refused at once.
         share = KEPT_BYTES // len(parts)
         how: dict[str, Any] = {"resume": True, "leave_out": True, "only": only or [], "keep": share}
-        plans = [Plan(part.cases, part.folders(), data, **how) for part in parts]
+        plans = [Plan(part.cases, part.folders, data, **how) for part in parts]
         for remark in dict.fromkeys(remark for plan in plans for remark in plan.remarks):
             say(remark, err)
         for part, plan in zip(parts, plans, strict=True):
@@ -121,14 +121,13 @@ def reproduce(
             for name, reason in plan.missing.items():
                 say(f"not run: {part.name} {name}: {reason}", err)
             with stop_on_signal() as stop:
-                plan.run(stop, jobs=jobs)
+                part.ran = plan.run(stop, jobs=jobs)
             if stop():
                 say("stopped; the same command goes on from here", err)
                 raise typer.Exit(1)
             figures[part.name] = part.draw()
-            for name, path in part.folders().items():
-                if name not in plan.missing:
-                    write_report([part.results[name]], path / "report.html", figures[part.name])
+            for name, results in part.ran.items():
+                write_report([results], part.folders[name].path / "report.html", figures[part.name])
     for part in parts:
         for name, results in part.results.items():
             say_messages(results, name)

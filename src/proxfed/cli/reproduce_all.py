@@ -68,7 +68,7 @@ def _run(w: Waiting, k: int, rest: list[Waiting], folder: Path, data: str | None
     try:
         part = w.part(folder)
         part.check()
-        plan = Plan(part.cases, part.folders(), data, resume=True)
+        plan = Plan(part.cases, part.folders, data, resume=True)
         for remark in plan.remarks:
             say(remark, err)
         with stop_on_signal() as stop:
@@ -79,8 +79,8 @@ def _run(w: Waiting, k: int, rest: list[Waiting], folder: Path, data: str | None
     if stop():
         say("stopped; the same command goes on from here", err)
         raise typer.Exit(1)
-    for case, path in part.folders().items():
-        write_report([found[case]], path / "report.html")
+    for case, results in found.items():
+        write_report([results], part.folders[case].path / "report.html")
     say(f"done: {w}: {_time(time.monotonic() - started)}", err)
     return True
 

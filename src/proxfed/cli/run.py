@@ -61,11 +61,12 @@ def run(
     from proxfed.harness.cases import read_cases, slug
     from proxfed.harness.plan import Plan
     from proxfed.harness.progress import stop_on_signal
+    from proxfed.harness.run_folder import RunFolder
 
     tune_process()
     cases = read_cases(experiment, change or [], only=case or [])
     path = folder or Path("runs") / next(iter(cases.values())).name
-    folders = {name: path / slug(name) for name in cases}
+    folders = {name: RunFolder(path / slug(name)) for name in cases}
     array = "SLURM_ARRAY_TASK_ID" in os.environ
     plan = Plan(cases, folders, data, resume or array, force, only=only or [])
     require(plan.begun or not (resume and plan.leads), f"there is no run to resume in {path}")

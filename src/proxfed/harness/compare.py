@@ -27,6 +27,7 @@ from proxfed.harness.plan import Planned, carry_out
 from proxfed.harness.progress import stop_on_signal, watching
 from proxfed.harness.remarks import control_variates, remarks
 from proxfed.harness.results import Cases, Results
+from proxfed.harness.run_folder import RunFolder
 from proxfed.harness.study import Entry, Study, names
 from proxfed.participation import Full
 from proxfed.simulate import Timing, profiles
@@ -249,7 +250,8 @@ def _run(
     labels = [only] if isinstance(only, str) else list(only)
     with ExitStack() as held:
         place = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="proxfed-")) if out is None else out)
-        planned = [Planned(s, place / slug(case), resume, force, labels, case) for case, s in studies.items()]
+        folders = {case: RunFolder(place / slug(case)) for case in studies}
+        planned = [Planned(s, folders[case], resume, force, labels, case) for case, s in studies.items()]
         stop = held.enter_context(stop_on_signal())
         found = dict(zip(studies, carry_out(planned, stop, **how), strict=True))
         if out is None:  # the folder is gone when they are looked at

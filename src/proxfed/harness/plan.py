@@ -38,7 +38,7 @@ class Planned:
     """A study and its folder."""
 
     study: Study
-    path: Path
+    folder: RunFolder
     resume: bool = False
     """Go on with what is there, if there is something."""
     force: bool = False
@@ -56,7 +56,6 @@ class Planned:
             known = list(self.study.entries)
             require(label in known, f"--only: no algorithm has the label {label!r}; {nearest(label, known)}")
         self.study.check()
-        self.folder = RunFolder(self.path)
         self.remark = ""
         """What should be said before it begins."""
         self.world = network.world()
@@ -65,7 +64,7 @@ class Planned:
         if self.leads:
             self.begun = check_folder(self.study, self.folder, self.resume, self.force)
             if self.begun and self.resume and not self.folder.has_checksums():
-                self.remark = f"{self.path} had no checksums and gets them; what was under way there begins anew"
+                self.remark = f"{self.folder.path} had no checksums and gets them; what was under way there begins anew"
 
     @property
     def leads(self) -> bool:
@@ -132,7 +131,7 @@ class Plan:
 
     cases: Mapping[str, Any]
     """What `build` makes a study of: the experiment of a case."""
-    folders: dict[str, Path]
+    folders: Mapping[str, RunFolder]
     data: str | None = None
     """The data directory."""
     resume: bool = False

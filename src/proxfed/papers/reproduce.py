@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -33,29 +33,32 @@ class Part:
     """Of the form; each case has its own one inside."""
     others: dict[str, Experiment]
     """The other cases that have begun, as they would be run now."""
+    ran: dict[str, Results] = field(default_factory=dict, init=False)
+    """Of the cases that were run just now."""
 
     @property
     def experiment(self) -> Experiment:
         """As the file has it, with all its cases."""
         return self.file.whole
 
-    def folders(self) -> dict[str, Path]:
+    @cached_property
+    def folders(self) -> dict[str, RunFolder]:
         """The run folder of each case; without cases it is the folder of the form itself."""
-        return {case: self.folder / slug(case) for case in self.cases}
+        return {case: RunFolder(self.folder / slug(case)) for case in self.experiment.cases or self.cases}
 
     def check(self) -> None:
         """Refuse to judge rows that were made with other settings."""
         for case, experiment in (self.others | self.cases).items():
-            folder = RunFolder(self.folder / slug(case))
+            folder = self.folders[case]
             recorded = folder.config() if folder.exists() else None
             for key, (then, now) in changed(recorded, as_recorded(experiment)).items() if recorded else ():
                 raise settings_mismatch(folder.path, f"{key} was {then!r}, now {now!r}")
 
     @cached_property
     def results(self) -> dict[str, Results]:
-        """What the run folders of the form hold, of all cases that have begun: read once, so after they were run."""
-        folders = {case: RunFolder(self.folder / slug(case)) for case in self.experiment.cases or self.cases}
-        return {case: Results.read(folder) for case, folder in folders.items() if folder.exists()}
+        """Of all cases that have begun: read once, so after they were run."""
+        begun = {case: folder for case, folder in self.folders.items() if folder.exists()}
+        return {case: self.ran.get(case) or Results.read(folder) for case, folder in begun.items()}
 
     def diverged(self) -> list[dict[str, Any]]:
         """The seeds that diverged, in every case."""

@@ -24,7 +24,7 @@ from proxfed.harness.build import build_study
 from proxfed.harness.plan import Planned
 from proxfed.harness.progress import watching
 from proxfed.harness.results import Results
-from proxfed.harness.run_folder import versions
+from proxfed.harness.run_folder import RunFolder, versions
 from proxfed.harness.schema import Experiment
 from proxfed.harness.study import CompleteEntry, Study, Task
 from proxfed.registry import Table
@@ -83,7 +83,7 @@ def deploy(
     exchange = Exchange(carrier, agreed.life, say)
     study = _study(e, agreed, exchange)
     jobs = {task: _job(agreed.job, study, task) for task in study.tasks}
-    planned = Planned(study, path, resume, force, only)
+    planned = Planned(study, RunFolder(path), resume, force, only)
     for task, job in jobs.items():
         if not (resume and planned.begun and planned.folder.is_done(*task)):
             _announce(job, exchange)

@@ -19,6 +19,7 @@ from proxfed.harness.cases import slug
 from proxfed.harness.compare import folder_of
 from proxfed.harness.plan import Plan
 from proxfed.harness.progress import stop_on_signal
+from proxfed.harness.run_folder import RunFolder
 from proxfed.harness.study import Entry, Study
 from proxfed.tuning.judge import judge
 from proxfed.tuning.keys import algorithm_keys, changed, is_of_algorithm, short_names, written
@@ -57,8 +58,8 @@ def sweep(
     place = folder_of(out)
     with ExitStack() as held:
         path = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="proxfed-"))) if place is None else place
-        folders = {case: path / name for case, name in grid.folders().items()}
-        plan: Plan = Plan(grid.cases, folders, None, resume, force, build=grid.build)
+        folders = {case: RunFolder(path / name) for case, name in grid.folders().items()}
+        plan = Plan(grid.cases, folders, None, resume, force, build=grid.build)
         stop = held.enter_context(stop_on_signal())
         how = {"jobs": jobs, "progress": progress, "checkpoint_seconds": checkpoint_seconds}
         found = plan.run(stop, **how)

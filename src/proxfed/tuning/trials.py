@@ -81,10 +81,12 @@ class Search:
         self.tried = replace(self.study, entries=entries)
         self.tried.check()
         self.folder = RunFolder(self.path)
+        self.results: Results | None = None
+        """What the folder holds, if something was run."""
 
     def run(self, stop: Callable[[], bool], **how: Any) -> list[Trial]:
         """All trials with their scores, in their order; goes on with what is in the folder."""
-        self.planned = Planned(self.tried, self.path, resume=True, case=self.case)
+        self.planned = Planned(self.tried, self.folder, resume=True, case=self.case)
         self.found = {trial.label: trial for trial in self.trials}
         ranked: dict[str, list[str]] = {}
         for trial in self.trials:
@@ -138,8 +140,7 @@ class Search:
         behind = [label for label in labels if not self._is_at(label, round)]
         if behind:
             self.planned.only, self.planned.until = behind, round
-            carry_out([self.planned], stop, **how)
-            self.folder = RunFolder(self.path)
+            (self.results,) = carry_out([self.planned], stop, **how)
         if stop() or not all(self._is_at(label, round) for label in labels):
             raise Stopped
 
@@ -151,7 +152,7 @@ class Search:
     def _measured(self, labels: Sequence[str], round: int) -> dict[str, tuple[Score, int]]:
         """The score of each configuration after this round, and the rounds that it took until there."""
         rows: dict[str, dict[int, list[Row]]] = {label: {} for label in labels}
-        results = Results.read(self.folder)
+        results = self.results or Results.read(self.folder)
         for row in results.rows:
             if row["algorithm"] in rows and row["round"] <= round:
                 rows[row["algorithm"]].setdefault(row["seed"], []).append(row)
