@@ -27,7 +27,7 @@ def check_combination(
     if isinstance(algorithm, CompressedDownlink):
         check_combination(problem, algorithm.star, topology, participation)
     name, h, needs = type(algorithm).__name__, problem.h, algorithm.requires()
-    h.value(problem.start(0))  # refuses shapes and groups that do not fit d
+    h.value(problem.weights.new_zeros(problem.d))  # refuses shapes and groups that do not fit d
     if not isinstance(h, Zero):
         _check_regulariser(name, algorithm, h)
     if isinstance(algorithm, Graph):
