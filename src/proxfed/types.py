@@ -120,6 +120,8 @@ class Problem(ABC):
     """Samples of a stochastic gradient; None: full gradients."""
     data: Federated | None = None
     """Who holds which samples; None: that is not known."""
+    l2: float | None = None
+    """Weight of |x|^2 / 2 inside every f_i; None: that cannot be had."""
     train_measures: bool = True
     """Objective and stationarity at every evaluation, which cost passes over all training data."""
 

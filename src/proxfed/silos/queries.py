@@ -21,9 +21,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from proxfed.errors import RunError, require
+from proxfed.errors import InputError, RunError, require
 from proxfed.keyed_random import Ids
 from proxfed.problems.fista import fista
+from proxfed.problems.linear import Linear
 from proxfed.silos.exchange import Exchange
 from proxfed.silos.fibre import replay
 from proxfed.silos.job import Job, build
@@ -69,10 +70,9 @@ def _uniform(run: SiteRun) -> Tensor:
 
 
 def _smoothness(run: SiteRun) -> tuple[Head, bytes]:
-    p: Any = run.built.problem
-    require(
-        hasattr(p, "client_smoothness"), f"the smoothness of {type(p).__name__} is not known: give steps as numbers"
-    )
+    p = run.built.problem
+    if not isinstance(p, Linear):
+        raise InputError(f"the smoothness of {type(p).__name__} is not known: give steps as numbers")
     return _told((p.client_smoothness, p.client_convexity))
 
 

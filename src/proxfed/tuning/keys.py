@@ -58,7 +58,7 @@ def settings(e: CompleteEntry) -> list[str]:
     own = [field.name for field in _fields(algorithm)]
     inner = [f"{name}.{field.name}" for name in own for field in _fields(getattr(algorithm, name))]
     around = [f"{name}.{field.name}" for name in AROUND for field in _fields(getattr(e, name))]
-    decay = ["weight_decay"] if hasattr(e.problem, "l2") else []
+    decay = [] if e.problem.l2 is None else ["weight_decay"]
     return [*own, *inner, *around, *decay]
 
 
@@ -73,7 +73,7 @@ def _has(e: CompleteEntry, path: str) -> bool:
 def present(e: CompleteEntry, path: str) -> Any:
     """The value that a setting has."""
     if path == "weight_decay":
-        return e.problem.l2  # type: ignore[attr-defined]
+        return e.problem.l2
     algorithm, found, _ = _taken_apart(e.algorithm)
     if path in found:
         return AUTO
