@@ -9,10 +9,11 @@ linear     FedAvg, 1000 clients, softmax 60x10, 5 local steps, batch 20
 gradient   the full gradient of logistic regression, 30 x 2000 x 60 in float64
 top_k      top-k of 1 % of (10, 11,000,000) float32 numbers, 440 MB
 encode     those messages written
-decode     those messages read
+decode     those messages read, each to its dense value
+receive    those messages read and added up, from the wire to the sum
 
 How turns are taken and which of them count: interleave.py. The limit is a round's products at the speed of a large one,
-or one pass over what must be read (by one thread; of the last three, all 440 MB).
+or one pass by one thread: a read of what must be read, and fresh memory for what must be written (vectors.py).
 
     python benchmarks/bench.py                     all of it but other frameworks
     python benchmarks/bench.py a b --peers         two workloads, with other frameworks in environments under .peers
@@ -38,10 +39,10 @@ KEPT = HERE / "kept.json"
 LOSS = 0.2
 """By which a ratio may grow before it counts as lost."""
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
-SPIN = {"GOMP_SPINCOUNT": "300000"}
-"""What it is when nobody asks for passive waiting, as proxfed does."""
+PASSIVE, SPIN = {"OMP_WAIT_POLICY": "passive"}, {"GOMP_SPINCOUNT": "300000"}
+"""How threads wait: what proxfed's command line asks for, and what it is when nobody asks."""
 
-PASSES = ("gradient", "top_k", "encode", "decode")
+PASSES = ("gradient", "top_k", "encode", "decode", "receive")
 WORKLOADS = ("a", "b", "c", "depositum", "admm", "linear", *PASSES)
 
 
@@ -56,7 +57,7 @@ def contestant(
     given = [] if threads is None else ["--threads", str(threads)]
     omp = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
     environment = {"PYTHONPATH": f"{HERE}:{HERE / 'peers'}:{HERE.parent / 'src'}"} | QUIET | omp
-    environment |= {} if name == "proxfed" else SPIN
+    environment |= PASSIVE if name == "proxfed" else SPIN
     return Contestant(name, setup, (*python, str(HERE / script), *arguments.split(), *given), environment, **more)
 
 

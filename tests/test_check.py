@@ -332,6 +332,14 @@ class ReadsWrong(TopK):
         return super().decode(messages, d, dtype).bfloat16().to(dtype)
 
 
+class Repeats(TopK):
+    """An entry twice."""
+
+    def entries(self, messages: Sequence[bytes], d: int, dtype: Any) -> tuple[Tensor, Tensor]:
+        index, value = super().entries(messages, d, dtype)
+        return torch.cat([index, index[:, :1]], 1), torch.cat([value, value[:, :1]], 1)
+
+
 class Keyless(Identity):
     """Noise that no key decides."""
 
@@ -346,6 +354,7 @@ class Keyless(Identity):
         (SaysUnbiased(k=3, unbiased=True), "is unbiased if it says so"),
         (CountsWrong(k=3), "bytes promised are bytes encoded"),
         (ReadsWrong(k=3), "decode of encode is dense"),
+        (Repeats(k=3), "decode of encode is dense"),
         (NamesAnother(k=3), "decode of encode is dense"),
         (Keyless(), "rows and keys decide"),
     ],

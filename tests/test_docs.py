@@ -318,6 +318,13 @@ def test_every_page_is_on_the_site() -> None:
     assert len(listed) == len(set(listed))
 
 
+def test_files_that_pages_name_exist() -> None:
+    named = [(p, path) for p in PAGES for path in re.findall(r"[` ]([a-z_]+(?:/\w+)*/\w+\.py)\b", p.read_text())]
+    assert len(named) > 100
+    places = (ROOT, ROOT / "src" / "proxfed")
+    assert [(page.name, path) for page, path in named if not any((place / path).exists() for place in places)] == []
+
+
 def test_files_of_the_design_page_exist() -> None:
     source = ROOT / "src" / "proxfed"
     text = (DOCS / "design.md").read_text()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -14,6 +15,8 @@ from torch import Tensor
 from proxfed import keyed_random
 from proxfed.compressors import QSGD, Identity, LowRank, NaturalCompressor, RandK, ScaledSign, TopK, wire
 from proxfed.compressors.message import Reader
+from proxfed.engine import tuning
+from proxfed.engine.messages import decoded_sum
 from proxfed.types import Compressor
 
 from support.compressor_cases import (
@@ -50,6 +53,33 @@ def check_wire(C: Compressor, v: Tensor, key: keyed_random.Key) -> None:
 @given(seed=seeds, c=st.integers(1, 4))
 def test_a_message_is_read_back_bit_for_bit(C, dtype, seed, c):
     check_wire(C, vectors(seed, c).to(dtype), keys(c, seed))
+
+
+@every([case.compressor for case in EVERY])
+@dtypes
+@pytest.mark.parametrize("block", [1, 5 * D], ids="block={}".format)
+def test_messages_are_added_up_as_their_rows_would_be(C, dtype, block, monkeypatch):
+    """Whether rows are written out or entries added, and however many at a time."""
+    monkeypatch.setattr(tuning, "BLOCK", block)
+    packed, w = C(vectors(3, 12).to(dtype), keys(12)), torch.linspace(-1, 2, 12, dtype=dtype)
+    total, rows = decoded_sum(packed.compressor.encode(packed), w, packed), w[:, None] * packed.dense
+    assert (total.dtype, total.shape) == (dtype, (D,))
+    assert ((total - rows.sum(0)).abs() <= 12 * torch.finfo(dtype).eps * rows.abs().sum(0)).all()
+
+
+@every([TopK(k=7), RandK(k=7)])
+def test_few_entries_are_added_up_without_their_rows(C):
+    d = 1_000_000
+    packed = C(normal(0, 8, d, dtype=torch.float32), keys(8))
+    messages = C.encode(packed)
+    tracemalloc.start()
+    try:
+        total = decoded_sum(messages, torch.ones(8), packed)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert torch.allclose(total, packed.dense.sum(0), rtol=1e-6, atol=0)
+    assert peak < 1.1 * 4 * d  # the sum itself
 
 
 @every([case.compressor for case in EVERY])

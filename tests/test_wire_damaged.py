@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from proxfed.compressors import QSGD, Identity, LowRank, NaturalCompressor, RandK, ScaledSign, TopK
 from proxfed.errors import RunError
-from proxfed.types import Compressor
+from proxfed.types import Compressor, SparseCompressor
 
 from support.compressor_cases import EVERY, D, dtypes, every, keys, seeds, vectors
 
@@ -147,6 +147,10 @@ def test_a_message_much_too_long_is_refused_without_unpacking_it(C, monkeypatch)
 @dtypes
 def test_no_messages_make_no_rows(C, dtype):
     assert C.decode([], D, dtype).shape == (0, D)
+    if isinstance(C, SparseCompressor):
+        index, value = C.entries([], D, dtype)
+        assert (index.shape, index.dtype) == (value.shape, torch.int64)
+        assert (len(value), value.dtype) == (0, dtype)
 
 
 @pytest.mark.slow

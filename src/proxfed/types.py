@@ -292,6 +292,14 @@ class Compressor(Protocol):
         """The dense value (c, d), bit for bit the one that was packed."""
 
 
+@runtime_checkable
+class SparseCompressor(Compressor, Protocol):
+    """A compressor that keeps some entries of a row: sums of its messages cost what these do, whatever d is."""
+
+    def entries(self, messages: Sequence[bytes], d: int, dtype: Any) -> tuple[Tensor, Tensor]:
+        """Where the numbers of each message stand, none twice, and these: both (c, k). All else of `decode` is zero."""
+
+
 class Mixing(NamedTuple):
     """The mixing matrix of one round as its non-zero entries: W[row[k], col[k]] = weight[k]."""
 

@@ -61,17 +61,32 @@ class TopK:
         return wire.join([wire.write(row, wire.width(d - 1)) for row in gaps], wire.rows(packed.parts["value"]))
 
     def decode(self, messages: Sequence[bytes], d: int, dtype: Any) -> Tensor:
-        c, k = len(messages), _kept(self, d)
+        c = len(messages)
         dense = np.zeros((c, d), torch.empty(0, dtype=dtype).numpy().dtype)
 
         def read(rows: slice) -> None:
             for i in range(c)[rows]:
-                with reading(i, messages[i]) as message:
-                    index = wire.read_indices(message, k, d)
-                    put(dense[i], index, message.floats(k, dtype).numpy())
+                put(dense[i], *self._read(i, messages[i], d, dtype))
 
         over_rows(read, c, d)
         return torch.from_numpy(dense)
+
+    def entries(self, messages: Sequence[bytes], d: int, dtype: Any) -> tuple[Tensor, Tensor]:
+        shape = len(messages), _kept(self, d)
+        index, value = torch.empty(shape, dtype=torch.int64), torch.empty(shape, dtype=dtype)
+
+        def read(rows: slice) -> None:
+            for i in range(shape[0])[rows]:
+                index.numpy()[i], value.numpy()[i] = self._read(i, messages[i], d, dtype)
+
+        over_rows(read, *shape)
+        return index, value
+
+    def _read(self, client: int, sent: bytes, d: int, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
+        """The indices of a message, ascending, and its numbers."""
+        k = _kept(self, d)
+        with reading(client, sent) as message:
+            return wire.read_indices(message, k, d), message.floats(k, dtype).numpy()
 
 
 @dataclass(frozen=True)
@@ -109,13 +124,16 @@ class RandK:
         return wire.join(wire.rows(packed.parts["seed"]), wire.rows(packed.parts["value"]))
 
     def decode(self, messages: Sequence[bytes], d: int, dtype: Any) -> Tensor:
+        return torch.zeros(len(messages), d, dtype=dtype).scatter_(1, *self.entries(messages, d, dtype))
+
+    def entries(self, messages: Sequence[bytes], d: int, dtype: Any) -> tuple[Tensor, Tensor]:
         c, k = len(messages), _kept(self, d)
         key, value = np.empty(c, np.uint64), torch.empty(c, k, dtype=dtype)
         for i, sent in enumerate(messages):
             with reading(i, sent) as message:
                 key[i] = message.take(8).view(np.uint64)[0]
                 value[i] = message.floats(k, dtype)
-        return torch.zeros(c, d, dtype=dtype).scatter_(1, torch.from_numpy(_subset(key, k, d)), value)
+        return torch.from_numpy(_subset(key, k, d)), value
 
 
 def _check_kept(owner: Any) -> None:

@@ -15,7 +15,7 @@ from proxfed.compressors import Identity
 from proxfed.compressors.arrays import host, tensor
 from proxfed.engine import tuning
 from proxfed.threads import run_parallel, thread_count
-from proxfed.types import Message, Packed
+from proxfed.types import Message, Packed, SparseCompressor
 
 
 @dataclass
@@ -88,15 +88,21 @@ def decoded_sum(messages: Sequence[bytes], w: Tensor, like: Packed) -> Tensor:
     d = like.dense.shape[1]
     size, threads = max(1, tuning.BLOCK // d), thread_count()
     blocks = [slice(start, start + size) for start in range(0, len(messages), size)]
+    total = np.zeros(d, host(like.dense[:0]).dtype)
 
     def part_sum(rows: slice) -> Tensor:
         return w[rows] @ decoded(messages[rows], like)
 
-    calls, total = [partial(part_sum, rows) for rows in blocks], like.dense.new_zeros(d)
-    for k in range(0, len(calls), threads):
-        for part in run_parallel(calls[k : k + threads]):
-            total += part
-    return total
+    for k in range(0, len(blocks), threads):
+        some = blocks[k : k + threads]
+        if isinstance(like.compressor, SparseCompressor):
+            rows = slice(some[0].start, some[-1].stop)
+            index, value = like.compressor.entries(messages[rows], d, like.dense.dtype)
+            np.add.at(total, host(index).ravel(), host(w[rows, None].cpu() * value).ravel())
+        else:
+            for part in run_parallel([partial(part_sum, rows) for rows in some]):
+                total += host(part)
+    return tensor(total, like.dense)
 
 
 # ---- the weighted mean ---------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from proxfed.harness.conformance import common
 from proxfed.harness.conformance.law import DoesNotApply, Law, Report, check_laws, collect, must
 from proxfed.harness.conformance.vectors import D, normal, square
 from proxfed.keyed_random import Key, keys
-from proxfed.types import Compressor
+from proxfed.types import Compressor, SparseCompressor
 
 LAWS: list[Law] = []
 law = collect(LAWS)
@@ -63,7 +63,7 @@ def is_unbiased_if_it_says_so(C: Compressor) -> None:
 @law(dtype=[torch.float32, torch.float64])
 def decode_of_encode_is_dense(C: Compressor, dtype: torch.dtype) -> None:
     """What is read from the bytes of a message is its dense value, bit by bit, in the dtype of v; the same by the
-    compressor that the message names, which reads it between processes."""
+    compressor that the message names, which reads it between processes. Of a sparse one, the entries are all of it."""
     v = vectors(dtype=dtype)
     packed = C(v, some_keys(len(v)))
     must(packed.dense.shape == v.shape, f"dense has the shape {tuple(packed.dense.shape)}, not {tuple(v.shape)}")
@@ -75,6 +75,9 @@ def decode_of_encode_is_dense(C: Compressor, dtype: torch.dtype) -> None:
     by = packed.compressor
     same = torch.equal(by.decode(by.encode(packed), D, dtype), packed.dense)
     must(same, f"p.compressor = {by!r:.60} reads its message as something else: it must be who packed it")
+    if isinstance(by, SparseCompressor):
+        built = torch.zeros_like(v).scatter_add_(1, *by.entries(by.encode(packed), D, dtype))
+        must(torch.equal(built, packed.dense), "entries are not those of decode, or some are there twice")
 
 
 @law(dtype=[torch.float32, torch.float64])
