@@ -4,19 +4,21 @@
                 and a bold one with r = 1.5^6
     race        after rounds 1, 2, 4, ..., 64 the objective of every lane is measured, and the worse drop out; a few
                 stay long, for steps that are ahead after 16 rounds may be far behind after 64. The bold one stays
-                beside them up to round 32, while its objective falls: it may have sent it up in the first rounds.
+                beside them up to round 32, while its objective falls: it may have sent it up in the first rounds. So
+                does a timid one with r = 1.5^-6: where all seem level, or all rise, the short ones may win later.
                 Where the longest of the others leads after round 4, 8, 16 or 32, a longer one goes on beside it, from
                 its state
     duels       from round 64, 128, ... on a shorter and a longer step go beside the winner, from its state, for a
-                quarter of the rounds so far. The best of the three goes on
+                quarter of the rounds so far. The best of the three in the last two looks goes on
     back-off    where the objective of the last lane has risen, it goes back to where it was best, with a shorter step
 
 The best step of the first rounds need not be the best of the last ones: noise, and the bias of methods that are not
 exact, call for shorter steps the closer one is. That is what the duels are for.
 
 Lanes share the rounds, not the bytes: what they send, compute and measure is counted like the rest, and the winner has
-lost no round. Where nobody knows L, two rounds before the first measure it along the gradient. All that holds for a
-`Run` holds for a race, for its lanes are runs: ranks, checkpoints, keyed randomness.
+lost no round. Where nobody knows L, the first round is taken with guesses, far apart, and every client measures its own
+curvature in it; then the lanes go on, each from the state of the guess next below it. All that holds for a `Run` holds
+for a race, for its lanes are runs: ranks, checkpoints, keyed randomness.
 """
 
 from __future__ import annotations
@@ -37,13 +39,16 @@ from proxfed.engine.oracle import Work
 from proxfed.engine.run import Run, count_from, counted_so_far
 from proxfed.errors import InputError
 from proxfed.participation import Full
-from proxfed.types import Algorithm, Graph, Participation, Problem
+from proxfed.types import Algorithm, Graph, Local, Participation, Problem
 
 RATIO = 1.5
 """Between the steps of neighbouring lanes."""
 
-LANES, BOLD = range(-10, 5), 6
+LANES, TIMID, BOLD = range(-10, 5), -6, 6
 """The first lanes: powers of RATIO, in units of 1/L."""
+
+GUESSES = range(-30, 16, 3)
+"""The lanes of the first round where nobody knows L: powers of RATIO."""
 
 KEPT = {1: 9, 2: 7, 4: 6, 8: 5, 16: 4, 32: 3, 64: 1}
 """After which rounds of a race how many lanes are left; lanes that are level stay together."""
@@ -55,7 +60,7 @@ EARLIEST = 4
 """The first round after which a challenger may begin, and the bold lane must have fallen."""
 
 LOOK = 16
-"""From this round on lanes are measured four times as often, to know which of them leads."""
+"""From this round on lanes are measured four times as often, to know which of them leads; in duels eight times."""
 
 APART = 3
 """A challenger's step is this power of RATIO away."""
@@ -102,44 +107,46 @@ class Race:
         judged = self.problem if self.problem.batch is None else self.problem.fewer(SAMPLES)
         self._measures = Measures(judged, self.network)
         self.first = self._measures.objective(self.x0)
-        self.unit = self._known_unit()
-        """1/L, or 0 while nobody knows it."""
-        self.start = 0 if self.unit else 2
-        """The round after which the lanes begin."""
+        unit = self._known_unit()
+        self.known = unit is not None
+        """L, before the first round."""
+        self.unit = 1.0 if unit is None else unit
+        """1/L; as long as nobody knows it, 1."""
         self.best: Lane | None = None
         """Where the objective was lowest."""
-        self.lanes = self._lanes([*LANES, BOLD]) if self.unit else []
+        self.lanes = self._lanes([*LANES, BOLD] if self.known else GUESSES)
 
     # ---- a round -----------------------------------------------------------------------------------------------
 
     def round(self, t: int) -> None:
         begun = time.perf_counter()
-        if t <= self.start:
-            self._probe(t)
-        else:
-            for lane in self.lanes:
-                lane.run.round(t)
-            self._referee(t - self.start)
+        for lane in self.lanes:
+            lane.run.round(t)
+        if t == 1 and not self.known:
+            self._refine()
+        self._referee(t)
         self.seconds += time.perf_counter() - begun
 
     def _referee(self, t: int) -> None:
         octave = 1 << (t.bit_length() - 1)
         if t in KEPT:
             self._judge(t, KEPT[t])
-        elif t > LOOK and (t % (octave // 4) == 0 or not self._sound()):
+        elif t > LOOK and (t % (octave // (8 if t > RACE and len(self.lanes) > 1 else 4)) == 0 or not self._sound()):
             together = t < RACE or octave < t < octave + octave // 4
             self._judge(t, len(self.lanes) if together else 1)
         if t == octave >= EARLIEST:
             self._challenge(shorter=t >= RACE)
 
     def _judge(self, t: int, keep: int) -> None:
-        """Measure every lane; the worse drop out, and a last one that rises goes back."""
+        """Measure every lane; the worse drop out, and a last one that rises goes back. Duels are judged by two looks:
+        one alone may be the bottom of a swing.
+        """
         for lane in self.lanes:
             lane.before, lane.value = lane.value, self._objective(lane.run.model())
-        self.lanes.sort(key=lambda lane: lane.value)
-        judged = [lane for lane in self.lanes if lane.k != BOLD or t > LOOK] or self.lanes
+        self.lanes.sort(key=lambda lane: lane.value + (lane.before if t > RACE else 0.0))
+        judged = [lane for lane in self.lanes if t > LOOK or lane.k not in (TIMID, BOLD)] or self.lanes
         level = judged[:keep][-1].value
-        stays = judged[:keep] + [lane for lane in judged[keep:] if keep > 1 and lane.value <= level < inf]
+        stays = judged[:keep] + [lane for lane in self.lanes if keep > 1 and lane.value <= level < inf]
         stays += [lane for lane in self.lanes if lane not in judged and (t < EARLIEST or lane.value < lane.before)]
         self.lanes = [lane for lane in self.lanes if lane in stays]
         lead = self.lanes[0]
@@ -174,6 +181,15 @@ class Race:
             powers = [k - len(LANES) for k in powers]
         return [Lane(k, self._run(k)) for k in powers if self._allowed(k)]
 
+    def _refine(self) -> None:
+        """Lanes around 1/L, each from the state of the longest guess that is not longer, or from the start."""
+        guesses, self.unit = self.lanes, self._measured_unit()
+        self.lanes = self._lanes([*LANES, BOLD])
+        for lane in self.lanes:
+            shorter = [guess for guess in guesses if RATIO**guess.k <= self.unit * RATIO**lane.k]
+            if shorter:
+                lane.run = shorter[-1].run.fork(lane.run.algorithm)
+
     def _at(self, k: int) -> Algorithm:
         return self.auto.at(self.unit * RATIO**k)
 
@@ -200,39 +216,39 @@ class Race:
     def _sound(self) -> bool:
         return bool(torch.isfinite(self.model()).all())
 
-    def _known_unit(self) -> float:
+    def _known_unit(self) -> float | None:
         """1/L, with L that of the losses that this kind of algorithm sees: peers have n p_i f_i."""
         try:
             L = self.problem.smoothness().L
         except InputError:
-            return 0.0
+            return None
         peers = issubclass(self.auto.make, Graph)
         return 1 / (L * (self.problem.n * float(self.problem.weights.max()) if peers else 1.0))
 
-    def _probe(self, t: int) -> None:
-        """Two gradients, at x0 and a little along the first one: L is their difference over the distance."""
-        self._exchange(down=self.x0.numel(), up=self.x0.numel())
-        if t < self.start:
-            return
-        g = self._gradient(self.x0)
+    def _measured_unit(self) -> float:
+        """1/L, with L the mean of the clients' own: two gradients each, at x0 and a little along the first one; L is
+        their difference over the distance.
+        """
         length = PROBE * max(1.0, float(self.x0.norm()))
-        away = self._gradient(self.x0 - g * (length / max(float(g.norm()), 1e-300)))
-        L = float((away - g).norm()) / length
-        self.unit = 1 / L if isfinite(L) and L > 0 else 1.0
-        self.lanes = self._lanes([*LANES, BOLD])
 
-    def _gradient(self, x: Tensor) -> Tensor:
-        return self._measures.average(lambda f: f.full_grad(x))
+        def curvature(f: Local) -> Tensor:
+            g = f.full_grad(self.x0)
+            away = f.full_grad(self.x0 - g * (length / g.norm(dim=1, keepdim=True).clamp_min(1e-300)))
+            return (away - g).norm(dim=1, keepdim=True) / length
 
-    def _exchange(self, down: int, up: int) -> None:
-        """Numbers that go to and come from every client, and the pass over its data that they ask for.
+        self._exchange(down=self.x0.numel(), up=1, passes=2)
+        L = float(self._measures.average(curvature))
+        return 1 / L if isfinite(L) and L > 0 else 1.0
+
+    def _exchange(self, down: int, up: int, passes: int = 1) -> None:
+        """Numbers that go to and come from every client, and the passes over its data that they ask for.
 
         Peers add up and spread what they have along the edges of a tree.
         """
         n, traffic, size = self.network.n, self.network.traffic, self.x0.element_size()
         batch, data = self.problem.batch, self._measures.problem.data
         here = len(self.network.ids)
-        self.work.gradients += here * (1 if batch is None or data is None else ceil(max(data.sizes) / batch))
+        self.work.gradients += here * passes * (1 if batch is None or data is None else ceil(max(data.sizes) / batch))
         if not self.network.leader:
             return
         if issubclass(self.auto.make, Graph):
@@ -246,22 +262,22 @@ class Race:
     @property
     def algorithm(self) -> Algorithm:
         """With the step that leads."""
-        return self.lanes[0].run.algorithm if self.lanes else self.auto.example
+        return self.lanes[0].run.algorithm
 
     @property
     def state(self) -> Any:
-        return self.lanes[0].run.state if self.lanes else None
+        return self.lanes[0].run.state
 
     def found(self) -> dict[str, float]:
         """The steps that lead, by their names."""
-        steps = self.auto.steps(self.unit * RATIO ** self.lanes[0].k) if self.lanes else {}
+        steps = self.auto.steps(self.unit * RATIO ** self.lanes[0].k)
         return {name: value for name, value in steps.items() if name in self.auto.found}
 
     def model(self) -> Tensor:
-        return self.lanes[0].run.model() if self.lanes else self.x0
+        return self.lanes[0].run.model()
 
     def fields(self, asked: Collection[str] | None = None) -> dict[str, Tensor]:
-        return self.lanes[0].run.fields(asked) if self.lanes else {}
+        return self.lanes[0].run.fields(asked)
 
     def counters(self) -> dict[str, int]:
         return counted_so_far(self.work, self.network)
