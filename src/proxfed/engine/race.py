@@ -1,16 +1,16 @@
 """Step sizes that choose themselves: one algorithm with several steps side by side, until one of them has won.
 
-    lanes       an algorithm each, with local steps of length r/L for r = 1.5^-10, ..., 1.5^4, all from the same start;
-                and a bold one with r = 1.5^6
+    lanes       an algorithm each, with local steps of length r/L for r = 1.5^-10, ..., 1.5^4 and 1.5^6, all from the
+                same start
     race        after rounds 1, 2, 4, ..., 64 the objective of every lane is measured, and the worse drop out; a few
-                stay long, for steps that are ahead after 16 rounds may be far behind after 64. The bold one stays
-                beside them up to round 32, while its objective falls: it may have sent it up in the first rounds. So
-                does a timid one with r = 1.5^-6: where all seem level, or all rise, the short ones may win later.
-                Where the longest of the others leads after round 4, 8, 16 or 32, a longer one goes on beside it, from
-                its state
+                stay long, for steps that are ahead after 16 rounds may be far behind after 64. So do, up to round 32,
+                two bold ones, which may send it up at first and win in the end, and a timid one: where all seem
+                level, or all rise, the short ones may win. Where the longest of the others leads after round 4, 8, 16
+                or 32, a longer one goes on beside it, from its state
     duels       from round 64, 128, ... on a shorter and a longer step go beside the winner, from its state, for a
                 quarter of the rounds so far. The best of the three in the last two looks goes on
-    back-off    where the objective of the last lane has risen, it goes back to where it was best, with a shorter step
+    back-off    where the objective of the last lane has risen, it goes back to where it was best, with a shorter step;
+                where no lane has been below the start in four rounds, much shorter ones begin anew
 
 The best step of the first rounds need not be the best of the last ones: noise, and the bias of methods that are not
 exact, call for shorter steps the closer one is. That is what the duels are for.
@@ -24,7 +24,7 @@ for a race, for its lanes are runs: ranks, checkpoints, keyed randomness.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import ceil, inf, isfinite, isnan, nan
 from typing import Any
@@ -44,20 +44,23 @@ from proxfed.types import Algorithm, Graph, Local, Participation, Problem
 RATIO = 1.5
 """Between the steps of neighbouring lanes."""
 
-LANES, TIMID, BOLD = range(-10, 5), -6, 6
+LANES = (*range(-10, 5), 6)
 """The first lanes: powers of RATIO, in units of 1/L."""
+
+TIMID, BOLD = -6, (4, 6)
+"""Those that may be far behind up to round 2 LOOK."""
 
 GUESSES = range(-30, 16, 3)
 """The lanes of the first round where nobody knows L: powers of RATIO."""
 
-KEPT = {1: 9, 2: 7, 4: 6, 8: 5, 16: 4, 32: 3, 64: 1}
+KEPT = {1: 8, 2: 6, 4: 5, 8: 4, 16: 3, 32: 3, 64: 1}
 """After which rounds of a race how many lanes are left; lanes that are level stay together."""
 
 RACE = max(KEPT)
 """Its last round."""
 
 EARLIEST = 4
-"""The first round after which a challenger may begin, and the bold lane must have fallen."""
+"""The first round after which a challenger may begin, and one lane must have been below the start."""
 
 LOOK = 16
 """From this round on lanes are measured four times as often, to know which of them leads; in duels eight times."""
@@ -114,7 +117,7 @@ class Race:
         """1/L; as long as nobody knows it, 1."""
         self.best: Lane | None = None
         """Where the objective was lowest."""
-        self.lanes = self._lanes([*LANES, BOLD] if self.known else GUESSES)
+        self.lanes = self._lanes(LANES if self.known else GUESSES)
 
     # ---- a round -----------------------------------------------------------------------------------------------
 
@@ -123,7 +126,8 @@ class Race:
         for lane in self.lanes:
             lane.run.round(t)
         if t == 1 and not self.known:
-            self._refine()
+            guesses, self.unit = self.lanes, self._measured_unit()
+            self.lanes = self._lanes(LANES, guesses)
         self._referee(t)
         self.seconds += time.perf_counter() - begun
 
@@ -144,18 +148,25 @@ class Race:
         for lane in self.lanes:
             lane.before, lane.value = lane.value, self._objective(lane.run.model())
         self.lanes.sort(key=lambda lane: lane.value + (lane.before if t > RACE else 0.0))
-        judged = [lane for lane in self.lanes if t > LOOK or lane.k not in (TIMID, BOLD)] or self.lanes
+        judged = [lane for lane in self.lanes if t > LOOK or lane.k not in (TIMID, *BOLD)] or self.lanes
         level = judged[:keep][-1].value
         stays = judged[:keep] + [lane for lane in self.lanes if keep > 1 and lane.value <= level < inf]
-        stays += [lane for lane in self.lanes if lane not in judged and (t < EARLIEST or lane.value < lane.before)]
+        stays += [lane for lane in self.lanes if lane not in judged and lane.value < self._too_high(lane, t)]
         self.lanes = [lane for lane in self.lanes if lane in stays]
         lead = self.lanes[0]
-        if lead.value == inf:
-            self._go_back(lead)
-        elif self.best is None or lead.value < self.best.value:
+        lowest = self.first if self.best is None else self.best.value
+        if lead.value < lowest:
             self.best = self._fork(lead, lead.k)
-        elif len(self.lanes) == 1 and lead.value > self.best.value + RISE * (self.first - self.best.value):
+        elif lead.value == inf or (lead.value > lowest + RISE * (self.first - lowest) and self._alone(t)):
             self._go_back(lead)
+
+    def _too_high(self, lane: Lane, t: int) -> float:
+        """For a timid or bold lane: above the start, and rising still after the first rounds."""
+        return inf if t <= EARLIEST else max(lane.before, self.first)
+
+    def _alone(self, t: int) -> bool:
+        """No other lane can still be better; or none has ever been better than the start."""
+        return len(self.lanes) == 1 or (self.best is None and t >= EARLIEST)
 
     def _go_back(self, lead: Lane) -> None:
         """To the best state with a shorter step; if there was none, to the start with much shorter ones."""
@@ -167,28 +178,25 @@ class Race:
     def _challenge(self, shorter: bool) -> None:
         """Steps that are longer than all lanes, and perhaps shorter ones, from the state of the lane that leads."""
         lead = self.lanes[0]
-        longest = all(lane.k <= lead.k or lane.k == BOLD for lane in self.lanes)
+        longest = all(lane.k <= lead.k or lane.k in BOLD for lane in self.lanes)
         for k in [lead.k - APART] * shorter + [lead.k + APART] * longest:
             if self._allowed(k):
                 self.lanes.append(self._fork(lead, k))
 
     # ---- lanes -------------------------------------------------------------------------------------------------
 
-    def _lanes(self, powers: Iterable[int]) -> list[Lane]:
-        """Those that h allows; if it allows none of them, much shorter ones."""
+    def _lanes(self, powers: Iterable[int], guesses: Sequence[Lane] = ()) -> list[Lane]:
+        """Those that h allows; if it allows none of them, much shorter ones. Each goes on from the longest guess that
+        is not longer, or else from the start.
+        """
         powers = list(powers)
         while not any(map(self._allowed, powers)):
             powers = [k - len(LANES) for k in powers]
-        return [Lane(k, self._run(k)) for k in powers if self._allowed(k)]
-
-    def _refine(self) -> None:
-        """Lanes around 1/L, each from the state of the longest guess that is not longer, or from the start."""
-        guesses, self.unit = self.lanes, self._measured_unit()
-        self.lanes = self._lanes([*LANES, BOLD])
-        for lane in self.lanes:
-            shorter = [guess for guess in guesses if RATIO**guess.k <= self.unit * RATIO**lane.k]
-            if shorter:
-                lane.run = shorter[-1].run.fork(lane.run.algorithm)
+        lanes = []
+        for k in filter(self._allowed, powers):
+            below = [guess.run for guess in guesses if RATIO**guess.k <= self.unit * RATIO**k]
+            lanes.append(Lane(k, below[-1].fork(self._at(k)) if below else self._run(k)))
+        return lanes
 
     def _at(self, k: int) -> Algorithm:
         return self.auto.at(self.unit * RATIO**k)
