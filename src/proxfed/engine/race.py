@@ -242,7 +242,8 @@ class Race:
         def curvature(f: Local) -> Tensor:
             g = f.full_grad(self.x0)
             away = f.full_grad(self.x0 - g * (length / g.norm(dim=1, keepdim=True).clamp_min(1e-300)))
-            return (away - g).norm(dim=1, keepdim=True) / length
+            change: Tensor = (away - g).norm(dim=1, keepdim=True)
+            return change / length
 
         self._exchange(down=self.x0.numel(), up=1, passes=2)
         L = float(self._measures.average(curvature))
