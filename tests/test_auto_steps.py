@@ -307,6 +307,20 @@ def test_where_all_lanes_rise_from_the_start_much_shorter_ones_begin_anew() -> N
     assert last <= 1.05 * first
 
 
+def test_where_all_lanes_have_risen_above_the_start_the_race_goes_back() -> None:
+    going = start(toy.problem(h=Zero()), FedAvg("auto", 3))
+    for t in range(1, 5):
+        going.round(t)
+    best = going.best
+    assert best is not None
+    assert len(going.lanes) > 1
+    for lane in going.lanes:
+        lane.run.state.server.x.add_(100.0)
+    going._judge(8, KEPT[8])
+    (lane,) = going.lanes
+    assert torch.equal(lane.run.model(), best.run.model())
+
+
 def random_problem(seed: int) -> Linear:
     rng = np.random.default_rng(seed)
     n, p, loss = int(rng.integers(2, 7)), int(rng.integers(1, 12)), str(rng.choice(["logistic", "squared"]))

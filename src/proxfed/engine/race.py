@@ -10,7 +10,8 @@
     duels       from round 64, 128, ... on a shorter and a longer step go beside the winner, from its state, for a
                 quarter of the rounds so far. The best of the three in the last two looks goes on
     back-off    where the objective of the last lane has risen, it goes back to where it was best, with a shorter step;
-                where no lane has been below the start in four rounds, much shorter ones begin anew
+                so it does where all lanes are above the start after round 4. If none was below it, much shorter ones
+                begin anew
 
 The best step of the first rounds need not be the best of the last ones: noise, and the bias of methods that are not
 exact, call for shorter steps the closer one is. That is what the duels are for.
@@ -60,7 +61,7 @@ RACE = max(KEPT)
 """Its last round."""
 
 EARLIEST = 4
-"""The first round after which a challenger may begin, and one lane must have been below the start."""
+"""The first round after which a challenger may begin, and one lane must be below the start."""
 
 LOOK = 16
 """From this round on lanes are measured four times as often, to know which of them leads; in duels eight times."""
@@ -157,16 +158,16 @@ class Race:
         lowest = self.first if self.best is None else self.best.value
         if lead.value < lowest:
             self.best = self._fork(lead, lead.k)
-        elif lead.value == inf or (lead.value > lowest + RISE * (self.first - lowest) and self._alone(t)):
+        elif lead.value == inf or (lead.value > lowest + RISE * (self.first - lowest) and self._lost(t)):
             self._go_back(lead)
 
     def _too_high(self, lane: Lane, t: int) -> float:
         """For a timid or bold lane: above the start, and rising still after the first rounds."""
         return inf if t <= EARLIEST else max(lane.before, self.first)
 
-    def _alone(self, t: int) -> bool:
-        """No other lane can still be better; or none has ever been better than the start."""
-        return len(self.lanes) == 1 or (self.best is None and t >= EARLIEST)
+    def _lost(self, t: int) -> bool:
+        """No other lane can still be better, or all are above the start."""
+        return len(self.lanes) == 1 or (t >= EARLIEST and self.lanes[0].value > self.first)
 
     def _go_back(self, lead: Lane) -> None:
         """To the best state with a shorter step; if there was none, to the start with much shorter ones."""
