@@ -30,6 +30,7 @@ from proxfed import (
 )
 from proxfed.algorithms import (
     ALGORITHMS,
+    BEER,
     EF21,
     FISTA,
     CompressedDownlink,
@@ -44,7 +45,7 @@ from proxfed.auto import AUTO, Auto
 from proxfed.compressors import ErrorBoundedQuantiser, TopK
 from proxfed.engine import race
 from proxfed.engine.network import Stacked
-from proxfed.engine.race import BOLD, KEPT, LANES, RATIO, Race
+from proxfed.engine.race import BOLD, GUESSES, KEPT, LANES, RATIO, TIMID, Race
 from proxfed.participation import UniformSampling
 from proxfed.regularisers import L1, MCP, Zero
 from proxfed.topologies import Ring
@@ -85,35 +86,54 @@ def test_bytes_and_gradients_of_all_lanes_are_counted() -> None:
     p = toy.problem()
     single = run(p, FedComposite(eta=1.0, tau=3), 16).rows[-1]
     going, lane_rounds, judged = start(p, FedComposite("auto", 3)), 0, 0
-    assert len(going.lanes) == len(LANES) + 1
+    assert len(going.lanes) == len(LANES)
     for t in range(1, 17):
         lane_rounds += len(going.lanes)
         judged += len(going.lanes) if t in KEPT else 0
         going.round(t)
-        assert t not in KEPT or len(going.lanes) <= KEPT[t] + 2  # the bold one, and a challenger
+        assert t not in KEPT or len(going.lanes) <= KEPT[t] + 4  # the timid and the bold ones, and a challenger
     spent, size = going.counters(), p.weights.element_size()
     assert spent["bytes_up"] == single["bytes_up"] // 16 * lane_rounds + judged * p.n * size
     assert spent["bytes_down"] == single["bytes_down"] // 16 * lane_rounds + judged * p.n * p.d * size
     assert spent["gradients"] == single["gradients"] // 16 * lane_rounds + judged * p.n
 
 
-def test_a_bold_step_that_goes_up_at_first_stays_while_it_falls() -> None:
+def test_a_bold_step_may_go_up_at_first_and_win() -> None:
     """Samples that can be separated: the longer the step, the lower the loss in the end, however high it was before."""
     rng = np.random.default_rng(0)
     A, b = rng.standard_normal((40, 60)) + 1, np.where(rng.random(40) < 0.5, 1.0, -1.0)
     p = Linear(Federated.from_clients([(A[:20], b[:20]), (A[20:], b[20:])]), Logistic())
     going = start(p, FedAvg("auto", 5))
     going.round(1)
-    (bold,) = (lane for lane in going.lanes if lane.k == BOLD)
+    (bold,) = (lane for lane in going.lanes if lane.k == BOLD[-1])
     assert bold.value > going.first
     assert bold.value == max(lane.value for lane in going.lanes)
-    bold.value = 0.0  # in the first rounds it may go on rising
-    for t in range(2, 9):
+    for t in range(2, 65):
         going.round(t)
-    assert any(lane is bold for lane in going.lanes)
-    for t in range(9, 65):
+    assert going.lanes[0].k >= BOLD[0]
+
+
+def test_a_timid_step_stays_up_to_round_32() -> None:
+    """However far behind it is; the other short ones are gone in the first rounds."""
+    going = start(toy.problem(), FedComposite("auto", 3))
+    for t in range(1, 32):
         going.round(t)
-    assert going.lanes[0].k >= BOLD
+        assert TIMID in [lane.k for lane in going.lanes]
+    assert not any(TIMID != lane.k < -3 for lane in going.lanes)
+    assert BOLD[-1] not in [lane.k for lane in going.lanes], "it went up, and up again"
+    going.round(32)
+    assert TIMID not in [lane.k for lane in going.lanes]
+
+
+def test_a_duel_is_not_won_at_the_bottom_of_a_swing(monkeypatch: pytest.MonkeyPatch) -> None:
+    going = start(toy.problem(), FedComposite("auto", 3))
+    going.lanes, going.first = going._lanes([-3, 0, 3]), 10.0
+    seen = {72: {-3: 3.0, 0: 2.0, 3: 9.0}, 80: {-3: 2.5, 0: 2.0, 3: 1.0}}
+    for t in range(65, 81):
+        order = iter([lane.k for lane in going.lanes])
+        monkeypatch.setattr(going, "_objective", lambda x, t=t, order=order: seen[t][next(order)])
+        going._referee(t)
+    assert [lane.k for lane in going.lanes] == [0]
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -190,26 +210,64 @@ def test_where_h_allows_only_much_shorter_steps() -> None:
 
 def test_a_single_lane_that_is_as_long_as_the_bold_one_goes_on() -> None:
     going = start(toy.problem(), FedComposite("auto", 3))
-    going.lanes = going._lanes([BOLD])
+    going.lanes = going._lanes(BOLD[-1:])
     going.lanes[0].value = -inf  # so that it seems to have risen
     going._judge(8, 5)
-    assert [lane.k for lane in going.lanes] == [BOLD]
+    assert [lane.k for lane in going.lanes] == [BOLD[-1]]
 
 
-def test_networks_measure_their_curvature_in_two_rounds() -> None:
+def small_network() -> Model:
     rng = np.random.default_rng(0)
-    clients = [(rng.normal(size=(40, 6)).astype(np.float32), rng.integers(0, 3, 40)) for _ in range(4)]
-    clients = [(A, (A @ np.eye(6, 3)).argmax(1)) for A, _ in clients]
+    clients = [rng.normal(size=(40, 6)).astype(np.float32) for _ in range(4)]
+    data = Federated.from_clients([(A, (A @ np.eye(6, 3)).argmax(1)) for A in clients], classes=3)
     make = lambda channels, side, classes: nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
-    p = Model(Federated.from_clients(clients, classes=3), make, batch=8, train_measures=True)
+    return Model(data, make, batch=8, train_measures=True)
+
+
+def test_networks_train_while_they_measure_their_curvature() -> None:
+    """The first round is taken with guesses; every lane goes on from the one next below it."""
+    p = small_network()
+    going = Race(p, FedNAG("auto", 0.9, 5), Stacked(p.n, p.d))
+    guesses = {RATIO**k: run(p, FedNAG(RATIO**k, 0.9, 5), 1) for k in GUESSES}
+    going.round(1)
+    assert 0.02 < going.unit < 50
+    assert len(going.lanes) >= KEPT[1]
+    for lane in going.lanes:
+        below = max(eta for eta in guesses if eta <= lane.run.algorithm.eta)
+        assert torch.equal(lane.run.model(), guesses[below].model)
+    size, one, looks = p.weights.element_size(), guesses[1.0].rows[-1], len(LANES)
+    assert going.counters()["bytes_up"] == len(GUESSES) * one["bytes_up"] + (1 + looks) * p.n * size
+    assert going.counters()["bytes_down"] == len(GUESSES) * one["bytes_down"] + (1 + looks) * p.n * p.d * size
+    assert going.counters()["gradients"] == len(GUESSES) * one["gradients"] + (2 + looks) * p.n * 40 // 8
+    assert going.lanes[0].value < going.first
     result = run(p, FedNAG("auto", 0.9, 5), 40)
-    assert [torch.equal(result.model, p.start(0)), *(r["objective"] for r in result.rows[1:3])] == [
-        False,
-        *[result.rows[0]["objective"]] * 2,
-    ]
     assert result.rows[-1]["objective"] < 0.5 * result.rows[0]["objective"]
-    size, traffic = p.weights.element_size(), result.rows[2]
-    assert traffic["bytes_up"] == traffic["bytes_down"] == 2 * p.n * p.d * size
+
+
+def test_networks_whose_steps_are_below_all_guesses_begin_after_the_first_round() -> None:
+    """Features are so large that 1/L is far below the shortest guess."""
+    p = small_network()
+    p = replace(p, data=replace(p.data, features=p.data.features * 1e8))
+    going = Race(p, FedAvg("auto", 5), Stacked(p.n, p.d))
+    going.round(1)
+    assert going.unit * RATIO ** LANES[-1] < RATIO ** GUESSES[0]
+    assert torch.equal(going.model(), p.start(0))
+    for t in range(2, 9):
+        going.round(t)
+    assert going.lanes[0].value < going.first
+
+
+def test_a_network_goes_on_after_the_first_round() -> None:
+    p = small_network()
+    whole, cut, again = (Race(p, FedNAG("auto", 0.9, 5), Stacked(p.n, p.d)) for _ in range(3))
+    for t in range(1, 6):
+        whole.round(t)
+    cut.round(1)
+    again.load(cut.dump(), cut.counters() | {"wall_seconds": 0.0})
+    for t in range(2, 6):
+        again.round(t)
+    assert torch.equal(whole.model(), again.model())
+    assert whole.counters() == again.counters()
 
 
 # ---- back-off ----------------------------------------------------------------------------------------------------
@@ -238,6 +296,29 @@ def test_if_all_lanes_are_too_long_much_shorter_ones_begin_anew() -> None:
     for t in range(1, 65):
         going.round(t)
     assert torch.isfinite(going.model()).all()
+
+
+def test_where_all_lanes_rise_from_the_start_much_shorter_ones_begin_anew() -> None:
+    """The start is the solution, of which h's subgradients know nothing; clients leave it on both sides."""
+    A, b = np.array([[1e-3], [2e-3]]), np.array([1.0, 1.0])
+    p = Linear(Federated.from_clients([(A, b), (A, -b), (2 * A, b), (2 * A, -b)]), Logistic(), L1(0.05))
+    result = run(p, BEER("auto", 0.5), 40, topology=Ring(4))
+    first, *_, last = (row["objective"] for row in result.rows)
+    assert last <= 1.05 * first
+
+
+def test_where_all_lanes_have_risen_above_the_start_the_race_goes_back() -> None:
+    going = start(toy.problem(h=Zero()), FedAvg("auto", 3))
+    for t in range(1, 5):
+        going.round(t)
+    best = going.best
+    assert best is not None
+    assert len(going.lanes) > 1
+    for lane in going.lanes:
+        lane.run.state.server.x.add_(100.0)
+    going._judge(8, KEPT[8])
+    (lane,) = going.lanes
+    assert torch.equal(lane.run.model(), best.run.model())
 
 
 def random_problem(seed: int) -> Linear:

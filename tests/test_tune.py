@@ -198,7 +198,7 @@ def test_divergence_is_the_worst_and_is_shown(study: Study) -> None:
 
 def test_a_best_value_at_the_edge_is_noted(study: Study) -> None:
     tuned = tune(study, {"FedAvg.eta": "log(1e-5,1e-3)"}, BUDGET, progress=False)
-    assert "FedAvg: eta = 0.001 is the largest that was tried: a wider range may hold a better one" in tuned.notes()
+    assert "FedAvg: eta = 0.001 is the largest that was tried: a larger one may be better" in tuned.notes()
     assert "largest" in str(tuned)
 
 

@@ -1,28 +1,31 @@
 """Step sizes that choose themselves: one algorithm with several steps side by side, until one of them has won.
 
-    lanes       an algorithm each, with local steps of length r/L for r = 1.5^-10, ..., 1.5^4, all from the same start;
-                and a bold one with r = 1.5^6
+    lanes       an algorithm each, with local steps of length r/L for r = 1.5^-10, ..., 1.5^4 and 1.5^6, all from the
+                same start
     race        after rounds 1, 2, 4, ..., 64 the objective of every lane is measured, and the worse drop out; a few
-                stay long, for steps that are ahead after 16 rounds may be far behind after 64. The bold one stays
-                beside them up to round 32, while its objective falls: it may have sent it up in the first rounds.
-                Where the longest of the others leads after round 4, 8, 16 or 32, a longer one goes on beside it, from
-                its state
+                stay long, for steps that are ahead after 16 rounds may be far behind after 64. So do, up to round 32,
+                two bold ones, which may send it up at first and win in the end, and a timid one: where all seem
+                level, or all rise, the short ones may win. Where the longest of the others leads after round 4, 8, 16
+                or 32, a longer one goes on beside it, from its state
     duels       from round 64, 128, ... on a shorter and a longer step go beside the winner, from its state, for a
-                quarter of the rounds so far. The best of the three goes on
-    back-off    where the objective of the last lane has risen, it goes back to where it was best, with a shorter step
+                quarter of the rounds so far. The best of the three in the last two looks goes on
+    back-off    where the objective of the last lane has risen, it goes back to where it was best, with a shorter step;
+                so it does where all lanes are above the start after round 4. If none was below it, much shorter ones
+                begin anew
 
 The best step of the first rounds need not be the best of the last ones: noise, and the bias of methods that are not
 exact, call for shorter steps the closer one is. That is what the duels are for.
 
 Lanes share the rounds, not the bytes: what they send, compute and measure is counted like the rest, and the winner has
-lost no round. Where nobody knows L, two rounds before the first measure it along the gradient. All that holds for a
-`Run` holds for a race, for its lanes are runs: ranks, checkpoints, keyed randomness.
+lost no round. Where nobody knows L, the first round is taken with guesses, far apart, and every client measures its own
+curvature in it; then the lanes go on, each from the state of the guess next below it. All that holds for a `Run` holds
+for a race, for its lanes are runs: ranks, checkpoints, keyed randomness.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import ceil, inf, isfinite, isnan, nan
 from typing import Any
@@ -37,25 +40,31 @@ from proxfed.engine.oracle import Work
 from proxfed.engine.run import Run, count_from, counted_so_far
 from proxfed.errors import InputError
 from proxfed.participation import Full
-from proxfed.types import Algorithm, Graph, Participation, Problem
+from proxfed.types import Algorithm, Graph, Local, Participation, Problem
 
 RATIO = 1.5
 """Between the steps of neighbouring lanes."""
 
-LANES, BOLD = range(-10, 5), 6
+LANES = (*range(-10, 5), 6)
 """The first lanes: powers of RATIO, in units of 1/L."""
 
-KEPT = {1: 9, 2: 7, 4: 6, 8: 5, 16: 4, 32: 3, 64: 1}
+TIMID, BOLD = -6, (4, 6)
+"""Those that may be far behind up to round 2 LOOK."""
+
+GUESSES = range(-30, 16, 3)
+"""The lanes of the first round where nobody knows L: powers of RATIO."""
+
+KEPT = {1: 8, 2: 6, 4: 5, 8: 4, 16: 3, 32: 3, 64: 1}
 """After which rounds of a race how many lanes are left; lanes that are level stay together."""
 
 RACE = max(KEPT)
 """Its last round."""
 
 EARLIEST = 4
-"""The first round after which a challenger may begin, and the bold lane must have fallen."""
+"""The first round after which a challenger may begin, and one lane must be below the start."""
 
 LOOK = 16
-"""From this round on lanes are measured four times as often, to know which of them leads."""
+"""From this round on lanes are measured four times as often, to know which of them leads; in duels eight times."""
 
 APART = 3
 """A challenger's step is this power of RATIO away."""
@@ -102,53 +111,63 @@ class Race:
         judged = self.problem if self.problem.batch is None else self.problem.fewer(SAMPLES)
         self._measures = Measures(judged, self.network)
         self.first = self._measures.objective(self.x0)
-        self.unit = self._known_unit()
-        """1/L, or 0 while nobody knows it."""
-        self.start = 0 if self.unit else 2
-        """The round after which the lanes begin."""
+        unit = self._known_unit()
+        self.known = unit is not None
+        """L, before the first round."""
+        self.unit = 1.0 if unit is None else unit
+        """1/L; as long as nobody knows it, 1."""
         self.best: Lane | None = None
         """Where the objective was lowest."""
-        self.lanes = self._lanes([*LANES, BOLD]) if self.unit else []
+        self.lanes = self._lanes(LANES if self.known else GUESSES)
 
     # ---- a round -----------------------------------------------------------------------------------------------
 
     def round(self, t: int) -> None:
         begun = time.perf_counter()
-        if t <= self.start:
-            self._probe(t)
-        else:
-            for lane in self.lanes:
-                lane.run.round(t)
-            self._referee(t - self.start)
+        for lane in self.lanes:
+            lane.run.round(t)
+        if t == 1 and not self.known:
+            guesses, self.unit = self.lanes, self._measured_unit()
+            self.lanes = self._lanes(LANES, guesses)
+        self._referee(t)
         self.seconds += time.perf_counter() - begun
 
     def _referee(self, t: int) -> None:
         octave = 1 << (t.bit_length() - 1)
         if t in KEPT:
             self._judge(t, KEPT[t])
-        elif t > LOOK and (t % (octave // 4) == 0 or not self._sound()):
+        elif t > LOOK and (t % (octave // (8 if t > RACE and len(self.lanes) > 1 else 4)) == 0 or not self._sound()):
             together = t < RACE or octave < t < octave + octave // 4
             self._judge(t, len(self.lanes) if together else 1)
         if t == octave >= EARLIEST:
             self._challenge(shorter=t >= RACE)
 
     def _judge(self, t: int, keep: int) -> None:
-        """Measure every lane; the worse drop out, and a last one that rises goes back."""
+        """Measure every lane; the worse drop out, and a last one that rises goes back. Duels are judged by two looks:
+        one alone may be the bottom of a swing.
+        """
         for lane in self.lanes:
             lane.before, lane.value = lane.value, self._objective(lane.run.model())
-        self.lanes.sort(key=lambda lane: lane.value)
-        judged = [lane for lane in self.lanes if lane.k != BOLD or t > LOOK] or self.lanes
+        self.lanes.sort(key=lambda lane: lane.value + (lane.before if t > RACE else 0.0))
+        judged = [lane for lane in self.lanes if t > LOOK or lane.k not in (TIMID, *BOLD)] or self.lanes
         level = judged[:keep][-1].value
-        stays = judged[:keep] + [lane for lane in judged[keep:] if keep > 1 and lane.value <= level < inf]
-        stays += [lane for lane in self.lanes if lane not in judged and (t < EARLIEST or lane.value < lane.before)]
+        stays = judged[:keep] + [lane for lane in self.lanes if keep > 1 and lane.value <= level < inf]
+        stays += [lane for lane in self.lanes if lane not in judged and lane.value < self._too_high(lane, t)]
         self.lanes = [lane for lane in self.lanes if lane in stays]
         lead = self.lanes[0]
-        if lead.value == inf:
-            self._go_back(lead)
-        elif self.best is None or lead.value < self.best.value:
+        lowest = self.first if self.best is None else self.best.value
+        if lead.value < lowest:
             self.best = self._fork(lead, lead.k)
-        elif len(self.lanes) == 1 and lead.value > self.best.value + RISE * (self.first - self.best.value):
+        elif lead.value == inf or (lead.value > lowest + RISE * (self.first - lowest) and self._lost(t)):
             self._go_back(lead)
+
+    def _too_high(self, lane: Lane, t: int) -> float:
+        """For a timid or bold lane: above the start, and rising still after the first rounds."""
+        return inf if t <= EARLIEST else max(lane.before, self.first)
+
+    def _lost(self, t: int) -> bool:
+        """No other lane can still be better, or all are above the start."""
+        return len(self.lanes) == 1 or (t >= EARLIEST and self.lanes[0].value > self.first)
 
     def _go_back(self, lead: Lane) -> None:
         """To the best state with a shorter step; if there was none, to the start with much shorter ones."""
@@ -160,19 +179,25 @@ class Race:
     def _challenge(self, shorter: bool) -> None:
         """Steps that are longer than all lanes, and perhaps shorter ones, from the state of the lane that leads."""
         lead = self.lanes[0]
-        longest = all(lane.k <= lead.k or lane.k == BOLD for lane in self.lanes)
+        longest = all(lane.k <= lead.k or lane.k in BOLD for lane in self.lanes)
         for k in [lead.k - APART] * shorter + [lead.k + APART] * longest:
             if self._allowed(k):
                 self.lanes.append(self._fork(lead, k))
 
     # ---- lanes -------------------------------------------------------------------------------------------------
 
-    def _lanes(self, powers: Iterable[int]) -> list[Lane]:
-        """Those that h allows; if it allows none of them, much shorter ones."""
+    def _lanes(self, powers: Iterable[int], guesses: Sequence[Lane] = ()) -> list[Lane]:
+        """Those that h allows; if it allows none of them, much shorter ones. Each goes on from the longest guess that
+        is not longer, or else from the start.
+        """
         powers = list(powers)
         while not any(map(self._allowed, powers)):
             powers = [k - len(LANES) for k in powers]
-        return [Lane(k, self._run(k)) for k in powers if self._allowed(k)]
+        lanes = []
+        for k in filter(self._allowed, powers):
+            below = [guess.run for guess in guesses if RATIO**guess.k <= self.unit * RATIO**k]
+            lanes.append(Lane(k, below[-1].fork(self._at(k)) if below else self._run(k)))
+        return lanes
 
     def _at(self, k: int) -> Algorithm:
         return self.auto.at(self.unit * RATIO**k)
@@ -200,39 +225,40 @@ class Race:
     def _sound(self) -> bool:
         return bool(torch.isfinite(self.model()).all())
 
-    def _known_unit(self) -> float:
+    def _known_unit(self) -> float | None:
         """1/L, with L that of the losses that this kind of algorithm sees: peers have n p_i f_i."""
         try:
             L = self.problem.smoothness().L
         except InputError:
-            return 0.0
+            return None
         peers = issubclass(self.auto.make, Graph)
         return 1 / (L * (self.problem.n * float(self.problem.weights.max()) if peers else 1.0))
 
-    def _probe(self, t: int) -> None:
-        """Two gradients, at x0 and a little along the first one: L is their difference over the distance."""
-        self._exchange(down=self.x0.numel(), up=self.x0.numel())
-        if t < self.start:
-            return
-        g = self._gradient(self.x0)
+    def _measured_unit(self) -> float:
+        """1/L, with L the mean of the clients' own: two gradients each, at x0 and a little along the first one; L is
+        their difference over the distance.
+        """
         length = PROBE * max(1.0, float(self.x0.norm()))
-        away = self._gradient(self.x0 - g * (length / max(float(g.norm()), 1e-300)))
-        L = float((away - g).norm()) / length
-        self.unit = 1 / L if isfinite(L) and L > 0 else 1.0
-        self.lanes = self._lanes([*LANES, BOLD])
 
-    def _gradient(self, x: Tensor) -> Tensor:
-        return self._measures.average(lambda f: f.full_grad(x))
+        def curvature(f: Local) -> Tensor:
+            g = f.full_grad(self.x0)
+            away = f.full_grad(self.x0 - g * (length / g.norm(dim=1, keepdim=True).clamp_min(1e-300)))
+            change: Tensor = (away - g).norm(dim=1, keepdim=True)
+            return change / length
 
-    def _exchange(self, down: int, up: int) -> None:
-        """Numbers that go to and come from every client, and the pass over its data that they ask for.
+        self._exchange(down=self.x0.numel(), up=1, passes=2)
+        L = float(self._measures.average(curvature))
+        return 1 / L if isfinite(L) and L > 0 else 1.0
+
+    def _exchange(self, down: int, up: int, passes: int = 1) -> None:
+        """Numbers that go to and come from every client, and the passes over its data that they ask for.
 
         Peers add up and spread what they have along the edges of a tree.
         """
         n, traffic, size = self.network.n, self.network.traffic, self.x0.element_size()
         batch, data = self.problem.batch, self._measures.problem.data
         here = len(self.network.ids)
-        self.work.gradients += here * (1 if batch is None or data is None else ceil(max(data.sizes) / batch))
+        self.work.gradients += here * passes * (1 if batch is None or data is None else ceil(max(data.sizes) / batch))
         if not self.network.leader:
             return
         if issubclass(self.auto.make, Graph):
@@ -246,22 +272,22 @@ class Race:
     @property
     def algorithm(self) -> Algorithm:
         """With the step that leads."""
-        return self.lanes[0].run.algorithm if self.lanes else self.auto.example
+        return self.lanes[0].run.algorithm
 
     @property
     def state(self) -> Any:
-        return self.lanes[0].run.state if self.lanes else None
+        return self.lanes[0].run.state
 
     def found(self) -> dict[str, float]:
         """The steps that lead, by their names."""
-        steps = self.auto.steps(self.unit * RATIO ** self.lanes[0].k) if self.lanes else {}
+        steps = self.auto.steps(self.unit * RATIO ** self.lanes[0].k)
         return {name: value for name, value in steps.items() if name in self.auto.found}
 
     def model(self) -> Tensor:
-        return self.lanes[0].run.model() if self.lanes else self.x0
+        return self.lanes[0].run.model()
 
     def fields(self, asked: Collection[str] | None = None) -> dict[str, Tensor]:
-        return self.lanes[0].run.fields(asked) if self.lanes else {}
+        return self.lanes[0].run.fields(asked)
 
     def counters(self) -> dict[str, int]:
         return counted_so_far(self.work, self.network)

@@ -133,8 +133,9 @@ class Tuned:
                     f"{entry['algorithm']}: all {count} configurations diverged, so its settings stay as they were"
                 )
             if entry["edge"]:
-                wider = "a wider range may hold a better one"
-                said.append(f"{name} = {written(entry['best'])} is the {entry['edge']} that was tried: {wider}")
+                beyond = {"smallest": "smaller", "largest": "larger"}[entry["edge"]]
+                tried = f"is the {entry['edge']} that was tried: a {beyond} one may be better"
+                said.append(f"{name} = {written(entry['best'])} {tried}")
         efforts = {label: len(self.of(label)) for label in self.spaces}
         if len({*efforts.values()}) > 1:
             each = ", ".join(f"{label} {count}" for label, count in efforts.items())
