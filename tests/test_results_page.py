@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -297,6 +298,17 @@ def test_each_form_names_the_command_that_makes_it_again(capsys: Any, tmp_path: 
     ]
     told = command(capsys, tmp_path, "show", "toy/fig1")[1]
     assert "`proxfed reproduce toy/fig1 --quick` runs the quick form again." in told
+
+
+def test_a_form_of_which_one_algorithm_is_kept_is_made_again_with_that_one(tmp_path: Path) -> None:
+    run(tmp_path / "runs")
+    results = kept(tmp_path)
+    found = {
+        place: replace(one, rows=[row for row in one.rows if row["algorithm"] == "Ours"])
+        for place, one in read(results, "toy/fig1").items()
+    }
+    write(results, "toy/fig1", found)
+    assert "`proxfed reproduce toy/fig1 --quick --only Ours`" in experiment_page.page(reproduction(results, "toy/fig1"))
 
 
 def test_an_experiment_of_which_only_a_variant_was_run_has_a_page(tmp_path: Path) -> None:

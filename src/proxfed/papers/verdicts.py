@@ -181,9 +181,12 @@ class Reproduction:
         shape = ["--quick"] * form.quick + ["--variant", form.variant] * bool(form.variant)
         every = form.file.cases(quick=form.quick, variant=form.variant or None)
         cases = [part for case in form.runs for part in ("--case", case)] if {*form.runs} != {*every} else []
+        known = {label for case in form.runs for label in form.file.labels()[case]}
+        labels = dict.fromkeys(label for results in form.results.values() for label in results.labels())
+        only = [part for label in labels for part in ("--only", label)] if {*labels} < known else []
         most = max(len(run.seeds) for run in form.runs.values())
         seeds = ["--seeds", str(most)] if most != max(len(case.seeds) for case in form.cases.values()) else []
-        return join(["proxfed", "reproduce", self.name, *shape, *cases, *seeds])
+        return join(["proxfed", "reproduce", self.name, *shape, *cases, *only, *seeds])
 
     def counts(self, *ranks: str) -> Counts:
         """Of the claims of these ranks; of all without one."""
