@@ -27,8 +27,8 @@ the steps.
 
 Where alpha L is about 1 and the data differ, control variates may grow until the run diverges; a run says so. Fixed
 points are the same for every eta, and eta < 1 averages c_i over rounds: on the paper's MNIST (alpha = 0.1, K = 10,
-Dir(0.5)) it diverges with eta of 0.3 and more and is stable with 0.1. Half the step or clipped gradients do it, too
-(docs/results.md).
+Dir(0.5), the top 10 %) it diverges with eta = 0.3, 0.5 and 1 and is stable with 0.1. Half the step or clipped gradients
+help as well (docs/results.md).
 
 What travels: C(d) up, one vector down; two of them if `partial`. With C the identity and eta = 1 this is FedComposite.
 Reference: P. Qiu, C. Ouyang, Y. Xiong, K. You, W. Liu, Y. Shi, "Compressed Proximal Federated Learning for Non-Convex
