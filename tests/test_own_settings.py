@@ -15,7 +15,6 @@ from proxfed.harness.settings_diff import changed, first_difference
 
 from support.small_experiment import execute, small
 
-KEPT = sorted(Path(__file__).parents[1].glob("results/*/*/*/config.toml"))[::16]
 SETTINGS = {"eta": 0.1, "K": 3}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,8 @@ def kept(tmp_path: Path) -> Path:
 
 
 def summary(tmp_path: Path) -> str:
-    return results_page.summary(gather(kept(tmp_path)))
+    results = kept(tmp_path)
+    return results_page.summary(gather(results), results)
 
 
 def page(tmp_path: Path, name: str = "toy/fig1") -> str:
@@ -80,7 +82,7 @@ def test_the_summary_counts_claims_and_names_what_was_never_run(tmp_path: Path) 
     assert lines(text, "| [toy]") == ["| [toy](#toy) | 3 | 1 |  |  |  |  | 2 |  |  |"]
     assert lines(text, "| all") == ["| all | 3 | 1 |  |  |  |  | 2 |  |  |"]
     assert "| [fig1](results/toy/fig1.md) | Fig. 1 |" in text
-    holds = "**1 of 3 claims are confirmed**, 2 were not run. Some hold: Fig. 1 (1 of 2). Not run: Table 2."
+    holds = "**1 of 3 main claims hold**, 2 were not run. Some hold: Fig. 1 (1 of 2). Not run: Table 2."
     assert f"## toy\n\nA. Author, On toys\n\n{holds}\n" in text
     assert "Not run; `proxfed reproduce toy/fig2` runs it, where its data are." in page(tmp_path, "toy/fig2")
     assert "| not run | it was not looked at |" in page(tmp_path, "toy/fig2")
@@ -88,10 +90,10 @@ def test_the_summary_counts_claims_and_names_what_was_never_run(tmp_path: Path) 
 
 def test_a_paper_of_which_all_or_nothing_holds(tmp_path: Path) -> None:
     run(tmp_path / "runs", form="full", only=BOTH)
-    assert "2 of 3 claims are confirmed**, 1 was not run. All hold: Fig. 1. Not run: Table 2." in summary(tmp_path)
+    assert "2 of 3 main claims hold**, 1 was not run. All hold: Fig. 1. Not run: Table 2." in summary(tmp_path)
     run(tmp_path / "runs", form="full", only=BOTH, value=swapped)
     text = summary(tmp_path)
-    assert "0 of 3 claims are confirmed**, 2 are not, 1 was not run. None hold: Fig. 1. Not run: Table 2." in text
+    assert "0 of 3 main claims hold**, 2 do not, 1 was not run. None hold: Fig. 1. Not run: Table 2." in text
 
 
 def test_the_full_form_counts_where_it_can_tell(tmp_path: Path) -> None:
@@ -193,6 +195,35 @@ def test_a_cause_that_somebody_found_is_counted_and_shown_with_its_evidence(caps
     assert "causes.0.kind = 'bad luck' is not allowed" in told
 
 
+def test_claims_with_the_same_cause_stand_together(capsys: Any, tmp_path: Path) -> None:
+    run(tmp_path / "runs", form="full", only=BOTH, value=swapped)
+    file = kept(tmp_path) / "toy" / "fig1.causes.toml"
+    file.write_text('[[causes]]\nkind = "scale"\nclaims = ["*"]\nevidence = "too\\nfew"\n')
+    row = "| needs the paper's scale | ours is better \\| than theirs<br>ours arrives at 0.01 | too few |"
+    assert row in page(tmp_path)
+    told = command(capsys, tmp_path, "show", "toy")[1]
+    assert told.count("needs the paper's scale: too few") == 1
+    assert [line.strip() for line in told.splitlines() if line.lstrip().startswith("- ")] == [
+        "- ours is better | than theirs",
+        "- ours arrives at 0.01",
+    ]
+
+
+def test_the_summary_and_the_terminal_have_what_is_said_of_a_paper(capsys: Any, tmp_path: Path) -> None:
+    run(tmp_path / "runs")
+    (kept(tmp_path) / "toy.md").write_text("It is a toy.\n")
+    assert "A. Author, On toys\n\nIt is a toy.\n\n**1 of 3 main claims hold**" in summary(tmp_path)
+    assert command(capsys, tmp_path, "show", "toy")[1].startswith("A. Author, On toys\nIt is a toy.\n")
+    assert "It is a toy." not in command(capsys, tmp_path, "show", "toy/fig1")[1]
+
+
+def test_the_sentence_about_a_paper_counts_ours_where_it_has_no_main_claims(tmp_path: Path, toy_paper: Path) -> None:
+    for path in (toy_paper / "toy").glob("*.toml"):
+        path.write_text(path.read_text().replace('says = "', 'says = "ours: '))
+    run(tmp_path / "runs")
+    assert "**1 of 3 claims of ours hold**, 2 were not run. Some hold: Fig. 1 (1 of 2)." in summary(tmp_path)
+
+
 def test_minor_claims_and_ours_are_counted_apart(tmp_path: Path, toy_paper: Path) -> None:
     path = toy_paper / "toy" / "fig1.toml"
     path.write_text(
@@ -243,6 +274,48 @@ def test_ours_stands_beside_the_papers_numbers(tmp_path: Path) -> None:
     ]
     assert lines(text, "| IID | Ours") == ["| IID | Ours | 0.25 (0.2475 .. 0.2525) | 0.25 | 10 | 7 |"]
     assert lines(text, "| IID | Theirs") == ["| IID | Theirs | 0.5 (0.495 .. 0.505) | 0.5 | 15 (15 .. 20) | > 99 |"]
+
+
+def test_the_best_of_all_rounds_stands_beside_the_last_one(tmp_path: Path, toy_paper: Path) -> None:
+    path = toy_paper / "toy" / "fig1.toml"
+    path.write_text(path.read_text().replace('measure = "objective"\ncase', 'best = true\nmeasure = "objective"\ncase'))
+    run(tmp_path / "runs", value=lambda label, seed, t: 0.1 if t == 15 else fall(label, seed, t))
+    text = page(tmp_path)
+    (head,) = lines(text, "| case ")
+    assert head.startswith("| case | algorithm | best objective, ours | the paper's | objective |")
+    assert lines(text, "| IID | Ours")[0].startswith("| IID | Ours | 0.1 | 0.25 | 0.25 (0.2475 .. 0.2525) |")
+
+
+def test_each_form_names_the_command_that_makes_it_again(capsys: Any, tmp_path: Path) -> None:
+    run(tmp_path / "runs")
+    run(tmp_path / "runs", form="full", only=("very skewed",))
+    run(tmp_path / "runs", variant="slow", seeds=(0,))
+    commands = re.findall(r"Run it again: `proxfed reproduce (.+?)`", page(tmp_path))
+    assert commands == [
+        "toy/fig1 --case 'very skewed'",
+        "toy/fig1 --quick",
+        "toy/fig1 --quick --variant slow --seeds 1",
+    ]
+    told = command(capsys, tmp_path, "show", "toy/fig1")[1]
+    assert "`proxfed reproduce toy/fig1 --quick` runs the quick form again." in told
+
+
+def test_a_form_of_which_one_algorithm_is_kept_is_made_again_with_that_one(tmp_path: Path) -> None:
+    run(tmp_path / "runs")
+    results = kept(tmp_path)
+    found = {
+        place: replace(one, rows=[row for row in one.rows if row["algorithm"] == "Ours"])
+        for place, one in read(results, "toy/fig1").items()
+    }
+    write(results, "toy/fig1", found)
+    assert "`proxfed reproduce toy/fig1 --quick --only Ours`" in experiment_page.page(reproduction(results, "toy/fig1"))
+
+
+def test_an_experiment_of_which_only_a_variant_was_run_has_a_page(tmp_path: Path) -> None:
+    run(tmp_path / "runs", variant="slow")
+    text = page(tmp_path)
+    assert "Not run; `proxfed reproduce toy/fig1` runs it, where its data are." in text
+    assert "<summary>Another choice, slow, quick form: 1 confirmed, 1 not run</summary>" in text
 
 
 def test_what_is_less_than_the_paper_is_said(tmp_path: Path) -> None:

@@ -25,6 +25,11 @@ Those who stay away count with the c_i that the server knows of them, as in EF21
 solution is a fixed point whoever takes part, and the limit is exact if everybody does now and then; docs/theory.md has
 the steps.
 
+Where alpha L is about 1 and the data differ, control variates may grow until the run diverges; a run says so. Fixed
+points are the same for every eta, and eta < 1 averages c_i over rounds: on the paper's MNIST (alpha = 0.1, K = 10,
+Dir(0.5), the top 10 %) it diverges with eta = 0.3, 0.5 and 1 and is stable with 0.1. Half the step or clipped gradients
+help as well (docs/results.md).
+
 What travels: C(d) up, one vector down; two of them if `partial`. With C the identity and eta = 1 this is FedComposite.
 Reference: P. Qiu, C. Ouyang, Y. Xiong, K. You, W. Liu, Y. Shi, "Compressed Proximal Federated Learning for Non-Convex
 Composite Optimization on Heterogeneous Data", arXiv:2603.07654, 2026.
@@ -67,7 +72,7 @@ class FedCEF(Star[Client, Server]):
     eta_g: float = 1.0
     """Server step size."""
     eta: float = 1.0
-    """Momentum of the gradient estimate, in (0, 1]; 1: none."""
+    """Momentum of the gradient estimate, in (0, 1]; 1: none; 0.1 where control variates grow."""
     compressor: Compressor = Identity()
     """Contractive compressor of the uplink."""
     partial: bool = False

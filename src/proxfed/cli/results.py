@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -48,6 +47,7 @@ def show(
     [bold]proxfed results show fedcef/mnist[/bold]
     """
     from proxfed.papers.reproduce import experiments_of
+    from proxfed.papers.results_store import notes
     from proxfed.papers.verdicts import gather, reproduction
 
     _check_folder(results)
@@ -66,11 +66,15 @@ def show(
         print(json.dumps({entry.name: _plain(entry) for entry in found}, indent=1))
         return
     say(found[0].about.title, style="bold")
+    if "/" not in what and (text := notes(results, what)):
+        say(text)
     _print_counts("experiment", [(entry.name.partition("/")[2], [entry]) for entry in found])
     if "/" in what:
-        _print_claims([(_became(found[0], k), v.claim.says, v.found) for k, v in enumerate(found[0].verdicts)])
-    elif against := [line for entry in found for line in _against(entry)]:
-        _print_against(against)
+        _print_claims([(found[0].became(k), v.claim.says, v.found) for k, v in enumerate(found[0].verdicts)])
+        for form in found[0].forms:
+            say(f"`{found[0].command(form)}` runs the {form.name} form again.")
+    else:
+        _print_explained(found)
         say(f"`proxfed results show {what}/EXPERIMENT` has all claims of an experiment, with the numbers.")
 
 
@@ -109,7 +113,7 @@ def page(
 
     _check_folder(results)
     found = gather(results)
-    write_summary(found, docs / "results.md")
+    write_summary(found, results, docs / "results.md")
     if experiments:
         write_pages(found, docs / "results")
 
@@ -124,7 +128,7 @@ def check(results: ResultsOption = RESULTS, docs: DocsOption = DOCS) -> None:
     from proxfed.papers.verdicts import gather
 
     _check_folder(results)
-    wrong = list(problems(gather(results), docs / "results.md"))
+    wrong = list(problems(gather(results), results, docs / "results.md"))
     for sentence in wrong:
         say(sentence, err)
     raise typer.Exit(1 if wrong else 0)
@@ -168,21 +172,6 @@ def _print_counts(what: str, lines: list[tuple[str, list[Reproduction]]]) -> Non
     out.print()
 
 
-def _became(entry: Reproduction, k: int) -> str:
-    """confirmed, not run, or the cause for which it is neither."""
-    from proxfed.papers.causes import MEANING
-
-    status = entry.verdicts[k].status
-    return MEANING[entry.cause(k).kind] if status == "not confirmed" else status
-
-
-def _against(entry: Reproduction) -> Iterator[tuple[str, str, str]]:
-    """(experiment, what it says, why) of the claims that are not confirmed."""
-    for k, v in enumerate(entry.verdicts):
-        if v.status == "not confirmed":
-            yield entry.name.partition("/")[2], v.claim.says, f"{_became(entry, k)}: {entry.cause(k).evidence}"
-
-
 def _print_claims(claims: list[tuple[str, str, str]]) -> None:
     """Each with what was found."""
     table = plain_table()
@@ -193,11 +182,14 @@ def _print_claims(claims: list[tuple[str, str, str]]) -> None:
     out.print(table)
 
 
-def _print_against(claims: list[tuple[str, str, str]]) -> None:
-    """Each with its experiment and the cause."""
+def _print_explained(entries: list[Reproduction]) -> None:
+    """The causes for which claims are not confirmed, each once, with its claims."""
     table = plain_table()
-    for heading in ("experiment", "not confirmed", "cause"):
-        table.add_column(heading, overflow="fold", no_wrap=heading == "experiment")
-    for line in claims:
-        table.add_row(*map(Text, line))
-    out.print(table)
+    table.add_column("experiment", no_wrap=True)
+    table.add_column("why claims are not confirmed", overflow="fold")
+    for entry in entries:
+        for (became, why), claims in entry.explained().items():
+            lines = [f"{became}: {why}", *(f"- {says}" for says in claims)]
+            table.add_row(entry.name.partition("/")[2], Text("\n".join(lines)))
+    if table.row_count:
+        out.print(table)

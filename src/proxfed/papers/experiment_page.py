@@ -10,7 +10,6 @@ from proxfed.harness.paper_schema import Diverges, Figure, Reported
 from proxfed.harness.results import Results
 from proxfed.harness.schema import shipped
 from proxfed.harness.settings_diff import by_key, flat, other_values
-from proxfed.papers.causes import MEANING
 from proxfed.papers.comparisons import compare
 from proxfed.papers.open_settings import open_settings
 from proxfed.papers.reproduce import as_recorded, compare_all
@@ -40,9 +39,10 @@ def page(entry: Reproduction) -> str:
         parts.append(f"{entry.notes}\n")
     for form in [*entry.forms, *entry.variants]:
         body = [f"{_about(entry, form)}\n", _numbers(form), _claims(form)]
-        parts += body if form is entry.forms[0] else _folded(form, body)
-    if causes := list(_causes(entry)):
-        parts += ["Why claims are not confirmed:\n", table(["cause", "the paper says", "evidence"], causes)]
+        parts += body if form in entry.forms[:1] else _folded(form, body)
+    if explained := entry.explained():
+        lines = [[became, "<br>".join(map(plain_text, c)), plain_text(why)] for (became, why), c in explained.items()]
+        parts += ["Why claims are not confirmed:\n", table(["cause", "the paper says", "evidence"], lines)]
     if chosen := open_settings(entry.file.table, shipped()[entry.name].read_text(encoding="utf-8")):
         parts.append("What we chose where the paper leaves a setting open, or where we could not follow it:\n")
         parts.append("".join(f"- `{key} = {value}`: {plain_text(why)}\n" for key, value, why in chosen))
@@ -58,16 +58,6 @@ def figures_by_form(entry: Reproduction) -> dict[str, list[Figure]]:
             named = figure.model_copy(update={"name": f"{entry.name.partition('/')[2]}-{figure.name}"})
             found.setdefault(form.name, []).append(named)
     return found
-
-
-def _causes(entry: Reproduction) -> Iterator[list[str]]:
-    """The claims that are not confirmed, by cause; and what is known of those that were not run."""
-    for k, v in enumerate(entry.verdicts):
-        if v.status == "not confirmed":
-            cause = entry.cause(k)
-            yield [MEANING[cause.kind], plain_text(v.claim.says), plain_text(cause.evidence)]
-        elif v.status == "not run" and (written := next((c for c in entry.causes if c.of(v.claim.says)), None)):
-            yield ["not run", plain_text(v.claim.says), plain_text(written.evidence)]
 
 
 def _folded(form: Form, body: list[str]) -> list[str]:
@@ -87,7 +77,7 @@ def _kind(form: Form) -> str:
 
 
 def _about(entry: Reproduction, form: Form) -> str:
-    """What was run, in which way it is less than the paper or another choice, how long it took and on what."""
+    """What was run, in which way it is less than the paper or another choice, how long it took, on what, and again."""
     if form.variant:
         settings = ", ".join(_settings(entry, entry.about.variants[form.variant]))
         scale = f"**{_kind(form)}, `{form.variant}`**, in the {form.name.partition('+')[0]} form: {settings}."
@@ -98,7 +88,7 @@ def _about(entry: Reproduction, form: Form) -> str:
         if entry.about.quick_cases:
             less.append(f"{len(entry.about.quick_cases)} of the {len(entry.file.whole.cases)} cases")
         scale = f"**Quick form**: {', '.join(less)}." if less else "**Quick form**, which is the whole experiment."
-    return f"{scale} {_how(form)}"
+    return f"{scale} {_how(form)} Run it again: `{entry.command(form)}`."
 
 
 def _settings(entry: Reproduction, changes: Mapping[str, Any]) -> list[str]:
@@ -200,19 +190,18 @@ def _numbers(form: Form) -> str:
 
 
 def _asked(form: Form) -> Iterator[Reported]:
-    """The measures that the paper speaks of, each once: at the end, and where they reach a target of the form."""
+    """The measures that the paper speaks of, each once: last and best, and where they reach a target of the form."""
     experiment = form.file.whole
     figures = experiment.paper.figures if experiment.paper else []
     claims = [c.in_form(form.quick) for c in experiment.claims if not isinstance(c, Diverges) and c.round is None]
     targets = [(m, target) for case in form.cases.values() for m, line in case.targets.items() for target in line]
-    asked = [(r.measure, r.target, r.axis) for r in experiment.reported]
-    asked += [(f.y, None, "round") for f in figures]
-    asked += [(c.measure, c.target, c.axis) for c in claims]
-    asked += [(measure, target, "round") for measure, target in targets]
-    ends = [(measure, None, "round") for measure, target, _ in asked if target is None]
+    asked = [(q.measure, q.target, q.axis, q.best) for q in (*experiment.reported, *claims)]
+    asked += [(f.y, None, "round", False) for f in figures]
+    asked += [(measure, target, "round", False) for measure, target in targets]
+    ends = [(measure, None, "round", best) for measure, target, _, best in asked if target is None]
     ways = sorted(a for a in asked if a[1] is not None)
-    for measure, target, axis in dict.fromkeys([*ends, *ways]):
-        yield Reported(measure=measure, target=target, axis=axis, values={})
+    for measure, target, axis, best in dict.fromkeys([*ends, *ways]):
+        yield Reported(measure=measure, target=target, axis=axis, best=best, values={})
 
 
 def _diverged(results: Results, label: str) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from proxfed.files import write
 from proxfed.papers.experiment_page import figures_by_form, page
+from proxfed.papers.results_store import notes
 from proxfed.papers.verdicts import Counts, Reproduction, total
 from proxfed.report.markdown import from_to, plain_text, table
 from proxfed.report.plots import write_figures
@@ -24,8 +25,9 @@ INTRODUCTION = """\
 # Results
 
 What holds of the papers' claims when their experiments are run again. `proxfed results show PAPER` prints the same on a
-terminal, `proxfed reproduce PAPER/EXPERIMENT` runs an experiment again, and `make results` writes this page from the
-rows that are kept in `results/`.
+terminal. The page of an experiment names the command that makes its numbers again, form by form: `proxfed reproduce
+PAPER/EXPERIMENT`, with `--quick` and `--variant NAME`; `proxfed results keep runs/reproduce` keeps them in `results/`,
+and `make results` writes this page from what is kept.
 
 A claim is confirmed, it **holds**, by medians over three seeds or more (one, where nothing is drawn), in every case
 that was run with as many. The full form, at the paper's scale, decides where it was run and went far enough, and the
@@ -47,13 +49,14 @@ have the same partition of the data.
 # ---- the summary ----------------------------------------------------------------------------------------------------
 
 
-def summary(found: Found) -> str:
-    """docs/results.md: what holds, paper by paper."""
+def summary(found: Found, results: Path) -> str:
+    """docs/results.md: what holds, paper by paper, after what is said about a paper in `results`."""
     lines = [[f"[{paper}](#{paper})", *counted(entries)] for paper, entries in found.items()]
     lines.append(["all", *counted([entry for entries in found.values() for entry in entries])])
     parts = [INTRODUCTION, table(["paper", *COUNTED], lines)]
     for paper, entries in found.items():
-        parts += [f"## {paper}\n", f"{plain_text(entries[0].about.title)}\n", f"{what_holds(entries)}\n"]
+        parts += [f"## {paper}\n", f"{plain_text(entries[0].about.title)}\n"]
+        parts += [f"{text}\n" for text in (notes(results, paper), what_holds(entries)) if text]
         rows = [[_link(entry), plain_text(entry.about.figure), _runs(entry), *counted([entry])] for entry in entries]
         parts.append(table(["experiment", "in the paper", "form (seeds)", *COUNTED], rows))
     return "\n".join(parts)
@@ -68,15 +71,18 @@ def counted(entries: Iterable[Reproduction]) -> list[str]:
 
 
 def what_holds(entries: Iterable[Reproduction]) -> str:
-    """A line about a paper: how many claims hold, and where all of them do."""
+    """A line about a paper: how many main claims hold, and where all of them do; of ours, if it has no others."""
     entries = list(entries)
-    c = total(entry.counts() for entry in entries)
-    parts = [f"**{c.confirmed} of {c.claims} claims are confirmed**"]
-    parts += [f"{c.not_confirmed} {'is' if c.not_confirmed == 1 else 'are'} not"] if c.not_confirmed else []
+    ours = not total(entry.counts("main") for entry in entries).claims
+    counts = [(entry.about.figure, entry.counts("ours" if ours else "main")) for entry in entries]
+    c = total(some for _, some in counts)
+    parts = [f"**{c.confirmed} of {c.claims} {'claims of ours' if ours else 'main claims'} hold**"]
+    parts += [f"{c.not_confirmed} {'does' if c.not_confirmed == 1 else 'do'} not"] if c.not_confirmed else []
     parts += [f"{c.not_run} {'was' if c.not_run == 1 else 'were'} not run"] if c.not_run else []
     where: dict[str, list[str]] = {}
-    for entry in (entry for entry in entries if entry.verdicts):
-        where.setdefault(_how_many_hold(entry.counts()), []).append(_of_all(entry))
+    for figure, some in counts:
+        if some.claims:
+            where.setdefault(_how_many_hold(some), []).append(_of_all(figure, some))
     words = ("All hold", "Some hold", "None hold", "Not run")
     places = [f"{word}: {'; '.join(where[word])}." for word in words if word in where]
     return " ".join([f"{', '.join(parts)}.", *places])
@@ -88,10 +94,10 @@ def _how_many_hold(counts: Counts) -> str:
     return "All hold" if counts.confirmed == counts.claims else "Some hold" if counts.confirmed else "None hold"
 
 
-def _of_all(entry: Reproduction) -> str:
+def _of_all(figure: str, c: Counts) -> str:
     """The figure, and how many of its claims hold if it is some of them."""
-    figure, c = plain_text(entry.about.figure), entry.counts()
-    return f"{figure} ({c.confirmed} of {c.claims})" if 0 < c.confirmed < c.claims else figure
+    shown = plain_text(figure)
+    return f"{shown} ({c.confirmed} of {c.claims})" if 0 < c.confirmed < c.claims else shown
 
 
 def _link(entry: Reproduction) -> str:
@@ -107,9 +113,9 @@ def _runs(entry: Reproduction) -> str:
 # ---- files ----------------------------------------------------------------------------------------------------------
 
 
-def write_summary(found: Found, path: Path) -> None:
+def write_summary(found: Found, results: Path, path: Path) -> None:
     """docs/results.md."""
-    write(path, summary(found), folders=True)
+    write(path, summary(found, results), folders=True)
 
 
 def write_pages(found: Found, folder: Path) -> list[Path]:
@@ -127,9 +133,9 @@ def write_pages(found: Found, folder: Path) -> list[Path]:
     return written
 
 
-def problems(found: Found, path: Path) -> Iterator[str]:
+def problems(found: Found, results: Path, path: Path) -> Iterator[str]:
     """What is wrong with the summary at `path` and with what is kept, in sentences."""
-    if not path.exists() or path.read_text(encoding="utf-8") != summary(found):
+    if not path.exists() or path.read_text(encoding="utf-8") != summary(found, results):
         yield f"{path} is not up to date: run `make results`"
     for entry in (entry for entries in found.values() for entry in entries):
         for place in entry.unknown:

@@ -5,6 +5,7 @@
     results/PAPER/EXPERIMENT.toml        settings, versions and the clients' samples of each form and case
     results/PAPER/EXPERIMENT.md          notes in words, written by hand
     results/PAPER/EXPERIMENT.causes.toml why claims are not confirmed, likewise (causes.py)
+    results/PAPER.md                     what holds of a paper, in a few sentences, likewise
 
 The first three are written and read here, in the form of results_format.py; the same runs give the same bytes.
 """
@@ -126,7 +127,7 @@ def _files(results: Path, name: str) -> _Files:
 
 
 def notes(results: Path, name: str) -> str:
-    """What is said about an experiment in words."""
+    """What is said about an experiment, or a paper, in words."""
     path = _files(results, name).notes
     return path.read_text(encoding="utf-8").strip() if path.exists() else ""
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from shlex import join
 from typing import NamedTuple
 
 from proxfed.harness.cases import ExperimentFile
@@ -14,7 +15,7 @@ from proxfed.harness.paper_schema import Paper
 from proxfed.harness.results import Results
 from proxfed.harness.schema import Experiment
 from proxfed.papers import results_store
-from proxfed.papers.causes import Cause, Written
+from proxfed.papers.causes import MEANING, Cause, Written
 from proxfed.papers.claims import Verdict
 from proxfed.papers.reproduce import form_name, judge_all, papers
 from proxfed.papers.results_format import KeptRun, Place
@@ -145,9 +146,26 @@ class Reproduction:
         """Why claim k is not confirmed."""
         if readings := self.readings(k):
             return Cause("reading", f"it holds with {' and with '.join(f'`{name}`' for name in readings)}")
-        says = self.verdicts[k].claim.says
-        written = next((cause for cause in self.causes if cause.of(says)), None)
+        written = self._written(k)
         return Cause("unknown", self._tried(k)) if written is None else Cause(written.kind, written.evidence)
+
+    def _written(self, k: int) -> Written | None:
+        return next((cause for cause in self.causes if cause.of(self.verdicts[k].claim.says)), None)
+
+    def became(self, k: int) -> str:
+        """What became of claim k: confirmed, not run, or the cause for which it is neither."""
+        status = self.verdicts[k].status
+        return MEANING[self.cause(k).kind] if status == "not confirmed" else status
+
+    def explained(self) -> dict[tuple[str, str], list[str]]:
+        """What became of claims that do not hold, and why: what they say. With those not run that somebody explains."""
+        found: dict[tuple[str, str], list[str]] = {}
+        for k, v in enumerate(self.verdicts):
+            written = self._written(k) if v.status == "not run" else None
+            why = self.cause(k).evidence if v.status == "not confirmed" else written.evidence if written else ""
+            if why:
+                found.setdefault((self.became(k), " ".join(why.split())), []).append(v.claim.says)
+        return found
 
     def _tried(self, k: int) -> str:
         varied = [form.variant for form in self.choices() if form.judged[k].status != "not run"]
@@ -157,6 +175,18 @@ class Reproduction:
         """Causes that are written down of no claim that needs one."""
         lacking = [v.claim.says for v in self.verdicts if v.status != "confirmed"]
         return [cause for cause in self.causes if not any(map(cause.of, lacking))]
+
+    def command(self, form: Form) -> str:
+        """What runs a form again, as far as it is kept."""
+        shape = ["--quick"] * form.quick + ["--variant", form.variant] * bool(form.variant)
+        every = form.file.cases(quick=form.quick, variant=form.variant or None)
+        cases = [part for case in form.runs for part in ("--case", case)] if {*form.runs} != {*every} else []
+        known = {label for case in form.runs for label in form.file.labels()[case]}
+        labels = dict.fromkeys(label for results in form.results.values() for label in results.labels())
+        only = [part for label in labels for part in ("--only", label)] if {*labels} < known else []
+        most = max(len(run.seeds) for run in form.runs.values())
+        seeds = ["--seeds", str(most)] if most != max(len(case.seeds) for case in form.cases.values()) else []
+        return join(["proxfed", "reproduce", self.name, *shape, *cases, *only, *seeds])
 
     def counts(self, *ranks: str) -> Counts:
         """Of the claims of these ranks; of all without one."""
