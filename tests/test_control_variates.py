@@ -124,3 +124,12 @@ def test_growing_control_variates_are_noticed():
     assert "averaging (averaging < 1)" in said
     assert "grew" not in run(p, Scaffold(0.5 / L, 5), rounds=60, every=1, progress=False).message
     assert "averaging (eta < 1)" in run(p, FedCEF(2.5 / L, 5), rounds=60, every=1, progress=False).message
+
+
+@pytest.mark.parametrize("averaging", [0.05, 0.3])
+def test_averages_that_come_from_zero_do_not_grow(averaging):
+    """After the first round they are `averaging` times a gradient, and then become gradients."""
+    p = toy.problem("least_squares", h=Zero())
+    L = p.smoothness().L
+    for algorithm in (Scaffold(0.5 / L, 5, averaging=averaging), FedCEF(0.5 / L, 5, eta=averaging)):
+        assert "grew" not in run(p, algorithm, rounds=60, every=1, progress=False).message

@@ -387,6 +387,7 @@ class Facts(NamedTuple):
     exact: bool  # full gradients on different convex data lead to the exact solution, also with several local steps
     step: str = "eta"  # the hyper-parameter that is the length of a gradient step; '': none is
     exact_partial: bool = False  # exact, too, if only some clients take part in a round; with `partial` if it has that
+    averaging: str = ""  # the hyper-parameter in (0, 1] that averages control variates over rounds; '': none does
 
 
 class Constants(NamedTuple):

@@ -80,7 +80,7 @@ class FedCEF(Star[Client, Server]):
 
     needs: ClassVar[Needs] = Needs(everyone=True, contractive=True)
     facts: ClassVar[Facts] = Facts(
-        Sends(up=1, down=1, compressed=("up",)), exact=True, exact_partial=True, step="alpha"
+        Sends(up=1, down=1, compressed=("up",)), exact=True, exact_partial=True, step="alpha", averaging="eta"
     )
 
     def __post_init__(self) -> None:

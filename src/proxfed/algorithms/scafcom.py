@@ -60,7 +60,9 @@ class Scallion(Star[Control, Server]):
     """Server step size."""
 
     needs: ClassVar[Needs] = Needs(composite=False, unbiased=True)
-    facts: ClassVar[Facts] = Facts(Sends(up=1, down=2, compressed=("up",)), exact=True, exact_partial=True)
+    facts: ClassVar[Facts] = Facts(
+        Sends(up=1, down=2, compressed=("up",)), exact=True, exact_partial=True, averaging="alpha"
+    )
 
     def __post_init__(self) -> None:
         positive(self, "eta", "eta_g")
@@ -99,7 +101,9 @@ class Scafcom(Star[Client, Server]):
     """Server step size."""
 
     needs: ClassVar[Needs] = Needs(composite=False, contractive=True)
-    facts: ClassVar[Facts] = Facts(Sends(up=1, down=2, compressed=("up",)), exact=True, exact_partial=True)
+    facts: ClassVar[Facts] = Facts(
+        Sends(up=1, down=2, compressed=("up",)), exact=True, exact_partial=True, averaging="beta"
+    )
 
     def __post_init__(self) -> None:
         positive(self, "eta", "eta_g")

@@ -54,7 +54,7 @@ class Scaffold(Star[Client, Server]):
     """The part of the way that c_i goes to the mean gradient of a round, in (0, 1]; below 1 damps those that grow."""
 
     needs: ClassVar[Needs] = Needs(composite=False)
-    facts: ClassVar[Facts] = Facts(Sends(up=2, down=2), exact=True, exact_partial=True)
+    facts: ClassVar[Facts] = Facts(Sends(up=2, down=2), exact=True, exact_partial=True, averaging="averaging")
 
     def __post_init__(self) -> None:
         positive_step(self, "eta")

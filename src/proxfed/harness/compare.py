@@ -112,7 +112,7 @@ def run(
         for step in steps(going, Measures(problem, net, reference, more=tuple(measures)), -1, rounds, every):
             rows += [] if step.row is None else [step.row]
             if variates is not None and step.row is not None and step.t > 0:
-                variates.begin()
+                variates.begin(step.t)
             x = x if step.x is None else step.x
             watch(step.t, step.row)
             show(Progress(0, 1, name, seed, step.t, rounds, step.row))

@@ -146,7 +146,7 @@ class Execution:
             t, x, diverged = step.t, step.x, step.diverged
             records.add(step)
             if variates is not None and step.row is not None and t > 0:
-                variates.begin()
+                variates.begin(t)
             self.watch(Progress(k, len(study.tasks), *task, t, last, step.row, self.case))
             if diverged:
                 break

@@ -121,10 +121,12 @@ class ControlVariates:
 
     def __init__(self, run: Run) -> None:
         self.run, self.first = run, 0.0
+        self.averaging = run.algorithm.facts.averaging
+        self.weight = float(getattr(run.algorithm, self.averaging)) if self.averaging else 1.0
 
-    def begin(self) -> None:
-        """After a row; only the first counts."""
-        self.first = self.first or self._sizes()[0]
+    def begin(self, t: int) -> None:
+        """After the row of round t; only the first counts. Averages are still on their way from zero then."""
+        self.first = self.first or self._sizes()[0] / (1 - (1 - self.weight) ** t)
 
     def remark(self) -> str:
         """Empty if there is nothing to say."""
@@ -134,13 +136,8 @@ class ControlVariates:
         if not (largest > GREW * self.first and largest > APART * mean):
             return ""
         sizes = f"the largest has norm {largest:.3g} after {self.first:.3g}, their mean {mean:.3g}"
-        advice = f"try smaller steps, averaging{self._averaging()} or clipped gradients"
-        return f"its control variates grew: {sizes}; {advice}"
-
-    def _averaging(self) -> str:
-        """The hyper-parameter that averages them, where there is one."""
-        name = next((name for name in ("averaging", "eta") if getattr(self.run.algorithm, name, None) == 1), "")
-        return f" ({name} < 1)" if name else ""
+        further = f" ({self.averaging} < {self.weight:g})" if self.averaging else ""
+        return f"its control variates grew: {sizes}; try smaller steps, averaging{further} or clipped gradients"
 
     def _sizes(self) -> tuple[float, float]:
         """The largest norm, and that of the mean."""
