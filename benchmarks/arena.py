@@ -156,9 +156,9 @@ FEWER_CLIENTS = ["data.limit=12000", "data.partition.num_partitions=20"]
 """The quick form of `mnist_100`."""
 FEDCEF_STEPS = {
     "PLEDGE.eta": "log(0.01,0.15)",
-    "FedComposite.eta": "log(0.02,0.3)",
-    "FedCEF.alpha": "log(0.02,0.3)",
-    "FedCEF, quantised both ways.alpha": "log(0.02,0.3)",
+    "FedComposite.eta": "log(0.01,0.06)",
+    "FedCEF.alpha": "log(0.01,0.06)",
+    "FedCEF, quantised both ways.alpha": "log(0.01,0.06)",
     "FedDA.eta": "log(0.02,0.3)",
     "FedNAG.eta": "log(0.01,0.15)",
 }
