@@ -152,6 +152,17 @@ MNIST_100 = {key: space for key, space in MNIST_RING.items() if not key.startswi
 SHORTER = {NETWORK_STEP: "log(0.005,0.25)", MOMENTUM_STEP: "log(0.0025,0.125)"}
 """Standardised pixels, and FedNAG's own step of 0.01."""
 MNIST_CNN = {key: SHORTER.get(space, space) for key, space in WITHOUT_SCAFCOM.items()}
+FEWER_CLIENTS = ["data.limit=12000", "data.partition.num_partitions=20"]
+"""The quick form of `mnist_100`."""
+FEDCEF_STEPS = {
+    "PLEDGE.eta": "log(0.01,0.15)",
+    "FedComposite.eta": "log(0.01,0.06)",
+    "FedCEF.alpha": "log(0.01,0.06)",
+    "FedCEF, quantised both ways.alpha": "log(0.01,0.06)",
+    "FedDA.eta": "log(0.02,0.3)",
+    "FedNAG.eta": "log(0.01,0.15)",
+}
+"""Only the step: what else there is was found for `mnist_server`."""
 
 
 @dataclass(frozen=True)
@@ -180,8 +191,10 @@ FIGHTS = {
     "mnist_server": Fight(MNIST_SERVER, "accuracy=0.93", 816, 60, seeds=3),
     "mnist_ring": Fight(MNIST_RING, "accuracy=0.93", 105, 45),
     "fmnist_server": Fight(FMNIST_SERVER, "accuracy=0.8", 315, 45, seeds=3),
-    "mnist_100": Fight(MNIST_100, "accuracy=0.93", 315, 45, seeds=3),
-    "mnist_cnn": Fight(MNIST_CNN, "accuracy=0.95", 300, 30, seeds=3),
+    "mnist_100": Fight(MNIST_100, "accuracy=0.93", 100, 15, FEWER_CLIENTS, full=False, seeds=2),
+    "mnist_cnn": Fight(MNIST_CNN, "accuracy=0.95", 100, 15, seeds=2),
+    "fedcef_mnist": Fight(FEDCEF_STEPS, "accuracy=0.85", 90, 15, seeds=3),
+    "fedcef_cifar": Fight(FEDCEF_STEPS, "accuracy=0.35", 90, 15, seeds=3),
 }
 
 

@@ -178,9 +178,11 @@ def test_T05m_solutions_are_fixed_points(C, graph):
 
 
 @every_graph
-def test_reaches_the_solution_with_one_setting(graph):
+@pytest.mark.parametrize("q2", [0.1, LARGEST_Q2])
+def test_reaches_the_solution_with_one_setting(q2, graph):
     p = toy.problem()
-    assert toy.reaches(p, PledgePeers(1 / p.smoothness().L), 1e-10, 600, graph)
+    algorithm = PledgePeers(1 / p.smoothness().L, compressor=ErrorBoundedQuantiser(q2))
+    assert toy.reaches(p, algorithm, 1e-10, 600, graph)
 
 
 @pytest.mark.parametrize(("tau", "q2"), [(1, LARGEST_Q2), (3, LARGEST_Q2), (3, 0.2), (3, 0.02)])

@@ -30,6 +30,7 @@ from proxfed.topologies import (
     Ring,
     SpanningTree,
     StarGraph,
+    SymmetricExponentialGraph,
     Torus,
 )
 
@@ -44,6 +45,7 @@ TREES = {
     "star": SpanningTree(StarGraph(N)),
     "ring": SpanningTree(Ring(N), root=3),
     "grid": SpanningTree(FromGraph([(0, 1), (1, 2), (2, 3), (3, 0), (3, 4)])),
+    "exponential": SpanningTree(SymmetricExponentialGraph(N)),
 }
 every_tree = pytest.mark.parametrize("tree", TREES.values(), ids=TREES)
 
