@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from proxfed.papers import experiment_page, results_page
+from proxfed.errors import InputError
+from proxfed.papers import experiment_page, reproduce, results_page
 from proxfed.papers.open_settings import open_settings
 from proxfed.papers.results_format import Place
 from proxfed.papers.results_store import keep, read, write
@@ -292,12 +294,31 @@ def test_each_form_names_the_command_that_makes_it_again(capsys: Any, tmp_path: 
     run(tmp_path / "runs", variant="slow", seeds=(0,))
     commands = re.findall(r"Run it again: `proxfed reproduce (.+?)`", page(tmp_path))
     assert commands == [
-        "toy/fig1 --case 'very skewed'",
+        "toy/fig1 --full --case 'very skewed'",
         "toy/fig1 --quick",
         "toy/fig1 --quick --variant slow --seeds 1",
     ]
     told = command(capsys, tmp_path, "show", "toy/fig1")[1]
     assert "`proxfed reproduce toy/fig1 --quick` runs the quick form again." in told
+
+
+def test_the_command_of_a_form_runs_that_form(capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(tmp_path / "runs")
+    run(tmp_path / "runs", form="full", only=("very skewed",))
+    run(tmp_path / "runs", variant="slow", seeds=(0,))
+    entry = reproduction(kept(tmp_path), "toy/fig1")
+    for form in [*entry.forms, *entry.variants]:
+        asked: dict[str, Any] = {}
+
+        def instead(what: str, out: Path, asked: dict[str, Any] = asked, **how: Any) -> list[Any]:
+            asked |= how
+            raise InputError("enough")
+
+        monkeypatch.setattr(reproduce, "select", instead)
+        _, *words = shlex.split(entry.command(form))
+        assert proxfed(capsys, *words)[0] == 2
+        assert (asked["quick"], asked["variant"] or "") == (form.quick, form.variant)
+        assert {*asked["cases"]} <= {*form.runs}
 
 
 def test_a_form_of_which_one_algorithm_is_kept_is_made_again_with_that_one(tmp_path: Path) -> None:

@@ -178,7 +178,7 @@ class Reproduction:
 
     def command(self, form: Form) -> str:
         """What runs a form again, as far as it is kept."""
-        shape = ["--quick"] * form.quick + ["--variant", form.variant] * bool(form.variant)
+        shape = ["--quick" if form.quick else "--full", *(["--variant", form.variant] if form.variant else [])]
         every = form.file.cases(quick=form.quick, variant=form.variant or None)
         cases = [part for case in form.runs for part in ("--case", case)] if {*form.runs} != {*every} else []
         known = {label for case in form.runs for label in form.file.labels()[case]}
