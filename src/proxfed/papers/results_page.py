@@ -27,7 +27,9 @@ INTRODUCTION = """\
 What holds of the papers' claims when their experiments are run again. `proxfed results show PAPER` prints the same on a
 terminal. The page of an experiment names the command that makes its numbers again, form by form: `proxfed reproduce
 PAPER/EXPERIMENT`, with `--quick` or `--full` and `--variant NAME`; `proxfed results keep runs/reproduce` keeps them in
-`results/`, and `make results` writes this page from what is kept.
+`results/`, and `make results` writes this page from what is kept. On the same kind of processor numbers come out to the bit; on another one sums round differently, which
+stays rounding where gradients are full, and becomes some per cent of a curve, or some rounds to a target, with minibatches
+of a network or with compressors that pick entries.
 
 A claim is confirmed, it **holds**, by medians over three seeds or more (one, where nothing is drawn), in every case
 that was run with as many. The full form, at the paper's scale, decides where it was run and went far enough, and the
