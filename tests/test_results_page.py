@@ -359,6 +359,16 @@ def test_a_run_with_settings_that_the_file_has_changed_since_is_said_to_be_one(t
     assert "Run with settings that the file no longer has: `data.features = 4`." in page(tmp_path)
 
 
+def test_the_check_sees_rows_that_no_command_makes_again(capsys: Any, tmp_path: Path, toy_paper: Path) -> None:
+    run(tmp_path / "runs")
+    write_page(capsys, tmp_path)
+    path = toy_paper / "toy" / "fig1.toml"
+    path.write_text(path.read_text().replace("features = 4", "features = 5"))
+    code, told = check(capsys, tmp_path)
+    again = "rows are kept of data.features = 4, and the file now has 5: run it again"
+    assert (code, told) == (1, f"toy/fig1 (quick, IID): {again}\n")
+
+
 def test_settings_that_the_paper_leaves_open_are_listed(tmp_path: Path) -> None:
     assert lines(page(tmp_path), "- `") == [
         "- `data.features = 4`: the paper is silent",

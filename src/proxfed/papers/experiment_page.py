@@ -9,10 +9,10 @@ from typing import Any
 from proxfed.harness.paper_schema import Diverges, Figure, Reported
 from proxfed.harness.results import Results
 from proxfed.harness.schema import shipped
-from proxfed.harness.settings_diff import by_key, flat, other_values
+from proxfed.harness.settings_diff import flat
 from proxfed.papers.comparisons import compare
 from proxfed.papers.open_settings import open_settings
-from proxfed.papers.reproduce import as_recorded, compare_all
+from proxfed.papers.reproduce import compare_all
 from proxfed.papers.verdicts import Form, Reproduction
 from proxfed.report.columns import show
 from proxfed.report.markdown import from_to, plain_text, table
@@ -101,7 +101,8 @@ def _settings(entry: Reproduction, changes: Mapping[str, Any]) -> list[str]:
 def _how(form: Form) -> str:
     held = [run.sizes for run in form.runs.values() if run.sizes]
     versions = dict.fromkeys(_versions(run.versions) for run in form.runs.values())
-    others = sorted({text for case in form.runs for text in _changed(form, case)})
+    changed = [line for case in form.runs for line in form.changed(case).items()]
+    others = sorted({f"`{key} = {_value(then)}`" for key, (then, _) in changed})
     missing = [case for case in form.file.whole.cases if case not in form.runs]
     parts = [
         f"{_seeds(form)};",
@@ -142,13 +143,6 @@ def _versions(versions: Mapping[str, Any]) -> str:
     names = [f"{name} {versions[name]}" for name in ("proxfed", "python", "torch", "numpy") if name in versions]
     threads = versions.get("threads")
     return ", ".join([*names, f"{threads} thread{'' if threads == 1 else 's'}", str(versions.get("machine", ""))])
-
-
-def _changed(form: Form, case: str) -> Iterator[str]:
-    """Settings that the kept run had otherwise."""
-    now = by_key(as_recorded(form.cases[case]))
-    for key, (then, _) in other_values(form.runs[case].settings, now).items():
-        yield f"`{key} = {_value(then)}`"
 
 
 def _numbers(form: Form) -> str:

@@ -27,9 +27,10 @@ INTRODUCTION = """\
 What holds of the papers' claims when their experiments are run again. `proxfed results show PAPER` prints the same on a
 terminal. The page of an experiment names the command that makes its numbers again, form by form: `proxfed reproduce
 PAPER/EXPERIMENT`, with `--quick` or `--full` and `--variant NAME`; `proxfed results keep runs/reproduce` keeps them in
-`results/`, and `make results` writes this page from what is kept. On the same kind of processor numbers come out to the bit; on another one sums round differently, which
-stays rounding where gradients are full, and becomes some per cent of a curve, or some rounds to a target, with minibatches
-of a network or with compressors that pick entries.
+`results/`, and `make results` writes this page from what is kept. `proxfed results check` sees settings of a file that
+have changed since. On the same kind of processor numbers come out to the bit. On another one sums round differently,
+which stays rounding where gradients are full, and becomes some per cent of a curve, or some rounds to a target, with
+minibatches of a network or with compressors that pick entries.
 
 A claim is confirmed, it **holds**, by medians over three seeds or more (one, where nothing is drawn), in every case
 that was run with as many. The full form, at the paper's scale, decides where it was run and went far enough, and the
@@ -142,6 +143,11 @@ def problems(found: Found, results: Path, path: Path) -> Iterator[str]:
     for entry in (entry for entries in found.values() for entry in entries):
         for place in entry.unknown:
             yield f"{entry.name}: results are kept of {place}, which its file does not have"
+        for form in [*entry.forms, *entry.variants]:
+            for case in form.runs:
+                where = f"{entry.name} ({', '.join(filter(None, (form.name, case)))})"
+                for key, (then, now) in form.changed(case).items():
+                    yield f"{where}: rows are kept of {key} = {then!r}, and the file now has {now!r}: run it again"
         for cause in entry.idle_causes():
             yield f"{entry.name}: a cause is written down of {cause.claims}, which no claim needs"
         failed = [(form, v) for form in [*entry.forms, *entry.variants] for v in form.judged]

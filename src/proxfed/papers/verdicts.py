@@ -8,16 +8,17 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from shlex import join
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from proxfed.harness.cases import ExperimentFile
 from proxfed.harness.paper_schema import Paper
 from proxfed.harness.results import Results
 from proxfed.harness.schema import Experiment
+from proxfed.harness.settings_diff import by_key, other_values
 from proxfed.papers import results_store
 from proxfed.papers.causes import MEANING, Cause, Written
 from proxfed.papers.claims import Verdict
-from proxfed.papers.reproduce import form_name, judge_all, papers
+from proxfed.papers.reproduce import as_recorded, form_name, judge_all, papers
 from proxfed.papers.results_format import KeptRun, Place
 
 SEEDS = 3
@@ -70,6 +71,15 @@ class Form:
         """The same by the cases alone that have enough seeds."""
         enough = {case: self.results[case] for case, run in self.runs.items() if len(run.seeds) >= self._needed(case)}
         return judge_all(self.file, enough, self.quick)
+
+    def changed(self, case: str) -> dict[str, tuple[Any, Any]]:
+        """Settings that the file has had otherwise since a case was run, then and now: its command makes other rows.
+
+        That fewer algorithms were run changes no row.
+        """
+        then, now = self.runs[case].settings, by_key(as_recorded(self.cases[case]))
+        fewer = {*then["algorithms"]} <= {*now["algorithms"]}
+        return {key: values for key, values in other_values(then, now).items() if key != "algorithms" or not fewer}
 
     def _needed(self, case: str) -> int:
         """Seeds that decide: fewer only where the file asks for fewer, because nothing is drawn."""
