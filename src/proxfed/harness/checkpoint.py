@@ -28,9 +28,8 @@ from typing import Any, NamedTuple
 import safetensors
 from torch import Tensor
 
-from proxfed.checksums import owned, read_tensors, tensor_file
 from proxfed.errors import InputError, require
-from proxfed.files import LARGEST_ROWS, locked, read, replace, writing
+from proxfed.files import LARGEST_ROWS, locked, owned, read, read_tensors, replace, tensor_file, writing
 from proxfed.harness.journal import Journals, Place, Rows
 from proxfed.report.columns import Row, cell
 

@@ -40,7 +40,6 @@ import torch
 from torch import Tensor
 
 from proxfed import files
-from proxfed.checksums import SHA256, checked, owned, read_tensors, tensor_file, with_checksum
 from proxfed.compiled import kernels
 from proxfed.data.client_stats import ClientStats
 from proxfed.errors import InputError, require
@@ -124,9 +123,9 @@ class RunFolder:
         table = files.parse_json(self._read(name), where)
         require(isinstance(table, dict), f"{where} is damaged: it holds no table")
         if run:
-            table = checked(table, where)
+            table = files.checked(table, where)
             require(table.get("run") == run, f"{where} is of another run")
-        return {key: value for key, value in table.items() if key not in ("run", SHA256)}
+        return {key: value for key, value in table.items() if key not in ("run", files.SHA256)}
 
     def versions(self) -> dict[str, Any]:
         return self._table("versions.json")
@@ -211,7 +210,7 @@ class RunFolder:
             require(not sums, f"{path} is not there, but {len(sums)} models were written")
             return {}, [], {}
         try:
-            found = read_tensors(path, ["blocks"])
+            found = files.read_tensors(path, ["blocks"])
             blocks = [Block(n, a, b, tuple(shape)) for n, a, b, shape in json.loads(found.about["blocks"])]
         except UNREADABLE as e:
             raise InputError(f"{path} is damaged: {e}") from e
@@ -287,7 +286,7 @@ class RunFolder:
         self._found(config, self.versions(), self.clients(), self.status(), text.getvalue().encode())
 
     def _write_table(self, name: str, table: Mapping[str, Any], run: str, begun: bool = True) -> None:
-        text = json.dumps(with_checksum({**table, "run": run}), indent=1 if name != "clients.json" else None)
+        text = json.dumps(files.with_checksum({**table, "run": run}), indent=1 if name != "clients.json" else None)
         self._replace(name, text.encode(), begun)
 
     def _replace(self, name: str, data: bytes, begun: bool = True) -> None:
@@ -308,8 +307,8 @@ class RunFolder:
         blocks = list(blocks)
         unchanged = [name for name in before if models.get(name) is before[name] and blocks == same_blocks]
         same = {name: known[name] for name in unchanged if name in known}
-        models = owned(models)
-        data, sums = tensor_file(models, {"blocks": json.dumps([list(block) for block in blocks])}, same)
+        models = files.owned(models)
+        data, sums = files.tensor_file(models, {"blocks": json.dumps([list(block) for block in blocks])}, same)
         self._replace("model.safetensors", data)
         self._remember("model.safetensors", (models, blocks, sums))
         return sums
@@ -382,4 +381,4 @@ def _sealed(config: Mapping[str, Any], run: str) -> bytes:
 
 def _seal(text: bytes, run: str) -> bytes:
     """Its last line."""
-    return f"# run {run}, {SHA256} of the lines above: {sha256(text).hexdigest()}\n".encode()
+    return f"# run {run}, {files.SHA256} of the lines above: {sha256(text).hexdigest()}\n".encode()

@@ -10,9 +10,8 @@ from contextlib import suppress
 from hashlib import sha256
 from typing import Any, NamedTuple
 
-from proxfed.checksums import checked, with_checksum
 from proxfed.errors import InputError, require, whole
-from proxfed.files import parse_json
+from proxfed.files import checked, parse_json, with_checksum
 from proxfed.report.columns import DONE, UNDER_WAY
 
 Piece = tuple[int, str]

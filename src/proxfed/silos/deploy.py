@@ -15,11 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from proxfed import files
-from proxfed.checksums import checked, with_checksum
 from proxfed.engine.network import Network
 from proxfed.engine.state_measures import split
 from proxfed.errors import InputError, RunError, require
-from proxfed.files import replace
+from proxfed.files import checked, replace, with_checksum
 from proxfed.harness.build import build_study
 from proxfed.harness.plan import Planned
 from proxfed.harness.progress import watching
