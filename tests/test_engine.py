@@ -19,7 +19,7 @@ from proxfed.engine.messages import WeightedSum, received
 from proxfed.engine.network import Stacked
 from proxfed.engine.oracle import Oracle, Work, counted
 from proxfed.engine.run import Run
-from proxfed.engine.state_tree import flatten, put, restore, room, take
+from proxfed.engine.states import flatten, put, restore, room, take
 from proxfed.harness.compare import Diverged, run
 from proxfed.participation import BernoulliSampling, UniformSampling
 from proxfed.registry import build, describe

@@ -14,7 +14,7 @@ from torch import Tensor
 from proxfed.compressors import Identity
 from proxfed.compressors.arrays import host, tensor
 from proxfed.engine import tuning
-from proxfed.threads import run_parallel, thread_count
+from proxfed.machine import run_parallel, thread_count
 from proxfed.types import Message, Packed, SparseCompressor
 
 

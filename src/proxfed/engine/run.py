@@ -19,7 +19,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from proxfed.engine.client_rows import MET, ClientRows
 from proxfed.engine.halves import Clients, Server
 from proxfed.engine.lockstep import in_lockstep
 from proxfed.engine.measures import Measures
@@ -27,11 +26,11 @@ from proxfed.engine.messages import Traffic, WeightedSum, dense, leaves, rebuild
 from proxfed.engine.network import Network
 from proxfed.engine.oracle import Work
 from proxfed.engine.state_measures import rows_by_name
-from proxfed.engine.state_tree import flatten, named, put, restore, room, take, writable
+from proxfed.engine.states import MET, ClientRows, flatten, named, put, restore, room, take, writable
 from proxfed.engine.tree import to_the_root
 from proxfed.keyed_random import Ids, keys
+from proxfed.machine import over_threads
 from proxfed.participation import Full, arrived, cohort
-from proxfed.threads import over_threads
 from proxfed.topologies import SpanningTree
 from proxfed.types import (
     Algorithm,

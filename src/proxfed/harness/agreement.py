@@ -7,9 +7,9 @@ from typing import Any
 
 from proxfed.data.client_stats import ClientStats
 from proxfed.engine import ranks
-from proxfed.harness.run_folder import versions
 from proxfed.harness.settings_diff import by_key
 from proxfed.harness.study import Study
+from proxfed.machine import versions
 from proxfed.registry import plain
 
 Asked = tuple[Study, Collection[str], int | None]

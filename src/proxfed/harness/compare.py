@@ -13,10 +13,9 @@ from typing import Any
 from torch import Tensor
 
 from proxfed.auto import Auto, example
-from proxfed.engine import ranks as network
 from proxfed.engine.compatibility import check_combination
 from proxfed.engine.measures import Measures
-from proxfed.engine.network import Stacked
+from proxfed.engine.network import Stacked, world
 from proxfed.engine.run import Row
 from proxfed.engine.run import rounds as steps
 from proxfed.engine.state_measures import check_names
@@ -245,7 +244,7 @@ def _run(
     """Studies by the name of their case; one without a name has the folder for itself."""
     listed = isinstance(only, Collection) and all(isinstance(label, str) for label in only)
     require(listed, f"only = {only!r} must be a label, or a list of labels")
-    alone = out is not None or network.world() is None
+    alone = out is not None or world() is None
     require(alone, "out = None: several ranks need a folder, where the first of them keeps the records")
     labels = [only] if isinstance(only, str) else list(only)
     with ExitStack() as held:

@@ -244,14 +244,3 @@ class _Records:
     def finish(self, status: str, t: int, message: str, x: Tensor) -> None:
         if self.folder is not None and self.files is not None:
             self.folder.finish(self.files, *self.task, status, t, message, x, self.entry.problem.blocks)
-
-
-@contextmanager
-def threads(count: int | None) -> Iterator[None]:
-    """Meanwhile torch has so many threads; None: as many as it has."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -13,13 +13,14 @@ from typing import Any, NamedTuple
 import torch
 
 from proxfed.data.client_stats import ClientStats
-from proxfed.engine import ranks as network
+from proxfed.engine.network import world
+from proxfed.engine.ranks import connect, disconnect
 from proxfed.engine.tuning import PARALLEL_FROM
 from proxfed.errors import MissingData, nearest, require, whole
 from proxfed.files import is_held, locked
 from proxfed.harness.agreement import require_alike
 from proxfed.harness.build import build_study
-from proxfed.harness.execute import Execution, threads
+from proxfed.harness.execute import Execution
 from proxfed.harness.processes import run_jobs, run_ranks
 from proxfed.harness.progress import watching
 from proxfed.harness.remarks import beforehand
@@ -27,6 +28,7 @@ from proxfed.harness.results import Results
 from proxfed.harness.run_folder import MADE, RunFolder
 from proxfed.harness.settings_diff import first_difference, settings_mismatch
 from proxfed.harness.study import Study
+from proxfed.machine import threads
 from proxfed.registry import Table
 from proxfed.report.columns import DONE
 
@@ -58,7 +60,7 @@ class Planned:
         self.study.check()
         self.remark = ""
         """What should be said before it begins."""
-        self.world = network.world()
+        self.world = world()
         self.begun = False
         """There is a run in the folder already; the leader looks."""
         if self.leads:
@@ -114,14 +116,14 @@ def carry_out(
 
 def _as_rank(studies: Sequence[Planned], timeout: float, **how: Any) -> list[Results]:
     """One of several processes that torchrun or srun has started."""
-    network.connect(timeout)
+    connect(timeout)
     try:
         require_alike((planned.study, planned.only, planned.until) for planned in studies)
         for planned in studies:
             if not planned.execution(resumed=planned.open(), distributed=True, **how).run():
                 break
     finally:
-        network.disconnect()
+        disconnect()
     return [Results.read(planned.folder) if planned.leads else Results([]) for planned in studies]
 
 

@@ -24,7 +24,6 @@ import csv
 import io
 import json
 import os
-import platform
 import shutil
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -34,38 +33,20 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any, NamedTuple
 
-import numpy as np
 import tomli_w
-import torch
 from torch import Tensor
 
 from proxfed import files
-from proxfed.compiled import kernels
 from proxfed.data.client_stats import ClientStats
 from proxfed.errors import InputError, require
 from proxfed.harness.checkpoint import UNREADABLE, TaskFolder, task_name
 from proxfed.harness.status_file import Piece, Status, piece, read_status
+from proxfed.machine import versions
 from proxfed.report.columns import DONE, ROW, Row, cell, parse
 from proxfed.types import Block
 
 MADE = {"checkpoint", "versions.json", "clients.json", "rows.csv", "status.json"}
 """What stands in a folder before its config.toml makes it a run folder."""
-
-
-def versions() -> dict[str, Any]:
-    """What the numbers depend on beside the configuration."""
-    from proxfed import __version__
-
-    return {
-        "proxfed": __version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "kernels": kernels(),
-        "threads": torch.get_num_threads(),
-        "machine": platform.machine(),
-        "system": platform.system(),
-    }
 
 
 class Contents(NamedTuple):

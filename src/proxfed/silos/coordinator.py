@@ -23,7 +23,7 @@ from proxfed.engine.messages import dense, leaves
 from proxfed.engine.network import Stacked
 from proxfed.engine.oracle import Work
 from proxfed.engine.run import count_from, counted_so_far
-from proxfed.engine.state_tree import flatten, restore
+from proxfed.engine.states import flatten, restore
 from proxfed.errors import RunError
 from proxfed.keyed_random import Ids
 from proxfed.participation import Full, cohort

@@ -23,9 +23,10 @@ from proxfed.harness.build import build_study
 from proxfed.harness.plan import Planned
 from proxfed.harness.progress import watching
 from proxfed.harness.results import Results
-from proxfed.harness.run_folder import RunFolder, versions
+from proxfed.harness.run_folder import RunFolder
 from proxfed.harness.schema import Experiment
 from proxfed.harness.study import CompleteEntry, Study, Task
+from proxfed.machine import versions
 from proxfed.registry import Table
 from proxfed.silos.carrier import Carrier
 from proxfed.silos.coordinator import Coordinator
