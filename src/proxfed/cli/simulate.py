@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from proxfed.cli.common import Format, FormatOption, out, say
+from proxfed.cli.common import Format, FormatOption
 from proxfed.errors import nearest, require
 from proxfed.report.summary import plain_table
+from proxfed.report.terminal import out, say
 
 if TYPE_CHECKING:
     from proxfed.harness.results import Results

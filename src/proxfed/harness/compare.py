@@ -21,14 +21,14 @@ from proxfed.engine.run import rounds as steps
 from proxfed.engine.state_measures import check_names
 from proxfed.errors import RunError, require, whole
 from proxfed.harness.cases import slug
-from proxfed.harness.execute import Progress, begin
+from proxfed.harness.execute import begin
 from proxfed.harness.plan import Planned, carry_out
-from proxfed.harness.progress import stop_on_signal, watching
 from proxfed.harness.remarks import control_variates, remarks
 from proxfed.harness.results import Cases, Results
 from proxfed.harness.run_folder import RunFolder
 from proxfed.harness.study import Entry, Study, names
 from proxfed.participation import Full
+from proxfed.report.terminal import Progress, stop_on_signal, watching
 from proxfed.simulate import Timing, profiles
 from proxfed.types import Algorithm, Participation, Problem, Topology
 

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,21 +29,9 @@ from proxfed.harness.remarks import control_variates, remarks
 from proxfed.harness.run_folder import RunFolder
 from proxfed.harness.study import CompleteEntry, Study, Task
 from proxfed.report.columns import Row, parse
+from proxfed.report.terminal import Progress
 from proxfed.simulate import Clock, clock
 from proxfed.types import Algorithm, Participation, Problem, Topology
-
-
-class Progress(NamedTuple):
-    """What somebody who watches is told after each round."""
-
-    task: int  # counted from 0
-    tasks: int
-    label: str
-    seed: int
-    round: int
-    rounds: int
-    row: Row | None
-    case: str = ""
 
 
 @dataclass

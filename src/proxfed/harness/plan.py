@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from proxfed.data.client_stats import ClientStats
 from proxfed.engine.network import world
 from proxfed.engine.ranks import connect, disconnect
 from proxfed.engine.tuning import PARALLEL_FROM
@@ -22,7 +21,6 @@ from proxfed.harness.agreement import require_alike
 from proxfed.harness.build import build_study
 from proxfed.harness.execute import Execution
 from proxfed.harness.processes import run_jobs, run_ranks
-from proxfed.harness.progress import watching
 from proxfed.harness.remarks import beforehand
 from proxfed.harness.results import Results
 from proxfed.harness.run_folder import MADE, RunFolder
@@ -30,7 +28,9 @@ from proxfed.harness.settings_diff import first_difference, settings_mismatch
 from proxfed.harness.study import Study
 from proxfed.machine import threads
 from proxfed.registry import Table
+from proxfed.report.client_stats import ClientStats
 from proxfed.report.columns import DONE
+from proxfed.report.terminal import watching
 
 KEPT_BYTES = 1 << 30
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from torch import Tensor
 
-from proxfed.data.client_stats import ClientStats
 from proxfed.errors import InputError
 from proxfed.harness.run_folder import RunFolder
+from proxfed.report.client_stats import ClientStats
 from proxfed.report.columns import DONE, UNDER_WAY, Row
 from proxfed.report.summary import result_table
 from proxfed.report.terminal import console

@@ -37,11 +37,11 @@ import tomli_w
 from torch import Tensor
 
 from proxfed import files
-from proxfed.data.client_stats import ClientStats
 from proxfed.errors import InputError, require
 from proxfed.harness.checkpoint import UNREADABLE, TaskFolder, task_name
 from proxfed.harness.status_file import Piece, Status, piece, read_status
 from proxfed.machine import versions
+from proxfed.report.client_stats import ClientStats
 from proxfed.report.columns import DONE, ROW, Row, cell, parse
 from proxfed.types import Block
 

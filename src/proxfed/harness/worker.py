@@ -40,11 +40,11 @@ def main(file: str) -> int:
     from proxfed.engine import network, ranks
     from proxfed.errors import ProxfedError
     from proxfed.harness.agreement import require_alike
-    from proxfed.harness.execute import Execution, Progress
+    from proxfed.harness.execute import Execution
     from proxfed.harness.processes import FAILED
-    from proxfed.harness.progress import stop_on_signal
     from proxfed.harness.run_folder import RunFolder
     from proxfed.machine import threads
+    from proxfed.report.terminal import Progress, stop_on_signal
 
     told = 0.0
 

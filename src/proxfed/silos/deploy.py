@@ -21,13 +21,13 @@ from proxfed.errors import InputError, RunError, require
 from proxfed.files import checked, replace, with_checksum
 from proxfed.harness.build import build_study
 from proxfed.harness.plan import Planned
-from proxfed.harness.progress import watching
 from proxfed.harness.results import Results
 from proxfed.harness.run_folder import RunFolder
 from proxfed.harness.schema import Experiment
 from proxfed.harness.study import CompleteEntry, Study, Task
 from proxfed.machine import versions
 from proxfed.registry import Table
+from proxfed.report.terminal import watching
 from proxfed.silos.carrier import Carrier
 from proxfed.silos.coordinator import Coordinator
 from proxfed.silos.exchange import Exchange
