@@ -14,11 +14,11 @@ import pytest
 
 from proxfed.errors import InputError, ProxfedError
 from proxfed.harness.build import build_study
+from proxfed.harness.experiment import parse
 from proxfed.harness.finished import simulate
 from proxfed.harness.plan import Planned
 from proxfed.harness.results import Results
 from proxfed.harness.run_folder import RunFolder
-from proxfed.harness.schema import parse
 from proxfed.problems.saved import load_model
 from proxfed.report.page import render
 from proxfed.simulate.timing import Timing

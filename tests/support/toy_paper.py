@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from proxfed.harness.cases import read_cases, slug
+from proxfed.harness.experiment import read_cases, slug
 from proxfed.harness.run_folder import RunFolder
 from proxfed.report.client_stats import ClientStats
 

@@ -216,8 +216,8 @@ def _federated(source: str, changes: list[str], directory: str | None) -> Any:
     """The data of an experiment, or a dataset by itself."""
     from proxfed.data import DATASETS
     from proxfed.harness.build import load_data, load_together
+    from proxfed.harness.experiment import read, shipped
     from proxfed.harness.overrides import override
-    from proxfed.harness.schema import read, shipped
 
     if source.endswith(".toml") or source in shipped():
         return load_data(read(source, changes).data, directory)

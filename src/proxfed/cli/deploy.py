@@ -19,8 +19,8 @@ from proxfed.errors import require
 from proxfed.report.terminal import err, print_results, say, say_messages, stop_on_signal
 
 if TYPE_CHECKING:
+    from proxfed.harness.experiment import Experiment
     from proxfed.harness.results import Results
-    from proxfed.harness.schema import Experiment
 
 
 def deploy(
@@ -101,8 +101,8 @@ def deploy(
 
 def _read(source: str, changes: list[str]) -> Experiment:
     """The experiment; its own data are not needed."""
+    from proxfed.harness.experiment import parse, read_table
     from proxfed.harness.overrides import override
-    from proxfed.harness.schema import parse, read_table
 
     table, where = read_table(source)
     table.setdefault("data", {})

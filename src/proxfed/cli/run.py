@@ -55,7 +55,7 @@ def run(
     algorithms.FedAvg.eta=0.5[/bold]
     """
     from proxfed.engine.allocator import tune_process
-    from proxfed.harness.cases import read_cases, slug
+    from proxfed.harness.experiment import read_cases, slug
     from proxfed.harness.plan import Plan
     from proxfed.harness.run_folder import RunFolder
 

@@ -19,9 +19,8 @@ from proxfed.data import DATASETS, PARTITIONS, Dataset, Federated, hand_out, rea
 from proxfed.data.limits import LIMITS
 from proxfed.data.partitions import NaturalPartition
 from proxfed.errors import InputError, finite, require, whole
-from proxfed.harness.cases import read_cases
+from proxfed.harness.experiment import Experiment, canonical, parse, read_cases
 from proxfed.harness.overrides import assign, check_not_overruled
-from proxfed.harness.schema import Experiment, canonical, parse
 from proxfed.harness.study import Entry, Study
 from proxfed.participation import PARTICIPATIONS
 from proxfed.problems import PROBLEMS

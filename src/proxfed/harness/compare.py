@@ -20,8 +20,8 @@ from proxfed.engine.run import Row
 from proxfed.engine.run import rounds as steps
 from proxfed.engine.state_measures import check_names
 from proxfed.errors import RunError, require, whole
-from proxfed.harness.cases import slug
 from proxfed.harness.execute import begin
+from proxfed.harness.experiment import slug
 from proxfed.harness.plan import Planned, carry_out
 from proxfed.harness.remarks import control_variates, remarks
 from proxfed.harness.results import Cases, Results

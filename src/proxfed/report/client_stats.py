@@ -17,7 +17,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from proxfed.data.federated import Federated, counts
+from proxfed.data.federated import Federated, class_counts
 from proxfed.data.on_demand import OnDemand
 from proxfed.data.sparse import SparseRows
 from proxfed.errors import InputError
@@ -59,11 +59,8 @@ class ClientStats:
             checksum = checksum if array is None else crc32(np.ascontiguousarray(array).data, checksum)
         if data.sample_weights is not None:
             weights = data.weight_sums
-        if data.classes is not None:
-            return cls(data.sizes, counts(data), tuple(map(str, range(data.classes))), checksum, weights)
-        if np.isin(data.labels, (-1, 1)).all():
-            return cls(data.sizes, counts(data), ("-1", "+1"), checksum, weights)
-        return cls(data.sizes, checksum=checksum, weights=weights)
+        classes, cells = class_counts(data) or ((), None)
+        return cls(data.sizes, cells, classes, checksum, weights)
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any], where: str) -> ClientStats:

@@ -20,10 +20,10 @@ from proxfed.engine.state_measures import split
 from proxfed.errors import InputError, RunError, require
 from proxfed.files import checked, replace, with_checksum
 from proxfed.harness.build import build_study
+from proxfed.harness.experiment import Experiment
 from proxfed.harness.plan import Planned
 from proxfed.harness.results import Results
 from proxfed.harness.run_folder import RunFolder
-from proxfed.harness.schema import Experiment
 from proxfed.harness.study import CompleteEntry, Study, Task
 from proxfed.machine import versions
 from proxfed.registry import Table

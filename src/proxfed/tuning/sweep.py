@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from proxfed.errors import RunError, require
-from proxfed.harness.cases import slug
 from proxfed.harness.compare import folder_of
+from proxfed.harness.experiment import slug
 from proxfed.harness.plan import Plan
 from proxfed.harness.run_folder import RunFolder
 from proxfed.harness.study import Entry, Study
