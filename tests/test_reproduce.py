@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from proxfed.harness import schema as config
+from proxfed.harness import experiment as config
 from proxfed.harness.plan import Plan
 from proxfed.harness.run_folder import RunFolder
 from proxfed.papers import reproduce

@@ -15,8 +15,8 @@ import torch
 from proxfed.algorithms import ALGORITHMS, CompressedDownlink
 from proxfed.auto import AUTO, Auto, example
 from proxfed.compressors import COMPRESSORS
-from proxfed.data import DATASETS, PARTITIONS, Dataset, Federated, hand_out, read_with
-from proxfed.data.limits import LIMITS
+from proxfed.data import DATASETS, PARTITIONS, Dataset, Federated, hand_out
+from proxfed.data.limits import LIMITS, limited
 from proxfed.data.partitions import NaturalPartition
 from proxfed.errors import InputError, finite, require, whole
 from proxfed.harness.experiment import Experiment, canonical, parse, read_cases
@@ -221,28 +221,31 @@ def _filled_tables(e: Experiment) -> Table:
 
 def load_data(table: Table, directory: str | None) -> Federated:
     """The data that a table describes, handed out to the clients."""
-    rest = {key: value for key, value in table.items() if key != "partition"}
-    loader, options = _loader(rest)
+    read = _reader({key: value for key, value in table.items() if key != "partition"}, directory)
     asked = table.get("partition")
     partition = None if asked is None else build(PARTITIONS, asked, "data.partition")
-    return hand_out(read_with(loader, directory, **options), partition, table["name"])
+    data = read()
+    if asked is None and isinstance(data, Federated):  # they come with their clients
+        return data
+    return hand_out(data, partition, table["name"])
 
 
 def load_together(table: Table, directory: str | None) -> Federated:
     """The same without a partition: with the data's own clients if they have any, else all held by one."""
-    loader, options = _loader(table)
-    data = read_with(loader, directory, **options)
+    data = _reader(table, directory)()
     if isinstance(data, Federated):
         return data
     whole = [np.arange(len(data.labels))]
     return Federated.split(data, whole if data.groups is None else NaturalPartition()(data.labels, data.groups))
 
 
-def _loader(table: Table) -> tuple[Callable[..., Dataset | Federated], Table]:
-    """What reads the data, and its options."""
+def _reader(table: Table, directory: str | None) -> Callable[[], Dataset | Federated]:
+    """What reads the data, once its options are checked."""
     limits = {key: table[key] for key in LIMITS if key in table}
     loader, own = prepared(DATASETS, {k: v for k, v in table.items() if k not in LIMITS}, "data", GIVEN)
-    return loader, own | limits
+    if "directory" in inspect.signature(loader).parameters:
+        own["directory"] = directory
+    return (lambda: limited(loader(**own), **limits)) if limits else partial(loader, **own)
 
 
 def build_problem(e: Experiment, directory: str | None = None, data: Federated | None = None) -> Problem:
