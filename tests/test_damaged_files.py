@@ -175,10 +175,8 @@ def test_a_damaged_slot_is_passed_over_and_said(half: Path, whole: Path, tmp_pat
 
 def test_checkpoints_of_another_task_are_not_taken(half: Path, tmp_path: Path) -> None:
     path = Path(shutil.copytree(half, tmp_path / "run"))
-    here = under_way(path)
-    there = here.path.with_name("other")
-    shutil.copytree(here.path, there)
-    task = type(here)(there, here.columns, here.of.replace("fedcef", "fedavg"))
+    task = RunFolder(path).task("another", 0, ())
+    shutil.copytree(under_way(path).path, task.path)
     with pytest.raises(InputError, match="no readable checkpoint"):
         task.load()
 

@@ -62,11 +62,13 @@ def task_name(label: str, seed: int) -> str:
 
 
 class TaskFolder:
-    """The files of one task; `of` says which task of which run, and its files belong to no other."""
+    """The files of one task of a run, in a folder of their own."""
 
-    def __init__(self, path: Path, columns: Sequence[str], of: str) -> None:
-        self.path, self.columns, self.of = path, columns, of
-        self._slot, self._sum = 0, _next("", of.encode())
+    def __init__(self, folder: Path, label: str, seed: int, run: str, columns: Sequence[str]) -> None:
+        self.path, self.columns = folder / task_name(label, seed), columns
+        self.of = f"{label}, seed {seed}, of run {run}"
+        """Which task of which run: its files belong to no other."""
+        self._slot, self._sum = 0, _next("", self.of.encode())
 
     @cached_property
     def _journals(self) -> Journals:
@@ -82,11 +84,6 @@ class TaskFolder:
                 if free:  # else it is another's, who may not have put anything there yet
                     with suppress(OSError):  # a task that is done, or never begun, has an empty folder
                         self.path.rmdir()
-
-    def start(self) -> None:
-        """With nothing done."""
-        self.clear()
-        replace(self.path / "rows.csv", b"")
 
     # ---- rows --------------------------------------------------------------------------------------------------
 

@@ -189,7 +189,7 @@ class _Records:
         self.last: Row | None = None
         self.clock = self._clock()
         if files is not None and found is None:
-            files.start()
+            files.clear()
         elif files is not None:
             for cells in csv.reader(io.StringIO(files.rows().decode())):
                 self._pass({name: parse(name, cell) for name, cell in zip(files.columns, cells, strict=True)})

@@ -39,7 +39,7 @@ from torch import Tensor
 from proxfed import files
 from proxfed.errors import InputError, require
 from proxfed.harness.checkpoint import UNREADABLE, TaskFolder, task_name
-from proxfed.harness.status_file import Piece, Status, piece, read_status
+from proxfed.harness.status_file import Status, piece, read_status
 from proxfed.machine import versions
 from proxfed.report.client_stats import ClientStats
 from proxfed.report.columns import DONE, ROW, Row, cell, parse
@@ -95,9 +95,6 @@ class RunFolder:
         except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as e:
             raise InputError(f"{path} is damaged: {e}") from e
 
-    def _table(self, name: str) -> dict[str, Any]:
-        return self._remembered(name, lambda: self._read_table(name))
-
     def _read_table(self, name: str) -> dict[str, Any]:
         """A JSON file, without what says that it is whole and of this run."""
         where, run = str(self.path / name), self._status().run
@@ -109,12 +106,14 @@ class RunFolder:
         return {key: value for key, value in table.items() if key not in ("run", files.SHA256)}
 
     def versions(self) -> dict[str, Any]:
-        return self._table("versions.json")
+        return self._remembered("versions.json", lambda: self._read_table("versions.json"))
 
     def clients(self) -> ClientStats | None:
         """Who holds what; None if the folder does not say."""
         path = self.path / "clients.json"
-        return ClientStats.from_table(self._table("clients.json"), str(path)) if path.exists() else None
+        if not path.exists():
+            return None
+        return self._remembered(path.name, lambda: ClientStats.from_table(self._read_table(path.name), str(path)))
 
     def status(self) -> list[dict[str, Any]]:
         """Of each task what it was doing when it last said so."""
@@ -221,15 +220,15 @@ class RunFolder:
         run = token_hex(8)
         self._write_table("versions.json", versions, run, begun)
         if clients is not None:
-            self._write_table("clients.json", clients.table(), run, begun)
-        self._replace("rows.csv", rows, begun)
+            self._write_table("clients.json", clients.table(), run, begun, clients)
+        files.replace(self.path / "rows.csv", rows, begun)
         kept = [{key: value for key, value in s.items() if key != "rows_end"} for s in tasks]
-        status, text = Status(run, kept, [piece(rows)]), _sealed(config, run)
+        status = Status(run, kept, [piece(rows)])
         if begun:  # it is a run folder: while its status is the old one, checksums are not looked at
-            self._replace("config.toml", text)
+            self._write_config(config, run)
         self._write(status, begun)
         if not begun:  # the last: from now on it is one
-            self._replace("config.toml", text, begun)
+            self._write_config(config, run, begun)
 
     def has_checksums(self) -> bool:
         return self._status().run != ""
@@ -246,7 +245,11 @@ class RunFolder:
         self._found(config, versions, clients, done, rows)
 
     def write_config(self, config: Mapping[str, Any]) -> None:
-        self._replace("config.toml", _sealed(config, self._status().run))
+        self._write_config(config, self._status().run)
+
+    def _write_config(self, config: Mapping[str, Any], run: str, begun: bool = True) -> None:
+        text = tomli_w.dumps(config)
+        self._replace("config.toml", text.encode() + _seal(text.encode(), run), tomllib.loads(text), begun)
 
     def note_versions(self, here: Mapping[str, Any]) -> None:
         """Note what a run goes on with from `here`, if that is not what it ran on so far."""
@@ -266,21 +269,25 @@ class RunFolder:
         csv.writer(text, lineterminator="\n").writerows([columns, *([cell(r.get(c)) for c in columns] for r in rows)])
         self._found(config, self.versions(), self.clients(), self.status(), text.getvalue().encode())
 
-    def _write_table(self, name: str, table: Mapping[str, Any], run: str, begun: bool = True) -> None:
+    def _write_table(
+        self, name: str, table: Mapping[str, Any], run: str, begun: bool = True, content: Any = None
+    ) -> None:
+        """A JSON file, with what says that it is whole and of this run; `content` is what it is read as, if another."""
         text = json.dumps(files.with_checksum({**table, "run": run}), indent=1 if name != "clients.json" else None)
-        self._replace(name, text.encode(), begun)
+        self._replace(name, text.encode(), dict(table) if content is None else content, begun)
 
-    def _replace(self, name: str, data: bytes, begun: bool = True) -> None:
-        """The content of one of the files; while the run has not begun, there is nothing to resume if that fails."""
+    def _replace(self, name: str, data: bytes, content: Any, begun: bool = True) -> None:
+        """One of the files, and what it would be read as; while the run has not begun, there is nothing to resume if
+        that fails."""
         files.replace(self.path / name, data, begun)
+        self._remember(name, content)
 
     def write_status(self, status: Iterable[Mapping[str, Any]]) -> None:
         """What the tasks are doing."""
         self._write(self._status()._replace(tasks=[dict(s) for s in status]))
 
     def _write(self, status: Status, begun: bool = True) -> None:
-        self._replace("status.json", json.dumps(status.table(), indent=1).encode(), begun)
-        self._remember("status.json", status)
+        self._write_table("status.json", status._asdict(), status.run, begun, status)
 
     def write_models(self, models: Mapping[str, Tensor], blocks: Iterable[Block]) -> dict[str, str]:
         """Models by 'label/seed'; the checksum of each."""
@@ -290,8 +297,7 @@ class RunFolder:
         same = {name: known[name] for name in unchanged if name in known}
         models = files.owned(models)
         data, sums = files.tensor_file(models, {"blocks": json.dumps([list(block) for block in blocks])}, same)
-        self._replace("model.safetensors", data)
-        self._remember("model.safetensors", (models, blocks, sums))
+        self._replace("model.safetensors", data, (models, blocks, sums))
         return sums
 
     @contextmanager
@@ -303,8 +309,7 @@ class RunFolder:
 
     def task(self, label: str, seed: int, measures: Iterable[str]) -> TaskFolder:
         """The folder of a task under way; `measures` as when the folder was made."""
-        of = f"{label}, seed {seed}, of run {self._status().run}"
-        return TaskFolder(self.path / "checkpoint" / task_name(label, seed), [*ROW, *measures], of)
+        return TaskFolder(self.path / "checkpoint", label, seed, self._status().run, [*ROW, *measures])
 
     def is_done(self, label: str, seed: int) -> bool:
         return any((s["algorithm"], s["seed"], s["status"] in DONE) == (label, seed, True) for s in self.status())
@@ -324,7 +329,7 @@ class RunFolder:
             self._note(label, seed, status, round, message)
 
     def _note(
-        self, label: str, seed: int, status: str, round: int, message: str, rows: Piece | None = None, **more: Any
+        self, label: str, seed: int, status: str, round: int, message: str, rows: bytes | None = None, **more: Any
     ) -> None:
         here = {"algorithm": label, "seed": seed, "status": status, "round": round, "message": message} | more
         self._write(self._status().with_task(here, rows))
@@ -336,11 +341,12 @@ class RunFolder:
         """A task is done: its rows and its model join those of the others, and then its status says so."""
         with self._alone():
             sums = self.write_models(self.models()[0] | {f"{label}/{seed}": model}, blocks)
-            rows = self._append_rows(task.rows())
+            rows = task.rows()
+            self._append_rows(rows)
             self._note(label, seed, status, round, message, rows, model=sums[f"{label}/{seed}"])
             task.clear()
 
-    def _append_rows(self, rows: bytes) -> Piece:
+    def _append_rows(self, rows: bytes) -> None:
         """Behind the rows of the tasks that are done; those of one that did not get to its status are cut off."""
         end = self._status().rows[-1][0]
         with files.writing(self.path), (self.path / "rows.csv").open("r+b") as f:
@@ -351,15 +357,8 @@ class RunFolder:
             f.write(rows)
             f.flush()
             os.fsync(f.fileno())
-        return piece(rows, end)
-
-
-def _sealed(config: Mapping[str, Any], run: str) -> bytes:
-    """The content of config.toml."""
-    text = tomli_w.dumps(config).encode()
-    return text + _seal(text, run)
 
 
 def _seal(text: bytes, run: str) -> bytes:
-    """Its last line."""
+    """The last line of config.toml."""
     return f"# run {run}, {files.SHA256} of the lines above: {sha256(text).hexdigest()}\n".encode()
