@@ -14,8 +14,8 @@ from torch import Tensor
 
 from proxfed.algorithms import FedAvg, FedCEF, FedComposite, FedDyn, Scaffold
 from proxfed.compressors import TopK
+from proxfed.engine.halves import Work
 from proxfed.engine.network import Stacked
-from proxfed.engine.oracle import Work
 from proxfed.engine.run import Run
 from proxfed.engine.states import MET, ClientRows
 from proxfed.errors import InputError

@@ -19,12 +19,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from proxfed.engine.halves import Clients, Server
+from proxfed.engine.halves import Clients, Server, Work
 from proxfed.engine.lockstep import in_lockstep
 from proxfed.engine.measures import Measures
 from proxfed.engine.messages import Traffic, WeightedSum, dense, leaves, rebuild, received
 from proxfed.engine.network import Network
-from proxfed.engine.oracle import Work
 from proxfed.engine.state_measures import rows_by_name
 from proxfed.engine.states import MET, ClientRows, flatten, named, put, restore, room, take, writable
 from proxfed.engine.tree import to_the_root
@@ -250,10 +249,6 @@ class Run:
         if isinstance(self.algorithm, Star):
             return self.algorithm.model(self.held.server, self.problem.h)
         return self.algorithm.model(self.held, self.problem.h, self.network.average)
-
-    def found(self) -> dict[str, float]:
-        """Steps that were found on the way: none."""
-        return {}
 
     def fields(self, asked: Collection[str] | None = None) -> dict[str, Tensor]:
         """Rows of the clients' states by name, and what the algorithm shows besides: all, or those asked for.

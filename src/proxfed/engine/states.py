@@ -20,7 +20,7 @@ from typing import Any, Self
 import numpy as np
 from torch import Tensor
 
-from proxfed.engine.oracle import Work
+from proxfed.engine.halves import Work
 from proxfed.engine.reserve import reserved
 from proxfed.errors import require
 from proxfed.keyed_random import Ids

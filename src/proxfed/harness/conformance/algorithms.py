@@ -13,8 +13,8 @@ from torch import Tensor
 from proxfed.algorithms import ALGORITHMS, CompressedDownlink
 from proxfed.compressors import COMPRESSORS
 from proxfed.engine.compatibility import check_combination, compressors
+from proxfed.engine.halves import Work
 from proxfed.engine.messages import dense, leaves, received
-from proxfed.engine.oracle import Work
 from proxfed.engine.run import Run
 from proxfed.engine.states import flatten, take
 from proxfed.errors import require
