@@ -155,16 +155,25 @@ def tensor_sum(name: str, tensor: Tensor, about: Mapping[str, str]) -> str:
     return digest.hexdigest()
 
 
+class TensorFile(NamedTuple):
+    """A safetensors file with checksums."""
+
+    data: bytes
+    tensors: dict[str, Tensor]
+    """What is in it: copies."""
+    sums: dict[str, str]
+
+
 def tensor_file(
     tensors: Mapping[str, Tensor], about: Mapping[str, str], known: Mapping[str, str] | None = None
-) -> tuple[bytes, dict[str, str]]:
-    """(a safetensors file with checksums, the checksums); `known` are those of tensors that have not changed."""
+) -> TensorFile:
+    """Of these tensors; `known` are the checksums of those that have not changed."""
     from safetensors.torch import save
 
-    known = known or {}
+    tensors, known = owned(tensors), known or {}
     sums = {name: known.get(name) or tensor_sum(name, tensor, about) for name, tensor in tensors.items()}
     sums[""] = checksum(about)
-    return save(dict(tensors), metadata={**about, SHA256: json.dumps(sums)}), sums
+    return TensorFile(save(tensors, metadata={**about, SHA256: json.dumps(sums)}), tensors, sums)
 
 
 def read_tensors(path: Path, keys: Collection[str], only: Collection[str] | None = None) -> Tensors:

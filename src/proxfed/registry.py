@@ -228,9 +228,9 @@ def arguments(make: Callable[..., Any], given: Table, where: str, known: set[str
     takes = {k: p for k, p in parameters.items() if k not in known and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
     if unknown := next((key for key in given if key not in takes), None):
         raise InputError(f"{where}: unknown key {unknown!r}; {nearest(unknown, takes) if takes else 'it takes none'}")
-    missing = [key for key, p in takes.items() if p.default is p.empty and key not in given]
-    named = " and ".join(f"{key!r} is missing ({_type_name(hints.get(key))})" for key in missing)
-    require(not missing, f"{where}: the key {named}")
+    if missing := [key for key, p in takes.items() if p.default is p.empty and key not in given]:
+        named = " and ".join(f"{key!r} is missing ({_type_name(hints.get(key))})" for key in missing)
+        raise InputError(f"{where}: the key {named}")
     return {key: _value(hints.get(key, Any), value, f"{where}.{key}") for key, value in given.items()}
 
 

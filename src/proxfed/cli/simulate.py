@@ -105,7 +105,8 @@ def _results(run: Results, goals: dict[str, list[float]] | None) -> list[dict[st
     from proxfed.report.summary import result_table
 
     kept = ("algorithm", "status", "rounds", "sim_seconds", "reached")
-    return [{k: v for k, v in entry.items() if k in kept} for entry in result_table(run, goals)]
+    table = result_table(run, run.targets if goals is None else goals)
+    return [{k: v for k, v in entry.items() if k in kept} for entry in table]
 
 
 def _print(table: list[dict[str, Any]]) -> None:

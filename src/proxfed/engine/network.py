@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from math import ceil
 from threading import Lock
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -43,6 +43,8 @@ class Network(ABC):
     ids: range
     leader: bool
     """This process keeps the records."""
+    posting: ClassVar[bool] = False
+    """Compressed messages travel to the other processes as their bytes (`WeightedSum`)."""
 
     def __init__(self, n: int, d: int, topology: Topology | None = None) -> None:
         self.n, self.d, self.topology = n, d, topology
@@ -120,10 +122,6 @@ class Network(ABC):
         self.traffic.best += total.best
         *means, weight = self.add_up(total)
         return rebuild(total.form, iter([m / weight for m in means]))
-
-    def collector(self) -> WeightedSum:
-        """Where the messages of some clients are collected for `mean`."""
-        return WeightedSum()
 
     def add_up(self, total: WeightedSum) -> list[Tensor]:
         """The sum of each leaf, and that of the weights, over the processes."""

@@ -89,6 +89,8 @@ def _bytes(data: bytes) -> Tensor:
 class Ranks(Network):
     """This process's block of the n clients."""
 
+    posting = True
+
     def __init__(self, n: int, d: int, topology: Topology | None = None) -> None:
         super().__init__(n, d, topology)
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
@@ -121,9 +123,6 @@ class Ranks(Network):
         with _together("exchanging messages"):
             for request in dist.batch_isend_irecv(ops) if ops else ():
                 request.wait()
-
-    def collector(self) -> WeightedSum:
-        return WeightedSum(posting=True)
 
     def add_up(self, total: WeightedSum) -> list[Tensor]:
         """Everybody reads everybody's compressed messages; what is dense is added up on the way."""

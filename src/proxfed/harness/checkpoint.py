@@ -29,7 +29,7 @@ import safetensors
 from torch import Tensor
 
 from proxfed.errors import InputError, require
-from proxfed.files import LARGEST_ROWS, locked, owned, read, read_tensors, replace, tensor_file, writing
+from proxfed.files import LARGEST_ROWS, locked, read, read_tensors, replace, tensor_file, writing
 from proxfed.harness.journal import Journals, Place, Rows
 from proxfed.report.columns import Row, cell
 
@@ -145,16 +145,17 @@ class TaskFolder:
             "round": round, "rows_end": end, "rows_sum": self._sum, "counters": counters, "of": self.of,
             "journal": journal,
         }  # fmt: skip
-        data, _ = tensor_file(owned(tensors), {"about": json.dumps(about)})
-        replace(self._slot_path(self._slot), data)
+        replace(self._slot_path(self._slot), tensor_file(tensors, {"about": json.dumps(about)}).data)
         self._slot = 1 - self._slot
         if journal is not None:
             with writing(self.path):
                 self._journals.keep(found.journal for found, _ in self._slots() if found.journal is not None)
 
     def load(self) -> Checkpoint | None:
-        """The newest slot that is whole, with the rows cut to where it stands; None if the task had not got so far."""
+        """The newest slot that is whole, with the rows cut to where it stands; None if the task had not got so far:
+        then none of them is left."""
         if not (written := self._written()):
+            self.clear()
             return None
         slots = self._slots()
         bad = [slot for slot in written if slot not in [k for _, k in slots]]

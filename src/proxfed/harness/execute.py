@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import io
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -110,6 +110,10 @@ class Execution:
             found = Checkpoint(t, 0, {"wall_seconds": 0.0}, {})
         return names[code], found
 
+    def _anybody(self, net: Network, *asked: bool) -> Sequence[bool]:
+        """Which of these some rank says."""
+        return (net.all_sum(torch.tensor(asked, dtype=torch.float64)) > 0).tolist() if self.distributed else asked
+
     def _begin(self, task: Task, entry: CompleteEntry) -> tuple[Network, Run | Race]:
         net = self.network(entry.topology)
         return net, begin(entry.algorithm, entry.problem, net, entry.participation, task.seed)
@@ -137,8 +141,7 @@ class Execution:
             self.watch(Progress(k, len(study.tasks), *task, t, last, step.row, self.case))
             if diverged:
                 break
-            asked = torch.tensor([float(self.stop()), float(time.monotonic() - saved >= self.checkpoint_seconds)])
-            stop, due = (net.all_sum(asked) > 0).tolist()
+            stop, due = self._anybody(net, self.stop(), time.monotonic() - saved >= self.checkpoint_seconds)
             aside = t >= last and t < entry.rounds
             if stop or aside or (due and t < entry.rounds):
                 records.save(t, run)
@@ -188,9 +191,7 @@ class _Records:
         self.first: Row | None = None
         self.last: Row | None = None
         self.clock = self._clock()
-        if files is not None and found is None:
-            files.clear()
-        elif files is not None:
+        if files is not None and found is not None:
             for cells in csv.reader(io.StringIO(files.rows().decode())):
                 self._pass({name: parse(name, cell) for name, cell in zip(files.columns, cells, strict=True)})
 

@@ -90,10 +90,8 @@ def carry_out(
 
     Of several ranks, only the first one returns rows.
     """
-    require(whole(ranks) and ranks >= 1, f"ranks = {ranks!r} must be a whole number >= 1")
-    require(ranks == 1 or jobs in (None, 1), f"jobs = {jobs!r} and ranks = {ranks!r} exclude each other")
-    for n in (planned.study.problem.n for planned in studies):
-        require(ranks <= n, f"{ranks} ranks for {n} clients: at most one rank per client")
+    if ranks != 1:
+        _check_ranks(ranks, jobs, min(planned.study.problem.n for planned in studies))
     with ExitStack() as held:
         watch = held.enter_context(watching(progress and studies[0].leads))
         how: dict[str, Any] = {"watch": watch, "stop": stop, "checkpoint_seconds": checkpoint_seconds}
@@ -112,6 +110,12 @@ def carry_out(
                 if not stop():
                     execution.run()
         return [Results.read(planned.folder) for planned in studies]
+
+
+def _check_ranks(ranks: int, jobs: int | None, n: int) -> None:
+    require(whole(ranks) and ranks >= 1, f"ranks = {ranks!r} must be a whole number >= 1")
+    require(jobs in (None, 1), f"jobs = {jobs!r} and ranks = {ranks!r} exclude each other")
+    require(ranks <= n, f"{ranks} ranks for {n} clients: at most one rank per client")
 
 
 def _as_rank(studies: Sequence[Planned], timeout: float, **how: Any) -> list[Results]:
@@ -241,8 +245,8 @@ def _threads(studies: Sequence[Planned], wanted: int) -> int:
 
 def open_folder(study: Study, folder: RunFolder, resume: bool, force: bool) -> bool:
     """Make the study's run folder if need be; whether it was there before."""
-    with locked(folder.path):
-        if folder.exists():
+    with folder.alone() as there:
+        if there:
             if resume:
                 check_folder(study, folder, resume, force)  # it may have been made meanwhile
                 if folder.config() != study.settings:

@@ -137,7 +137,7 @@ class Results:
     @cached_property
     def _table(self) -> list[dict[str, Any]]:
         """For the page and the terminal, which show the same."""
-        return result_table(self)
+        return result_table(self, self.targets)
 
     def to_pandas(self) -> Any:
         """All rows as a pandas DataFrame."""

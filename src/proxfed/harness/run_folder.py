@@ -135,11 +135,9 @@ class RunFolder:
 
     def _remembered(self, name: str, read: Callable[[], Any]) -> Any:
         """The content of a file that other processes may have replaced since."""
-        stamp, content = self._seen.get(name, (None, None))
-        if stamp is None or stamp != self._stamp(name):
-            content = read()
-            self._remember(name, content)
-        return content
+        if name not in self._seen or self._seen[name][0] != self._stamp(name):
+            self._remember(name, read())
+        return self._seen[name][1]
 
     def _remember(self, name: str, content: Any) -> None:
         self._seen[name] = self._stamp(name), content
@@ -153,7 +151,7 @@ class RunFolder:
 
     def rows(self) -> list[dict[str, Any]]:
         """All complete rows, also of tasks under way; numbers are numbers and an empty cell is None."""
-        with self._alone() if self.exists() else nullcontext():  # no task comes to its end meanwhile
+        with self.alone() if self.exists() else nullcontext():  # no task comes to its end meanwhile
             data = self._rows_of_done()
             for s in self._status().tasks:
                 if s["status"] not in DONE:
@@ -209,6 +207,7 @@ class RunFolder:
             for name in ("rows.csv", "model.safetensors", "clients.json"):
                 (self.path / name).unlink(missing_ok=True)
             (self.path / "checkpoint").mkdir()
+        self._remember("model.safetensors", ({}, [], {}))
         head = (",".join([*ROW, *measures]) + "\n").encode()
         self._found(config, versions(), clients, [], head, begun=False)
 
@@ -221,7 +220,7 @@ class RunFolder:
         self._write_table("versions.json", versions, run, begun)
         if clients is not None:
             self._write_table("clients.json", clients.table(), run, begun, clients)
-        files.replace(self.path / "rows.csv", rows, begun)
+        self._replace("rows.csv", rows, begun)
         kept = [{key: value for key, value in s.items() if key != "rows_end"} for s in tasks]
         status = Status(run, kept, [piece(rows)])
         if begun:  # it is a run folder: while its status is the old one, checksums are not looked at
@@ -249,11 +248,12 @@ class RunFolder:
 
     def _write_config(self, config: Mapping[str, Any], run: str, begun: bool = True) -> None:
         text = tomli_w.dumps(config)
-        self._replace("config.toml", text.encode() + _seal(text.encode(), run), tomllib.loads(text), begun)
+        self._replace("config.toml", text.encode() + _seal(text.encode(), run), begun)
+        self._remember("config.toml", tomllib.loads(text))
 
     def note_versions(self, here: Mapping[str, Any]) -> None:
         """Note what a run goes on with from `here`, if that is not what it ran on so far."""
-        with self._alone():
+        with self.alone():
             first, now = self.versions(), versions()
             later = first.get("continued_with", [])
             last = [first, *later][-1]
@@ -274,13 +274,12 @@ class RunFolder:
     ) -> None:
         """A JSON file, with what says that it is whole and of this run; `content` is what it is read as, if another."""
         text = json.dumps(files.with_checksum({**table, "run": run}), indent=1 if name != "clients.json" else None)
-        self._replace(name, text.encode(), dict(table) if content is None else content, begun)
+        self._replace(name, text.encode(), begun)
+        self._remember(name, dict(table) if content is None else content)
 
-    def _replace(self, name: str, data: bytes, content: Any, begun: bool = True) -> None:
-        """One of the files, and what it would be read as; while the run has not begun, there is nothing to resume if
-        that fails."""
+    def _replace(self, name: str, data: bytes, begun: bool = True) -> None:
+        """The content of one of the files; while the run has not begun, there is nothing to resume if that fails."""
         files.replace(self.path / name, data, begun)
-        self._remember(name, content)
 
     def write_status(self, status: Iterable[Mapping[str, Any]]) -> None:
         """What the tasks are doing."""
@@ -295,15 +294,16 @@ class RunFolder:
         blocks = list(blocks)
         unchanged = [name for name in before if models.get(name) is before[name] and blocks == same_blocks]
         same = {name: known[name] for name in unchanged if name in known}
-        models = files.owned(models)
-        data, sums = files.tensor_file(models, {"blocks": json.dumps([list(block) for block in blocks])}, same)
-        self._replace("model.safetensors", data, (models, blocks, sums))
-        return sums
+        new = files.tensor_file(models, {"blocks": json.dumps([list(block) for block in blocks])}, same)
+        self._replace("model.safetensors", new.data)
+        self._remember("model.safetensors", (new.tensors, blocks, new.sums))
+        return new.sums
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def alone(self) -> Iterator[bool]:
+        """Meanwhile no other process writes what all tasks share; whether there is a run here."""
         with files.locked(self.path):
-            yield
+            yield self.exists()
 
     # ---- tasks -------------------------------------------------------------------------------------------------
 
@@ -325,7 +325,7 @@ class RunFolder:
 
     def note(self, label: str, seed: int, status: str, round: int, message: str = "") -> None:
         """What a task is doing."""
-        with self._alone():
+        with self.alone():
             self._note(label, seed, status, round, message)
 
     def _note(
@@ -339,7 +339,7 @@ class RunFolder:
         blocks: Iterable[Block],
     ) -> None:  # fmt: skip
         """A task is done: its rows and its model join those of the others, and then its status says so."""
-        with self._alone():
+        with self.alone():
             sums = self.write_models(self.models()[0] | {f"{label}/{seed}": model}, blocks)
             rows = task.rows()
             self._append_rows(rows)

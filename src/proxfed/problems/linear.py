@@ -89,7 +89,8 @@ class Linear(DataProblem):
         name, separate = type(self.criterion).__name__, self.criterion.separate
         require(separate or self.batch is None, f"{name}: batch = {self.batch}, but a part of the samples has no loss")
         require(separate or not self.intercept, f"{name}: intercept = True, but the baseline hazard takes its place")
-        self._check_x0()
+        if self.x0 is not None:
+            self._check_x0(self.x0)
 
     def _with(self, **values: Any) -> Self:
         if not values.keys() <= {"h", "x0"}:
@@ -98,7 +99,8 @@ class Linear(DataProblem):
         for name, value in values.items():
             object.__setattr__(other, name, value)
         other.check()
-        other._check_x0()
+        if other.x0 is not None:
+            other._check_x0(other.x0)
         return other
 
     @cached_property
@@ -186,7 +188,7 @@ class Linear(DataProblem):
 
     @cached_property
     def gradient_size(self) -> int:
-        samples = self.data.sizes.sum() / max(1, len(self.data)) if self.batch is None else self.batch
+        samples = self.data.sizes.sum() / max(1, len(self.data.sizes)) if self.batch is None else self.batch
         return int(self.sample_size * samples)
 
     def local(self, t: int, ids: Ids, seed: int = 0) -> Local:

@@ -37,16 +37,14 @@ CHANGED = "but changed since"
 """What a table says of tuning."""
 
 
-def result_table(results: Results, targets: Mapping[str, Sequence[float]] | None = None) -> list[dict[str, Any]]:
+def result_table(results: Results, targets: Mapping[str, Sequence[float]]) -> list[dict[str, Any]]:
     """One JSON-able entry per algorithm, in the order of the rows.
 
     A seed that diverged counts with its last row; a value that is missing or not finite counts as none. Where the
-    number of clients is known there are gradients per client. With `targets` = {measure: values}, of the run if None
-    are given, an entry says under `reached` after how many rounds, gradients, bytes and simulated seconds half of the
-    seeds got there (None: they did not), and whether the measure was `measured` at all. `tuning` is how much the
-    algorithm's settings were tuned.
+    number of clients is known there are gradients per client. With `targets` = {measure: values} an entry says under
+    `reached` after how many rounds, gradients, bytes and simulated seconds half of the seeds got there (None: they did
+    not), and whether the measure was `measured` at all. `tuning` is how much the algorithm's settings were tuned.
     """
-    targets = results.targets if targets is None else targets
     rows, status, clients = [with_total(row) for row in results.rows], results.status, results.clients
     columns = (*MEASURES, *further_measures(rows), *PROGRESS[1:])
     runs: dict[str, dict[Any, list[Row]]] = {}
