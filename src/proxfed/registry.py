@@ -91,12 +91,6 @@ def import_name(make: Any) -> str:
     return f"{make.__module__}:{make.__qualname__}"
 
 
-def beside(name: str, directory: Path) -> str:
-    """A name of a file relative to `directory` as an absolute one; any other name as it is."""
-    file, colon, attribute = name.rpartition(":")
-    return f"{(directory / file).resolve()}:{attribute}" if colon and file.endswith(".py") else name
-
-
 FROM_FILE = "proxfed_plugin_"
 
 _importable: ContextVar[Collection[str] | None] = ContextVar("importable", default=None)
@@ -180,6 +174,24 @@ def read_toml(path: Path) -> Table:
         raise InputError(f"cannot read {path}: {e.strerror}") from e
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as e:
         raise InputError(f"{path} is not valid TOML: {e}") from e
+
+
+def read_named(path: Path) -> Table:
+    """A TOML file in which names of files that stand beside it are written out."""
+    return _beside(read_toml(path), path.parent)
+
+
+def _beside(table: Any, directory: Path) -> Any:
+    if isinstance(table, dict):
+        named = {k: v for k, v in table.items() if isinstance(v, str) and k.rpartition(".")[2] in ("name", "model")}
+        return {k: _absolute(v, directory) if k in named else _beside(v, directory) for k, v in table.items()}
+    return [_beside(v, directory) for v in table] if isinstance(table, list) else table
+
+
+def _absolute(name: str, directory: Path) -> str:
+    """A name of a file relative to `directory` as an absolute one; any other name as it is."""
+    file, colon, attribute = name.rpartition(":")
+    return f"{(directory / file).resolve()}:{attribute}" if colon and file.endswith(".py") else name
 
 
 def label_of(algorithm: Table) -> str:

@@ -107,6 +107,8 @@ class Federated:
             f"{self.name}: {len(self.features)} rows of features and {len(self.labels)} labels, "
             f"but the sizes add up to {rows}",
         )
+        for labels in [self.labels] if self.test is None else [self.labels, np.asarray(self.test[1])]:
+            require(labels.ndim == 1, f"{self.name}: labels must be one number a sample, not of shape {labels.shape}")
         labels = _checked(self.name, self.features, self.labels, self.classes, self._place)
         object.__setattr__(self, "labels", labels)
         if self.test is not None:
@@ -313,7 +315,6 @@ def _checked(
     name: str, features: Features, labels: np.ndarray, classes: int | None, place: Callable[[int], str]
 ) -> np.ndarray:
     """The labels, classes as int64, if all numbers are finite and all classes exist; `place(row)` is its name."""
-    require(np.ndim(labels) == 1, f"{name}: labels must be one number a sample, not of shape {np.shape(labels)}")
     for what, values in (("a feature", features), ("a label", labels)):
         bad = _rows_not_finite(values)
         if len(bad):

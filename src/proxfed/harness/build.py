@@ -55,7 +55,8 @@ def build_study(
     e: Experiment, data_directory: str | None = None, data: Federated | None = None, problem: Problem | None = None
 ) -> Study:
     """The study that a configuration file describes, with its data loaded unless they, or the problem, are given."""
-    problem = build_problem(e, data_directory, data) if problem is None else problem
+    problem_table = canonical(e.problem)
+    problem = _problem(e, problem_table, data_directory, data) if problem is None else problem
     labels = [label_of(table) for table in e.algorithms]
     twice = next((label for label in labels if labels.count(label) > 1), None)
     require(twice is None, f"two algorithms are called {twice!r}: give each a label of its own")
@@ -77,7 +78,7 @@ def build_study(
         measures=e.measures,
         targets=e.targets,
         timing=None if e.time is None else Timing.read(e.time),
-        written=_filled_tables(e),
+        written=_filled_tables(e, problem_table),
         asked=e.asked(),
         again=partial(_again, e, data_directory, problem.data),
     )
@@ -211,11 +212,11 @@ def _with_decay(
     return decayed[decay]
 
 
-def _filled_tables(e: Experiment) -> Table:
+def _filled_tables(e: Experiment, problem: Table) -> Table:
     """The configuration with every default written out, but for the algorithms, whose objects say it."""
     out = e.model_dump(exclude_none=True, exclude={"topology", "participation"})
     out["data"] = _filled(DATASETS[e.data["name"]], e.data)
-    out["problem"] = _filled(PROBLEMS[e.problem["name"]], canonical(e.problem))
+    out["problem"] = _filled(PROBLEMS[problem["name"]], problem)
     return out
 
 
@@ -249,9 +250,14 @@ def _reader(table: Table, directory: str | None) -> Callable[[], Dataset | Feder
 
 
 def build_problem(e: Experiment, directory: str | None = None, data: Federated | None = None) -> Problem:
-    """The problem with its regulariser, which may act on some of the problem's blocks only."""
+    """The problem that a configuration file describes."""
+    return _problem(e, canonical(e.problem), directory, data)
+
+
+def _problem(e: Experiment, table: Table, directory: str | None, data: Federated | None) -> Problem:
+    """With its regulariser, which may act on some of the problem's blocks only."""
     require(e.dtype in DTYPES, f"dtype = {e.dtype!r} is not one of {', '.join(DTYPES)}")
-    make, given = prepared(PROBLEMS, canonical(e.problem), "problem", GIVEN)
+    make, given = prepared(PROBLEMS, table, "problem", GIVEN)
     given |= {
         "data": load_data(e.data, directory) if data is None else data,
         "dtype": DTYPES[e.dtype],

@@ -20,7 +20,6 @@ from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel, Field, ValidationError, field_validator
 
@@ -28,7 +27,7 @@ from proxfed.errors import InputError, nearest, require
 from proxfed.harness.overrides import assign, override
 from proxfed.harness.paper_schema import Claim, Figure, Paper, Reported, check_names, claim_keys
 from proxfed.harness.protection import Privacy, Protection
-from proxfed.registry import Table, beside, label_of, read_toml
+from proxfed.registry import Table, label_of, read_named
 from proxfed.validation import STRICT, sentence
 
 
@@ -119,15 +118,7 @@ def read_table(source: str) -> tuple[Table, str]:
             f"there is no experiment {source!r}; {nearest(source, shipped())}, or give a .toml file",
         )
         path = shipped()[source]
-    return _plugged(read_toml(path), path.parent), str(path)
-
-
-def _plugged(table: Any, directory: Path) -> Any:
-    """With names of files that stand beside this one written out."""
-    if isinstance(table, dict):
-        named = {k: v for k, v in table.items() if isinstance(v, str) and k.rpartition(".")[2] in ("name", "model")}
-        return {k: beside(v, directory) if k in named else _plugged(v, directory) for k, v in table.items()}
-    return [_plugged(v, directory) for v in table] if isinstance(table, list) else table
+    return read_named(path), str(path)
 
 
 def parse(table: Table, where: str) -> Experiment:

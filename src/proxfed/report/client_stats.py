@@ -190,12 +190,12 @@ def pictures(runs: Iterable[tuple[str, ClientStats | None]]) -> list[Picture]:
     return drawn
 
 
-def section_html(shown: Sequence[Picture], several: bool) -> str:
-    """The section 'Who holds what'; nothing if no run says."""
-    if not shown:
-        return ""
+def section(runs: Iterable[tuple[str, ClientStats | None]], several: bool) -> tuple[str, list[dict[str, Any]]]:
+    """The section 'Who holds what' and what the page's script draws there; nothing if no run says."""
+    shown = pictures(runs)
     figures = "".join(picture.html(several) for picture in shown)
-    return f'<section aria-labelledby="client_stats"><h2 id="client_stats">Who holds what</h2>{figures}</section>'
+    html = f'<section aria-labelledby="client_stats"><h2 id="client_stats">Who holds what</h2>{figures}</section>'
+    return html if shown else "", [picture.data() for picture in shown]
 
 
 # ---- the terminal ---------------------------------------------------------------------------------------------------
