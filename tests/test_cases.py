@@ -16,7 +16,7 @@ import pytest
 from proxfed.data import load, read
 from proxfed.data.partitions import IID
 from proxfed.errors import InputError
-from proxfed.harness.cases import read_cases, slug
+from proxfed.harness.experiment import read_cases, slug
 from proxfed.harness.overrides import assign
 from proxfed.harness.plan import Plan
 from proxfed.harness.run_folder import RunFolder

@@ -11,7 +11,6 @@ import pytest
 import proxfed
 from proxfed import FedAvg, FedNAG, InputError, Scaffold, Study, Tuned, tune
 from proxfed.engine.run import Run
-from proxfed.report.summary import result_table
 from proxfed.tuning.tune import read_over
 
 from support.cli import proxfed as command
@@ -109,7 +108,7 @@ def test_the_file_is_the_study_and_tells_how_it_was_found(tmp_path: Path, capsys
     assert "not tuned with the same effort" in said
     page = (tmp_path / "r" / "report.html").read_text()
     assert '<td class="text">not tuned</td>' in page
-    efforts = [entry["tuning"] for entry in result_table(proxfed.Results.read(tmp_path / "r"))]
+    efforts = [entry["tuning"] for entry in proxfed.Results.read(tmp_path / "r").table()]
     assert efforts[2:] == ["not tuned", "not tuned"]
     code, said, _ = command(
         capsys,

@@ -34,9 +34,9 @@ import torch
 from torch import Tensor
 
 from proxfed.auto import Auto
+from proxfed.engine.halves import Work
 from proxfed.engine.measures import Measures
 from proxfed.engine.network import Network
-from proxfed.engine.oracle import Work
 from proxfed.engine.run import Run, count_from, counted_so_far
 from proxfed.errors import InputError
 from proxfed.participation import Full

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from functools import partial
 from math import ceil, sqrt
 from threading import Lock
@@ -19,19 +19,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from proxfed.engine.client_rows import MET, ClientRows
-from proxfed.engine.halves import Clients, Server
+from proxfed.engine.halves import Clients, Server, Work
 from proxfed.engine.lockstep import in_lockstep
 from proxfed.engine.measures import Measures
 from proxfed.engine.messages import Traffic, WeightedSum, dense, leaves, rebuild, received
 from proxfed.engine.network import Network
-from proxfed.engine.oracle import Work
 from proxfed.engine.state_measures import rows_by_name
-from proxfed.engine.state_tree import flatten, named, put, restore, room, take, writable
+from proxfed.engine.states import MET, ClientRows, flatten, named, put, restore, room, take, writable
 from proxfed.engine.tree import to_the_root
 from proxfed.keyed_random import Ids, keys
-from proxfed.participation import Full, arrived, cohort
-from proxfed.threads import over_threads
+from proxfed.machine import over_threads
+from proxfed.participation import Full, attendance
 from proxfed.topologies import SpanningTree
 from proxfed.types import (
     Algorithm,
@@ -144,20 +142,20 @@ class Run:
 
     def _star(self, alg: Star[Any, Any], t: int) -> Held:
         net, half, (rows, state) = self.network, self._server(alg), self.held
-        taking_part = cohort(self.participation, t, net.n, self.seed)
+        taking_part, heard, go_on = attendance(self.participation, t, net.n, self.seed)
         if len(taking_part) == 0:
             return Held(rows, state)
         state, message = half.down(state, t)
         blocks, down = self.blocks(taking_part), received(message)
         all_hear = alg.requires().all_hear
         net.send(message, len(net.ids) if all_hear else sum(len(ids) for ids in blocks))
-        heard, go_on = arrived(self.participation, t, taking_part, self.seed)
-        for ids in blocks:
-            rows.meet(ids)
+        if not rows.everyone:
+            for ids in blocks:
+                rows.meet(ids)
 
         def client_rounds(blocks: Sequence[Ids]) -> tuple[WeightedSum, Work]:
             """The clients of one thread, block after block: the sum of their messages, and their work."""
-            sent, work = net.collector(), Work()
+            sent, work = WeightedSum(net.posting), Work()
             for ids in blocks:
                 new, up = self.clients.answer(alg, rows.take(ids, work), down, t, ids, work)
                 half.add(sent, up, ids, None if heard is taking_part else np.isin(ids, heard))
@@ -252,10 +250,6 @@ class Run:
             return self.algorithm.model(self.held.server, self.problem.h)
         return self.algorithm.model(self.held, self.problem.h, self.network.average)
 
-    def found(self) -> dict[str, float]:
-        """Steps that were found on the way: none."""
-        return {}
-
     def fields(self, asked: Collection[str] | None = None) -> dict[str, Tensor]:
         """Rows of the clients' states by name, and what the algorithm shows besides: all, or those asked for.
 
@@ -341,7 +335,7 @@ class Run:
 
 def counted_so_far(work: Work, network: Network) -> dict[str, int]:
     """Work and bytes of the whole network."""
-    here = [work.gradients, work.proxes, *network.traffic.numbers()]
+    here = [work.gradients, work.proxes, *astuple(network.traffic)]
     return dict(zip(COUNTERS, network.total(here), strict=True))
 
 

@@ -17,10 +17,10 @@ import tomli_w
 from proxfed import files
 from proxfed.errors import InputError, RunError, finite, require, whole
 from proxfed.harness.compare import folder_of
-from proxfed.harness.progress import stop_on_signal
 from proxfed.harness.settings_diff import first_changed, flat, settings_mismatch
 from proxfed.harness.study import Study
 from proxfed.registry import Table
+from proxfed.report.terminal import stop_on_signal
 from proxfed.tuning import with_optuna
 from proxfed.tuning.halving import Ladder, ladder
 from proxfed.tuning.judge import Judge, judge

@@ -13,10 +13,10 @@ from torch import Tensor
 from proxfed.algorithms import ALGORITHMS, CompressedDownlink
 from proxfed.compressors import COMPRESSORS
 from proxfed.engine.compatibility import check_combination, compressors
+from proxfed.engine.halves import Work
 from proxfed.engine.messages import dense, leaves, received
-from proxfed.engine.oracle import Work
 from proxfed.engine.run import Run
-from proxfed.engine.state_tree import flatten, take
+from proxfed.engine.states import flatten, take
 from proxfed.errors import require
 from proxfed.harness.conformance import common, toy
 from proxfed.harness.conformance.law import Broken, DoesNotApply, Law, Report, check_laws, collect, must
