@@ -139,6 +139,24 @@ def test_a_duel_is_not_won_at_the_bottom_of_a_swing(monkeypatch: pytest.MonkeyPa
     assert [lane.k for lane in going.lanes] == [0]
 
 
+def test_the_result_is_the_best_state_that_was_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the last round one more look, whenever that is; before it, the lane that led last does."""
+    p = toy.problem()
+    going = Race(p, FedComposite("auto", 3), Stacked(p.n, p.d), rounds=22)
+    for t in range(1, 22):
+        going.round(t)
+    best, looks = going.best, going.counters()["bytes_up"]
+    assert best is not None
+    assert best.value == going.lanes[0].value < going.first, "it fell from look to look"
+    lanes = len(going.lanes)
+    monkeypatch.setattr(going, "_objective", lambda x: going.first)
+    going.round(22)
+    assert going.counters()["bytes_up"] > looks
+    assert [lane.k for lane in going.lanes] == [best.k]
+    assert lanes > 1
+    assert torch.equal(going.model(), best.run.model())
+
+
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_trains_with_steps_that_it_finds(name: str) -> None:
     """As far as it gets with the steps that were chosen for it by hand, or nearly."""
