@@ -208,6 +208,14 @@ def test_unequal_spaces_are_noted(study: Study) -> None:
     assert [trial.rounds[-1] for trial in tuned.of("SCAFFOLD")].count(45) >= 1
 
 
+def test_a_list_of_two_values_is_two_configurations(study: Study, capsys: pytest.CaptureFixture[str]) -> None:
+    """They go to the end, and what they do not need of the budget is left over."""
+    tuned = tune(study, {"FedAvg.eta": [0.1, 1.0]}, BUDGET, progress=True)
+    assert [trial.rounds for trial in tuned.of("FedAvg")] == [(45,), (45,)]
+    said = capsys.readouterr().err
+    assert f"2 configurations per algorithm: 2 to round 45; at most 90 rounds of a budget of {BUDGET}" in said
+
+
 def test_a_key_of_one_algorithm_overrides_that_of_all(study: Study) -> None:
     for over in ({"*.eta": STEPS, "SCAFFOLD.eta": "log(1e-3,1)"}, {"SCAFFOLD.eta": "log(1e-3,1)", "*.eta": STEPS}):
         spaces = read_over(study, over)

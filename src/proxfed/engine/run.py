@@ -13,7 +13,7 @@ from dataclasses import astuple, dataclass, field
 from functools import partial
 from math import ceil, sqrt
 from threading import Lock
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ from proxfed.engine.measures import Measures
 from proxfed.engine.messages import Traffic, WeightedSum, dense, leaves, rebuild, received
 from proxfed.engine.network import Network
 from proxfed.engine.state_measures import rows_by_name
-from proxfed.engine.states import MET, ClientRows, flatten, named, put, restore, room, take, writable
+from proxfed.engine.states import MET, PIECE, ClientRows, flatten, named, put, restore, room, take, writable
 from proxfed.engine.tree import to_the_root
 from proxfed.keyed_random import Ids, keys
 from proxfed.machine import over_threads
@@ -45,9 +45,6 @@ from proxfed.types import (
 )
 
 COUNTERS = ("gradients", "proxes", "bytes_up", "bytes_down", "bytes_edge", "bytes_best")
-
-PIECE = 1 << 26
-"""Bytes of clients' states that are handed to a checkpoint at a time."""
 
 FAR = 1e15
 """A model whose norm reaches this is taken to diverge."""
@@ -264,13 +261,20 @@ class Run:
         return {name: x for name, x in rows.items() if wanted is None or name in wanted}
 
     def fork(self, algorithm: Algorithm) -> Run:
-        """Another run, which goes on from the same state with another algorithm of this kind."""
-        other = copy.copy(self)
-        clients, server = self._parts()
-        shared = restore(server, flatten(server))
-        star = isinstance(algorithm, Star)
+        """Another run, which goes on from the same state with this algorithm, or with the same that has other steps."""
+        other, was, to = copy.copy(self), self.algorithm, cast(Any, algorithm)
         other.algorithm = algorithm
-        other.held = Held(self.held.rows.copy(), shared) if star else restore(clients, flatten(clients))
+        if isinstance(was, Graph):
+            peers = self.held if to == was else was.carried(self.held, to)
+            other.held = restore(peers, flatten(peers))
+            return other
+        rows, server = self.held
+
+        def carried(own: Any) -> tuple[Any, Any]:
+            return (own, server) if to == was else was.carried(own, server, self.clients.h, to)
+
+        _, shared = carried(rows.form)
+        other.held = Held(rows.copy(lambda own: carried(own)[0]), restore(shared, flatten(shared)))
         return other
 
     def dump(self, clients: bool = True) -> dict[str, Tensor]:

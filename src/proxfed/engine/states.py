@@ -33,6 +33,9 @@ MET = "met"
 
 LIMIT = "PROXFED_STATE_GB"
 
+PIECE = 1 << 26
+"""Bytes of clients' states that are worked on at a time."""
+
 
 # ---- one state ------------------------------------------------------------------------------------------------------
 
@@ -239,24 +242,24 @@ class ClientRows:
         if not self.everyone:
             self.settle()
 
-    def copy(self) -> Self:
-        """Another one, with the same rows."""
-        other = copy.copy(self)
+    def copy(self, change: Callable[[Any], Any] = lambda own: own) -> Self:
+        """Another one, with what becomes of the states of all clients, also of those who have not taken part."""
+        other, begin = copy.copy(self), self.begin
+        other.begin = lambda ids, work: change(begin(ids, work))
         if self.everyone:
-            other._rows = each(lambda x: x.clone(), self._rows)
+            other._rows = each(lambda x: x.clone(), change(self._rows))
             return other
         other._who, other._row = self._who.copy(), self._row.copy()
         other._written, other._changed = self._written.copy(), self._changed.copy()
-        other._rows = other._reserve()
-        other._fill(self._rows)
+        other._rows, device = other._reserve(), leaves(self.form)[0].device if self.keeps else None
+        step = max(1, PIECE // max(1, self.row_bytes))
+        for start in range(0, self.met, step):
+            rows = slice(start, min(start + step, self.met))
+            put(other._rows, rows, change(each(lambda x: x.to(device), take(self._rows, rows))))
         return other
 
     def _move_to_disk(self) -> None:
         before, self.on_disk = self._rows, True
         self._rows = self._reserve()
-        self._fill(before)
-
-    def _fill(self, rows: Any) -> None:
-        """With what other rows have."""
-        for mine, theirs in zip(leaves(self._rows), leaves(rows), strict=True):
+        for mine, theirs in zip(leaves(self._rows), leaves(before), strict=True):
             mine[: self.met] = theirs[: self.met]

@@ -103,7 +103,7 @@ def run(
     fits = reference is None or (isinstance(reference, Tensor) and reference.shape == (problem.d,))
     require(fits, f"reference = {reference!r:.80} must be a tensor of shape ({problem.d},), or None")
     net = Stacked(problem.n, problem.d, topology)
-    going = begin(algorithm, problem, net, participation, seed)
+    going = begin(algorithm, problem, net, participation, seed, rounds)
     rows: list[Row] = []
     status, message, x = "finished", "", going.x0
     name, variates = type(example(algorithm)).__name__, control_variates(going)

@@ -116,7 +116,7 @@ class Execution:
 
     def _begin(self, task: Task, entry: CompleteEntry) -> tuple[Network, Run | Race]:
         net = self.network(entry.topology)
-        return net, begin(entry.algorithm, entry.problem, net, entry.participation, task.seed)
+        return net, begin(entry.algorithm, entry.problem, net, entry.participation, task.seed, entry.rounds)
 
     def _carry_out(self, k: int, task: Task, files: TaskFolder | None, found: Checkpoint | None) -> str:
         study, entry = self.study, self.study.complete[task.label]
@@ -159,11 +159,12 @@ class Execution:
 
 
 def begin(
-    algorithm: Algorithm | Auto, problem: Problem, network: Network, participation: Participation, seed: int
-) -> Run | Race:
-    """A run; or, if it has steps to find, a race."""
+    algorithm: Algorithm | Auto, problem: Problem, network: Network, participation: Participation, seed: int,
+    rounds: int,
+) -> Run | Race:  # fmt: skip
+    """A run; or, if it has steps to find, a race that ends after so many rounds."""
     if isinstance(algorithm, Auto):
-        return Race(problem, algorithm, network, participation, seed)
+        return Race(problem, algorithm, network, participation, seed, rounds)
     return Run(problem, algorithm, network, participation, seed)
 
 
