@@ -139,12 +139,12 @@ def kernels() -> str:
 
 def numba_is_used() -> bool:
     asked = os.environ.get("PROXFED_KERNELS", "")
-    require(asked in ("", "numba", "torch"), f"PROXFED_KERNELS = {asked!r} is not one of 'numba', 'torch'")
-    if asked == "torch":
-        return False
-    here = _numba_is_there()
-    require(here or not asked, "PROXFED_KERNELS = 'numba', but it is not there: pip install \"proxfed[fast]\"")
-    return here
+    if not asked:
+        return _numba_is_there()
+    require(asked in ("numba", "torch"), f"PROXFED_KERNELS = {asked!r} is not one of 'numba', 'torch'")
+    missing = asked == "numba" and not _numba_is_there()
+    require(not missing, "PROXFED_KERNELS = 'numba', but it is not there: pip install \"proxfed[fast]\"")
+    return asked == "numba"
 
 
 @cache

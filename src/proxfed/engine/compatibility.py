@@ -111,9 +111,9 @@ def _check_regulariser(name: str, algorithm: Algorithm, h: Regulariser) -> None:
     if not algorithm.needs.composite:
         require(not h.indicator, f"{name} takes no prox step and so cannot keep to the constraint {kind}")
         return
-    if (rho := h.weak_convexity) == 0:
+    step, rho = algorithm.largest_prox_step(), h.weak_convexity  # who forgot to say it is told so, whatever h is
+    if rho == 0:
         return
-    step = algorithm.largest_prox_step()
     require(not algorithm.needs.convex, f"{name} needs a convex regulariser, which {kind} is not")
     require(
         not isinf(step), f"{name} takes prox steps that grow without bound, but {kind} allows only steps < {1 / rho:g}"

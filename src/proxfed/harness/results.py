@@ -84,7 +84,7 @@ class Results:
         return cls(
             sorted(rows, key=by_task),
             sorted(status, key=by_task),
-            None if stats is None else len(stats),
+            None if stats is None else len(stats.sizes),
             settings.get("seeds", ()),
             settings,
             versions,
