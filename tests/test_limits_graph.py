@@ -19,6 +19,7 @@ from proxfed.algorithms import (
     ProxGT,
 )
 from proxfed.compressors import QSGD, RandK, ScaledSign, TopK
+from proxfed.engine.messages import Traffic
 from proxfed.regularisers import L1, Zero
 from proxfed.topologies import ErdosRenyi, Ring, StarGraph, dense
 
