@@ -137,7 +137,7 @@ class TaskFolder:
 
         Clients' states are among the tensors; or what has changed of them since the last checkpoint is in `changes`.
         """
-        with writing(self.path), (self.path / "rows.csv").open("rb") as f:
+        with writing(self.path), (self.path / "rows.csv").open("ab") as f:  # there may be none yet
             os.fsync(f.fileno())
             end = f.seek(0, os.SEEK_END)
         journal = None if changes is None else self._journals.append(changes)
