@@ -4,9 +4,10 @@ python benchmarks/auto_steps.py runs/auto [PROBLEM ...]
 
 For each algorithm the grid is run first: 15 steps over four decades. Its best step is the one that reaches the target
 in the fewest rounds; a step that is beyond the target again at the end has only passed it, and has not reached it. Then
-the same with step sizes "auto". On convex problems the target is a part of the first gap, the smallest of 1, 3 and 10 %
-that the grid reaches in two thirds of the rounds; for networks it is an accuracy, the highest of three. What the grid
-does not reach does not train there, and is left out.
+the same with step sizes "auto", which ends with the best state that it has seen: "there a round before" says whether it
+would have been there without that. On convex problems the target is a part of the first gap, the smallest of 1, 3 and
+10 % that the grid reaches in two thirds of the rounds; for networks it is an accuracy, the highest of three. What the
+grid does not reach does not train there, and is left out.
 
 A second call goes on with what is missing. What the grid did is kept in a file of its own: without the other one,
 PROBLEM.json, "auto" alone is measured again.
@@ -224,6 +225,7 @@ def _judge(problem: Problem, auto: Auto, trial: Trial, grid: Any, optimum: float
         "rounds of the best": rounds[best],
         "rounds of auto": passed,
         "there at the end": good(found[-1]),
+        "there a round before": good(found[-2]),
         "ratio": passed / max(rounds[best], 1) if good(found[-1]) else inf,
         "found": message,
         "further rounds of bytes": round(_bytes(race) / grid["bytes"]) - race["round"],
@@ -248,6 +250,8 @@ def _summary(name: str, done: Kept) -> None:
     if trained:
         ratios, price = zip(*((v["ratio"], v["further rounds of bytes"]) for v in trained.values()), strict=True)
         print(f"   median ratio {median(ratios):.2f}; bytes of {min(price)} to {max(price)} further rounds")
+    if saved := [k for k in good if not trained[k]["there a round before"]]:
+        print(f"   there at the end, but not a round before: {', '.join(saved)}")
     for k, v in trained.items():
         if k not in good:
             end = "" if v["there at the end"] else ", but not at the end"

@@ -66,7 +66,7 @@ KINDS = {
 
 def coordinate(carrier: str, folder: Path, out: Path, seed: int) -> None:
     """One life of a coordinator, whose couriers speak to a proxy that is not to be relied upon."""
-    from proxfed.harness.schema import read
+    from proxfed.harness.experiment import read
     from proxfed.silos.deploy import deploy
     from proxfed.silos.desk import Desk
 
@@ -195,9 +195,9 @@ def main() -> None:
 def survive(carrier: str, folder: Path, kills: int, mean: float, minutes: float, seed: int) -> None:
     from proxfed.harness.build import build_study
     from proxfed.harness.compare import run_study
+    from proxfed.harness.experiment import read
     from proxfed.harness.results import Results
     from proxfed.harness.run_folder import RunFolder
-    from proxfed.harness.schema import read
     from proxfed.silos.loopback_sites import make_sites
 
     rounds, labels, _ = PLAN[carrier]

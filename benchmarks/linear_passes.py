@@ -19,13 +19,12 @@ from timing import rounds_of, side_by_side
 
 from proxfed import Federated, Linear, Logistic
 from proxfed.algorithms import ProxNewton
-from proxfed.compiled import numba_is_used
 from proxfed.data import SparseRows
 from proxfed.engine.allocator import tune_process
 from proxfed.engine.network import Stacked
 from proxfed.engine.run import Run
+from proxfed.machine import numba_is_used, over_threads
 from proxfed.problems.products import Products
-from proxfed.threads import over_threads
 
 
 def full_gradients(threads: list[int], turns: int, least: bool) -> None:

@@ -21,7 +21,7 @@ from proxfed import Depositum, DFedADMM, Federated
 from proxfed.engine.allocator import tune_process
 from proxfed.engine.network import Stacked
 from proxfed.engine.run import Run
-from proxfed.engine.state_tree import flatten
+from proxfed.engine.states import flatten
 from proxfed.problems.network import Model
 from proxfed.regularisers import MCP
 from proxfed.topologies import Ring

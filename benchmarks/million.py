@@ -87,9 +87,8 @@ def memory(name: str, rounds: int, checkpoints: bool) -> None:
     tune_process()
     run = begun(name, MANY)
     with tempfile.TemporaryDirectory() as place:
-        files = TaskFolder(Path(place) / "task", [], "million")
-        (Path(place) / "task").mkdir()
-        files.start()
+        files = TaskFolder(Path(place), "million", 0, "", [])
+        files.path.mkdir()
         for t in range(1, rounds + 1):
             run.round(t)
             if checkpoints:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from proxfed.harness.schema import Experiment
+    from proxfed.harness.experiment import Experiment
 
 TABLE = """
 name = "wire"
@@ -71,7 +71,7 @@ class Lab:
         self.here = Loopback(folder, self.sites, carrier, lambda name: [*site, str(folder / name / "site.toml")])
 
     def experiment(self, name: str, **more: object) -> Experiment:
-        from proxfed.harness.schema import read
+        from proxfed.harness.experiment import read
 
         (self.folder / f"{name}.toml").write_text(TABLE.format(**self.table, **more))
         return read(str(self.folder / f"{name}.toml"))

@@ -39,6 +39,7 @@ from proxfed.algorithms import (
     FedDualAvg,
     FedOpt,
     FedSplit,
+    NaiveComposite,
     Scaffold,
 )
 from proxfed.auto import AUTO, Auto
@@ -46,10 +47,12 @@ from proxfed.compressors import ErrorBoundedQuantiser, TopK
 from proxfed.engine import race
 from proxfed.engine.network import Stacked
 from proxfed.engine.race import BOLD, GUESSES, KEPT, LANES, RATIO, TIMID, Race
+from proxfed.harness.conformance import runs
+from proxfed.harness.conformance.algorithms import with_step
 from proxfed.participation import UniformSampling
 from proxfed.regularisers import L1, MCP, Zero
 from proxfed.topologies import Ring
-from proxfed.types import Algorithm, Graph
+from proxfed.types import Algorithm, Graph, Star
 from test_conformance import SETTINGS
 
 from support import toy_problems as toy
@@ -134,6 +137,24 @@ def test_a_duel_is_not_won_at_the_bottom_of_a_swing(monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(going, "_objective", lambda x, t=t, order=order: seen[t][next(order)])
         going._referee(t)
     assert [lane.k for lane in going.lanes] == [0]
+
+
+def test_the_result_is_the_best_state_that_was_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the last round one more look, whenever that is; before it, the lane that led last does."""
+    p = toy.problem()
+    going = Race(p, FedComposite("auto", 3), Stacked(p.n, p.d), rounds=22)
+    for t in range(1, 22):
+        going.round(t)
+    best, looks = going.best, going.counters()["bytes_up"]
+    assert best is not None
+    assert best.value == going.lanes[0].value < going.first, "it fell from look to look"
+    lanes = len(going.lanes)
+    monkeypatch.setattr(going, "_objective", lambda x: going.first)
+    going.round(22)
+    assert going.counters()["bytes_up"] > looks
+    assert [lane.k for lane in going.lanes] == [best.k]
+    assert lanes > 1
+    assert torch.equal(going.model(), best.run.model())
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -268,6 +289,44 @@ def test_a_network_goes_on_after_the_first_round() -> None:
         again.round(t)
     assert torch.equal(whole.model(), again.model())
     assert whole.counters() == again.counters()
+
+
+# ---- from one step to another ------------------------------------------------------------------------------------
+
+
+def stars() -> list[str]:
+    """But for PLEDGE, whose model is a step ahead of what everybody knows, and one that has no step."""
+    return [name for name in ALGORITHMS.keys() - {"pledge", "prox_newton"} if issubclass(ALGORITHMS[name], Star)]
+
+
+@pytest.mark.parametrize("name", sorted(stars()))
+def test_another_step_does_not_move_the_model(name: str) -> None:
+    given = SETTINGS[name]
+    run = runs.after(runs.begun(given, runs.problem(given)), 5)
+    other = run.fork(with_step(given, 0.3))
+    assert toy.error(other.model(), run.model()) < 1e-12
+    runs.after(other, 6, 5)
+    assert toy.error(other.model(), run.model()) > 1e-6, "it goes on, and leaves the other run alone"
+
+
+@pytest.mark.parametrize("local_prox", ["constant", "coupled"])
+def test_naive_composite_keeps_its_corrections(local_prox: str) -> None:
+    """Without h the mean of the corrections never changes again: one that is wrong once would be for ever."""
+    p = toy.problem(h=Zero())
+    run = runs.after(runs.begun(NaiveComposite(0.5, 3, local_prox=local_prox), p), 5)
+    other = run.fork(NaiveComposite(2.0, 3, local_prox=local_prox))
+    c, now = (r.state.clients.a - r.state.server.x / r.algorithm.S for r in (run, other))
+    assert torch.allclose(c, now, atol=1e-12)
+    assert toy.error(runs.after(other, 400, 5).model(), p.solve()) < 1e-8
+
+
+def test_clients_that_come_late_begin_with_the_step_of_today() -> None:
+    """The server counts on what they would have sent at the start."""
+    p = toy.problem(h=Zero())
+    run = runs.after(runs.begun(FedSplit(8.0, 2.0, 3, partial=True), p, UniformSampling(1)), 2)
+    assert run.held.rows.met < p.n
+    other = run.fork(FedSplit(4.0, 1.0, 3, partial=True))
+    assert torch.allclose(other.state.clients.z.mean(0), other.model(), atol=1e-12)
 
 
 # ---- back-off ----------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from proxfed.compiled import numba_is_used
+from proxfed.machine import numba_is_used
 from proxfed.silos.supervise import Kept
 
 ROOT = Path(__file__).parent.parent

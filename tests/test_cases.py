@@ -16,8 +16,8 @@ import pytest
 from proxfed.data import load, read
 from proxfed.data.partitions import IID
 from proxfed.errors import InputError
-from proxfed.harness.cases import read_cases, slug
-from proxfed.harness.overrides import assign
+from proxfed.harness.experiment import read_cases, slug
+from proxfed.harness.overrides import assign, override
 from proxfed.harness.plan import Plan
 from proxfed.harness.run_folder import RunFolder
 
@@ -76,6 +76,14 @@ def test_a_case_is_an_experiment_of_its_own(file: Path) -> None:
     assert many.case == "many"
     assert many.cases == {}
     assert list(read_cases(str(file), only=["few-clients-easy"])) == ["Few Clients, easy"]
+
+
+def test_a_label_may_have_an_equals_sign_in_it() -> None:
+    table: dict[str, Any] = {"algorithms": [{"name": "fedavg", "label": "eta=0.5"}, {"name": "fedavg", "label": "eta"}]}
+    override(table, "algorithms.eta=0.5.eta=0.25")
+    override(table, 'algorithms.eta.note="a=b"')
+    assert [a.get("eta") for a in table["algorithms"]] == [0.25, None]
+    assert table["algorithms"][1]["note"] == "a=b"
 
 
 def test_without_cases_there_is_one(tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def test_a_good_algorithm(capsys: Any, mine: Path) -> None:
     assert "Mine(eta=0.5, K=3, wrong=''), algorithm" in said
     assert re.search(r"ends where its facts say +holds", said)
     assert re.search(r"mixes as often as it sends +does not apply +it is no Graph", said)
-    assert "14 laws hold, 3 do not apply." in said
+    assert "16 laws hold, 3 do not apply." in said
 
 
 def test_json(capsys: Any, mine: Path) -> None:

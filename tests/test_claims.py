@@ -11,7 +11,7 @@ import tomli_w
 from pydantic import ValidationError
 
 from proxfed.errors import InputError
-from proxfed.harness.cases import read_cases
+from proxfed.harness.experiment import parse, read, read_cases, shipped
 from proxfed.harness.paper_schema import (
     Bounded,
     Claim,
@@ -23,7 +23,6 @@ from proxfed.harness.paper_schema import (
     make_claim,
 )
 from proxfed.harness.results import Results
-from proxfed.harness.schema import parse, read, shipped
 from proxfed.papers.claims import judge
 from proxfed.papers.comparisons import compare
 from proxfed.report.columns import axis_value

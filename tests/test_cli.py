@@ -17,7 +17,6 @@ from rich.text import Text
 
 from proxfed import __version__
 from proxfed.cli.pages import commands
-from proxfed.harness import progress
 from proxfed.harness.run_folder import RunFolder
 
 from support.cli import proxfed, refused
@@ -133,7 +132,7 @@ def test_brackets_in_the_name_of_a_folder_are_no_markup(capsys: Any, file: Path,
 def test_brackets_in_the_resume_hint_are_no_markup(
     capsys: Any, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "stop_on_signal", lambda: nullcontext(lambda: True))
+    monkeypatch.setattr("proxfed.cli.run.stop_on_signal", lambda: nullcontext(lambda: True))
     code, _, said = proxfed(capsys, "run", str(file), "--out", str(tmp_path / "o[/b]"))
     assert code == 1
     assert f"`proxfed run {file} --out {tmp_path / 'o[/b]'} --resume`" in said

@@ -15,12 +15,11 @@ import pytest
 from rich.console import Console
 
 from proxfed.data import DATASETS, FILES, counts, load
-from proxfed.data.client_stats import ClientStats
 from proxfed.data.directory import Collection, Sum
 from proxfed.data.partitions import DirichletByClass, Shards
 from proxfed.harness.run_folder import RunFolder
 from proxfed.report.circles import circles_svg
-from proxfed.report.client_stats import rich_picture
+from proxfed.report.client_stats import ClientStats, rich_picture
 
 from support.cli import proxfed, refused
 from support.small_experiment import small, write

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from proxfed.algorithms import FedAvg, FedCEF, FedComposite, FedDyn, Scaffold
 from proxfed.compressors import TopK
-from proxfed.engine.client_rows import MET, ClientRows
+from proxfed.engine.halves import Work
 from proxfed.engine.network import Stacked
-from proxfed.engine.oracle import Work
 from proxfed.engine.run import Run
+from proxfed.engine.states import MET, ClientRows
 from proxfed.errors import InputError
 from proxfed.harness import journal
 from proxfed.harness.conformance.runs import after, must_equal, small_blocks

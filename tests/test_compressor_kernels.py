@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxfed import compiled
+from proxfed import machine
 from proxfed.compressors import QSGD, TopK, largest, wire
 from proxfed.compressors.message import Reader
 from proxfed.errors import RunError
@@ -135,4 +135,4 @@ def test_messages_of_long_vectors_are_the_same_bytes(monkeypatch, way: str) -> N
     assert packed.best == sum(map(len, messages))
     monkeypatch.setenv("PROXFED_KERNELS", way)
     assert torch.equal(C.decode(messages, v.shape[1], v.dtype), packed.dense)
-    assert compiled.kernels().startswith(way)
+    assert machine.kernels().startswith(way)

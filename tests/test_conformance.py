@@ -359,6 +359,18 @@ class Forgets(alg.FedAvg):
         object.__setattr__(self, "eta", 0.9 * self.eta)
 
 
+class KeepsItsState(alg.FedComposite):
+    """Whatever its step has become."""
+
+    carried = Star.carried
+
+
+class LosesTrack(alg.FedPD):
+    """Of what the server counts on, when its step changes."""
+
+    carried = Star.carried
+
+
 BLOCKS = "blocks of clients on two cores do not matter"
 RANDOM = {
     "keeps shapes and dtypes",
@@ -398,6 +410,16 @@ BAD: list[tuple[Algorithm, set[str], str]] = [  # the laws that are broken, and 
         "calls mix 2 times a round, but sends.*edge is 1",
     ),
     (NeedsClients(0.5, 3), {"runs without participants"}, "IndexError: .*test_conformance.py, line .*, in client"),
+    (
+        KeepsItsState(1.5, 3),
+        {"a solution stays one with another step"},
+        r"0 rounds after its step became 0.5 times as long the relative error is 1\.\de-01",
+    ),
+    (
+        LosesTrack(8.0, 2.0, 3, partial=True),
+        {"where it ends does not depend on its first step"},
+        "six rounds with half the step are not forgotten",
+    ),
     (Undocumented(0.5, 3), {"is documented"}, "no docstring"),
     (Forgets(0.5, 3), {"survives the configuration file"}, "comes back as"),
 ]
@@ -471,5 +493,5 @@ def test_a_law_in_a_test_says_its_sentence() -> None:
 
 def test_a_report_says_what_is_broken() -> None:
     report = check_algorithm(Undocumented(0.5, 3))
-    assert str(report) == "13 laws hold, 1 does not, 3 do not apply"
+    assert str(report) == "15 laws hold, 1 does not, 3 do not apply"
     assert repr(report).splitlines()[1:] == ["  is documented: Undocumented has no docstring"]

@@ -14,11 +14,11 @@ import pytest
 
 from proxfed.errors import InputError, ProxfedError
 from proxfed.harness.build import build_study
+from proxfed.harness.experiment import parse
 from proxfed.harness.finished import simulate
 from proxfed.harness.plan import Planned
 from proxfed.harness.results import Results
 from proxfed.harness.run_folder import RunFolder
-from proxfed.harness.schema import parse
 from proxfed.problems.saved import load_model
 from proxfed.report.page import render
 from proxfed.simulate.timing import Timing
@@ -175,10 +175,8 @@ def test_a_damaged_slot_is_passed_over_and_said(half: Path, whole: Path, tmp_pat
 
 def test_checkpoints_of_another_task_are_not_taken(half: Path, tmp_path: Path) -> None:
     path = Path(shutil.copytree(half, tmp_path / "run"))
-    here = under_way(path)
-    there = here.path.with_name("other")
-    shutil.copytree(here.path, there)
-    task = type(here)(there, here.columns, here.of.replace("fedcef", "fedavg"))
+    task = RunFolder(path).task("another", 0, ())
+    shutil.copytree(under_way(path).path, task.path)
     with pytest.raises(InputError, match="no readable checkpoint"):
         task.load()
 

@@ -10,7 +10,7 @@ import torch
 
 from proxfed import Depositum
 from proxfed.algorithms.depositum import State
-from proxfed.engine.oracle import Oracle, Work
+from proxfed.engine.halves import Oracle, Work
 from proxfed.errors import InputError
 from proxfed.regularisers import L1, MCP, Zero
 from proxfed.topologies import Every, dense

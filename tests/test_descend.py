@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from proxfed.engine.oracle import Oracle, Work
+from proxfed.engine.halves import Oracle, Work
 from proxfed.problems import network_clients as clients
 from proxfed.problems.network import Model
 from proxfed.regularisers import L1

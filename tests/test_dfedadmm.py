@@ -10,7 +10,7 @@ import torch
 
 from proxfed import DFedADMM, Federated, Linear, Squared
 from proxfed.algorithms.dfedadmm import State
-from proxfed.engine.oracle import Oracle, Work
+from proxfed.engine.halves import Oracle, Work
 from proxfed.errors import InputError
 from proxfed.regularisers import L1, Zero
 from proxfed.schedules import ExponentialDecay

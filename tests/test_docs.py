@@ -23,8 +23,7 @@ import typer.main
 from proxfed import Depositum, DFedADMM, FedCEF, FedComposite, FedNAG, __version__
 from proxfed.cli.main import app
 from proxfed.cli.pages import pages
-from proxfed.harness.cases import read_cases
-from proxfed.harness.schema import shipped
+from proxfed.harness.experiment import read_cases, shipped
 from proxfed.papers.experiment_page import page as experiment_page
 from proxfed.papers.verdicts import gather
 from proxfed.silos.site import parse_site

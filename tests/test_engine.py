@@ -14,12 +14,12 @@ from torch import Tensor
 from proxfed import Depositum, FedAvg, FedCEF, Federated, FedNAG, InputError, Linear, Squared
 from proxfed.algorithms import Extra, FedDualAvg
 from proxfed.compressors import COMPRESSORS, Identity, TopK
+from proxfed.engine.halves import Oracle, Work, counted
 from proxfed.engine.measures import Measures
 from proxfed.engine.messages import WeightedSum, received
 from proxfed.engine.network import Stacked
-from proxfed.engine.oracle import Oracle, Work, counted
 from proxfed.engine.run import Run
-from proxfed.engine.state_tree import flatten, put, restore, room, take
+from proxfed.engine.states import flatten, put, restore, room, take
 from proxfed.harness.compare import Diverged, run
 from proxfed.participation import BernoulliSampling, UniformSampling
 from proxfed.registry import build, describe

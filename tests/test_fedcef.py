@@ -9,8 +9,8 @@ import torch
 from proxfed import FedCEF, FedComposite
 from proxfed.algorithms.fedcef import Client, Server
 from proxfed.compressors import Identity, RandK, ScaledSign, TopK
+from proxfed.engine.halves import Oracle, Work
 from proxfed.engine.network import Stacked
-from proxfed.engine.oracle import Oracle, Work
 from proxfed.engine.run import Run
 from proxfed.errors import InputError
 from proxfed.keyed_random import keys

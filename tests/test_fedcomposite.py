@@ -12,7 +12,7 @@ from proxfed import FedComposite, Federated
 from proxfed.algorithms import NaiveComposite
 from proxfed.algorithms.fedcomposite import Client, Server
 from proxfed.bounds.fedcomposite import lyapunov, theorem
-from proxfed.engine.oracle import Oracle, Work
+from proxfed.engine.halves import Oracle, Work
 from proxfed.errors import InputError
 from proxfed.keyed_random import keys
 from proxfed.regularisers import L1, MCP, Zero

@@ -11,7 +11,7 @@ import torch
 from proxfed import FedAvg, Federated, FedNAG
 from proxfed.algorithms import FedNAGPeers
 from proxfed.bounds.fednag import h, virtual
-from proxfed.engine.oracle import Oracle, Work
+from proxfed.engine.halves import Oracle, Work
 from proxfed.errors import InputError
 from proxfed.regularisers import L1, Zero
 from proxfed.schedules import ExponentialDecay

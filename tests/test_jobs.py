@@ -408,8 +408,8 @@ def test_members_of_an_array_share_the_tasks(tmp_path: Path) -> None:
 def test_a_folder_that_another_member_is_just_making_is_waited_for(tmp_path: Path) -> None:
     """It has files already, but no config.toml; the one who makes it has its lock."""
     from proxfed.harness.build import build_study
+    from proxfed.harness.experiment import parse
     from proxfed.harness.plan import check_folder, open_folder
-    from proxfed.harness.schema import parse
 
     study = build_study(parse(small(), "test"))
     out = tmp_path / "run"

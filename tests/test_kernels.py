@@ -15,14 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import proxfed
-from proxfed import FedAvg, Federated, Linear, compiled
+from proxfed import FedAvg, Federated, Linear, machine
 from proxfed.data import SparseRows
 from proxfed.engine import tuning
 from proxfed.engine.network import Stacked
 from proxfed.engine.run import Run
 from proxfed.errors import InputError
-from proxfed.harness.run_folder import versions
-from proxfed.problems import linear, passes
+from proxfed.machine import versions
+from proxfed.problems import linear
 from proxfed.problems.losses import Huber
 from proxfed.problems.passes import Passes
 from proxfed.problems.products import Products
@@ -208,23 +208,23 @@ def test_rows_with_gaps_between_them_take_their_steps() -> None:
 
 def test_the_way_is_chosen_by_what_is_there(monkeypatch) -> None:
     monkeypatch.delenv("PROXFED_KERNELS", raising=False)
-    assert isinstance(passes.passes_of(problem("squared", (3,))), Fused)
+    assert isinstance(problem("squared", (3,)).passes, Fused)
     assert versions()["kernels"].startswith("numba ")
-    monkeypatch.setattr(compiled, "_numba_is_there", lambda: False)
-    assert isinstance(passes.passes_of(problem("squared", (3,))), Products)
-    assert isinstance(passes.passes_of(problem("squared", (3,), sparse=True)), SparseProducts)
+    monkeypatch.setattr(machine, "_numba_is_there", lambda: False)
+    assert isinstance(problem("squared", (3,)).passes, Products)
+    assert isinstance(problem("squared", (3,), sparse=True).passes, SparseProducts)
     assert versions()["kernels"] == "torch"
     monkeypatch.setenv("PROXFED_KERNELS", "numba")
     with pytest.raises(InputError, match=r"^PROXFED_KERNELS = 'numba', but it is not there: pip install"):
-        compiled.kernels()
+        machine.kernels()
 
 
 def test_the_way_can_be_asked_for(monkeypatch) -> None:
     monkeypatch.setenv("PROXFED_KERNELS", "torch")
-    assert isinstance(passes.passes_of(problem("squared", (3,))), Products)
+    assert isinstance(problem("squared", (3,)).passes, Products)
     monkeypatch.setenv("PROXFED_KERNELS", "jax")
     with pytest.raises(InputError, match=r"^PROXFED_KERNELS = 'jax' is not one of 'numba', 'torch'$"):
-        compiled.kernels()
+        machine.kernels()
 
 
 @pytest.mark.parametrize(
@@ -245,13 +245,13 @@ def test_a_numba_that_cannot_be_imported_is_said(monkeypatch) -> None:
     def broken(name: str) -> None:
         raise ImportError("Numba needs NumPy 2.5 or less")
 
-    monkeypatch.setattr(compiled, "import_module", broken)
-    compiled._numba_is_there.cache_clear()
+    monkeypatch.setattr(machine, "import_module", broken)
+    machine._numba_is_there.cache_clear()
     try:
         with pytest.warns(UserWarning, match="the slower way: Numba needs NumPy"):
-            assert compiled.kernels() == "torch"
+            assert machine.kernels() == "torch"
     finally:
-        compiled._numba_is_there.cache_clear()
+        machine._numba_is_there.cache_clear()
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ from proxfed.algorithms import (
     ProxGT,
 )
 from proxfed.compressors import QSGD, RandK, ScaledSign, TopK
+from proxfed.engine.messages import Traffic
 from proxfed.regularisers import L1, Zero
 from proxfed.topologies import ErdosRenyi, Ring, StarGraph, dense
 
@@ -147,11 +148,11 @@ def test_choco_ends_where_dpsgd_with_its_gossip_step_does(variant, compressor):
 def test_what_travels(algorithm, vectors):
     """On a star of 5 there are 8 directed edges; nothing travels before the first round."""
     run = toy.begin(toy.problem(h=Zero()), algorithm, StarGraph(N))
-    assert run.network.traffic.numbers() == [0, 0, 0, 0]
+    assert run.network.traffic == Traffic()
     for t in (1, 2, 3):
         run.round(t)
     edge = 3 * vectors * 8 * (8 * D)
-    assert run.network.traffic.numbers() == [0, 0, edge, edge]
+    assert run.network.traffic == Traffic(edge=edge, best=edge)
 
 
 @pytest.mark.parametrize("compressor", [TopK(k=3), RandK(k=3), ScaledSign(), QSGD(4, contractive=True)])

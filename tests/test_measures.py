@@ -19,8 +19,8 @@ from proxfed.engine.state_measures import check_names
 from proxfed.errors import InputError
 from proxfed.harness.build import build_study
 from proxfed.harness.compare import run_study
+from proxfed.harness.experiment import parse
 from proxfed.harness.run_folder import RunFolder
-from proxfed.harness.schema import parse
 from proxfed.harness.study import Study
 from proxfed.keyed_random import Ids
 from proxfed.problems import PROBLEMS

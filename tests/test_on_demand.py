@@ -11,11 +11,11 @@ import torch
 
 from proxfed import FedAvg, Federated, InputError, Linear, Logistic, Model, Scaffold, Softmax, compare, load, run
 from proxfed.data import OnDemand, SparseRows, counts
-from proxfed.data.client_stats import ClientStats
 from proxfed.engine.measures import Measures
 from proxfed.engine.network import Stacked
 from proxfed.engine.run import Run
 from proxfed.participation import UniformSampling
+from proxfed.report.client_stats import ClientStats
 from proxfed.tuning.validation import chosen_rows
 
 N, P, CLASSES = 9, 6, 3

@@ -16,7 +16,7 @@ from proxfed.engine.compatibility import check_combination
 from proxfed.engine.network import Stacked
 from proxfed.engine.run import Run
 from proxfed.engine.state_measures import check_names
-from proxfed.engine.state_tree import leaves, put, take, writable
+from proxfed.engine.states import leaves, put, take, writable
 from proxfed.errors import InputError
 from proxfed.keyed_random import keys
 from proxfed.participation import Full, UniformSampling

@@ -9,8 +9,8 @@ import pytest
 
 from proxfed.errors import InputError
 from proxfed.harness.build import build_study
+from proxfed.harness.experiment import parse
 from proxfed.harness.run_folder import RunFolder
-from proxfed.harness.schema import parse
 from proxfed.harness.settings_diff import changed, first_difference
 
 from support.small_experiment import execute, small

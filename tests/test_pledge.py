@@ -14,7 +14,7 @@ from proxfed.algorithms.pledge import LARGEST_Q2, Client, Server
 from proxfed.compressors import ErrorBoundedQuantiser, Identity, NaturalCompressor, RandK, TopK
 from proxfed.data.partitions import DirichletByClient
 from proxfed.engine.compatibility import check_combination
-from proxfed.engine.oracle import Oracle, Work
+from proxfed.engine.halves import Oracle, Work
 from proxfed.errors import InputError
 from proxfed.keyed_random import keys
 from proxfed.participation import Full, UniformSampling

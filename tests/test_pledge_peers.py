@@ -13,7 +13,7 @@ from proxfed.algorithms.pledge import LARGEST_Q2
 from proxfed.algorithms.pledge_peers import State, modal_radius
 from proxfed.compressors import ErrorBoundedQuantiser, Identity, TopK
 from proxfed.engine.compatibility import check_combination
-from proxfed.engine.oracle import Oracle, Work
+from proxfed.engine.halves import Oracle, Work
 from proxfed.errors import InputError
 from proxfed.participation import Full
 from proxfed.regularisers import MCP, Zero

@@ -15,7 +15,7 @@ from proxfed import Results
 from proxfed.errors import InputError
 from proxfed.harness.build import build_study
 from proxfed.harness.catalogue import KINDS
-from proxfed.harness.schema import parse, read
+from proxfed.harness.experiment import parse, read
 
 from support.cli import proxfed, refused
 from support.small_experiment import small, write

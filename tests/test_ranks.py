@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from proxfed.engine.ranks import connect, world
+from proxfed.engine.network import world
+from proxfed.engine.ranks import connect
 from proxfed.errors import InputError
 from proxfed.harness.run_folder import RunFolder
 from proxfed.report.columns import ROW

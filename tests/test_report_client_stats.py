@@ -7,10 +7,9 @@ import re
 import numpy as np
 import pytest
 
-from proxfed.data.client_stats import ClientStats
 from proxfed.errors import InputError
 from proxfed.harness.results import Results
-from proxfed.report.client_stats import pictures
+from proxfed.report.client_stats import ClientStats, pictures
 
 from support.run_folders import HOSTILE, Elements, data_of, folder, row, state, write
 

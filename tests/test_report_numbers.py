@@ -30,7 +30,7 @@ def test_numbers_are_medians_over_the_seeds_at_the_last_round():
         for t in (0, 5, 10)
     ]
     status = [state(algorithm, seed) for algorithm in ("a", "b") for seed in range(4)]
-    table = result_table(Results(rows, status, 4))
+    table = Results(rows, status, 4).table()
     assert [entry["algorithm"] for entry in table] == ["a", "b"]
     for entry in table:
         last = [r for r in rows if r["algorithm"] == entry["algorithm"] and r["round"] == 10]
@@ -45,12 +45,12 @@ def test_numbers_are_medians_over_the_seeds_at_the_last_round():
 def test_rows_in_any_order_give_the_same_table():
     rows = [row(seed=seed, t=t, gap=1 / (1 + seed + t)) for seed in range(3) for t in range(5)]
     status = [state(seed=seed, t=4) for seed in range(3)]
-    assert result_table(Results(rows[::-1], status)) == result_table(Results(rows, status))
+    assert Results(rows[::-1], status).table() == Results(rows, status).table()
 
 
 def test_what_is_missing_or_not_finite_is_none():
     rows = [row(t=1, gap=None, objective=float("nan"), error=float("inf"))]
-    (entry,) = result_table(Results(rows, [state(t=1)]))
+    (entry,) = Results(rows, [state(t=1)]).table()
     for name in ("gap", "objective", "error", "accuracy", "consensus"):
         assert entry[name] is None
     assert "gradients_per_client" not in entry
@@ -74,7 +74,7 @@ def test_bytes_total_is_none_where_nothing_was_counted_and_zero_where_nothing_wa
     ],
 )
 def test_status_in_words(states, words):
-    (entry,) = result_table(Results([row(seed=s["seed"], t=1) for s in states], states))
+    (entry,) = Results([row(seed=s["seed"], t=1) for s in states], states).table()
     assert entry["status"] == words
     assert entry["diverged"] == sum(s["status"] == "diverged" for s in states)
 
@@ -92,12 +92,12 @@ def test_status_in_words(states, words):
 def test_seeds_that_have_not_begun_and_rows_since_the_status_was_written(states, words):
     """It is written when a seed begins and ends, and here there is a row every five rounds."""
     rows = [row(seed=s["seed"], t=t) for s in states for t in (0, 5)]
-    (entry,) = result_table(Results(rows, states, None, [0, 1, 2]))
+    (entry,) = Results(rows, states, None, [0, 1, 2]).table()
     assert entry["status"] == words
 
 
 def test_an_algorithm_without_rows_is_listed():
-    table = result_table(Results([row("a")], [state("a"), state("b", status="running", t=0)]))
+    table = Results([row("a")], [state("a"), state("b", status="running", t=0)]).table()
     assert [(entry["algorithm"], entry["rounds"]) for entry in table] == [("a", 0), ("b", None)]
 
 
@@ -123,9 +123,9 @@ def test_terminal_table_fits_and_leaves_out_what_is_empty():
     rows = [row(f"a rather long name of an algorithm, variant {i}", t=2000, **measures) for i in range(3)]
     status = [state(r["algorithm"], status="diverged", t=2000) for r in rows]
     for table, there, gone in (
-        (result_table(Results(rows, status, 4)), ["gap", "status", "accuracy"], ["sim"]),
+        (Results(rows, status, 4).table(), ["gap", "status", "accuracy"], ["sim"]),
         (
-            result_table(Results([row("a", t=3)], [state("a")])),
+            Results([row("a", t=3)], [state("a")]).table(),
             ["gap", "bytes"],
             ["accuracy", "consensus", "status", "edges"],
         ),
@@ -144,15 +144,13 @@ def test_terminal_table_has_a_line_per_algorithm_where_there_is_room():
     names = ["FedAvg", "FedCEF, top-k 10 %, K = 5"[:24], "DEPOSITUM"]
     rows = [row(name, t=150, error=1e-4, stationarity=1e-9, nonzeros=28) for name in names]
     out = io.StringIO()
-    Console(file=out, width=100).print(rich_table(result_table(Results(rows, [state(name) for name in names], 4))))
+    Console(file=out, width=100).print(rich_table(Results(rows, [state(name) for name in names], 4).table()))
     assert len(out.getvalue().splitlines()) == 1 + len(names)
 
 
 def test_terminal_table_prints_labels_as_they_are():
     out = io.StringIO()
-    Console(file=out, width=100).print(
-        rich_table(result_table(Results([row("[red]x[/red]")], [state("[red]x[/red]")])))
-    )
+    Console(file=out, width=100).print(rich_table(Results([row("[red]x[/red]")], [state("[red]x[/red]")]).table()))
     assert "[red]x[/red]" in out.getvalue()
 
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from proxfed.data.client_stats import ClientStats
 from proxfed.errors import InputError, RunError
 from proxfed.harness.results import Models, Results
+from proxfed.report.client_stats import ClientStats
 from proxfed.report.columns import with_total
 from proxfed.report.page import render, write_report
 from proxfed.report.tables import pairs_html

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from proxfed.harness import schema as config
+from proxfed.harness import experiment as config
 from proxfed.harness.plan import Plan
 from proxfed.harness.run_folder import RunFolder
 from proxfed.papers import reproduce
@@ -107,7 +107,7 @@ def test_files_and_run_folders_are_read_once(capsys: Any, toys: Path, monkeypatc
 
         return call
 
-    monkeypatch.setattr(config, "read_toml", counted("text", config.read_toml))
+    monkeypatch.setattr(config, "read_named", counted("text", config.read_named))
     monkeypatch.setattr(RunFolder, "rows", counted("rows", RunFolder.rows))
     found(capsys, toys, "toys", "--no-run")
     assert reads == {"text table1.toml": 1, "text fig2.toml": 1, "rows few": 1, "rows many": 1, "rows quick": 1}

@@ -210,8 +210,8 @@ def test_the_quick_forms_can_be_asked_for(capsys: Any, toys: Path) -> None:
 PROGRAM = """
 import sys
 from pathlib import Path
-from proxfed.harness import schema
-schema.EXPERIMENTS = Path(sys.argv.pop(1))
+from proxfed.harness import experiment
+experiment.EXPERIMENTS = Path(sys.argv.pop(1))
 from proxfed.cli.main import main
 main()
 """

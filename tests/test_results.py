@@ -16,10 +16,13 @@ import torch
 from proxfed import Diverged, Entry, Results, compare, files, run
 from proxfed.algorithms import Depositum, FedAvg
 from proxfed.errors import InputError
+from proxfed.harness.build import build_study
 from proxfed.harness.execute import Execution
+from proxfed.harness.experiment import parse
 from proxfed.harness.plan import open_folder
 from proxfed.harness.run_folder import RunFolder
 from proxfed.harness.study import Study
+from proxfed.report.client_stats import ClientStats
 from proxfed.topologies import Ring
 
 from support.cli import proxfed
@@ -214,8 +217,30 @@ def test_a_command_reads_no_state_of_a_file_twice(
     more = ["-c", "seeds=[0, 1]"] if "more" in words else []
     given = [*asked, words[1], *more] if words[0] == "run" else ["report", str(out), "--out", str(tmp_path / "a.html")]
     assert proxfed(capsys, *given)[0] == 0
-    assert {name for name, _ in seen} >= {"config.toml", "versions.json", "clients.json", "rows.csv"}
+    names, written = {name for name, _ in seen}, {"config.toml", "versions.json", "clients.json", "status.json"}
+    assert "rows.csv" in names
+    assert names & written == (set() if "--force" in words else written)  # what it has written itself it knows
     assert max(seen.values()) == 1, seen
+
+
+def test_what_was_written_is_known_as_a_reader_finds_it(tmp_path: Path) -> None:
+    """Numbers, lists and nested tables of settings, versions, clients, status, rows and models."""
+    e = parse(small(rounds=2, seeds=[3], measures=["consensus_x"], targets={"objective": [0.5]}), "small")
+    study = build_study(e)
+    open_folder(study, here := RunFolder(tmp_path / "run"), True, False)
+    Execution(study, here, only=["fedcef", "pledge, tree"]).run()
+    known, found = here.contents(), RunFolder(tmp_path / "run").contents()
+    for mine, theirs in zip(known, found, strict=True):
+        if isinstance(mine, ClientStats):
+            assert isinstance(theirs, ClientStats)
+            assert mine.table() == theirs.table()
+        else:
+            assert mine == theirs
+    models, blocks = here.models()
+    again, same = RunFolder(tmp_path / "run").models()
+    assert blocks == same
+    assert models.keys() == again.keys()
+    assert all(torch.equal(models[name], again[name]) for name in models)
 
 
 def test_the_second_ctrl_c_ends_it_at_once() -> None:

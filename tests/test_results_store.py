@@ -14,7 +14,7 @@ import pytest
 import tomli_w
 
 from proxfed.errors import InputError
-from proxfed.harness.cases import ExperimentFile
+from proxfed.harness.experiment import ExperimentFile
 from proxfed.harness.results import Results
 from proxfed.harness.run_folder import RunFolder
 from proxfed.harness.settings_diff import by_key

@@ -11,11 +11,11 @@ from sklearn.utils.class_weight import compute_class_weight
 
 from proxfed import Federated, Linear, Model, read_study
 from proxfed.data import PARTITIONS
-from proxfed.data.client_stats import ClientStats
 from proxfed.data.federated import Dataset, rows
 from proxfed.data.limits import limited
 from proxfed.errors import InputError
 from proxfed.regularisers import GroupLasso, OnBlocks
+from proxfed.report.client_stats import ClientStats
 
 from support import toy_problems as toy
 from support.image_data import images

@@ -15,12 +15,12 @@ import torch
 
 from proxfed import algorithms as alg
 from proxfed.algorithms import ALGORITHMS
-from proxfed.compiled import numba_is_used
 from proxfed.compressors import QSGD, TopK
 from proxfed.engine.network import Stacked
 from proxfed.engine.run import Run
 from proxfed.errors import InputError, RunError
 from proxfed.harness.conformance.runs import regulariser, ring
+from proxfed.machine import numba_is_used
 from proxfed.participation import Dropouts, Full
 from proxfed.silos import store
 from proxfed.silos.coordinator import Coordinator

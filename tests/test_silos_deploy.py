@@ -12,9 +12,9 @@ import pytest
 
 from proxfed.errors import InputError
 from proxfed.harness.build import build_study
+from proxfed.harness.experiment import Experiment, parse
 from proxfed.harness.plan import Planned, carry_out
 from proxfed.harness.run_folder import RunFolder
-from proxfed.harness.schema import Experiment, parse
 from proxfed.silos.carrier import Direct
 from proxfed.silos.deploy import deploy
 from proxfed.silos.holder import Holder

@@ -13,8 +13,8 @@ import pytest
 import tomli_w
 
 from proxfed.errors import InputError, ProxfedError, RunError
+from proxfed.harness.experiment import parse
 from proxfed.harness.run_folder import RunFolder
-from proxfed.harness.schema import parse
 from proxfed.silos import deploy as deploying
 from proxfed.silos import holder as holding
 from proxfed.silos import job as jobs

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from proxfed.algorithms import ALGORITHMS, EF21, FedAvg, FedCEF, FedComposite, FedPAQ, ProxNewton
 from proxfed.compressors import Identity, TopK
+from proxfed.engine.halves import Oracle, Work
 from proxfed.engine.messages import dense, leaves
-from proxfed.engine.oracle import Oracle, Work
 from proxfed.errors import InputError
 from proxfed.harness.protection import Privacy, Protection
 from proxfed.regularisers import L1, Zero

@@ -18,7 +18,7 @@ import torch
 from proxfed.engine.measures import Measures
 from proxfed.engine.run import COUNTERS
 from proxfed.errors import InputError
-from proxfed.harness.schema import parse
+from proxfed.harness.experiment import parse
 from proxfed.silos.carrier import Direct
 from proxfed.silos.deploy import deploy
 from proxfed.silos.keyring import SiteKey, fingerprint

@@ -15,8 +15,8 @@ from proxfed import run
 from proxfed.algorithms import FedAvg, FedCEF, FedComposite, FedNAG, Pledge, Scaffold
 from proxfed.compressors import ErrorBoundedQuantiser, Identity, TopK
 from proxfed.engine.compatibility import check_combination
+from proxfed.engine.halves import Oracle, Work
 from proxfed.engine.messages import received
-from proxfed.engine.oracle import Oracle, Work
 from proxfed.errors import InputError
 from proxfed.harness.conformance.runs import small_blocks
 from proxfed.keyed_random import keys

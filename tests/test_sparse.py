@@ -13,7 +13,6 @@ from sklearn.linear_model import LogisticRegression
 from proxfed import FedAvg, Federated, Linear, Model, load, read_study, run, run_study
 from proxfed.algorithms import ProxNewton
 from proxfed.data import Dataset, SparseRows
-from proxfed.data.client_stats import ClientStats
 from proxfed.data.libsvm import read_libsvm
 from proxfed.data.limits import limited
 from proxfed.data.partitions import IID
@@ -21,6 +20,7 @@ from proxfed.errors import InputError
 from proxfed.fit.solve import Solver
 from proxfed.problems.curvature import lanczos
 from proxfed.regularisers import L1
+from proxfed.report.client_stats import ClientStats
 
 SIZES = (30, 11, 45)
 LOSSES = ("squared", "huber", "poisson", "logistic", "cross_entropy", "cox")

@@ -19,9 +19,9 @@ from proxfed.data import load
 from proxfed.errors import InputError
 from proxfed.harness.build import build_study
 from proxfed.harness.execute import Execution
+from proxfed.harness.experiment import parse
 from proxfed.harness.plan import open_folder
 from proxfed.harness.run_folder import RunFolder
-from proxfed.harness.schema import parse
 from proxfed.participation import UniformSampling
 from proxfed.registry import build, describe, plain
 from proxfed.regularisers import L1, REGULARISERS

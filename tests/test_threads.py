@@ -18,9 +18,9 @@ from proxfed.engine.lockstep import in_lockstep
 from proxfed.engine.measures import Measures
 from proxfed.engine.network import Stacked
 from proxfed.engine.run import Run
-from proxfed.engine.state_tree import flatten
+from proxfed.engine.states import flatten
+from proxfed.machine import map_parallel, over_threads, run_parallel, split_evenly, thread_count
 from proxfed.participation import Full, UniformSampling
-from proxfed.threads import map_parallel, over_threads, run_parallel, split_evenly, thread_count
 from proxfed.topologies import Complete, RandomMatching, Ring
 from proxfed.types import Algorithm, Participation, Topology
 

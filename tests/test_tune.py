@@ -11,7 +11,6 @@ import pytest
 import proxfed
 from proxfed import FedAvg, FedNAG, InputError, Scaffold, Study, Tuned, tune
 from proxfed.engine.run import Run
-from proxfed.report.summary import result_table
 from proxfed.tuning.tune import read_over
 
 from support.cli import proxfed as command
@@ -109,7 +108,7 @@ def test_the_file_is_the_study_and_tells_how_it_was_found(tmp_path: Path, capsys
     assert "not tuned with the same effort" in said
     page = (tmp_path / "r" / "report.html").read_text()
     assert '<td class="text">not tuned</td>' in page
-    efforts = [entry["tuning"] for entry in result_table(proxfed.Results.read(tmp_path / "r"))]
+    efforts = [entry["tuning"] for entry in proxfed.Results.read(tmp_path / "r").table()]
     assert efforts[2:] == ["not tuned", "not tuned"]
     code, said, _ = command(
         capsys,
@@ -207,6 +206,14 @@ def test_unequal_spaces_are_noted(study: Study) -> None:
     (said,) = (note for note in tuned.notes() if note.startswith("the effort"))
     assert f"FedAvg {len(tuned.of('FedAvg'))}, SCAFFOLD 2" in said
     assert [trial.rounds[-1] for trial in tuned.of("SCAFFOLD")].count(45) >= 1
+
+
+def test_a_list_of_two_values_is_two_configurations(study: Study, capsys: pytest.CaptureFixture[str]) -> None:
+    """They go to the end, and what they do not need of the budget is left over."""
+    tuned = tune(study, {"FedAvg.eta": [0.1, 1.0]}, BUDGET, progress=True)
+    assert [trial.rounds for trial in tuned.of("FedAvg")] == [(45,), (45,)]
+    said = capsys.readouterr().err
+    assert f"2 configurations per algorithm: 2 to round 45; at most 90 rounds of a budget of {BUDGET}" in said
 
 
 def test_a_key_of_one_algorithm_overrides_that_of_all(study: Study) -> None:

@@ -130,6 +130,24 @@ def test_the_usual_ladder() -> None:
     assert str(ladder(450, 90)) == "20 to round 10, 6 to round 30, 2 to round 90"
 
 
+@pytest.mark.parametrize(
+    ("budget", "most", "says"),
+    [
+        (450, 2, "2 to round 90"),
+        (450, 5, "5 to round 90"),
+        (450, 6, "6 to round 30, 2 to round 90"),
+        (450, 9, "9 to round 30, 3 to round 90"),  # 9 * 30 + 3 * 60 = 450
+        (450, 10, "10 to round 10, 3 to round 30, 1 to round 90"),  # 10 * 30 + 3 * 60 = 480 would be too many
+        (450, 15, "15 to round 10, 5 to round 30, 1 to round 90"),
+        (450, 99, "20 to round 10, 6 to round 30, 2 to round 90"),  # not all of them are tried
+    ],
+)
+def test_few_configurations_go_as_far_as_the_budget_takes_them(budget: int, most: int, says: str) -> None:
+    steps = ladder(budget, 90, most=most)
+    assert str(steps) == says
+    assert steps.cost() <= budget
+
+
 @pytest.mark.parametrize("budget", [1, 99, 100, 150])
 def test_a_budget_for_less_than_a_choice_is_refused(budget: int) -> None:
     """Three configurations to round 33 and one of them on to round 100: 3 * 33 + 67 = 166."""
@@ -164,6 +182,30 @@ def test_who_diverges_is_replaced_but_not_at_the_cost_of_later_rungs(lost: str, 
     told = Told()
     on = told._fill(told.ladder.rungs[1], {"A": list("abcdefghi")}, lambda fresh: None)
     assert "".join(on["A"]) == "abc" + more
+
+
+def test_a_finalist_that_falls_apart_is_not_chosen() -> None:
+    """It stood at 80 % when it was promoted, and at 12 % at the end. There are no rounds left for the runner-up, which
+    is chosen for what it was on the rung before."""
+
+    def score(accuracy: float) -> Score:
+        return Judge("accuracy").score([rows([0.1, accuracy])], False, 3)
+
+    class Told(Search):
+        def __init__(self, end: float) -> None:
+            self.ladder = Ladder((Rung(3, 15), Rung(1, 45)))
+            standing = {"a": 0.8, "b": 0.7, "c": 0.3}
+            self.found = {x: Trial("A", x, {}, (score(value),), (15,), 15) for x, value in standing.items()}
+            self.tried, self.end = SimpleNamespace(seeds=[0]), end
+
+        def _measured(self, labels: Sequence[str], round: int) -> dict[str, tuple[Score, int]]:
+            return {label: (score(self.end), round) for label in labels}
+
+    for end, chosen in ((0.12, "b"), (0.44, "b"), (0.46, "a"), (0.9, "a")):
+        told = Told(end)
+        on = told._fill(told.ladder.rungs[1], {"A": list("abc")}, lambda fresh: None)
+        assert on == {"A": ["a"]}
+        assert min(told.found.values(), key=lambda trial: trial.order).label == chosen
 
 
 # ---- validation data -------------------------------------------------------------------------------------------------
@@ -224,6 +266,15 @@ def test_the_order_of_scores() -> None:
     assert judge.shown(ordered[0]) == "10 B"
     assert judge.shown(ordered[2]) == "not reached (0.8)"
     assert judge.shown(ordered[-1]) == "diverged"
+
+
+@pytest.mark.parametrize(("last", "reached"), [(0.91, True), (0.87, True), (0.85, False), (0.12, False)])
+def test_what_leaves_the_target_again_has_only_passed_it(last: float, reached: bool) -> None:
+    """By more than 5 % of the way from the start, 0.1, to the target, 0.9."""
+    assert Judge("accuracy", 0.9).score([rows([0.1, 0.95, last])], False, 3).cost == (5 if reached else inf)
+    assert Judge("objective", -0.9).score([rows([-0.1, -0.95, -last], "objective")], False, 3).cost == (
+        5 if reached else inf
+    )
 
 
 def test_a_measure_of_which_less_is_better_and_values_that_are_none() -> None:

@@ -15,7 +15,7 @@ from proxfed import FedAvg, Federated
 from proxfed.algorithms.dfedavg import DFedAvg
 from proxfed.engine import ranks
 from proxfed.engine.allocator import tune_process
-from proxfed.engine.network import Stacked
+from proxfed.engine.network import Stacked, world
 from proxfed.engine.run import Run
 from proxfed.problems.network import Model
 from proxfed.topologies import Ring
@@ -25,7 +25,7 @@ def main() -> None:
     args = options(__doc__, "abc")
     torch.set_num_threads(args.threads)
     tune_process()
-    work, together = WORKLOADS[args.workload], ranks.world() is not None
+    work, together = WORKLOADS[args.workload], world() is not None
     data = Federated(*work.data(), np.full(work.clients, SAMPLES), classes=10)
     clock = Clock()
     problem = Model(data, lambda *_: net(work), batch=work.batch)

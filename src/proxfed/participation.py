@@ -107,6 +107,13 @@ class Dropouts:
         return who[uniforms(keys(seed, "lost in the round", who, t), 1)[:, 0] >= self.p]
 
 
+def attendance(participation: Participation, t: int, n: int, seed: int) -> tuple[Ids, Ids, Ids]:
+    """Who takes part in round t, whose messages the server gets, and whose states go on: the same object if these are
+    the same."""
+    ids = cohort(participation, t, n, seed)
+    return ids, *arrived(participation, t, ids, seed)
+
+
 def arrived(participation: Participation, t: int, ids: Ids, seed: int) -> tuple[Ids, Ids]:
     """Those of a cohort whose messages the server gets, and those whose states go on; `ids` itself if that is all."""
     if not isinstance(participation, Dropouts):

@@ -91,12 +91,6 @@ def import_name(make: Any) -> str:
     return f"{make.__module__}:{make.__qualname__}"
 
 
-def beside(name: str, directory: Path) -> str:
-    """A name of a file relative to `directory` as an absolute one; any other name as it is."""
-    file, colon, attribute = name.rpartition(":")
-    return f"{(directory / file).resolve()}:{attribute}" if colon and file.endswith(".py") else name
-
-
 FROM_FILE = "proxfed_plugin_"
 
 _importable: ContextVar[Collection[str] | None] = ContextVar("importable", default=None)
@@ -182,6 +176,24 @@ def read_toml(path: Path) -> Table:
         raise InputError(f"{path} is not valid TOML: {e}") from e
 
 
+def read_named(path: Path) -> Table:
+    """A TOML file in which names of files that stand beside it are written out."""
+    return _beside(read_toml(path), path.parent)
+
+
+def _beside(table: Any, directory: Path) -> Any:
+    if isinstance(table, dict):
+        named = {k: v for k, v in table.items() if isinstance(v, str) and k.rpartition(".")[2] in ("name", "model")}
+        return {k: _absolute(v, directory) if k in named else _beside(v, directory) for k, v in table.items()}
+    return [_beside(v, directory) for v in table] if isinstance(table, list) else table
+
+
+def _absolute(name: str, directory: Path) -> str:
+    """A name of a file relative to `directory` as an absolute one; any other name as it is."""
+    file, colon, attribute = name.rpartition(":")
+    return f"{(directory / file).resolve()}:{attribute}" if colon and file.endswith(".py") else name
+
+
 def label_of(algorithm: Table) -> str:
     """What an algorithm is called: its label, or its name if it has none."""
     return str(algorithm.get("label", algorithm.get("name")))
@@ -228,9 +240,9 @@ def arguments(make: Callable[..., Any], given: Table, where: str, known: set[str
     takes = {k: p for k, p in parameters.items() if k not in known and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
     if unknown := next((key for key in given if key not in takes), None):
         raise InputError(f"{where}: unknown key {unknown!r}; {nearest(unknown, takes) if takes else 'it takes none'}")
-    missing = [key for key, p in takes.items() if p.default is p.empty and key not in given]
-    named = " and ".join(f"{key!r} is missing ({_type_name(hints.get(key))})" for key in missing)
-    require(not missing, f"{where}: the key {named}")
+    if missing := [key for key, p in takes.items() if p.default is p.empty and key not in given]:
+        named = " and ".join(f"{key!r} is missing ({_type_name(hints.get(key))})" for key in missing)
+        raise InputError(f"{where}: the key {named}")
     return {key: _value(hints.get(key, Any), value, f"{where}.{key}") for key, value in given.items()}
 
 

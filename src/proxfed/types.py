@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
@@ -473,6 +473,11 @@ class Star(Method, Generic[Client, Server]):
     def server(self, s: Server, up: Message, h: Regulariser, share: float) -> Server:
         """The new server state from the weighted mean of the messages; share: the weight p_i of those who took part."""
 
+    def carried(self, own: Client, s: Server, h: Regulariser, to: Self) -> tuple[Client, Server]:
+        """The states from which `to`, the same with other steps, goes on. Models and gradients stay; whatever is a step
+        away from a model must now be one of the new steps away, or a solution is no fixed point any more."""
+        return own, s
+
     def model(self, s: Server, h: Regulariser) -> Tensor:
         """The point (d,) that is evaluated and kept."""
         return s.x  # type: ignore[attr-defined,no-any-return]
@@ -516,6 +521,11 @@ class Graph(Method, Generic[State]):
     @abstractmethod
     def step(self, s: State, f: Local, h: Regulariser, mix: Mix) -> State:
         """The rest of the round: gradients, prox steps and as many calls of `mix` as it takes."""
+
+    def carried(self, s: State, to: Self) -> State:
+        """The states from which `to`, the same with other steps, goes on. Models and gradients stay; whatever is a step
+        away from a model must now be one of the new steps away, or a solution is no fixed point any more."""
+        return s
 
     @abstractmethod
     def model(self, s: State, h: Regulariser, mean: Mean) -> Tensor:

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from proxfed.data.client_stats import ClientStats
 from proxfed.harness.results import Results
 from proxfed.harness.run_folder import RunFolder
+from proxfed.report.client_stats import ClientStats
 
 
 def sample_report(folder: Path) -> Path:

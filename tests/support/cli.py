@@ -6,16 +6,16 @@ import sys
 
 import pytest
 
-from proxfed.cli import common as cli_common
 from proxfed.cli import main as cli
+from proxfed.report import terminal
 
 
 def proxfed(capsys: pytest.CaptureFixture[str], *arguments: str, width: int = 200) -> tuple[int, str, str]:
     """(exit code, stdout, stderr) of a command."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["proxfed", *arguments])
-        patch.setattr(cli_common.out, "width", width)
-        patch.setattr(cli_common.err, "width", 500)
+        patch.setattr(terminal.out, "width", width)
+        patch.setattr(terminal.err, "width", 500)
         with pytest.raises(SystemExit) as end:
             cli.main()
     said = capsys.readouterr()

@@ -13,6 +13,7 @@ import torch
 
 from proxfed.harness.results import Results
 from proxfed.harness.run_folder import RunFolder
+from proxfed.harness.status_file import piece
 from proxfed.report.columns import ROW
 from proxfed.report.page import write_report
 
@@ -39,8 +40,9 @@ def folder(path: Path, rows, status, models=None, blocks=(), config=None, measur
     made.create(config or {"name": path.name, "problem": {"clients": 4}}, held, measures)
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([r.get(c) for c in [*ROW, *measures]] for r in rows)
-    piece = made._append_rows(text.getvalue().encode())
-    made._write(made._status()._replace(tasks=list(status), rows=[*made._status().rows, piece]))
+    added, head = text.getvalue().encode(), made._status().rows[-1]
+    made._append_rows(added)
+    made._write(made._status()._replace(tasks=list(status), rows=[head, piece(added, head[0])]))
     if models:
         made.write_models({k: torch.as_tensor(v) for k, v in models.items()}, blocks)
     return path

@@ -10,10 +10,11 @@ import tomli_w
 
 from proxfed.errors import require
 from proxfed.harness.build import build_study
-from proxfed.harness.execute import Execution, Progress
+from proxfed.harness.execute import Execution
+from proxfed.harness.experiment import parse
 from proxfed.harness.plan import Planned, open_folder
 from proxfed.harness.run_folder import RunFolder
-from proxfed.harness.schema import parse
+from proxfed.report.terminal import Progress
 
 SMALL: dict[str, Any] = {
     "name": "small",

@@ -10,6 +10,7 @@ import json
 import os
 import socket
 import struct
+from dataclasses import astuple
 from pathlib import Path
 
 import numpy as np
@@ -65,12 +66,12 @@ def count(n: int, algorithm, topology, participation) -> dict[str, int]:
     network = ranks.Ranks(n, D, topology)
     run = Run(Linear(data, Squared()), algorithm, network, participation)
     dist.barrier()
-    before, recorded = sent(), network.traffic.numbers()
+    before, recorded = sent(), astuple(network.traffic)
     for t in range(1, ROUNDS + 1):
         run.round(t)
     after = sent()
     dist.barrier()
-    now = zip(("up", "down", "edge", "best"), network.traffic.numbers(), recorded, strict=True)
+    now = zip(("up", "down", "edge", "best"), astuple(network.traffic), recorded, strict=True)
     return {name: a - b for name, a, b in now} | {"sent": after - before}
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from proxfed.data.client_stats import ClientStats
-from proxfed.harness.cases import read_cases, slug
+from proxfed.harness.experiment import read_cases, slug
 from proxfed.harness.run_folder import RunFolder
+from proxfed.report.client_stats import ClientStats
 
 FIG1 = """
 name = "toy-fig1"

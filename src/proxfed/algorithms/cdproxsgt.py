@@ -75,6 +75,9 @@ class CDProxSGT(Graph[State]):
         xh, mixed = s.xh + q.dense, s.s + mix(q)
         return State(x + self.gamma_x * (mixed - xh), xh, mixed, y, yh, r, g, v)
 
+    def carried(self, s: State, to: CDProxSGT) -> State:
+        return s._replace(v=s.x.lerp(s.v, to.eta / self.eta))
+
     def model(self, s: State, h: Regulariser, mean: Mean) -> Tensor:
         """The prox of the average: unlike mean(x), whose zeros mixing blurs, it has the structure of h."""
         return h.prox(mean(s.v), self.eta)

@@ -116,6 +116,10 @@ class CompressedDownlink(Star[Client, Server]):
     def server(self, s: Server, up: Message, h: Regulariser, share: float) -> Server:
         return s._replace(s=self.star.server(s.s, up, h, share))
 
+    def carried(self, own: Client, s: Server, h: Regulariser, to: CompressedDownlink) -> tuple[Client, Server]:
+        inner, state = self.star.carried(own.own, s.s, h, to.star)
+        return own._replace(own=inner), s._replace(s=state)
+
     def model(self, s: Server, h: Regulariser) -> Tensor:
         return self.star.model(s.s, h)
 

@@ -20,7 +20,7 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from proxfed.schedules import Step, at, positive_step
+from proxfed.schedules import Step, at, first, positive_step
 from proxfed.types import Facts, Graph, Local, Mean, Mix, Needs, Regulariser, Sends
 
 
@@ -55,6 +55,9 @@ class ExactDiffusion(Graph[State]):
         psi = s.x - at(self.eta, f.t) * f.grad(s.x, 0)
         phi = psi + s.x - s.psi
         return State((phi + mix(phi)) / 2 if self.lazy else mix(phi), psi)
+
+    def carried(self, s: State, to: ExactDiffusion) -> State:
+        return s._replace(psi=s.x.lerp(s.psi, first(to.eta) / first(self.eta)))
 
     def model(self, s: State, h: Regulariser, mean: Mean) -> Tensor:
         return mean(s.x)

@@ -58,6 +58,9 @@ class Extra(Graph[State]):
         x = mixed - self.alpha * f.grad(s.x, 0) + s.c
         return State(x, s.c + (mixed - s.x) / 2)
 
+    def carried(self, s: State, to: Extra) -> State:
+        return s._replace(c=s.c * (to.alpha / self.alpha))
+
     def model(self, s: State, h: Regulariser, mean: Mean) -> Tensor:
         return mean(s.x)
 
@@ -90,6 +93,10 @@ class PGExtra(Graph[ProxState]):
         mixed = mix(s.x)
         z = mixed - self.alpha * f.grad(s.x, 0) + s.c
         return ProxState(h.prox(z, self.alpha), z, s.c + (mixed - s.x) / 2)
+
+    def carried(self, s: ProxState, to: PGExtra) -> ProxState:
+        r = to.alpha / self.alpha
+        return ProxState(s.x, s.x.lerp(s.z, r), s.c * r)
 
     def model(self, s: ProxState, h: Regulariser, mean: Mean) -> Tensor:
         """The prox of the average: unlike mean(x), whose zeros the averaging blurs, it has the structure of h."""

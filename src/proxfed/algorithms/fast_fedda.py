@@ -76,6 +76,10 @@ class FastFedDA(Star[Stateless, Server]):
     def server(self, s: Server, a: Tensor, h: Regulariser, share: float) -> Server:
         return Server(a, s.e + self.K)
 
+    def carried(self, own: Stateless, s: Server, h: Regulariser, to: FastFedDA) -> tuple[Stateless, Server]:
+        """The model stays, and takes the part of x0 in what gamma has changed by."""
+        return own, s._replace(a=s.a + (self.gamma - to.gamma) * self.model(s, h))
+
     def model(self, s: Server, h: Regulariser) -> Tensor:
         return self._point(s.a, float(s.e), h)
 

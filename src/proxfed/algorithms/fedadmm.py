@@ -72,6 +72,10 @@ class FedADMM(Star[Client, Server]):
         v = s.v + share * dv
         return Server(h.prox(v, 1 / self.eta), v)
 
+    def carried(self, own: Client, s: Server, h: Regulariser, to: FedADMM) -> tuple[Client, Server]:
+        r = self.eta / to.eta
+        return own._replace(v=s.x.lerp(own.v, r)), s._replace(v=s.x.lerp(s.v, r))
+
     @classmethod
     def tied(cls, s: float, K: int) -> dict[str, float]:
         return {"eta": 1 / (K * s)}

@@ -128,6 +128,13 @@ class FedCEF(Star[Client, Server]):
         c = s.c + share * D
         return Server(h.prox(s.zt, self.beta) - self.beta * c, c)
 
+    def carried(self, own: Client, s: Server, h: Regulariser, to: FedCEF) -> tuple[Client, Server]:
+        """prox_{beta h}(zt) stays, and what clients will read as c."""
+        z, r = self.model(s, h), to.beta / self.beta
+        zt = z.lerp(s.zt, r)
+        known = own.z if self.partial else zt + r * (own.z - s.zt)
+        return own._replace(z=known), s._replace(zt=zt)
+
     def model(self, s: Server, h: Regulariser) -> Tensor:
         return h.prox(s.zt, self.beta)
 

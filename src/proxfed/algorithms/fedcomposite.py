@@ -116,6 +116,12 @@ class FedComposite(Star[Client, Server]):
         g = s.g + share * up if self.partial else up
         return Server(h.prox(s.x, self.S) - self.S * g, g)
 
+    def carried(self, own: Client, s: Server, h: Regulariser, to: FedComposite) -> tuple[Client, Server]:
+        """z = prox_{S h}(x) and all c_i stay."""
+        z = self.model(s, h)
+        a = own.a if self.partial else own.a + (1 / to.S - 1 / self.S) * z
+        return Client(a), s._replace(x=z.lerp(s.x, to.S / self.S))
+
     def model(self, s: Server, h: Regulariser) -> Tensor:
         return h.prox(s.x, self.S)
 

@@ -78,6 +78,10 @@ class FedDR(Star[Client, Server]):
         v = s.v + share * dv
         return Server(h.prox(v, self.eta), v)
 
+    def carried(self, own: Client, s: Server, h: Regulariser, to: FedDR) -> tuple[Client, Server]:
+        r = to.eta / self.eta
+        return Client(own.x, own.x.lerp(own.y, r), s.x.lerp(own.v, r)), s._replace(v=s.x.lerp(s.v, r))
+
     @classmethod
     def tied(cls, s: float, K: int) -> dict[str, float]:
         return {"eta": K * s}

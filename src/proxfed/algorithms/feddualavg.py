@@ -66,5 +66,9 @@ class FedDualAvg(Star[Stateless, Server]):
     def server(self, s: Server, z: Tensor, h: Regulariser, share: float) -> Server:
         return Server(s.z + self.eta_g * (z - s.z), s.r + 1)
 
+    def carried(self, own: Stateless, s: Server, h: Regulariser, to: FedDualAvg) -> tuple[Stateless, Server]:
+        """The prox step so far stays, in rounds of the new step."""
+        return own, s._replace(r=s.r * (self.eta / to.eta))
+
     def model(self, s: Server, h: Regulariser) -> Tensor:
         return h.prox(s.z, float(s.r) * self.eta_g * self.K * self.eta)

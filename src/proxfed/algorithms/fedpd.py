@@ -86,6 +86,10 @@ class FedPD(Star[Client, Server]):
     def server(self, s: Server, up: Tensor, h: Regulariser, share: float) -> Server:
         return Server(s.x + share * up if self.partial else up)
 
+    def carried(self, own: Client, s: Server, h: Regulariser, to: FedPD) -> tuple[Client, Server]:
+        """x stays the mean of all y_i + eta g_i."""
+        return own._replace(y=s.x.lerp(own.y, to.eta / self.eta)), s
+
     @classmethod
     def tied(cls, s: float, K: int) -> dict[str, float]:
         return {"eta": K * s}

@@ -68,6 +68,9 @@ class FedSplit(Star[Client, Server]):
     def server(self, s: Server, up: Tensor, h: Regulariser, share: float) -> Server:
         return Server(s.x + share * up if self.partial else up)
 
+    def carried(self, own: Client, s: Server, h: Regulariser, to: FedSplit) -> tuple[Client, Server]:
+        return Client(s.x.lerp(own.z, to.s / self.s)), s
+
     @classmethod
     def tied(cls, s: float, K: int) -> dict[str, float]:
         return {"s": K * s}

@@ -85,5 +85,10 @@ class NaiveComposite(Star[Client, Server]):
     def server(self, s: Server, up: Tensor, h: Regulariser, share: float) -> Server:
         return Server(h.prox(s.x, self.S) - self.S * up)
 
+    def carried(self, own: Client, s: Server, h: Regulariser, to: NaiveComposite) -> tuple[Client, Server]:
+        """z = prox_{S h}(x) and all c_i stay."""
+        z = self.model(s, h)
+        return Client(own.a + (1 / to.S - 1 / self.S) * z), Server(z.lerp(s.x, to.S / self.S))
+
     def model(self, s: Server, h: Regulariser) -> Tensor:
         return h.prox(s.x, self.S)

@@ -179,6 +179,13 @@ class Pledge(Relay[Client, Server]):
         c = s.c + share * D
         return s._replace(c=c, zt=h.prox(s.y, self.S) - self.S * c)
 
+    def carried(self, own: Client, s: Server, h: Regulariser, to: Pledge) -> tuple[Client, Server]:
+        """prox_{S h}(y), which everybody knows, stays."""
+        r = to.S / self.S
+        known, x = h.prox(own.y, self.S), h.prox(s.y, self.S)
+        own = own._replace(z=known + r * (own.z - known), y=known + r * (own.y - known))
+        return own, s._replace(z=x + r * (s.z - x), y=x + r * (s.y - x), zt=x + r * (s.zt - x))
+
     def model(self, s: Server, h: Regulariser) -> Tensor:
         return h.prox(s.zt, self.S)
 

@@ -112,6 +112,9 @@ class PledgePeers(Graph[State]):
         x = h.prox(v + self.theta * (v - s.v), self.S)
         return State(x, s.d + e / self.S, s.m, zh, mixed, v)
 
+    def carried(self, s: State, to: PledgePeers) -> State:
+        return s._replace(v=s.x.lerp(s.v, to.S / self.S))
+
     def model(self, s: State, h: Regulariser, mean: Mean) -> Tensor:
         return h.prox(mean(s.v), self.S)
 

@@ -74,5 +74,8 @@ class ProxLEAD(Graph[State]):
         H, Hw = s.H + self.alpha * q.dense, s.Hw + self.alpha * mixed
         return State(h.prox(v, self.eta), s.d + e / self.eta, H, Hw, v)
 
+    def carried(self, s: State, to: ProxLEAD) -> State:
+        return s._replace(v=s.x.lerp(s.v, to.eta / self.eta))
+
     def model(self, s: State, h: Regulariser, mean: Mean) -> Tensor:
         return h.prox(mean(s.v), self.eta)

@@ -66,6 +66,9 @@ class ProxGT(Graph[State]):
             x = mix(x)
         return x
 
+    def carried(self, s: State, to: ProxGT) -> State:
+        return s._replace(v=s.x.lerp(s.v, to.alpha / self.alpha))
+
     def model(self, s: State, h: Regulariser, mean: Mean) -> Tensor:
         """The prox of the average: unlike mean(x), whose zeros mixing blurs, it has the structure of h."""
         return h.prox(mean(s.v), self.alpha)

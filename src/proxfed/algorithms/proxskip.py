@@ -85,6 +85,10 @@ class ProxSkip(Star[Client, Server]):
         v = s.v + share * up if self.partial else up
         return Server(h.prox(v, self.gamma / self.p), v)
 
+    def carried(self, own: Client, s: Server, h: Regulariser, to: ProxSkip) -> tuple[Client, Server]:
+        r = to.gamma / self.gamma
+        return own._replace(u=s.x.lerp(own.u, r)), s._replace(v=s.x.lerp(s.v, r))
+
     @classmethod
     def theory(cls, c: Constants, seed: int = 0) -> ProxSkip:
         """The step and probability of the theorem, gamma = 1/L and p = sqrt(mu/L)."""

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from proxfed.cli.common import Format, FormatOption, out, say
+from proxfed.cli.common import Format, FormatOption
 from proxfed.report.summary import plain_table
+from proxfed.report.terminal import out, say
 
 if TYPE_CHECKING:
     from proxfed.harness.conformance.law import Report

@@ -1,28 +1,15 @@
-"""What the commands have in common."""
+"""Options that several commands have, and how they are read."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from proxfed.errors import require
-from proxfed.report.terminal import console
-
-if TYPE_CHECKING:
-    from proxfed.harness.results import Results
-
-err = console(stderr=True)
-out = console()
-
-
-def say(line: str, console: Console = out, style: str | None = None) -> None:
-    """A line of text as it stands: a long path stays in one piece."""
-    console.print(line, style=style, highlight=False, soft_wrap=True)
 
 
 class Format(StrEnum):
@@ -74,24 +61,6 @@ def check_new_file(path: Path, force: bool) -> None:
     """Refuse --out PATH if the file is there already, or its folder is not."""
     require(force or not path.exists(), f"{path} is there already; --force replaces it")
     require(path.parent.is_dir(), f"--out {path}: there is no folder {path.parent}")
-
-
-def print_results(table: Sequence[Mapping[str, Any]]) -> None:
-    """What each algorithm reached, and what it took to reach the targets."""
-    from proxfed.report.summary import fairness, rich_results
-
-    out.print(rich_results(table, out.width))
-    if said := fairness(table):
-        say(said)
-
-
-def say_messages(results: Results, case: str = "") -> None:
-    """A line on stderr for each seed that diverged, found its steps or got nowhere: results, not failures."""
-    where = f"{case}: " if case else ""
-    for s in results.status:
-        if s["message"]:
-            style = "red" if s["status"] == "diverged" else None
-            say(f"{where}{s['algorithm']}, seed {s['seed']}: {s['message']}", err, style)
 
 
 def read_over(given: Sequence[str] | None) -> dict[str, str]:

@@ -14,10 +14,11 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColum
 from rich.text import Text
 
 from proxfed.cli import tables
-from proxfed.cli.common import ChangeOption, DataOption, Format, FormatOption, err, out, say
+from proxfed.cli.common import ChangeOption, DataOption, Format, FormatOption
 from proxfed.errors import InputError, nearest, require
 from proxfed.files import write
 from proxfed.report.summary import plain_table
+from proxfed.report.terminal import err, out, say
 
 app = typer.Typer(
     name="data",
@@ -191,9 +192,8 @@ def show(
     Examples: [bold]proxfed data show demo[/bold], [bold]proxfed data show digits -c data.partition.name=shards -c
     data.partition.num_partitions=10 --out digits.svg[/bold]
     """
-    from proxfed.data.client_stats import ClientStats
     from proxfed.report.circles import circles_svg
-    from proxfed.report.client_stats import rich_picture
+    from proxfed.report.client_stats import ClientStats, rich_picture
 
     if picture is not None:
         require(picture.suffix == ".svg", f"--out {picture}: the name of a drawing must end in .svg")
@@ -216,8 +216,8 @@ def _federated(source: str, changes: list[str], directory: str | None) -> Any:
     """The data of an experiment, or a dataset by itself."""
     from proxfed.data import DATASETS
     from proxfed.harness.build import load_data, load_together
+    from proxfed.harness.experiment import read, shipped
     from proxfed.harness.overrides import override
-    from proxfed.harness.schema import read, shipped
 
     if source.endswith(".toml") or source in shipped():
         return load_data(read(source, changes).data, directory)

@@ -13,23 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from proxfed.cli.common import (
-    ChangeOption,
-    DataOption,
-    Format,
-    FormatOption,
-    OnlyOption,
-    err,
-    print_results,
-    say,
-    say_messages,
-)
+from proxfed.cli.common import ChangeOption, DataOption, Format, FormatOption, OnlyOption
 from proxfed.cli.silo import CarrierName, CarrierOption
 from proxfed.errors import require
+from proxfed.report.terminal import err, print_results, say, say_messages, stop_on_signal
 
 if TYPE_CHECKING:
+    from proxfed.harness.experiment import Experiment
     from proxfed.harness.results import Results
-    from proxfed.harness.schema import Experiment
 
 
 def deploy(
@@ -67,7 +58,6 @@ def deploy(
     --loopback 3 --carrier flower[/bold]
     """
     from proxfed.files import locked
-    from proxfed.harness.progress import stop_on_signal
     from proxfed.silos.deploy import deploy as carry_out
     from proxfed.silos.desk import Desk
 
@@ -111,8 +101,8 @@ def deploy(
 
 def _read(source: str, changes: list[str]) -> Experiment:
     """The experiment; its own data are not needed."""
+    from proxfed.harness.experiment import parse, read_table
     from proxfed.harness.overrides import override
-    from proxfed.harness.schema import parse, read_table
 
     table, where = read_table(source)
     table.setdefault("data", {})

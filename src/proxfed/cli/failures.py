@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from rich.text import Text
 
-from proxfed.cli.common import err, say
+from proxfed.report.terminal import err, say
 
 DEBUG = "PROXFED_DEBUG"
 """Set it, and tracebacks are shown."""

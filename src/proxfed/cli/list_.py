@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from proxfed.cli.common import Format, FormatOption, out
+from proxfed.cli.common import Format, FormatOption
 from proxfed.report.summary import plain_table
+from proxfed.report.terminal import out
 
 
 def list_(

@@ -29,9 +29,9 @@ from proxfed.cli import (
     sweep,
     tune,
 )
-from proxfed.cli.common import err, out
 from proxfed.cli.failures import refuse, show_if_asked, trace, unexpected, words
 from proxfed.errors import Elsewhere, ProxfedError
+from proxfed.report.terminal import err, out
 
 app = typer.Typer(
     name="proxfed",

@@ -16,14 +16,11 @@ from proxfed.cli.common import (
     NamesOption,
     SeparatorOption,
     check_new_file,
-    err,
-    out,
-    say,
     text_form,
 )
 from proxfed.files import write
 from proxfed.report.summary import plain_table
-from proxfed.report.terminal import visible
+from proxfed.report.terminal import err, out, say, visible
 
 
 def predict(

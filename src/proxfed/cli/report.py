@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from proxfed.cli.common import Format, FormatOption, print_results, say
+from proxfed.cli.common import Format, FormatOption
+from proxfed.report.terminal import print_results, say
 
 
 def report(

@@ -11,21 +11,10 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from proxfed.cli.common import (
-    CaseOption,
-    ChangeOption,
-    DataOption,
-    Format,
-    FormatOption,
-    JobsOption,
-    OnlyOption,
-    err,
-    out,
-    say,
-    say_messages,
-)
+from proxfed.cli.common import CaseOption, ChangeOption, DataOption, Format, FormatOption, JobsOption, OnlyOption
 from proxfed.errors import InputError, MissingData, require
 from proxfed.report.summary import plain_table
+from proxfed.report.terminal import err, out, say, say_messages, stop_on_signal
 
 if TYPE_CHECKING:
     from proxfed.papers.claims import Verdict
@@ -94,7 +83,6 @@ def reproduce(
         raise InputError("say which PAPER, PAPER/EXPERIMENT or FILE.toml, or --all")
     quick = quick is not False
     from proxfed.harness.plan import KEPT_BYTES, Plan
-    from proxfed.harness.progress import stop_on_signal
     from proxfed.papers.reproduce import select
     from proxfed.report.page import write_report
     from proxfed.report.plots import MISSING, available

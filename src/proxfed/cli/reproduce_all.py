@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 import typer
 from rich.text import Text
 
-from proxfed.cli.common import Format, err, out, say
+from proxfed.cli.common import Format
 from proxfed.errors import InputError, RunError, require
 from proxfed.report.columns import show
 from proxfed.report.summary import plain_table
+from proxfed.report.terminal import err, out, say, stop_on_signal
 
 if TYPE_CHECKING:
     from proxfed.papers.queue import Waiting
@@ -58,7 +59,6 @@ def _left_out(w: Waiting, budget: float | None) -> str:
 def _run(w: Waiting, k: int, rest: list[Waiting], folder: Path, data: str | None, jobs: int | None) -> bool:
     """Carry out one case, from where it stopped; False if it cannot be, which is no reason to leave the others."""
     from proxfed.harness.plan import Plan
-    from proxfed.harness.progress import stop_on_signal
     from proxfed.report.page import write_report
 
     after = sum(other.cost.seconds or 0.0 for other in rest[1:])

@@ -20,12 +20,9 @@ from proxfed.cli.common import (
     FormatOption,
     JobsOption,
     OnlyOption,
-    err,
-    print_results,
-    say,
-    say_messages,
 )
 from proxfed.errors import require
+from proxfed.report.terminal import err, print_results, say, say_messages, stop_on_signal
 
 if TYPE_CHECKING:
     from proxfed.harness.results import Results
@@ -58,9 +55,8 @@ def run(
     algorithms.FedAvg.eta=0.5[/bold]
     """
     from proxfed.engine.allocator import tune_process
-    from proxfed.harness.cases import read_cases, slug
+    from proxfed.harness.experiment import read_cases, slug
     from proxfed.harness.plan import Plan
-    from proxfed.harness.progress import stop_on_signal
     from proxfed.harness.run_folder import RunFolder
 
     tune_process()

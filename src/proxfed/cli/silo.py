@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
-from proxfed.cli.common import say
 from proxfed.errors import require
+from proxfed.report.terminal import say, stop_on_signal
 
 
 class CarrierName(StrEnum):
@@ -43,7 +43,6 @@ def silo(
     --superlink host:8000 --root-certificates ca.crt --auth-supernode-private-key lyon.key[/bold]
     """
     from proxfed.files import locked
-    from proxfed.harness.progress import stop_on_signal
     from proxfed.silos.resident import serving
     from proxfed.silos.site import read_site
     from proxfed.silos.site_guard import holder

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from proxfed.cli.common import Format, FormatOption, out, say
+from proxfed.cli.common import Format, FormatOption
 from proxfed.errors import nearest, require
 from proxfed.report.summary import plain_table
+from proxfed.report.terminal import out, say
 
 if TYPE_CHECKING:
     from proxfed.harness.results import Results
@@ -104,7 +105,8 @@ def _results(run: Results, goals: dict[str, list[float]] | None) -> list[dict[st
     from proxfed.report.summary import result_table
 
     kept = ("algorithm", "status", "rounds", "sim_seconds", "reached")
-    return [{k: v for k, v in entry.items() if k in kept} for entry in result_table(run, goals)]
+    table = result_table(run, run.targets if goals is None else goals)
+    return [{k: v for k, v in entry.items() if k in kept} for entry in table]
 
 
 def _print(table: list[dict[str, Any]]) -> None:

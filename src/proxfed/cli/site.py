@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from proxfed.cli.common import Format, FormatOption, err, out, say
+from proxfed.cli.common import Format, FormatOption
 from proxfed.errors import require
 from proxfed.report.summary import plain_table
+from proxfed.report.terminal import err, out, say
 
 if TYPE_CHECKING:
     from proxfed.silos.audit import Trail

@@ -18,13 +18,12 @@ from proxfed.cli.common import (
     NamesOption,
     SeparatorOption,
     check_new_file,
-    out,
-    say,
     text_form,
 )
 from proxfed.errors import require
 from proxfed.files import write
 from proxfed.report.summary import plain_table
+from proxfed.report.terminal import out, say
 
 if TYPE_CHECKING:
     from proxfed.tables import Holdings, Summary

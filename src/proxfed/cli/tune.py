@@ -19,14 +19,10 @@ from proxfed.cli.common import (
     FormatOption,
     JobsOption,
     OneCaseOption,
-    err,
-    out,
-    print_results,
     read_over,
-    say,
-    say_messages,
 )
 from proxfed.errors import require
+from proxfed.report.terminal import err, out, print_results, say, say_messages
 
 
 def tune(

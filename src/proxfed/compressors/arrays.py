@@ -11,7 +11,7 @@ from torch import Tensor
 
 from proxfed import keyed_random
 from proxfed.keyed_random import Key
-from proxfed.threads import over_threads
+from proxfed.machine import over_threads
 
 Result = TypeVar("Result")
 

@@ -10,7 +10,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from proxfed.compiled import compiled
+from proxfed.machine import compiled
 
 CHUNK = 4096
 """Entries that are compared at a time: one byte each, which stay where they are fastest."""

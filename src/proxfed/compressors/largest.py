@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from proxfed.compiled import numba_is_used
-from proxfed.threads import over_threads
+from proxfed.machine import numba_is_used, over_threads
 
 LONG, FEW = 2**17, 8
 """From this many entries on, of which at most an eighth is kept, what is surely small is left out first."""

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from proxfed.compiled import numba_is_used
 from proxfed.compressors.message import Reader, check
+from proxfed.machine import numba_is_used
 
 FIXED = 255
 

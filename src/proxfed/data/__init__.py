@@ -129,18 +129,7 @@ def read(
     for option in allowed:
         needed = known[option].default is inspect.Parameter.empty
         require(not needed or option in options, f"{name}: the option {option!r} is missing")
-    return read_with(loader, directory, limit, test_limit, **options)
-
-
-def read_with(
-    loader: Callable[..., Dataset | Federated],
-    directory: str | Path | None = None,
-    limit: int | None = None,
-    test_limit: int | None = None,
-    **options: Any,
-) -> Dataset | Federated:
-    """What a loader gives for these options, which fit it."""
-    if "directory" in inspect.signature(loader).parameters:
+    if "directory" in known:
         options["directory"] = directory
     data = loader(**options)
     return data if limit is None and test_limit is None else limited(data, limit, test_limit)

@@ -107,6 +107,8 @@ class Federated:
             f"{self.name}: {len(self.features)} rows of features and {len(self.labels)} labels, "
             f"but the sizes add up to {rows}",
         )
+        for labels in [self.labels] if self.test is None else [self.labels, np.asarray(self.test[1])]:
+            require(labels.ndim == 1, f"{self.name}: labels must be one number a sample, not of shape {labels.shape}")
         labels = _checked(self.name, self.features, self.labels, self.classes, self._place)
         object.__setattr__(self, "labels", labels)
         if self.test is not None:
@@ -264,14 +266,22 @@ def counts(data: Federated) -> np.ndarray:
     """(n, classes): how many samples of each class every client holds; for labels -1/+1 the columns are -1 and +1."""
     here = len(data.labels) == data.sizes.sum()
     require(here, f"{data.name}: samples are read on demand, so there is nothing to count")
+    if (found := class_counts(data)) is None:
+        raise InputError(f"{data.name}: labels are numbers, not classes, so there is nothing to count")
+    return found[1]
+
+
+def class_counts(data: Federated) -> tuple[tuple[str, ...], np.ndarray] | None:
+    """(what the classes are called, how many samples of each every client holds); None: labels are numbers."""
     if data.classes is not None:
-        labels, classes = data.labels, data.classes
+        labels, names = data.labels, tuple(map(str, range(data.classes)))
+    elif np.isin(data.labels, (-1, 1)).all():
+        labels, names = (data.labels > 0).astype(np.int64), ("-1", "+1")
     else:
-        signs = bool(np.isin(data.labels, (-1, 1)).all())
-        require(signs, f"{data.name}: labels are numbers, not classes, so there is nothing to count")
-        labels, classes = (data.labels > 0).astype(np.int64), 2
-    owners = np.repeat(np.arange(len(data)), data.sizes)
-    return np.bincount(owners * classes + labels, minlength=len(data) * classes).reshape(len(data), classes)
+        return None
+    n, classes = len(data), len(names)
+    owners = np.repeat(np.arange(n), data.sizes)
+    return names, np.bincount(owners * classes + labels, minlength=n * classes).reshape(n, classes)
 
 
 def as_features(given: Any) -> Features:
@@ -305,7 +315,6 @@ def _checked(
     name: str, features: Features, labels: np.ndarray, classes: int | None, place: Callable[[int], str]
 ) -> np.ndarray:
     """The labels, classes as int64, if all numbers are finite and all classes exist; `place(row)` is its name."""
-    require(np.ndim(labels) == 1, f"{name}: labels must be one number a sample, not of shape {np.shape(labels)}")
     for what, values in (("a feature", features), ("a label", labels)):
         bad = _rows_not_finite(values)
         if len(bad):

@@ -18,7 +18,7 @@ LIMITS = {
 """Keys that the table of every dataset may have."""
 
 
-def limited(data: Dataset | Federated, limit: int | None, test_limit: int | None) -> Dataset | Federated:
+def limited(data: Dataset | Federated, limit: int | None = None, test_limit: int | None = None) -> Dataset | Federated:
     """The data with so many samples; None: all of them."""
     asked = next((f"{key} = {value!r}" for key, value in (("limit", limit), ("test_limit", test_limit)) if value), "")
     here = not asked or not isinstance(data, OnDemand)

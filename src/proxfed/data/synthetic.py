@@ -11,7 +11,7 @@ does not touch the labels of `synthetic`; it does touch those of `synthetic_bina
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
@@ -35,8 +35,7 @@ def synthetic(
     The numbers are those of the authors' scripts after `np.random.seed(seed)` and `random.seed(seed)`. `iid`: all
     clients share one W, b ~ N(0, 1) and all means are zero; alpha and beta then play no part.
     """
-    _check(seed, alpha=alpha, beta=beta)
-    _check_counts(clients=clients, features=features, classes=classes)
+    _check(seed, {"alpha": alpha, "beta": beta}, {"clients": clients, "features": features, "classes": classes})
     rng, order = np.random.RandomState(seed), random.Random(seed)
     sizes = (rng.lognormal(4, 2, clients).astype(int) + 50).tolist()
     draw = _alike(rng, sizes, features, classes) if iid else _unlike(rng, sizes, features, classes, alpha, beta)
@@ -70,8 +69,7 @@ def synthetic_binary(
     `labels`: "sign" of one logit w_i.x + b_i, or the "argmax" of two. `unit_rows`: each x is scaled to length one after
     it was labelled; without that the logistic loss has a smoothness constant in the thousands.
     """
-    _check(seed, alpha=alpha, beta=beta)
-    _check_counts(clients=clients, samples=samples, features=features)
+    _check(seed, {"alpha": alpha, "beta": beta}, {"clients": clients, "samples": samples, "features": features})
     require(labels in ("sign", "argmax"), f"synthetic_binary: labels = {labels!r} is not one of 'sign', 'argmax'")
     rng = np.random.RandomState(seed)
     parts: list[Samples] = []
@@ -102,8 +100,8 @@ def synthetic_shifted(
     The first two normals of x are drawn once for a client. With all shifts 0 clients are alike. `informative`: the part
     of the features that the common model uses. `unit_rows`: each x is scaled to length one after it was labelled.
     """
-    _check(seed, feature_shift=feature_shift, scale_shift=scale_shift, model_shift=model_shift)
-    _check_counts(clients=clients, samples=samples, features=features)
+    shifts = {"feature_shift": feature_shift, "scale_shift": scale_shift, "model_shift": model_shift}
+    _check(seed, shifts, {"clients": clients, "samples": samples, "features": features})
     require(samples >= 2, f"synthetic_shifted: samples = {samples} must be at least 2, one of each class")
     require(0 < informative <= 1, f"synthetic_shifted: informative = {informative!r} must be in (0, 1]")
     s = np.arange(1, features + 1) ** -0.4
@@ -151,12 +149,9 @@ def _normal(rng: np.random.RandomState, mean: np.ndarray, size: int) -> np.ndarr
     return rng.standard_normal((size, len(mean))) * deviation + mean
 
 
-def _check(seed: int, **deviations: float) -> None:
+def _check(seed: int, deviations: Mapping[str, float], counts: Mapping[str, int]) -> None:
     require(0 <= seed < 2**32, f"synthetic: seed = {seed!r} must be at least 0 and below 2^32")
     for name, value in deviations.items():
         require(0 <= value < np.inf, f"synthetic: {name} = {value!r} must be a finite number >= 0")
-
-
-def _check_counts(**counts: int) -> None:
-    for name, value in counts.items():
-        require(isinstance(value, int) and value >= 1, f"synthetic: {name} = {value!r} must be a whole number >= 1")
+    for name, count in counts.items():
+        require(isinstance(count, int) and count >= 1, f"synthetic: {name} = {count!r} must be a whole number >= 1")

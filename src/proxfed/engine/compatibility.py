@@ -53,23 +53,17 @@ def check_combination(
         _check_compressor(name, needs, compressor, problem.d)
 
 
-def check_problem(problem: object) -> None:
-    """One sentence if it is none."""
-    if not isinstance(problem, Problem) or isinstance(problem, type):  # to write down a problem takes long
-        raise InputError(f"problem = {problem!r:.80} will not do: give an object such as Linear(data, Logistic())")
-
-
 def _check_kinds(problem: object, algorithm: object, topology: object, participation: object) -> None:
     """What is no problem, algorithm, topology or participation at all, such as a name or a class, is told what is."""
-    check_problem(problem)
     kinds: tuple[tuple[str, object, Any, str], ...] = (
+        ("problem", problem, Problem, "an object such as Linear(data, Logistic())"),
         ("algorithm", algorithm, (Star, Graph), "an object such as FedAvg(eta=0.1, K=5), a Star or a Graph"),
         ("topology", topology, (Topology, type(None)), "an object such as Ring(10), or None"),
         ("participation", participation, Participation, "an object such as Full() or UniformSampling(10)"),
     )
     for what, given, kind, allowed in kinds:
-        fits = isinstance(given, kind) and not isinstance(given, type)
-        require(fits, f"{what} = {given!r:.80} will not do: give {allowed}")
+        if not isinstance(given, kind) or isinstance(given, type):  # to write down a problem takes long
+            raise InputError(f"{what} = {given!r:.80} will not do: give {allowed}")
 
 
 def compressors(algorithm: Algorithm) -> list[Compressor]:
@@ -117,7 +111,7 @@ def _check_regulariser(name: str, algorithm: Algorithm, h: Regulariser) -> None:
     if not algorithm.needs.composite:
         require(not h.indicator, f"{name} takes no prox step and so cannot keep to the constraint {kind}")
         return
-    step, rho = algorithm.largest_prox_step(), h.weak_convexity
+    step, rho = algorithm.largest_prox_step(), h.weak_convexity  # who forgot to say it is told so, whatever h is
     if rho == 0:
         return
     require(not algorithm.needs.convex, f"{name} needs a convex regulariser, which {kind} is not")

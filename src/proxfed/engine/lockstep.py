@@ -17,7 +17,7 @@ from greenlet import getcurrent, greenlet
 from torch import Tensor
 
 from proxfed.engine.messages import dense
-from proxfed.threads import run_parallel, split_evenly, thread_count
+from proxfed.machine import run_parallel, split_evenly, thread_count
 from proxfed.types import Compressor, Message, Mix, Packed
 
 Step = Callable[[Mix], None]

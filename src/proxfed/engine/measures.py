@@ -27,7 +27,7 @@ from proxfed.engine.network import Network
 from proxfed.engine.state_measures import FAMILIES, States, needed, split
 from proxfed.errors import InputError
 from proxfed.keyed_random import Ids
-from proxfed.threads import over_threads
+from proxfed.machine import over_threads
 from proxfed.types import Local, Problem
 
 

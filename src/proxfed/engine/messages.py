@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeGuard
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from proxfed.compressors import Identity
 from proxfed.compressors.arrays import host, tensor
 from proxfed.engine import tuning
-from proxfed.threads import run_parallel, thread_count
+from proxfed.machine import run_parallel, thread_count
 from proxfed.types import Message, Packed, SparseCompressor
 
 
@@ -26,9 +26,6 @@ class Traffic:
     down: int = 0
     edge: int = 0
     best: int = 0
-
-    def numbers(self) -> list[int]:
-        return list(astuple(self))
 
 
 def leaves(message: Message) -> list[Tensor | Packed]:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import embedding_bag
 
 from proxfed.engine import tuning
-from proxfed.threads import map_parallel
+from proxfed.machine import map_parallel
 from proxfed.types import Mixing
 
 Operator = Callable[[Tensor, bool], Tensor]

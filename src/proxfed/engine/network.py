@@ -1,16 +1,18 @@
 """What every network does alike: blocks of clients, the weighted mean, the gossip step, and counting what crossed.
 
 A network is one process or several, each with a block of consecutive clients. What differs is how the processes add
-their sums and swap their rows. For one process, at the end of this file, that is nothing; `ranks.py` has several.
+their sums and swap their rows. For one process, `Stacked`, that is nothing; `ranks.py` has several. Which of them this
+one is, if it is one of several, the environment says: `world`.
 """
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from math import ceil
 from threading import Lock
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -21,7 +23,7 @@ from proxfed.engine.messages import Traffic, WeightedSum, dense, nbytes, rebuild
 from proxfed.engine.mixing import Operator, edges, is_average, rows_times
 from proxfed.errors import InputError
 from proxfed.keyed_random import Ids
-from proxfed.threads import thread_count
+from proxfed.machine import thread_count
 from proxfed.types import Message, Mixing, Packed, Topology
 
 
@@ -41,6 +43,8 @@ class Network(ABC):
     ids: range
     leader: bool
     """This process keeps the records."""
+    posting: ClassVar[bool] = False
+    """Compressed messages travel to the other processes as their bytes (`WeightedSum`)."""
 
     def __init__(self, n: int, d: int, topology: Topology | None = None) -> None:
         self.n, self.d, self.topology = n, d, topology
@@ -118,10 +122,6 @@ class Network(ABC):
         self.traffic.best += total.best
         *means, weight = self.add_up(total)
         return rebuild(total.form, iter([m / weight for m in means]))
-
-    def collector(self) -> WeightedSum:
-        """Where the messages of some clients are collected for `mean`."""
-        return WeightedSum()
 
     def add_up(self, total: WeightedSum) -> list[Tensor]:
         """The sum of each leaf, and that of the weights, over the processes."""
@@ -246,3 +246,38 @@ class Stacked(Network):
 
     def from_leader(self, x: Tensor) -> Tensor:
         return x
+
+
+# ---- or several -----------------------------------------------------------------------------------------------------
+
+
+RESERVED_STEPS = 0xFFFFFFF0
+"""From here on Slurm's numbers of steps mean the batch script, an interactive shell and the like."""
+
+
+def world() -> tuple[int, int] | None:
+    """(rank, number of ranks) if this process was started as one of several, else None.
+
+    torchrun and --ranks   RANK below a WORLD_SIZE above 1
+    srun                   SLURM_PROCID below a SLURM_STEP_NUM_TASKS above 1, in a numbered step (SLURM_STEP_ID)
+
+    In a batch script itself Slurm sets SLURM_PROCID = 0 and SLURM_NTASKS too, but no step, or one with a reserved
+    number: what runs there without srun is alone, even if the script exports MASTER_ADDR for those that it starts.
+    """
+    for rank, size in ((_number("RANK"), _number("WORLD_SIZE")), _srun_task()):
+        if rank is not None and size is not None and rank < size and size > 1:
+            return rank, size
+    return None
+
+
+def _srun_task() -> tuple[int | None, int | None]:
+    step = _number("SLURM_STEP_ID")
+    if step is None or step >= RESERVED_STEPS:
+        return None, None
+    return _number("SLURM_PROCID"), _number("SLURM_STEP_NUM_TASKS")
+
+
+def _number(name: str) -> int | None:
+    """A whole number >= 0 from the environment."""
+    text = os.environ.get(name, "")
+    return int(text) if text.isascii() and text.isdigit() else None

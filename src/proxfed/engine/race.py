@@ -9,6 +9,7 @@
                 or 32, a longer one goes on beside it, from its state
     duels       from round 64, 128, ... on a shorter and a longer step go beside the winner, from its state, for a
                 quarter of the rounds so far. The best of the three in the last two looks goes on
+    the end     after the last round all lanes are measured once more; the result is the best state that was seen
     back-off    where the objective of the last lane has risen, it goes back to where it was best, with a shorter step;
                 so it does where all lanes are above the start after round 4. If none was below it, much shorter ones
                 begin anew
@@ -34,9 +35,9 @@ import torch
 from torch import Tensor
 
 from proxfed.auto import Auto
+from proxfed.engine.halves import Work
 from proxfed.engine.measures import Measures
 from proxfed.engine.network import Network
-from proxfed.engine.oracle import Work
 from proxfed.engine.run import Run, count_from, counted_so_far
 from proxfed.errors import InputError
 from proxfed.participation import Full
@@ -103,6 +104,8 @@ class Race:
     network: Network
     participation: Participation = Full()
     seed: int = 0
+    rounds: int | None = None
+    """The last round, if it is known."""
     work: Work = field(default_factory=Work)
     seconds: float = 0.0
 
@@ -133,13 +136,16 @@ class Race:
         self.seconds += time.perf_counter() - begun
 
     def _referee(self, t: int) -> None:
-        octave = 1 << (t.bit_length() - 1)
+        octave, end = 1 << (t.bit_length() - 1), t == self.rounds
+        often = octave // (8 if t > RACE and len(self.lanes) > 1 else 4)
         if t in KEPT:
             self._judge(t, KEPT[t])
-        elif t > LOOK and (t % (octave // (8 if t > RACE and len(self.lanes) > 1 else 4)) == 0 or not self._sound()):
+        elif end or (t > LOOK and (t % often == 0 or not self._sound())):
             together = t < RACE or octave < t < octave + octave // 4
             self._judge(t, len(self.lanes) if together else 1)
-        if t == octave >= EARLIEST:
+        if end:
+            self.lanes = self.lanes if self.best is None else [self.best]
+        elif t == octave >= EARLIEST:
             self._challenge(shorter=t >= RACE)
 
     def _judge(self, t: int, keep: int) -> None:

@@ -3,7 +3,7 @@
 A mean is one all-reduce; but messages of a compressor travel as their bytes, each once to every other process, and are
 added up where they arrive, in the order of the clients. A gossip step sends to each other process only the rows that
 its clients' weights ask for (neighbours.py). The server's state is the same everywhere, so that nothing travels down.
-Processes find each other through the environment, see `world`.
+Processes find each other through the environment, see `world` in network.py.
 """
 
 from __future__ import annotations
@@ -24,40 +24,9 @@ from proxfed.engine import joining
 from proxfed.engine.bundle import bundle, unbundle
 from proxfed.engine.messages import WeightedSum, compressed, decoded, encoded, leaves
 from proxfed.engine.neighbours import Neighbours
-from proxfed.engine.network import Network
+from proxfed.engine.network import Network, world
 from proxfed.errors import InputError, RunError, require
 from proxfed.types import Mixing, Packed, Topology
-
-RESERVED_STEPS = 0xFFFFFFF0
-"""From here on Slurm's numbers of steps mean the batch script, an interactive shell and the like."""
-
-
-def world() -> tuple[int, int] | None:
-    """(rank, number of ranks) if this process was started as one of several, else None.
-
-    torchrun and --ranks   RANK below a WORLD_SIZE above 1
-    srun                   SLURM_PROCID below a SLURM_STEP_NUM_TASKS above 1, in a numbered step (SLURM_STEP_ID)
-
-    In a batch script itself Slurm sets SLURM_PROCID = 0 and SLURM_NTASKS too, but no step, or one with a reserved
-    number: what runs there without srun is alone, even if the script exports MASTER_ADDR for those that it starts.
-    """
-    for rank, size in ((_number("RANK"), _number("WORLD_SIZE")), _srun_task()):
-        if rank is not None and size is not None and rank < size and size > 1:
-            return rank, size
-    return None
-
-
-def _srun_task() -> tuple[int | None, int | None]:
-    step = _number("SLURM_STEP_ID")
-    if step is None or step >= RESERVED_STEPS:
-        return None, None
-    return _number("SLURM_PROCID"), _number("SLURM_STEP_NUM_TASKS")
-
-
-def _number(name: str) -> int | None:
-    """A whole number >= 0 from the environment."""
-    text = os.environ.get(name, "")
-    return int(text) if text.isascii() and text.isdigit() else None
 
 
 class Meeting(NamedTuple):
@@ -120,6 +89,8 @@ def _bytes(data: bytes) -> Tensor:
 class Ranks(Network):
     """This process's block of the n clients."""
 
+    posting = True
+
     def __init__(self, n: int, d: int, topology: Topology | None = None) -> None:
         super().__init__(n, d, topology)
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
@@ -152,9 +123,6 @@ class Ranks(Network):
         with _together("exchanging messages"):
             for request in dist.batch_isend_irecv(ops) if ops else ():
                 request.wait()
-
-    def collector(self) -> WeightedSum:
-        return WeightedSum(posting=True)
 
     def add_up(self, total: WeightedSum) -> list[Tensor]:
         """Everybody reads everybody's compressed messages; what is dense is added up on the way."""

@@ -9,29 +9,27 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from functools import partial
 from math import ceil, sqrt
 from threading import Lock
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from proxfed.engine.client_rows import MET, ClientRows
-from proxfed.engine.halves import Clients, Server
+from proxfed.engine.halves import Clients, Server, Work
 from proxfed.engine.lockstep import in_lockstep
 from proxfed.engine.measures import Measures
 from proxfed.engine.messages import Traffic, WeightedSum, dense, leaves, rebuild, received
 from proxfed.engine.network import Network
-from proxfed.engine.oracle import Work
 from proxfed.engine.state_measures import rows_by_name
-from proxfed.engine.state_tree import flatten, named, put, restore, room, take, writable
+from proxfed.engine.states import MET, PIECE, ClientRows, flatten, named, put, restore, room, take, writable
 from proxfed.engine.tree import to_the_root
 from proxfed.keyed_random import Ids, keys
-from proxfed.participation import Full, arrived, cohort
-from proxfed.threads import over_threads
+from proxfed.machine import over_threads
+from proxfed.participation import Full, attendance
 from proxfed.topologies import SpanningTree
 from proxfed.types import (
     Algorithm,
@@ -47,9 +45,6 @@ from proxfed.types import (
 )
 
 COUNTERS = ("gradients", "proxes", "bytes_up", "bytes_down", "bytes_edge", "bytes_best")
-
-PIECE = 1 << 26
-"""Bytes of clients' states that are handed to a checkpoint at a time."""
 
 FAR = 1e15
 """A model whose norm reaches this is taken to diverge."""
@@ -144,20 +139,20 @@ class Run:
 
     def _star(self, alg: Star[Any, Any], t: int) -> Held:
         net, half, (rows, state) = self.network, self._server(alg), self.held
-        taking_part = cohort(self.participation, t, net.n, self.seed)
+        taking_part, heard, go_on = attendance(self.participation, t, net.n, self.seed)
         if len(taking_part) == 0:
             return Held(rows, state)
         state, message = half.down(state, t)
         blocks, down = self.blocks(taking_part), received(message)
         all_hear = alg.requires().all_hear
         net.send(message, len(net.ids) if all_hear else sum(len(ids) for ids in blocks))
-        heard, go_on = arrived(self.participation, t, taking_part, self.seed)
-        for ids in blocks:
-            rows.meet(ids)
+        if not rows.everyone:
+            for ids in blocks:
+                rows.meet(ids)
 
         def client_rounds(blocks: Sequence[Ids]) -> tuple[WeightedSum, Work]:
             """The clients of one thread, block after block: the sum of their messages, and their work."""
-            sent, work = net.collector(), Work()
+            sent, work = WeightedSum(net.posting), Work()
             for ids in blocks:
                 new, up = self.clients.answer(alg, rows.take(ids, work), down, t, ids, work)
                 half.add(sent, up, ids, None if heard is taking_part else np.isin(ids, heard))
@@ -252,10 +247,6 @@ class Run:
             return self.algorithm.model(self.held.server, self.problem.h)
         return self.algorithm.model(self.held, self.problem.h, self.network.average)
 
-    def found(self) -> dict[str, float]:
-        """Steps that were found on the way: none."""
-        return {}
-
     def fields(self, asked: Collection[str] | None = None) -> dict[str, Tensor]:
         """Rows of the clients' states by name, and what the algorithm shows besides: all, or those asked for.
 
@@ -270,13 +261,20 @@ class Run:
         return {name: x for name, x in rows.items() if wanted is None or name in wanted}
 
     def fork(self, algorithm: Algorithm) -> Run:
-        """Another run, which goes on from the same state with another algorithm of this kind."""
-        other = copy.copy(self)
-        clients, server = self._parts()
-        shared = restore(server, flatten(server))
-        star = isinstance(algorithm, Star)
+        """Another run, which goes on from the same state with this algorithm, or with the same that has other steps."""
+        other, was, to = copy.copy(self), self.algorithm, cast(Any, algorithm)
         other.algorithm = algorithm
-        other.held = Held(self.held.rows.copy(), shared) if star else restore(clients, flatten(clients))
+        if isinstance(was, Graph):
+            peers = self.held if to == was else was.carried(self.held, to)
+            other.held = restore(peers, flatten(peers))
+            return other
+        rows, server = self.held
+
+        def carried(own: Any) -> tuple[Any, Any]:
+            return (own, server) if to == was else was.carried(own, server, self.clients.h, to)
+
+        _, shared = carried(rows.form)
+        other.held = Held(rows.copy(lambda own: carried(own)[0]), restore(shared, flatten(shared)))
         return other
 
     def dump(self, clients: bool = True) -> dict[str, Tensor]:
@@ -341,7 +339,7 @@ class Run:
 
 def counted_so_far(work: Work, network: Network) -> dict[str, int]:
     """Work and bytes of the whole network."""
-    here = [work.gradients, work.proxes, *network.traffic.numbers()]
+    here = [work.gradients, work.proxes, *astuple(network.traffic)]
     return dict(zip(COUNTERS, network.total(here), strict=True))
 
 

@@ -24,7 +24,7 @@ from proxfed.fit.judge import ALL, Judgement, judge, plain
 from proxfed.fit.model_file import FORM, Model, Scale, Sent
 from proxfed.fit.settings import Settings, problem_of, read_settings, solver_of
 from proxfed.fit.solve import Fit, Solver, Traffic
-from proxfed.harness.run_folder import versions
+from proxfed.machine import versions
 from proxfed.problems.linear import Linear
 from proxfed.problems.loop import parameters
 from proxfed.problems.named_losses import KINDS

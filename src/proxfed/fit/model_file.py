@@ -20,8 +20,8 @@ import numpy as np
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from proxfed import files
-from proxfed.checksums import SHA256, checked, with_checksum
 from proxfed.errors import InputError, require
+from proxfed.files import SHA256, checked, with_checksum
 from proxfed.fit.measures import probabilities, probability
 from proxfed.tables.columns import Real
 from proxfed.tables.preparation import Preparation

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from proxfed.data.client_stats import ClientStats
 from proxfed.engine import ranks
-from proxfed.harness.run_folder import versions
 from proxfed.harness.settings_diff import by_key
 from proxfed.harness.study import Study
+from proxfed.machine import versions
 from proxfed.registry import plain
+from proxfed.report.client_stats import ClientStats
 
 Asked = tuple[Study, Collection[str], int | None]
 """A study, the labels that are run, and the round until which."""

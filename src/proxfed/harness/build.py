@@ -15,13 +15,12 @@ import torch
 from proxfed.algorithms import ALGORITHMS, CompressedDownlink
 from proxfed.auto import AUTO, Auto, example
 from proxfed.compressors import COMPRESSORS
-from proxfed.data import DATASETS, PARTITIONS, Dataset, Federated, hand_out, read_with
-from proxfed.data.limits import LIMITS
+from proxfed.data import DATASETS, PARTITIONS, Dataset, Federated, hand_out
+from proxfed.data.limits import LIMITS, limited
 from proxfed.data.partitions import NaturalPartition
 from proxfed.errors import InputError, finite, require, whole
-from proxfed.harness.cases import read_cases
+from proxfed.harness.experiment import Experiment, canonical, parse, read_cases
 from proxfed.harness.overrides import assign, check_not_overruled
-from proxfed.harness.schema import Experiment, canonical, parse
 from proxfed.harness.study import Entry, Study
 from proxfed.participation import PARTICIPATIONS
 from proxfed.problems import PROBLEMS
@@ -56,7 +55,8 @@ def build_study(
     e: Experiment, data_directory: str | None = None, data: Federated | None = None, problem: Problem | None = None
 ) -> Study:
     """The study that a configuration file describes, with its data loaded unless they, or the problem, are given."""
-    problem = build_problem(e, data_directory, data) if problem is None else problem
+    problem_table = canonical(e.problem)
+    problem = _problem(e, problem_table, data_directory, data) if problem is None else problem
     labels = [label_of(table) for table in e.algorithms]
     twice = next((label for label in labels if labels.count(label) > 1), None)
     require(twice is None, f"two algorithms are called {twice!r}: give each a label of its own")
@@ -78,7 +78,7 @@ def build_study(
         measures=e.measures,
         targets=e.targets,
         timing=None if e.time is None else Timing.read(e.time),
-        written=_filled_tables(e),
+        written=_filled_tables(e, problem_table),
         asked=e.asked(),
         again=partial(_again, e, data_directory, problem.data),
     )
@@ -212,44 +212,52 @@ def _with_decay(
     return decayed[decay]
 
 
-def _filled_tables(e: Experiment) -> Table:
+def _filled_tables(e: Experiment, problem: Table) -> Table:
     """The configuration with every default written out, but for the algorithms, whose objects say it."""
     out = e.model_dump(exclude_none=True, exclude={"topology", "participation"})
     out["data"] = _filled(DATASETS[e.data["name"]], e.data)
-    out["problem"] = _filled(PROBLEMS[e.problem["name"]], canonical(e.problem))
+    out["problem"] = _filled(PROBLEMS[problem["name"]], problem)
     return out
 
 
 def load_data(table: Table, directory: str | None) -> Federated:
     """The data that a table describes, handed out to the clients."""
-    rest = {key: value for key, value in table.items() if key != "partition"}
-    loader, options = _loader(rest)
+    read = _reader({key: value for key, value in table.items() if key != "partition"}, directory)
     asked = table.get("partition")
     partition = None if asked is None else build(PARTITIONS, asked, "data.partition")
-    return hand_out(read_with(loader, directory, **options), partition, table["name"])
+    data = read()
+    if asked is None and isinstance(data, Federated):  # they come with their clients
+        return data
+    return hand_out(data, partition, table["name"])
 
 
 def load_together(table: Table, directory: str | None) -> Federated:
     """The same without a partition: with the data's own clients if they have any, else all held by one."""
-    loader, options = _loader(table)
-    data = read_with(loader, directory, **options)
+    data = _reader(table, directory)()
     if isinstance(data, Federated):
         return data
     whole = [np.arange(len(data.labels))]
     return Federated.split(data, whole if data.groups is None else NaturalPartition()(data.labels, data.groups))
 
 
-def _loader(table: Table) -> tuple[Callable[..., Dataset | Federated], Table]:
-    """What reads the data, and its options."""
+def _reader(table: Table, directory: str | None) -> Callable[[], Dataset | Federated]:
+    """What reads the data, once its options are checked."""
     limits = {key: table[key] for key in LIMITS if key in table}
     loader, own = prepared(DATASETS, {k: v for k, v in table.items() if k not in LIMITS}, "data", GIVEN)
-    return loader, own | limits
+    if "directory" in inspect.signature(loader).parameters:
+        own["directory"] = directory
+    return (lambda: limited(loader(**own), **limits)) if limits else partial(loader, **own)
 
 
 def build_problem(e: Experiment, directory: str | None = None, data: Federated | None = None) -> Problem:
-    """The problem with its regulariser, which may act on some of the problem's blocks only."""
+    """The problem that a configuration file describes."""
+    return _problem(e, canonical(e.problem), directory, data)
+
+
+def _problem(e: Experiment, table: Table, directory: str | None, data: Federated | None) -> Problem:
+    """With its regulariser, which may act on some of the problem's blocks only."""
     require(e.dtype in DTYPES, f"dtype = {e.dtype!r} is not one of {', '.join(DTYPES)}")
-    make, given = prepared(PROBLEMS, canonical(e.problem), "problem", GIVEN)
+    make, given = prepared(PROBLEMS, table, "problem", GIVEN)
     given |= {
         "data": load_data(e.data, directory) if data is None else data,
         "dtype": DTYPES[e.dtype],

@@ -18,7 +18,7 @@ from proxfed.data import DATASETS, PARTITIONS
 from proxfed.data.limits import LIMITS
 from proxfed.errors import InputError, nearest, require
 from proxfed.harness.build import GIVEN
-from proxfed.harness.schema import shipped
+from proxfed.harness.experiment import shipped
 from proxfed.participation import PARTICIPATIONS
 from proxfed.problems import PROBLEMS
 from proxfed.problems.architectures import MODELS

@@ -28,9 +28,8 @@ from typing import Any, NamedTuple
 import safetensors
 from torch import Tensor
 
-from proxfed.checksums import owned, read_tensors, tensor_file
 from proxfed.errors import InputError, require
-from proxfed.files import LARGEST_ROWS, locked, read, replace, writing
+from proxfed.files import LARGEST_ROWS, locked, read, read_tensors, replace, tensor_file, writing
 from proxfed.harness.journal import Journals, Place, Rows
 from proxfed.report.columns import Row, cell
 
@@ -63,11 +62,13 @@ def task_name(label: str, seed: int) -> str:
 
 
 class TaskFolder:
-    """The files of one task; `of` says which task of which run, and its files belong to no other."""
+    """The files of one task of a run, in a folder of their own."""
 
-    def __init__(self, path: Path, columns: Sequence[str], of: str) -> None:
-        self.path, self.columns, self.of = path, columns, of
-        self._slot, self._sum = 0, _next("", of.encode())
+    def __init__(self, folder: Path, label: str, seed: int, run: str, columns: Sequence[str]) -> None:
+        self.path, self.columns = folder / task_name(label, seed), columns
+        self.of = f"{label}, seed {seed}, of run {run}"
+        """Which task of which run: its files belong to no other."""
+        self._slot, self._sum = 0, _next("", self.of.encode())
 
     @cached_property
     def _journals(self) -> Journals:
@@ -83,11 +84,6 @@ class TaskFolder:
                 if free:  # else it is another's, who may not have put anything there yet
                     with suppress(OSError):  # a task that is done, or never begun, has an empty folder
                         self.path.rmdir()
-
-    def start(self) -> None:
-        """With nothing done."""
-        self.clear()
-        replace(self.path / "rows.csv", b"")
 
     # ---- rows --------------------------------------------------------------------------------------------------
 
@@ -141,7 +137,7 @@ class TaskFolder:
 
         Clients' states are among the tensors; or what has changed of them since the last checkpoint is in `changes`.
         """
-        with writing(self.path), (self.path / "rows.csv").open("rb") as f:
+        with writing(self.path), (self.path / "rows.csv").open("ab") as f:  # there may be none yet
             os.fsync(f.fileno())
             end = f.seek(0, os.SEEK_END)
         journal = None if changes is None else self._journals.append(changes)
@@ -149,16 +145,17 @@ class TaskFolder:
             "round": round, "rows_end": end, "rows_sum": self._sum, "counters": counters, "of": self.of,
             "journal": journal,
         }  # fmt: skip
-        data, _ = tensor_file(owned(tensors), {"about": json.dumps(about)})
-        replace(self._slot_path(self._slot), data)
+        replace(self._slot_path(self._slot), tensor_file(tensors, {"about": json.dumps(about)}).data)
         self._slot = 1 - self._slot
         if journal is not None:
             with writing(self.path):
                 self._journals.keep(found.journal for found, _ in self._slots() if found.journal is not None)
 
     def load(self) -> Checkpoint | None:
-        """The newest slot that is whole, with the rows cut to where it stands; None if the task had not got so far."""
+        """The newest slot that is whole, with the rows cut to where it stands; None if the task had not got so far:
+        then none of them is left."""
         if not (written := self._written()):
+            self.clear()
             return None
         slots = self._slots()
         bad = [slot for slot in written if slot not in [k for _, k in slots]]

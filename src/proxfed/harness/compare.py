@@ -13,23 +13,22 @@ from typing import Any
 from torch import Tensor
 
 from proxfed.auto import Auto, example
-from proxfed.engine import ranks as network
 from proxfed.engine.compatibility import check_combination
 from proxfed.engine.measures import Measures
-from proxfed.engine.network import Stacked
+from proxfed.engine.network import Stacked, world
 from proxfed.engine.run import Row
 from proxfed.engine.run import rounds as steps
 from proxfed.engine.state_measures import check_names
 from proxfed.errors import RunError, require, whole
-from proxfed.harness.cases import slug
-from proxfed.harness.execute import Progress, begin
+from proxfed.harness.execute import begin
+from proxfed.harness.experiment import slug
 from proxfed.harness.plan import Planned, carry_out
-from proxfed.harness.progress import stop_on_signal, watching
 from proxfed.harness.remarks import control_variates, remarks
 from proxfed.harness.results import Cases, Results
 from proxfed.harness.run_folder import RunFolder
 from proxfed.harness.study import Entry, Study, names
 from proxfed.participation import Full
+from proxfed.report.terminal import Progress, stop_on_signal, watching
 from proxfed.simulate import Timing, profiles
 from proxfed.types import Algorithm, Participation, Problem, Topology
 
@@ -104,7 +103,7 @@ def run(
     fits = reference is None or (isinstance(reference, Tensor) and reference.shape == (problem.d,))
     require(fits, f"reference = {reference!r:.80} must be a tensor of shape ({problem.d},), or None")
     net = Stacked(problem.n, problem.d, topology)
-    going = begin(algorithm, problem, net, participation, seed)
+    going = begin(algorithm, problem, net, participation, seed, rounds)
     rows: list[Row] = []
     status, message, x = "finished", "", going.x0
     name, variates = type(example(algorithm)).__name__, control_variates(going)
@@ -245,7 +244,7 @@ def _run(
     """Studies by the name of their case; one without a name has the folder for itself."""
     listed = isinstance(only, Collection) and all(isinstance(label, str) for label in only)
     require(listed, f"only = {only!r} must be a label, or a list of labels")
-    alone = out is not None or network.world() is None
+    alone = out is not None or world() is None
     require(alone, "out = None: several ranks need a folder, where the first of them keeps the records")
     labels = [only] if isinstance(only, str) else list(only)
     with ExitStack() as held:

@@ -10,10 +10,9 @@ from __future__ import annotations
 import csv
 import io
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,21 +29,9 @@ from proxfed.harness.remarks import control_variates, remarks
 from proxfed.harness.run_folder import RunFolder
 from proxfed.harness.study import CompleteEntry, Study, Task
 from proxfed.report.columns import Row, parse
+from proxfed.report.terminal import Progress
 from proxfed.simulate import Clock, clock
 from proxfed.types import Algorithm, Participation, Problem, Topology
-
-
-class Progress(NamedTuple):
-    """What somebody who watches is told after each round."""
-
-    task: int  # counted from 0
-    tasks: int
-    label: str
-    seed: int
-    round: int
-    rounds: int
-    row: Row | None
-    case: str = ""
 
 
 @dataclass
@@ -123,9 +110,13 @@ class Execution:
             found = Checkpoint(t, 0, {"wall_seconds": 0.0}, {})
         return names[code], found
 
+    def _anybody(self, net: Network, *asked: bool) -> Sequence[bool]:
+        """Which of these some rank says."""
+        return (net.all_sum(torch.tensor(asked, dtype=torch.float64)) > 0).tolist() if self.distributed else asked
+
     def _begin(self, task: Task, entry: CompleteEntry) -> tuple[Network, Run | Race]:
         net = self.network(entry.topology)
-        return net, begin(entry.algorithm, entry.problem, net, entry.participation, task.seed)
+        return net, begin(entry.algorithm, entry.problem, net, entry.participation, task.seed, entry.rounds)
 
     def _carry_out(self, k: int, task: Task, files: TaskFolder | None, found: Checkpoint | None) -> str:
         study, entry = self.study, self.study.complete[task.label]
@@ -150,8 +141,7 @@ class Execution:
             self.watch(Progress(k, len(study.tasks), *task, t, last, step.row, self.case))
             if diverged:
                 break
-            asked = torch.tensor([float(self.stop()), float(time.monotonic() - saved >= self.checkpoint_seconds)])
-            stop, due = (net.all_sum(asked) > 0).tolist()
+            stop, due = self._anybody(net, self.stop(), time.monotonic() - saved >= self.checkpoint_seconds)
             aside = t >= last and t < entry.rounds
             if stop or aside or (due and t < entry.rounds):
                 records.save(t, run)
@@ -169,11 +159,12 @@ class Execution:
 
 
 def begin(
-    algorithm: Algorithm | Auto, problem: Problem, network: Network, participation: Participation, seed: int
-) -> Run | Race:
-    """A run; or, if it has steps to find, a race."""
+    algorithm: Algorithm | Auto, problem: Problem, network: Network, participation: Participation, seed: int,
+    rounds: int,
+) -> Run | Race:  # fmt: skip
+    """A run; or, if it has steps to find, a race that ends after so many rounds."""
     if isinstance(algorithm, Auto):
-        return Race(problem, algorithm, network, participation, seed)
+        return Race(problem, algorithm, network, participation, seed, rounds)
     return Run(problem, algorithm, network, participation, seed)
 
 
@@ -201,9 +192,7 @@ class _Records:
         self.first: Row | None = None
         self.last: Row | None = None
         self.clock = self._clock()
-        if files is not None and found is None:
-            files.start()
-        elif files is not None:
+        if files is not None and found is not None:
             for cells in csv.reader(io.StringIO(files.rows().decode())):
                 self._pass({name: parse(name, cell) for name, cell in zip(files.columns, cells, strict=True)})
 
@@ -244,14 +233,3 @@ class _Records:
     def finish(self, status: str, t: int, message: str, x: Tensor) -> None:
         if self.folder is not None and self.files is not None:
             self.folder.finish(self.files, *self.task, status, t, message, x, self.entry.problem.blocks)
-
-
-@contextmanager
-def threads(count: int | None) -> Iterator[None]:
-    """Meanwhile torch has so many threads; None: as many as it has."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from proxfed.engine.client_rows import MET
+from proxfed.engine.states import MET
 from proxfed.files import writing
 
 Rows = dict[str, Tensor]

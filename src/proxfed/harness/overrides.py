@@ -15,7 +15,9 @@ OF_EACH = ("rounds", "topology", "participation")
 
 def override(table: Table, override: str) -> None:
     """key=value with a dotted key, as on the command line."""
-    key, equals, text = override.partition("=")
+    label = _label_at(table, override)
+    rest, equals, text = override.removeprefix(label).partition("=")
+    key = label + rest
     require(bool(equals) and bool(key), f"-c {override!r} is not of the form key=value")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
@@ -23,6 +25,13 @@ def override(table: Table, override: str) -> None:
         value = text  # a bare word is a string
     check_not_overruled(table, key, f"-c {override}", "-c ")
     assign(table, key, value, f"-c {override}")
+
+
+def _label_at(table: Table, override: str) -> str:
+    """The 'algorithms.LABEL.' at the start of an override, if it names one; a label may contain '='."""
+    entries = [a for a in table.get("algorithms", []) if isinstance(a, dict)]
+    starts = [f"algorithms.{entry[word]}." for entry in entries for word in ("label", "name") if word in entry]
+    return max((start for start in starts if override.startswith(start)), key=len, default="")
 
 
 def check_not_overruled(table: Table, key: str, where: str, option: str = "") -> None:

@@ -12,23 +12,25 @@ from typing import Any, NamedTuple
 
 import torch
 
-from proxfed.data.client_stats import ClientStats
-from proxfed.engine import ranks as network
+from proxfed.engine.network import world
+from proxfed.engine.ranks import connect, disconnect
 from proxfed.engine.tuning import PARALLEL_FROM
 from proxfed.errors import MissingData, nearest, require, whole
 from proxfed.files import is_held, locked
 from proxfed.harness.agreement import require_alike
 from proxfed.harness.build import build_study
-from proxfed.harness.execute import Execution, threads
+from proxfed.harness.execute import Execution
 from proxfed.harness.processes import run_jobs, run_ranks
-from proxfed.harness.progress import watching
 from proxfed.harness.remarks import beforehand
 from proxfed.harness.results import Results
 from proxfed.harness.run_folder import MADE, RunFolder
 from proxfed.harness.settings_diff import first_difference, settings_mismatch
 from proxfed.harness.study import Study
+from proxfed.machine import threads
 from proxfed.registry import Table
+from proxfed.report.client_stats import ClientStats
 from proxfed.report.columns import DONE
+from proxfed.report.terminal import watching
 
 KEPT_BYTES = 1 << 30
 
@@ -58,7 +60,7 @@ class Planned:
         self.study.check()
         self.remark = ""
         """What should be said before it begins."""
-        self.world = network.world()
+        self.world = world()
         self.begun = False
         """There is a run in the folder already; the leader looks."""
         if self.leads:
@@ -88,10 +90,8 @@ def carry_out(
 
     Of several ranks, only the first one returns rows.
     """
-    require(whole(ranks) and ranks >= 1, f"ranks = {ranks!r} must be a whole number >= 1")
-    require(ranks == 1 or jobs in (None, 1), f"jobs = {jobs!r} and ranks = {ranks!r} exclude each other")
-    for n in (planned.study.problem.n for planned in studies):
-        require(ranks <= n, f"{ranks} ranks for {n} clients: at most one rank per client")
+    if ranks != 1:
+        _check_ranks(ranks, jobs, min(planned.study.problem.n for planned in studies))
     with ExitStack() as held:
         watch = held.enter_context(watching(progress and studies[0].leads))
         how: dict[str, Any] = {"watch": watch, "stop": stop, "checkpoint_seconds": checkpoint_seconds}
@@ -112,16 +112,22 @@ def carry_out(
         return [Results.read(planned.folder) for planned in studies]
 
 
+def _check_ranks(ranks: int, jobs: int | None, n: int) -> None:
+    require(whole(ranks) and ranks >= 1, f"ranks = {ranks!r} must be a whole number >= 1")
+    require(jobs in (None, 1), f"jobs = {jobs!r} and ranks = {ranks!r} exclude each other")
+    require(ranks <= n, f"{ranks} ranks for {n} clients: at most one rank per client")
+
+
 def _as_rank(studies: Sequence[Planned], timeout: float, **how: Any) -> list[Results]:
     """One of several processes that torchrun or srun has started."""
-    network.connect(timeout)
+    connect(timeout)
     try:
         require_alike((planned.study, planned.only, planned.until) for planned in studies)
         for planned in studies:
             if not planned.execution(resumed=planned.open(), distributed=True, **how).run():
                 break
     finally:
-        network.disconnect()
+        disconnect()
     return [Results.read(planned.folder) if planned.leads else Results([]) for planned in studies]
 
 
@@ -239,8 +245,8 @@ def _threads(studies: Sequence[Planned], wanted: int) -> int:
 
 def open_folder(study: Study, folder: RunFolder, resume: bool, force: bool) -> bool:
     """Make the study's run folder if need be; whether it was there before."""
-    with locked(folder.path):
-        if folder.exists():
+    with folder.alone() as there:
+        if there:
             if resume:
                 check_folder(study, folder, resume, force)  # it may have been made meanwhile
                 if folder.config() != study.settings:

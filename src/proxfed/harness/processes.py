@@ -25,8 +25,9 @@ import torch
 
 from proxfed.engine.ranks import Meeting
 from proxfed.errors import Elsewhere, InputError, RunError
-from proxfed.harness.execute import Execution, Progress
+from proxfed.harness.execute import Execution
 from proxfed.registry import FROM_FILE
+from proxfed.report.terminal import Progress
 
 if TYPE_CHECKING:
     from proxfed.harness.plan import Share

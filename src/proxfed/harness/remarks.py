@@ -12,9 +12,9 @@ from proxfed.auto import LOCAL_STEPS
 from proxfed.data.on_demand import OnDemand
 from proxfed.engine.race import Race
 from proxfed.engine.run import Run
-from proxfed.errors import InputError, finite
+from proxfed.errors import InputError
 from proxfed.harness.study import Study
-from proxfed.report.columns import Row
+from proxfed.report.columns import Row, number
 from proxfed.schedules import first
 from proxfed.types import Algorithm, Problem, Star
 
@@ -67,7 +67,8 @@ def remarks(
 def _of_end(problem: Problem, run: Run | Race, begun: Row | None, ended: Row | None) -> str:
     if begun is None or ended is None or not ended["round"]:
         return ""
-    steps = ", ".join(f"{name} = {value:.4g}" for name, value in run.found().items())
+    found = run.found() if isinstance(run, Race) else {}
+    steps = ", ".join(f"{name} = {value:.4g}" for name, value in found.items())
     of_steps = f"found {steps}" if steps else _short(problem, run.algorithm)
     unread = "objective and stationarity are not measured, since samples are read on demand"
     left_out = unread if isinstance(problem.data, OnDemand) and not problem.train_measures else ""
@@ -77,8 +78,8 @@ def _of_end(problem: Problem, run: Run | Race, begun: Row | None, ended: Row | N
 def _stuck(begun: Row, ended: Row) -> str:
     """By the first of these measures that both rows have."""
     for name, words in (("gap", "gap"), ("objective", "objective"), ("test_loss", "loss on the test data")):
-        if finite(begun.get(name)) and finite(ended.get(name)):
-            then, now = float(begun[name]), float(ended[name])
+        then, now = number(begun, name), number(ended, name)
+        if then is not None and now is not None:
             nowhere = then - now <= NOTHING * abs(then) and not _at_rest(begun)
             return f"made no progress: its {words} went from {then:.6g} to {now:.6g}" if nowhere else ""
     return ""
@@ -86,7 +87,8 @@ def _stuck(begun: Row, ended: Row) -> str:
 
 def _at_rest(begun: Row) -> bool:
     """It began at a solution."""
-    return finite(begun.get("stationarity")) and begun["stationarity"] < 1e-12
+    left = number(begun, "stationarity")
+    return left is not None and left < 1e-12
 
 
 def _short(problem: Problem, algorithm: Algorithm) -> str:

@@ -11,9 +11,9 @@ from typing import Any
 
 from torch import Tensor
 
-from proxfed.data.client_stats import ClientStats
 from proxfed.errors import InputError
 from proxfed.harness.run_folder import RunFolder
+from proxfed.report.client_stats import ClientStats
 from proxfed.report.columns import DONE, UNDER_WAY, Row
 from proxfed.report.summary import result_table
 from proxfed.report.terminal import console
@@ -84,7 +84,7 @@ class Results:
         return cls(
             sorted(rows, key=by_task),
             sorted(status, key=by_task),
-            None if stats is None else len(stats),
+            None if stats is None else len(stats.sizes),
             settings.get("seeds", ()),
             settings,
             versions,
@@ -137,7 +137,7 @@ class Results:
     @cached_property
     def _table(self) -> list[dict[str, Any]]:
         """For the page and the terminal, which show the same."""
-        return result_table(self)
+        return result_table(self, self.targets)
 
     def to_pandas(self) -> Any:
         """All rows as a pandas DataFrame."""

@@ -24,7 +24,6 @@ import csv
 import io
 import json
 import os
-import platform
 import shutil
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -34,39 +33,20 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any, NamedTuple
 
-import numpy as np
 import tomli_w
-import torch
 from torch import Tensor
 
 from proxfed import files
-from proxfed.checksums import SHA256, checked, owned, read_tensors, tensor_file, with_checksum
-from proxfed.compiled import kernels
-from proxfed.data.client_stats import ClientStats
 from proxfed.errors import InputError, require
 from proxfed.harness.checkpoint import UNREADABLE, TaskFolder, task_name
-from proxfed.harness.status_file import Piece, Status, piece, read_status
+from proxfed.harness.status_file import Status, piece, read_status
+from proxfed.machine import versions
+from proxfed.report.client_stats import ClientStats
 from proxfed.report.columns import DONE, ROW, Row, cell, parse
 from proxfed.types import Block
 
 MADE = {"checkpoint", "versions.json", "clients.json", "rows.csv", "status.json"}
 """What stands in a folder before its config.toml makes it a run folder."""
-
-
-def versions() -> dict[str, Any]:
-    """What the numbers depend on beside the configuration."""
-    from proxfed import __version__
-
-    return {
-        "proxfed": __version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "kernels": kernels(),
-        "threads": torch.get_num_threads(),
-        "machine": platform.machine(),
-        "system": platform.system(),
-    }
 
 
 class Contents(NamedTuple):
@@ -115,26 +95,25 @@ class RunFolder:
         except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as e:
             raise InputError(f"{path} is damaged: {e}") from e
 
-    def _table(self, name: str) -> dict[str, Any]:
-        return self._remembered(name, lambda: self._read_table(name))
-
     def _read_table(self, name: str) -> dict[str, Any]:
         """A JSON file, without what says that it is whole and of this run."""
         where, run = str(self.path / name), self._status().run
         table = files.parse_json(self._read(name), where)
         require(isinstance(table, dict), f"{where} is damaged: it holds no table")
         if run:
-            table = checked(table, where)
+            table = files.checked(table, where)
             require(table.get("run") == run, f"{where} is of another run")
-        return {key: value for key, value in table.items() if key not in ("run", SHA256)}
+        return {key: value for key, value in table.items() if key not in ("run", files.SHA256)}
 
     def versions(self) -> dict[str, Any]:
-        return self._table("versions.json")
+        return self._remembered("versions.json", lambda: self._read_table("versions.json"))
 
     def clients(self) -> ClientStats | None:
         """Who holds what; None if the folder does not say."""
         path = self.path / "clients.json"
-        return ClientStats.from_table(self._table("clients.json"), str(path)) if path.exists() else None
+        if not path.exists():
+            return None
+        return self._remembered(path.name, lambda: ClientStats.from_table(self._read_table(path.name), str(path)))
 
     def status(self) -> list[dict[str, Any]]:
         """Of each task what it was doing when it last said so."""
@@ -156,11 +135,9 @@ class RunFolder:
 
     def _remembered(self, name: str, read: Callable[[], Any]) -> Any:
         """The content of a file that other processes may have replaced since."""
-        stamp, content = self._seen.get(name, (None, None))
-        if stamp is None or stamp != self._stamp(name):
-            content = read()
-            self._remember(name, content)
-        return content
+        if name not in self._seen or self._seen[name][0] != self._stamp(name):
+            self._remember(name, read())
+        return self._seen[name][1]
 
     def _remember(self, name: str, content: Any) -> None:
         self._seen[name] = self._stamp(name), content
@@ -174,7 +151,7 @@ class RunFolder:
 
     def rows(self) -> list[dict[str, Any]]:
         """All complete rows, also of tasks under way; numbers are numbers and an empty cell is None."""
-        with self._alone() if self.exists() else nullcontext():  # no task comes to its end meanwhile
+        with self.alone() if self.exists() else nullcontext():  # no task comes to its end meanwhile
             data = self._rows_of_done()
             for s in self._status().tasks:
                 if s["status"] not in DONE:
@@ -211,7 +188,7 @@ class RunFolder:
             require(not sums, f"{path} is not there, but {len(sums)} models were written")
             return {}, [], {}
         try:
-            found = read_tensors(path, ["blocks"])
+            found = files.read_tensors(path, ["blocks"])
             blocks = [Block(n, a, b, tuple(shape)) for n, a, b, shape in json.loads(found.about["blocks"])]
         except UNREADABLE as e:
             raise InputError(f"{path} is damaged: {e}") from e
@@ -230,6 +207,7 @@ class RunFolder:
             for name in ("rows.csv", "model.safetensors", "clients.json"):
                 (self.path / name).unlink(missing_ok=True)
             (self.path / "checkpoint").mkdir()
+        self._remember("model.safetensors", ({}, [], {}))
         head = (",".join([*ROW, *measures]) + "\n").encode()
         self._found(config, versions(), clients, [], head, begun=False)
 
@@ -241,15 +219,15 @@ class RunFolder:
         run = token_hex(8)
         self._write_table("versions.json", versions, run, begun)
         if clients is not None:
-            self._write_table("clients.json", clients.table(), run, begun)
+            self._write_table("clients.json", clients.table(), run, begun, clients)
         self._replace("rows.csv", rows, begun)
         kept = [{key: value for key, value in s.items() if key != "rows_end"} for s in tasks]
-        status, text = Status(run, kept, [piece(rows)]), _sealed(config, run)
+        status = Status(run, kept, [piece(rows)])
         if begun:  # it is a run folder: while its status is the old one, checksums are not looked at
-            self._replace("config.toml", text)
+            self._write_config(config, run)
         self._write(status, begun)
         if not begun:  # the last: from now on it is one
-            self._replace("config.toml", text, begun)
+            self._write_config(config, run, begun)
 
     def has_checksums(self) -> bool:
         return self._status().run != ""
@@ -266,11 +244,16 @@ class RunFolder:
         self._found(config, versions, clients, done, rows)
 
     def write_config(self, config: Mapping[str, Any]) -> None:
-        self._replace("config.toml", _sealed(config, self._status().run))
+        self._write_config(config, self._status().run)
+
+    def _write_config(self, config: Mapping[str, Any], run: str, begun: bool = True) -> None:
+        text = tomli_w.dumps(config)
+        self._replace("config.toml", text.encode() + _seal(text.encode(), run), begun)
+        self._remember("config.toml", tomllib.loads(text))
 
     def note_versions(self, here: Mapping[str, Any]) -> None:
         """Note what a run goes on with from `here`, if that is not what it ran on so far."""
-        with self._alone():
+        with self.alone():
             first, now = self.versions(), versions()
             later = first.get("continued_with", [])
             last = [first, *later][-1]
@@ -286,9 +269,13 @@ class RunFolder:
         csv.writer(text, lineterminator="\n").writerows([columns, *([cell(r.get(c)) for c in columns] for r in rows)])
         self._found(config, self.versions(), self.clients(), self.status(), text.getvalue().encode())
 
-    def _write_table(self, name: str, table: Mapping[str, Any], run: str, begun: bool = True) -> None:
-        text = json.dumps(with_checksum({**table, "run": run}), indent=1 if name != "clients.json" else None)
+    def _write_table(
+        self, name: str, table: Mapping[str, Any], run: str, begun: bool = True, content: Any = None
+    ) -> None:
+        """A JSON file, with what says that it is whole and of this run; `content` is what it is read as, if another."""
+        text = json.dumps(files.with_checksum({**table, "run": run}), indent=1 if name != "clients.json" else None)
         self._replace(name, text.encode(), begun)
+        self._remember(name, dict(table) if content is None else content)
 
     def _replace(self, name: str, data: bytes, begun: bool = True) -> None:
         """The content of one of the files; while the run has not begun, there is nothing to resume if that fails."""
@@ -299,8 +286,7 @@ class RunFolder:
         self._write(self._status()._replace(tasks=[dict(s) for s in status]))
 
     def _write(self, status: Status, begun: bool = True) -> None:
-        self._replace("status.json", json.dumps(status.table(), indent=1).encode(), begun)
-        self._remember("status.json", status)
+        self._write_table("status.json", status._asdict(), status.run, begun, status)
 
     def write_models(self, models: Mapping[str, Tensor], blocks: Iterable[Block]) -> dict[str, str]:
         """Models by 'label/seed'; the checksum of each."""
@@ -308,23 +294,22 @@ class RunFolder:
         blocks = list(blocks)
         unchanged = [name for name in before if models.get(name) is before[name] and blocks == same_blocks]
         same = {name: known[name] for name in unchanged if name in known}
-        models = owned(models)
-        data, sums = tensor_file(models, {"blocks": json.dumps([list(block) for block in blocks])}, same)
-        self._replace("model.safetensors", data)
-        self._remember("model.safetensors", (models, blocks, sums))
-        return sums
+        new = files.tensor_file(models, {"blocks": json.dumps([list(block) for block in blocks])}, same)
+        self._replace("model.safetensors", new.data)
+        self._remember("model.safetensors", (new.tensors, blocks, new.sums))
+        return new.sums
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def alone(self) -> Iterator[bool]:
+        """Meanwhile no other process writes what all tasks share; whether there is a run here."""
         with files.locked(self.path):
-            yield
+            yield self.exists()
 
     # ---- tasks -------------------------------------------------------------------------------------------------
 
     def task(self, label: str, seed: int, measures: Iterable[str]) -> TaskFolder:
         """The folder of a task under way; `measures` as when the folder was made."""
-        of = f"{label}, seed {seed}, of run {self._status().run}"
-        return TaskFolder(self.path / "checkpoint" / task_name(label, seed), [*ROW, *measures], of)
+        return TaskFolder(self.path / "checkpoint", label, seed, self._status().run, [*ROW, *measures])
 
     def is_done(self, label: str, seed: int) -> bool:
         return any((s["algorithm"], s["seed"], s["status"] in DONE) == (label, seed, True) for s in self.status())
@@ -340,11 +325,11 @@ class RunFolder:
 
     def note(self, label: str, seed: int, status: str, round: int, message: str = "") -> None:
         """What a task is doing."""
-        with self._alone():
+        with self.alone():
             self._note(label, seed, status, round, message)
 
     def _note(
-        self, label: str, seed: int, status: str, round: int, message: str, rows: Piece | None = None, **more: Any
+        self, label: str, seed: int, status: str, round: int, message: str, rows: bytes | None = None, **more: Any
     ) -> None:
         here = {"algorithm": label, "seed": seed, "status": status, "round": round, "message": message} | more
         self._write(self._status().with_task(here, rows))
@@ -354,13 +339,14 @@ class RunFolder:
         blocks: Iterable[Block],
     ) -> None:  # fmt: skip
         """A task is done: its rows and its model join those of the others, and then its status says so."""
-        with self._alone():
+        with self.alone():
             sums = self.write_models(self.models()[0] | {f"{label}/{seed}": model}, blocks)
-            rows = self._append_rows(task.rows())
+            rows = task.rows()
+            self._append_rows(rows)
             self._note(label, seed, status, round, message, rows, model=sums[f"{label}/{seed}"])
             task.clear()
 
-    def _append_rows(self, rows: bytes) -> Piece:
+    def _append_rows(self, rows: bytes) -> None:
         """Behind the rows of the tasks that are done; those of one that did not get to its status are cut off."""
         end = self._status().rows[-1][0]
         with files.writing(self.path), (self.path / "rows.csv").open("r+b") as f:
@@ -371,15 +357,8 @@ class RunFolder:
             f.write(rows)
             f.flush()
             os.fsync(f.fileno())
-        return piece(rows, end)
-
-
-def _sealed(config: Mapping[str, Any], run: str) -> bytes:
-    """The content of config.toml."""
-    text = tomli_w.dumps(config).encode()
-    return text + _seal(text, run)
 
 
 def _seal(text: bytes, run: str) -> bytes:
-    """Its last line."""
-    return f"# run {run}, {SHA256} of the lines above: {sha256(text).hexdigest()}\n".encode()
+    """The last line of config.toml."""
+    return f"# run {run}, {files.SHA256} of the lines above: {sha256(text).hexdigest()}\n".encode()

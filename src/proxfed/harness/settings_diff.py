@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from proxfed.errors import InputError
-from proxfed.harness.schema import canonical
+from proxfed.harness.experiment import canonical
 from proxfed.registry import Table, label_of
 
 DESCRIPTIVE_KEYS = ("description", "targets", "paper", "reported", "claims")

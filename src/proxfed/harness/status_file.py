@@ -10,9 +10,8 @@ from contextlib import suppress
 from hashlib import sha256
 from typing import Any, NamedTuple
 
-from proxfed.checksums import checked, with_checksum
 from proxfed.errors import InputError, require, whole
-from proxfed.files import parse_json
+from proxfed.files import checked, parse_json
 from proxfed.report.columns import DONE, UNDER_WAY
 
 Piece = tuple[int, str]
@@ -37,13 +36,11 @@ class Status(NamedTuple):
         """The checksums of the models, by 'label/seed'."""
         return {f"{s['algorithm']}/{s['seed']}": s["model"] for s in self.done if "model" in s}
 
-    def with_task(self, task: Mapping[str, Any], piece: Piece | None) -> Status:
-        """A task says something new; and perhaps has added a piece to rows.csv."""
+    def with_task(self, task: Mapping[str, Any], rows: bytes | None) -> Status:
+        """A task says something new; and perhaps has added rows to rows.csv."""
         others = [s for s in self.tasks if (s["algorithm"], s["seed"]) != (task["algorithm"], task["seed"])]
-        return Status(self.run, [*others, dict(task)], [*self.rows, *([] if piece is None else [piece])])
-
-    def table(self) -> dict[str, Any]:
-        return with_checksum({"run": self.run, "tasks": self.tasks, "rows": self.rows})
+        added = [] if rows is None else [piece(rows, self.rows[-1][0])]
+        return Status(self.run, [*others, dict(task)], [*self.rows, *added])
 
     def known(self, data: bytes, where: str) -> bytes:
         """Of rows.csv what this status knows of: all behind it did not get so far."""

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from proxfed.algorithms import ALGORITHMS, CompressedDownlink
 from proxfed.auto import AUTO, Auto
 from proxfed.compressors import COMPRESSORS
-from proxfed.engine.compatibility import check_combination, check_problem
+from proxfed.engine.compatibility import check_combination
 from proxfed.engine.state_measures import check_names
 from proxfed.errors import InputError, finite, nearest, real, require, whole
 from proxfed.participation import PARTICIPATIONS, Full
@@ -135,11 +135,15 @@ class Study:
         timed = self.timing is None or isinstance(self.timing, Timing)
         require(timed, f"timing = {self.timing!r} must be a Timing, or None")
         require(isinstance(self.targets, Mapping), f"targets = {self.targets!r} must be a dict of measures and values")
-        for key, kind, allowed in (("topology", Topology, "Ring(10)"), ("participation", Participation, "Full()")):
+        kinds: tuple[tuple[str, Any, str], ...] = (
+            ("problem", Problem, "Linear(data, Logistic())"),
+            ("topology", (Topology, type(None)), "Ring(10)"),
+            ("participation", Participation, "Full()"),
+        )
+        for key, kind, allowed in kinds:
             value = getattr(self, key)
-            fits = isinstance(value, kind) and not isinstance(value, type)
-            none = value is None and key == "topology"
-            require(fits or none, f"{key} = {value!r:.80} will not do: give an object such as {allowed}")
+            if not isinstance(value, kind) or isinstance(value, type):  # to write down a problem takes long
+                raise InputError(f"{key} = {value!r:.80} will not do: give an object such as {allowed}")
         object.__setattr__(self, "entries", own)
         object.__setattr__(self, "seeds", [int(seed) for seed in seeds])
         object.__setattr__(self, "rounds", int(self.rounds))
@@ -180,7 +184,6 @@ class Study:
 
     def check(self) -> None:
         """Refuse, before anything is computed, what cannot be run or measured."""
-        check_problem(self.problem)
         for label, e in self.complete.items():
             try:
                 check_combination(e.problem, e.example, e.topology, e.participation)

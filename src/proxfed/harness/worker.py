@@ -37,13 +37,14 @@ def main(file: str) -> int:
         tune_process()
         given = pickle.load(f)
 
-    from proxfed.engine import ranks
+    from proxfed.engine import network, ranks
     from proxfed.errors import ProxfedError
     from proxfed.harness.agreement import require_alike
-    from proxfed.harness.execute import Execution, Progress, threads
+    from proxfed.harness.execute import Execution
     from proxfed.harness.processes import FAILED
-    from proxfed.harness.progress import stop_on_signal
     from proxfed.harness.run_folder import RunFolder
+    from proxfed.machine import threads
+    from proxfed.report.terminal import Progress, stop_on_signal
 
     told = 0.0
 
@@ -56,7 +57,7 @@ def main(file: str) -> int:
             with suppress(OSError):  # nobody listens any more; `stop` will notice
                 say.write(json.dumps({"progress": progress}, default=str) + "\n")
 
-    world = ranks.world()
+    world = network.world()
     leads, distributed = world is None or world[0] == 0, world is not None
     try:
         with stop_on_signal() as asked, threads(given["threads"]):

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from proxfed.harness.experiment import shipped
 from proxfed.harness.paper_schema import Diverges, Figure, Reported
 from proxfed.harness.results import Results
-from proxfed.harness.schema import shipped
 from proxfed.harness.settings_diff import flat
 from proxfed.papers.comparisons import compare
 from proxfed.papers.open_settings import open_settings

@@ -13,10 +13,9 @@ from typing import Any
 from proxfed.data import read as read_data
 from proxfed.data.federated import Federated
 from proxfed.errors import MissingData
-from proxfed.harness.cases import ExperimentFile, slug
+from proxfed.harness.experiment import Experiment, ExperimentFile, slug
 from proxfed.harness.results import Results
 from proxfed.harness.run_folder import RunFolder
-from proxfed.harness.schema import Experiment
 from proxfed.harness.settings_diff import by_key, other_values
 from proxfed.papers import results_store
 from proxfed.papers.costs import Cost, Speeds

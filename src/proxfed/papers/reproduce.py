@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from proxfed.errors import nearest, require
-from proxfed.harness.cases import ExperimentFile, slug
+from proxfed.harness.experiment import Experiment, ExperimentFile, shipped, slug
 from proxfed.harness.results import Results
 from proxfed.harness.run_folder import RunFolder
-from proxfed.harness.schema import Experiment, shipped
 from proxfed.harness.settings_diff import changed, settings_mismatch
 from proxfed.papers.claims import Verdict, judge
 from proxfed.papers.comparisons import Comparison, compare

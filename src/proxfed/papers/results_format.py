@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import tomli_w
 
-from proxfed.checksums import checksum
+from proxfed.files import checksum
 from proxfed.harness.results import Results
 from proxfed.harness.run_folder import Row
 from proxfed.registry import Table

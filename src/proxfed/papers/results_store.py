@@ -22,8 +22,8 @@ from typing import NamedTuple
 
 from proxfed import files as disk
 from proxfed.errors import InputError, require
+from proxfed.harness.experiment import shipped
 from proxfed.harness.results import Results
-from proxfed.harness.schema import shipped
 from proxfed.harness.settings_diff import by_key, first_changed
 from proxfed.papers.causes import Written
 from proxfed.papers.causes import read as read_causes

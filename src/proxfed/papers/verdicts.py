@@ -10,10 +10,9 @@ from pathlib import Path
 from shlex import join
 from typing import Any, NamedTuple
 
-from proxfed.harness.cases import ExperimentFile
+from proxfed.harness.experiment import Experiment, ExperimentFile
 from proxfed.harness.paper_schema import Paper
 from proxfed.harness.results import Results
-from proxfed.harness.schema import Experiment
 from proxfed.harness.settings_diff import by_key, other_values
 from proxfed.papers import results_store
 from proxfed.papers.causes import MEANING, Cause, Written

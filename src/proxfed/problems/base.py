@@ -89,12 +89,11 @@ class DataProblem(Problem):
         except (RuntimeError, AssertionError) as e:  # torch's ways of saying that a name is wrong or a driver missing
             raise InputError(f"device = {self.device!r} is not there: {str(e).splitlines()[0]}") from e
 
-    def _check_x0(self) -> None:
+    def _check_x0(self, given: Tensor) -> None:
         """Once it is known how long x is."""
-        if self.x0 is not None:
-            x0 = torch.as_tensor(self.x0, dtype=self.dtype, device=self.device).detach()
-            require(x0.shape == (self.d,), f"{type(self).__name__}: x0 has shape {tuple(x0.shape)}, but d = {self.d}")
-            object.__setattr__(self, "x0", x0)
+        x0 = torch.as_tensor(given, dtype=self.dtype, device=self.device).detach()
+        require(x0.shape == (self.d,), f"{type(self).__name__}: x0 has shape {tuple(x0.shape)}, but d = {self.d}")
+        object.__setattr__(self, "x0", x0)
 
     # ---- shapes ------------------------------------------------------------------------------------------------
 

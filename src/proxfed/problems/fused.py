@@ -13,10 +13,10 @@ from torch import Tensor
 from proxfed.data.sparse import SparseRows
 from proxfed.engine import tuning
 from proxfed.keyed_random import Ids
+from proxfed.machine import run_parallel, thread_count
 from proxfed.problems import kernels
 from proxfed.problems.losses import Huber
 from proxfed.problems.passes import FUSED, Passes, Sums
-from proxfed.threads import run_parallel, thread_count
 
 if TYPE_CHECKING:
     from proxfed.problems.linear import Linear

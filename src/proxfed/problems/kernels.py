@@ -17,7 +17,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from proxfed.compiled import compiled
+from proxfed.machine import compiled
 
 SQUARED, HUBER, POISSON, LOGISTIC, SOFTMAX, ONE_HOT = range(6)
 

@@ -6,7 +6,7 @@ The weights w_ij are those of the samples times those of their classes; without 
 multiplied. With weights, v_ij = w_ij m_i / sum_j w_ij is what a sample counts in a plain mean. x is the weight matrix
 (outputs, features) followed by the intercepts, as one row. Features may be sparse; they stay so.
 
-`passes.py` says how the sums over samples are computed, `curvature.py` how smooth f is.
+`passes.py` says what the sums over samples are, `curvature.py` how smooth f is.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from proxfed.data.on_demand import OnDemand
 from proxfed.data.sparse import Features, SparseRows
 from proxfed.errors import require
 from proxfed.keyed_random import Ids, Key
+from proxfed.machine import numba_is_used
 from proxfed.problems.base import DataProblem
 from proxfed.problems.class_weights import with_classes
 from proxfed.problems.coefficients import Coefficients, coefficients
@@ -38,7 +39,7 @@ from proxfed.problems.fetched import Fetched
 from proxfed.problems.fista import by_line_search, fista
 from proxfed.problems.loop import parameters
 from proxfed.problems.losses import Loss
-from proxfed.problems.passes import Passes, passes_of
+from proxfed.problems.passes import FEW, FUSED, Passes
 from proxfed.problems.sparse_products import Entries
 from proxfed.regularisers import Zero
 from proxfed.types import Block, Local, Regulariser, Smoothness
@@ -88,7 +89,8 @@ class Linear(DataProblem):
         name, separate = type(self.criterion).__name__, self.criterion.separate
         require(separate or self.batch is None, f"{name}: batch = {self.batch}, but a part of the samples has no loss")
         require(separate or not self.intercept, f"{name}: intercept = True, but the baseline hazard takes its place")
-        self._check_x0()
+        if self.x0 is not None:
+            self._check_x0(self.x0)
 
     def _with(self, **values: Any) -> Self:
         if not values.keys() <= {"h", "x0"}:
@@ -97,7 +99,8 @@ class Linear(DataProblem):
         for name, value in values.items():
             object.__setattr__(other, name, value)
         other.check()
-        other._check_x0()
+        if other.x0 is not None:
+            other._check_x0(other.x0)
         return other
 
     @cached_property
@@ -162,8 +165,18 @@ class Linear(DataProblem):
 
     @cached_property
     def passes(self) -> Passes:
-        """How sums over the samples are computed."""
-        return passes_of(self)
+        """How sums over the samples are computed: in one compiled pass where numba is installed (`pip install
+        "proxfed[fast]"`), on the CPU, for the losses it knows and where it is the faster way; else as products."""
+        sparse = isinstance(self.data.features, SparseRows)
+        known = self.device == "cpu" and type(self.criterion) in FUSED
+        if known and (sparse or self.blocks[0].shape[0] <= FEW) and numba_is_used():
+            from proxfed.problems.fused import Fused
+
+            return Fused(self)
+        from proxfed.problems.products import Products
+        from proxfed.problems.sparse_products import SparseProducts
+
+        return SparseProducts() if sparse else Products()
 
     # ---- the protocol ------------------------------------------------------------------------------------------
 
@@ -175,7 +188,7 @@ class Linear(DataProblem):
 
     @cached_property
     def gradient_size(self) -> int:
-        samples = self.data.sizes.sum() / max(1, len(self.data)) if self.batch is None else self.batch
+        samples = self.data.sizes.sum() / max(1, len(self.data.sizes)) if self.batch is None else self.batch
         return int(self.sample_size * samples)
 
     def local(self, t: int, ids: Ids, seed: int = 0) -> Local:

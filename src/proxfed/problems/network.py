@@ -110,7 +110,8 @@ class Model(DataProblem):
         require(len(self.blocks) > 0, f"{self._name} has no parameters to train")
         self._check_module()
         self.engine  # noqa: B018  the mechanism must fit the network
-        self._check_x0()
+        if self.x0 is not None:
+            self._check_x0(self.x0)
 
     def _check_module(self) -> None:
         """The network takes the samples, gives a score for each class, and is a function of x and the samples alone."""

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from proxfed import keyed_random
 from proxfed.keyed_random import Ids, Key
+from proxfed.machine import map_parallel
 from proxfed.problems.minibatches import Epochs, cuts
-from proxfed.threads import map_parallel
 from proxfed.types import Local
 
 if TYPE_CHECKING:

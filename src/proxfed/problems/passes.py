@@ -1,8 +1,7 @@
-"""The sums over samples that values and gradients of linear models are made of, and which way they are computed.
+"""The sums over samples that values and gradients of linear models are made of, whichever way they are computed.
 
-`fused.py` compiles one pass over the data with numba and is taken where that is installed (`pip install
-"proxfed[fast]"`), on the CPU, for the losses it knows and where it is the faster way. Otherwise they are products of
-torch: `products.py` for dense features, `sparse_products.py` for sparse ones. The ways agree to rounding error.
+`fused.py` compiles one pass over the data with numba; `products.py` has products of torch for dense features,
+`sparse_products.py` for sparse ones. `Linear.passes` chooses. The ways agree to rounding error.
 """
 
 from __future__ import annotations
@@ -13,8 +12,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from proxfed.compiled import numba_is_used
-from proxfed.data.sparse import SparseRows
 from proxfed.keyed_random import Ids
 from proxfed.problems.losses import Huber, Logistic, OneHot, Poisson, Softmax, Squared
 
@@ -56,17 +53,3 @@ class Passes(ABC):
         """y <- y - eta times such a gradient at y, (c, d), for each of rows (steps, c, batch)."""
         for some in rows:
             y.sub_(self.minibatch(p, some, y), alpha=eta)
-
-
-def passes_of(problem: Linear) -> Passes:
-    """The way that suits the problem."""
-    sparse = isinstance(problem.data.features, SparseRows)
-    known = problem.device == "cpu" and type(problem.criterion) in FUSED
-    if known and (sparse or problem.blocks[0].shape[0] <= FEW) and numba_is_used():
-        from proxfed.problems.fused import Fused
-
-        return Fused(problem)
-    from proxfed.problems.products import Products
-    from proxfed.problems.sparse_products import SparseProducts
-
-    return SparseProducts() if sparse else Products()

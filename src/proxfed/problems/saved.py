@@ -12,8 +12,8 @@ from pathlib import Path
 from safetensors import SafetensorError
 from torch import Tensor
 
-from proxfed.checksums import read_tensors
 from proxfed.errors import InputError, require
+from proxfed.files import read_tensors
 from proxfed.problems.loop import parameters
 from proxfed.types import Block
 

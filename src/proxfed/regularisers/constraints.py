@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.linalg import vector_norm
 
 from proxfed.errors import positive, real, require
-from proxfed.regularisers.base import check_step
+from proxfed.regularisers.penalties import check_step
 from proxfed.regularisers.thresholds import shifted
 from proxfed.types import Regulariser
 

@@ -13,7 +13,7 @@ from torch.linalg import vector_norm
 from torch.nn.functional import softshrink
 
 from proxfed.errors import at_least_one, non_negative, real, require, whole
-from proxfed.regularisers.base import Origin, Weighted, check_step
+from proxfed.regularisers.penalties import Origin, Weighted, check_step
 from proxfed.regularisers.thresholds import shrinkage
 from proxfed.types import Regulariser
 

@@ -13,7 +13,7 @@ from torch.linalg import vector_norm
 from torch.nn.functional import softshrink
 
 from proxfed.errors import non_negative, positive, require
-from proxfed.regularisers.base import Weighted, check_step
+from proxfed.regularisers.penalties import Weighted, check_step
 
 
 @dataclass(frozen=True)

@@ -1,21 +1,27 @@
-"""Norms of the whole vector, and their like: convex and finite everywhere."""
+"""Norms of the whole vector times a weight, and their like: convex and finite; with the weights 0 and infinity."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 from torch.linalg import vector_norm
 from torch.nn.functional import softshrink
 
-from proxfed.errors import non_negative, require, whole
-from proxfed.regularisers.base import Origin, Weighted, check_step
+from proxfed.errors import InputError, non_negative, require, whole
 from proxfed.regularisers.thresholds import shifted, shrinkage
 from proxfed.types import Regulariser
+
+
+def check_step(h: object, step: float, below: float = math.inf, bound: str = "infinity") -> None:
+    """0 <= step < below, which the message calls `bound`."""
+    if not 0 <= step < below:
+        limit = bound if below == math.inf else f"{bound} = {below!r}"
+        raise InputError(f"{type(h).__name__}: step = {step!r} must be >= 0 and < {limit}")
 
 
 @dataclass(frozen=True)
@@ -28,6 +34,43 @@ class Zero(Regulariser):
     def prox(self, v: Tensor, step: float) -> Tensor:
         check_step(self, step)
         return v
+
+
+@dataclass(frozen=True, eq=False)
+class Origin(Regulariser):
+    """The indicator of x = 0."""
+
+    free: Tensor | None = None
+    """(d,): coordinates that may be anything all the same."""
+
+    @property
+    def indicator(self) -> bool:
+        return True
+
+    def value(self, x: Tensor) -> Tensor:
+        inside = (self.prox(x, 1.0) == x).all(-1)
+        return x.new_zeros(inside.shape).masked_fill_(~inside, math.inf)
+
+    def prox(self, v: Tensor, step: float) -> Tensor:
+        check_step(self, step)
+        return torch.zeros_like(v) if self.free is None else v.masked_fill(~self.free.to(v.device), 0)
+
+
+@dataclass(frozen=True)
+class Weighted(Regulariser):
+    """h = weight times something."""
+
+    weight: float
+    """lambda >= 0."""
+
+    def __post_init__(self) -> None:
+        non_negative(self, "weight")
+
+    def with_weight(self, weight: float) -> Self:
+        return replace(self, weight=weight)
+
+    def held_at_zero(self, d: int) -> Regulariser:
+        return Origin()
 
 
 @dataclass(frozen=True)

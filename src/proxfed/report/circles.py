@@ -8,7 +8,7 @@ from html import escape
 
 import numpy as np
 
-from proxfed.data.client_stats import ClientStats
+from proxfed.report.client_stats import ClientStats
 
 ROWS = 200
 """Clients that are drawn at most."""

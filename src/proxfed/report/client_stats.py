@@ -1,21 +1,27 @@
-"""Pictures of who holds what: a section of the page, lines in the terminal, and a drawing of its own.
+"""Who holds what: how many samples each client has, and of which classes; counted, in words, and as pictures.
 
-A cell is one client's samples of one class. On the page and in the terminal it is the stronger the larger its part of
-the client's samples, so that clients of different sizes compare; sizes are bars beside it.
+A cell of a picture is one client's samples of one class. On the page and in the terminal it is the stronger the larger
+its part of the client's samples, so that clients of different sizes compare; sizes are bars beside it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from typing import Any, NamedTuple
+from zlib import crc32
 
 import numpy as np
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from proxfed.data.client_stats import ClientStats
+from proxfed.data.federated import Federated, class_counts
+from proxfed.data.on_demand import OnDemand
+from proxfed.data.sparse import SparseRows
+from proxfed.errors import InputError
+from proxfed.keyed_random import generator
 from proxfed.report.summary import plain_table
 
 ROWS, CELLS = 200, 20_000
@@ -26,6 +32,103 @@ LINES, SOME = 40, 20
 """Up to so many clients have a line each in the terminal; of more, so many are drawn."""
 BAR = 10
 SHADES = "·░▒▓█"
+
+
+@dataclass(frozen=True, eq=False)
+class ClientStats:
+    """The clients' samples, counted."""
+
+    sizes: np.ndarray
+    """(n,) samples of each client."""
+    counts: np.ndarray | None = None
+    """(n, classes) samples of each client and class; None: labels are numbers."""
+    classes: tuple[str, ...] = ()
+    """What the classes are called."""
+    checksum: int | None = None
+    """Of all samples, labels and weights; None: not known."""
+    weights: np.ndarray | None = None
+    """(n,) the weights of each client's samples together; None: all samples count the same."""
+
+    @classmethod
+    def of(cls, data: Federated) -> ClientStats:
+        if isinstance(data, OnDemand):
+            return cls(data.sizes)
+        checksum, weights = 0, None
+        features = data.features.arrays if isinstance(data.features, SparseRows) else (data.features,)
+        for array in (*features, data.labels, data.sample_weights):
+            checksum = checksum if array is None else crc32(np.ascontiguousarray(array).data, checksum)
+        if data.sample_weights is not None:
+            weights = data.weight_sums
+        classes, cells = class_counts(data) or ((), None)
+        return cls(data.sizes, cells, classes, checksum, weights)
+
+    @classmethod
+    def from_table(cls, table: Mapping[str, Any], where: str) -> ClientStats:
+        """What `table` made, read back; `where` it was read from is named if it makes no sense."""
+        try:
+            sizes, classes = np.array(table["sizes"], np.int64), tuple(map(str, table["classes"]))
+            cells = None if table["counts"] is None else np.array(table["counts"], np.int64)
+            weights = None if table.get("weights") is None else np.array(table["weights"], np.float64)
+        except (KeyError, TypeError, ValueError) as e:
+            raise InputError(f"{where} is damaged: {e}") from e
+        whole = sizes.ndim == 1 and len(sizes) > 0
+        fits = cells is None or (cells.shape == (len(sizes), len(classes)) and (cells.sum(axis=1) == sizes).all())
+        if not (whole and fits and (weights is None or weights.shape == sizes.shape)):
+            raise InputError(f"{where} is damaged: its counts do not add up to its sizes")
+        return cls(sizes, cells, classes, table.get("checksum"), weights)
+
+    def table(self) -> dict[str, Any]:
+        """As plain lists."""
+        cells = None if self.counts is None else self.counts.tolist()
+        table = {"sizes": self.sizes.tolist(), "classes": list(self.classes), "counts": cells}
+        table |= {} if self.weights is None else {"weights": self.weights.tolist()}
+        return table if self.checksum is None else table | {"checksum": self.checksum}
+
+    def same(self, other: ClientStats) -> bool:
+        """Whether these are the same samples, as far as both know."""
+        mine, theirs = self.table(), other.table()
+        return all(mine[key] == theirs[key] for key in mine.keys() & theirs.keys())
+
+    def __len__(self) -> int:
+        """How many clients there are."""
+        return len(self.sizes)
+
+    @property
+    def classes_held(self) -> np.ndarray | None:
+        """(n,) of how many classes each client has samples."""
+        return None if self.counts is None else (self.counts > 0).sum(axis=1)
+
+    def sentence(self) -> str:
+        """How many, and how evenly, in words."""
+        several = len(self) > 1
+        text = f"{len(self):,} client{'s hold' if several else ' holds'} {int(self.sizes.sum()):,} samples"
+        if several:
+            text += f": {_spread(self.sizes, ' each')}"
+        if self.classes_held is not None:
+            text += f", from {_spread(self.classes_held)} of the {len(self.classes)} classes"
+        return text + "."
+
+    def some(self, most: int) -> np.ndarray:
+        """At most so many clients, ascending: drawn at random, since neighbours may be alike, and always the same."""
+        if len(self) <= most:
+            return np.arange(len(self))
+        drawn = generator(0, "clients that are shown").permutation(len(self))[:most]
+        return np.sort(drawn)
+
+
+def _spread(values: np.ndarray, each: str = "") -> str:
+    low, high, middle = int(values.min()), int(values.max()), f"{np.median(values):,.1f}".removesuffix(".0")
+    return f"{low:,}{each}" if low == high else f"{low:,} to {high:,}{each} (median {middle})"
+
+
+def parts(stats: ClientStats, ids: np.ndarray) -> np.ndarray:
+    """(clients, classes): which part of a client's samples is of which class; no columns if labels are numbers."""
+    if stats.counts is None:
+        return np.zeros((len(ids), 0))
+    return stats.counts[ids] / stats.sizes[ids, None]
+
+
+# ---- the page -------------------------------------------------------------------------------------------------------
 
 
 class Picture(NamedTuple):
@@ -73,16 +176,6 @@ class Picture(NamedTuple):
         )
 
 
-def parts(stats: ClientStats, ids: np.ndarray) -> np.ndarray:
-    """(clients, classes): which part of a client's samples is of which class; no columns if labels are numbers."""
-    if stats.counts is None:
-        return np.zeros((len(ids), 0))
-    return stats.counts[ids] / stats.sizes[ids, None]
-
-
-# ---- the page -------------------------------------------------------------------------------------------------------
-
-
 def pictures(runs: Iterable[tuple[str, ClientStats | None]]) -> list[Picture]:
     """One picture for all runs with the same stats; runs that do not say have none."""
     alike: dict[tuple, tuple[list[str], ClientStats]] = {}
@@ -97,12 +190,12 @@ def pictures(runs: Iterable[tuple[str, ClientStats | None]]) -> list[Picture]:
     return drawn
 
 
-def section_html(shown: Sequence[Picture], several: bool) -> str:
-    """The section 'Who holds what'; nothing if no run says."""
-    if not shown:
-        return ""
+def section(runs: Iterable[tuple[str, ClientStats | None]], several: bool) -> tuple[str, list[dict[str, Any]]]:
+    """The section 'Who holds what' and what the page's script draws there; nothing if no run says."""
+    shown = pictures(runs)
     figures = "".join(picture.html(several) for picture in shown)
-    return f'<section aria-labelledby="client_stats"><h2 id="client_stats">Who holds what</h2>{figures}</section>'
+    html = f'<section aria-labelledby="client_stats"><h2 id="client_stats">Who holds what</h2>{figures}</section>'
+    return html if shown else "", [picture.data() for picture in shown]
 
 
 # ---- the terminal ---------------------------------------------------------------------------------------------------

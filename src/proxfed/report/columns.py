@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from math import isfinite
 from typing import Any
-
-from proxfed.errors import finite
 
 Row = Mapping[str, Any]
 
@@ -190,6 +189,12 @@ def axis_value(row: Row, axis: str, clients: int | None = None) -> float | None:
     return row.get(axis)
 
 
+def number(row: Row, name: str) -> float | None:
+    """What stands in a column of the row, if that is a finite number."""
+    value = row.get(name)
+    return value if isinstance(value, (int, float)) and isfinite(value) else None
+
+
 def with_total(row: Row) -> dict[str, Any]:
     """The row with `bytes_total`: what crossed the network in any direction, None if nothing was counted."""
     return {**row, "bytes_total": axis_value(row, "bytes")}
@@ -204,14 +209,14 @@ def worth_showing(rows: Sequence[Row]) -> tuple[list[Column], list[Column]]:
     """(progress, measures): all but empty columns, work that is always zero, and bytes that only repeat the total."""
 
     def spent(name: str) -> bool:
-        return any(finite(row.get(name)) and row[name] != 0 for row in rows)
+        return any(number(row, name) for row in rows)
 
     def repeats(name: str) -> bool:
         parts = ("bytes_up", "bytes_down", "bytes_edge", "bytes_best")
         return name in parts and all(row.get(name) == row["bytes_total"] for row in rows)
 
     progress = [c for c in PROGRESS if c.name == "round" or (spent(c.name) and not repeats(c.name))]
-    measures = [c for c in (*MEASURES, *further_measures(rows)) if any(finite(row.get(c.name)) for row in rows)]
+    measures = [c for c in (*MEASURES, *further_measures(rows)) if any(number(row, c.name) is not None for row in rows)]
     return progress, measures
 
 

@@ -22,7 +22,7 @@ import tomli_w
 
 from proxfed.errors import require
 from proxfed.files import write
-from proxfed.report.client_stats import pictures, section_html
+from proxfed.report.client_stats import section
 from proxfed.report.columns import Column, Row, with_total, worth_showing
 from proxfed.report.curves import Curve, Line, make_curves
 from proxfed.report.sparsity import images
@@ -85,17 +85,17 @@ def render(results: Sequence[Results], figures: Sequence[Path] = ()) -> str:
     colours = {label: i for i, label in enumerate(labels)}
     curves = make_curves([line for run in runs for line in lines_of(run)], progress, measures)
     table = [{**entry, "algorithm": run.labels[entry["algorithm"]]} for run in runs for entry in run.results.table()]
-    stats = pictures([(run.name, run.results.client_stats) for run in runs])
+    several = len(runs) > 1
+    holders, drawn = section([(run.name, run.results.client_stats) for run in runs], several)
     data = {
         "progress": [_column(column) for column in progress],
         "measures": [_column(column) for column in measures],
         "curves": [{**asdict(curve), "colour": colours[curve.label]} for curve in curves],
         "models": [{**model, "colour": colours[model["label"]]} for model in make_patterns(runs)],
-        "client_stats": [picture.data() for picture in stats],
+        "client_stats": drawn,
     }
     script = '"use strict";\n{\n' + "\n".join((HERE / name).read_text(encoding="utf-8") for name in SCRIPTS) + "}\n"
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    several = len(runs) > 1
     return Template((HERE / "page.html").read_text(encoding="utf-8")).substitute(
         policy=f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'",
         title=escape(" and ".join(dict.fromkeys(title(run) for run in runs))),
@@ -104,7 +104,7 @@ def render(results: Sequence[Results], figures: Sequence[Path] = ()) -> str:
         script=script,
         results=results_html(table, progress, measures, colours),
         costs=costs_html(table, progress, colours),
-        client_stats=section_html(stats, several),
+        client_stats=holders,
         curves_note=escape(curves_note(curves)),
         figures=figures_html(figures),
         settings="".join(about_settings(run, several) for run in runs),

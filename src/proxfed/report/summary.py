@@ -12,7 +12,18 @@ from rich.table import Table
 from rich.text import Text
 
 from proxfed.errors import finite
-from proxfed.report.columns import KNOWN, MEASURES, PROGRESS, UNDER_WAY, Column, Row, further_measures, show, with_total
+from proxfed.report.columns import (
+    KNOWN,
+    MEASURES,
+    PROGRESS,
+    UNDER_WAY,
+    Column,
+    Row,
+    further_measures,
+    number,
+    show,
+    with_total,
+)
 from proxfed.report.targets import half_reached
 
 if TYPE_CHECKING:
@@ -26,16 +37,14 @@ CHANGED = "but changed since"
 """What a table says of tuning."""
 
 
-def result_table(results: Results, targets: Mapping[str, Sequence[float]] | None = None) -> list[dict[str, Any]]:
+def result_table(results: Results, targets: Mapping[str, Sequence[float]]) -> list[dict[str, Any]]:
     """One JSON-able entry per algorithm, in the order of the rows.
 
     A seed that diverged counts with its last row; a value that is missing or not finite counts as none. Where the
-    number of clients is known there are gradients per client. With `targets` = {measure: values}, of the run if None
-    are given, an entry says under `reached` after how many rounds, gradients, bytes and simulated seconds half of the
-    seeds got there (None: they did not), and whether the measure was `measured` at all. `tuning` is how much the
-    algorithm's settings were tuned.
+    number of clients is known there are gradients per client. With `targets` = {measure: values} an entry says under
+    `reached` after how many rounds, gradients, bytes and simulated seconds half of the seeds got there (None: they did
+    not), and whether the measure was `measured` at all. `tuning` is how much the algorithm's settings were tuned.
     """
-    targets = results.targets if targets is None else targets
     rows, status, clients = [with_total(row) for row in results.rows], results.status, results.clients
     columns = (*MEASURES, *further_measures(rows), *PROGRESS[1:])
     runs: dict[str, dict[Any, list[Row]]] = {}
@@ -54,8 +63,8 @@ def result_table(results: Results, targets: Mapping[str, Sequence[float]] | None
             "status": verdict(states, last, max(len(states), len(results.seeds))),
             "diverged": sum(state["status"] == "diverged" for state in states),
             "seeds": max(len(seeds), len(states)),
-            "rounds": _median(row["round"] for row in last),
-            **{column.name: _median(row.get(column.name) for row in last) for column in columns},
+            "rounds": _median(last, "round"),
+            **{column.name: _median(last, column.name) for column in columns},
         }
         if clients and entry["gradients"] is not None:
             entry["gradients_per_client"] = entry["gradients"] / clients
@@ -86,8 +95,8 @@ def verdict(states: Sequence[Mapping[str, Any]], last: Sequence[Row], seeds: int
     return "finished" if len(states) == seeds else f"{len(states)} of {seeds} seeds finished"
 
 
-def _median(values: Iterable[Any]) -> float | None:
-    numbers = [value for value in values if finite(value)]
+def _median(rows: Iterable[Row], name: str) -> float | None:
+    numbers = [value for row in rows if (value := number(row, name)) is not None]
     return median(numbers) if numbers else None
 
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from proxfed.engine.messages import WeightedSum, rebuild
 from proxfed.engine.network import Stacked
 from proxfed.keyed_random import Ids
+from proxfed.machine import over_threads
 from proxfed.silos.masks import add_up
 from proxfed.silos.message import Letter
-from proxfed.threads import over_threads
 from proxfed.types import Message
 
 if TYPE_CHECKING:

@@ -18,12 +18,11 @@ import torch
 from torch import Tensor
 
 from proxfed.engine.compatibility import compressors
-from proxfed.engine.halves import Clients, Server
+from proxfed.engine.halves import Clients, Server, Work
 from proxfed.engine.messages import dense, leaves
 from proxfed.engine.network import Stacked
-from proxfed.engine.oracle import Work
 from proxfed.engine.run import count_from, counted_so_far
-from proxfed.engine.state_tree import flatten, restore
+from proxfed.engine.states import flatten, restore
 from proxfed.errors import RunError
 from proxfed.keyed_random import Ids
 from proxfed.participation import Full, cohort
@@ -262,9 +261,6 @@ class Coordinator:
                 (x,) = unpack(*_body(answers[self.job.sites[0]]), (), 0, 0)
                 return x
             means.append(self.network.average(self.asking.rows(answers)))
-
-    def found(self) -> dict[str, float]:
-        return {}
 
     def fields(self, asked: Collection[str] | None = None) -> dict[str, Any]:
         """Of the clients' states, on graphs: names, to be asked for; x is always there."""

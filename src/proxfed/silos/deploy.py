@@ -15,19 +15,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from proxfed import files
-from proxfed.checksums import checked, with_checksum
 from proxfed.engine.network import Network
 from proxfed.engine.state_measures import split
 from proxfed.errors import InputError, RunError, require
-from proxfed.files import replace
+from proxfed.files import checked, replace, with_checksum
 from proxfed.harness.build import build_study
+from proxfed.harness.experiment import Experiment
 from proxfed.harness.plan import Planned
-from proxfed.harness.progress import watching
 from proxfed.harness.results import Results
-from proxfed.harness.run_folder import RunFolder, versions
-from proxfed.harness.schema import Experiment
+from proxfed.harness.run_folder import RunFolder
 from proxfed.harness.study import CompleteEntry, Study, Task
+from proxfed.machine import versions
 from proxfed.registry import Table
+from proxfed.report.terminal import watching
 from proxfed.silos.carrier import Carrier
 from proxfed.silos.coordinator import Coordinator
 from proxfed.silos.exchange import Exchange

@@ -21,7 +21,7 @@ from typing import Any
 
 from proxfed.errors import InputError, ProxfedError, RunError, require
 from proxfed.files import locked
-from proxfed.harness.run_folder import versions
+from proxfed.machine import versions
 from proxfed.registry import only_installed
 from proxfed.silos import queries
 from proxfed.silos.guard import Asked, Guard, Refused

@@ -18,8 +18,8 @@ from proxfed._version import __version__
 from proxfed.data.federated import Federated, Window
 from proxfed.errors import InputError, RunError, require
 from proxfed.harness.build import build_again, build_problem
+from proxfed.harness.experiment import Experiment, parse
 from proxfed.harness.protection import Protection
-from proxfed.harness.schema import Experiment, parse
 from proxfed.participation import Dropouts, Full
 from proxfed.registry import Table
 from proxfed.silos.message import canonical, flat
@@ -53,7 +53,7 @@ class Job:
     """What all sites of a run know. Without an algorithm, it is about the problem alone."""
 
     experiment: Table
-    """The tables of the problem, as an experiment has them (harness/schema.py), every default written out."""
+    """The tables of the problem, as an experiment has them (harness/experiment.py), every default written out."""
     sites: tuple[str, ...]
     clients: tuple[int, ...]
     """How many clients each site is."""

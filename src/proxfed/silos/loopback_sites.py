@@ -12,7 +12,7 @@ from proxfed import files
 from proxfed.data.sparse import SparseRows
 from proxfed.errors import require
 from proxfed.harness.build import build_problem
-from proxfed.harness.schema import Experiment
+from proxfed.harness.experiment import Experiment
 from proxfed.silos.keyring import SiteKey, fingerprint
 
 NAMES = ("lyon", "oslo", "turin", "porto", "ghent", "basel", "graz", "brno")

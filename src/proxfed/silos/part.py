@@ -12,12 +12,11 @@ from torch import Tensor
 
 from proxfed.engine import tuning
 from proxfed.engine.compatibility import compressors
-from proxfed.engine.halves import Clients
+from proxfed.engine.halves import Clients, Work
 from proxfed.engine.messages import dense, nbytes
 from proxfed.engine.mixing import edges, gathered
 from proxfed.engine.network import Stacked
-from proxfed.engine.oracle import Work
-from proxfed.engine.state_tree import flatten, put, restore, take, writable
+from proxfed.engine.states import flatten, put, restore, take, writable
 from proxfed.keyed_random import Ids
 from proxfed.silos.job import Built, Job
 from proxfed.types import Graph, Message, Mix, Mixing, Star

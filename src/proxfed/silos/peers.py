@@ -12,8 +12,8 @@ from typing import Any
 
 from torch import Tensor
 
+from proxfed.engine.halves import Work
 from proxfed.engine.messages import dense
-from proxfed.engine.oracle import Work
 from proxfed.errors import RunError
 from proxfed.silos.fibre import Fibre, Stop
 from proxfed.silos.guard import Link

@@ -9,7 +9,7 @@ import torch
 from proxfed.auto import Auto, example
 from proxfed.compressors import Identity
 from proxfed.engine.compatibility import compressors
-from proxfed.engine.state_tree import flatten
+from proxfed.engine.states import flatten
 from proxfed.errors import InputError
 from proxfed.harness.protection import Protection
 from proxfed.regularisers import Zero

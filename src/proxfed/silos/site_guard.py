@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from proxfed.engine.halves import Oracle, Work
 from proxfed.engine.messages import dense, leaves, rebuild
-from proxfed.engine.oracle import Oracle, Work
 from proxfed.harness.protection import Privacy
 from proxfed.silos import policy
 from proxfed.silos.audit import Line

@@ -22,9 +22,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from proxfed.checksums import owned
 from proxfed.errors import RunError, require
-from proxfed.files import replace, writing
+from proxfed.files import owned, replace, writing
 from proxfed.silos.message import Letter
 
 

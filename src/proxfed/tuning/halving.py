@@ -53,9 +53,15 @@ class Ladder(NamedTuple):
         return ", ".join(f"{rung.configurations} to round {rung.round}" for rung in self.rungs)
 
 
-def ladder(budget: int, rounds: int, seeds: int = 1) -> Ladder:
-    """As many configurations as the budget allows, on as many rungs as can tell them apart."""
+def ladder(budget: int, rounds: int, seeds: int = 1, most: int | None = None) -> Ladder:
+    """As many configurations as the budget allows, on as many rungs as can tell them apart.
+
+    most    there are no more than these: they go as far as the budget takes all of them, on as few rungs as that needs
+    """
     possible = [steps for steps in reversed(range(RUNGS)) if steps == 0 or rounds // FACTOR**steps >= LEAST]
+    for steps in reversed(possible):
+        if most is not None and _fewest(steps) <= most <= _most(budget, rounds, seeds, steps):
+            return _ladder(most, rounds, seeds, steps)
     for steps in possible:
         count = _most(budget, rounds, seeds, steps)
         if count >= _fewest(steps):

@@ -22,7 +22,7 @@ class Score(NamedTuple):
 
     diverged: bool
     cost: float
-    """To the target; infinite if it was not reached, 0 without a target."""
+    """To the target; infinite if it was not reached, or was left again; 0 without a target."""
     value: float
     """Of the measure, with its sign changed where higher is better."""
     average: float
@@ -32,6 +32,11 @@ class Score(NamedTuple):
 
 
 DIVERGED = Score(True, inf, inf, inf)
+
+
+def fell_apart(now: Score, before: Score) -> bool:
+    """Since it was promoted, it has lost more than half of what it had gained until then."""
+    return before.fall > 0 and now.fall < before.fall / 2
 
 
 class Judge(NamedTuple):
@@ -61,7 +66,9 @@ class Judge(NamedTuple):
         cost = 0.0
         if self.target is not None:
             reached = first_reached(history, self.measure, self.target, self.axis, clients)
-            cost = inf if reached is None else float(reached)
+            goal = sign * self.target
+            passed = values[-1] > goal + CLOSE * max(values[0] - goal, 0.0)  # it is beyond it again
+            cost = inf if reached is None or passed else float(reached)
         return cost, values[-1], mean(values[1:] or values), values[0] - values[-1]
 
     def close(self, score: Score, best: Score) -> bool:

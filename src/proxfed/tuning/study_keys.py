@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from proxfed.errors import InputError, nearest, require
-from proxfed.harness.schema import Experiment
+from proxfed.harness.experiment import Experiment
 from proxfed.harness.study import Study
 from proxfed.tuning.keys import set_field
 from proxfed.types import Problem

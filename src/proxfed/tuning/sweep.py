@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from proxfed.errors import RunError, require
-from proxfed.harness.cases import slug
 from proxfed.harness.compare import folder_of
+from proxfed.harness.experiment import slug
 from proxfed.harness.plan import Plan
-from proxfed.harness.progress import stop_on_signal
 from proxfed.harness.run_folder import RunFolder
 from proxfed.harness.study import Entry, Study
+from proxfed.report.terminal import stop_on_signal
 from proxfed.tuning.judge import judge
 from proxfed.tuning.keys import algorithm_keys, changed, is_of_algorithm, short_names, written
 from proxfed.tuning.points import Values

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 from proxfed.errors import nearest, require
 from proxfed.harness.results import Cases, Results, ResultTable
 from proxfed.registry import plain
-from proxfed.report.summary import result_table
 from proxfed.tuning.judge import Judge
 from proxfed.tuning.keys import written
 from proxfed.tuning.points import Values
@@ -46,7 +45,7 @@ class Swept(Cases):
 
     def table(self) -> ResultTable:
         """One entry per algorithm and point, with the swept settings as columns."""
-        entries = {(case, e["algorithm"]): e for case, results in self.items() for e in result_table(results)}
+        entries = {(case, e["algorithm"]): e for case, results in self.items() for e in results.table()}
         found = [(line, entries[line.case, line.label]) for line in self.lines if (line.case, line.label) in entries]
         return ResultTable({**e, "algorithm": line.algorithm, **self._columns(line)} for line, e in found)
 

@@ -19,7 +19,7 @@ from proxfed.harness.run_folder import RunFolder
 from proxfed.harness.study import Entry, Study
 from proxfed.report.columns import DONE, Row
 from proxfed.tuning.halving import Ladder, Rung
-from proxfed.tuning.judge import Judge, Score
+from proxfed.tuning.judge import DIVERGED, Judge, Score, fell_apart
 from proxfed.tuning.keys import changed, short_names, written
 
 
@@ -110,8 +110,8 @@ class Search:
     ) -> dict[str, list[str]]:
         """The configurations of each algorithm on a rung, run to its round.
 
-        The next best ones take the place of those that diverge there, while the rounds of the ladder suffice; those of
-        later rungs are only touched if nobody is left.
+        The next best ones take the place of those that diverge or fall apart there, while the rounds of the ladder
+        suffice; those of later rungs are only touched if nobody is left.
         """
         on: dict[str, list[str]] = {algorithm: [] for algorithm in ranked}
         while True:
@@ -132,6 +132,8 @@ class Search:
             advance(fresh)
             for label, (score, spent) in self._measured(fresh, rung.round).items():
                 old = self.found[label]
+                if old.scores and fell_apart(score, old.score):
+                    score = DIVERGED
                 scores, rounds = (*old.scores, score), (*old.rounds, rung.round)
                 self.found[label] = replace(old, scores=scores, rounds=rounds, spent=spent)
 

@@ -17,10 +17,10 @@ import tomli_w
 from proxfed import files
 from proxfed.errors import InputError, RunError, finite, require, whole
 from proxfed.harness.compare import folder_of
-from proxfed.harness.progress import stop_on_signal
 from proxfed.harness.settings_diff import first_changed, flat, settings_mismatch
 from proxfed.harness.study import Study
 from proxfed.registry import Table
+from proxfed.report.terminal import stop_on_signal
 from proxfed.tuning import with_optuna
 from proxfed.tuning.halving import Ladder, ladder
 from proxfed.tuning.judge import Judge, judge
@@ -136,8 +136,12 @@ class _Job:
 
     def _ladder(self, seeds: int) -> tuple[Ladder, int]:
         """(the rungs of a generation, how many generations)"""
-        whole_budget = ladder(self.budget, self.rounds, seeds)
-        if self.search == "halving":
+        sizes = [size(own) for own in self.spaces.values()]
+        most = None if None in sizes else max(s for s in sizes if s is not None)
+        whole_budget = ladder(self.budget, self.rounds, seeds, most)
+        if (
+            self.search == "halving" or most == whole_budget.configurations
+        ):  # there is nothing to learn if all are tried
             return whole_budget, 1
         for generations in range(GENERATIONS, 1, -1):
             try:

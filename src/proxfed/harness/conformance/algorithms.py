@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
 from math import inf, isinf
 from typing import Any
 
@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from proxfed.algorithms import ALGORITHMS, CompressedDownlink
-from proxfed.compressors import COMPRESSORS
+from proxfed.compressors import COMPRESSORS, Identity
 from proxfed.engine.compatibility import check_combination, compressors
+from proxfed.engine.halves import Work
 from proxfed.engine.messages import dense, leaves, received
-from proxfed.engine.oracle import Work
 from proxfed.engine.run import Run
-from proxfed.engine.state_tree import flatten, take
+from proxfed.engine.states import flatten, take
 from proxfed.errors import require
 from proxfed.harness.conformance import common, toy
 from proxfed.harness.conformance.law import Broken, DoesNotApply, Law, Report, check_laws, collect, must
@@ -37,7 +37,7 @@ from proxfed.keyed_random import keys
 from proxfed.participation import Full
 from proxfed.topologies import FromMatrix
 from proxfed.topologies import dense as as_matrix
-from proxfed.types import Algorithm, Compressor, Facts, Graph, Needs, Relay, Star
+from proxfed.types import Algorithm, Compressor, Facts, Graph, Needs, Participation, Relay, Star
 
 LAWS: list[Law] = []
 law = collect(LAWS)
@@ -109,6 +109,68 @@ def ends_there_with_some_clients_if_its_facts_say(a: Star[Any, Any]) -> str | No
     said = f"facts.exact_partial is True, but the relative error is {error:.1e} after {since} rounds; try smaller steps"
     must(not a.facts.exact_partial, said)
     return None
+
+
+# ---- with another step -----------------------------------------------------------------------------------------------
+
+ROUNDS = 600
+"""Until a run has settled, if it does."""
+
+
+@law(factor=[0.5, 1.5])
+def a_solution_stays_one_with_another_step(a: Algorithm, factor: float) -> str | None:
+    """Once an exact one has come to the solution, it stays there if it goes on from its state with another step.
+
+    Peers do not compress here: they have to tell each other anew what they know of each other.
+    """
+    if not a.facts.exact:
+        return "facts.exact is False: the solution is no fixed point"
+    a = uncompressed(a) if isinstance(a, Graph) else a
+    other, x, since = with_step(a, factor), toy.solution(regulariser(a)), 0
+    run = begun(a, problem(a), most(a))
+    while (error := toy.error(run.model(), x)) > 1e-9:
+        if since == LOOKS[-1]:
+            return f"it has not come to the solution: the relative error is {error:.1e} after {since} rounds"
+        run, since = after(run, since + 75, since), since + 75
+    run = run.fork(other)
+    for t in range(4):
+        error = toy.error(after(run, since + t, since + t - 1 if t else since).model(), x)
+        must(error < 1e-6, f"{t} rounds after its step became {factor} times as long the relative error is {error:.1e}")
+    return None
+
+
+@law()
+def where_it_ends_does_not_depend_on_its_first_step(a: Algorithm) -> str | None:
+    """A run that goes on from one with half the step ends where the step itself leads to."""
+    p, half = problem(a), with_step(a, 0.5)
+    run = after(begun(a, p, most(a)), ROUNDS // 2)
+    settled, end = run.model(), after(run, ROUNDS, ROUNDS // 2).model()
+    if apart(settled, end) > 1e-7:
+        return "it does not settle"
+    changed = after(after(begun(half, p, most(a)), 6).fork(a), ROUNDS, 6).model()
+    off = apart(changed, end)
+    must(off < 1e-5, f"six rounds with half the step are not forgotten: {off:.1e} off after {ROUNDS} rounds")
+    return None
+
+
+def with_step(a: Algorithm, factor: float) -> Algorithm:
+    """The same with steps that are so many times as long, and penalties to match."""
+    fixed, longer = a.tied(1.0, 1), a.tied(factor, 1)
+    factors = {a.facts.step: factor} | {name: longer[name] / fixed[name] for name in fixed}
+    numbers = {name: value for name, value in vars(a).items() if name in factors and isinstance(value, float)}
+    if not numbers or not is_dataclass(a):
+        raise DoesNotApply("it says of none of its numbers that it is a step (facts.step)")
+    return replace(a, **{name: value * factors[name] for name, value in numbers.items()})
+
+
+def uncompressed(a: Graph[Any]) -> Graph[Any]:
+    names = [name for name, value in vars(a).items() if isinstance(value, Compressor)]
+    return replace(a, **dict.fromkeys(names, Identity())) if names and is_dataclass(a) else a
+
+
+def most(a: Algorithm) -> Participation:
+    """As few clients a round as it can stand without a bias."""
+    return some(a) if a.facts.exact_partial else Full()
 
 
 # ---- numbers ---------------------------------------------------------------------------------------------------------

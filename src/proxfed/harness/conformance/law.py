@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import inspect
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
-
 from proxfed.errors import ProxfedError
+from proxfed.machine import threads
 
 
 class Broken(AssertionError):
@@ -123,7 +121,7 @@ class Report:
 
 def check_laws(subject: Any, kind: str, laws: Sequence[Law]) -> Report:
     """Put every law to an object."""
-    with _one_thread():
+    with threads(1):  # the arrays are small, and two runs are compared bit for bit
         return Report(repr(subject), kind, tuple(_outcome(subject, law) for law in laws))
 
 
@@ -151,7 +149,7 @@ def told(e: Exception, subject: Any) -> str:
     own = [frame for frame in frames if frame.filename == _file(subject)]
     if own:
         said += f" ({Path(own[-1].filename).name}, line {own[-1].lineno}, in {own[-1].name})"
-    if frames and Path(frames[-1].filename).name == "state_tree.py":
+    if frames and Path(frames[-1].filename).name == "states.py":
         said += "; states must be NamedTuples, or tuples, of tensors, and of the same form after every round"
     return said
 
@@ -161,14 +159,3 @@ def _file(subject: Any) -> str | None:
         return inspect.getsourcefile(subject if isinstance(subject, type) else type(subject))
     except TypeError:
         return None
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """torch on one thread: the arrays are small, and two runs are compared bit for bit."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
