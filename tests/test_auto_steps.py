@@ -403,7 +403,8 @@ def test_never_diverges(seed: int, name: str) -> None:
     result = run(p, unchosen(a), 41, topology=Ring(p.n) if isinstance(a, Graph) else None, every=1)
     assert result.status == "finished", result.message
     first, late, last = (result.rows[k]["objective"] for k in (0, 40, 41))
-    assert max(late, last) <= first + 0.05 * abs(first)  # noise and subgradients may swing around a start that is the solution
+    slack = 0.05 * abs(first)  # noise and subgradients may swing around a start that is the solution
+    assert max(late, last) <= first + slack
 
 
 # ---- in a study --------------------------------------------------------------------------------------------------
