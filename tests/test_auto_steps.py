@@ -396,13 +396,15 @@ def random_problem(seed: int) -> Linear:
 
 @given(seed=st.integers(0, 10**6), name=st.sampled_from([*ALGORITHMS]))
 def test_never_diverges(seed: int, name: str) -> None:
+    """Nor in the rounds before the last one, which ends with the best state."""
     p, a = random_problem(seed), SETTINGS[name]
     a = replace(a, **{key: TopK(fraction=0.5) for key, value in vars(a).items() if isinstance(value, TopK)})
     a = replace(a, mu=p.smoothness().mu or 1e-3) if name == "fast_fedda" else a
-    result = run(p, unchosen(a), 40, topology=Ring(p.n) if isinstance(a, Graph) else None, every=1)
+    result = run(p, unchosen(a), 41, topology=Ring(p.n) if isinstance(a, Graph) else None, every=1)
     assert result.status == "finished", result.message
-    first, last = (result.rows[k]["objective"] for k in (0, -1))
-    assert last <= first + 0.05 * abs(first)  # noise and subgradients may swing around a start that is the solution
+    first, late, last = (result.rows[k]["objective"] for k in (0, 40, 41))
+    slack = 0.05 * abs(first)  # noise and subgradients may swing around a start that is the solution
+    assert max(late, last) <= first + slack
 
 
 # ---- in a study --------------------------------------------------------------------------------------------------
