@@ -101,6 +101,8 @@ class Pledge(Relay[Client, Server]):
     """Weight of the new gradients in the own estimate, in (0, 1]; stochastic ones of networks like 0.3 to 0.5."""
     rho: float = 0.0
     """Radius of sharpness-aware local gradients; 0: plain ones."""
+    guard: bool = False
+    """Count only the first gradient of a walk that runs away, as one with long steps on a network may."""
     compressor_up: Compressor = QUANTISER
     """Contractive compressor of the uplink."""
     compressor_down: Compressor = QUANTISER
@@ -164,7 +166,7 @@ class Pledge(Relay[Client, Server]):
     def client(self, own: Client, down: Message, f: Local, h: Regulariser) -> tuple[Client, Tensor]:
         now = self.hear(own, down)
         c = (h.prox(own.y, self.S) - now.z) / self.S
-        G = walk(f, h, h.prox(now.y, self.S), c - own.v, self.eta, self.tau, self.beta, self.rho)
+        G = walk(f, h, h.prox(now.y, self.S), c - own.v, self.eta, self.tau, self.beta, self.rho, self.guard)
         v = own.v.lerp(G, self.a)
         return now._replace(v=v), v
 
