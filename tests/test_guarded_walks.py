@@ -48,7 +48,7 @@ def test_of_a_quadratic_those_walks_are_cut_that_change_the_gradient_by_more_tha
 
 
 @pytest.mark.parametrize("tau", [2, 3, 10])
-def test_no_walk_on_a_convex_function_is_cut_up_to_the_longest_step_that_descends(tau):
+def test_T05p_no_walk_on_a_convex_function_is_cut_up_to_the_longest_step_that_descends(tau):
     """log cosh has L = 1, and with eta = 2/L gradients do not grow."""
     x, shift = 3 * normal(500, 4), 0.9 * normal(500, 4, seed=1).tanh()
     plain, guarded = (walk(Slopes(torch.tanh), Zero(), x, shift, 2.0, tau, guard=guard) for guard in (False, True))
