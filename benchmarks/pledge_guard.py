@@ -1,10 +1,10 @@
 """Why PLEDGE diverged on networks of the arena, and what its guard does about it.
 
     python benchmarks/pledge_guard.py cause     20 clients of DFedADMM's MNIST, the settings that diverged, and others
+    python benchmarks/pledge_guard.py memory    the norms of the v_i, round by round, without and with the guard
     python benchmarks/pledge_guard.py guard     three failures of the arena, three seeds each, without and with it
 
-A line is the round in which the run diverged, if it did, its highest accuracy and its last. What came out is in
-docs/explanation/pledge.md.
+What came out is in docs/explanation/pledge.md.
 """
 
 from __future__ import annotations
@@ -73,6 +73,16 @@ def cause() -> None:
         print(f"{name:40} {outcome(problem, algorithm, graph, 30, 0)}", flush=True)
 
 
+def memory() -> None:
+    """Of the simplest form that diverges: with a server, nothing compressed, no extrapolation."""
+    problem = twenty_clients()
+    for guarded in (False, True):
+        algorithm, asked = replace(PLAIN, guard=guarded), ["largest_v", "size_v"]
+        for row in run(problem, algorithm, 30, measures=asked, progress=False).rows:
+            sizes = f"largest {row['largest_v']:.3g}, root mean square {row['size_v'] ** 0.5:.3g}"
+            print(f"{'guarded' if guarded else 'as it was':10} round {row['round']:2}: {sizes}", flush=True)
+
+
 def guard() -> None:
     cnn = Pledge(0.02883, 10, theta=0.0, restart=False, beta=0.8)
     server = Pledge(0.1472, 10, theta=0.5, restart=False, beta=0.5)
@@ -89,4 +99,4 @@ def guard() -> None:
 
 
 if __name__ == "__main__":
-    {"cause": cause, "guard": guard}[sys.argv[1]]()
+    {"cause": cause, "memory": memory, "guard": guard}[sys.argv[1]]()

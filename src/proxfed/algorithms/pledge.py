@@ -20,7 +20,7 @@ walk: with V = G = 0 and s = t = 0, tau times
 
 from which G_i = G/s and S = s (eta tau for beta = 0). theta is k/(k + 3), at most the `theta` that is given. k counts
 the rounds since the last restart: the server sets it to 0 where q (z+ - z) < 0, as the extrapolation then leads away.
-With `guard`, G_i is the first gradient g of the walk where |G_i - g| > 2 |g + shift|: v_i would remember a point far away.
+With `guard`, G_i is the walk's first gradient g where |G_i - g| > 2 |g + shift|: v_i would remember a point far away.
 
 On a tree (a spanning tree of any graph; the server is its root) a node with children's messages D_j sends
 
@@ -113,7 +113,11 @@ class Pledge(Relay[Client, Server]):
 
     needs: ClassVar[Needs] = Needs(everyone=True, all_hear=True, contractive=True)
     facts: ClassVar[Facts] = Facts(
-        Sends(up=1, down=1, bytes_down=1, compressed=("up", "down")), exact=True, exact_partial=True
+        Sends(up=1, down=1, bytes_down=1, compressed=("up", "down")),
+        exact=True,
+        exact_partial=True,
+        averaging="a",
+        variate="v",
     )
 
     def __post_init__(self) -> None:
