@@ -35,7 +35,7 @@ def normal(*shape, seed=0):
 
 
 def test_of_a_quadratic_those_walks_are_cut_that_change_the_gradient_by_more_than_twice_what_it_is():
-    """Ten steps on h/2 |x|^2 multiply the corrected gradient by k = (1 - (1 - h)^10)/(10 h) for eta = 1: cut if |k - 1| > 2."""
+    """Ten steps of length 1 on h/2 |x|^2 multiply the corrected gradient by k = (1 - (1 - h)^10)/(10 h)."""
     bends = {0.5: False, 1.9: False, 2.3: False, 2.5: True, -0.1: False, -0.3: True}
     h = torch.tensor(list(bends), dtype=torch.float64)[:, None]
     x, shift = normal(len(bends), 3), normal(len(bends), 3, seed=1)
