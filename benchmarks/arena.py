@@ -178,21 +178,23 @@ class Fight:
     """Rounds of the configurations that get to the end."""
     other_data: list[str] = field(default_factory=list)
     """Changes that make data which the comparison does not see; networks are judged on held-out rows instead."""
-    full: bool = True
-    """Which form the comparison runs."""
+    forms: tuple[str, ...] = ("full",)
+    """Which forms the comparison runs, all with the same settings."""
     seeds: int = 1
     """Of each configuration, none of them one of the comparison's; what diverges with one of them is out."""
 
 
+BOTH = ("quick", "full")
 FIGHTS = {
-    "composite": Fight(SERVER, "error=1e-6", 1500, 300, ["data.seed=100", "data.samples=200"], full=False),
+    "composite": Fight(SERVER, "error=1e-6", 1500, 300, ["data.seed=100", "data.samples=200"], BOTH),
     "shifted": Fight(SERVER, "error=1e-6", 1500, 300, ["data.seed=100"]),
     "a9a_ring": Fight(PEERS, "error=1e-6", 1000, 300, ["data.partition.seed=100"]),
     "mnist_server": Fight(MNIST_SERVER, "accuracy=0.93", 816, 60, seeds=3),
     "mnist_ring": Fight(MNIST_RING, "accuracy=0.93", 105, 45),
     "fmnist_server": Fight(FMNIST_SERVER, "accuracy=0.8", 315, 45, seeds=3),
-    "mnist_100": Fight(MNIST_100, "accuracy=0.93", 100, 15, FEWER_CLIENTS, full=False, seeds=2),
+    "mnist_100": Fight(MNIST_100, "accuracy=0.93", 100, 15, FEWER_CLIENTS, ("quick",), seeds=2),
     "mnist_cnn": Fight(MNIST_CNN, "accuracy=0.95", 100, 15, seeds=2),
+    "fmnist_cnn": Fight(FMNIST_SERVER, "accuracy=0.75", 100, 15, seeds=2),
     "fedcef_mnist": Fight(FEDCEF_STEPS, "accuracy=0.85", 90, 15, seeds=3),
     "fedcef_cifar": Fight(FEDCEF_STEPS, "accuracy=0.35", 90, 15, seeds=3),
 }
@@ -254,24 +256,24 @@ def _block(block: str, chosen: dict[str, Any], over: dict[str, str]) -> str:
 
 def run(name: str) -> None:
     """The comparison with what was chosen; its rows are kept in results/arena."""
-    form = "--full" if FIGHTS[name].full else "--quick"
-    proxfed("reproduce", f"arena/{name}", form, "--jobs", "1", "--out", str(RUNS / "run"))
+    for form in FIGHTS[name].forms:
+        proxfed("reproduce", f"arena/{name}", f"--{form}", "--jobs", "1", "--out", str(RUNS / "run"))
     proxfed("results", "keep", str(RUNS / "run"))
 
 
 def tables(name: str) -> None:
-    """For each target, what every method took to reach it: printed as Markdown."""
+    """For each form and target, what every method took to reach it: printed as Markdown."""
     from arena_table import read, section
 
-    fight = FIGHTS[name]
-    runs = read(RUNS / "run" / f"arena-{name}" / ("full" if fight.full else "quick"))
-    groups: dict[str, list[Any]] = {}
-    for case, run in runs.items():
-        groups.setdefault(re.sub(r"(, )?draw \d+", "", case), []).append(run)
-    measure = fight.target.partition("=")[0]
-    for group, found in groups.items():
-        for target in found[0].settings["targets"][measure]:
-            print(section(", ".join(filter(None, (name, group, f"{measure} {target:g}"))), found, measure, target))
+    measure = FIGHTS[name].target.partition("=")[0]
+    for form in FIGHTS[name].forms:
+        groups: dict[str, list[Any]] = {}
+        for case, run in read(RUNS / "run" / f"arena-{name}" / form).items():
+            groups.setdefault(re.sub(r"(, )?draw \d+", "", case), []).append(run)
+        for group, found in groups.items():
+            for target in found[0].settings["targets"][measure]:
+                title = ", ".join(filter(None, (name, form, group, f"{measure} {target:g}")))
+                print(section(title, found, measure, target))
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from proxfed import run
-from proxfed.algorithms import FedCEF, FedComposite, Scaffold
+from proxfed.algorithms import FedCEF, FedComposite, Pledge, Scaffold
 from proxfed.regularisers import Zero
 
 from support import numpy_references as ref
@@ -124,6 +124,8 @@ def test_growing_control_variates_are_noticed():
     assert "averaging (averaging < 1)" in said
     assert "grew" not in run(p, Scaffold(0.5 / L, 5), rounds=60, every=1, progress=False).message
     assert "averaging (eta < 1)" in run(p, FedCEF(2.5 / L, 5), rounds=60, every=1, progress=False).message
+    grew = "averaging (a < 1) or a guard (guard = true)"
+    assert grew in run(p, Pledge(2.5 / L, 5, 0.0, False), rounds=60, every=1, progress=False).message
 
 
 @pytest.mark.parametrize("averaging", [0.05, 0.3])
@@ -131,5 +133,9 @@ def test_averages_that_come_from_zero_do_not_grow(averaging):
     """After the first round they are `averaging` times a gradient, and then become gradients."""
     p = toy.problem("least_squares", h=Zero())
     L = p.smoothness().L
-    for algorithm in (Scaffold(0.5 / L, 5, averaging=averaging), FedCEF(0.5 / L, 5, eta=averaging)):
+    for algorithm in (
+        Scaffold(0.5 / L, 5, averaging=averaging),
+        FedCEF(0.5 / L, 5, eta=averaging),
+        Pledge(0.5 / L, 5, a=averaging),
+    ):
         assert "grew" not in run(p, algorithm, rounds=60, every=1, progress=False).message

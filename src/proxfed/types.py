@@ -388,6 +388,7 @@ class Facts(NamedTuple):
     step: str = "eta"  # the hyper-parameter that is the length of a gradient step; '': none is
     exact_partial: bool = False  # exact, too, if only some clients take part in a round; with `partial` if it has that
     averaging: str = ""  # the hyper-parameter in (0, 1] that averages control variates over rounds; '': none does
+    variate: str = "c"  # the field of a client's state that is its control variate, if it has such a field
 
 
 class Constants(NamedTuple):

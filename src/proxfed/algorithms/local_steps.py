@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import floor, log1p
 
+import torch
 from torch import Tensor
 
 from proxfed import keyed_random
@@ -87,7 +88,15 @@ def trials(p: float, seed: int, t: int) -> int:
 
 
 def walk(
-    f: Local, h: Regulariser, x: Tensor, shift: Tensor, eta: float, tau: int, beta: float = 0.0, rho: float = 0.0
+    f: Local,
+    h: Regulariser,
+    x: Tensor,
+    shift: Tensor,
+    eta: float,
+    tau: int,
+    beta: float = 0.0,
+    rho: float = 0.0,
+    guard: bool = False,
 ) -> Tensor:
     """tau corrected proximal steps with Nesterov momentum beta from the rows x: the weighted mean of their gradients.
 
@@ -97,14 +106,24 @@ def walk(
 
     G is the way that the gradients make, s the way that a constant gradient of 1 would make. Where -(grad f_i(x) +
     shift) is a subgradient of h at x, every y is x: nobody drifts away from a solution.
+
+    guard: of a client whose gradients changed on the way by more than twice the first corrected one, |G/s - g| >
+    2 |g + shift|, the result is its first gradient g. Gradient descent on a convex f_i with eta <= 2/L_i never does so.
     """
     G, V, s, t = 0 * x, 0 * x, 0.0, 0.0
+    first = G
     for k in range(tau):
         b = s + beta * t
         y = x if k == 0 else h.prox(x - (G + beta * V) - b * shift, b)
-        V, t = (beta * V).add_(gradient(f, y, k, rho), alpha=eta), beta * t + eta
+        g = gradient(f, y, k, rho)
+        V, t = (beta * V).add_(g, alpha=eta), beta * t + eta
         G, s = G.add_(V), s + t
-    return G.div_(s)
+        first = g if k == 0 else first
+    G.div_(s)
+    if not guard:
+        return G
+    ran_away = (G - first).norm(dim=-1, keepdim=True) > 2 * (first + shift).norm(dim=-1, keepdim=True)
+    return torch.where(ran_away, first, G)
 
 
 def walk_length(eta: float, tau: int, beta: float = 0.0) -> float:

@@ -20,6 +20,7 @@ walk: with V = G = 0 and s = t = 0, tau times
 
 from which G_i = G/s and S = s (eta tau for beta = 0). theta is k/(k + 3), at most the `theta` that is given. k counts
 the rounds since the last restart: the server sets it to 0 where q (z+ - z) < 0, as the extrapolation then leads away.
+With `guard`, G_i is the walk's first gradient g where |G_i - g| > 2 |g + shift|: v_i would remember a point far away.
 
 On a tree (a spanning tree of any graph; the server is its root) a node with children's messages D_j sends
 
@@ -101,6 +102,8 @@ class Pledge(Relay[Client, Server]):
     """Weight of the new gradients in the own estimate, in (0, 1]; stochastic ones of networks like 0.3 to 0.5."""
     rho: float = 0.0
     """Radius of sharpness-aware local gradients; 0: plain ones."""
+    guard: bool = False
+    """Count only the first gradient of a walk that runs away, as one with long steps on a network may."""
     compressor_up: Compressor = QUANTISER
     """Contractive compressor of the uplink."""
     compressor_down: Compressor = QUANTISER
@@ -110,7 +113,11 @@ class Pledge(Relay[Client, Server]):
 
     needs: ClassVar[Needs] = Needs(everyone=True, all_hear=True, contractive=True)
     facts: ClassVar[Facts] = Facts(
-        Sends(up=1, down=1, bytes_down=1, compressed=("up", "down")), exact=True, exact_partial=True
+        Sends(up=1, down=1, bytes_down=1, compressed=("up", "down")),
+        exact=True,
+        exact_partial=True,
+        averaging="a",
+        variate="v",
     )
 
     def __post_init__(self) -> None:
@@ -164,7 +171,7 @@ class Pledge(Relay[Client, Server]):
     def client(self, own: Client, down: Message, f: Local, h: Regulariser) -> tuple[Client, Tensor]:
         now = self.hear(own, down)
         c = (h.prox(own.y, self.S) - now.z) / self.S
-        G = walk(f, h, h.prox(now.y, self.S), c - own.v, self.eta, self.tau, self.beta, self.rho)
+        G = walk(f, h, h.prox(now.y, self.S), c - own.v, self.eta, self.tau, self.beta, self.rho, self.guard)
         v = own.v.lerp(G, self.a)
         return now._replace(v=v), v
 

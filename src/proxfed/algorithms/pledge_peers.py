@@ -69,6 +69,8 @@ class PledgePeers(Graph[State]):
     """Weight of the new gradients in the own estimate, in (0, 1]; stochastic ones of networks like 0.3 to 0.5."""
     rho: float = 0.0
     """Radius of sharpness-aware local gradients; 0: plain ones."""
+    guard: bool = False
+    """Count only the first gradient of a walk that runs away, as one with long steps on a network may."""
     compressor: Compressor = QUANTISER
     """Contractive compressor of what crosses an edge."""
 
@@ -100,7 +102,7 @@ class PledgePeers(Graph[State]):
 
     def before_mix(self, s: State, f: Local, h: Regulariser) -> State:
         """The walk."""
-        G = walk(f, h, s.x, s.d, self.eta, self.tau, self.beta, self.rho)
+        G = walk(f, h, s.x, s.d, self.eta, self.tau, self.beta, self.rho, self.guard)
         return s._replace(m=s.m.lerp(G, self.a))
 
     def step(self, s: State, f: Local, h: Regulariser, mix: Mix) -> State:

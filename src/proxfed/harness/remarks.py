@@ -111,7 +111,8 @@ def control_variates(run: Run | Race) -> ControlVariates | None:
     """Those of a server's clients; None without any, or where clients are met one by one or elsewhere."""
     if not isinstance(run, Run) or not isinstance(run.algorithm, Star) or not run.held.rows.everyone:
         return None
-    return ControlVariates(run) if isinstance(getattr(run.held.rows.form, "c", None), Tensor) else None
+    variate = getattr(run.held.rows.form, run.algorithm.facts.variate, None)
+    return ControlVariates(run) if isinstance(variate, Tensor) else None
 
 
 class ControlVariates:
@@ -139,10 +140,11 @@ class ControlVariates:
             return ""
         sizes = f"the largest has norm {largest:.3g} after {self.first:.3g}, their mean {mean:.3g}"
         further = f" ({self.averaging} < {self.weight:g})" if self.averaging else ""
-        return f"its control variates grew: {sizes}; try smaller steps, averaging{further} or clipped gradients"
+        last = "a guard (guard = true)" if getattr(self.run.algorithm, "guard", None) is False else "clipped gradients"
+        return f"its control variates grew: {sizes}; try smaller steps, averaging{further} or {last}"
 
     def _sizes(self) -> tuple[float, float]:
         """The largest norm, and that of the mean."""
-        c, net = self.run.held.rows.all().c, self.run.network
+        c, net = getattr(self.run.held.rows.all(), self.run.algorithm.facts.variate), self.run.network
         norms = net.all_sum(c.new_zeros(net.n).index_copy_(0, torch.tensor(net.ids), c.norm(dim=-1)))
         return float(norms.max()), float(net.average(c).norm())
