@@ -192,7 +192,7 @@ FIGHTS = {
     "mnist_server": Fight(MNIST_SERVER, "accuracy=0.93", 816, 60, seeds=3),
     "mnist_ring": Fight(MNIST_RING, "accuracy=0.93", 105, 45),
     "fmnist_server": Fight(FMNIST_SERVER, "accuracy=0.8", 315, 45, seeds=3),
-    "mnist_100": Fight(MNIST_100, "accuracy=0.93", 100, 15, FEWER_CLIENTS, ("quick",), seeds=2),
+    "mnist_100": Fight(MNIST_100, "accuracy=0.93", 100, 15, FEWER_CLIENTS, ("quick", "full"), seeds=2),
     "mnist_cnn": Fight(MNIST_CNN, "accuracy=0.95", 100, 15, seeds=2),
     "fmnist_cnn": Fight(FMNIST_SERVER, "accuracy=0.75", 100, 15, seeds=2),
     "fedcef_mnist": Fight(FEDCEF_STEPS, "accuracy=0.85", 90, 15, seeds=3),
