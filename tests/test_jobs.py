@@ -347,13 +347,16 @@ def test_a_resumed_run_has_the_threads_it_was_begun_with(tmp_path: Path, monkeyp
 
 def test_a_task_that_has_only_just_been_taken_is_left_alone(tmp_path: Path) -> None:
     """Its folder is still empty; who comes second must not remove it."""
-    task = tmp_path / "task"
-    with TaskFolder(task, [], "one").taken() as mine:
+
+    def task() -> TaskFolder:
+        return TaskFolder(tmp_path, "FedAvg", 0, "one", [])
+
+    with task().taken() as mine:
         assert mine
-        with TaskFolder(task, [], "one").taken() as also:
+        with task().taken() as also:
             assert not also
-        assert task.is_dir()
-    assert not task.exists()
+        assert task().path.is_dir()
+    assert not task().path.exists()
 
 
 def test_the_lock_of_a_folder_that_was_removed_is_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
