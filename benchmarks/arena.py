@@ -195,6 +195,7 @@ FIGHTS = {
     "mnist_100": Fight(MNIST_100, "accuracy=0.93", 100, 15, FEWER_CLIENTS, ("quick", "full"), seeds=2),
     "mnist_cnn": Fight(MNIST_CNN, "accuracy=0.95", 100, 15, seeds=2),
     "fmnist_cnn": Fight(FMNIST_SERVER, "accuracy=0.75", 100, 15, seeds=2),
+    "mnist_depositum_cnn": Fight(FMNIST_SERVER, "accuracy=0.9", 100, 15, seeds=2),
     "fedcef_mnist": Fight(FEDCEF_STEPS, "accuracy=0.85", 90, 15, seeds=3),
     "fedcef_cifar": Fight(FEDCEF_STEPS, "accuracy=0.35", 90, 15, seeds=3),
 }
