@@ -143,13 +143,36 @@ def test_seeds_with_other_settings_or_versions_are_not_mixed(tmp_path: Path) -> 
         else:
             later.write_config(changed)
         kept(tmp_path, "first")
-        (said,) = kept(tmp_path, "later")
-        assert said.startswith("toy/fig1 (quick, IID): seeds [0, 1] are dropped: ")
-        assert reason in said
+        said = kept(tmp_path, "later")
+        assert [one.partition(" is dropped: ")[0] for one in said] == [
+            f"toy/fig1 (quick, IID): {label}, seeds [0, 1]," for label in ("Theirs", "Ours")
+        ]
+        assert all(reason in one for one in said)
         one = read(tmp_path / "results", "toy/fig1")[IID]
         assert one.seeds == [2]
         assert {row["seed"] for row in one.rows} == {2}
         file.write_text(before)
+
+
+def test_an_algorithm_that_was_not_run_again_stays_unless_its_own_settings_are_others(tmp_path: Path) -> None:
+    """Ours is run again with another step, alone."""
+    run(tmp_path / "runs")
+    kept(tmp_path)
+    first = read(tmp_path / "results", "toy/fig1")[IID]
+    run(tmp_path / "again", value=swapped)
+    again = folder(tmp_path, "again")
+    config = again.config()
+    theirs, ours = config["algorithms"]
+    for tables, stays in (([theirs, ours | {"eta": 0.4}], True), ([theirs | {"eta": 0.7}, ours], False)):
+        again.write_config(config | {"algorithms": tables})
+        again.write_status([state for state in again.status() if state["algorithm"] == "Ours"])
+        *_, said = kept(tmp_path, "again")
+        assert ("Theirs, seeds [0, 1, 2], is dropped: algorithms.Theirs.eta was 1.0, now 0.7" in said) is not stays
+        now = read(tmp_path / "results", "toy/fig1")[IID]
+        found = {label: [row for row in now.rows if row["algorithm"] == label] for label in ("Theirs", "Ours")}
+        assert found["Theirs"] == [row for row in first.rows if stays and row["algorithm"] == "Theirs"]
+        assert found["Ours"][-1]["objective"] == pytest.approx(0.5 * 1.01)
+        assert now.settings["algorithms.Ours.eta"] == tables[1]["eta"]
 
 
 @pytest.mark.parametrize("status", ["running", "stopped", None])

@@ -14,11 +14,10 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from operator import itemgetter
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from proxfed import files as disk
 from proxfed.errors import InputError, require
@@ -29,6 +28,7 @@ from proxfed.papers.causes import Written
 from proxfed.papers.causes import read as read_causes
 from proxfed.papers.reproduce import stem
 from proxfed.papers.results_format import Kept, KeptRun, Place, Texts, read_texts, write_texts
+from proxfed.registry import Table
 from proxfed.report.columns import DONE
 
 SETTINGS_APART = ("case", "seeds")
@@ -41,8 +41,8 @@ SETTINGS_APART = ("case", "seeds")
 def keep(runs: Path, results: Path, say: Callable[[str], None]) -> dict[str, list[Place]]:
     """Keep every finished algorithm of the runs below `runs`, the --out of `proxfed reproduce`, by experiment.
 
-    Other seeds that are kept already stay, if they had the same settings and versions. What is left out or dropped is
-    said.
+    Other algorithms and seeds that are kept already stay, if nothing that their rows depend on is different now. What
+    is left out or dropped is said.
     """
     folders = [Results.read(path.parent) for path in sorted(runs.rglob("config.toml"))]
     require(bool(folders), f"there is no run folder below {runs}")
@@ -67,9 +67,8 @@ def keep(runs: Path, results: Path, say: Callable[[str], None]) -> dict[str, lis
     for name, new in found.items():
         kept = read(results, name)
         for place, run in new.items():
-            if gone := {row["algorithm"] for row in kept[place].rows} - {*run.labels()} if place in kept else ():
-                say(f"{name} ({place}): {', '.join(sorted(gone))} dropped: the new run has no such rows")
-            kept[place] = _with_other_seeds(_finished(run), kept.get(place), f"{name} ({place})", say)
+            found_now = _finished(run)
+            kept[place] = _with_others(found_now, kept[place], f"{name} ({place})", say) if place in kept else found_now
         write(results, name, kept)
     return {name: list(new) for name, new in found.items()}
 
@@ -91,23 +90,45 @@ def _finished(run: Results) -> KeptRun:
     return KeptRun(run.rows, run.status, settings, dict(run.versions), sizes)
 
 
-def _with_other_seeds(new: KeptRun, before: KeptRun | None, where: str, say: Callable[[str], None]) -> KeptRun:
-    """With those seeds that only the kept run has; they stay if nothing that rows depend on is different."""
-    others = {*before.seeds} - {*new.seeds} if before is not None else set()
-    if before is None or not others:
+def _with_others(new: KeptRun, before: KeptRun, where: str, say: Callable[[str], None]) -> KeptRun:
+    """With those algorithms and seeds that only the kept run has, if nothing that their rows depend on is different."""
+    labels, ended = new.settings["algorithms"], {(state["algorithm"], state["seed"]) for state in new.status}
+    missing: dict[str, list[int]] = {}
+    for state in before.status:
+        if (state["algorithm"], state["seed"]) not in ended:
+            missing.setdefault(state["algorithm"], []).append(state["seed"])
+    stay = set()
+    for label, seeds in missing.items():
+        if difference := _difference(new, before, label):
+            say(f"{where}: {label}, seeds {sorted(seeds)}, is dropped: {difference}")
+        else:
+            stay |= {(label, seed) for seed in seeds}
+    if not stay:
         return new
-    difference = first_changed(before.settings, new.settings)
+
+    def both(now: Sequence[Any], then: Sequence[Any]) -> list[Any]:
+        old = [entry for entry in then if (entry["algorithm"], entry["seed"]) in stay]
+        return sorted([*old, *now], key=lambda entry: (entry["seed"], labels.index(entry["algorithm"])))
+
+    return replace(new, status=both(new.status, before.status), rows=both(new.rows, before.rows))
+
+
+def _difference(new: KeptRun, before: KeptRun, label: str) -> str | None:
+    """Between two runs, of what the rows of an algorithm depend on."""
+    if label not in new.settings["algorithms"]:
+        return "the experiment has no such algorithm now"
+    difference = first_changed(*(_of_one(run.settings, label) for run in (before, new)))
     if difference is None and before.versions != new.versions:
-        difference = f"the versions were {before.versions}, now {new.versions}"
-    if difference is not None:
-        say(f"{where}: seeds {sorted(others)} are dropped: {difference}")
-        return new
-    status = [state for state in before.status if state["seed"] in others]
-    rows = [row for row in before.rows if row["seed"] in others]
-    by_seed = itemgetter("seed")
-    return replace(
-        new, status=sorted([*status, *new.status], key=by_seed), rows=sorted([*rows, *new.rows], key=by_seed)
-    )
+        return f"the versions were {before.versions}, now {new.versions}"
+    return difference
+
+
+def _of_one(settings: Table, label: str) -> Table:
+    """Without those of other algorithms."""
+    others = tuple(f"algorithms.{other}." for other in settings["algorithms"] if other != label)
+    own = {key: value for key, value in settings.items() if key.startswith(f"algorithms.{label}.")}
+    shared = {key: value for key, value in settings.items() if key != "algorithms" and not key.startswith(others)}
+    return shared | own
 
 
 # ---- files ----------------------------------------------------------------------------------------------------------
