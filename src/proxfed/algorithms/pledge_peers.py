@@ -69,7 +69,7 @@ class PledgePeers(Graph[State]):
     """Weight of the new gradients in the own estimate, in (0, 1]; stochastic ones of networks like 0.3 to 0.5."""
     rho: float = 0.0
     """Radius of sharpness-aware local gradients; 0: plain ones."""
-    guard: bool = False
+    guard: bool = True
     """Count only the first gradient of a walk that runs away, as one with long steps on a network may."""
     compressor: Compressor = QUANTISER
     """Contractive compressor of what crosses an edge."""
