@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import count, islice
 
 import numpy as np
@@ -125,7 +126,8 @@ def test_growing_control_variates_are_noticed():
     assert "grew" not in run(p, Scaffold(0.5 / L, 5), rounds=60, every=1, progress=False).message
     assert "averaging (eta < 1)" in run(p, FedCEF(2.5 / L, 5), rounds=60, every=1, progress=False).message
     grew = "averaging (a < 1) or a guard (guard = true)"
-    assert grew in run(p, Pledge(2.5 / L, 5, 0.0, False), rounds=60, every=1, progress=False).message
+    plain = Pledge(2.5 / L, 5, 0.0, False, guard=False)
+    assert grew in run(p, plain, rounds=60, every=1, progress=False).message
 
 
 @pytest.mark.parametrize("averaging", [0.05, 0.3])

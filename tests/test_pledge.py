@@ -25,7 +25,7 @@ from support import toy_problems as toy
 
 N, D = toy.N, toy.D
 QUANTISER, DENSE = ErrorBoundedQuantiser(0.1), Identity()
-PLAIN = {"restart": False, "theta": 0.0, "compressor_up": DENSE, "compressor_down": DENSE}
+PLAIN = {"restart": False, "theta": 0.0, "guard": False, "compressor_up": DENSE, "compressor_down": DENSE}
 TOP8 = ref.top_k(8)
 
 
@@ -37,7 +37,7 @@ def rounds(p, algorithm, how_many, topology=None):
         yield toy.numpy(run.state), run.model().numpy()
 
 
-def in_numpy(p, eta, tau, theta, restart, beta, a, up, down, how_many):
+def in_numpy(p, eta, tau, theta, restart, beta, a, guard, up, down, how_many):
     """The recursion as the head of the file has it, a client at a time: (c, u, z, y, model) after each round."""
     grad, prox = toy.gradient(p), ref.prox_l1(toy.LAMBDA)
     steps = [eta * sum(beta**j for j in range(k + 1)) for k in range(tau)]  # of a constant gradient of 1
@@ -54,13 +54,13 @@ def in_numpy(p, eta, tau, theta, restart, beta, a, up, down, how_many):
         z, y = new, new + weight * (new - z)
         x, G = prox(y, S), np.zeros((N, D))
         for i in range(N):
-            shift, way, velocity = public_c - v[i], np.zeros(D), np.zeros(D)
+            shift, way, velocity, g = public_c - v[i], np.zeros(D), np.zeros(D), []
             for j in range(tau):
                 b = sum(steps[:j]) + beta * (steps[j - 1] if j else 0.0)
-                g = grad(i, x if j == 0 else prox(x - way - beta * velocity - b * shift, b), t, j)
-                velocity = beta * velocity + eta * g
+                g.append(grad(i, x if j == 0 else prox(x - way - beta * velocity - b * shift, b), t, j))
+                velocity = beta * velocity + eta * g[j]
                 way = way + velocity
-            G[i] = way / S
+            G[i] = ref.guarded(way / S, g[0], shift, steps[-1] / S) if guard else way / S
         v = (1 - a) * v + a * G
         u = u + np.stack([up(r) for r in v - u])
         c = u.mean(0)
@@ -74,11 +74,12 @@ def in_numpy(p, eta, tau, theta, restart, beta, a, up, down, how_many):
     [(1, 0.0, False, 0.0, 1.0), (4, 0.6, False, 0.0, 0.7), (3, 0.7, True, 0.0, 1.0), (3, 1.0, True, 0.6, 0.5)],
 )
 @pytest.mark.parametrize("compressors", ["dense", "both"])
-def test_is_its_recursion(compressors, tau, theta, restart, beta, a, batch):
+@pytest.mark.parametrize("guard", [False, True])
+def test_is_its_recursion(guard, compressors, tau, theta, restart, beta, a, batch):
     C, compress = (TopK(k=8), TOP8) if compressors == "both" else (DENSE, ref.identity)
     p = toy.problem(batch=batch)
-    algorithm = Pledge(1.2, tau, theta, restart, beta, a, compressor_up=C, compressor_down=C)
-    expected = in_numpy(p, 1.2, tau, theta, restart, beta, a, compress, compress, 25)
+    algorithm = Pledge(1.2, tau, theta, restart, beta, a, guard=guard, compressor_up=C, compressor_down=C)
+    expected = in_numpy(p, 1.2, tau, theta, restart, beta, a, guard, compress, compress, 25)
     for (s, model), (c, u, z, y, x) in zip(rounds(p, algorithm, 25), expected, strict=True):
         for mine, theirs in ((s.server.c, c), (s.clients.u, u), (s.server.z, z), (s.server.y, y), (model, x)):
             assert toy.gap(mine, theirs) < 1e-12

@@ -42,7 +42,7 @@ def states(p, algorithm, rounds, graph):
     return (s for t, s in toy.trajectory(p, algorithm, rounds, graph) if t > 0)
 
 
-def in_numpy(p, W, eta, tau, gamma, theta, a, compress, rounds):
+def in_numpy(p, W, eta, tau, gamma, theta, a, guard, compress, rounds):
     """The recursion as the head of the file has it, all peers as rows of matrices."""
     grads, prox, S = toy.gradients(p), ref.prox_l1(toy.LAMBDA), eta * tau
     x = v = zh = s = np.tile(toy.start(p), (N, 1))
@@ -52,7 +52,8 @@ def in_numpy(p, W, eta, tau, gamma, theta, a, compress, rounds):
         for j in range(tau):
             way = way + eta * grads(y, t, j)
             y = prox(x - way - (j + 1) * eta * d, (j + 1) * eta)
-        m = (1 - a) * m + a * way / S
+        G = [ref.guarded(*rows, 1 / tau) if guard else rows[0] for rows in zip(way / S, grads(x, t, 0), d, strict=True)]
+        m = (1 - a) * m + a * np.stack(G)
         z = x - S * (m + d)
         q = np.stack([compress(r) for r in z - zh])
         zh, s = zh + q, s + W @ q
@@ -65,15 +66,15 @@ def in_numpy(p, W, eta, tau, gamma, theta, a, compress, rounds):
 @every_graph
 @pytest.mark.parametrize(("tau", "theta", "a", "batch"), [(1, 0.0, 1.0, None), (3, 0.4, 0.6, None), (3, 0.2, 1.0, 5)])
 @pytest.mark.parametrize("compressed", [False, True])
-def test_is_its_recursion(compressed, tau, theta, a, batch, graph):
+@pytest.mark.parametrize("guard", [False, True])
+def test_is_its_recursion(guard, compressed, tau, theta, a, batch, graph):
     p = toy.problem(batch=batch)
     C, compress = (TopK(k=8), ref.top_k(8)) if compressed else (DENSE, ref.identity)
-    ours = states(p, PledgePeers(1.0, tau, 0.5, theta, a=a, compressor=C), 20, graph)
-    for state, expected in zip(
-        ours, in_numpy(p, dense(graph.W(0)), 1.0, tau, 0.5, theta, a, compress, 20), strict=True
-    ):
-        for mine, theirs in zip((state.x, state.d, state.zh, state.v), expected, strict=True):
-            assert toy.gap(mine, theirs) < 1e-12
+    ours = states(p, PledgePeers(1.0, tau, 0.5, theta, a=a, guard=guard, compressor=C), 20, graph)
+    theirs = in_numpy(p, dense(graph.W(0)), 1.0, tau, 0.5, theta, a, guard, compress, 20)
+    for state, expected in zip(ours, theirs, strict=True):
+        for mine, other in zip((state.x, state.d, state.zh, state.v), expected, strict=True):
+            assert toy.gap(mine, other) < 1e-12
 
 
 # ---- what it keeps ---------------------------------------------------------------------------------------------------
