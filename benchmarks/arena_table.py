@@ -1,15 +1,17 @@
-"""The tables of docs/arena.md: rounds, bytes and simulated seconds to the targets, from the arena's run folders."""
+"""The tables of docs/arena.md: rounds, bytes and simulated seconds to targets, from what is kept in results/arena."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from statistics import median_low
 from typing import Any
 
 from proxfed.harness.finished import with_seconds
 from proxfed.harness.results import Results
+from proxfed.papers import results_store
 from proxfed.report.columns import Row, show
 from proxfed.report.markdown import table
 from proxfed.report.targets import NEVER, first_reached
@@ -72,7 +74,27 @@ def section(title: str, runs: list[Results], measure: str, target: float) -> str
     return f"**{title}**\n\n{table(HEAD, lines)}"
 
 
-def read(folder: Path) -> dict[str, Results]:
-    """The finished runs of one form of an experiment, by case."""
-    found = [Results.read(path.parent) for path in sorted(folder.rglob("config.toml"))]
-    return {run.settings.get("case", ""): run for run in found if run.complete}
+def read(name: str, form: str) -> dict[str, Results]:
+    """What is kept of one form of an experiment of the arena, by case."""
+    kept = results_store.read(Path("results"), f"arena/{name}")
+    return {
+        place.case: replace(run.results, settings=nested(run.settings))
+        for place, run in kept.items()
+        if (place.form, place.variant) == (form, "")
+    }
+
+
+def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Kept settings, which have dotted keys, as tables again: those of all, and a list of the algorithms."""
+    tables = []
+    for label in settings["algorithms"]:
+        table: dict[str, Any] = {}
+        for key, value in settings.items():
+            if key.startswith(own := f"algorithms.{label}."):
+                *path, last = key.removeprefix(own).split(".")
+                inner = table
+                for part in path:
+                    inner = inner.setdefault(part, {})
+                inner[last] = value
+        tables.append(table)
+    return {**settings, "algorithms": tables}
