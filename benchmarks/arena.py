@@ -17,6 +17,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -223,7 +224,7 @@ def tune(name: str, only: list[str]) -> None:
     settle(name, only)
 
 
-def labels(fight: Fight, only: list[str]) -> list[str]:
+def labels(fight: Fight, only: Sequence[str] = ()) -> list[str]:
     """The methods that are tuned."""
     known = list(dict.fromkeys(key.partition(".")[0] for key in fight.over))
     if strange := [label for label in only if label not in known]:

@@ -21,7 +21,7 @@ from proxfed.topologies import RandomRegular, SpanningTree
 from proxfed.types import Algorithm, Topology
 
 TREE = SpanningTree(RandomRegular(20, degree=9))
-DIVERGED = Pledge(0.188, 10, theta=0.3, restart=False, a=0.5)
+DIVERGED = Pledge(0.188, 10, theta=0.3, restart=False, a=0.5, guard=False)
 DENSE = replace(DIVERGED, compressor_up=Identity(), compressor_down=Identity())
 PLAIN = replace(DENSE, theta=0.0)
 FINE = ErrorBoundedQuantiser(0.02)
