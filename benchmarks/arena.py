@@ -3,6 +3,7 @@
     python benchmarks/arena.py tune composite     choose settings, on other data than those of the comparison
     python benchmarks/arena.py run composite      the comparison, with what was chosen
     python benchmarks/arena.py table composite    tables of it, as in docs/arena.md
+    python benchmarks/arena.py tune composite --only PLEDGE     one method; what is kept of the others stays
 
 `tune` writes what it chose into the shipped experiment, where the diff shows it. All that was tried is kept in
 runs/arena/tuned, a folder for each method, with a report that shows how sensitive it is. Whatever was stopped goes on
@@ -108,11 +109,11 @@ PEERS = {
 }
 NETWORK_STEP = "log(0.02,1)"
 MOMENTUM_STEP = "log(0.01,0.5)"
+MOMENTUM = "[0.5, 0.8, 0.9]"
 MNIST_SERVER = {
     "PLEDGE.eta": MOMENTUM_STEP,
-    "PLEDGE.beta": "[0.0, 0.5, 0.8]",
-    "PLEDGE.theta": "[0.0, 0.3, 0.5]",
-    "PLEDGE.a": "[0.3, 0.5, 1.0]",
+    "PLEDGE.beta": MOMENTUM,
+    "PLEDGE.theta": "[0.5, 0.7, 0.8]",
     "FedComposite.eta": NETWORK_STEP,
     "FedCEF.alpha": NETWORK_STEP,
     "FedCEF.eta": "[0.3, 0.5, 1.0]",
@@ -120,26 +121,24 @@ MNIST_SERVER = {
     "FedCEF, quantised both ways.alpha": NETWORK_STEP,
     "FedCEF, quantised both ways.eta": "[0.3, 0.5, 1.0]",
     "FedNAG.eta": MOMENTUM_STEP,
-    "FedNAG.gamma": "[0.5, 0.8, 0.9]",
+    "FedNAG.gamma": MOMENTUM,
     "FedAvg.eta": NETWORK_STEP,
     "SCAFCOM.eta": NETWORK_STEP,
     "SCAFCOM.beta": "[0.2, 0.5, 1.0]",
 }
 MNIST_RING = {
     "PLEDGE, tree.eta": MOMENTUM_STEP,
-    "PLEDGE, tree.beta": "[0.0, 0.5, 0.8]",
-    "PLEDGE, tree.theta": "[0.0, 0.3, 0.5]",
-    "PLEDGE, tree.a": "[0.3, 0.5, 1.0]",
+    "PLEDGE, tree.beta": MOMENTUM,
+    "PLEDGE, tree.theta": "[0.5, 0.7, 0.8]",
     "PLEDGE, peers.eta": MOMENTUM_STEP,
-    "PLEDGE, peers.beta": "[0.0, 0.5, 0.8]",
+    "PLEDGE, peers.beta": MOMENTUM,
     "PLEDGE, peers.theta": "[0.0, 0.3, 0.5]",
-    "PLEDGE, peers.a": "[0.3, 0.5, 1.0]",
     "DEPOSITUM.alpha": NETWORK_STEP,
     "DEPOSITUM.gamma": "[0.2, 0.5, 0.8]",
     "DFedADMM.eta_l": NETWORK_STEP,
     "DFedADMM.inverse_penalty": "[0.03, 0.1, 0.3]",
     "DFedAvgM.eta": MOMENTUM_STEP,
-    "DFedAvgM.theta": "[0.5, 0.8, 0.9]",
+    "DFedAvgM.theta": MOMENTUM,
     "CHOCO-SGD, quantised.eta": NETWORK_STEP,
     "CHOCO-SGD, quantised.gamma": "[0.3, 0.6, 1.0]",
     "CDProxSGT, quantised.eta": NETWORK_STEP,
@@ -190,7 +189,8 @@ FIGHTS = {
     "shifted": Fight(SERVER, "error=1e-6", 1500, 300, ["data.seed=100"]),
     "a9a_ring": Fight(PEERS, "error=1e-6", 1000, 300, ["data.partition.seed=100"]),
     "mnist_server": Fight(MNIST_SERVER, "accuracy=0.93", 816, 60, seeds=3),
-    "mnist_ring": Fight(MNIST_RING, "accuracy=0.93", 105, 45),
+    "mnist_ring": Fight(MNIST_RING, "accuracy=0.93", 315, 45, seeds=3),
+    "mnist_depositum_mlp": Fight(FMNIST_SERVER, "accuracy=0.93", 315, 45, seeds=3),
     "fmnist_server": Fight(FMNIST_SERVER, "accuracy=0.8", 315, 45, seeds=3),
     "mnist_100": Fight(MNIST_100, "accuracy=0.93", 100, 15, FEWER_CLIENTS, ("quick", "full"), seeds=2),
     "mnist_cnn": Fight(MNIST_CNN, "accuracy=0.95", 100, 15, seeds=2),
@@ -207,31 +207,34 @@ def proxfed(*words: str) -> None:
     subprocess.run([sys.executable, "-m", "proxfed", *words], check=True)
 
 
-def tune(name: str) -> None:
-    """Choose settings of all methods, one after the other, and write them into the experiment."""
+def tune(name: str, only: list[str]) -> None:
+    """Choose settings of the methods, one after the other, and write them into the experiment."""
     fight = FIGHTS[name]
     case = next(iter(tomllib.loads((EXPERIMENTS / f"{name}.toml").read_text()).get("cases", {})), None)
     words = [f"arena/{name}", *(["--case", case] if case else []), "--target", fight.target, "--axis", "bytes"]
     words += ["--budget", str(fight.budget), "--rounds", str(fight.rounds), "--seeds", str(fight.seeds), "--jobs", "1"]
     words += ["--checkpoint", "60", *(word for change in fight.other_data for word in ("-c", change))]
-    for label in labels(fight):
+    for label in labels(fight, only):
         out = RUNS / "tuned" / name / label
         over = [f"{key}={space}" for key, space in fight.over.items() if key.startswith(f"{label}.")]
         own = [word for one in over for word in ("--over", one)]
         proxfed("tune", *words, *own, "--out", str(out), *(["--resume"] if out.exists() else []))
-    settle(name)
+    settle(name, only)
 
 
-def labels(fight: Fight) -> list[str]:
+def labels(fight: Fight, only: list[str]) -> list[str]:
     """The methods that are tuned."""
-    return list(dict.fromkeys(key.partition(".")[0] for key in fight.over))
+    known = list(dict.fromkeys(key.partition(".")[0] for key in fight.over))
+    if strange := [label for label in only if label not in known]:
+        sys.exit(f"--only {strange[0]!r}: the methods here are {', '.join(known)}")
+    return [label for label in known if label in only or not only]
 
 
-def settle(name: str) -> None:
+def settle(name: str, only: list[str]) -> None:
     """Write what was chosen into the experiment."""
     path = EXPERIMENTS / f"{name}.toml"
     chosen: dict[str, Any] = {}
-    for label in labels(FIGHTS[name]):
+    for label in labels(FIGHTS[name], only):
         tuned = tomllib.loads((RUNS / "tuned" / name / label / "tuned.toml").read_text())
         chosen |= {table["label"]: table for table in tuned["algorithms"] if table["label"] == label}
     path.write_text(with_settings(path.read_text(), chosen, FIGHTS[name].over))
@@ -245,6 +248,8 @@ def with_settings(text: str, chosen: dict[str, Any], over: dict[str, str]) -> st
 
 def _block(block: str, chosen: dict[str, Any], over: dict[str, str]) -> str:
     label = tomllib.loads(block)["algorithms"][0]["label"]
+    if label not in chosen:
+        return block
     block = re.sub(r"(?ms)^\[algorithms\.tuned\].*", "", block).rstrip("\n") + "\n"
     for key in (key.removeprefix(f"{label}.") for key in over if key.startswith(f"{label}.")):
         outer, _, inner = key.partition(".")
@@ -255,14 +260,15 @@ def _block(block: str, chosen: dict[str, Any], over: dict[str, str]) -> str:
     return f"{block}\n{tomli_w.dumps({'algorithms': {'tuned': chosen[label]['tuned']}})}\n"
 
 
-def run(name: str) -> None:
+def run(name: str, only: list[str]) -> None:
     """The comparison with what was chosen; its rows are kept in results/arena."""
+    own = [word for label in labels(FIGHTS[name], only) if only for word in ("--only", label)]
     for form in FIGHTS[name].forms:
-        proxfed("reproduce", f"arena/{name}", f"--{form}", "--jobs", "1", "--out", str(RUNS / "run"))
+        proxfed("reproduce", f"arena/{name}", f"--{form}", "--jobs", "1", "--out", str(RUNS / "run"), *own)
     proxfed("results", "keep", str(RUNS / "run"))
 
 
-def tables(name: str) -> None:
+def tables(name: str, only: list[str]) -> None:
     """For each form and target, what every method took to reach it: printed as Markdown."""
     from arena_table import read, section
 
@@ -281,9 +287,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="The arena.")
     parser.add_argument("verb", choices=("tune", "run", "table"))
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(FIGHTS)}; all if none is given")
+    parser.add_argument("--only", action="append", default=[], metavar="METHOD", help="may be repeated; else all")
     given = parser.parse_args()
     for name in given.names or FIGHTS:
-        {"tune": tune, "run": run, "table": tables}[given.verb](name)
+        {"tune": tune, "run": run, "table": tables}[given.verb](name, given.only)
 
 
 if __name__ == "__main__":

@@ -107,8 +107,8 @@ def walk(
     G is the way that the gradients make, s the way that a constant gradient of 1 would make. Where -(grad f_i(x) +
     shift) is a subgradient of h at x, every y is x: nobody drifts away from a solution.
 
-    guard: of a client whose gradients changed on the way by more than twice the first corrected one, |G/s - g| >
-    2 |g + shift|, the result is its first gradient g. Gradient descent on a convex f_i with eta <= 2/L_i never does so.
+    guard: the gradients after the first one, g, differ from it by no more than |g + shift| in the mean. Where they do,
+    what G/s is beyond g is shortened. Gradient descent on a convex f_i with eta <= 1/L_i never goes so far.
     """
     G, V, s, t = 0 * x, 0 * x, 0.0, 0.0
     first = G
@@ -122,8 +122,9 @@ def walk(
     G.div_(s)
     if not guard:
         return G
-    ran_away = (G - first).norm(dim=-1, keepdim=True) > 2 * (first + shift).norm(dim=-1, keepdim=True)
-    return torch.where(ran_away, first, G)
+    beyond, most = G - first, (first + shift).norm(dim=-1, keepdim=True)
+    length = beyond.norm(dim=-1, keepdim=True)
+    return torch.where(length > most, first + beyond * ((1 - t / s) * most / length), G)
 
 
 def walk_length(eta: float, tau: int, beta: float = 0.0) -> float:

@@ -69,8 +69,8 @@ class PledgePeers(Graph[State]):
     """Weight of the new gradients in the own estimate, in (0, 1]; stochastic ones of networks like 0.3 to 0.5."""
     rho: float = 0.0
     """Radius of sharpness-aware local gradients; 0: plain ones."""
-    guard: bool = False
-    """Count only the first gradient of a walk that runs away, as one with long steps on a network may."""
+    guard: bool = True
+    """Shorten what a walk with too long steps for its client, as on a network, makes of its gradient."""
     compressor: Compressor = QUANTISER
     """Contractive compressor of what crosses an edge."""
 
