@@ -4,9 +4,9 @@
                 same start
     race        after rounds 1, 2, 4, ..., 64 the objective of every lane is measured, and the worse drop out; a few
                 stay long, for steps that are ahead after 16 rounds may be far behind after 64. So do, up to round 32,
-                two bold ones, which may send it up at first and win in the end, and a timid one: where all seem
-                level, or all rise, the short ones may win. Where the longest of the others leads after round 4, 8, 16
-                or 32, a longer one goes on beside it, from its state
+                two bold ones, which may send it up at first and win in the end, and two timid ones: where momentum has
+                yet to build up, where all seem level, or all rise, short ones may win. Where the longest of the others
+                leads after round 4, 8, 16 or 32, a longer one goes on beside it, from its state
     duels       from round 64, 128, ... on a shorter and a longer step go beside the winner, from its state, for a
                 quarter of the rounds so far. The best of the three in the last two looks goes on
     the end     after the last round all lanes are measured once more; the result is the best state that was seen
@@ -49,7 +49,7 @@ RATIO = 1.5
 LANES = (*range(-10, 5), 6)
 """The first lanes: powers of RATIO, in units of 1/L."""
 
-TIMID, BOLD = -6, (4, 6)
+TIMID, BOLD = (-6, -4), (4, 6)
 """Those that may be far behind up to round 2 LOOK."""
 
 GUESSES = range(-30, 16, 3)
@@ -155,7 +155,7 @@ class Race:
         for lane in self.lanes:
             lane.before, lane.value = lane.value, self._objective(lane.run.model())
         self.lanes.sort(key=lambda lane: lane.value + (lane.before if t > RACE else 0.0))
-        judged = [lane for lane in self.lanes if t > LOOK or lane.k not in (TIMID, *BOLD)] or self.lanes
+        judged = [lane for lane in self.lanes if t > LOOK or lane.k not in (*TIMID, *BOLD)] or self.lanes
         level = judged[:keep][-1].value
         stays = judged[:keep] + [lane for lane in self.lanes if keep > 1 and lane.value <= level < inf]
         stays += [lane for lane in self.lanes if lane not in judged and lane.value < self._too_high(lane, t)]
