@@ -46,13 +46,13 @@ def cascade(seed):
 
 
 def test_of_a_quadratic_those_walks_are_cut_that_turn_the_gradient_round_or_more_than_double_it():
-    """Ten steps of length 1 on h/2 |x|^2 multiply the corrected gradient by k = (1 - (1 - h)^10)/(10 h). Where k < 0 or
-    k > 2, a walk that is cut multiplies it by 1 -+ 9/10: it forgets a tenth.
+    """Ten steps of length 1 on h/2 |x|^2 multiply the corrected gradient by k = (1 - (1 - h)^10)/(10 h), and where that
+    is below 0 or above 2 by a tenth: what the first step alone makes of it.
     """
     h = torch.tensor([0.5, 1.9, 2.0, 2.3, 2.5, 4.0, -0.1, -0.3], dtype=torch.float64)[:, None]
     x, shift = normal(len(h), 3), normal(len(h), 3, seed=1)
     k = (1 - (1 - h) ** 10) / (10 * h)
-    kept = torch.where(k < 0, 0.1, torch.where(k > 2, 1.9, k))
+    kept = torch.where((k < 0) | (k > 2), 0.1, k)
     assert [*(kept != k)[:, 0]] == [False, False, False, True, True, True, False, True]
     for guard, factor in ((False, k), (True, kept)):
         found = walk(Slopes(lambda x: h * x), Zero(), x, shift, 1.0, 10, guard=guard)
@@ -73,6 +73,7 @@ def test_what_a_guarded_walk_is_beyond_its_first_gradient_is_no_longer_than_the_
     assert torch.equal(plain[~cut], guarded[~cut])
     share = (1 - beta**10) / sum(1 - beta**j for j in range(1, 11))  # of the first gradient in the whole
     assert torch.allclose(beyond[cut], (1 - share) * most[cut])
+    assert torch.allclose((guarded + shift)[cut], share * (g + shift)[cut])
 
 
 @pytest.mark.parametrize("tau", [2, 3, 10, 40])

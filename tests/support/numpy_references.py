@@ -408,5 +408,5 @@ def minimise(gradient: Grad, prox: Prox, step: float, x0: Vector, most: int = 20
 
 def guarded(G, g, shift, share):
     """PLEDGE's guard of a walk with mean gradient G, in which the first one, g, has this share."""
-    length, most = np.linalg.norm(G - g), np.linalg.norm(g + shift)
-    return g + (1 - share) * most / length * (G - g) if length > most else G
+    ran_away = np.linalg.norm(G - g) > np.linalg.norm(g + shift)
+    return share * (g + shift) - shift if ran_away else G

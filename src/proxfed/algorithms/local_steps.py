@@ -107,8 +107,9 @@ def walk(
     G is the way that the gradients make, s the way that a constant gradient of 1 would make. Where -(grad f_i(x) +
     shift) is a subgradient of h at x, every y is x: nobody drifts away from a solution.
 
-    guard: the gradients after the first one, g, differ from it by no more than |g + shift| in the mean. Where they do,
-    what G/s is beyond g is shortened. Gradient descent on a convex f_i with eta <= 1/L_i never goes so far.
+    guard: of a client whose gradients changed on the way by more than the first corrected one, |G/s - g| > |g + shift|,
+    only the first step counts: G/s + shift is t/s, the weight of g, times g + shift. Gradient descent on a convex f_i
+    with eta <= 1/L_i never goes so far.
     """
     G, V, s, t = 0 * x, 0 * x, 0.0, 0.0
     first = G
@@ -122,9 +123,9 @@ def walk(
     G.div_(s)
     if not guard:
         return G
-    beyond, most = G - first, (first + shift).norm(dim=-1, keepdim=True)
-    length = beyond.norm(dim=-1, keepdim=True)
-    return torch.where(length > most, first + beyond * ((1 - t / s) * most / length), G)
+    first_corrected = first + shift
+    ran_away = (G - first).norm(dim=-1, keepdim=True) > first_corrected.norm(dim=-1, keepdim=True)
+    return torch.where(ran_away, t / s * first_corrected - shift, G)
 
 
 def walk_length(eta: float, tau: int, beta: float = 0.0) -> float:

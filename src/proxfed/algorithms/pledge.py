@@ -20,8 +20,8 @@ walk: with V = G = 0 and s = t = 0, tau times
 
 from which G_i = G/s and S = s (eta tau for beta = 0). theta is k/(k + 3), at most the `theta` that is given. k counts
 the rounds since the last restart: the server sets it to 0 where q (z+ - z) < 0, as the extrapolation then leads away.
-With `guard`, G_i differs from the walk's first gradient g by at most (1 - t/s) |g + shift|: v_i must not remember
-gradients of points far away, nor grow by what it has led to.
+With `guard`, of a walk that ran away, |G_i - g| > |g + shift| for its first gradient g, only the first step counts:
+G_i = (t/s) (g + shift) - shift. v_i must not remember gradients of points far away, nor grow by what it has led to.
 
 On a tree (a spanning tree of any graph; the server is its root) a node with children's messages D_j sends
 
@@ -104,7 +104,7 @@ class Pledge(Relay[Client, Server]):
     rho: float = 0.0
     """Radius of sharpness-aware local gradients; 0: plain ones."""
     guard: bool = True
-    """Shorten what a walk with too long steps for its client, as on a network, makes of its gradient."""
+    """Count only the first step of a walk that runs away, as one with long steps on a network may."""
     compressor_up: Compressor = QUANTISER
     """Contractive compressor of the uplink."""
     compressor_down: Compressor = QUANTISER

@@ -70,7 +70,7 @@ class PledgePeers(Graph[State]):
     rho: float = 0.0
     """Radius of sharpness-aware local gradients; 0: plain ones."""
     guard: bool = True
-    """Shorten what a walk with too long steps for its client, as on a network, makes of its gradient."""
+    """Count only the first step of a walk that runs away, as one with long steps on a network may."""
     compressor: Compressor = QUANTISER
     """Contractive compressor of what crosses an edge."""
 
