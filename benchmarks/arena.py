@@ -194,7 +194,7 @@ FIGHTS = {
     "mnist_ring": Fight(MNIST_RING, "accuracy=0.93", 315, 45, seeds=3),
     "mnist_depositum_mlp": Fight(FMNIST_SERVER, "accuracy=0.93", 315, 45, seeds=3),
     "fmnist_server": Fight(FMNIST_SERVER, "accuracy=0.8", 315, 45, seeds=3),
-    "mnist_100": Fight(MNIST_100, "accuracy=0.93", 100, 15, FEWER_CLIENTS, ("quick", "full"), seeds=2),
+    "mnist_100": Fight(MNIST_100, "accuracy=0.93", 100, 15, FEWER_CLIENTS, BOTH, seeds=2),
     "mnist_cnn": Fight(MNIST_CNN, "accuracy=0.95", 100, 15, seeds=2),
     "fmnist_cnn": Fight(FMNIST_SERVER, "accuracy=0.75", 100, 15, seeds=2),
     "mnist_depositum_cnn": Fight(FMNIST_SERVER, "accuracy=0.9", 100, 15, seeds=2),

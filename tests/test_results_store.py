@@ -175,6 +175,22 @@ def test_an_algorithm_that_was_not_run_again_stays_unless_its_own_settings_are_o
         assert now.settings["algorithms.Ours.eta"] == tables[1]["eta"]
 
 
+def test_seeds_that_only_some_algorithms_have_decide_nothing(tmp_path: Path) -> None:
+    """Theirs stays with three seeds, Ours has one with another step: that is no comparison over four."""
+    run(tmp_path / "runs")
+    kept(tmp_path)
+    run(tmp_path / "again", seeds=(3,))
+    again = folder(tmp_path, "again")
+    theirs, ours = again.config()["algorithms"]
+    again.write_config(again.config() | {"algorithms": [theirs, ours | {"eta": 0.4}]})
+    again.write_status([state for state in again.status() if state["algorithm"] == "Ours"])
+    kept(tmp_path, "again")
+    now = read(tmp_path / "results", "toy/fig1")[IID]
+    ended = {(state["algorithm"], state["seed"]) for state in now.status}
+    assert ended == {*(("Theirs", s) for s in range(3)), ("Ours", 3)}
+    assert now.seeds == []
+
+
 @pytest.mark.parametrize("status", ["running", "stopped", None])
 def test_an_unfinished_algorithm_is_left_out_and_said(tmp_path: Path, status: str | None) -> None:
     """Also if only one of its seeds is not done: half of it would be taken for its result."""

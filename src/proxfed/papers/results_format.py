@@ -69,8 +69,11 @@ class KeptRun:
 
     @property
     def seeds(self) -> list[int]:
-        """Those with which it was run."""
-        return sorted({state["seed"] for state in self.status})
+        """Those with which all algorithms were run that were run at all."""
+        found: dict[str, set[int]] = {}
+        for state in self.status:
+            found.setdefault(state["algorithm"], set()).add(state["seed"])
+        return sorted(set.intersection(*found.values())) if found else []
 
     @property
     def results(self) -> Results:
