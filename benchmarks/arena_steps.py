@@ -1,7 +1,9 @@
 """How much the step matters: rounds to a target with the tuned step times 1/4, 1/2, 1, 2 and 4.
 
     python benchmarks/arena_steps.py composite        to 1e-6, on the first draw of the data
+    python benchmarks/arena_steps.py a9a_ring         to 1e-3, likewise
     python benchmarks/arena_steps.py mnist_server     to 90 %, with the first seed
+    python benchmarks/arena_steps.py mnist_ring       likewise
 
 All other settings are as they were tuned. Runs are in runs/arena/steps; what was stopped goes on where it was.
 """
@@ -43,7 +45,11 @@ TRIALS = {
         ["PLEDGE", "FedComposite", "FedCEF", "DEPOSITUM", "EF21, quantised both ways", "ProxSkip"],
         {"samples": 200, "seed": 0},
     ),
+    "a9a_ring": Trial(
+        "error", 1e-3, 400, ["PLEDGE, tree", "PLEDGE, peers", "DEPOSITUM", "FedComposite, tree", "FedCEF, tree"]
+    ),
     "mnist_server": Trial("accuracy", 0.9, 45, labels(FIGHTS["mnist_server"])),
+    "mnist_ring": Trial("accuracy", 0.9, 50, ["PLEDGE, tree", "PLEDGE, peers", "DEPOSITUM", "DFedADMM", "DFedAvgM"]),
 }
 
 
