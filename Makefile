@@ -5,10 +5,12 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 DOCS   := $(VENV)/.docs-ready
 CARRIERS := $(VENV)/.carriers-ready
+TRACKERS := $(VENV)/.trackers-ready
 RUNS   ?= runs/reproduce
+SCRIPTS := --allow-untyped-defs --allow-incomplete-defs --allow-untyped-calls --allow-any-generics --implicit-reexport
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-silos chaos test-carriers test test-slow lint wheel docs keep-results results tables-results check-report bench bench-peers bench-regress bench-engine arena clean
+.PHONY: help setup demo demo-silos chaos test-carriers test-trackers test test-slow lint wheel docs keep-results results tables-results check-report bench bench-peers bench-regress bench-engine arena clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## ?/\t/' | expand -t 16
@@ -40,6 +42,13 @@ test-slow: $(READY)  ## a thousand examples of every property, and the tests tha
 test-carriers: $(CARRIERS)  ## NVIDIA FLARE and Flower themselves: processes, sockets, certificates (about ten minutes)
 	$(BIN)/python -m pytest -m slow tests/test_carriers.py
 
+test-trackers: $(TRACKERS)  ## TensorBoard, MLflow and Weights & Biases themselves, offline
+	$(BIN)/python -m pytest tests/test_trackers.py
+
+$(TRACKERS): $(READY)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[tensorboard,mlflow,wandb]'
+	@touch $@
+
 chaos: $(CARRIERS)  ## 200 kills, and 10 % of the messages lost, repeated or reordered, over each carrier (hours)
 	$(BIN)/python benchmarks/chaos.py nvflare
 	$(BIN)/python benchmarks/chaos.py flower
@@ -48,7 +57,8 @@ lint: $(READY)   ## style, types, and results that are up to date
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/mypy benchmarks/*.py benchmarks/peers/*.py
+	$(BIN)/mypy $(SCRIPTS) benchmarks/*.py benchmarks/peers/*.py
+	$(BIN)/mypy --strict --follow-imports=silent tests/typed
 	$(BIN)/lint-imports
 	$(BIN)/proxfed results check
 
@@ -56,7 +66,7 @@ wheel: $(READY)  ## build the wheel and run it from a fresh environment
 	.ci/wheel
 
 docs: $(DOCS)    ## the site: the pages that follow from code and results, and then all of it into site/
-	$(BIN)/python -m proxfed.cli.pages
+	$(BIN)/python -m proxfed.papers.cli.pages
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "open site/index.html"
 

@@ -31,14 +31,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from proxfed import InputError, Model, read_study, run
-from proxfed.algorithms import ALGORITHMS
-from proxfed.auto import Auto
+from proxfed import InputError, read_study, run
+from proxfed.algorithms import ALGORITHMS, GradientDescent
 from proxfed.compressors import QSGD, TopK
 from proxfed.engine.race import RACE
+from proxfed.problems.neural.neural import Neural
 from proxfed.regularisers import L1
 from proxfed.topologies import Ring
-from proxfed.types import Graph, Problem
+from proxfed.types import Algorithm, Graph, Problem
 
 K, POINTS, DECADES = 5, 15, 4.0
 
@@ -117,13 +117,13 @@ def settings(name: str, mu: float) -> dict[str, Any] | None:
     make = ALGORITHMS[name]
     fields = make.__dataclass_fields__  # type: ignore[attr-defined]
     local = {k: K for k in ("K", "tau") if k in fields and name not in ("ef14", "choco_sgd", "fedopt")}
-    steps = {k: "auto" for k in (make.facts.step, *make.tied(1.0, 1)) if k in fields}
+    steps = {k: "auto" for k, field in fields.items() if field.type.startswith(("Step", "FloatOrAuto"))}
     return local | given | steps
 
 
 def unit(problem: Problem) -> float:
     try:
-        return 1 / problem.smoothness().L
+        return 1 / problem.f.smoothness().L
     except InputError:
         return 1.0
 
@@ -140,7 +140,8 @@ def main(folder: Path, names: list[str]) -> None:
         for name in trial.only or ALGORITHMS:
             if name in done or (given := settings(name, 0.01)) is None:
                 continue
-            auto = ALGORITHMS[name](**given)
+            make: Any = ALGORITHMS[name]
+            auto = make(**given)
             if name not in grids:
                 grids[name] = _grid(problem, auto, trial)
             done[name] = _judge(problem, auto, trial, grids[name], optimum)
@@ -167,11 +168,12 @@ class Kept(UserDict[str, Any]):
 def _problem(trial: Trial) -> Problem:
     problem = read_study(trial.experiment, trial.changes, trial.case).problem
     if trial.model is not None:
-        assert isinstance(problem, Model)
-        problem = replace(problem, model=trial.model)
+        assert isinstance(problem.f, Neural)
+        problem = replace(problem, f=replace(problem.f, model=trial.model))
     if trial.accuracies:  # every algorithm takes l1, with every step
         return problem.with_h(L1(1e-5))
-    return replace(problem, train_measures=True) if isinstance(problem, Model) else problem
+    f = problem.f
+    return replace(problem, f=replace(f, train_measures=True)) if isinstance(f, Neural) else problem
 
 
 def _optimum(problem: Any) -> float | None:
@@ -179,12 +181,12 @@ def _optimum(problem: Any) -> float | None:
     if not problem.solvable:
         return None
     x = problem.solve(1e-10)
-    return run(problem.starting_at(x), ALGORITHMS["gradient_descent"](eta=1e-9), 0, progress=False).rows[0]["objective"]
+    return run(problem.starting_at(x), GradientDescent(1e-9), 0, progress=False).rows[0]["objective"]
 
 
 def _rows(problem: Problem, algorithm: Any, trial: Trial) -> tuple[list[dict[str, Any]], str]:
-    peers = issubclass(algorithm.make if isinstance(algorithm, Auto) else type(algorithm), Graph)
-    result = run(problem, algorithm, trial.rounds, topology=Ring(problem.n) if peers else None, progress=False)
+    topology = Ring(problem.f.n) if isinstance(algorithm, Graph) else None
+    result = run(problem, algorithm, trial.rounds, topology=topology, progress=False)
     if result.status == "stopped":  # half a curve would be taken for one that does not get there
         sys.exit(result.message)
     return result.rows, result.message
@@ -198,15 +200,15 @@ def _bytes(row: dict[str, Any]) -> int:
     return sum(row[f"bytes_{way}"] for way in ("up", "down", "edge"))
 
 
-def _grid(problem: Problem, auto: Auto, trial: Trial) -> dict[str, Any]:
+def _grid(problem: Problem, auto: Algorithm, trial: Trial) -> dict[str, Any]:
     """The curves of its steps, and the bytes of a round."""
     steps = (unit(problem) * 10 ** np.linspace(-DECADES + 1.2, 1.2, POINTS)).tolist()
-    runs = {f"{s:.4g}": _rows(problem, auto.at(s), trial)[0] for s in steps}
+    runs = {f"{s:.4g}": _rows(problem, auto.with_local_steps(s), trial)[0] for s in steps}
     last = max((rows[-1] for rows in runs.values()), key=lambda row: row["round"])
     return {"bytes": _bytes(last) / last["round"], "curves": {s: _curve(rows, trial) for s, rows in runs.items()}}
 
 
-def _judge(problem: Problem, auto: Auto, trial: Trial, grid: Any, optimum: float | None) -> dict[str, Any]:
+def _judge(problem: Problem, auto: Algorithm, trial: Trial, grid: Any, optimum: float | None) -> dict[str, Any]:
     curves, in_time = grid["curves"], trial.rounds / 1.5
     rows, message = _rows(problem, auto, trial)
     found = _curve(rows, trial)

@@ -2,8 +2,8 @@
 
     python benchmarks/chaos.py nvflare --kills 200
 
-A federation on this machine (silos/loopback.py) carries out an experiment again and again. Meanwhile processes are
-killed at random moments, about half of them while the last kill is being recovered from: holders, coordinators, and all
+A federation on this machine (silos/carriers/loopback.py) carries out an experiment again and again. Meanwhile processes
+are killed at random, about half of them while the last kill is being recovered from: holders, coordinators, and all
 processes of the carrier. A proxy loses, repeats or reorders 10 % of the messages besides. Every run must end with the
 very bits of the stacked run.
 """
@@ -30,7 +30,7 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
-from proxfed.silos.loopback import Loopback
+from proxfed.silos.carriers.loopback import Loopback
 
 from support.lossy import Lossy
 
@@ -67,17 +67,17 @@ KINDS = {
 def coordinate(carrier: str, folder: Path, out: Path, seed: int) -> None:
     """One life of a coordinator, whose couriers speak to a proxy that is not to be relied upon."""
     from proxfed.harness.experiment import read
-    from proxfed.silos.deploy import deploy
-    from proxfed.silos.desk import Desk
+    from proxfed.silos.carriers.desk import Desk
+    from proxfed.silos.coordinator.deploy import deploy
 
     where = json.loads((folder / "where.json").read_text())
     couriers: Callable[[str, Path], None]
     if carrier == "nvflare":
-        from proxfed.silos.nvflare_carrier import Flare
+        from proxfed.silos.carriers.nvflare_carrier import Flare
 
         couriers = Flare(Path(where["kit"]), "chaos")
     else:
-        from proxfed.silos.flower_carrier import Runs
+        from proxfed.silos.carriers.flower_carrier import Runs
 
         couriers = Runs("loopback", "chaos")
     front = folder / "front"
@@ -196,9 +196,9 @@ def survive(carrier: str, folder: Path, kills: int, mean: float, minutes: float,
     from proxfed.harness.build import build_study
     from proxfed.harness.compare import run_study
     from proxfed.harness.experiment import read
+    from proxfed.harness.folder.run_folder import RunFolder
     from proxfed.harness.results import Results
-    from proxfed.harness.run_folder import RunFolder
-    from proxfed.silos.loopback_sites import make_sites
+    from proxfed.silos.carriers.loopback_sites import make_sites
 
     rounds, labels, _ = PLAN[carrier]
     folder.mkdir(parents=True, exist_ok=True)

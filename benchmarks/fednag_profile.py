@@ -5,10 +5,10 @@ worker, s of what every round has besides (the aggregator and latency), m of a v
 sends V = 2 and the others 1. R is not printed, but a whole number, at most T/tau with T = 1000, and smaller where the
 time is. So all such R are tried, and a, s, m >= 0 fitted to the six times by least squares of relative errors.
 
-The best R has every time to 0.3 %, and the next best is four times as far off. Of 700 choices one may be near by
-chance, but our own runs, which it does not know, take just as many rounds with FedMom and nearly as many with FedAvg:
-8, 12, 18 and 36, where it has 8, 12, 19 and 35. It is the profile `fednag_paper`, with the bytes of our reading of the
-CNN for a vector. Run: python benchmarks/fednag_profile.py
+The best R has every time to 0.3 %, and the next best is four times as far off; without R tau <= T many others fit. Of
+700 choices one may be near by chance, but our own runs, which it does not know, take just as many rounds with FedMom
+and nearly as many with FedAvg: 8, 12, 18 and 36, where it has 8, 12, 19 and 35. It is the profile `fednag_paper`, with
+the bytes of our reading of the CNN for a vector. Run: python benchmarks/fednag_profile.py
 """
 
 from __future__ import annotations

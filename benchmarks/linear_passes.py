@@ -22,9 +22,10 @@ from proxfed.algorithms import ProxNewton
 from proxfed.data import SparseRows
 from proxfed.engine.allocator import tune_process
 from proxfed.engine.network import Stacked
-from proxfed.engine.run import Run
+from proxfed.engine.start import run_of
 from proxfed.machine import numba_is_used, over_threads
-from proxfed.problems.products import Products
+from proxfed.problems.linear.products import Products
+from proxfed.regularisers import Zero
 
 
 def full_gradients(threads: list[int], turns: int, least: bool) -> None:
@@ -71,7 +72,9 @@ def sparse_round(threads: list[int], turns: int, least: bool) -> None:
     for count in threads:
         torch.set_num_threads(count)
         seconds = side_by_side(
-            {"ours": rounds_of(Run(problem, ProxNewton(1.0), Stacked(n, p)))}, turns, min if least else median
+            {"ours": rounds_of(run_of(problem + Zero(), ProxNewton(1.0), Stacked(n, p)))},
+            turns,
+            min if least else median,
         )
         print(f"threads {count}:   {1e3 * seconds['ours']:.0f}")
     start = time.perf_counter()

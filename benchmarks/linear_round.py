@@ -13,14 +13,15 @@ from turns import Clock, options
 from proxfed import FedAvg, Federated, Linear, Softmax
 from proxfed.engine.allocator import tune_process
 from proxfed.engine.network import Stacked
-from proxfed.engine.run import Run
+from proxfed.engine.start import run_of
+from proxfed.regularisers import Zero
 
 C, P, Q, K, B, M, ETA = 1000, 60, 10, 5, 20, 100, 0.05
 
 
 def ours(data: Federated):
     problem = Linear(data, Softmax(), batch=B, dtype=torch.float32)
-    return rounds_of(Run(problem, FedAvg(ETA, K), Stacked(problem.n, problem.d)))
+    return rounds_of(run_of(problem + Zero(), FedAvg(ETA, K), Stacked(problem.n, problem.d)))
 
 
 def obvious_loop(data: Federated):

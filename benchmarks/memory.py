@@ -21,9 +21,10 @@ from proxfed import Depositum, DFedADMM, Federated
 from proxfed.engine.allocator import tune_process
 from proxfed.engine.network import Stacked
 from proxfed.engine.run import Run
+from proxfed.engine.start import run_of
 from proxfed.engine.states import flatten
-from proxfed.problems.network import Model
-from proxfed.regularisers import MCP
+from proxfed.problems.neural.neural import Neural
+from proxfed.regularisers import MCP, Zero
 from proxfed.topologies import Ring
 
 GB = 1e9
@@ -36,13 +37,13 @@ def images(n: int, m: int, channels: int, side: int) -> Federated:
 
 
 def resnet() -> Run:
-    problem = Model(images(10, 5000, 3, 32), "resnet18", h=MCP(1e-4, 10.0), batch=64)
-    return Run(problem, Depositum(0.05, T0=2), Stacked(10, problem.d, Ring(10)))
+    problem = Neural(images(10, 5000, 3, 32), "resnet18", batch=64) + MCP(1e-4, 10.0)
+    return run_of(problem, Depositum(0.05, T0=2), Stacked(10, problem.f.d, Ring(10)))
 
 
 def mlp() -> Run:
-    problem = Model(images(1000, 60, 1, 28), "dfedadmm_mlp", batch=32)
-    return Run(problem, DFedADMM(0.1, 3, lam=10.0), Stacked(1000, problem.d, Ring(1000)))
+    problem = Neural(images(1000, 60, 1, 28), "dfedadmm_mlp", batch=32)
+    return run_of(problem + Zero(), DFedADMM(0.1, 3, lam=10.0), Stacked(1000, problem.d, Ring(1000)))
 
 
 SETTINGS = {"resnet": resnet, "mlp": mlp}
@@ -56,11 +57,11 @@ def measure(name: str) -> None:
     peak = peak_rss_mb() * 2**20
     vectors = flatten(run.state)
     state = sum(x.nbytes for x in vectors.values())
-    assert run.problem.data is not None
-    data = run.problem.data.features.nbytes
+    assert run.problem.f.data is not None
+    data = run.problem.f.data.features.nbytes
     bound = 1.5 * state + data + 2**30
     print(
-        f"{name}: {len(vectors)} vectors of {run.problem.n} x {run.problem.d:,}, state {state / GB:.2f} GB, "
+        f"{name}: {len(vectors)} vectors of {run.problem.f.n} x {run.problem.f.d:,}, state {state / GB:.2f} GB, "
         f"data {data / GB:.2f} GB; peak {peak / GB:.2f} GB of {bound / GB:.2f} GB allowed ({peak / bound:.0%})",
         flush=True,
     )

@@ -30,9 +30,12 @@ from proxfed.engine.allocator import tune_process
 from proxfed.engine.compatibility import check_combination
 from proxfed.engine.network import Stacked
 from proxfed.engine.run import Run
-from proxfed.harness.checkpoint import TaskFolder
+from proxfed.engine.star import StarRun
+from proxfed.engine.start import run_of
+from proxfed.harness.folder.checkpoint import TaskFolder
 from proxfed.participation import UniformSampling
-from proxfed.types import Algorithm
+from proxfed.regularisers import Zero
+from proxfed.types import Algorithm, Problem
 
 FEW, MANY, COHORT, D, SAMPLES = 10**4, 10**6, 1000, 1000, 10
 ALGORITHMS: dict[str, Callable[[], Algorithm]] = {
@@ -48,10 +51,10 @@ def in_memory(n: int) -> Run:
     A = rng.normal(size=(n, 50)).astype(np.float32)
     data = Federated(A, np.where(A[:, 0] > 0, np.float32(1), np.float32(-1)), np.ones(n, np.int64))
     p = Linear(data, Logistic(), dtype=torch.float32)
-    return Run(p, FedAvg(0.1, 3), Stacked(n, p.d), UniformSampling(COHORT))
+    return run_of(p + Zero(), FedAvg(0.1, 3), Stacked(n, p.d), UniformSampling(COHORT))
 
 
-def problem(n: int) -> Linear:
+def problem(n: int) -> Problem[Linear]:
     """Clients whose samples are rows of one pool, from a place of their own on, turned by their own sign."""
     rng = np.random.default_rng(0)
     pool = rng.normal(size=(4096, D)) / D**0.5
@@ -61,13 +64,13 @@ def problem(n: int) -> Linear:
         first = i * 7919 % (len(pool) - SAMPLES)
         return pool[first : first + SAMPLES], labels[first : first + SAMPLES]
 
-    return Linear(OnDemand(read, np.full(n, SAMPLES), cache=1 << 26), Logistic(), batch=5)
+    return Linear(OnDemand(read, np.full(n, SAMPLES), cache=1 << 26), Logistic(), batch=5) + Zero()
 
 
-def begun(name: str, n: int) -> Run:
+def begun(name: str, n: int) -> StarRun:
     p, algorithm, some = problem(n), ALGORITHMS[name](), UniformSampling(COHORT)
     check_combination(p, algorithm, None, some)
-    return Run(p, algorithm, Stacked(n, p.d), some)
+    return StarRun(p, algorithm, Stacked(n, p.f.d), some)
 
 
 def speed(name: str, begin: Callable[[int], Run], turns: int) -> None:
@@ -94,11 +97,11 @@ def memory(name: str, rounds: int, checkpoints: bool) -> None:
             if checkpoints:
                 files.save(t, {}, run.dump(clients=False), run.changes())
     peak = peak_rss_mb() * 2**20
-    state = run.held.rows.met * run.held.rows.row_bytes
+    state = run.rows.met * run.rows.row_bytes
     allowed = 2**30 + state
     saved = ", a checkpoint after each" if checkpoints else ""
     print(
-        f"{name}: after {rounds} rounds{saved}: {run.held.rows.met:,} clients have a state, {state / 1e9:.2f} GB; "
+        f"{name}: after {rounds} rounds{saved}: {run.rows.met:,} clients have a state, {state / 1e9:.2f} GB; "
         f"peak {peak / 1e9:.2f} GB of {allowed / 1e9:.2f} GB allowed ({peak / allowed:.0%})",
         flush=True,
     )

@@ -23,9 +23,9 @@ from turns import Clock, options
 from proxfed import Depositum, DFedADMM, Federated
 from proxfed.engine.allocator import tune_process
 from proxfed.engine.network import Stacked
-from proxfed.engine.run import Run
-from proxfed.problems.architectures import MODELS
-from proxfed.problems.network import Model
+from proxfed.engine.start import run_of
+from proxfed.problems.neural.architectures import MODELS
+from proxfed.problems.neural.neural import Neural
 from proxfed.regularisers import MCP, Zero
 from proxfed.topologies import Ring
 from proxfed.types import Algorithm, Regulariser
@@ -61,8 +61,8 @@ def samples(n: int) -> Federated:
 
 
 def ours(s: Setting, data: Federated, algorithm: Algorithm, h: Regulariser) -> Round:
-    problem = Model(data, s.model, h=h, batch=s.batch)
-    return rounds_of(Run(problem, algorithm, Stacked(problem.n, problem.d, Ring(s.n))))
+    problem = Neural(data, s.model, batch=s.batch) + h
+    return rounds_of(run_of(problem, algorithm, Stacked(problem.f.n, problem.f.d, Ring(s.n))))
 
 
 # ---- the obvious loop ----------------------------------------------------------------------------------------------

@@ -12,16 +12,16 @@ from torch import Tensor
 
 from proxfed import Depositum, DFedADMM, FedAvg, FedCEF, FedComposite, Federated, FedNAG, Linear, Squared
 from proxfed.engine.network import Stacked
-from proxfed.engine.run import Run
+from proxfed.engine.start import run_of
 from proxfed.regularisers import L1
 from proxfed.topologies import Complete
-from proxfed.types import Local
+from proxfed.types import Local, Problem
 
 ROUNDS = 300
 
 
-def rounds(problem: Linear, algorithm):
-    run = Run(problem, algorithm, Stacked(problem.n, problem.d, Complete(problem.n)))
+def rounds(problem: Problem[Linear], algorithm):
+    run = run_of(problem, algorithm, Stacked(problem.f.n, problem.f.d, Complete(problem.f.n)))
     t = 0
 
     def many() -> None:
@@ -51,8 +51,8 @@ def main() -> None:
         "dfedadmm": DFedADMM(0.01, 1, lam=0.1),
     }
     for batch in (None, 5):
-        problem = Linear(data, Squared(), L1(0.01), batch=batch)
-        local = problem.local(1, range(1))
+        problem = Linear(data, Squared(), batch=batch) + L1(0.01)
+        local = problem.f.local(1, range(1))
         x = problem.start(0)[None]
         contenders: dict[str, Callable[[], object]] = {"one gradient": partial(gradients, local, x)}
         contenders |= {name: rounds(problem, algorithm) for name, algorithm in algorithms.items()}

@@ -20,10 +20,10 @@ from proxfed import Linear, Logistic, load
 from proxfed import algorithms as alg
 from proxfed.compressors import ErrorBoundedQuantiser, NaturalCompressor, TopK
 from proxfed.engine.network import Stacked
-from proxfed.engine.run import Run
+from proxfed.engine.start import run_of
 from proxfed.participation import Full, UniformSampling
 from proxfed.regularisers import L1, SquaredL2
-from proxfed.types import Participation, Star
+from proxfed.types import Participation, Problem, Star
 
 K, CLIENTS, TARGET = 5, 30, 1e-6
 STEPS = (0.5, 1.0, 2.0, 4.0, 8.0)
@@ -55,9 +55,9 @@ METHODS: dict[str, Callable[[float], Star[Any, Any]]] = {
 }
 
 
-def problem(composite: bool) -> Linear:
+def problem(composite: bool) -> Problem[Linear]:
     data = load("synthetic_binary", alpha=10.0, beta=10.0, clients=CLIENTS, samples=100)
-    return Linear(data, Logistic(), h=L1(0.003) if composite else SquaredL2(0.003), l2=0.01, dtype=torch.float64)
+    return Linear(data, Logistic(), l2=0.01) + (L1(0.003) if composite else SquaredL2(0.003))
 
 
 def some(a: Any) -> Any:
@@ -68,10 +68,10 @@ def some(a: Any) -> Any:
 
 
 def effort(
-    p: Linear, best: torch.Tensor, a: Star[Any, Any], participation: Participation, most: int
-) -> tuple[float, int, int]:
+    p: Problem[Linear], best: torch.Tensor, a: Star[Any, Any], participation: Participation, most: int
+) -> tuple[float, int, float]:
     """(smallest error, rounds, bytes) at the target, or after the last round."""
-    run, least = Run(p, a, Stacked(p.n, p.d), participation), 1.0
+    run, least = run_of(p, a, Stacked(p.f.n, p.f.d), participation), 1.0
     for t in range(1, most + 1):
         run.round(t)
         error = float((run.model() - best).norm() / best.norm())

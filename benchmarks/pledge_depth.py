@@ -19,7 +19,7 @@ PARTS = (0.2, 0.1, 0.05, 0.02, 0.01)
 
 def main() -> None:
     data = load("synthetic_binary", alpha=10.0, beta=10.0, clients=30, samples=200, features=60, unit_rows=True)
-    problem = Linear(data, Logistic(), h=L1(1e-4), l2=0.01)
+    problem = Linear(data, Logistic(), l2=0.01) + L1(1e-4)
     best = problem.solve()
     print("| depth |", " | ".join(f"q2 = {q2:g}" for q2 in PARTS), "|")
     print("|---" * (len(PARTS) + 1) + "|")

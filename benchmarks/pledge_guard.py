@@ -12,13 +12,13 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 
-from proxfed import FedComposite, Model, load, run
+from proxfed import FedComposite, Neural, load, run
 from proxfed.algorithms import FedAvg, Pledge
 from proxfed.compressors import ErrorBoundedQuantiser, Identity
 from proxfed.data.partitions import IID, DirichletByClass, DirichletByClient
-from proxfed.regularisers import L1
+from proxfed.regularisers import L1, Zero
 from proxfed.topologies import RandomRegular, SpanningTree
-from proxfed.types import Algorithm, Topology
+from proxfed.types import Algorithm, Problem, Topology
 
 TREE = SpanningTree(RandomRegular(20, degree=9))
 DIVERGED = Pledge(0.188, 10, theta=0.3, restart=False, a=0.5, guard=False)
@@ -43,25 +43,25 @@ CAUSES: dict[str, tuple[Algorithm, Topology | None]] = {
 }
 
 
-def twenty_clients() -> Model:
+def twenty_clients() -> Problem[Neural]:
     """The quick form of arena/mnist_100."""
     data = load("mnist", DirichletByClient(20, alpha=0.3), limit=12000, test_limit=2000)
-    return Model(data, "dfedadmm_mlp", batch=32)
+    return Neural(data, "dfedadmm_mlp", batch=32) + Zero()
 
 
-def ten_clients() -> Model:
+def ten_clients() -> Problem[Neural]:
     """arena/mnist_server, on 2000 test images."""
     data = load("mnist", DirichletByClass(10, alpha=0.5), test_limit=2000)
-    return Model(data, "mlp", batch=32, h=L1(1e-5))
+    return Neural(data, "mlp", batch=32) + L1(1e-5)
 
 
-def four_workers() -> Model:
+def four_workers() -> Problem[Neural]:
     """arena/mnist_cnn."""
     data = load("mnist", IID(4), limit=10000, test_limit=2000)
-    return Model(data, "fednag_cnn", batch=16, normalise="standard")
+    return Neural(data, "fednag_cnn", batch=16, normalise="standard") + Zero()
 
 
-def outcome(problem: Model, algorithm: Algorithm, graph: Topology | None, rounds: int, seed: int) -> str:
+def outcome(problem: Problem[Neural], algorithm: Algorithm, graph: Topology | None, rounds: int, seed: int) -> str:
     found = run(problem, algorithm, rounds, topology=graph, seed=seed, progress=False)
     percent = [100 * row["accuracy"] for row in found.rows]
     return f"{found.status} in round {found.rows[-1]['round']}, best {max(percent):.1f} %, last {percent[-1]:.1f} %"

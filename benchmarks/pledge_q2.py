@@ -23,6 +23,7 @@ from proxfed.compressors import ErrorBoundedQuantiser
 from proxfed.data.partitions import PARTITIONS
 from proxfed.regularisers import L1
 from proxfed.topologies import Ring, SpanningTree
+from proxfed.types import Problem
 
 LEAST, MOST, ROUNDS = 0.02, 0.25, 5
 
@@ -84,12 +85,12 @@ class Following:
         raise NotImplementedError("runs here are in one process")
 
 
-def problems() -> dict[str, tuple[Linear, Callable[[Rule], Any], Any]]:
+def problems() -> dict[str, tuple[Problem[Linear], Callable[[Rule], Any], Any]]:
     """By name: the problem, PLEDGE with the settings of the arena, and the graph."""
     synthetic = load("synthetic_binary", alpha=10.0, beta=10.0, clients=30, samples=200, features=60, unit_rows=True)
     a9a = load("a9a", limit=2000, test_limit=500, partition=PARTITIONS["shards"](10, seed=0))
-    composite = Linear(synthetic, Logistic(), h=L1(1e-4), l2=0.01)
-    ring = Linear(a9a, Logistic(), h=L1(1e-3), l2=0.01)
+    composite = Linear(synthetic, Logistic(), l2=0.01) + L1(1e-4)
+    ring = Linear(a9a, Logistic(), l2=0.01) + L1(1e-3)
 
     def both(rule: Rule, part: float) -> dict[str, Any]:
         return {"compressor_up": Following(rule, False, part), "compressor_down": Following(rule, True)}

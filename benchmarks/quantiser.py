@@ -16,9 +16,10 @@ import numpy as np
 import torch
 from timing import side_by_side
 
-from proxfed.compressors import QSGD, ErrorBoundedQuantiser, TopK, plane_code, subset_code, wire
-from proxfed.compressors.message import Reader
-from proxfed.compressors.planes import put_together, take_apart
+from proxfed.compressors import QSGD, ErrorBoundedQuantiser, TopK
+from proxfed.compressors.coding import plane_code, subset_code, wire
+from proxfed.compressors.coding.planes import put_together, take_apart
+from proxfed.compressors.coding.reader import Reader
 from proxfed.keyed_random import Key, keys
 from proxfed.types import Compressor
 

@@ -12,7 +12,7 @@ from proxfed import Depositum, DFedADMM, FedAvg, FedCEF, Federated, Linear, Squa
 from proxfed.compressors import TopK
 from proxfed.engine.allocator import tune_process
 from proxfed.engine.network import Stacked
-from proxfed.engine.run import Run
+from proxfed.engine.start import run_of
 from proxfed.regularisers import L1
 from proxfed.topologies import Ring
 from proxfed.types import Algorithm
@@ -24,14 +24,14 @@ def rounds(n: int, d: int, name: str):
     rng = np.random.default_rng(0)
     features = rng.standard_normal((n * SAMPLES, d), dtype=np.float32)
     data = Federated(features, rng.standard_normal(n * SAMPLES), np.full(n, SAMPLES))
-    problem = Linear(data, Squared(), L1(0.01), batch=BATCH, dtype=torch.float32)
+    problem = Linear(data, Squared(), batch=BATCH, dtype=torch.float32) + L1(0.01)
     algorithms: dict[str, Algorithm] = {
         "fedavg": FedAvg(1e-3, K),
         "fedcef": FedCEF(1e-3, K, compressor=TopK(fraction=0.1)),
         "depositum": Depositum(1e-3, T0=K),
         "dfedadmm": DFedADMM(1e-3, K, lam=1e-2),
     }
-    return rounds_of(Run(problem, algorithms[name], Stacked(n, d, Ring(n))))
+    return rounds_of(run_of(problem, algorithms[name], Stacked(n, d, Ring(n))))
 
 
 def main() -> None:

@@ -60,8 +60,8 @@ class Lab:
     """A federation on this machine, and experiments that are carried out by it one after the other."""
 
     def __init__(self, carrier: str, folder: Path, **table: object) -> None:
-        from proxfed.silos.loopback import Loopback
-        from proxfed.silos.loopback_sites import make_sites
+        from proxfed.silos.carriers.loopback import Loopback
+        from proxfed.silos.carriers.loopback_sites import make_sites
 
         self.carrier, self.folder, self.table = carrier, folder, table
         folder.mkdir()
@@ -89,8 +89,8 @@ class Lab:
 
     def run(self, name: str, **more: object) -> tuple[Experiment, Mapping[str, Any], int, int]:
         """(the experiment, its last row, bytes from the sites, bytes to them)"""
-        from proxfed.silos.deploy import deploy
-        from proxfed.silos.desk import Desk
+        from proxfed.silos.carriers.desk import Desk
+        from proxfed.silos.coordinator.deploy import deploy
 
         e, before = self.experiment(name, **more), self.sockets.total()
         with Desk(self.sites, self.folder / "desk", self.couriers()) as desk:
@@ -101,11 +101,11 @@ class Lab:
 
     def couriers(self) -> Callable[[str, Path], None]:
         if self.carrier == "nvflare":
-            from proxfed.silos.nvflare_carrier import Flare
+            from proxfed.silos.carriers.nvflare_carrier import Flare
 
             assert self.here.kit is not None
             return Flare(self.here.kit, "wire")
-        from proxfed.silos.flower_carrier import Runs
+        from proxfed.silos.carriers.flower_carrier import Runs
 
         return Runs("loopback", "wire")
 

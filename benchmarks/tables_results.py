@@ -16,7 +16,7 @@ from pathlib import Path
 from proxfed.errors import MissingData
 from proxfed.fit import Fitted, fit
 from proxfed.fit.judge import ALL
-from proxfed.fit.summary import interval, main_measure, sent_cells, sentences
+from proxfed.fit.overview import interval, main_measure, sent_cells, sentences
 from proxfed.report.markdown import plain_text, table
 
 ROOT = Path(__file__).parents[1]

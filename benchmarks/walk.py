@@ -1,9 +1,11 @@
-"""How far a reader walks with `proxfed run`: files entered, calls from file to file, files of the run folder read.
+"""How far a reader walks with a command: files entered, calls from file to file, files of the run folder read.
 
-python benchmarks/walk.py [--pairs]
+python benchmarks/walk.py [run] [fit] [deploy] [--pairs]
 
-Counts, on an experiment with 4 clients and 1 round, the distinct pairs (caller, function called) in different files of
-the package, after a first run has imported everything; and how often each file of the run folder is opened to be read.
+Counts the distinct pairs (caller, function called) in different files of the package, after a first time has imported
+everything; how often each file of the run folder is opened to be read; and how often a problem is built. `run` is an
+experiment with 4 clients and 1 round, `fit` the tables of examples/tables/clinics, `deploy` two rounds between three
+sites in this process.
 """
 
 from __future__ import annotations
@@ -12,16 +14,27 @@ import os
 import sys
 import tempfile
 import threading
+import tomllib
 from collections import Counter, defaultdict
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import numpy as np
+
 import proxfed
+from proxfed import Federated
 from proxfed.cli.main import main as command
+from proxfed.harness.experiment import parse
+from proxfed.silos.coordinator.deploy import deploy as between
+from proxfed.silos.site.holder import Holder
+from proxfed.silos.site.rows import Rows
+from proxfed.silos.wire.carrier import Direct
 
 ROOT = str(Path(proxfed.__file__).parent)
+
+CLINICS = Path(__file__).parent.parent / "examples" / "tables" / "clinics" / "tables.toml"
 
 EXPERIMENT = """
 name = "walk"
@@ -51,6 +64,7 @@ class Walk:
         self.files: set[str] = set()
         self.pairs: set[tuple[str, str, str, str]] = set()
         self.read: Counter[str] = Counter()
+        self.built = 0
         self.on = False
         sys.addaudithook(self._opened)
 
@@ -70,6 +84,7 @@ class Walk:
         if event != "call" or not here.co_filename.startswith(ROOT):
             return
         self.files.add(here.co_filename)
+        self.built += here.co_qualname == "build_problem"
         caller = frame.f_back
         while caller is not None and not caller.f_code.co_filename.startswith(ROOT):
             caller = caller.f_back
@@ -84,27 +99,52 @@ class Walk:
             self.read[os.path.relpath(arguments[0], self.folder)] += 1
 
 
-def run(file: Path, out: Path) -> None:
-    sys.argv = ["proxfed", "run", str(file), "--out", str(out)]
+def command_line(*words: str) -> None:
+    sys.argv = ["proxfed", *words]
     with suppress(SystemExit):
         command()
 
 
+def run(folder: Path) -> None:
+    file = folder.parent / "walk.toml"
+    file.write_text(EXPERIMENT)
+    command_line("run", str(file), "--out", str(folder))
+
+
+def fit(folder: Path) -> None:
+    command_line("fit", str(CLINICS), "--out", str(folder))
+
+
+def deploy(folder: Path) -> None:
+    rng = np.random.default_rng(0)
+    clients = [(A := rng.normal(size=(40, 3)), np.where(A[:, 0] > 0, 1.0, -1.0)) for _ in range(3)]
+    data = Federated.from_clients(clients)
+    places = {name: folder.parent / f"{folder.name}-{name}" for name in ("a", "b", "c")}
+    holders = {name: Holder(name, Rows.of(data, range(k, k + 1)), places[name]) for k, name in enumerate(places)}
+    experiment = parse(tomllib.loads(EXPERIMENT) | {"rounds": 2}, "walk")
+    between(experiment, Direct({name: holder.answer for name, holder in holders.items()}), folder, progress=False)
+
+
+WALKS = {"run": run, "fit": fit, "deploy": deploy}
+
+
 def main() -> None:
-    pairs = "--pairs" in sys.argv
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "walk.toml"
-        file.write_text(EXPERIMENT)
-        run(file, Path(folder) / "first")
-        with Walk(Path(folder) / "out") as walk:
-            run(file, Path(folder) / "out")
-    print(f"{len(walk.files)} files, {len(walk.pairs)} calls from file to file; read: {dict(walk.read)}")
-    if pairs:
-        entered = defaultdict(list)
-        for a, caller, b, called in sorted(walk.pairs):
-            entered[os.path.relpath(b, ROOT)].append(f"{os.path.relpath(a, ROOT)}: {caller} -> {called}")
-        for name, calls in sorted(entered.items(), key=lambda item: -len(item[1])):
-            print(f"{name} {len(calls)}", *calls, sep="\n    ")
+    asked = [name for name in WALKS if name in sys.argv] or list(WALKS)
+    for name in asked:
+        with tempfile.TemporaryDirectory() as folder:
+            WALKS[name](Path(folder) / "first")
+            with Walk(Path(folder) / "out") as walk:
+                WALKS[name](Path(folder) / "out")
+        print(
+            f"{name}: {len(walk.files)} files, {len(walk.pairs)} calls from file to file, "
+            f"{walk.built} problems built; read: {dict(walk.read)}"
+        )
+        if "--pairs" in sys.argv:
+            entered = defaultdict(list)
+            for a, caller, b, called in sorted(walk.pairs):
+                entered[os.path.relpath(b, ROOT)].append(f"{os.path.relpath(a, ROOT)}: {caller} -> {called}")
+            for file, calls in sorted(entered.items(), key=lambda item: -len(item[1])):
+                print(f"{file} {len(calls)}", *calls, sep="\n    ")
 
 
 if __name__ == "__main__":

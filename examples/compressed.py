@@ -5,7 +5,7 @@ from proxfed.compressors import Identity, ScaledSign, TopK
 from proxfed.regularisers import L1
 
 data = load("synthetic_binary", alpha=1.0, beta=1.0, clients=10, samples=100, features=100)
-problem = Linear(data, Logistic(), h=L1(0.005), l2=0.05)
+problem = Linear(data, Logistic(), l2=0.05) + L1(0.005)
 best = problem.solve()
 for compressor in (Identity(), TopK(fraction=0.1), TopK(fraction=0.02), ScaledSign()):
     rows = run(problem, FedCEF(alpha=0.5, K=5, compressor=compressor), rounds=400, every=5, reference=best).rows

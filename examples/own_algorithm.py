@@ -53,8 +53,8 @@ class DualAverage(Star[Stateless, Server]):
 
 
 data = load("synthetic_binary", alpha=1.0, beta=1.0, clients=10, samples=100, features=20)
-problem = Linear(data, Logistic(), h=L1(0.01), l2=0.01, batch=10)
+problem = Linear(data, Logistic(), l2=0.01, batch=10) + L1(0.01)
 best = problem.solve()
 for algorithm in (FedAvg(eta=0.5, K=5), DualAverage(eta=0.5, K=5)):
     row = run(problem, algorithm, rounds=100, every=100, reference=best).rows[-1]
-    print(f"{type(algorithm).__name__:12}  error {row['error']:.3f}  non-zeros {row['nonzeros']} of {problem.d}")
+    print(f"{type(algorithm).__name__:12}  error {row['error']:.3f}  non-zeros {row['nonzeros']} of {problem.f.d}")

@@ -29,7 +29,7 @@ def experiments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder in place of that with the experiments which come with the package."""
     folder = tmp_path / "experiments"
     folder.mkdir()
-    monkeypatch.setattr(proxfed.harness.experiment, "EXPERIMENTS", folder)
+    monkeypatch.setattr(proxfed.harness.experiment, "EXPERIMENTS", [folder])
     return folder
 
 

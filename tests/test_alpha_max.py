@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from proxfed import Linear, Model
+from proxfed import Linear, Neural
 from proxfed.errors import InputError
 from proxfed.regularisers import (
     L1,
@@ -30,7 +30,7 @@ from proxfed.regularisers import (
     SquaredL2,
     Zero,
 )
-from proxfed.types import Regulariser
+from proxfed.types import Problem, Regulariser
 
 from support import toy_problems as toy
 from support.image_data import images
@@ -51,19 +51,18 @@ losses = pytest.mark.parametrize("loss", list(toy.LOSSES))
 intercepts = pytest.mark.parametrize("intercept", [False, True], ids=["through 0", "intercept"])
 
 
-def problem(loss: str, intercept: bool, h: Any, **options: Any) -> Linear:
+def problem(loss: str, intercept: bool, h: Any, **options: Any) -> Problem[Linear]:
     """h acts on the weights alone; the intercept is free."""
     q = toy.CLASSES if loss == "softmax" else 1
-    p = Linear(toy.data(loss, (30, 20, 25), P), toy.LOSSES[loss], l2=0.05, intercept=intercept, **options)
-    h = h(q) if callable(h) else h
-    return p.with_h(OnBlocks.named(p.blocks, {"weight": h}) if intercept else h)
+    f = Linear(toy.data(loss, (30, 20, 25), P), toy.LOSSES[loss], l2=0.05, intercept=intercept, **options)
+    return f + (h(q) if callable(h) else h)
 
 
-def weights(p: Linear, x: Tensor) -> Tensor:
-    return x[: p.blocks[0].stop]
+def weights(p: Problem[Linear], x: Tensor) -> Tensor:
+    return x[: p.f.blocks[0].stop]
 
 
-def at(p: Linear, factor: float) -> Linear:
+def at(p: Problem[Linear], factor: float) -> Problem[Linear]:
     return p.with_h(p.h.with_weight(p.alpha_max() * factor))
 
 
@@ -76,7 +75,7 @@ def test_the_solution_is_zero_just_above_and_not_just_below(loss, intercept, h) 
     assert not weights(p, above).any()
     assert weights(p, below).any()
     if intercept:
-        assert above[p.blocks[0].stop :].any()  # fitted, not just left at zero
+        assert above[p.f.blocks[0].stop :].any()  # fitted, not just left at zero
 
 
 @losses
@@ -84,21 +83,21 @@ def test_the_solution_is_zero_just_above_and_not_just_below(loss, intercept, h) 
 @pytest.mark.parametrize("h", WEAK.values(), ids=WEAK)
 def test_of_penalties_that_are_not_convex_zero_is_stationary_just_above_and_not_below(loss, intercept, h) -> None:
     p = problem(loss, intercept, h)
-    x = p.with_h(OnBlocks.named(p.blocks, {"weight": L1(1e9)})).solve()  # the intercepts alone
-    s = 1 / p.smoothness().L_f
+    x = p.with_h(OnBlocks.named(p.f.blocks, {"weight": L1(1e9)})).solve()  # the intercepts alone
+    s = 1 / p.f.smoothness().L_f
     for factor, zero in ((1 + 1e-6, True), (1 - 1e-2, False)):
-        after = at(p, factor).h.prox(x - s * p._mean_gradient(x), s)
+        after = at(p, factor).h.prox(x - s * p.f.gradient(x), s)
         assert weights(p, after).any() != zero
-        assert torch.allclose(after[p.blocks[0].stop :], x[p.blocks[0].stop :], atol=1e-9)
+        assert torch.allclose(after[p.f.blocks[0].stop :], x[p.f.blocks[0].stop :], atol=1e-9)
 
 
 def test_what_has_another_penalty_is_fitted_under_it() -> None:
     p = problem("logistic", True, Zero())
     for rest in (SquaredL2(0.4), Box(-0.01, 0.01)):
-        both = p.with_h(OnBlocks.named(p.blocks, {"weight": L1(1.0), "bias": rest}))
+        both = p.with_h(OnBlocks.named(p.f.blocks, {"weight": L1(1.0), "bias": rest}))
         assert not at(both, 1 + 1e-6).solve()[:P].any()
         assert at(both, 1 - 1e-2).solve()[:P].any()
-        assert abs(both.alpha_max() / p.with_h(OnBlocks.named(p.blocks, {"weight": L1(1.0)})).alpha_max() - 1) > 1e-4
+        assert abs(both.alpha_max() / p.with_h(OnBlocks.named(p.f.blocks, {"weight": L1(1.0)})).alpha_max() - 1) > 1e-4
 
 
 def test_groups_without_a_weight_are_free() -> None:
@@ -109,9 +108,9 @@ def test_groups_without_a_weight_are_free() -> None:
 
 
 def test_the_largest_of_several_blocks_counts() -> None:
-    p = Linear(toy.data("softmax", (30, 20), P), "cross_entropy", intercept=True)
-    p = p.with_h(OnBlocks.named(p.blocks, {"weight": L1(1.0), "bias": L2(1.0)}))
-    g = p._mean_gradient(torch.zeros(p.d, dtype=torch.float64))
+    f = Linear(toy.data("softmax", (30, 20), P), "cross_entropy", intercept=True)
+    p = f + OnBlocks.named(f.blocks, {"weight": L1(1.0), "bias": L2(1.0)})
+    g = f.gradient(torch.zeros(f.d, dtype=torch.float64))
     assert p.alpha_max() == pytest.approx(max(float(g[: 3 * P].abs().max()), float(g[3 * P :].norm())), rel=1e-12)
     assert not at(p, 1 + 1e-6).solve().any()
     assert at(p, 1 - 1e-2).solve().any()
@@ -145,11 +144,11 @@ def test_where_there_is_no_such_weight_one_sentence_says_so(h) -> None:
 
 
 def test_networks_have_none() -> None:
-    with pytest.raises(InputError, match="alpha_max is not known for Model"):
-        Model(images(), "mlp", h=L1(0.1)).alpha_max()
+    with pytest.raises(InputError, match="alpha_max is not known for Neural"):
+        (Neural(images(), "mlp") + L1(0.1)).alpha_max()
 
 
 def test_it_is_the_largest_correlation_of_the_lasso() -> None:
-    p = Linear(toy.data("least_squares", (20, 20), P), "squared", L1(1.0))
-    A, b = p.data.features, p.data.labels
+    p = Linear(toy.data("least_squares", (20, 20), P), "squared") + L1(1.0)
+    A, b = p.f.data.features, p.f.data.labels
     assert p.alpha_max() == pytest.approx(np.abs(A.T @ b / 40).max(), rel=1e-12)

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from proxfed import InputError
-from proxfed.problems.network import Model
+from proxfed.problems.neural.neural import Neural
 
 from support.image_data import CLASSES, images, normed, point
 
@@ -23,7 +23,7 @@ def by_hand(x: np.ndarray, train: np.ndarray, test: np.ndarray) -> np.ndarray:
 
 def test_batch_norm_is_evaluated_with_statistics_of_the_training_data() -> None:
     data = images()
-    p = Model(data, normed, batch=4, dtype=torch.float64)
+    p = Neural(data, normed, batch=4, dtype=torch.float64)
     x = point(p)[0]
     scores = by_hand(x.numpy(), data.features, data.test[0])
     losses = np.log(np.exp(scores).sum(1)) - scores[np.arange(9), data.test[1]]
@@ -33,9 +33,9 @@ def test_batch_norm_is_evaluated_with_statistics_of_the_training_data() -> None:
 
 
 def test_batch_norm_has_no_memory() -> None:
-    p = Model(images(), normed, batch=4)
+    p = Neural(images(), normed, batch=4)
     x, y = point(p)[:2]
-    before = {k: v.clone() for k, v in p.template.state_dict().items()}
+    before = {k: v.clone() for k, v in p.net.template.state_dict().items()}
     f = p.local(1, range(p.n))
     g, e = f.grad(x, 0), p.evaluate(x)
     f.grad(y, 1)
@@ -43,18 +43,18 @@ def test_batch_norm_has_no_memory() -> None:
     assert torch.equal(f.grad(x, 0), g)
     assert p.evaluate(x) == e
     assert p.evaluate(y) != e
-    assert all(torch.equal(v, before[k]) for k, v in p.template.state_dict().items())
-    for kept in (m for m in p.engine.worker.module.modules() if isinstance(m, nn.BatchNorm1d)):
+    assert all(torch.equal(v, before[k]) for k, v in p.net.template.state_dict().items())
+    for kept in (m for m in p.net.engine.worker.module.modules() if isinstance(m, nn.BatchNorm1d)):
         assert int(kept.num_batches_tracked) == 0
         assert not kept.running_mean.any()
 
 
 def test_batch_norm_never_meets_a_single_sample() -> None:
-    p = Model(images((5, 9)), normed, batch=4)
-    f, x = p.local(1, range(2)), p.start(0)
+    p = Neural(images((5, 9)), normed, batch=4)
+    f, x = p.local(1, range(2)), p.initial(0)
     for draw in range(3):
         assert torch.isfinite(f.grad(x, draw)).all()
     with pytest.raises(InputError, match="batch norm"):
-        Model(images(), normed, batch=1)
+        Neural(images(), normed, batch=1)
     with pytest.raises(InputError, match="client 1 has a single sample"):
-        Model(images((5, 1)), normed, batch=2)
+        Neural(images((5, 1)), normed, batch=2)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import bz2
 import gzip
 import io
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -13,7 +15,7 @@ import pytest
 
 from proxfed import files
 from proxfed.data import directory
-from proxfed.data.columns import read_columns
+from proxfed.data.column_files import read_columns
 from proxfed.data.directory import read_bytes
 from proxfed.data.libsvm import read_libsvm
 from proxfed.errors import InputError
@@ -89,6 +91,29 @@ def test_text_is_read_up_to_a_size(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert len(files.read(tmp_path / "large.toml", 60)) == 60
     with pytest.raises(InputError, match="which no such file should be"):
         files.read(Path("/dev/zero"), 1000)  # which has no size
+
+
+def test_memory_follows_the_file_and_not_the_limit(tmp_path: Path) -> None:
+    """A small file is read where not much address space is left."""
+    (tmp_path / "small.csv").write_bytes(b"1,2\n" * 1000)
+    (tmp_path / "small.csv.gz").write_bytes(gzip.compress(b"1,2\n" * 1000))
+    code = (
+        "import resource; from pathlib import Path; from proxfed import files; from proxfed.data import directory\n"
+        "used = int(Path('/proc/self/statm').read_text().split()[0]) * resource.getpagesize()\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (used + (256 << 20),) * 2)\n"
+        "directory.room = lambda: 1 << 40\n"
+        "assert len(files.read('small.csv', files.LARGEST_ROWS)) == 4000\n"
+        "assert len(directory.read_bytes('small.csv')) == len(directory.read_bytes('small.csv.gz')) == 4000\n"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+
+
+@pytest.mark.parametrize("size", [0, 1, 99, 100, 101, 250])
+@pytest.mark.parametrize("said", [0, 1, 100, 1000])
+def test_files_of_any_size_are_read_up_to_the_limit(size: int, said: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxfed.files.whole.PIECE", 7)
+    data = bytes(range(250))[:size]
+    assert files.read_some(io.BytesIO(data), 100, said) == data[:100]
 
 
 DEEP = ["x = " + "[" * 100_000, "[" + "a." * 100_000 + "b]", "x = " + "{a=" * 50_000]

@@ -11,10 +11,10 @@ from scipy.optimize import brentq
 
 from proxfed import Depositum, DFedADMM, FedCEF, Federated, FedNAG
 from proxfed.algorithms.depositum import State
-from proxfed.bounds import dfedadmm, fedcef, fednag
-from proxfed.bounds.depositum import Analysis, Terms, accumulated, corollary, terms
 from proxfed.compressors import Identity, TopK
 from proxfed.errors import InputError
+from proxfed.papers.bounds import dfedadmm, fedcef, fednag
+from proxfed.papers.bounds.depositum import Analysis, Terms, accumulated, corollary, terms
 from proxfed.regularisers import L1, MCP, Zero
 from proxfed.schedules import ExponentialDecay
 from proxfed.topologies import Complete, Every, Ring, StarGraph
@@ -28,7 +28,7 @@ ONE = Constants(Smoothness(L=1.0, L_f=1.0, mu=0.0), n=2, d=3, rounds=1, weak_con
 
 
 def mean_gradient(p, x):
-    return p.local(0, range(p.n)).full_grad(x).mean(0)
+    return p.f.local(0, range(p.f.n)).full_grad(x).mean(0)
 
 
 def squared(x):
@@ -81,7 +81,7 @@ def test_depositum_terms_are_those_of_the_definitions():
     near = [(x[i] - prox(x[i] - alpha * nu[i], alpha)) / alpha for i in range(N)]
     estimation = np.sum((np.mean([grad(i, x[i]) for i in range(N)], 0) - nu.mean(0)) ** 2)
     apart = [np.sum((rows - rows.mean(0)) ** 2) for rows in (x, y, nu)]
-    s = np.sum(np.square(G)) + p.smoothness().L ** 2 * apart[0] + N * estimation
+    s = np.sum(np.square(G)) + p.f.smoothness().L ** 2 * apart[0] + N * estimation
     assert terms(a, p, state) == pytest.approx((s, np.sum(np.square(near)), estimation, *apart), rel=1e-9)
 
 
@@ -99,8 +99,8 @@ def test_depositum_consensus_of_y_as_printed_leaves_out_the_first_gradients():
 def test_depositum_equal_clients_contradict_the_lemma_as_printed():
     """E00.10: their x moves by alpha^2 |G|^2, which (29) bounds by 3/n of that."""
     p = toy.problem()
-    A, b = p.data.client(0)
-    p = type(p)(Federated.from_clients([(A, b)] * 5), p.loss, p.h, l2=p.l2, x0=p.x0)
+    A, b = p.f.data.client(0)
+    p = replace(p, f=p.f.over_rows(Federated.from_clients([(A, b)] * 5)))
     a = Depositum(0.5)
     *_, before, state = every_iteration(p, a, Complete(5), 6)
     moved = squared(state.x - before.x)
@@ -156,8 +156,8 @@ def test_fedcef_keeps_to_its_theorem(K, eta, compressor):
     p = toy.problem()
     c, best = toy.constants(p, 60), toy.objective(p, toy.solution(p))
     a = FedCEF.theory(c, K, eta, compressor)
-    run, L, B_h = toy.begin(p, a), c.smoothness.L, toy.LAMBDA * np.sqrt(p.d)
-    q = np.sqrt(compressor.contraction(p.d))
+    run, L, B_h = toy.begin(p, a), c.smoothness.L, toy.LAMBDA * np.sqrt(p.f.d)
+    q = np.sqrt(compressor.contraction(p.f.d))
     before = z = run.model()
     first = psi = fedcef.lyapunov(a, p, run.state.clients, z, before, best)
     bias, total = 18.4 * (16 + 161 * eta**2 / (1 - q) ** 2) * L**2 * a.beta**3 * B_h**2 / a.eta_g**2, 0.0
@@ -203,7 +203,7 @@ def test_fedcef_drift_keeps_to_lemma_5(K):
     p = toy.problem()
     c = toy.constants(p, 60)
     a = FedCEF.theory(c, K, 0.5, TopK(0.5))
-    run, f, L, B_h = toy.begin(p, a), p.local(0, range(N)), c.smoothness.L, toy.LAMBDA * np.sqrt(p.d)
+    run, f, L, B_h = toy.begin(p, a), p.f.local(0, range(N)), c.smoothness.L, toy.LAMBDA * np.sqrt(p.f.d)
     before = z = run.model()
     for t in range(1, 30):
         own = run.state.clients
@@ -213,6 +213,32 @@ def test_fedcef_drift_keeps_to_lemma_5(K):
         assert 0 < fedcef.inside(a, p, *run.state, t).U <= allowed
         run.round(t)
         before, z = z, run.model()
+
+
+@pytest.mark.parametrize("K", [1, 4])
+@pytest.mark.parametrize("compressor", [Identity(), TopK(0.5)])
+def test_fedcef_keeps_to_lemmas_1_to_4(K, compressor):
+    p = toy.problem()
+    c = toy.constants(p, 60)
+    a = FedCEF.theory(c, K, 0.5, compressor)
+    run, f, L, q = toy.begin(p, a), p.f.local(0, range(N)), c.smoothness.L, np.sqrt(compressor.contraction(p.f.d))
+
+    def errors(own, before, z, U):
+        g = f.full_grad(before)
+        mean = squared(own.v.mean(0) - g.mean(0))
+        return fedcef.Errors(squared(z - before), mean, squared(own.v - g) / N, squared(own.v - own.c) / N, U)
+
+    before = z = run.model()
+    for t in range(1, 30):
+        e = errors(run.state.clients, before, z, fedcef.inside(a, p, *run.state, t).U)
+        G = squared((z - p.h.prox(z - a.beta * mean_gradient(p, z), a.beta)) / a.beta)
+        run.round(t)
+        before, z = z, run.model()
+        now = errors(run.state.clients, before, z, 0.0)
+        assert toy.objective(p, z) <= fedcef.lemma_1(a, L, e, toy.objective(p, before), now.step, G)
+        bounds = fedcef.lemma_2(a, L, e), fedcef.lemma_3(a, L, e), fedcef.lemma_4(a, L, e, q)
+        for value, bound in zip((now.local, now.mean, now.unsent), bounds, strict=True):
+            assert value <= bound * (1 + 1e-9) + 1e-24
 
 
 def test_fedcef_by_hand():
@@ -283,7 +309,7 @@ def test_dfedadmm_by_hand():
 def test_fednag_keeps_to_its_theorem(tau, gamma, part):
     p = toy.problem(h=Zero(), sizes=toy.RAGGED, weighting="size")
     x = torch.tensor(toy.solution(p, ref.prox_zero))
-    a = FedNAG(part / (p.smoothness().L * (1 + gamma)), gamma, tau)
+    a = FedNAG(part / (p.f.smoothness().L * (1 + gamma)), gamma, tau)
     run, best, lowest = toy.begin(p, a), toy.objective(p, x), np.inf
     states = [run.state.server]
     for k in range(1, 16):
@@ -294,10 +320,51 @@ def test_fednag_keeps_to_its_theorem(tau, gamma, part):
         assert lowest <= fednag.f_1(a.eta, gamma, tau, k * tau, c) < np.inf
 
 
+@pytest.mark.parametrize("gamma", [0.3, 0.9])
+@pytest.mark.parametrize("part", [0.2, 1.0])
+def test_fednag_gaps_keep_to_lemmas_2_and_3(gamma, part):
+    p = toy.problem(h=Zero(), sizes=toy.RAGGED, weighting="size")
+    L, weights, f = p.f.smoothness().L, p.f.weights, p.f.local(0, range(N))
+    a = FedNAG(part / (L * (1 + gamma)), gamma, 6)
+    run = toy.begin(p, a)
+    for k in range(1, 5):
+        s = run.state.server
+        w, v, delta_i = s.w.expand(N, -1), s.v.expand(N, -1), torch.zeros(N).double()
+        virtual = [(s.w, s.v), *fednag.virtual(a, p, s, a.tau)]
+        for one, _ in virtual:
+            own = f.full_grad(one)
+            delta_i = delta_i.maximum((own - weights @ own).norm(dim=1))
+        for x, (one, momentum) in enumerate(virtual):
+            allowed = torch.tensor([fednag.f_i(a.eta, gamma, x, L, float(d)) for d in delta_i], dtype=torch.float64)
+            assert ((w - one).norm(dim=1) <= allowed + 1e-12).all()
+            gap = fednag.momentum_gap(a.eta, gamma, x, L, float(weights @ delta_i))
+            assert float((weights @ v - momentum).norm()) <= gap + 1e-12
+            g = f.grad(w, x) if x < a.tau else torch.zeros_like(w)
+            v = gamma * v - a.eta * g
+            w = w + gamma * v - a.eta * g
+        run.round(k)
+
+
+def test_fednag_keeps_to_theorem_2_where_its_conditions_hold():
+    p, gamma, tau = toy.problem(h=Zero(), sizes=toy.RAGGED, weighting="size"), 0.3, 1
+    x = torch.tensor(toy.solution(p, ref.prox_zero))
+    a = FedNAG(1 / (p.f.smoothness().L * (1 + gamma)), gamma, tau)
+    run, best = toy.begin(p, a), toy.objective(p, x)
+    states, virtual = [run.state.server], []
+    for k in range(1, 16):
+        virtual += [toy.objective(p, w) - best for w, _ in fednag.virtual(a, p, states[-1], tau)]
+        run.round(k)
+        states.append(run.state.server)
+        gap = toy.objective(p, run.state.server.w) - best
+        c = fednag.observed(a, p, states, x)
+        assert gap <= fednag.theorem_2(a.eta, gamma, tau, k * tau, c, min(gap, *virtual)) < np.inf
+    assert fednag.theorem_2(a.eta, gamma, 5, 10, c, 1e-9) == np.inf, "condition 2: the gap of five steps is too large"
+
+
 def test_fednag_theorem_says_nothing_of_the_momentum_of_its_experiments():
     """E03.3: alpha < 0 with gamma = 0.9 here, and for short steps always."""
     p = toy.problem(h=Zero())
-    a = FedNAG(1 / (1.9 * p.smoothness().L), 0.9, 2)
+    a = FedNAG(1 / (1.9 * p.f.smoothness().L), 0.9, 2)
     run = toy.begin(p, a)
     states = [run.state.server]
     for k in range(1, 6):

@@ -23,7 +23,7 @@ from types import SimpleNamespace
 import pytest
 
 from proxfed.machine import numba_is_used
-from proxfed.silos.supervise import Kept
+from proxfed.silos.carriers.supervise import Kept
 
 ROOT = Path(__file__).parent.parent
 INSTALLED = {"nvflare": "nvflare", "flower": "flwr"}
@@ -207,7 +207,7 @@ def _patients(folder: Path, seed: int) -> None:
 def test_the_how_to_for_two_organisations(tmp_path):
     """From nothing to a model, a refusal, a resumed run and the audit file, by the commands and files that it shows."""
     needs("nvflare")
-    from proxfed.silos.loopback import free_ports
+    from proxfed.silos.carriers.loopback import free_ports
 
     page = Page(*free_ports(1))
     own = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HOME": str(tmp_path / "home")}
@@ -279,8 +279,8 @@ class Project:
     """A server of NVIDIA FLARE and the kits of its project."""
 
     def __init__(self, folder: Path) -> None:
-        from proxfed.silos.loopback import ADMIN, HOST, free_ports, provision
-        from proxfed.silos.nvflare_kits import prepare
+        from proxfed.silos.carriers.loopback import ADMIN, HOST, free_ports, provision
+        from proxfed.silos.carriers.nvflare_kits import prepare
 
         (self.port,) = free_ports(1)
         self.folder, self.kits = folder, provision(folder, ["a", "b", "c"], self.port)
@@ -292,13 +292,13 @@ class Project:
 
     def client(self, kit: Path) -> Kept:
         """A site's process of the carrier, with the certificate of this kit."""
-        from proxfed.silos.nvflare_kits import at_site
+        from proxfed.silos.carriers.nvflare_kits import at_site
 
         command, environment = at_site(kit, self.folder / "nobody")
         return Kept(command, self.folder / f"{kit.name}.log", self.environment | environment)
 
     def connected(self) -> set[str]:
-        from proxfed.silos.nvflare_carrier import Flare
+        from proxfed.silos.carriers.nvflare_carrier import Flare
 
         return {*Flare(self.admin, "test").sites()}
 
@@ -352,7 +352,7 @@ def _kit(project: Project, site: str, name: str) -> Path:
 
 
 def test_nvflare_takes_no_certificate_but_the_sites_own(project, tmp_path_factory):
-    from proxfed.silos.loopback import provision
+    from proxfed.silos.carriers.loopback import provision
 
     other = provision(tmp_path_factory.mktemp("other"), ["b"], project.port)
     spoilt = {name: _kit(project, "b", name) for name in ("none", "expired", "of-another-project", "of-another-site")}
@@ -385,7 +385,7 @@ def test_nvflare_takes_no_certificate_but_the_sites_own(project, tmp_path_factor
 def test_nvflare_runs_no_code_that_comes_with_a_job(project, tmp_path):
     from nvflare.fuel.flare_api.flare_api import new_secure_session
 
-    from proxfed.silos.nvflare_carrier import _job
+    from proxfed.silos.carriers.nvflare_carrier import _job
 
     mark = tmp_path / "executed"
     job = _job(tmp_path / "job", "intruder", "c", tmp_path / "socket")
@@ -418,7 +418,7 @@ def test_nvflare_runs_no_code_that_comes_with_a_job(project, tmp_path):
 
 def _node(port: int, authority: Path, key: list[str], log: Path, environment: dict[str, str]) -> Kept:
     """A SuperNode."""
-    from proxfed.silos.loopback import free_ports
+    from proxfed.silos.carriers.loopback import free_ports
 
     command = [str(Path(sys.executable).with_name("flower-supernode")), "--superlink", f"127.0.0.1:{port}"]
     command += ["--root-certificates", str(authority), "--port", str(free_ports(1)[0]), *key]
@@ -440,7 +440,7 @@ def _gives_up(log: Path, patience: float = 120) -> str:
 
 def test_flower_takes_no_key_but_the_sites_own_and_sites_take_no_other_server(tmp_path):
     needs("flower")
-    from proxfed.silos.loopback import Loopback, certificates
+    from proxfed.silos.carriers.loopback import Loopback, certificates
 
     idle = [sys.executable, "-c", "import time; time.sleep(3600)"]
     with Loopback(tmp_path / "project", ["a", "b"], "flower", lambda site: idle) as lab:
@@ -473,7 +473,7 @@ def test_flower_takes_no_key_but_the_sites_own_and_sites_take_no_other_server(tm
 
 def test_sites_take_no_server_of_flower_whose_certificate_has_expired(tmp_path):
     needs("flower")
-    from proxfed.silos.loopback import Loopback, certificates, free_ports
+    from proxfed.silos.carriers.loopback import Loopback, certificates, free_ports
 
     here = tmp_path / "flower"
     here.mkdir()
@@ -491,7 +491,7 @@ def test_sites_take_no_server_of_flower_whose_certificate_has_expired(tmp_path):
 def test_a_flower_node_is_who_its_key_says_whatever_it_claims(monkeypatch):
     """The name by which a site is asked is the one that the SuperLink has for its key."""
     needs("flower")
-    from proxfed.silos import flower_carrier
+    from proxfed.silos.carriers import flower_carrier
 
     asked: list[int] = []
 

@@ -65,7 +65,7 @@ def test_is_the_optimiser_of_torch_on_the_pooled_data(algorithm, settings):
 @pytest.mark.parametrize("restart", [True, False])
 def test_fista_is_the_recursion_of_the_paper(restart):
     p = toy.problem()
-    gradient, prox, eta = toy.mean_gradient(p), ref.prox_l1(toy.LAMBDA), 1 / p.smoothness().L_f
+    gradient, prox, eta = toy.mean_gradient(p), ref.prox_l1(toy.LAMBDA), 1 / p.f.smoothness().L_f
     x = y = toy.start(p)
     t, restarts = 1.0, 0
     for found in islice(toy.models(p, FISTA(eta, restart)), 60):
@@ -88,8 +88,8 @@ def test_fista_reaches_the_solution(loss):
 def test_fista_takes_the_steps_of_the_solver():
     """The reference minimiser and the algorithm are written apart."""
     p = toy.problem()
-    f, eta = p.local(0, range(p.n)), 1 / p.smoothness().L_f
-    solver = fista(lambda x: p.weights @ f.full_grad(x), p.h, 1 / eta, p.start(0), 1e-12)
+    f, eta = p.f.local(0, range(p.f.n)), 1 / p.f.smoothness().L_f
+    solver = fista(lambda x: p.f.weights @ f.full_grad(x), p.h, 1 / eta, p.start(0), 1e-12)
     assert toy.error(toy.final(p, FISTA(eta), 300), solver.numpy()) <= 1e-10
 
 

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from proxfed import compressors, regularisers
 from proxfed.compressors import COMPRESSORS, QSGD, Identity, RandK, TopK
-from proxfed.harness.conformance import check_compressor, check_regulariser, check_topology
 from proxfed.regularisers import L1, MCP, Box
+from proxfed.testing import check_compressor, check_regulariser, check_topology
 from proxfed.topologies import TOPOLOGIES, Ring
 from proxfed.types import Mixing, Packed
 
@@ -122,7 +122,7 @@ def test_a_good_algorithm(capsys: Any, mine: Path) -> None:
     assert "Mine(eta=0.5, K=3, wrong=''), algorithm" in said
     assert re.search(r"ends where its facts say +holds", said)
     assert re.search(r"mixes as often as it sends +does not apply +it is no Graph", said)
-    assert "16 laws hold, 3 do not apply." in said
+    assert "17 laws hold, 3 do not apply." in said
 
 
 def test_json(capsys: Any, mine: Path) -> None:
@@ -192,6 +192,7 @@ def test_a_state_that_is_no_tensor(capsys: Any, mine: Path) -> None:
         (["./yours.py:Mine"], "there is no file"),
         (["no_such_module:Mine"], "cannot be imported: ModuleNotFoundError"),
         (["fedavgg"], "there is no 'fedavgg'; did you mean 'fedavg'?"),
+        (["mine.py"], "mine.py is a file: name the class in it, mine.py:Class"),
         (["Mine"], "a class of your own is package.module:Class or ./file.py:Class"),
         (["./mine.py:Server"], "./mine.py:Server is neither an algorithm (a Star or a Graph) nor a regulariser"),
         (["./mine.py:Star"], "cannot be made: TypeError: Can't instantiate abstract class Star"),

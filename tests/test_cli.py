@@ -16,8 +16,9 @@ import pytest
 from rich.text import Text
 
 from proxfed import __version__
-from proxfed.cli.pages import commands
-from proxfed.harness.run_folder import RunFolder
+from proxfed.harness import build as building
+from proxfed.harness.folder.run_folder import RunFolder
+from proxfed.papers.cli.pages import commands
 
 from support.cli import proxfed, refused
 from support.small_experiment import small, write
@@ -35,7 +36,7 @@ def test_run_writes_a_folder_and_prints_a_table(capsys: Any, file: Path, tmp_pat
     assert code == 0
     for a in small()["algorithms"]:
         assert a.get("label", a["name"]) in said
-    for name in ("config.toml", "versions.json", "rows.csv", "status.json", "model.safetensors", "report.html"):
+    for name in ("config.toml", "versions.json", "rows.csv", "status.json", "report.html"):
         assert (tmp_path / "run" / name).stat().st_size > 0
 
 
@@ -69,6 +70,44 @@ def test_settings_can_be_changed_on_the_command_line(capsys: Any, file: Path, tm
     assert config["problem"]["l2"] == 0.1
     assert (config["algorithms"][0]["eta"], config["algorithms"][0]["K"]) == (0.25, 2)
     assert next(a for a in config["algorithms"] if a["label"] == "depositum")["topology"]["name"] == "star"
+
+
+def test_only_what_is_asked_for_is_built(
+    capsys: Any, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One after the other in one folder, which then is that of a run of all of them."""
+    built: list[str] = []
+    entry = building._entry
+    monkeypatch.setattr(
+        building, "_entry", lambda table, label, *rest: built.append(label) or entry(table, label, *rest)
+    )
+    labels = [a.get("label", a["name"]) for a in small()["algorithms"]]
+    first, second = labels[:2]
+    out = "--out", str(tmp_path / "run")
+    assert proxfed(capsys, "run", str(file), *out, "--only", second)[0] == 0
+    assert proxfed(capsys, "run", str(file), *out, "--only", first, "--resume")[0] == 0
+    assert {*built} == {first, second}
+    folder = RunFolder(tmp_path / "run")
+    assert [a["label"] for a in folder.config()["algorithms"]] == [second, first]
+    before = {(r["algorithm"], r["round"]): r for r in folder.rows()}
+    assert {name for name, _ in before} == {first, second}
+    assert "eta was" in refused(
+        capsys, "run", str(file), *out, "--only", "fedavg", "--resume", "-c", "algorithms.fedavg.eta=9.0"
+    )
+    assert proxfed(capsys, "run", str(file), *out, "--resume")[0] == 0
+    folder = RunFolder(tmp_path / "run")
+    assert [a["label"] for a in folder.config()["algorithms"]] == labels
+    after = {(r["algorithm"], r["round"]): r for r in folder.rows()}
+    assert {name for name, _ in after} == {*labels}
+    assert all(after[key] == row for key, row in before.items())
+
+
+def test_nothing_is_said_of_the_steps_of_those_that_are_not_asked_for(capsys: Any, tmp_path: Path) -> None:
+    theory = {"name": "gradient_descent", "theory": True}
+    table = small(rounds=1, regulariser={"name": "zero"}, algorithms=[theory, {"name": "fedavg", "eta": 0.1, "K": 2}])
+    file = write(tmp_path / "a.toml", table)
+    code, _, said = proxfed(capsys, "run", str(file), "--out", str(tmp_path / "run"), "--only", "fedavg")
+    assert (code, "the theory gives" in said) == (0, False), said
 
 
 def test_theory_step_sizes_are_written_out(capsys: Any, tmp_path: Path) -> None:
@@ -186,6 +225,14 @@ def test_the_version_is_printed() -> None:
 
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"ronds": 3}, "unknown key 'ronds'; did you mean 'rounds'?"),
+    ({"eta": 1.0}, "unknown key 'eta'; it stands one level down: algorithms.*.eta"),
+    ({"l2": 1.0}, "unknown key 'l2'; it stands one level down: problem.l2"),
+    ({"problem": {"name": "logistic", "device": "cpu"}}, "problem: 'device' stands above the tables, not inside [problem]"),
+    ({"problem": {"name": "logistic", "dtype": "float32"}}, "problem: 'dtype' stands above the tables"),
+    ({"measures": ["train_accuracy"], "targets": {"train_accuracy": 95}}, "targets.train_accuracy = 95.0 is not a fraction between 0 and 1"),
+    ({"measures": ["train_accuracy"], "targets": {"train_accuracy": [0.5, 95]}}, "targets.train_accuracy = 95.0 is not a fraction"),
+    ({"problem": {"name": "logistic"}, "algorithms": [{"name": "fedavg", "eta": 1.0, "K": {"epochs": 1}}]}, "algorithms.fedavg.K: epochs need minibatches; give problem.batch"),
+    ({"targets": {"gap": "small"}}, "targets.gap = 'small' is not allowed"),
     ({"rounds": 0}, "rounds = 0"),
     ({"rounds": "many"}, "rounds = 'many'"),
     ({"seeds": []}, "seeds = []"),
@@ -228,10 +275,15 @@ BAD: list[tuple[dict[str, Any], str]] = [
 BAD_ALGORITHM: list[tuple[dict[str, Any], str]] = [
     ({"name": "fedcomposit", "eta": 1.0, "tau": 5}, "there is no 'fedcomposit'; did you mean 'fedcomposite'?"),
     ({"name": "fedavg", "K": 5}, "the key 'eta' is missing"),
-    ({"name": "fedavg", "eta": -1.0, "K": 5}, "eta = -1.0 must be > 0"),
+    ({"name": "fedavg", "eta": -1.0, "K": 5}, "eta = -1.0 must be a finite number > 0"),
     ({"name": "fedavg", "eta": "big", "K": 5}, "algorithms.fedavg.eta = 'big'"),
     ({"name": "fedavg", "eta": 1.0, "K": 0}, "K = 0 must be a whole number >= 1"),
     ({"name": "fedavg", "eta": 1.0, "k": 5}, "unknown key 'k'"),
+    ({"name": "fedavg", "lr": 1.0, "K": 5}, "algorithms.fedavg: unknown key 'lr'; the step size is called 'eta' here"),
+    ({"name": "depositum", "learning_rate": 1.0}, "unknown key 'learning_rate'; the step size is called 'alpha' here"),
+    ({"name": "fedcomposite", "eta": 1.0, "local_steps": 5}, "unknown key 'local_steps'; the number of local steps is called 'tau' here"),
+    ({"name": "fedavg", "eta": 1.0, "K": {"epochs": 0}}, "algorithms.fedavg.K.epochs = 0 must be a whole number >= 1"),
+    ({"name": "fedavg", "eta": 1.0, "K": {"epochs": True}}, "algorithms.fedavg.K.epochs = True must be a whole number >= 1"),
     ({"name": "fedavg", "eta": 1.0, "K": 5, "rounds": 0}, "algorithms.fedavg.rounds = 0"),
     ({"name": "fedavg", "eta": 1.0, "K": 5, "rounds": True}, "algorithms.fedavg.rounds = True"),
     ({"name": "fedavg", "eta": 1.0, "K": 5, "topology": {"name": "rinng"}}, "'fedavg' has a server and takes no graph"),
@@ -272,6 +324,21 @@ def test_bad_settings(capsys: Any, tmp_path: Path, change: dict[str, Any], sente
 def test_bad_algorithms(capsys: Any, tmp_path: Path, algorithm: dict[str, Any], sentence: str) -> None:
     path = write(tmp_path / "bad.toml", small(algorithms=[algorithm]))
     assert sentence in refused(capsys, "run", str(path), "--out", str(tmp_path / "run"))
+
+
+def test_a_target_may_be_one_number(capsys: Any, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.toml", small(rounds=1, seeds=[0], targets={"objective": 0.5}))
+    assert proxfed(capsys, "run", str(path), "--out", str(tmp_path / "run"))[0] == 0
+    assert RunFolder(tmp_path / "run").config()["targets"] == {"objective": [0.5]}
+
+
+def test_epochs_are_passes_over_a_client_of_mean_size(capsys: Any, tmp_path: Path) -> None:
+    """As many steps for every client, also for those that hold more or less."""
+    data = {"name": "digits", "partition": {"name": "sizes", "partition_sizes": [10, 20, 90]}}
+    algorithm = {"name": "fedavg", "eta": 0.1, "K": {"epochs": 3}}
+    table = small(rounds=1, seeds=[0], data=data, problem={"name": "softmax", "batch": 7}, algorithms=[algorithm])
+    assert proxfed(capsys, "run", str(write(tmp_path / "a.toml", table)), "--out", str(tmp_path / "run"))[0] == 0
+    assert RunFolder(tmp_path / "run").config()["algorithms"][0]["K"] == 3 * 6  # 40 / 7 is below 6
 
 
 def test_two_algorithms_with_one_label_are_refused(capsys: Any, tmp_path: Path) -> None:
@@ -317,6 +384,46 @@ def test_unknown_flag_and_command(capsys: Any, file: Path) -> None:
 def test_a_run_is_not_overwritten(capsys: Any, file: Path, tmp_path: Path) -> None:
     assert proxfed(capsys, "run", str(file), "--out", str(tmp_path / "run"))[0] == 0
     assert "--resume continues it" in refused(capsys, "run", str(file), "--out", str(tmp_path / "run"))
+
+
+@pytest.mark.parametrize("command", ["run", "tune", "sweep", "deploy"])
+def test_resume_and_force_exclude_each_other(capsys: Any, file: Path, tmp_path: Path, command: str) -> None:
+    over = ["--over", "fedavg.eta=[0.1]"] if command in ("tune", "sweep") else []
+    more = ["--budget", "10"] if command == "tune" else []
+    out = "--out", str(tmp_path / "run")
+    said = refused(capsys, command, str(file), *over, *more, *out, "--resume", "--force")
+    assert said == "error: --resume continues what is there and --force replaces it: give one of them\n"
+    assert not (tmp_path / "run").exists()
+
+
+def test_members_of_a_slurm_array_do_not_replace_each_others_work(
+    capsys: Any, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "1")
+    said = refused(capsys, "run", str(file), "--out", str(tmp_path / "run"), "--force")
+    assert "--force: members of a Slurm array would replace each other's work" in said
+
+
+def test_messages_are_in_terms_of_the_command_line(capsys: Any, file: Path, tmp_path: Path) -> None:
+    out = "--out", str(tmp_path / "run")
+    proxfed(capsys, "run", str(file), *out)
+    assert "--resume continues it, --force replaces it, or choose another --out" in refused(
+        capsys, "run", str(file), *out
+    )
+    changed = refused(capsys, "run", str(file), *out, "--resume", "-c", "rounds=1")
+    assert "rounds was 2, now 1; --force replaces it, or choose another --out" in changed
+    assert "--only: no algorithm" in refused(capsys, "run", str(file), "--only", "none")
+
+
+@pytest.mark.parametrize("carrier", ["nvflare", "flower"])
+def test_a_refused_deployment_leaves_nothing_behind(
+    capsys: Any, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, carrier: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "is missing" in refused(capsys, "deploy", str(file), "--carrier", carrier)
+    assert not Path("runs").exists()
+    refused(capsys, "deploy", str(file), "--loopback", "3")  # it has another number of clients
+    assert list(tmp_path.rglob("*.carrier")) == []
 
 
 def test_a_folder_of_something_else_is_left_alone(capsys: Any, file: Path, tmp_path: Path) -> None:

@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from proxfed.data import DATASETS, FILES, counts, load
+from proxfed.data import DATASETS, FILES, load
 from proxfed.data.directory import Collection, Sum
+from proxfed.data.federated import counts
 from proxfed.data.partitions import DirichletByClass, Shards
-from proxfed.harness.run_folder import RunFolder
+from proxfed.harness.folder.run_folder import RunFolder
 from proxfed.report.circles import circles_svg
 from proxfed.report.client_stats import ClientStats, rich_picture
 

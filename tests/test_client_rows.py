@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,16 +17,17 @@ from proxfed.algorithms import FedAvg, FedCEF, FedComposite, FedDyn, Scaffold
 from proxfed.compressors import TopK
 from proxfed.engine.halves import Work
 from proxfed.engine.network import Stacked
-from proxfed.engine.run import Run
+from proxfed.engine.start import run_of
 from proxfed.engine.states import MET, ClientRows
 from proxfed.errors import InputError
-from proxfed.harness import journal
-from proxfed.harness.conformance.runs import after, must_equal, small_blocks
+from proxfed.files import Log
+from proxfed.harness.folder import journal
 from proxfed.participation import BernoulliSampling, Full, UniformSampling
+from proxfed.testing.runs import after, must_equal, small_blocks
 from proxfed.types import Participation, Star
-from test_conformance import SETTINGS
 
 from support import toy_problems as toy
+from support.algorithm_settings import SETTINGS
 from support.resumed import same, under_way
 from support.small_experiment import Crash, execute, small
 
@@ -57,9 +59,11 @@ class AllAtOnce(Full):
 def test_a_run_that_meets_clients_one_by_one_is_the_run_that_has_them_all(name, participation):
     a = STARS[name]
     p = toy.problem(h=toy.SPARSE if a.needs.composite else RIDGE, sizes=SIZES, batch=4, weighting="size")
-    lazy, eager = (Run(p, a, Stacked(p.n, p.d), kind, seed=2) for kind in (participation, AllAtOnce(participation)))
-    assert not lazy.held.rows.everyone
-    assert eager.held.rows.everyone
+    lazy, eager = (
+        run_of(p, a, Stacked(p.f.n, p.f.d), kind, seed=2) for kind in (participation, AllAtOnce(participation))
+    )
+    assert not lazy.rows.everyone
+    assert eager.rows.everyone
     for t in (1, 2, 5):
         for run in (lazy, eager):
             with small_blocks(2, threads=2):
@@ -69,48 +73,48 @@ def test_a_run_that_meets_clients_one_by_one_is_the_run_that_has_them_all(name, 
 
 def test_rows_are_those_of_the_clients_that_were_met():
     p = toy.problem(h=RIDGE, sizes=SIZES)
-    run, met = Run(p, Scaffold(0.1, 2), Stacked(p.n, p.d), UniformSampling(2)), set()
+    run, met = run_of(p, Scaffold(0.1, 2), Stacked(p.f.n, p.f.d), UniformSampling(2)), set()
     for t in range(1, 4):
         run.round(t)
-        met |= set(UniformSampling(2)(t, p.n, 0).tolist())
-        assert run.held.rows.met == len(met)
-    assert len(met) < p.n
+        met |= set(UniformSampling(2)(t, p.f.n, 0).tolist())
+        assert run.rows.met == len(met)
+    assert len(met) < p.f.n
     pieces = list(run.changes())
     assert [i for piece in pieces for i in piece[MET].tolist()] == sorted(met)
     assert list(run.changes()) == []
     run.round(4)
     (piece,) = run.changes()
-    assert piece[MET].tolist() == UniformSampling(2)(4, p.n, 0).tolist()
+    assert piece[MET].tolist() == UniformSampling(2)(4, p.f.n, 0).tolist()
 
 
 def test_clients_without_state_have_no_rows_and_the_start_visits_no_client(monkeypatch):
     p = toy.problem(h=RIDGE, sizes=SIZES)
     asked = []
-    local = type(p).local
+    local = type(p.f).local
     monkeypatch.setattr(
-        type(p), "local", lambda self, t, ids, seed=0: asked.append(len(ids)) or local(self, t, ids, seed)
+        type(p.f), "local", lambda self, t, ids, seed=0: asked.append(len(ids)) or local(self, t, ids, seed)
     )
     for a in (FedAvg(0.1, 2), Scaffold(0.1, 2)):
-        Run(p, a, Stacked(p.n, p.d), UniformSampling(2))
+        run_of(p, a, Stacked(p.f.n, p.f.d), UniformSampling(2))
     assert asked == [1, 1]
-    run = after(Run(p, FedAvg(0.1, 2), Stacked(p.n, p.d), UniformSampling(2)), 5)
-    assert run.held.rows.met == 0
-    assert run.held.rows.row_bytes == 0
+    run = after(run_of(p, FedAvg(0.1, 2), Stacked(p.f.n, p.f.d), UniformSampling(2)), 5)
+    assert run.rows.met == 0
+    assert run.rows.row_bytes == 0
     assert list(run.changes()) == []
 
 
 def test_rows_past_the_limit_are_in_a_file_and_the_same(monkeypatch):
     p = toy.problem(h=RIDGE, sizes=SIZES)
-    whole = after(Run(p, FedDyn(0.1, 2, 0.5), Stacked(p.n, p.d), UniformSampling(2)), 6)
-    assert not whole.held.rows.on_disk
-    moved = after(Run(p, FedDyn(0.1, 2, 0.5), Stacked(p.n, p.d), UniformSampling(2)), 1)
-    monkeypatch.setenv("PROXFED_STATE_GB", str(3.5 * moved.held.rows.row_bytes / 1e9))
-    assert not moved.held.rows.on_disk
+    whole = after(run_of(p, FedDyn(0.1, 2, 0.5), Stacked(p.f.n, p.f.d), UniformSampling(2)), 6)
+    assert not whole.rows.on_disk
+    moved = after(run_of(p, FedDyn(0.1, 2, 0.5), Stacked(p.f.n, p.f.d), UniformSampling(2)), 1)
+    monkeypatch.setenv("PROXFED_STATE_GB", str(3.5 * moved.rows.row_bytes / 1e9))
+    assert not moved.rows.on_disk
     after(moved, 6, since=1)
-    assert moved.held.rows.on_disk
+    assert moved.rows.on_disk
     must_equal(whole, moved, "rows in memory and in a file")
     monkeypatch.setenv("PROXFED_STATE_GB", "much")
-    other = Run(p, FedDyn(0.1, 2, 0.5), Stacked(p.n, p.d), UniformSampling(2))
+    other = run_of(p, FedDyn(0.1, 2, 0.5), Stacked(p.f.n, p.f.d), UniformSampling(2))
     with pytest.raises(InputError, match="PROXFED_STATE_GB = 'much' must be a number >= 0"):
         other.round(1)
 
@@ -189,7 +193,7 @@ def test_the_older_checkpoint_stands_in_for_a_damaged_one(damage, whole, table, 
         execute(tmp_path / "run", table, crash_after=8)
     task = under_way(tmp_path / "run").path
     newest = under_way(tmp_path / "run").load()
-    name, end = newest.journal
+    name, end, _ = newest.journal
     if damage == "journal":
         data = bytearray((task / name).read_bytes())
         data[end - 20] ^= 1
@@ -207,13 +211,37 @@ def test_the_older_checkpoint_stands_in_for_a_damaged_one(damage, whole, table, 
     same(tmp_path / "run", whole)
 
 
+@pytest.mark.parametrize("what", ["another run", "swap", "repeat", "drop"])
+def test_a_journal_is_believed_only_as_it_was_written(what, whole, table, tmp_path):
+    """Whole records of the same size, but of a run with other settings, or in another order."""
+    with pytest.raises(Crash):
+        execute(tmp_path / "run", table, crash_after=8)
+    task = under_way(tmp_path / "run")
+    place = task.path / "0.journal"
+    if what == "another run":
+        with pytest.raises(Crash):
+            execute(tmp_path / "other", table | {"problem": table["problem"] | {"l2": 0.3}}, crash_after=8)
+        stranger = under_way(tmp_path / "other").path / "0.journal"
+        assert stranger.stat().st_size == place.stat().st_size
+        place.write_bytes(stranger.read_bytes())
+    else:
+        data = place.read_bytes()
+        ends = [0, *(frame.end.size for frame in Log(place, task.of).frames(data))]
+        a, b, *rest = (data[x:y] for x, y in pairwise(ends))
+        assert len(a) == len(b)
+        some = {"swap": [b, a], "repeat": [a, a], "drop": [b]}[what]
+        place.write_bytes(b"".join([*some, *rest]))
+    with pytest.raises(InputError, match="has no readable checkpoint"):
+        execute(tmp_path / "run", table, resume=True)
+
+
 def test_checkpoints_write_what_changed_and_keep_no_journal_that_nobody_needs(table, tmp_path, monkeypatch):
     monkeypatch.setattr(journal, "SLACK", 0)
     with pytest.raises(Crash):
         execute(tmp_path / "run", table, crash_after=8)
     task = under_way(tmp_path / "run").path
     journals = {path.name for path in task.glob("*.journal")}
-    assert journals == {slot.journal[0] for slot, _ in under_way(tmp_path / "run")._slots()}
+    assert journals == {about["journal"][0] for about in under_way(tmp_path / "run")._slots.about().values()}
     assert max(int(name.partition(".")[0]) for name in journals) >= 1  # it was copied on the way
     found = under_way(tmp_path / "run").load()
     d = len(found.tensors["server.x"])

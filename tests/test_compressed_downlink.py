@@ -15,9 +15,9 @@ from proxfed.algorithms import ALGORITHMS, CompressedDownlink, Depositum, FedDyn
 from proxfed.compressors import QSGD, ErrorBoundedQuantiser, Identity, RandK, TopK
 from proxfed.engine.compatibility import check_combination
 from proxfed.harness.build import build_again
-from proxfed.harness.conformance import check_algorithm, toy
-from proxfed.harness.conformance.runs import after, begun
 from proxfed.participation import Full, UniformSampling
+from proxfed.testing import check_algorithm, toy
+from proxfed.testing.runs import after, begun
 from proxfed.types import Compressor, Facts, Local, Needs, Regulariser, Sends, Star, Stateless
 
 from support import own_algorithms

@@ -9,14 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxfed import machine
-from proxfed.compressors import QSGD, TopK, largest, wire
-from proxfed.compressors.message import Reader
+from proxfed.compressors import QSGD, TopK, largest
+from proxfed.compressors.coding import wire
+from proxfed.compressors.coding.reader import Reader
 from proxfed.errors import RunError
 
 from support.compressor_cases import D, keys, seeds, vectors
 
 pytest.importorskip("numba")
-from proxfed.compressors import kernels
+from proxfed.compressors.coding import kernels
 
 WAYS = ("torch", "numba")
 

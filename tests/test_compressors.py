@@ -347,7 +347,7 @@ def test_divergence_is_passed_on(C, bad):
         (lambda: TopK(), "TopK: fraction = None, k = None"),
         (lambda: TopK(0.1, 3), "TopK: fraction = 0.1, k = 3"),
         (lambda: TopK(k=0), "TopK: k = 0 must"),
-        (lambda: TopK(k=2.0), "TopK: k = 2.0 must"),
+        (lambda: TopK(k=2.5), "TopK: k = 2.5 must"),
         (lambda: TopK(0.0), "TopK: fraction = 0.0 must"),
         (lambda: TopK(1.5), "TopK: fraction = 1.5 must"),
         (lambda: TopK(-0.1), "TopK: fraction = -0.1 must"),

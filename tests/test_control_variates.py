@@ -118,7 +118,7 @@ def test_fedcef_begins_at_any_prox_point():
 
 def test_growing_control_variates_are_noticed():
     p = toy.problem("least_squares", h=Zero())
-    L = p.smoothness().L
+    L = p.f.smoothness().L
     said = run(p, Scaffold(2.5 / L, 5), rounds=60, every=1, progress=False).message
     assert "its control variates grew" in said
     assert "averaging (averaging < 1)" in said
@@ -133,7 +133,7 @@ def test_growing_control_variates_are_noticed():
 def test_averages_that_come_from_zero_do_not_grow(averaging):
     """After the first round they are `averaging` times a gradient, and then become gradients."""
     p = toy.problem("least_squares", h=Zero())
-    L = p.smoothness().L
+    L = p.f.smoothness().L
     for algorithm in (
         Scaffold(0.5 / L, 5, averaging=averaging),
         FedCEF(0.5 / L, 5, eta=averaging),

@@ -31,7 +31,7 @@ def stars(L):
 
 def reaches(p, algorithm, most, topology=None):
     x = p.solve().numpy()
-    assert 0 < np.count_nonzero(x) < p.d  # a solution in which h matters
+    assert 0 < np.count_nonzero(x) < p.f.d  # a solution in which h matters
     return toy.reaches(p, algorithm, 1e-10, most, topology, far=lambda model: toy.error(model, x))
 
 
@@ -40,7 +40,7 @@ def reaches(p, algorithm, most, topology=None):
 @pytest.mark.parametrize("graph", ["ring", "star", "complete", "one_peer"])
 def test_depositum_reaches_the_solution_on_every_graph(graph, option, T0):
     p = toy.problem()
-    algorithm = Depositum(STEP / p.smoothness().L, 1.0, 0.5, T0, option)
+    algorithm = Depositum(STEP / p.f.smoothness().L, 1.0, 0.5, T0, option)
     assert reaches(p, algorithm, 600, toy.GRAPHS[graph](N))
 
 
@@ -48,7 +48,7 @@ def test_depositum_reaches_the_solution_on_every_graph(graph, option, T0):
 @pytest.mark.parametrize(("graph", "option", "T0"), [("ring", "polyak", 5), ("star", "nesterov", 1)])
 def test_depositum_reaches_the_solution_of_other_losses(graph, option, T0, loss):
     p = toy.problem(loss)
-    algorithm = Depositum(2 * STEP / p.smoothness().L, 0.5, 0.5, T0, option)
+    algorithm = Depositum(2 * STEP / p.f.smoothness().L, 0.5, 0.5, T0, option)
     assert reaches(p, algorithm, 600, toy.GRAPHS[graph](N))
 
 
@@ -56,13 +56,13 @@ def test_depositum_reaches_the_solution_of_other_losses(graph, option, T0, loss)
 @pytest.mark.parametrize("name", stars(1.0))
 def test_exact_algorithms_with_a_server_reach_the_solution(name, loss):
     p = toy.problem(loss)
-    assert reaches(p, stars(p.smoothness().L)[name], 800)
+    assert reaches(p, stars(p.f.smoothness().L)[name], 800)
 
 
 @pytest.mark.parametrize("loss", toy.LOSSES)
 def test_fedavg_stops_away_from_the_solution(loss):
     p = toy.problem(loss)
-    algorithm = FedAvg(1 / p.smoothness().L / 5, 5)
+    algorithm = FedAvg(1 / p.f.smoothness().L / 5, 5)
     early, late = (toy.error(toy.final(p, algorithm, rounds), p.solve().numpy()) for rounds in (80, 100))
     assert late > 1e-2
     assert late == pytest.approx(early, rel=0.02)  # it stopped there
@@ -71,7 +71,7 @@ def test_fedavg_stops_away_from_the_solution(loss):
 @pytest.mark.parametrize("name", ["depositum", "fedcef top 1", "fedcomposite"])
 def test_clients_weigh_as_much_as_they_hold(name):
     p = toy.problem(sizes=toy.RAGGED, weighting="size")
-    L, x = p.smoothness().L, p.solve().numpy()
+    L, x = p.f.smoothness().L, p.solve().numpy()
     assert toy.error(toy.problem(sizes=toy.RAGGED).solve().numpy(), x) > 1e-2
     if name == "depositum":  # its steps see n p_i f_i, whose smoothness is that many times larger
         L *= N * max(toy.RAGGED) / sum(toy.RAGGED)
@@ -89,7 +89,7 @@ def test_depositum_reaches_a_stationary_point_of_a_weakly_convex_problem(graph, 
     gradient = toy.mean_gradient(p)
     stationarity = lambda x: np.linalg.norm(x - prox(x - s * gradient(x), s)) / s
     psi = np.linalg.norm(ref.mixing(graph, N)(0) - 1 / N, 2)
-    alpha = min(STEP / p.smoothness().L, 0.9 * theta * (1 - psi ** (1 / (2 * T0))))
+    alpha = min(STEP / p.f.smoothness().L, 0.9 * theta * (1 - psi ** (1 / (2 * T0))))
     assert toy.reaches(p, Depositum(alpha, 1.0, 0.5, T0), 1e-10, 1500, toy.GRAPHS[graph](N), stationarity)
 
 
@@ -100,7 +100,7 @@ def test_depositum_reaches_a_stationary_point_of_a_weakly_convex_problem(graph, 
 @pytest.mark.parametrize("loss", toy.LOSSES)
 def test_solve_is_optimal(loss, options):
     p = toy.problem(loss, **options)
-    x, s = p.solve().numpy(), 1 / p.smoothness().L_f
+    x, s = p.solve().numpy(), 1 / p.f.smoothness().L_f
     residual = (x - ref.soft(x - s * toy.mean_gradient(p)(x), s * toy.LAMBDA)) / s
     assert np.linalg.norm(residual) < 1e-11
     assert toy.error(x, toy.solution(p)) < 1e-10

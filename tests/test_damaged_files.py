@@ -11,15 +11,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from proxfed import files
 from proxfed.errors import InputError, ProxfedError
 from proxfed.harness.build import build_study
 from proxfed.harness.experiment import parse
 from proxfed.harness.finished import simulate
+from proxfed.harness.folder.run_folder import RunFolder
+from proxfed.harness.folder.status_file import Status
 from proxfed.harness.plan import Planned
 from proxfed.harness.results import Results
-from proxfed.harness.run_folder import RunFolder
-from proxfed.problems.saved import load_model
+from proxfed.problems.saved import load_model, model_name
 from proxfed.report.page import render
 from proxfed.simulate.timing import Timing
 
@@ -82,7 +86,14 @@ def resumed(path: Path) -> Any:
     return rows(path), ends, list(Results.read(path).settings.items()), model(path)
 
 
-USES = (report, results, model, simulated, resumed)
+def longer(path: Path) -> Any:
+    """The same of a run that is given more rounds, from the checkpoints that were kept."""
+    execute(path, TABLE | {"rounds": 6}, resume=True)
+    ends = [{k: v for k, v in s.items() if k != "message"} for s in status(path)]
+    return rows(path), ends, model(path)
+
+
+USES = (report, results, model, simulated, resumed, longer)
 
 
 def outcome(use: Callable[[Path], Any], path: Path) -> Any:
@@ -113,12 +124,19 @@ class Campaign:
         names = [path.relative_to(self.folder) for path in files_of(self.folder)]
         name, kind = names[k % len(names)], KINDS[k // len(names) % len(KINDS)]
         other = names[(k + 1 + int(draw.integers(len(names) - 1))) % len(names)]
-        uses = USES if kind != "flip" else [USES[int(draw.integers(len(USES)))], resumed]
+        uses = (
+            USES
+            if kind != "flip"
+            else [USES[int(draw.integers(len(USES)))], longer if name.parts[0] == "kept" else resumed]
+        )
         for use in uses:
             path = self.copy()
             damage(path / name, kind, np.random.default_rng(k), path / other)
             found = outcome(use, path)
-            right = found == self.right[use] or (use is not resumed and self._earlier(name, found, use))
+            damaged = (name, other) if kind == "swapped" else (name,)
+            right = found == self.right[use] or (
+                use not in (resumed, longer) and any(self._earlier(file, found, use) for file in damaged)
+            )
             assert right or isinstance(found, str), f"{k}: {use.__name__} after {kind} of {name} is silently wrong"
             self.refused, self.unharmed = self.refused + isinstance(found, str), self.unharmed + right
 
@@ -141,11 +159,14 @@ def test_damage_is_refused_or_without_consequence(which: str, tmp_path: Path, re
     assert which == "whole" or campaign.unharmed > 0  # by the other slot
 
 
-def test_the_campaign_would_notice(whole: Path, tmp_path: Path) -> None:
-    """Without checksums, damage is silent."""
-    campaign = Campaign(without_checksums(whole, tmp_path / "old"), tmp_path / "copy")
+def test_the_campaign_would_notice(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the checksums of rows are not looked at, damage is silent."""
+    monkeypatch.setattr(Status, "known", lambda status, data, where: data[: status.rows[-1][0]])
+    campaign = Campaign(whole, tmp_path / "copy")
+    names = [path.name for path in files_of(campaign.folder)]
+    of_rows = range(names.index("rows.csv"), 4 * len(names) * len(KINDS), len(names))
     with pytest.raises(AssertionError, match="silently wrong"):
-        deque(map(campaign.try_one, range(len(files_of(campaign.folder)) * len(KINDS))))
+        deque(map(campaign.try_one, of_rows))
 
 
 @pytest.mark.slow
@@ -155,6 +176,41 @@ def test_five_hundred_damaged_files(which: str, tmp_path: Path, request: pytest.
     for k in range(250):
         campaign.try_one(k)
     assert campaign.refused > 250
+
+
+# ---- what is not ours ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", ["checkpoint/precious.pt", "models/precious.pt", "checkpoint/mine/notes.txt"])
+@pytest.mark.parametrize("config", ["", "mine", "run"])
+def test_a_file_of_the_user_is_not_removed(place: str, config: str, whole: Path, tmp_path: Path) -> None:
+    """With --force neither, and whatever stands beside it."""
+    path = tmp_path / "run"
+    if config == "run":
+        shutil.copytree(whole, path)
+    (path / place).parent.mkdir(parents=True, exist_ok=True)
+    (path / place).write_text("precious")
+    if config == "mine":
+        (path / "config.toml").write_text("mine = 1\n")
+    for force in (True, False):
+        with pytest.raises(InputError, match=r"cannot be replaced, for it holds .*, which no run has written"):
+            Planned(build_study(parse(TABLE, "test")), RunFolder(path), force=force)
+    assert (path / place).read_text() == "precious"
+
+
+def test_a_config_of_the_user_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.toml").write_text("mine = 1\n")
+    with pytest.raises(InputError, match=r"holds .*config.toml, which no run has written"):
+        Planned(build_study(parse(TABLE, "test")), RunFolder(tmp_path / "run"), force=True)
+
+
+def test_a_run_that_is_damaged_can_be_replaced(whole: Path, tmp_path: Path) -> None:
+    for name in ("config.toml", "status.json", "rows.csv"):
+        path = Path(shutil.copytree(whole, tmp_path / name))
+        (path / name).write_bytes((path / name).read_bytes()[:-5])
+        assert execute(path, TABLE, force=True)
+        same(path, whole)
 
 
 # ---- one by one ------------------------------------------------------------------------------------------------------
@@ -181,10 +237,12 @@ def test_checkpoints_of_another_task_are_not_taken(half: Path, tmp_path: Path) -
         task.load()
 
 
-@pytest.mark.parametrize("name", ["config.toml", "versions.json", "clients.json", "rows.csv", "model.safetensors"])
+@pytest.mark.parametrize(
+    "name", ["config.toml", "versions.json", "clients.json", "rows.csv", model_name("fedavg", 3)], ids=range(5)
+)
 def test_files_of_another_run_are_refused(name: str, whole: Path, tmp_path: Path) -> None:
-    """Even if that run had other seeds only."""
-    execute(tmp_path / "other", TABLE | {"seeds": [4]})
+    """Even if that run had other steps only."""
+    execute(tmp_path / "other", TABLE | {"problem": TABLE["problem"] | {"l2": 0.3}})
     path = Path(shutil.copytree(whole, tmp_path / "run"))
     shutil.copy(tmp_path / "other" / name, path / name)
     with pytest.raises(InputError, match=r"is not what this run wrote|of another run|not the file|is cut|damaged"):
@@ -193,52 +251,26 @@ def test_files_of_another_run_are_refused(name: str, whole: Path, tmp_path: Path
 
 def test_a_missing_model_is_not_passed_over(whole: Path, tmp_path: Path) -> None:
     path = Path(shutil.copytree(whole, tmp_path / "run"))
-    (path / "model.safetensors").unlink()
-    with pytest.raises(InputError, match="is not there, but 3 models were written"):
+    (path / model_name("fedcef", 3)).unlink()
+    with pytest.raises(InputError, match=r"models/fedcef-.*-seed3.safetensors is not there"):
         Results.read(path).models.load()
 
 
-# ---- folders of a version that had no checksums ---------------------------------------------------------------------
+def test_a_model_of_another_task_is_not_taken(whole: Path, tmp_path: Path) -> None:
+    path = Path(shutil.copytree(whole, tmp_path / "run"))
+    shutil.copy(path / model_name("fedavg", 3), path / model_name("fedcef", 3))
+    with pytest.raises(InputError, match="is not the file that this run wrote"):
+        Results.read(path).models.load()
+    with pytest.raises(InputError, match=r"has no model of 'fedcef' with seed 3, only fedavg/3"):
+        load_model(path, "fedcef", 3)
 
 
-def without_checksums(folder: Path, path: Path) -> Path:
-    """As such a version would have written it."""
-    from safetensors import safe_open
-    from safetensors.torch import save_file
-
-    shutil.copytree(folder, path)
-    status = json.loads((path / "status.json").read_text())
-    ends = iter([end for end, _ in status["rows"][1:]])
-    tasks = [{k: v for k, v in s.items() if k != "model"} for s in status["tasks"]]
-    old = [s | {"rows_end": next(ends)} if s["status"] == "finished" else s for s in tasks]
-    (path / "status.json").write_text(json.dumps(old))
-    for name in ("versions.json", "clients.json"):
-        table = json.loads((path / name).read_text())
-        (path / name).write_text(json.dumps({k: v for k, v in table.items() if k not in ("run", "sha256")}))
-    lines = (path / "config.toml").read_text().splitlines()
-    (path / "config.toml").write_text("\n".join(lines[:-1]) + "\n")
-    with safe_open(path / "model.safetensors", framework="pt") as f:
-        tensors, blocks = {name: f.get_tensor(name) for name in f.keys()}, f.metadata()["blocks"]  # noqa: SIM118
-    save_file(tensors, path / "model.safetensors", metadata={"blocks": blocks})
-    for file in path.glob("checkpoint/*/rows.csv"):
-        file.write_text("".join(line.rpartition(",")[0] + "\n" for line in file.read_text().splitlines()))
-    return path
+PLAIN = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.text())
+NESTED = st.recursive(
+    PLAIN, lambda inside: st.lists(inside) | st.dictionaries(st.text(max_size=2), inside), max_leaves=5
+)
 
 
-def test_a_folder_without_checksums_is_read_as_it_is(whole: Path, half: Path, tmp_path: Path) -> None:
-    for k, folder in enumerate((whole, half)):
-        old = without_checksums(folder, tmp_path / str(k))
-        assert rows(old) == rows(folder)
-        assert results(old)[:3] == results(folder)[:3]
-        assert model(old) == model(folder)
-
-
-def test_a_folder_without_checksums_gets_them_when_it_is_resumed(whole: Path, half: Path, tmp_path: Path) -> None:
-    old = without_checksums(half, tmp_path / "run")
-    planned = Planned(build_study(parse(TABLE, "test")), RunFolder(old), resume=True)
-    assert planned.remark == f"{old} had no checksums and gets them; what was under way there begins anew"
-    assert execute(old, TABLE, resume=True)
-    same(old, whole)
-    damage(old / "rows.csv", "flip", np.random.default_rng(0))
-    with pytest.raises(InputError, match=r"rows.csv is damaged or changed"):
-        rows(old)
+@given(st.dictionaries(st.text(max_size=3).filter(lambda key: key != "sha256"), NESTED, min_size=1))
+def test_a_table_that_is_sealed_in_one_pass_has_the_same_checksum(table: dict) -> None:
+    assert files.checked(json.loads(files.sealed(table)), "table") == table

@@ -5,14 +5,16 @@ from __future__ import annotations
 import bz2
 import gzip
 import hashlib
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from proxfed.data import DATASETS, FILES, Dataset, Federated, check, counts, load, rows
+from proxfed.data import DATASETS, FILES, Dataset, Federated, check, load
 from proxfed.data.digits import digits
 from proxfed.data.directory import Collection, Sum, data_directory
+from proxfed.data.federated import counts, rows
 from proxfed.data.partitions import IID, NaturalPartition
 from proxfed.errors import InputError
 
@@ -135,7 +137,10 @@ def test_digits_can_be_told_apart() -> None:
 def test_load_says_what_is_wrong() -> None:
     with pytest.raises(InputError, match="there is no dataset 'digit'; did you mean 'digits'"):
         load("digit", IID(2))
-    with pytest.raises(InputError, match="digits: needs a partition, one of iid"):
+    with pytest.raises(
+        InputError,
+        match=r"digits: needs a partition, such as PARTITIONS\['iid'\]\(num_partitions=10\); there are iid, ",
+    ):
         load("digits")
     with pytest.raises(InputError, match="comes with its clients"):
         load("synthetic", IID(2))
@@ -244,3 +249,119 @@ def test_rows_are_flat_floats_and_bytes_become_parts_of_one() -> None:
     assert data.test[0].shape == (1, 8)
     numbers = np.arange(6.0).reshape(2, 3)
     np.testing.assert_array_equal(rows(Federated.from_clients([(numbers, np.zeros(2))])).features, numbers)
+
+
+# ---- what users bring ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sizes", "sentence"),
+    [
+        ([30.5, 59.5], r"sizes\[0\] = 30.5 must be a whole number >= 1"),
+        ([30, np.nan], r"sizes\[1\] = nan must be a whole number >= 1"),
+        ([True, True], r"sizes\[0\] = True must be a whole number >= 1"),
+        (["30", "60"], r"sizes\[0\] = '30' must be a whole number >= 1"),
+        ([[30], [60]], r"sizes must be one number a client, not of shape \(2, 1\)"),
+    ],
+)
+def test_sizes_are_whole_numbers(sizes: Any, sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        Federated(np.zeros((90, 2)), np.zeros(90), sizes)
+
+
+def test_sizes_that_are_whole_floats_are_fine() -> None:
+    data = Federated(np.zeros((3, 2)), np.zeros(3), [1.0, 2.0])  # type: ignore[arg-type]
+    assert data.sizes.dtype == np.int64
+    assert data.sizes.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("classes", [None, 2])
+@pytest.mark.parametrize("kind", [str, object])
+def test_labels_of_words_are_refused_with_the_place(classes: int | None, kind: type) -> None:
+    labels = np.array([1, 0, "b"] if kind is object else ["a", "b", "b"], dtype=kind)
+    place = "row 1 of client 1 has the label 'b'" if kind is object else "row 0 of client 0 has the label 'a'"
+    with pytest.raises(InputError, match=rf"{place}, which is not a number; for classes give 0, 1, \.\.\."):
+        Federated(np.zeros((3, 1)), labels, [1, 2], classes=classes)
+
+
+def test_numbers_in_an_array_of_objects_are_numbers() -> None:
+    A, b = np.array([[1, 2.5], [True, 4]], object), np.array([0, 1], object)
+    data = Federated(A, b, [1, 1], classes=2)
+    assert data.features.tolist() == [[1, 2.5], [1, 4]]
+    assert data.features.dtype == np.float64
+    assert data.labels.tolist() == [0, 1]
+
+
+def test_a_column_of_words_is_named() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"age": [1.0, 2.0], "colour": ["red", "blue"]})
+    said = r"row 0, column 'colour' holds 'red', which is not a number; proxfed\.tables prepares such columns"
+    with pytest.raises(InputError, match=said):
+        Federated(frame, [0, 1], [1, 1])  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=f"client 1: features: {said}"):
+        Federated.from_clients([(np.zeros((1, 2)), np.zeros(1)), (frame, np.zeros(2))])
+    with pytest.raises(InputError, match="row 1, column 0 holds None"):
+        Federated(np.array([[1.0], [None]], object), [0, 1], [1, 1])  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"row 0, column 0 holds 'x'"):
+        Federated(np.array([["x"], ["y"]]), [0, 1], [1, 1])  # type: ignore[arg-type]
+
+
+class Pairs(torch.utils.data.Dataset):  # type: ignore[type-arg]
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, i: int) -> tuple[torch.Tensor, int]:
+        return torch.zeros(2), 0
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ([Pairs(), Pairs()], r"client 0 must be a pair \(features, labels\), not a Pairs"),
+        ([{"x": np.zeros((2, 2)), "y": np.zeros(2)}], r"client 0 must be a pair \(features, labels\), not a dict"),
+        ([(np.zeros((2, 2)), np.zeros(2), 3)], r"client 0 must be a pair \(features, labels\), not a tuple of 3"),
+        (
+            {"north": (np.zeros((2, 2)), np.zeros(2))},
+            r"clients must be a list .* not a dict: give list\(clients\.values",
+        ),
+        (Pairs(), r"clients must be a list of pairs \(features, labels\), not a Pairs"),
+        (5, r"clients must be a list of pairs \(features, labels\), not 5"),
+        ([(np.zeros((2, 2)), 1)], r"client 0: labels must be one number a sample, not of shape \(\)"),
+        ([(5, np.zeros(2))], r"client 0: features must be an array with a row a sample, not of shape \(\)"),
+    ],
+)
+def test_clients_are_pairs(given: Any, sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        Federated.from_clients(given)
+
+
+@pytest.mark.parametrize(
+    ("partition", "shown"),
+    [("iid", "'iid'"), ({"name": "iid", "num_partitions": 5}, "a dict"), (5, "5"), (IID, "<class")],
+)
+def test_a_partition_is_an_object(partition: Any, shown: str) -> None:
+    with pytest.raises(InputError) as refused:
+        load("digits", partition)
+    said, _, given = str(refused.value).partition(", not ")
+    allowed = "an object such as PARTITIONS['iid'](num_partitions=10), or a list of the indices of each client"
+    assert said == f"digits: partition must be {allowed}"
+    assert given.startswith(shown)
+
+
+def test_steps_of_epochs_are_those_of_a_client_of_mean_size() -> None:
+    data = Federated(np.zeros((120, 1)), np.zeros(120), [10, 20, 90])
+    assert [data.steps(batch) for batch in (7, 8, 40, 41)] == [6, 5, 1, 1]
+    assert data.steps(batch=7, epochs=3) == 18
+    for bad in ({"batch": 0}, {"batch": 5, "epochs": 0}, {"batch": 5, "epochs": 1.5}):
+        key, value = list(bad.items())[-1]
+        with pytest.raises(InputError, match=f"^{key} = {value} must be a whole number >= 1$"):
+            data.steps(**bad)  # type: ignore[arg-type]
+
+
+def test_data_are_shown_in_a_line() -> None:
+    A = np.zeros((90, 4))
+    data = Federated(A, np.arange(90) % 3, [30, 60], (A[:7], np.zeros(7, int)), classes=3, name="mine")
+    assert repr(data) == "Federated('mine', 2 clients, 90 samples of shape (4,), 3 classes, 7 test samples)"
+    assert repr(Federated(A, np.zeros(90), [90])) == "Federated('data', 1 client, 90 samples of shape (4,))"
+    assert repr(Dataset(A, np.zeros(90), name="pile")) == "Dataset('pile', 90 samples of shape (4,))"
+    assert len(repr(load("digits", IID(5)))) < 120

@@ -17,6 +17,13 @@ NORTH = [[1.0, 2.5, 1], [3.0, -4.0, -1], [0.1, 1e-30, 1]]
 SOUTH = [[5.0, 6.0, -1], [7.0, 8.0, -1]]
 
 
+@pytest.mark.parametrize("word", ["\u0661\u0662", "1.34\u0661\u066259", "1_000"])
+def test_digits_of_other_scripts_are_no_numbers(word: str, tmp_path: Path) -> None:
+    write_csv(tmp_path / "a.csv", [[1.0, word, 1], [2.0, 3.0, -1]])
+    with pytest.raises(InputError, match="dose"):
+        own(tmp_path / "a.csv", label="label")
+
+
 def write_csv(path: Path, rows, header=("age", "dose", "label")) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join([",".join(header)] + [",".join(map(str, row)) for row in rows]) + "\n")

@@ -34,7 +34,8 @@ def iterations(p, algorithm, graph, prox):
 
     s = a.alpha if a.prox_step == "alpha" else a.alpha * a.beta
     return ref.depositum(
-        in_iteration, prox, ref.mixing(graph, p.n), p.n, toy.start(p), alpha=a.alpha, beta=a.beta, gamma=a.gamma, T0=T0,
+        in_iteration, prox, ref.mixing(graph, p.f.n), p.f.n, toy.start(p),
+        alpha=a.alpha, beta=a.beta, gamma=a.gamma, T0=T0,
         option=a.option, s=s, mix_offset=a.mix_offset,
     )  # fmt: skip
 
@@ -77,10 +78,10 @@ def test_a_round_for_every_iteration_has_the_same_iterates(option):
     next(expected)
     for t in range(1, 5 * T0 + 1):
         steps.round(t)
-        assert toy.gap(steps.held.x.numpy(), next(expected).x) < 1e-13
+        assert toy.gap(steps.state.x.numpy(), next(expected).x) < 1e-13
         if t % T0 == 0:
             rounds.round(t // T0)
-            assert all(torch.equal(a, b) for a, b in zip(steps.held, rounds.held, strict=True))
+            assert all(torch.equal(a, b) for a, b in zip(steps.state, rounds.state, strict=True))
             assert steps.counters() == rounds.counters()
 
 
@@ -91,7 +92,7 @@ def test_without_tracking_it_is_the_ablation_of_the_paper(option):
     grad, prox, W = toy.gradient(p), ref.prox_l1(toy.LAMBDA), ref.mixing("ring", N)
     run = toy.trajectory(p, Depositum(alpha, 1.0, gamma, T0, option, tracking=False), 8, toy.GRAPHS["ring"](N))
     _, state = next(run)
-    x, g, mu = np.array([toy.start(p)] * N), np.zeros((N, p.d)), np.zeros((N, p.d))
+    x, g, mu = np.array([toy.start(p)] * N), np.zeros((N, p.f.d)), np.zeros((N, p.f.d))
     for t in range(8 * T0 + 1):
         mu = gamma * mu + (1 - gamma) * g
         nu = mu if option == "polyak" else gamma * mu + (1 - gamma) * g
@@ -262,7 +263,7 @@ def test_T00g_solutions_are_fixed_points(beta, prox_step, graph, option, T0):
     algorithm = Depositum(2.0, beta, 0.6, T0, option, prox_step)
     network = toy.begin(p, algorithm, topology).network
     for t in range(1, 6):
-        f = Oracle(p.local(t, range(N)), Work())
+        f = Oracle(p.f.local(t, range(N)), Work())
         state = algorithm.step(algorithm.before_mix(state, f, p.h), f, p.h, lambda v, t=t: network.mix(v, t))
         for now, then in zip(state, start, strict=True):
             assert toy.gap(now, then) < 1e-14
@@ -273,7 +274,7 @@ def test_T00g_the_prox_step_of_the_paper_leaves_the_solution_of_f_plus_h():
     algorithm = Depositum(2.0, 0.5, 0.6, prox_step="alpha")
     start = at_rest(p, toy.solution(p), 0.5, toy.LAMBDA)
     network = toy.begin(p, algorithm, toy.GRAPHS["complete"](N)).network
-    state = algorithm.step(start, Oracle(p.local(1, range(N)), Work()), p.h, lambda v: network.mix(v, 1))
+    state = algorithm.step(start, Oracle(p.f.local(1, range(N)), Work()), p.h, lambda v: network.mix(v, 1))
     assert toy.gap(state.x, start.x) > 1e-3
 
 
@@ -289,12 +290,12 @@ def torch_sgd(p, lr, momentum, nesterov, steps):
     """The iterates of torch's own optimiser on f, with autograd's gradients."""
     x = torch.nn.Parameter(p.start(0))
     optimiser = torch.optim.SGD([x], lr=lr, momentum=momentum, nesterov=nesterov)
-    pairs = [p.data.client(i) for i in range(p.n)]
+    pairs = [p.f.data.client(i) for i in range(p.f.n)]
     clients = [(torch.tensor(A), torch.tensor(b)) for A, b in pairs]
     for _ in range(steps):
         optimiser.zero_grad()
         losses = [torch.nn.functional.softplus(-b * (A @ x)).mean() for A, b in clients]
-        (sum(losses) / len(losses) + p.l2 / 2 * x.square().sum()).backward()
+        (sum(losses) / len(losses) + p.f.l2 / 2 * x.square().sum()).backward()
         optimiser.step()
         yield x.detach().numpy().copy()
 
@@ -366,7 +367,7 @@ def test_theory_keeps_to_the_inequalities_of_the_theorem(option, gamma, T0, h, g
     rho = 0 if not isinstance(h, MCP) else 1 / h.theta
     a = Depositum.theory(c, gamma, T0, option)
     assert (a.gamma, a.T0, a.option, a.prox_step) == (gamma, T0, option, "alpha_beta")
-    alpha, beta, delta1, _ = bounds(p.smoothness().L, rho, N, lam, gamma, T0, option, a.alpha)
+    alpha, beta, delta1, _ = bounds(p.f.smoothness().L, rho, N, lam, gamma, T0, option, a.alpha)
     assert 0 < a.alpha <= alpha * (1 + 1e-12)
     assert 0 < a.beta <= beta * (1 + 1e-12)
     assert a.alpha * rho < 1 - lam ** (1 / (2 * T0))
@@ -382,7 +383,7 @@ def test_theory_keeps_to_the_inequalities_of_the_theorem(option, gamma, T0, h, g
 def test_the_speed_up_schedule_is_the_corollary(graph, option, T0, h):
     p, T = toy.problem(h=h), 400 * T0 + 1  # iterations, T + 1 in the paper
     c = toy.constants(p, 400, toy.GRAPHS[graph](N))
-    L, rho, lam = p.smoothness().L, c.weak_convexity, c.psi
+    L, rho, lam = p.f.smoothness().L, c.weak_convexity, c.psi
     a = Depositum.theory(c, T0=T0, option=option, schedule="speed_up")
     assert a.gamma == pytest.approx(1 - np.sqrt(N / T), rel=1e-12)
     assert a.alpha == pytest.approx(np.sqrt(N) / (24 * L * np.sqrt(T)), rel=1e-12)

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from proxfed.engine.halves import Oracle, Work
-from proxfed.problems import network_clients as clients
-from proxfed.problems.network import Model
+from proxfed.problems.neural import network_clients as clients
+from proxfed.problems.neural.neural import Neural
 from proxfed.regularisers import L1
 from proxfed.types import Regulariser
 
@@ -32,7 +32,7 @@ SETTINGS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-14), (torch.float32, 1e-6)])
 def test_descend_is_a_step_along_the_gradient(settings: dict[str, Any], dtype: torch.dtype, tolerance: float) -> None:
-    p = Model(images(), "mlp", dtype=dtype, **settings)
+    p = Neural(images(), "mlp", dtype=dtype, **settings)
     f = p.local(2, range(p.n), seed=1)
     for draw in range(3):
         y = point(p, draw)
@@ -48,7 +48,7 @@ def test_descend_is_a_step_along_the_gradient(settings: dict[str, Any], dtype: t
 def test_many_draws_are_many_steps(settings: dict[str, Any], ahead: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of clients whose epochs end at different draws, with as many minibatches fetched ahead as one likes."""
     monkeypatch.setattr(clients, "AHEAD", ahead)
-    p = Model(images((7, 12, 12, 5, 9)), "mlp", dtype=torch.float64, **settings)
+    p = Neural(images((7, 12, 12, 5, 9)), "mlp", dtype=torch.float64, **settings)
     f, y = p.local(2, range(p.n), seed=1), point(p)
     expected = y.clone()
     for draw in range(2, 8):
@@ -58,7 +58,7 @@ def test_many_draws_are_many_steps(settings: dict[str, Any], ahead: int, monkeyp
 
 
 def test_without_draws_there_are_no_steps() -> None:
-    p = Model(images(), "mlp", batch=5)
+    p = Neural(images(), "mlp", batch=5)
     y = point(p)
     before = y.clone()
     p.local(2, range(p.n), seed=1).descend(y, range(0), ETA)
@@ -66,7 +66,7 @@ def test_without_draws_there_are_no_steps() -> None:
 
 
 def test_convolutions_step_by_their_gradient_to_the_bit() -> None:
-    p = Model(images(side=16), "fednag_cnn", batch=5)
+    p = Neural(images(side=16), "fednag_cnn", batch=5)
     f, y = p.local(2, range(p.n), seed=1), point(p)
     expected = y.sub(f.grad(y, 0), alpha=ETA)
     f.descend(y, range(1), ETA)
@@ -76,7 +76,7 @@ def test_convolutions_step_by_their_gradient_to_the_bit() -> None:
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("inside", [None, L1(0.1)])
 def test_the_oracle_adds_weights_and_the_subgradient(weighted: bool, inside: Regulariser | None) -> None:
-    p = Model(images(), "mlp", batch=5, dtype=torch.float64)
+    p = Neural(images(), "mlp", batch=5, dtype=torch.float64)
     scale = torch.arange(1.0, p.n + 1, dtype=torch.float64)[:, None] if weighted else None
     f, work = p.local(2, range(p.n), seed=1), Work()
     y = point(p)
@@ -88,7 +88,7 @@ def test_the_oracle_adds_weights_and_the_subgradient(weighted: bool, inside: Reg
 
 
 def test_rows_do_not_depend_on_who_shares_the_block() -> None:
-    p = Model(images((8, 8, 8, 8)), "mlp", batch=5)
+    p = Neural(images((8, 8, 8, 8)), "mlp", batch=5)
     together, alone = point(p), point(p)
     p.local(2, range(p.n), seed=1).descend(together, range(4), ETA)
     for i in range(p.n):

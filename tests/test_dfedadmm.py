@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -14,6 +15,7 @@ from proxfed.engine.halves import Oracle, Work
 from proxfed.errors import InputError
 from proxfed.regularisers import L1, Zero
 from proxfed.schedules import ExponentialDecay
+from proxfed.types import Problem
 
 from support import numpy_references as ref
 from support import toy_problems as toy
@@ -93,7 +95,7 @@ def test_T02a_T02b_the_dual_is_a_running_average_of_local_gradients(K, eta_l, du
     p, a = smooth(batch=5), DFedADMM(eta_l, K, lam=3.0, dual=dual)
     gamma, weights = forgetting(a)
     assert sum(weights) == pytest.approx(1, abs=1e-14)
-    before = np.zeros((N, p.d))
+    before = np.zeros((N, p.f.d))
     for state, reference in zip(rounds(p, a, "ring", 20), expected(p, a, "ring"), strict=False):
         G = blends(reference, weights)
         moves = 3.0 * (before - state.g)  # y_K - x_i, which is what changes the dual
@@ -138,7 +140,7 @@ def test_T02e_one_full_local_step_is_decentralised_SGD(graph, batch):
 
 def test_T02e_with_the_new_dual_it_extrapolates():
     p, W, grad = smooth(), ref.mixing("ring", N)(0), toy.gradient(smooth())
-    x, before = np.tile(toy.start(p), (N, 1)), np.zeros((N, p.d))
+    x, before = np.tile(toy.start(p), (N, 1)), np.zeros((N, p.f.d))
     for state in rounds(p, DFedADMM(1.5, 1, lam=1.5, dual="new"), "ring", 50):
         G = np.array([grad(i, x[i]) for i in range(N)])
         x, before = W @ (x - 1.5 * (2 * G - before)), G
@@ -169,8 +171,8 @@ def test_T02g_sharpness_awareness_fades_with_its_radius():
 def test_T02g_sharpness_awareness_stands_still_where_the_gradient_is_zero():
     """The direction grad/|grad| is then taken as 0, not as 0/0."""
     p = toy.problem("least_squares", h=Zero(), l2=0.0, x0=(0.0,) * toy.D)
-    data = type(p.data).from_clients([(A, 0 * b) for A, b in map(p.data.client, range(N))])
-    p = type(p)(data, p.loss, x0=p.x0)
+    data = type(p.f.data).from_clients([(A, 0 * b) for A, b in map(p.f.data.client, range(N))])
+    p = replace(p, f=p.f.over_rows(data))
     assert not toy.final(p, DFedADMM(0.5, 4, lam=3.0, rho=0.3), 3, toy.GRAPHS["ring"](N)).any()
 
 
@@ -182,14 +184,14 @@ def test_T02g_the_complete_graph_agrees_after_every_round(dual):
 
 def rest(p, lam, graph="ring"):
     """X = W (X - lam grad f(X)), by Newton's method: where decentralised gradient descent with step lam rests."""
-    W, grad, d = ref.mixing(graph, N)(0), toy.gradient(p), p.d
-    samples = [p.data.client(i)[0] for i in range(N)]
+    W, grad, d = ref.mixing(graph, N)(0), toy.gradient(p), p.f.d
+    samples = [p.f.data.client(i)[0] for i in range(N)]
     X = np.tile(toy.solution(p, ref.prox_zero), (N, 1))
     residual = lambda X: X - W @ (X - lam * np.array([grad(i, X[i]) for i in range(N)]))
     for _ in range(30):
         hessian = np.zeros((N, d, N, d))
         for j in range(N):
-            curvature = np.eye(d) - lam * (ref.logistic_hessian(samples[j], X[j]) + p.l2 * np.eye(d))
+            curvature = np.eye(d) - lam * (ref.logistic_hessian(samples[j], X[j]) + p.f.l2 * np.eye(d))
             hessian[:, :, j, :] = -W[:, j, None, None] * curvature
             hessian[j, :, j, :] += np.eye(d)
         X = X - np.linalg.solve(hessian.reshape(N * d, N * d), residual(X).ravel()).reshape(N, d)
@@ -207,7 +209,7 @@ def test_T02h_rests_where_decentralised_gradient_descent_does(lam, K, dual):
     start = state = State(toy.rows(*X), toy.rows(*[grad(i, X[i]) for i in range(N)]))
     assert start.g.sum(0).abs().max() < 1e-12 / lam
     for t in range(1, 6):
-        f = Oracle(p.local(t, range(N)), Work())
+        f = Oracle(p.f.local(t, range(N)), Work())
         state = algorithm.step(algorithm.before_mix(state, f, p.h), f, p.h, lambda v, t=t: network.mix(v, t))
         assert toy.gap(state.x, start.x) < 2e-14
         assert toy.gap(state.g, start.g) < 2e-14 / min(lam, 1.0)
@@ -244,7 +246,7 @@ def contraction(a: DFedADMM) -> float:
     All clients are alike, so that the graph does not matter.
     """
     data = Federated.from_clients([(np.ones((1, 1)), np.zeros(1))] * 2)
-    p = Linear(data, Squared(), Zero(), x0=torch.ones(1))
+    p = Problem(Linear(data, Squared()), Zero(), torch.ones(1))
     states = [(s.x[0, 0], a.lam * s.g[0, 0]) for _, s in toy.trajectory(p, a, 2, toy.GRAPHS["complete"](2))]
     first, second, third = np.array(states)
     step = np.column_stack([second, third]) @ np.linalg.inv(np.column_stack([first, second]))
@@ -275,7 +277,7 @@ def test_with_one_local_step_the_new_dual_allows_a_third_of_the_penalty(gamma):
 @pytest.mark.parametrize("K", [1, 5, 20])
 def test_theory_keeps_to_the_inequalities_of_the_theorem(K, sam, rounds_):
     p = smooth()
-    a, L = DFedADMM.theory(toy.constants(p, rounds_, toy.GRAPHS["ring"](N)), K, sam), p.smoothness().L
+    a, L = DFedADMM.theory(toy.constants(p, rounds_, toy.GRAPHS["ring"](N)), K, sam), p.f.smoothness().L
     assert (a.K, a.dual) == (K, "old")
     assert 0 < a.eta_l <= min(1 / (96 * K * L), a.lam) * (1 + 1e-12)
     assert a.lam / a.eta_l <= K * (1 + 1e-12)

@@ -22,11 +22,11 @@ import typer.main
 
 from proxfed import Depositum, DFedADMM, FedCEF, FedComposite, FedNAG, __version__
 from proxfed.cli.main import app
-from proxfed.cli.pages import pages
 from proxfed.harness.experiment import read_cases, shipped
+from proxfed.papers.cli.pages import pages
 from proxfed.papers.experiment_page import page as experiment_page
 from proxfed.papers.verdicts import gather
-from proxfed.silos.site import parse_site
+from proxfed.silos.site.config import parse_site
 from proxfed.tables import parse_schema
 
 from support.cli import proxfed as command
@@ -146,7 +146,7 @@ def test_kept_notebooks_are_small_and_whole(notebook: Path) -> None:
 
 TABLES = {
     *("data", "problem", "regulariser", "topology", "participation", "algorithms"),
-    *("time", "cases", "paper", "reported", "claims", "project", "protection"),
+    *("time", "cases", "paper", "reported", "claims", "project", "protection", "stop", "hooks"),
 }
 
 
@@ -335,7 +335,7 @@ def test_files_of_the_design_page_exist() -> None:
     assert [path for path in named if not (source / path).exists()] == []
     there = [path.relative_to(source).as_posix() for path in source.rglob("*.py") if path.stem[0] != "_"]
     folders = ("algorithms", "cli", "compressors", "data", "papers", "problems", "regularisers", "report", "simulate")
-    open_ = [path for path in there if not path.startswith((*folders, "tables", "topologies", "harness/conformance"))]
+    open_ = [path for path in there if not path.startswith((*folders, "tables", "topologies", "testing"))]
     assert sorted(set(open_) - set(named)) == [], "files of the engine and the harness that the map leaves out"
 
 

@@ -18,7 +18,7 @@ from proxfed.engine.halves import Oracle, Work, counted
 from proxfed.engine.measures import Measures
 from proxfed.engine.messages import WeightedSum, received
 from proxfed.engine.network import Stacked
-from proxfed.engine.run import Run
+from proxfed.engine.start import run_of
 from proxfed.engine.states import flatten, put, restore, room, take
 from proxfed.harness.compare import Diverged, run
 from proxfed.participation import BernoulliSampling, UniformSampling
@@ -34,17 +34,17 @@ from proxfed.topologies import (
     Ring,
     dense,
 )
-from proxfed.types import Facts, Graph, Local, Mean, Mix, Needs, Packed, Regulariser, Sends
+from proxfed.types import Facts, Graph, Local, Mean, Mix, Needs, Packed, Problem, Regulariser, Sends
 
 from support.nested_state import Inner, Outer
 
 
 @pytest.fixture
-def problem() -> Linear:
+def problem() -> Problem[Linear]:
     rng = np.random.default_rng(0)
     sizes = [3, 8, 5, 8, 4, 9]
     clients = [(rng.normal(size=(m, 4)) + i, rng.normal(size=m) - i) for i, m in enumerate(sizes)]
-    return Linear(Federated.from_clients(clients), Squared(), L1(0.1), l2=0.1)
+    return Linear(Federated.from_clients(clients), Squared(), l2=0.1) + L1(0.1)
 
 
 # ---- mixing ----------------------------------------------------------------------------------------------------------
@@ -126,21 +126,21 @@ def test_a_packed_message_counts_its_own_bytes_and_reads_as_its_dense_value() ->
 # ---- counting --------------------------------------------------------------------------------------------------------
 
 
-def test_work_and_bytes_of_a_star_run(problem: Linear) -> None:
+def test_work_and_bytes_of_a_star_run(problem: Problem[Linear]) -> None:
     rows = run(problem, FedAvg(0.01, 3), 5, participation=UniformSampling(2)).rows
     assert rows[-1]["gradients"] == 5 * 2 * 3
     assert rows[-1]["proxes"] == 5 * 2 * 3
-    assert rows[-1]["bytes_up"] == rows[-1]["bytes_down"] == 5 * 2 * problem.d * 8
+    assert rows[-1]["bytes_up"] == rows[-1]["bytes_down"] == 5 * 2 * problem.f.d * 8
 
 
-def test_work_and_bytes_of_a_graph_run(problem: Linear) -> None:
+def test_work_and_bytes_of_a_graph_run(problem: Problem[Linear]) -> None:
     rows = run(problem, Depositum(0.01, T0=3), 5, topology=Ring(6)).rows
     assert rows[-1]["gradients"] == (5 * 3 + 1) * 6
-    assert rows[-1]["bytes_edge"] == 5 * 2 * 12 * problem.d * 8
+    assert rows[-1]["bytes_edge"] == 5 * 2 * 12 * problem.f.d * 8
     assert rows[-1]["bytes_up"] == rows[-1]["bytes_down"] == 0
 
 
-def test_the_server_and_every_client_count_a_shared_prox(problem: Linear) -> None:
+def test_the_server_and_every_client_count_a_shared_prox(problem: Problem[Linear]) -> None:
     """FedCEF: each client computes prox(zt) and K - 1 local ones; the server one."""
     rows = run(problem, FedCEF(0.01, 3, compressor=Identity()), 4).rows
     assert rows[-1]["proxes"] == 4 * (6 * (1 + 2) + 1)
@@ -158,33 +158,33 @@ def test_rounds_without_participants_change_nothing() -> None:
 # ---- what an algorithm sees ------------------------------------------------------------------------------------------
 
 
-def test_size_weights_on_a_graph_scale_the_losses(problem: Linear) -> None:
-    weighted = Linear(problem.data, Squared(), weighting="size")
-    run = Run(weighted, Depositum(0.01), Stacked(6, weighted.d, Ring(6)))
+def test_size_weights_on_a_graph_scale_the_losses(problem: Problem[Linear]) -> None:
+    weighted = Linear(problem.f.data, Squared(), weighting="size")
+    run = run_of(weighted + Zero(), Depositum(0.01), Stacked(6, weighted.d, Ring(6)))
     x = torch.randn(weighted.d, dtype=torch.float64)
     seen = run.clients.oracle(1, range(6), Work()).full_grad(x).mean(0)
     torch.testing.assert_close(seen, weighted.weights @ weighted.local(1, range(6)).full_grad(x))
 
 
-def test_h_enters_a_smooth_method_through_its_subgradient(problem: Linear) -> None:
-    run = Run(problem, FedNAG(0.01, 0.5, 2), Stacked(6, problem.d))
-    x = torch.randn(6, problem.d, dtype=torch.float64)
+def test_h_enters_a_smooth_method_through_its_subgradient(problem: Problem[Linear]) -> None:
+    run = run_of(problem, FedNAG(0.01, 0.5, 2), Stacked(6, problem.f.d))
+    x = torch.randn(6, problem.f.d, dtype=torch.float64)
     torch.testing.assert_close(
-        run.clients.oracle(1, range(6), Work()).grad(x, 0), problem.local(1, range(6)).grad(x, 0) + 0.1 * x.sign()
+        run.clients.oracle(1, range(6), Work()).grad(x, 0), problem.f.local(1, range(6)).grad(x, 0) + 0.1 * x.sign()
     )
     assert isinstance(run.clients.h, Zero)
 
 
-def test_counting_does_not_change_what_is_counted(problem: Linear) -> None:
+def test_counting_does_not_change_what_is_counted(problem: Problem[Linear]) -> None:
     work = Work()
-    f, x = problem.local(1, range(6)), torch.randn(6, problem.d, dtype=torch.float64)
+    f, x = problem.f.local(1, range(6)), torch.randn(6, problem.f.d, dtype=torch.float64)
     assert torch.equal(Oracle(f, work).grad(x, 0), f.grad(x, 0))
     assert torch.equal(counted(problem.h, work, 6).prox(x, 0.3), problem.h.prox(x, 0.3))
     assert (work.gradients, work.proxes) == (6, 6)
 
 
-def test_without_a_regulariser_there_are_no_proximal_steps_to_count(problem: Linear) -> None:
-    run = Run(replace(problem, h=Zero()), FedAvg(0.01, 3), Stacked(6, problem.d))
+def test_without_a_regulariser_there_are_no_proximal_steps_to_count(problem: Problem[Linear]) -> None:
+    run = run_of(replace(problem, h=Zero()), FedAvg(0.01, 3), Stacked(6, problem.f.d))
     run.round(1)
     assert (run.work.gradients, run.work.proxes) == (18, 0)
 
@@ -192,21 +192,21 @@ def test_without_a_regulariser_there_are_no_proximal_steps_to_count(problem: Lin
 # ---- measures --------------------------------------------------------------------------------------------------------
 
 
-def test_measures_are_what_they_say(problem: Linear) -> None:
-    network, x = Stacked(6, problem.d), torch.tensor([0.5, 0.0, -1.0, 2.0], dtype=torch.float64)
+def test_measures_are_what_they_say(problem: Problem[Linear]) -> None:
+    network, x = Stacked(6, problem.f.d), torch.tensor([0.5, 0.0, -1.0, 2.0], dtype=torch.float64)
     best = problem.solve()
     rows = torch.randn(6, 4, dtype=torch.float64)
     m = Measures(problem, network, best)(x, {"x": rows})
-    A, b = problem.A.numpy(), problem.b.numpy()
+    A, b = problem.f.A.numpy(), problem.f.b.numpy()
     phi, gradient = 0.1 * np.abs(x.numpy()).sum() + 0.05 * (x.numpy() ** 2).sum(), 0.1 * x.numpy()
     for i in range(6):
-        own_rows = slice(problem.offsets[i], problem.offsets[i + 1])
+        own_rows = slice(problem.f.offsets[i], problem.f.offsets[i + 1])
         r = A[own_rows] @ x.numpy() - b[own_rows]
         phi += (r**2).mean() / 2 / 6
         gradient = gradient + A[own_rows].T @ r / len(r) / 6
     assert m["objective"] == pytest.approx(phi, rel=1e-13)
     assert m["nonzeros"] == 3
-    s = 1 / problem.smoothness().L_f
+    s = 1 / problem.f.smoothness().L_f
     v = x.numpy() - s * gradient
     map_ = (x.numpy() - np.sign(v) * np.maximum(np.abs(v) - 0.1 * s, 0)) / s
     assert m["stationarity"] == pytest.approx((map_**2).sum(), rel=1e-12)
@@ -254,7 +254,7 @@ def test_a_described_component_builds_itself() -> None:
         assert build(registry, describe(made, registry), "there") == made
 
 
-def test_a_schedule_is_a_step_size(problem: Linear) -> None:
+def test_a_schedule_is_a_step_size(problem: Problem[Linear]) -> None:
     """A constant schedule changes nothing; a decaying one is the step of its round."""
     constant = run(problem, FedAvg(ExponentialDecay(0.01, 1.0), 2), 5).model
     assert torch.equal(constant, run(problem, FedAvg(0.01, 2), 5).model)
@@ -265,11 +265,11 @@ def test_a_schedule_is_a_step_size(problem: Linear) -> None:
 # ---- refusals --------------------------------------------------------------------------------------------------------
 
 
-def test_refusals_before_anything_is_computed(problem: Linear) -> None:
-    def with_h(h: object) -> Linear:
-        return Linear(problem.data, Squared(), h)  # type: ignore[arg-type]
+def test_refusals_before_anything_is_computed(problem: Problem[Linear]) -> None:
+    def with_h(h: object) -> Problem[Linear]:
+        return Linear(problem.f.data, Squared()) + h  # type: ignore[operator]
 
-    with pytest.raises(InputError, match="works on a graph: name a topology"):
+    with pytest.raises(InputError, match="works on a graph: give a topology"):
         run(problem, Depositum(0.1), 1)
     with pytest.raises(InputError, match="the topology has 5 nodes, but the problem 6 clients"):
         run(problem, Depositum(0.1), 1, topology=Ring(5))
@@ -285,7 +285,7 @@ def test_refusals_before_anything_is_computed(problem: Linear) -> None:
         run(with_h(Box(0.0, 1.0)), FedNAG(0.1, 0.5, 1), 1)
 
 
-def test_share_is_the_weight_of_the_cohort(problem: Linear) -> None:
+def test_share_is_the_weight_of_the_cohort(problem: Problem[Linear]) -> None:
     """So that share times the mean of their messages is their part of the sum over all clients."""
     seen: list[float] = []
 
@@ -294,8 +294,8 @@ def test_share_is_the_weight_of_the_cohort(problem: Linear) -> None:
             seen.append(share)
             return FedAvg.server(self, s, y, h, share)
 
-    weighted = Linear(problem.data, Squared(), weighting="size")
-    run = Run(weighted, Spy(0.01, 1), Stacked(6, weighted.d), UniformSampling(2), seed=3)
+    weighted = Linear(problem.f.data, Squared(), weighting="size")
+    run = run_of(weighted + Zero(), Spy(0.01, 1), Stacked(6, weighted.d), UniformSampling(2), seed=3)
     for t in range(1, 6):
         run.round(t)
     expected = [float(weighted.weights[UniformSampling(2)(t, 6, 3)].sum()) for t in range(1, 6)]
@@ -303,7 +303,7 @@ def test_share_is_the_weight_of_the_cohort(problem: Linear) -> None:
     assert len(set(seen)) > 1
 
 
-def test_a_participation_may_return_a_range_of_some(problem: Linear) -> None:
+def test_a_participation_may_return_a_range_of_some(problem: Problem[Linear]) -> None:
     few = replace(problem, h=Zero())
     by_range = run(few, FedAvg(0.01, 2), 3, participation=lambda t, n, seed: range(2))
     by_array = run(few, FedAvg(0.01, 2), 3, participation=lambda t, n, seed: np.arange(2))
@@ -335,15 +335,15 @@ class Quarrel(Graph):
         return mean(s.x)
 
 
-def test_clients_that_diverge_are_noticed_though_their_mean_does_not(problem: Linear) -> None:
+def test_clients_that_diverge_are_noticed_though_their_mean_does_not(problem: Problem[Linear]) -> None:
     quiet = replace(problem, h=Zero())
-    rows = run(quiet, Quarrel(), 10, topology=Complete(quiet.n)).rows
+    rows = run(quiet, Quarrel(), 10, topology=Complete(quiet.f.n)).rows
     assert rows[-1]["consensus"] > 1e15
     assert rows[-1]["objective"] == pytest.approx(rows[0]["objective"], rel=0.01)
-    lost = run(quiet, Quarrel(), 50, topology=Complete(quiet.n))
+    lost = run(quiet, Quarrel(), 50, topology=Complete(quiet.f.n))
     assert lost.status == "diverged"
     assert "from their mean in round 1" in lost.message
     assert 11 <= len(lost.rows) < 51
     with pytest.raises(Diverged, match="from their mean in round 1") as diverged:
-        run(quiet, Quarrel(), 50, topology=Complete(quiet.n), throw=True)
+        run(quiet, Quarrel(), 50, topology=Complete(quiet.f.n), throw=True)
     assert len(diverged.value.result.rows) == len(lost.rows)

@@ -11,9 +11,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxfed.compressors import ByteBudgetQuantiser, ErrorBoundedQuantiser, plane_code, rans, subset_code, wire
-from proxfed.compressors.message import Reader
-from proxfed.compressors.planes import put_together, take_apart
+from proxfed.compressors import ByteBudgetQuantiser, ErrorBoundedQuantiser
+from proxfed.compressors.coding import plane_code, rans, subset_code, wire
+from proxfed.compressors.coding.planes import put_together, take_apart
+from proxfed.compressors.coding.reader import Reader
 from proxfed.compressors.step_search import largest_level
 from proxfed.errors import InputError, RunError
 

@@ -9,13 +9,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from proxfed import Federated, Linear, Squared
+from proxfed.errors import InputError
 from proxfed.harness.results import Results
 from proxfed.report.terminal import console, visible
 
-from support.cli import proxfed
+from support.cli import proxfed, refused
 from support.run_folders import folder, row, state
+from support.small_experiment import small, write
 
 EVIL = "\x1b]0;owned\x07\x1b[2J[red]a[/red] \u202eb"
 
@@ -69,7 +73,6 @@ def test_an_unexpected_error_is_one_sentence_with_its_traceback_in_a_file(
     assert said.endswith("(this was not expected; the traceback is shown above; PROXFED_DEBUG is set)\n")
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="has other signals")
 @pytest.mark.parametrize("module", ["typer", "torch"])
 def test_ctrl_c_while_starting_is_one_word(module: str, tmp_path: Path) -> None:
     """While the command line is imported, and while a command imports what it needs."""
@@ -100,3 +103,49 @@ def test_output_that_nobody_reads_any_more_is_no_error() -> None:
     os.close(writer)
     assert done.stderr == ""
     assert done.returncode == 1
+
+
+# ---- what a user may mistype ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (["--timeout", "nan"], "--timeout nan must be a number of seconds > 0"),
+        (["--timeout", "-1"], "--timeout -1.0 must be a number of seconds > 0"),
+        (["--checkpoint", "nan"], "--checkpoint nan must be a number of seconds >= 0"),
+        (["--checkpoint", "-1"], "--checkpoint -1.0 must be a number of seconds >= 0"),
+    ],
+)
+def test_seconds_that_are_none(
+    change: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write(tmp_path / "small.toml", small(rounds=1))
+    assert said in refused(capsys, "run", str(file), "--out", str(tmp_path / "run"), *change)
+    assert not (tmp_path / "run").exists()
+
+
+def test_names_of_files_that_no_system_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    long = "x" * 300
+    file = write(tmp_path / "small.toml", small(rounds=1))
+    for arguments in (
+        ["run", str(file), "--out", str(tmp_path / long)],
+        ["report", str(tmp_path / long)],
+        ["predict", str(tmp_path / long), str(file)],
+    ):
+        code, _, said = proxfed(capsys, *arguments)
+        assert code in (1, 2)
+        assert "File name too long" in said
+        assert "not expected" not in said
+
+
+def test_an_empty_key_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = small(rounds=1, algorithms=[{"name": "fedavg", "eta": 0.1, "K": 1, "": 3}])
+    assert "unknown key ''" in refused(capsys, "run", str(write(tmp_path / "small.toml", table)))
+
+
+@pytest.mark.parametrize("rows", [3, 30])
+def test_features_whose_squares_overflow_are_refused(rows: int) -> None:
+    data = Federated(np.full((rows, 5), 1e300), np.ones(rows), [rows])
+    with pytest.raises(InputError, match="the features are so large that their squares overflow"):
+        Linear(data, Squared()).smoothness()

@@ -11,7 +11,7 @@ from proxfed.algorithms.fedcef import Client, Server
 from proxfed.compressors import Identity, RandK, ScaledSign, TopK
 from proxfed.engine.halves import Oracle, Work
 from proxfed.engine.network import Stacked
-from proxfed.engine.run import Run
+from proxfed.engine.start import run_of
 from proxfed.errors import InputError
 from proxfed.keyed_random import keys
 from proxfed.regularisers import L1, MCP, Zero
@@ -33,7 +33,16 @@ def expected(p, algorithm, compress, prox=None):
     a, prox = algorithm, prox or ref.prox_l1(toy.LAMBDA)
     z0 = prox(toy.start(p), a.eta_g * a.alpha * a.K)
     return ref.fedcef(
-        toy.gradient(p), prox, compress, p.n, z0, alpha=a.alpha, K=a.K, eta_g=a.eta_g, eta=a.eta, p=p.weights.numpy()
+        toy.gradient(p),
+        prox,
+        compress,
+        p.f.n,
+        z0,
+        alpha=a.alpha,
+        K=a.K,
+        eta_g=a.eta_g,
+        eta=a.eta,
+        p=p.f.weights.numpy(),
     )
 
 
@@ -63,7 +72,7 @@ def test_weighs_the_clients():
     p, algorithm = toy.problem(sizes=toy.RAGGED, weighting="size"), FedCEF(0.6, 3, 1.0, 0.7, TopK(k=2))
     for (s, z), reference in zip(rounds(p, algorithm, 20), expected(p, algorithm, ref.top_k(2)), strict=False):
         assert toy.gap(z, reference.z) < 1e-13
-        assert toy.gap(s.server.c, p.weights.numpy() @ s.clients.c) < 1e-14
+        assert toy.gap(s.server.c, p.f.weights.numpy() @ s.clients.c) < 1e-14
 
 
 @pytest.mark.parametrize("batch", [None, 3])
@@ -154,7 +163,7 @@ def test_T01f_solutions_are_fixed_points(compressor, eta, K):
     server = begin = Server(here - algorithm.beta * mean, mean)
     for t in range(1, 9):
         server, zt = algorithm.down(server, keys(0, "server message", [0], t))
-        clients, D = algorithm.client(clients, zt, Oracle(p.local(t, range(N)), Work()), p.h)
+        clients, D = algorithm.client(clients, zt, Oracle(p.f.local(t, range(N)), Work()), p.h)
         server = algorithm.server(server, D.dense.mean(0), p.h, 1.0)
         assert D.dense.abs().max() < 1e-14
         for now, then in zip((*clients, *server), (*start, *begin), strict=True):
@@ -183,7 +192,7 @@ def test_T01f_one_entry_of_ten_converges_and_its_feedback_vanishes():
 @pytest.mark.parametrize("compressor", [Identity(), TopK(k=1), TopK(fraction=0.5), ScaledSign()], ids=repr)
 def test_theory_keeps_to_the_inequalities_of_the_theorem(compressor, eta, K):
     p = toy.problem()
-    a, L = FedCEF.theory(toy.constants(p, 100), K, eta, compressor), p.smoothness().L
+    a, L = FedCEF.theory(toy.constants(p, 100), K, eta, compressor), p.f.smoothness().L
     kept = {Identity(): 10, TopK(k=1): 1, TopK(fraction=0.5): 5, ScaledSign(): 1}[compressor]
     q = np.sqrt(1 - kept / toy.D)
     beta = a.eta_g * a.alpha * K
@@ -221,7 +230,7 @@ def test_both_sides_compute_the_same_model_in_single_precision(beta):
     """z is the same to the bit for server and clients; what clients read as c is off by rounding that does not grow."""
     p = toy.problem(dtype=torch.float32)
     alg = FedCEF(beta / 3, 3, compressor=TopK(k=2))
-    run = Run(p, alg, Stacked(p.n, p.d))
+    run = run_of(p, alg, Stacked(p.f.n, p.f.d))
     off = []
     for t in range(1, 401):
         _, sent = alg.down(run.state.server, keys(0, "server message", [0], t))
@@ -229,7 +238,7 @@ def test_both_sides_compute_the_same_model_in_single_precision(beta):
         read = (run.state.clients.z - sent) / alg.beta
         off.append(float((read - c).abs().max()) / max(1e-30, float(sent.abs().max())) * beta)
         run.round(t)
-        assert torch.equal(run.state.clients.z, before.expand(p.n, -1))
+        assert torch.equal(run.state.clients.z, before.expand(p.f.n, -1))
     eps = torch.finfo(torch.float32).eps
     assert max(off[1:200]) < 8 * eps
     assert max(off[200:]) < 8 * eps

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import islice
 
 import numpy as np
@@ -11,10 +12,10 @@ import torch
 from proxfed import FedComposite, Federated
 from proxfed.algorithms import NaiveComposite
 from proxfed.algorithms.fedcomposite import Client, Server
-from proxfed.bounds.fedcomposite import lyapunov, theorem
 from proxfed.engine.halves import Oracle, Work
 from proxfed.errors import InputError
 from proxfed.keyed_random import keys
+from proxfed.papers.bounds.fedcomposite import lyapunov, theorem
 from proxfed.regularisers import L1, MCP, Zero
 
 from support import numpy_references as ref
@@ -74,7 +75,7 @@ def test_T04b_one_local_step_is_proximal_gradient():
 def at_rest(p, x, S):
     """x pre-prox and a_i such that the model is x and c_i = grad f(x) - grad f_i(x)."""
     grad = toy.gradient(p)
-    own = toy.rows(*[grad(i, x) for i in range(p.n)])
+    own = toy.rows(*[grad(i, x) for i in range(p.f.n)])
     pre = torch.tensor(x) - S * own.mean(0)
     return Client(own.mean(0) - own + pre / S), Server(pre, own.mean(0))
 
@@ -84,7 +85,7 @@ def stays(p, algorithm, how_often=8):
     clients, server = start, begin = at_rest(p, x, algorithm.S)
     for t in range(1, how_often + 1):
         server, down = algorithm.down(server, keys(0, "server message", [0], t))
-        clients, w = algorithm.client(clients, down, Oracle(p.local(t, range(p.n)), Work()), p.h)
+        clients, w = algorithm.client(clients, down, Oracle(p.f.local(t, range(p.f.n)), Work()), p.h)
         server = algorithm.server(server, w.mean(0), p.h, 1.0)
         assert toy.gap(clients.a, start.a) < 1e-14
         assert toy.gap(server.x, begin.x) < 1e-14
@@ -147,7 +148,7 @@ def test_the_coupled_scheme_is_the_naive_one_of_section_2():
     p, eta, eta_g, tau = toy.problem(), 0.5, 1.2, 4
     grad, S = toy.gradient(p), eta * eta_g * tau
     run = toy.begin(p, NaiveComposite(eta, tau, eta_g, local_prox="coupled"))
-    x, c = toy.start(p), [np.zeros(p.d)] * N
+    x, c = toy.start(p), [np.zeros(p.f.d)] * N
     for r in range(1, 16):
         z0, sent, G = L1_PROX(x, S), [], []
         for i in range(N):
@@ -173,8 +174,8 @@ def test_the_lyapunov_function_keeps_to_the_bound_of_the_theorem():
     x, rounds = toy.solution(p), 400
     algorithm = FedComposite.theory(toy.constants(p, rounds), tau)
     run, grad, prox = toy.begin(p, algorithm), toy.gradient(p), ref.prox_l1(toy.LAMBDA)
-    B_g = toy.LAMBDA * np.sqrt(p.d)  # a subgradient of l1
-    x_, c = toy.start(p), [np.zeros(p.d)] * N
+    B_g = toy.LAMBDA * np.sqrt(p.f.d)  # a subgradient of l1
+    x_, c = toy.start(p), [np.zeros(p.f.d)] * N
     first = None
     for r in range(1, rounds + 1):
         z = prox(x_, algorithm.S)
@@ -199,7 +200,7 @@ def test_the_lyapunov_function_keeps_to_the_bound_of_the_theorem():
         run.round(r)
     assert found < 0.9 * first
     step = algorithm.eta * algorithm.eta_g
-    mu = p.smoothness().mu_min
+    mu = p.f.smoothness().mu_min
     noisy = theorem(algorithm, toy.constants(p, 10**9), first, 0.2, B_g)  # the first term is gone
     assert noisy == pytest.approx((30 * 0.2 + 21 * tau * B_g**2) * step / (mu * N), rel=1e-12)
     with pytest.raises(InputError, match="the theorem is for eta_g"):
@@ -223,7 +224,7 @@ def test_T04f_smooth_it_is_SCAFFOLD(tau, eta, eta_g, batch):
 @pytest.mark.parametrize("tau", [1, 10])
 def test_theory_keeps_to_the_inequalities_of_the_theorem(tau, loss):
     p = toy.problem(loss)
-    a, (L, _, _, mu) = FedComposite.theory(toy.constants(p, 100), tau), p.smoothness()
+    a, (L, _, _, mu) = FedComposite.theory(toy.constants(p, 100), tau), p.f.smoothness()
     assert a.tau == tau
     assert a.eta_g == pytest.approx(np.sqrt(N), rel=1e-15)
     assert 0 < a.eta * a.eta_g * tau <= mu / (150 * L**2) * (1 + 1e-12)
@@ -237,7 +238,7 @@ def test_theory_needs_strong_convexity():
 def test_theory_needs_every_client_strongly_convex():
     """Six samples of ten features: f is strongly convex, no f_i is."""
     p = toy.problem("least_squares", sizes=(6,) * N, l2=0.0)
-    assert p.smoothness().mu > 1e-4
+    assert p.f.smoothness().mu > 1e-4
     with pytest.raises(InputError, match="strongly convex"):
         FedComposite.theory(toy.constants(p, 100), 5)
 
@@ -256,7 +257,7 @@ def test_theory_descends():
 def test_identical_clients_need_no_correction():
     A, b = toy.data("logistic", (30,)).client(0)
     p = toy.problem()
-    p = type(p)(Federated.from_clients([(A, b)] * 3), p.loss, p.h, l2=p.l2, x0=p.x0)
+    p = replace(p, f=p.f.over_rows(Federated.from_clients([(A, b)] * 3)))
     for _, c, _ in rounds(p, FedComposite(1.0, 4), 20):
         assert np.abs(c).max() < 1e-14
 

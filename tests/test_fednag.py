@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from proxfed import FedAvg, Federated, FedNAG
+from proxfed import FedAvg, Federated, FedNAG, Linear
 from proxfed.algorithms import FedNAGPeers
-from proxfed.bounds.fednag import h, virtual
 from proxfed.engine.halves import Oracle, Work
 from proxfed.errors import InputError
+from proxfed.papers.bounds.fednag import h, virtual
 from proxfed.regularisers import L1, Zero
 from proxfed.schedules import ExponentialDecay
 from proxfed.topologies import Complete, Every
+from proxfed.types import Problem
 
 from support import numpy_references as ref
 from support import toy_problems as toy
@@ -78,13 +79,13 @@ def test_T03a_one_local_step_is_one_machine(make, gamma):
 def test_T03b_is_the_SGD_of_torch_with_nesterov_momentum():
     """torch's buffer is -v/eta."""
     p, eta, gamma = smooth(), 0.6, 0.9
-    clients = [tuple(map(torch.tensor, p.data.client(i))) for i in range(N)]
+    clients = [tuple(map(torch.tensor, p.f.data.client(i))) for i in range(N)]
     x = torch.nn.Parameter(p.start(0))
     optimiser = torch.optim.SGD([x], lr=eta, momentum=gamma, nesterov=True, dampening=0)
     for state in rounds(p, FedNAG(eta, gamma, 1), 80):
         optimiser.zero_grad()
         losses = [torch.nn.functional.softplus(-b * (A @ x)).mean() for A, b in clients]
-        (sum(losses) / N + p.l2 / 2 * x.square().sum()).backward()
+        (sum(losses) / N + p.f.l2 / 2 * x.square().sum()).backward()
         optimiser.step()
         assert toy.gap(state.w, x.detach().numpy()) < 1e-14
         assert toy.gap(-state.v / eta, optimiser.state[x]["momentum_buffer"].numpy()) < 1e-14
@@ -105,7 +106,7 @@ def test_T03c_without_momentum_it_is_FedAvg(tau, batch):
 @pytest.mark.parametrize("tau", [1, 2, 7])
 def test_T03d_one_client_or_identical_ones_are_one_machine(tau, copies):
     p = smooth()
-    p = type(p)(Federated.from_clients([p.data.client(0)] * copies), p.loss, l2=p.l2, x0=p.x0)
+    p = Problem(Linear(Federated.from_clients([p.f.data.client(0)] * copies), p.f.loss, l2=p.f.l2), p.h, p.x0)
     one = islice(ref.nesterov(toy.mean_gradient(p), toy.start(p), eta=0.6, gamma=0.9), tau - 1, None, tau)
     for state, reference in zip(rounds(p, FedNAG(0.6, 0.9, tau), 20), one, strict=False):
         assert toy.gap(state.w, reference.w) < 1e-14
@@ -114,7 +115,7 @@ def test_T03d_one_client_or_identical_ones_are_one_machine(tau, copies):
 
 @pytest.mark.parametrize(("eta", "gamma"), [(0.2, 0.9), (1.0, 0.5), (2.0, 0.8)])
 def test_T03e_strays_from_one_machine_by_no_more_than_the_bound(eta, gamma):
-    p, L, tau = ragged(), ragged().smoothness().L, 8
+    p, L, tau = ragged(), ragged().f.smoothness().L, 8
     assert L * eta * (1 + gamma) <= 1
     for x in (0, 1):
         assert abs(h(eta, gamma, x, L, 1.0)) < 1e-12 / (eta * L)
@@ -126,7 +127,7 @@ def test_T03e_strays_from_one_machine_by_no_more_than_the_bound(eta, gamma):
         for (machine, _), reference in zip(virtual(run.algorithm, p, run.state.server, tau), one, strict=True):
             assert toy.gap(machine.numpy(), reference) < 1e-14
         for x in range(1, tau + 1):
-            f = Oracle(p.local(t, range(N)), Work())
+            f = Oracle(p.f.local(t, range(N)), Work())
             _, (ws, _) = FedNAG(eta, gamma, x).client((), (w, v), f, Zero())
             far = np.linalg.norm(WEIGHTS @ ws.numpy() - one[x - 1])
             own = [max(np.linalg.norm(grad(i, y) - mean(y)) for y in path[:x]) for i in range(N)]
@@ -175,7 +176,7 @@ def test_theory_keeps_to_the_inequality_of_the_theorem(gamma):
     p = smooth()
     a = FedNAG.theory(toy.constants(p, 100), 4, gamma)
     assert (a.tau, a.gamma) == (4, gamma)
-    assert 0 < p.smoothness().L * a.eta * (1 + gamma) <= 1 + 1e-12
+    assert 0 < p.f.smoothness().L * a.eta * (1 + gamma) <= 1 + 1e-12
 
 
 @pytest.mark.parametrize(("gamma", "tau"), [(0.0, 1), (0.5, 1), (0.5, 3)])
@@ -203,7 +204,7 @@ def test_T03f_peers_that_meet_in_every_tau_th_round_are_FedNAG_with_rows_in_betw
     p = smooth()
     grad = toy.gradient(p)
     run, star = toy.begin(p, FedNAGPeers(0.6, gamma), Every(Complete(N), tau)), toy.begin(p, FedNAG(0.6, gamma, tau))
-    w, v = np.tile(toy.start(p), (N, 1)), np.zeros((N, p.d))
+    w, v = np.tile(toy.start(p), (N, 1)), np.zeros((N, p.f.d))
     for t in range(1, 6 * tau + 1):
         g = np.array([grad(i, w[i]) for i in range(N)])
         v = gamma * v - 0.6 * g
@@ -212,7 +213,7 @@ def test_T03f_peers_that_meet_in_every_tau_th_round_are_FedNAG_with_rows_in_betw
         assert toy.gap(run.model().numpy(), w.mean(0)) < 1e-13
         if t % tau:
             assert toy.gap(run.state.x.numpy(), w) < 1e-13
-            assert run.network.traffic.edge == 8 * p.d * 2 * N * (N - 1) * (t // tau)
+            assert run.network.traffic.edge == 8 * p.f.d * 2 * N * (N - 1) * (t // tau)
         else:
             w, v = np.tile(w.mean(0), (N, 1)), np.tile(v.mean(0), (N, 1))
             star.round(t // tau)

@@ -6,17 +6,26 @@ import csv
 import io
 import json
 import re
+import shutil
+from contextlib import suppress
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from proxfed.errors import RunError
+from proxfed.files import locked
 from proxfed.fit.card import card
 from proxfed.fit.page import page
+from proxfed.fit.predictions import written
+from proxfed.report.columns import cell, parse
 
 from support.cli import proxfed, refused
-from support.fitted import clinics
+from support.damage import FullDisk
+from support.fitted import clinics, clinics_plain
 from support.tables import CLINICS
 
 ASKED = (str(CLINICS / "tables.toml"), "--weight", "0.03", "--folds", "2", "--no-alone")
@@ -101,7 +110,7 @@ def test_bad_files_get_one_sentence(capsys: Any, tmp_path: Path, made: Path) -> 
     assert "none.csv" in refused(capsys, "predict", str(made), str(tmp_path / "none.csv"))
 
 
-# ---- the page and the card -------------------------------------------------------------------------------------------
+# ---- the page and the card ------------------------------------------------------------------------------------------
 
 
 class Tags(HTMLParser):
@@ -157,3 +166,62 @@ def test_the_card_says_what_a_reader_must_know() -> None:
     ]
     assert "To be filled in" in text
     assert "| north | 90 | 44 | 46 |" in text
+
+
+# ---- the files of a fit ---------------------------------------------------------------------------------------------
+
+
+def test_old_and_new_files_of_a_fit_never_stand_beside_each_other(tmp_path: Path) -> None:
+    """Whichever write fails: papers that are there are those of the model that is there."""
+    old, new, folder = (tmp_path / name for name in ("old", "new", "folder"))
+    clinics().save(old)
+    clinics_plain(weight=0.2).save(new)
+    count = 0
+    while True:
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(old, folder)
+        with pytest.MonkeyPatch.context() as patch:
+            disk = FullDisk(patch, folder, count := count + 1, for_good=True)
+            with suppress(RunError):
+                clinics_plain(weight=0.2).save(folder)
+        of = old if (folder / "model.json").read_bytes() == (old / "model.json").read_bytes() else new
+        for file in folder.iterdir():
+            assert file.read_bytes() == (of / file.name).read_bytes(), (count, file.name)
+        if not disk.full:
+            break
+    assert count > 8
+    assert of == new
+
+
+def test_a_card_says_which_model_it_is_of(made: Path) -> None:
+    assert json.loads((made / "model.json").read_text())["sha256"] in (made / "model_card.md").read_text()
+
+
+def test_one_fit_at_a_time_writes_to_a_folder(capsys: Any, tmp_path: Path) -> None:
+    out = tmp_path / "model"
+    with locked(out):
+        assert "another `proxfed fit` is writing there" in refused(capsys, "fit", *ASKED, "--out", str(out))
+    refused(capsys, "fit", str(tmp_path / "no.toml"), "--out", str(out))
+    assert not out.exists()
+
+
+# ---- formulas -------------------------------------------------------------------------------------------------------
+
+
+@given(st.text(alphabet="'=+-@\t\r1a, \"", max_size=5))
+def test_words_that_look_like_formulas_are_words_and_are_read_back(word: str) -> None:
+    assert not cell(word).startswith(("=", "+", "-", "@", "\t", "\r"))
+    assert parse("algorithm", cell(word)) == word
+
+
+def test_numbers_stay_numbers() -> None:
+    assert [cell(value) for value in (-1.5, -1, None, "-2+3")] == ["-1.5", "-1", "", "'-2+3"]
+
+
+def test_exported_tables_have_no_formulas() -> None:
+    model = clinics_plain().model
+    named = model.model_copy(update={"features": ["=HYPERLINK(1)", *model.features[1:]], "classes": ["@well", "+ill"]})
+    rows = list(csv.reader(io.StringIO(named.csv())))
+    assert rows[2][:2] == ["'+ill", "'=HYPERLINK(1)"]
+    assert float(rows[2][2]) == model.prepared.coef[0][0]
+    assert written({"row": [1], "prediction": ["=well"], "p": [-0.5]}) == "row,prediction,p\n1,'=well,-0.5\n"

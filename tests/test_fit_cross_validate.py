@@ -14,6 +14,7 @@ from proxfed.fit.cross_validate import CrossValidation, _folds, cross_validate
 from proxfed.fit.model import linear_model
 from proxfed.fit.solve import Solver, Traffic
 from proxfed.regularisers import L1, SquaredL2, Zero
+from proxfed.types import Problem
 
 EXACT = Solver(1e-10)
 EVERYWHERE = {"solver": EXACT, "fold_tolerance": 1e-10}
@@ -30,7 +31,7 @@ def data(loss: str = "squared", sizes=(40, 30, 20), weighted: bool = False) -> F
     return Federated(A, labels, list(sizes), sample_weights=rng.random(N) + 0.2 if weighted else None)
 
 
-def model(loss: str = "squared", penalty=None, **options) -> Linear:
+def model(loss: str = "squared", penalty=None, **options) -> Problem[Linear]:
     return linear_model(data(loss, **options), loss, penalty or L1(1.0))
 
 
@@ -38,14 +39,14 @@ def model(loss: str = "squared", penalty=None, **options) -> Linear:
 def test_the_curve_is_that_of_fits_to_the_other_rows(folds, weighted) -> None:
     p = model("logistic", weighted=weighted)
     found = cross_validate(p, folds, 3, 0.05, **EVERYWHERE)
-    w = np.ones(90) if p.data.sample_weights is None else p.data.sample_weights
+    w = np.ones(90) if p.f.data.sample_weights is None else p.f.data.sample_weights
     for k, fold in enumerate(_folds(p, folds, 0)):
         out = fold.held_out
-        train = Federated(p.data.features[~out], p.data.labels[~out], [int((~out).sum())], sample_weights=w[~out])
+        train = Federated(p.f.data.features[~out], p.f.data.labels[~out], [int((~out).sum())], sample_weights=w[~out])
         for j, weight in enumerate(found.weights):
             x = EXACT.fit(linear_model(train, "logistic", L1(weight))).x.numpy()
-            s = p.data.features[out] @ x[:-1] + x[-1]
-            loss = np.average(np.log1p(np.exp(-p.data.labels[out] * s)), weights=w[out])
+            s = p.f.data.features[out] @ x[:-1] + x[-1]
+            loss = np.average(np.log1p(np.exp(-p.f.data.labels[out] * s)), weights=w[out])
             assert found.held_out[k, j] == pytest.approx(loss, rel=1e-6)
         assert found.fold_weights[k] == pytest.approx(w[out].sum() / w.sum())
 
@@ -54,7 +55,9 @@ def test_it_chooses_as_scikit_learn_does_on_the_same_folds() -> None:
     p = model()
     found = cross_validate(p, 4, 6, 0.02, **EVERYWHERE)
     splits = [(np.flatnonzero(~f.held_out), np.flatnonzero(f.held_out)) for f in _folds(p, 4, 0)]
-    theirs = LassoCV(alphas=found.weights, cv=splits, tol=1e-12, max_iter=100_000).fit(p.data.features, p.data.labels)
+    theirs = LassoCV(alphas=found.weights, cv=splits, tol=1e-12, max_iter=100_000).fit(
+        p.f.data.features, p.f.data.labels
+    )
     assert 2 * found.held_out == pytest.approx(theirs.mse_path_.T, rel=1e-6)
     assert found.weights[found.best] == pytest.approx(theirs.alpha_)
     assert found.choose().x.numpy() == pytest.approx(np.append(theirs.coef_, theirs.intercept_), abs=1e-6)
@@ -66,8 +69,8 @@ def test_folds_hold_every_row_once_and_their_share_of_every_class(loss, count) -
     p = model(loss)
     held = np.array([fold.held_out for fold in _folds(p, count, 3)])
     assert (held.sum(0) == 1).all()
-    strata = np.zeros(90) if loss == "squared" else np.sign(p.data.labels)
-    for a, b in zip(p.data.offsets, p.data.offsets[1:], strict=False):
+    strata = np.zeros(90) if loss == "squared" else np.sign(p.f.data.labels)
+    for a, b in zip(p.f.data.offsets, p.f.data.offsets[1:], strict=False):
         sizes = held[:, a:b].sum(1)
         assert sizes.max() - sizes.min() <= 1
         for value in np.unique(strata):
@@ -78,22 +81,22 @@ def test_folds_hold_every_row_once_and_their_share_of_every_class(loss, count) -
 
 def test_an_organisation_draws_its_folds_by_itself() -> None:
     p = model("logistic")
-    other = p.data.keep(np.r_[0:40, 50:90])  # fewer rows of the second
-    one, two = ([f.held_out[:40] for f in _folds(p.with_h(Zero())._with(data=d), 5, 0)] for d in (p.data, other))
+    other = p.f.data.keep(np.r_[0:40, 50:90])  # fewer rows of the second
+    one, two = ([f.held_out[:40] for f in _folds(Problem(p.f.over_rows(d), Zero()), 5, 0)] for d in (p.f.data, other))
     assert np.array_equal(one, two)
 
 
 def test_leaving_an_organisation_out() -> None:
     p = model("logistic")
     folds = list(_folds(p, "organisation", 0))
-    assert [len(fold.train.data) for fold in folds] == [2, 2, 2]
+    assert [len(fold.train.f.data) for fold in folds] == [2, 2, 2]
     assert [int(fold.held_out.sum()) for fold in folds] == [40, 30, 20]
-    assert np.array_equal(folds[1].train.data.features, np.delete(p.data.features, np.s_[40:70], 0))
+    assert np.array_equal(folds[1].train.f.data.features, np.delete(p.f.data.features, np.s_[40:70], 0))
 
 
 def test_an_organisation_with_few_rows_sits_out_where_it_has_none() -> None:
     p = model("squared", sizes=(1, 30, 2))
-    sizes = sorted(len(fold.train.data) for fold in _folds(p, 5, 0))
+    sizes = sorted(len(fold.train.f.data) for fold in _folds(p, 5, 0))
     assert sizes == [2, 3, 3, 3, 3]
     assert np.isfinite(cross_validate(p, 5, 3, 0.1).held_out).all()
 
@@ -103,11 +106,11 @@ def test_survival_is_judged_by_what_the_held_out_rows_add() -> None:
     found = cross_validate(p, 3, [1.0, 0.1], **EVERYWHERE)
     for k, fold in enumerate(_folds(p, 3, 0)):
         x = EXACT.fit(fold.train.with_h(SquaredL2(0.1))).x
-        value = lambda q: len(q.data.labels) * float(q.weights @ q.local(0, range(q.n)).value(x))  # noqa: B023
+        value = lambda q: len(q.f.data.labels) * float(q.f.value(x))  # noqa: B023
         assert found.held_out[k, 1] == pytest.approx((value(p) - value(fold.train)) / fold.held_out.sum(), rel=1e-6)
     left = cross_validate(p, "organisation", [0.1], **EVERYWHERE)
-    own = p._with(data=p.data.keep(np.arange(40)))
-    x = EXACT.fit(p._with(data=p.data.keep(np.arange(40, 90))).with_h(SquaredL2(0.1))).x
+    own = p.f.over_rows(p.f.data.keep(np.arange(40)))
+    x = EXACT.fit(p.f.over_rows(p.f.data.keep(np.arange(40, 90))) + SquaredL2(0.1)).x
     assert left.held_out[0, 0] == pytest.approx(float(own.local(0, range(1)).value(x)), rel=1e-6)
 
 
@@ -129,7 +132,7 @@ def test_all_rounds_and_bytes_are_counted_and_the_same_every_time() -> None:
     loose = Solver(1e-5)
     paths = [solver.path(p, 4, 0.1), *(loose.path(f.train, list(found.weights)) for f in _folds(p, 3, 0))]
     fits = [fit.traffic for path in paths for fit in path]
-    asked = Traffic(3, 3 * 3 * 8 * (4 + 1), 3 * 3 * 8 * 4 * p.d)
+    asked = Traffic(3, 3 * 3 * 8 * (4 + 1), 3 * 3 * 8 * 4 * p.f.d)
     assert found.traffic == sum(fits, start=asked)
     assert seen == [(k, 4) for k in range(1, 5)]
     again = cross_validate(p, 3, 4, 0.1, solver)

@@ -14,7 +14,7 @@ from sklearn.linear_model import LogisticRegression
 
 from proxfed.data.survival import survival_labels
 from proxfed.errors import InputError
-from proxfed.fit import measures as ms
+from proxfed.fit import metrics as ms
 from proxfed.fit.judge import judge
 
 

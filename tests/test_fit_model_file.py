@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxfed.errors import InputError
-from proxfed.fit import read_model
-from proxfed.fit.model_file import Model, parse_model
+from proxfed.fit import Model, read_model
+from proxfed.fit.model_file import parse_model
 from proxfed.fit.predictions import evaluated, predictions, read_rows
 
 from support.fitted import clinics
@@ -90,7 +90,7 @@ def unchecked() -> dict[str, Any]:
 def with_fate(unseen: str) -> Model:
     """The same model, if its schema said so of words that it does not know."""
     plain = unchecked()
-    plain["preparation"]["table"]["columns"]["stage"]["unseen"] = unseen
+    dict(plain["preparation"]["table"]["columns"])["stage"]["unseen"] = unseen
     return parse_model(json.dumps(plain))
 
 

@@ -22,7 +22,7 @@ from proxfed.errors import InputError, RunError
 from proxfed.fit import solve
 from proxfed.fit.model import linear_model
 from proxfed.fit.solve import Solver, Traffic
-from proxfed.problems.cox import Cox
+from proxfed.problems.linear.cox import Cox
 from proxfed.problems.losses import Huber
 from proxfed.regularisers import (
     L1,
@@ -214,7 +214,7 @@ def test_constraints_and_penalties_that_are_not_convex(penalty) -> None:
     model = linear_model(random("logistic"), "logistic", penalty)
     x = Solver().fit(model).x
     s = 0.1
-    assert torch.allclose(x, model.h.prox(x - s * model._mean_gradient(x), s), atol=1e-8)
+    assert torch.allclose(x, model.h.prox(x - s * model.f.gradient(x), s), atol=1e-8)
     if penalty.weak_convexity == 0:
         assert torch.allclose(x, model.solve(), atol=1e-7)
     else:
@@ -258,9 +258,9 @@ def test_what_cannot_be_fitted_is_said_in_one_sentence(monkeypatch) -> None:
     with pytest.raises(RunError, match=r"^after \d+ rounds the residual is .*e-1\d, not 1e-20: allow more rounds"):
         Solver(1e-20).fit(linear_model(random("logistic"), "logistic", SquaredL2(0.01)))
     with pytest.raises(InputError, match=r"^batch = 4: a fit needs full gradients, batch = None$"):
-        Solver().fit(replace(model, batch=4))
+        Solver().fit(replace(model, f=replace(model.f, batch=4)))
     with pytest.raises(InputError, match=r"^dtype = torch.float32: a fit needs float64"):
-        Solver().fit(replace(model, dtype=torch.float32))
+        Solver().fit(replace(model, f=replace(model.f, dtype=torch.float32)))
     with pytest.raises(InputError, match=r"^Solver: tolerance = 0 must be > 0$"):
         Solver(0)
     with pytest.raises(InputError, match=r"^Linear: its curvature has no bound, and a compressed uplink needs one"):
@@ -316,7 +316,7 @@ def test_survival_at_six_hospitals() -> None:
     d = Federated(A, labels, np.unique([region[p] for p in pids], return_counts=True)[1], feature_names=names)
     model = linear_model(d, "cox", SquaredL2(0.02))
     x = torch.tensor(np.random.default_rng(0).normal(size=39) / 5)
-    f = model.local(0, range(6))
+    f = model.f.local(0, range(6))
     for e in torch.eye(39, dtype=torch.float64)[::6] * 1e-5:
         slope = (f.value(x + e) - f.value(x - e)) / 2e-5
         assert torch.allclose(f.full_grad(x) @ e * 1e5, slope, atol=1e-8)

@@ -22,7 +22,7 @@ from support.tables import CLINICS
 
 
 def pooled_rows() -> tuple[np.ndarray, np.ndarray]:
-    data = clinics().problem.data
+    data = clinics().problem.f.data
     return data.features, data.labels
 
 
@@ -112,7 +112,7 @@ def test_costs_add_up_and_say_what_was_sent() -> None:
     steps = {sent.step: sent for sent in found.sent}
     assert list(steps) == ["summaries", "cross-validation", "model", "measures"]
     assert steps["summaries"].bytes_up == sum(len(m.encode()) for m in found.design.messages)
-    n, d = found.problem.n, found.problem.d
+    n, d = found.problem.f.n, found.problem.f.d
     rounds = steps["model"].rounds
     assert steps["model"].bytes_down == rounds * n * d * 8
     assert steps["model"].bytes_up == rounds * n * (d + 1) * 8 + n * 8  # gradients and values, and a constant of each

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
+from proxfed import files
 from proxfed.errors import RunError
 from proxfed.files import write
+from proxfed.harness.folder.run_folder import RunFolder
 from proxfed.harness.results import Results
-from proxfed.harness.run_folder import RunFolder
+from proxfed.types import Block
 
 from support.damage import FullDisk
 from support.resumed import same
@@ -78,10 +82,36 @@ def test_what_a_killed_process_was_writing_is_removed(whole: Path, tmp_path: Pat
     (path / "versions.json").write_text("{")
     (path / "rows.csv.1234abcd.new").write_text("half")
     assert execute(path, TABLE, force=False)
-    (path / "model.safetensors.1234abcd.new").write_text("half")
+    (path / "models" / "fedavg-123456-seed3.safetensors.1234abcd.new").write_text("half")
     assert execute(path, TABLE, resume=True)
     same(path, whole)
     assert not list(path.rglob("*.new"))
+
+
+def test_finishing_a_task_writes_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its model and its rows; of the others a line each, that of the status."""
+    folder, sizes = RunFolder(tmp_path / "run"), dict[str, int]()
+    folder.create({"name": "many"}, None, [])
+    real = files.replace
+
+    def replace(path: Path, data: bytes, begun: bool = True) -> None:
+        sizes[path.parent.name] = len(data)
+        real(path, data, begun)
+
+    monkeypatch.setattr(files, "replace", replace)
+    monkeypatch.setattr("os.fsync", lambda descriptor: None)
+    seen = []
+    for seed in range(60):
+        task = folder.task("fedavg", seed, [])
+        with task.taken():
+            task.append({"algorithm": "fedavg", "seed": seed, "round": 0})
+            folder.finish(
+                task, "fedavg", seed, "finished", 0, "", torch.zeros(10_000), [Block("x", 0, 10_000, (10_000,))]
+            )
+        seen.append((sizes["models"], sizes["run"]))
+    assert len(folder.models()[0]) == 60
+    assert max(models for models, _ in seen) < 1.01 * seen[0][0]
+    assert seen[-1][1] - seen[0][1] < 59 * 400
 
 
 def test_a_page_that_cannot_be_written_leaves_the_old_one(whole: Path, tmp_path: Path) -> None:
@@ -95,6 +125,17 @@ def test_a_page_that_cannot_be_written_leaves_the_old_one(whole: Path, tmp_path:
                 Results.read(whole).report(page)
         assert page.read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_a_report_does_not_write_through_a_link_in_the_run_folder(whole: Path, tmp_path: Path) -> None:
+    path = Path(shutil.copytree(whole, tmp_path / "run"))
+    (tmp_path / "mine").write_text("precious")
+    (path / "report.html").unlink(missing_ok=True)
+    (path / "report.html").symlink_to(tmp_path / "mine")
+    Results.read(path).report(path / "report.html")
+    assert (tmp_path / "mine").read_text() == "precious"
+    assert not (path / "report.html").is_symlink()
+    assert "<html" in (path / "report.html").read_text()
 
 
 def test_what_is_no_plain_file_is_written_to(tmp_path: Path) -> None:

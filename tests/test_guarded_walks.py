@@ -90,7 +90,7 @@ def test_T05p_no_walk_on_a_convex_function_is_cut_for_steps_up_to_1_over_L(tau, 
 
 def test_with_steps_that_suit_all_clients_it_changes_nothing():
     p = toy.problem()
-    plain, guarded = (toy.final(p, Pledge(1 / p.smoothness().L, 5, guard=guard), 60) for guard in (False, True))
+    plain, guarded = (toy.final(p, Pledge(1 / p.f.smoothness().L, 5, guard=guard), 60) for guard in (False, True))
     assert np.array_equal(plain, guarded)
     assert toy.error(guarded, toy.solution(p)) < 1e-3
 
@@ -114,7 +114,7 @@ def test_one_client_that_runs_away_takes_all_along_unless_it_is_guarded(algorith
     """
     flat = [(np.sqrt([[0.01]]), np.array([0.1 * i])) for i in range(19)]
     p = Linear(Federated.from_clients([*flat, (np.sqrt([[curvature]]), np.array([1.0]))]), Squared())
-    solution = p.solve().numpy()
-    left = toy.error(toy.final(p, replace(algorithm, guard=False), 20, graph), solution)
-    kept = toy.error(toy.final(p, algorithm, 300, graph), solution)
+    solution = (p + Zero()).solve().numpy()
+    left = toy.error(toy.final(p + Zero(), replace(algorithm, guard=False), 20, graph), solution)
+    kept = toy.error(toy.final(p + Zero(), algorithm, 300, graph), solution)
     assert kept < 1e-9 < 1e3 < left

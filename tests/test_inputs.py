@@ -11,16 +11,16 @@ import torch
 from torch import nn
 
 from proxfed import Federated, keyed_random
-from proxfed.problems import bfloat16
-from proxfed.problems.inputs import crop_flip
-from proxfed.problems.network import Model
+from proxfed.problems.neural import bfloat16
+from proxfed.problems.neural.inputs import crop_flip
+from proxfed.problems.neural.neural import Neural
 
 from support.image_data import RAGGED, close, images, point
 
 
 def test_standard_channels_have_mean_0_and_variance_1() -> None:
     data = images(RAGGED, 3)
-    seen = Model(data, "mlp", normalise="standard", dtype=torch.float64).samples(np.arange(36)[None])[0]
+    seen = Neural(data, "mlp", normalise="standard", dtype=torch.float64).samples(np.arange(36)[None])[0]
     assert torch.allclose(seen.mean((0, 2, 3)), torch.zeros(3).double(), atol=1e-12)
     assert torch.allclose(seen.var((0, 2, 3), correction=0), torch.ones(3).double())
     bytes_ = torch.tensor(data.features).double()
@@ -29,12 +29,18 @@ def test_standard_channels_have_mean_0_and_variance_1() -> None:
     )
 
 
+def test_half_has_pixels_between_minus_1_and_1() -> None:
+    data = images(RAGGED, 3)
+    seen = Neural(data, "mlp", normalise="half", dtype=torch.float64).samples(np.arange(36)[None])[0]
+    assert torch.allclose(seen, (torch.tensor(data.features).double() / 255 - 0.5) / 0.5, atol=1e-15)
+
+
 def test_features_that_are_floats_stay_as_they_are_and_constants_do_not_divide_by_zero() -> None:
     A = np.random.default_rng(0).normal(3, 2, size=(20, 5))
     A[:, 2] = 7
     data = Federated(A, np.arange(20) % 3, [12, 8], classes=3)
-    assert np.array_equal(Model(data, "mlp", dtype=torch.float64).samples(np.arange(20)[None])[0].numpy(), A)
-    seen = Model(data, "mlp", normalise="standard", dtype=torch.float64).samples(np.arange(20)[None])[0]
+    assert np.array_equal(Neural(data, "mlp", dtype=torch.float64).samples(np.arange(20)[None])[0].numpy(), A)
+    seen = Neural(data, "mlp", normalise="standard", dtype=torch.float64).samples(np.arange(20)[None])[0]
     assert torch.isfinite(seen).all()
     assert not seen[:, 2].any()
     assert torch.allclose(seen[:, [0, 1, 3, 4]].std(0, correction=0), torch.ones(4).double())
@@ -63,7 +69,7 @@ def test_augmented_images_are_windows_of_the_padded_image() -> None:
 
 def test_augmentation_is_only_for_minibatches() -> None:
     data = images()
-    bare, augmented = (Model(data, "mlp", batch=5, augment=a, dtype=torch.float64) for a in (None, "crop_flip"))
+    bare, augmented = (Neural(data, "mlp", batch=5, augment=a, dtype=torch.float64) for a in (None, "crop_flip"))
     x = point(bare)
     f, g = bare.local(1, range(4)), augmented.local(1, range(4))
     assert torch.equal(f.full_grad(x), g.full_grad(x))
@@ -74,7 +80,7 @@ def test_augmentation_is_only_for_minibatches() -> None:
 def test_layout_and_precision_change_little(option: dict[str, bool], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bfloat16, "slowdown", lambda: 0.5)
     data = images(RAGGED, 3, 16)
-    p, q = Model(data, "fednag_cnn", batch=5), Model(data, "fednag_cnn", batch=5, **option)
+    p, q = Neural(data, "fednag_cnn", batch=5), Neural(data, "fednag_cnn", batch=5, **option)
     x = point(p)
     g, other = (m.local(1, range(p.n)).grad(x, 0) for m in (p, q))
     assert other.dtype == torch.float32
@@ -95,7 +101,7 @@ def test_bfloat16_says_so_where_it_is_slower(times: float, device: str, monkeypa
 def test_a_problem_with_bfloat16_asks_how_slow_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bfloat16, "slowdown", lambda: 2.0)
     with pytest.warns(UserWarning, match="2.0 times as long"):
-        Model(images(), "mlp", batch=5, bfloat16=True)
+        Neural(images(), "mlp", batch=5, bfloat16=True)
 
 
 def test_how_slow_bfloat16_is_is_measured() -> None:

@@ -24,10 +24,10 @@ from proxfed.engine.tuning import PARALLEL_FROM
 from proxfed.errors import Elsewhere, InputError, RunError
 from proxfed.files import locked
 from proxfed.harness import processes
-from proxfed.harness.checkpoint import TaskFolder
 from proxfed.harness.execute import Execution
+from proxfed.harness.folder.checkpoint import TaskFolder
+from proxfed.harness.folder.run_folder import RunFolder
 from proxfed.harness.plan import Share, share_cores
-from proxfed.harness.run_folder import RunFolder
 
 from support import own_parts as own
 from support.small_experiment import execute, small, write
@@ -425,3 +425,12 @@ def test_a_folder_that_another_member_is_just_making_is_waited_for(tmp_path: Pat
         assert late.is_alive()
         (tmp_path / "config.toml").rename(out / "config.toml")
     late.join()  # pytest makes an error of what a thread raises
+
+
+def test_the_study_travels_in_a_file_without_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that training rows are not left behind, whenever a process is killed."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with processes._payload([], 1) as study:
+        assert os.fstat(study).st_size > 0
+        assert os.fstat(study).st_nlink == 0
+        assert not any(path.is_file() for path in tmp_path.iterdir())

@@ -19,18 +19,19 @@ from proxfed import FedAvg, Federated, Linear, machine
 from proxfed.data import SparseRows
 from proxfed.engine import tuning
 from proxfed.engine.network import Stacked
-from proxfed.engine.run import Run
+from proxfed.engine.start import run_of
 from proxfed.errors import InputError
 from proxfed.machine import versions
-from proxfed.problems import linear
+from proxfed.problems.linear import linear
+from proxfed.problems.linear.passes import Passes
+from proxfed.problems.linear.products import Products
+from proxfed.problems.linear.sparse_products import SparseProducts
 from proxfed.problems.losses import Huber
-from proxfed.problems.passes import Passes
-from proxfed.problems.products import Products
-from proxfed.problems.sparse_products import SparseProducts
 
 pytest.importorskip("numba")
-from proxfed.problems import kernels
-from proxfed.problems.fused import Fused
+from proxfed.problems.linear import kernels
+from proxfed.problems.linear.fused import Fused
+from proxfed.regularisers import Zero
 
 LOSSES = ("squared", Huber(0.6), "poisson", "logistic", "cross_entropy", "one_hot")
 ROUNDING = {torch.float64: 2e-14, torch.float32: 1e-5}
@@ -158,7 +159,7 @@ def test_nan_and_large_scores_are_not_hidden(loss) -> None:
 def test_full_gradients_are_shared_out_over_threads_by_samples(monkeypatch) -> None:
     """Few parameters, many samples: the cohort is cut into as many blocks as there are threads."""
     p = problem("logistic", (40,) * 6)
-    run = Run(p, FedAvg(0.1, 2), Stacked(p.n, p.d))
+    run = run_of(p + Zero(), FedAvg(0.1, 2), Stacked(p.n, p.d))
     torch.set_num_threads(2)
     try:
         assert len(run.blocks(range(6))) == 1
@@ -257,7 +258,7 @@ def test_a_numba_that_cannot_be_imported_is_said(monkeypatch) -> None:
 @pytest.mark.slow
 def test_where_nothing_can_be_written_it_is_compiled_each_time(tmp_path) -> None:
     code = (
-        "from proxfed.problems import kernels; import numpy as np; out = np.zeros((1, 1)); "
+        "from proxfed.problems.linear import kernels; import numpy as np; out = np.zeros((1, 1)); "
         "kernels.add_up(np.ones((2, 1)), np.array([[0, 0, 0, 0, 1], [0, 0, 0, 0, 0]]), out); print(out[0, 0])"
     )
     source = Path(proxfed.__file__).parents[1]

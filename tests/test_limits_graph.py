@@ -26,7 +26,7 @@ from proxfed.topologies import ErdosRenyi, Ring, StarGraph, dense
 from support import toy_problems as toy
 
 N, D = toy.N, toy.D
-L = toy.problem().smoothness().L
+L = toy.problem().f.smoothness().L
 
 
 # ---- where they end --------------------------------------------------------------------------------------------------
@@ -77,27 +77,27 @@ def test_dsmt_of_the_theory_is_exact_and_its_gossip_accelerated():
 
 def quadratics(p):
     """(H, b) with grad f_i(x) = H_i x - b_i."""
-    clients = [p.data.client(i) for i in range(p.n)]
-    H = np.stack([A.T @ A / len(A) + p.l2 * np.eye(p.d) for A, _ in clients])
+    clients = [p.f.data.client(i) for i in range(p.f.n)]
+    H = np.stack([A.T @ A / len(A) + p.f.l2 * np.eye(p.f.d) for A, _ in clients])
     return H, np.stack([A.T @ b / len(A) for A, b in clients])
 
 
 def gradient_descent_over(p, W, eta, variant):
     """The fixed point of D-PSGD on quadratics: (I - W) X + eta M grad f(X) = 0 with M = I (cta) or W (atc)."""
     H, b = quadratics(p)
-    M = np.eye(p.n) if variant == "cta" else W
-    blocks = np.zeros((p.n * p.d, p.n * p.d))
-    for i in range(p.n):
-        blocks[i * p.d : (i + 1) * p.d, i * p.d : (i + 1) * p.d] = H[i]
-    whole = np.kron(np.eye(p.n) - W, np.eye(p.d)) + eta * np.kron(M, np.eye(p.d)) @ blocks
-    return np.linalg.solve(whole, eta * (M @ b).ravel()).reshape(p.n, p.d)
+    M = np.eye(p.f.n) if variant == "cta" else W
+    blocks = np.zeros((p.f.n * p.f.d, p.f.n * p.f.d))
+    for i in range(p.f.n):
+        blocks[i * p.f.d : (i + 1) * p.f.d, i * p.f.d : (i + 1) * p.f.d] = H[i]
+    whole = np.kron(np.eye(p.f.n) - W, np.eye(p.f.d)) + eta * np.kron(M, np.eye(p.f.d)) @ blocks
+    return np.linalg.solve(whole, eta * (M @ b).ravel()).reshape(p.f.n, p.f.d)
 
 
 @pytest.mark.parametrize("variant", ["cta", "atc"])
 def test_the_bias_of_dpsgd_is_proportional_to_the_step(variant):
     """It ends where (I - W) X + eta M grad f(X) = 0, which is x* + eta z + O(eta^2) with a z known in advance."""
     p, ring = toy.problem("least_squares", h=Zero()), Ring(N)
-    L, W = p.smoothness().L, dense(ring.W(0))
+    L, W = p.f.smoothness().L, dense(ring.W(0))
     H, b = quadratics(p)
     solution = np.linalg.solve(H.mean(0), b.mean(0))
     apart = -np.linalg.pinv(np.eye(N) - W) @ (np.eye(N) if variant == "cta" else W) @ (H @ solution - b)
@@ -119,7 +119,7 @@ def test_the_bias_of_dpsgd_is_proportional_to_the_step(variant):
 def test_choco_ends_where_dpsgd_with_its_gossip_step_does(variant, compressor):
     """The public copies catch up with the models, whatever the compressor: what is left is I - gamma (I - W)."""
     p = toy.problem("least_squares", h=Zero())
-    eta, gamma = 0.5 / p.smoothness().L, 0.4
+    eta, gamma = 0.5 / p.f.smoothness().L, 0.4
     W = (1 - gamma) * np.eye(N) + gamma * dense(Ring(N).W(0))
     run = toy.begin(p, ChocoSGD(eta, gamma, compressor, variant=variant), Ring(N))
     for t in range(1, 901):

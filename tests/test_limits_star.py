@@ -20,7 +20,7 @@ from proxfed.algorithms.proxskip import ProxSkip
 from proxfed.algorithms.scafcom import Scallion
 from proxfed.compressors import NaturalCompressor, TopK
 from proxfed.regularisers import L1, Zero
-from proxfed.types import Algorithm
+from proxfed.types import Algorithm, Problem
 
 from support import numpy_references as ref
 from support import toy_problems as toy
@@ -30,7 +30,7 @@ SOLUTION = toy.solution(PLAIN)
 K = 5
 
 
-def limit(algorithm: Algorithm, rounds: int, p: Linear = PLAIN) -> float:
+def limit(algorithm: Algorithm, rounds: int, p: Problem[Linear] = PLAIN) -> float:
     return toy.error(toy.final(p, algorithm, rounds), SOLUTION)
 
 

@@ -8,10 +8,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxfed import Federated, Linear, Model, read_study
+from proxfed import Federated, Linear, Neural, read_study
 from proxfed.data.survival import survival_labels, time_and_event
 from proxfed.errors import InputError
-from proxfed.problems.cox import Cox
+from proxfed.problems.linear.cox import Cox
 from proxfed.problems.losses import Huber, Poisson
 
 LOSSES = {"huber": Huber(0.7), "poisson": Poisson(), "cox": Cox(), "efron": Cox("efron")}
@@ -181,8 +181,8 @@ algorithms = [{ name = "prox_newton", theory = true }]
 """
     (tmp_path / "e.toml").write_text(text)
     study = read_study(tmp_path / "e.toml")
-    assert study.problem.loss == Huber(2.0)
-    assert Linear(study.problem.data, {"name": "cox", "ties": "efron"}).loss == Cox("efron")
+    assert study.problem.f.loss == Huber(2.0)
+    assert Linear(study.problem.f.data, {"name": "cox", "ties": "efron"}).loss == Cox("efron")
     for table, sentence in {
         '{ name = "hubert" }': "there is no 'hubert'; did you mean 'huber'",
         '{ name = "huber", deltas = 1.0 }': "unknown key 'deltas'; did you mean 'delta'",
@@ -211,7 +211,7 @@ SENTENCES = {
     "time = -1.0 of row 1 must be a finite number >= 0": lambda: survival_labels([1, -1], [1, 1]),
     "event = 2 of row 0 must be 1, seen, or 0, not seen": lambda: survival_labels([1, 1], [2, 1]),
     "(2,) times do not fit (1,) events": lambda: survival_labels([1, 1], [1]),
-    "Model: loss = Cox(ties='breslow') is for linear models: it needs all samples at once": lambda: Model(
+    "Neural: loss = Cox(ties='breslow') is for linear models: it needs all samples at once": lambda: Neural(
         MINE, "linear", "cox"
     ),
 }

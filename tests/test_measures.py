@@ -20,14 +20,14 @@ from proxfed.errors import InputError
 from proxfed.harness.build import build_study
 from proxfed.harness.compare import run_study
 from proxfed.harness.experiment import parse
-from proxfed.harness.run_folder import RunFolder
+from proxfed.harness.folder.run_folder import RunFolder
 from proxfed.harness.study import Study
 from proxfed.keyed_random import Ids
 from proxfed.problems import PROBLEMS
-from proxfed.problems.network import Model
+from proxfed.problems.neural.neural import Neural
 from proxfed.regularisers import Zero
 from proxfed.topologies import Ring
-from proxfed.types import Local, Problem
+from proxfed.types import Local, Smooth, directions
 
 from support import toy_problems as toy
 from support.image_data import images, point
@@ -38,18 +38,18 @@ MORE = ("consensus_y", "estimation_y")
 
 def test_measures_of_a_field_are_what_they_say() -> None:
     p = toy.problem(sizes=toy.RAGGED, weighting="size")
-    x, y = torch.randn(2, p.n, p.d, dtype=torch.float64)
-    m = Measures(p, Stacked(p.n, p.d), more=MORE)(x[0], {"x": x, "y": y})
-    gradient = sum(w * toy.gradient(p)(i, x[i].numpy()) for i, w in enumerate(p.weights.numpy()))
-    assert m["consensus_y"] == pytest.approx(float((y - y.mean(0)).square().sum() / p.n), rel=1e-12)
+    x, y = torch.randn(2, p.f.n, p.f.d, dtype=torch.float64)
+    m = Measures(p, Stacked(p.f.n, p.f.d), more=MORE)(x[0], {"x": x, "y": y})
+    gradient = sum(w * toy.gradient(p)(i, x[i].numpy()) for i, w in enumerate(p.f.weights.numpy()))
+    assert m["consensus_y"] == pytest.approx(float((y - y.mean(0)).square().sum() / p.f.n), rel=1e-12)
     assert m["estimation_y"] == pytest.approx(((y.mean(0).numpy() - gradient) ** 2).sum(), rel=1e-10)
 
 
 def test_a_field_that_agrees_and_is_the_gradient_measures_zero() -> None:
     p = toy.problem()
-    x = torch.randn(p.d, dtype=torch.float64).expand(p.n, -1)
-    g = torch.tensor(toy.mean_gradient(p)(x[0].numpy())).expand(p.n, -1)
-    m = Measures(p, Stacked(p.n, p.d), more=MORE)(x[0], {"x": x, "y": g})
+    x = torch.randn(p.f.d, dtype=torch.float64).expand(p.f.n, -1)
+    g = torch.tensor(toy.mean_gradient(p)(x[0].numpy())).expand(p.f.n, -1)
+    m = Measures(p, Stacked(p.f.n, p.f.d), more=MORE)(x[0], {"x": x, "y": g})
     assert m["consensus_y"] < 1e-28
     assert m["estimation_y"] < 1e-28
 
@@ -57,7 +57,7 @@ def test_a_field_that_agrees_and_is_the_gradient_measures_zero() -> None:
 def test_tracked_gradients_become_the_gradient() -> None:
     """With full gradients and beta = 1, the mean of y is that of the gradients, and the momentum becomes it."""
     p = toy.problem()
-    run = toy.begin(p, Depositum(0.5, T0=2), Ring(p.n))
+    run = toy.begin(p, Depositum(0.5, T0=2), Ring(p.f.n))
     measures = Measures(p, run.network, more=(*MORE, "estimation_m"))
     run.round(1)
     begin = measures(run.model(), run.fields())
@@ -71,9 +71,9 @@ def test_tracked_gradients_become_the_gradient() -> None:
 
 
 def test_every_clients_own_model_is_evaluated() -> None:
-    p = Model(images((6, 6, 6), test=40), "mlp", batch=5)
+    p = Neural(images((6, 6, 6), test=40), "mlp", batch=5)
     rows = point(p)
-    found = Measures(p, Stacked(p.n, p.d), more=("accuracy_x", "worst_x"))(rows.mean(0), {"x": rows})
+    found = Measures(p + Zero(), Stacked(p.n, p.d), more=("accuracy_x", "worst_x"))(rows.mean(0), {"x": rows})
     accuracies = [p.evaluate(row)["accuracy"] for row in rows]
     assert len(set(accuracies)) > 1
     assert found["accuracy_x"] == pytest.approx(np.mean(accuracies), rel=1e-12)
@@ -85,8 +85,8 @@ def test_accuracies_need_test_data_with_classes() -> None:
     with pytest.raises(InputError, match="'worst_x' needs test data with classes"):
         check_names(["worst_x"], [Depositum(0.5)], toy.problem())
     with pytest.raises(InputError, match="'accuracy_x' needs test data with classes"):
-        check_names(["accuracy_x"], [Depositum(0.5)], Model(images(test=0), "mlp"))
-    check_names(["accuracy_x"], [Depositum(0.5)], Model(images(), "mlp"))
+        check_names(["accuracy_x"], [Depositum(0.5)], Neural(images(test=0), "mlp") + Zero())
+    check_names(["accuracy_x"], [Depositum(0.5)], Neural(images(), "mlp") + Zero())
 
 
 LABELS = {
@@ -117,7 +117,7 @@ def test_a_problem_names_what_it_evaluates(kind: str, labels: str, options: dict
     A, b = np.random.default_rng(0).normal(size=(20, 3)), LABELS[labels]
     data = Federated(A, b, [12, 8], (A, b) if test else None, 3 if labels == "classes" else None)
     p = PROBLEMS[kind](data=data, **options)
-    assert p.measures == tuple(p.evaluate(p.start(0)))
+    assert list(directions(p.measures)) == list(p.evaluate(p.initial(0)))
     assert bool(p.measures) == test
 
 
@@ -139,7 +139,7 @@ def test_nothing_is_evaluated_before_the_run_begins(tmp_path: Path, monkeypatch:
 
 def test_a_state_without_the_field_has_no_such_measure() -> None:
     p = toy.problem()
-    run = toy.begin(p, DFedAvg(0.1, 2), Ring(p.n))
+    run = toy.begin(p, DFedAvg(0.1, 2), Ring(p.f.n))
     found = Measures(p, run.network, more=MORE)(run.x0, run.fields())
     assert not set(MORE) & set(found)
     assert "consensus" in found
@@ -155,13 +155,13 @@ def test_unknown_measures_are_refused(name: str) -> None:
 def test_measures_of_a_state_need_a_state() -> None:
     check_names([], [FedAvg(0.1, 2)], toy.problem())
     with pytest.raises(InputError, match="keep nothing"):
-        check_names(["consensus_x"], [FedAvg(0.1, 2)], _NothingToLearnFrom())
+        check_names(["consensus_x"], [FedAvg(0.1, 2)], _NothingToLearnFrom() + Zero())
 
 
-class _NothingToLearnFrom(Problem):
-    """A problem of which nothing is known but f_i(x) = |x|^2 / 2."""
+class _NothingToLearnFrom(Smooth):
+    """An f of which nothing is known but f_i(x) = |x|^2 / 2."""
 
-    n, d, h = 2, 3, Zero()
+    n, d = 2, 3
 
     def local(self, t: int, ids: Ids, seed: int = 0) -> Local:
         return _Square(t, ids, seed)

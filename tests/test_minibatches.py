@@ -6,8 +6,8 @@ import numpy as np
 import torch
 
 from proxfed import keyed_random
-from proxfed.problems.minibatches import Epochs, cuts
-from proxfed.problems.network import Model
+from proxfed.problems.neural.minibatches import Epochs, cuts
+from proxfed.problems.neural.neural import Neural
 
 from support.image_data import close, images, point
 
@@ -35,15 +35,15 @@ def test_orders_differ_between_clients_rounds_and_epochs() -> None:
 
 
 def test_the_mean_over_an_epoch_is_the_full_gradient() -> None:
-    p = Model(images((7,)), "depositum_cnn", batch=3, dtype=torch.float64)
-    x, f = p.start(0), p.local(1, [0])
+    p = Neural(images((7,)), "depositum_cnn", batch=3, dtype=torch.float64)
+    x, f = p.initial(0), p.local(1, [0])
     for epoch in (0, 1):
         mean = sum(len(r) / 7 * f.grad(x, 3 * epoch + k) for k, r in enumerate((range(3), range(3), range(1))))
         assert close(mean, f.full_grad(x), 1e-10)
 
 
 def test_same_draw_same_minibatch() -> None:
-    p = Model(images(), "mlp", batch=5, augment="crop_flip")
+    p = Neural(images(), "mlp", batch=5, augment="crop_flip")
     x, f = point(p), p.local(1, range(p.n))
     first = f.grad(x, 0)
     assert not torch.equal(f.grad(x, 1), first)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from proxfed.errors import InputError
-from proxfed.problems.architectures import MODELS
+from proxfed.problems.neural.architectures import MODELS
 
 VGG16_WIDTHS = [3, 64, 64, 128, 128, 256, 256, 256, 512, 512, 512, 512, 512, 512]
 VGG16 = sum(9 * a * b + b for a, b in pairwise(VGG16_WIDTHS)) + 512 * 10 + 10

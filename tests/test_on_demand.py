@@ -9,14 +9,16 @@ import pytest
 import scipy.sparse
 import torch
 
-from proxfed import FedAvg, Federated, InputError, Linear, Logistic, Model, Scaffold, Softmax, compare, load, run
-from proxfed.data import OnDemand, SparseRows, counts
+from proxfed import FedAvg, Federated, InputError, Linear, Logistic, Neural, Scaffold, Softmax, compare, load, run
+from proxfed.data import OnDemand, SparseRows
+from proxfed.data.federated import counts
 from proxfed.engine.measures import Measures
 from proxfed.engine.network import Stacked
-from proxfed.engine.run import Run
+from proxfed.engine.start import run_of
 from proxfed.participation import UniformSampling
+from proxfed.regularisers import Zero
 from proxfed.report.client_stats import ClientStats
-from proxfed.tuning.validation import chosen_rows
+from proxfed.tuning.held_out import chosen_rows
 
 N, P, CLASSES = 9, 6, 3
 SIZES = (5, 7, 5, 9, 4, 6, 5, 8, 7)
@@ -56,7 +58,7 @@ def test_linear_models_run_bit_for_bit_as_with_all_samples_in_memory(batch, weig
     assert set(read.asked) == cohorts(4) | {0}  # client 0 is looked at for the form
     assert len(read.asked) == len(set(read.asked))  # and all of them stayed in memory
     x = one.model
-    values = [Measures(p, Stacked(N, p.d)).objective(x) for p in (whole, lazy)]
+    values = [Measures(p + Zero(), Stacked(N, p.d)).objective(x) for p in (whole, lazy)]
     assert values[0] == pytest.approx(values[1], abs=1e-14)
 
 
@@ -66,7 +68,7 @@ def test_samples_do_not_outlive_their_round(form, kernels, monkeypatch):
     """Not even where the garbage collector does not come by."""
     monkeypatch.setenv("PROXFED_KERNELS", kernels)
     p = Linear(OnDemand(Reader([(form(A), b) for A, b in SIGNS]), SIZES), Logistic(), batch=3)
-    r = Run(p, FedAvg(0.5, 3), Stacked(N, p.d), SOME)
+    r = run_of(p + Zero(), FedAvg(0.5, 3), Stacked(N, p.d), SOME)
 
     def alive() -> int:
         return sum(type(held) is Federated for held in gc.get_objects())
@@ -117,7 +119,7 @@ def test_networks_run_bit_for_bit_as_with_all_samples_in_memory(batch):
     lazy = OnDemand(Reader(SAMPLES), SIZES, classes=CLASSES, test=SAMPLES[0])
     for mechanism in ("batched", "loop"):
         one, other = (
-            run(Model(part, net, batch=batch, mechanism=mechanism), Scaffold(0.1, 3), 3, participation=SOME)
+            run(Neural(part, net, batch=batch, mechanism=mechanism), Scaffold(0.1, 3), 3, participation=SOME)
             for part in (data, lazy)
         )
         assert torch.equal(one.model, other.model)

@@ -15,6 +15,7 @@ from proxfed.engine import tuning
 from proxfed.engine.compatibility import check_combination
 from proxfed.engine.network import Stacked
 from proxfed.engine.run import Run
+from proxfed.engine.start import run_of
 from proxfed.engine.state_measures import check_names
 from proxfed.engine.states import leaves, put, take, writable
 from proxfed.errors import InputError
@@ -42,8 +43,8 @@ def spread(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
 
 def begun(a: Algorithm, seed: int = 0, everyone: bool = True) -> Run:
     p = toy.problem(h=toy.SPARSE if a.needs.composite else SquaredL2(toy.LAMBDA))
-    network = Stacked(p.n, p.d, Ring(p.n) if isinstance(a, Graph) else None)
-    return Run(p, a, network, Full() if everyone else UniformSampling(3), seed)
+    network = Stacked(p.f.n, p.f.d, Ring(p.f.n) if isinstance(a, Graph) else None)
+    return run_of(p, a, network, Full() if everyone else UniformSampling(3), seed)
 
 
 def after(run: Run, rounds: int, since: int = 0) -> Run:
@@ -141,10 +142,10 @@ def test_blocks_may_begin_in_the_middle_of_a_run(monkeypatch: pytest.MonkeyPatch
     """Mixing over a complete graph leaves rows that share memory; the next round writes them one by one."""
     p = toy.problem(h=SquaredL2(toy.LAMBDA))
     a = DecentralisedHeavyBall(0.5, 0.5)
-    whole, later = (Run(p, a, Stacked(p.n, p.d, Complete(p.n))) for _ in range(2))
+    whole, later = (run_of(p, a, Stacked(p.f.n, p.f.d, Complete(p.f.n))) for _ in range(2))
     after(whole, 6)
     after(later, 3)
-    monkeypatch.setattr(tuning, "BLOCK", 2 * p.d)
+    monkeypatch.setattr(tuning, "BLOCK", 2 * p.f.d)
     after(later, 6, since=3)
     for name, x in whole.dump().items():
         torch.testing.assert_close(later.dump()[name], x, rtol=0, atol=1e-13)

@@ -10,7 +10,7 @@ import pytest
 from proxfed.errors import InputError
 from proxfed.harness.build import build_study
 from proxfed.harness.experiment import parse
-from proxfed.harness.run_folder import RunFolder
+from proxfed.harness.folder.run_folder import RunFolder
 from proxfed.harness.settings_diff import changed, first_difference
 
 from support.small_experiment import execute, small
@@ -52,7 +52,7 @@ def test_algorithms_with_the_same_weight_decay_share_the_data() -> None:
     study = build_study(parse(digits({}, {"weight_decay": 0.2}, {"weight_decay": 0.2}), "test"))
     tasks = [study.complete[label] for label in study.entries]
     assert tasks[1].problem is tasks[2].problem
-    assert tasks[0].problem.data is tasks[1].problem.data
+    assert tasks[0].problem.f.data is tasks[1].problem.f.data
 
 
 @pytest.mark.parametrize("decay", [-0.1, "a lot", True, float("nan"), float("inf")])
@@ -65,7 +65,7 @@ def test_beside_a_reference_solution_all_have_the_problems_weight_decay() -> Non
     own = small(algorithms=[{"name": "fedavg", "weight_decay": 0.1} | SETTINGS])
     with pytest.raises(InputError, match=r"algorithms\.fedavg\.weight_decay = 0\.1: with reference = true all algo"):
         build_study(parse(own | {"reference": True}, "test"))
-    assert build_study(parse(own | {"reference": False}, "test")).complete["fedavg"].problem.l2 == 0.1
+    assert build_study(parse(own | {"reference": False}, "test")).complete["fedavg"].problem.f.l2 == 0.1
 
 
 def test_l2_and_weight_decay_are_two_words_for_one_thing(tmp_path: Path) -> None:

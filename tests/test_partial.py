@@ -11,16 +11,16 @@ import pytest
 import torch
 
 from proxfed import algorithms as alg
-from proxfed.algorithms import ALGORITHMS
 from proxfed.compressors import Identity, NaturalCompressor, TopK
 from proxfed.engine.compatibility import check_combination
 from proxfed.engine.network import Stacked
-from proxfed.engine.run import Run
+from proxfed.engine.start import run_of
 from proxfed.errors import InputError
 from proxfed.harness.catalogue import catalogue
 from proxfed.participation import BernoulliSampling, Dropouts, Full, UniformSampling, arrived
 from proxfed.regularisers import SquaredL2, Zero
 from proxfed.types import Star
+from test_conformance import SETTINGS
 
 from support import numpy_references as ref
 from support import toy_problems as toy
@@ -36,7 +36,7 @@ def problem(h=toy.SPARSE, **options):
 
 
 def begin(p, algorithm, participation, seed=0):
-    return Run(p, algorithm, Stacked(p.n, p.d), participation, seed)
+    return run_of(p, algorithm, Stacked(p.f.n, p.f.d), participation, seed)
 
 
 def states(p, algorithm, participation, rounds, seed=0):
@@ -81,14 +81,14 @@ some = pytest.mark.parametrize("participation", SOME.values(), ids=SOME)
 
 def in_numpy(p, participation, compress, *, alpha, K, eta_g=1.0, eta=1.0, seed=0):
     """FedCEF of docs/theory.md with some clients a round, one client at a time: (z, zt, c, all c_i, all v_i)."""
-    grad, beta, weights = toy.gradient(p, seed), eta_g * alpha * K, p.weights.numpy()
-    zt, c = toy.start(p), np.zeros(p.d)
-    own, v = np.zeros((p.n, p.d)), np.zeros((p.n, p.d))
+    grad, beta, weights = toy.gradient(p, seed), eta_g * alpha * K, p.f.weights.numpy()
+    zt, c = toy.start(p), np.zeros(p.f.d)
+    own, v = np.zeros((p.f.n, p.f.d)), np.zeros((p.f.n, p.f.d))
     t = 0
     while True:
         t += 1
-        z, change = PROX(zt, beta), np.zeros(p.d)
-        here = arrived(participation, t, participation(t, p.n, seed), seed)[0]
+        z, change = PROX(zt, beta), np.zeros(p.f.d)
+        here = arrived(participation, t, participation(t, p.f.n, seed), seed)[0]
         for i in here:
             w = x = z
             gradients = []
@@ -144,7 +144,7 @@ def test_T06a_the_server_has_the_mean_of_what_all_clients_have(participation, ba
     participation = (
         replace(participation, among=UniformSampling(4)) if isinstance(participation, Dropouts) else participation
     )
-    weights = p.weights.numpy()
+    weights = p.f.weights.numpy()
     for s, _ in states(p, alg.FedComposite(0.8, 3, partial=True), participation, 40):
         assert toy.gap(s.server.g, -weights @ s.clients.a) < 1e-14
     for s, _ in states(p, alg.FedCEF(0.8, 3, 1.0, 0.5, TopK(k=2), partial=True), participation, 40):
@@ -243,9 +243,9 @@ def test_T06f_the_lyapunov_function_falls_with_the_step_of_the_theorem(m):
         def __call__(self, t, n, seed):
             return np.arange(n)[(t % T) * m : (t % T) * m + m]
 
-    A = [p.data.client(i)[0] for i in range(N)]
-    L_i = [np.linalg.eigvalsh(a.T @ a / (4 * len(a)))[-1] + p.l2 for a in A]
-    L, Lb = p.smoothness().L_f, np.mean(L_i)
+    A = [p.f.data.client(i)[0] for i in range(N)]
+    L_i = [np.linalg.eigvalsh(a.T @ a / (4 * len(a)))[-1] + p.f.l2 for a in A]
+    L, Lb = p.f.smoothness().L_f, np.mean(L_i)
     S = 1 / (L / 2 + (T - 1) * Lb)
     run = begin(p, alg.FedComposite(S, 1, partial=True), InGroups())
     x, moves, values = [], [], []
@@ -321,13 +321,14 @@ def its_problem(a, **options):
 
 
 def test_the_lists_are_those_of_the_facts():
-    stars = {name: make for name, make in ALGORITHMS.items() if issubclass(make, Star) and make.facts.exact}
-    assert {name for name, make in stars.items() if make.facts.exact_partial} == set(EXACT)
-    takes_some = {name for name, make in stars.items() if not make.needs.everyone}
+    """Of those that are exact with the settings of every day; FedSpeed has its perturbation then."""
+    stars = {name: a for name, a in SETTINGS.items() if isinstance(a, Star) and a.is_exact()}
+    assert {name for name, a in stars.items() if a.is_exact(partial=True)} == set(EXACT)
+    takes_some = {name for name, a in stars.items() if not a.needs.everyone}
     assert takes_some - set(EXACT) == set(INEXACT)
-    assert not any(make.facts.exact_partial for make in ALGORITHMS.values() if not make.facts.exact)
+    assert not any(a.is_exact(partial=True) for a in SETTINGS.values() if not a.is_exact())
     said = {e["name"]: e["some clients"] for e in catalogue("algorithms")["algorithms"]}
-    assert {name for name in said if said[name].startswith("exact")} == set(EXACT)
+    assert {name for name in said if said[name].startswith("exact")} == {*EXACT, "fedspeed"}
     assert said["fedcef"] == "exact with `partial`"
     assert (said["mime"], said["fista"], said["depositum"]) == ("inexact", "refused", "refused")
 
@@ -354,7 +355,7 @@ def test_weights_and_a_wrapped_downlink_change_nothing_of_that():
     p = toy.problem(sizes=(7, 40, 13, 40, 25, 9), weighting="size")
     inner = alg.FedComposite(1.0, 3, partial=True)
     for a in (inner, EXACT["fedcef"], alg.CompressedDownlink(inner, NATURAL)):
-        assert a.facts.exact_partial
+        assert a.is_exact(partial=True)
         assert error_of(p, a, UniformSampling(2), 4000, 1e-9) < 1e-9
 
 

@@ -18,7 +18,7 @@ from proxfed.algorithms import FISTA
 from proxfed.compressors import TopK
 from proxfed.engine.compatibility import check_combination
 from proxfed.engine.network import Stacked
-from proxfed.engine.run import Run
+from proxfed.engine.start import run_of
 from proxfed.errors import InputError
 from proxfed.keyed_random import uniforms
 from proxfed.participation import PARTICIPATIONS, BernoulliSampling, Dropouts, Full, UniformSampling, arrived
@@ -176,7 +176,7 @@ LOSSY = Dropouts(0.4, UniformSampling(3))
 
 def after(algorithm, who, rounds=12, seed=5):
     p = toy.problem(toy.name_of(toy.problem()), batch=4, sizes=toy.RAGGED, weighting="size")
-    run = Run(p, algorithm, Stacked(p.n, p.d), who, seed)
+    run = run_of(p, algorithm, Stacked(p.f.n, p.f.d), who, seed)
     for t in range(1, rounds + 1):
         run.round(t)
     return run
@@ -241,7 +241,7 @@ def test_without_rollback_states_disagree_and_the_limit_is_wrong(a):
     x = p.solve().numpy()
     errors = []
     for rollback in (True, False):
-        run = Run(p, a, Stacked(p.n, p.d), Dropouts(0.3, UniformSampling(3), rollback))
+        run = run_of(p, a, Stacked(p.f.n, p.f.d), Dropouts(0.3, UniformSampling(3), rollback))
         for t in range(1, 601):
             run.round(t)
         errors.append(toy.error(run.model().numpy(), x))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from proxfed import Model, load
+from proxfed import Neural, load
 from proxfed.algorithms import FedCEF, FedComposite, FedNAG, Nesterov, Pledge
 from proxfed.algorithms.pledge import LARGEST_Q2, Client, Server
 from proxfed.compressors import ErrorBoundedQuantiser, Identity, NaturalCompressor, RandK, TopK
@@ -98,7 +98,7 @@ def test_T05a_public_is_equal_to_the_bit_and_c_is_the_mean_of_u(compressor, batc
         for name in ("z", "y"):
             public = getattr(s.server, name)
             assert np.array_equal(getattr(s.clients, name), np.tile(public, (N, 1)))
-        assert toy.gap(s.server.c, p.weights.numpy() @ s.clients.u) < 20 * eps
+        assert toy.gap(s.server.c, p.f.weights.numpy() @ s.clients.u) < 20 * eps
 
 
 def test_T05b_without_compressors_corrections_add_up_to_zero_and_nothing_lags_behind():
@@ -200,7 +200,7 @@ def test_T05g_solutions_are_fixed_points(C, settings):
     server = begin = Server(own.mean(0), z, z, z, torch.zeros(1, dtype=torch.uint8))
     for t in range(1, 9):
         server, (q, *k) = algorithm.down(server, keys(0, "server message", [0], t))
-        f = Oracle(p.local(t, range(N)), Work())
+        f = Oracle(p.f.local(t, range(N)), Work())
         clients, v = algorithm.client(clients, (q.dense[0], *k), f, p.h)
         clients, D_i = algorithm.relay(clients, v, 0.0, f.key)
         server = algorithm.server(server, D_i.dense.mean(0), p.h, 1.0)
@@ -214,14 +214,14 @@ def test_T05g_solutions_are_fixed_points(C, settings):
 def test_reaches_the_solution_with_one_setting(q2, tau):
     """eta = 1/L and all else by default, with messages as coarse as it takes them."""
     p, C = toy.problem(), ErrorBoundedQuantiser(q2)
-    algorithm = Pledge(1 / p.smoothness().L, tau, compressor_up=C, compressor_down=C)
+    algorithm = Pledge(1 / p.f.smoothness().L, tau, compressor_up=C, compressor_down=C)
     assert toy.reaches(p, algorithm, 1e-10, 250)
 
 
 @pytest.mark.parametrize("settings", [{"beta": 0.5}, {"a": 0.5}, {"theta": 0.5, "restart": False}], ids=str)
 def test_reaches_the_solution_with_options(settings):
     p = toy.problem(sizes=toy.RAGGED, weighting="size")
-    assert toy.reaches(p, Pledge(0.5 / p.smoothness().L, 3, **settings), 1e-10, 300)
+    assert toy.reaches(p, Pledge(0.5 / p.f.smoothness().L, 3, **settings), 1e-10, 300)
 
 
 def test_needs_its_error_feedback():
@@ -268,7 +268,7 @@ def test_refuses_what_makes_no_sense(field, value):
 
 def test_coarse_messages_with_extrapolation_are_refused_and_that_is_why():
     p, C = toy.problem(), ErrorBoundedQuantiser(0.5)
-    coarse = Pledge(1 / p.smoothness().L, 4, theta=1.0, compressor_up=C, compressor_down=C)
+    coarse = Pledge(1 / p.f.smoothness().L, 4, theta=1.0, compressor_up=C, compressor_down=C)
     with pytest.raises(
         InputError, match=r"^Pledge with these settings needs a compressor with q\^2 <= 0.25, but that of"
     ):
@@ -301,7 +301,7 @@ def test_bytes_are_counted_and_few():
 def test_nesterov_with_restart_is_no_slower_than_a_fixed_one():
     """Without compressors, on the pooled problem: the restart finds the momentum that theory would choose."""
     p = toy.problem(h=Zero(), l2=0.002)
-    L, mu = p.smoothness().L_f, p.smoothness().mu
+    L, mu = p.f.smoothness().L_f, p.f.smoothness().mu
     x = toy.solution(p, ref.prox_zero)
     best = (1 - np.sqrt(mu / L)) / (1 + np.sqrt(mu / L))
 
@@ -322,9 +322,9 @@ def test_its_rule_reaches_the_solution_whatever_the_condition_number_is():
     for l2 in (0.3, 0.05, 0.005):
         p = toy.problem(l2=l2)
         algorithm = Pledge.theory(toy.constants(p, 1))
-        L, mu = p.smoothness().L, p.smoothness().mu
+        L, mu = p.f.smoothness().L, p.f.smoothness().mu
         assert algorithm.tau == min(5, np.ceil(0.75 * np.sqrt(L / mu)))
-        assert algorithm.eta == pytest.approx(1 / p.smoothness().L)
+        assert algorithm.eta == pytest.approx(1 / p.f.smoothness().L)
         assert toy.reaches(p, algorithm, 1e-9, 500)
 
 
@@ -343,11 +343,11 @@ def small_network(channels: int, side: int, classes: int) -> torch.nn.Module:
 
 def test_a_small_network_learns():
     """Digits of 8 x 8 pixels, five clients that see different shares of the classes."""
-    p = Model(load("digits", DirichletByClient(5, 0.5)), small_network, h=L1(1e-5), batch=16)
+    p = Neural(load("digits", DirichletByClient(5, 0.5)), small_network, batch=16) + L1(1e-5)
     run = toy.begin(p, Pledge(0.1, 10, 0.5, False, 0.5, 0.5))
-    first = p.evaluate(run.x0)["accuracy"]
+    first = p.f.evaluate(run.x0)["accuracy"]
     for t in range(1, 21):
         run.round(t)
-    assert p.evaluate(run.model())["accuracy"] > 0.85 > 0.3 > first
+    assert p.f.evaluate(run.model())["accuracy"] > 0.85 > 0.3 > first
     sent = run.network.traffic.up + run.network.traffic.down
-    assert sent * 8 / (2 * 20 * 5 * p.d) < 2.5
+    assert sent * 8 / (2 * 20 * 5 * p.f.d) < 2.5

@@ -171,7 +171,7 @@ def test_T05m_solutions_are_fixed_points(C, graph):
     state = start = State(rows, mean - own, own, z, z, z)
     W = torch.tensor(dense(graph.W(0)))
     for t in range(1, 9):
-        f = Oracle(p.local(t, range(N)), Work())
+        f = Oracle(p.f.local(t, range(N)), Work())
         mix = lambda message: W @ (message.dense if hasattr(message, "dense") else message)
         state = algorithm.step(algorithm.before_mix(state, f, p.h), f, p.h, mix)
         for now, then in zip(state, start, strict=True):
@@ -182,14 +182,14 @@ def test_T05m_solutions_are_fixed_points(C, graph):
 @pytest.mark.parametrize("q2", [0.1, LARGEST_Q2])
 def test_reaches_the_solution_with_one_setting(q2, graph):
     p = toy.problem()
-    algorithm = PledgePeers(1 / p.smoothness().L, compressor=ErrorBoundedQuantiser(q2))
+    algorithm = PledgePeers(1 / p.f.smoothness().L, compressor=ErrorBoundedQuantiser(q2))
     assert toy.reaches(p, algorithm, 1e-10, 600, graph)
 
 
 @pytest.mark.parametrize(("tau", "q2"), [(1, LARGEST_Q2), (3, LARGEST_Q2), (3, 0.2), (3, 0.02)])
 def test_reaches_the_solution_with_finer_and_coarser_messages(tau, q2):
     p, C = toy.problem(), ErrorBoundedQuantiser(q2)
-    assert toy.reaches(p, PledgePeers(1 / p.smoothness().L, tau, compressor=C), 1e-10, 600, Ring(N))
+    assert toy.reaches(p, PledgePeers(1 / p.f.smoothness().L, tau, compressor=C), 1e-10, 600, Ring(N))
 
 
 @every_graph
@@ -206,7 +206,7 @@ def test_the_modal_radius_is_the_rate_of_a_quadratic():
 
     rng = np.random.default_rng(0)
     A = rng.normal(size=(12, 4)) * [0.3, 0.6, 1.0, 1.5]
-    p = Linear(Federated.from_clients([(A, rng.normal(size=12)) for _ in range(6)]), Squared(), l2=0.05)
+    p = Linear(Federated.from_clients([(A, rng.normal(size=12)) for _ in range(6)]), Squared(), l2=0.05) + Zero()
     curvatures = np.linalg.eigvalsh(A.T @ A / 12) + 0.05
     graph = Ring(6)
     algorithm = PledgePeers(0.8 / curvatures.max(), 2, 0.6, 0.3, compressor=DENSE)
@@ -238,7 +238,7 @@ def test_refuses_what_makes_no_sense(field, value):
 def test_a_gossip_step_that_is_too_long_is_refused_and_that_is_why():
     p, graph = toy.problem(), Grid(N, rows=1)
     assert np.linalg.eigvalsh(dense(graph.W(0)))[0] < -0.2
-    too_long = PledgePeers(1 / p.smoothness().L, 3, gamma=1.0, theta=0.5, compressor=DENSE)
+    too_long = PledgePeers(1 / p.f.smoothness().L, 3, gamma=1.0, theta=0.5, compressor=DENSE)
     with pytest.raises(InputError, match="PledgePeers with these settings needs eigenvalues of W above -1e-09, but"):
         check_combination(p, too_long, graph, Full())
     check_combination(p, replace(too_long, gamma=0.7), graph, Full())

@@ -17,7 +17,7 @@ from proxfed.algorithms.pledge import largest_proved_step
 from proxfed.compressors import ErrorBoundedQuantiser, Identity, TopK
 from proxfed.errors import InputError
 from proxfed.regularisers import L1, MCP
-from proxfed.types import Constants, Packed, Smoothness
+from proxfed.types import Constants, Packed, Problem, Smoothness
 
 from support import toy_problems as toy
 
@@ -87,7 +87,7 @@ def best_rate(*args, **more):
 def levels(p, algorithm, proof, best, rounds):
     """The Lyapunov function of rounds 1, 2, ...: x of the round, u and zt after it."""
     run = toy.begin(p, algorithm)
-    f, weights = p.local(0, range(p.n)), p.weights
+    f, weights = p.f.local(0, range(p.f.n)), p.f.weights
     for t in range(1, rounds + 1):
         run.round(t)
         s = run.state.server
@@ -102,13 +102,13 @@ def random_problem(seed, n=4, d=6):
     rng = np.random.default_rng(seed)
     clients = [(rng.normal(size=(9, d)) * rng.uniform(0.2, 2, d), 3 * rng.normal(size=9)) for _ in range(n)]
     x0 = torch.tensor(5 * rng.normal(size=d))
-    return Linear(Federated.from_clients(clients), Squared(), L1(0.1), l2=0.05, x0=x0)
+    return Problem(Linear(Federated.from_clients(clients), Squared(), l2=0.05), L1(0.1), x0)
 
 
 def exact_constants(p):
     """L, Lt and mu of the quadratic f, from its Hessians."""
-    hessians = [A.T @ A / len(A) + p.l2 * np.eye(p.d) for A, _ in (p.data.client(i) for i in range(p.n))]
-    eigenvalues = np.linalg.eigvalsh(sum(hessians) / p.n)
+    hessians = [A.T @ A / len(A) + p.f.l2 * np.eye(p.f.d) for A, _ in (p.f.data.client(i) for i in range(p.f.n))]
+    eigenvalues = np.linalg.eigvalsh(sum(hessians) / p.f.n)
     own = [np.linalg.eigvalsh(H)[-1] for H in hessians]
     return eigenvalues[-1], sqrt(np.mean(np.square(own))), eigenvalues[0], max(own)
 
@@ -119,7 +119,7 @@ def exact_constants(p):
 def test_the_lyapunov_function_falls_at_the_proved_rate(kind, seed, q_u, q_d, part):
     p, q_d = random_problem(seed), q_d / 2
     L, Lt, mu, largest = exact_constants(p)
-    c = Constants(Smoothness(largest, L, mu), p.n, p.d, 1, 0.0, 0.0)
+    c = Constants(Smoothness(largest, L, mu), p.f.n, p.f.d, 1, 0.0, 0.0)
     S = part * largest_proved_step(c, q_u, q_d)
     rate = best_rate(S, L, Lt, mu, q_u, q_d)
     assert rate > 1
@@ -140,7 +140,7 @@ def test_steps_of_the_theorem_converge_on_logistic_regression(q2):
     p = toy.problem()
     algorithm = Pledge.theory(toy.constants(p, 1), proved=True, compressor_up=C, compressor_down=C)
     assert (algorithm.tau, algorithm.theta, algorithm.restart) == (1, 0.0, False)
-    s = p.smoothness()
+    s = p.f.smoothness()
     rate = best_rate(algorithm.S, s.L_f, s.L, s.mu, sqrt(q2), sqrt(q2))
     proof = Proof(algorithm.S, s.L_f, s.L, s.mu, sqrt(q2), sqrt(q2), rate)
     best = toy.objective(p, p.solve(1e-14))
@@ -154,7 +154,7 @@ def test_it_falls_without_convexity():
     p = toy.problem(h=MCP(0.05, 8.0))
     C = ErrorBoundedQuantiser(0.1)
     algorithm = Pledge.theory(toy.constants(p, 1), proved=True, compressor_up=C, compressor_down=C)
-    s = p.smoothness()
+    s = p.f.smoothness()
     proof = Proof(algorithm.S, s.L_f, s.L, 1.0, sqrt(0.1), sqrt(0.1), 1.0, rho=p.h.weak_convexity)
     assert proof.holds
     values = np.array(list(levels(p, algorithm, proof, 0.0, 80)))

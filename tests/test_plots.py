@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from proxfed.errors import InputError
-from proxfed.harness.paper_schema import Figure
 from proxfed.harness.results import Results
+from proxfed.papers.paper_schema import Figure
 from proxfed.report import plots as figures
 from proxfed.report.page import write_report
 from proxfed.report.plots import COLOURS, MARKERS, Line, axis_words, make_panels, write_figures
@@ -211,7 +211,35 @@ def test_what_cannot_be_drawn_gives_no_file(tmp_path):
 
 
 def test_one_case_without_values_leaves_its_panel_empty(tmp_path):
-    drawn(Figure(name="f", y="error", log_y=True), {"1": results(), "2": results(error=None)}, tmp_path)
+    figure, cases = Figure(name="f", y="error", log_y=True), {"1": results(), "2": results(error=None)}
+    assert [(panel.title, len(panel.lines)) for panel in make_panels(figure, cases)] == [("1", 2), ("2", 0)]
+    text = drawn(figure, cases, tmp_path)
+    one, two = (
+        re.search(rf'<g id="axes_{k}">(.*?)(?=<g id="axes_|<g id="legend|\\Z)', text, re.DOTALL)[1] for k in (1, 2)
+    )
+    assert [one.count(f"stroke: {colour}") > 0 for colour in COLOURS[:2]] == [True, True]
+    assert [two.count(f"stroke: {colour}") for colour in COLOURS[:2]] == [0, 0]
+
+
+def test_a_notebook_shows_the_figure(tmp_path):
+    pytest.importorskip("matplotlib")
+    formatters = pytest.importorskip("IPython.core.formatters")
+    data, _ = formatters.DisplayFormatter().format(results().plot("error"))
+    assert data["image/png"].startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(("times", "scale"), [(9.9, "linear"), (10, "log")])
+def test_an_axis_over_which_algorithms_end_decades_apart_is_logarithmic(times, scale):
+    pytest.importorskip("matplotlib")
+    rows = [row("A", t=t) for t in ROUNDS] + [
+        row("B", t=t, bytes_up=times * 2e6 * t, bytes_down=times * 1e6 * t) for t in ROUNDS
+    ]
+    found = Results(rows, [])
+    (axes,) = found.plot("error", x="bytes").axes
+    assert axes.get_xscale() == scale
+    assert found.plot("error").axes[0].get_xscale() == "linear"
+    for log, expected in ((True, "log"), (False, "linear")):
+        assert found.plot("error", x="bytes", log_x=log).axes[0].get_xscale() == expected
 
 
 def test_without_matplotlib_one_sentence_says_what_to_install(tmp_path, monkeypatch):

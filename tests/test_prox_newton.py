@@ -10,7 +10,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxfed import Linear
 from proxfed.algorithms import FISTA, ProxNewton
 from proxfed.algorithms.prox_newton import LBFGS, model_step
 from proxfed.problems.fista import by_line_search, fista
@@ -68,7 +67,7 @@ def test_whatever_the_first_curvature_the_objective_never_rises(loss, curvature)
 
 def test_it_takes_a_fraction_of_the_rounds_of_fista() -> None:
     p = toy.problem("logistic", l2=1e-4, p=20)
-    exact, L = p.solve(), p.smoothness().L_f
+    exact, L = p.solve(), p.f.smoothness().L_f
 
     def rounds(algorithm) -> int:
         far = (toy.error(x, exact.numpy()) for x in toy.models(p, algorithm))
@@ -79,6 +78,5 @@ def test_it_takes_a_fraction_of_the_rounds_of_fista() -> None:
 
 def test_solved_by_a_line_search_is_solved() -> None:
     p = toy.problem("softmax", h=L1(0.01))
-    x = by_line_search(p._mean_gradient, p._mean_value, p.h, p.start(0))
+    x = by_line_search(p.f.gradient, p.f.value, p.h, p.start(0))
     assert torch.allclose(x, p.solve(), atol=1e-9)
-    assert isinstance(p, Linear)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from proxfed import Entry, Study, compare, run, run_study
+from proxfed import Entry, Patience, Stop, Study, compare, run, run_study
 from proxfed.algorithms import Depositum, FedAvg
 from proxfed.errors import InputError
 from proxfed.participation import Full
@@ -34,12 +34,13 @@ def sentence(call: Any, expected: str) -> None:
 
 
 RUN: list[tuple[dict[str, Any], str]] = [
-    ({"problem": None}, r"problem = None will not do: give an object such as"),
-    ({"problem": "logistic"}, r"problem = 'logistic' will not do"),
+    ({"problem": None}, r"problem must be an object such as"),
+    ({"problem": "logistic"}, r"problem must be an object such as .*, not 'logistic'"),
     ({"algorithm": None}, r"algorithm = None is not an algorithm"),
     ({"algorithm": "fedavg"}, r"algorithm = 'fedavg' is not an algorithm"),
     ({"algorithm": FedAvg}, r"is not an algorithm .*; give an object, FedAvg\(\.\.\.\)"),
-    ({"rounds": -1}, r"rounds = -1 must be a whole number >= 0"),
+    ({"rounds": -1}, r"rounds = -1 must be a whole number >= 1"),
+    ({"rounds": 0}, r"rounds = 0 must be a whole number >= 1"),
     ({"rounds": 2.5}, r"rounds = 2\.5 must be a whole number"),
     ({"rounds": "5"}, r"rounds = '5' must be a whole number"),
     ({"rounds": True}, r"rounds = True must be a whole number"),
@@ -48,18 +49,25 @@ RUN: list[tuple[dict[str, Any], str]] = [
     ({"seed": 0.5}, r"seed = 0\.5 must be a whole number"),
     ({"seed": None}, r"seed = None must be a whole number"),
     ({"topology": Ring(5)}, r"FedAvg has a server and takes no graph"),
-    ({"topology": "ring"}, r"topology = 'ring' will not do"),
-    ({"algorithm": GRAPH}, r"Depositum works on a graph: name a topology"),
+    ({"topology": "ring"}, r"topology must be an object such as .*, not 'ring'"),
+    ({"algorithm": GRAPH}, r"Depositum works on a graph: give a topology, such as Ring\(5\)$"),
     ({"algorithm": GRAPH, "topology": Ring(4)}, r"the topology has 4 nodes, but the problem 5 clients"),
-    ({"participation": "full"}, r"participation = 'full' will not do: give an object such as Full\(\)"),
-    ({"participation": Full}, r"participation = .* will not do"),
-    ({"participation": None}, r"participation = None will not do"),
+    ({"participation": "full"}, r"participation must be an object such as Full\(\)"),
+    ({"participation": Full}, r"participation must be an object such as .*, not .*"),
+    ({"participation": None}, r"participation must be an object such as .*, not None"),
     ({"reference": "yes"}, r"reference = 'yes' must be a tensor of shape \(10,\)"),
     ({"reference": torch.zeros(3)}, r"reference = .* must be a tensor of shape \(10,\)"),
+    ({"reference": torch.full((10,), torch.nan)}, r"reference must be finite"),
+    ({"reference": torch.zeros(10, dtype=torch.cfloat)}, r"reference = .* must be a tensor of shape \(10,\)"),
     ({"measures": "consensus_y"}, r"measures = 'consensus_y' must be a list of names"),
     ({"measures": ["consensus_y"]}, r"measures: no algorithm here has 'consensus_y'"),
     ({"measures": [3]}, r"measures = \[3\] must be a list of names"),
-    ({"watch": 3}, r"watch = 3 must be a function"),
+    ({"hooks": 3}, r"hooks = 3 must be a list of functions of a Moment"),
+    ({"hooks": [3]}, r"hooks: 3 must be a function of a Moment"),
+    ({"hooks": [Patience]}, r"hooks: <class .*Patience.*> must be a function of a Moment, or an object"),
+    ({"hooks": [lambda moment: True]}, r"the hook .* returned True: return None, or Stop\(reason\)"),
+    ({"hooks": [lambda moment: Stop("")]}, r"Stop\(reason = ''\): the reason must be a sentence"),
+    ({"hooks": [Patience(3, "accuracy")]}, r"stop: rows have no measure 'accuracy'; they have round,"),
 ]
 
 
@@ -69,8 +77,11 @@ def test_run_refuses(change: dict[str, Any], expected: str) -> None:
 
 
 COMPARE: list[tuple[dict[str, Any], str]] = [
-    ({"problem": None}, r"problem = None will not do"),
-    ({"problem": None, "algorithms": {"a": Entry(AVG, problem=problem())}}, r"problem = None will not do"),
+    ({"problem": None}, r"problem must be an object such as .*, not None"),
+    (
+        {"problem": None, "algorithms": {"a": Entry(AVG, problem=problem())}},
+        r"problem must be an object such as .*, not None",
+    ),
     ({"algorithms": [AVG]}, r"algorithms = .* must be a dict of labels and algorithms"),
     ({"algorithms": {}}, r"a study needs at least one algorithm"),
     ({"algorithms": {"a": "fedavg"}}, r"'fedavg' is not an algorithm"),
@@ -82,10 +93,19 @@ COMPARE: list[tuple[dict[str, Any], str]] = [
     ({"algorithms": {"a": Entry(AVG, rounds=0)}}, r"algorithms\.a\.rounds = 0 must be a whole number >= 1"),
     ({"algorithms": {"a": Entry(AVG, rounds="2")}}, r"algorithms\.a\.rounds = '2' must be"),
     ({"algorithms": {"a": Entry(AVG, topology=Ring(5))}}, r"algorithms\.a: FedAvg has a server"),
-    ({"algorithms": {"a": Entry(GRAPH, topology="ring")}}, r"algorithms\.a: topology = 'ring' will not do"),
-    ({"algorithms": {"a": Entry(AVG, participation="full")}}, r"algorithms\.a: participation = 'full' will not do"),
-    ({"algorithms": {"a": Entry(AVG, problem="mine")}}, r"algorithms\.a: problem = 'mine' will not do"),
-    ({"algorithms": {"a": GRAPH}}, r"algorithms\.a: Depositum works on a graph: name a topology"),
+    (
+        {"algorithms": {"a": Entry(GRAPH, topology="ring")}},
+        r"algorithms\.a: topology must be an object such as .*, not 'ring'",
+    ),
+    (
+        {"algorithms": {"a": Entry(AVG, participation="full")}},
+        r"algorithms\.a: participation must be an object such as .*, not 'full'",
+    ),
+    (
+        {"algorithms": {"a": Entry(AVG, problem="mine")}},
+        r"algorithms\.a: problem must be an object such as .*, not 'mine'",
+    ),
+    ({"algorithms": {"a": GRAPH}}, r"algorithms\.a: Depositum works on a graph: give a topology"),
     ({"algorithms": {"a": GRAPH}, "topology": Ring(3)}, r"the topology has 3 nodes, but the problem 5 clients"),
     ({"rounds": 0}, r"rounds = 0 must be a whole number >= 1"),
     ({"rounds": "5"}, r"rounds = '5' must be"),
@@ -99,10 +119,10 @@ COMPARE: list[tuple[dict[str, Any], str]] = [
     ({"seeds": True}, r"seeds = True must be"),
     ({"name": 5}, r"name = 5 must be a text"),
     ({"name": ""}, r"name = '' must be"),
-    ({"topology": "ring"}, r"topology = 'ring' will not do: give an object such as Ring"),
-    ({"topology": Ring}, r"topology = .* will not do"),
-    ({"participation": "full"}, r"participation = 'full' will not do: give an object such as Full\(\)"),
-    ({"participation": None}, r"participation = None will not do"),
+    ({"topology": "ring"}, r"topology must be an object such as Ring"),
+    ({"topology": Ring}, r"topology must be an object such as .*, not .*"),
+    ({"participation": "full"}, r"participation must be an object such as Full\(\)"),
+    ({"participation": None}, r"participation must be an object such as .*, not None"),
     ({"every": 0}, r"every = 0 must be"),
     ({"reference": "yes"}, r"reference = 'yes' must be True or False"),
     ({"measures": "consensus"}, r"measures = 'consensus' must be a list of names"),
@@ -124,6 +144,7 @@ COMPARE: list[tuple[dict[str, Any], str]] = [
     ({"jobs": "two"}, r"jobs = 'two' must be a whole number >= 1"),
     ({"jobs": 1.5}, r"jobs = 1\.5 must be"),
     ({"ranks": 0}, r"ranks = 0 must be a whole number >= 1"),
+    ({"ranks": True}, r"ranks = True must be a whole number >= 1"),
     ({"ranks": "2"}, r"ranks = '2' must be"),
     ({"ranks": 6}, r"6 ranks for 5 clients: at most one rank per client"),
     ({"jobs": 2, "ranks": 2}, r"jobs = 2 and ranks = 2 exclude each other"),
@@ -162,7 +183,20 @@ def test_study_refuses(change: dict[str, Any], expected: str) -> None:
 
 
 def test_run_study_takes_a_study() -> None:
-    sentence(lambda: run_study("demo"), r"study = 'demo' will not do: give a Study")  # type: ignore[arg-type]
+    sentence(lambda: run_study("demo"), r"study must be a Study")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
+def test_a_reference_of_another_dtype_is_converted(dtype: torch.dtype) -> None:
+    p = problem()
+    reference = (10 * p.solve()).to(dtype)
+    found, expected = (run(p, AVG, 2, reference=x, progress=False).rows for x in (reference, reference.double()))
+    assert [row["error"] for row in found] == [row["error"] for row in expected]
+
+
+def test_a_problem_and_an_algorithm_that_are_swapped_are_told_so() -> None:
+    sentence(lambda: run(AVG, problem(), 2), r"^the problem comes first: run\(problem, algorithm, rounds\)$")  # type: ignore[arg-type]
+    sentence(lambda: run(problem(), problem(), 2), r"^algorithm = a Problem is not an algorithm")  # type: ignore[arg-type]
 
 
 # ---- no traces ------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import pytest
 from proxfed.engine.network import world
 from proxfed.engine.ranks import connect
 from proxfed.errors import InputError
-from proxfed.harness.run_folder import RunFolder
+from proxfed.harness.folder.run_folder import RunFolder
 from proxfed.report.columns import ROW
 
 from support.small_experiment import small, write
@@ -83,8 +83,6 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
         ({"RANK": "0"}, None),
         ({"WORLD_SIZE": "4"}, None),
         ({"RANK": "0", "WORLD_SIZE": "1"}, None),
-        ({"RANK": "first", "WORLD_SIZE": "4"}, None),
-        ({"RANK": "-1", "WORLD_SIZE": "4"}, None),
     ],
     ids=str,
 )
@@ -95,6 +93,32 @@ def test_which_process_is_a_rank(
     for name, value in (given | master).items():
         environment.setenv(name, value)
     assert world() == found
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"RANK": "first", "WORLD_SIZE": "4"}, "RANK = 'first' must be a whole number >= 0"),
+        ({"RANK": "-1", "WORLD_SIZE": "4"}, "RANK = '-1' must be"),
+        ({"WORLD_SIZE": "abc"}, "WORLD_SIZE = 'abc' must be"),
+        ({"RANK": "7", "WORLD_SIZE": "2"}, "RANK = 7 must be below WORLD_SIZE = 2"),
+    ],
+)
+def test_a_rank_that_is_none_does_not_run_alone(
+    environment: pytest.MonkeyPatch, given: dict[str, str], said: str
+) -> None:
+    for name, value in given.items():
+        environment.setenv(name, value)
+    with pytest.raises(InputError, match=f"^{said}"):
+        world()
+
+
+@pytest.mark.parametrize("port", ["abc", "-1", "99999", ""])
+def test_a_port_that_is_none_is_refused(environment: pytest.MonkeyPatch, port: str) -> None:
+    for name, value in (TORCHRUN | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}).items():
+        environment.setenv(name, value)
+    with pytest.raises(InputError, match=f"^MASTER_PORT = '{port}' must be a whole number below 65536"):
+        connect(1.0)
 
 
 @pytest.mark.parametrize(("given", "missing"), [({}, "ADDR"), ({"MASTER_ADDR": "node1"}, "PORT")])
@@ -176,7 +200,7 @@ def test_a_dead_rank_ends_the_run_and_resume_goes_on(tmp_path: Path) -> None:
     assert time.monotonic() - began < 20 + 10
     assert process.returncode == 1
     assert "rank 1 was killed (SIGKILL)" in said
-    assert "--resume" in said
+    assert "resume the run to continue" in said
     assert "Traceback" not in said
     run(file, out, "--resume")
     run(file, tmp_path / "whole")

@@ -31,7 +31,7 @@ from proxfed.algorithms.scafcom import Scallion
 from proxfed.algorithms.slowmo import SlowMo
 from proxfed.compressors import TopK
 from proxfed.regularisers import Zero
-from proxfed.types import Algorithm
+from proxfed.types import Algorithm, Problem
 
 from support import numpy_references as ref
 from support import toy_problems as toy
@@ -339,7 +339,7 @@ def scallion(
         yield x
 
 
-def steps_of(p: Linear, algorithm: FedNova) -> list[int]:
+def steps_of(p: Problem[Linear], algorithm: FedNova) -> list[int]:
     steps = [int(k) for k in toy.started(p, algorithm).state.clients.steps.flatten()]
     assert min(steps) >= algorithm.K_min
     assert max(steps) <= algorithm.K
@@ -350,7 +350,7 @@ def steps_of(p: Linear, algorithm: FedNova) -> list[int]:
 S, C = SMOOTH, COMPOSITE
 ADAM, YOGI = FedOpt(0.5, 3, 0.1, "adam", 0.01), FedOpt(0.5, 3, 0.1, "yogi", 0.01, 0.5, 0.7)
 ADAGRAD = FedOpt(0.5, 3, 0.1, "adagrad", 0.01, beta1=0.0)
-RECURSIONS: dict[str, tuple[Linear, Algorithm, Callable[[Grad, np.ndarray], Iterator[np.ndarray]]]] = {
+RECURSIONS: dict[str, tuple[Problem[Linear], Algorithm, Callable[[Grad, np.ndarray], Iterator[np.ndarray]]]] = {
     "fedprox": (S, FedProx(0.5, 3, 0.3), lambda g, x: fedprox(g, 5, x, 0.5, 3, 0.3)),
     "mofedsam": (S, MoFedSAM(0.5, 3, 0.4, 0.2), lambda g, x: mofedsam(g, 5, x, 0.5, 3, 0.4, 0.2)),
     "fedspeed": (S, FedSpeed(0.5, 3, 4.0, 0.2, 0.3), lambda g, x: fedspeed(g, 5, x, 0.5, 3, 4.0, 0.2, 0.3)),

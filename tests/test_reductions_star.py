@@ -37,7 +37,7 @@ from proxfed.compressors import NaturalCompressor, TopK
 from proxfed.participation import Full, UniformSampling
 from proxfed.regularisers import L1, Zero
 from proxfed.schedules import ExponentialDecay
-from proxfed.types import Algorithm, Participation
+from proxfed.types import Algorithm, Participation, Problem
 
 from support import numpy_references as ref
 from support import toy_problems as toy
@@ -50,7 +50,7 @@ FADING = ExponentialDecay(0.5, 0.7)
 
 
 def same(
-    p: Linear,
+    p: Problem[Linear],
     a: Algorithm,
     b: Algorithm,
     participation: Participation = FULL,
@@ -84,7 +84,7 @@ def same(
     ],
     ids=lambda a: type(a).__name__,
 )
-def test_reduces_to_fedavg(special: Algorithm, p: Linear, participation: Participation) -> None:
+def test_reduces_to_fedavg(special: Algorithm, p: Problem[Linear], participation: Participation) -> None:
     same(p, special, FedAvg(0.5, 3), participation)
 
 
@@ -266,7 +266,7 @@ def test_server_keeps_the_weighted_mean_of_all() -> None:
     run = toy.started(WEIGHTED, Scaffold(0.5, 3), SOME)
     for t in range(1, 9):
         run.round(t)
-        assert toy.gap(WEIGHTED.weights.numpy() @ run.state.clients.c.numpy(), run.state.server.c.numpy()) < 1e-13
+        assert toy.gap(WEIGHTED.f.weights.numpy() @ run.state.clients.c.numpy(), run.state.server.c.numpy()) < 1e-13
 
 
 @pytest.mark.parametrize(

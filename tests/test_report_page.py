@@ -14,8 +14,8 @@ from proxfed.errors import InputError, RunError
 from proxfed.harness.results import Models, Results
 from proxfed.report.client_stats import ClientStats
 from proxfed.report.columns import with_total
+from proxfed.report.html_tables import pairs_html
 from proxfed.report.page import render, write_report
-from proxfed.report.tables import pairs_html
 from proxfed.types import Block
 
 from support.run_folders import HOSTILE, Elements, data_of, folder, row, state, write

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,8 +14,8 @@ from typing import Any
 import pytest
 
 from proxfed.harness import experiment as config
+from proxfed.harness.folder.run_folder import RunFolder
 from proxfed.harness.plan import Plan
-from proxfed.harness.run_folder import RunFolder
 from proxfed.papers import reproduce
 
 from support.cli import proxfed, refused
@@ -324,3 +327,22 @@ def test_without_matplotlib_a_reproduction_has_no_figures_and_goes_on(
     monkeypatch.setattr(reproduce, "available", lambda: False)
     assert part.draw() == []
     assert [v.status for v in part.verdicts()] == ["confirmed", "not run"]
+
+
+# ---- a building of its own -------------------------------------------------------------------------------------------
+
+
+def test_nothing_else_imports_the_papers() -> None:
+    """Not even for a type checker, which the linter of imports leaves out."""
+    source = Path(reproduce.__file__).parents[1]
+    others = [path for path in source.rglob("*.py") if not path.is_relative_to(source / "papers")]
+    assert len(others) > 100
+    imports = re.compile(r"^\s*(from|import) proxfed\.papers|^\s*from proxfed import .*\bpapers\b", re.MULTILINE)
+    assert [path for path in others if imports.search(path.read_text())] == []
+
+
+def test_an_experiment_without_claims_loads_nothing_of_them() -> None:
+    program = "import sys; from proxfed.harness.experiment import read_cases; read_cases('demo'); print([*sys.modules])"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert "'proxfed.harness.experiment'" in loaded
+    assert "proxfed.papers" not in loaded

@@ -16,7 +16,7 @@ import pytest
 from proxfed.harness.plan import Plan
 from proxfed.harness.results import Results
 from proxfed.papers import results_store
-from proxfed.papers.costs import SECONDS, Speeds, samples
+from proxfed.papers.run_costs import SECONDS, Speeds, samples
 
 from support.cli import proxfed, refused
 from support.small_experiment import small, write
@@ -211,7 +211,7 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from proxfed.harness import experiment
-experiment.EXPERIMENTS = Path(sys.argv.pop(1))
+experiment.EXPERIMENTS = [Path(sys.argv.pop(1))]
 from proxfed.cli.main import main
 main()
 """

@@ -15,12 +15,13 @@ import torch
 
 from proxfed import Diverged, Entry, Results, compare, files, run
 from proxfed.algorithms import Depositum, FedAvg
+from proxfed.engine.run import Run
 from proxfed.errors import InputError
 from proxfed.harness.build import build_study
 from proxfed.harness.execute import Execution
 from proxfed.harness.experiment import parse
+from proxfed.harness.folder.run_folder import RunFolder
 from proxfed.harness.plan import open_folder
-from proxfed.harness.run_folder import RunFolder
 from proxfed.harness.study import Study
 from proxfed.report.client_stats import ClientStats
 from proxfed.topologies import Ring
@@ -184,16 +185,21 @@ def test_a_run_that_diverges_says_so_or_throws() -> None:
 @pytest.mark.parametrize("every", [1, 4, 10])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("algorithm", [FedAvg(0.1, 2), Depositum(0.1)])
-def test_ctrl_c_returns_what_there_is(every: int, number: int, algorithm: Any) -> None:
+def test_ctrl_c_returns_what_there_is(every: int, number: int, algorithm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The model is that of the last round, whether that was measured or not."""
     before = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
     graph = Ring(5) if isinstance(algorithm, Depositum) else None
 
-    def watch(t: int, row: Any) -> None:
+    real = Run.round
+
+    def interrupted(run: Run, t: int) -> None:
+        real(run, t)
         if t == 6:
             signal.raise_signal(number)
 
-    stopped = run(problem(), algorithm, 20, topology=graph, every=every, watch=watch)
+    with monkeypatch.context() as patched:
+        patched.setattr(Run, "round", interrupted)
+        stopped = run(problem(), algorithm, 20, topology=graph, every=every)
     assert (stopped.status, stopped.message) == ("stopped", "stopped by a signal after round 6 of 20")
     assert [row["round"] for row in stopped.rows] == list(range(0, 7, every))
     assert torch.equal(stopped.model, run(problem(), algorithm, 6, topology=graph).model)
@@ -219,7 +225,8 @@ def test_a_command_reads_no_state_of_a_file_twice(
     assert proxfed(capsys, *given)[0] == 0
     names, written = {name for name, _ in seen}, {"config.toml", "versions.json", "clients.json", "status.json"}
     assert "rows.csv" in names
-    assert names & written == (set() if "--force" in words else written)  # what it has written itself it knows
+    # What it has written itself it knows; what it replaces must be a run.
+    assert names & written == ({"config.toml"} if "--force" in words else written)
     assert max(seen.values()) == 1, seen
 
 
@@ -243,13 +250,14 @@ def test_what_was_written_is_known_as_a_reader_finds_it(tmp_path: Path) -> None:
     assert all(torch.equal(models[name], again[name]) for name in models)
 
 
-def test_the_second_ctrl_c_ends_it_at_once() -> None:
+def test_the_second_ctrl_c_ends_it_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     before = signal.getsignal(signal.SIGINT)
 
-    def watch(t: int, row: Any) -> None:
+    def interrupted(run: Run, t: int) -> None:
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
 
+    monkeypatch.setattr(Run, "round", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        run(problem(), FedAvg(0.1, 2), 20, watch=watch)
+        run(problem(), FedAvg(0.1, 2), 20)
     assert signal.getsignal(signal.SIGINT) == before

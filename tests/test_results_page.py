@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from proxfed.errors import InputError
+from proxfed.harness.folder.run_folder import RunFolder
 from proxfed.papers import experiment_page, reproduce, results_page
 from proxfed.papers.open_settings import open_settings
 from proxfed.papers.results_format import Place
@@ -67,8 +68,11 @@ def check(capsys: Any, tmp_path: Path) -> tuple[int, str]:
 
 
 def write_page(capsys: Any, tmp_path: Path, *options: str) -> Path:
-    """docs/results.md, and perhaps more, of what was run."""
-    kept(tmp_path)
+    """docs/results.md, and perhaps more, of what was run; for what was not, the causes say what it takes."""
+    for experiment, claim in (("fig1", "ours arrives*"), ("fig2", "*")):
+        path = kept(tmp_path) / "toy" / f"{experiment}.causes.toml"
+        if not path.exists():
+            path.write_text(f'[[causes]]\nkind = "scale"\nclaims = ["{claim}"]\nevidence = "an hour"\n')
     assert command(capsys, tmp_path, "page", "--docs", str(tmp_path / "docs"), *options)[0] == 0
     return tmp_path / "docs" / "results.md"
 
@@ -78,21 +82,22 @@ def write_page(capsys: Any, tmp_path: Path, *options: str) -> Path:
 
 def test_the_summary_counts_claims_and_names_what_was_never_run(tmp_path: Path) -> None:
     run(tmp_path / "runs")
-    assert counted(tmp_path) == ["quick (3)", "1", "", "", "1"]
+    assert counted(tmp_path) == ["quick (3)", "0+1", "", "", "1"]
     assert counted(tmp_path, "fig2") == ["not run", "", "", "", "1"]
     text = summary(tmp_path)
-    assert lines(text, "| [toy]") == ["| [toy](#toy) | 3 | 1 |  |  |  |  | 2 |  |  |"]
-    assert lines(text, "| all") == ["| all | 3 | 1 |  |  |  |  | 2 |  |  |"]
+    assert lines(text, "| [toy]") == ["| [toy](#toy) | 3 | 0+1 |  |  |  |  | 2 |  |  |"]
+    assert lines(text, "| all") == ["| all | 3 | 0+1 |  |  |  |  | 2 |  |  |"]
     assert "| [fig1](results/toy/fig1.md) | Fig. 1 |" in text
-    holds = "**1 of 3 main claims hold**, 2 were not run. Some hold: Fig. 1 (1 of 2). Not run: Table 2."
-    assert f"## toy\n\nA. Author, On toys\n\n{holds}\n" in text
+    holds = "**1 of 3 main claims hold** (1 in a smaller form), 2 were not run."
+    assert f"## toy\n\nA. Author, On toys\n\n{holds} Some hold: Fig. 1 (1 of 2). Not run: Table 2.\n" in text
     assert "Not run; `proxfed reproduce toy/fig2` runs it, where its data are." in page(tmp_path, "toy/fig2")
     assert "| not run | it was not looked at |" in page(tmp_path, "toy/fig2")
 
 
 def test_a_paper_of_which_all_or_nothing_holds(tmp_path: Path) -> None:
     run(tmp_path / "runs", form="full", only=BOTH)
-    assert "2 of 3 main claims hold**, 1 was not run. All hold: Fig. 1. Not run: Table 2." in summary(tmp_path)
+    holds = "2 of 3 main claims hold** (2 at the paper's scale), 1 was not run. All hold: Fig. 1. Not run: Table 2."
+    assert holds in summary(tmp_path)
     run(tmp_path / "runs", form="full", only=BOTH, value=swapped)
     text = summary(tmp_path)
     assert "0 of 3 main claims hold**, 2 do not, 1 was not run. None hold: Fig. 1. Not run: Table 2." in text
@@ -109,7 +114,7 @@ def test_the_full_form_counts_where_it_can_tell(tmp_path: Path) -> None:
 def test_where_the_full_form_cannot_tell_the_quick_one_counts(tmp_path: Path) -> None:
     run(tmp_path / "runs")
     run(tmp_path / "runs", form="full", value=lambda label, seed, t: fall(label, seed, t) if label == "Ours" else None)
-    assert counted(tmp_path) == ["full (3), quick (3)", "2", "", "", ""]
+    assert counted(tmp_path) == ["full (3), quick (3)", "1+1", "", "", ""]
 
 
 def test_the_summary_says_what_holds_with_another_choice(tmp_path: Path) -> None:
@@ -124,18 +129,89 @@ def test_the_summary_says_what_holds_with_another_choice(tmp_path: Path) -> None
 def test_another_choice_counts_with_three_seeds_and_in_the_cases_that_decided(tmp_path: Path) -> None:
     run(tmp_path / "runs", value=swapped)
     run(tmp_path / "runs", variant="slow", seeds=(0, 1))
-    assert counted(tmp_path) == ["quick (3)", "", "", "1", "1"]
+    assert counted(tmp_path) == ["quick (3)", "", "", "0+1", "1"]
     run(tmp_path / "runs", variant="slow")
-    assert counted(tmp_path) == ["quick (3)", "", "1", "", "1"]
-    run(tmp_path / "runs", form="full", only=BOTH, value=swapped)
-    assert counted(tmp_path) == ["full (3), quick (3)", "", "", "2", ""]
+    assert counted(tmp_path) == ["quick (3)", "", "0+1", "", "1"]
+    run(tmp_path / "runs", form="full", value=swapped)
+    assert counted(tmp_path) == ["full (3), quick (3)", "", "", "2", ""], (
+        "a quick variant says nothing of the full form"
+    )
 
 
 def test_fewer_seeds_in_a_case_that_did_not_decide_do_not_matter(tmp_path: Path) -> None:
     run(tmp_path / "runs", value=swapped)
     run(tmp_path / "runs", variant="slow")
     run(tmp_path / "runs", variant="slow", only=("very skewed",), seeds=(0,))
-    assert counted(tmp_path) == ["quick (3)", "", "1", "", "1"]
+    assert counted(tmp_path) == ["quick (3)", "", "0+1", "", "1"]
+
+
+def add(path: Path, text: str, *changes: tuple[str, str]) -> None:
+    """More at the end of a file, after these changes."""
+    told = path.read_text()
+    for old, new in changes:
+        told = told.replace(old, new)
+    path.write_text(told + text)
+
+
+def test_a_reading_is_one_variant_of_the_experiment_and_tells_its_price(tmp_path: Path, toy_paper: Path) -> None:
+    """Of two variants, each with which another claim holds, one counts; with it a claim that holds does not."""
+    claims = "".join(
+        f'[[claims]]\nsays = "{says}"\nmeasure = "objective"\nlabel = "Ours"\n{key} = {bound}\n'
+        for says, key, bound in (("below", "below", 0.3), ("above", "above", 0.4), ("between", "above", 0.1))
+    )
+    path = toy_paper / "toy" / "fig1.toml"
+    add(path, '\n[paper.variants.fast]\n"algorithms.Ours.eta" = 0.9\n' + claims)
+    run(tmp_path / "runs", value=lambda label, seed, t: 0.35)  # ours is not better; between
+    assert counted(tmp_path) == ["quick (3)", "0+1", "", "0+3", "1"]
+    run(tmp_path / "runs", variant="slow")  # 0.25: ours is better, below, between
+    run(tmp_path / "runs", variant="fast", value=swapped)  # 0.5: above, between
+    assert counted(tmp_path) == ["quick (3)", "0+1", "0+2", "0+1", "1"]
+    assert "with `slow` 2 more of the experiment's main claims hold |" in page(tmp_path)
+    run(tmp_path / "runs", variant="fast", value=lambda label, seed, t: 0.35)
+    run(tmp_path / "runs", variant="slow", value=lambda label, seed, t: 0.09 if label == "Ours" else 1.0)
+    assert "with `slow` 2 more of the experiment's main claims hold, and 1 fewer of those that hold" in page(tmp_path)
+
+
+@pytest.mark.parametrize("quick", ['"data.name" = "mnist"', '"problem.model" = "mlp"'])
+def test_another_data_set_or_model_is_another_experiment(tmp_path: Path, toy_paper: Path, quick: str) -> None:
+    """It decides nothing about the paper's claims, and all about ours."""
+    path = toy_paper / "toy" / "fig1.toml"
+    ours = '[[claims]]\nsays = "ours: it is below 1"\nmeasure = "objective"\nlabel = "Ours"\nbelow = 1.0\n'
+    add(path, ours, ("rounds = 20\n", f"rounds = 20\n{quick}\n"))
+    run(tmp_path / "runs")
+    line = lines(summary(tmp_path), "| [fig1]")[0]
+    assert line.endswith("| quick (3) | 2 |  |  |  |  |  | 2 |  | 1/1 |")
+    assert reproduction(kept(tmp_path), "toy/fig1").verdicts[0].found == "run on another data set or model only"
+
+
+def test_what_contradicts_the_paper_decides_nothing(tmp_path: Path, toy_paper: Path) -> None:
+    add(toy_paper / "toy" / "fig1.toml", "", ("quick_cases", 'departs = "eta is 2 there"\nquick_cases'))
+    run(tmp_path / "runs")
+    run(tmp_path / "runs", form="full", only=BOTH)
+    assert counted(tmp_path) == ["full (3), quick (3)", "", "", "", "2"]
+    assert reproduction(kept(tmp_path), "toy/fig1").verdicts[0].found == "eta is 2 there"
+
+
+def test_what_is_shown_on_a_problem_of_ours_is_counted_apart(tmp_path: Path, toy_paper: Path) -> None:
+    add(toy_paper / "toy" / "fig1.toml", "", ("quick_cases", "own_problem = true\nquick_cases"))
+    run(tmp_path / "runs", form="full", only=BOTH)
+    assert counted(tmp_path) == ["full (3)", "0+0+2", "", "", ""]
+
+
+def test_the_check_asks_for_a_full_form_before_settings_and_for_what_a_run_takes(capsys: Any, tmp_path: Path) -> None:
+    run(tmp_path / "runs", value=swapped)
+    results = kept(tmp_path)
+    (results / "toy" / "fig1.md").write_text("So it is.\n")
+    cause = '[[causes]]\nkind = "settings"\nclaims = ["ours is better*"]\nevidence = "a loop agrees"\n'
+    (results / "toy" / "fig1.causes.toml").write_text(cause)
+    (results / "toy.md").write_text("a\n" * 6)
+    write_page(capsys, tmp_path)
+    told = check(capsys, tmp_path)[1].splitlines()
+    assert told == [
+        "results/toy.md: its first paragraph, on the first screen, has more than 5 lines",
+        "toy/fig1: the cause of 'ours is better | than theirs' is 'settings', which needs a full form",
+        "toy/fig1: 'ours arrives at 0.01' was not run, and no cause says what it takes",
+    ]
 
 
 def test_what_departs_from_the_paper_is_no_other_choice(tmp_path: Path, toy_paper: Path) -> None:
@@ -146,7 +222,7 @@ def test_what_departs_from_the_paper_is_no_other_choice(tmp_path: Path, toy_pape
     text = page(tmp_path)
     assert "<summary>Against the paper's setting, slow, quick form: 1 confirmed, 1 not run</summary>" in text
     assert "**Against the paper's setting, `slow`**, in the quick form: `algorithms.Ours.eta = 0.1`" in text
-    assert counted(tmp_path) == ["quick (3)", "", "", "1", "1"]
+    assert counted(tmp_path) == ["quick (3)", "", "", "0+1", "1"]
     assert "nothing varied" in text
 
 
@@ -164,31 +240,32 @@ def test_fewer_than_three_seeds_decide_nothing(tmp_path: Path, value: Any) -> No
     assert counted(tmp_path) == ["quick (2)", "", "", "", "2"]
     run(tmp_path / "runs")
     run(tmp_path / "runs", form="full", value=value, seeds=(0, 1))
-    assert counted(tmp_path) == ["full (2), quick (3)", "1", "", "", "1"]
+    assert counted(tmp_path) == ["full (2), quick (3)", "0+1", "", "", "1"]
 
 
 def test_a_case_with_fewer_seeds_is_shown_and_not_counted(tmp_path: Path) -> None:
     run(tmp_path / "runs", form="full")
     run(tmp_path / "runs", form="full", only=("very skewed",), value=swapped, seeds=(0,))
     assert counted(tmp_path) == ["full (1 to 3)", "2", "", "", ""]
-    assert "| **not confirmed** | ours is better \\| than theirs | holds in 1 of 2 cases" in page(tmp_path)
+    assert "| **not confirmed** | ours is better \\| than theirs | Fig. 1 | holds in 1 of 2 cases" in page(tmp_path)
 
 
 def test_where_the_file_asks_for_one_seed_it_decides(tmp_path: Path, toy_paper: Path) -> None:
     path = toy_paper / "toy" / "fig1.toml"
     path.write_text(path.read_text().replace("seeds = [0, 1, 2]", "seeds = [0]"))
     run(tmp_path / "runs", seeds=(0,))
-    assert counted(tmp_path) == ["quick (1)", "1", "", "", "1"]
+    assert counted(tmp_path) == ["quick (1)", "0+1", "", "", "1"]
 
 
 def test_a_cause_that_somebody_found_is_counted_and_shown_with_its_evidence(capsys: Any, tmp_path: Path) -> None:
     run(tmp_path / "runs", value=swapped)
     file = kept(tmp_path) / "toy" / "fig1.causes.toml"
     file.write_text('[[causes]]\nkind = "scale"\nclaims = ["ours is better*"]\nevidence = "with 9 clients it holds"\n')
-    assert "| 2 |  |  | 1 |  |  | 1 |" in lines(summary(tmp_path), "| [fig1]")[0]
+    assert "| 2 |  |  | 0+1 |  |  | 1 |" in lines(summary(tmp_path), "| [fig1]")[0]
     assert "| needs the paper's scale | ours is better \\| than theirs | with 9 clients it holds |" in page(tmp_path)
     run(tmp_path / "runs", variant="slow")
-    assert "| holds under another reading | ours is better \\| than theirs | it holds with `slow` |" in page(tmp_path)
+    reading = "with `slow` 1 more of the experiment's main claims hold"
+    assert f"| holds under another reading | ours is better \\| than theirs | {reading} |" in page(tmp_path)
     file.write_text(file.read_text().replace("ours is better*", "nobody says this"))
     write_page(capsys, tmp_path)
     assert "a cause is written down of ['nobody says this'], which no claim needs" in check(capsys, tmp_path)[1]
@@ -213,8 +290,9 @@ def test_claims_with_the_same_cause_stand_together(capsys: Any, tmp_path: Path) 
 
 def test_the_summary_and_the_terminal_have_what_is_said_of_a_paper(capsys: Any, tmp_path: Path) -> None:
     run(tmp_path / "runs")
-    (kept(tmp_path) / "toy.md").write_text("It is a toy.\n")
-    assert "A. Author, On toys\n\nIt is a toy.\n\n**1 of 3 main claims hold**" in summary(tmp_path)
+    (kept(tmp_path) / "toy.md").write_text("It is a toy.\n\nPlay with it.\n")
+    assert "**[toy](#toy)** It is a toy.\n\n| paper |" in summary(tmp_path), "the first paragraph, on the first screen"
+    assert "A. Author, On toys\n\nPlay with it.\n\n**1 of 3 main claims hold**" in summary(tmp_path)
     assert command(capsys, tmp_path, "show", "toy")[1].startswith("A. Author, On toys\nIt is a toy.\n")
     assert "It is a toy." not in command(capsys, tmp_path, "show", "toy/fig1")[1]
 
@@ -460,7 +538,7 @@ def test_a_claim_that_does_not_hold_needs_a_paragraph(capsys: Any, tmp_path: Pat
 def test_runs_are_kept_by_a_command_that_says_what_it_leaves_out(capsys: Any, tmp_path: Path) -> None:
     run(tmp_path / "runs")
     run(tmp_path / "runs", variant="slow", seeds=(0,))
-    (tmp_path / "runs" / "toy-fig1" / "quick" / "iid" / "status.json").write_text("[]")
+    RunFolder(tmp_path / "runs" / "toy-fig1" / "quick" / "iid").write_status([])
     code, told, warned = command(capsys, tmp_path, "keep", str(tmp_path / "runs"))
     assert code == 0
     assert told.startswith("kept 1 run of toy/fig1 in ")
@@ -474,13 +552,13 @@ def test_what_holds_for_a_paper_is_shown_on_a_terminal(capsys: Any, tmp_path: Pa
     code, told, _ = command(capsys, tmp_path, "show", "toy")
     assert code == 0
     assert told.startswith("A. Author, On toys\n")
-    assert [line.split() for line in lines(told, "fig1")[:1]] == [["fig1", "2", "1", "1"]]
-    assert [line.split() for line in lines(told, "all")] == [["all", "3", "1", "2"]]
+    assert [line.split() for line in lines(told, "fig1")[:1]] == [["fig1", "2", "0+1", "1"]]
+    assert [line.split() for line in lines(told, "all")] == [["all", "3", "0+1", "2"]]
     assert "unknown: nothing varied" in lines(told, "fig1")[1]
     assert "arrives at 0.01" not in told  # which was not run
     code, told, _ = command(capsys, tmp_path, "show")
     assert code == 0
-    assert [line.split() for line in lines(told, "toy")] == [["toy", "3", "1", "2"]]
+    assert [line.split() for line in lines(told, "toy")] == [["toy", "3", "0+1", "2"]]
 
 
 def test_what_holds_for_an_experiment_is_shown_with_its_numbers(capsys: Any, tmp_path: Path) -> None:
@@ -495,7 +573,7 @@ def test_what_holds_for_an_experiment_is_shown_with_its_numbers(capsys: Any, tmp
     code, told, _ = command(capsys, tmp_path, "show", "toy", "--format", "json")
     table = json.loads(told)
     assert table.keys() == {"toy/fig1", "toy/fig2"}
-    assert table["toy/fig1"]["counts"]["main"]["confirmed"] == 1
+    assert table["toy/fig1"]["counts"]["main"] == {"confirmed, smaller": 1, "not run": 1}
     assert [claim["status"] for claim in table["toy/fig1"]["claims"]] == ["confirmed", "not run"]
 
 

@@ -14,10 +14,10 @@ import pytest
 import tomli_w
 
 from proxfed.errors import InputError
-from proxfed.harness.experiment import ExperimentFile
+from proxfed.harness.folder.run_folder import RunFolder
 from proxfed.harness.results import Results
-from proxfed.harness.run_folder import RunFolder
 from proxfed.harness.settings_diff import by_key
+from proxfed.papers.paper_file import PaperFile
 from proxfed.papers.reproduce import judge_all, select
 from proxfed.papers.results_format import KeptRun, Place
 from proxfed.papers.results_store import keep, notes, read, write
@@ -65,7 +65,7 @@ def test_claims_are_judged_the_same_on_what_is_kept(tmp_path: Path) -> None:
     kept(tmp_path)
     (part,) = select("toy/fig1", tmp_path / "runs", quick=True)
     results = {place.case: one.results for place, one in read(tmp_path / "results", "toy/fig1").items()}
-    after = judge_all(ExperimentFile("toy/fig1"), results, quick=True)
+    after = judge_all(PaperFile("toy/fig1"), results, quick=True)
     assert after == part.verdicts()
     assert after[0].found == "holds in 1 of 1 cases, 1 more not run; [IID] Ours: 0.25, Theirs: 0.5"
 

@@ -15,10 +15,9 @@ import numpy as np
 import pytest
 
 from proxfed.errors import InputError, RunError
-from proxfed.files import locked, writing
-from proxfed.harness import checkpoint
-from proxfed.harness.checkpoint import TaskFolder
-from proxfed.harness.run_folder import RunFolder
+from proxfed.files import locked, slots, writing
+from proxfed.harness.folder.checkpoint import TaskFolder
+from proxfed.harness.folder.run_folder import RunFolder
 from proxfed.report.columns import DONE
 
 from support.resumed import rows, same, status, under_way
@@ -110,7 +109,7 @@ def test_ranks_diverge_together(tmp_path: Path) -> None:
     assert ends[0] == ends[1]
 
 
-@pytest.mark.parametrize("write", ["write_models", "_append_rows", "_write", "clear"])
+@pytest.mark.parametrize("write", ["write_model", "_append_rows", "_write", "clear"])
 @pytest.mark.parametrize("pair", range(len(WILD)))
 def test_a_write_that_fails_at_an_end_is_made_up_for(
     pair: int, write: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -181,7 +180,7 @@ def test_tensors_of_the_newest_slot_alone_are_read(
     """Those of the other one if they cannot be, and none to know which tasks are done."""
     with pytest.raises(Crash):
         execute(tmp_path / "run", table, crash_after=14)
-    real, read, broken = checkpoint.read_tensors, [], []
+    real, read, broken = slots.read_tensors, [], []
 
     def read_tensors(path: Path, keys: list[str], only: Any = None) -> Any:
         if only is None:
@@ -190,7 +189,7 @@ def test_tensors_of_the_newest_slot_alone_are_read(
                 raise OSError(5, "Input/output error")
         return real(path, keys, only)
 
-    monkeypatch.setattr(checkpoint, "read_tensors", read_tensors)
+    monkeypatch.setattr(slots, "read_tensors", read_tensors)
     assert sum(s["status"] in DONE for s in status(tmp_path / "run")) == 2
     assert read == []
     newest = under_way(tmp_path / "run").load()

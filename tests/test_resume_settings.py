@@ -7,8 +7,12 @@ from pathlib import Path
 import pytest
 
 from proxfed.errors import InputError
-from proxfed.harness import run_folder
-from proxfed.harness.run_folder import RunFolder
+from proxfed.harness import plan
+from proxfed.harness.build import build_study
+from proxfed.harness.experiment import parse
+from proxfed.harness.folder import run_folder
+from proxfed.harness.folder.run_folder import RunFolder
+from proxfed.harness.plan import Planned
 
 from support.resumed import rows, same, status, under_way
 from support.small_experiment import Crash, execute, small
@@ -30,6 +34,27 @@ def test_resuming_a_finished_run_changes_nothing(whole: Path, table: dict, tmp_p
     execute(tmp_path / "run", table)
     assert execute(tmp_path / "run", table, resume=True)
     same(tmp_path / "run", whole)
+
+
+@pytest.mark.parametrize("changed", ["torch", "threads"])
+def test_it_is_said_that_a_run_goes_on_with_something_else(
+    changed: str, table: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(Crash):
+        execute(tmp_path / "run", table, crash_after=3)
+
+    def remark() -> str:
+        return Planned(build_study(parse(table, "test")), RunFolder(tmp_path / "run"), resume=True).remark
+
+    assert remark() == ""
+    other = run_folder.versions() | {changed: 99}
+    for module in (run_folder, plan):
+        monkeypatch.setattr(module, "versions", lambda: other)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert bool(remark()) == (changed == "torch")  # without that variable, a run has the threads that it began with
+    monkeypatch.setenv("OMP_NUM_THREADS", "99")
+    assert f"was begun with {changed} " in remark()
+    assert "(now 99): last digits may differ" in remark()
 
 
 @pytest.mark.parametrize("crash_after", [None, 3, 27, 52])

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from proxfed.problems.rewrite import arrange
+from proxfed.problems.neural.rewrite import arrange
 
 
 def kinds(layers: nn.Sequential) -> list[str]:

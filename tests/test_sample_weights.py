@@ -9,13 +9,14 @@ import pytest
 import torch
 from sklearn.utils.class_weight import compute_class_weight
 
-from proxfed import Federated, Linear, Model, read_study
+from proxfed import Federated, Linear, Neural, read_study
 from proxfed.data import PARTITIONS
 from proxfed.data.federated import Dataset, rows
 from proxfed.data.limits import limited
 from proxfed.errors import InputError
 from proxfed.regularisers import GroupLasso, OnBlocks
 from proxfed.report.client_stats import ClientStats
+from proxfed.types import Problem
 
 from support import toy_problems as toy
 from support.image_data import images
@@ -136,11 +137,11 @@ theory = true
 """
 
 
-def study(tmp_path: Path, groups: str) -> Linear:
+def study(tmp_path: Path, groups: str) -> Problem[Linear]:
     (tmp_path / "e.toml").write_text(TOML.format(groups=groups))
     problem = read_study(tmp_path / "e.toml").problem
-    assert isinstance(problem, Linear)
-    return problem
+    assert isinstance(problem.f, Linear)
+    return problem  # type: ignore[return-value]
 
 
 @pytest.mark.parametrize(
@@ -148,9 +149,9 @@ def study(tmp_path: Path, groups: str) -> Linear:
 )
 def test_groups_and_class_weights_in_an_experiment_file(tmp_path, groups) -> None:
     p = study(tmp_path, groups)
-    assert p.h == OnBlocks(((p.blocks[0], GroupLasso(0.1, labels=(0, 1, 2, 0, 3))),))
-    labels = p.data.labels
-    assert p.sample_weights == pytest.approx(np.where(labels > 0, 2.0, 1.0))
+    assert p.h == OnBlocks(((p.f.blocks[0], GroupLasso(0.1, labels=(0, 1, 2, 0, 3))),))
+    labels = p.f.data.labels
+    assert p.f.sample_weights == pytest.approx(np.where(labels > 0, 2.0, 1.0))
 
 
 @pytest.mark.parametrize(
@@ -208,4 +209,4 @@ def test_networks_take_none() -> None:
     d = images()
     heavy = Federated(d.features, d.labels, d.sizes, classes=d.classes, sample_weights=np.ones(len(d.labels)))
     with pytest.raises(InputError, match=r"has sample weights, which only linear models take$"):
-        Model(heavy, "linear")
+        Neural(heavy, "linear")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,43 +17,30 @@ from proxfed.algorithms import ALGORITHMS
 from proxfed.compressors import QSGD, TopK
 from proxfed.engine.network import Stacked
 from proxfed.engine.run import Run
+from proxfed.engine.start import run_of
 from proxfed.errors import InputError, RunError
-from proxfed.harness.conformance.runs import regulariser, ring
+from proxfed.files import slots
 from proxfed.machine import numba_is_used
 from proxfed.participation import Dropouts, Full
-from proxfed.silos import store
-from proxfed.silos.coordinator import Coordinator
-from proxfed.silos.exchange import Exchange
-from proxfed.silos.guard import Asked, Guard, Link, Refused
-from proxfed.silos.holder import Holder
-from proxfed.silos.job import Built, Job
-from proxfed.silos.message import LEAF, ROW, Letter
+from proxfed.silos.coordinator.coordinator import Coordinator
+from proxfed.silos.protection.guard import Asked, Guard, Link, Refused
+from proxfed.silos.site import store
+from proxfed.silos.wire.exchange import Exchange
+from proxfed.silos.wire.job import Job
+from proxfed.silos.wire.message import LEAF, ROW, Letter
+from proxfed.testing.runs import regulariser, ring
 from proxfed.topologies import Complete, StarGraph
 from proxfed.types import Algorithm
-from test_conformance import algorithm
 
 from support import toy_problems as toy
+from support.algorithm_settings import algorithm
 from support.silos import SEED, Anew, both, job_of, must_equal, partly, toy_problem
 
 
 @pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody pulls the plug here, so nothing is flushed; what is built of a job and rows is built once. States and
-    answers are read from the disk for every message all the same."""
+def _no_flushing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody pulls the plug here."""
     monkeypatch.setattr("os.fsync", lambda descriptor: None)
-    build = Holder.build
-
-    @cache
-    def built(name: str, digest: str, rows: int) -> Built:
-        return build(*known[name, digest, rows])
-
-    def build_once(holder: Holder, job: Job) -> Built:
-        key = holder.name, job.digest, id(holder.rows)
-        known[key] = holder, job
-        return built(*key)
-
-    known: dict[tuple[str, str, int], tuple[Holder, Job]] = {}
-    monkeypatch.setattr(Holder, "build", build_once)
 
 
 # ---- equal to the stacked run ---------------------------------------------------------------------------------------
@@ -107,13 +93,37 @@ def must_count_alike(stacked: Run, over_sites: Coordinator) -> None:
     assert counted["wire_bytes"] > counted["bytes_best"]
 
 
+@pytest.mark.parametrize("name", ["scaffold", "depositum"])
+def test_only_begin_and_rounds_ask_the_sites_for_a_row(name: str, tmp_path: Path) -> None:
+    """What looks like a property asks no network: counters, fields, dump, changes, found and variates."""
+    a = algorithm(name)
+    _, run, carrier = both(a, toy_problem(a, small=False), tmp_path)
+
+    def look() -> None:
+        before = carrier.messages
+        run.counters(), run.fields(), run.dump(), run.changes(), run.found(), run.variates(), run.state
+        assert carrier.messages == before
+
+    look()
+    assert carrier.messages == 0
+    run.begin()
+    begun = carrier.messages
+    assert begun >= len(carrier.sites)
+    run.begin()
+    assert carrier.messages == begun  # it is over
+    look()
+    run.round(1)
+    assert carrier.messages > begun
+    look()
+
+
 @pytest.mark.parametrize("graph", [Complete(5), StarGraph(5)], ids=str)
 def test_graphs_on_which_some_hear_everybody(graph: Any, tmp_path: Path) -> None:
     a = algorithm("depositum")
     p = toy_problem(a, small=True)
     job, rows = job_of(a, p, topology=graph)
     carrier = Anew(rows, tmp_path)
-    stacked, over_sites = Run(p, a, Stacked(5, p.d, graph), Full(), SEED), Coordinator(job, Exchange(carrier))
+    stacked, over_sites = run_of(p, a, Stacked(5, p.f.d, graph), Full(), SEED), Coordinator(job, Exchange(carrier))
     for t in (1, 2, 3):
         stacked.round(t)
         over_sites.round(t)
@@ -130,7 +140,7 @@ def test_sites_that_stay_do_not_compute_twice(tmp_path: Path, monkeypatch: pytes
             living = {site: carrier.holder(site) for site in carrier.sites}
             monkeypatch.setattr(carrier, "holder", living.__getitem__)
         asked = 0
-        real = type(stacked.problem.local(0, range(1))).grad
+        real = type(stacked.problem.f.local(0, range(1))).grad
 
         def counting(local: Any, x: torch.Tensor, draw: int, real: Any = real) -> torch.Tensor:
             nonlocal asked
@@ -138,7 +148,7 @@ def test_sites_that_stay_do_not_compute_twice(tmp_path: Path, monkeypatch: pytes
             return real(local, x, draw)
 
         with monkeypatch.context() as patch:
-            patch.setattr(type(stacked.problem.local(0, range(1))), "grad", counting)
+            patch.setattr(type(stacked.problem.f.local(0, range(1))), "grad", counting)
             over_sites.round(1)
             over_sites.round(2)
         gradients[stays] = asked
@@ -241,12 +251,12 @@ def _damaged(data: bytes, chance: random.Random) -> bytes:
 def test_lost_late_repeated_reordered_and_damaged_messages_change_nothing(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxfed.silos.exchange.TRIES", 50)
+    monkeypatch.setattr("proxfed.silos.wire.exchange.TRIES", 50)
     a = algorithm(name)
     p, graph = toy_problem(a, small=True), ring(a)
     job, rows = job_of(a, p, partly(a), graph)
     carrier = Chaotic(rows, tmp_path, seed=sum(map(ord, name)))
-    stacked, over_sites = Run(p, a, Stacked(5, p.d, graph), partly(a), SEED), Coordinator(job, Exchange(carrier))
+    stacked, over_sites = run_of(p, a, Stacked(5, p.f.d, graph), partly(a), SEED), Coordinator(job, Exchange(carrier))
     for t in range(1, 5 if graph else 13):
         stacked.round(t)
         over_sites.round(t)
@@ -295,7 +305,7 @@ class UntilKilled(Anew):
 def test_coordinator_killed_between_any_two_messages(name: str, tmp_path: Path) -> None:
     a = algorithm(name)
     p, graph, rounds = toy_problem(a, small=True), ring(a), 2
-    stacked = Run(p, a, Stacked(5, p.d, graph), partly(a), SEED)
+    stacked = run_of(p, a, Stacked(5, p.f.d, graph), partly(a), SEED)
     for t in range(1, rounds + 1):
         stacked.round(t)
     job, rows = job_of(a, p, partly(a), graph, (3, 2))
@@ -336,7 +346,7 @@ def test_holder_killed_at_any_write(name: str, when: str, tmp_path: Path, monkey
     """Before it, after it, or in the middle of appending to a log; then the same question comes again."""
     a = algorithm(name)
     p, graph, rounds = toy_problem(a, small=True), ring(a), 2
-    stacked = Run(p, a, Stacked(5, p.d, graph), partly(a), SEED)
+    stacked = run_of(p, a, Stacked(5, p.f.d, graph), partly(a), SEED)
     for t in range(1, rounds + 1):
         stacked.round(t)
     job, rows = job_of(a, p, partly(a), graph, (2, 3))
@@ -354,18 +364,18 @@ def test_holder_killed_at_any_write(name: str, when: str, tmp_path: Path, monkey
 
     def append(self: store.Store, before: list[store.Entry], entry: store.Entry) -> None:
         nonlocal writes
-        if before:
-            writes += 1
-            if writes == death and when == "before":
-                raise Killed
+        writes += 1
+        if writes == death and when == "before":
+            raise Killed
         real_append(self, before, entry)
-        if before and writes == death:
+        if writes == death:
             if when == "torn":
                 log = self.folder / "log"
                 log.write_bytes(log.read_bytes()[:-7])
             raise Killed
 
     monkeypatch.setattr(store, "replace", replace_)
+    monkeypatch.setattr(slots, "replace", replace_)
     monkeypatch.setattr(store.Store, "append", append)
 
     class Restarted(Anew):
@@ -402,7 +412,7 @@ def test_checkpoint_a_round_behind_and_a_new_life_overrules_the_old(tmp_path: Pa
     p = toy_problem(a, small=True)
     job, rows = job_of(a, p)
     carrier = Anew(rows, tmp_path)
-    stacked, old = Run(p, a, Stacked(5, p.d), Full(), SEED), Coordinator(job, Exchange(carrier, 1))
+    stacked, old = run_of(p, a, Stacked(5, p.f.d), Full(), SEED), Coordinator(job, Exchange(carrier, 1))
     old.round(1)
     saved = {name: x.clone() for name, x in old.dump().items()}, old.counters() | {"wall_seconds": 0.0}
     old.round(2)
@@ -467,7 +477,7 @@ def test_who_misses_the_deadline_is_out_of_the_cohort_and_goes_on_from_its_own_s
     carrier, said = Slow(rows, tmp_path), list[str]()
     carrier.late = late
     everyone = a.requires().everyone
-    stacked = Run(p, a, Stacked(5, p.d), Full() if everyone else Without(late), SEED)
+    stacked = run_of(p, a, Stacked(5, p.f.d), Full() if everyone else Without(late), SEED)
     over_sites = Coordinator(job, Exchange(carrier), deadline=0.05, say=said.append)
     for t in range(1, 7):
         stacked.round(t)
@@ -536,7 +546,7 @@ def test_what_goes_to_neighbours_is_sealed_and_what_leaves_is_written_down(tmp_p
     p, graph = toy_problem(a, small=True), ring(a)
     job, rows = job_of(a, p, topology=graph)
     carrier = Anew(rows, tmp_path, Careful)
-    stacked, over_sites = Run(p, a, Stacked(5, p.d, graph), Full(), SEED), Coordinator(job, Exchange(carrier))
+    stacked, over_sites = run_of(p, a, Stacked(5, p.f.d, graph), Full(), SEED), Coordinator(job, Exchange(carrier))
     for t in (1, 2):
         stacked.round(t)
         over_sites.round(t)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxfed.errors import RunError
-from proxfed.silos.audit import Audit
+from proxfed.silos.protection.audit import Audit
 
 
 def written(path: Path, n: int = 5) -> Audit:
@@ -75,6 +75,25 @@ def test_what_was_not_finished_did_not_leave_and_is_cut_off(tmp_path: Path) -> N
     lines, broken, _ = audit.read()
     assert broken == ""
     assert [line["line"] for line in lines] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("names", [1, 1 << 12, 1 << 14, 1 << 16])
+def test_a_line_of_any_length_is_read_back(tmp_path: Path, names: int) -> None:
+    """A cohort of some thousand sites gives a line of more than 64 kB."""
+    audit = Audit(tmp_path / "audit.jsonl")
+    for _ in range(2):
+        audit.write("coordinator", "round", b"x", cohort=[f"site {k}" for k in range(names)])
+        audit.write("coordinator", "round", b"y")
+    with audit.path.open("ab") as f:
+        f.write(b"x" * 100_000)  # torn
+    assert audit.write("coordinator", "round", b"z")["line"] == 5
+    assert audit.read().broken == ""
+
+
+def test_words_of_others_are_cut(tmp_path: Path) -> None:
+    line = Audit(tmp_path / "audit.jsonl").write("coordinator", "a" * 70_000, b"x", run="b" * 70_000)
+    assert len(json.dumps(line)) < 1000
+    assert Audit(tmp_path / "audit.jsonl").read().broken == ""
 
 
 def test_a_crash_between_the_two_files_is_no_alarm(tmp_path: Path) -> None:

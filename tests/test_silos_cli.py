@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from proxfed.silos.audit import Audit
-from proxfed.silos.keyring import SiteKey, fingerprint
-from proxfed.silos.site import read_site
+from proxfed.silos.protection.audit import Audit
+from proxfed.silos.protection.keyring import SiteKey, fingerprint
+from proxfed.silos.site.config import read_site
 
 from support.cli import proxfed, refused
 
@@ -18,7 +18,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
     rows = [
-        f"{a:.3f},{b:.3f},{y}" for a, b, y in zip(*rng.standard_normal((2, 40)), rng.choice([-1, 1], 40), strict=True)
+        f"{a:.3f},{b:.3f},{y}" for a, b, y in zip(*rng.standard_normal((2, 43)), rng.choice([-1, 1], 43), strict=True)
     ]
     Path("patients.csv").write_text("\n".join(["age,chol,outcome", *rows]) + "\n")
     words = [f"{a:.1f},{sex},{y}" for a, sex, y in zip(rng.random(12), "mf" * 6, ["ill", "well"] * 6, strict=True)]
@@ -34,14 +34,14 @@ def test_init_writes_what_the_holder_decides_and_a_key(capsys: pytest.CaptureFix
     assert site.path(site.data.path).is_file()
     assert not site.allow.counts
     assert site.allow.code == []
-    assert "40 rows, 2 columns" in said
+    assert "43 rows, 2 columns" in said
     assert fingerprint(SiteKey.read(Path("site.key")).public) in said
     assert Path("site.key").stat().st_mode & 0o077 == 0
 
 
 def test_the_file_has_no_number_of_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     proxfed(capsys, "site", "init", "--data", "patients.csv", "--label", "outcome")
-    assert "40" not in Path("site.toml").read_text()
+    assert "43" not in Path("site.toml").read_text()
     assert read_site("site.toml").name == "patients"
 
 
@@ -117,3 +117,56 @@ def test_a_run_in_one_place_says_that_nothing_is_protected(capsys: pytest.Captur
     code, _, said = proxfed(capsys, "run", "demo", "--out", "run", "--jobs", "1", *asked)
     assert code == 0
     assert "[protection] acts between organisations; here nothing is masked" in said
+
+
+TRIAL = """
+name = "trial"
+rounds = 100
+[data]
+name = "synthetic_binary"
+[problem]
+name = "logistic"
+l2 = 0.01
+[protection]
+secure_aggregation = true
+[[algorithms]]
+name = "fedavg"
+eta = 0.1
+K = 5
+"""
+
+
+def test_explain_says_what_would_leave_and_what_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    proxfed(capsys, "site", "init", "--data", "patients.csv", "--label", "outcome", "--name", "lyon")
+    Path("trial.toml").write_text(TRIAL)
+    code, said, _ = proxfed(capsys, "site", "explain", "trial.toml")
+    assert code == 1  # nobody is under [partners] yet
+    assert "only with sites whose keys are under its [partners]" in said
+    key = "0123-4567-89ab-cdef-0123-4567-89ab-cdef"
+    text = Path("site.toml").read_text()
+    Path("site.toml").write_text(text.replace('# oslo = "', 'oslo = "').replace("[ranges]", "[ranges]", 1))
+    assert read_site("site.toml").partners == {"oslo": key}
+    code, said, _ = proxfed(capsys, "site", "explain", "trial.toml")
+    assert code == 0
+    assert "100 times (1 runs): a message with" in said
+    assert "rounded to 2^-40 and readable only as the sum over all sites" in said
+    assert "That is 201 answers, of limits.answers = 2,000 a job" in said
+    Path("bad.toml").write_text(TRIAL.replace("l2 = 0.01", "batch = 1").replace("eta = 0.1", "eta = 1e9"))
+    code, said, _ = proxfed(capsys, "site", "explain", "bad.toml")
+    assert code == 1
+    assert "From as many rounds as there are rows it can compute all rows" in said
+    assert "fedavg: problem.batch = 1: gradients of some rows only are not told" in said
+    private = TRIAL.replace("secure_aggregation = true", "privacy = {clip = 1.0, noise = 8.0}")
+    Path("private.toml").write_text(private)
+    code, said, _ = proxfed(capsys, "site", "explain", "private.toml")
+    assert "epsilon = 13.2" in said
+    assert "gradient at the model" not in said
+
+
+def test_a_fresh_site_lets_nothing_out_that_is_not_a_sum(capsys: pytest.CaptureFixture[str]) -> None:
+    proxfed(capsys, "site", "init", "--data", "patients.csv", "--label", "outcome")
+    site = read_site("site.toml")
+    assert site.require.secure_aggregation
+    assert site.require.same_cohort
+    assert not site.allow.minibatches
+    assert site.limits == type(site.limits)()  # what the file says is what would hold without it

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -15,11 +17,11 @@ from pathlib import Path
 import pytest
 
 from proxfed.errors import InputError, RunError
-from proxfed.silos import desk as module
-from proxfed.silos import local_socket
-from proxfed.silos.desk import Desk, carry
-from proxfed.silos.resident import ask_here, serving
-from proxfed.silos.supervise import Kept
+from proxfed.silos.carriers import desk as module
+from proxfed.silos.carriers import local_socket
+from proxfed.silos.carriers.desk import Desk, carry
+from proxfed.silos.carriers.resident import ask_here, serving
+from proxfed.silos.carriers.supervise import Kept
 
 from support.lossy import Lossy
 
@@ -102,7 +104,7 @@ def test_a_courier_who_fails_is_replaced_and_the_question_goes_out_again(tmp_pat
 def test_a_coordinator_that_comes_back_finds_its_couriers(tmp_path):
     path = tmp_path / "desk"
     code = (
-        "import sys, time; from pathlib import Path; from proxfed.silos.desk import Desk\n"
+        "import sys, time; from pathlib import Path; from proxfed.silos.carriers.desk import Desk\n"
         "with Desk(('a',), Path(sys.argv[1]), lambda site, path: None) as desk:\n"
         "    print(desk.ask({'a': b'1'}), flush=True); time.sleep(60)"
     )
@@ -175,6 +177,18 @@ def test_a_frame_that_says_it_is_huge_is_no_frame(tmp_path):
             local_socket.receive(far)
 
 
+def test_memory_follows_what_comes_and_not_what_is_promised(tmp_path):
+    with local_socket.listen(tmp_path / "s") as listening, local_socket.connect(tmp_path / "s") as near:
+        far, _ = listening.accept()
+        near.sendall((local_socket.LARGEST - 1).to_bytes(8, "big") + b"little")
+        near.shutdown(socket.SHUT_WR)
+        tracemalloc.start()
+        with far, pytest.raises(ConnectionError):
+            local_socket.receive(far)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 24
+        tracemalloc.stop()
+
+
 def test_a_place_where_nobody_can_listen_is_refused():
     with pytest.raises(InputError, match="cannot listen"):
         local_socket.listen(Path("/proc/nowhere"))
@@ -235,11 +249,13 @@ def test_a_process_that_has_lost_a_child_begins_anew_if_it_is_of_no_use_without(
         assert kept.starts == 1
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the system does not end a process with its parent")
-def test_a_kept_process_ends_with_its_keeper_even_if_that_is_killed(tmp_path):
+@pytest.mark.parametrize("own_child", [False, True])
+def test_a_kept_process_ends_with_its_keeper_even_if_that_is_killed(tmp_path, own_child):
     inner = "import os,time; open('pid','w').write(str(os.getpid())); time.sleep(60)"
+    if own_child:  # and so does what it has started
+        inner = f"import subprocess,sys; subprocess.run([sys.executable, '-c', {inner!r}])"
     outer = (
-        "import sys,time; from pathlib import Path; from proxfed.silos.supervise import Kept\n"
+        "import sys,time; from pathlib import Path; from proxfed.silos.carriers.supervise import Kept\n"
         f"Kept([sys.executable, '-c', {inner!r}], Path('log')).start(); time.sleep(60)"
     )
     keeper = subprocess.Popen([sys.executable, "-c", outer], cwd=tmp_path)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxfed.errors import InputError
-from proxfed.silos.keyring import Keyring, SiteKey, fingerprint
+from proxfed.silos.protection.keyring import Keyring, SiteKey, fingerprint
 
 KEYS = {name: SiteKey(X25519PrivateKey.generate()) for name in ("a", "b", "c")}
 SAID = {name: key.introduction() for name, key in KEYS.items()}

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxfed.errors import InputError, RunError
-from proxfed.silos.keyring import Keyring, SiteKey
-from proxfed.silos.masks import hide, largest, reveal, rounding
+from proxfed.silos.protection.keyring import Keyring, SiteKey
+from proxfed.silos.protection.masks import hide, largest, reveal, rounding
 
 NAMES = ["berlin", "lyon", "oslo", "porto", "turin"]
 KEYS = {name: SiteKey(X25519PrivateKey.generate()) for name in NAMES}

@@ -17,13 +17,12 @@ from proxfed.compressors import QSGD, Identity, NaturalCompressor, TopK
 from proxfed.engine.messages import leaves, nbytes
 from proxfed.errors import ProxfedError, RunError
 from proxfed.keyed_random import keys
-from proxfed.silos.message import DTYPES, LEAF, LONGEST_HEAD, MOST_LEAVES, ROW, Letter, pack, unpack
-from proxfed.silos.store import Store
+from proxfed.silos.site.store import Store
+from proxfed.silos.wire.message import DTYPES, LEAF, LONGEST_HEAD, MOST_LEAVES, ROW, Letter, pack, unpack
 from proxfed.types import Message, Packed
 
+from support.algorithm_settings import algorithm
 from support.silos import Anew, both, toy_problem
-
-from test_conformance import algorithm  # isort: skip
 
 D, CODECS = 7, (TopK(k=3), QSGD(4), NaturalCompressor(), Identity())
 
@@ -83,7 +82,7 @@ def test_who_packed_it_must_be_known() -> None:
 letters = st.builds(
     Letter,
     st.sampled_from(["round", "query", "answer", "\x00 <é>"]),
-    st.text(max_size=5),
+    st.sampled_from(["", *(sha256(bytes([k])).hexdigest()[:32] for k in range(5))]),
     st.integers(-1, 2**53 - 1),
     st.integers(-1, 9),
     st.dictionaries(
@@ -133,8 +132,15 @@ def test_any_head_under_a_good_checksum_is_read_or_refused(head: bytes) -> None:
         b'{"kind":"a","round":NaN,"run":"","step":0}',
         b'{"kind":"a","round":0,"run":"","step":0 }',
         b'{"kind":"a","kind":"b","round":0,"run":"","step":0}',
+        b'{"a":1e400,"kind":"a","round":0,"run":"","step":0}',
+        b'{"a":[-1e400],"kind":"a","round":0,"run":"","step":0}',
+        b'{"a":' + b"9" * 400 + b',"kind":"a","round":0,"run":"","step":0}',
+        b'{"kind":"a","round":0,"run":"' + b"a" * 70_000 + b'","step":0}',
+        b'{"kind":"a","round":0,"run":"' + b"A" * 32 + b'","step":0}',
+        b'{"kind":"a","round":0,"run":"' + b"a" * 31 + b'","step":0}',
+        b'{"kind":"' + b"a" * 70_000 + b'","round":0,"run":"","step":0}',
     ],
-    ids=range(7),
+    ids=range(14),
 )
 def test_heads_that_are_none(head: bytes) -> None:
     told = struct.pack("<4sQIQ", b"PXS1", 1, len(head), 0) + head

@@ -1,19 +1,30 @@
 """site.toml and what a holder refuses: one sentence each, before anything is built or imported."""
 
+import inspect
 import tomllib
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from proxfed.algorithms import ALGORITHMS
+from proxfed.compressors import COMPRESSORS
 from proxfed.errors import InputError
 from proxfed.harness.protection import Privacy, Protection
-from proxfed.registry import build, only_installed
-from proxfed.silos import policy
-from proxfed.silos.guard import Refused
-from proxfed.silos.job import Job
-from proxfed.silos.site import Site, parse_site, read_site
+from proxfed.participation import PARTICIPATIONS
+from proxfed.problems import PROBLEMS
+from proxfed.problems.named_losses import KINDS as LOSSES
+from proxfed.registry import _hints, build, only_installed
+from proxfed.regularisers import REGULARISERS
+from proxfed.schedules import SCHEDULES
+from proxfed.silos.protection import policy
+from proxfed.silos.protection.guard import Refused
+from proxfed.silos.protection.ranges import RANGES
+from proxfed.silos.site.config import Site, parse_site, read_site
+from proxfed.silos.wire.job import Job
+from proxfed.topologies import TOPOLOGIES
 
 DATA = {"path": "rows.csv", "label": "outcome"}
 JOB: dict[str, Any] = {
@@ -30,7 +41,7 @@ def site(**tables: Any) -> Site:
 
 
 def check(job: dict[str, Any] = JOB, sites: list[str] = SITES, **tables: Any) -> None:
-    policy.check_job(site(**tables), job, sites)
+    policy.check_job(site(**tables), replace(a_job(job), sites=tuple(sites), clients=(1,) * len(sites)))
 
 
 def changed(key: str, value: Any) -> dict[str, Any]:
@@ -44,6 +55,7 @@ def test_what_is_allowed_passes_in_silence() -> None:
 
 def a_job(experiment: dict[str, Any]) -> Job:
     rest = {k: v for k, v in experiment.items() if k != "algorithms"}
+    rest.pop("name", None)
     return Job(rest, ("lyon",), (1,), (1.0,), {}, "", algorithm=experiment["algorithms"][0])
 
 
@@ -126,7 +138,134 @@ def test_one_site_twice_is_one_site() -> None:
 
 def test_what_is_required_and_there_passes() -> None:
     strict = site(require={"secure_aggregation": True, "privacy": {"noise": 2.0, "epsilon": 3.0}})
-    policy.check_required(strict, Protection(secure_aggregation=True, privacy=Privacy(clip=1.0, noise=2.0)))
+    there = Protection(secure_aggregation=True, privacy=Privacy(clip=1.0, noise=2.0))
+    policy.check_required(strict, there)
+    for less in ({"secure_aggregation": False}, {"privacy": None}, {"privacy": Privacy(clip=1.0, noise=1.99)}):
+        with pytest.raises(Refused):
+            policy.check_required(strict, there.model_copy(update=less))
+
+
+# ---- numbers ---------------------------------------------------------------------------------------------------------
+
+
+def registered() -> list[tuple[str, str]]:
+    """(what, key) of every argument of everything that a job may name, if numbers may stand there."""
+    found = []
+    for registry in (ALGORITHMS, PROBLEMS, REGULARISERS, COMPRESSORS, PARTICIPATIONS, TOPOLOGIES, SCHEDULES, LOSSES):
+        for name, make in registry.items():
+            given = set(make.keywords) if isinstance(make, partial) else set()
+            make = make.func if isinstance(make, partial) else make
+            hints = _hints(make)
+            for key in inspect.signature(make).parameters.keys() - given - {"self", "batch"}:
+                said = str(hints.get(key, "Any"))
+                if any(word in said for word in ("int", "float", "Any")) and "Loss" not in said:
+                    found.append((name, key))
+    return found
+
+
+def test_everything_numeric_that_is_registered_has_a_range() -> None:
+    named = {"data", "h", "dtype", "device", "x0", "args", "kwargs", "model"}
+    missing = [(name, key) for name, key in registered() if key not in RANGES and key not in named]
+    assert missing == []
+
+
+def with_(place: str, **values: Any) -> dict[str, Any]:
+    if place == "algorithms":
+        return changed(place, [JOB["algorithms"][0] | values])
+    return changed(place, JOB[place] | values)
+
+
+@pytest.mark.parametrize(
+    ("job", "said"),
+    [
+        (with_("algorithms", eta=1e6), "algorithm.eta = 1e+06 is not between 1e-06 and 100"),
+        (with_("algorithms", eta=1e-9), "algorithm.eta = 1e-09 is not between"),
+        (with_("algorithms", eta=float("nan")), "algorithm.eta = nan is not between"),
+        (with_("algorithms", K=10**6), "algorithm.K = 1e+06 is not between 1 and 1000"),
+        (with_("algorithms", eta={"name": "exponential", "start": 1e9, "decay": 0.9}), "algorithm.eta.start = 1e+09"),
+        (with_("algorithms", mystery=3), "algorithm.mystery = 3: this site has no range for 'mystery'"),
+        (with_("algorithms", topology={"name": "own", "edges": [[0, -5]]}), "algorithm.topology.edges = -5"),
+        (with_("problem", l2=-1.0), "problem.l2 = -1 is not between"),
+        (with_("problem", class_weights={"1": 1e9}), "problem.class_weights.1 = 1e+09 is not between 0.1 and 10"),
+        (with_("problem", loss={"name": "huber", "delta": 1e-12}), "problem.loss.delta = 1e-12 is not between"),
+        (with_("regulariser", weight=-3.0), "regulariser.weight = -3 is not between"),
+        (changed("regulariser", [{"name": "l1", "weight": 1e9}]), "regulariser.weight = 1e+09 is not between"),
+    ],
+)
+def test_a_number_outside_its_range_is_refused(job: dict[str, Any], said: str) -> None:
+    with pytest.raises(Refused) as e:
+        check(job)
+    assert said in str(e.value)
+
+
+def test_site_toml_has_the_last_word_on_ranges() -> None:
+    check(with_("algorithms", eta=1e6), ranges={"eta": [0, 1e7]})
+    with pytest.raises(Refused, match=r"algorithm.K = 5 is not between 1 and 4"):
+        check(ranges={"K": [1, 4]})
+    check(with_("algorithms", mystery=3), ranges={"mystery": [0, 5]})
+
+
+@pytest.mark.parametrize(
+    ("batch", "tables", "said"),
+    [
+        (1, {}, "gradients of some rows only are not told"),
+        (1, {"allow": {"minibatches": True}}, "problem.batch = 1 is less than limits.rows = 20"),
+        (19.5, {"allow": {"minibatches": True}}, "problem.batch = 19.5 is less than"),
+        ("all", {"allow": {"minibatches": True}}, "problem.batch = 'all' is less than"),
+        (20, {"allow": {"minibatches": True}}, ""),
+    ],
+)
+def test_batches(batch: Any, tables: dict[str, Any], said: str) -> None:
+    if not said:
+        return check(with_("problem", batch=batch), **tables)
+    with pytest.raises(Refused, match=said):
+        check(with_("problem", batch=batch), **tables)
+    return None
+
+
+@pytest.mark.parametrize(
+    ("weights", "weighting", "counts", "said"),
+    [
+        ((1 / 3, 1 / 3, 1 / 3), "uniform", False, ""),
+        ((0.5, 0.3, 0.2), "size", True, ""),
+        ((0.5, 0.3, 0.2), "uniform", True, "weights differ, and problem.weighting = 'uniform'"),
+        ((0.5, 0.3, 0.2), "size", False, "weights differ, and counts of rows are not told"),
+        ((1 - 2e-14, 1e-14, 1e-14), "size", True, "more than 10 times as much as another"),
+        ((0.9, 0.2, -0.1), "size", True, "positive numbers whose sum is 1"),
+        ((float("inf"), 0.2, 0.1), "size", True, "positive numbers whose sum is 1"),
+        ((5, 3, 2), "size", True, "positive numbers whose sum is 1"),
+    ],
+)
+def test_weights(weights: tuple[float, ...], weighting: str, counts: bool, said: str) -> None:
+    here = site(allow={"counts": counts})
+    if not said:
+        return policy.check_weights(here, weights, weighting)
+    with pytest.raises(Refused, match=said):
+        policy.check_weights(here, weights, weighting)
+    return None
+
+
+def test_partners_are_these_and_no_others() -> None:
+    key = "0123-4567-89ab-cdef-0123-4567-89ab-cdef"
+    known = {"oslo": key, "turin": key}
+    check(partners=known)
+    check(sites=["lyon", "oslo"], partners=known)
+    with pytest.raises(Refused, match=r"ghost1, ghost2: not among its \[partners\]"):
+        check(sites=["lyon", "ghost1", "ghost2"], partners=known)
+    with pytest.raises(Refused, match=r"the job has 2 sites, and require\.sites = 3"):
+        check(sites=["lyon", "oslo"], partners=known, require={"sites": 3})
+    with pytest.raises(Refused, match=r"only with sites whose keys are under its \[partners\]"):
+        check(changed("protection", {"secure_aggregation": True}))
+
+
+def test_the_site_says_how_sums_are_rounded() -> None:
+    with pytest.raises(Refused, match=r"protection.fraction_bits = 52, and require.fraction_bits = 40"):
+        policy.check_required(site(), Protection(secure_aggregation=True, fraction_bits=52))
+
+
+def test_an_unknown_table_of_a_job_is_refused() -> None:
+    with pytest.raises(InputError, match=r"the job has a table \['data'\]"):
+        a_job(JOB | {"data": {"name": "own"}}).check()
 
 
 def test_questions() -> None:
@@ -142,11 +281,13 @@ def test_questions() -> None:
     policy.check_preparation(site(allow={"preparations": ["summary"]}), "summary")
     with pytest.raises(Refused, match=r"'summary' is not among its allow.preparations"):
         policy.check_preparation(here, "summary")
+    with pytest.raises(Refused, match="'summary' has no noise"):
+        policy.check_preparation(site(require={"privacy": {"noise": 2.0, "epsilon": 1.0}}), "summary")
     with pytest.raises(Refused, match="are not told"):
         policy.check_counts(here)
     policy.check_counts(site(allow={"counts": True}))
     policy.check_bytes(here, 900, 100)
-    with pytest.raises(Refused, match=r"900 bytes have left for this job, and limits.bytes = 1,000"):
+    with pytest.raises(Refused, match=r"more than limits.bytes = 1,000 would leave"):
         policy.check_bytes(here, 900, 101)
     policy.check_rounds(here, 1000)
     for rounds in (1001, "many"):

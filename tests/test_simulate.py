@@ -13,8 +13,8 @@ import pytest
 
 from proxfed.errors import InputError, RunError
 from proxfed.harness import finished
+from proxfed.harness.folder.run_folder import RunFolder
 from proxfed.harness.results import Results
-from proxfed.harness.run_folder import RunFolder
 from proxfed.report.columns import ROW
 from proxfed.simulate import Timing, profiles
 
@@ -107,12 +107,12 @@ def test_bad_devices_are_refused_before_the_run(tmp_path: Path) -> None:
 
 def test_in_place_it_stays_the_finished_run_that_it_was(live: Path, tmp_path: Path) -> None:
     execute(tmp_path / "run", few())
-    models = (tmp_path / "run" / "model.safetensors").read_bytes()
+    models = {path.name: path.read_bytes() for path in (tmp_path / "run" / "models").iterdir()}
     simulate_in_place(tmp_path / "run", Timing.read(WIFI))
     assert [p.name for p in tmp_path.iterdir()] == ["run"]
     execute(tmp_path / "run", few(time=WIFI), resume=True)
     assert column(tmp_path / "run") == column(live)
-    assert (tmp_path / "run" / "model.safetensors").read_bytes() == models
+    assert {path.name: path.read_bytes() for path in (tmp_path / "run" / "models").iterdir()} == models
 
 
 def test_nothing_beside_or_around_the_run_is_removed(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_an_interrupted_simulation_leaves_nothing_in_its_place(
     """So it can be done again; and a run that it would replace is still there, to the byte."""
     place = tmp_path / "a" / "copy"
 
-    def crash(*_: Any) -> None:
+    def crash(*_: Any, **__: Any) -> None:
         raise Crash
 
     with monkeypatch.context() as patch:
@@ -238,6 +238,10 @@ def test_the_command_says_what_became_of_a_run(capsys: Any, tmp_path: Path) -> N
     wild = {"name": "fedavg", "label": "wild", "eta": 1e9, "K": 3}
     execute(tmp_path / "run", small(rounds=4, seeds=[0], algorithms=[wild, wild | {"label": "calm", "eta": 0.1}]))
     _, said, _ = proxfed(capsys, "simulate", str(tmp_path / "run"), "--profile", "lan")
+    assert (
+        said.count("Simulated seconds are those of the profile 'lan': a step of 0.01 s, and the links, are assumed")
+        == 1
+    )
     lines = {line.split()[0]: line for line in said.splitlines() if line.startswith(("wild", "calm"))}
     assert "diverged in round" in lines["wild"]
     assert lines["calm"].rstrip().endswith("s")

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from proxfed.algorithms import ALGORITHMS
 from proxfed.compressors import LowRank
 from proxfed.errors import InputError
-from proxfed.participation import BernoulliSampling, UniformSampling
-from proxfed.simulate import Timing
+from proxfed.participation import BernoulliSampling, Full, UniformSampling
+from proxfed.simulate import Timing, clock
 from proxfed.simulate.distributions import Amounts
 from proxfed.topologies import Complete, ExponentialGraph, RandomMatching, Ring
 from proxfed.types import Topology
 
-from support.clock_rows import LINK, ROWS, graph, row, star, timed, timing
+from support.clock_rows import FEDAVG, LINK, ROWS, graph, row, star, timed, timing
 
 # ---- with a server -------------------------------------------------------------------------------------------------
 
@@ -32,6 +32,17 @@ def test_a_round_takes_as_long_as_its_straggler() -> None:
     assert run(row(0)) == 0
     assert run(row(1, 6, up=6e6, down=3e6)) == pytest.approx(one_round)
     assert run(row(3, 18, up=18e6, down=9e6)) == pytest.approx(3 * one_round)
+
+
+def test_the_server_takes_longer_for_two_vectors_than_for_one() -> None:
+    t = timing(1.0, server_seconds=0.25, vector_seconds=0.5)
+    fednag = ALGORITHMS["fednag"](eta=0.1, gamma=0.5, tau=1)
+    assert clock(t, FEDAVG, Full(), None, 2, 0)(row(1, 2)) == pytest.approx(1.0 + 0.25 + 0.5)
+    assert clock(t, fednag, Full(), None, 2, 0)(row(1, 2)) == pytest.approx(1.0 + 0.25 + 2 * 0.5)
+    assert t.table()["vector_seconds"] == 0.5
+    assert "vector_seconds" not in timing(1.0).table()
+    with pytest.raises(InputError, match="vector_seconds = -1"):
+        timing(1.0, vector_seconds=-1.0)
 
 
 def test_what_is_done_before_the_first_round_counts_as_work_without_a_server() -> None:

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from proxfed.errors import InputError
-from proxfed.simulate import Timing, profiles
+from proxfed.simulate import Timing, origin, profiles
 from proxfed.simulate.distributions import Amounts, Trace, amount
 
 from support.clock_rows import DEVICE, LINK, ROWS, row, star, timed, timing
@@ -92,6 +93,19 @@ def test_profiles_are_whole_and_say_whose_they_are(name: str) -> None:
     assert all(math.isfinite(x) and x > 0 for x in found)
     text = " ".join(profiles()[name].read_text().replace("#", "").split())
     assert ("fits the six times" if name == "fednag_paper" else "The numbers are ours") in text
+    medians = sorted(float(m) for m in re.findall(r"seconds_per_step = (?:\{.*?median = )?([\d.]+)", text))
+    steps = (
+        f"a step of {medians[0]:g} s" if medians[0] == medians[-1] else f"a step of {medians[0]:g} to {medians[-1]:g} s"
+    )
+    said = origin({"profile": name})
+    assert said.startswith(f"simulated seconds are those of the profile '{name}': {steps}, and the links, are ")
+    assert said.endswith("time.step_scale = 1 multiplies a step: set it for your model and devices")
+
+
+def test_own_devices_and_links_have_no_origin_of_ours() -> None:
+    assert origin({"devices": [DEVICE], "links": [LINK]}) == origin({}) == ""
+    assert origin({"profile": "wan", "devices": [DEVICE], "links": [LINK]}) == ""
+    assert "step_scale = 0.01" in origin(Timing.read({"profile": "wan", "step_scale": 0.01}).table())
 
 
 def test_a_given_key_replaces_the_profiles() -> None:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from proxfed.harness.paper_schema import Slope, make_claim
 from proxfed.harness.results import Results
 from proxfed.papers.claims import judge
+from proxfed.papers.paper_schema import Slope, make_claim
 
 
 def _rows(label: str, values: dict[int, float], seed: int = 0) -> list[dict[str, Any]]:

@@ -18,9 +18,9 @@ from proxfed.engine.compatibility import check_combination
 from proxfed.engine.halves import Oracle, Work
 from proxfed.engine.messages import received
 from proxfed.errors import InputError
-from proxfed.harness.conformance.runs import small_blocks
 from proxfed.keyed_random import keys
 from proxfed.participation import Full, UniformSampling
+from proxfed.testing.runs import small_blocks
 from proxfed.topologies import (
     Complete,
     ErdosRenyi,
@@ -150,7 +150,7 @@ def acc_form(p, algorithm, tree, rounds):
                 U[parent[i]] += U[i]
     for t in range(1, rounds + 1):
         server, message = algorithm.down(server, keys(0, "server message", [0], t))
-        clients, v = algorithm.client(clients, received(message), Oracle(p.local(t, range(N)), Work()), p.h)
+        clients, v = algorithm.client(clients, received(message), Oracle(p.f.local(t, range(N)), Work()), p.h)
         known = torch.zeros_like(U)  # the children's public sums
         for nodes in reversed(levels[1:]):
             for i in nodes:
@@ -202,7 +202,7 @@ def test_dense_relays_are_the_server_form(batch):
 @pytest.mark.parametrize("tau", [1, 4])
 def test_pledge_reaches_the_solution_along_a_tree(tau, tree):
     p = toy.problem(sizes=toy.RAGGED, weighting="size")
-    algorithm = Pledge(1 / (p.smoothness().L * N * float(p.weights.max())), tau, compressor_up=FINE)
+    algorithm = Pledge(1 / (p.f.smoothness().L * N * float(p.f.weights.max())), tau, compressor_up=FINE)
     assert toy.reaches(p, algorithm, 1e-10, 500, tree)
 
 
@@ -210,7 +210,7 @@ def test_a_deep_tree_asks_for_finer_messages():
     """What is lost on one edge waits for the next round, and a long way has many edges."""
     n, rounds = 16, 45
     p = toy.problem(sizes=(20,) * n)
-    tree, L, x = SpanningTree(Ring(n)), p.smoothness().L, p.solve().numpy()
+    tree, L, x = SpanningTree(Ring(n)), p.f.smoothness().L, p.solve().numpy()
     coarse, fine = (Pledge(1 / L, compressor_up=ErrorBoundedQuantiser(q2)) for q2 in (0.2, 0.02))
     errors = {q2: toy.error(toy.final(p, a, rounds, tree), x) for q2, a in ((0.2, coarse), (0.02, fine))}
     with_server = toy.error(toy.final(p, coarse, rounds), x)

@@ -20,8 +20,8 @@ from proxfed.errors import InputError
 from proxfed.harness.build import build_study
 from proxfed.harness.execute import Execution
 from proxfed.harness.experiment import parse
+from proxfed.harness.folder.run_folder import RunFolder
 from proxfed.harness.plan import open_folder
-from proxfed.harness.run_folder import RunFolder
 from proxfed.participation import UniformSampling
 from proxfed.registry import build, describe, plain
 from proxfed.regularisers import L1, REGULARISERS
@@ -62,7 +62,7 @@ def test_objects_and_toml_make_the_same_study(tmp_path: Path) -> None:
     written = build_study(parse(table, "test"))
     data = load("synthetic_binary", **{k: v for k, v in table["data"].items() if k != "name"})
     made = Study(
-        Linear(data, Logistic(), L1(0.01), l2=0.05, batch=4),
+        Linear(data, Logistic(), l2=0.05, batch=4) + L1(0.01),
         {
             "fedavg": Entry(FedAvg(eta=0.5, K=3), participation=UniformSampling(3)),
             "fedcef": FedCEF(alpha=0.3, K=3, compressor=TopK(k=2)),
@@ -251,7 +251,8 @@ def test_numbers_of_numpy_as_arguments(tmp_path: Path) -> None:
 
 def test_an_entry_is_the_study_with_what_is_its_own() -> None:
     """Each is what a study of its own would give."""
-    p, other = problem(), replace(problem(), l2=0.5, h=L1(0.1))
+    p = problem()
+    other = p.f.with_l2(0.5) + L1(0.1)
     avg, dep = FedAvg(eta=0.1, K=2), Depositum(alpha=0.1)
     together = compare(
         p,
@@ -283,10 +284,11 @@ def test_an_entry_is_the_study_with_what_is_its_own() -> None:
 @pytest.mark.parametrize("change", [{"h": L1(0.3)}, {"l2": 0.7}, {"batch": 3}])
 def test_a_changed_problem_of_an_entry_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
     p = problem()
-    entry = Entry(FedAvg(eta=0.1, K=2), problem=replace(p, l2=0.5))
+    entry = Entry(FedAvg(eta=0.1, K=2), problem=p.f.with_l2(0.5) + p.h)
     compare(p, {"a": entry}, 2, out=tmp_path / "run", **QUIET)
     compare(p, {"a": entry}, 2, out=tmp_path / "run", **QUIET)
-    other = Entry(FedAvg(eta=0.1, K=2), problem=replace(p, **({"l2": 0.5} | change)))
+    f = replace(p.f, **({"l2": 0.5} | {k: v for k, v in change.items() if k != "h"}))
+    other = Entry(FedAvg(eta=0.1, K=2), problem=f + change.get("h", p.h))
     with pytest.raises(InputError, match=r"has other settings: algorithms\.a\."):
         compare(p, {"a": other}, 2, out=tmp_path / "run", **QUIET)
 
@@ -328,8 +330,28 @@ def test_force_replaces_and_not_resuming_refuses(tmp_path: Path) -> None:
     compare(problem(), {"a": FedAvg(eta=0.1, K=2)}, **given)
     with pytest.raises(InputError, match="holds a run already"):
         compare(problem(), {"a": FedAvg(eta=0.1, K=2)}, resume=False, **given)
-    new = compare(problem(), {"a": FedAvg(eta=0.2, K=2)}, resume=False, force=True, **given)
-    same_results(new, compare(problem(), {"a": FedAvg(eta=0.2, K=2)}, 2, name="run", **QUIET))
+    for eta, resume in ((0.2, False), (0.3, True)):
+        new = compare(problem(), {"a": FedAvg(eta=eta, K=2)}, resume=resume, force=True, **given)
+        same_results(new, compare(problem(), {"a": FedAvg(eta=eta, K=2)}, 2, name="run", **QUIET))
+
+
+def test_force_begins_anew_where_the_same_run_is_finished(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"rounds": 2, "out": tmp_path / "run", **QUIET}
+    compare(problem(), {"a": FedAvg(eta=0.1, K=2)}, **given)
+    then = (tmp_path / "run" / "config.toml").stat().st_mtime_ns
+    compare(problem(), {"a": FedAvg(eta=0.1, K=2)}, force=True, **given)
+    assert (tmp_path / "run" / "config.toml").stat().st_mtime_ns > then
+
+
+def test_messages_about_folders_are_in_terms_of_python(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"rounds": 2, "out": tmp_path / "run", **QUIET}
+    compare(problem(), {"a": FedAvg(eta=0.1, K=2)}, **given)
+    with pytest.raises(InputError, match=r"resume=True continues it, force=True replaces it, or choose another out$"):
+        compare(problem(), {"a": FedAvg(eta=0.1, K=2)}, resume=False, **given)
+    with pytest.raises(InputError, match=r"eta was 0[.]1, now 0[.]2; force=True replaces it, or choose another out$"):
+        compare(problem(), {"a": FedAvg(eta=0.2, K=2)}, **given)
+    with pytest.raises(InputError, match=r"^only: no algorithm has the label 'b'"):
+        compare(problem(), {"a": FedAvg(eta=0.2, K=2)}, only="b", **given)
 
 
 def test_describe_and_build_are_inverse() -> None:
@@ -344,7 +366,7 @@ def test_describe_and_build_are_inverse() -> None:
 def test_several_problems_are_cases_with_a_folder_each(tmp_path: Path) -> None:
     """Each case is what it would be alone; over several jobs, too, and resumed."""
     data = proxfed.load("synthetic_binary", alpha=1.0, beta=1.0, clients=4, samples=30, features=5)
-    problems = {f"l1 {w:g}": proxfed.Linear(data, "logistic", L1(w)) for w in (0.01, 0.1)}
+    problems = {f"l1 {w:g}": proxfed.Linear(data, "logistic") + L1(w) for w in (0.01, 0.1)}
     algorithms = {"FedAvg": proxfed.FedAvg(0.5, 2), "FedComposite": proxfed.FedComposite(0.5, 2)}
     both = proxfed.compare(problems, algorithms, 4, seeds=2, out=tmp_path / "both", jobs=2, progress=False)
     assert list(both) == list(problems)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from proxfed.errors import InputError
 from proxfed.tables.cells import parse
-from proxfed.tables.columns import KINDS, Column
+from proxfed.tables.column_kinds import KINDS, Column
 
 
 def column(kind: str, **keys: Any) -> Column:

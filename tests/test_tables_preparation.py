@@ -131,7 +131,7 @@ def test_features_have_names_and_know_their_column(clinics) -> None:
     assert set(data.labels.tolist()) == {-1.0, 1.0}
     assert clinics.federated(signed=False).classes == 2
     h = GroupLasso(0.1, labels=clinics.preparation.groups)
-    assert Linear(data, Logistic(), h=h).d == 12
+    assert (Linear(data, Logistic()) + h).f.d == 12
 
 
 def test_a_row_computed_by_hand(clinics) -> None:

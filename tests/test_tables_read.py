@@ -269,7 +269,7 @@ def test_a_row_of_weight_three_is_three_rows() -> None:
     for rows in (frame | {"count": count}, many):
         data = design(read_frame(schema_of(WEIGHED), rows)).federated()
         problems.append(linear_model(data, "logistic", L1(0.01)))
-    assert problems[0].data.sample_weights is not None
+    assert problems[0].f.data.sample_weights is not None
     weighed, repeated = (Solver(1e-12).fit(problem).x for problem in problems)
     torch.testing.assert_close(weighed, repeated, rtol=1e-9, atol=1e-9)
 

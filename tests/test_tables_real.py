@@ -7,6 +7,7 @@ import pytest
 
 from proxfed import Linear, Logistic
 from proxfed.data.directory import data_directory
+from proxfed.regularisers import Zero
 from proxfed.tables import Design, design, read_schema, read_tables
 
 from support.tables import EXAMPLES
@@ -44,7 +45,7 @@ def test_four_hospitals_with_heart_patients() -> None:
 def test_a_model_of_the_hospitals_says_the_same_on_the_original_scale() -> None:
     made = real("heart-disease")
     problem = Linear(made.federated(), Logistic(), l2=0.01, intercept=True)
-    x = problem.solve()
+    x = (problem + Zero()).solve()
     found = problem.coefficients(x)
     coef = np.array([found.weights[name] for name in made.preparation.names])
     coef_, intercept_ = made.preparation.original_scale(coef, found.intercept)

@@ -129,4 +129,4 @@ def test_any_bytes_are_parquet_and_npz_or_refused_table(content: bytes) -> None:
             path = write(Path(folder), f'files = "{name}"')
             (Path(folder) / name).write_bytes(content)
             with contextlib.suppress(InputError):
-                read_tables(path)
+                assert len(read_tables(path).tables) == 1

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import tomllib
+
 import pytest
 
 from proxfed.errors import InputError
-from proxfed.tables import read_schema
-from proxfed.tables.columns import canonical
+from proxfed.tables import parse_schema, read_schema
+from proxfed.tables.column_kinds import canonical
 from proxfed.tables.schema import from_plain
 
 from support.tables import CLINICS, EXAMPLES, schema_of
@@ -37,6 +40,57 @@ def test_participants_compare_what_matters_and_nothing_else() -> None:
     swapped = SMALL.replace("[columns.age]", "[columns.x]").replace("[columns.day]", "[columns.age]")
     assert schema_of(swapped.replace("columns.x", "columns.day")).digest != digest
     assert schema_of(SMALL.replace("no = 0, yes = [1, 2.0]", "yes = [1, 2.0], no = 0")).digest != digest
+
+
+UNSORTED = (
+    SMALL
+    + """
+[columns.pain]
+kind = "category"
+categories = { typical = 1, atypical = 2, none = 3 }
+[columns.blood]
+kind = "boolean"
+"""
+)
+
+
+@pytest.mark.parametrize("file", sorted(EXAMPLES.rglob("*.toml")), ids=lambda p: p.stem)
+def test_the_order_of_everything_survives_json_with_sorted_keys(file) -> None:
+    schema = read_schema(file)
+    back = from_plain(json.loads(json.dumps(schema.plain(), sort_keys=True)))
+    assert (back.digest, list(back.columns)) == (schema.digest, list(schema.columns))
+    if schema.target is not None:
+        assert back.target is not None
+        assert list(back.target.names.items()) == list(schema.target.names.items())
+    assert not schema.differences(back)
+
+
+def test_columns_and_keys_may_be_in_any_order_and_classes_and_categories_may_not() -> None:
+    def reversed_keys(table: dict, *within: str) -> dict:
+        return {k: reversed_keys(v) if isinstance(v, dict) else v for k, v in reversed(table.items())}
+
+    table = tomllib.loads(UNSORTED)
+    one, other = parse_schema(table), parse_schema(table | {"columns": dict(reversed(table["columns"].items()))})
+    assert list(one.columns) != list(other.columns)
+    assert one.digest == other.digest
+    every = parse_schema(reversed_keys(table))
+    assert every.digest != one.digest  # with other numbers for classes and categories, a model would be another one
+    assert len(one.differences(every)) == 2
+
+
+def test_differences_are_named_key_by_key() -> None:
+    one = schema_of(UNSORTED)
+    other = schema_of(UNSORTED.replace("120", "130").replace("[columns.blood]", "[columns.sugar]"))
+    assert one.differences(other) == [
+        "columns.age.range = [0.0, 120.0], not [0.0, 130.0]",
+        *(f"columns.sugar.{key} = nothing, not {value}" for key, value in _said("boolean")),
+        *(f"columns.blood.{key} = {value}, not nothing" for key, value in _said("boolean")),
+    ]
+
+
+def _said(kind: str) -> list[tuple[str, str]]:
+    (column,) = (value for value in schema_of(UNSORTED).columns.values() if value.kind == kind)
+    return [(key, json.dumps(value)) for key, value in column.model_dump(mode="json").items()]
 
 
 @pytest.mark.parametrize(
@@ -127,6 +181,6 @@ def test_a_schema_that_is_not_there_or_no_toml(tmp_path) -> None:
 
 def test_stored_schemas_are_checked_like_written_ones() -> None:
     plain = read_schema(CLINICS / "tables.toml").plain()
-    plain["columns"]["age"]["kind"] = "old"
+    dict(plain["columns"])["age"]["kind"] = "old"
     with pytest.raises(InputError, match=r"columns.age.kind = 'old' is not one of"):
         from_plain(plain, "model.json")

@@ -18,6 +18,7 @@ from proxfed.engine.lockstep import in_lockstep
 from proxfed.engine.measures import Measures
 from proxfed.engine.network import Stacked
 from proxfed.engine.run import Run
+from proxfed.engine.start import run_of
 from proxfed.engine.states import flatten
 from proxfed.machine import map_parallel, over_threads, run_parallel, split_evenly, thread_count
 from proxfed.participation import Full, UniformSampling
@@ -107,14 +108,14 @@ def test_a_run_in_blocks_over_two_threads_is_the_run_of_all_at_once(case: str, m
 
     def rounds() -> tuple[Run, dict]:
         p = toy.problem("logistic", sizes=(7, 40, 13, 40, 25, 9, 12, 30, 21))
-        network = Stacked(p.n, p.d, topology)
-        run = Run(p, algorithm, network, participation, seed=3)
+        network = Stacked(p.f.n, p.f.d, topology)
+        run = run_of(p, algorithm, network, participation, seed=3)
         for t in range(1, 6):
             run.round(t)
         return run, Measures(p, network)(run.model())
 
     whole, measured = rounds()
-    monkeypatch.setattr(tuning, "BLOCK", 2 * whole.problem.d)
+    monkeypatch.setattr(tuning, "BLOCK", 2 * whole.problem.f.d)
     monkeypatch.setattr(tuning, "PARALLEL_FROM", 0)
     monkeypatch.setattr(tuning, "MIX_BLOCK", 4 * 9)
     torch.set_num_threads(2)

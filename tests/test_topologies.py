@@ -295,7 +295,7 @@ def test_drawn_rounds_must_contract_in_the_mean():
     ("bad", "sentence"),
     [
         (lambda: Ring(0), r"Ring: n = 0 must be a whole number >= 1"),
-        (lambda: ExponentialGraph(2.0), r"ExponentialGraph: n = 2.0 must be a whole number"),
+        (lambda: ExponentialGraph(2.5), r"ExponentialGraph: n = 2.5 must be a whole number"),
         (lambda: OnePeerExponentialGraph(-1), r"OnePeerExponentialGraph: n = -1"),
         (lambda: RandomMatching(0), r"RandomMatching: n = 0"),
         (lambda: Ring(5, weights="uniform"), r"Ring: weights = 'uniform' is not one of 'metropolis', 'lazy'"),

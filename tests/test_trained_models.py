@@ -9,14 +9,14 @@ import pytest
 import torch
 from torch import nn
 
-from proxfed import FedAvg, Federated, Linear, Model, run
+from proxfed import FedAvg, Federated, Linear, Neural, run
 from proxfed.data import load
 from proxfed.data.limits import limited
 from proxfed.errors import InputError
-from proxfed.harness.run_folder import RunFolder
-from proxfed.problems.inputs import standard
+from proxfed.harness.folder.run_folder import RunFolder
 from proxfed.problems.named_losses import LOSSES
-from proxfed.problems.saved import load_model
+from proxfed.problems.neural.inputs import standard
+from proxfed.problems.saved import load_model, model_name
 
 from support import toy_problems as toy
 from support.image_data import images
@@ -28,15 +28,15 @@ def normed(channels: int, side: int, classes: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(size, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, classes))
 
 
-def random(p: Linear | Model) -> torch.Tensor:
-    return torch.randn(p.d, generator=torch.Generator().manual_seed(1), dtype=p.dtype)
+def random(f: Linear | Neural) -> torch.Tensor:
+    return torch.randn(f.d, generator=torch.Generator().manual_seed(1), dtype=f.dtype)
 
 
 @pytest.mark.parametrize("model", ["mlp", "depositum_cnn", normed], ids=["mlp", "cnn", "batch norm"])
 def test_the_module_is_the_one_that_is_evaluated(model) -> None:
-    p = Model(images(test=30), model, batch=4, normalise="standard", dtype=torch.float64)
+    p = Neural(images(test=30), model, batch=4, normalise="standard", dtype=torch.float64)
     x = random(p)
-    module, before = p.module(x), p.template.state_dict()
+    module, before = p.module(x), p.net.template.state_dict()
     assert not module.training
     assert torch.equal(torch.cat([v.detach().reshape(-1) for v in module.parameters()]), x)
     features, labels = p.data.test
@@ -49,11 +49,11 @@ def test_the_module_is_the_one_that_is_evaluated(model) -> None:
         for v in module.parameters():
             v.zero_()  # a copy: neither x nor the problem's own module is touched
     assert x.all()
-    assert all(torch.equal(v, before[k]) for k, v in p.template.state_dict().items())
+    assert all(torch.equal(v, before[k]) for k, v in p.net.template.state_dict().items())
 
 
 def test_the_state_dict_rebuilds_the_module_with_its_statistics() -> None:
-    p = Model(images(test=30), normed, batch=4)
+    p = Neural(images(test=30), normed, batch=4)
     x = random(p)
     fresh = normed(*p.shape[:2], p.outputs).eval()
     fresh.load_state_dict(p.state_dict(x))
@@ -67,16 +67,16 @@ def test_the_state_dict_rebuilds_the_module_with_its_statistics() -> None:
 @pytest.mark.parametrize("loss", list(toy.LOSSES))
 def test_a_linear_model_is_a_layer(loss, intercept) -> None:
     p = toy.problem(loss, intercept=intercept)
-    x, A = random(p), p.data.features
-    layer = p.module(x)
+    x, A = random(p.f), p.f.data.features
+    layer = p.f.module(x)
     assert isinstance(layer, nn.Linear)
-    assert list(p.state_dict(x)) == [b.name for b in p.blocks]
-    s = p.scores(x, A)
-    W = x[: p.blocks[0].stop].reshape(p.blocks[0].shape).numpy()
-    assert np.allclose(s, A @ W.T + (x[p.blocks[0].stop :].numpy() if intercept else 0), atol=1e-12)
+    assert list(p.f.state_dict(x)) == [b.name for b in p.f.blocks]
+    s = p.f.scores(x, A)
+    W = x[: p.f.blocks[0].stop].reshape(p.f.blocks[0].shape).numpy()
+    assert np.allclose(s, A @ W.T + (x[p.f.blocks[0].stop :].numpy() if intercept else 0), atol=1e-12)
     expected = {"logistic": np.where(s[:, 0] > 0, 1, -1), "least_squares": s[:, 0], "softmax": s.argmax(1)}[loss]
-    assert np.array_equal(p.predict(x, A), expected)
-    assert torch.equal(p.predict(x, torch.tensor(A)), torch.tensor(p.predict(x, A)))
+    assert np.array_equal(p.f.predict(x, A), expected)
+    assert torch.equal(p.f.predict(x, torch.tensor(A)), torch.tensor(p.f.predict(x, A)))
 
 
 def test_images_are_scaled_inside() -> None:
@@ -92,7 +92,7 @@ def test_labels_come_back_as_the_data_have_them(loss) -> None:
     rng = np.random.default_rng(0)
     A = rng.normal(size=(40, 3))
     b = np.where(A[:, 0] > 0, 1.0, -1.0)
-    p = Model(Federated(A, b, [25, 15], (A, b)), nn.Linear(3, 1 if loss == "logistic" else 2), loss)
+    p = Neural(Federated(A, b, [25, 15], (A, b)), nn.Linear(3, 1 if loss == "logistic" else 2), loss)
     found = p.predict(random(p), A)
     assert set(found.tolist()) <= {-1, 1}
     assert p.evaluate(random(p))["accuracy"] == (found == b).mean()
@@ -102,7 +102,7 @@ def test_samples_of_another_shape_are_refused() -> None:
     p = toy.problem("logistic")
     for X in (np.zeros((4, 3)), np.zeros(toy.D)):
         with pytest.raises(InputError, match=r"X has shape .* but samples of data have shape \(10,\)"):
-            p.predict(p.start(0), X)
+            p.f.predict(p.start(0), X)
 
 
 # ---- modules of one's own ------------------------------------------------------------------------------------------
@@ -124,23 +124,23 @@ def table(feature_names: tuple[str, ...] | None = None) -> Federated:
 
 
 def test_a_class_is_made_anew_for_every_seed_and_an_instance_begins_where_it_is() -> None:
-    by_class, one = Model(table(), Net, batch=4), Net()
-    assert torch.equal(by_class.start(1), by_class.start(1))
-    assert not torch.equal(by_class.start(1), by_class.start(2))
-    p = Model(table(), one, batch=4, dtype=torch.float64)
+    by_class, one = Neural(table(), Net, batch=4), Net()
+    assert torch.equal(by_class.initial(1), by_class.initial(1))
+    assert not torch.equal(by_class.initial(1), by_class.initial(2))
+    p = Neural(table(), one, batch=4, dtype=torch.float64)
     held = torch.cat([v.detach().reshape(-1) for v in one.parameters()])
-    assert torch.equal(p.start(1), held.double())
-    assert torch.equal(p.start(2), held.double())
+    assert torch.equal(p.initial(1), held.double())
+    assert torch.equal(p.initial(2), held.double())
     with torch.no_grad():
         one.a.weight.zero_()  # a copy was taken
-    assert torch.equal(p.start(1), held.double())
+    assert torch.equal(p.initial(1), held.double())
     assert one.a.weight.dtype == torch.float32
     assert p.blocks == by_class.blocks
 
 
 @pytest.mark.parametrize("model", [Net, Net(), lambda *_: Net()], ids=["class", "instance", "function"])
 def test_a_module_over_a_table_learns(model) -> None:
-    p = Model(table(), model, batch=5, l2=1e-3)
+    p = Neural(table(), model, batch=5, l2=1e-3)
     rows = run(p, FedAvg(0.3, 10), 30).rows
     assert rows[-1]["test_loss"] < 0.6 * rows[0]["test_loss"]
 
@@ -157,8 +157,8 @@ def test_coefficients_by_the_names_of_the_features() -> None:
     assert found.intercept == {0: 12.0, 1: 13.0, 2: 14.0}
     assert p.coefficients(x, nonzero=True).weights[0] == {"income": 1.0, "height": 2.0, "weight": 3.0}
     one = toy.problem("logistic")
-    assert list(one.coefficients(one.start(0)).weights) == [f"x{j}" for j in range(toy.D)]
-    assert one.coefficients(one.start(0)).intercept is None
+    assert list(one.f.coefficients(one.start(0)).weights) == [f"x{j}" for j in range(toy.D)]
+    assert one.f.coefficients(one.start(0)).intercept is None
 
 
 def test_names_go_with_the_data(tmp_path: Path) -> None:
@@ -188,18 +188,18 @@ def test_the_models_of_a_run_folder_by_layer(tmp_path: Path) -> None:
         layers = load_model(tmp_path / "run", "F", seed)
         assert list(layers)[:2] == ["fc1.weight", "fc1.bias"]
         assert np.array_equal(torch.cat([v.reshape(-1) for v in layers.values()]).numpy(), vectors[f"F/{seed}"])
-    module = Model(load("digits", [np.arange(60)]), "mlp").template
+    module = Neural(load("digits", [np.arange(60)]), "mlp").net.template
     assert module.load_state_dict(layers, strict=False).unexpected_keys == []
-    assert load_model(tmp_path / "run" / "model.safetensors", "F").keys() == layers.keys()
+    assert load_model(tmp_path / "run" / model_name("F", 0), "F").keys() == layers.keys()
     with pytest.raises(InputError, match=r"has no model of 'G' with seed 0, only F/0, F/1"):
         load_model(tmp_path / "run", "G")
     with pytest.raises(InputError, match=r"has no model of 'F' with seed 7"):
         load_model(tmp_path / "run", "F", 7)
-    with pytest.raises(InputError, match="there is no such file"):
+    with pytest.raises(InputError, match="has no model of 'F' with seed 0, only none yet"):
         load_model(tmp_path, "F")
-    (tmp_path / "model.safetensors").write_bytes(b"no")
-    with pytest.raises(InputError, match="is not the model file of a run"):
-        load_model(tmp_path, "F")
+    (tmp_path / "no.safetensors").write_bytes(b"no")
+    with pytest.raises(InputError, match="is damaged, or not the model of a run"):
+        load_model(tmp_path / "no.safetensors", "F")
 
 
 def test_a_loss_may_be_named_or_given() -> None:
@@ -208,6 +208,6 @@ def test_a_loss_may_be_named_or_given() -> None:
         one, two = Linear(data, name), Linear(data, loss)
         x = random(one)
         assert torch.equal(one.local(0, range(2)).full_grad(x), two.local(0, range(2)).full_grad(x))
-    both = [Model(images(), "mlp", loss) for loss in ("cross_entropy", LOSSES["cross_entropy"])]
-    x = both[0].start(0)
+    both = [Neural(images(), "mlp", loss) for loss in ("cross_entropy", LOSSES["cross_entropy"])]
+    x = both[0].initial(0)
     assert torch.equal(*(p.local(0, range(p.n)).full_grad(x) for p in both))

@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from proxfed.harness.folder.run_folder import RunFolder
 from proxfed.harness.results import Results
-from proxfed.harness.run_folder import RunFolder
 
 from support.resumed import same
 from support.small_experiment import execute, small, write

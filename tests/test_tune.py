@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import proxfed
 from proxfed import FedAvg, FedNAG, InputError, Scaffold, Study, Tuned, tune
 from proxfed.engine.run import Run
+from proxfed.regularisers import Zero
 from proxfed.tuning.tune import read_over
 
 from support.cli import proxfed as command
@@ -137,19 +139,24 @@ def test_the_effort_is_no_setting_that_rows_depend_on(tmp_path: Path) -> None:
 def test_tuning_looks_at_validation_rows_only(tmp_path: Path) -> None:
     """Other test data, the same choice; and the tuned study has all training rows and the test data again."""
     study = proxfed.read_study(digits(tmp_path / "d.toml", rounds=4, seeds=[0]))
-    data = study.problem.data
+    data = study.problem.f.data
     assert data is not None
     assert data.test is not None
     scrambled = proxfed.Federated(
         data.features, data.labels, data.sizes, (data.test[0], (data.test[1] + 1) % 10), data.classes, data.name
     )
     other = study.__class__(
-        study.problem._with(data=scrambled), study.entries, 4, [0], participation=study.participation, every=2
+        replace(study.problem, f=replace(study.problem.f, data=scrambled)),
+        study.entries,
+        4,
+        [0],
+        participation=study.participation,
+        every=2,
     )
     one, two = (tune(s, {"FedAvg.eta": STEPS}, 12, progress=False) for s in (study, other))
     assert one.rows() == two.rows()
     assert one.judge.validation == 0.2
-    assert one.study.problem.data is data
+    assert one.study.problem.f.data is data
 
 
 def test_two_first_guesses_end_with_the_same_order(tmp_path: Path) -> None:
@@ -180,7 +187,7 @@ def order(results: proxfed.Results) -> list[str]:
 
 
 def test_divergence_is_the_worst_and_is_shown(study: Study) -> None:
-    problem = study.problem._with(loss="squared")
+    problem = replace(study.problem, f=replace(study.problem.f, loss="squared"))
     wild = Study(problem, {"FedAvg": FedAvg(0.1, 5), "FedNAG": FedNAG(0.01, 0.5, 5)}, 27, [0], every=1)
     over = {"FedAvg.eta": [0.05, 0.1, 1e8, 1e9], "FedNAG.eta": [1e7, 1e8, 1e9, 1e10]}
     tuned = tune(wild, over, 5 * 27, progress=False)
@@ -230,7 +237,12 @@ def test_another_tuning_in_the_folder_is_refused(study: Study, whole: Tuned) -> 
     with pytest.raises(InputError, match="holds a tuning already"):
         tune(study, {"*.eta": STEPS}, BUDGET, resume=False, **how)
     with pytest.raises(InputError, match="has other settings"):
-        tune(Study(study.problem.with_l2(0.5), study.entries, 45, [0, 1], "convex"), {"*.eta": STEPS}, BUDGET, **how)
+        tune(
+            Study(study.problem.f.with_l2(0.5) + Zero(), study.entries, 45, [0, 1], "convex"),
+            {"*.eta": STEPS},
+            BUDGET,
+            **how,
+        )
 
 
 def test_the_page_shows_every_configuration(whole: Tuned, tmp_path: Path) -> None:

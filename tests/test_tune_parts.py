@@ -17,13 +17,13 @@ from proxfed.algorithms import CompressedDownlink, FedADMM
 from proxfed.compressors import ErrorBoundedQuantiser
 from proxfed.data.digits import digits
 from proxfed.report.summary import effort, fairness
+from proxfed.tuning.criterion import DIVERGED, Judge, Score
 from proxfed.tuning.halving import Ladder, Rung, ladder
-from proxfed.tuning.judge import DIVERGED, Judge, Score
+from proxfed.tuning.held_out import chosen_rows, hold_out
 from proxfed.tuning.keys import algorithm_keys, changed, present
 from proxfed.tuning.points import size, spread
 from proxfed.tuning.space import Between, Choice, linear, log, read_space, read_values
 from proxfed.tuning.trials import Search, Trial
-from proxfed.tuning.validation import chosen_rows, hold_out
 
 from support import toy_problems as toy
 

@@ -11,9 +11,8 @@ from torch import Tensor
 
 import proxfed
 from proxfed import InputError, Study, tune
-from proxfed.regularisers import Zero
 from proxfed.schedules import InverseRoot
-from proxfed.types import Local, Problem
+from proxfed.types import Local, Measure, Smooth
 
 from support.cli import refused
 from support.tuning import convex, digits
@@ -49,7 +48,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ([*OVER, "--budget", "17"], "budget = 17 rounds per algorithm is too little"),
         ([*OVER, "--seeds", "0"], "seeds = 0 must be a whole number >= 1"),
         ([*OVER, "--measure", "acuracy"], "measure = 'acuracy' cannot be measured here"),
-        ([*OVER, "--measure", "nonzeros"], "is not simply better or worse"),
+        ([*OVER, "--measure", "nonzeros"], "it is not known whether lower or higher values are better"),
         ([*OVER, "--measure", "gap", "-c", "problem.name='network'", "-c", "problem.model='mlp'"], "measure = 'gap'"),
         ([*OVER, "--target", "accuracy"], "target = 'accuracy' is not of the form MEASURE=NUMBER"),
         ([*OVER, "--target", "auc=0.9"], "target = 'auc' cannot be measured here"),
@@ -137,10 +136,10 @@ class Targets(Local):
         return (x - self.c).square().sum(-1) / 2
 
 
-class Own(Problem):
-    """A problem of somebody's own, with a measure on rows that nobody else knows of."""
+class Own(Smooth):
+    """A user's own f, with a measure on rows that the package knows nothing of."""
 
-    n, d, h, measures = 3, 1, Zero(), ("auc",)
+    n, d, measures = 3, 1, (Measure("auc", "higher"),)
 
     def local(self, t: int, ids: Any, seed: int = 0) -> Targets:
         return Targets(t, ids, seed)

@@ -15,7 +15,7 @@ import pytest
 
 from proxfed import RunError, Study, Tuned, tune
 from proxfed.engine.run import Run
-from proxfed.harness.run_folder import RunFolder
+from proxfed.harness.folder.run_folder import RunFolder
 from proxfed.tuning.space import log
 
 from support.cli import proxfed as command

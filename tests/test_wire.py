@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from proxfed import keyed_random
-from proxfed.compressors import QSGD, Identity, LowRank, NaturalCompressor, RandK, ScaledSign, TopK, wire
-from proxfed.compressors.message import Reader
+from proxfed.compressors import QSGD, Identity, LowRank, NaturalCompressor, RandK, ScaledSign, TopK
+from proxfed.compressors.coding import wire
+from proxfed.compressors.coding.reader import Reader
 from proxfed.engine import tuning
 from proxfed.engine.messages import decoded_sum
 from proxfed.types import Compressor

@@ -8,9 +8,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxfed.compressors import QSGD, NaturalCompressor, plane_code, subset_code, wire
-from proxfed.compressors.message import Reader
-from proxfed.compressors.planes import put_together, take_apart
+from proxfed.compressors import QSGD, NaturalCompressor
+from proxfed.compressors.coding import plane_code, subset_code, wire
+from proxfed.compressors.coding.planes import put_together, take_apart
+from proxfed.compressors.coding.reader import Reader
 from proxfed.errors import RunError
 
 from support.compressor_cases import dtypes, keys, seeds, vectors

@@ -16,8 +16,9 @@ from proxfed.algorithms.dfedavg import DFedAvg
 from proxfed.engine import ranks
 from proxfed.engine.allocator import tune_process
 from proxfed.engine.network import Stacked, world
-from proxfed.engine.run import Run
-from proxfed.problems.network import Model
+from proxfed.engine.start import run_of
+from proxfed.problems.neural.neural import Neural
+from proxfed.regularisers import Zero
 from proxfed.topologies import Ring
 
 
@@ -28,13 +29,13 @@ def main() -> None:
     work, together = WORKLOADS[args.workload], world() is not None
     data = Federated(*work.data(), np.full(work.clients, SAMPLES), classes=10)
     clock = Clock()
-    problem = Model(data, lambda *_: net(work), batch=work.batch)
+    problem = Neural(data, lambda *_: net(work), batch=work.batch)
     algorithm = DFedAvg(ETA, work.steps) if args.workload == "c" else FedAvg(ETA, work.steps)
     if together:
         ranks.connect(timeout=3600)  # others' turns are between two of ours
     topology = Ring(problem.n) if args.workload == "c" else None
     network = (ranks.Ranks if together else Stacked)(problem.n, problem.d, topology)
-    run = Run(problem, algorithm, network)
+    run = run_of(problem + Zero(), algorithm, network)
     model = net(work)
     before = loss_of(model, work)
     clock.time(lambda: run.round(len(clock.seconds) + 1), args.rounds)

@@ -4,9 +4,36 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable
-from numbers import Integral
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from numbers import Integral, Real
 from typing import Any
+
+__all__ = [
+    "Elsewhere",
+    "InputError",
+    "MissingData",
+    "ProxfedError",
+    "RunError",
+    "at_least_one",
+    "below_one",
+    "finite",
+    "in_terms",
+    "nearest",
+    "non_negative",
+    "of_kind",
+    "on_command_line",
+    "one_of",
+    "option",
+    "plain_numbers",
+    "positive",
+    "real",
+    "require",
+    "shown",
+    "up_to_one",
+    "whole",
+]
 
 
 class ProxfedError(Exception):
@@ -44,6 +71,29 @@ def require(condition: bool, message: str) -> None:
         raise InputError(message)
 
 
+_command_line: ContextVar[bool] = ContextVar("command_line", default=False)
+
+
+@contextmanager
+def on_command_line() -> Iterator[None]:
+    """Meanwhile messages name settings as the command line has them."""
+    before = _command_line.set(True)
+    try:
+        yield
+    finally:
+        _command_line.reset(before)
+
+
+def in_terms(command_line: str, python: str) -> str:
+    """The one or the other, whichever the caller is."""
+    return command_line if _command_line.get() else python
+
+
+def option(name: str, value: Any = None) -> str:
+    """A setting in the caller's terms: '--force' on the command line, 'force=True' or 'out' in Python."""
+    return in_terms(f"--{name}", name if value is None else f"{name}={value!r}")
+
+
 def whole(value: Any) -> bool:
     """A whole number; True and False are none."""
     return isinstance(value, Integral) and not isinstance(value, bool)
@@ -59,7 +109,17 @@ def finite(value: Any) -> bool:
     return real(value) and math.isfinite(value)
 
 
+def plain_numbers(owner: Any, *names: str) -> None:
+    """Numbers of NumPy in the named fields of `owner` become Python's own."""
+    for name in names:
+        value = getattr(owner, name)
+        own: tuple[type, ...] = (bool, int, float)
+        if isinstance(value, Real) and type(value) not in own:
+            object.__setattr__(owner, name, int(value) if isinstance(value, Integral) else float(value))
+
+
 def _number(owner: Any, name: str) -> float:
+    plain_numbers(owner, name)
     value = getattr(owner, name)
     require(finite(value), f"{type(owner).__name__}: {name} = {value!r} is not a finite number")
     return value
@@ -81,6 +141,7 @@ def non_negative(owner: Any, *names: str) -> None:
 
 def below_one(owner: Any, *names: str) -> None:
     """Each named field of `owner` is a number in [0, 1)."""
+    plain_numbers(owner, *names)
     for name in names:
         value = getattr(owner, name)
         require(real(value) and 0 <= value < 1, f"{type(owner).__name__}: {name} = {value!r} must be in [0, 1)")
@@ -88,15 +149,19 @@ def below_one(owner: Any, *names: str) -> None:
 
 def up_to_one(owner: Any, *names: str) -> None:
     """Each named field of `owner` is a number in (0, 1]."""
+    plain_numbers(owner, *names)
     for name in names:
         value = getattr(owner, name)
         require(real(value) and 0 < value <= 1, f"{type(owner).__name__}: {name} = {value!r} must be in (0, 1]")
 
 
 def at_least_one(owner: Any, *names: str) -> None:
-    """Each named field of `owner` is a whole number >= 1."""
+    """Each named field of `owner` is a whole number >= 1; 2.0, and those of NumPy, become ints."""
+    plain_numbers(owner, *names)
     for name in names:
         value = getattr(owner, name)
+        if isinstance(value, float) and value.is_integer():
+            object.__setattr__(owner, name, value := int(value))
         require(whole(value) and value >= 1, f"{type(owner).__name__}: {name} = {value!r} must be a whole number >= 1")
 
 
@@ -105,6 +170,18 @@ def one_of(owner: Any, name: str, allowed: Iterable[Any]) -> None:
     value, allowed = getattr(owner, name), list(allowed)
     choices = ", ".join(map(repr, allowed))
     require(value in allowed, f"{type(owner).__name__}: {name} = {value!r} is not one of {choices}")
+
+
+def of_kind(key: str, value: Any, kind: Any, allowed: str) -> None:
+    """`value` is an object of this kind, and not a class."""
+    if not isinstance(value, kind) or isinstance(value, type):
+        raise InputError(f"{key} must be {allowed}, not {shown(value)}")
+
+
+def shown(value: Any) -> str:
+    """A wrong value in a message: short ones as they are, others by their type, since their repr may be very long."""
+    short = value is None or isinstance(value, (str, int, float, type))
+    return f"{value!r:.80}" if short else f"a {type(value).__name__}"
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -13,6 +13,8 @@ from functools import lru_cache
 
 import numpy as np
 
+__all__ = ["Ids", "Key", "fold", "generator", "integers", "keys", "normals", "uniforms", "words"]
+
 Key = np.ndarray  # (c,) uint64, one word a client
 Ids = Sequence[int] | np.ndarray
 

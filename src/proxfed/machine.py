@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import os
 import platform
-import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import cache, partial
 from importlib import import_module, metadata
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -42,8 +42,18 @@ def versions() -> dict[str, Any]:
         "kernels": kernels(),
         "threads": torch.get_num_threads(),
         "machine": platform.machine(),
+        "processor": _processor(),
         "system": platform.system(),
     }
+
+
+def _processor(cpuinfo: str = "/proc/cpuinfo") -> str:
+    """Which one it is: sums are added up in another order on another one."""
+    try:
+        lines = Path(cpuinfo).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
 
 
 # ---- threads --------------------------------------------------------------------------------------------------------
@@ -110,8 +120,7 @@ def _pool(threads: int) -> list[ThreadPoolExecutor]:
     return [ThreadPoolExecutor(1, f"proxfed-{k}", torch.set_num_threads, (1,)) for k in range(1, threads)]
 
 
-if sys.platform != "win32":
-    os.register_at_fork(after_in_child=_pool.cache_clear)  # threads do not survive a fork
+os.register_at_fork(after_in_child=_pool.cache_clear)  # threads do not survive a fork
 
 
 # ---- compiled loops -------------------------------------------------------------------------------------------------

@@ -11,9 +11,21 @@ from dataclasses import dataclass
 import numpy as np
 
 from proxfed.errors import at_least_one, below_one, positive, require
+from proxfed.explained import explain
 from proxfed.keyed_random import Ids, Key, keys, uniforms
 from proxfed.registry import Registry
 from proxfed.types import Participation
+
+__all__ = [
+    "PARTICIPATIONS",
+    "BernoulliSampling",
+    "Dropouts",
+    "Full",
+    "UniformSampling",
+    "arrived",
+    "attendance",
+    "cohort",
+]
 
 
 @dataclass(frozen=True)
@@ -134,3 +146,6 @@ PARTICIPATIONS: Registry[type] = Registry(
     {"full": Full, "uniform": UniformSampling, "bernoulli": BernoulliSampling, "dropouts": Dropouts},
     of=Participation,
 )
+
+
+explain(__name__)

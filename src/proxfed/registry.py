@@ -29,9 +29,9 @@ from importlib.metadata import EntryPoint, entry_points
 from numbers import Number
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
-from proxfed.errors import InputError, nearest, require
+from proxfed.errors import InputError, finite, nearest, require
 from proxfed.files import read
 
 Table = dict[str, Any]
@@ -126,9 +126,22 @@ def _import(name: str) -> Any:
 
 
 def _from_module(name: str) -> ModuleType:
-    if "" not in sys.path and str(Path.cwd()) not in sys.path:  # as `python -m` does: a module beside the user
-        sys.path.append(str(Path.cwd()))
-    return importlib.import_module(name)
+    with modules_here():
+        return importlib.import_module(name)
+
+
+@contextmanager
+def modules_here() -> Iterator[None]:
+    """Meanwhile modules in the working directory can be imported, as with `python -m`."""
+    here = str(Path.cwd())
+    if "" in sys.path or here in sys.path:
+        yield
+        return
+    sys.path.append(here)
+    try:
+        yield
+    finally:
+        sys.path.remove(here)
 
 
 def _from_file(path: Path) -> ModuleType:
@@ -238,7 +251,7 @@ def arguments(make: Callable[..., Any], given: Table, where: str, known: set[str
     except (TypeError, ValueError) as e:  # of a function that is written in C
         raise InputError(f"{where}: {make!r} does not say which settings it takes") from e
     takes = {k: p for k, p in parameters.items() if k not in known and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
-    if unknown := next((key for key in given if key not in takes), None):
+    if (unknown := next((key for key in given if key not in takes), None)) is not None:
         raise InputError(f"{where}: unknown key {unknown!r}; {nearest(unknown, takes) if takes else 'it takes none'}")
     if missing := [key for key, p in takes.items() if p.default is p.empty and key not in given]:
         named = " and ".join(f"{key!r} is missing ({_type_name(hints.get(key))})" for key in missing)
@@ -256,10 +269,11 @@ def _hints(make: Callable[..., Any]) -> dict[str, Any]:
 def _value(hint: Any, value: Any, where: str) -> Any:
     from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+    value, instead = _python_number(value, hint), ""
     for nested, registry in NESTED.items():
         if hint == nested:
-            if not isinstance(value, dict) and float in get_args(hint):  # a step size may be a plain number
-                hint = float
+            if not isinstance(value, dict) and float in get_args(hint):  # a step size may be a number, or "auto"
+                hint, instead = float | Literal["auto"], f" or a table with a name ({', '.join(registry)})"
                 break
             return value if is_dataclass(value) else build(registry, value, where)
     try:  # JSON, because it reads a list as a tuple where a tuple is asked for, and is strict otherwise
@@ -267,10 +281,19 @@ def _value(hint: Any, value: Any, where: str) -> Any:
         adapter: TypeAdapter[Any] = TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True))
         return adapter.validate_json(json.dumps(value), strict=True)
     except ValidationError as e:
-        problem = e.errors()[0]["msg"]
-        raise InputError(f"{where} = {value!r} is not allowed: {problem[0].lower()}{problem[1:]}") from e
+        problem, *others = dict.fromkeys(error["msg"] for error in e.errors())
+        words = [f"{problem[0].lower()}{problem[1:]}", *(other.removeprefix("Input should be ") for other in others)]
+        raise InputError(f"{where} = {value!r} is not allowed: {' or '.join(words)}{instead}") from e
     except TypeError as e:
         raise InputError(f"{where} = {value!r} is not allowed: {e}") from e
+
+
+def _python_number(value: Any, hint: Any) -> Any:
+    """A number of NumPy as Python's; 2.0 as 2 where a whole number is asked for, since JSON may write it so."""
+    if isinstance(value, Number) and hasattr(value, "item"):
+        value = value.item()
+    asked = get_args(hint) or (hint,)
+    return int(value) if int in asked and float not in asked and finite(value) and value == int(value) else value
 
 
 def _type_name(hint: Any) -> str:
@@ -289,7 +312,7 @@ def describe(value: Any, registry: Registry[Any]) -> Table:
     if name is None and (digest := source_hash(type(value))) is not None:
         table["source"] = digest  # of an own class: a change of it makes another study
     if is_dataclass(value):
-        given = {f.name: getattr(value, f.name) for f in fields(value) if f.init}
+        given = {f.name: getattr(value, f.name) for f in fields(value) if f.init and f.repr}
     else:
         given = getattr(value, "__dict__", {})
     shown = {k: v for k, v in given.items() if v is not None and k not in fixed and not k.startswith("_")}
@@ -327,7 +350,8 @@ def plain(value: Any) -> Any:
         return _digest(value)
     if callable(value) and hasattr(value, "__qualname__"):
         return import_name(value) + (f"#{digest}" if (digest := source_hash(value)) else "")
-    if type(value).__repr__ is object.__repr__ and type(value).__str__ is object.__str__:  # would say where it lies
+    kind: Any = type(value)
+    if kind.__repr__ is object.__repr__ and kind.__str__ is object.__str__:  # would say where it lies
         return describe(value, Registry("", {}))
     return str(value)
 

@@ -1,20 +1,40 @@
-"""Step sizes: a number, or a function of the round, which counts from 1."""
+"""Step sizes: a number, a function of the round, which counts from 1, or "auto" until a run has found it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import inf
-from typing import Any
+from typing import Any, Literal
 
-from proxfed.errors import positive, require, up_to_one
+from proxfed.errors import InputError, finite, plain_numbers, positive, require, up_to_one
+from proxfed.explained import explain
 from proxfed.registry import Registry
+from proxfed.types import AUTO, FloatOrAuto
 
-Step = float | Callable[[int], float]
+__all__ = [
+    "SCHEDULES",
+    "ExponentialDecay",
+    "InverseRoot",
+    "Schedule",
+    "Step",
+    "at",
+    "at_most_lam",
+    "first",
+    "non_negative_or_auto",
+    "positive_or_auto",
+    "positive_step",
+]
+
+Schedule = Callable[[int], float]
+"""The step size of round t."""
+
+Step = float | Schedule | Literal["auto"]
 
 
 def at(step: Step, t: int) -> float:
     """The step size of round t."""
+    if isinstance(step, str):
+        raise InputError("a step that is 'auto' has to be found first: run it by `run` or `compare`, or give a number")
     return step(t) if callable(step) else step
 
 
@@ -24,10 +44,37 @@ def first(step: Step) -> float:
 
 
 def positive_step(owner: Any, *names: str) -> None:
-    """Each named field of `owner` is a finite step size > 0."""
+    """Each named field of `owner` is a finite step size > 0, a schedule that begins with one, or "auto"."""
+    _checked(owner, names, "a finite number > 0, a schedule such as InverseRoot(0.1), or 'auto'", scheduled=True)
+
+
+def positive_or_auto(owner: Any, *names: str) -> None:
+    """Each named field of `owner` is a finite number > 0, or "auto"."""
+    _checked(owner, names, "a finite number > 0, or 'auto'")
+
+
+def non_negative_or_auto(owner: Any, *names: str) -> None:
+    """Each named field of `owner` is a finite number >= 0, or "auto"."""
+    _checked(owner, names, "a finite number >= 0, or 'auto'", zero=True)
+
+
+def at_most_lam(owner: Any, name: str, lam: FloatOrAuto) -> None:
+    """A local step is at most the penalty length lam; where lam is "auto", and so follows from the step, it is, too."""
+    step, who = getattr(owner, name), type(owner).__name__
+    if lam == AUTO:
+        require(step == AUTO, f"{who}: lam = 'auto' follows from {name}, so {name} = {step!r} must be 'auto', too")
+    elif step != AUTO:
+        require(first(step) <= lam, f"{who}: {name} = {first(step)!r} must be in (0, lam = {lam:g}]")
+
+
+def _checked(owner: Any, names: tuple[str, ...], allowed: str, scheduled: bool = False, zero: bool = False) -> None:
+    plain_numbers(owner, *names)
     for name in names:
         step = getattr(owner, name)
-        require(0 < first(step) < inf, f"{type(owner).__name__}: {name} = {step!r} must be > 0 and finite")
+        value = step(1) if scheduled and callable(step) and not isinstance(step, type) else step
+        good = isinstance(step, str) and step == AUTO
+        good = good or (finite(value) and (value > 0 or (zero and value == 0)))
+        require(good, f"{type(owner).__name__}: {name} = {step!r} must be {allowed}")
 
 
 @dataclass(frozen=True)
@@ -35,7 +82,9 @@ class ExponentialDecay:
     """start * decay^(t-1)."""
 
     start: float
+    """Step size of round 1."""
     decay: float
+    """Factor from one round to the next, in (0, 1]."""
 
     def __post_init__(self) -> None:
         positive(self, "start")
@@ -50,6 +99,7 @@ class InverseRoot:
     """start / sqrt(t)."""
 
     start: float
+    """Step size of round 1."""
 
     def __post_init__(self) -> None:
         positive(self, "start")
@@ -61,3 +111,6 @@ class InverseRoot:
 SCHEDULES: Registry[type] = Registry(
     "schedules", {"exponential": ExponentialDecay, "inverse_root": InverseRoot}, of=Step
 )
+
+
+explain(__name__)

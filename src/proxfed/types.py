@@ -9,23 +9,79 @@ knows no network. That is why the same file runs stacked in one process and in b
 
 from __future__ import annotations
 
-import copy
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, is_dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Final,
+    Generic,
+    Literal,
+    NamedTuple,
+    Protocol,
+    Self,
+    TypeAlias,
+    cast,
+    runtime_checkable,
+)
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from typing_extensions import TypeVar
 
-from proxfed.auto import AUTO, Auto
 from proxfed.data.federated import Federated
-from proxfed.errors import InputError
+from proxfed.errors import InputError, require
+from proxfed.explained import explain
 from proxfed.keyed_random import Ids, Key, keys
+
+__all__ = [
+    "AUTO",
+    "LOCAL_STEPS",
+    "Algorithm",
+    "Block",
+    "Compressor",
+    "Constants",
+    "Facts",
+    "FloatOrAuto",
+    "Graph",
+    "Local",
+    "Mean",
+    "Measure",
+    "Message",
+    "Method",
+    "Mix",
+    "Mixing",
+    "Needs",
+    "Packed",
+    "Participation",
+    "Problem",
+    "Regulariser",
+    "Relay",
+    "Sends",
+    "Smooth",
+    "Smoothness",
+    "SparseCompressor",
+    "Star",
+    "Stateless",
+    "Topology",
+    "When",
+]
+
+AUTO: Final = "auto"
+"""In the place of a step size: it is found while the algorithm runs."""
+
+if TYPE_CHECKING:
+    FloatOrAuto: TypeAlias = float | Any
+else:
+    FloatOrAuto = float | Literal["auto"]
+"""A hyper-parameter that is a number, or "auto". Equations read it as the number, since nothing computes before it is
+found: to a type checker it is a number, or Any."""
 
 Mean = Callable[[Tensor], Tensor]
 """(c, d) -> (d,): the average over all clients of the network; used to look at a run, never by its steps."""
@@ -43,9 +99,40 @@ class Block(NamedTuple):
     """A named part of the flat parameter vector: x[..., start:stop], which has this shape."""
 
     name: str
+    """What it is called."""
     start: int
+    """Its first coordinate."""
     stop: int
+    """One past its last coordinate."""
     shape: tuple[int, ...]
+    """Of the parameter."""
+
+
+Better: TypeAlias = Literal["lower", "higher", ""]
+"""Which values of a measure are better; '' where neither is simply better, or it is not known."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A number that models are judged by, and which values of it are better: Measure("r2", "higher")."""
+
+    name: str
+    """As rows and reports have it."""
+    better: Better = ""
+    """Which values are better: 'lower' or 'higher'; '': it has no direction."""
+
+    def __post_init__(self) -> None:
+        require(isinstance(self.name, str) and self.name != "", f"Measure: name = {self.name!r} must be a word")
+        known = self.better in ("lower", "higher", "")
+        require(known, f"Measure({self.name!r}): better = {self.better!r} must be 'lower', 'higher' or ''")
+
+
+def directions(measures: Sequence[Measure | str]) -> dict[str, Better]:
+    """{name: which values are better} of measures; a bare name is a measure without a direction."""
+    listed = not isinstance(measures, str) and all(isinstance(each, (Measure, str)) for each in measures)
+    require(listed, f"measures = {measures!r:.80} must be a tuple, such as (Measure('r2', 'higher'),)")
+    found = [Measure(each) if isinstance(each, str) else each for each in measures]
+    return {measure.name: measure.better for measure in found}
 
 
 class Local(ABC):
@@ -93,41 +180,50 @@ class Local(ABC):
 
 
 class Smoothness(NamedTuple):
-    """L, mu_min: the largest smoothness and the smallest strong convexity constant of any f_i; L_f, mu: those of
-    f = sum p_i f_i."""
+    """Constants of the f_i and of f = sum p_i f_i."""
 
     L: float
+    """The largest smoothness constant of any f_i."""
     L_f: float
+    """The smoothness constant of f."""
     mu: float
+    """The strong convexity constant of f."""
     mu_min: float = 0.0
+    """The smallest strong convexity constant of any f_i."""
 
 
-class Problem(ABC):
-    """n clients with losses f_i on R^d and weights p_i, and the regulariser h that everybody knows.
+class Smooth(ABC):
+    """f = sum_i p_i f_i on R^d: the losses of n clients, and all that is computed from their data.
 
-    An own problem has n, d and h, as fields or properties, and `local`. What else it knows it adds; the rest has a
-    default, or is refused in one sentence where somebody asks for it.
+    Your own has n and d, as fields or properties, and `local`. What else it knows it adds; the rest has a default, or
+    is refused in one sentence when it is asked for. `f + h` is the problem.
     """
 
     n: int
-    """How many clients there are."""
+    """Number of clients."""
     d: int
-    """How long x is."""
-    h: Regulariser
-    x0: Tensor | None = None
-    """Where it begins; None: at `initial` of the seed."""
+    """Length of x."""
     batch: int | None = None
     """Samples of a stochastic gradient; None: full gradients."""
     data: Federated | None = None
-    """Who holds which samples; None: that is not known."""
+    """The clients' samples; None: not known."""
     l2: float | None = None
-    """Weight of |x|^2 / 2 inside every f_i; None: that cannot be had."""
+    """Weight of |x|^2 / 2 inside every f_i; None: it has no such term."""
     train_measures: bool = True
     """Objective and stationarity at every evaluation, which cost passes over all training data."""
 
     @abstractmethod
     def local(self, t: int, ids: Ids, seed: int = 0) -> Local:
         """f_i of these clients in round t; several threads ask, and use, at once."""
+
+    def __add__(self, h: Regulariser) -> Problem[Self]:
+        """f + h."""
+        return Problem(self, h)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What goes to other processes: not what was computed, which they compute themselves."""
+        made = type(self)
+        return {k: v for k, v in vars(self).items() if not isinstance(getattr(made, k, None), cached_property)}
 
     @cached_property
     def weights(self) -> Tensor:
@@ -145,16 +241,23 @@ class Problem(ABC):
         return self.d
 
     def initial(self, seed: int) -> Tensor:
-        """Where a run with this seed begins, (d,), unless `x0` says it."""
+        """Where a run with this seed begins, (d,), unless the problem has an x0."""
         return torch.zeros(self.d, dtype=self.weights.dtype, device=self.weights.device)
 
-    def start(self, seed: int) -> Tensor:
-        """x0, (d,)."""
-        return self.initial(seed) if self.x0 is None else self.x0.clone()
+    def value(self, x: Tensor) -> Tensor:
+        """f(x), (), over all data."""
+        return self.weights @ self.local(0, range(self.n)).value(x)
+
+    def gradient(self, x: Tensor) -> Tensor:
+        """The gradient of f at x, (d,), over all data."""
+        return self.weights @ self.local(0, range(self.n)).full_grad(x)
 
     @property
-    def measures(self) -> tuple[str, ...]:
-        """The names of what `evaluate` returns, which need not be evaluated for it."""
+    def measures(self) -> Sequence[Measure | str]:
+        """What `evaluate` returns, known before anything is evaluated: Measure("r2", "higher").
+
+        A bare name says no direction; nothing is tuned, stopped or compared by it.
+        """
         return ()
 
     def evaluate(self, x: Tensor) -> dict[str, float]:
@@ -162,8 +265,8 @@ class Problem(ABC):
         return {}
 
     @property
-    def training_measures(self) -> tuple[str, ...]:
-        """The names of what `training_score` returns."""
+    def training_measures(self) -> Sequence[Measure | str]:
+        """What `training_score` returns, in the same way."""
         return ()
 
     def training_score(self, x: Tensor) -> dict[str, float]:
@@ -174,47 +277,91 @@ class Problem(ABC):
         raise InputError(f"the smoothness of {self} is not known: give step sizes as numbers")
 
     @property
-    def solvable(self) -> bool:
-        """It has a solver."""
-        return type(self).solve is not Problem.solve
-
-    def solve(self, tolerance: float = 1e-12) -> Tensor:
-        """The minimiser of phi, (d,)."""
-        raise InputError(f"there is no solver for {self}")
-
-    def alpha_max(self) -> float:
-        """The smallest weight of h for which the solution is zero wherever this weight can make it so."""
-        raise InputError(f"alpha_max is not known for {self}")
-
-    def fewer(self, samples: int) -> Problem:
-        """The same problem with at most so many samples of each client, to look at it cheaply."""
+    def double(self) -> Smooth:
+        """The same f, computed in float64."""
         return self
-
-    def with_l2(self, l2: float) -> Problem:
-        """The same problem with this weight of |x|^2 / 2 inside every f_i."""
-        raise InputError(f"{self} has no l2")
 
     @property
-    def described(self) -> Problem:
-        """The problem that its tables are of, if it stands for another one."""
+    def solvable(self) -> bool:
+        """It has a solver: `minimise`."""
+        return type(self).minimise is not Smooth.minimise
+
+    def minimise(self, h: Regulariser, x0: Tensor, tolerance: float = 1e-12) -> Tensor:
+        """The minimiser of f + h, (d,), found from x0."""
+        raise InputError(f"there is no solver for {self}")
+
+    def fewer(self, samples: int) -> Smooth:
+        """The same f with at most so many samples of each client, to look at it cheaply."""
         return self
 
-    def with_h(self, h: Regulariser) -> Problem:
-        """The same problem with another regulariser."""
-        return self._with(h=h)
-
-    def starting_at(self, x: Tensor) -> Problem:
-        """The same problem, which begins at x, (d,), whatever the seed."""
-        return self._with(x0=x)
-
-    def _with(self, **values: Any) -> Problem:
-        other = copy.copy(self)
-        for name, value in values.items():
-            object.__setattr__(other, name, value)  # also of a frozen dataclass
-        return other
+    def with_l2(self, l2: float) -> Self:
+        """The same f with this weight of |x|^2 / 2 inside every f_i."""
+        raise InputError(f"{self} has no l2")
 
     def __str__(self) -> str:
         return type(self).__name__
+
+
+F = TypeVar("F", bound=Smooth, covariant=True, default=Smooth)
+
+
+@dataclass(frozen=True, eq=False)
+class Problem(Generic[F]):
+    """phi = f + h, and where a run begins. Problems with another h or another x0 share f, and what it has computed."""
+
+    f: F
+    """The smooth part: the clients' losses on their data."""
+    h: Regulariser
+    """The regulariser."""
+    x0: Tensor | None = None
+    """Where it begins, (d,); None: at `f.initial(seed)`."""
+
+    def __post_init__(self) -> None:
+        require(isinstance(self.f, Smooth), f"Problem: f = {self.f!r:.80} is not a Smooth such as Linear(data, loss)")
+        shown = self.h.__name__ if isinstance(self.h, type) else f"{self.h!r:.80}"
+        what = "a class, not" if isinstance(self.h, type) else "not"
+        require(isinstance(self.h, Regulariser), f"h = {shown} is {what} a regulariser such as L1(0.1)")
+        if self.x0 is not None:
+            x0, d = torch.as_tensor(self.x0).detach().to(self.f.weights), self.f.d
+            require(x0.shape == (d,), f"x0 has shape {tuple(x0.shape)}, but d = {d}")
+            object.__setattr__(self, "x0", x0)
+
+    def start(self, seed: int) -> Tensor:
+        """Where a run with this seed begins, (d,)."""
+        return self.f.initial(seed) if self.x0 is None else self.x0.clone()
+
+    def with_h(self, h: Regulariser) -> Self:
+        """The same f with another regulariser."""
+        return replace(self, h=h)
+
+    def starting_at(self, x: Tensor) -> Self:
+        """The same problem, begun at x, (d,), whatever the seed."""
+        return replace(self, x0=x)
+
+    def value(self, x: Tensor) -> Tensor:
+        """phi(x), ()."""
+        return self.f.value(x) + self.h.value(x)
+
+    def solve(self, tolerance: float = 1e-12) -> Tensor:
+        """The minimiser of phi, (d,), computed in float64 whatever the dtype of f."""
+        return self.f.double.minimise(self.h, self.start(0).double(), tolerance).to(self.f.weights)
+
+    def alpha_max(self) -> float:
+        """The smallest weight of h for which the solution is zero wherever this weight can make it so.
+
+        What the weight leaves alone, such as an intercept outside of h's blocks, takes the values that it has there.
+        """
+        f, h = self.f.double, self.h
+        require(f.solvable, f"alpha_max is not known for {f}")
+        require(h.thresholds, f"{type(h).__name__} has no weight from which on zero is the solution")
+        x = f.minimise(h.held_at_zero(f.d), torch.zeros(f.d).to(f.weights))
+        return h.weight_max(f.gradient(x))
+
+    def __repr__(self) -> str:
+        return f"{self.f!r} + {self.h!r}" if self.x0 is None else f"Problem({self.f!r}, {self.h!r}, x0=...)"
+
+    def __str__(self) -> str:
+        return f"{self.f} + {type(self.h).__name__}"
 
 
 class Regulariser(ABC):
@@ -257,20 +404,18 @@ class Regulariser(ABC):
 
 @dataclass(frozen=True)
 class Packed:
-    """A compressed message of a block of clients.
-
-    parts        what travels, each with the client axis in front
-    dense        the value that the receiver reads, (c, d)
-    nbytes       bytes of all rows together as the papers count them (top-k: 4 for the index, one number for the value)
-    best         bytes of all rows together in the shortest encoding that we have: exactly what `encode` makes
-    compressor   who packed it: between processes its `encode` writes what travels, and its `decode` reads it
-    """
+    """A compressed message of a block of clients."""
 
     parts: dict[str, Tensor]
+    """What travels, each with the client axis in front."""
     dense: Tensor
+    """The value that the receiver reads, (c, d)."""
     nbytes: int
+    """Bytes of all rows together as the papers count them (top-k: 4 for the index, one number for the value)."""
     best: int
+    """Bytes of all rows together in the shortest encoding that we have: exactly what `encode` makes."""
     compressor: Compressor
+    """It packed the message: between processes its `encode` writes what travels, and its `decode` reads it."""
 
 
 @runtime_checkable
@@ -304,9 +449,13 @@ class Mixing(NamedTuple):
     """The mixing matrix of one round as its non-zero entries: W[row[k], col[k]] = weight[k]."""
 
     n: int
+    """Clients."""
     row: NDArray[np.int64]
+    """The receiver of each entry."""
     col: NDArray[np.int64]
+    """The sender of each entry."""
     weight: NDArray[np.float64]
+    """The entries."""
 
 
 @runtime_checkable
@@ -356,11 +505,11 @@ class Needs(NamedTuple):
 class Sends(NamedTuple):
     """Vectors of d numbers that travel in a round: from and to each client that takes part, or over each edge."""
 
-    up: int = 0
-    down: int = 0
+    up: int = 0  # vectors from each client
+    down: int = 0  # vectors to each client
     edge: int = 0  # as often as it calls `mix`
     numbers_up: int = 0  # single numbers besides
-    numbers_down: int = 0
+    numbers_down: int = 0  # single numbers besides
     bytes_down: int = 0  # single bytes besides
     compressed: tuple[str, ...] = ()  # the ways, such as "up", on which vectors travel as C(d)
     times: str = ""  # the hyper-parameter that multiplies all of it
@@ -380,13 +529,42 @@ class Sends(NamedTuple):
         return " ".join(filter(None, [str(count) if count > 1 or not any(factors) else "", *factors]))
 
 
-class Facts(NamedTuple):
-    """What a reader wants to know of an algorithm before choosing it."""
+class When:
+    """A condition on hyper-parameters: When(K=1); both of When(K=1, rho=0); either of When(rho=0) | When(alpha=0).
 
-    sends: Sends
-    exact: bool  # full gradients on different convex data lead to the exact solution, also with several local steps
+    Parameters
+    ----------
+    **values : Any
+        The value that each named hyper-parameter must have.
+    """
+
+    def __init__(self, **values: Any) -> None:
+        self.cases: tuple[dict[str, Any], ...] = (values,)
+
+    def __or__(self, other: When) -> When:
+        either = When()
+        either.cases = (*self.cases, *other.cases)
+        return either
+
+    def holds(self, settings: Mapping[str, Any]) -> bool:
+        return any(all(settings.get(name) == value for name, value in case.items()) for case in self.cases)
+
+    def __bool__(self) -> bool:
+        raise TypeError(f"{self}: whether that holds depends on the settings of an algorithm; ask its is_exact()")
+
+    def __str__(self) -> str:
+        """'K = 1 and rho = 0', 'rho = 0 or alpha = 0'."""
+        words = [" and ".join(f"{name} = {value!r}" for name, value in case.items()) for case in self.cases]
+        return " or ".join(words)
+
+
+class Facts(NamedTuple):
+    """What a reader wants to know of an algorithm before choosing it; `is_exact` is what holds with its settings."""
+
+    sends: Sends  # what travels in a round
+    exact: bool | When  # full gradients on different convex data lead to the exact solution, if it settles at all
     step: str = "eta"  # the hyper-parameter that is the length of a gradient step; '': none is
-    exact_partial: bool = False  # exact, too, if only some clients take part in a round; with `partial` if it has that
+    exact_partial: bool | When = False  # exact, too, if only some take part in a round; with `partial` if it has that
     averaging: str = ""  # the hyper-parameter in (0, 1] that averages control variates over rounds; '': none does
     variate: str = "c"  # the field of a client's state that is its control variate, if it has such a field
 
@@ -394,12 +572,16 @@ class Facts(NamedTuple):
 class Constants(NamedTuple):
     """What step sizes of the theory are computed from."""
 
-    smoothness: Smoothness
-    n: int
-    d: int
-    rounds: int
-    weak_convexity: float
+    smoothness: Smoothness  # of f and the f_i
+    n: int  # clients
+    d: int  # length of x
+    rounds: int  # of the run
+    weak_convexity: float  # of h
     psi: float  # |W - J|_2, 0 on a star
+
+
+LOCAL_STEPS = ("K", "tau", "T0")
+"""What algorithms call the number of local steps of a round."""
 
 
 class Method(ABC):
@@ -410,12 +592,6 @@ class Method(ABC):
     theory: ClassVar[Callable[..., Any] | None] = None
     """A class method (c: Constants, ...) -> the algorithm with the step sizes of its theorem; None: there is none."""
 
-    def __new__(cls, *args: Any, **given: Any) -> Any:
-        """An algorithm; with "auto" in the place of a step size, one that finds it."""
-        if any(isinstance(value, str) and value == AUTO for value in (*args, *given.values())):
-            return Auto.of(cls, inspect.signature(cls).bind(*args, **given).arguments)
-        return super().__new__(cls)
-
     @classmethod
     def reference(cls) -> str:
         """Its paper: the paragraph 'Reference:' in the docstring of the class, or else of its file."""
@@ -423,10 +599,36 @@ class Method(ABC):
         found = next((doc.partition("Reference:")[2] for doc in docs if "Reference:" in doc), "")
         return " ".join(found.partition("\n\n")[0].split())
 
-    @classmethod
-    def tied(cls, s: float, K: int) -> dict[str, float]:
-        """Other hyper-parameters that may be "auto", for K local steps of length s: mostly penalties."""
+    def tied(self, s: float) -> dict[str, float]:
+        """Other hyper-parameters that may be "auto", for local steps of length s: mostly penalties."""
         return {}
+
+    def steps_for(self, s: float) -> dict[str, float]:
+        """All hyper-parameters that may be "auto", for local steps of length s."""
+        return ({self.facts.step: s} if hasattr(self, self.facts.step) else {}) | self.tied(s)
+
+    @property
+    def to_find(self) -> tuple[str, ...]:
+        """The hyper-parameters that are "auto": `engine/race.py` finds them, and nothing else runs before."""
+        return tuple(name for name in self.steps_for(1.0) if getattr(self, name) == AUTO)
+
+    def resolve(self, **steps: float) -> Self:
+        """The same algorithm with these numbers in the place of "auto"."""
+        name, here = type(self).__name__, self.to_find
+        wrong = next((step for step in steps if step not in here), None)
+        require(wrong is None, f"{name}: {wrong} cannot be resolved: it is not 'auto'")
+        require(is_dataclass(self), f"{name} must be a dataclass to have steps that are 'auto'")
+        return cast(Self, replace(cast(Any, self), **steps))
+
+    def with_local_steps(self, s: float) -> Self:
+        """The same algorithm, in which all that is "auto" follows from local steps of length s."""
+        steps = self.steps_for(s)
+        return self.resolve(**{name: steps[name] for name in self.to_find})
+
+    @property
+    def example(self) -> Self:
+        """One that can be asked for everything: itself, or with steps so short that every regulariser allows them."""
+        return self.with_local_steps(1e-9) if self.to_find else self
 
     def requires(self) -> Needs:
         """What it needs with these hyper-parameters, if some of them ask for more."""
@@ -435,6 +637,11 @@ class Method(ABC):
     def sends(self) -> Sends:
         """What travels with these hyper-parameters, if it depends on them."""
         return self.facts.sends
+
+    def is_exact(self, partial: bool = False) -> bool:
+        """`facts.exact`, or `facts.exact_partial`, with these hyper-parameters."""
+        fact = self.facts.exact_partial if partial else self.facts.exact
+        return fact.holds(vars(self)) if isinstance(fact, When) else fact
 
     def largest_prox_step(self) -> float:
         """The largest step it hands to h.prox; inf if it grows with the rounds. A composite algorithm must say it."""
@@ -538,3 +745,6 @@ class Graph(Method, Generic[State]):
 
 
 Algorithm = Star[Any, Any] | Graph[Any]
+
+
+explain(__name__)

@@ -23,15 +23,26 @@ def refuse_unless(condition: bool, message: str) -> None:
         raise PydanticCustomError(SENTENCE, "{message}", {"message": message})
 
 
-def sentence(e: ValidationError, table: Any, known: Callable[[Sequence[str]], Iterable[str]]) -> str:
-    """The first thing that is wrong with a table; `known` has the keys that are allowed at the end of a path."""
+def sentence(
+    e: ValidationError,
+    table: Any,
+    known: Callable[[Sequence[str]], Iterable[str]],
+    inside: Callable[[str, Any], str] = lambda key, table: "",
+) -> str:
+    """The first thing that is wrong with a table.
+
+    `known` has the keys that are allowed at the end of a path; `inside` says where a key stands that is unknown at the
+    top of the table, if it is further down.
+    """
     error = e.errors()[0]
     keys = keys_of(error["loc"], table)
     place = ".".join(keys)
     if error["type"] == SENTENCE:
         return error["msg"]
     if error["type"] == "extra_forbidden":
-        return f"unknown key {place!r}; {nearest(keys[-1], known(keys[:-1]))}"
+        below = inside(place, table) if len(keys) == 1 else ""
+        hint = f"it stands one level down: {below}" if below else nearest(keys[-1], known(keys[:-1]))
+        return f"unknown key {place!r}; {hint}"
     if error["type"] == "missing":
         return f"the key {'.'.join([*keys, str(error['loc'][-1])])!r} is missing"
     said = error["msg"].removeprefix("Value error, ")

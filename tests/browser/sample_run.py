@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from proxfed.harness.folder.run_folder import RunFolder
 from proxfed.harness.results import Results
-from proxfed.harness.run_folder import RunFolder
 from proxfed.report.client_stats import ClientStats
 
 
@@ -35,7 +35,7 @@ def sample_folder(path: Path) -> None:
     folder = RunFolder(path)
     counts = np.ceil(draw.dirichlet(np.full(10, 0.2), 30) * draw.lognormal(5, 1, (30, 1)) - 0.5).astype(int)
     folder.create(config, ClientStats(counts.sum(axis=1), counts, tuple("0123456789")), ["accuracy"])
-    rows, status, models = [], [], {}
+    rows, status = [], []
     for label, rate in [*algorithms, ("ZHJ, step too large", -0.2)]:
         floor = 2e-3 if label == "FedAvg" else 1e-12
         size = 0.2 if "top-k" in label else 1.0
@@ -56,12 +56,11 @@ def sample_folder(path: Path) -> None:
                     "stationarity": math.sqrt(gap) * 0.3, "consensus": gap * 1e-2 if graph else None,
                     "nonzeros": int(900 + 6900 * min(1, gap)), "accuracy": 0.91 - 0.5 * min(1, gap),
                 })  # fmt: skip
+            weights = draw.normal(size=7850) * (draw.random(7850) < (1.0 if label == "FedAvg" else 0.12))
+            blocks = [("weight", 0, 7840, (10, 784)), ("bias", 7840, 7850, (10,))]
             status.append({
                 "algorithm": label, "seed": seed, "status": "diverged" if rate < 0 else "finished", "round": last,
-                "message": "",
+                "message": "", "model": folder.write_model(label, seed, torch.tensor(weights), blocks),
             })  # fmt: skip
-            weights = draw.normal(size=7850) * (draw.random(7850) < (1.0 if label == "FedAvg" else 0.12))
-            models[f"{label}/{seed}"] = torch.tensor(weights)
     folder.rewrite(folder.config(), rows)
     folder.write_status(status)
-    folder.write_models(models, [("weight", 0, 7840, (10, 784)), ("bias", 7840, 7850, (10,))])

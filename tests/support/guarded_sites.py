@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from proxfed.silos.carrier import Direct
-from proxfed.silos.coordinator import Coordinator
-from proxfed.silos.exchange import Exchange
-from proxfed.silos.guard import Guard
-from proxfed.silos.holder import Holder
-from proxfed.silos.job import Job
-from proxfed.silos.keyring import SiteKey
-from proxfed.silos.message import Letter
-from proxfed.silos.rows import Rows, agree
-from proxfed.silos.site import Site, parse_site
-from proxfed.silos.site_guard import SiteGuard
+from proxfed.silos.coordinator.coordinator import Coordinator
+from proxfed.silos.protection.guard import Guard
+from proxfed.silos.protection.keyring import SiteKey, fingerprint
+from proxfed.silos.protection.site_guard import SiteGuard
+from proxfed.silos.site.config import Site, parse_site
+from proxfed.silos.site.holder import Holder
+from proxfed.silos.site.rows import Rows, agree
+from proxfed.silos.wire.carrier import Direct
+from proxfed.silos.wire.exchange import Exchange
+from proxfed.silos.wire.job import Job
+from proxfed.silos.wire.message import Letter
 
 SITES = ("lyon", "oslo", "turin")
 PROBLEM = {"name": "logistic", "l2": 0.01, "weighting": "uniform"}
@@ -43,11 +43,14 @@ def rows(k: int, d: int = 6) -> Rows:
 
 
 def site(folder: Path, name: str, tables: Mapping[str, Any] | None = None) -> Site:
-    place = folder / name
-    place.mkdir(parents=True, exist_ok=True)
-    if not (place / "site.key").exists():
-        SiteKey.create(place / "site.key")
-    return parse_site({"name": name, "data": {"path": "rows.csv", "label": "y"}, **(tables or {})}, "site.toml", place)
+    """With its key, and its partners' under [partners] unless that is given."""
+    for each in SITES:
+        (folder / each).mkdir(parents=True, exist_ok=True)
+        if not (folder / each / "site.key").exists():
+            SiteKey.create(folder / each / "site.key")
+    pinned = {o: fingerprint(SiteKey.read(folder / o / "site.key").public) for o in SITES if o != name}
+    table = {"name": name, "data": {"path": "rows.csv", "label": "y"}, "partners": pinned, **(tables or {})}
+    return parse_site(table, "site.toml", folder / name)
 
 
 class Sites:
@@ -112,7 +115,7 @@ def after(coordinator: Coordinator, rounds: int) -> Coordinator:
 
 def states(sites: Sites, run: str, t: int) -> dict[str, torch.Tensor]:
     """What all holders have on their disks after round t."""
-    from proxfed.silos.store import Store
+    from proxfed.silos.site.store import Store
 
     found = {}
     for name in SITES:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from proxfed import Federated
-from proxfed.problems.network import Model
+from proxfed.problems.neural.neural import Neural
 
 RAGGED = (7, 12, 12, 5)
 CLASSES = 4
@@ -28,9 +28,9 @@ def images(sizes: tuple[int, ...] = RAGGED, channels: int = 1, side: int = 8, te
     return Federated.from_clients(holders, client(test) if test else None, CLASSES, "images")
 
 
-def point(p: Model, seed: int = 0) -> Tensor:
+def point(p: Neural, seed: int = 0) -> Tensor:
     """A row for each client, all different, near the start."""
-    x = p.start(seed)
+    x = p.initial(seed)
     noise = torch.randn(p.n, p.d, dtype=p.dtype, generator=torch.Generator().manual_seed(seed))
     return x + 0.01 * noise
 

@@ -8,7 +8,7 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-from proxfed.silos import local_socket
+from proxfed.silos.carriers import local_socket
 
 
 class Lossy:

@@ -17,10 +17,10 @@ from proxfed.data import load
 from proxfed.data.partitions import IID
 from proxfed.errors import require
 from proxfed.keyed_random import Key, keys, uniforms
-from proxfed.problems.network import Model
+from proxfed.problems.neural.neural import Neural
 from proxfed.topologies.base import FixedTopology
 from proxfed.topologies.mixing import weigh
-from proxfed.types import Facts, Local, Mixing, Needs, Packed, Regulariser, Sends, Star
+from proxfed.types import Facts, Local, Mixing, Needs, Packed, Problem, Regulariser, Sends, Star
 
 
 class Point(NamedTuple):
@@ -131,10 +131,10 @@ def make_net(channels: int, side: int, classes: int) -> nn.Module:
     return Net(channels * side**2, classes)
 
 
-def digits(h: Any, **options: Any) -> Model:
+def digits(h: Any, **options: Any) -> Problem[Neural]:
     """A network of one's own on a few digits."""
     data = load("digits", IID(num_partitions=4), limit=80)
-    return Model(data, make_net, h=h, batch=5, train_measures=True, dtype=torch.float64, **options)
+    return Neural(data, make_net, batch=5, train_measures=True, dtype=torch.float64, **options) + h
 
 
 class Refuses(Slow):

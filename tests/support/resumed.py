@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from proxfed.harness.checkpoint import TaskFolder, task_name
-from proxfed.harness.run_folder import RunFolder
+from proxfed.harness.folder.checkpoint import TaskFolder, task_name
+from proxfed.harness.folder.run_folder import RunFolder
 
 
 def rows(path: Path) -> list[dict]:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import torch
 
+from proxfed.harness.folder.run_folder import RunFolder
+from proxfed.harness.folder.status_file import piece
 from proxfed.harness.results import Results
-from proxfed.harness.run_folder import RunFolder
-from proxfed.harness.status_file import piece
 from proxfed.report.columns import ROW
 from proxfed.report.page import write_report
 
@@ -42,10 +42,15 @@ def folder(path: Path, rows, status, models=None, blocks=(), config=None, measur
     csv.writer(text, lineterminator="\n").writerows([r.get(c) for c in [*ROW, *measures]] for r in rows)
     added, head = text.getvalue().encode(), made._status().rows[-1]
     made._append_rows(added)
-    made._write(made._status()._replace(tasks=list(status), rows=[head, piece(added, head[0])]))
-    if models:
-        made.write_models({k: torch.as_tensor(v) for k, v in models.items()}, blocks)
+    sums = {k: made.write_model(*_task(k), torch.as_tensor(v), blocks) for k, v in (models or {}).items()}
+    there = [s | ({"model": sums[k]} if (k := f"{s['algorithm']}/{s['seed']}") in sums else {}) for s in status]
+    made._write(made._status()._replace(tasks=there, rows=[head, piece(added, head[0])]))
     return path
+
+
+def _task(name: str) -> tuple[str, int]:
+    label, _, seed = name.rpartition("/")
+    return label, int(seed)
 
 
 def data_of(page: str) -> dict:

@@ -11,27 +11,28 @@ import torch
 
 from proxfed.engine.network import Stacked
 from proxfed.engine.run import Run
-from proxfed.harness.conformance.runs import regulariser, ring, some
+from proxfed.engine.start import run_of
 from proxfed.harness.study import describe_algorithm, describe_problem
 from proxfed.participation import PARTICIPATIONS, Full
 from proxfed.problems import Linear
 from proxfed.registry import describe
-from proxfed.silos.coordinator import Coordinator
-from proxfed.silos.exchange import Exchange
-from proxfed.silos.guard import Guard
-from proxfed.silos.holder import Holder
-from proxfed.silos.job import Job
-from proxfed.silos.rows import Rows, agree
-from proxfed.silos.store import Store
+from proxfed.silos.coordinator.coordinator import Coordinator
+from proxfed.silos.protection.guard import Guard
+from proxfed.silos.site.holder import Holder
+from proxfed.silos.site.rows import Rows, agree
+from proxfed.silos.site.store import Store
+from proxfed.silos.wire.exchange import Exchange
+from proxfed.silos.wire.job import Job
+from proxfed.testing.runs import regulariser, ring, some
 from proxfed.topologies import TOPOLOGIES
-from proxfed.types import Algorithm, Graph, Participation, Topology
+from proxfed.types import Algorithm, Graph, Participation, Problem, Topology
 
 from support import toy_problems as toy
 
 SEED = 3
 
 
-def toy_problem(a: Algorithm, small: bool) -> Linear:
+def toy_problem(a: Algorithm, small: bool) -> Problem[Linear]:
     """Least squares, whose arithmetic does not depend on where a number stands in an array, unlike torch's sigmoid.
 
     small: minibatches, ragged sizes and weights by size; else full gradients of equal ones.
@@ -42,14 +43,14 @@ def toy_problem(a: Algorithm, small: bool) -> Linear:
 
 
 def job_of(
-    a: Algorithm, p: Linear, participation: Participation = Full(), topology: Topology | None = None,
+    a: Algorithm, p: Problem[Linear], participation: Participation = Full(), topology: Topology | None = None,
     clients: Sequence[int] | None = None, nonce: str = "",
 ) -> tuple[Job, dict[str, Rows]]:  # fmt: skip
     """The job of an algorithm on a problem over `clients` of each site, and the rows of the sites."""
-    clients = tuple(clients or (1,) * p.n)
+    clients = tuple(clients or (1,) * p.f.n)
     ends = np.cumsum(clients)
     names = tuple("abcdefgh"[: len(clients)])
-    rows = {name: Rows.of(p.data, range(end - c, end)) for name, c, end in zip(names, clients, ends, strict=True)}
+    rows = {name: Rows.of(p.f.data, range(end - c, end)) for name, c, end in zip(names, clients, ends, strict=True)}
     tables = describe_problem(p)
     tables["problem"] = {k: v for k, v in tables["problem"].items() if k not in ("device", "x0")}
     algorithm = {"label": "it"} | describe_algorithm(a) | {"participation": describe(participation, PARTICIPATIONS)}
@@ -59,7 +60,7 @@ def job_of(
         {key: tables[key] for key in ("problem", "regulariser", "dtype")},
         names,
         clients,
-        tuple(p.weights.tolist()),
+        tuple(p.f.weights.tolist()),
         agree({name: r.schema() for name, r in rows.items()}),
         nonce,
         "it",
@@ -98,7 +99,7 @@ class Anew:
 
 
 def both(
-    a: Algorithm, p: Linear, folder: Path, participation: Participation | None = None,
+    a: Algorithm, p: Problem[Linear], folder: Path, participation: Participation | None = None,
     clients: Sequence[int] | None = None, **options: Any,
 ) -> tuple[Run, Coordinator, Anew]:  # fmt: skip
     """The same run stacked and over sites."""
@@ -107,7 +108,7 @@ def both(
     job, rows = job_of(a, p, participation, topology, clients)
     carrier = Anew(rows, folder)
     over_sites = Coordinator(job, Exchange(carrier), **options)
-    return Run(p, a, Stacked(p.n, p.d, topology), participation, SEED), over_sites, carrier
+    return run_of(p, a, Stacked(p.f.n, p.f.d, topology), participation, SEED), over_sites, carrier
 
 
 def must_equal(stacked: Run, over_sites: Coordinator, carrier: Anew) -> None:

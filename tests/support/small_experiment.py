@@ -12,8 +12,8 @@ from proxfed.errors import require
 from proxfed.harness.build import build_study
 from proxfed.harness.execute import Execution
 from proxfed.harness.experiment import parse
+from proxfed.harness.folder.run_folder import RunFolder
 from proxfed.harness.plan import Planned, open_folder
-from proxfed.harness.run_folder import RunFolder
 from proxfed.report.terminal import Progress
 
 SMALL: dict[str, Any] = {

@@ -21,8 +21,9 @@ from proxfed.algorithms.choco import ChocoSGD
 from proxfed.algorithms.pledge import Pledge
 from proxfed.compressors import QSGD, ErrorBoundedQuantiser, TopK
 from proxfed.engine import ranks
-from proxfed.engine.run import Run
+from proxfed.engine.start import run_of
 from proxfed.participation import Full, UniformSampling
+from proxfed.regularisers import Zero
 from proxfed.topologies import Complete, Ring, SpanningTree
 
 ROUNDS, D, SAMPLES = 4, 20_000, 3
@@ -64,7 +65,7 @@ def count(n: int, algorithm, topology, participation) -> dict[str, int]:
     features = rng.standard_normal((n * SAMPLES, D)) / D**0.5
     data = Federated(features, rng.standard_normal(n * SAMPLES), np.full(n, SAMPLES))
     network = ranks.Ranks(n, D, topology)
-    run = Run(Linear(data, Squared()), algorithm, network, participation)
+    run = run_of(Linear(data, Squared()) + Zero(), algorithm, network, participation)
     dist.barrier()
     before, recorded = sent(), astuple(network.traffic)
     for t in range(1, ROUNDS + 1):

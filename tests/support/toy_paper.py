@@ -6,8 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from proxfed.harness.experiment import read_cases, slug
-from proxfed.harness.run_folder import RunFolder
+from proxfed.harness.experiment import slug
+from proxfed.harness.folder.run_folder import RunFolder
+from proxfed.papers.paper_file import PaperFile
 from proxfed.report.client_stats import ClientStats
 
 FIG1 = """
@@ -123,7 +124,7 @@ def swapped(label: str, seed: int, t: int) -> float:
 
 def run(out: Path, form="quick", variant=None, only=("IID",), value=fall, seeds=(0, 1, 2)) -> None:
     """The folders that a reproduction of toy/fig1 would leave."""
-    cases = read_cases("toy/fig1", quick=form == "quick", variant=variant, only=only)
+    cases = PaperFile("toy/fig1").form(quick=form == "quick", variant=variant, only=only)
     for case, experiment in cases.items():
         called = form + (f"+{variant}" if variant else "")
         folder = RunFolder(out / "toy-fig1" / called / slug(case))

@@ -14,10 +14,11 @@ from torch import Tensor
 from proxfed import Federated, Linear, Logistic, Softmax, Squared, keyed_random
 from proxfed.engine.network import Stacked
 from proxfed.engine.run import Run
-from proxfed.harness.conformance import toy
+from proxfed.engine.start import run_of
 from proxfed.participation import Full
+from proxfed.testing import toy
 from proxfed.topologies import Complete, OnePeerExponentialGraph, Ring, StarGraph
-from proxfed.types import Algorithm, Constants, Graph, Participation, Regulariser, Topology
+from proxfed.types import Algorithm, Constants, Graph, Participation, Problem, Regulariser, Topology
 
 from support import numpy_references as ref
 
@@ -51,57 +52,57 @@ def problem(
     seed: int = 2,
     l2: float = L2,
     **options: Any,
-) -> Linear:
+) -> Problem[Linear]:
     """The problem of most tests; it begins away from 0, where l1 would hide the first prox step."""
     outputs = CLASSES if loss == "softmax" else 1
     if x0 is None:
         x0 = toy.begin(outputs * (p + options.get("intercept", False)), seed)
     begin = torch.tensor(x0, dtype=torch.float64)
-    return Linear(data(loss, sizes, p, seed), LOSSES[loss], h, l2=l2, x0=begin, **options)
+    return Problem(Linear(data(loss, sizes, p, seed), LOSSES[loss], l2=l2, **options), h, begin)
 
 
-def start(p: Linear) -> np.ndarray:
+def start(p: Problem[Linear]) -> np.ndarray:
     return p.start(0).numpy()
 
 
-def name_of(p: Linear) -> str:
-    return next(name for name, loss in LOSSES.items() if loss == p.loss)
+def name_of(p: Problem[Linear]) -> str:
+    return next(name for name, loss in LOSSES.items() if loss == p.f.loss)
 
 
-def gradient(p: Linear, seed: int = 0) -> Callable[..., np.ndarray]:
+def gradient(p: Problem[Linear], seed: int = 0) -> Callable[..., np.ndarray]:
     """grad(i, x, t, k): client i's gradient in NumPy, on the minibatch of local step k of round t if there are any."""
-    clients, loss = [p.data.client(i) for i in range(p.n)], ref.GRADIENTS[name_of(p)]
+    clients, loss = [p.f.data.client(i) for i in range(p.f.n)], ref.GRADIENTS[name_of(p)]
 
     def grad(i: int, x: np.ndarray, t: int = 0, k: int = 0) -> np.ndarray:
         A, b = clients[i]
-        if p.batch is not None:
+        if p.f.batch is not None:
             key = keyed_random.fold(keyed_random.keys(seed, "minibatch", [i], t), k)
-            rows = keyed_random.integers(key, p.batch, len(b))[0]
+            rows = keyed_random.integers(key, p.f.batch, len(b))[0]
             A, b = A[rows], b[rows]
-        return loss(A, b, x) + p.l2 * x
+        return loss(A, b, x) + p.f.l2 * x
 
     return grad
 
 
-def mean_gradient(p: Linear) -> Callable[[np.ndarray], np.ndarray]:
+def mean_gradient(p: Problem[Linear]) -> Callable[[np.ndarray], np.ndarray]:
     """The gradient of f = sum p_i f_i."""
-    grad, weights = gradient(p), p.weights.numpy()
+    grad, weights = gradient(p), p.f.weights.numpy()
     return lambda x: sum(w * grad(i, x) for i, w in enumerate(weights))
 
 
 @cache
-def solution(p: Linear, h: Callable | None = None) -> np.ndarray:
+def solution(p: Problem[Linear], h: Callable | None = None) -> np.ndarray:
     """argmin f + h by plain proximal gradient steps, until they stand still; h: a prox, by default l1."""
     prox = ref.prox_l1(p.h.weight) if h is None else h
-    return ref.minimise(mean_gradient(p), prox, 1 / p.smoothness().L_f, np.zeros(p.d))
+    return ref.minimise(mean_gradient(p), prox, 1 / p.f.smoothness().L_f, np.zeros(p.f.d))
 
 
-def begin(p: Linear, algorithm: Algorithm, topology: Topology | None = None) -> Run:
-    return Run(p, algorithm, Stacked(p.n, p.d, topology))
+def begin(p: Problem[Linear], algorithm: Algorithm, topology: Topology | None = None) -> Run:
+    return run_of(p, algorithm, Stacked(p.f.n, p.f.d, topology))
 
 
 def trajectory(
-    p: Linear, algorithm: Algorithm, rounds: int, topology: Topology | None = None
+    p: Problem[Linear], algorithm: Algorithm, rounds: int, topology: Topology | None = None
 ) -> Iterator[tuple[int, Any]]:
     """(t, state) for t = 0 .. rounds, with NumPy arrays of their own in place of tensors."""
     run = begin(p, algorithm, topology)
@@ -118,7 +119,7 @@ def numpy(state: Any) -> Any:
     return type(state)(*parts) if hasattr(state, "_fields") else tuple(parts)
 
 
-def final(p: Linear, algorithm: Algorithm, rounds: int, topology: Topology | None = None) -> np.ndarray:
+def final(p: Problem[Linear], algorithm: Algorithm, rounds: int, topology: Topology | None = None) -> np.ndarray:
     """The model after some rounds."""
     run = begin(p, algorithm, topology)
     for t in range(1, rounds + 1):
@@ -127,7 +128,12 @@ def final(p: Linear, algorithm: Algorithm, rounds: int, topology: Topology | Non
 
 
 def reaches(
-    p: Linear, algorithm: Algorithm, tolerance: float, most: int, topology: Topology | None = None, far: Any = None
+    p: Problem[Linear],
+    algorithm: Algorithm,
+    tolerance: float,
+    most: int,
+    topology: Topology | None = None,
+    far: Any = None,
 ) -> bool:
     """Whether far(model), by default the error to `solution`, falls below the tolerance in at most so many rounds."""
     far = far or (lambda x: error(x, solution(p)))
@@ -139,14 +145,14 @@ def reaches(
     return False
 
 
-def constants(p: Linear, rounds: int, topology: Topology | None = None) -> Constants:
+def constants(p: Problem[Linear], rounds: int, topology: Topology | None = None) -> Constants:
     psi = 0.0 if topology is None else 1 - topology.spectral_gap()
-    return Constants(p.smoothness(), p.n, p.d, rounds, p.h.weak_convexity, psi)
+    return Constants(p.f.smoothness(), p.f.n, p.f.d, rounds, p.h.weak_convexity, psi)
 
 
-def objective(p: Linear, x: np.ndarray) -> float:
+def objective(p: Problem[Linear], x: np.ndarray) -> float:
     x = torch.as_tensor(x)
-    return float(p.weights @ p.local(0, range(p.n)).value(x)) + float(p.h.value(x))
+    return float(p.f.weights @ p.f.local(0, range(p.f.n)).value(x)) + float(p.h.value(x))
 
 
 def rows(*vectors: np.ndarray) -> Tensor:
@@ -163,11 +169,13 @@ def gap(a: Any, b: Any) -> float:
     return float(np.abs(a - b).max() / max(1.0, np.abs(b).max()))
 
 
-def started(p: Linear, algorithm: Algorithm, participation: Participation = EVERYONE) -> Run:
-    return Run(p, algorithm, Stacked(p.n, p.d, Complete(p.n) if isinstance(algorithm, Graph) else None), participation)
+def started(p: Problem[Linear], algorithm: Algorithm, participation: Participation = EVERYONE) -> Run:
+    return run_of(
+        p, algorithm, Stacked(p.f.n, p.f.d, Complete(p.f.n) if isinstance(algorithm, Graph) else None), participation
+    )
 
 
-def models(p: Linear, algorithm: Algorithm, participation: Participation = EVERYONE) -> Iterator[np.ndarray]:
+def models(p: Problem[Linear], algorithm: Algorithm, participation: Participation = EVERYONE) -> Iterator[np.ndarray]:
     """The model after rounds 1, 2, ..."""
     run = started(p, algorithm, participation)
     for t in count(1):
@@ -176,7 +184,7 @@ def models(p: Linear, algorithm: Algorithm, participation: Participation = EVERY
 
 
 def rows_of(
-    p: Linear, algorithm: Algorithm, rounds: int, topology: Topology, first: Callable[[Run], Any] | None = None
+    p: Problem[Linear], algorithm: Algorithm, rounds: int, topology: Topology, first: Callable[[Run], Any] | None = None
 ) -> Iterator[np.ndarray]:
     """The clients' iterates after rounds 1, 2, ...; `first` makes the state before the first of them."""
     run = begin(p, algorithm, topology)
@@ -194,7 +202,7 @@ def assert_same(one: Iterator[np.ndarray], other: Iterator[np.ndarray], least_mo
     assert np.abs(pairs[-1][0] - pairs[0][0]).max() >= least_move
 
 
-def gradients(p: Linear) -> Callable[..., np.ndarray]:
+def gradients(p: Problem[Linear]) -> Callable[..., np.ndarray]:
     """G(X, t, k): row i is client i's gradient at row i of X."""
     grad = gradient(p)
-    return lambda X, t, k=0: np.stack([grad(i, X[i], t, k) for i in range(p.n)])
+    return lambda X, t, k=0: np.stack([grad(i, X[i], t, k) for i in range(p.f.n)])

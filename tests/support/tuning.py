@@ -9,6 +9,7 @@ import tomli_w
 
 import proxfed
 from proxfed import FedAvg, Linear, Logistic, Scaffold, Study, Tuned
+from proxfed.regularisers import Zero
 
 STEPS = "log(1e-2, 10)"
 BUDGET = 105
@@ -19,7 +20,7 @@ def convex() -> Study:
     """Judged by the objective."""
     data = proxfed.load("synthetic_binary", alpha=1.0, beta=1.0, clients=6, samples=20, features=8)
     problem = Linear(data, Logistic(), l2=0.05)
-    return Study(problem, {"FedAvg": FedAvg(0.5, 2), "SCAFFOLD": Scaffold(0.5, 2)}, 45, [0, 1], "convex")
+    return Study(problem + Zero(), {"FedAvg": FedAvg(0.5, 2), "SCAFFOLD": Scaffold(0.5, 2)}, 45, [0, 1], "convex")
 
 
 def digits(path: Path, **changes: Any) -> Path:

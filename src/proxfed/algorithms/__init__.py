@@ -48,6 +48,7 @@ from proxfed.algorithms.proxskip import ProxSkip
 from proxfed.algorithms.scafcom import Scafcom, Scallion
 from proxfed.algorithms.scaffold import Scaffold
 from proxfed.algorithms.slowmo import SlowMo
+from proxfed.explained import explain
 from proxfed.registry import Registry
 from proxfed.types import Method
 
@@ -177,3 +178,6 @@ __all__ = [
     "Scallion",
     "SlowMo",
 ]
+
+
+explain(__name__)

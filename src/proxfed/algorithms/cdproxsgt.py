@@ -20,9 +20,10 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor
 
 from proxfed.compressors import Identity
-from proxfed.errors import positive, up_to_one
+from proxfed.errors import up_to_one
 from proxfed.keyed_random import fold
-from proxfed.types import Compressor, Facts, Graph, Local, Mean, Mix, Needs, Regulariser, Sends
+from proxfed.schedules import positive_or_auto
+from proxfed.types import Compressor, Facts, FloatOrAuto, Graph, Local, Mean, Mix, Needs, Regulariser, Sends
 
 
 class State(NamedTuple):
@@ -40,7 +41,7 @@ class State(NamedTuple):
 class CDProxSGT(Graph[State]):
     """Compressed proximal gradient tracking, on a fixed graph."""
 
-    eta: float
+    eta: FloatOrAuto
     """Step size."""
     gamma_x: float = 0.5
     """Gossip step size of the model, in (0, 1]: the coarser the compressor, the smaller."""
@@ -53,7 +54,7 @@ class CDProxSGT(Graph[State]):
     facts: ClassVar[Facts] = Facts(Sends(edge=2, compressed=("edge",)), exact=True)
 
     def __post_init__(self) -> None:
-        positive(self, "eta")
+        positive_or_auto(self, "eta")
         up_to_one(self, "gamma_x", "gamma_y")
 
     def largest_prox_step(self) -> float:

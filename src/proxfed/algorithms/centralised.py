@@ -25,9 +25,10 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from proxfed.errors import below_one, positive
+from proxfed.errors import below_one
 from proxfed.keyed_random import Key
-from proxfed.types import Constants, Facts, Local, Needs, Regulariser, Sends, Star, Stateless
+from proxfed.schedules import positive_or_auto
+from proxfed.types import Constants, Facts, FloatOrAuto, Local, Needs, Regulariser, Sends, Star, Stateless
 
 
 class State(NamedTuple):
@@ -41,7 +42,7 @@ class State(NamedTuple):
 class _Pooled(Star[Stateless, State]):
     """Clients answer with their gradients; a method says what the server makes of the mean."""
 
-    eta: float
+    eta: FloatOrAuto
     """Step size."""
 
     def largest_prox_step(self) -> float:
@@ -72,7 +73,7 @@ class GradientDescent(_Pooled):
     facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=True)
 
     def __post_init__(self) -> None:
-        positive(self, "eta")
+        positive_or_auto(self, "eta")
 
     def server(self, s: State, g: Tensor, h: Regulariser, share: float) -> State:
         x = s.x - self.eta * g
@@ -99,7 +100,7 @@ class HeavyBall(_Pooled):
     facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=True)
 
     def __post_init__(self) -> None:
-        positive(self, "eta")
+        positive_or_auto(self, "eta")
         below_one(self, "gamma")
 
     def server(self, s: State, g: Tensor, h: Regulariser, share: float) -> State:
@@ -129,7 +130,7 @@ class Nesterov(_Pooled):
     facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=True)
 
     def __post_init__(self) -> None:
-        positive(self, "eta")
+        positive_or_auto(self, "eta")
         below_one(self, "gamma")
 
     def server(self, s: State, g: Tensor, h: Regulariser, share: float) -> State:
@@ -155,7 +156,7 @@ class ProximalGradient(_Pooled):
     facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=True)
 
     def __post_init__(self) -> None:
-        positive(self, "eta")
+        positive_or_auto(self, "eta")
 
     def server(self, s: State, g: Tensor, h: Regulariser, share: float) -> State:
         x = h.prox(s.x - self.eta * g, self.eta)
@@ -183,7 +184,7 @@ class FISTA(_Pooled):
     facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=True)
 
     def __post_init__(self) -> None:
-        positive(self, "eta")
+        positive_or_auto(self, "eta")
 
     def server(self, s: State, g: Tensor, h: Regulariser, share: float) -> State:
         x = h.prox(s.y - self.eta * g, self.eta)

@@ -15,12 +15,10 @@ for Distributed Optimization with Bidirectional Compression", ICML 2023.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
 
-from proxfed.auto import Auto
 from proxfed.errors import InputError, require
 from proxfed.keyed_random import Key, fold, keys
 from proxfed.types import Compressor, Facts, Local, Message, Needs, Regulariser, Relay, Sends, Star
@@ -48,13 +46,6 @@ class CompressedDownlink(Star[Client, Server]):
     needs: ClassVar[Needs] = Needs(all_hear=True, contractive=True)
     facts: ClassVar[Facts] = Facts(Sends(up=1, down=1, compressed=("down",)), exact=True)
 
-    def __new__(cls, star: Any = None, compressor: Any = None) -> Any:
-        """Around an algorithm whose steps are to be found: one with the same steps to find."""
-        if not isinstance(star, Auto):
-            return super().__new__(cls)
-        cls(star.example, compressor)  # type: ignore[arg-type]  # they must fit
-        return replace(star, around=partial(cls, compressor=compressor))
-
     def __post_init__(self) -> None:
         star, C = self.star, self.compressor
         ours = isinstance(star, Star) and not isinstance(star, type)
@@ -66,12 +57,23 @@ class CompressedDownlink(Star[Client, Server]):
         name, sends = type(star).__name__, star.sends()
         require("down" not in sends.compressed, f"{name} compresses what it sends down itself")
         require(not isinstance(star, Relay), f"{name} compresses its own messages, as a Relay: its downlink is its own")
-        exact = f"{name} needs clients that have exactly what its server sent: its downlink cannot be compressed"
-        require(not star.requires().exact_downlink, exact)
+        whole = f"{name} needs clients that have exactly what its server sent: its downlink cannot be compressed"
+        require(not star.requires().exact_downlink, whole)
         needs = star.requires()._replace(all_hear=True, contractive=True, unbiased=False)
         ways = tuple(way for way in ("up", "down") if way == "down" or way in sends.compressed)
         object.__setattr__(self, "needs", needs)
-        object.__setattr__(self, "facts", star.facts._replace(sends=sends._replace(compressed=ways)))
+        facts = star.facts._replace(exact=star.is_exact(), exact_partial=star.is_exact(partial=True))
+        object.__setattr__(self, "facts", facts._replace(sends=sends._replace(compressed=ways)))
+
+    def steps_for(self, s: float) -> dict[str, float]:
+        return self.star.steps_for(s)
+
+    @property
+    def to_find(self) -> tuple[str, ...]:
+        return self.star.to_find
+
+    def resolve(self, **steps: float) -> CompressedDownlink:
+        return replace(self, star=self.star.resolve(**steps))
 
     def largest_prox_step(self) -> float:
         return self.star.largest_prox_step()

@@ -28,7 +28,8 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor
 
 from proxfed.errors import at_least_one, below_one, one_of, positive, require
-from proxfed.types import Constants, Facts, Graph, Local, Mean, Mix, Needs, Regulariser, Sends
+from proxfed.schedules import positive_or_auto
+from proxfed.types import Constants, Facts, FloatOrAuto, Graph, Local, Mean, Mix, Needs, Regulariser, Sends, When
 
 
 class State(NamedTuple):
@@ -42,7 +43,7 @@ class State(NamedTuple):
 class Depositum(Graph[State]):
     """Proximal gradient tracking with momentum and local updates, on a graph."""
 
-    alpha: float
+    alpha: FloatOrAuto
     """Step size."""
     beta: float = 1.0
     """Gain of the gradient tracking; only alpha * beta matters."""
@@ -60,10 +61,15 @@ class Depositum(Graph[State]):
     """False: momentum of the own gradients, which are not tracked over the network."""
 
     needs: ClassVar[Needs] = Needs(doubly_stochastic=True)
-    facts: ClassVar[Facts] = Facts(Sends(edge=2), exact=True, step="alpha")
+    facts: ClassVar[Facts] = Facts(
+        Sends(edge=2),
+        exact=When(tracking=True, prox_step="alpha_beta") | When(tracking=True, beta=1),
+        step="alpha",
+    )
 
     def __post_init__(self) -> None:
-        positive(self, "alpha", "beta")
+        positive_or_auto(self, "alpha")
+        positive(self, "beta")
         at_least_one(self, "T0")
         below_one(self, "gamma")
         one_of(self, "option", ("polyak", "nesterov"))

@@ -28,8 +28,8 @@ from torch import Tensor
 
 from proxfed.algorithms.local_steps import gradient
 from proxfed.errors import at_least_one, non_negative, one_of, positive, require
-from proxfed.schedules import Step, at, first
-from proxfed.types import Constants, Facts, Graph, Local, Mean, Mix, Needs, Regulariser, Sends
+from proxfed.schedules import Step, at, at_most_lam, positive_or_auto, positive_step
+from proxfed.types import Constants, Facts, FloatOrAuto, Graph, Local, Mean, Mix, Needs, Regulariser, Sends
 
 
 class State(NamedTuple):
@@ -45,7 +45,7 @@ class DFedADMM(Graph[State]):
     """Local step size, at most the penalty length."""
     K: int
     """Local steps of a round."""
-    lam: float | None = None
+    lam: FloatOrAuto | None = None
     """Penalty length lambda: the local problem has |y - x|^2 / (2 lam). Give this or inverse_penalty."""
     inverse_penalty: float | None = None
     """1/lam: the coefficient of the quadratic, which is what 0.1 means in the paper's experiments."""
@@ -63,9 +63,9 @@ class DFedADMM(Graph[State]):
         one_of(self, "dual", ("old", "new"))
         given = [name for name in ("lam", "inverse_penalty") if getattr(self, name) is not None]
         require(len(given) == 1, "DFedADMM: give exactly one of lam and inverse_penalty")
-        positive(self, given[0])
-        eta = first(self.eta_l)
-        require(0 < eta <= self.length, f"DFedADMM: eta_l = {eta!r} must be in (0, lam = {self.length:g}]")
+        positive_step(self, "eta_l")
+        (positive_or_auto if given == ["lam"] else positive)(self, *given)
+        at_most_lam(self, "eta_l", self.length)
 
     @property
     def length(self) -> float:
@@ -97,6 +97,5 @@ class DFedADMM(Graph[State]):
         eta_l = 1 / (c.smoothness.L * K * max(96, root))
         return replace(checked, eta_l=eta_l, lam=sqrt(K) * eta_l)
 
-    @classmethod
-    def tied(cls, s: float, K: int) -> dict[str, float]:
-        return {"lam": K * s}
+    def tied(self, s: float) -> dict[str, float]:
+        return {"lam": self.K * s}

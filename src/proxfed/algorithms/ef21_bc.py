@@ -23,9 +23,9 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor
 
 from proxfed.compressors import Identity
-from proxfed.errors import positive
 from proxfed.keyed_random import Key
-from proxfed.types import Compressor, Facts, Local, Needs, Packed, Regulariser, Sends, Star
+from proxfed.schedules import positive_or_auto
+from proxfed.types import Compressor, Facts, FloatOrAuto, Local, Needs, Packed, Regulariser, Sends, Star
 
 
 class Client(NamedTuple):
@@ -44,7 +44,7 @@ class Server(NamedTuple):
 class EF21BC(Star[Client, Server]):
     """Gradient descent with error feedback on both ways, with a server."""
 
-    gamma: float
+    gamma: FloatOrAuto
     """Step size."""
     compressor_up: Compressor = Identity()
     """Contractive compressor of the uplink."""
@@ -57,7 +57,7 @@ class EF21BC(Star[Client, Server]):
     )
 
     def __post_init__(self) -> None:
-        positive(self, "gamma")
+        positive_or_auto(self, "gamma")
 
     def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Client, Server]:
         x = f.spread(x0)

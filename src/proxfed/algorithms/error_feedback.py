@@ -27,9 +27,21 @@ from torch import Tensor
 from proxfed.algorithms.local_steps import sgd
 from proxfed.compressors import Identity
 from proxfed.compressors.contractive import contraction
-from proxfed.errors import at_least_one, positive, up_to_one
-from proxfed.schedules import Step, at, positive_step
-from proxfed.types import Compressor, Constants, Facts, Local, Needs, Packed, Regulariser, Sends, Star
+from proxfed.errors import at_least_one, up_to_one
+from proxfed.schedules import Step, at, positive_or_auto, positive_step
+from proxfed.types import (
+    Compressor,
+    Constants,
+    Facts,
+    FloatOrAuto,
+    Local,
+    Needs,
+    Packed,
+    Regulariser,
+    Sends,
+    Star,
+    When,
+)
 
 
 class Lost(NamedTuple):
@@ -71,7 +83,7 @@ class EF14(Star[Lost, Point]):
     """Local steps of a round."""
 
     needs: ClassVar[Needs] = Needs(composite=False, contractive=True)
-    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1, compressed=("up",)), exact=False)
+    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1, compressed=("up",)), exact=When(K=1, compressor=Identity()))
 
     def __post_init__(self) -> None:
         positive_step(self, "eta")
@@ -99,7 +111,7 @@ class EF21(Star[Known, Server]):
     Error Feedback", arXiv:2110.03294, 2021.
     """
 
-    gamma: float
+    gamma: FloatOrAuto
     """Step size."""
     compressor: Compressor = Identity()
     """Contractive compressor of the uplink."""
@@ -110,7 +122,7 @@ class EF21(Star[Known, Server]):
     )
 
     def __post_init__(self) -> None:
-        positive(self, "gamma")
+        positive_or_auto(self, "gamma")
 
     def largest_prox_step(self) -> float:
         return self.gamma
@@ -142,7 +154,7 @@ class EF21SGDM(Star[Estimate, Server]):
     arXiv:2305.15155.
     """
 
-    gamma: float
+    gamma: FloatOrAuto
     """Step size."""
     eta: float
     """Momentum of the gradient estimate, in (0, 1]; 1: none."""
@@ -151,11 +163,11 @@ class EF21SGDM(Star[Estimate, Server]):
 
     needs: ClassVar[Needs] = Needs(contractive=True)
     facts: ClassVar[Facts] = Facts(
-        Sends(up=1, down=1, compressed=("up",)), exact=True, step="gamma", exact_partial=True
+        Sends(up=1, down=1, compressed=("up",)), exact=True, step="gamma", exact_partial=True, averaging="eta"
     )
 
     def __post_init__(self) -> None:
-        positive(self, "gamma")
+        positive_or_auto(self, "gamma")
         up_to_one(self, "eta")
 
     def largest_prox_step(self) -> float:

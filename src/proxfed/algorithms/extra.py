@@ -17,8 +17,8 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from proxfed.errors import positive
-from proxfed.types import Facts, Graph, Local, Mean, Mix, Needs, Regulariser, Sends
+from proxfed.schedules import positive_or_auto
+from proxfed.types import Facts, FloatOrAuto, Graph, Local, Mean, Mix, Needs, Regulariser, Sends
 
 
 class State(NamedTuple):
@@ -40,14 +40,14 @@ class Extra(Graph[State]):
     Optimization", SIAM Journal on Optimization, 2015, arXiv:1404.6264.
     """
 
-    alpha: float
+    alpha: FloatOrAuto
     """Step size."""
 
     needs: ClassVar[Needs] = Needs(composite=False, fixed_graph=True, symmetric=True)
     facts: ClassVar[Facts] = Facts(Sends(edge=1), exact=True, step="alpha")
 
     def __post_init__(self) -> None:
-        positive(self, "alpha")
+        positive_or_auto(self, "alpha")
 
     def init(self, x0: Tensor, f: Local, h: Regulariser, mix: Mix) -> State:
         x = f.spread(x0)
@@ -73,14 +73,14 @@ class PGExtra(Graph[ProxState]):
     IEEE Transactions on Signal Processing, 2015.
     """
 
-    alpha: float
+    alpha: FloatOrAuto
     """Step size."""
 
     needs: ClassVar[Needs] = Needs(convex=True, fixed_graph=True, symmetric=True)
     facts: ClassVar[Facts] = Facts(Sends(edge=1), exact=True, step="alpha")
 
     def __post_init__(self) -> None:
-        positive(self, "alpha")
+        positive_or_auto(self, "alpha")
 
     def largest_prox_step(self) -> float:
         return self.alpha

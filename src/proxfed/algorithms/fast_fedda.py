@@ -25,7 +25,8 @@ from torch import Tensor
 
 from proxfed.errors import at_least_one, positive
 from proxfed.keyed_random import Key
-from proxfed.types import Facts, Local, Message, Needs, Regulariser, Sends, Star, Stateless
+from proxfed.schedules import positive_or_auto
+from proxfed.types import Facts, FloatOrAuto, Local, Message, Needs, Regulariser, Sends, Star, Stateless, When
 
 
 class Server(NamedTuple):
@@ -39,7 +40,7 @@ class FastFedDA(Star[Stateless, Server]):
 
     mu: float
     """Strong convexity of f, or less."""
-    gamma: float
+    gamma: FloatOrAuto
     """Weight of the start: 1/gamma is the first step size."""
     K: int
     """Local steps of a round."""
@@ -47,10 +48,11 @@ class FastFedDA(Star[Stateless, Server]):
     """Count the server's points as the authors' code does, which leaves a bias."""
 
     needs: ClassVar[Needs] = Needs(exact_downlink=True)
-    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1, numbers_down=1), exact=True, step="")
+    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1, numbers_down=1), exact=When(official_count=False), step="")
 
     def __post_init__(self) -> None:
-        positive(self, "mu", "gamma")
+        positive_or_auto(self, "gamma")
+        positive(self, "mu")
         at_least_one(self, "K")
 
     def largest_prox_step(self) -> float:
@@ -87,6 +89,5 @@ class FastFedDA(Star[Stateless, Server]):
         q = self.gamma + e * self.mu / 2
         return h.prox(-a / q, e / q)
 
-    @classmethod
-    def tied(cls, s: float, K: int) -> dict[str, float]:
+    def tied(self, s: float) -> dict[str, float]:
         return {"gamma": 1 / s}

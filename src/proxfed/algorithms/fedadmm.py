@@ -20,9 +20,9 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor
 
 from proxfed.algorithms.local_steps import anchored_sgd
-from proxfed.errors import at_least_one, positive
-from proxfed.schedules import Step, at, positive_step
-from proxfed.types import Facts, Local, Needs, Regulariser, Sends, Star
+from proxfed.errors import at_least_one
+from proxfed.schedules import Step, at, positive_or_auto, positive_step
+from proxfed.types import Facts, FloatOrAuto, Local, Needs, Regulariser, Sends, Star
 
 
 class Client(NamedTuple):
@@ -40,7 +40,7 @@ class Server(NamedTuple):
 class FedADMM(Star[Client, Server]):
     """ADMM between the clients' losses and the server's regulariser."""
 
-    eta: float
+    eta: FloatOrAuto
     """Penalty: the local problem has eta/2 |u - x|^2; the server's prox step is 1/eta."""
     eta_l: Step
     """Step size of the local solver."""
@@ -51,7 +51,7 @@ class FedADMM(Star[Client, Server]):
     facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=True, exact_partial=True, step="eta_l")
 
     def __post_init__(self) -> None:
-        positive(self, "eta")
+        positive_or_auto(self, "eta")
         positive_step(self, "eta_l")
         at_least_one(self, "K")
 
@@ -76,6 +76,5 @@ class FedADMM(Star[Client, Server]):
         r = self.eta / to.eta
         return own._replace(v=s.x.lerp(own.v, r)), s._replace(v=s.x.lerp(s.v, r))
 
-    @classmethod
-    def tied(cls, s: float, K: int) -> dict[str, float]:
-        return {"eta": 1 / (K * s)}
+    def tied(self, s: float) -> dict[str, float]:
+        return {"eta": 1 / (self.K * s)}

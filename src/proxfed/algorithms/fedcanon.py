@@ -26,7 +26,8 @@ from torch import Tensor
 from proxfed.algorithms.local_steps import corrected_sgd
 from proxfed.errors import at_least_one, positive
 from proxfed.keyed_random import Key
-from proxfed.types import Facts, Local, Message, Needs, Regulariser, Sends, Star
+from proxfed.schedules import positive_or_auto
+from proxfed.types import Facts, FloatOrAuto, Local, Message, Needs, Regulariser, Sends, Star, When
 
 
 class Client(NamedTuple):
@@ -42,7 +43,7 @@ class Server(NamedTuple):
 class FedCanon(Star[Client, Server]):
     """SCAFFOLD with a proximal step at the server."""
 
-    alpha: float
+    alpha: FloatOrAuto
     """Local step size."""
     K: int
     """Local steps of a round."""
@@ -50,10 +51,11 @@ class FedCanon(Star[Client, Server]):
     """Server step size."""
 
     needs: ClassVar[Needs] = Needs(everyone=True)
-    facts: ClassVar[Facts] = Facts(Sends(up=1, down=2), exact=False, step="alpha")
+    facts: ClassVar[Facts] = Facts(Sends(up=1, down=2), exact=When(K=1), step="alpha")
 
     def __post_init__(self) -> None:
-        positive(self, "alpha", "eta_g")
+        positive_or_auto(self, "alpha")
+        positive(self, "eta_g")
         at_least_one(self, "K")
 
     @property

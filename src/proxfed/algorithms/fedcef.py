@@ -47,7 +47,20 @@ from proxfed.compressors import Identity
 from proxfed.compressors.contractive import contraction
 from proxfed.errors import at_least_one, positive, up_to_one
 from proxfed.keyed_random import Key
-from proxfed.types import Compressor, Constants, Facts, Local, Message, Needs, Packed, Regulariser, Sends, Star
+from proxfed.schedules import positive_or_auto
+from proxfed.types import (
+    Compressor,
+    Constants,
+    Facts,
+    FloatOrAuto,
+    Local,
+    Message,
+    Needs,
+    Packed,
+    Regulariser,
+    Sends,
+    Star,
+)
 
 
 class Client(NamedTuple):
@@ -65,7 +78,7 @@ class Server(NamedTuple):
 class FedCEF(Star[Client, Server]):
     """Decoupled prox, error feedback, control variates and a pre-proximal downlink, with a server."""
 
-    alpha: float
+    alpha: FloatOrAuto
     """Local step size."""
     K: int
     """Local steps of a round."""
@@ -84,7 +97,8 @@ class FedCEF(Star[Client, Server]):
     )
 
     def __post_init__(self) -> None:
-        positive(self, "alpha", "eta_g")
+        positive_or_auto(self, "alpha")
+        positive(self, "eta_g")
         at_least_one(self, "K")
         up_to_one(self, "eta")
 

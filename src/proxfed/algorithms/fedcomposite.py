@@ -43,7 +43,8 @@ from torch import Tensor
 
 from proxfed.errors import at_least_one, positive, require
 from proxfed.keyed_random import Key
-from proxfed.types import Constants, Facts, Local, Message, Needs, Regulariser, Sends, Star
+from proxfed.schedules import positive_or_auto
+from proxfed.types import Constants, Facts, FloatOrAuto, Local, Message, Needs, Regulariser, Sends, Star
 
 
 class Client(NamedTuple):
@@ -59,7 +60,7 @@ class Server(NamedTuple):
 class FedComposite(Star[Client, Server]):
     """Decoupled prox and communication with drift correction, with a server."""
 
-    eta: float
+    eta: FloatOrAuto
     """Local step size."""
     tau: int
     """Local steps of a round."""
@@ -72,7 +73,8 @@ class FedComposite(Star[Client, Server]):
     facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=True, exact_partial=True)
 
     def __post_init__(self) -> None:
-        positive(self, "eta", "eta_g")
+        positive_or_auto(self, "eta")
+        positive(self, "eta_g")
         at_least_one(self, "tau")
 
     def requires(self) -> Needs:

@@ -23,9 +23,9 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor
 
 from proxfed.algorithms.local_steps import anchored_sgd
-from proxfed.errors import at_least_one, positive, require
-from proxfed.schedules import Step, at, positive_step
-from proxfed.types import Facts, Local, Needs, Regulariser, Sends, Star
+from proxfed.errors import at_least_one, require
+from proxfed.schedules import Step, at, positive_or_auto, positive_step
+from proxfed.types import Facts, FloatOrAuto, Local, Needs, Regulariser, Sends, Star
 
 
 class Client(NamedTuple):
@@ -43,7 +43,7 @@ class Server(NamedTuple):
 class FedDR(Star[Client, Server]):
     """Douglas-Rachford splitting with proximal steps in every client's loss."""
 
-    eta: float
+    eta: FloatOrAuto
     """Step of all proximal maps."""
     eta_l: Step
     """Step size of the local solver."""
@@ -56,7 +56,7 @@ class FedDR(Star[Client, Server]):
     facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=True, exact_partial=True, step="eta_l")
 
     def __post_init__(self) -> None:
-        positive(self, "eta")
+        positive_or_auto(self, "eta")
         positive_step(self, "eta_l")
         at_least_one(self, "K")
         require(0 < self.alpha < 2, f"FedDR: alpha = {self.alpha!r} must be in (0, 2)")
@@ -82,6 +82,5 @@ class FedDR(Star[Client, Server]):
         r = to.eta / self.eta
         return Client(own.x, own.x.lerp(own.y, r), s.x.lerp(own.v, r)), s._replace(v=s.x.lerp(s.v, r))
 
-    @classmethod
-    def tied(cls, s: float, K: int) -> dict[str, float]:
-        return {"eta": K * s}
+    def tied(self, s: float) -> dict[str, float]:
+        return {"eta": self.K * s}

@@ -21,7 +21,8 @@ from torch import Tensor
 
 from proxfed.errors import at_least_one, positive
 from proxfed.keyed_random import Key
-from proxfed.types import Facts, Local, Message, Needs, Regulariser, Sends, Star, Stateless
+from proxfed.schedules import positive_or_auto
+from proxfed.types import Facts, FloatOrAuto, Local, Message, Needs, Regulariser, Sends, Star, Stateless, When
 
 
 class Server(NamedTuple):
@@ -33,7 +34,7 @@ class Server(NamedTuple):
 class FedDualAvg(Star[Stateless, Server]):
     """Local dual averaging, averaged by a server."""
 
-    eta: float
+    eta: FloatOrAuto
     """Local step size."""
     K: int
     """Local steps of a round."""
@@ -41,10 +42,11 @@ class FedDualAvg(Star[Stateless, Server]):
     """Server step size."""
 
     needs: ClassVar[Needs] = Needs(convex=True)
-    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1, numbers_down=1), exact=False)
+    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1, numbers_down=1), exact=When(K=1))
 
     def __post_init__(self) -> None:
-        positive(self, "eta", "eta_g")
+        positive_or_auto(self, "eta")
+        positive(self, "eta_g")
         at_least_one(self, "K")
 
     def largest_prox_step(self) -> float:

@@ -22,9 +22,9 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor
 
 from proxfed.algorithms.local_steps import anchored_sgd
-from proxfed.errors import at_least_one, positive
-from proxfed.schedules import Step, at, positive_step
-from proxfed.types import Facts, Local, Needs, Regulariser, Sends, Star
+from proxfed.errors import at_least_one
+from proxfed.schedules import Step, at, positive_or_auto, positive_step
+from proxfed.types import Facts, FloatOrAuto, Local, Needs, Regulariser, Sends, Star
 
 
 class Client(NamedTuple):
@@ -44,7 +44,7 @@ class FedDyn(Star[Client, Server]):
     """Local step size."""
     K: int
     """Local steps of a round."""
-    alpha: float
+    alpha: FloatOrAuto
     """Strength of the regularisation: the local problem has alpha/2 |y - x|^2."""
 
     needs: ClassVar[Needs] = Needs(composite=False, exact_downlink=True)
@@ -53,7 +53,7 @@ class FedDyn(Star[Client, Server]):
     def __post_init__(self) -> None:
         positive_step(self, "eta")
         at_least_one(self, "K")
-        positive(self, "alpha")
+        positive_or_auto(self, "alpha")
 
     def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Client, Server]:
         return Client(f.spread(0 * x0)), Server(x0, 0 * x0)
@@ -66,6 +66,5 @@ class FedDyn(Star[Client, Server]):
         mean_g = s.s - self.alpha * share * (y - s.x)
         return Server(y - mean_g / self.alpha, mean_g)
 
-    @classmethod
-    def tied(cls, s: float, K: int) -> dict[str, float]:
-        return {"alpha": 1 / (K * s)}
+    def tied(self, s: float) -> dict[str, float]:
+        return {"alpha": 1 / (self.K * s)}

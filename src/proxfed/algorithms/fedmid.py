@@ -21,7 +21,8 @@ from torch import Tensor
 
 from proxfed.algorithms.local_steps import proximal_sgd
 from proxfed.errors import at_least_one, one_of, positive
-from proxfed.types import Facts, Local, Needs, Regulariser, Sends, Star, Stateless
+from proxfed.schedules import positive_or_auto
+from proxfed.types import Facts, FloatOrAuto, Local, Needs, Regulariser, Sends, Star, Stateless
 
 
 class Server(NamedTuple):
@@ -32,7 +33,7 @@ class Server(NamedTuple):
 class FedMiD(Star[Stateless, Server]):
     """Local proximal SGD, averaged by a server that takes a prox step as well."""
 
-    eta: float
+    eta: FloatOrAuto
     """Local step size."""
     K: int
     """Local steps of a round."""
@@ -45,7 +46,8 @@ class FedMiD(Star[Stateless, Server]):
     facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=False)
 
     def __post_init__(self) -> None:
-        positive(self, "eta", "eta_g")
+        positive_or_auto(self, "eta")
+        positive(self, "eta_g")
         at_least_one(self, "K")
         one_of(self, "server_prox", ("K", "1", "none"))
 

@@ -21,7 +21,7 @@ from proxfed.algorithms.local_steps import sgd
 from proxfed.errors import at_least_one, below_one, positive
 from proxfed.keyed_random import Key
 from proxfed.schedules import Step, at, positive_step
-from proxfed.types import Facts, Local, Needs, Regulariser, Sends, Star, Stateless
+from proxfed.types import Facts, Local, Needs, Regulariser, Sends, Star, Stateless, When
 
 
 class Server(NamedTuple):
@@ -43,7 +43,7 @@ class FedMom(Star[Stateless, Server]):
     """Server step size."""
 
     needs: ClassVar[Needs] = Needs(composite=False)
-    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=False)
+    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=When(K=1))
 
     def __post_init__(self) -> None:
         positive_step(self, "eta")

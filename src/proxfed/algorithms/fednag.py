@@ -21,7 +21,7 @@ from torch import Tensor
 from proxfed.errors import at_least_one, one_of, real, require
 from proxfed.keyed_random import Key
 from proxfed.schedules import Step, at, positive_step
-from proxfed.types import Constants, Facts, Local, Message, Needs, Regulariser, Sends, Star, Stateless
+from proxfed.types import Constants, Facts, Local, Message, Needs, Regulariser, Sends, Star, Stateless, When
 
 
 class Server(NamedTuple):
@@ -46,7 +46,7 @@ class FedNAG(Star[Stateless, Server]):
     their losses at the point that they are sent, so the newest, whose loss nobody knows yet, comes in a round later."""
 
     needs: ClassVar[Needs] = Needs(composite=False)
-    facts: ClassVar[Facts] = Facts(Sends(up=2, down=2), exact=False)
+    facts: ClassVar[Facts] = Facts(Sends(up=2, down=2), exact=When(tau=1))
 
     def __post_init__(self) -> None:
         at_least_one(self, "tau")

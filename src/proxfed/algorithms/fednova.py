@@ -25,7 +25,7 @@ from torch import Tensor
 from proxfed import keyed_random
 from proxfed.errors import at_least_one, below_one, require
 from proxfed.schedules import Step, at, positive_step
-from proxfed.types import Facts, Local, Message, Needs, Regulariser, Sends, Star
+from proxfed.types import Facts, Local, Message, Needs, Regulariser, Sends, Star, When
 
 
 class Client(NamedTuple):
@@ -50,7 +50,7 @@ class FedNova(Star[Client, Server]):
     """Momentum of the local steps, in [0, 1)."""
 
     needs: ClassVar[Needs] = Needs(composite=False)
-    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1, numbers_up=1), exact=False)
+    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1, numbers_up=1), exact=When(K=1))
 
     def __post_init__(self) -> None:
         positive_step(self, "eta")

@@ -27,7 +27,7 @@ from torch import Tensor
 from proxfed.algorithms.local_steps import sgd
 from proxfed.errors import at_least_one, below_one, one_of, positive
 from proxfed.schedules import Step, at, positive_step
-from proxfed.types import Facts, Local, Needs, Regulariser, Sends, Star, Stateless
+from proxfed.types import Facts, Local, Needs, Regulariser, Sends, Star, Stateless, When
 
 
 class Server(NamedTuple):
@@ -57,7 +57,7 @@ class FedOpt(Star[Stateless, Server]):
     """Memory of the squares, in [0, 1); Adagrad forgets nothing."""
 
     needs: ClassVar[Needs] = Needs(composite=False)
-    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=False)
+    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=When(K=1))
 
     def __post_init__(self) -> None:
         positive_step(self, "eta")

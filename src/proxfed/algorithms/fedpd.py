@@ -28,9 +28,9 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor
 
 from proxfed.algorithms.local_steps import anchored_sgd, trials
-from proxfed.errors import at_least_one, below_one, positive
-from proxfed.schedules import Step, at, positive_step
-from proxfed.types import Facts, Local, Needs, Regulariser, Sends, Star
+from proxfed.errors import at_least_one, below_one
+from proxfed.schedules import Step, at, positive_or_auto, positive_step
+from proxfed.types import Facts, FloatOrAuto, Local, Needs, Regulariser, Sends, Star, When
 
 
 class Client(NamedTuple):
@@ -46,7 +46,7 @@ class Server(NamedTuple):
 class FedPD(Star[Client, Server]):
     """Consensus ADMM for smooth losses that skips rounds at random."""
 
-    eta: float
+    eta: FloatOrAuto
     """Penalty length: the local problem has |y - x|^2 / (2 eta)."""
     eta_l: Step
     """Step size of the local solver."""
@@ -60,10 +60,10 @@ class FedPD(Star[Client, Server]):
     """Clients may stay away from rounds."""
 
     needs: ClassVar[Needs] = Needs(composite=False, everyone=True)
-    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=True, step="eta_l", exact_partial=True)
+    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=When(p=0), step="eta_l", exact_partial=When(p=0))
 
     def __post_init__(self) -> None:
-        positive(self, "eta")
+        positive_or_auto(self, "eta")
         positive_step(self, "eta_l")
         at_least_one(self, "K")
         below_one(self, "p")
@@ -90,6 +90,5 @@ class FedPD(Star[Client, Server]):
         """x stays the mean of all y_i + eta g_i."""
         return own._replace(y=s.x.lerp(own.y, to.eta / self.eta)), s
 
-    @classmethod
-    def tied(cls, s: float, K: int) -> dict[str, float]:
-        return {"eta": K * s}
+    def tied(self, s: float) -> dict[str, float]:
+        return {"eta": self.K * s}

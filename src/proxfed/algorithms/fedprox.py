@@ -21,9 +21,9 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor
 
 from proxfed.algorithms.local_steps import anchored_sgd
-from proxfed.errors import at_least_one, non_negative, positive
-from proxfed.schedules import Step, at, positive_step
-from proxfed.types import Facts, Local, Needs, Regulariser, Sends, Star, Stateless
+from proxfed.errors import at_least_one, positive
+from proxfed.schedules import Step, at, non_negative_or_auto, positive_step
+from proxfed.types import Facts, FloatOrAuto, Local, Needs, Regulariser, Sends, Star, Stateless, When
 
 
 class Server(NamedTuple):
@@ -38,18 +38,18 @@ class FedProx(Star[Stateless, Server]):
     """Local step size."""
     K: int
     """Local steps of a round."""
-    mu: float
+    mu: FloatOrAuto
     """Strength of the pull: the local problem has mu/2 |y - x|^2."""
     eta_g: float = 1.0
     """Server step size."""
 
     needs: ClassVar[Needs] = Needs(composite=False)
-    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=False)
+    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=When(K=1))
 
     def __post_init__(self) -> None:
         positive_step(self, "eta")
         at_least_one(self, "K")
-        non_negative(self, "mu")
+        non_negative_or_auto(self, "mu")
         positive(self, "eta_g")
 
     def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Stateless, Server]:
@@ -61,6 +61,5 @@ class FedProx(Star[Stateless, Server]):
     def server(self, s: Server, y: Tensor, h: Regulariser, share: float) -> Server:
         return Server(s.x + self.eta_g * (y - s.x))
 
-    @classmethod
-    def tied(cls, s: float, K: int) -> dict[str, float]:
-        return {"mu": 0.1 / (K * s)}
+    def tied(self, s: float) -> dict[str, float]:
+        return {"mu": 0.1 / (self.K * s)}

@@ -24,8 +24,8 @@ from torch import Tensor
 from proxfed.algorithms.local_steps import gradient, sgd
 from proxfed.errors import at_least_one, non_negative, positive, up_to_one
 from proxfed.keyed_random import Key
-from proxfed.schedules import Step, at, positive_step
-from proxfed.types import Facts, Local, Message, Needs, Regulariser, Sends, Star, Stateless
+from proxfed.schedules import Step, at, positive_or_auto, positive_step
+from proxfed.types import Facts, FloatOrAuto, Local, Message, Needs, Regulariser, Sends, Star, Stateless, When
 
 
 class Server(NamedTuple):
@@ -51,7 +51,7 @@ class FedSAM(Star[Stateless, Server]):
     """Server step size."""
 
     needs: ClassVar[Needs] = Needs(composite=False)
-    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=False)
+    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=When(K=1, rho=0))
 
     def __post_init__(self) -> None:
         positive_step(self, "eta")
@@ -73,7 +73,7 @@ class FedSAM(Star[Stateless, Server]):
 class MoFedSAM(Star[Stateless, MovingServer]):
     """Sharpness-aware local SGD along with the server's last direction."""
 
-    eta: float
+    eta: FloatOrAuto
     """Local step size."""
     K: int
     """Local steps of a round."""
@@ -85,10 +85,11 @@ class MoFedSAM(Star[Stateless, MovingServer]):
     """Server step size."""
 
     needs: ClassVar[Needs] = Needs(composite=False)
-    facts: ClassVar[Facts] = Facts(Sends(up=1, down=2), exact=False)
+    facts: ClassVar[Facts] = Facts(Sends(up=1, down=2), exact=When(K=1, rho=0))
 
     def __post_init__(self) -> None:
-        positive(self, "eta", "eta_g")
+        positive_or_auto(self, "eta")
+        positive(self, "eta_g")
         up_to_one(self, "beta")
         at_least_one(self, "K")
         non_negative(self, "rho")

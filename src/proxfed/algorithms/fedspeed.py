@@ -25,9 +25,9 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor
 
 from proxfed.algorithms.local_steps import anchored_sgd, gradient
-from proxfed.errors import at_least_one, non_negative, positive, require
-from proxfed.schedules import Step, at, first
-from proxfed.types import Facts, Local, Needs, Regulariser, Sends, Star
+from proxfed.errors import at_least_one, non_negative, require
+from proxfed.schedules import Step, at, at_most_lam, positive_or_auto, positive_step
+from proxfed.types import Facts, FloatOrAuto, Local, Needs, Regulariser, Sends, Star, When
 
 
 class Client(NamedTuple):
@@ -47,7 +47,7 @@ class FedSpeed(Star[Client, Server]):
     """Local step size, at most lam."""
     K: int
     """Local steps of a round."""
-    lam: float
+    lam: FloatOrAuto
     """Penalty length: the local problem has |y - x|^2 / (2 lam)."""
     rho: float = 0.1
     """Radius of the perturbation; 0: none."""
@@ -55,15 +55,19 @@ class FedSpeed(Star[Client, Server]):
     """Part of the perturbed gradient, in [0, 1]."""
 
     needs: ClassVar[Needs] = Needs(composite=False, exact_downlink=True)
-    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=False)
+    facts: ClassVar[Facts] = Facts(
+        Sends(up=1, down=1),
+        exact=When(rho=0) | When(alpha=0),
+        exact_partial=When(rho=0) | When(alpha=0),
+    )
 
     def __post_init__(self) -> None:
-        positive(self, "lam")
+        positive_step(self, "eta")
+        positive_or_auto(self, "lam")
         at_least_one(self, "K")
         non_negative(self, "rho", "alpha")
         require(self.alpha <= 1, f"FedSpeed: alpha = {self.alpha!r} must be in [0, 1]")
-        eta = first(self.eta)
-        require(0 < eta <= self.lam, f"FedSpeed: eta = {eta!r} must be in (0, lam = {self.lam:g}]")
+        at_most_lam(self, "eta", self.lam)
 
     def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Client, Server]:
         return Client(f.spread(0 * x0)), Server(x0, 0 * x0)
@@ -79,6 +83,5 @@ class FedSpeed(Star[Client, Server]):
         g = s.g - share * (y - s.x) / self.lam
         return Server(y - self.lam * g, g)
 
-    @classmethod
-    def tied(cls, s: float, K: int) -> dict[str, float]:
-        return {"lam": K * s}
+    def tied(self, s: float) -> dict[str, float]:
+        return {"lam": self.K * s}

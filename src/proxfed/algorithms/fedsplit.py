@@ -22,8 +22,9 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor
 
 from proxfed.algorithms.local_steps import anchored_sgd
-from proxfed.errors import at_least_one, positive
-from proxfed.types import Facts, Local, Needs, Regulariser, Sends, Star
+from proxfed.errors import at_least_one
+from proxfed.schedules import positive_or_auto
+from proxfed.types import Facts, FloatOrAuto, Local, Needs, Regulariser, Sends, Star
 
 
 class Client(NamedTuple):
@@ -38,9 +39,9 @@ class Server(NamedTuple):
 class FedSplit(Star[Client, Server]):
     """Operator splitting with proximal steps in every client's loss."""
 
-    s: float
+    s: FloatOrAuto
     """Step of the clients' proximal maps."""
-    eta: float
+    eta: FloatOrAuto
     """Step size of the local solver."""
     K: int
     """Steps of the local solver."""
@@ -51,7 +52,8 @@ class FedSplit(Star[Client, Server]):
     facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=True, exact_partial=True)
 
     def __post_init__(self) -> None:
-        positive(self, "s", "eta")
+        positive_or_auto(self, "eta")
+        positive_or_auto(self, "s")
         at_least_one(self, "K")
 
     def requires(self) -> Needs:
@@ -71,6 +73,5 @@ class FedSplit(Star[Client, Server]):
     def carried(self, own: Client, s: Server, h: Regulariser, to: FedSplit) -> tuple[Client, Server]:
         return Client(s.x.lerp(own.z, to.s / self.s)), s
 
-    @classmethod
-    def tied(cls, s: float, K: int) -> dict[str, float]:
-        return {"s": K * s}
+    def tied(self, s: float) -> dict[str, float]:
+        return {"s": self.K * s}

@@ -25,7 +25,7 @@ from torch import Tensor
 from proxfed.errors import at_least_one, below_one, positive
 from proxfed.keyed_random import Key
 from proxfed.schedules import Step, at, positive_step
-from proxfed.types import Facts, Local, Message, Needs, Regulariser, Sends, Star, Stateless
+from proxfed.types import Facts, Local, Message, Needs, Regulariser, Sends, Star, Stateless, When
 
 
 class LiteServer(NamedTuple):
@@ -54,7 +54,7 @@ class MimeLite(Star[Stateless, LiteServer]):
     """Server step size."""
 
     needs: ClassVar[Needs] = Needs(composite=False)
-    facts: ClassVar[Facts] = Facts(Sends(up=2, down=2), exact=False)
+    facts: ClassVar[Facts] = Facts(Sends(up=2, down=2), exact=When(K=1))
 
     def __post_init__(self) -> None:
         _check(self)

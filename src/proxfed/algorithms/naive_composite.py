@@ -26,7 +26,8 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor
 
 from proxfed.errors import at_least_one, one_of, positive
-from proxfed.types import Facts, Local, Needs, Regulariser, Sends, Star
+from proxfed.schedules import positive_or_auto
+from proxfed.types import Facts, FloatOrAuto, Local, Needs, Regulariser, Sends, Star, When
 
 
 class Client(NamedTuple):
@@ -41,7 +42,7 @@ class Server(NamedTuple):
 class NaiveComposite(Star[Client, Server]):
     """Local prox steps that do not fit what is sent: biased, and there to be compared with."""
 
-    eta: float
+    eta: FloatOrAuto
     """Local step size."""
     tau: int
     """Local steps of a round."""
@@ -51,10 +52,11 @@ class NaiveComposite(Star[Client, Server]):
     """'constant': with step eta, on the side; 'coupled': with step (t+1) eta, gone on from, and sent."""
 
     needs: ClassVar[Needs] = Needs(everyone=True)
-    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=False)
+    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=When(tau=1, local_prox="constant"))
 
     def __post_init__(self) -> None:
-        positive(self, "eta", "eta_g")
+        positive_or_auto(self, "eta")
+        positive(self, "eta_g")
         at_least_one(self, "tau")
         one_of(self, "local_prox", ("constant", "coupled"))
 

@@ -60,9 +60,22 @@ from torch import Tensor
 from proxfed.algorithms.local_steps import walk, walk_length
 from proxfed.compressors import ErrorBoundedQuantiser
 from proxfed.compressors.contractive import contraction
-from proxfed.errors import at_least_one, below_one, non_negative, positive, require, up_to_one
+from proxfed.errors import at_least_one, below_one, non_negative, require, up_to_one
 from proxfed.keyed_random import Key
-from proxfed.types import Compressor, Constants, Facts, Local, Message, Needs, Regulariser, Relay, Sends
+from proxfed.schedules import positive_or_auto
+from proxfed.types import (
+    Compressor,
+    Constants,
+    Facts,
+    FloatOrAuto,
+    Local,
+    Message,
+    Needs,
+    Regulariser,
+    Relay,
+    Sends,
+    When,
+)
 
 LARGEST_Q2 = 0.25
 """Coarser messages and extrapolation fight each other: trials end far from the solution."""
@@ -89,7 +102,7 @@ class Server(NamedTuple):
 class Pledge(Relay[Client, Server]):
     """Both directions compressed, local steps, prox, momentum, exact; with a server or along a tree of any graph."""
 
-    eta: float
+    eta: FloatOrAuto
     """Local step size."""
     tau: int = 4
     """Local steps of a round."""
@@ -115,14 +128,14 @@ class Pledge(Relay[Client, Server]):
     needs: ClassVar[Needs] = Needs(everyone=True, all_hear=True, contractive=True)
     facts: ClassVar[Facts] = Facts(
         Sends(up=1, down=1, bytes_down=1, compressed=("up", "down")),
-        exact=True,
-        exact_partial=True,
+        exact=When(rho=0),
+        exact_partial=When(rho=0),
         averaging="a",
         variate="v",
     )
 
     def __post_init__(self) -> None:
-        positive(self, "eta")
+        positive_or_auto(self, "eta")
         at_least_one(self, "tau")
         non_negative(self, "theta", "rho")
         require(self.theta <= 1, f"Pledge: theta = {self.theta!r} must be at most 1")

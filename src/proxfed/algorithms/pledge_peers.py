@@ -38,8 +38,22 @@ from torch import Tensor
 from proxfed.algorithms.local_steps import walk, walk_length
 from proxfed.algorithms.pledge import LARGEST_Q2, QUANTISER
 from proxfed.compressors.contractive import contraction
-from proxfed.errors import at_least_one, below_one, non_negative, positive, require, up_to_one
-from proxfed.types import Compressor, Constants, Facts, Graph, Local, Mean, Mix, Needs, Regulariser, Sends
+from proxfed.errors import at_least_one, below_one, non_negative, require, up_to_one
+from proxfed.schedules import positive_or_auto
+from proxfed.types import (
+    Compressor,
+    Constants,
+    Facts,
+    FloatOrAuto,
+    Graph,
+    Local,
+    Mean,
+    Mix,
+    Needs,
+    Regulariser,
+    Sends,
+    When,
+)
 
 
 class State(NamedTuple):
@@ -55,7 +69,7 @@ class State(NamedTuple):
 class PledgePeers(Graph[State]):
     """Local steps, prox, momentum and one compressed vector per edge, exact, on a fixed graph."""
 
-    eta: float
+    eta: FloatOrAuto
     """Local step size."""
     tau: int = 2
     """Local steps of a round."""
@@ -75,10 +89,10 @@ class PledgePeers(Graph[State]):
     """Contractive compressor of what crosses an edge."""
 
     needs: ClassVar[Needs] = Needs(contractive=True, fixed_graph=True, symmetric=True, doubly_stochastic=True)
-    facts: ClassVar[Facts] = Facts(Sends(edge=1, compressed=("edge",)), exact=True)
+    facts: ClassVar[Facts] = Facts(Sends(edge=1, compressed=("edge",)), exact=When(rho=0))
 
     def __post_init__(self) -> None:
-        positive(self, "eta")
+        positive_or_auto(self, "eta")
         at_least_one(self, "tau")
         up_to_one(self, "gamma", "a")
         below_one(self, "theta", "beta")

@@ -26,8 +26,9 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor
 
 from proxfed.compressors import Identity
-from proxfed.errors import positive, up_to_one
-from proxfed.types import Compressor, Facts, Graph, Local, Mean, Mix, Needs, Regulariser, Sends
+from proxfed.errors import up_to_one
+from proxfed.schedules import positive_or_auto
+from proxfed.types import Compressor, Facts, FloatOrAuto, Graph, Local, Mean, Mix, Needs, Regulariser, Sends
 
 
 class State(NamedTuple):
@@ -42,7 +43,7 @@ class State(NamedTuple):
 class ProxLEAD(Graph[State]):
     """Exact proximal gradient descent with compressed gossip, on a fixed graph, for convex problems."""
 
-    eta: float
+    eta: FloatOrAuto
     """Step size."""
     gamma: float = 1.0
     """Gossip step size, in (0, 1]: the coarser the compressor, the smaller."""
@@ -55,7 +56,7 @@ class ProxLEAD(Graph[State]):
     facts: ClassVar[Facts] = Facts(Sends(edge=1, compressed=("edge",)), exact=True)
 
     def __post_init__(self) -> None:
-        positive(self, "eta")
+        positive_or_auto(self, "eta")
         up_to_one(self, "gamma", "alpha")
 
     def largest_prox_step(self) -> float:

@@ -18,8 +18,9 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from proxfed.errors import at_least_one, positive
-from proxfed.types import Facts, Graph, Local, Mean, Mix, Needs, Regulariser, Sends
+from proxfed.errors import at_least_one
+from proxfed.schedules import positive_or_auto
+from proxfed.types import Facts, FloatOrAuto, Graph, Local, Mean, Mix, Needs, Regulariser, Sends
 
 
 class State(NamedTuple):
@@ -33,7 +34,7 @@ class State(NamedTuple):
 class ProxGT(Graph[State]):
     """Proximal gradient tracking over a graph, with Q gossip steps of both vectors."""
 
-    alpha: float
+    alpha: FloatOrAuto
     """Step size."""
     Q: int = 1
     """Gossip steps of each of the two vectors in a round."""
@@ -42,7 +43,7 @@ class ProxGT(Graph[State]):
     facts: ClassVar[Facts] = Facts(Sends(edge=2, times="Q"), exact=True, step="alpha")
 
     def __post_init__(self) -> None:
-        positive(self, "alpha")
+        positive_or_auto(self, "alpha")
         at_least_one(self, "Q")
 
     def sends(self) -> Sends:

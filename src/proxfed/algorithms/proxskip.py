@@ -29,8 +29,9 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor
 
 from proxfed.algorithms.local_steps import trials
-from proxfed.errors import positive, require, up_to_one
-from proxfed.types import Constants, Facts, Local, Needs, Regulariser, Sends, Star
+from proxfed.errors import require, up_to_one
+from proxfed.schedules import positive_or_auto
+from proxfed.types import Constants, Facts, FloatOrAuto, Local, Needs, Regulariser, Sends, Star
 
 
 class Client(NamedTuple):
@@ -47,7 +48,7 @@ class Server(NamedTuple):
 class ProxSkip(Star[Client, Server]):
     """Local gradient steps with control variates and a random number of them between averages."""
 
-    gamma: float
+    gamma: FloatOrAuto
     """Step size."""
     p: float
     """Probability that a step communicates, in (0, 1]."""
@@ -60,7 +61,7 @@ class ProxSkip(Star[Client, Server]):
     facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=True, step="gamma", exact_partial=True)
 
     def __post_init__(self) -> None:
-        positive(self, "gamma")
+        positive_or_auto(self, "gamma")
         up_to_one(self, "p")
 
     def requires(self) -> Needs:

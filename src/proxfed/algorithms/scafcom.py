@@ -27,7 +27,8 @@ from proxfed.algorithms.local_steps import corrected_sgd
 from proxfed.compressors import Identity
 from proxfed.errors import at_least_one, positive, up_to_one
 from proxfed.keyed_random import Key
-from proxfed.types import Compressor, Facts, Local, Message, Needs, Packed, Regulariser, Sends, Star
+from proxfed.schedules import positive_or_auto
+from proxfed.types import Compressor, Facts, FloatOrAuto, Local, Message, Needs, Packed, Regulariser, Sends, Star
 
 
 class Control(NamedTuple):
@@ -48,7 +49,7 @@ class Server(NamedTuple):
 class Scallion(Star[Control, Server]):
     """SCAFFOLD with an uplink that an unbiased compressor shortens."""
 
-    eta: float
+    eta: FloatOrAuto
     """Local step size."""
     K: int
     """Local steps of a round."""
@@ -65,7 +66,8 @@ class Scallion(Star[Control, Server]):
     )
 
     def __post_init__(self) -> None:
-        positive(self, "eta", "eta_g")
+        positive_or_auto(self, "eta")
+        positive(self, "eta_g")
         up_to_one(self, "alpha")
         at_least_one(self, "K")
 
@@ -89,7 +91,7 @@ class Scallion(Star[Control, Server]):
 class Scafcom(Star[Client, Server]):
     """SCAFFOLD with momentum and an uplink that a contractive compressor shortens."""
 
-    eta: float
+    eta: FloatOrAuto
     """Local step size."""
     K: int
     """Local steps of a round."""
@@ -106,7 +108,8 @@ class Scafcom(Star[Client, Server]):
     )
 
     def __post_init__(self) -> None:
-        positive(self, "eta", "eta_g")
+        positive_or_auto(self, "eta")
+        positive(self, "eta_g")
         up_to_one(self, "beta")
         at_least_one(self, "K")
 

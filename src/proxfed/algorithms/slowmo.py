@@ -21,7 +21,8 @@ from torch import Tensor
 
 from proxfed.algorithms.local_steps import sgd
 from proxfed.errors import at_least_one, below_one, positive
-from proxfed.types import Facts, Local, Needs, Regulariser, Sends, Star, Stateless
+from proxfed.schedules import positive_or_auto
+from proxfed.types import Facts, FloatOrAuto, Local, Needs, Regulariser, Sends, Star, Stateless, When
 
 
 class Server(NamedTuple):
@@ -33,7 +34,7 @@ class Server(NamedTuple):
 class SlowMo(Star[Stateless, Server]):
     """Local SGD with heavy-ball momentum at the server."""
 
-    eta: float
+    eta: FloatOrAuto
     """Local step size."""
     K: int
     """Local steps of a round."""
@@ -43,10 +44,11 @@ class SlowMo(Star[Stateless, Server]):
     """Slow step size."""
 
     needs: ClassVar[Needs] = Needs(composite=False)
-    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=False)
+    facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=When(K=1))
 
     def __post_init__(self) -> None:
-        positive(self, "eta", "alpha")
+        positive_or_auto(self, "eta")
+        positive(self, "alpha")
         at_least_one(self, "K")
         below_one(self, "beta")
 

@@ -13,7 +13,7 @@ from proxfed.report.summary import plain_table
 from proxfed.report.terminal import out, say
 
 if TYPE_CHECKING:
-    from proxfed.harness.conformance.law import Report
+    from proxfed.testing.law import Report
 
 STYLES = {"holds": "green", "does not hold": "bold red", "does not apply": "dim"}
 
@@ -41,8 +41,8 @@ def check(
     eta=0.5 -c compressor.name=top_k -c compressor.k=3[/bold], [bold]proxfed check ./mine.py:Penalty -c
     weight=0.1[/bold]
     """
-    from proxfed.harness.conformance.named import check_named
     from proxfed.harness.overrides import override
+    from proxfed.testing.named import check_named
 
     settings: dict[str, Any] = {}
     for text in change or []:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from proxfed.errors import require
+
+if TYPE_CHECKING:
+    from proxfed.harness.experiment import Experiment
 
 
 class Format(StrEnum):
@@ -43,6 +46,11 @@ OnlyOption = Annotated[
     list[str] | None, typer.Option("--only", metavar="LABEL", help="Only this algorithm; may be repeated.")
 ]
 
+HookOption = Annotated[
+    list[str] | None,
+    typer.Option("--hook", metavar="NAME|FILE.py:NAME", help="Call it with every row, e.g. tensorboard; repeatable."),
+]
+
 AxisOption = Annotated[
     str | None, typer.Option("--axis", help="What is counted until the target: round, bytes, sim_seconds or steps.")
 ]
@@ -57,10 +65,21 @@ def text_form(names: str, separator: str, encoding: str) -> dict[str, Any]:
     return {"names": listed, "separator": "\t" if separator in ("tab", "\\t") else separator, "encoding": encoding}
 
 
+def hooked(experiment: Experiment, hooks: Sequence[str] | None) -> Experiment:
+    """The experiment with these hooks beside its own."""
+    more: list[dict[str, Any]] = [{"name": name} for name in hooks or ()]
+    return experiment.model_copy(update={"hooks": [*experiment.hooks, *more]}) if more else experiment
+
+
 def check_new_file(path: Path, force: bool) -> None:
     """Refuse --out PATH if the file is there already, or its folder is not."""
     require(force or not path.exists(), f"{path} is there already; --force replaces it")
     require(path.parent.is_dir(), f"--out {path}: there is no folder {path.parent}")
+
+
+def check_anew(resume: bool, force: bool) -> None:
+    """Refuse --resume with --force."""
+    require(not (resume and force), "--resume continues what is there and --force replaces it: give one of them")
 
 
 def read_over(given: Sequence[str] | None) -> dict[str, str]:

@@ -6,14 +6,23 @@ import json
 import os
 import sys
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from proxfed.cli.common import ChangeOption, DataOption, Format, FormatOption, OnlyOption
+from proxfed.cli.common import (
+    ChangeOption,
+    DataOption,
+    Format,
+    FormatOption,
+    HookOption,
+    OnlyOption,
+    check_anew,
+    hooked,
+)
 from proxfed.cli.silo import CarrierName, CarrierOption
 from proxfed.errors import require
 from proxfed.report.terminal import err, print_results, say, say_messages, stop_on_signal
@@ -38,6 +47,7 @@ def deploy(
     ] = None,
     change: ChangeOption = None,
     only: OnlyOption = None,
+    hook: HookOption = None,
     folder: Annotated[Path | None, typer.Option("--out", help="The run folder; runs/NAME if not given.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run, if one has begun.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace a run that is there.")] = False,
@@ -58,10 +68,14 @@ def deploy(
     --loopback 3 --carrier flower[/bold]
     """
     from proxfed.files import locked
-    from proxfed.silos.deploy import deploy as carry_out
-    from proxfed.silos.desk import Desk
+    from proxfed.silos.carriers.desk import Desk
+    from proxfed.silos.coordinator.deploy import deploy as carry_out
 
-    e = _read(experiment, change or [])
+    os.umask(0o077)  # what sites have sent is for nobody but this user
+    check_anew(resume, force)
+    e = hooked(read_experiment(experiment, change or []), hook)
+    if loopback is None:
+        _check_connection(carrier, kit, superlink)
     path = folder or Path("runs") / e.name
     beside = path.with_name(path.name + ".carrier")
     run = sha256(str(beside.resolve()).encode()).hexdigest()[:12]
@@ -69,10 +83,11 @@ def deploy(
     with ExitStack() as held:
         free = held.enter_context(locked(beside, wait=False))
         require(free, f"{path}: another `proxfed deploy` is working on it")
+        held.callback(_remove_if_empty, beside)
         names = _begun(path) if resume else ()
         if loopback is not None:
-            from proxfed.silos.loopback import Loopback
-            from proxfed.silos.loopback_sites import make_sites
+            from proxfed.silos.carriers.loopback import Loopback
+            from proxfed.silos.carriers.loopback_sites import make_sites
 
             names = make_sites(e, data, beside, loopback)
             site = [sys.executable, "-m", "proxfed", "silo", "--site"]
@@ -85,10 +100,9 @@ def deploy(
         names = tuple(sites.split(",")) if sites else names or dispatch.sites()
         say(f"The sites are {', '.join(names)}", err)
         stop = held.enter_context(stop_on_signal())
-        desk = held.enter_context(Desk(names, beside / "desk", dispatch, lambda sentence: say(sentence, err)))
+        desk = held.enter_context(Desk(names, beside / "desk", dispatch))
         results = carry_out(
             e, desk, path, resume=resume, force=force, only=only or [], deadline=deadline, stop=stop,
-            say=lambda sentence: say(sentence, err),
         )  # fmt: skip
         if stop():
             say(f"stopped; the same command with --resume goes on in {path}", err)
@@ -99,7 +113,7 @@ def deploy(
         _compare(e, data, results)
 
 
-def _read(source: str, changes: list[str]) -> Experiment:
+def read_experiment(source: str, changes: list[str]) -> Experiment:
     """The experiment; its own data are not needed."""
     from proxfed.harness.experiment import parse, read_table
     from proxfed.harness.overrides import override
@@ -115,22 +129,33 @@ def _read(source: str, changes: list[str]) -> Experiment:
 
 def _begun(path: Path) -> tuple[str, ...]:
     """The sites of a run that is there."""
-    from proxfed.silos.deploy import recorded
+    from proxfed.silos.coordinator.deploy import recorded
 
     file = path / "silos.json"
     return recorded(file).job.sites if file.exists() else ()
 
 
+def _check_connection(carrier: CarrierName, kit: Path | None, superlink: str) -> None:
+    if carrier is CarrierName.nvflare:
+        require(kit is not None, "--kit FOLDER is missing: the kit of an administrator of NVIDIA FLARE")
+    else:
+        require(bool(superlink), "--superlink NAME is missing: a connection in Flower's own settings")
+
+
+def _remove_if_empty(folder: Path) -> None:
+    """What a refusal leaves behind of the folder that was locked."""
+    with suppress(OSError):
+        folder.rmdir()
+
+
 def _couriers(carrier: CarrierName, kit: Path | None, superlink: str, run: str) -> Any:
     if carrier is CarrierName.nvflare:
-        from proxfed.silos.nvflare_carrier import Flare
+        from proxfed.silos.carriers.nvflare_carrier import Flare
 
-        require(kit is not None, "--kit FOLDER is missing: the kit of an administrator of NVIDIA FLARE")
         assert kit is not None
         return Flare(kit, run)
-    from proxfed.silos.flower_carrier import Runs
+    from proxfed.silos.carriers.flower_carrier import Runs
 
-    require(bool(superlink), "--superlink NAME is missing: a connection in Flower's own settings")
     return Runs(superlink, run)
 
 

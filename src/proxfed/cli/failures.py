@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from rich.text import Text
 
-from proxfed.report.terminal import err, say
+from proxfed.report.terminal import err
 
 DEBUG = "PROXFED_DEBUG"
 """Set it, and tracebacks are shown."""
@@ -23,7 +23,7 @@ def refuse(sentence: str) -> None:
 def show_if_asked(trace: str) -> bool:
     """Print the traceback if PROXFED_DEBUG asks for it; whether it did."""
     if asked := bool(os.environ.get(DEBUG)):
-        say(trace.rstrip(), err)
+        err.print(trace.rstrip(), highlight=False, soft_wrap=True)
     return asked
 
 

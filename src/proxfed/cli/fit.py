@@ -6,6 +6,8 @@ import json
 import sys
 import time
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,7 +22,6 @@ from proxfed.report.terminal import err, out, say
 if TYPE_CHECKING:
     from proxfed.fit.consortium import Fitted
 
-FILES = ("model.json", "coefficients.csv", "report.html", "model_card.md")
 SHOWN = 20
 """Coefficients that are printed at most."""
 EVERY = 30.0
@@ -70,10 +71,6 @@ def fit(
 
     Example: [bold]proxfed fit tables.toml --penalty l1 --out runs/model[/bold]
     """
-    if place is not None:
-        there = [name for name in FILES if (place / name).exists()]
-        require(force or not there, f"--out {place} has a {', '.join(there[:1])} already; --force replaces it")
-        require(not place.exists() or place.is_dir(), f"--out {place} is not a folder")
     given: dict[str, Any] = {
         "loss": loss,
         "penalty": None if penalty is None else named("--penalty", penalty),
@@ -87,21 +84,43 @@ def fit(
         "seed": seed,
         "alone": alone,
     }
+    from proxfed.fit.consortium import FILES
     from proxfed.fit.consortium import fit as fit_tables
 
-    with Progress() as progress:
+    with _reserved(place, force), Progress() as progress:
         fitted = fit_tables(file, data, watch=progress, **{k: v for k, v in given.items() if v is not None})
         if place is not None:
             progress("writing", 0, 1)
             fitted.save(place)
     if format is Format.json:
-        from proxfed.fit.summary import summary
+        from proxfed.fit.overview import summary
 
         print(json.dumps(summary(fitted), indent=1))
     else:
         print_fitted(fitted)
     if place is not None:
         say(f"\nModel and report are in {place}: {', '.join(FILES)}", err if format is Format.json else out)
+
+
+@contextmanager
+def _reserved(place: Path | None, force: bool) -> Iterator[None]:
+    """Meanwhile no other fit writes to this folder; one that stays empty is not left behind."""
+    from proxfed.files import locked
+    from proxfed.fit.consortium import FILES
+
+    if place is None:
+        yield
+        return
+    require(not place.exists() or place.is_dir(), f"--out {place} is not a folder")
+    with locked(place, wait=False) as free:
+        require(free, f"--out {place}: another `proxfed fit` is writing there")
+        try:
+            there = [name for name in FILES if (place / name).exists()]
+            require(force or not there, f"--out {place} has a {', '.join(there[:1])} already; --force replaces it")
+            yield
+        finally:
+            with suppress(OSError):
+                place.rmdir()
 
 
 def named(option: str, text: str) -> dict[str, Any]:
@@ -157,7 +176,7 @@ class Progress:
 def print_fitted(fitted: Fitted) -> None:
     """Coefficients, measures, costs."""
     from proxfed.fit.judge import ALL
-    from proxfed.fit.summary import main_measure, sent_cells, sentences
+    from proxfed.fit.overview import main_measure, sent_cells, sentences
 
     model = fitted.model
     for line in sentences(fitted):

@@ -5,8 +5,11 @@ Exit codes: 0 done, 1 failed or stopped on the way (what was computed is kept), 
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
+from collections.abc import Sequence
+from importlib import import_module
 from typing import Annotated
 
 import typer
@@ -20,18 +23,18 @@ from proxfed.cli import (
     list_,
     predict,
     report,
-    reproduce,
-    results,
     run,
     silo,
     simulate,
     site,
     sweep,
     tune,
+    watch,
 )
 from proxfed.cli.failures import refuse, show_if_asked, trace, unexpected, words
-from proxfed.errors import Elsewhere, ProxfedError
-from proxfed.report.terminal import err, out
+from proxfed.errors import Elsewhere, ProxfedError, on_command_line, require
+from proxfed.registry import modules_here
+from proxfed.report.terminal import err, out, show_log
 
 app = typer.Typer(
     name="proxfed",
@@ -46,13 +49,13 @@ app.command()(run.run)
 app.command()(tune.tune)
 app.command()(sweep.sweep)
 app.command()(report.report)
+app.command()(watch.watch)
 app.command()(fit.fit)
 app.command()(predict.predict)
 app.command("list")(list_.list_)
 app.command()(check.check)
 app.add_typer(data.app)
-app.command()(reproduce.reproduce)
-app.add_typer(results.app)
+import_module("proxfed.papers.cli").add_to(app)  # by name: nothing imports the papers
 app.command()(simulate.simulate)
 app.add_typer(site.app)
 app.command()(silo.silo)
@@ -81,8 +84,23 @@ def _root(
     version: Annotated[
         bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
     ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show results and errors only; no progress.")] = False,
+    verbose: Annotated[
+        int, typer.Option("--verbose", "-v", count=True, help="Show what happens; -vv: also checkpoints and processes.")
+    ] = 0,
 ) -> None:
-    pass
+    require(not (quiet and verbose), "-q and -v exclude each other")
+    show_log(logging.ERROR if quiet else (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)])
+
+
+ANYWHERE = ("-q", "--quiet", "-v", "-vv", "--verbose")
+
+
+def _flags_first(words: Sequence[str]) -> list[str]:
+    """Options of all commands may stand behind a command, too."""
+    end = words.index("--") if "--" in words else len(words)
+    moved = [word for word in words[:end] if word in ANYWHERE]
+    return [*moved, *(word for k, word in enumerate(words) if k >= end or word not in ANYWHERE)]
 
 
 def main() -> None:
@@ -91,7 +109,8 @@ def main() -> None:
     # tenfold. It must be set before torch is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
-        code = app(standalone_mode=False)
+        with on_command_line(), modules_here():  # also for imports inside functions of a user's module
+            code = app(_flags_first(sys.argv[1:]), standalone_mode=False)
         if code == 130:  # what typer makes of Ctrl-C
             raise KeyboardInterrupt
     except ProxfedError as e:
@@ -109,9 +128,19 @@ def main() -> None:
     except BrokenPipeError:  # whoever read our output has had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(1)
+    except OSError as e:
+        if isinstance(e.filename, str):
+            show_if_asked(trace(e))
+            refuse(f"{e.filename:.200}: {e.strerror}")
+        else:
+            unexpected(words(e), trace(e))
+        sys.exit(1)
     except Exception as e:
         import click
 
+        if "embedded null" in str(e):  # in the name of a file, which a TOML file can spell
+            refuse("a path holds the character NUL, which no file name has")
+            sys.exit(2)
         if isinstance(e, click.ClickException):
             if said := e.format_message():  # nothing, where help was printed instead
                 refuse(said)

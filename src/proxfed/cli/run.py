@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,8 +19,11 @@ from proxfed.cli.common import (
     ExperimentArgument,
     Format,
     FormatOption,
+    HookOption,
     JobsOption,
     OnlyOption,
+    check_anew,
+    hooked,
 )
 from proxfed.errors import require
 from proxfed.report.terminal import err, print_results, say, say_messages, stop_on_signal
@@ -38,8 +42,11 @@ def run(
         bool, typer.Option("--resume", help="Go on with a run, exactly; seeds and algorithms may have been added.")
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace a run that is there.")] = False,
+    hook: HookOption = None,
     jobs: JobsOption = None,
-    ranks: Annotated[int, typer.Option("--ranks", help="Spread the clients over this many processes.")] = 1,
+    ranks: Annotated[
+        int, typer.Option("--ranks", help="Spread the clients over this many processes; rows agree to rounding.")
+    ] = 1,
     timeout: Annotated[float, typer.Option("--timeout", help="Seconds to wait for another rank.")] = 60.0,
     checkpoint: CheckpointOption = 5.0,
     data: DataOption = None,
@@ -48,23 +55,29 @@ def run(
     """Run an experiment: every algorithm in it, with every seed.
 
     Shows progress, prints the result table and writes report.html into the run folder. Ctrl-C stops after the current
-    round; --resume goes on there, also after a crash, with bit-identical results. In a Slurm array, each member takes
-    the algorithms and seeds that no other one has.
+    round; --resume goes on there, also after a crash, with bit-identical results if threads and versions are the same.
+    In a Slurm array, each member takes the algorithms and seeds that no other one has.
 
     Examples: [bold]proxfed run demo -c rounds=50 -c "seeds=[0,1,2]" --out runs/quick[/bold], [bold]proxfed run demo -c
-    algorithms.FedAvg.eta=0.5[/bold]
+    algorithms.FedAvg.eta=0.5[/bold], [bold]proxfed run demo -c stop.patience=10 --hook tensorboard[/bold]
     """
     from proxfed.engine.allocator import tune_process
+    from proxfed.harness.build import build_study
     from proxfed.harness.experiment import read_cases, slug
+    from proxfed.harness.folder.run_folder import RunFolder
     from proxfed.harness.plan import Plan
-    from proxfed.harness.run_folder import RunFolder
 
+    check_anew(resume, force)
     tune_process()
-    cases = read_cases(experiment, change or [], only=case or [])
+    cases = {name: hooked(e, hook) for name, e in read_cases(experiment, change or [], only=case or []).items()}
     path = folder or Path("runs") / next(iter(cases.values())).name
     folders = {name: RunFolder(path / slug(name)) for name in cases}
     array = "SLURM_ARRAY_TASK_ID" in os.environ
-    plan = Plan(cases, folders, data, resume or array, force, only=only or [])
+    require(
+        not (array and force), "--force: members of a Slurm array would replace each other's work; remove the folder"
+    )
+    build = partial(build_study, only=only or [])
+    plan = Plan(cases, folders, data, resume or array, force, only=only or [], build=build)
     require(plan.begun or not (resume and plan.leads), f"there is no run to resume in {path}")
     for remark in plan.remarks if plan.leads else ():
         say(remark, err)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from enum import StrEnum
 from pathlib import Path
@@ -43,24 +44,25 @@ def silo(
     --superlink host:8000 --root-certificates ca.crt --auth-supernode-private-key lyon.key[/bold]
     """
     from proxfed.files import locked
-    from proxfed.silos.resident import serving
-    from proxfed.silos.site import read_site
-    from proxfed.silos.site_guard import holder
-    from proxfed.silos.supervise import Kept
+    from proxfed.silos.carriers.resident import serving
+    from proxfed.silos.carriers.supervise import Kept
+    from proxfed.silos.protection.site_guard import holder
+    from proxfed.silos.site.config import read_site
 
+    os.umask(0o077)  # states and logs are of rows: for nobody but this user
     logging.basicConfig(format="%(asctime)s %(message)s")
     here = read_site(site)
     place = here.path(here.files.state) / "resident"
     socket = place / "socket"
     whole = carrier is CarrierName.flower  # a SuperNode does not notice that what starts its processes has ended
     if carrier is CarrierName.nvflare:
-        from proxfed.silos import nvflare_kits
+        from proxfed.silos.carriers import nvflare_kits
 
         require(kit is not None, "--kit FOLDER is missing: the kit of NVIDIA FLARE that was made for this site")
         assert kit is not None
         command, environment = nvflare_kits.at_site(kit, socket)
     else:
-        from proxfed.silos import flower_carrier
+        from proxfed.silos.carriers import flower_carrier
 
         command, environment = flower_carrier.at_site(arguments or [], socket)
     holds = holder(here)

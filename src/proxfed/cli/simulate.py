@@ -47,7 +47,7 @@ def simulate(
     """
     from proxfed.harness.finished import simulate, simulate_in_place, timing_of
     from proxfed.harness.results import Results
-    from proxfed.simulate.timing import Timing, read_time
+    from proxfed.simulate.timing import Timing, origin, read_time
 
     require(profile is None or time is None, f"--profile {profile} and --time {time} exclude each other")
     require(not (in_place and place), f"--in-place and --out {place} exclude each other")
@@ -60,9 +60,10 @@ def simulate(
     places = [_place(folder, place, called, len(folders) > 1) for folder in folders]
     twice = next((path for path in places if places.count(path) > 1), None)
     require(in_place or twice is None, f"two of the runs would go to {twice}: simulate them one by one")
-    found = []
+    found, origins = [], set[str]()
     for run, new in zip(runs, places, strict=True):
         timing = given or timing_of(run)
+        origins.add(origin(timing.table()))
         result = simulate_in_place(run, timing) if in_place else simulate(run, timing, new, force)
         found.append((result.folder, _results(result, goals)))
     if format is Format.json:
@@ -71,6 +72,8 @@ def simulate(
     for path, table in found:
         say(str(path), style="bold")
         _print(table)
+    for line in sorted(filter(None, origins)):
+        say(f"{line[0].upper()}{line[1:]}.")
 
 
 def _place(folder: Path, place: Path | None, called: str, several: bool) -> Path:

@@ -16,7 +16,8 @@ from proxfed.report.summary import plain_table
 from proxfed.report.terminal import err, out, say
 
 if TYPE_CHECKING:
-    from proxfed.silos.audit import Trail
+    from proxfed.silos.protection.audit import Trail
+    from proxfed.silos.site.first_site import FirstSite
 
 app = typer.Typer(
     name="site",
@@ -26,13 +27,19 @@ app = typer.Typer(
 )
 
 
+DataOption = Annotated[Path, typer.Option("--data", metavar="FILE", help="The table: CSV, Parquet or .npz.")]
+NameOption = Annotated[str, typer.Option("--name", help="Of this site, as jobs call it; else that of the file.")]
+OutOption = Annotated[Path, typer.Option("--out", metavar="FILE.toml", help="Where it goes.")]
+ForceOption = Annotated[bool, typer.Option("--force", help="Replace a site.toml that is there; its key stays.")]
+
+
 @app.command()
 def init(
-    data: Annotated[Path, typer.Option("--data", metavar="FILE", help="The table: CSV, Parquet or .npz.")],
+    data: DataOption,
     label: Annotated[str, typer.Option("--label", metavar="COLUMN", help="What is to be predicted.")],
-    name: Annotated[str, typer.Option("--name", help="Of this site, as jobs call it; else that of the file.")] = "",
-    to: Annotated[Path, typer.Option("--out", metavar="FILE.toml", help="Where it goes.")] = Path("site.toml"),
-    force: Annotated[bool, typer.Option("--force", help="Replace a site.toml that is there; its key stays.")] = False,
+    name: NameOption = "",
+    to: OutOption = Path("site.toml"),
+    force: ForceOption = False,
 ) -> None:
     """Look at a table and write site.toml: where it is, and what this site allows. Nothing leaves this machine.
 
@@ -40,14 +47,68 @@ def init(
 
     Example: [bold]proxfed site init --data patients.csv --label outcome --name lyon[/bold]
     """
-    from proxfed.files import replace
-    from proxfed.silos.first_site import first_site
-    from proxfed.silos.keyring import SiteKey, fingerprint
+    from proxfed.silos.site.first_site import first_site
 
+    _place(to, force)
+    _write(first_site(data.expanduser(), label, name, to.parent), to, force)
+
+
+@app.command()
+def join(
+    schema: Annotated[Path, typer.Argument(metavar="SCHEMA.toml", help="What the sites have agreed on.")],
+    data: DataOption,
+    name: NameOption = "",
+    to: OutOption = Path("site.toml"),
+    force: ForceOption = False,
+) -> None:
+    """Write site.toml for a table that a schema of the other sites describes. Nothing leaves this machine.
+
+    The schema is copied to schema.toml, with this site's table as its source. A table that does not fit it is refused.
+
+    Example: [bold]proxfed site join agreed.toml --data patients.csv --name lyon[/bold]
+    """
+    from proxfed.silos.site.first_site import joined_site
+
+    _place(to, force)
+    _write(joined_site(schema.expanduser(), data.expanduser(), name, to.parent), to, force)
+
+
+@app.command()
+def explain(
+    experiment: Annotated[str, typer.Argument(metavar="JOB.toml", help="What a coordinator proposes.")],
+    site: Annotated[Path, typer.Option("--site", metavar="FILE.toml", help="The site's file.")] = Path("site.toml"),
+) -> None:
+    """Say in plain words what a job would make leave this site, and what could be learnt from it. Nothing leaves.
+
+    Exit code 1 if this site would refuse it.
+
+    Example: [bold]proxfed site explain trial.toml[/bold]
+    """
+    from proxfed.cli.deploy import read_experiment
+    from proxfed.silos.protection.explain import explain as explained
+    from proxfed.silos.site.config import read_site
+
+    found = explained(read_site(site), read_experiment(experiment, []))
+    parts = {"What would leave": found.leaves, "What could be learnt from it": found.learnt}
+    for title, lines in (parts | ({"This site refuses it": found.refused} if found.refused else {})).items():
+        say(f"{title}:")
+        for line in lines:
+            say(f"  - {line}")
+    if found.refused:
+        raise typer.Exit(1)
+    say("This site takes part, as far as the job itself says. Its rows are looked at when the job comes.")
+
+
+def _place(to: Path, force: bool) -> None:
     require(to.suffix == ".toml", f"--out {to}: the name of a site's file must end in .toml")
     require(to.parent.is_dir(), f"--out {to}: there is no folder {to.parent}")
     require(force or not to.exists(), f"{to} is there already; --force replaces it")
-    found = first_site(data.expanduser(), label, name, to.parent)
+
+
+def _write(found: FirstSite, to: Path, force: bool) -> None:
+    from proxfed.files import replace
+    from proxfed.silos.protection.keyring import SiteKey, fingerprint
+
     schema = to.parent / "schema.toml"
     if found.schema:
         require(force or not schema.exists(), f"{schema} is there already; --force replaces it")
@@ -56,13 +117,14 @@ def init(
     if found.schema:
         replace(schema, found.schema.encode())
     replace(to, found.text.encode())
-    say(f"{found.site.name}: {found.rows:,} rows, {found.columns} columns beside {label!r}")
+    say(f"{found.site.name}: {found.rows:,} rows, {found.columns} columns beside the label")
     if found.rows < found.site.limits.rows:
         say(
             f"These are fewer rows than limits.rows = {found.site.limits.rows}: this site answers nothing.", style="red"
         )
-    if found.schema:
+    if found.why:
         say(f"They are not all numbers ({found.why}), so what they are is in {schema}: read it, and agree on it.")
+        say(f"The other sites start from the same file: `proxfed site join {schema.name} --data ...`")
     say(f"Read {to} and change what is not right: it says what this site allows.")
     say(f"The site's key is in {key}; tell your partners its fingerprint, over another way than this network:")
     say(f"  {fingerprint(site_key.public)}")
@@ -72,16 +134,25 @@ def init(
 def audit(
     site: Annotated[Path, typer.Option("--site", metavar="FILE.toml", help="The site's file.")] = Path("site.toml"),
     last: Annotated[int, typer.Option("--last", min=0, help="So many lines at the end; 0: all.")] = 20,
+    head: Annotated[
+        int | None, typer.Option("--head", min=0, help="Only the digest of the first N lines, as partners note it.")
+    ] = None,
     format: FormatOption = Format.table,
 ) -> None:
     """What has left this site: every message, the sums, and whether the file is as it was written (exit code 1 if not).
 
     Example: [bold]proxfed site audit --last 0[/bold]
     """
-    from proxfed.silos.site import read_site
+    from proxfed.silos.protection.ledger import Head
+    from proxfed.silos.site.config import read_site
 
-    file = read_site(site).audit
+    here = read_site(site)
+    file = here.audit
     trail = file.read()
+    if head is not None:
+        require(head <= len(trail.lines), f"--head {head}: the file has {len(trail.lines)} lines")
+        say(str(Head.of(trail.lines[:head])))
+        return
     runs = _by_run(trail)
     if format is Format.json:
         print(json.dumps({"lines": trail.lines, "runs": runs, "broken": trail.broken, "last": trail.last}, indent=1))
@@ -97,6 +168,7 @@ def audit(
         say(f"Nothing has left: there is nothing in {file.path}")
         return
     say(f"All {len(trail.lines):,} lines are as they were written; the last has the digest {trail.last[:16]}.")
+    say(f"Partners that began a job now would note {Head.of(trail.lines)} (with --head N: of the first N lines).")
 
 
 def _show(lines: Sequence[dict[str, Any]]) -> None:
@@ -128,7 +200,8 @@ def _show_runs(runs: Sequence[dict[str, Any]]) -> None:
 
 def _by_run(trail: Trail) -> list[dict[str, Any]]:
     """Messages, bytes and epsilon of each job."""
-    from proxfed.silos.privacy import epsilon, noises
+    from proxfed.engine.noise import epsilon
+    from proxfed.silos.protection.privacy import noises
 
     runs = list(dict.fromkeys(str(line.get("run", "")) for line in trail.lines))
     out = []

@@ -19,6 +19,7 @@ from proxfed.cli.common import (
     FormatOption,
     JobsOption,
     OneCaseOption,
+    check_anew,
     read_over,
 )
 from proxfed.errors import require
@@ -59,9 +60,10 @@ def sweep(
     """
     from proxfed.engine.allocator import tune_process
     from proxfed.harness.build import read_study
-    from proxfed.harness.run_folder import RunFolder
+    from proxfed.harness.folder.run_folder import RunFolder
     from proxfed.tuning.sweep import sweep as sweep_study
 
+    check_anew(resume, force)
     tune_process()
     study = read_study(experiment, change or [], case, data)
     path = folder or Path("runs") / f"{study.name}-sweep"

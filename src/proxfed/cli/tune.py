@@ -19,6 +19,7 @@ from proxfed.cli.common import (
     FormatOption,
     JobsOption,
     OneCaseOption,
+    check_anew,
     read_over,
 )
 from proxfed.errors import require
@@ -86,6 +87,7 @@ def tune(
     from proxfed.tuning.tune import tune as tune_study
     from proxfed.tuning.tune_page import about, rich_tuned
 
+    check_anew(resume, force)
     tune_process()
     study = read_study(experiment, change or [], case, data)
     path = folder or Path("runs") / f"{study.name}-tuned"

@@ -16,7 +16,8 @@ from proxfed.compressors.error_bounded import ErrorBoundedQuantiser
 from proxfed.compressors.identity import Identity
 from proxfed.compressors.lowrank import LowRank
 from proxfed.compressors.quantise import QSGD, NaturalCompressor, ScaledSign
-from proxfed.compressors.sparse import RandK, TopK
+from proxfed.compressors.sparsify import RandK, TopK
+from proxfed.explained import explain
 from proxfed.registry import Registry
 from proxfed.types import Compressor
 
@@ -48,3 +49,6 @@ COMPRESSORS: Registry[type] = Registry(
     },
     of=Compressor,
 )
+
+
+explain(__name__)

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 from torch import Tensor
 
-from proxfed.compressors import quantised_message, wire
 from proxfed.compressors.arrays import host
+from proxfed.compressors.coding import quantised_message, wire
 from proxfed.compressors.largest import largest_entries
 from proxfed.compressors.step_search import LEAST, ROUNDING, largest_level, lost, quantise, sizes, with_step
 from proxfed.errors import at_least_one, require

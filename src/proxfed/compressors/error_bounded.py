@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 from torch import Tensor
 
-from proxfed.compressors import quantised_message
 from proxfed.compressors.arrays import host
+from proxfed.compressors.coding import quantised_message
 from proxfed.compressors.step_search import LEAST, largest_level, quantise
 from proxfed.errors import finite, require
 from proxfed.keyed_random import Key

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from proxfed.compressors import wire
-from proxfed.compressors.message import reading
+from proxfed.compressors.coding import wire
+from proxfed.compressors.coding.reader import reading
 from proxfed.keyed_random import Key
 from proxfed.types import Packed
 

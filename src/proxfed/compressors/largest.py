@@ -37,7 +37,7 @@ def largest_entries(v: np.ndarray, k: int) -> Found:
 def put(row: np.ndarray, index: np.ndarray, value: np.ndarray) -> None:
     """row[index] = value, of indices that are known to be in it."""
     if len(row) >= LONG and numba_is_used():
-        from proxfed.compressors import kernels
+        from proxfed.compressors.coding import kernels
 
         word = _mask(row).dtype
         kernels.put(row.view(word), index, value.view(word))
@@ -58,7 +58,7 @@ def _largest_of_long(row: np.ndarray, k: int) -> Found:
         index = _select(_sizes(row[None]), k)[0]
         return index, row[index]
     if numba_is_used():
-        from proxfed.compressors import kernels
+        from proxfed.compressors.coding import kernels
 
         kernels.keep_largest(value.view(guess.dtype), _mask(row), guess, k, index)
         return index[:k], value[:k]
@@ -69,7 +69,7 @@ def _largest_of_long(row: np.ndarray, k: int) -> Found:
 def _at_least(row: np.ndarray, blocks: Sequence[int], guess: Any, most: int) -> Found:
     """Which entries of these blocks are at least so large: hardly more than `most`, or it takes longer."""
     if numba_is_used():
-        from proxfed.compressors import kernels
+        from proxfed.compressors.coding import kernels
 
         start, stop = blocks[0], min(blocks[-1] + CACHEFUL, len(row))
         index, value = np.empty(most, np.int64), np.empty(most, row.dtype)

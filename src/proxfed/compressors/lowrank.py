@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from proxfed.compressors import wire
+from proxfed.compressors.coding import wire
 from proxfed.compressors.identity import Identity
 from proxfed.errors import at_least_one, require
 from proxfed.keyed_random import Key, normals

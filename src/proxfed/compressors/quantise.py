@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from proxfed.compressors import wire
 from proxfed.compressors.arrays import column_blocks, host, tensor, uniforms
-from proxfed.compressors.message import check, reading
+from proxfed.compressors.coding import wire
+from proxfed.compressors.coding.reader import check, reading
 from proxfed.errors import at_least_one, require
 from proxfed.keyed_random import Key
 from proxfed.types import Packed

@@ -14,7 +14,7 @@ from proxfed.data.cifar import CIFAR10, CIFAR100, cifar10, cifar100
 from proxfed.data.digits import digits
 from proxfed.data.directory import Collection, FileCheck
 from proxfed.data.downloads import Arrival, Watch, download, silent
-from proxfed.data.federated import Dataset, Federated, counts, rows
+from proxfed.data.federated import Dataset, Federated
 from proxfed.data.libsvm import libsvm
 from proxfed.data.limits import limited
 from proxfed.data.mnist import (
@@ -30,9 +30,10 @@ from proxfed.data.mnist import (
 from proxfed.data.on_demand import OnDemand, client_files
 from proxfed.data.own import own
 from proxfed.data.partitions import PARTITIONS, NaturalPartition, Partition
-from proxfed.data.sparse import SparseRows
+from proxfed.data.sparse_rows import SparseRows
 from proxfed.data.synthetic import synthetic, synthetic_binary, synthetic_shifted
-from proxfed.errors import InputError, nearest, require
+from proxfed.errors import InputError, in_terms, nearest, of_kind, require
+from proxfed.explained import explain
 from proxfed.registry import Registry
 
 __all__ = [
@@ -45,11 +46,9 @@ __all__ = [
     "Partition",
     "SparseRows",
     "check",
-    "counts",
     "fetch",
     "load",
     "read",
-    "rows",
 ]
 
 DATASETS: Registry[Callable[..., Dataset | Federated]] = Registry(
@@ -85,28 +84,53 @@ FILES: dict[str, tuple[Collection, ...]] = {
 """The public files that a dataset is read from."""
 
 
+IID_OF_TEN = "PARTITIONS['iid'](num_partitions=10)"
+
+
 def load(
     name: str,
     partition: Partition | Sequence[np.ndarray] | None = None,
     directory: str | Path | None = None,
     **options: Any,
 ) -> Federated:
-    """The named data, handed out to clients by a partition or by given lists of sample indices.
+    """The named data, handed out to clients.
 
-    Without a partition each sample goes to the client that the data themselves name, if they do. The options are those
-    of the loader, `limit` and `test_limit`.
+    Parameters
+    ----------
+    name : str
+        One of DATASETS.
+    partition : Partition or sequence of arrays, optional
+        Which client gets which samples: an object of PARTITIONS, or the sample indices of each client. None: each
+        sample goes to the client that the data themselves name, if they do.
+    directory : str or Path, optional
+        The data directory; None: PROXFED_DATA.
+    **options : Any
+        Those of the loader, `limit` and `test_limit`.
+
+    Returns
+    -------
+    Federated
     """
     return hand_out(read(name, directory, **options), partition, name)
 
 
-def hand_out(data: Dataset | Federated, partition: Partition | Sequence[np.ndarray] | None, name: str) -> Federated:
+def hand_out(
+    data: Dataset | Federated, partition: Partition | Sequence[np.ndarray] | None = None, name: str | None = None
+) -> Federated:
     """Data with their clients: those that they come with, or those of a partition."""
+    name = data.name if name is None else name
     if isinstance(data, Federated):
         require(partition is None, f"{name}: comes with its clients and takes no partition")
         return data
     if partition is None:
-        require(data.groups is not None, f"{name}: needs a partition, one of {', '.join(PARTITIONS)}")
+        such = in_terms('partition = {name = "iid", num_partitions = 10}', IID_OF_TEN)
+        known = f"there are {', '.join(PARTITIONS)}"
+        require(data.groups is not None, f"{name}: needs a partition, such as {such}; {known}")
         partition = NaturalPartition()
+    listed = isinstance(partition, Sequence) and not isinstance(partition, str)
+    if not listed:
+        allowed = f"an object such as {IID_OF_TEN}, or a list of the indices of each client"
+        of_kind(f"{name}: partition", partition, Callable, allowed)
     parts = partition(data.labels, data.groups) if callable(partition) else partition
     return Federated.split(data, parts)
 
@@ -157,3 +181,6 @@ def fetch(name: str, directory: str | Path | None = None, watch: Watch = silent)
 
 def _require_public(name: str) -> None:
     require(name in FILES, f"there are no published files of a dataset {name!r}; {nearest(name, FILES)}")
+
+
+explain(__name__)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from proxfed.errors import InputError, MissingData, require
+from proxfed.files import read_some
 
 VARIABLE = "PROXFED_DATA"
 OPENERS: dict[str, Callable[..., Any]] = {"": open, ".gz": gzip.open, ".bz2": bz2.open}
@@ -52,7 +53,7 @@ def read_bytes(path: str | Path) -> bytes:
     """The content of a file, decompressed if it is named .gz or .bz2."""
     try:
         with OPENERS.get(Path(path).suffix, open)(path, "rb") as file:
-            content = file.read(room() + 1)
+            content = read_some(file, room() + 1)
         require_room(path, len(content))
         return content
     except FileNotFoundError as error:

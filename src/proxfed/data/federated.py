@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
+from math import ceil, prod
+from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from proxfed.data.sparse import Features, SparseRows
-from proxfed.errors import InputError, require
+from proxfed.data.sparse_rows import Features, SparseRows
+from proxfed.errors import InputError, require, shown, whole
 
 Samples = tuple[Features, np.ndarray]
 """(features, labels)"""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
     """Samples that still need a partition.
 
@@ -55,6 +56,9 @@ class Dataset:
             return None
         return self.test_features, self.test_labels
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r}, {_about(len(self.labels), self)})"
+
 
 class Window(NamedTuple):
     """Some of n clients, where the others' samples are held elsewhere."""
@@ -65,7 +69,7 @@ class Window(NamedTuple):
     """(n,) p_i of all clients, also of those elsewhere; they sum to one."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Federated:
     """Samples sorted by client: client i holds the rows offsets[i]:offsets[i+1]. Checked when made."""
 
@@ -91,9 +95,9 @@ class Federated:
     """That of the dataset."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "features", as_features(self.features))
-        for field in ("labels", "sizes"):
-            object.__setattr__(self, field, np.asarray(getattr(self, field)))  # tensors are welcome
+        object.__setattr__(self, "features", as_features(self.features))  # tensors are welcome
+        object.__setattr__(self, "labels", np.asarray(self.labels))
+        object.__setattr__(self, "sizes", _checked_sizes(np.asarray(self.sizes), self.name))
         if self.window is None:
             require(len(self.sizes) > 0, f"{self.name}: there must be at least one client")
         else:
@@ -158,6 +162,11 @@ class Federated:
         """How many clients there are here."""
         return len(self.sizes)
 
+    def __repr__(self) -> str:
+        n = len(self)
+        clients = f"{n} client{'s' * (n != 1)}"
+        return f"{type(self).__name__}({self.name!r}, {clients}, {_about(int(self.sizes.sum()), self)})"
+
     @property
     def here(self) -> range:
         """The numbers of these clients among all."""
@@ -188,6 +197,15 @@ class Federated:
         start, stop = self.offsets[i : i + 2]
         return self.features[start:stop], self.labels[start:stop]
 
+    def steps(self, batch: int, epochs: int = 1) -> int:
+        """Minibatch steps of so many passes over a client of mean size: a number of local steps, the same for all.
+
+        Clients that hold more samples than the mean make fewer passes with them, others more.
+        """
+        for key, value in (("batch", batch), ("epochs", epochs)):
+            require(whole(value) and value >= 1, f"{key} = {value!r} must be a whole number >= 1")
+        return epochs * ceil(float(np.mean(self.sizes)) / batch)
+
     def thinned(self, samples: int) -> Federated:
         """At most so many samples of every client, evenly spaced among its own."""
         sizes = np.minimum(self.sizes, samples)
@@ -212,8 +230,16 @@ class Federated:
         sample_weights: Sequence[np.ndarray] | None = None,
     ) -> Federated:
         """From the clients' own (A_i, b_i), and the weights of their samples if they have any."""
+        listed = isinstance(clients, Sequence)
+        hint = ": give list(clients.values())" if isinstance(clients, Mapping) else ""
+        pair = "(features, labels)"
+        require(listed, f"{name}: clients must be a list of pairs {pair}, not {shown(clients)}{hint}")
         require(len(clients) > 0, f"{name}: there must be at least one client")
-        pairs = [(as_features(A), np.asarray(b)) for A, b in clients]
+        for i, given in enumerate(clients):
+            several = f" of {len(given)}" if isinstance(given, (tuple, list)) else ""
+            fits = several == " of 2"
+            require(fits, f"{name}: client {i} must be a pair {pair}, not {shown(given)}{several}")
+        pairs = [_pair(A, b, f"{name}: client {i}") for i, (A, b) in enumerate(clients)]
         shape = pairs[0][0].shape[1:]
         for i, (A, b) in enumerate(pairs):
             require(len(A) > 0, f"{name}: client {i} holds no samples")
@@ -285,9 +311,41 @@ def class_counts(data: Federated) -> tuple[tuple[str, ...], np.ndarray] | None:
 
 
 def as_features(given: Any) -> Features:
-    """An array as it is, a matrix of scipy.sparse as SparseRows."""
-    sparse = isinstance(given, SparseRows) or hasattr(given, "tocsr")
-    return SparseRows.of(given) if sparse else np.asarray(given)
+    """An array as it is, a matrix of scipy.sparse as SparseRows; what is not a number is refused with its place."""
+    if isinstance(given, SparseRows) or hasattr(given, "tocsr"):
+        return SparseRows.of(given)
+    array = np.asarray(given)
+    if (place := _not_a_number(array)) is None:
+        return array if array.dtype != object else array.astype(np.float64)
+    names = getattr(given, "columns", ())
+    column = ", ".join(repr(names[j]) if j < len(names) else str(j) for j in place[1:])
+    held = f"row {place[0]}, column {column} holds {_plain(array, place)!r:.40}, which is not a number"
+    raise InputError(f"features: {held}; proxfed.tables prepares such columns")
+
+
+def _not_a_number(array: np.ndarray) -> tuple[int, ...] | None:
+    """Where the first value stands that is not a number, if there is one."""
+    if array.dtype.kind in "biuf":
+        return None
+    numbers = (isinstance(value, (bool, np.bool_, Real)) for value in array.flat)
+    first = next((k for k, good in enumerate(numbers) if not good), None)
+    return None if first is None else tuple(map(int, np.unravel_index(first, array.shape)))
+
+
+def _plain(array: np.ndarray, place: tuple[int, ...]) -> Any:
+    """A value as Python has it, not as one of numpy's types."""
+    value = array[place]
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _pair(features: Any, labels: Any, who: str) -> Samples:
+    try:
+        A, b = as_features(features), np.asarray(labels)
+    except InputError as e:
+        raise InputError(f"{who}: {e}") from e
+    require(A.ndim > 0, f"{who}: features must be an array with a row a sample, not of shape {A.shape}")
+    require(b.ndim == 1, f"{who}: labels must be one number a sample, not of shape {b.shape}")
+    return A, b
 
 
 def stacked(parts: Sequence[Features]) -> Features:
@@ -315,6 +373,10 @@ def _checked(
     name: str, features: Features, labels: np.ndarray, classes: int | None, place: Callable[[int], str]
 ) -> np.ndarray:
     """The labels, classes as int64, if all numbers are finite and all classes exist; `place(row)` is its name."""
+    if (word := _not_a_number(labels)) is not None:
+        held = f"{place(word[0])} has the label {_plain(labels, word)!r:.40}, which is not a number"
+        raise InputError(f"{name}: {held}; for classes give 0, 1, ... (np.unique(labels, return_inverse=True)[1])")
+    labels = labels if labels.dtype != object else labels.astype(np.float64)
     for what, values in (("a feature", features), ("a label", labels)):
         bad = _rows_not_finite(values)
         if len(bad):
@@ -325,6 +387,25 @@ def _checked(
     if len(bad):
         raise InputError(f"{name}: {place(bad[0])} has label {labels[bad[0]]}, not a whole number in 0..{classes - 1}")
     return labels.astype(np.int64)
+
+
+def _checked_sizes(sizes: np.ndarray, name: str) -> np.ndarray:
+    """As int64."""
+    require(sizes.ndim == 1, f"{name}: sizes must be one number a client, not of shape {sizes.shape}")
+    numbers = sizes.dtype.kind in "iuf"
+    fractions = np.flatnonzero(sizes != np.floor(sizes)) if numbers else np.arange(len(sizes))
+    if len(fractions):
+        i = int(fractions[0])
+        raise InputError(f"{name}: sizes[{i}] = {sizes[i].item()!r} must be a whole number >= 1")
+    return sizes.astype(np.int64)
+
+
+def _about(samples: int, data: Dataset | Federated) -> str:
+    """A few words that do not show the samples themselves."""
+    parts = [f"{samples} samples of shape {tuple(data.features.shape[1:])}"]
+    parts += [] if data.classes is None else [f"{data.classes} classes"]
+    parts += [] if data.test is None else [f"{len(data.test[1])} test samples"]
+    return ", ".join(parts)
 
 
 def _shown(array: np.ndarray) -> str:

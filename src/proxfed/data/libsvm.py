@@ -14,7 +14,7 @@ import numpy as np
 
 from proxfed.data.directory import read_bytes, require_room
 from proxfed.data.federated import Dataset, Samples
-from proxfed.data.sparse import Features, SparseRows
+from proxfed.data.sparse_rows import Features, SparseRows
 from proxfed.errors import InputError, require
 
 SPARSE_BELOW = 0.1

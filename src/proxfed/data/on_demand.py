@@ -14,7 +14,7 @@ from threading import Lock
 
 import numpy as np
 
-from proxfed.data.columns import read_npz
+from proxfed.data.column_files import read_npz
 from proxfed.data.federated import Federated, Samples, _checked, as_features, flat, stacked
 from proxfed.errors import InputError, require, whole
 from proxfed.keyed_random import Ids
@@ -51,7 +51,27 @@ class _Latest:
 
 
 class OnDemand(Federated):
-    """Samples of n clients, read client by client. `features` and `labels` are those of client 0, to see the form."""
+    """Samples of n clients, read client by client. `features` and `labels` are those of client 0, to see the form.
+
+    Parameters
+    ----------
+    read : callable
+        The number of a client -> its (features, labels).
+    sizes : sequence of int
+        (n,) how many samples each client holds.
+    test : Samples, optional
+        (features, labels), held out and held by no client.
+    classes : int, optional
+        How many classes there are; None: labels are numbers.
+    name : str
+        What messages call it.
+    feature_names : sequence of str, optional
+        (p,) what the columns of features (N, p) are called; None: x0, x1, ...
+    cache : int
+        Bytes of samples that stay in memory.
+    where : callable
+        The number of a client -> what messages call it.
+    """
 
     _read: Read
     _where: Callable[[int], str]
@@ -68,16 +88,6 @@ class OnDemand(Federated):
         cache: int = 1 << 28,
         where: Callable[[int], str] = "client {}".format,
     ) -> None:
-        """
-        read            the number of a client -> its (features, labels)
-        sizes           (n,) how many samples each client holds
-        test            (features, labels), held out and held by nobody
-        classes         how many classes there are; None: labels are numbers
-        name            what messages call it
-        feature_names   (p,) what the columns of features (N, p) are called; None: x0, x1, ...
-        cache           bytes of samples that stay in memory
-        where           the number of a client -> what messages call it
-        """
         require(callable(read), f"{name}: read = {read!r:.40} must be a function of a client's number")
         require(whole(cache) and cache >= 0, f"{name}: cache = {cache!r} must be a whole number >= 0, of bytes")
         given = np.asarray(sizes)

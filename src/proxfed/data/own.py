@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from proxfed.data.columns import READERS, Columns, is_numeric, read_columns, stack
+from proxfed.data.column_files import READERS, Columns, is_numeric, read_columns, stack
 from proxfed.data.federated import Dataset
 from proxfed.data.partitions import NaturalPartition
 from proxfed.errors import InputError, require

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from proxfed.compressors.message import Reader, check
+from proxfed.compressors.coding.reader import Reader, check
 
 HEAD = 8
 """Bytes for their number, and for the length of each."""

@@ -7,11 +7,15 @@ from math import isinf
 from typing import Any
 
 import numpy as np
+import torch
 
 from proxfed.algorithms import CompressedDownlink
+from proxfed.compressors import Identity
 from proxfed.compressors.contractive import contraction
 from proxfed.engine import tuning
-from proxfed.errors import InputError, require
+from proxfed.engine.noise import NoRows
+from proxfed.engine.states import flatten
+from proxfed.errors import InputError, in_terms, of_kind, require
 from proxfed.participation import Full
 from proxfed.regularisers import Zero
 from proxfed.topologies import SpanningTree, check
@@ -26,22 +30,23 @@ def check_combination(
     _check_kinds(problem, algorithm, topology, participation)
     if isinstance(algorithm, CompressedDownlink):
         check_combination(problem, algorithm.star, topology, participation)
-    name, h, needs = type(algorithm).__name__, problem.h, algorithm.requires()
-    h.value(problem.weights.new_zeros(problem.d))  # refuses shapes and groups that do not fit d
+    name, n, h, needs = type(algorithm).__name__, problem.f.n, problem.h, algorithm.requires()
+    h.value(problem.f.weights.new_zeros(problem.f.d))  # refuses shapes and groups that do not fit d
     if not isinstance(h, Zero):
         _check_regulariser(name, algorithm, h)
     if isinstance(algorithm, Graph):
         if topology is None:
-            raise InputError(f"{name} works on a graph: name a topology, for instance 'ring'")
-        require(topology.n == problem.n, f"the topology has {topology.n} nodes, but the problem {problem.n} clients")
+            such = in_terms('[topology] name = "ring"', f"Ring({n})")
+            raise InputError(f"{name} works on a graph: give a topology, such as {such}")
+        require(topology.n == n, f"the topology has {topology.n} nodes, but the problem {n} clients")
         _check_graph(name, needs, topology)
     elif topology is not None:
         require(
             isinstance(topology, SpanningTree),
             f"{name} has a server and takes no graph: leave the topology out, or give a SpanningTree of it",
         )
-        require(topology.n == problem.n, f"the topology has {topology.n} nodes, but the problem {problem.n} clients")
-    participation(1, problem.n, 0)  # refuses what does not fit n
+        require(topology.n == n, f"the topology has {topology.n} nodes, but the problem {n} clients")
+    participation(1, n, 0)  # refuses what does not fit n
     if needs.everyone or topology is not None:
         all_take_part = isinstance(participation, Full)
         alone = "" if topology is None or isinstance(algorithm, Graph) else " along a tree"
@@ -50,20 +55,19 @@ def check_combination(
         instead = "; with partial = True some may stay away" if can else ""
         require(all_take_part, f"{name} needs every client in every round{alone}, not {who}{instead}")
     for compressor in [algorithm.compressor] if isinstance(algorithm, CompressedDownlink) else compressors(algorithm):
-        _check_compressor(name, needs, compressor, problem.d)
+        _check_compressor(name, needs, compressor, problem.f.d)
 
 
 def _check_kinds(problem: object, algorithm: object, topology: object, participation: object) -> None:
     """What is no problem, algorithm, topology or participation at all, such as a name or a class, is told what is."""
     kinds: tuple[tuple[str, object, Any, str], ...] = (
-        ("problem", problem, Problem, "an object such as Linear(data, Logistic())"),
+        ("problem", problem, Problem, "an object such as Linear(data, Logistic()) + L1(0.1)"),
         ("algorithm", algorithm, (Star, Graph), "an object such as FedAvg(eta=0.1, K=5), a Star or a Graph"),
         ("topology", topology, (Topology, type(None)), "an object such as Ring(10), or None"),
         ("participation", participation, Participation, "an object such as Full() or UniformSampling(10)"),
     )
     for what, given, kind, allowed in kinds:
-        if not isinstance(given, kind) or isinstance(given, type):  # to write down a problem takes long
-            raise InputError(f"{what} = {given!r:.80} will not do: give {allowed}")
+        of_kind(what, given, kind, allowed)
 
 
 def compressors(algorithm: Algorithm) -> list[Compressor]:
@@ -111,7 +115,10 @@ def _check_regulariser(name: str, algorithm: Algorithm, h: Regulariser) -> None:
     if not algorithm.needs.composite:
         require(not h.indicator, f"{name} takes no prox step and so cannot keep to the constraint {kind}")
         return
-    step, rho = algorithm.largest_prox_step(), h.weak_convexity  # who forgot to say it is told so, whatever h is
+    step, rho = (
+        algorithm.example.largest_prox_step(),
+        h.weak_convexity,
+    )  # who forgot to say it is told so, whatever h is
     if rho == 0:
         return
     require(not algorithm.needs.convex, f"{name} needs a convex regulariser, which {kind} is not")
@@ -119,3 +126,36 @@ def _check_regulariser(name: str, algorithm: Algorithm, h: Regulariser) -> None:
         not isinf(step), f"{name} takes prox steps that grow without bound, but {kind} allows only steps < {1 / rho:g}"
     )
     require(step * rho < 1, f"{name} takes prox steps up to {step:g}, but {kind} allows only steps < {1 / rho:g}")
+
+
+# ---- clipped messages with noise -------------------------------------------------------------------------------------
+
+
+def why_not_private(algorithm: Algorithm, d: int) -> str:
+    """The rest of a sentence that begins with its name; empty: its messages can be clipped and made noisy."""
+    if isinstance(algorithm, Graph):
+        return "has no server, and noise in what clients average with each other would stay in their states"
+    if why := why_not_dense(algorithm, "noise fills every number"):
+        return why
+    if algorithm.sends().numbers_up:
+        return "sends a single number beside its vectors, which noise of their size would drown"
+    if _keeps_a_state(algorithm, d):
+        return (
+            "has clients that keep a state which must agree with what the server received of them: clipping and noise "
+            "would part the two for good; those of fedavg, fedprox, feddualavg and others keep none"
+        )
+    return ""
+
+
+def why_not_dense(algorithm: Star[Any, Any], because: str) -> str:
+    """The same where messages must not be compressed."""
+    squeezed = "up" in algorithm.sends().compressed
+    if squeezed and not all(isinstance(c, Identity) for c in compressors(algorithm)):
+        return f"compresses what clients send, and {because}: nothing would be saved; take the compressor 'identity'"
+    return ""
+
+
+def _keeps_a_state(algorithm: Star[Any, Any], d: int) -> bool:
+    """Its clients keep something from round to round."""
+    own, _ = algorithm.example.init(torch.zeros(d, dtype=torch.float64), NoRows(0, range(1), 0), Zero())
+    return bool(flatten(own, "own"))

@@ -1,7 +1,7 @@
 """The two halves of a round, what clients do and what the server does; and the f and h that an algorithm is handed.
 
-All engines share them. They differ in how the halves hear of each other: in one process, over several (`run.py`), or
-between organisations that exchange bytes (`silos/`). Nothing here knows who waits for whom.
+All engines share them. They differ in how the halves hear of each other: in one process or several (`star.py`,
+`graph.py`), or between organisations that exchange bytes (`silos/`). Nothing here knows who waits for whom.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from proxfed.engine.messages import WeightedSum
-from proxfed.keyed_random import Ids, keys
+from proxfed.engine.messages import WeightedSum, dense, leaves, rebuild
+from proxfed.engine.noise import Noise, NoRows, privatise
+from proxfed.keyed_random import Ids, keys, normals
 from proxfed.regularisers import Zero, subgradient
 from proxfed.types import Algorithm, Graph, Local, Message, Mix, Problem, Regulariser, Relay, Star
 
@@ -114,18 +115,20 @@ class Clients:
     kind: InitVar[Algorithm]
     """What they run; its steps may change on the way."""
     seed: int = 0
+    privacy: Noise | None = None
+    """Their messages to a server are clipped and made noisy (noise.py)."""
 
     def __post_init__(self, kind: Algorithm) -> None:
         p, composite = self.problem, kind.needs.composite
         self.inside: Regulariser | None = None if composite or isinstance(p.h, Zero) else p.h
         self.h: Regulariser = p.h if composite else Zero()
         self.x0 = p.start(self.seed)
-        uniform = bool((p.weights == p.weights[0]).all())
-        self.scale = None if isinstance(kind, Star) or uniform else p.n * p.weights[:, None]
+        uniform = bool((p.f.weights == p.f.weights[0]).all())
+        self.scale = None if isinstance(kind, Star) or uniform else p.f.n * p.f.weights[:, None]
 
     def oracle(self, t: int, ids: Ids, work: Work) -> Oracle:
         scale = None if self.scale is None else self.scale[_index(ids)]
-        return Oracle(self.problem.local(t, ids, self.seed), work, scale, self.inside)
+        return Oracle(self.problem.f.local(t, ids, self.seed), work, scale, self.inside)
 
     def _known(self, t: int, ids: Ids, work: Work) -> tuple[Oracle, Regulariser]:
         """f and h of these clients, who count."""
@@ -146,7 +149,18 @@ class Clients:
         """The same, for a server that hears each of them."""
         f, h = self._known(t, ids, work)
         new, up = alg.client(own, down, f, h)
+        if self.privacy is not None:
+            return new, self._noisy(alg, up, down, t, ids, self.privacy)
         return alg.relay(new, up, 0.0, f.key) if isinstance(alg, Relay) else (new, up)
+
+    def without_rows(self, alg: Star[Any, Any], down: Message, t: int, ids: Ids) -> Message:
+        """What they would send if they had no rows."""
+        return alg.client((), down, Oracle(NoRows(t, ids, self.seed), Work(), None, self.inside), self.h)[1]
+
+    def _noisy(self, alg: Star[Any, Any], up: Message, down: Message, t: int, ids: Ids, privacy: Noise) -> Message:
+        u, r = ([dense(leaf) for leaf in leaves(message)] for message in (up, self.without_rows(alg, down, t, ids)))
+        g = normals(keys(self.seed, "noise", ids, t), sum(x[0].numel() for x in u))
+        return rebuild(up, iter(privatise(u, r, privacy, g)))
 
     # ---- graph -------------------------------------------------------------------------------------------------
 

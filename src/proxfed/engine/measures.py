@@ -10,7 +10,7 @@ and the problem's own measures on held-out data, such as accuracy
 The first three pass over all training data; a problem on which that takes long leaves them out (`train_measures`).
 
 An experiment can ask for more by name (`measures`): of the clients' states, such as 'consensus_y' (state_measures.py),
-and 'train_loss' and 'train_accuracy', on at most `TRAINING` training samples (problems/base.py).
+and 'train_loss' and 'train_accuracy', on at most `TRAINING` training samples (problems/empirical_risk.py).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from proxfed.engine.state_measures import FAMILIES, States, needed, split
 from proxfed.errors import InputError
 from proxfed.keyed_random import Ids
 from proxfed.machine import over_threads
-from proxfed.types import Local, Problem
+from proxfed.types import Local, Problem, directions
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,10 @@ class Measures:
         if self.step is not None:
             return self.step
         try:
-            s, rho = 1 / self.problem.smoothness().L_f, self.problem.h.weak_convexity
+            L_f, rho = self.problem.f.smoothness().L_f, self.problem.h.weak_convexity
         except InputError:  # nobody knows L_f
             return None
+        s = 1 / L_f if L_f > 0 else 1.0
         return min(s, 1 / (2 * rho)) if rho > 0 else s
 
     @cached_property
@@ -61,7 +62,7 @@ class Measures:
     def __call__(self, x: Tensor, fields: Mapping[str, Tensor] | None = None) -> dict[str, Any]:
         """The measures of the model x (d,); `fields` are the clients' states: rows by name."""
         out: dict[str, Any] = {}
-        if self.problem.train_measures:
+        if self.problem.f.train_measures:
             if self.s is None:
                 out["objective"] = self.objective(x)
             else:
@@ -75,9 +76,9 @@ class Measures:
         out["nonzeros"] = int(torch.count_nonzero(x))
         if fields:
             out |= self._of_states(fields)
-        if any(name in self.problem.training_measures for name in self.more):
-            out |= {name: value for name, value in self.problem.training_score(x).items() if name in self.more}
-        return out | self.problem.evaluate(x)
+        if any(name in directions(self.problem.f.training_measures) for name in self.more):
+            out |= {name: value for name, value in self.problem.f.training_score(x).items() if name in self.more}
+        return out | self.problem.f.evaluate(x)
 
     @cached_property
     def fields(self) -> set[str]:
@@ -116,12 +117,12 @@ class Measures:
             total: list[Tensor] = []
             for ids in blocks:
                 assert isinstance(ids, range)
-                w = p.weights[ids.start : ids.stop]
-                here = [w @ rows for rows in of(p.local(0, ids))]
+                w = p.f.weights[ids.start : ids.stop]
+                here = [w @ rows for rows in of(p.f.local(0, ids))]
                 total = [a + b for a, b in zip(total, here, strict=True)] if total else here
             return total
 
-        parts = over_threads(weighted_sums, net.blocks(range(net.n), p.gradient_size))
+        parts = over_threads(weighted_sums, net.blocks(range(net.n), p.f.gradient_size))
         return net.all_sums([torch.stack(each).sum(0) for each in zip(*parts, strict=True)])
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import ceil
 from threading import Lock
 from typing import ClassVar, NamedTuple, Protocol
@@ -21,7 +21,7 @@ from torch import Tensor
 from proxfed.engine import tuning
 from proxfed.engine.messages import Traffic, WeightedSum, dense, nbytes, rebuild
 from proxfed.engine.mixing import Operator, edges, is_average, rows_times
-from proxfed.errors import InputError
+from proxfed.errors import InputError, require
 from proxfed.keyed_random import Ids
 from proxfed.machine import thread_count
 from proxfed.types import Message, Mixing, Packed, Topology
@@ -61,6 +61,10 @@ class Network(ABC):
     def all_sum(self, x: Tensor) -> Tensor:
         """The sum of one vector over the processes."""
         return self.all_sums([x])[0]
+
+    def some(self, *said: bool) -> Sequence[bool]:
+        """Which of these some process says."""
+        return [count > 0 for count in self.all_sum(torch.tensor(said, dtype=torch.float64)).tolist()]
 
     @abstractmethod
     def prepare(self, W: Mixing, like: Tensor) -> Gossip:
@@ -225,6 +229,9 @@ class Stacked(Network):
     def all_sums(self, parts: list[Tensor]) -> list[Tensor]:
         return parts
 
+    def some(self, *said: bool) -> Sequence[bool]:
+        return said
+
     def prepare(self, W: Mixing, like: Tensor) -> Here:
         if is_average(W):
             return Here(lambda x, spare: x.mean(0).expand(W.n, -1))
@@ -264,10 +271,20 @@ def world() -> tuple[int, int] | None:
     In a batch script itself Slurm sets SLURM_PROCID = 0 and SLURM_NTASKS too, but no step, or one with a reserved
     number: what runs there without srun is alone, even if the script exports MASTER_ADDR for those that it starts.
     """
-    for rank, size in ((_number("RANK"), _number("WORLD_SIZE")), _srun_task()):
+    for rank, size in (_torchrun_task(), _srun_task()):
         if rank is not None and size is not None and rank < size and size > 1:
             return rank, size
     return None
+
+
+def _torchrun_task() -> tuple[int | None, int | None]:
+    for name in ("RANK", "WORLD_SIZE"):
+        given = os.environ.get(name, "")
+        require(not given or _number(name) is not None, f"{name} = {given!r} must be a whole number >= 0")
+    rank, size = _number("RANK"), _number("WORLD_SIZE")
+    fits = rank is None or size is None or rank < size
+    require(fits, f"RANK = {rank} must be below WORLD_SIZE = {size}: ranks are counted from 0")
+    return rank, size
 
 
 def _srun_task() -> tuple[int | None, int | None]:

@@ -19,26 +19,27 @@ exact, call for shorter steps the closer one is. That is what the duels are for.
 
 Lanes share the rounds, not the bytes: what they send, compute and measure is counted like the rest, and the winner has
 lost no round. Where nobody knows L, the first round is taken with guesses, far apart, and every client measures its own
-curvature in it; then the lanes go on, each from the state of the guess next below it. All that holds for a `Run` holds
+curvature in it; then the lanes go on, each from the state of the guess next below it. All that holds for a run holds
 for a race, for its lanes are runs: ranks, checkpoints, keyed randomness.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import ceil, inf, isfinite, isnan, nan
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from proxfed.auto import Auto
 from proxfed.engine.halves import Work
 from proxfed.engine.measures import Measures
 from proxfed.engine.network import Network
-from proxfed.engine.run import Run, count_from, counted_so_far
+from proxfed.engine.run import Run
+from proxfed.engine.running import count_from, counted_so_far
+from proxfed.engine.start import run_of
 from proxfed.errors import InputError
 from proxfed.participation import Full
 from proxfed.types import Algorithm, Graph, Local, Participation, Problem
@@ -97,10 +98,11 @@ class Lane:
 
 @dataclass
 class Race:
-    """Several steps of one algorithm side by side; used as a `Run` is."""
+    """Several steps of one algorithm side by side: a run (running.py), whose lanes are runs."""
 
     problem: Problem
-    auto: Auto
+    auto: Algorithm
+    """With steps to find."""
     network: Network
     participation: Participation = Full()
     seed: int = 0
@@ -111,8 +113,9 @@ class Race:
 
     def __post_init__(self) -> None:
         self.x0 = self.problem.start(self.seed)
-        judged = self.problem if self.problem.batch is None else self.problem.fewer(SAMPLES)
-        self._measures = Measures(judged, self.network)
+        f = self.problem.f
+        judged = f if f.batch is None else f.fewer(SAMPLES)
+        self._measures = Measures(replace(self.problem, f=judged), self.network)
         self.first = self._measures.objective(self.x0)
         unit = self._known_unit()
         self.known = unit is not None
@@ -121,14 +124,21 @@ class Race:
         """1/L; as long as nobody knows it, 1."""
         self.best: Lane | None = None
         """Where the objective was lowest."""
+        before = self._sent()
         self.lanes = self._lanes(LANES if self.known else GUESSES)
+        self.alone = (self._sent() - before) / len(self.lanes)
+        """Bytes that a run with one step would have sent from here: the mean over the lanes."""
 
     # ---- a round -----------------------------------------------------------------------------------------------
 
+    def begin(self) -> None:
+        """The lanes have begun."""
+
     def round(self, t: int) -> None:
-        begun = time.perf_counter()
+        begun, before = time.perf_counter(), self._sent()
         for lane in self.lanes:
             lane.run.round(t)
+        self.alone += (self._sent() - before) / len(self.lanes)
         if t == 1 and not self.known:
             guesses, self.unit = self.lanes, self._measured_unit()
             self.lanes = self._lanes(LANES, guesses)
@@ -206,15 +216,19 @@ class Race:
         return lanes
 
     def _at(self, k: int) -> Algorithm:
-        return self.auto.at(self.unit * RATIO**k)
+        return self.auto.with_local_steps(self.unit * RATIO**k)
 
     def _run(self, k: int) -> Run:
-        return Run(self.problem, self._at(k), self.network, self.participation, self.seed, self.work)
+        return run_of(self.problem, self._at(k), self.network, self.participation, self.seed, self.work)
 
     def _allowed(self, k: int) -> bool:
-        """The prox steps are short enough for a weakly convex h."""
+        """The step is short enough for the algorithm's penalty, and prox steps are for a weakly convex h."""
         rho = self.problem.h.weak_convexity
-        return rho == 0 or self._at(k).largest_prox_step() * rho < 1
+        try:
+            algorithm = self._at(k)
+        except InputError:
+            return False
+        return rho == 0 or algorithm.largest_prox_step() * rho < 1
 
     def _fork(self, lane: Lane, k: int) -> Lane:
         """A lane that goes on from the state of another one, with its own step."""
@@ -234,11 +248,12 @@ class Race:
     def _known_unit(self) -> float | None:
         """1/L, with L that of the losses that this kind of algorithm sees: peers have n p_i f_i."""
         try:
-            L = self.problem.smoothness().L
+            L = self.problem.f.smoothness().L
         except InputError:
             return None
-        peers = issubclass(self.auto.make, Graph)
-        return 1 / (L * (self.problem.n * float(self.problem.weights.max()) if peers else 1.0))
+        if isinstance(self.auto, Graph):
+            L *= self.problem.f.n * float(self.problem.f.weights.max())
+        return 1 / L if L > 0 else 1.0  # of losses without curvature, such as those of features that are all 0
 
     def _measured_unit(self) -> float:
         """1/L, with L the mean of the clients' own: two gradients each, at x0 and a little along the first one; L is
@@ -261,17 +276,22 @@ class Race:
 
         Peers add up and spread what they have along the edges of a tree.
         """
-        n, traffic, size = self.network.n, self.network.traffic, self.x0.element_size()
-        batch, data = self.problem.batch, self._measures.problem.data
-        here = len(self.network.ids)
-        self.work.gradients += here * passes * (1 if batch is None or data is None else ceil(max(data.sizes) / batch))
-        if not self.network.leader:
+        net, traffic, size = self.network, self.network.traffic, self.x0.element_size()
+        lines = net.n if net.topology is None else net.n - 1  # a server apart, or a tree among the clients
+        batch, data = self.problem.f.batch, self._measures.problem.f.data
+        steps = 1 if batch is None or data is None else ceil(max(data.sizes) / batch)
+        self.work.gradients += len(net.ids) * passes * steps
+        if not net.leader:
             return
-        if issubclass(self.auto.make, Graph):
-            traffic.edge += (down + up) * size * (n - 1)
+        if isinstance(self.auto, Graph):
+            traffic.edge += (down + up) * size * lines
         else:
-            traffic.down, traffic.up = traffic.down + down * size * n, traffic.up + up * size * n
-        traffic.best += (down + up) * size * n
+            traffic.down, traffic.up = traffic.down + down * size * lines, traffic.up + up * size * lines
+        traffic.best += (down + up) * size * lines
+
+    def _sent(self) -> int:
+        """Bytes so far, of this process."""
+        return self.network.traffic.up + self.network.traffic.down + self.network.traffic.edge
 
     # ---- as a run ----------------------------------------------------------------------------------------------
 
@@ -286,8 +306,13 @@ class Race:
 
     def found(self) -> dict[str, float]:
         """The steps that lead, by their names."""
-        steps = self.auto.steps(self.unit * RATIO ** self.lanes[0].k)
-        return {name: value for name, value in steps.items() if name in self.auto.found}
+        steps = self.auto.steps_for(self.unit * RATIO ** self.lanes[0].k)
+        return {name: value for name, value in steps.items() if name in self.auto.to_find}
+
+    def sent(self) -> tuple[int, int]:
+        """Bytes so far, and those of a run with one step alone; of all processes."""
+        together, alone = self.network.total([self._sent(), round(self.alone)])
+        return together, alone
 
     def model(self) -> Tensor:
         return self.lanes[0].run.model()
@@ -295,26 +320,35 @@ class Race:
     def fields(self, asked: Collection[str] | None = None) -> dict[str, Tensor]:
         return self.lanes[0].run.fields(asked)
 
-    def counters(self) -> dict[str, int]:
+    def counters(self) -> dict[str, float]:
         return counted_so_far(self.work, self.network)
 
-    def dump(self) -> dict[str, Tensor]:
+    def variates(self) -> Tensor | None:
+        """Lanes come and go, so none are followed."""
+        return None
+
+    def changes(self) -> Iterator[dict[str, Tensor]] | None:
+        return None
+
+    def dump(self, clients: bool = True) -> dict[str, Tensor]:
         """All lanes and the best state, as named tensors, at the leader; `race` says which they are."""
         lanes = [*self.lanes, *([] if self.best is None else [self.best])]
-        standing = [[self.unit, self.first, float(self.best is not None)], *([l.k, l.value, l.before] for l in lanes)]
-        table = torch.full((ROOM, 3), nan, dtype=torch.float64)
+        shared = [self.unit, self.first, float(self.best is not None), self.sent()[1]]
+        standing = [shared, *([lane.k, lane.value, lane.before, nan] for lane in lanes)]
+        table = torch.full((ROOM, 4), nan, dtype=torch.float64)
         table[: len(standing)] = torch.tensor(standing, dtype=torch.float64)
         parts = {f"{i}.{name}": x for i, lane in enumerate(lanes) for name, x in lane.run.dump().items()}
         return {"race": table} | parts
 
-    def load(self, tensors: dict[str, Tensor] | None, counters: dict[str, float]) -> None:
+    def load(self, tensors: dict[str, Tensor] | None, counters: Mapping[str, float]) -> None:
         """Go on from a dump; only the leader needs to have it."""
-        table = torch.full((ROOM, 3), nan, dtype=torch.float64) if tensors is None else tensors["race"]
-        (self.unit, self.first, best), *standing = self.network.from_leader(table).tolist()
-        lanes = [Lane(int(k), self._run(int(k)), value, before) for k, value, before in standing if not isnan(k)]
+        table = torch.full((ROOM, 4), nan, dtype=torch.float64) if tensors is None else tensors["race"]
+        (self.unit, self.first, best, alone), *standing = self.network.from_leader(table).tolist()
+        lanes = [Lane(int(k), self._run(int(k)), value, before) for k, value, before, _ in standing if not isnan(k)]
         for i, lane in enumerate(lanes):
             own = None if tensors is None else {name: tensors[f"{i}.{name}"] for name in lane.run.names()}
             lane.run.load(own, counters)
         self.best = lanes.pop() if best else None
         self.lanes, self.seconds = lanes, counters["wall_seconds"]
+        self.alone = alone if self.network.leader else 0.0
         count_from(counters, self.work, self.network)

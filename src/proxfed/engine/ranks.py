@@ -25,7 +25,7 @@ from proxfed.engine.bundle import bundle, unbundle
 from proxfed.engine.messages import WeightedSum, compressed, decoded, encoded, leaves
 from proxfed.engine.neighbours import Neighbours
 from proxfed.engine.network import Network, world
-from proxfed.errors import InputError, RunError, require
+from proxfed.errors import InputError, RunError, option, require
 from proxfed.types import Mixing, Packed, Topology
 
 
@@ -43,11 +43,11 @@ def connect(timeout: float, meeting: Meeting | None = None) -> None:
     """
     found = world()
     if found is None:
-        raise InputError("no other ranks: start with --ranks, torchrun or srun")
+        raise InputError(f"there are no other ranks: start them with {option('ranks', 4)}, torchrun or srun")
     rank, size = found
     how: dict[str, Any] = {"rank": rank, "world_size": size, "timeout": timedelta(seconds=timeout)}
     if meeting is not None:
-        how["store"] = dist.FileStore(meeting.file, size)
+        how["store"] = dist.FileStore(meeting.file, size)  # type: ignore[attr-defined]
         how["store"].set_timeout(how["timeout"])
     else:
         for name in ("MASTER_ADDR", "MASTER_PORT"):
@@ -56,6 +56,9 @@ def connect(timeout: float, meeting: Meeting | None = None) -> None:
                 f"{name} is not set: rank {rank} of {size} cannot find the others; in a Slurm script, "
                 "`export MASTER_ADDR=$(hostname) MASTER_PORT=29500` before srun",
             )
+        port = os.environ["MASTER_PORT"]
+        good = port.isascii() and port.isdigit() and int(port) < 1 << 16
+        require(good, f"MASTER_PORT = {port!r} must be a whole number below {1 << 16}")
     with _together("joining the other ranks"):
         dist.init_process_group("gloo", **how)
         joining.prove(os.environ.get("PROXFED_SECRET", "").encode() if meeting is None else meeting.secret)
@@ -79,7 +82,9 @@ def _together(doing: str) -> Iterator[None]:
         yield
     except (RuntimeError, dist.DistError) as e:
         reason = re.sub(r"^\[[^]]*\] *", "", str(e)).split(". ")[0].strip() or type(e).__name__
-        raise RunError(f"lost another rank while {doing} ({reason}); --resume goes on from the checkpoint") from e
+        raise RunError(
+            f"lost another rank while {doing} ({reason}); resume the run to continue from the checkpoint"
+        ) from e
 
 
 def _bytes(data: bytes) -> Tensor:

@@ -26,7 +26,7 @@ _NO_RESERVE = 0x4000 if sys.platform.startswith("linux") else 0
 def reserved(shape: tuple[int, ...], dtype: torch.dtype, on_disk: bool = False) -> Tensor:
     """Zeros of this shape, in memory or in a file."""
     size = prod(shape) * dtype.itemsize
-    if size == 0 or sys.platform == "win32":  # which has neither flags nor files without a name
+    if size == 0:
         return torch.zeros(shape, dtype=dtype)
     where = f"in {tempfile.gettempdir()}" if on_disk else "in memory"
     try:

@@ -34,7 +34,7 @@ from torch import Tensor
 
 from proxfed.engine.messages import dense
 from proxfed.errors import InputError, nearest, require
-from proxfed.types import Algorithm, Graph, Problem
+from proxfed.types import Algorithm, Graph, Problem, directions
 
 if TYPE_CHECKING:
     from proxfed.engine.measures import Measures
@@ -85,7 +85,7 @@ class States:
         return self._mean_square((x - self.measures.problem.h.prox(x - s * self.fields[name], s)) / s)
 
     def epsilon(self, name: str) -> float:
-        L = self.measures.problem.smoothness().L
+        L = self.measures.problem.f.smoothness().L
         return self.stationarity("x") + L**2 * self.consensus("x") + self.estimation(name)
 
     def accuracy(self, name: str) -> float:
@@ -95,14 +95,14 @@ class States:
         return float(self._accuracies(name).min())
 
     def average(self, name: str) -> float:
-        return self.measures.problem.evaluate(self.net.average(self.fields[name]))["accuracy"]
+        return self.measures.problem.f.evaluate(self.net.average(self.fields[name]))["accuracy"]
 
     def objective(self, name: str) -> float:
         return self.measures.objective(self.net.average(self.fields[name]))
 
     def _evaluate(self, name: str) -> Tensor:
         """The accuracy of each client's row, (n,)."""
-        evaluate = self.measures.problem.evaluate
+        evaluate = self.measures.problem.f.evaluate
         return self._of_all(torch.tensor([evaluate(row)["accuracy"] for row in self.fields[name]], dtype=torch.float64))
 
     @property
@@ -132,7 +132,7 @@ FAMILIES: dict[str, Callable[[States, str], float]] = {
     "approximate": States.approximate,
     "epsilon": States.epsilon,
 }
-"""Measures of rows, by what stands in front of their name."""
+"""Measures of rows, by what stands in front of their name; the table of columns says which values are better."""
 
 AT_X = ("estimation", "approximate", "epsilon")
 """Those that need an x beside the rows."""
@@ -154,16 +154,17 @@ def check_names(
     asked: Sequence[str], algorithms: Iterable[Algorithm], problem: Problem, step: float | None = None
 ) -> None:
     """Refuse measures that none of an experiment's algorithms has, or that its problem does not allow."""
-    known = list(problem.training_measures)
+    trained = directions(problem.f.training_measures)
+    known = list(trained)
     for alg in algorithms:
         fields = sorted(_fields(alg, problem))
         known += [f"{kind}_{y}" for kind in FAMILIES for y in fields if "x" in fields or kind not in AT_X]
     for name in asked:
         hint = nearest(name, known) if known else "its clients keep nothing from round to round"
         require(name in known, f"measures: no algorithm here has {name!r}; {hint}")
-    for name in (name for name in asked if name not in problem.training_measures):
+    for name in (name for name in asked if name not in trained):
         kind = split(name)[0]
-        has = kind not in ("accuracy", "worst", "average") or "accuracy" in problem.measures
+        has = kind not in ("accuracy", "worst", "average") or "accuracy" in directions(problem.f.measures)
         require(has, f"measures: {name!r} needs test data with classes, and there are none")
         if kind == "epsilon" or (kind in ("stationarity", "approximate") and step is None):
             _require_smoothness(name, problem, "" if kind == "epsilon" else "; give a stationarity_step")
@@ -171,14 +172,15 @@ def check_names(
 
 def _require_smoothness(name: str, problem: Problem, instead: str) -> None:
     try:
-        problem.smoothness()
+        problem.f.smoothness()
     except InputError as e:
         raise InputError(f"measures: {name!r} needs a smoothness constant, which is not known here{instead}") from e
 
 
 def _fields(algorithm: Algorithm, problem: Problem) -> list[str]:
     """The names of the rows in a client's state, read off that of the first client."""
-    start = problem.start(0), problem.local(0, range(1)), problem.h
+    start = problem.start(0), problem.f.local(0, range(1)), problem.h
+    algorithm = algorithm.example
     if isinstance(algorithm, Graph):
         return list(rows_by_name(algorithm, algorithm.init(*start, dense)))
     return list(rows_by_name(algorithm, *algorithm.init(*start)))

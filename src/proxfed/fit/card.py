@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from proxfed.files import checksum
+from proxfed.fit.overview import main_measure, measure_cells, sent_cells, sentences
 from proxfed.fit.page import MOST, count
-from proxfed.fit.summary import main_measure, measure_cells, sent_cells, sentences
 from proxfed.report.markdown import plain_text, table
-from proxfed.tables.columns import Category, Date, Number
+from proxfed.tables.column_kinds import Category, Date, Number
 from proxfed.tables.holdings import holdings
 
 if TYPE_CHECKING:
@@ -48,7 +49,8 @@ def card(fitted: Fitted) -> str:
     if model.notes:
         parts += ["## Notes", "\n".join(f"- {plain_text(note)}" for note in model.notes)]
     made = ", ".join(f"{name} {version}" for name, version in model.versions.items())
-    return "\n\n".join([*(part.rstrip("\n") for part in parts), f"Made with {made}.\n"])
+    of = f"This card is of the model.json with the checksum {checksum(model.model_dump(mode='json'))}."
+    return "\n\n".join([*(part.rstrip("\n") for part in parts), f"Made with {made}. {of}\n"])
 
 
 def _data(fitted: Fitted) -> str:

@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from proxfed.errors import InputError, require
-from proxfed.files import write
-from proxfed.fit.compare import Alone, Held, Pooled, alone, pooled, scores
+from proxfed.errors import require
+from proxfed.explained import explain
+from proxfed.files import write_together
+from proxfed.fit.baselines import Alone, Held, Pooled, alone, pooled, scores
 from proxfed.fit.costs import CHOICE, FINAL, MEASURES, SUMMARIES, costs
 from proxfed.fit.cross_validate import CrossValidation, cross_validate
 from proxfed.fit.judge import ALL, Judgement, judge, plain
@@ -25,17 +26,23 @@ from proxfed.fit.model_file import FORM, Model, Scale, Sent
 from proxfed.fit.settings import Settings, problem_of, read_settings, solver_of
 from proxfed.fit.solve import Fit, Solver, Traffic
 from proxfed.machine import versions
-from proxfed.problems.linear import Linear
-from proxfed.problems.loop import parameters
+from proxfed.problems.linear.linear import Linear
 from proxfed.problems.named_losses import KINDS
+from proxfed.problems.neural.loop import parameters
 from proxfed.registry import describe
 from proxfed.simulate.timing import Timing
 from proxfed.tables.design import Design, design
 from proxfed.tables.schema import Schema, read_schema
 from proxfed.tables.table import Tables, read_tables
+from proxfed.types import Problem
+
+__all__ = ["Fitted", "fit"]
 
 PATH = re.compile(r"[^\s:,]*/([^/\s:,]+)")
 """The path of a file in a note, of which a model that is passed on keeps the last part only."""
+
+FILES = ("model.json", "coefficients.csv", "report.html", "model_card.md")
+"""What a model is saved as; the others describe the first."""
 
 Watch = Callable[[str, int, int], object]
 """Called with what is done now, how much of it is done, and how much there is."""
@@ -46,20 +53,29 @@ class Fitted:
     """A model with what it came from and how good it is."""
 
     model: Model
+    """Coefficients, preparation and measures: what `save` writes."""
     settings: Settings
+    """With which it was fitted."""
     design: Design
-    problem: Linear
+    """The prepared tables."""
+    problem: Problem[Linear]
     """With the weight that was chosen."""
     fit: Fit
+    """The final fit: its coefficients, rounds and bytes."""
     cv: CrossValidation | None
     """None: the weight was given, and there is a test part."""
     held: Held
+    """The rows that the model was judged on."""
     scores: np.ndarray
     """(N, outputs) of the held-out rows."""
     federated: Judgement
+    """Measures of the model on held-out rows."""
     alone: Judgement
+    """Measures of each organisation's model of its own rows."""
     pooled: Judgement
+    """Measures of a model of all rows in one place."""
     alone_nonzeros: dict[str, int]
+    """Non-zero coefficients of each organisation's own model."""
     off_pooled: float | None
     """The largest difference of a coefficient, on the prepared scale, from that of pooled rows."""
 
@@ -73,19 +89,8 @@ class Fitted:
         from proxfed.fit.card import card
         from proxfed.fit.page import page
 
-        folder = Path(folder)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as e:
-            raise InputError(f"cannot make the folder {folder}: {e.strerror}") from e
-        texts = {
-            "model_card.md": card(self),
-            "report.html": page(self),
-            "coefficients.csv": self.model.csv(),
-            "model.json": self.model.text(),
-        }
-        for name, text in texts.items():
-            write(folder / name, text)
+        texts = [self.model.text(), self.model.csv(), page(self), card(self)]
+        write_together(Path(folder), dict(zip(FILES, texts, strict=True)))
 
 
 def fit(
@@ -97,9 +102,21 @@ def fit(
 ) -> Fitted:
     """One model of all organisations' tables.
 
-    tables      the file of their schema, the schema, or tables that were read
-    directory   the data directory; otherwise PROXFED_DATA
-    settings    those of `Settings`, such as penalty="group_lasso" or weight=0.02; they overrule [model] of the file
+    Parameters
+    ----------
+    tables : str, Path, Schema or Tables
+        The file of their schema, the schema, or tables that were read.
+    directory : str or Path, optional
+        The data directory; None: PROXFED_DATA.
+    watch : callable
+        Called with what is done now, how much of it is done, and how much there is.
+    **settings : Any
+        Those of `Settings`, such as penalty="group_lasso" or weight=0.02; they overrule [model] of the file.
+
+    Returns
+    -------
+    Fitted
+        The model, what it came from and how good it is.
     """
     base: dict[str, Any] = {}
     if isinstance(tables, (str, Path)):
@@ -123,7 +140,7 @@ def _fit(tables: Tables, asked: Settings, watch: Watch) -> Fitted:
     watch("preparing tables", 0, 1)
     made = design(tables)
     problem = problem_of(asked, made)
-    n, data = problem.n, problem.data
+    n, data = problem.f.n, problem.f.data
     smallest = asked.smallest or (1e-2 if data.features.shape[1] > len(data.labels) else 1e-3)
     given = _given_weight(asked)
     cv = None
@@ -142,7 +159,7 @@ def _fit(tables: Tables, asked: Settings, watch: Watch) -> Fitted:
         SUMMARIES: Traffic(1, sum(m.size for m in made.messages), n * len(json.dumps(made.preparation.plain()))),
         **({} if cv is None else {CHOICE: cv.traffic}),
         FINAL: final.traffic,
-        MEASURES: Traffic(1, n * 3 * 8 * len(judged[ALL]), 0 if held.rows is not None else n * problem.d * 8),
+        MEASURES: Traffic(1, n * 3 * 8 * len(judged[ALL]), 0 if held.rows is not None else n * problem.f.d * 8),
     }
     sent = costs(steps, n, asked.profile)
     separate, central = _others(chosen, made, held, asked, smallest, watch)
@@ -174,7 +191,7 @@ def _given_weight(asked: Settings) -> float | None:
 
 
 def _cross_validated(
-    problem: Linear, given: float | None, asked: Settings, smallest: float, solver: Solver, watch: Watch
+    problem: Problem[Linear], given: float | None, asked: Settings, smallest: float, solver: Solver, watch: Watch
 ) -> CrossValidation:
     """Along a path, or, to judge the model only, with the weight that is given."""
     return cross_validate(
@@ -189,7 +206,9 @@ def _cross_validated(
     )
 
 
-def _final(problem: Any, given: float | None, begin: Fit | None, asked: Settings, watch: Watch) -> tuple[Linear, Fit]:
+def _final(
+    problem: Problem[Linear], given: float | None, begin: Fit | None, asked: Settings, watch: Watch
+) -> tuple[Problem[Linear], Fit]:
     """(the problem with the weight that was chosen, its fit), begun at the fit of cross-validation if there is one."""
     solver = solver_of(asked, asked.tolerance, watch=lambda rounds, residual: watch("fitting the model", rounds, 0))
     if begin is None:
@@ -203,24 +222,24 @@ def _final(problem: Any, given: float | None, begin: Fit | None, asked: Settings
 # ---- how good it is -------------------------------------------------------------------------------------------------
 
 
-def _held(made: Design, problem: Linear, cv: CrossValidation | None, asked: Settings) -> Held:
+def _held(made: Design, problem: Problem[Linear], cv: CrossValidation | None, asked: Settings) -> Held:
     """The test part if there is one; else every row, when it is held out."""
-    if problem.data.test is not None:
+    if problem.f.data.test is not None:
         names, sizes = zip(*((t.organisation, len(t)) for t in made.tables.test), strict=True)
-        features, labels = problem.data.test
+        features, labels = problem.f.data.test
         return Held(np.asarray(features), np.asarray(labels), list(sizes), list(names), None, "the test part")
     assert cv is not None
     how = {
         "within": f"{len(cv.rows)} folds, each with rows of every organisation",
         "organisation": "each organisation in turn, by the model of all others",
     }[asked.chosen_by]
-    data = problem.data
+    data = problem.f.data
     return Held(np.asarray(data.features), data.labels, data.sizes.tolist(), list(made.organisations), cv.rows, how)
 
 
-def _judge(problem: Linear, values: np.ndarray, held: Held, asked: Settings) -> Judgement:
+def _judge(problem: Problem[Linear], values: np.ndarray, held: Held, asked: Settings) -> Judgement:
     return judge(
-        problem.criterion,
+        problem.f.criterion,
         values,
         held.labels,
         held.sizes,
@@ -232,7 +251,7 @@ def _judge(problem: Linear, values: np.ndarray, held: Held, asked: Settings) -> 
 
 
 def _others(
-    problem: Linear, made: Design, held: Held, asked: Settings, smallest: float, watch: Watch
+    problem: Problem[Linear], made: Design, held: Held, asked: Settings, smallest: float, watch: Watch
 ) -> tuple[Alone, Pooled | None]:
     """The models to compare with, of each organisation alone and of pooled rows; none if they are not asked for."""
     if not asked.alone:
@@ -249,7 +268,7 @@ def _others(
     return alone(problem, made.organisations, held, asked, smallest, one_more), central
 
 
-def _judge_alone(problem: Linear, found: Alone, held: Held, asked: Settings) -> Judgement:
+def _judge_alone(problem: Problem[Linear], found: Alone, held: Held, asked: Settings) -> Judgement:
     """Of those organisations that have a model of their own."""
     if not found.scores:
         return {}
@@ -260,11 +279,11 @@ def _judge_alone(problem: Linear, found: Alone, held: Held, asked: Settings) -> 
     return _judge(problem, np.concatenate([found.scores[name] for name in names]), own, asked)
 
 
-def _difference(problem: Linear, one: Tensor, other: Tensor) -> float:
+def _difference(problem: Problem[Linear], one: Tensor, other: Tensor) -> float:
     """The largest of a coefficient; a common shift of all classes' intercepts is none."""
-    a, b = parameters(one, problem.blocks), parameters(other, problem.blocks)
+    a, b = parameters(one, problem.f.blocks), parameters(other, problem.f.blocks)
     parts = [a["weight"] - b["weight"]]
-    if problem.intercept:
+    if problem.f.intercept:
         shift = a["bias"] - b["bias"]
         parts.append(shift - shift.mean() if len(shift) > 1 else shift)
     return max(float(part.abs().max()) for part in parts)
@@ -275,7 +294,7 @@ def _difference(problem: Linear, one: Tensor, other: Tensor) -> float:
 
 def _model(
     made: Design,
-    problem: Linear,
+    problem: Problem[Linear],
     final: Fit,
     asked: Settings,
     sent: list[Sent],
@@ -283,16 +302,16 @@ def _model(
     held: Held,
     notes: Any,
 ) -> Model:
-    parts = parameters(final.x, problem.blocks)
+    parts = parameters(final.x, problem.f.blocks)
     coef = parts["weight"].double().numpy()
-    intercept = parts["bias"].double().numpy() if problem.intercept else np.zeros(len(coef))
+    intercept = parts["bias"].double().numpy() if problem.f.intercept else np.zeros(len(coef))
     original, at = made.preparation.original_scale(coef, intercept)
     require(bool(np.isfinite(original).all()), "some coefficients are not finite numbers")
     penalty = asked.penalty if isinstance(asked.penalty, dict) else {"name": asked.penalty}
     return Model(
         form=FORM,
         name=made.tables.schema.table.name,
-        loss=describe(problem.criterion, KINDS),
+        loss=describe(problem.f.criterion, KINDS),
         penalty=penalty,
         weight=float(final.weight or 0),
         classes=list(made.classes),
@@ -308,3 +327,6 @@ def _model(
         notes=list(notes),
         versions={key: value for key, value in versions().items() if key in ("proxfed", "python", "torch", "numpy")},
     )
+
+
+explain(__name__)

@@ -22,7 +22,8 @@ from proxfed import keyed_random
 from proxfed.data.federated import Federated
 from proxfed.errors import InputError, require, whole
 from proxfed.fit.solve import Fit, Solver, Traffic
-from proxfed.problems.linear import Linear
+from proxfed.problems.linear.linear import Linear
+from proxfed.types import Problem
 
 ORGANISATION = "organisation"
 
@@ -33,7 +34,7 @@ SOLVER = Solver(1e-8)
 class Fold(NamedTuple):
     """What is fitted to, and what is held out."""
 
-    train: Linear
+    train: Problem[Linear]
     held_out: np.ndarray
     """(N,) which rows."""
 
@@ -87,16 +88,16 @@ class CrossValidation:
         """The model on all rows that a rule chooses."""
         return self.fits[self.place(rule)]
 
-    def scores(self, problem: Linear, place: int) -> np.ndarray:
+    def scores(self, problem: Problem[Linear], place: int) -> np.ndarray:
         """(N, outputs) of every row, by the model with this weight of the fold that holds it out."""
-        out = np.zeros((len(problem.data.labels), problem.blocks[0].shape[0]))
+        out = np.zeros((len(problem.f.data.labels), problem.f.blocks[0].shape[0]))
         for held, x in zip(self.rows, self.models[:, place], strict=True):
-            out[held] = np.asarray(problem.scores(x, problem.data.features[held]))
+            out[held] = np.asarray(problem.f.scores(x, problem.f.data.features[held]))
         return out
 
 
 def cross_validate(
-    problem: Linear,
+    problem: Problem[Linear],
     folds: int | str = 5,
     weights: int | Sequence[float] = 50,
     smallest: float = 1e-3,
@@ -114,7 +115,7 @@ def cross_validate(
     seed             of the folds
     watch            called with the paths that are done, and how many there are
     """
-    require(isinstance(problem, Linear), f"problem = {problem!s:.80}: only linear models are cross-validated")
+    require(isinstance(problem.f, Linear), f"problem = {problem!s:.80}: only linear models are cross-validated")
     on_folds = replace(solver, tolerance=fold_tolerance)
     parts = list(_folds(problem, folds, seed))
     fits = solver.path(problem, weights, smallest)
@@ -141,8 +142,8 @@ def cross_validate(
     )
 
 
-def _folds(problem: Linear, folds: int | str, seed: int) -> Iterator[Fold]:
-    data = problem.data
+def _folds(problem: Problem[Linear], folds: int | str, seed: int) -> Iterator[Fold]:
+    data = problem.f.data
     owner, strata = np.repeat(np.arange(len(data)), data.sizes), _strata(problem)
     if folds == ORGANISATION:
         require(len(data) > 1, f"folds = {folds!r} needs at least two organisations, and there is one")
@@ -155,20 +156,20 @@ def _folds(problem: Linear, folds: int | str, seed: int) -> Iterator[Fold]:
     for k in range(count):
         held_out = which == k
         if held_out.any():
-            fits = not problem.criterion.separate or len(np.unique(strata[~held_out])) == len(np.unique(strata))
+            fits = not problem.f.criterion.separate or len(np.unique(strata[~held_out])) == len(np.unique(strata))
             require(fits, f"folds = {folds!r}: fold {k} has all samples of a class, so without it there is no fit")
             try:
-                yield Fold(problem._with(data=data.keep(np.flatnonzero(~held_out))), held_out)
+                yield Fold(replace(problem, f=problem.f.over_rows(data.keep(np.flatnonzero(~held_out)))), held_out)
             except InputError as e:
                 raise InputError(f"folds = {folds!r}: without fold {k}, {e}") from e
 
 
-def _strata(problem: Linear) -> np.ndarray:
+def _strata(problem: Problem[Linear]) -> np.ndarray:
     """(N,) classes, or whether an event was seen, which every fold has its share of; of numbers, one for all."""
-    labels = problem.data.labels
-    if not problem.criterion.separate:
+    labels = problem.f.data.labels
+    if not problem.f.criterion.separate:
         return np.signbit(np.asarray(labels, np.float64)).astype(np.int64)
-    return labels.astype(np.int64) if has_classes(problem.data) else np.zeros(len(labels), np.int64)
+    return labels.astype(np.int64) if has_classes(problem.f.data) else np.zeros(len(labels), np.int64)
 
 
 def has_classes(data: Federated) -> bool:
@@ -186,22 +187,22 @@ def _drawn(data: Federated, strata: np.ndarray, count: int, seed: int) -> np.nda
     return which
 
 
-def _evaluate(problem: Linear, fold: Fold, path: list[Fit]) -> tuple[np.ndarray, float, Traffic]:
+def _evaluate(problem: Problem[Linear], fold: Fold, path: list[Fit]) -> tuple[np.ndarray, float, Traffic]:
     """(loss of every model on the fold's rows, what these weigh, what the evaluation costs)."""
     rows = np.flatnonzero(fold.held_out)
-    held = problem.data.keep(rows)
+    held = problem.f.data.keep(rows)
     n, k, size = len(held), len(path), path[0].x.itemsize
-    traffic = Traffic(1, n * (k + 1) * size, n * k * problem.d * size)
-    if problem.criterion.separate:
+    traffic = Traffic(1, n * (k + 1) * size, n * k * problem.f.d * size)
+    if problem.f.criterion.separate:
         losses, weight = _total(problem, held, path)
         return losses / weight, weight, traffic
-    every, weight = _total(problem, problem.data, path)
-    without, less = _total(problem, fold.train.data, path)
+    every, weight = _total(problem, problem.f.data, path)
+    without, less = _total(problem, fold.train.f.data, path)
     return (every - without) / (weight - less), weight - less, traffic
 
 
-def _total(problem: Linear, data: Federated, path: list[Fit]) -> tuple[np.ndarray, float]:
+def _total(problem: Problem[Linear], data: Federated, path: list[Fit]) -> tuple[np.ndarray, float]:
     """(sum of the weighted losses of these rows for every model, sum of the weights)."""
-    p = problem._with(data=data, l2=0.0, weighting="size")
+    p = replace(problem.f, data=data, l2=0.0, weighting="size")
     f, weight = p.local(0, range(p.n)), float(p.weight_sums.sum())
     return np.array([weight * float(p.weights @ f.value(fit.x)) for fit in path]), weight

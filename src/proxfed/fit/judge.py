@@ -14,8 +14,8 @@ from numpy import ndarray as Array
 
 from proxfed import keyed_random
 from proxfed.errors import real, require, whole
-from proxfed.fit import measures as ms
-from proxfed.problems.cox import Cox
+from proxfed.fit import metrics as ms
+from proxfed.problems.linear.cox import Cox
 from proxfed.problems.losses import Huber, Logistic, Loss, OneHot, Poisson, Softmax, Squared
 from proxfed.problems.named_losses import find_loss
 

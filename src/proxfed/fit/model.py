@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 
 from proxfed.data.federated import Federated
 from proxfed.errors import require
-from proxfed.problems.linear import Linear
+from proxfed.problems.linear.linear import Linear
 from proxfed.problems.losses import Loss
 from proxfed.problems.named_losses import find_loss
-from proxfed.regularisers import GroupLasso, OnBlocks, SparseGroup, Zero
-from proxfed.types import Regulariser
+from proxfed.regularisers import GroupLasso, SparseGroup, Zero
+from proxfed.types import Problem, Regulariser
 
 
 def linear_model(
@@ -23,13 +23,13 @@ def linear_model(
     class_weights: str | dict[str, float] | None = None,
     intercept: bool = True,
     weighting: str = "size",
-) -> Linear:
+) -> Problem[Linear]:
     """sum_i p_i f_i + penalty(weights), which is that of the pooled samples: p_i is the organisation's part of them.
 
     groups      of a GroupLasso or SparseGroup, by the names of the features: those of a group are kept or zero together
     intercept   of Cox's model there is none: the baseline hazard of each organisation takes its place
     """
-    bare = Linear(
+    f = Linear(
         data,
         loss,
         intercept=intercept and find_loss(loss).separate,
@@ -41,12 +41,5 @@ def linear_model(
         require(
             takes, f"groups = {groups!r:.80}: {type(penalty).__name__} has no groups, GroupLasso and SparseGroup do"
         )
-        penalty = penalty.with_labels(bare.feature_groups(groups))  # type: ignore[attr-defined]
-    return bare._with(h=on_weights(bare, penalty))
-
-
-def on_weights(problem: Linear, penalty: Regulariser) -> Regulariser:
-    """The penalty on all but the intercept."""
-    if isinstance(penalty, Zero) or not problem.intercept:
-        return penalty
-    return OnBlocks.named(problem.blocks, {"weight": penalty})
+        penalty = penalty.with_labels(f.feature_groups(groups))  # type: ignore[attr-defined]
+    return f + penalty

@@ -21,12 +21,16 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from proxfed import files
 from proxfed.errors import InputError, require
+from proxfed.explained import explain
 from proxfed.files import SHA256, checked, with_checksum
-from proxfed.fit.measures import probabilities, probability
-from proxfed.tables.columns import Real
+from proxfed.fit.metrics import probabilities, probability
+from proxfed.report.columns import cell
+from proxfed.tables.column_kinds import Real
 from proxfed.tables.preparation import Preparation
 from proxfed.tables.table import Table, read_frame
 from proxfed.validation import STRICT, refuse_unless
+
+__all__ = ["Model", "Scale", "Sent", "parse_model", "read_model"]
 
 FORM = "proxfed model 1"
 LARGEST_FILE = 1 << 28
@@ -166,8 +170,8 @@ class Model(BaseModel):
         lines = csv.writer(text, lineterminator="\n")
         lines.writerow(["output", "feature", "prepared", "original"])
         for k, output in enumerate(self.outputs):
-            lines.writerow([output, "(intercept)", self.prepared.intercept[k], self.original.intercept[k]])
-            lines.writerows([output, *row] for row in self._coefficients(k))
+            rows = [("(intercept)", self.prepared.intercept[k], self.original.intercept[k]), *self._coefficients(k)]
+            lines.writerows(map(cell, [output, *row]) for row in rows)
         return text.getvalue()
 
     @property
@@ -223,3 +227,6 @@ def parse_model(text: str, where: str = "model") -> Model:
     except InputError as e:
         raise InputError(f"{where}: is damaged ({e})") from e
     return model
+
+
+explain(__name__)

@@ -9,8 +9,8 @@ import numpy as np
 
 from proxfed.fit import pictures
 from proxfed.fit.judge import ALL
-from proxfed.fit.measures import calibration_curve
-from proxfed.fit.summary import main_measure, measure_cells, sent_cells, sentences
+from proxfed.fit.metrics import calibration_curve
+from proxfed.fit.overview import main_measure, measure_cells, sent_cells, sentences
 from proxfed.report.static_page import plain_html, static_page
 from proxfed.tables.holdings import holdings
 
@@ -63,7 +63,7 @@ def _choice(fitted: Fitted) -> str:
     cv = fitted.cv
     if cv is None or len(cv.weights) < 2:
         return f"<p>The weight was given: {fitted.model.weight:.4g}.</p>"
-    weights, block = cv.weights.tolist(), fitted.problem.blocks[0]
+    weights, block = cv.weights.tolist(), fitted.problem.f.blocks[0]
     q, p = block.shape
     models = np.stack([fit.x[: block.stop].numpy().reshape(q, p) for fit in cv.fits])
     used = np.flatnonzero((models != 0).any((0, 1)))[:200]

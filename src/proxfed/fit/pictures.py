@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from proxfed.fit.judge import Measured
-from proxfed.fit.measures import Bin
+from proxfed.fit.metrics import Bin
 from proxfed.report.svg import Frame, hover, points, svg, words
 
 FRAME = Frame(520, 300, left=64, right=14, above=16, below=44)

@@ -13,7 +13,8 @@ from proxfed.errors import require
 from proxfed.fit.judge import judge, plain
 from proxfed.fit.model_file import Model
 from proxfed.problems.named_losses import find_loss
-from proxfed.tables.columns import Ignore
+from proxfed.report.columns import cell
+from proxfed.tables.column_kinds import Ignore
 from proxfed.tables.raw import read_raw
 from proxfed.tables.schema import Source
 from proxfed.tables.table import Table
@@ -63,8 +64,8 @@ def written(columns: dict[str, list[Any]]) -> str:
     """As CSV."""
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
-    lines.writerow(columns)
-    lines.writerows(zip(*columns.values(), strict=True))
+    lines.writerow(map(cell, columns))
+    lines.writerows(map(cell, row) for row in zip(*columns.values(), strict=True))
     return text.getvalue()
 
 

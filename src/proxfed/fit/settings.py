@@ -21,14 +21,14 @@ from proxfed.compressors import COMPRESSORS
 from proxfed.errors import InputError, require
 from proxfed.fit.model import linear_model
 from proxfed.fit.solve import Solver
-from proxfed.problems.linear import Linear
+from proxfed.problems.linear.linear import Linear
 from proxfed.problems.losses import CrossEntropy, Logistic, Loss, OneHot
 from proxfed.problems.named_losses import LOSSES, find_loss
 from proxfed.registry import arguments, build, look_up, settings_of
 from proxfed.regularisers import L1, REGULARISERS, ElasticNet, GroupLasso, Nuclear, SparseGroup
 from proxfed.tables.design import Design
 from proxfed.tables.schema import Target
-from proxfed.types import Regulariser
+from proxfed.types import Problem, Regulariser
 from proxfed.validation import STRICT, refuse_unless, sentence
 
 Named = str | dict[str, Any]
@@ -129,7 +129,7 @@ def loss_of(settings: Settings, target: Target) -> Loss:
     return loss
 
 
-def problem_of(settings: Settings, made: Design) -> Linear:
+def problem_of(settings: Settings, made: Design) -> Problem[Linear]:
     """The model of these tables, with a penalty of weight 1 or the weight that is given."""
     target = made.tables.schema.target
     assert target is not None
@@ -140,7 +140,7 @@ def problem_of(settings: Settings, made: Design) -> Linear:
         weights = _by_label(weights, made.classes, isinstance(loss, Logistic))
     options: dict[str, Any] = {"class_weights": weights, "intercept": settings.intercept}
     bare = linear_model(data, loss, **options)
-    penalty = penalty_of(settings, bare.blocks[0].shape, made.preparation.groups)
+    penalty = penalty_of(settings, bare.f.blocks[0].shape, made.preparation.groups)
     return linear_model(data, loss, penalty, groups=settings.groups, **options)
 
 

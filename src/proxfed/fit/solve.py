@@ -23,12 +23,14 @@ from torch import Tensor
 from proxfed.algorithms import FedCEF, ProxNewton
 from proxfed.compressors import Identity
 from proxfed.engine.compatibility import check_combination
+from proxfed.engine.loop import rounds
 from proxfed.engine.network import Stacked
 from proxfed.engine.run import Run
+from proxfed.engine.start import run_of
 from proxfed.errors import InputError, RunError, at_least_one, positive, require
 from proxfed.harness.path import chosen_weights
 from proxfed.participation import Full
-from proxfed.problems.linear import Linear
+from proxfed.problems.linear.linear import Linear
 from proxfed.regularisers import OnBlocks
 from proxfed.types import Algorithm, Compressor, Problem
 
@@ -120,10 +122,10 @@ class Solver:
 
     def fit(self, problem: Problem, scale: float | None = None, pairs: Pairs | None = None) -> Fit:
         """The minimiser of phi, from the problem's start; `scale` and `pairs` are those of another fit of this f."""
-        require(problem.batch is None, f"batch = {problem.batch}: a fit needs full gradients, batch = None")
-        double = problem.weights.dtype == torch.float64
+        require(problem.f.batch is None, f"batch = {problem.f.batch}: a fit needs full gradients, batch = None")
+        double = problem.f.weights.dtype == torch.float64
         require(
-            double, f"dtype = {problem.weights.dtype}: a fit needs float64, as its tolerance is far below float32's"
+            double, f"dtype = {problem.f.weights.dtype}: a fit needs float64, as its tolerance is far below float32's"
         )
         begin, L = self._begin(problem)
         plain = self.compressor is None and problem.h.weak_convexity == 0
@@ -169,20 +171,20 @@ class Solver:
         h = problem.h
         name = type(h.parts[0][1] if isinstance(h, OnBlocks) else h).__name__
         require(h.thresholds, f"{name} has no weight from which on zero is the solution")
-        held = problem.with_h(h.held_at_zero(problem.d)).starting_at(0 * problem.start(0))
+        held = problem.with_h(h.held_at_zero(problem.f.d)).starting_at(0 * problem.start(0))
         return replace(self, compressor=None).fit(held)
 
     def _begin(self, problem: Problem) -> tuple[Traffic, float]:
         """L, and what it costs to know it."""
-        n, size = problem.n, problem.weights.itemsize
+        n, size = problem.f.n, problem.f.weights.itemsize
         try:
-            if isinstance(problem, Linear):
-                return Traffic(0, n * size, 0), float(problem.weights.double() @ problem.client_smoothness)
-            return Traffic(0, n * size, 0), problem.smoothness().L_f
+            if isinstance(problem.f, Linear):
+                return Traffic(0, n * size, 0), float(problem.f.weights.double() @ problem.f.client_smoothness)
+            return Traffic(0, n * size, 0), problem.f.smoothness().L_f
         except InputError:  # there is none
             plain = self.compressor is None and problem.h.weak_convexity == 0
             why = "a compressed uplink" if self.compressor is not None else f"{type(problem.h).__name__}, not convex,"
-            require(plain, f"{problem}: its curvature has no bound, and {why} needs one for its step size")
+            require(plain, f"{problem.f}: its curvature has no bound, and {why} needs one for its step size")
         look = exact_look(problem, problem.start(0))
         return look.traffic, float(look.gradient.norm()) or 1.0  # as if the solution were at distance 1
 
@@ -195,19 +197,18 @@ def residual_of(problem: Problem, look: Look, L: float) -> float:
 
 def exact_look(problem: Problem, x: Tensor) -> Look:
     """One round in which the server sends x and gets the gradients there."""
-    f = problem.local(0, range(problem.n))
-    vectors = problem.n * problem.d * x.itemsize
-    return Look(x, problem.weights @ f.full_grad(x), Traffic(1, vectors, vectors))
+    f = problem.f.local(0, range(problem.f.n))
+    vectors = problem.f.n * problem.f.d * x.itemsize
+    return Look(x, problem.f.weights @ f.full_grad(x), Traffic(1, vectors, vectors))
 
 
 def _newton(problem: Problem, L: float, solver: Solver, pairs: Pairs | None) -> Iterator[Look]:
     run = _run(problem, ProxNewton(L), solver)
     if pairs is not None:
         run.state = run.state._replace(server=run.state.server._replace(**pairs._asdict()))
-    for t in range(1, solver.rounds + 1):
-        run.round(t)
+    for step in rounds(run, solver.rounds, done=0):
         s = run.state.server
-        yield Look(s.x, s.g, _traffic(run, t), Pairs(s.S, s.Y, s.pairs))
+        yield Look(s.x, s.g, _traffic(run, step.t), Pairs(s.S, s.Y, s.pairs))
 
 
 def _compressed(problem: Problem, L: float, solver: Solver) -> Iterator[Look]:
@@ -220,8 +221,8 @@ def _compressed(problem: Problem, L: float, solver: Solver) -> Iterator[Look]:
         run = _run(problem.starting_at(best.x), FedCEF(step, 1, compressor=compressor), solver)
         done = 0
         while True:
-            for t in range(done + 1, done + LOOK + 1):
-                run.round(t)
+            for _ in rounds(run, done + LOOK, done=done):
+                pass
             done += LOOK
             look = exact_look(problem, run.model())
             total = total + look.traffic + Traffic(LOOK)
@@ -234,9 +235,9 @@ def _compressed(problem: Problem, L: float, solver: Solver) -> Iterator[Look]:
 
 def _run(problem: Problem, algorithm: Algorithm, solver: Solver) -> Run:
     check_combination(problem, algorithm, None, Full())
-    return Run(problem, algorithm, Stacked(problem.n, problem.d), seed=solver.seed)
+    return run_of(problem, algorithm, Stacked(problem.f.n, problem.f.d), seed=solver.seed)
 
 
 def _traffic(run: Run, rounds: int) -> Traffic:
     counted = run.counters()
-    return Traffic(rounds, counted["bytes_up"], counted["bytes_down"])
+    return Traffic(rounds, int(counted["bytes_up"]), int(counted["bytes_down"]))

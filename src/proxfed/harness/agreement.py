@@ -18,7 +18,7 @@ Asked = tuple[Study, Collection[str], int | None]
 
 def require_alike(asked: Iterable[Asked]) -> None:
     """Refuse, on all ranks, what is not the same on all of them."""
-    about: dict[str, Any] = {f"versions.{k}": v for k, v in versions().items() if k != "threads"}
+    about: dict[str, Any] = {f"versions.{k}": v for k, v in versions().items() if k not in ("threads", "processor")}
     for place, (study, only, until) in enumerate(asked):
         where = f"study {place + 1}: " if place else ""
         about |= {f"{where}{key}": plain(value) for key, value in by_key(study.settings).items()}
@@ -33,8 +33,8 @@ def _data(study: Study) -> dict[str, Any]:
     problems = {id(p): p for p in (study.problem, *(e.problem for e in study.complete.values()))}
     for k, p in enumerate(problems.values()):
         name = f"the data of problem {k + 1}" if k else "the data"
-        if p.data is not None:
-            stats = ClientStats.of(p.data)
+        if p.f.data is not None:
+            stats = ClientStats.of(p.f.data)
             said[f"{name}, samples of each client"] = plain(stats.sizes)
             said[f"{name}, checksum"] = stats.checksum
         said[f"the start of problem {k + 1}" if k else "the start"] = None if p.x0 is None else plain(p.x0)

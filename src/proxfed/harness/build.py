@@ -3,41 +3,45 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from math import ceil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from proxfed.adapters.trackers import HOOKS
 from proxfed.algorithms import ALGORITHMS, CompressedDownlink
-from proxfed.auto import AUTO, Auto, example
 from proxfed.compressors import COMPRESSORS
 from proxfed.data import DATASETS, PARTITIONS, Dataset, Federated, hand_out
 from proxfed.data.limits import LIMITS, limited
 from proxfed.data.partitions import NaturalPartition
-from proxfed.errors import InputError, finite, require, whole
+from proxfed.errors import InputError, finite, nearest, option, require, whole
 from proxfed.harness.experiment import Experiment, canonical, parse, read_cases
 from proxfed.harness.overrides import assign, check_not_overruled
 from proxfed.harness.study import Entry, Study
+from proxfed.hooks import STOPS, StopRule
 from proxfed.participation import PARTICIPATIONS
 from proxfed.problems import PROBLEMS
-from proxfed.problems.linear import Linear
+from proxfed.problems.linear.linear import Linear
 from proxfed.registry import Table, arguments, build, label_of, look_up, plain, prepared
 from proxfed.regularisers import REGULARISERS, OnBlocks, SquaredL2, Zero
 from proxfed.simulate import Timing
 from proxfed.tables import load_tables
 from proxfed.topologies import TOPOLOGIES
 from proxfed.types import (
+    LOCAL_STEPS,
     Algorithm,
     Block,
     Constants,
     Graph,
+    Method,
     Participation,
     Problem,
     Regulariser,
+    Smooth,
     Smoothness,
     Star,
     Topology,
@@ -47,22 +51,36 @@ DATASETS["tables"] = load_tables  # here, because the data know nothing of schem
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
-GIVEN = {"n", "directory", "data", "h", "dtype", "device", "x0"}
+GIVEN = {"n", "directory", "data", "dtype", "device", "numbers", "net"}
 """Arguments that the run gives: the number of clients, and what other tables of an experiment say."""
 
 
 def build_study(
-    e: Experiment, data_directory: str | None = None, data: Federated | None = None, problem: Problem | None = None
+    e: Experiment,
+    data_directory: str | None = None,
+    data: Federated | None = None,
+    problem: Problem | None = None,
+    only: Collection[str] = (),
 ) -> Study:
-    """The study that a configuration file describes, with its data loaded unless they, or the problem, are given."""
-    problem_table = canonical(e.problem)
-    problem = _problem(e, problem_table, data_directory, data) if problem is None else problem
+    """The study that a configuration file describes, with its data loaded unless they, or the problem, are given.
+
+    `only` are the labels of the algorithms that it has; all if empty.
+    """
     labels = [label_of(table) for table in e.algorithms]
     twice = next((label for label in labels if labels.count(label) > 1), None)
     require(twice is None, f"two algorithms are called {twice!r}: give each a label of its own")
+    for label in only:
+        known = label in labels
+        require(known, f"{option('only')}: no algorithm has the label {label!r}; {nearest(label, labels)}")
+    problem_table = canonical(e.problem)
+    here = problem is None  # between organisations the sites add the noise
+    privacy = e.protection.privacy if here and e.protection is not None else None
+    problem = _problem(e, problem_table, data_directory, data) if problem is None else problem
     decayed: dict[float, Problem] = {}
     entries = {}
     for label, table in zip(labels, e.algorithms, strict=True):
+        if only and label not in only:
+            continue
         own = _with_decay(problem, table, label, decayed, e.reference)
         entries[label] = _entry(table, label, e, own or problem, own)
     return Study(
@@ -77,10 +95,12 @@ def build_study(
         stationarity_step=e.stationarity_step,
         measures=e.measures,
         targets=e.targets,
+        privacy=privacy,
         timing=None if e.time is None else Timing.read(e.time),
+        hooks=[*_stops(e.stop), *(build(HOOKS, table, f"hooks.{k}") for k, table in enumerate(e.hooks))],
         written=_filled_tables(e, problem_table),
         asked=e.asked(),
-        again=partial(_again, e, data_directory, problem.data),
+        again=partial(_again, e, data_directory, problem.f.data),
     )
 
 
@@ -95,14 +115,52 @@ def _again(e: Experiment, directory: str | None, data: Federated | None, changes
 
 
 def read_study(source: str | Path, changes: Sequence[str] = (), case: str = "", data: str | None = None) -> Study:
-    """The study of a shipped experiment or of a .toml file, with `key=value` changes as on the command line.
+    """The study of a shipped experiment or of a .toml file.
 
-    `case` is one of the file's cases, if it has several; `data` the directory with data sets.
+    Parameters
+    ----------
+    source : str or Path
+        The name of the experiment, or the file.
+    changes : sequence of str
+        'key=value', as on the command line.
+    case : str
+        One of the file's cases, if it has several.
+    data : str, optional
+        The data directory; None: PROXFED_DATA.
+
+    Returns
+    -------
+    Study
     """
     cases = read_cases(str(source), changes, only=[case] if case else [])
     known = ", ".join(map(repr, cases))
     require(len(cases) == 1, f"{source}: case = {case!r} must be one of its cases: {known}")
     return build_study(next(iter(cases.values())), data)
+
+
+OF_STOP = ("patience", "measure", "least", "target", "seconds", "simulated_seconds", "bytes")
+"""Keys of a table [stop]."""
+
+
+def _stops(given: Table | list[Table]) -> list[StopRule]:
+    """The rules of a table [stop], or of a list of tables, as the config.toml of a run has it."""
+    if isinstance(given, list):
+        return [build(STOPS, table, f"stop.{k}") for k, table in enumerate(given)]
+    unknown = next((key for key in given if key not in OF_STOP), None)
+    require(unknown is None, f"stop: unknown key {unknown!r}; {nearest(str(unknown), OF_STOP)}")
+    of_patience = {key: given[key] for key in ("measure", "least") if key in given}
+    alone = next((key for key in of_patience if "patience" not in given), None)
+    require(alone is None, f"stop.{alone} is a setting of stop.patience, which is missing")
+    target = given.get("target", {})
+    good = isinstance(target, dict)
+    require(good, f"stop.target = {target!r} must be a table of measures and values, such as {{accuracy = 0.9}}")
+    rules: list[Table] = [{"name": "target", "measure": measure, "value": value} for measure, value in target.items()]
+    if "patience" in given:
+        rules.append({"name": "patience", "rows": given["patience"]} | of_patience)
+    for key, more in (("seconds", {}), ("simulated_seconds", {"simulated": True})):
+        rules += [{"name": "seconds", "seconds": given[key]} | more] if key in given else []
+    rules += [{"name": "bytes", "bytes": given["bytes"]}] if "bytes" in given else []
+    return [build(STOPS, rule, "stop") for rule in rules]
 
 
 SPECIAL = {"label", "rounds", "topology", "participation", "theory", "weight_decay", "name", "source", "tuned"}
@@ -119,7 +177,7 @@ def _entry(table: Table, label: str, e: Experiment, problem: Problem, own: Probl
         require(whole(rounds) and rounds >= 1, f"{where}.rounds = {rounds!r} must be a whole number >= 1")
     common = {"participation": e.participation, "topology": e.topology}
     make = look_up(ALGORITHMS, table, where)
-    participation, topology = _surroundings(make, table, where, problem.n, common)
+    participation, topology = _surroundings(make, table, where, problem.f.n, common)
     algorithm = _algorithm(make, table, where, rounds, problem, topology)
     return Entry(algorithm, topology, participation, table.get("rounds"), own, table.get("tuned"))
 
@@ -149,7 +207,7 @@ def _topology(table: Table, where: str, n: int) -> Topology:
 
 def _algorithm(
     make: Any, table: Table, where: str, rounds: int, problem: Problem, topology: Topology | None
-) -> Algorithm | Auto:
+) -> Algorithm:
     """With the hyper-parameters that the table gives, or those of its theory, and its compressed downlink."""
     settings, down = _without_down(make, table)
     return _with_downlink(_bare(make, settings, where, rounds, problem, topology), down, where)
@@ -162,26 +220,25 @@ def _without_down(make: Any, table: Table) -> tuple[Table, Any]:
     return {k: v for k, v in table.items() if k != "down"}, table["down"]
 
 
-def _with_downlink(algorithm: Algorithm | Auto, down: Any, where: str) -> Algorithm | Auto:
+def _with_downlink(algorithm: Algorithm, down: Any, where: str) -> Algorithm:
     if down is None:
         return algorithm
-    require(
-        isinstance(example(algorithm), Star),
-        f"{where}.down: {type(example(algorithm)).__name__} has no server that could send",
-    )
+    if not isinstance(algorithm, Star):
+        raise InputError(f"{where}.down: {type(algorithm).__name__} has no server that could send")
     try:
-        return CompressedDownlink(algorithm, build(COMPRESSORS, down, f"{where}.down"))  # type: ignore[arg-type]
+        return CompressedDownlink(algorithm, build(COMPRESSORS, down, f"{where}.down"))
     except InputError as e:
         raise InputError(str(e) if str(e).startswith(where) else f"{where}.down: {e}") from e
 
 
 def _bare(
     make: Any, settings: Table, where: str, rounds: int, problem: Problem, topology: Topology | None
-) -> Algorithm | Auto:
+) -> Algorithm:
     own = {k: _steps(v, problem, f"{where}.{k}") for k, v in settings.items() if k not in SPECIAL}
     theory = settings.get("theory", False)
     if theory is False:
-        return _made(make, own, where)
+        _check_names(make, own, where)
+        return make(**arguments(make, own, where))
     require(theory is True, f"{where}.theory = {theory!r} must be true or false")
     rule = make.theory
     if rule is None:
@@ -191,11 +248,22 @@ def _bare(
     return rule(constants, **arguments(rule, own, where, {"c"}))
 
 
-def _made(make: Any, own: Table, where: str) -> Algorithm | Auto:
-    """The algorithm, whose steps may be "auto" instead of what they are otherwise."""
-    auto = {k: v for k, v in own.items() if v == AUTO and k in inspect.signature(make).parameters}
-    rest = {k: v for k, v in own.items() if k not in auto}
-    return make(**arguments(make, rest, where, {*auto}), **auto)
+STEP = ("lr", "learning_rate", "step", "step_size")
+LOCAL = ("local_steps", "steps", "epochs", "local_epochs")
+"""What other libraries call the step size and the number of local steps."""
+
+
+def _check_names(make: Any, own: Table, where: str) -> None:
+    """Refuse names that other libraries have for what is called differently here."""
+    if not (isinstance(make, type) and issubclass(make, Method)):
+        return
+    takes = inspect.signature(make).parameters
+    local = next((name for name in LOCAL_STEPS if name in takes), None)
+    for key in own:
+        if key in STEP and key not in takes and make.facts.step in takes:
+            raise InputError(f"{where}: unknown key {key!r}; the step size is called {make.facts.step!r} here")
+        if key in LOCAL and key not in takes and local:
+            raise InputError(f"{where}: unknown key {key!r}; the number of local steps is called {local!r} here")
 
 
 def _with_decay(
@@ -208,14 +276,15 @@ def _with_decay(
     require(finite(decay) and decay >= 0, f"{where} = {decay!r} must be a finite number >= 0")
     require(not reference, f"{where} = {decay!r}: with reference = true all algorithms have the problem's own")
     if decay not in decayed:
-        decayed[decay] = problem.with_l2(decay)
+        decayed[decay] = replace(problem, f=problem.f.with_l2(decay))
     return decayed[decay]
 
 
 def _filled_tables(e: Experiment, problem: Table) -> Table:
     """The configuration with every default written out, but for the algorithms, whose objects say it."""
-    out = e.model_dump(exclude_none=True, exclude={"topology", "participation"})
-    out["data"] = _filled(DATASETS[e.data["name"]], e.data)
+    out = e.model_dump(exclude_none=True, exclude={"topology", "participation", "stop", "hooks"})
+    if e.data:  # between organisations the sites' rows are the data
+        out["data"] = _filled(DATASETS[e.data["name"]], e.data)
     out["problem"] = _filled(PROBLEMS[problem["name"]], problem)
     return out
 
@@ -257,6 +326,8 @@ def build_problem(e: Experiment, directory: str | None = None, data: Federated |
 def _problem(e: Experiment, table: Table, directory: str | None, data: Federated | None) -> Problem:
     """With its regulariser, which may act on some of the problem's blocks only."""
     require(e.dtype in DTYPES, f"dtype = {e.dtype!r} is not one of {', '.join(DTYPES)}")
+    for key in ("device", "dtype"):
+        require(key not in table, f"problem: {key!r} stands above the tables, not inside [problem]")
     make, given = prepared(PROBLEMS, table, "problem", GIVEN)
     given |= {
         "data": load_data(e.data, directory) if data is None else data,
@@ -266,24 +337,24 @@ def _problem(e: Experiment, table: Table, directory: str | None, data: Federated
     tables = e.regulariser if isinstance(e.regulariser, list) else [e.regulariser]
     alone = len(tables) == 1 and "blocks" not in tables[0]
     if alone and "groups" not in tables[0]:
-        return make(h=build(REGULARISERS, tables[0], "regulariser"), **given)
-    bare = make(**given)
-    tables = [_with_groups(table, bare) for table in tables]
+        return make(**given) + build(REGULARISERS, tables[0], "regulariser")
+    f = make(**given)
+    tables = [_with_groups(table, f) for table in tables]
     if alone:  # groups are of features, so the intercept is left alone
         tables = [{**tables[0], "blocks": ["weight"]}]
-    return bare.with_h(_on_blocks(tables, bare.blocks))
+    return f + _on_blocks(tables, f.blocks)
 
 
-def _with_groups(table: Table, problem: Problem) -> Table:
+def _with_groups(table: Table, f: Smooth) -> Table:
     """A regulariser's table with the labels of its groups of features, if it names any."""
     if "groups" not in table:
         return table
-    linear = isinstance(problem, Linear)
-    require(linear, f"regulariser.groups = {table['groups']!r}: only linear models have features by name")
+    if not isinstance(f, Linear):
+        raise InputError(f"regulariser.groups = {table['groups']!r}: only linear models have features by name")
     rest = {k: v for k, v in table.items() if k != "groups"}
     both = next((key for key in ("size", "labels") if key in rest), None)
     require(both is None, f"regulariser: groups and {both} exclude each other")
-    return {**rest, "labels": problem.feature_groups(table["groups"])}  # type: ignore[attr-defined]
+    return {**rest, "labels": f.feature_groups(table["groups"])}
 
 
 def _on_blocks(tables: list[Table], blocks: tuple[Block, ...]) -> Regulariser:
@@ -310,27 +381,30 @@ def _filled(make: Any, table: Table) -> Table:
 
 
 def _constants(problem: Problem, rounds: int, topology: Topology | None, composite: bool, where: str) -> Constants:
-    psi, h, smoothness = 0.0, problem.h, problem.smoothness()
+    psi, h, smoothness = 0.0, problem.h, problem.f.smoothness()
+    curved = smoothness.L_f > 0
+    require(curved, f"{where}.theory: the losses have no curvature (L_f = 0), from which the theory takes its steps")
     if topology is not None:  # peers see n p_i f_i, so that their plain averages are the weighted ones
         psi = 1 - topology.spectral_gap()
-        most, least = (problem.n * float(p) for p in (problem.weights.max(), problem.weights.min()))
+        most, least = (problem.f.n * float(p) for p in (problem.f.weights.max(), problem.f.weights.min()))
         smoothness = smoothness._replace(L=smoothness.L * most, mu_min=smoothness.mu_min * least)
     if not composite and not isinstance(h, Zero):  # then h is a part of every f_i
         if not isinstance(h, SquaredL2):
             raise InputError(f"{where}: there are no step sizes of the theory with {h}, which is not smooth: give them")
         smoothness = Smoothness(*(constant + h.weight for constant in smoothness))
-    return Constants(smoothness, problem.n, problem.d, rounds, h.weak_convexity, psi)
+    return Constants(smoothness, problem.f.n, problem.f.d, rounds, h.weak_convexity, psi)
 
 
 def _steps(value: Any, problem: Problem, where: str) -> Any:
-    """{epochs = 5}, where a number of local steps is meant: as many as five passes over a client's data take."""
+    """{epochs = 5}, where a number of local steps is meant: as many, for every client, as five passes over a client of
+    mean size take."""
     if not isinstance(value, dict) or value.keys() != {"epochs"}:
         return value
-    batch, data, epochs = problem.batch, problem.data, value["epochs"]
-    require(isinstance(epochs, int) and epochs >= 1, f"{where}.epochs = {epochs!r} must be a whole number >= 1")
+    batch, data, epochs = problem.f.batch, problem.f.data, value["epochs"]
+    require(whole(epochs) and epochs >= 1, f"{where}.epochs = {epochs!r} must be a whole number >= 1")
     if batch is None or data is None:
         raise InputError(f"{where}: epochs need minibatches; give problem.batch")
-    return epochs * ceil(float(np.mean(data.sizes)) / batch)
+    return data.steps(batch, epochs)
 
 
 def build_again(table: Table, n: int) -> Entry:
@@ -340,7 +414,7 @@ def build_again(table: Table, n: int) -> Entry:
     participation, topology = _surroundings(make, table, where, n, {})
     settings, down = _without_down(make, table)
     own = {k: v for k, v in settings.items() if k not in SPECIAL | OF_ITS_PROBLEM}
-    algorithm = _with_downlink(_made(make, own, where), down, where)
+    algorithm = _with_downlink(make(**arguments(make, own, where)), down, where)
     return Entry(algorithm, topology, participation)
 
 

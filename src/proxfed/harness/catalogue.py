@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import sys
-import textwrap
 from collections.abc import Callable
-from dataclasses import is_dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from proxfed.adapters.trackers import HOOKS
 from proxfed.algorithms import ALGORITHMS
 from proxfed.compressors import COMPRESSORS
 from proxfed.data import DATASETS, PARTITIONS
 from proxfed.data.limits import LIMITS
 from proxfed.errors import InputError, nearest, require
+from proxfed.explained import field_docs, summary
 from proxfed.harness.build import GIVEN
 from proxfed.harness.experiment import shipped
+from proxfed.hooks import STOPS
 from proxfed.participation import PARTICIPATIONS
 from proxfed.problems import PROBLEMS
-from proxfed.problems.architectures import MODELS
+from proxfed.problems.neural.architectures import MODELS
 from proxfed.registry import Registry
 from proxfed.regularisers import REGULARISERS
 from proxfed.schedules import SCHEDULES
 from proxfed.simulate import profiles
 from proxfed.topologies import TOPOLOGIES
-from proxfed.types import Needs, Star
+from proxfed.types import Needs, Star, When
 
 Entry = dict[str, str]
 
@@ -42,6 +42,8 @@ KINDS: dict[str, Registry[Any]] = {
     "schedules": SCHEDULES,
     "datasets": DATASETS,
     "partitions": PARTITIONS,
+    "stops": STOPS,
+    "hooks": HOOKS,
 }
 
 FILES: dict[str, Callable[[], dict[str, Path]]] = {"profiles": profiles, "experiments": shipped}
@@ -77,13 +79,14 @@ def settings(make: Callable[..., Any]) -> list[Setting]:
         return []
     fixed = make.keywords.keys() if isinstance(make, partial) else ()
     cls = make.func if isinstance(make, partial) else make
-    docs = _field_docs(cls) if isinstance(cls, type) else {}
+    docs = field_docs(cls) if isinstance(cls, type) else {}
     out = []
     for name, parameter in inspect.signature(make).parameters.items():
         if name not in GIVEN and name not in fixed:
             default = parameter.default
             value = type(default).__name__ if hasattr(default, "__dataclass_fields__") else repr(default)
-            out.append(Setting(name, None if default is parameter.empty else value, docs.get(name, "")))
+            meaning = " ".join(docs.get(name, "").split())
+            out.append(Setting(name, None if default is parameter.empty else value, meaning))
     if make in DATASETS.values():
         out += [Setting(name, repr(None), meaning) for name, meaning in LIMITS.items()]
     return out
@@ -91,7 +94,7 @@ def settings(make: Callable[..., Any]) -> list[Setting]:
 
 def about(make: Callable[..., Any]) -> str:
     """What an entry is: its docstring, or that of what makes it this one."""
-    return inspect.getdoc(type(next(iter(make.keywords.values()))) if isinstance(make, partial) else make) or ""
+    return summary(type(next(iter(make.keywords.values()))) if isinstance(make, partial) else make)
 
 
 def recursion(make: Any) -> str:
@@ -147,29 +150,28 @@ def _algorithm(make: Any) -> Entry:
         "handles h by": "prox" if make.needs.composite else "subgradient",
         "needs": needs(make.needs) if star else ", ".join(filter(None, [needs(make.needs), "all clients"])),
         "sends": str(make.facts.sends),
-        "different data": "exact" if make.facts.exact else "biased",
+        "different data": _different_data(make),
         "some clients": _some_clients(make) if star else "refused",
         "paper": make.reference(),
     }
 
 
+def _different_data(make: Any) -> str:
+    """Where it ends on different data; first of all with its default settings."""
+    exact = make.facts.exact
+    if not isinstance(exact, When):
+        return "exact" if exact else "biased"
+    defaults = {name: parameter.default for name, parameter in inspect.signature(make).parameters.items()}
+    return f"exact with {exact}" if exact.holds(defaults) else f"biased, exact with {exact}"
+
+
 def _some_clients(make: Any) -> str:
     """What becomes of the solution if not everybody takes part in every round."""
-    if not make.facts.exact_partial:
+    exact = make.facts.exact_partial
+    if exact is False:
         return "refused" if make.needs.everyone else "inexact"
-    return "exact with `partial`" if make.needs.everyone else "exact"
-
-
-def _field_docs(cls: type) -> dict[str, str]:
-    """The string below each field of a class, in one line; fields may stand in a base class."""
-    docs = {}
-    for base in reversed([c for c in cls.__mro__ if is_dataclass(c)]):
-        tree = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0]
-        assert isinstance(tree, ast.ClassDef)
-        for field, below in zip(tree.body, tree.body[1:], strict=False):
-            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(below, ast.Expr):
-                docs[field.target.id] = " ".join(str(ast.literal_eval(below.value)).split())
-    return docs
+    conditions = ["`partial`"] * make.needs.everyone + [str(exact)] * isinstance(exact, When)
+    return "exact with " + " and ".join(conditions) if conditions else "exact"
 
 
 def _headline(text: str) -> str:

@@ -4,33 +4,37 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from torch import Tensor
 
-from proxfed.auto import Auto, example
 from proxfed.engine.compatibility import check_combination
+from proxfed.engine.loop import Row
 from proxfed.engine.measures import Measures
 from proxfed.engine.network import Stacked, world
-from proxfed.engine.run import Row
-from proxfed.engine.run import rounds as steps
 from proxfed.engine.state_measures import check_names
-from proxfed.errors import RunError, require, whole
+from proxfed.errors import RunError, of_kind, require, whole
+from proxfed.explained import explain
 from proxfed.harness.execute import begin
 from proxfed.harness.experiment import slug
+from proxfed.harness.folder.run_folder import RunFolder
+from proxfed.harness.follow import Records, follow
 from proxfed.harness.plan import Planned, carry_out
-from proxfed.harness.remarks import control_variates, remarks
+from proxfed.harness.remarks import beforehand, equal_weights
 from proxfed.harness.results import Cases, Results
-from proxfed.harness.run_folder import RunFolder
-from proxfed.harness.study import Entry, Study, names
+from proxfed.harness.study import Entry, Study, as_problem, names
+from proxfed.hooks import About, begun, checked
 from proxfed.participation import Full
-from proxfed.report.terminal import Progress, stop_on_signal, watching
+from proxfed.report.columns import RunStatus
+from proxfed.report.terminal import Progress, err, say, stop_on_signal, watching
 from proxfed.simulate import Timing, profiles
-from proxfed.types import Algorithm, Participation, Problem, Topology
+from proxfed.types import Algorithm, Method, Participation, Problem, Smooth, Topology, directions
+
+__all__ = ["Diverged", "Result", "compare", "folder_of", "run", "run_study"]
 
 
 class Diverged(RunError):
@@ -45,8 +49,8 @@ class Diverged(RunError):
 class Result:
     """What came out of one run."""
 
-    status: str
-    """'finished', 'diverged', or 'stopped' by Ctrl-C."""
+    status: RunStatus
+    """'finished', 'early' where a hook stopped it, 'diverged', or 'stopped' by Ctrl-C."""
     message: str
     """Why, where it is not finished; else what should be known of its steps, if anything."""
     model: Tensor
@@ -56,6 +60,7 @@ class Result:
     state: Any = field(repr=False)
     """The states of clients and server after the last round."""
     seed: int = 0
+    """With which it was run."""
     seconds: float = 0.0
     """Spent in rounds; evaluations apart."""
     algorithm: Algorithm | None = None
@@ -72,8 +77,8 @@ class Result:
 
 
 def run(
-    problem: Problem,
-    algorithm: Algorithm | Auto,
+    problem: Problem | Smooth,
+    algorithm: Algorithm,
     rounds: int,
     *,
     topology: Topology | None = None,
@@ -82,55 +87,138 @@ def run(
     every: int = 1,
     reference: Tensor | None = None,
     measures: Sequence[str] = (),
-    watch: Callable[[int, Row | None], object] = lambda t, row: None,
+    hooks: Sequence[Any] = (),
     progress: bool = True,
     throw: bool = False,
 ) -> Result:
-    """Run `algorithm` on `problem` in this process; a row of measures every `every` rounds and at both ends.
+    """Run `algorithm` on `problem` in this process.
 
-    `reference` is the solution, so that rows have the gap and the error; `measures` are more, by name, such as those
-    of the clients' states; `watch(t, row)` is called after every round. A run that diverges has the status 'diverged',
-    or raises Diverged with throw=True. Ctrl-C ends it after the current round, with what there is.
+    Ctrl-C ends the run after the current round, with what there is.
+
+    Parameters
+    ----------
+    problem : Problem or Smooth
+        f + h; f alone is f + 0.
+    algorithm : Algorithm
+        An object such as FedAvg(0.1, K=5).
+    rounds : int
+        Communication rounds.
+    topology : Topology, optional
+        The graph of an algorithm without a server, such as Ring(10).
+    participation : Participation
+        Which clients take part in a round; all by default.
+    seed : int
+        Of the minibatches, the messages and the start.
+    every : int
+        A row of measures every so many rounds, and at both ends.
+    reference : Tensor, optional
+        The solution, (d,), so that rows have the gap and the error.
+    measures : sequence of str
+        More measures, by name, such as those of the clients' states.
+    hooks : sequence
+        Functions of a Moment, or objects such as Patience(10): called with every row, they may stop the run
+        (proxfed.hooks).
+    progress : bool
+        Show the progress in the terminal.
+    throw : bool
+        Raise Diverged if the run diverges, instead of returning a result with the status 'diverged'.
+
+    Returns
+    -------
+    Result
+        The model, a row of measures for each evaluation, and how the run ended.
     """
-    for key, value, least in (("rounds", rounds, 0), ("every", every, 1)):
-        require(whole(value) and value >= least, f"{key} = {value!r} must be a whole number >= {least}")
+    for key, value in (("rounds", rounds), ("every", every)):
+        require(whole(value) and value >= 1, f"{key} = {value!r} must be a whole number >= 1")
     require(whole(seed), f"seed = {seed!r} must be a whole number")
-    require(callable(watch), f"watch = {watch!r} must be a function of the round and its row")
+    swapped = isinstance(problem, Method) and isinstance(algorithm, (Problem, Smooth))
+    require(not swapped, "the problem comes first: run(problem, algorithm, rounds)")
+    told = checked(hooks)
     Entry(algorithm)
-    check_combination(problem, example(algorithm), topology, participation)
-    if asked := names(measures):
-        check_names(asked, [example(algorithm)], problem)
-    fits = reference is None or (isinstance(reference, Tensor) and reference.shape == (problem.d,))
-    require(fits, f"reference = {reference!r:.80} must be a tensor of shape ({problem.d},), or None")
-    net = Stacked(problem.n, problem.d, topology)
-    going = begin(algorithm, problem, net, participation, seed, rounds)
-    rows: list[Row] = []
-    status, message, x = "finished", "", going.x0
-    name, variates = type(example(algorithm)).__name__, control_variates(going)
-    with stop_on_signal() as stop, watching(progress) as show:
-        for step in steps(going, Measures(problem, net, reference, more=tuple(measures)), -1, rounds, every):
-            rows += [] if step.row is None else [step.row]
-            if variates is not None and step.row is not None and step.t > 0:
-                variates.begin(step.t)
-            x = x if step.x is None else step.x
-            watch(step.t, step.row)
-            show(Progress(0, 1, name, seed, step.t, rounds, step.row))
-            if step.diverged:
-                status, message = "diverged", step.diverged
-            elif stop():
-                status, message = "stopped", f"stopped by a signal after round {step.t} of {rounds}"
-                x = x if step.x is not None else going.model()
-                break
-    message = remarks(problem, going, variates, rows[0], rows[-1], message)
-    result = Result(status, message, x, rows, going.state, seed, going.seconds, going.algorithm)
-    if throw and status == "diverged":
+    phi: Problem = as_problem(problem)
+    check_combination(phi, algorithm, topology, participation)
+    if more := names(measures):
+        check_names(more, [algorithm], phi)
+    if reference is not None:
+        fits = isinstance(reference, Tensor) and reference.shape == (phi.f.d,) and not reference.is_complex()
+        require(fits, f"reference = {reference!r:.80} must be a tensor of shape ({phi.f.d},), or None")
+        require(bool(reference.isfinite().all()), "reference must be finite, without NaN")
+        reference = reference.to(phi.f.weights)
+    net = Stacked(phi.f.n, phi.f.d, topology)
+    going, records = begin(algorithm, phi, net, participation, seed, rounds), Records()
+    name = type(algorithm).__name__
+    measured = Measures(phi, net, reference, more=tuple(measures))
+    about = About(name, seed, rounds, directions=directions((*phi.f.training_measures, *phi.f.measures)))
+    with stop_on_signal() as stop, watching(progress) as display, begun(told, about) as asked:
+
+        def show(t: int, row: Row | None) -> None:
+            display(Progress(0, 1, name, seed, t, rounds, row))
+
+        ended = follow(going, phi, measured, records, asked, rounds, every=every, show=show, stop=stop)
+    status, _, message, x = ended
+    x = going.model() if x is None else x
+    message = "; ".join(filter(None, [message, equal_weights(phi)]))
+    result = Result(status, message, x, records.rows, going.state, seed, going.seconds, going.algorithm)
+    if throw and status is RunStatus.DIVERGED:
         raise Diverged(result)
     return result
 
 
+@overload
 def compare(
-    problem: Problem | Mapping[str, Problem],
-    algorithms: Mapping[str, Algorithm | Auto | Entry],
+    problem: Problem | Smooth,
+    algorithms: Mapping[str, Algorithm | Entry],
+    rounds: int,
+    *,
+    seeds: Sequence[int] | int = ...,
+    name: str | None = ...,
+    topology: Topology | None = ...,
+    participation: Participation = ...,
+    every: int = ...,
+    reference: bool = ...,
+    measures: Sequence[str] = ...,
+    targets: Mapping[str, Any] | None = ...,
+    timing: Timing | str | Mapping[str, Any] | None = ...,
+    hooks: Sequence[Any] = ...,
+    out: Path | str | None = ...,
+    resume: bool = ...,
+    force: bool = ...,
+    only: Collection[str] | str = ...,
+    jobs: int | None = ...,
+    ranks: int = ...,
+    progress: bool = ...,
+) -> Results: ...
+
+
+@overload
+def compare(
+    problem: Mapping[str, Problem | Smooth],
+    algorithms: Mapping[str, Algorithm | Entry],
+    rounds: int,
+    *,
+    seeds: Sequence[int] | int = ...,
+    name: str | None = ...,
+    topology: Topology | None = ...,
+    participation: Participation = ...,
+    every: int = ...,
+    reference: bool = ...,
+    measures: Sequence[str] = ...,
+    targets: Mapping[str, Any] | None = ...,
+    timing: Timing | str | Mapping[str, Any] | None = ...,
+    hooks: Sequence[Any] = ...,
+    out: Path | str | None = ...,
+    resume: bool = ...,
+    force: bool = ...,
+    only: Collection[str] | str = ...,
+    jobs: int | None = ...,
+    ranks: int = ...,
+    progress: bool = ...,
+) -> Cases: ...
+
+
+def compare(
+    problem: Problem | Smooth | Mapping[str, Problem | Smooth],
+    algorithms: Mapping[str, Algorithm | Entry],
     rounds: int,
     *,
     seeds: Sequence[int] | int = (0,),
@@ -142,6 +230,7 @@ def compare(
     measures: Sequence[str] = (),
     targets: Mapping[str, Any] | None = None,
     timing: Timing | str | Mapping[str, Any] | None = None,
+    hooks: Sequence[Any] = (),
     out: Path | str | None = None,
     resume: bool = True,
     force: bool = False,
@@ -152,21 +241,57 @@ def compare(
 ) -> Results | Cases:
     """Run every algorithm with every seed, and return all that came out.
 
-    problem         one, or several by name: then there are results and a folder for each of these cases
-    algorithms      by label; an Entry has a topology, participation or rounds of its own
-    seeds           a list, or how many
-    reference       compute the solution first, so that rows have the gap and the error
-    measures        more, by name: of the clients' states 'consensus_y', ..., or 'train_accuracy'
-    targets         {measure: values} whose first round and bytes the tables show
-    timing          devices and links for simulated seconds: a Timing, or the name of a profile
-    out             the run folder; without one nothing is left on the disk
-    resume          take up what is there with the same settings; more seeds and algorithms are added to it
-    force           replace what is there
-    only            labels of the algorithms to run now
-    jobs            algorithms and seeds in so many processes at a time; None: what suits the machine
-    ranks           spread the clients over so many processes
+    Ctrl-C stops after the current round and returns what there is; the same call resumes it.
 
-    Ctrl-C stops after the current round and returns what there is; the same call goes on from there.
+    Parameters
+    ----------
+    problem : Problem, Smooth or mapping of these
+        One, or several by name: then there are results and a folder for each of these cases.
+    algorithms : mapping of str to Algorithm or Entry
+        By label; an Entry has a topology, participation or rounds of its own.
+    rounds : int
+        Communication rounds of every algorithm.
+    seeds : int or sequence of int
+        A list, or how many.
+    name : str, optional
+        What reports call it; None: the name of the folder.
+    topology : Topology, optional
+        The graph of an algorithm without a server, such as Ring(10).
+    participation : Participation
+        Which clients take part in a round; all by default.
+    every : int
+        A row of measures every so many rounds, and at both ends.
+    reference : bool
+        Compute the solution first, so that rows have the gap and the error.
+    measures : sequence of str
+        More measures, by name: of the clients' states 'consensus_y', ..., or 'train_accuracy'.
+    targets : mapping, optional
+        {measure: values} whose first round and bytes the tables show.
+    timing : Timing, str or mapping, optional
+        Devices and links for simulated seconds: a Timing, or the name of a profile.
+    hooks : sequence
+        Called with every row, they may stop a run: functions of a Moment, Patience(10), ... (proxfed.hooks). With jobs
+        they are shipped to the other processes, whose variables are not yours.
+    out : Path | str, optional
+        The run folder; without one nothing is left on the disk.
+    resume : bool
+        Resume what the folder holds, if the settings are the same; more seeds and algorithms are added to it.
+    force : bool
+        Replace what the folder holds, whatever `resume` says.
+    only : str or collection of str
+        Labels of the algorithms to run now; empty: all.
+    jobs : int, optional
+        Run algorithms and seeds in so many processes at a time; None: what suits the machine, or one if a hook is a
+        plain function.
+    ranks : int
+        Spread the clients over so many processes.
+    progress : bool
+        Show the progress in the terminal.
+
+    Returns
+    -------
+    Results or Cases
+        Results for one problem; Cases, which are Results by name, for several.
     """
     require(isinstance(algorithms, Mapping), f"algorithms = {algorithms!r:.80} must be a dict of labels and algorithms")
     place = folder_of(out)
@@ -180,7 +305,7 @@ def compare(
     timed = _timing(timing)
     studies = {
         str(case): Study(
-            one,
+            as_problem(one),
             algorithms,  # type: ignore[arg-type]
             rounds,
             range(seeds) if whole(seeds) else seeds,  # type: ignore[arg-type]
@@ -192,6 +317,7 @@ def compare(
             measures=measures,
             targets={} if targets is None else targets,
             timing=timed,
+            hooks=hooks,
         )
         for case, one in problems.items()
     }
@@ -224,12 +350,36 @@ def run_study(
     ranks: int = 1,
     progress: bool = True,
 ) -> Results:
-    """Carry out a study and return what came out; see `compare`.
+    """Carry out a study and return what came out.
 
     Started as one of several ranks, by torchrun or srun, it works with the others. The first of them keeps the records
     and returns them; the others return results without rows.
+
+    Parameters
+    ----------
+    study : Study
+        From `read_study`, or made in Python.
+    out : Path | str, optional
+        The run folder; without one nothing is left on the disk.
+    resume : bool
+        Resume what the folder holds, if the settings are the same; more seeds and algorithms are added to it.
+    force : bool
+        Replace what the folder holds, whatever `resume` says.
+    only : str or collection of str
+        Labels of the algorithms to run now; empty: all.
+    jobs : int, optional
+        Run algorithms and seeds in so many processes at a time; None: what suits the machine, or one if a hook is a
+        plain function.
+    ranks : int
+        Spread the clients over so many processes.
+    progress : bool
+        Show the progress in the terminal.
+
+    Returns
+    -------
+    Results
     """
-    require(isinstance(study, Study), f"study = {study!r:.80} will not do: give a Study")
+    of_kind("study", study, Study, "a Study")
     return _run({"": study}, folder_of(out), resume, force, only, jobs=jobs, ranks=ranks, progress=progress)[""]
 
 
@@ -251,6 +401,9 @@ def _run(
         place = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="proxfed-")) if out is None else out)
         folders = {case: RunFolder(place / slug(case)) for case in studies}
         planned = [Planned(s, folders[case], resume, force, labels, case) for case, s in studies.items()]
+        if how["progress"] and planned[0].leads:
+            for line in dict.fromkeys(line for s in studies.values() for line in beforehand(s)):
+                say(line, err)
         stop = held.enter_context(stop_on_signal())
         found = dict(zip(studies, carry_out(planned, stop, **how), strict=True))
         if out is None:  # the folder is gone when they are looked at
@@ -258,3 +411,6 @@ def _run(
                 results.models.load()
                 found[case] = replace(results, name=case or studies[case].name, folder=None)
         return found
+
+
+explain(__name__)

@@ -9,29 +9,48 @@ from __future__ import annotations
 
 import csv
 import io
-import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+import logging
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from enum import StrEnum
 
 import torch
 from torch import Tensor
 
-from proxfed.auto import Auto
+from proxfed.engine.loop import Row
 from proxfed.engine.measures import Measures
 from proxfed.engine.network import Network, Stacked
 from proxfed.engine.race import Race
 from proxfed.engine.ranks import Ranks
-from proxfed.engine.run import Run, Step, rounds
+from proxfed.engine.running import Running
+from proxfed.engine.start import run_of
 from proxfed.errors import ProxfedError
-from proxfed.harness.checkpoint import Checkpoint, TaskFolder
-from proxfed.harness.remarks import control_variates, remarks
-from proxfed.harness.run_folder import RunFolder
+from proxfed.harness.folder.checkpoint import Checkpoint, TaskFolder
+from proxfed.harness.folder.run_folder import RunFolder
+from proxfed.harness.follow import Records, follow
+from proxfed.harness.protection import Privacy
 from proxfed.harness.study import CompleteEntry, Study, Task
-from proxfed.report.columns import Row, parse
+from proxfed.hooks import About, begun
+from proxfed.report.columns import RunStatus, parse
 from proxfed.report.terminal import Progress
 from proxfed.simulate import Clock, clock
 from proxfed.types import Algorithm, Participation, Problem, Topology
+
+log = logging.getLogger(__name__)
+
+
+class Outcome(StrEnum):
+    """What became of a task in this process."""
+
+    DONE = "done"  # now or before
+    STOPPED = "stopped"  # on the way
+    ASIDE = "aside"  # put aside at the round where this process was to end
+    TAKEN = "taken"  # by another process
+
+
+OUTCOMES = {RunStatus.STOPPED: Outcome.STOPPED, RunStatus.ASIDE: Outcome.ASIDE}
+"""Of a run that is not done."""
 
 
 @dataclass
@@ -57,8 +76,8 @@ class Execution:
     """Of an experiment with several cases."""
     until: int | None = None
     """A task that is not done by this round is put aside with its checkpoint, to be gone on with another time."""
-    engine: Callable[[Task, CompleteEntry], tuple[Network, Run | Race]] | None = None
-    """What carries out a task, and its network, if that is not this process or its ranks."""
+    engine: Callable[[Task, CompleteEntry], Running] | None = None
+    """The run of a task, if its clients do not live in this process or its ranks."""
 
     def run(self) -> bool:
         """True when every task that was asked for is done here; False if some are not, or are another process's."""
@@ -67,14 +86,14 @@ class Execution:
             if self.only and task.label not in self.only:
                 continue
             outcome = self._take(k, task)
-            if outcome == "stopped":
+            if outcome is Outcome.STOPPED:
                 return False
-            done = done and outcome == "done"
+            done = done and outcome is Outcome.DONE
         return done
 
     def network(self, topology: Topology | None) -> Network:
         p = self.study.problem
-        return (Ranks if self.distributed else Stacked)(p.n, p.d, topology)
+        return (Ranks if self.distributed else Stacked)(p.f.n, p.f.d, topology)
 
     def solution(self) -> Tensor | None:
         """The minimiser, where the study asks for it; computed once."""
@@ -84,88 +103,96 @@ class Execution:
 
     # ---- one task ----------------------------------------------------------------------------------------------
 
-    def _take(self, k: int, task: Task) -> str:
-        """'done', now or before; 'stopped' on the way; put 'aside'; or 'taken' by another process."""
+    def _take(self, k: int, task: Task) -> Outcome:
         with ExitStack() as held:
-            files, found, outcome = None, None, ""
+            files, found, outcome = None, None, None
             if self.folder is not None and self.folder.is_done(*task):
-                outcome = "done"
+                outcome = Outcome.DONE
             elif self.folder is not None:
                 files = self.folder.task(*task, self.study.own_measures)
                 free = held.enter_context(files.taken())
-                outcome = "taken" if not free else "done" if self.folder.is_done(*task) else ""
-                found = files.load() if not outcome else None
+                outcome = Outcome.TAKEN if not free else Outcome.DONE if self.folder.is_done(*task) else None
+                found = files.load() if outcome is None else None
             outcome, found = self._agree(outcome, found)
             with _of(task):
                 return outcome or self._carry_out(k, task, files, found)
 
-    def _agree(self, outcome: str, found: Checkpoint | None) -> tuple[str, Checkpoint | None]:
-        """All ranks learn what the leader knows; their state they get from `Run.load`."""
+    def _agree(self, outcome: Outcome | None, found: Checkpoint | None) -> tuple[Outcome | None, Checkpoint | None]:
+        """All ranks learn what the leader knows; their state they get from `load`."""
         if not self.distributed:
             return outcome, found
-        names = ("", "done", "taken")
-        here = torch.tensor([names.index(outcome), -1 if found is None else found.round], dtype=torch.float64)
+        known = (None, *Outcome)
+        here = torch.tensor([known.index(outcome), -1 if found is None else found.round], dtype=torch.float64)
         code, t = (int(x) for x in self.network(None).from_leader(here).tolist())
         if self.folder is None and t >= 0:
             found = Checkpoint(t, 0, {"wall_seconds": 0.0}, {})
-        return names[code], found
+        return known[code], found
 
-    def _anybody(self, net: Network, *asked: bool) -> Sequence[bool]:
-        """Which of these some rank says."""
-        return (net.all_sum(torch.tensor(asked, dtype=torch.float64)) > 0).tolist() if self.distributed else asked
-
-    def _begin(self, task: Task, entry: CompleteEntry) -> tuple[Network, Run | Race]:
+    def _begin(self, task: Task, entry: CompleteEntry) -> Running:
         net = self.network(entry.topology)
-        return net, begin(entry.algorithm, entry.problem, net, entry.participation, task.seed, entry.rounds)
+        known = entry.problem, net, entry.participation, task.seed, entry.rounds, self.study.privacy
+        return begin(entry.algorithm, *known)
 
-    def _carry_out(self, k: int, task: Task, files: TaskFolder | None, found: Checkpoint | None) -> str:
+    def _carry_out(self, k: int, task: Task, files: TaskFolder | None, found: Checkpoint | None) -> Outcome:
         study, entry = self.study, self.study.complete[task.label]
-        net, run = (self.engine or self._begin)(task, entry)
+        run = (self.engine or self._begin)(task, entry)
+        net = run.network
         measures = Measures(entry.problem, net, self.solution(), study.stationarity_step, tuple(study.measures))
-        records = _Records(study, task, entry, self.folder, files, found)
-        t = -1
+        records, done = TaskRecords(study, task, entry, files, found), -1
         if found is not None:
-            t = found.round
+            done = found.round
             run.load(found.tensors if net.leader else None, found.counters)
         if self.folder is not None:
             if self.resumed:
-                self.folder.note_versions({"algorithm": task.label, "seed": task.seed, "round": max(t, 0)})
-            self.folder.note(*task, "running", max(t, 0))
-        saved, x, diverged, variates = time.monotonic(), None, "", control_variates(run)
+                self.folder.note_versions({"algorithm": task.label, "seed": task.seed, "round": max(done, 0)})
+            self.folder.note(*task, RunStatus.RUNNING, max(done, 0))
+            log.info("%s, seed %d: %s", *task, "begins" if done < 0 else f"resumes after round {done}")
         last = entry.rounds if self.until is None else min(self.until, entry.rounds)
-        for step in rounds(run, measures, t, last, study.every):
-            t, x, diverged = step.t, step.x, step.diverged
-            records.add(step)
-            if variates is not None and step.row is not None and t > 0:
-                variates.begin(t)
-            self.watch(Progress(k, len(study.tasks), *task, t, last, step.row, self.case))
-            if diverged:
-                break
-            stop, due = self._anybody(net, self.stop(), time.monotonic() - saved >= self.checkpoint_seconds)
-            aside = t >= last and t < entry.rounds
-            if stop or aside or (due and t < entry.rounds):
-                records.save(t, run)
-                saved = time.monotonic()
-            if stop or aside:
-                records.stopped(t)
-                return "stopped" if stop else "aside"
-        if not diverged and t < entry.rounds:  # it was put aside here before, and then did not get to its status
-            records.stopped(t)
-            return "aside"
-        said = remarks(entry.problem, run, variates, records.first, records.last, diverged)
-        said = "; ".join(filter(None, [said, "" if found is None else found.passed_over]))
-        records.finish("diverged" if diverged else "finished", t, said, run.model() if x is None else x)
-        return "done"
+        about = self._about(task, entry, records)
+        with begun(study.hooks if net.leader else (), about) as hooks:
+            ended = follow(
+                run,
+                entry.problem,
+                measures,
+                records,
+                hooks,
+                entry.rounds,
+                every=study.every,
+                done=done,
+                until=self.until,
+                show=lambda t, row: self.watch(Progress(k, len(study.tasks), *task, t, last, row, self.case)),
+                stop=self.stop,
+                checkpoint_seconds=self.checkpoint_seconds,
+            )
+        outcome = OUTCOMES.get(ended.status, Outcome.DONE)
+        if net.leader:
+            said = f": {ended.message}" if ended.message else ""
+            log.info("%s, seed %d: %s in round %d%s", *task, ended.status, ended.t, said)
+        if outcome is Outcome.DONE:
+            message = "; ".join(filter(None, [ended.message, "" if found is None else found.passed_over]))
+            x = run.model() if ended.x is None else ended.x  # of all ranks
+            if self.folder is not None and files is not None:
+                self.folder.finish(files, *task, ended.status, ended.t, message, x, entry.problem.f.blocks)
+        elif self.folder is not None:
+            self.folder.note(*task, ended.status, ended.t)
+        return outcome
+
+    def _about(self, task: Task, entry: CompleteEntry, records: Records) -> About:
+        study, folder = self.study, None if self.folder is None else self.folder.path
+        settings = study.settings if study.hooks else {}
+        return About(
+            *task, entry.rounds, study.name, self.case, settings, tuple(records.rows), folder, study.directions
+        )
 
 
 def begin(
-    algorithm: Algorithm | Auto, problem: Problem, network: Network, participation: Participation, seed: int,
-    rounds: int,
-) -> Run | Race:  # fmt: skip
+    algorithm: Algorithm, problem: Problem, network: Network, participation: Participation, seed: int, rounds: int,
+    privacy: Privacy | None = None,
+) -> Running:  # fmt: skip
     """A run; or, if it has steps to find, a race that ends after so many rounds."""
-    if isinstance(algorithm, Auto):
+    if algorithm.to_find:
         return Race(problem, algorithm, network, participation, seed, rounds)
-    return Run(problem, algorithm, network, participation, seed)
+    return run_of(problem, algorithm, network, participation, seed, privacy=privacy)
 
 
 @contextmanager
@@ -181,55 +208,46 @@ def _of(task: Task) -> Iterator[None]:
         raise
 
 
-class _Records:
-    """What is kept of one task, by the leader; the other ranks keep nothing."""
+class TaskRecords(Records):
+    """What the leader keeps of one task in its folder; the other ranks keep rows in memory, and no checkpoint."""
 
     def __init__(
-        self, study: Study, task: Task, entry: CompleteEntry, folder: RunFolder | None, files: TaskFolder | None,
-        found: Checkpoint | None,
-    ) -> None:  # fmt: skip
-        self.study, self.task, self.entry, self.folder, self.files = study, task, entry, folder, files
-        self.first: Row | None = None
-        self.last: Row | None = None
-        self.clock = self._clock()
+        self, study: Study, task: Task, entry: CompleteEntry, files: TaskFolder | None, found: Checkpoint | None
+    ) -> None:
+        super().__init__()
+        self.files, self.clock = files, None if files is None else _clock(study, task, entry)
+        self.of = {"run": study.name, "algorithm": task.label, "seed": task.seed}
         if files is not None and found is not None:
             for cells in csv.reader(io.StringIO(files.rows().decode())):
-                self._pass({name: parse(name, cell) for name, cell in zip(files.columns, cells, strict=True)})
+                row = {name: parse(name, cell) for name, cell in zip(files.columns, cells, strict=True)}
+                self._timed(row)
+                self.rows.append(row)
 
-    def _clock(self) -> Clock | None:
-        """Simulated time."""
-        s, e = self.study, self.entry
-        if s.timing is None or self.files is None:
-            return None
-        return clock(s.timing, e.algorithm, e.participation, e.topology, s.problem.n, self.task.seed)
+    def _timed(self, row: Row) -> None:
+        """With simulated seconds; the clock advances with every row."""
+        if self.clock is not None:
+            row["sim_seconds"] = self.clock(row)
 
-    def _pass(self, row: Row) -> float | None:
-        """The clock goes on, to the seconds that it returns; the first row and the last are remembered."""
-        self.first, self.last = self.first or row, row
-        return None if self.clock is None else self.clock(row)
+    def add(self, row: Row) -> None:
+        self._timed(row)
+        super().add(row)
+        if self.files is not None:
+            self.files.append(self.of | row)
 
-    def add(self, step: Step) -> None:
-        if step.row is not None and self.files is not None:
-            row = {"run": self.study.name, "algorithm": self.task.label, "seed": self.task.seed} | step.row
-            seconds = self._pass(row)
-            if seconds is not None:
-                row["sim_seconds"] = step.row["sim_seconds"] = seconds
-            self.files.append(row)
-
-    def save(self, t: int, run: Run | Race) -> None:
-        changes = run.changes() if isinstance(run, Run) else None
-        tensors = run.dump() if not isinstance(run, Run) else run.dump(clients=changes is None)
+    def save(self, t: int, run: Running) -> None:
+        changes = run.changes()
+        tensors = run.dump(clients=changes is None)
         counters = run.counters() | {"wall_seconds": run.seconds}  # of all ranks
         if self.files is not None:
             self.files.save(t, counters, tensors, changes)
+            log.debug("%s, seed %d: checkpoint after round %d", self.of["algorithm"], self.of["seed"], t)
         else:
             for _ in changes or ():  # the leader gets them
                 pass
 
-    def stopped(self, t: int) -> None:
-        if self.folder is not None:
-            self.folder.note(*self.task, "stopped", t)
 
-    def finish(self, status: str, t: int, message: str, x: Tensor) -> None:
-        if self.folder is not None and self.files is not None:
-            self.folder.finish(self.files, *self.task, status, t, message, x, self.entry.problem.blocks)
+def _clock(study: Study, task: Task, entry: CompleteEntry) -> Clock | None:
+    """Simulated time."""
+    if study.timing is None:
+        return None
+    return clock(study.timing, entry.algorithm, entry.participation, entry.topology, study.problem.f.n, task.seed)

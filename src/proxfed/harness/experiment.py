@@ -9,6 +9,8 @@ The tables of a file:
     [topology]      name = "ring"
     [participation] name = "uniform"             m = 10
     [protection]    secure_aggregation = true
+    [stop]          patience = 10                measure = "objective"
+    [[hooks]]       name = "tensorboard"
     [[algorithms]]  name = "depositum"           label = "..."       alpha = 0.5
     [cases."few clients"]                        "data.clients" = 5  "algorithms.depositum.alpha" = 0.1
 """
@@ -16,17 +18,18 @@ The tables of a file:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
+from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
+from typing import Any, Literal, Protocol
 
 from pydantic import BaseModel, Field, ValidationError, field_validator
 
-from proxfed.errors import InputError, nearest, require
+from proxfed.errors import InputError, nearest, real, require
 from proxfed.harness.overrides import assign, override
-from proxfed.harness.paper_schema import Claim, Figure, Paper, Reported, check_names, claim_keys
-from proxfed.harness.protection import Privacy, Protection
+from proxfed.harness.protection import Privacy, Protection, Robust
 from proxfed.registry import Table, label_of, read_named
 from proxfed.validation import STRICT, sentence
 
@@ -62,13 +65,26 @@ class Experiment(BaseModel):
     """Devices and links, so that rounds and bytes become simulated seconds (simulate/timing.py)."""
     targets: dict[str, list[float]] = {}
     """Values of measures whose first round, bytes and seconds the tables show: {accuracy = [0.97, 0.98]}."""
+    better: dict[str, Literal["lower", "higher", ""]] = {}
+    """Which values of its own measures are better, as the problem says: a run folder has it for its readers."""
+    stop: Table | list[Table] = {}
+    """When a run stops before its last round: {patience = 10, measure = "accuracy", target = {accuracy = 0.9}, ...}."""
+    hooks: list[Table] = []
+    """Called with every row: trackers such as {name = "tensorboard"}, or your own, {name = "./mine.py:Mine"}."""
     cases: dict[str, Table] = {}
     """The same algorithms in several settings: a name and, by dotted keys, what differs."""
     case: str = ""
     """Which of the cases this is, when it stands alone."""
-    paper: Paper | None = None
-    reported: list[Reported] = []
-    claims: list[Claim] = []
+    paper: Table | None = None
+    reported: list[Table] = []
+    claims: list[Table] = []
+    """These three say something of the results, and are read by `proxfed.papers` (`said`)."""
+
+    @field_validator("targets", mode="before")
+    @classmethod
+    def _lists(cls, targets: Any) -> Any:
+        """A number stands for a list of one."""
+        return {k: [v] if real(v) else v for k, v in targets.items()} if isinstance(targets, dict) else targets
 
     @field_validator("seeds")
     @classmethod
@@ -77,28 +93,39 @@ class Experiment(BaseModel):
             raise ValueError("a seed stands there twice")
         return seeds
 
-    def asked(self) -> list[tuple[str, str]]:
-        """(where, measure or axis) that claims, reported numbers and figures speak of."""
-        figures = self.paper.figures if self.paper is not None else []
-        asked = [
-            *(("claims", c.measure, c.axis) for c in self.claims if c.case in (None, self.case)),
-            *(("reported", r.measure, r.axis) for r in self.reported if r.case in (None, self.case)),
-            *(("paper.figures", f.y, f.x) for f in figures if not f.cases or self.case in f.cases),
-        ]
-        return [(where, name) for where, *names in asked for name in names]
+    def asked(self) -> list[tuple[str, str, bool]]:
+        """(where, measure or axis, whether it needs a direction) that claims, reported numbers and figures speak of."""
+        found = said(self, self.name)
+        return found.asked(self.case) if found else []
+
+
+class Said(Protocol):
+    """What a file says of its results."""
+
+    def asked(self, case: str) -> list[tuple[str, str, bool]]:
+        """(where, measure or axis, whether it needs a direction) that it speaks of in a case."""
+
+    def check_names(self, labels: Mapping[str, Sequence[str]], where: str) -> None:
+        """Refuse cases and labels that there are not; `labels` are those of each case."""
+
+
+def said(e: Experiment, where: str) -> Said | None:
+    """What a file says of its results, checked; a file that says nothing does not load `proxfed.papers`."""
+    says = e.paper is not None or e.reported or e.claims
+    return import_module("proxfed.papers.paper_schema").read_said(e, where) if says else None
 
 
 # ---- reading -------------------------------------------------------------------------------------------------------
 
 
-EXPERIMENTS = Path(str(files("proxfed.papers") / "experiments"))
+EXPERIMENTS = [Path(str(files("proxfed") / room / "experiments")) for room in ("harness", "papers")]
 """Where the experiments that come with the package are."""
 
 
 def shipped() -> dict[str, Path]:
     """The experiments that come with the package, by name."""
-    found = sorted(EXPERIMENTS.rglob("*.toml"))
-    return {path.relative_to(EXPERIMENTS).with_suffix("").as_posix(): path for path in found}
+    found = [(path.relative_to(folder), path) for folder in EXPERIMENTS for path in folder.rglob("*.toml")]
+    return {name.with_suffix("").as_posix(): path for name, path in sorted(found)}
 
 
 def read(source: str, overrides: Iterable[str] = ()) -> Experiment:
@@ -124,9 +151,19 @@ def read_table(source: str) -> tuple[Table, str]:
 def parse(table: Table, where: str) -> Experiment:
     """Check the outer form of an experiment."""
     try:
-        return Experiment(**table)
+        experiment = Experiment(**table)
     except ValidationError as e:
-        raise InputError(f"{where}: {sentence(e, table, _known)}") from e
+        raise InputError(f"{where}: {sentence(e, table, _known, _inside)}") from e
+    said(experiment, where)
+    return experiment
+
+
+def _inside(key: str, table: Table) -> str:
+    """Where a key stands that is unknown at the top of a file, if one of its tables has it."""
+    if any(isinstance(entry, dict) and key in entry for entry in table.get("algorithms", ())):
+        return f"algorithms.*.{key}"
+    inner = (name for name in ("data", "problem", "regulariser") if isinstance(table.get(name), dict))
+    return next((f"{name}.{key}" for name in inner if key in table[name]), "")
 
 
 def canonical(problem: Table) -> Table:
@@ -138,16 +175,9 @@ def canonical(problem: Table) -> Table:
 
 
 def _known(path: Sequence[str]) -> Iterable[str]:
-    """The keys that are allowed at the end of a path such as paper.figures.0."""
-    known: dict[str, Iterable[str]] = {
-        "paper": Paper.model_fields,
-        "figures": Figure.model_fields,
-        "reported": Reported.model_fields,
-        "claims": claim_keys(),
-        "protection": Protection.model_fields,
-        "privacy": Privacy.model_fields,
-    }
-    return next((known[part] for part in reversed(path) if part in known), Experiment.model_fields)
+    """The keys that are allowed at the end of a path such as protection.privacy."""
+    known: dict[str, type[BaseModel]] = {"protection": Protection, "privacy": Privacy, "robust": Robust}
+    return next((known[part] for part in reversed(path) if part in known), Experiment).model_fields
 
 
 # ---- its cases -----------------------------------------------------------------------------------------------------
@@ -158,7 +188,7 @@ Layers = Sequence[tuple[str, Table]]
 
 
 class ExperimentFile:
-    """An experiment's file, read and checked once: its cases in any form."""
+    """An experiment's file, read and checked once: its cases."""
 
     def __init__(self, source: str) -> None:
         self.table, self._where = read_table(source)
@@ -166,33 +196,21 @@ class ExperimentFile:
         self.whole = parse(self.table, self._where)
         """With all its cases."""
         self._check_cases()
-        e = self.whole
-        says = e.claims or e.reported or e.paper
-        if says and not e.case:  # the config.toml of a run has one case, and the claims about all of them
-            check_names(e.claims, e.reported, e.paper, self.labels(), self._where)
+        if (found := said(self.whole, self._where)) and not self.whole.case:
+            found.check_names(self.labels(), self._where)  # the config.toml of a run has one case, and all claims
 
     def cases(
-        self,
-        overrides: Iterable[str] = (),
-        *,
-        quick: bool = False,
-        variant: str | None = None,
-        only: Sequence[str] = (),
+        self, overrides: Iterable[str] = (), only: Sequence[str] = (), layers: Layers = ()
     ) -> dict[str, Experiment]:
         """The cases by name, `only` some of them if given; without [cases] there is one, called ''.
 
-        What is set later wins: the file, the case, the quick form, the variant, `key=value` overrides.
+        What is set later wins: the file, the case, the layers, `key=value` overrides.
         """
-        layers, chosen, overrides = self._layers(quick, variant), self._chosen(quick, only), list(overrides)
-        if not (self.whole.cases or layers or overrides):
+        overrides = list(overrides)
+        if not (self.whole.cases or layers or overrides or only):
             return {self.whole.case: self.whole}
-        if variant is not None:
-            form, some = "quick" if quick else "full", {*chosen, *self._chosen(quick, ())}
-            changes = any(self._settings(name, layers) != self._settings(name, layers[:-1]) for name in some)
-            same = f"the variant {variant!r} changes nothing in the {form} form: it is the same run"
-            require(changes, f"{self._where}: {same}")
         cases = {}
-        for name in chosen:
+        for name in self._chosen(only):
             own = self._settings(name, layers)
             for text in overrides:
                 _check_changed(text.partition("=")[0], f"-c {text}")
@@ -216,25 +234,13 @@ class ExperimentFile:
                 assign(own, key, value, f"{self._where}: {place}: {key!r}")
         return own | {"case": name}
 
-    def _layers(self, quick: bool, variant: str | None) -> Layers:
-        """The quick form and the variant."""
-        layers, paper = [], self.whole.paper
-        if quick and paper is not None:
-            layers.append(("paper.quick", paper.quick))
-        if variant is not None:
-            known = {} if paper is None else paper.variants
-            require(variant in known, f"{self._where} has no variant {variant!r}; {nearest(variant, known)}")
-            layers.append((f"paper.variants.{variant}", known[variant]))
-        return layers
-
-    def _chosen(self, quick: bool, only: Sequence[str]) -> list[str]:
-        """The cases that are meant, in the order of the file; their folder's name will do."""
-        names, paper = list(self.whole.cases or [self.whole.case]), self.whole.paper
+    def _chosen(self, only: Sequence[str]) -> list[str]:
+        """The cases that are meant, in the order of the file; the name of a case's folder means it, too."""
+        names = list(self.whole.cases or [self.whole.case])
         for name in only:
             close = nearest(name, names) if self.whole.cases else "it has none"
             require(slug(name) in map(slug, names), f"{self._where} has no case {name!r}; {close}")
-        few = only or (paper.quick_cases if quick and paper is not None else ())
-        return [name for name in names if slug(name) in map(slug, few)] if few else names
+        return [name for name in names if slug(name) in map(slug, only)] if only else names
 
     def _check_cases(self) -> None:
         """Every case has a folder of its own."""
@@ -245,16 +251,9 @@ class ExperimentFile:
             require(alone, f"{self._where}: another case has nearly the same name as {name!r}")
 
 
-def read_cases(
-    source: str,
-    overrides: Iterable[str] = (),
-    *,
-    quick: bool = False,
-    variant: str | None = None,
-    only: Sequence[str] = (),
-) -> dict[str, Experiment]:
+def read_cases(source: str, overrides: Iterable[str] = (), only: Sequence[str] = ()) -> dict[str, Experiment]:
     """The cases of a file or a shipped experiment."""
-    return ExperimentFile(source).cases(overrides, quick=quick, variant=variant, only=only)
+    return ExperimentFile(source).cases(overrides, only)
 
 
 def slug(case: str) -> str:

@@ -15,12 +15,12 @@ from typing import Any
 
 from proxfed.errors import InputError, RunError, require
 from proxfed.harness.build import build_again
+from proxfed.harness.folder.run_folder import RunFolder
 from proxfed.harness.results import Results
-from proxfed.harness.run_folder import RunFolder
 from proxfed.simulate.clock import clock
 from proxfed.simulate.timing import Timing
 
-CHANGED = ("rows.csv", "config.toml", "checkpoint", "report.html")
+CHANGED = ("rows.csv", "config.toml", "checkpoint", "kept", "report.html")
 
 
 def timing_of(results: Results) -> Timing:

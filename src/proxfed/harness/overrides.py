@@ -66,7 +66,7 @@ def assign(here: Any, key: str, value: Any, where: str) -> None:
         here[first] = deepcopy(value)
 
 
-def _places(here: list, key: str, where: str) -> list[tuple[int, str]]:
+def _places(here: list[Any], key: str, where: str) -> list[tuple[int, str]]:
     """Which entries of a list the start of a key means, with the rest of the key. Labels may contain dots."""
     first, _, rest = key.partition(".")
     if first == "*":

@@ -14,11 +14,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from proxfed.errors import finite, real, require, whole
+from proxfed.errors import InputError, finite, real, require, whole
+from proxfed.explained import explain
 from proxfed.harness.compare import run
-from proxfed.problems.coefficients import Coefficients
-from proxfed.problems.linear import Linear
+from proxfed.problems.linear.coefficients import Coefficients
+from proxfed.problems.linear.linear import Linear
 from proxfed.types import Algorithm, Problem, Regulariser
+
+__all__ = ["Path", "chosen_weights", "penalty_path"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,15 +48,17 @@ class Path:
 
     def coefficients(self, nonzero: bool = False) -> list[Coefficients]:
         """Of each model, by the names of the features."""
-        require(isinstance(self.problem, Linear), f"only linear models have coefficients by name, not {self.problem}")
-        return [self.problem.coefficients(x, nonzero) for x in self.models]  # type: ignore[attr-defined]
+        f = self.problem.f
+        if not isinstance(f, Linear):
+            raise InputError(f"only linear models have coefficients by name, not {f}")
+        return [f.coefficients(x, nonzero) for x in self.models]
 
     def _column(self, name: str) -> np.ndarray:
         require(name in self.rows[0], f"the path has no {name!r}, only {', '.join(self.rows[0])}")
         return np.array([row[name] for row in self.rows])
 
 
-def path(
+def penalty_path(
     problem: Problem,
     algorithm: Algorithm,
     weights: int | Sequence[float] = 20,
@@ -62,10 +67,28 @@ def path(
     smallest: float = 1e-3,
     **options: Any,
 ) -> Path:
-    """Run `algorithm` for every weight of the problem's regulariser, each time for so many rounds.
+    """Run `algorithm` for every weight of the problem's regulariser, each time from the model before.
 
-    weights: decreasing; or how many, from problem.alpha_max(), where the solution is zero, down to `smallest` of it,
-    evenly in their logarithms. The options are those of `run`: seed, topology, participation, every, ...
+    Parameters
+    ----------
+    problem : Problem
+        Its regulariser has a weight.
+    algorithm : Algorithm
+        An object such as FedComposite(0.5, tau=5).
+    weights : int or sequence of float
+        In decreasing order; or how many, from problem.alpha_max(), where the solution is zero, down to `smallest` of
+        it, evenly in their logarithms.
+    rounds : int
+        Communication rounds for each weight.
+    smallest : float
+        The smallest weight as a part of the largest, where `weights` is a number.
+    **options : Any
+        Those of `run`: seed, topology, participation, every, ...
+
+    Returns
+    -------
+    Path
+        A model and a row of measures for each weight.
     """
     chosen = chosen_weights(problem.h, weights, smallest, problem.alpha_max)
     models: list[Tensor] = []
@@ -93,3 +116,6 @@ def chosen_weights(
     falls = numbers and all(one > two for one, two in pairwise(given))
     require(falls, f"weights = {weights!r} must be a number of weights, or decreasing numbers >= 0")
     return tuple(map(float, given))
+
+
+explain(__name__)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -15,21 +14,22 @@ import torch
 from proxfed.engine.network import world
 from proxfed.engine.ranks import connect, disconnect
 from proxfed.engine.tuning import PARALLEL_FROM
-from proxfed.errors import MissingData, nearest, require, whole
+from proxfed.errors import MissingData, nearest, option, require, whole
 from proxfed.files import is_held, locked
 from proxfed.harness.agreement import require_alike
 from proxfed.harness.build import build_study
 from proxfed.harness.execute import Execution
+from proxfed.harness.folder.run_folder import MADE, RunFolder
 from proxfed.harness.processes import run_jobs, run_ranks
 from proxfed.harness.remarks import beforehand
 from proxfed.harness.results import Results
-from proxfed.harness.run_folder import MADE, RunFolder
 from proxfed.harness.settings_diff import first_difference, settings_mismatch
-from proxfed.harness.study import Study
-from proxfed.machine import threads
+from proxfed.harness.study import Study, Task
+from proxfed.hooks import stays_here
+from proxfed.machine import threads, versions
 from proxfed.registry import Table
 from proxfed.report.client_stats import ClientStats
-from proxfed.report.columns import DONE
+from proxfed.report.columns import RunStatus
 from proxfed.report.terminal import watching
 
 KEPT_BYTES = 1 << 30
@@ -44,7 +44,7 @@ class Planned:
     resume: bool = False
     """Go on with what is there, if there is something."""
     force: bool = False
-    """Replace what is there."""
+    """Replace what is there, whatever `resume` says."""
     only: Collection[str] = ()
     """Labels of the algorithms that are run; all if empty."""
     case: str = ""
@@ -54,9 +54,10 @@ class Planned:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be run, before anything is written."""
+        self.resume = self.resume and not self.force
         for label in self.only:
             known = list(self.study.entries)
-            require(label in known, f"--only: no algorithm has the label {label!r}; {nearest(label, known)}")
+            require(label in known, f"{option('only')}: no algorithm has the label {label!r}; {nearest(label, known)}")
         self.study.check()
         self.remark = ""
         """What should be said before it begins."""
@@ -64,9 +65,9 @@ class Planned:
         self.begun = False
         """There is a run in the folder already; the leader looks."""
         if self.leads:
-            self.begun = check_folder(self.study, self.folder, self.resume, self.force)
-            if self.begun and self.resume and not self.folder.has_checksums():
-                self.remark = f"{self.folder.path} had no checksums and gets them; what was under way there begins anew"
+            self.begun = check_folder(self.study, self.folder, self.resume, self.force, some=bool(self.only))
+            if self.begun and self.resume and not all(self.folder.is_done(*task) for task in self.study.tasks):
+                self.remark = _other_versions(self.folder)
 
     @property
     def leads(self) -> bool:
@@ -79,7 +80,7 @@ class Planned:
 
     def open(self) -> bool:
         """Make the folder if need be; whether it was there before."""
-        return self.leads and open_folder(self.study, self.folder, self.resume, self.force)
+        return self.leads and open_folder(self.study, self.folder, self.resume, self.force, some=bool(self.only))
 
 
 def carry_out(
@@ -90,18 +91,23 @@ def carry_out(
 
     Of several ranks, only the first one returns rows.
     """
-    if ranks != 1:
-        _check_ranks(ranks, jobs, min(planned.study.problem.n for planned in studies))
+    require(whole(ranks) and ranks >= 1, f"ranks = {ranks!r} must be a whole number >= 1")
+    require(checkpoint_seconds >= 0, f"--checkpoint {checkpoint_seconds} must be a number of seconds >= 0")
+    require(timeout > 0, f"--timeout {timeout} must be a number of seconds > 0")
+    if ranks > 1:
+        _check_ranks(ranks, jobs, min(planned.study.problem.f.n for planned in studies))
     with ExitStack() as held:
         watch = held.enter_context(watching(progress and studies[0].leads))
         how: dict[str, Any] = {"watch": watch, "stop": stop, "checkpoint_seconds": checkpoint_seconds}
         if studies[0].world is not None:
             return _as_rank(studies, timeout, **how)
+        if jobs is None and any(stays_here(planned.study.hooks) for planned in studies):
+            jobs = 1
         share = share_cores(jobs, *_size(studies))
         share = share._replace(threads=_threads(studies, share.threads))
         held.enter_context(threads(share.threads))
         executions = [planned.execution(resumed=planned.open(), **how) for planned in studies]
-        if ranks != 1:
+        if ranks > 1:
             run_ranks(executions, ranks, timeout)
         elif share.jobs > 1:
             run_jobs(executions, share)
@@ -113,7 +119,6 @@ def carry_out(
 
 
 def _check_ranks(ranks: int, jobs: int | None, n: int) -> None:
-    require(whole(ranks) and ranks >= 1, f"ranks = {ranks!r} must be a whole number >= 1")
     require(jobs in (None, 1), f"jobs = {jobs!r} and ranks = {ranks!r} exclude each other")
     require(ranks <= n, f"{ranks} ranks for {n} clients: at most one rank per client")
 
@@ -195,7 +200,7 @@ class Plan:
 
 
 def _nbytes(study: Study) -> int:
-    data = study.problem.data
+    data = study.problem.f.data
     return 0 if data is None else int(data.features.nbytes)
 
 
@@ -229,7 +234,7 @@ def share_cores(jobs: int | None, tasks: int, size: int) -> Share:
 def _size(studies: Sequence[Planned]) -> tuple[int, int]:
     """(how many tasks are asked for, the coordinates of all clients of the largest)"""
     tasks = sum(len(p.only or p.study.entries) * len(p.study.seeds) for p in studies)
-    return tasks, max(p.study.problem.n * p.study.problem.d for p in studies)
+    return tasks, max(p.study.problem.f.n * p.study.problem.f.d for p in studies)
 
 
 def _threads(studies: Sequence[Planned], wanted: int) -> int:
@@ -240,20 +245,31 @@ def _threads(studies: Sequence[Planned], wanted: int) -> int:
     return int(begun.folder.versions().get("threads", wanted))
 
 
+def _other_versions(folder: RunFolder) -> str:
+    """One sentence if a run goes on with something else than it was begun with."""
+    then, now = folder.other_versions(), versions()
+    if "OMP_NUM_THREADS" not in os.environ:  # then they are those of the run
+        then.pop("threads", None)
+    changed = ", ".join(f"{name} {old} (now {now[name]})" for name, old in then.items())
+    return changed and f"{folder.path} was begun with {changed}: last digits may differ from those of a run in one go"
+
+
 # ---- the folder of a study -------------------------------------------------------------------------------------------
 
 
-def open_folder(study: Study, folder: RunFolder, resume: bool, force: bool) -> bool:
-    """Make the study's run folder if need be; whether it was there before."""
+def open_folder(study: Study, folder: RunFolder, resume: bool, force: bool, some: bool = False) -> bool:
+    """Make the study's run folder if need be; whether it was there before. `some`: it may have further algorithms."""
     with folder.alone() as there:
         if there:
             if resume:
-                check_folder(study, folder, resume, force)  # it may have been made meanwhile
-                if folder.config() != study.settings:
-                    folder.write_config(study.settings)  # with more seeds, more algorithms or other words
-                if not folder.has_checksums():
-                    _require_free(folder)
-                    folder.add_checksums()
+                check_folder(study, folder, resume, force, some)  # it may have been made meanwhile
+                longer = finished_before(study, folder)
+                if longer:
+                    folder.remove_leftovers()
+                    folder.reopen(longer, study.every)
+                settings = _with_others(folder.config(), study.settings) if some else study.settings
+                if folder.config() != settings:
+                    folder.write_config(settings)  # with more seeds, more algorithms or other words
                 folder.remove_leftovers()
                 return True
             _require_free(folder)
@@ -262,34 +278,41 @@ def open_folder(study: Study, folder: RunFolder, resume: bool, force: bool) -> b
 
 
 def _require_free(folder: RunFolder) -> None:
-    busy = sys.platform != "win32" and any(map(is_held, (folder.path / "checkpoint").glob("*/")))
+    busy = any(map(is_held, (folder.path / "checkpoint").glob("*/")))
     require(not busy, f"{folder.path}: another process is writing this run")
 
 
-def check_folder(study: Study, folder: RunFolder, resume: bool, force: bool) -> bool:
+def check_folder(study: Study, folder: RunFolder, resume: bool, force: bool, some: bool = False) -> bool:
     """Whether there is a run already; a folder that holds something else is refused. Writes nothing."""
     path = folder.path
     if path.is_dir() and not folder.exists():
         with locked(path):  # another process may just be making it
             pass
+    if not resume or not folder.exists():
+        strange = folder.strangers()
+        which = f"{strange[0]}, which no run has written" if strange else ""
+        require(not strange, f"{path} cannot be replaced, for it holds {which}; choose another --out")
     if not folder.exists():
         empty = not path.exists() or (path.is_dir() and all(map(_half_made, path.iterdir())))
-        require(empty or force, f"{path} exists and is not a run folder; choose another --out")
+        require(empty or force, f"{path} exists and is not a run folder; choose another {option('out')}")
         return False
     if not resume:
-        require(
-            force,
-            f"{path} holds a run already: --resume continues it, --force replaces it, --out chooses another place",
-        )
+        ways = f"{option('resume', True)} continues it, {option('force', True)} replaces it"
+        require(force, f"{path} holds a run already: {ways}, or choose another {option('out')}")
         return True
-    old_form = any((path / "checkpoint").glob("*.safetensors"))
-    require(not old_form or _all_done(folder), f"{path} was begun by proxfed 0.1: it cannot be resumed, only replaced")
-    if difference := first_difference(_with_additions(folder.config(), study.settings), study.settings):
+    settings = _with_others(folder.config(), study.settings) if some else study.settings
+    if difference := first_difference(_with_additions(folder.config(), settings), settings):
         raise settings_mismatch(path, difference)
     then, now = folder.clients(), _client_stats(study)
     same = then is None or now is None or then.same(now)
     require(same, f"the data are not those that the run in {path} was started with")
     return True
+
+
+def finished_before(study: Study, folder: RunFolder) -> list[Task]:
+    """The tasks that are finished, but in fewer rounds than the study has now."""
+    ended = {Task(s["algorithm"], s["seed"]): s for s in folder.status() if s["status"] == RunStatus.FINISHED}
+    return [t for t in study.tasks if t in ended and ended[t]["round"] < study.complete[t.label].rounds]
 
 
 def _half_made(child: Path) -> bool:
@@ -298,22 +321,31 @@ def _half_made(child: Path) -> bool:
     return child.name in MADE or half_written
 
 
-def _all_done(folder: RunFolder) -> bool:
-    return all(s["status"] in DONE for s in folder.status())
-
-
 def _client_stats(study: Study) -> ClientStats | None:
-    data = study.problem.data
+    data = study.problem.f.data
     return None if data is None else ClientStats.of(data)
 
 
+def _with_others(old: Table, new: Table) -> Table:
+    """The new settings with the algorithms that the old ones have beside them, in their order."""
+    mine = {table["label"]: table for table in new["algorithms"]}
+    had = [mine.pop(table["label"], table) for table in old["algorithms"]]
+    return new | {"algorithms": [*had, *mine.values()]}
+
+
 def _with_additions(old: Table, new: Table) -> Table:
-    """The old settings with the seeds and algorithms that the new ones have beside the old."""
-    had = {table["label"]: table for table in old["algorithms"]}
+    """The old settings with the seeds, algorithms and rounds that the new ones have beside the old."""
+    now = {table["label"]: table["rounds"] for table in new["algorithms"]}
+    had = {table["label"]: _longer(table, now.get(table["label"], 0)) for table in old["algorithms"]}
     labels = [table["label"] for table in new["algorithms"]]
-    both = dict(old)
+    both = _longer(old, new["rounds"])
     if {*old["seeds"]} <= {*new["seeds"]}:
         both["seeds"] = new["seeds"]
     if {*had} <= {*labels}:
         both["algorithms"] = [had.get(table["label"], table) for table in new["algorithms"]]
     return both
+
+
+def _longer(table: Table, rounds: int) -> Table:
+    """A table with so many rounds, if these are more."""
+    return {**table, "rounds": max(table["rounds"], rounds)}

@@ -1,12 +1,14 @@
 """A study over several processes of this machine: tasks shared out over jobs, or clients spread over ranks.
 
-The study travels to the other processes as it is, own classes and modules included, through a file that only this user
-can read and that is removed at once. Each process tells its progress on its standard output, a line of JSON at a time.
+The study travels to the other processes as it is, own classes and modules included, through a file without a name,
+which they inherit: nothing is left of it, however a process ends. Each process tells its progress on its standard
+output, a line of JSON at a time.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import socket
@@ -31,6 +33,8 @@ from proxfed.report.terminal import Progress
 
 if TYPE_CHECKING:
     from proxfed.harness.plan import Share
+
+log = logging.getLogger(__name__)
 
 GRACE = 5.0
 """Seconds that the other ranks have, after one has died, to notice and to say so."""
@@ -86,10 +90,10 @@ class _Others:
         """A study that cannot be given to other processes is refused, or done here alone if nobody asked for jobs."""
         self.started = True
         try:
-            with _payload(self.executions, self.share.threads) as file:
+            with _payload(self.executions, self.share.threads) as study:
                 one = {"OMP_NUM_THREADS": str(self.share.threads)}
                 for _ in range(self.share.jobs - 1):
-                    self.workers.append(_Worker(file, one, self.watch))
+                    self.workers.append(_Worker(study, one, self.watch))
                 for worker in self.workers:
                     worker.wait_until_read()
         except InputError:
@@ -123,9 +127,9 @@ def run_ranks(executions: Sequence[Execution], ranks: int, timeout: float) -> No
     with tempfile.TemporaryDirectory(prefix="proxfed-") as private:
         meeting = Meeting(str(Path(private) / "meeting"), token_bytes(32))
         try:
-            with _payload(executions, threads, timeout, meeting) as file:
+            with _payload(executions, threads, timeout, meeting) as study:
                 for r in range(ranks):
-                    workers.append(_Worker(file, common | {"RANK": str(r)}, watch))
+                    workers.append(_Worker(study, common | {"RANK": str(r)}, watch))
                 for worker in workers:
                     worker.wait_until_read()
             _wait_for_ranks(workers, stop)
@@ -149,7 +153,7 @@ def _wait_for_ranks(workers: Sequence[_Worker], stop: Callable[[], bool]) -> Non
     killed = [r for r, worker in enumerate(workers) if worker.failed() and worker.process.returncode < 0]
     if killed:
         name = signal.Signals(-workers[killed[0]].process.returncode).name
-        raise RunError(f"rank {killed[0]} was killed ({name}); --resume goes on from the last checkpoint")
+        raise RunError(f"rank {killed[0]} was killed ({name}); resume the run to continue from the last checkpoint")
     for worker in workers:
         worker.check()
 
@@ -168,7 +172,7 @@ def _loopback_only() -> dict[str, str]:
 def _payload(
     executions: Sequence[Execution], threads: int, timeout: float = 60.0, meeting: Meeting | None = None
 ) -> Any:
-    """A file with all that another process needs; removed when the others have read it."""
+    """The descriptor of a file with all that another process needs."""
     import cloudpickle
 
     for name, module in list(sys.modules.items()):
@@ -179,18 +183,16 @@ def _payload(
         "threads": threads,
         "timeout": timeout,
         "meeting": meeting,
+        "log": logging.getLogger("proxfed").getEffectiveLevel(),
     }
-    handle, name = tempfile.mkstemp(prefix="proxfed-")
-    try:
-        with os.fdopen(handle, "wb") as f:
-            cloudpickle.dump(list(sys.path), f)
-            try:
-                cloudpickle.dump(kept, f)
-            except Exception as error:
-                raise InputError(f"this study cannot be given to other processes: {error}") from error
-        yield name
-    finally:
-        Path(name).unlink(missing_ok=True)
+    with tempfile.TemporaryFile() as f:
+        cloudpickle.dump([*sys.path, os.getcwd()], f)  # where modules were found, too (registry.py)
+        try:
+            cloudpickle.dump(kept, f)
+        except Exception as error:
+            raise InputError(f"this study cannot be given to other processes: {error}") from error
+        f.flush()
+        yield f.fileno()
 
 
 def _travelling(e: Execution) -> dict[str, Any]:
@@ -203,17 +205,19 @@ def _travelling(e: Execution) -> dict[str, Any]:
 class _Worker:
     """A process that carries out tasks, or is a rank; its progress is read in a thread."""
 
-    def __init__(self, file: str, environment: dict[str, str], watch: Callable[[Progress], None]) -> None:
-        command = [sys.executable, "-m", "proxfed.harness.worker", file]
+    def __init__(self, study: int, environment: dict[str, str], watch: Callable[[Progress], None]) -> None:
+        command = [sys.executable, "-m", "proxfed.harness.worker", str(study)]
         calm = {"OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "passive")}
         self.process = subprocess.Popen(
             command,
             env=os.environ | calm | environment,
+            pass_fds=[study],
             stdin=subprocess.PIPE,  # nothing is written there: it closes when this process ends
             stdout=subprocess.PIPE,
             text=True,
             start_new_session=True,  # Ctrl-C is this process's to pass on
         )
+        log.debug("process %d takes part", self.process.pid)
         self.watch, self.has_read, self.asked = watch, False, False
         self.error = self.traceback = ""
         self._reader = Thread(target=self._read, daemon=True)
@@ -269,6 +273,10 @@ class _Worker:
             raise RunError(self.error)
         if code < 0:
             name = signal.Signals(-code).name
-            raise RunError(f"a process that carried out tasks was killed ({name}); --resume goes on from there")
+            raise RunError(
+                f"a process that carried out tasks was killed ({name}); resume the run to continue from there"
+            )
         if code not in (0, 1):
-            raise RunError(f"a process that carried out tasks ended with code {code}; --resume goes on from there")
+            raise RunError(
+                f"a process that carried out tasks ended with code {code}; resume the run to continue from there"
+            )

@@ -1,11 +1,14 @@
 """What an experiment asks holders to do to their messages, when it is run between organisations.
 
 [protection]
-secure_aggregation = true                              the coordinator reads sums of messages only (silos/masks.py)
-privacy = {clip = 1.0, noise = 8.0, delta = 1e-5}      clipped, with Gaussian noise (silos/privacy.py)
+secure_aggregation = true                              the coordinator reads sums only (silos/protection/masks.py)
+privacy = {clip = 1.0, noise = 8.0, delta = 1e-5}      clipped, with Gaussian noise (silos/protection/privacy.py)
+robust = {name = "trimmed_mean", trim = 1}             instead of the mean of messages (silos/coordinator/robust.py)
 """
 
 from __future__ import annotations
+
+from typing import Literal
 
 from pydantic import BaseModel, Field
 
@@ -25,6 +28,18 @@ class Privacy(BaseModel):
     """Of (epsilon, delta); epsilon follows, and is a column of the rows."""
 
 
+class Robust(BaseModel):
+    """What the coordinator takes instead of the mean of the clients' messages."""
+
+    model_config = STRICT
+
+    name: Literal["median", "trimmed_mean", "centred_clipping"]
+    trim: int = Field(default=1, ge=0)
+    """Of trimmed_mean: how many of the lowest and of the highest numbers are left out."""
+    radius: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    """Of centred_clipping: how far from the centre a message counts in full."""
+
+
 class Protection(BaseModel):
     """The table [protection]."""
 
@@ -34,3 +49,4 @@ class Protection(BaseModel):
     fraction_bits: int = Field(default=40, ge=8, le=52)
     """Of secure aggregation: numbers are rounded to multiples of 2^-fraction_bits."""
     privacy: Privacy | None = None
+    robust: Robust | None = None

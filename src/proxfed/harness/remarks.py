@@ -6,20 +6,23 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from proxfed.auto import LOCAL_STEPS
 from proxfed.data.on_demand import OnDemand
-from proxfed.engine.race import Race
-from proxfed.engine.run import Run
+from proxfed.engine.noise import drowned, epsilon
+from proxfed.engine.running import Running
 from proxfed.errors import InputError
+from proxfed.harness.protection import Privacy
 from proxfed.harness.study import Study
-from proxfed.report.columns import Row, number
+from proxfed.report.columns import Row, number, show
 from proxfed.schedules import first
-from proxfed.types import Algorithm, Problem, Star
+from proxfed.simulate import origin
+from proxfed.types import LOCAL_STEPS, Algorithm, Problem
 
 SHORT = 0.03
 """The local steps of a round together are orders below 1/L if they are shorter than this part of it."""
+
+UNEQUAL = 5.0
+"""Clients whose largest holds so many times the samples of the smallest are of very different sizes."""
 
 NOTHING = 1e-3
 """Progress that is less than this part of where a run began is none."""
@@ -29,13 +32,36 @@ GREW, APART = 5.0, 2.0
 
 
 def beforehand(study: Study) -> list[str]:
-    """Lines about a study, before it begins: the data are a sample, steps were computed, nobody is protected here."""
-    written, data = study.written or {}, study.problem.data
+    """Lines about a study, before it begins: on its data, weights and steps, and that nothing is protected here."""
+    written, data = study.written or {}, study.problem.f.data
     lines = [] if data is None or not data.remark else [data.remark]
     lines += _steps_of_theory(study, written.get("algorithms", ()))
-    if written.get("protection"):
+    timed = "" if study.timing is None else origin(study.timing.table())
+    lines += filter(None, [equal_weights(study.problem), timed])
+    if study.privacy is not None:
+        lines += _noise(study, study.privacy)
+    elif written.get("protection"):
         lines.append("[protection] acts between organisations; here nothing is masked, clipped or made noisy")
     return lines
+
+
+def equal_weights(problem: Problem) -> str:
+    """Of clients with very different numbers of samples that count the same."""
+    if problem.f.data is None or getattr(problem.f, "weighting", "") != "uniform":
+        return ""
+    least, most = problem.f.data.sizes.min(), problem.f.data.sizes.max()
+    same = "all count the same (weighting = 'uniform'); 'size' weights them by samples"
+    return f"clients hold {least} to {most} samples and {same}" if most >= UNEQUAL * least else ""
+
+
+def _noise(study: Study, privacy: Privacy) -> list[str]:
+    """What noise costs, and that it hides nothing here."""
+    spent = {label: epsilon({privacy.noise: e.rounds}, privacy.delta) for label, e in study.complete.items()}
+    said = ", ".join(f"{label}: epsilon = {value:.3g}" for label, value in spent.items())
+    lines = [f"messages are clipped and made noisy, as between organisations; the noise follows from the seed; {said}"]
+    p, d = study.problem.f.weights.tolist(), study.problem.f.d
+    why = {label: drowned(privacy, p, d, e.rounds) for label, e in study.complete.items()}
+    return lines + [f"{label}: {reason}" for label, reason in why.items() if reason]
 
 
 def _steps_of_theory(study: Study, tables: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -43,9 +69,9 @@ def _steps_of_theory(study: Study, tables: Iterable[Mapping[str, Any]]) -> list[
     lines = []
     for table in tables:
         label = table.get("label", table["name"])
-        if table.get("theory") is True:
-            algorithm, problem = study.complete[label].example, study.complete[label].problem
-            given = [*filter(None, [algorithm.facts.step]), *algorithm.tied(1.0, 1)]
+        if table.get("theory") is True and label in study.entries:
+            algorithm, problem = study.complete[label].algorithm, study.complete[label].problem
+            given = algorithm.steps_for(1.0)
             steps = ", ".join(f"{name} = {first(getattr(algorithm, name)):.4g}" for name in given)
             lines.append("; ".join(filter(None, [f"{label}: the theory gives {steps}", _short(problem, algorithm)])))
     return lines
@@ -53,7 +79,7 @@ def _steps_of_theory(study: Study, tables: Iterable[Mapping[str, Any]]) -> list[
 
 def remarks(
     problem: Problem,
-    run: Run | Race,
+    run: Running,
     variates: ControlVariates | None,
     begun: Row | None,
     ended: Row | None,
@@ -61,18 +87,28 @@ def remarks(
 ) -> str:
     """Of a run that is over; empty if there is nothing to say. `outcome` is what became of it, if it did not finish."""
     grown = "" if variates is None else variates.remark()
-    return "; ".join(filter(None, [outcome or _of_end(problem, run, begun, ended), grown]))
+    sent = run.sent()  # all ranks are asked
+    return "; ".join(filter(None, [outcome or _of_end(problem, run, sent, begun, ended), grown]))
 
 
-def _of_end(problem: Problem, run: Run | Race, begun: Row | None, ended: Row | None) -> str:
+def _of_end(problem: Problem, run: Running, sent: tuple[int, int], begun: Row | None, ended: Row | None) -> str:
     if begun is None or ended is None or not ended["round"]:
         return ""
-    found = run.found() if isinstance(run, Race) else {}
-    steps = ", ".join(f"{name} = {value:.4g}" for name, value in found.items())
-    of_steps = f"found {steps}" if steps else _short(problem, run.algorithm)
+    of_steps = _found(run.found(), *sent, ended["round"]) or _short(problem, run.algorithm)
     unread = "objective and stationarity are not measured, since samples are read on demand"
-    left_out = unread if isinstance(problem.data, OnDemand) and not problem.train_measures else ""
+    left_out = unread if isinstance(problem.f.data, OnDemand) and not problem.f.train_measures else ""
     return "; ".join(filter(None, [_stuck(begun, ended), of_steps, left_out]))
+
+
+def _found(found: Mapping[str, float], together: int, alone: int, rounds: int) -> str:
+    """The steps, what the search for them has cost, and how to do without it; empty where none were to be found."""
+    if not found:
+        return ""
+    steps = ", ".join(f"{name} = {value:.4g}" for name, value in found.items())
+    more, plain = show(together - alone, "bytes"), show(alone, "bytes")
+    further = f"as much as {(together - alone) * rounds / max(alone, 1):,.0f} further rounds"
+    cost = f"the search sent {more} more than the {plain} of a run with known steps, {further}"
+    return f"found {steps}; {cost}: write {steps} to do without it next time"
 
 
 def _stuck(begun: Row, ended: Row) -> str:
@@ -80,8 +116,11 @@ def _stuck(begun: Row, ended: Row) -> str:
     for name, words in (("gap", "gap"), ("objective", "objective"), ("test_loss", "loss on the test data")):
         then, now = number(begun, name), number(ended, name)
         if then is not None and now is not None:
-            nowhere = then - now <= NOTHING * abs(then) and not _at_rest(begun)
-            return f"made no progress: its {words} went from {then:.6g} to {now:.6g}" if nowhere else ""
+            gained, little = then - now, NOTHING * abs(then)
+            if gained > little or _at_rest(begun):
+                return ""
+            how = "got worse" if gained < -little else "made no progress"
+            return f"{how}: its {words} went from {then:.6g} to {now:.6g}"
     return ""
 
 
@@ -97,8 +136,10 @@ def _short(problem: Problem, algorithm: Algorithm) -> str:
     if not hasattr(algorithm, name):
         return ""
     try:
-        L = problem.smoothness().L
+        L = problem.f.smoothness().L
     except InputError:
+        return ""
+    if L == 0:
         return ""
     local = next((getattr(algorithm, K) for K in LOCAL_STEPS if hasattr(algorithm, K)), 1)
     step = first(getattr(algorithm, name))
@@ -107,12 +148,9 @@ def _short(problem: Problem, algorithm: Algorithm) -> str:
     return f"{name} = {step:.4g} is very short, where 1/L = {1 / L:.4g}: {name} = 'auto' finds a longer one"
 
 
-def control_variates(run: Run | Race) -> ControlVariates | None:
-    """Those of a server's clients; None without any, or where clients are met one by one or elsewhere."""
-    if not isinstance(run, Run) or not isinstance(run.algorithm, Star) or not run.held.rows.everyone:
-        return None
-    variate = getattr(run.held.rows.form, run.algorithm.facts.variate, None)
-    return ControlVariates(run) if isinstance(variate, Tensor) else None
+def control_variates(run: Running) -> ControlVariates | None:
+    """Those of the clients, if there are any to look at."""
+    return None if run.variates() is None else ControlVariates(run)
 
 
 class ControlVariates:
@@ -122,7 +160,7 @@ class ControlVariates:
     more than their mean does says that clients follow gradients of points that they have driven away themselves.
     """
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Running) -> None:
         self.run, self.first = run, 0.0
         self.averaging = run.algorithm.facts.averaging
         self.weight = float(getattr(run.algorithm, self.averaging)) if self.averaging else 1.0
@@ -145,6 +183,7 @@ class ControlVariates:
 
     def _sizes(self) -> tuple[float, float]:
         """The largest norm, and that of the mean."""
-        c, net = getattr(self.run.held.rows.all(), self.run.algorithm.facts.variate), self.run.network
+        c, net = self.run.variates(), self.run.network
+        assert c is not None
         norms = net.all_sum(c.new_zeros(net.n).index_copy_(0, torch.tensor(net.ids), c.norm(dim=-1)))
         return float(norms.max()), float(net.average(c).norm())

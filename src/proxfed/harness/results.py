@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from html import escape
@@ -12,12 +13,15 @@ from typing import Any
 from torch import Tensor
 
 from proxfed.errors import InputError
-from proxfed.harness.run_folder import RunFolder
+from proxfed.explained import explain
+from proxfed.harness.folder.run_folder import RunFolder
 from proxfed.report.client_stats import ClientStats
-from proxfed.report.columns import DONE, UNDER_WAY, Row
+from proxfed.report.columns import DONE, UNDER_WAY, Directions, Row, RunStatus
 from proxfed.report.summary import result_table
 from proxfed.report.terminal import console
 from proxfed.types import Block
+
+__all__ = ["Cases", "Models", "ResultTable", "Results"]
 
 
 class Models(Mapping[tuple[str, int], Tensor]):
@@ -64,10 +68,15 @@ class Results:
     settings: Mapping[str, Any] = field(default_factory=dict)
     """The whole study as a table, with all defaults."""
     versions: Mapping[str, Any] = field(default_factory=dict)
+    """Of Python, proxfed, torch and other libraries, and what is known of the machine."""
     client_stats: ClientStats | None = None
+    """How samples and classes are spread over the clients; None: not known."""
     models: Models = field(default_factory=Models)
+    """The final models by (label, seed), read when they are asked for."""
     name: str = "study"
+    """Of the study or case."""
     folder: Path | None = None
+    """The run folder; None: nothing was kept."""
 
     @classmethod
     def read(cls, folder: Path | str | RunFolder) -> Results:
@@ -105,6 +114,11 @@ class Results:
     def targets(self) -> Mapping[str, Sequence[float]]:
         return self.settings.get("targets", {})
 
+    @property
+    def directions(self) -> Directions:
+        """Which values of measures are better, where the problem says something else than the table of columns."""
+        return self.settings.get("better", {})
+
     def labels(self) -> list[str]:
         """The algorithms that have rows, in their order."""
         return list(dict.fromkeys(row["algorithm"] for row in self.rows))
@@ -120,7 +134,8 @@ class Results:
 
     def diverged(self, label: str) -> dict[int, int]:
         """{seed: round} of an algorithm's seeds that diverged."""
-        return {s["seed"]: s["round"] for s in self.status if s["algorithm"] == label and s["status"] == "diverged"}
+        mine = [s for s in self.status if s["algorithm"] == label]
+        return {s["seed"]: s["round"] for s in mine if s["status"] == RunStatus.DIVERGED}
 
     @property
     def complete(self) -> bool:
@@ -153,11 +168,21 @@ class Results:
 
         return latex_table(self.table())
 
+    @property
+    def time_origin(self) -> str:
+        """Where the numbers come from that simulated seconds follow from, if it is a shipped profile."""
+        from proxfed.simulate import origin
+
+        with suppress(InputError):  # a trace may be gone
+            return origin(self.settings.get("time", {}))
+        return ""
+
     def plot(self, y: str, x: str = "round", labels: Sequence[str] = (), **options: Any) -> Any:
         """A matplotlib figure of a measure over rounds, 'bytes', 'steps', 'sim_seconds' or any other column.
 
-        A line is the median over the seeds, its band the range. `log_x`, `log_y` choose the axes, `target` draws bars
-        of where the measure first reached it. `.savefig("figure.pdf")` keeps the figure.
+        A line is the median over the seeds, its band the range. `log_x`, `log_y` choose the axes (by
+        default logarithmic where values span decades), `target` draws bars of where the measure first reached it. A
+        notebook shows the figure, `.savefig("figure.pdf")` keeps it.
         """
         from proxfed.report.plots import plot
 
@@ -226,3 +251,6 @@ class ResultTable(list[dict[str, Any]]):
         from proxfed.report.latex import html_table
 
         return html_table(self)
+
+
+explain(__name__)

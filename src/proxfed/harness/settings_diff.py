@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from proxfed.errors import InputError
+from proxfed.errors import InputError, option
 from proxfed.harness.experiment import canonical
 from proxfed.registry import Table, label_of
 
-DESCRIPTIVE_KEYS = ("description", "targets", "paper", "reported", "claims")
+DESCRIPTIVE_KEYS = ("description", "targets", "better", "paper", "reported", "claims")
 """What an experiment says about its settings; no row depends on it."""
 
 
@@ -80,4 +80,5 @@ def _file_name(value: Any) -> Any:
 
 
 def settings_mismatch(path: Path, difference: str) -> InputError:
-    return InputError(f"the run in {path} has other settings: {difference}; choose another --out, or remove it")
+    ways = f"{option('force', True)} replaces it, or choose another {option('out')}"
+    return InputError(f"the run in {path} has other settings: {difference}; {ways}")

@@ -12,26 +12,31 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from proxfed.algorithms import ALGORITHMS, CompressedDownlink
-from proxfed.auto import AUTO, Auto
 from proxfed.compressors import COMPRESSORS
-from proxfed.engine.compatibility import check_combination
+from proxfed.engine.compatibility import check_combination, why_not_private
 from proxfed.engine.state_measures import check_names
-from proxfed.errors import InputError, finite, nearest, real, require, whole
+from proxfed.errors import InputError, finite, nearest, of_kind, real, require, shown, whole
+from proxfed.explained import explain
+from proxfed.harness.protection import Privacy
+from proxfed.hooks import STOPS, StopRule, checked
 from proxfed.participation import PARTICIPATIONS, Full
 from proxfed.problems import PROBLEMS
 from proxfed.registry import Table, describe, plain
-from proxfed.regularisers import REGULARISERS
-from proxfed.report.columns import COMPUTED, MEASURED, ROW
+from proxfed.regularisers import REGULARISERS, Zero
+from proxfed.report.columns import COMPUTED, MEASURED, ROW, Directions, column, direction
 from proxfed.simulate import Timing
 from proxfed.topologies import TOPOLOGIES
-from proxfed.types import Algorithm, Graph, Method, Participation, Problem, Topology
+from proxfed.types import Algorithm, Graph, Method, Participation, Problem, Smooth, Topology, directions
+
+__all__ = ["Entry", "Study"]
 
 
 @dataclass(frozen=True)
 class Entry:
     """An algorithm of a study, with what is its own."""
 
-    algorithm: Algorithm | Auto
+    algorithm: Algorithm
+    """An object such as FedAvg(0.1, K=5)."""
     topology: Topology | None = None
     """Of an algorithm without a server; None: the study's."""
     participation: Participation | None = None
@@ -46,9 +51,10 @@ class Entry:
     def __post_init__(self) -> None:
         a = self.algorithm
         hint = f"; give an object, {a.__name__}(...)" if isinstance(a, type) else ""
-        require(isinstance(a, (Method, Auto)), f"algorithm = {a!r} is not an algorithm (a Star or a Graph){hint}")
+        require(isinstance(a, Method), f"algorithm = {shown(a)} is not an algorithm (a Star or a Graph){hint}")
         if self.rounds is not None and whole(self.rounds):
             object.__setattr__(self, "rounds", int(self.rounds))
+        object.__setattr__(self, "problem", as_problem(self.problem))
         if self.tuned is not None:
             table: Any = self.tuned if isinstance(self.tuned, Mapping) else {}
             counts = [table.get("configurations"), table.get("rounds")]
@@ -59,13 +65,11 @@ class Entry:
 class CompleteEntry(NamedTuple):
     """An entry with all that it needs."""
 
-    algorithm: Algorithm | Auto
+    algorithm: Algorithm
     topology: Topology | None
     participation: Participation
     rounds: int
     problem: Problem
-    example: Algorithm
-    """To ask what it needs and sends: itself, or with some steps where they are to be found."""
 
 
 class Task(NamedTuple):
@@ -80,30 +84,41 @@ class Study:
     """Labelled algorithms on one problem."""
 
     problem: Problem
+    """f + h; f alone is f + 0."""
     entries: Mapping[str, Entry]
     """By label; a plain algorithm is an entry with nothing of its own."""
     rounds: int
+    """Communication rounds of every algorithm that has none of its own."""
     seeds: Sequence[int] = (0,)
+    """Every algorithm runs once with each of them."""
     name: str = "study"
+    """What reports call it."""
     description: str = ""
+    """A sentence for the head of the report."""
     topology: Topology | None = None
     """Of the algorithms without a server."""
     participation: Participation = Full()
+    """Which clients take part in a round."""
     every: int = 1
     """A row of measures every so many rounds."""
     reference: bool = False
     """Compute the minimiser beforehand, so that rows have the optimality gap and the error."""
     stationarity_step: float | None = None
+    """The prox step with which stationarity is measured; None: one that suits f and h."""
     measures: Sequence[str] = ()
     """More measures: of the clients' states, 'consensus_y', 'largest_c', ...; 'train_loss', 'train_accuracy'."""
     targets: Mapping[str, Sequence[float]] = field(default_factory=dict)
     """Values of measures whose first round, bytes and seconds the tables show."""
+    privacy: Privacy | None = None
+    """Clients' messages are clipped and made noisy, as between organisations; the noise follows from the seed."""
     timing: Timing | None = None
     """Devices and links, so that rounds and bytes become simulated seconds."""
+    hooks: Sequence[Any] = ()
+    """Called with every row of every algorithm and seed; they may stop it (proxfed.hooks)."""
     written: Mapping[str, Any] | None = None
     """The settings as a configuration file has them, if the study was made from one."""
-    asked: Sequence[tuple[str, str]] = ()
-    """(where, measure or axis) that claims and figures of a paper ask for."""
+    asked: Sequence[tuple[str, str, bool]] = ()
+    """(where, measure or axis, whether it needs a direction) that claims and figures of a paper ask for."""
     again: Callable[[Mapping[str, Any]], Study] | None = field(default=None, repr=False)
     """The same study with other settings, by dotted keys, if it was made from a file."""
 
@@ -117,9 +132,8 @@ class Study:
         listed = isinstance(seeds, list) and len(seeds) > 0 and all(map(whole, seeds))
         require(listed, f"seeds = {self.seeds!r} must be a list of whole numbers, such as [0, 1, 2]")
         require(len(set(seeds)) == len(seeds), f"seeds = {seeds!r}: a seed stands there twice")
-        for key, value, least in (("rounds", self.rounds, 1), ("every", self.every, 1)):
-            good = whole(value) and value >= least
-            require(good, f"{key} = {value!r} must be a whole number >= {least}")
+        for key, value in (("rounds", self.rounds), ("every", self.every)):
+            require(whole(value) and value >= 1, f"{key} = {value!r} must be a whole number >= 1")
         for label, entry in own.items():
             good = entry.rounds is None or (whole(entry.rounds) and entry.rounds >= 1)
             require(good, f"algorithms.{label}.rounds = {entry.rounds!r} must be a whole number >= 1")
@@ -135,20 +149,20 @@ class Study:
         timed = self.timing is None or isinstance(self.timing, Timing)
         require(timed, f"timing = {self.timing!r} must be a Timing, or None")
         require(isinstance(self.targets, Mapping), f"targets = {self.targets!r} must be a dict of measures and values")
+        object.__setattr__(self, "problem", as_problem(self.problem))
         kinds: tuple[tuple[str, Any, str], ...] = (
-            ("problem", Problem, "Linear(data, Logistic())"),
+            ("problem", Problem, "Linear(data, Logistic()) + L1(0.1)"),
             ("topology", (Topology, type(None)), "Ring(10)"),
             ("participation", Participation, "Full()"),
         )
         for key, kind, allowed in kinds:
-            value = getattr(self, key)
-            if not isinstance(value, kind) or isinstance(value, type):  # to write down a problem takes long
-                raise InputError(f"{key} = {value!r:.80} will not do: give an object such as {allowed}")
+            of_kind(key, getattr(self, key), kind, f"an object such as {allowed}")
         object.__setattr__(self, "entries", own)
         object.__setattr__(self, "seeds", [int(seed) for seed in seeds])
         object.__setattr__(self, "rounds", int(self.rounds))
         object.__setattr__(self, "every", int(self.every))
         object.__setattr__(self, "measures", names(self.measures))
+        object.__setattr__(self, "hooks", checked(self.hooks))
         object.__setattr__(self, "targets", {k: _numbers(k, v) for k, v in self.targets.items()})
 
     # ---- an entry with what it has from the study --------------------------------------------------------------
@@ -159,15 +173,13 @@ class Study:
         return {label: self._completed(entry) for label, entry in self.entries.items()}
 
     def _completed(self, e: Entry) -> CompleteEntry:
-        example = e.algorithm.example if isinstance(e.algorithm, Auto) else e.algorithm
-        common = self.topology if isinstance(example, Graph) else None
+        common = self.topology if isinstance(e.algorithm, Graph) else None
         return CompleteEntry(
             e.algorithm,
             common if e.topology is None else e.topology,
             self.participation if e.participation is None else e.participation,
             self.rounds if e.rounds is None else e.rounds,
             self.problem if e.problem is None else e.problem,
-            example,
         )
 
     @cached_property
@@ -178,7 +190,19 @@ class Study:
     @cached_property
     def own_measures(self) -> list[str]:
         """What rows have beside the columns of every study."""
-        return [*self.measures, *self.problem.measures]
+        return [*self.measures, *directions(self.problem.f.measures)]
+
+    @cached_property
+    def directions(self) -> Directions:
+        """Which values of its own measures are better, where the problem says what the table of columns does not."""
+        f = self.problem.f
+        said = directions((*f.training_measures, *f.measures))
+        return {k: way for k, way in said.items() if k in self.own_measures and way != column(k).better}
+
+    @property
+    def stops(self) -> list[StopRule]:
+        """The hooks that stop a run by its rows alone: rows depend on them."""
+        return [hook for hook in self.hooks if isinstance(hook, StopRule)]
 
     # ---- does it fit? ------------------------------------------------------------------------------------------
 
@@ -186,26 +210,43 @@ class Study:
         """Refuse, before anything is computed, what cannot be run or measured."""
         for label, e in self.complete.items():
             try:
-                check_combination(e.problem, e.example, e.topology, e.participation)
+                check_combination(e.problem, e.algorithm, e.topology, e.participation)
             except InputError as error:
                 raise type(error)(f"algorithms.{label}: {error}") from error
-            fits = (e.problem.n, e.problem.blocks) == (self.problem.n, self.problem.blocks)
+            if self.privacy is not None:
+                alone = e.topology is None and not e.algorithm.to_find
+                why = why_not_private(e.algorithm, self.problem.f.d)
+                why = why or ("" if alone else "takes steps as numbers then, and no tree")
+                require(not why, f"algorithms.{label}: protection.privacy: {type(e.algorithm).__name__} {why}")
+            fits = (e.problem.f.n, e.problem.f.blocks) == (self.problem.f.n, self.problem.f.blocks)
             require(fits, f"algorithms.{label}: its problem must have the clients and the model of the study's")
-        solvable = not self.reference or self.problem.solvable
+        solvable = not self.reference or self.problem.f.solvable
         require(
             solvable, f"reference = true, but there is no solver for the problem {self.settings['problem']['name']!r}"
         )
         if self.timing is not None:
-            self.timing.check(self.problem.n)
+            self.timing.check(self.problem.f.n)
         if self.measures:
-            examples = [e.example for e in self.complete.values()]
-            check_names(self.measures, examples, self.problem, self.stationarity_step)
+            algorithms = [e.algorithm for e in self.complete.values()]
+            check_names(self.measures, algorithms, self.problem, self.stationarity_step)
         measured = [*MEASURED, *self.own_measures]
         for name in self.targets:
             require(name in measured, f"targets: there is no measure {name!r}; {nearest(name, measured)}")
+            direction(name, self.directions, "targets")
+            above = next((value for value in self.targets[name] if name.endswith("accuracy") and value > 1), None)
+            require(above is None, f"targets.{name} = {above} is not a fraction between 0 and 1")
+        columns = [*measured, *(["sim_seconds"] if self.timing is not None else [])]
+        for name in (name for rule in self.stops for name in rule.measures):
+            require(name in columns, f"stop: there is no measure {name!r}; {nearest(name, columns)}")
+        for rule in self.stops:
+            rule.rule(self.directions)  # or it is refused
         known = {*ROW, *measured, *COMPUTED} - {"run", "algorithm"}
-        for where, name in self.asked:
+        for where, name, directed in self.asked:
             require(name in known, f"{where}: there is no measure {name!r}; {nearest(name, known)}")
+            if directed:
+                direction(name, self.directions, where)
+        given = (self.written or {}).get("better") or self.directions
+        require(given == self.directions, f"better = {given!r}, but the problem says {self.directions!r}")
 
     # ---- what identifies it ------------------------------------------------------------------------------------
 
@@ -214,8 +255,11 @@ class Study:
         """The table that says what is run, with every default and every computed step size written out."""
         table = self._described() if self.written is None else dict(self.written)
         table["seeds"] = list(self.seeds)
+        table["better"] = dict(self.directions)
         if self.timing is not None:
             table["time"] = self.timing.table()
+        if self.stops:
+            table["stop"] = [describe(rule, STOPS) for rule in self.stops]
         table["algorithms"] = [self._entry_table(label) for label in self.entries]
         return table
 
@@ -225,15 +269,18 @@ class Study:
         about |= {"reference": self.reference, "measures": list(self.measures), "targets": dict(self.targets)}
         if self.stationarity_step is not None:
             about["stationarity_step"] = self.stationarity_step
+        if self.privacy is not None:
+            about["protection"] = {"privacy": self.privacy.model_dump()}
         return about | describe_problem(self.problem)
 
     def _entry_table(self, label: str) -> Table:
         e = self.complete[label]
-        out: Table = {"label": label, "rounds": e.rounds} | describe_algorithm(e.example)
-        out |= dict.fromkeys(e.algorithm.found, AUTO) if isinstance(e.algorithm, Auto) else {}
+        out: Table = {"label": label, "rounds": e.rounds} | describe_algorithm(e.algorithm)
         out["participation"] = describe(e.participation, PARTICIPATIONS)
-        if (own_problem := self.entries[label].problem) is not None:
-            out |= _own_problem(describe_problem(own_problem), describe_problem(self.problem))
+        if (own := self.entries[label].problem) is not None:
+            written = self.written is not None  # in a file, a problem of its own is one with its own weight decay
+            tables = () if written else (describe_problem(own), describe_problem(self.problem))
+            out |= {"weight_decay": own.f.l2} if written else _own_problem(*tables)
         if e.topology is not None:
             out["topology"] = {k: v for k, v in describe(e.topology, TOPOLOGIES).items() if k != "n"}
         if (tuned := self.entries[label].tuned) is not None:
@@ -250,12 +297,13 @@ def describe_algorithm(algorithm: Algorithm) -> Table:
 
 def describe_problem(problem: Problem) -> Table:
     """The tables [data], [problem] and [regulariser] of a problem that was made of objects."""
-    problem = problem.described
-    table = {k: v for k, v in describe(problem, PROBLEMS).items() if k not in ("data", "h", "dtype")}
+    f = problem.f
+    table = {k: v for k, v in describe(f, PROBLEMS).items() if k not in ("data", "dtype")}
+    table |= {} if problem.x0 is None else {"x0": plain(problem.x0)}
     out: Table = {"problem": table, "regulariser": describe(problem.h, REGULARISERS)}
-    if (data := problem.data) is not None:
-        out["data"] = {"name": data.name, "clients": problem.n, "samples": int(sum(data.sizes))}
-    out["dtype"] = str(problem.weights.dtype).removeprefix("torch.")
+    if (data := f.data) is not None:
+        out["data"] = {"name": data.name, "clients": f.n, "samples": int(sum(data.sizes))}
+    out["dtype"] = str(f.weights.dtype).removeprefix("torch.")
     return out
 
 
@@ -268,6 +316,11 @@ def _own_problem(own: Table, common: Table) -> Table:
         del out["problem"]
         out["weight_decay"] = decay
     return out
+
+
+def as_problem(given: Any) -> Any:
+    """f alone is f + 0."""
+    return given + Zero() if isinstance(given, Smooth) else given
 
 
 def names(measures: Any) -> tuple[str, ...]:
@@ -283,3 +336,6 @@ def _numbers(measure: str, values: Any) -> list[float]:
     good = isinstance(listed, Sequence) and all(map(real, listed))
     require(good, f"targets.{measure} = {values!r} must be a number, or a list of numbers")
     return [float(v) for v in listed]
+
+
+explain(__name__)

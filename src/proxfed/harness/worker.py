@@ -1,8 +1,9 @@
-"""A process that carries out tasks of a study, or is one of its ranks: python -m proxfed.harness.worker FILE"""
+"""A process that carries out tasks of a study, or is one of its ranks: python -m proxfed.harness.worker DESCRIPTOR"""
 
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import pickle
 import signal
@@ -26,11 +27,13 @@ def end_with_parent() -> None:
     os._exit(1)
 
 
-def main(file: str) -> int:
+def main(descriptor: int) -> int:
+    """The study is in a file without a name, which is open under this number."""
     threading.Thread(target=end_with_parent, daemon=True).start()
     say = os.fdopen(os.dup(1), "w", buffering=1)  # for us alone: what a problem prints must not get in between
     os.dup2(2, 1)
-    with open(file, "rb") as f:
+    with mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) as f:  # others read the same file: it has one position
+        os.close(descriptor)
         sys.path[:] = pickle.load(f)
         from proxfed.engine.allocator import tune_process
 
@@ -41,11 +44,12 @@ def main(file: str) -> int:
     from proxfed.errors import ProxfedError
     from proxfed.harness.agreement import require_alike
     from proxfed.harness.execute import Execution
+    from proxfed.harness.folder.run_folder import RunFolder
     from proxfed.harness.processes import FAILED
-    from proxfed.harness.run_folder import RunFolder
     from proxfed.machine import threads
-    from proxfed.report.terminal import Progress, stop_on_signal
+    from proxfed.report.terminal import Progress, show_log, stop_on_signal
 
+    show_log(given["log"])
     told = 0.0
 
     def tell(progress: Progress) -> None:
@@ -88,4 +92,4 @@ def main(file: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(int(sys.argv[1])))

@@ -23,13 +23,13 @@ from typing import Literal, NamedTuple
 from pydantic import Field, ValidationError
 
 from proxfed.errors import InputError
-from proxfed.harness.paper_schema import Strict
+from proxfed.papers.paper_schema import Strict
 from proxfed.registry import read_toml
 from proxfed.validation import sentence
 
 Kind = Literal["reading", "scale", "settings", "unknown"]
 
-MEANING: dict[Kind, str] = {
+MEANING: dict[str, str] = {
     "reading": "holds under another reading",
     "scale": "needs the paper's scale",
     "settings": "cannot be had with the paper's settings",

@@ -8,7 +8,8 @@ from itertools import chain, pairwise
 from statistics import linear_regression
 from typing import NamedTuple
 
-from proxfed.harness.paper_schema import (
+from proxfed.harness.results import Results
+from proxfed.papers.paper_schema import (
     Bounded,
     Claim,
     Diverges,
@@ -18,10 +19,10 @@ from proxfed.harness.paper_schema import (
     WithinFactor,
     across_names,
 )
-from proxfed.harness.results import Results
 from proxfed.papers.quantities import axis_end, seed_median, seed_values, written
-from proxfed.report.columns import Row, axis_value, better, higher_is_better
+from proxfed.report.columns import Directions, Row, agreed, axis_value, better, direction
 from proxfed.report.targets import NEVER
+from proxfed.types import Better
 
 SHOWN = 4
 """Of how many cases a verdict shows the numbers."""
@@ -61,8 +62,7 @@ def judge(
     """
     if quick and claim.form == "full":
         return Verdict(claim, "not run", "needs the full form")
-    claim = claim.in_form(quick)
-    labels = claim.names
+    labels, own = claim.names, agreed(r.directions for r in results.values())
     judged, missing = [], _missing(claim, labels, {})
     for case, sources in _sources(claim, results).items():
         known = [label for label in labels if label in sources]
@@ -77,7 +77,8 @@ def judge(
             found = ", ".join(f"{label}: {_shown(claim, value, *sources[label])}" for label, value in values.items())
             if isinstance(claim, Slope) and claim.at is not None:
                 found = f"slope {_fit(claim, claim.at, list(values.values())):.3g} ({found})"
-            judged.append(Judged(case, _holds(claim, list(values.values())), values, found))
+            holds = _holds(claim, list(values.values()), own) and not _hollow(claim, sources)
+            judged.append(Judged(case, holds, values, found))
     if not judged:
         return Verdict(claim, "not run", missing)
     status = "confirmed" if all(j.holds for j in judged) else "not confirmed"
@@ -138,11 +139,13 @@ def _fit(claim: Slope, x: Sequence[float], y: Sequence[float]) -> float:
 def _lost(claim: Measured, values: Mapping[str, float], before: Results) -> dict[str, float]:
     """How much worse the values are than those of another case, as far as it has them."""
     then = {label: value for label in values if (value := _value(claim, before, label)) is not None}
-    sign = 1 if higher_is_better(claim.measure) else -1
+    if not then:
+        return {}
+    sign = 1 if direction(claim.measure, before.directions, "lost_from") == "higher" else -1
     return {label: sign * (then[label] - values[label]) for label in then}
 
 
-def _holds(claim: Claim, values: list[float]) -> bool:
+def _holds(claim: Claim, values: list[float], own: Directions) -> bool:
     match claim:
         case Bounded():
             below = claim.below is None or max(values) < claim.below
@@ -152,7 +155,9 @@ def _holds(claim: Claim, values: list[float]) -> bool:
         case WithinFactor():
             return all(map(math.isfinite, values)) and max(values) <= claim.within_factor * min(values)
         case Order():
-            return all(_in_order(claim.counts, a, b, claim.factor) for a, b in pairwise(values))
+            less = claim.target is not None or claim.lost_from is not None
+            way: Better = "lower" if less else direction(claim.measure, own, "order")
+            return all(_in_order(claim, way, a, b) for a, b in pairwise(values))
         case Slope():
             slopes = values if claim.at is None else [_fit(claim, claim.at, values)]
             return all(claim.slope[0] <= slope <= claim.slope[1] for slope in slopes)
@@ -160,11 +165,17 @@ def _holds(claim: Claim, values: list[float]) -> bool:
             return set(values) == {float(claim.diverges)}
 
 
-def _in_order(measure: str, a: float, b: float, factor: float | None) -> bool:
+def _in_order(claim: Order, way: Better, a: float, b: float) -> bool:
     """Equals are in no order: not two that arrived together, nor two that never did; a factor speaks of them itself."""
-    if factor is None:
-        return a != b and better(measure, a, b)
-    return math.isfinite(a) and (a >= factor * b if higher_is_better(measure) else factor * a <= b)
+    if claim.factor is None:
+        return a != b and better(way, a, b)
+    more, less = (a, b) if way == "higher" else (b, a)
+    return math.isfinite(a) and claim.factor * less <= more <= claim.factor_most * less
+
+
+def _hollow(claim: Claim, sources: Mapping[str, _Source]) -> bool:
+    """To be ahead of what diverged confirms nothing: where the paper has a result, ours has none to compare with."""
+    return isinstance(claim, Order) and any(_most_diverged(*sources[name]) for name in claim.names)
 
 
 # ---- what cannot be judged -----------------------------------------------------------------------------------------

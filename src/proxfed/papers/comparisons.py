@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from proxfed.harness.paper_schema import Reported
 from proxfed.harness.results import Results
+from proxfed.papers.paper_schema import Reported
 from proxfed.papers.quantities import axis_end, seed_median, seed_values, written
 from proxfed.report.targets import NEVER
 

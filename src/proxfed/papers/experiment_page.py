@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from proxfed.harness.experiment import shipped
-from proxfed.harness.paper_schema import Diverges, Figure, Reported
 from proxfed.harness.results import Results
 from proxfed.harness.settings_diff import flat
 from proxfed.papers.comparisons import compare
 from proxfed.papers.open_settings import open_settings
+from proxfed.papers.paper_schema import Diverges, Figure, Reported
 from proxfed.papers.reproduce import compare_all
 from proxfed.papers.verdicts import Form, Reproduction
 from proxfed.report.columns import show
@@ -24,14 +24,14 @@ def page(entry: Reproduction) -> str:
     """All that is known about one experiment."""
     experiment = entry.file.whole
     parts = [
-        f"# {entry.name}: {entry.about.figure}\n",
-        f"{plain_text(entry.about.title)} ([all results](../../results.md))\n",
+        f"# {entry.name}: {entry.file.paper.figure}\n",
+        f"{plain_text(entry.file.paper.title)} ([all results](../../results.md))\n",
     ]
     if experiment.description:
         parts.append(f"{plain_text(experiment.description)}\n")
     if not entry.forms:
         parts.append(f"Not run; `proxfed reproduce {entry.name}` runs it, where its data are.\n")
-        parts.append(table(["", "the paper says"], [["not run", plain_text(c.says)] for c in experiment.claims]))
+        parts.append(table(["", "the paper says"], [["not run", plain_text(c.says)] for c in entry.file.claims]))
     for name, figures in figures_by_form(entry).items():
         which = f"In the {name} form:\n\n" if name != entry.forms[0].name else ""
         parts.append(which + "".join(f"![{figure.name}]({figure.name}.svg)\n" for figure in figures))  # in a row
@@ -52,7 +52,7 @@ def page(entry: Reproduction) -> str:
 def figures_by_form(entry: Reproduction) -> dict[str, list[Figure]]:
     """The figures that each form is the first to have lines for, under the names of their files."""
     found: dict[str, list[Figure]] = {}
-    for figure in entry.about.figures:
+    for figure in entry.file.paper.figures:
         drawn = (form for form in entry.forms if any(panel.lines for panel in make_panels(figure, form.results)))
         if form := next(drawn, None):
             named = figure.model_copy(update={"name": f"{entry.name.partition('/')[2]}-{figure.name}"})
@@ -79,20 +79,23 @@ def _kind(form: Form) -> str:
 def _about(entry: Reproduction, form: Form) -> str:
     """What was run, in which way it is less than the paper or another choice, how long it took, on what, and again."""
     if form.variant:
-        settings = ", ".join(_settings(entry, entry.about.variants[form.variant]))
+        settings = ", ".join(_settings(entry, entry.file.paper.variants[form.variant]))
         scale = f"**{_kind(form)}, `{form.variant}`**, in the {form.name.partition('+')[0]} form: {settings}."
     elif not form.quick:
         scale = "**Full form**, at the paper's scale."
     else:
-        less = _settings(entry, entry.about.quick)
-        if entry.about.quick_cases:
-            less.append(f"{len(entry.about.quick_cases)} of the {len(entry.file.whole.cases)} cases")
+        less = _settings(entry, entry.file.paper.quick)
+        if entry.file.paper.quick_cases:
+            less.append(f"{len(entry.file.paper.quick_cases)} of the {len(entry.file.whole.cases)} cases")
         scale = f"**Quick form**: {', '.join(less)}." if less else "**Quick form**, which is the whole experiment."
     return f"{scale} {_how(form)} Run it again: `{entry.command(form)}`."
 
 
 def _settings(entry: Reproduction, changes: Mapping[str, Any]) -> list[str]:
-    """Each change beside what the file has."""
+    """Each change beside what the file has, and then those of single cases."""
+    changes = {k: v for k, v in changes.items() if k != "cases"} | {
+        f"{key} ({case})": value for case, own in changes.get("cases", {}).items() for key, value in own.items()
+    }
     full = flat(entry.file.table, called="name") | flat(entry.file.table)
     instead = {key: f" instead of `{_value(full[key])}`" for key in changes if key in full}
     return [f"`{key} = {_value(value)}`{instead.get(key, '')}" for key, value in changes.items()]
@@ -116,8 +119,7 @@ def _how(form: Form) -> str:
 
 
 def _computing(form: Form) -> str:
-    about = form.file.whole.paper
-    changes = about.variants[form.variant] if about is not None and form.variant else {}
+    changes = form.file.paper.variants[form.variant] if form.variant else {}
     if changes and all(key.partition(".")[0] == "time" for key in changes):
         return "the same training, with other times"
     last = {
@@ -142,13 +144,18 @@ def _seeds(form: Form) -> str:
 def _versions(versions: Mapping[str, Any]) -> str:
     names = [f"{name} {versions[name]}" for name in ("proxfed", "python", "torch", "numpy") if name in versions]
     threads = versions.get("threads")
-    return ", ".join([*names, f"{threads} thread{'' if threads == 1 else 's'}", str(versions.get("machine", ""))])
+    return ", ".join(
+        [
+            *names,
+            f"{threads} thread{'' if threads == 1 else 's'}",
+            str(versions.get("processor") or versions.get("machine", "")),
+        ]
+    )
 
 
 def _numbers(form: Form) -> str:
     """Ours at the end and at the targets, beside what the paper reports."""
-    experiment = form.file.whole
-    paper = {(c.case, c.measure, c.label): c.printed for c in compare_all(experiment, form.results)}
+    paper = {(c.case, c.measure, c.label): c.printed for c in compare_all(form.file, form.results)}
     labels = {case: results.labels() for case, results in form.results.items()}
     for case, _, label in paper:
         if case in labels and label not in labels[case]:
@@ -166,7 +173,7 @@ def _numbers(form: Form) -> str:
                 ours.setdefault(c.measure, {})[c.case, c.label] = c.found
     if not ours:
         return ""
-    several = len(experiment.cases) > 0
+    several = len(form.file.whole.cases) > 0
     reported = [measure for measure in ours if any(m == measure for _, m, _ in paper)]
     head = ["case"] * several + ["algorithm"]
     for measure in ours:
@@ -185,12 +192,11 @@ def _numbers(form: Form) -> str:
 
 def _asked(form: Form) -> Iterator[Reported]:
     """The measures that the paper speaks of, each once: last and best, and where they reach a target of the form."""
-    experiment = form.file.whole
-    figures = experiment.paper.figures if experiment.paper else []
-    claims = [c.in_form(form.quick) for c in experiment.claims if not isinstance(c, Diverges) and c.round is None]
+    file = form.file
+    claims = [c for c in file.claims if not isinstance(c, Diverges) and c.round is None]
     targets = [(m, target) for case in form.cases.values() for m, line in case.targets.items() for target in line]
-    asked = [(q.measure, q.target, q.axis, q.best) for q in (*experiment.reported, *claims)]
-    asked += [(f.y, None, "round", False) for f in figures]
+    asked = [(q.measure, q.target, q.axis, q.best) for q in (*file.reported, *claims)]
+    asked += [(f.y, None, "round", False) for f in file.paper.figures]
     asked += [(measure, target, "round", False) for measure, target in targets]
     ends = [(measure, None, "round", best) for measure, target, _, best in asked if target is None]
     ways = sorted(a for a in asked if a[1] is not None)
@@ -204,9 +210,13 @@ def _diverged(results: Results, label: str) -> str:
 
 
 def _claims(form: Form) -> str:
-    marked = {"not confirmed": "**not confirmed**"}
-    lines = [[marked.get(v.status, v.status), plain_text(v.claim.says), plain_text(v.found)] for v in form.judged]
-    return table(["", "the paper says", "ours"], lines)
+    marked, paper = {"not confirmed": "**not confirmed**"}, form.file.paper
+    here = ", ".join(filter(None, (paper.section, paper.figure)))
+    lines = [
+        [marked.get(v.status, v.status), *map(plain_text, (v.claim.says, v.claim.source or here, v.found))]
+        for v in form.judged
+    ]
+    return table(["", "the paper says", "where", "ours"], lines)
 
 
 def _value(value: Any) -> str:

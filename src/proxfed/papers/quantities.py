@@ -7,9 +7,9 @@ from collections.abc import Collection, Sequence
 from itertools import chain
 from statistics import median, median_low
 
-from proxfed.harness.paper_schema import Quantity
 from proxfed.harness.results import Results
-from proxfed.report.columns import axis_value, higher_is_better, show
+from proxfed.papers.paper_schema import Quantity
+from proxfed.report.columns import Directions, axis_value, column, direction, show
 from proxfed.report.targets import first_reached
 
 
@@ -19,24 +19,25 @@ def seed_values(asked: Quantity, results: Results, label: str, round: int | None
     A seed that diverged counts with its last row, and as the worst that can be where it has no number.
     """
     measure, diverged = asked.measure, results.diverged(label)
-    worst = -math.inf if higher_is_better(measure) else math.inf
+    own = results.directions
+    worst = -math.inf if column(measure, own).better == "higher" else math.inf
     values = {}
     for seed, history in results.histories(label).items():
         if asked.target is not None:
-            found = first_reached(history, measure, asked.target, asked.axis, results.clients)
+            found = first_reached(history, measure, asked.target, asked.axis, results.clients, own)
         else:
             numbers = [axis_value(row, measure, results.clients) for row in history if round in (None, row["round"])]
             at = [number for number in numbers if number is not None]
-            one = (_best(measure, at) if asked.best else at[-1]) if at else None
+            one = (_best(measure, at, own) if asked.best else at[-1]) if at else None
             found = worst if one is None and seed in diverged else one
         if found is not None:
             values[seed] = worst if math.isnan(found) else found
     return values
 
 
-def _best(measure: str, numbers: Sequence[float]) -> float:
+def _best(measure: str, numbers: Sequence[float], own: Directions) -> float:
     """Of those that are numbers."""
-    choose = max if higher_is_better(measure) else min
+    choose = max if direction(measure, own, "best") == "higher" else min
     return choose((number for number in numbers if not math.isnan(number)), default=math.nan)
 
 

@@ -13,14 +13,15 @@ from typing import Any
 from proxfed.data import read as read_data
 from proxfed.data.federated import Federated
 from proxfed.errors import MissingData
-from proxfed.harness.experiment import Experiment, ExperimentFile, slug
+from proxfed.harness.experiment import Experiment, slug
+from proxfed.harness.folder.run_folder import RunFolder
 from proxfed.harness.results import Results
-from proxfed.harness.run_folder import RunFolder
 from proxfed.harness.settings_diff import by_key, other_values
 from proxfed.papers import results_store
-from proxfed.papers.costs import Cost, Speeds
+from proxfed.papers.paper_file import PaperFile
 from proxfed.papers.reproduce import Part, as_recorded, form_name, papers, select, stem
 from proxfed.papers.results_format import KeptRun, Place
+from proxfed.papers.run_costs import Cost, Speeds
 from proxfed.report.columns import DONE
 
 MOST = 0.95
@@ -66,7 +67,7 @@ def waiting(
 def _of(name: str, out: Path, results: Path, speeds: Speeds, quick: bool, directory: str | None) -> Iterator[Waiting]:
     """The cases of one experiment."""
     kept, form = results_store.read(results, name), form_name(quick, None)
-    for case, experiment in ExperimentFile(name).cases(quick=quick).items():
+    for case, experiment in PaperFile(name).form(quick=quick).items():
         settings, missing = by_key(as_recorded(experiment)), ""
         try:
             clients, held = _clients(experiment, directory)

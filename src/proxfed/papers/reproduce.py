@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from proxfed.errors import nearest, require
-from proxfed.harness.experiment import Experiment, ExperimentFile, shipped, slug
+from proxfed.harness.experiment import Experiment, shipped, slug
+from proxfed.harness.folder.run_folder import RunFolder
 from proxfed.harness.results import Results
-from proxfed.harness.run_folder import RunFolder
 from proxfed.harness.settings_diff import changed, settings_mismatch
 from proxfed.papers.claims import Verdict, judge
 from proxfed.papers.comparisons import Comparison, compare
+from proxfed.papers.paper_file import PaperFile
 from proxfed.registry import Table
+from proxfed.report.columns import RunStatus
 from proxfed.report.plots import available, write_figures
 
 
@@ -24,7 +26,7 @@ class Part:
     """One experiment of a paper, in the form that was asked for."""
 
     name: str  # composite_fl/fig1_full
-    file: ExperimentFile
+    file: PaperFile
     quick: bool
     cases: dict[str, Experiment]
     """Those that were asked for."""
@@ -35,15 +37,10 @@ class Part:
     ran: dict[str, Results] = field(default_factory=dict, init=False)
     """Of the cases that were run just now."""
 
-    @property
-    def experiment(self) -> Experiment:
-        """As the file has it, with all its cases."""
-        return self.file.whole
-
     @cached_property
     def folders(self) -> dict[str, RunFolder]:
         """The run folder of each case; without cases it is the folder of the form itself."""
-        return {case: RunFolder(self.folder / slug(case)) for case in self.experiment.cases or self.cases}
+        return {case: RunFolder(self.folder / slug(case)) for case in self.file.whole.cases or self.cases}
 
     def check(self) -> None:
         """Refuse to judge rows that were made with other settings."""
@@ -65,7 +62,7 @@ class Part:
             {"case": case} | dict(state)
             for case, results in self.results.items()
             for state in results.status
-            if state["status"] == "diverged"
+            if state["status"] == RunStatus.DIVERGED
         ]
 
     def verdicts(self) -> list[Verdict]:
@@ -74,25 +71,22 @@ class Part:
 
     def comparisons(self) -> list[Comparison]:
         """Ours beside every number that the paper reports."""
-        return compare_all(self.experiment, self.results)
+        return compare_all(self.file, self.results)
 
     def draw(self) -> list[Path]:
         """The paper's figures, of all cases that have been run: the SVG files, none without matplotlib."""
-        paper = self.experiment.paper
-        if paper is None or not available():
-            return []
-        return write_figures(paper.figures, self.results, self.folder)
+        return write_figures(self.file.paper.figures, self.results, self.folder) if available() else []
 
 
-def judge_all(file: ExperimentFile, results: Mapping[str, Results], quick: bool) -> list[Verdict]:
+def judge_all(file: PaperFile, results: Mapping[str, Results], quick: bool) -> list[Verdict]:
     """What became of each claim of an experiment."""
     labels = file.labels()
-    return [judge(claim, results, quick, labels) for claim in file.whole.claims]
+    return [judge(claim, results, quick, labels) for claim in file.claims]
 
 
-def compare_all(experiment: Experiment, results: Mapping[str, Results]) -> list[Comparison]:
+def compare_all(file: PaperFile, results: Mapping[str, Results]) -> list[Comparison]:
     """Ours beside every number that the paper of an experiment reports."""
-    return [line for reported in experiment.reported for line in compare(reported, results)]
+    return [line for reported in file.reported for line in compare(reported, results)]
 
 
 def stem(name: str) -> str:
@@ -141,10 +135,10 @@ def select(
     changes = [*([] if seeds is None else [f"seeds={list(range(seeds))}"]), *changes]
     parts = []
     for name, file in _files(what, variant, cases).items():
-        chosen = file.cases(changes, quick=quick, variant=variant, only=cases)
+        chosen = file.form(changes, quick=quick, variant=variant, only=cases)
         path = out / (stem(name) if name in shipped() else file.whole.name) / form_name(quick, variant)
         begun = [case for case in file.whole.cases if case not in chosen and RunFolder(path / slug(case)).exists()]
-        others = file.cases(changes, quick=quick, variant=variant, only=begun) if begun else {}
+        others = file.form(changes, quick=quick, variant=variant, only=begun) if begun else {}
         parts.append(Part(name, file, quick, chosen, path, others))
     return parts
 
@@ -156,27 +150,27 @@ def as_recorded(experiment: Experiment) -> Table:
     return e | {"algorithms": [common | algorithm for algorithm in e["algorithms"]]}
 
 
-def _files(what: str, variant: str | None, cases: Sequence[str]) -> dict[str, ExperimentFile]:
+def _files(what: str, variant: str | None, cases: Sequence[str]) -> dict[str, PaperFile]:
     """The experiments that are meant, each read once."""
     if what.endswith(".toml"):
-        return {what: ExperimentFile(what)}
-    files = {name: ExperimentFile(name) for name in experiments_of(what)}
+        return {what: PaperFile(what)}
+    files = {name: PaperFile(name) for name in experiments_of(what)}
     if "/" in what:
         return files
-    chosen = {name: file for name, file in files.items() if _has(file.whole, variant, cases)}
-    require(bool(chosen), f"no experiment of {what} has {_wanted([f.whole for f in files.values()], variant, cases)}")
+    chosen = {name: file for name, file in files.items() if _has(file, variant, cases)}
+    require(bool(chosen), f"no experiment of {what} has {_wanted([*files.values()], variant, cases)}")
     return chosen
 
 
-def _has(experiment: Experiment, variant: str | None, cases: Sequence[str]) -> bool:
-    variants = experiment.paper.variants if experiment.paper is not None else {}
-    return (variant is None or variant in variants) and {*map(slug, cases)} <= {*map(slug, experiment.cases)}
+def _has(file: PaperFile, variant: str | None, cases: Sequence[str]) -> bool:
+    known = variant is None or variant in file.paper.variants
+    return known and {*map(slug, cases)} <= {*map(slug, file.whole.cases)}
 
 
-def _wanted(experiments: Sequence[Experiment], variant: str | None, cases: Sequence[str]) -> str:
+def _wanted(files: Sequence[PaperFile], variant: str | None, cases: Sequence[str]) -> str:
     """Which variant and cases were asked for, and what comes close to them."""
     wanted = [*([] if variant is None else [f"the variant {variant!r}"]), *(f"the case {case!r}" for case in cases)]
-    there = {v for e in experiments for v in (e.paper.variants if e.paper else ())} if variant else set()
-    there |= {case for e in experiments for case in e.cases} if cases else set()
+    there = {v for file in files for v in file.paper.variants} if variant else set()
+    there |= {case for file in files for case in file.whole.cases} if cases else set()
     word = variant or next(iter(cases), "")
     return f"{' and '.join(wanted)}; {nearest(word, sorted(there)) if there else 'they have none'}"

@@ -21,8 +21,8 @@ import tomli_w
 
 from proxfed.files import checksum
 from proxfed.harness.results import Results
-from proxfed.harness.run_folder import Row
 from proxfed.registry import Table
+from proxfed.report.columns import Row
 
 DIGITS = 6
 PLACE = ("form", "variant", "case")

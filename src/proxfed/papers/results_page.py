@@ -5,47 +5,63 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from proxfed.files import write
+from proxfed.papers.causes import MEANING as CAUSES
 from proxfed.papers.experiment_page import figures_by_form, page
 from proxfed.papers.results_store import notes
-from proxfed.papers.verdicts import Counts, Reproduction, total
+from proxfed.papers.verdicts import Counts, Reproduction, count
 from proxfed.report.markdown import from_to, plain_text, table
 from proxfed.report.plots import write_figures
 
 Found = Mapping[str, list[Reproduction]]
 """The experiments of each paper."""
 
-COUNTED = ("main", "hold", "reading", "scale", "settings", "unknown", "not run", "minor", "ours")
-"""What `counted` counts."""
+BECAME = {"hold": "confirmed", **{kind: kind for kind in CAUSES}, "not run": "not run"}
+"""The columns of what became of the main claims."""
+COLUMNS = ("main", *BECAME, "minor", "ours")
+SCALES = ("full", "smaller", "own")
+FIRST_SCREEN = 5
+"""So many lines of the notes on a paper stand on the first screen."""
 
 INTRODUCTION = """\
 # Results
 
-What holds of the papers' claims when their experiments are run again. `proxfed results show PAPER` prints the same on a
-terminal. The page of an experiment names the command that makes its numbers again, form by form: `proxfed reproduce
-PAPER/EXPERIMENT`, with `--quick` or `--full` and `--variant NAME`; `proxfed results keep runs/reproduce` keeps them in
-`results/`, and `make results` writes this page from what is kept. `proxfed results check` sees settings of a file that
-have changed since. On the same kind of processor numbers come out to the bit. On another one sums round differently,
-which stays rounding where gradients are full, and becomes some per cent of a curve, or some rounds to a target, with
-minibatches of a network or with compressors that pick entries.
+What a reader may believe of the papers' claims, after their experiments were run again; [how claims are
+judged](#how-claims-are-judged) stands below. In the table 31+16+5 claims are 31 by runs at the paper's scale, 16 by
+smaller ones and 5 on a problem of ours.
+"""
 
-A claim is confirmed, it **holds**, by medians over three seeds or more (one, where nothing is drawn), in every case
-that was run with as many. The full form, at the paper's scale, decides where it was run and went far enough, and the
-quick form where it did not. One that does not hold has one of four causes, with its evidence on the page of the
-experiment:
+RULES = """\
+## How claims are judged
 
-- **reading**: it holds, in the same cases and with as many seeds, under a reading that the paper leaves open;
+A claim **holds** by medians over three seeds or more (one, where nothing is drawn), in every case that was run with as
+many. The full form, at the paper's scale, decides where it was run and went far enough; else a smaller form does, with
+fewer rounds, clients or data, and is counted apart (**smaller**). So is what a paper proves or says without an
+experiment and what we show on a small problem of ours (**own**). Runs on another data set or with another model, and
+with settings that contradict the paper, decide nothing. To be ahead of a method that diverged confirms nothing.
+
+A claim that does not hold has one of four causes, with its evidence on the page of the experiment:
+
+- **reading**: it holds under a reading that the paper leaves open, in the same form, the same cases and with as many
+  seeds; one reading for an experiment, that with which most of its claims hold;
 - **scale**: what was run is smaller than the paper's, and that decides it;
-- **settings**: the paper's number cannot be had with the paper's settings; an independent loop agrees;
+- **settings**: the paper's number cannot be had with the paper's settings; only after a run at the paper's scale;
 - **unknown**: none of these could be shown.
 
-**Not run**: no run with three seeds has reached far enough to tell. All of these count the main claims. Minor claims
-follow from the settings, or nearly, and ours are what we say beside the paper: of both, how many are confirmed.
-Variants that contradict what a paper states are shown on the pages of the experiments and counted nowhere. All seeds
-have the same partition of the data.
+**Not run**: no run with three seeds has reached far enough to tell; what it takes is on the page of the experiment.
+Minor claims follow from the settings, or nearly, and ours are what we say beside the paper: of both, how many hold. All
+seeds have the same partition of the data, so that our spread lacks that of partitions.
+
+The page of an experiment names the command that makes its numbers again, form by form: `proxfed reproduce
+PAPER/EXPERIMENT`, with `--quick` or `--full` and `--variant NAME`; `proxfed results keep runs/reproduce` keeps them in
+`results/`, and `make results` writes this page from what is kept. `proxfed results check` sees settings of a file that
+have changed since. Other processors and libraries round sums differently, which stays rounding where gradients are
+full, and becomes some per cent of a curve, or some rounds to a target, with minibatches of a network or with
+compressors that pick entries.
 """
 
 
@@ -53,38 +69,55 @@ have the same partition of the data.
 
 
 def summary(found: Found, results: Path) -> str:
-    """docs/results.md: what holds, paper by paper, after what is said about a paper in `results`."""
+    """docs/results.md: what a reader may believe, the counts, how claims are judged, and then paper by paper."""
+    said = {paper: notes(results, paper).partition("\n\n") for paper in found}
     lines = [[f"[{paper}](#{paper})", *counted(entries)] for paper, entries in found.items()]
     lines.append(["all", *counted([entry for entries in found.values() for entry in entries])])
-    parts = [INTRODUCTION, table(["paper", *COUNTED], lines)]
+    parts = [INTRODUCTION, *(f"**[{paper}](#{paper})** {text}\n" for paper, (text, *_) in said.items() if text)]
+    parts += [table(["paper", *COLUMNS], lines), RULES]
     for paper, entries in found.items():
-        parts += [f"## {paper}\n", f"{plain_text(entries[0].about.title)}\n"]
-        parts += [f"{text}\n" for text in (notes(results, paper), what_holds(entries)) if text]
-        rows = [[_link(entry), plain_text(entry.about.figure), _runs(entry), *counted([entry])] for entry in entries]
-        parts.append(table(["experiment", "in the paper", "form (seeds)", *COUNTED], rows))
+        parts += [f"## {paper}\n", f"{plain_text(entries[0].file.paper.title)}\n"]
+        parts += [f"{text}\n" for text in (said[paper][2], what_holds(entries)) if text]
+        rows = [[_link(e), plain_text(e.file.paper.figure), _runs(e), *counted([e])] for e in entries]
+        parts.append(table(["experiment", "in the paper", "form (seeds)", *COLUMNS], rows))
     return "\n".join(parts)
 
 
 def counted(entries: Iterable[Reproduction]) -> list[str]:
     """The main claims by what became of them; of the minor ones and of ours, how many are confirmed."""
     entries = list(entries)
-    main, *others = (total(entry.counts(rank) for entry in entries) for rank in ("main", "minor", "ours"))
-    aside = [f"{c.confirmed}/{c.claims}" if c.claims else "" for c in others]
-    return [*(str(number or "") for number in (main.claims, *main)), *aside]
+    main, *others = (_total(entries, rank) for rank in ("main", "minor", "ours"))
+    aside = [f"{count(c, 'confirmed')}/{count(c)}" if c else "" for c in others]
+    return [str(count(main) or ""), *(_by_scale(main, kind) for kind in BECAME.values()), *aside]
+
+
+def _by_scale(counts: Counts, became: str) -> str:
+    """'31+16+5': by the paper's scale, by a smaller one, on a problem of ours; the last ones only if there are any."""
+    parts = [count(counts, became, scale=scale) for scale in SCALES]
+    some = max((place for place, number in enumerate(parts, 1) if number), default=0)
+    return "+".join(map(str, parts[:some])) or str(count(counts, became) or "")
+
+
+def _total(entries: Iterable[Reproduction], rank: str) -> Counts:
+    return sum((entry.counts(rank) for entry in entries), Counter())
 
 
 def what_holds(entries: Iterable[Reproduction]) -> str:
     """A line about a paper: how many main claims hold, and where all of them do; of ours, if it has no others."""
     entries = list(entries)
-    ours = not total(entry.counts("main") for entry in entries).claims
-    counts = [(entry.about.figure, entry.counts("ours" if ours else "main")) for entry in entries]
-    c = total(some for _, some in counts)
-    parts = [f"**{c.confirmed} of {c.claims} {'claims of ours' if ours else 'main claims'} hold**"]
-    parts += [f"{c.not_confirmed} {'does' if c.not_confirmed == 1 else 'do'} not"] if c.not_confirmed else []
-    parts += [f"{c.not_run} {'was' if c.not_run == 1 else 'were'} not run"] if c.not_run else []
+    rank = "main" if _total(entries, "main") else "ours"
+    counts = [(entry.file.paper.figure, entry.counts(rank)) for entry in entries]
+    c = _total(entries, rank)
+    kinds = {"at the paper's scale": "full", "in a smaller form": "smaller", "on a problem of ours": "own"}
+    by = [f"{n} {words}" for words, scale in kinds.items() if (n := count(c, "confirmed", scale=scale))]
+    parts = [f"**{count(c, 'confirmed')} of {count(c)} {'main claims' if rank == 'main' else 'claims of ours'} hold**"]
+    parts[0] += f" ({', '.join(by)})" if rank == "main" and by else ""
+    against, not_run = count(c, *CAUSES), count(c, "not run")
+    parts += [f"{against} {'does' if against == 1 else 'do'} not"] if against else []
+    parts += [f"{not_run} {'was' if not_run == 1 else 'were'} not run"] if not_run else []
     where: dict[str, list[str]] = {}
     for figure, some in counts:
-        if some.claims:
+        if some:
             where.setdefault(_how_many_hold(some), []).append(_of_all(figure, some))
     words = ("All hold", "Some hold", "None hold", "Not run")
     places = [f"{word}: {'; '.join(where[word])}." for word in words if word in where]
@@ -92,15 +125,16 @@ def what_holds(entries: Iterable[Reproduction]) -> str:
 
 
 def _how_many_hold(counts: Counts) -> str:
-    if counts.not_run == counts.claims:
+    hold, all_of_them = count(counts, "confirmed"), count(counts)
+    if count(counts, "not run") == all_of_them:
         return "Not run"
-    return "All hold" if counts.confirmed == counts.claims else "Some hold" if counts.confirmed else "None hold"
+    return "All hold" if hold == all_of_them else "Some hold" if hold else "None hold"
 
 
 def _of_all(figure: str, c: Counts) -> str:
     """The figure, and how many of its claims hold if it is some of them."""
-    shown = plain_text(figure)
-    return f"{shown} ({c.confirmed} of {c.claims})" if 0 < c.confirmed < c.claims else shown
+    hold, shown = count(c, "confirmed"), plain_text(figure)
+    return f"{shown} ({hold} of {count(c)})" if 0 < hold < count(c) else shown
 
 
 def _link(entry: Reproduction) -> str:
@@ -138,6 +172,9 @@ def write_pages(found: Found, folder: Path) -> list[Path]:
 
 def problems(found: Found, results: Path, path: Path) -> Iterator[str]:
     """What is wrong with the summary at `path` and with what is kept, in sentences."""
+    for paper in found:
+        if len(notes(results, paper).partition("\n\n")[0].splitlines()) > FIRST_SCREEN:
+            yield f"results/{paper}.md: its first paragraph, on the first screen, has more than {FIRST_SCREEN} lines"
     if not path.exists() or path.read_text(encoding="utf-8") != summary(found, results):
         yield f"{path} is not up to date: run `make results`"
     for entry in (entry for entries in found.values() for entry in entries):
@@ -150,6 +187,11 @@ def problems(found: Found, results: Path, path: Path) -> Iterator[str]:
                     yield f"{where}: rows are kept of {key} = {then!r}, and the file now has {now!r}: run it again"
         for cause in entry.idle_causes():
             yield f"{entry.name}: a cause is written down of {cause.claims}, which no claim needs"
+        for k, v in enumerate(entry.verdicts):
+            if entry.kind(k) == "settings" and entry.scale(k) != "full":
+                yield f"{entry.name}: the cause of {v.claim.says!r} is 'settings', which needs a full form"
+            if entry.kind(k) == "not run" and v.claim.rank == "main" and not entry.why_not_run(k):
+                yield f"{entry.name}: {v.claim.says!r} was not run, and no cause says what it takes"
         failed = [(form, v) for form in [*entry.forms, *entry.variants] for v in form.judged]
         for form, v in failed if not entry.notes else []:
             if v.status == "not confirmed":

@@ -23,7 +23,7 @@ from proxfed import files as disk
 from proxfed.errors import InputError, require
 from proxfed.harness.experiment import shipped
 from proxfed.harness.results import Results
-from proxfed.harness.settings_diff import by_key, first_changed
+from proxfed.harness.settings_diff import by_key, first_changed, other_values
 from proxfed.papers.causes import Written
 from proxfed.papers.causes import read as read_causes
 from proxfed.papers.reproduce import stem
@@ -118,7 +118,7 @@ def _difference(new: KeptRun, before: KeptRun, label: str) -> str | None:
     if label not in new.settings["algorithms"]:
         return "the experiment has no such algorithm now"
     difference = first_changed(*(_of_one(run.settings, label) for run in (before, new)))
-    if difference is None and before.versions != new.versions:
+    if difference is None and other_values(before.versions, new.versions):
         return f"the versions were {before.versions}, now {new.versions}"
     return difference
 

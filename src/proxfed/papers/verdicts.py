@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from shlex import join
 from typing import Any, NamedTuple
 
-from proxfed.harness.experiment import Experiment, ExperimentFile
-from proxfed.harness.paper_schema import Paper
+from proxfed.harness.experiment import Experiment
 from proxfed.harness.results import Results
 from proxfed.harness.settings_diff import by_key, other_values
 from proxfed.papers import results_store
 from proxfed.papers.causes import MEANING, Cause, Written
 from proxfed.papers.claims import Verdict
+from proxfed.papers.paper_file import PaperFile
 from proxfed.papers.reproduce import as_recorded, form_name, judge_all, papers
 from proxfed.papers.results_format import KeptRun, Place
 
@@ -28,7 +27,7 @@ SEEDS = 3
 class Form:
     """An experiment in a form that is kept."""
 
-    file: ExperimentFile
+    file: PaperFile
     name: str  # full, quick, quick+variant
     runs: dict[str, KeptRun]
     """By case, in the order of the file."""
@@ -46,14 +45,20 @@ class Form:
     @property
     def departs(self) -> bool:
         """It changes what the paper states."""
-        paper = self.file.whole.paper
-        return paper is not None and self.variant in paper.departures
+        return bool(self.file.paper.departs) or self.variant in self.file.paper.departures
+
+    @property
+    def scale(self) -> str:
+        """What a claim is judged by: 'full', the paper's scale; 'smaller'; or 'own', a problem of ours."""
+        paper = self.file.paper
+        less = self.quick and (paper.quick or paper.quick_cases)
+        return "own" if paper.own_problem else "smaller" if less else "full"
 
     @cached_property
     def cases(self) -> dict[str, Experiment]:
         """The cases that are kept, as they would be run now."""
         only = [case for case in self.runs if case]
-        return self.file.cases(quick=self.quick, variant=self.variant or None, only=only)
+        return self.file.form(quick=self.quick, variant=self.variant or None, only=only)
 
     @cached_property
     def results(self) -> dict[str, Results]:
@@ -67,9 +72,19 @@ class Form:
 
     @cached_property
     def decisive(self) -> list[Verdict]:
-        """The same by the cases alone that have enough seeds."""
+        """The same by cases with enough seeds; of the paper's claims, by its own data, model and settings."""
         enough = {case: self.results[case] for case, run in self.runs.items() if len(run.seeds) >= self._needed(case)}
-        return judge_all(self.file, enough, self.quick)
+        left_out = {*enough} if self.departs else self.file.other_problems if self.quick else set()
+        papers = {case: results for case, results in enough.items() if case not in left_out}
+        why = self.file.paper.departs or "run on another data set or model only"
+        found = []
+        for ours, theirs in zip(*(judge_all(self.file, some, self.quick) for some in (enough, papers)), strict=True):
+            if ours.claim.rank == "ours":
+                found.append(ours)
+            else:
+                for_that = theirs.status == "not run" != ours.status
+                found.append(theirs._replace(found=why) if for_that else theirs)
+        return found
 
     def changed(self, case: str) -> dict[str, tuple[Any, Any]]:
         """Settings that the file has had otherwise since a case was run, then and now: its command makes other rows.
@@ -90,30 +105,22 @@ class Form:
         return verdict.status == "confirmed" and {j.case for j in verdict.cases} >= {j.case for j in other.cases}
 
 
-class Counts(NamedTuple):
-    """How many claims became what; those that are not confirmed, by their cause."""
-
-    confirmed: int = 0
-    reading: int = 0
-    scale: int = 0
-    settings: int = 0
-    unknown: int = 0
-    not_run: int = 0
-
-    @property
-    def claims(self) -> int:
-        """All of them."""
-        return sum(self)
-
-    @property
-    def not_confirmed(self) -> int:
-        """Whatever the cause."""
-        return self.reading + self.scale + self.settings + self.unknown
+Counts = Counter[tuple[str, str]]
+"""How many claims became what, and by which scale: (confirmed, not run, or a cause; full, smaller, own or '')."""
 
 
-def total(counts: Iterable[Counts]) -> Counts:
-    """All of them together."""
-    return Counts(*map(sum, zip(*counts, strict=True)))
+def count(counts: Counts, *became: str, scale: str | None = None) -> int:
+    """Of all, or of those that became this, by one scale or by any."""
+    return sum(n for (what, by), n in counts.items() if (not became or what in became) and scale in (None, by))
+
+
+class Reading(NamedTuple):
+    """What a variant changes of the main claims, judged by the same form."""
+
+    won: list[int]
+    """Those that hold with it, in the same cases and with enough seeds, and not without it."""
+    lost: list[int]
+    """Those that hold without it only."""
 
 
 @dataclass
@@ -121,7 +128,7 @@ class Reproduction:
     """An experiment of a paper with what is kept of it."""
 
     name: str  # composite_fl/fig1_full
-    file: ExperimentFile
+    file: PaperFile
     forms: list[Form]
     """Without variants; the full form first."""
     variants: list[Form]
@@ -132,29 +139,60 @@ class Reproduction:
     """What is kept of forms, variants and cases that the file does not have."""
 
     @property
-    def about(self) -> Paper:
-        """What its file says of the paper."""
-        return self.file.whole.paper or Paper(title=self.name.partition("/")[0], figure="")
+    def verdicts(self) -> list[Verdict]:
+        """What became of each claim."""
+        return [verdict for verdict, _ in self._decided]
 
     @cached_property
-    def verdicts(self) -> list[Verdict]:
-        """What became of each claim: what the first form says that can tell, by cases with enough seeds."""
-        by_claim = zip(*(form.decisive for form in self.forms), strict=True)
-        found = [next((v for v in line if v.status != "not run"), line[0]) for line in by_claim]
-        return found or [Verdict(claim, "not run", "") for claim in self.file.whole.claims]
+    def _decided(self) -> list[tuple[Verdict, Form | None]]:
+        """What the first form says that can tell, by cases with enough seeds; and which form that is."""
+        found: list[tuple[Verdict, Form | None]] = []
+        for k, claim in enumerate(self.file.claims):
+            can_tell = (form for form in self.forms if form.decisive[k].status != "not run")
+            if form := next(can_tell, None):
+                found.append((form.decisive[k], form))
+            else:
+                found.append((self.forms[0].decisive[k] if self.forms else Verdict(claim, "not run", ""), None))
+        return found
+
+    def scale(self, k: int) -> str:
+        """By which scale claim k was judged: full, smaller, own; '' if it was not."""
+        form = self._decided[k][1]
+        return "" if form is None else form.scale
 
     def choices(self) -> list[Form]:
         """The variants of what the paper leaves open."""
         return [form for form in self.variants if not form.departs]
 
-    def readings(self, k: int) -> list[str]:
-        """The variants with which claim k, which is not confirmed, holds in all its cases, with enough seeds."""
-        return [form.variant for form in self.choices() if form.confirms(k, self.verdicts[k])]
+    @cached_property
+    def readings(self) -> dict[str, Reading]:
+        """What each variant of what the paper leaves open changes of the main claims, the best one first."""
+        found = {name: self._reading(name) for name in dict.fromkeys(form.variant for form in self.choices())}
+        return dict(sorted(found.items(), key=lambda item: (len(item[1].lost) - len(item[1].won), len(item[1].lost))))
+
+    def _reading(self, variant: str) -> Reading:
+        won, lost = [], []
+        for k, (verdict, form) in enumerate(self._decided):
+            other = next((o for o in self.choices() if form and o.name == f"{form.name}+{variant}"), None)
+            if other is None or verdict.claim.rank != "main":
+                continue
+            if verdict.status == "not confirmed" and other.confirms(k, verdict):
+                won.append(k)
+            if verdict.status == "confirmed" and other.decisive[k].status == "not confirmed":
+                lost.append(k)
+        return Reading(won, lost)
+
+    @property
+    def reading(self) -> str:
+        """The one reading of the experiment: the variant with which most claims hold more than without it."""
+        return next((name for name, found in self.readings.items() if found.won), "")
 
     def cause(self, k: int) -> Cause:
         """Why claim k is not confirmed."""
-        if readings := self.readings(k):
-            return Cause("reading", f"it holds with {' and with '.join(f'`{name}`' for name in readings)}")
+        if self.reading and k in self.readings[self.reading].won:
+            won, lost = map(len, self.readings[self.reading])
+            price = f", and {lost} fewer of those that hold without it" if lost else ""
+            return Cause("reading", f"with `{self.reading}` {won} more of the experiment's main claims hold{price}")
         written = self._written(k)
         return Cause("unknown", self._tried(k)) if written is None else Cause(written.kind, written.evidence)
 
@@ -162,19 +200,22 @@ class Reproduction:
         return next((cause for cause in self.causes if cause.of(self.verdicts[k].claim.says)), None)
 
     def became(self, k: int) -> str:
-        """What became of claim k: confirmed, not run, or the cause for which it is neither."""
-        status = self.verdicts[k].status
-        return MEANING[self.cause(k).kind] if status == "not confirmed" else status
+        """The same in words."""
+        return MEANING.get(self.kind(k), self.kind(k))
 
     def explained(self) -> dict[tuple[str, str], list[str]]:
         """What became of claims that do not hold, and why: what they say. With those not run that somebody explains."""
         found: dict[tuple[str, str], list[str]] = {}
         for k, v in enumerate(self.verdicts):
-            written = self._written(k) if v.status == "not run" else None
-            why = self.cause(k).evidence if v.status == "not confirmed" else written.evidence if written else ""
+            why = self.cause(k).evidence if v.status == "not confirmed" else self.why_not_run(k)
             if why:
                 found.setdefault((self.became(k), " ".join(why.split())), []).append(v.claim.says)
         return found
+
+    def why_not_run(self, k: int) -> str:
+        """What is written down of claim k, if it was not run."""
+        written = self._written(k) if self.verdicts[k].status == "not run" else None
+        return written.evidence if written else ""
 
     def _tried(self, k: int) -> str:
         varied = [form.variant for form in self.choices() if form.judged[k].status != "not run"]
@@ -188,7 +229,7 @@ class Reproduction:
     def command(self, form: Form) -> str:
         """What runs a form again, as far as it is kept."""
         shape = ["--quick" if form.quick else "--full", *(["--variant", form.variant] if form.variant else [])]
-        every = form.file.cases(quick=form.quick, variant=form.variant or None)
+        every = form.file.form(quick=form.quick, variant=form.variant or None)
         cases = [part for case in form.runs for part in ("--case", case)] if {*form.runs} != {*every} else []
         known = {label for case in form.runs for label in form.file.labels()[case]}
         labels = dict.fromkeys(label for results in form.results.values() for label in results.labels())
@@ -199,12 +240,13 @@ class Reproduction:
 
     def counts(self, *ranks: str) -> Counts:
         """Of the claims of these ranks; of all without one."""
-        became: Counter[str] = Counter()
-        for k, verdict in enumerate(self.verdicts):
-            if not ranks or verdict.claim.rank in ranks:
-                against = verdict.status == "not confirmed"
-                became[self.cause(k).kind if against else verdict.status.replace(" ", "_")] += 1
-        return Counts(**became)
+        asked = [k for k, verdict in enumerate(self.verdicts) if not ranks or verdict.claim.rank in ranks]
+        return Counter((self.kind(k), self.scale(k)) for k in asked)
+
+    def kind(self, k: int) -> str:
+        """What became of claim k, in a word: confirmed, not run, or its cause."""
+        status = self.verdicts[k].status
+        return self.cause(k).kind if status == "not confirmed" else status
 
 
 def gather(results: Path) -> dict[str, list[Reproduction]]:
@@ -214,11 +256,10 @@ def gather(results: Path) -> dict[str, list[Reproduction]]:
 
 def reproduction(results: Path, name: str) -> Reproduction:
     """One experiment with what is kept of it."""
-    file, kept = ExperimentFile(name), results_store.read(results, name)
-    variants = file.whole.paper.variants if file.whole.paper is not None else {}
+    file, kept = PaperFile(name), results_store.read(results, name)
     known = [*file.whole.cases] or [""]
     found = {}
-    for variant in [None, *variants]:
+    for variant in [None, *file.paper.variants]:
         for quick in (False, True):
             called = form_name(quick, variant)
             runs = {case: kept[place] for case in known if (place := Place.of(called, case)) in kept}

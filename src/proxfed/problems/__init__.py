@@ -6,11 +6,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from proxfed.problems.cox import Cox
-from proxfed.problems.linear import Linear
+from proxfed.explained import explain
+from proxfed.problems.linear.cox import Cox
+from proxfed.problems.linear.linear import Linear
 from proxfed.problems.losses import Huber, Logistic, Poisson, Softmax, Squared
-from proxfed.problems.network import Model
+from proxfed.problems.neural.neural import Neural
 from proxfed.registry import Registry
+
+__all__ = ["PROBLEMS", "Cox", "Huber", "Linear", "Logistic", "Neural", "Poisson", "Softmax", "Squared"]
 
 PROBLEMS: Registry[Callable[..., Any]] = Registry(
     "problems",
@@ -19,10 +22,13 @@ PROBLEMS: Registry[Callable[..., Any]] = Registry(
         "huber": partial(Linear, loss=Huber()),
         "least_squares": partial(Linear, loss=Squared()),
         "logistic": partial(Linear, loss=Logistic()),
-        "network": Model,
+        "network": Neural,
         "poisson": partial(Linear, loss=Poisson()),
         "softmax": partial(Linear, loss=Softmax()),
         "linear": Linear,  # last: a problem that has a name of its own is called by that
     },
 )
 """Makers of problems by the names that configuration files use."""
+
+
+explain(__name__)

@@ -11,13 +11,13 @@ from proxfed.keyed_random import Ids
 from proxfed.types import Local
 
 if TYPE_CHECKING:
-    from proxfed.problems.base import DataProblem
+    from proxfed.problems.empirical_risk import EmpiricalRisk
 
 
 class Fetched(Local):
     """The clients `ids` in round t; their samples are read when f is first asked for anything."""
 
-    def __init__(self, problem: DataProblem, t: int, ids: Ids, seed: int) -> None:
+    def __init__(self, problem: EmpiricalRisk, t: int, ids: Ids, seed: int) -> None:
         self.problem, self.t, self.ids, self.seed = problem, t, ids, seed
 
     @cached_property

@@ -31,6 +31,7 @@ def fista(
 ) -> Tensor:
     """argmin f + h for convex f with an L-Lipschitz gradient and convex h; `tolerance` bounds the prox-gradient map."""
     require(h.weak_convexity == 0, f"{type(h).__name__} is not convex: it has no unique minimiser to compare with")
+    L = L if L > 0 else 1.0  # where f is flat, every step is fine
     x = y = x0
     t = 1.0
     scale = max(1.0, float(gradient(x0).norm()))

@@ -17,6 +17,23 @@ from torch import Tensor
 
 from proxfed.data.federated import Federated
 from proxfed.errors import positive, require
+from proxfed.explained import explain
+from proxfed.types import Measure
+
+__all__ = [
+    "CrossEntropy",
+    "Huber",
+    "Logistic",
+    "Loss",
+    "MeanSquared",
+    "OfClasses",
+    "OneHot",
+    "Poisson",
+    "Softmax",
+    "Squared",
+]
+
+ACCURACY, TEST_LOSS = Measure("accuracy", "higher"), Measure("test_loss", "lower")
 
 
 class Loss(ABC):
@@ -26,8 +43,8 @@ class Loss(ABC):
     """The largest eigenvalue of its Hessian in s; infinite, if it has no bound."""
     least_curvature: ClassVar[float] = 0.0
     """The smallest eigenvalue of its Hessian in any s."""
-    measures: ClassVar[tuple[str, ...]]
-    """The names of what `score` returns."""
+    measures: ClassVar[tuple[Measure | str, ...]]
+    """What `score` returns: Measure("test_loss", "lower"); a bare name says no direction."""
     classes: ClassVar[bool] = False
     """Labels are whole numbers, with a score for each."""
     separate: ClassVar[bool] = True
@@ -67,7 +84,7 @@ class Squared(Loss):
 
     curvature: ClassVar[float] = 1.0
     least_curvature: ClassVar[float] = 1.0
-    measures: ClassVar[tuple[str, ...]] = ("test_loss",)
+    measures: ClassVar[tuple[Measure | str, ...]] = (TEST_LOSS,)
 
     def outputs(self, data: Federated) -> int:
         return 1
@@ -93,7 +110,7 @@ class Huber(Loss):
     """Where the line begins, in the unit of the labels."""
 
     curvature: ClassVar[float] = 1.0
-    measures: ClassVar[tuple[str, ...]] = ("test_loss",)
+    measures: ClassVar[tuple[Measure | str, ...]] = (TEST_LOSS,)
 
     def __post_init__(self) -> None:
         positive(self, "delta")
@@ -122,7 +139,7 @@ class Poisson(Loss):
     """
 
     curvature: ClassVar[float] = inf
-    measures: ClassVar[tuple[str, ...]] = ("test_loss",)
+    measures: ClassVar[tuple[Measure | str, ...]] = (TEST_LOSS,)
 
     def outputs(self, data: Federated) -> int:
         least = min(data.labels.tolist(), default=0)
@@ -147,7 +164,7 @@ class Logistic(Loss):
     """Binary logistic regression, labels -1 and +1: log(1 + exp(-b s))."""
 
     curvature: ClassVar[float] = 0.25
-    measures: ClassVar[tuple[str, ...]] = ("accuracy", "test_loss")
+    measures: ClassVar[tuple[Measure | str, ...]] = (ACCURACY, TEST_LOSS)
 
     def outputs(self, data: Federated) -> int:
         found = np.unique(np.asarray(data.labels))
@@ -177,7 +194,7 @@ class OfClasses(Loss):
 
     what: ClassVar[str]
     """What needs the labels, in the sentence that refuses others."""
-    measures: ClassVar[tuple[str, ...]] = ("accuracy", "test_loss")
+    measures: ClassVar[tuple[Measure | str, ...]] = (ACCURACY, TEST_LOSS)
     classes: ClassVar[bool] = True
 
     def outputs(self, data: Federated) -> int:
@@ -243,3 +260,6 @@ def _some(values: np.ndarray) -> str:
 
 def _one_hot(s: Tensor, b: Tensor) -> Tensor:
     return torch.zeros_like(s).scatter_(1, b[:, None], 1.0)
+
+
+explain(__name__)

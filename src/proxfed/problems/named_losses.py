@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from proxfed.errors import nearest, require
-from proxfed.problems.cox import Cox
+from proxfed.problems.linear.cox import Cox
 from proxfed.problems.losses import CrossEntropy, Huber, Logistic, Loss, MeanSquared, OneHot, Poisson, Squared
 from proxfed.registry import Registry, build
 

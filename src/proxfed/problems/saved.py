@@ -1,36 +1,82 @@
 """The models that a run folder keeps, layer by layer.
 
-`model.safetensors` holds the final x of each algorithm and seed as a flat vector called 'label/seed'; its metadata
+`models/` has a file for each algorithm and seed with its final x, a flat vector called 'label/seed'. Its metadata
 `blocks` say which part of x is which layer: [[name, start, stop, shape], ...], and `sha256` has the checksums.
 """
 
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
-from safetensors import SafetensorError
 from torch import Tensor
 
 from proxfed.errors import InputError, require
-from proxfed.files import read_tensors
-from proxfed.problems.loop import parameters
+from proxfed.files import UNREADABLE, file_name, read_tensors
+from proxfed.problems.neural.loop import parameters
 from proxfed.types import Block
 
-FILE = "model.safetensors"
+
+class Saved(NamedTuple):
+    """A model in its file."""
+
+    name: str
+    """'label/seed'"""
+    x: Tensor
+    blocks: list[Block]
+    sum: str
+    """Its checksum."""
+
+
+def model_name(label: str, seed: int) -> str:
+    """The place of a model in a run folder."""
+    return f"models/{file_name(label)}-seed{seed}.safetensors"
+
+
+def read_model(path: Path) -> Saved:
+    """The model in a file, or one sentence."""
+    require(path.is_file(), f"{path} is not there: a run writes it when the algorithm has finished")
+    try:
+        found = read_tensors(path, ["blocks"])
+        ((name, x),) = found.tensors.items()
+        blocks = [Block(n, start, stop, tuple(shape)) for n, start, stop, shape in json.loads(found.about["blocks"])]
+    except UNREADABLE as e:
+        raise InputError(f"{path} is damaged, or not the model of a run: {e}") from e
+    return Saved(name, x, blocks, found.sums[name])
 
 
 def load_model(path: str | Path, label: str, seed: int = 0) -> dict[str, Tensor]:
-    """The final parameters of one algorithm and seed by their names, as `module.load_state_dict(..., strict=False)`
-    takes them; `path` is a run folder, or its model.safetensors."""
+    """The final parameters of one algorithm and seed by their names.
+
+    Parameters
+    ----------
+    path : str or Path
+        A run folder, or the model's own file.
+    label : str
+        Of the algorithm.
+    seed : int
+        Of the run.
+
+    Returns
+    -------
+    dict of str to Tensor
+        As `module.load_state_dict(..., strict=False)` takes them.
+    """
     path = Path(path)
-    path = path / FILE if path.is_dir() else path
-    require(path.is_file(), f"{path}: there is no such file; a run writes it when its first algorithm has finished")
-    try:
-        found = read_tensors(path, ["blocks"], only=[name := f"{label}/{seed}"])
-        blocks = [Block(n, start, stop, tuple(shape)) for n, start, stop, shape in json.loads(found.about["blocks"])]
-    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as e:
-        raise InputError(f"{path}: is not the model file of a run, or damaged ({e})") from e
-    has = f"{path}: has no model of {label!r} with seed {seed}, only {', '.join(sorted(found.names))}"
-    require(name in found.tensors, has)
-    return parameters(found.tensors[name], blocks)
+    file = path / model_name(label, seed) if path.is_dir() else path
+    has = ", ".join(_names(file.parent)) or "none yet"
+    require(file.is_file(), f"{path}: has no model of {label!r} with seed {seed}, only {has}")
+    model = read_model(file)
+    right = model.name == f"{label}/{seed}"
+    require(right, f"{path}: has no model of {label!r} with seed {seed}, only {model.name}")
+    return parameters(model.x, model.blocks)
+
+
+def _names(folder: Path) -> list[str]:
+    found = []
+    for file in sorted(folder.glob("*.safetensors")):
+        with suppress(*UNREADABLE):
+            found += read_tensors(file, ["blocks"], only=()).names
+    return found

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from proxfed.errors import require
+from proxfed.explained import explain
 from proxfed.registry import Registry
 from proxfed.regularisers.blocks import OnBlocks
 from proxfed.regularisers.constraints import Box, L1Ball, L2Ball, Simplex
@@ -85,3 +86,6 @@ def subgradient(h: Regulariser, x: Tensor) -> Tensor:
     if not total.requires_grad:  # h is constant
         return torch.zeros_like(x)
     return torch.autograd.grad(total, x)[0]
+
+
+explain(__name__)

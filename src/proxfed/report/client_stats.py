@@ -19,7 +19,7 @@ from rich.text import Text
 
 from proxfed.data.federated import Federated, class_counts
 from proxfed.data.on_demand import OnDemand
-from proxfed.data.sparse import SparseRows
+from proxfed.data.sparse_rows import SparseRows
 from proxfed.errors import InputError
 from proxfed.keyed_random import generator
 from proxfed.report.summary import plain_table
@@ -178,7 +178,7 @@ class Picture(NamedTuple):
 
 def pictures(runs: Iterable[tuple[str, ClientStats | None]]) -> list[Picture]:
     """One picture for all runs with the same stats; runs that do not say have none."""
-    alike: dict[tuple, tuple[list[str], ClientStats]] = {}
+    alike: dict[tuple[Any, ...], tuple[list[str], ClientStats]] = {}
     for name, h in runs:
         if h is not None:
             cells = None if h.counts is None else h.counts.tobytes()

@@ -5,11 +5,18 @@ rows.csv has the columns of `ROW`, and behind them what else the study asks for 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from itertools import chain
 from math import isfinite
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from proxfed.errors import InputError
+
+if TYPE_CHECKING:
+    from proxfed.types import Better
 
 Row = Mapping[str, Any]
 
@@ -27,7 +34,7 @@ class Column:
     """At an axis; the label if empty."""
     log: bool = False
     """It goes to zero: a linear axis would hide all but the first rounds."""
-    better: str = ""
+    better: Better = ""
     """'lower', 'higher', or '' where neither is simply better."""
     heading: str = ""
     """In the terminal; the name if empty."""
@@ -68,7 +75,7 @@ KNOWN = {
         Column("gap", "gap", "number", "objective above its minimum", True, "lower", rank=1),
         Column("error", "error", "number", "relative distance to the solution", True, "lower", rank=3),
         Column("stationarity", "stationarity", "number", "squared norm of the prox-gradient", True, "lower", rank=4),
-        Column("consensus", "consensus", "number", "squared distance from consensus", True, rank=6),
+        Column("consensus", "consensus", "number", "squared distance from consensus", True, "lower", rank=6),
         Column("nonzeros", "nonzeros", "count", "non-zeros of the model", rank=2),
         Column("accuracy", "accuracy", "number", "accuracy on held-out data", better="higher", rank=1),
         # of a result, or of an axis: computed from columns
@@ -103,9 +110,21 @@ ROW = (
 )
 """The fixed columns of rows.csv, in their order."""
 
-DONE = ("finished", "diverged")
-UNDER_WAY = ("running", "interrupted", "stopped")
-"""What the status of a task may be."""
+
+class RunStatus(StrEnum):
+    """What an algorithm with one seed is doing, or what became of it."""
+
+    RUNNING = "running"
+    INTERRUPTED = "interrupted"  # it says that it runs, but no process works on it
+    STOPPED = "stopped"  # by Ctrl-C or a signal, with a checkpoint
+    ASIDE = "aside"  # with a checkpoint, by a search that may return to it
+    FINISHED = "finished"
+    EARLY = "early"  # a hook stopped it before its last round, and the message says why
+    DIVERGED = "diverged"
+
+
+DONE = (RunStatus.FINISHED, RunStatus.EARLY, RunStatus.DIVERGED)
+UNDER_WAY = tuple(status for status in RunStatus if status not in DONE)
 
 MEASURED = ROW[ROW.index("objective") :]
 """What every problem has a column for; the others say where the run stands and what it has spent."""
@@ -136,33 +155,72 @@ PROGRESS = tuple(
 MEASURES = tuple(KNOWN[name] for name in (*MEASURED, "accuracy"))
 """What a run is judged by."""
 
-HIGHER = ("accuracy", "auc", "f1", "precision", "recall", "score")
-"""Measures of a problem's own whose names end so are the better the higher they are; of all others less is better."""
+FAMILIES: dict[str, Better] = {
+    "accuracy": "higher",
+    "worst": "higher",
+    "average": "higher",
+    "train_accuracy": "higher",
+    "test_loss": "lower",
+    "train_loss": "lower",
+    "objective": "lower",
+    "stationarity": "lower",
+    "consensus": "lower",
+    "estimation": "lower",
+    "approximate": "lower",
+    "epsilon": "lower",
+    "size": "",
+    "largest": "",
+    "mean": "",
+}
+"""Measures of our own losses, and of sites (accuracy_lyon) and of the clients' states (worst_x), which `_` joins."""
+
+Directions = Mapping[str, "Better"]
+"""Which values of the measures of somebody's own f are better, as it says; a run's settings have it under `better`."""
+
+NONE: Directions = {}
 
 
-def column(name: str) -> Column:
-    """The column of any name; a problem's own measure goes by its name."""
-    if name in KNOWN:
-        return KNOWN[name]
-    # accuracy_x and worst_x are accuracies of the clients' own models, average_x of their mean
-    high = name.endswith(HIGHER) or name.startswith(("accuracy_", "worst_", "average_"))
-    return Column(name, name.replace("_", " "), "number", better="higher" if high else "lower")
+def column(name: str, own: Directions = NONE) -> Column:
+    """The column of any name, with what f says of its own measures."""
+    found = KNOWN.get(name)
+    if found is None:
+        family = next((kind for kind in FAMILIES if name == kind or name.startswith(f"{kind}_")), "")
+        found = Column(name, name.replace("_", " "), "number", better=FAMILIES.get(family, ""))
+    return replace(found, better=own[name]) if name in own else found
 
 
-def higher_is_better(measure: str) -> bool:
-    return column(measure).better == "higher"
+def direction(name: str, own: Directions = NONE, where: str = "measure") -> Better:
+    """'lower' or 'higher'; a measure that has no direction is refused."""
+    if found := column(name, own).better:
+        return found
+    how = f"where f has its measures, write Measure({name!r}, 'higher') or Measure({name!r}, 'lower')"
+    raise InputError(f"{where} = {name!r}: it is not known whether lower or higher values are better; {how}")
 
 
-def better(measure: str, a: float, b: float) -> bool:
+def better(way: Better, a: float, b: float) -> bool:
     """Is a at least as good as b?"""
-    return a >= b if higher_is_better(measure) else a <= b
+    return a >= b if way == "higher" else a <= b
+
+
+def agreed(several: Iterable[Directions]) -> Directions:
+    """Of several runs; where two contradict each other, neither lower nor higher is better."""
+    found: dict[str, Better] = {}
+    for own in several:
+        found |= {name: way if found.get(name, way) == way else "" for name, way in own.items()}
+    return found
 
 
 # ---- cells of rows.csv ----------------------------------------------------------------------------------------------
 
 
+FORMULA = re.compile(r"'*[=+\-@\t\r]")
+"""How a word begins that a spreadsheet would compute."""
+
+
 def cell(value: Any) -> str:
-    """A value as rows.csv has it: floats to the last bit, nothing for None."""
+    """A value as a CSV file has it: floats to the last bit, nothing for None, and words that are no formula."""
+    if isinstance(value, str):
+        return f"'{value}" if FORMULA.match(value) else value
     return "" if value is None else repr(value) if isinstance(value, float) else str(value)
 
 
@@ -170,7 +228,7 @@ def parse(name: str, text: str) -> Any:
     """The value of a cell."""
     kind = KNOWN[name].kind if name in KNOWN else "number"
     if kind == "text":
-        return text
+        return text[1:] if text.startswith("'") and FORMULA.match(text) else text
     if text == "":
         return None
     return int(text) if kind in ("count", "bytes") else float(text)
@@ -205,7 +263,7 @@ def further_measures(rows: Iterable[Row]) -> list[Column]:
     return [column(name) for name in dict.fromkeys(chain.from_iterable(rows)) if name not in KNOWN]
 
 
-def worth_showing(rows: Sequence[Row]) -> tuple[list[Column], list[Column]]:
+def worth_showing(rows: Sequence[Row], own: Directions = NONE) -> tuple[list[Column], list[Column]]:
     """(progress, measures): all but empty columns, work that is always zero, and bytes that only repeat the total."""
 
     def spent(name: str) -> bool:
@@ -217,7 +275,7 @@ def worth_showing(rows: Sequence[Row]) -> tuple[list[Column], list[Column]]:
 
     progress = [c for c in PROGRESS if c.name == "round" or (spent(c.name) and not repeats(c.name))]
     measures = [c for c in (*MEASURES, *further_measures(rows)) if any(number(row, c.name) is not None for row in rows)]
-    return progress, measures
+    return progress, [column(c.name, own) for c in measures]
 
 
 def show(value: Any, kind: str, digits: int = 3) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from proxfed.report.columns import Column, Row
+from proxfed.report.columns import Column, Row, RunStatus
 
 CHARACTERS = 1_200_000
 """What the curves of a whole page may take; a number takes about 9 characters."""
@@ -71,7 +71,7 @@ def make_curve(
     rounds = np.unique([r for seed in by_seed.values() for r in seed])
     places = [np.searchsorted(rounds, list(seed)) for seed in by_seed.values()]
     alive = np.bincount(np.concatenate(places), minlength=len(rounds))
-    lost = [max(by_seed[s["seed"]]) for s in status if s["status"] == "diverged" and s["seed"] in by_seed]
+    lost = [max(by_seed[s["seed"]]) for s in status if s["status"] == RunStatus.DIVERGED and s["seed"] in by_seed]
     gone = (np.array(lost, dtype=rounds.dtype)[:, None] < rounds).sum(axis=0)
     shown = alive >= gone
     rounds = rounds[shown]

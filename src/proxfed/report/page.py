@@ -23,10 +23,10 @@ import tomli_w
 from proxfed.errors import require
 from proxfed.files import write
 from proxfed.report.client_stats import section
-from proxfed.report.columns import Column, Row, with_total, worth_showing
+from proxfed.report.columns import Column, Row, agreed, with_total, worth_showing
 from proxfed.report.curves import Curve, Line, make_curves
+from proxfed.report.html_tables import costs_html, results_html, settings_html
 from proxfed.report.sparsity import images
-from proxfed.report.tables import costs_html, results_html, settings_html
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -53,10 +53,18 @@ class Shown:
     """The named parts of a model."""
 
 
-def write_report(runs: Sequence[Results], out: Path, figures: Sequence[Path] = ()) -> None:
-    """Write the page about all these runs to `out`, with these SVG files as its figures."""
+def write_report(
+    runs: Sequence[Results], out: Path, figures: Sequence[Path] = (), refresh: int | None = None, notice: str = ""
+) -> None:
+    """Write the page about all these runs to `out`, with these SVG files as its figures.
+
+    refresh     of runs under way: seconds after which a browser reads the page again
+    notice      a line at the top
+    """
     require(len(runs) > 0, "a report needs at least one run, but none was given")
-    write(out, render(runs, figures), "the report to ")
+    inside = out.parent.resolve() in [run.folder.resolve() for run in runs if run.folder is not None]
+    html = render(runs, figures, refresh, notice)
+    write(out, html, "the report to ", follow=not inside)  # a stranger's folder may have links in it
 
 
 def shown(runs: Sequence[Results]) -> list[Shown]:
@@ -77,10 +85,13 @@ def _distinct(names: Sequence[str]) -> list[str]:
     ]
 
 
-def render(results: Sequence[Results], figures: Sequence[Path] = ()) -> str:
+def render(
+    results: Sequence[Results], figures: Sequence[Path] = (), refresh: int | None = None, notice: str = ""
+) -> str:
     """The whole page."""
     runs = shown(results)
-    progress, measures = worth_showing([row for run in runs for row in run.rows])
+    own = agreed(run.directions for run in results)
+    progress, measures = worth_showing([row for run in runs for row in run.rows], own)
     labels = [label for run in runs for label in run.labels.values()]
     colours = {label: i for i, label in enumerate(labels)}
     curves = make_curves([line for run in runs for line in lines_of(run)], progress, measures)
@@ -98,11 +109,13 @@ def render(results: Sequence[Results], figures: Sequence[Path] = ()) -> str:
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return Template((HERE / "page.html").read_text(encoding="utf-8")).substitute(
         policy=f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'",
+        refresh="" if refresh is None else f'<meta http-equiv="refresh" content="{refresh}">\n',
+        notice=f'<p class="notice">{escape(notice)}</p>\n' if notice else "",
         title=escape(" and ".join(dict.fromkeys(title(run) for run in runs))),
         about="".join(about_html(run, several) for run in runs),
         style=(HERE / "page.css").read_text(encoding="utf-8"),
         script=script,
-        results=results_html(table, progress, measures, colours),
+        results=results_html(table, progress, measures, colours) + messages_html(runs),
         costs=costs_html(table, progress, colours),
         client_stats=holders,
         curves_note=escape(curves_note(curves)),
@@ -139,7 +152,16 @@ def about_html(run: Shown, several: bool) -> str:
     parts.append(f"for {_count(rounds, 'round')} and {_count(len(seeds), 'seed')}")
     sentence = (f"{run.name}: " if several else "") + " ".join(parts) + "."
     description = str(run.results.settings.get("description", "")).strip()
-    return f'<p class="lead">{escape(sentence)}</p>' + (f"<p>{escape(description)}</p>" if description else "")
+    clock = run.results.time_origin
+    more = [description, f"{clock[:1].upper()}{clock[1:]}." if clock else ""]
+    return f'<p class="lead">{escape(sentence)}</p>' + "".join(f"<p>{escape(text)}</p>" for text in more if text)
+
+
+def messages_html(runs: Sequence[Shown]) -> str:
+    """What the runs said at their end: steps that were found and what that cost, or why one got nowhere."""
+    ends = [(run.labels[state["algorithm"]], state) for run in runs for state in run.results.status]
+    lines = [f"{label}, seed {state['seed']}: {state['message']}" for label, state in ends if state["message"]]
+    return "".join(f'<p class="note">{escape(line)}</p>' for line in lines)
 
 
 def _count(number: int, noun: str) -> str:

@@ -36,6 +36,8 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#b04a8f", "#c98a00", "#3aa0dc", "#5
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p", "<", ">", "*")
 DASHES = ("-", "--", ":")
 MOST_ACROSS = 3
+DECADES = 10.0
+"""From one line's end to another's: an axis is then logarithmic by itself."""
 POINTS = 150
 """Of a line, about: more cannot be seen, and would only make the files large."""
 MARKED = 0.14
@@ -43,7 +45,7 @@ MARKED = 0.14
 
 
 class Figure(Protocol):
-    """What a figure shows (a paper's figures are harness/paper_schema.py)."""
+    """What a figure shows (a paper's: papers/paper_schema.py)."""
 
     @property
     def name(self) -> str: ...
@@ -93,10 +95,14 @@ def plot(
     labels: Sequence[str] = (),
     *,
     target: float | None = None,
-    log_x: bool = False,
+    log_x: bool | None = None,
     log_y: bool | None = None,
 ) -> Drawing:
-    """One panel for each case; the y axis is logarithmic by itself for what goes to zero, such as the gap."""
+    """One panel for each case.
+
+    Unless they are told, the y axis is logarithmic for what goes to zero, such as the gap, and the x axis where the
+    algorithms end decades apart, as bytes may.
+    """
     require(available(), MISSING)
     rows = [row for results in cases.values() for row in results.rows]
     drawn = list(dict.fromkeys(label for results in cases.values() for label in results.labels()))
@@ -107,8 +113,19 @@ def plot(
     for label in labels:
         require(label in drawn, f"there is no {label!r}; {nearest(label, drawn)}")
     log = column(y).log and target is None if log_y is None else log_y
-    figure = Plot(y, x, labels, target, log_x, log)
-    return _draw_figure(figure, make_panels(figure, cases), _looks(drawn))
+    figure = Plot(y, x, labels, target, bool(log_x), log)
+    panels = make_panels(figure, cases)
+    if log_x is None and target is None and any(map(_decades_apart, panels)):
+        figure = figure._replace(log_x=True)
+        panels = make_panels(figure, cases)
+    return _draw_figure(figure, panels, _looks(drawn))
+
+
+def _decades_apart(panel: Panel) -> bool:
+    """On a linear axis some of these lines would be a bar at its left end."""
+    ends = [float(np.nanmax(line.x)) for line in panel.lines]
+    ends = [end for end in ends if end > 0]
+    return len(ends) > 1 and max(ends) >= DECADES * min(ends)
 
 
 class Line(NamedTuple):
@@ -198,7 +215,8 @@ def _lines(figure: Figure, results: Results) -> list[Line]:
 
 def _bar(figure: Figure, target: float, results: Results, label: str) -> Line | None:
     """Where the first half of the seeds had reached the target; None if nothing was measured."""
-    found = [first_reached(h, figure.y, target, figure.x, results.clients) for h in results.histories(label).values()]
+    of, own = (figure.y, target, figure.x, results.clients), results.directions
+    found = [first_reached(history, *of, own) for history in results.histories(label).values()]
     places = [where for where in found if where is not None]
     if not places:
         return None
@@ -289,7 +307,7 @@ def _style() -> Iterator[None]:
 
 
 def _draw_figure(figure: Figure, panels: Sequence[Panel], looks: Mapping[str, dict[str, Any]]) -> Drawing:
-    from matplotlib.figure import Figure as Drawing
+    from proxfed.report.picture import Picture
 
     across = min(MOST_ACROSS, len(panels))
     down = math.ceil(len(panels) / across)
@@ -300,7 +318,7 @@ def _draw_figure(figure: Figure, panels: Sequence[Panel], looks: Mapping[str, di
     height = down * PANEL[1] + 0.2 * math.ceil(len(shown) / columns)
     x, y = _axes(figure, lines)
     with _style():
-        drawing = Drawing(figsize=(across * PANEL[0], height), layout="constrained")
+        drawing = Picture(figsize=(across * PANEL[0], height), layout="constrained")
         places = list(drawing.subplots(down, across, squeeze=False).flat)
         handles: dict[str, Any] = {}
         for axes, panel in zip(places, panels, strict=False):

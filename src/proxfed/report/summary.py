@@ -18,7 +18,9 @@ from proxfed.report.columns import (
     PROGRESS,
     UNDER_WAY,
     Column,
+    Directions,
     Row,
+    RunStatus,
     further_measures,
     number,
     show,
@@ -61,7 +63,7 @@ def result_table(results: Results, targets: Mapping[str, Sequence[float]]) -> li
         entry = {
             "algorithm": algorithm,
             "status": verdict(states, last, max(len(states), len(results.seeds))),
-            "diverged": sum(state["status"] == "diverged" for state in states),
+            "diverged": sum(state["status"] == RunStatus.DIVERGED for state in states),
             "seeds": max(len(seeds), len(states)),
             "rounds": _median(last, "round"),
             **{column.name: _median(last, column.name) for column in columns},
@@ -70,7 +72,9 @@ def result_table(results: Results, targets: Mapping[str, Sequence[float]]) -> li
             entry["gradients_per_client"] = entry["gradients"] / clients
         if targets:
             goals = [(measure, target) for measure, values in targets.items() for target in values]
-            entry["reached"] = [_reached(list(seeds.values()), measure, target) for measure, target in goals]
+            entry["reached"] = [
+                _reached(list(seeds.values()), measure, target, results.directions) for measure, target in goals
+            ]
         if algorithm in tuning:
             entry["tuning"] = tuning[algorithm]
         table.append(entry)
@@ -79,7 +83,7 @@ def result_table(results: Results, targets: Mapping[str, Sequence[float]]) -> li
 
 def verdict(states: Sequence[Mapping[str, Any]], last: Sequence[Row], seeds: int) -> str:
     """What became of an algorithm's seeds, of which these are the last rows, in a few words."""
-    diverged = sorted(state["round"] for state in states if state["status"] == "diverged")
+    diverged = sorted(state["round"] for state in states if state["status"] == RunStatus.DIVERGED)
     under_way = [state for state in states if state["status"] in UNDER_WAY]
     if diverged and len(diverged) == seeds:
         first, final = diverged[0], diverged[-1]
@@ -92,6 +96,12 @@ def verdict(states: Sequence[Mapping[str, Any]], last: Sequence[Row], seeds: int
         return f"{status}, round {t}"
     if not states:
         return "unknown"
+    early = sorted(state["round"] for state in states if state["status"] == RunStatus.EARLY)
+    if early and len(early) == seeds:
+        first, final = early[0], early[-1]
+        return f"stopped early in round {first}" if first == final else f"stopped early in rounds {first} to {final}"
+    if early and len(states) == seeds:
+        return f"{len(early)} of {seeds} stopped early, first in round {early[0]}"
     return "finished" if len(states) == seeds else f"{len(states)} of {seeds} seeds finished"
 
 
@@ -100,9 +110,9 @@ def _median(rows: Iterable[Row], name: str) -> float | None:
     return median(numbers) if numbers else None
 
 
-def _reached(histories: Sequence[Sequence[Row]], measure: str, target: float) -> dict[str, Any]:
+def _reached(histories: Sequence[Sequence[Row]], measure: str, target: float, own: Directions) -> dict[str, Any]:
     def spent(column: str) -> float | None:
-        found = half_reached(histories, measure, target, "round" if column == "rounds" else column)
+        found = half_reached(histories, measure, target, "round" if column == "rounds" else column, own=own)
         return found if finite(found) else None
 
     measured = any(row.get(measure) is not None for history in histories for row in history)

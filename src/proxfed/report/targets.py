@@ -6,19 +6,21 @@ import math
 from collections.abc import Iterable, Sequence
 from statistics import median_low
 
-from proxfed.report.columns import Row, axis_value, better
+from proxfed.report.columns import NONE, Directions, Row, axis_value, better, direction
 
 NEVER = math.inf
 
 
 def first_reached(
-    history: Sequence[Row], measure: str, target: float, axis: str = "round", clients: int | None = None
-) -> float | None:
+    history: Sequence[Row], measure: str, target: float, axis: str = "round", clients: int | None = None,
+    own: Directions = NONE,
+) -> float | None:  # fmt: skip
     """Where the rows of one seed first reach the target; NEVER if they do not, None if they have no such numbers."""
     measured = [row for row in history if row.get(measure) is not None and axis_value(row, axis, clients) is not None]
     if not measured:
         return None
-    return next((axis_value(row, axis, clients) for row in measured if better(measure, row[measure], target)), NEVER)
+    way = direction(measure, own, "target")
+    return next((axis_value(row, axis, clients) for row in measured if better(way, row[measure], target)), NEVER)
 
 
 def half_reached(
@@ -27,8 +29,9 @@ def half_reached(
     target: float,
     axis: str = "round",
     clients: int | None = None,
+    own: Directions = NONE,
 ) -> float | None:
     """Where the first half of the seeds had reached the target: the lower median, with NEVER as the largest."""
-    found = [first_reached(history, measure, target, axis, clients) for history in histories]
+    found = [first_reached(history, measure, target, axis, clients, own) for history in histories]
     places = [where for where in found if where is not None]
     return median_low(places) if places else None

@@ -1,5 +1,8 @@
 """The terminal, or a notebook or a log in its place: what is shown there, on the way and at the end, and Ctrl-C.
 
+The library logs under the name `proxfed` and configures nothing; the command line shows the log on stderr (`show_log`).
+Where that logger is set to ERROR, there is no progress either.
+
 Names and messages that come from files are text there, and nothing else. An escape sequence in a label could move the
 cursor, hide lines or change the title of the window; a right-to-left mark could show words in another order. Such
 characters are shown as '?', and brackets are no markup.
@@ -7,6 +10,7 @@ characters are shown as '?', and brackets are no markup.
 
 from __future__ import annotations
 
+import logging
 import re
 import signal
 import sys
@@ -19,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook
 from rich.segment import Segment
 
-from proxfed.report.columns import Row
+from proxfed.report.columns import Row, RunStatus
 
 if TYPE_CHECKING:
     from proxfed.harness.results import Results
@@ -66,8 +70,34 @@ err = console(stderr=True)
 out = console()
 
 
+log = logging.getLogger("proxfed")
+
+
+def quiet() -> bool:
+    """Nothing but results and errors is shown."""
+    return log.getEffectiveLevel() >= logging.ERROR
+
+
+class _ToTerminal(logging.Handler):
+    """Lines of the log on stderr, as text."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        err.print(self.format(record), highlight=False, soft_wrap=True)
+
+
+def show_log(level: int) -> None:
+    """Show the log from this level on; below WARNING each line has its time and place."""
+    handler = _ToTerminal()
+    if level < logging.WARNING:
+        handler.setFormatter(logging.Formatter("%(asctime)s %(name)s: %(message)s"))
+    log.handlers = [other for other in log.handlers if not isinstance(other, _ToTerminal)] + [handler]
+    log.setLevel(level)
+
+
 def say(line: str, console: Console = out, style: str | None = None) -> None:
-    """A line of text as it stands: a long path stays in one piece."""
+    """A line of text as it stands, a long path in one piece; on stderr only if that is not to be quiet."""
+    if console is err and quiet():
+        return
     console.print(line, style=style, highlight=False, soft_wrap=True)
 
 
@@ -85,7 +115,7 @@ def say_messages(results: Results, case: str = "") -> None:
     where = f"{case}: " if case else ""
     for s in results.status:
         if s["message"]:
-            style = "red" if s["status"] == "diverged" else None
+            style = "red" if s["status"] == RunStatus.DIVERGED else None
             say(f"{where}{s['algorithm']}, seed {s['seed']}: {s['message']}", err, style)
 
 
@@ -129,7 +159,7 @@ class Progress(NamedTuple):
 @contextmanager
 def watching(show: bool = True) -> Iterator[Callable[[Progress], None]]:
     """Meanwhile something to call with each Progress, which shows it where this process is seen."""
-    if not show:
+    if not show or quiet():
         yield lambda p: None
     elif _in_a_notebook():
         with _Notebook() as line:
@@ -243,6 +273,6 @@ class _Notebook(AbstractContextManager[Any]):
         place = f"{_name(p)}: round {p.round} of {p.rounds}"
         text = {"text/plain": "  ".join(part for part in (place, rate(p), _numbers(p)) if part)}
         if self.handle is None:
-            self.handle = display(text, raw=True, display_id=True)
+            self.handle = display(text, raw=True, display_id=True)  # type: ignore[no-untyped-call]
         else:
             self.handle.update(text, raw=True)

@@ -5,7 +5,11 @@ timing.py          the table [time]: devices, links, profiles
 clock.py           rows -> seconds, with a server and on graphs
 """
 
+from proxfed.explained import explain
 from proxfed.simulate.clock import Clock, clock
-from proxfed.simulate.timing import Timing, profiles
+from proxfed.simulate.timing import Timing, origin, profiles
 
-__all__ = ["Clock", "Timing", "clock", "profiles"]
+__all__ = ["Clock", "Timing", "clock", "origin", "profiles"]
+
+
+explain(__name__)

@@ -23,7 +23,6 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from proxfed.auto import Auto, example
 from proxfed.participation import cohort
 from proxfed.simulate.distributions import Amounts
 from proxfed.simulate.timing import Timing, hand_out
@@ -47,7 +46,13 @@ class RoundTimer(Protocol):
 
 
 class Clock:
-    """The time of one algorithm with one seed; call it with each row in turn."""
+    """The time of one algorithm with one seed; call it with each row in turn.
+
+    Parameters
+    ----------
+    network : RoundTimer
+        How long rounds take on the devices and links.
+    """
 
     def __init__(self, network: RoundTimer) -> None:
         self.network, self.round, self.before = network, 0, dict.fromkeys(SPENT, 0)
@@ -63,19 +68,19 @@ class Clock:
 
 def clock(
     timing: Timing,
-    given: Algorithm | Auto,
+    algorithm: Algorithm,
     participation: Participation,
     topology: Topology | None,
     n: int,
     seed: int,
 ) -> Clock:
     """The clock of one algorithm with one seed on these devices and links."""
-    if isinstance(algorithm := example(given), Graph):
+    if isinstance(algorithm, Graph):
         assert topology is not None
         return Clock(_Graph(timing, topology, algorithm.sends().edge, n, seed))
     if isinstance(topology, SpanningTree):
-        return Clock(_Tree(timing, topology.rooted, n, seed))
-    return Clock(_Star(timing, participation, n, seed))
+        return Clock(_Tree(timing, topology.rooted, n, seed, algorithm.sends().up))
+    return Clock(_Star(timing, participation, n, seed, algorithm.sends().up))
 
 
 class _Clients:
@@ -99,12 +104,23 @@ class _Clients:
         return self._latency(self.seed, t, some), self._up(self.seed, t, some), self._down(self.seed, t, some)
 
 
+class _Server:
+    """What it takes in a round: the same for all, and more for every vector that clients send and it averages."""
+
+    def __init__(self, timing: Timing, vectors: int) -> None:
+        self._round = Amounts([timing.server_seconds], np.arange(1), "server seconds")
+        self._vectors = vectors * timing.vector_seconds
+
+    def __call__(self, seed: int, t: int) -> float:
+        return float(self._round(seed, t)[0]) + self._vectors if t else 0.0
+
+
 class _Star:
     """With a server."""
 
-    def __init__(self, timing: Timing, participation: Participation, n: int, seed: int) -> None:
+    def __init__(self, timing: Timing, participation: Participation, n: int, seed: int, vectors: int) -> None:
         self.clients, self.participation, self.now = _Clients(timing, n, seed), participation, 0.0
-        self.server = Amounts([timing.server_seconds], np.arange(1), "server seconds")
+        self.server = _Server(timing, vectors)
 
     def advance(self, rounds: range, spent: Mapping[str, int]) -> float:
         n, seed = self.clients.n, self.clients.seed
@@ -120,8 +136,7 @@ class _Star:
                 latency, faster_up, faster_down = self.clients.links(t, some)
                 seconds = seconds + (down > 0) * latency + SECONDS_PER_BYTE * down / faster_down
                 seconds += (up > 0) * latency + SECONDS_PER_BYTE * up / faster_up
-            self.now += float(seconds.max())
-            self.now += float(self.server(seed, t)[0]) if t else 0.0
+            self.now += float(seconds.max()) + self.server(seed, t)
         return self.now
 
 
@@ -154,10 +169,10 @@ class _Lines:
 class _Tree:
     """With a server at the root of a tree."""
 
-    def __init__(self, timing: Timing, tree: Rooted, n: int, seed: int) -> None:
+    def __init__(self, timing: Timing, tree: Rooted, n: int, seed: int, vectors: int) -> None:
         self.clients, self.tree, self.now = _Clients(timing, n, seed), tree, 0.0
         self.lines = _Lines(timing, self.clients)
-        self.server = Amounts([timing.server_seconds], np.arange(1), "server seconds")
+        self.server = _Server(timing, vectors)
 
     def advance(self, rounds: range, spent: Mapping[str, int]) -> float:
         n, seed, (parent, levels) = self.clients.n, self.clients.seed, self.tree
@@ -173,7 +188,7 @@ class _Tree:
             for nodes in reversed(levels[1:]):
                 wait, rate = self.lines(nodes, parent[nodes], t)
                 np.maximum.at(T, parent[nodes], T[nodes] + ((up > 0) * wait + SECONDS_PER_BYTE * up / rate))
-            self.now = float(T[root]) + (float(self.server(seed, t)[0]) if t else 0.0)
+            self.now = float(T[root]) + self.server(seed, t)
         return self.now
 
 

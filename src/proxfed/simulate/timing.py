@@ -3,6 +3,7 @@
     [time]
     profile = "fednag_wifi"              one that is shipped; any other key replaces the profile's
     server_seconds = 0.05                s that the server takes to make its next message from those of a round
+    vector_seconds = 0.01                s that it takes besides for each vector that a client sends: FedNAG sends two
     step_scale = 1.0                     multiplies every seconds_per_step: the model is larger or smaller
     [[time.devices]]
     seconds_per_step = 0.02              s for one gradient of one client
@@ -29,7 +30,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from proxfed.errors import InputError, nearest, positive, require
+from proxfed.errors import InputError, nearest, non_negative, positive, require
 from proxfed.registry import Table, arguments, read_toml
 from proxfed.simulate.distributions import Amount, Constant, amount, table_of
 
@@ -80,14 +81,23 @@ class Timing:
     """Devices and links of n clients."""
 
     devices: tuple[Device, ...]
+    """What clients compute on: client i gets number i mod their count."""
     links: tuple[Link, ...]
+    """Between clients and the server: client i gets number i mod their count."""
     edges: tuple[Edge, ...] = ()
+    """Between two clients of a graph, where they are not what their links say."""
     server_seconds: Amount = Constant(0.0)
+    """That the server takes to make its next message from those of a round."""
+    vector_seconds: float = 0.0
+    """That the server takes besides for each vector that a client sends."""
     step_scale: float = 1.0
+    """Multiplies the seconds of every gradient: the model is larger or smaller."""
     profile: str | None = None
+    """The name of the profile it comes from; None: of none."""
 
     def __post_init__(self) -> None:
         positive(self, "step_scale")
+        non_negative(self, "vector_seconds")
 
     @classmethod
     def read(cls, given: Table) -> Timing:
@@ -112,6 +122,7 @@ class Timing:
         """The same in full, with the digests of the traces."""
         out: Table = {} if self.profile is None else {"profile": self.profile}
         out |= {"server_seconds": table_of(self.server_seconds), "step_scale": self.step_scale}
+        out |= {"vector_seconds": self.vector_seconds} if self.vector_seconds else {}
         out |= {"devices": [_table(d) for d in self.devices], "links": [_table(l) for l in self.links]}
         return out | ({"edges": [_table(e) for e in self.edges]} if self.edges else {})
 
@@ -164,6 +175,18 @@ def shipped_profile(name: Any) -> Table:
     known = profiles()
     require(isinstance(name, str) and name in known, f"time: there is no profile {name!r}; {nearest(str(name), known)}")
     return read_time(known[name])
+
+
+def origin(table: Table) -> str:
+    """Where the numbers of a table [time] come from, if it names a shipped profile and keeps its devices or links."""
+    profile = table.get("profile")
+    if profile is None:
+        return ""
+    own, shipped = Timing.read(table), Timing.read({"profile": profile})
+    if own.devices != shipped.devices and own.links != shipped.links:
+        return ""
+    said = f"simulated seconds are those of the profile {profile!r}: {read_toml(profiles()[profile])['origin']}"
+    return f"{said}; time.step_scale = {own.step_scale:g} multiplies a step: set it for your model and devices"
 
 
 def read_time(path: Path) -> Table:

@@ -23,11 +23,11 @@ from proxfed.data.federated import Federated
 from proxfed.errors import InputError, require
 from proxfed.fit.model import linear_model
 from proxfed.fit.solve import Fit, Solver, Traffic, Unfinished
-from proxfed.problems.linear import Linear
-from proxfed.problems.loop import parameters
+from proxfed.problems.linear.linear import Linear
 from proxfed.problems.losses import Loss
+from proxfed.problems.neural.loop import parameters
 from proxfed.regularisers import ElasticNet
-from proxfed.types import Compressor, Regulariser
+from proxfed.types import Compressor, Problem, Regulariser
 
 FLOATS = (np.float64, np.float32)
 """What X may be made of; all is computed in float64."""
@@ -92,7 +92,7 @@ class FederatedLinear(BaseEstimator):
             fit = self._solve(self._model(data))
         traffic = before + fit.traffic
         self.n_iter_, self.bytes_ = traffic.rounds, traffic.bytes_up + traffic.bytes_down
-        parts = {name: part.numpy().copy() for name, part in parameters(fit.x, fit.problem.blocks).items()}
+        parts = {name: part.numpy().copy() for name, part in parameters(fit.x, fit.problem.f.blocks).items()}
         self.coef_, intercept = self._shaped(parts["weight"], parts.get("bias", np.zeros(len(parts["weight"]))))
         self.intercept_ = intercept - self.coef_ @ centre
         return self
@@ -118,7 +118,7 @@ class FederatedLinear(BaseEstimator):
         """(labels as the loss takes them, how many classes there are)."""
         return y.astype(np.float64), None
 
-    def _model(self, data: Federated, **options: Any) -> Linear:
+    def _model(self, data: Federated, **options: Any) -> Problem[Linear]:
         return linear_model(data, self._loss(), self._penalty(), intercept=bool(self.fit_intercept), **options)
 
     @abstractmethod
@@ -130,7 +130,7 @@ class FederatedLinear(BaseEstimator):
     def _solver(self, tolerance: float) -> Solver:
         return Solver(tolerance, self.compressor, self.max_iter)
 
-    def _solve(self, model: Linear) -> Fit:
+    def _solve(self, model: Problem[Linear]) -> Fit:
         try:
             return self._solver(self.tol).fit(model)
         except Unfinished as e:
@@ -170,7 +170,7 @@ class Penalised(FederatedLinear):
             require(value == defaults[name], f"{name} = {value!r} and penalty = {self.penalty!r}: give one of them")
         return self.penalty
 
-    def _model(self, data: Federated, **options: Any) -> Linear:
+    def _model(self, data: Federated, **options: Any) -> Problem[Linear]:
         return super()._model(data, groups=self.feature_groups, **options)
 
 

@@ -13,9 +13,10 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from proxfed.data.federated import Federated
 from proxfed.errors import require
-from proxfed.problems.linear import Linear
+from proxfed.problems.linear.linear import Linear
 from proxfed.problems.losses import Logistic, Loss, Softmax
 from proxfed.sklearn.base import FederatedLinear, Penalised
+from proxfed.types import Problem
 
 
 @dataclass(eq=False, repr=False)
@@ -44,7 +45,7 @@ class Classifier(ClassifierMixin, FederatedLinear):
     def _loss(self) -> Loss:
         return Logistic() if self._two else Softmax()
 
-    def _model(self, data: Federated, **options: Any) -> Linear:
+    def _model(self, data: Federated, **options: Any) -> Problem[Linear]:
         return super()._model(data, class_weights=self._class_weights(), **options)
 
     def _class_weights(self) -> dict[str, float] | str | None:

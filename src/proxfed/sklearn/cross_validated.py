@@ -9,11 +9,11 @@ from typing import Any
 from proxfed.errors import one_of
 from proxfed.fit.cross_validate import SOLVER, cross_validate
 from proxfed.fit.solve import Fit
-from proxfed.problems.linear import Linear
+from proxfed.problems.linear.linear import Linear
 from proxfed.sklearn.base import FederatedLinear, l1_and_l2
 from proxfed.sklearn.classification import Classifier
 from proxfed.sklearn.regression import LeastSquares
-from proxfed.types import Regulariser
+from proxfed.types import Problem, Regulariser
 
 
 @dataclass(eq=False, repr=False)
@@ -37,14 +37,14 @@ class CrossValidated(FederatedLinear):
     def _penalty(self) -> Regulariser:
         return l1_and_l2(1.0, getattr(self, "l2", 0.0))
 
-    def _solve(self, model: Linear) -> Fit:
+    def _solve(self, model: Problem[Linear]) -> Fit:
         one_of(self, "rule", ("best", "one_se"))
         solver = self._solver(SOLVER.tolerance)
         found = cross_validate(model, self.folds, self.l1s, self.smallest, solver, seed=self.seed)
         begin = found.choose(self.rule)
         self.l1_, self.l1s_ = float(begin.weight or 0), found.weights
         self.held_out_, self.standard_error_ = found.mean, found.standard_error
-        fit = super()._solve(model._with(h=model.h.with_weight(self.l1_), x0=begin.x))
+        fit = super()._solve(model.with_h(model.h.with_weight(self.l1_)).starting_at(begin.x))
         return replace(fit, traffic=found.traffic + fit.traffic)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from proxfed.errors import InputError
-from proxfed.tables.columns import (
+from proxfed.tables.column_kinds import (
     LARGEST,
     Boolean,
     Category,

@@ -11,7 +11,7 @@ from proxfed.data.federated import Federated, Samples
 from proxfed.errors import require
 from proxfed.tables.merging import merge
 from proxfed.tables.preparation import Preparation
-from proxfed.tables.summary import Summary, summarise
+from proxfed.tables.sums import Summary, summarise
 from proxfed.tables.table import Table, Tables, read_tables
 
 
@@ -20,8 +20,11 @@ class Design:
     """What a model is fitted to: prepared tables, with the way they were prepared and what was sent for it."""
 
     tables: Tables
+    """As they were read."""
     preparation: Preparation
+    """What was done to every table."""
     messages: tuple[Summary, ...]
+    """What each organisation sent for it."""
 
     @property
     def organisations(self) -> tuple[str, ...]:

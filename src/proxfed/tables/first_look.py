@@ -12,7 +12,7 @@ from typing import Any
 
 from proxfed.errors import InputError, require
 from proxfed.tables.cells import is_missing
-from proxfed.tables.columns import canonical
+from proxfed.tables.column_kinds import canonical
 from proxfed.tables.guesses import GAPS, guess
 from proxfed.tables.raw import Raw, read_raw
 from proxfed.tables.schema import Rules, Source, parse_schema

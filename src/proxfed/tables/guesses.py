@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from proxfed.tables.cells import Misfit, day_of, number_reader
-from proxfed.tables.columns import Boolean, Date, Number, canonical, words_of
+from proxfed.tables.column_kinds import Boolean, Date, Number, canonical, words_of
 
 GAPS = ("", "?", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "-", ".", "#N/A", "missing")
 """Words that usually mean missing."""

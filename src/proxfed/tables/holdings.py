@@ -23,6 +23,7 @@ class Holdings(NamedTuple):
     outcomes: Counts
     """By class, or by whether the event happened; none of numbers."""
     fewest: int
+    """The smallest count that is shown."""
 
     def plain(self) -> dict[str, Any]:
         """As JSON has it; null: withheld."""

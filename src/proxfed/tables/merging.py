@@ -9,11 +9,11 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from proxfed.errors import require
-from proxfed.tables.columns import Boolean, Category, Date, Number
+from proxfed.tables.column_kinds import Boolean, Category, Date, Number
 from proxfed.tables.disclosure import quantile, refine
 from proxfed.tables.preparation import Parameters, Preparation
 from proxfed.tables.schema import Schema
-from proxfed.tables.summary import Histogram, Moments, Summary
+from proxfed.tables.sums import Histogram, Moments, Summary
 from proxfed.tables.views import ends, views
 
 

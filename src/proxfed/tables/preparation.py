@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import BaseModel, Field, ValidationError
 
 from proxfed.errors import InputError, require
-from proxfed.tables.columns import Category, Real
+from proxfed.tables.column_kinds import Category, Real
 from proxfed.tables.schema import Schema, from_plain
 from proxfed.tables.table import Table
 from proxfed.tables.views import views
@@ -64,6 +64,7 @@ class Preparation:
     """What is done to every table before a model sees it."""
 
     schema: Schema
+    """Of the tables."""
     parameters: dict[str, Parameters]
     """By feature, of numbers, dates and booleans."""
     modes: dict[str, str]

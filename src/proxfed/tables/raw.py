@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from proxfed.data.columns import MOST_COLUMNS, read_arrow, read_npz, read_words
+from proxfed.data.column_files import MOST_COLUMNS, read_arrow, read_npz, read_words
 from proxfed.data.directory import data_directory
 from proxfed.errors import InputError, MissingData, nearest, require
-from proxfed.tables.columns import canonical
+from proxfed.tables.column_kinds import canonical
 from proxfed.tables.schema import Join, Source
 
 

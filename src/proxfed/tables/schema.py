@@ -13,7 +13,8 @@ from __future__ import annotations
 import codecs
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from copy import deepcopy
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -22,7 +23,7 @@ from pydantic import BaseModel, Field, ValidationError, field_validator, model_v
 
 from proxfed.errors import InputError, nearest
 from proxfed.registry import read_toml
-from proxfed.tables.columns import (
+from proxfed.tables.column_kinds import (
     KINDS,
     AnyColumn,
     Ignore,
@@ -223,14 +224,35 @@ class Schema(Section):
         return Schema(source=placed, table=self.table, target=self.target, columns=self.columns, others=self.others)
 
     def plain(self) -> dict[str, Any]:
-        """The agreement as plain data, for a model's file: all but where the rows are."""
-        return self.model_dump(mode="json", exclude={"source", "model"}, exclude_defaults=True)
+        """The agreement as plain data, for messages and a model's file: all but where the rows are.
+
+        Columns, classes and categories are lists of (name, value): JSON with sorted keys keeps their order.
+        """
+        return self._agreement(exclude_defaults=True)
 
     @cached_property
     def digest(self) -> str:
-        """Participants with the same one agree."""
-        words = json.dumps(self.model_dump(mode="json", exclude={"source", "model"}))
+        """Participants with the same one agree. Columns may be in any order; classes and categories are numbered."""
+        agreement = self._agreement()
+        words = json.dumps(agreement | {"columns": sorted(agreement["columns"])}, sort_keys=True)
         return hashlib.sha256(words.encode()).hexdigest()[:16]
+
+    def _agreement(self, **options: Any) -> dict[str, Any]:
+        dumped = self.model_dump(mode="json", exclude={"source", "model"}, **options)
+        for place, key in _named(dumped):
+            if isinstance(place.get(key), dict):
+                place[key] = [*map(list, place[key].items())]
+        return dumped
+
+    def differences(self, other: Schema) -> list[str]:
+        """What another schema says differently, key by key: 'columns.age.range = [0, 120], not [0, 130]'."""
+        ours, theirs = (dict(_flat(schema._agreement())) for schema in (self, other))
+        keys = [key for key in {**theirs, **ours} if ours.get(key) != theirs.get(key)]
+        return [f"{key} = {_said(ours.get(key))}, not {_said(theirs.get(key))}" for key in keys]
+
+
+def _said(value: Any) -> str:
+    return "nothing" if value is None else json.dumps(value)
 
 
 def read_schema(path: str | Path) -> Schema:
@@ -249,10 +271,39 @@ def parse_schema(table: dict[str, Any], where: str = "schema") -> Schema:
 
 def from_plain(plain: dict[str, Any], where: str = "schema") -> Schema:
     """The way back from `plain`."""
+    plain = deepcopy(plain)
+    for place, key in [*_named(plain)][::-1]:  # columns last: the others are inside them
+        if _pairs(place.get(key)):
+            place[key] = dict(place[key])
     try:
         return Schema.model_validate_json(json.dumps(plain))
     except ValidationError as e:
         raise InputError(f"{where}: {_sentence(e, plain)}") from e
+
+
+def _named(plain: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
+    """(table, key) of everything whose order counts: columns, classes and categories."""
+    columns = plain.get("columns", {})
+    yield plain, "columns"
+    inside = (
+        [value for _, value in columns] if _pairs(columns) else [*columns.values()] if isinstance(columns, dict) else []
+    )
+    for table in (plain.get("target"), plain.get("others"), *inside):
+        if isinstance(table, dict):
+            yield from ((table, key) for key in ("classes", "categories"))
+
+
+def _pairs(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(v, list) and len(v) == 2 and isinstance(v[0], str) for v in value)
+
+
+def _flat(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted key, value) of nested tables; of classes and categories, the whole."""
+    if isinstance(value, dict) or place == "columns":
+        for key, inside in value.items() if isinstance(value, dict) else value:
+            yield from _flat(inside, f"{place}.{key}" if place else key)
+    else:
+        yield place, value
 
 
 def _sentence(e: ValidationError, table: Any) -> str:

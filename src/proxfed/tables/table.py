@@ -12,7 +12,7 @@ import numpy as np
 
 from proxfed.errors import InputError, require
 from proxfed.tables.cells import is_missing, parse
-from proxfed.tables.columns import LARGEST, Boolean, Category, Ignore, Number, canonical, numbered, words_of
+from proxfed.tables.column_kinds import LARGEST, Boolean, Category, Ignore, Number, canonical, numbered, words_of
 from proxfed.tables.raw import Raw, find_files, from_frame, joined, nearest_column, read_raw
 from proxfed.tables.schema import Schema, Target, read_schema
 
@@ -25,6 +25,7 @@ class Table:
     """The rows of one organisation, as numbers: NaN is missing, a category its place, a date days since its origin."""
 
     organisation: str
+    """Its name."""
     schema: Schema
     """With every column written out that [others] stands for."""
     columns: dict[str, np.ndarray]
@@ -56,6 +57,7 @@ class Tables(NamedTuple):
     schema: Schema
     """With every column written out that [others] stands for."""
     tables: tuple[Table, ...]
+    """Rows to train with, by organisation."""
     test: tuple[Table, ...]
     """Rows that are held out, by organisation; none if the schema holds none out."""
     notes: tuple[str, ...]

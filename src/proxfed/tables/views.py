@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 
-from proxfed.tables.columns import Boolean, Column, Date, Number
+from proxfed.tables.column_kinds import Boolean, Column, Date, Number
 
 View = Callable[[np.ndarray], np.ndarray]
 

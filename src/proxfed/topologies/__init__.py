@@ -16,6 +16,7 @@ weights, on undirected graphs, is one of
 
 from __future__ import annotations
 
+from proxfed.explained import explain
 from proxfed.registry import Registry
 from proxfed.topologies.checks import check
 from proxfed.topologies.custom import FromGraph, FromMatrices, FromMatrix
@@ -82,3 +83,6 @@ TOPOLOGIES: Registry[type] = Registry(
     of=Topology,
 )
 """By the names that configuration files use; all take n, which those given a graph or matrices also find out."""
+
+
+explain(__name__)

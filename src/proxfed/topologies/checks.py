@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ def check(
     symmetric   W = W'
     contracts   psi < 1 over a period: also no eigenvalue -1
     """
+    gap: Callable[[], float]
     if isinstance(what, Mixing):
         rounds, drawn, gap = [what], False, lambda: 1 - psi(what)
     else:

@@ -110,6 +110,7 @@ class ExponentialGraph(FixedTopology):
     n."""
 
     n: int
+    """Clients."""
 
     def __post_init__(self) -> None:
         at_least_one(self, "n")

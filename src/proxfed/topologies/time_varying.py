@@ -24,6 +24,7 @@ class OnePeerExponentialGraph:
     hears with its own. Everybody agrees exactly after a period if, and only if, n is a power of two."""
 
     n: int
+    """Clients."""
 
     doubly_stochastic: ClassVar[bool] = True
 
@@ -53,6 +54,7 @@ class RandomMatching:
     """Each round, random pairs average; if n is odd, one client is left over."""
 
     n: int
+    """Clients."""
     seed: int = 0
     """Seed of the draws."""
 
@@ -76,6 +78,7 @@ class RandomGroups:
     """Each round, random groups of clients average."""
 
     n: int
+    """Clients."""
     size: int
     """Clients in a group; "independent": other clients that each one listens to."""
     seed: int = 0

@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 from proxfed.algorithms import CompressedDownlink
-from proxfed.auto import AUTO, Auto, example
 from proxfed.errors import InputError, nearest, require
 from proxfed.harness.study import CompleteEntry, Entry, Study, describe_algorithm
 from proxfed.registry import arguments
@@ -47,18 +46,18 @@ def is_of_algorithm(study: Study, key: str) -> bool:
 
 def _called(study: Study) -> dict[str, str]:
     """What an algorithm goes by: its label, or its name if no other one has it."""
-    names = [str(describe_algorithm(example(e.algorithm))["name"]) for e in study.entries.values()]
+    names = [str(describe_algorithm(e.algorithm)["name"]) for e in study.entries.values()]
     alone = {name: label for name, label in zip(names, study.entries, strict=True) if names.count(name) == 1}
     return alone | {label: label for label in study.entries}
 
 
 def settings(e: CompleteEntry) -> list[str]:
     """The keys of an algorithm's settings."""
-    algorithm, _, _ = _taken_apart(e.algorithm)
+    algorithm, _ = _taken_apart(e.algorithm)
     own = [field.name for field in _fields(algorithm)]
     inner = [f"{name}.{field.name}" for name in own for field in _fields(getattr(algorithm, name))]
     around = [f"{name}.{field.name}" for name in AROUND for field in _fields(getattr(e, name))]
-    decay = [] if e.problem.l2 is None else ["weight_decay"]
+    decay = [] if e.problem.f.l2 is None else ["weight_decay"]
     return [*own, *inner, *around, *decay]
 
 
@@ -73,10 +72,8 @@ def _has(e: CompleteEntry, path: str) -> bool:
 def present(e: CompleteEntry, path: str) -> Any:
     """The value that a setting has."""
     if path == "weight_decay":
-        return e.problem.l2
-    algorithm, found, _ = _taken_apart(e.algorithm)
-    if path in found:
-        return AUTO
+        return e.problem.f.l2
+    algorithm, _ = _taken_apart(e.algorithm)
     here: Any = e if path.partition(".")[0] in AROUND else algorithm
     for name in path.split("."):
         here = getattr(here, name)
@@ -90,7 +87,8 @@ def changed(study: Study, label: str, values: Mapping[str, Any]) -> Entry:
         where = f"algorithms.{label}.{path}"
         first, _, rest = path.partition(".")
         if path == "weight_decay":
-            entry = replace(entry, problem=(entry.problem or study.problem).with_l2(float(value)))
+            own = entry.problem or study.problem
+            entry = replace(entry, problem=replace(own, f=own.f.with_l2(float(value))))
         elif first in AROUND:
             whole = getattr(entry, first) or getattr(e, first)
             entry = replace(entry, **{first: set_field(whole, rest, value, where)})
@@ -99,23 +97,17 @@ def changed(study: Study, label: str, values: Mapping[str, Any]) -> Entry:
     return entry
 
 
-def _set(algorithm: Algorithm | Auto, path: str, value: Any, where: str) -> Any:
-    """The algorithm with another value of a setting; steps that are to be found stay so, but for this one."""
-    inside, found, around = _taken_apart(algorithm)
-    found_too = value == AUTO and "." not in path
-    changed: Any = inside if found_too else set_field(inside, path, value, where)
-    names = {*found} | {path} if found_too else {*found} - {path}
-    fixed = replace(changed, **dict.fromkeys(names, AUTO))
-    return replace(fixed, around=around) if isinstance(fixed, Auto) else around(fixed)
+def _set(algorithm: Algorithm, path: str, value: Any, where: str) -> Any:
+    """The algorithm with another value of a setting."""
+    inside, around = _taken_apart(algorithm)
+    return around(set_field(inside, path, value, where))
 
 
-def _taken_apart(algorithm: Algorithm | Auto) -> tuple[Algorithm, tuple[str, ...], Callable[[Any], Any]]:
-    """(the algorithm that has the settings, those that are to be found, what is built around it)"""
-    if isinstance(algorithm, Auto):
-        return replace(algorithm, around=copy).example, algorithm.found, algorithm.around
+def _taken_apart(algorithm: Algorithm) -> tuple[Algorithm, Callable[[Any], Any]]:
+    """(the algorithm that has the settings, what is built around it)"""
     if isinstance(algorithm, CompressedDownlink):
-        return algorithm.star, (), partial(CompressedDownlink, compressor=algorithm.compressor)
-    return algorithm, (), copy
+        return algorithm.star, partial(CompressedDownlink, compressor=algorithm.compressor)
+    return algorithm, copy
 
 
 def set_field(owner: Any, path: str, value: Any, where: str) -> Any:

@@ -16,7 +16,19 @@ NUMBERS = ("rounds", "every", "stationarity_step")
 PARTS = ("problem", "regulariser", "topology", "participation")
 """What can be changed in a study that was made of objects: these numbers, and settings of these parts."""
 
-FIXED = ("name", "description", "seeds", "case", "cases", "paper", "reported", "claims", "targets", "measures")
+FIXED = (
+    "name",
+    "description",
+    "seeds",
+    "case",
+    "cases",
+    "paper",
+    "reported",
+    "claims",
+    "targets",
+    "measures",
+    "better",
+)
 """What is no setting to compare."""
 
 
@@ -77,4 +89,4 @@ def _with_object(study: Study, key: str, value: Any) -> Study:
 def _problem(problem: Problem, first: str, rest: str, value: Any, key: str) -> Problem:
     if first == "regulariser":
         return problem.with_h(set_field(problem.h, rest, value, key))
-    return set_field(problem, rest, value, key)
+    return replace(problem, f=set_field(problem.f, rest, value, key))

@@ -14,14 +14,14 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from proxfed.errors import RunError, require
+from proxfed.errors import RunError, of_kind, require
 from proxfed.harness.compare import folder_of
 from proxfed.harness.experiment import slug
+from proxfed.harness.folder.run_folder import RunFolder
 from proxfed.harness.plan import Plan
-from proxfed.harness.run_folder import RunFolder
 from proxfed.harness.study import Entry, Study
 from proxfed.report.terminal import stop_on_signal
-from proxfed.tuning.judge import judge
+from proxfed.tuning.criterion import judge
 from proxfed.tuning.keys import algorithm_keys, changed, is_of_algorithm, short_names, written
 from proxfed.tuning.points import Values
 from proxfed.tuning.space import read_values
@@ -45,14 +45,41 @@ def sweep(
 ) -> Swept:
     """Run a study for every combination of these settings.
 
-    over       {"FedAvg.eta": [0.1, 1.0], "*.K": "1..4", "problem.l2": "log(1e-4, 1e-1, 4)"}: settings of algorithms
-               (* stands for every one that has it) or of the study: problem, regulariser, data, topology,
-               participation, rounds, ...; those of data only in a study that was read from a file
-    measure    what heat maps and curves show; `target` and `axis` as in `tune`: what it took to get there
+    Parameters
+    ----------
+    study : Study
+        From `read_study`, or made in Python.
+    over : mapping
+        {"FedAvg.eta": [0.1, 1.0], "*.K": "1..4", "problem.l2": "log(1e-4, 1e-1, 4)"}: settings of algorithms (* stands
+        for every one that has it) or of the study: problem, regulariser, data, topology, participation, rounds, ...;
+        those of data only in a study that was read from a file.
+    measure : str, optional
+        What heat maps and curves show at the last round; None: the problem's first measure on held-out data, or else
+        the objective.
+    target : str or mapping, optional
+        {measure: value} instead of `measure`: they show what of `axis` it took to get there.
+    axis : str, optional
+        'round', 'bytes', 'sim_seconds' or 'steps'; None: simulated seconds if the study has them, else rounds.
+    out : Path | str, optional
+        The run folder; without one nothing is left on the disk.
+    resume : bool
+        Resume what the folder holds, if the settings are the same; more seeds and algorithms are added to it.
+    force : bool
+        Replace what the folder holds, whatever `resume` says.
+    jobs : int, optional
+        Run algorithms and seeds in so many processes at a time; None: what suits the machine, or one if a hook is a
+        plain function.
+    progress : bool
+        Show the progress in the terminal.
+    checkpoint_seconds : float
+        Write a checkpoint whenever so many seconds have passed.
 
-    out, resume, force, jobs and progress are those of `compare`.
+    Returns
+    -------
+    Swept
+        The results of every case.
     """
-    require(isinstance(study, Study), f"study = {study!r:.80} will not do: give a Study")
+    of_kind("study", study, Study, "a Study")
     grid = _Grid.read(study, over)
     judged = judge(study, measure, target, axis, 0.0, "compare", solve=False)
     place = folder_of(out)

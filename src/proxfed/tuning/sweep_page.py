@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from proxfed.errors import finite
-from proxfed.report.columns import column, higher_is_better
+from proxfed.report.columns import column
 from proxfed.report.latex import cells
 from proxfed.report.small_plots import Point, heat_map, scatter
 from proxfed.report.static_page import plain_html, write_static_page
@@ -54,8 +54,8 @@ def _heat_maps(swept: Swept) -> list[str]:
     for label, heat in swept.heat(rows, columns).items():
         values = {(written(a), written(b)): v for (a, b), v in heat.items()}
         down, across = (list(dict.fromkeys(pair[k] for pair in values)) for k in (0, 1))
-        better = higher_is_better(shown)
-        drawn.append(_figure(label, heat_map(values, down, across, rows, columns, column(shown).kind, better)))
+        of = column(shown, judge.directions)
+        drawn.append(_figure(label, heat_map(values, down, across, rows, columns, of.kind, of.better == "higher")))
     return drawn
 
 

@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from proxfed.errors import nearest, require
+from proxfed.explained import explain
 from proxfed.harness.results import Cases, Results, ResultTable
 from proxfed.registry import plain
-from proxfed.tuning.judge import Judge
+from proxfed.tuning.criterion import Judge
 from proxfed.tuning.keys import written
 from proxfed.tuning.points import Values
+
+__all__ = ["Line", "Swept"]
 
 Heat = dict[tuple[Any, Any], float | None]
 """A number for each pair of values; None: it diverged, or never reached the target."""
@@ -29,7 +32,21 @@ class Line(NamedTuple):
 
 
 class Swept(Cases):
-    """The results of every case by its name, which is '' if only settings of algorithms were swept."""
+    """The results of every case by its name, which is '' if only settings of algorithms were swept.
+
+    Parameters
+    ----------
+    found : mapping of str to Results
+        By the name of the case.
+    names : sequence of str
+        Of the settings that were swept.
+    lines : sequence of Line
+        The algorithm and the settings of every point.
+    judge : Judge
+        What heat maps and curves show.
+    title : str
+        Of the report.
+    """
 
     def __init__(
         self, found: Mapping[str, Results], names: Sequence[str], lines: Sequence[Line], judge: Judge, title: str
@@ -108,3 +125,6 @@ class Swept(Cases):
 
     def _repr_html_(self) -> str:
         return self.table()._repr_html_()
+
+
+explain(__name__)

@@ -13,13 +13,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from proxfed.harness.folder.run_folder import RunFolder
 from proxfed.harness.plan import Planned, carry_out
 from proxfed.harness.results import Results
-from proxfed.harness.run_folder import RunFolder
 from proxfed.harness.study import Entry, Study
-from proxfed.report.columns import DONE, Row
+from proxfed.report.columns import DONE, Row, RunStatus
+from proxfed.tuning.criterion import DIVERGED, Judge, Score, fell_apart
 from proxfed.tuning.halving import Ladder, Rung
-from proxfed.tuning.judge import DIVERGED, Judge, Score, fell_apart
 from proxfed.tuning.keys import changed, short_names, written
 
 
@@ -175,4 +175,4 @@ class Search:
 
 
 def _aside(status: Mapping[str, Any], round: int) -> bool:
-    return status["status"] == "stopped" and status["round"] >= round
+    return status["status"] == RunStatus.ASIDE and status["round"] >= round

@@ -15,21 +15,21 @@ from typing import Any
 import tomli_w
 
 from proxfed import files
-from proxfed.errors import InputError, RunError, finite, require, whole
+from proxfed.errors import InputError, RunError, finite, of_kind, option, require, whole
 from proxfed.harness.compare import folder_of
 from proxfed.harness.settings_diff import first_changed, flat, settings_mismatch
 from proxfed.harness.study import Study
 from proxfed.registry import Table
 from proxfed.report.terminal import stop_on_signal
 from proxfed.tuning import with_optuna
+from proxfed.tuning.criterion import Judge, judge
 from proxfed.tuning.halving import Ladder, ladder
-from proxfed.tuning.judge import Judge, judge
+from proxfed.tuning.held_out import hold_out, on_validation
 from proxfed.tuning.keys import algorithm_keys, present
 from proxfed.tuning.points import Values, size, spread
 from proxfed.tuning.space import Around, Space, read_space
 from proxfed.tuning.trials import Search, Stopped, Trial, name_trials
 from proxfed.tuning.tuned import Tuned, applied, record
-from proxfed.tuning.validation import hold_out, on_validation
 
 TIMES = 5
 """The budget, if none is given: so many times the rounds of the study."""
@@ -62,23 +62,54 @@ def tune(
 ) -> Tuned:
     """Choose settings of a study's algorithms, with the same number of configurations and rounds for each of them.
 
-    over          {"FedAvg.eta": "log(1e-3, 1)", "*.K": [1, 5, 20]}: the settings and where to look for them; * stands
-                  for every algorithm that has the setting
-    budget        rounds per algorithm, over all its configurations; None: five times those of the study
-    measure       what is judged at the last round; None: the problem's first measure on held-out data, or else the
-                  objective
-    target        {measure: value} instead: what reaches it with less of `axis` is better ('round', 'bytes',
-                  'sim_seconds' or 'steps'; None: simulated seconds if the study has them, else rounds)
-    rounds        of a configuration that gets to the end; None: those of the study
-    seeds         how many, each counted in the budget; none of them is one of the study's
-    validation    the part of every client's training rows that is held out for measures on held-out data; the test
-                  data are not touched, and the tuned study trains with all training data
-    search        'halving': evenly spread points; 'optuna': points that learn from those before, deterministic from
-                  `seed`; both go through the same rungs
+    Ctrl-C stops it; the same call resumes it.
 
-    out, resume, force, jobs and progress are those of `compare`. Ctrl-C stops it; the same call goes on from there.
+    Parameters
+    ----------
+    study : Study
+        From `read_study`, or made in Python.
+    over : mapping
+        {"FedAvg.eta": "log(1e-3, 1)", "*.K": [1, 5, 20]}: the settings and where to look for them; * stands for every
+        algorithm that has the setting.
+    budget : int, optional
+        Rounds per algorithm, over all its configurations; None: five times those of the study.
+    measure : str, optional
+        What is judged at the last round; None: the problem's first measure on held-out data, or else the objective.
+    target : str or mapping, optional
+        {measure: value} instead of `measure`: a configuration that reaches it with less of `axis` is better.
+    axis : str, optional
+        'round', 'bytes', 'sim_seconds' or 'steps'; None: simulated seconds if the study has them, else rounds.
+    rounds : int, optional
+        Of a configuration that gets to the end; None: those of the study.
+    seeds : int
+        How many, each counted in the budget; none of them is one of the study's.
+    validation : float
+        The part of every client's training rows that is held out for measures on held-out data. The test data are not
+        touched, and the tuned study trains with all training data.
+    search : str
+        'halving': evenly spread points; 'optuna': points that learn from those before. Both go through the same rungs.
+    seed : int
+        Of the search by optuna.
+    out : Path | str, optional
+        The run folder; without one nothing is left on the disk.
+    resume : bool
+        Resume what the folder holds, if the settings are the same; more seeds and algorithms are added to it.
+    force : bool
+        Replace what the folder holds, whatever `resume` says.
+    jobs : int, optional
+        Run algorithms and seeds in so many processes at a time; None: what suits the machine, or one if a hook is a
+        plain function.
+    progress : bool
+        Show the progress in the terminal.
+    checkpoint_seconds : float
+        Write a checkpoint whenever so many seconds have passed.
+
+    Returns
+    -------
+    Tuned
+        The study with the best settings, and all configurations that were tried.
     """
-    require(isinstance(study, Study), f"study = {study!r:.80} will not do: give a Study")
+    of_kind("study", study, Study, "a Study")
     job = _Job(study, over, budget, judge(study, measure, target, axis, _part(validation)), rounds, seeds, search, seed)
     place = folder_of(out)
     with ExitStack() as held:
@@ -155,7 +186,7 @@ class _Job:
         s, j = self.study, self.judge
         problem, entries = s.problem, dict(s.entries)
         if j.validation:
-            data = None if s.problem.data is None else hold_out(s.problem.data, j.validation)
+            data = None if s.problem.f.data is None else hold_out(s.problem.f.data, j.validation)
             problem = on_validation(s.problem, data)
             for label, e in entries.items():
                 if e.problem is not None:
@@ -246,10 +277,8 @@ def _open(path: Path, request: Table, resume: bool, force: bool) -> None:
     if force:
         shutil.rmtree(trials, ignore_errors=True)
     elif note.exists():
-        require(
-            resume,
-            f"{path} holds a tuning already: --resume continues it, --force replaces it, --out chooses another place",
-        )
+        ways = f"{option('resume', True)} continues it, {option('force', True)} replaces it"
+        require(resume, f"{path} holds a tuning already: {ways}, or choose another {option('out')}")
         try:
             before = tomllib.loads(files.read(note).decode())
         except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as e:
@@ -259,7 +288,7 @@ def _open(path: Path, request: Table, resume: bool, force: bool) -> None:
         return
     else:
         empty = not path.exists() or (path.is_dir() and not any(path.iterdir()))
-        require(empty, f"{path} exists and is not the folder of a tuning; choose another --out")
+        require(empty, f"{path} exists and is not the folder of a tuning; choose another {option('out')}")
     with files.writing(path):
         path.mkdir(parents=True, exist_ok=True)
     files.replace(note, tomli_w.dumps(request).encode())

@@ -12,14 +12,17 @@ import tomli_w
 
 from proxfed import __version__, files
 from proxfed.errors import InputError, real
+from proxfed.explained import explain
 from proxfed.harness.results import Results
 from proxfed.harness.study import Study
 from proxfed.registry import Table, plain
+from proxfed.tuning.criterion import Judge
 from proxfed.tuning.halving import Ladder
-from proxfed.tuning.judge import Judge
 from proxfed.tuning.keys import changed, present, written
 from proxfed.tuning.space import Space
 from proxfed.tuning.trials import Trial
+
+__all__ = ["Tuned", "applied", "file_table", "record"]
 
 Best = Mapping[str, Mapping[str, Any]]
 """Values by label and key."""
@@ -64,12 +67,15 @@ class Tuned:
     trials: Sequence[Trial]
     """All configurations of all algorithms."""
     judge: Judge
+    """How configurations were compared."""
     ladder: Ladder
+    """How many configurations ran for how many rounds."""
     budget: int
     """Rounds per algorithm."""
     spaces: Mapping[str, Mapping[str, Space]]
     """Where was looked, by label and key."""
     folder: Path | None = None
+    """Where all of it is kept; None: nowhere."""
 
     def of(self, label: str) -> list[Trial]:
         """The trials of an algorithm, the best first."""
@@ -216,3 +222,6 @@ def file_table(study: Study) -> Table:
             for entry in own:
                 entry.pop(key, None)
     return {k: v for k, v in table.items() if k != "algorithms"} | {"algorithms": own}
+
+
+explain(__name__)

@@ -1,0 +1,1 @@
+"""How compressed messages become bytes."""

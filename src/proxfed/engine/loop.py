@@ -1,0 +1,56 @@
+"""The loop over rounds: the only one there is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import sqrt
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from proxfed.engine.measures import Measures
+from proxfed.engine.running import Running
+
+FAR = 1e15
+"""A model whose norm reaches this is taken to diverge."""
+
+Row = dict[str, Any]
+
+
+class Step(NamedTuple):
+    """What there is after a round."""
+
+    t: int
+    row: Row | None = None
+    """The measures, where they are due."""
+    x: Tensor | None = None
+    """The model that they are of."""
+    diverged: str = ""
+    """In one sentence, if the run has left for infinity; it is then over."""
+
+
+def rounds(run: Running, last: int, measures: Measures | None = None, every: int = 1, done: int = -1) -> Iterator[Step]:
+    """From round `done` (-1: before the start) to round `last`; one step after each round.
+
+    There is a row every `every` rounds and at both ends; without measures there are none.
+    """
+    run.begin()
+    if done < 0:
+        yield Step(0) if measures is None else Step(0, _row(run, 0, run.x0, measures), run.x0)
+    for t in range(max(done, 0) + 1, last + 1):
+        run.round(t)
+        if measures is None or (t % every and t != last):
+            yield Step(t)
+            continue
+        x = run.model()
+        row = _row(run, t, x, measures)
+        size, apart = float(x.norm()), sqrt(row.get("consensus", 0.0))  # clients' errors may cancel in the mean
+        if not (size < FAR and apart < FAR):
+            where = f"the clients are {apart:g} from their mean" if size < FAR else f"the model has norm {size:g}"
+            yield Step(t, row, x, f"diverged: {where} in round {t}; try smaller steps")
+            return
+        yield Step(t, row, x)
+
+
+def _row(run: Running, t: int, x: Tensor, measures: Measures) -> Row:
+    return {"round": t, "wall_seconds": run.seconds} | run.counters() | measures(x, run.fields(measures.fields))

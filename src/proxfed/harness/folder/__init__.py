@@ -1,0 +1,1 @@
+"""The files of a run: rows, status, checkpoints, journal."""

@@ -1,0 +1,191 @@
+"""One algorithm with one seed, while it is under way: its rows so far, and a checkpoint that survives kill -9.
+
+    rows.csv                        a log of lines (files/log.py), without a head
+    0.safetensors, 1.safetensors    two slots (files/slots.py), which say up to where the logs count
+    0.journal                       where few clients take part: what has changed of their states (journal.py)
+
+Rows after the last checkpoint are cut off on resume and computed again, bit for bit the same. A slot that is damaged is
+passed over for the other one. When the task is done its rows and its model go to the run folder, and this folder is
+removed.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from torch import Tensor
+
+from proxfed.errors import InputError, require
+from proxfed.files import LARGEST_ROWS, UNREADABLE, End, Lines, Log, Slots, file_name, locked, read, writing
+from proxfed.harness.folder.journal import Journals, Place, Rows
+from proxfed.report.columns import Row, cell
+
+LARGEST_KEPT = 1 << 25
+"""Bytes of the checkpoint of a task that is done, if it stays."""
+
+DIGITS = 16
+"""Of the checksum at the end of a line of rows.csv."""
+
+
+class Checkpoint(NamedTuple):
+    """Where a task stands: after which round, with which state."""
+
+    round: int
+    rows_end: int
+    counters: dict[str, float]
+    tensors: dict[str, Tensor]
+    rows_sum: str = ""
+    """The checksum of the rows up to `rows_end`."""
+    passed_over: str = ""
+    """What is to be said of a newer slot that is damaged."""
+    journal: Place | None = None
+    """Where the clients' states are, if not among the tensors."""
+
+
+def task_name(label: str, seed: int) -> str:
+    """The name of a task's folder."""
+    return f"{file_name(label)}-seed{seed}"
+
+
+class TaskFolder:
+    """The files of one task of a run, in a folder of their own."""
+
+    def __init__(self, folder: Path, label: str, seed: int, run: str, columns: Sequence[str]) -> None:
+        self.path, self.columns = folder / task_name(label, seed), columns
+        self.of = f"{label}, seed {seed}, of run {run}"
+        """Which task of which run: its files belong to no other."""
+        self._rows = Log(self.path / "rows.csv", self.of, Lines(b",", digits=DIGITS))
+        self._slots, self._slot = Slots(self.path, self.of), 0
+        self._journals = Journals(self.path, self.of)
+
+    @contextmanager
+    def taken(self) -> Iterator[bool]:
+        """The task is ours; or False: another process has it."""
+        with locked(self.path, wait=False) as free:
+            try:
+                yield free
+            finally:
+                if free:  # else it is another's, who may not have put anything there yet
+                    with suppress(OSError):  # a task that is done, or never begun, has an empty folder
+                        self.path.rmdir()
+
+    # ---- rows --------------------------------------------------------------------------------------------------
+
+    def append(self, row: Row) -> None:
+        text = io.StringIO()
+        csv.writer(text, lineterminator="").writerow([cell(row.get(c)) for c in self.columns])
+        self._rows.append([[text.getvalue().encode()]], flush=False)
+
+    def rows(self) -> bytes:
+        """All rows as the run folder's rows.csv has them, without a half-written last one."""
+        least = max((about["rows_end"] for about in self._slots.about().values()), default=0)
+        return self._checked(None, least)
+
+    def _checked(self, upto: End | None, least: int = 0) -> bytes:
+        """The rows without their checksums; refused if one does not fit."""
+        try:
+            data = read(self._rows.path, LARGEST_ROWS)
+        except FileNotFoundError:
+            data = b""
+        except OSError as e:
+            raise InputError(f"cannot read {self._rows.path}: {e.strerror}") from e
+        try:
+            if len(data) < least:
+                raise ValueError(f"{self._rows.path} is shorter than when the checkpoint was written")
+            return b"".join(data[row.start : row.stop] + b"\n" for row in self._rows.whole(data, upto))
+        except ValueError as e:
+            raise InputError(f"{e}: remove {self.path}, and the task begins anew") from e
+
+    # ---- checkpoints -------------------------------------------------------------------------------------------
+
+    def save(
+        self, round: int, counters: dict[str, float], tensors: dict[str, Tensor], changes: Iterable[Rows] | None = None
+    ) -> None:
+        """Write the older slot; the newer one stays whole until this one is safely on the disk.
+
+        Clients' states are among the tensors; or what has changed of them since the last checkpoint is in `changes`.
+        """
+        self._rows.append([])  # those that are there are flushed
+        journal = None if changes is None else self._journals.append(changes)
+        rows = {"rows_end": self._rows.end.size, "rows_sum": self._rows.end.sum}
+        self._slots.write(self._slot, {"round": round, "counters": counters, "journal": journal, **rows}, tensors)
+        self._slot = 1 - self._slot
+        if journal is not None:
+            kept = [about["journal"] for about in self._slots.about().values()]
+            self._journals.keep(place for place in kept if place is not None)
+
+    def load(self) -> Checkpoint | None:
+        """The newest slot that is whole, with the rows cut to where it stands; None if the task had not got so far:
+        then none of them is left."""
+        if not (written := self._slots.written()):
+            self.clear()
+            return None
+        found = self._slots.about()
+        bad = [slot for slot in written if slot not in found]
+        why: Exception | None = None
+        for slot in sorted(found, key=lambda slot: found[slot]["round"], reverse=True):
+            try:
+                here = self._load(slot)
+            except (*UNREADABLE, InputError) as e:
+                bad, why = [*bad, slot], e
+                continue
+            self._slot = 1 - slot
+            for damaged in bad:  # its place is the next to be written, and the rows are shorter now than it says
+                self._slots.path(damaged).unlink()
+            said = f"the checkpoint {self._slots.path(bad[0])} is damaged, went on from the other" if bad else ""
+            return here._replace(passed_over=said)
+        if isinstance(why, InputError):  # the rows are at fault, and it says what to do
+            raise why
+        require(not bad, f"{self.path} has no readable checkpoint: remove it, and the task begins anew")
+        return None
+
+    def _load(self, slot: int) -> Checkpoint:
+        """What stands there, with its rows and the clients' states that belong to it."""
+        about, tensors = self._slots.read(slot)
+        here = Checkpoint(**about, tensors=tensors)
+        if here.journal is not None:
+            tensors |= self._journals.read(here.journal)
+        end = End(here.rows_end, here.rows_sum)
+        self._checked(end)
+        self._rows.end = end
+        self._rows.append([])  # what is behind it is cut off
+        return here
+
+    def clear(self) -> None:
+        """Nothing of the task is left but its folder, which holds its lock."""
+        self._rows.end = self._rows.begin
+        with writing(self.path):
+            for old in self.path.iterdir():
+                shutil.rmtree(old) if old.is_dir() else old.unlink()
+
+    # ---- of a task that is done --------------------------------------------------------------------------------
+
+    def keep(self, place: Path) -> None:
+        """The task is done, and its rows are elsewhere. A checkpoint that is not large stays, for a run of more rounds:
+        without one such a run begins anew."""
+        kept, files = place / self.path.name, [file for file in self.path.iterdir() if file != self._rows.path]
+        shutil.rmtree(kept, ignore_errors=True)
+        if files and sum(file.stat().st_size for file in files) <= LARGEST_KEPT:
+            with writing(self.path):
+                kept.mkdir(parents=True)
+                for file in files:
+                    os.replace(file, kept / file.name)
+        self.clear()
+
+    def reopen(self, place: Path, lines: Iterable[bytes]) -> None:
+        """The task is under way again, with these rows and the checkpoint that was kept, if there is one."""
+        kept = place / self.path.name
+        with writing(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            self.clear()
+            for file in kept.glob("*"):
+                os.replace(file, self.path / file.name)
+            shutil.rmtree(kept, ignore_errors=True)
+        self._rows.append([line] for line in lines)

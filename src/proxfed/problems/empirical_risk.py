@@ -1,0 +1,247 @@
+"""What every f over clients' data has: fields and their checks, sizes and weights, and the way back to labels."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import KW_ONLY, dataclass, field, replace
+from functools import cached_property
+from math import prod
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from proxfed.data.federated import Dataset, Federated, as_features
+from proxfed.data.on_demand import OnDemand
+from proxfed.data.sparse_rows import Features, SparseRows
+from proxfed.errors import InputError, at_least_one, non_negative, one_of, require
+from proxfed.keyed_random import Ids
+from proxfed.problems.losses import Loss
+from proxfed.types import Measure, Smooth, directions
+
+Samples = np.ndarray | SparseRows | Tensor
+
+TRAINING = 10_000
+"""Training samples, spread evenly over all clients' data, on which 'train_loss' and 'train_accuracy' are measured."""
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+CACHE = 1 << 17
+"""Numbers of the clients' data that a full gradient reads at a time: both its products then find them in the cache."""
+
+
+class Piece(NamedTuple):
+    """Some clients of one size: where they stand among the ids, and where their samples stand in the data."""
+
+    where: slice | np.ndarray
+    rows: slice | np.ndarray
+    m: int
+
+
+@dataclass(frozen=True, eq=False)
+class EmpiricalRisk(Smooth):
+    """f_i(x) = (1/m_i) sum_j loss(model(x; A_ij), b_ij) + (l2/2) |x|^2."""
+
+    data: Federated = field()  # without a default, unlike that of a Smooth
+    _: KW_ONLY
+    l2: float = 0.0
+    """Weight of (l2/2) |x|^2 inside every f_i."""
+    batch: int | None = None
+    """Samples of a stochastic gradient; None: full gradients."""
+    weighting: str = "uniform"
+    """p_i: 'uniform', or 'size' for the client's part of all samples, counted with their weights."""
+    dtype: torch.dtype = torch.float64
+    device: str = "cpu"
+    """Where tensors live and gradients are computed: 'cpu', 'cuda', ..."""
+    numbers: np.ndarray | None = field(default=None, repr=False)
+    """The clients' numbers among all, by which their randomness is keyed, if these are some of them (`over`)."""
+
+    def numbered(self, ids: Ids) -> Ids:
+        """The numbers among all clients of these."""
+        return ids if self.numbers is None else self.numbers[np.asarray(ids, np.int64)]
+
+    def check(self) -> None:
+        """Refuse values of these fields that mean nothing; names become what they stand for."""
+        name = type(self).__name__
+        if not isinstance(self.data, Federated):
+            given = isinstance(self.data, Dataset)
+            what = "not handed out to clients yet" if given else "not a Federated, as load(...) gives"
+            makers = "Federated.split and Federated.from_clients make one"
+            raise InputError(f"{name}: data = {_short(self.data)} is {what}; {makers}")
+        non_negative(self, "l2")
+        one_of(self, "weighting", ("uniform", "size"))
+        if self.batch is not None:
+            at_least_one(self, "batch")
+        dtype = DTYPES.get(self.dtype, self.dtype) if isinstance(self.dtype, str) else self.dtype
+        require(dtype in DTYPES.values(), f"{name}: dtype = {self.dtype!r} is not one of {', '.join(DTYPES)}")
+        object.__setattr__(self, "dtype", dtype)
+        try:
+            torch.empty(0, device=self.device)
+        except (RuntimeError, AssertionError) as e:  # torch's ways of saying that a name is wrong or a driver missing
+            raise InputError(f"device = {self.device!r} is not there: {str(e).splitlines()[0]}") from e
+
+    # ---- shapes ------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def d(self) -> int:  # type: ignore[override]
+        return self.blocks[-1].stop
+
+    @cached_property
+    def n(self) -> int:  # type: ignore[override]
+        return len(self.data) if self.data.window is None else len(self.data.window.weights)
+
+    @cached_property
+    def sizes(self) -> np.ndarray:
+        """(n,): 0 for clients whose samples are elsewhere."""
+        sizes = np.zeros(self.n, np.int64)
+        sizes[self.data.here.start : self.data.here.stop] = self.data.sizes
+        return sizes
+
+    @cached_property
+    def offsets(self) -> np.ndarray:
+        """(n+1,)"""
+        return np.concatenate(([0], np.cumsum(self.sizes))).astype(np.int64)
+
+    def pieces(self, ids: Ids) -> list[Piece]:
+        """Clients of equal size together, without padding, a cacheful at a time."""
+        who, pieces, width = np.asarray(ids, np.int64), [], prod(self.data.features.shape[1:])
+        for m in np.unique(self.sizes[who]).tolist():
+            same = np.flatnonzero(self.sizes[who] == m)
+            count = min(max(1, len(same) * m * width // CACHE), len(same))
+            for where in np.array_split(same, count):
+                rows = (self.offsets[who[where], None] + np.arange(m)).reshape(-1)
+                pieces.append(Piece(_together(where), _together(rows), m))
+        return pieces
+
+    @cached_property
+    def weights(self) -> Tensor:
+        """p_i, which sum to 1."""
+        if self.data.window is not None:
+            return torch.as_tensor(self.data.window.weights, dtype=self.dtype, device=self.device)
+        p = np.ones(self.n) if self.weighting == "uniform" else self.weight_sums
+        return torch.as_tensor(p / p.sum(), dtype=self.dtype, device=self.device)
+
+    def _everybody(self, what: str) -> None:
+        """Refuse what takes the samples of all clients where some are elsewhere, or read when they take part."""
+        require(self.data.window is None, f"{what} takes the samples of all clients, and some are held elsewhere")
+        here = not isinstance(self.data, OnDemand)
+        require(here, f"{what} takes the samples of all clients, but those of {self.data.name} are read on demand")
+
+    def over(self, ids: Ids) -> Self:
+        """The f of just these clients, numbered from 0, whose samples are read now."""
+        assert isinstance(self.data, OnDemand)
+        data = self.data.some(ids)
+        try:
+            self.criterion.outputs(data)
+        except InputError as e:
+            bad = next((i for i in ids if not self._fits_loss(i)), None)
+            raise e if bad is None else InputError(f"{e} ({self.data.named(bad)})") from e
+        return replace(self, data=data, numbers=np.asarray(ids, np.int64))
+
+    def _fits_loss(self, i: int) -> bool:
+        assert isinstance(self.data, OnDemand)
+        try:
+            self.criterion.outputs(self.data.some([i]))
+        except InputError:
+            return False
+        return True
+
+    @cached_property
+    def weight_sums(self) -> np.ndarray:
+        """What the samples of each client that is here weigh together."""
+        return self.data.weight_sums
+
+    @property
+    @abstractmethod
+    def criterion(self) -> Loss:
+        """The loss, as these data take it."""
+
+    # ---- on training data --------------------------------------------------------------------------------------
+
+    @property
+    def training_measures(self) -> tuple[Measure, ...]:
+        here = self.data.window is None and not isinstance(self.data, OnDemand)
+        found = directions(self.criterion.measures) if here and self.criterion.separate else {}
+        return tuple(Measure(_of_training(name), better) for name, better in found.items())
+
+    def training_score(self, x: Tensor) -> dict[str, float]:
+        """The loss, without l2 and h, and the accuracy: means over at most `TRAINING` samples, whoever holds them."""
+        total = len(self.data.labels)
+        k = min(TRAINING, total)
+        rows = np.arange(k) * total // k
+        scores = self._apply(x, np.asarray(self.data.features[rows]))
+        found = self.criterion.score(scores.mT[None], self._labels(self.data.labels[rows])[None])
+        return {_of_training(name): value for name, value in found.items()}
+
+    @abstractmethod
+    def _labels(self, labels: np.ndarray) -> Tensor:
+        """As the loss takes them."""
+
+    # ---- the same f with other ... -----------------------------------------------------------------------------
+
+    def over_rows(self, data: Federated) -> Self:
+        """The same model over other rows of the same kind."""
+        return replace(self, data=data)
+
+    def with_l2(self, l2: float) -> Self:
+        return replace(self, l2=l2)
+
+    # ---- from x back to the user -------------------------------------------------------------------------------
+
+    @abstractmethod
+    def module(self, x: Tensor) -> nn.Module:
+        """The model with the parameters x, ready to be evaluated."""
+
+    def state_dict(self, x: Tensor) -> dict[str, Tensor]:
+        """The parameters x by their names, and what else the module holds."""
+        return self.module(x).state_dict()
+
+    def scores(self, x: Tensor, X: Samples) -> Samples:
+        """(k, outputs): what the model gives for samples X, (k, ...): features as the data set has them, before they
+        are scaled in any way. Arrays give arrays, tensors give tensors."""
+        return _like(X, self._apply(x, _array(X)))
+
+    def predict(self, x: Tensor, X: Samples) -> Samples:
+        """(k,): the labels that the model gives to samples X: classes as the data set has them, or numbers."""
+        return _like(X, self._decide(self._apply(x, _array(X))))
+
+    @abstractmethod
+    def _apply(self, x: Tensor, X: Features) -> Tensor:
+        """Scores (k, outputs)."""
+
+    def _decide(self, scores: Tensor) -> Tensor:
+        """Labels (k,)."""
+        return self.criterion.predict(scores.mT[None])[0]
+
+    def _fits(self, X: Features, shape: tuple[int, ...]) -> Features:
+        fits = X.ndim > 1 and X.shape[1:] == shape
+        require(
+            fits, f"X has shape {X.shape}, but samples of {self.data.name} have shape {shape}, so it must be (k, ...)"
+        )
+        return X
+
+
+def _together(index: np.ndarray) -> slice | np.ndarray:
+    """A slice, which makes a view instead of a copy, where the indices are consecutive."""
+    consecutive = len(index) > 0 and bool((np.diff(index) == 1).all())
+    return slice(int(index[0]), int(index[-1]) + 1) if consecutive else index
+
+
+def _of_training(name: str) -> str:
+    """'test_loss' -> 'train_loss'."""
+    return f"train_{name.removeprefix('test_')}"
+
+
+def _array(X: Samples) -> Features:
+    return X.detach().cpu().numpy() if isinstance(X, Tensor) else as_features(X)
+
+
+def _like(X: Samples, result: Tensor) -> Samples:
+    result = result.detach()
+    return result if isinstance(X, Tensor) else result.cpu().numpy()
+
+
+def _short(value: Any) -> str:
+    shown = value.__name__ if isinstance(value, type) else repr(value)
+    return shown if len(shown) <= 40 else f"a {type(value).__name__}"

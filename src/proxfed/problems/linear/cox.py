@@ -1,0 +1,126 @@
+"""Cox's partial likelihood, stratified: every client's samples are compared with each other only.
+
+    f_i(s) = - (1/m_i) sum over events j of v_j (s_j - log sum_{k in R_j} v_k exp(s_k))        R_j = {k: T_k >= T_j}
+
+v are the weights of the client's m_i samples, with mean 1. A label is the time of an event, or minus the time at which
+a sample was last seen without one (-0.0: at time 0). The samples of a client must stand in the order of `by_time`,
+latest first, so that a risk set R_j is what stands before the end of j's ties: all sums over risk sets are then one
+cumulative sum. They are kept as logarithms, so nothing overflows.
+
+Reference: D. R. Cox, "Regression Models and Life-Tables", Journal of the Royal Statistical Society B, 1972; ties:
+N. Breslow, "Covariance Analysis of Censored Survival Data", Biometrics, 1974; B. Efron, "The Efficiency of Cox's
+Likelihood Function for Censored Data", Journal of the American Statistical Association, 1977.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from proxfed.data.federated import Federated
+from proxfed.data.survival import time_and_event
+from proxfed.errors import one_of, require
+from proxfed.problems.losses import TEST_LOSS, Loss
+from proxfed.types import Measure
+
+
+@dataclass(frozen=True)
+class Cox(Loss):
+    """Survival: the score is the logarithm of a sample's hazard, relative to those of the same client."""
+
+    ties: str = "breslow"
+    """Events at the same time: 'breslow', or 'efron', which is closer to what an order of them would give."""
+
+    curvature: ClassVar[float] = inf  # of one score; `smoothness` bounds that of a client's f_i
+    measures: ClassVar[tuple[Measure | str, ...]] = (TEST_LOSS,)
+    separate: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        one_of(self, "ties", ("breslow", "efron"))
+
+    def outputs(self, data: Federated) -> int:
+        some = len(data.labels) == 0 or bool((~np.signbit(np.asarray(data.labels, float))).any())
+        require(some, f"Cox regression needs events, but all labels of {data.name} are censored (below 0)")
+        return 1
+
+    def value(self, s: Tensor, b: Tensor) -> Tensor:
+        return self.weighted_value(s, b, torch.ones_like(b))
+
+    def slope(self, s: Tensor, b: Tensor) -> Tensor:
+        return self.weighted_slope(s, b, torch.ones_like(b))
+
+    def weighted_value(self, s: Tensor, b: Tensor, v: Tensor) -> Tensor:
+        e = _Events.of(s[:, 0], b, v, self.ties)
+        return e.weight * (e.log_S + torch.log1p(-e.c * e.share)) - e.event * v * s[:, 0]
+
+    def weighted_slope(self, s: Tensor, b: Tensor, v: Tensor) -> Tensor:
+        """v_k exp(s_k) (sum of a_j/S_j over j with k in R_j, less the tied events' c_j a_j/S_j) - event_k v_k."""
+        e = _Events.of(s[:, 0], b, v, self.ties)
+        a = e.weight / (1 - e.c * e.share)
+        own = s[:, 0] + _log(v)
+        at_risk = (a.log() - e.log_S).flip(-1).logcumsumexp(-1).flip(-1).gather(-1, e.first)
+        tied = _sums(e.c * a, e.last).gather(-1, e.last)
+        out = (own + at_risk).exp() - e.event * (own - e.log_S).exp() * tied - e.event * v
+        return out[:, None]
+
+    def smoothness(self, distance: Tensor, b: Tensor, v: Tensor) -> Tensor:
+        """The Hessian of an event is the features' variance in its risk set, under some weights; whatever these are,
+        that is at most the largest squared distance of a sample in the set from any point: here, from the mean."""
+        times, event = b.abs(), ~b.signbit()
+        last = torch.searchsorted(-times, -times, right=True) - 1
+        furthest = distance.cummax(-1).values.gather(-1, last)
+        return (event * v * furthest).mean(-1)
+
+    def score(self, s: Tensor, b: Tensor) -> dict[str, float]:
+        return {"test_loss": float(self.value(s, b).mean())}
+
+    def predict(self, s: Tensor) -> Tensor:
+        """The scores: there is no label to name."""
+        return s[:, 0]
+
+
+class _Events(NamedTuple):
+    """What value and slope share, each (c, samples)."""
+
+    event: Tensor
+    first: Tensor  # of those with the same time: where they begin,
+    last: Tensor  # and where they and so the risk set end
+    log_S: Tensor  # log of the sum of v exp(s) over the risk set
+    weight: Tensor  # of the events, 0 elsewhere; among tied events, under Efron, their mean
+    share: Tensor  # of the tied events in S
+    c: Tensor  # how much of them counts as gone: 0 with Breslow, 0, 1/d, ... (d-1)/d with Efron
+
+    @classmethod
+    def of(cls, s: Tensor, b: Tensor, v: Tensor, ties: str) -> _Events:
+        earlier, event = -b.abs(), (~b.signbit()).to(s)
+        first, last = torch.searchsorted(earlier, earlier), torch.searchsorted(earlier, earlier, right=True) - 1
+        log_S = (s + _log(v)).logcumsumexp(-1).gather(-1, last)
+        weight = event * v
+        if ties == "breslow":
+            return cls(event, first, last, log_S, weight, torch.zeros_like(s), torch.zeros_like(s))
+        d = _sums(event, last).gather(-1, last).clamp_min(1)
+        share = _sums(weight * (s - log_S).exp(), last).gather(-1, last)
+        gone = event.cumsum(-1) - event - (event.cumsum(-1) - event).gather(-1, first)
+        mean = event * _sums(weight, last).gather(-1, last) / d
+        return cls(event, first, last, log_S, mean, share, event * gone / d)
+
+
+def _sums(x: Tensor, last: Tensor) -> Tensor:
+    """Over those with the same time, at the place of the last of them."""
+    return torch.zeros_like(x).scatter_add_(-1, last, x)
+
+
+def by_time(labels: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    """The rows of each client, latest first."""
+    owner = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+    return np.lexsort((-time_and_event(labels)[0], owner))
+
+
+def _log(v: Tensor) -> Tensor:
+    """Of weights, finite also where they are 0: nothing is then infinite in both a sum and what it is divided by."""
+    return v.clamp_min(torch.finfo(v.dtype).tiny).log()

@@ -1,0 +1,243 @@
+"""Neural networks: any module over the clients' data, its parameters flattened to rows.
+
+    f_i(x) = (1/m_i) sum_j loss(network(x; A_ij), b_ij) + (l2/2) |x|^2
+
+x holds the parameter tensors one after the other, each a block with its name. How the gradients of many clients are
+computed, stacked (`batched.py`) or one after the other over the cores (`loop.py`), changes the speed and nothing else.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import KW_ONLY, dataclass, field
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from proxfed.data.on_demand import OnDemand
+from proxfed.data.sparse_rows import Features, SparseRows
+from proxfed.errors import InputError, one_of, positive, require
+from proxfed.keyed_random import Ids, Key
+from proxfed.problems.empirical_risk import EmpiricalRisk
+from proxfed.problems.fetched import Fetched
+from proxfed.problems.losses import Loss, OneHot, Squared
+from proxfed.problems.named_losses import LOSSES, find_loss
+from proxfed.problems.neural.architectures import Make
+from proxfed.problems.neural.batch_norm import remember
+from proxfed.problems.neural.inputs import NORMALISATIONS, Affine, Inputs
+from proxfed.problems.neural.loop import Loop, parameters
+from proxfed.problems.neural.net import Net
+from proxfed.problems.neural.network_clients import CHUNK, Clients
+from proxfed.types import Block, Local, Measure, Smoothness
+
+STATISTICS = 2048
+"""Training samples, spread evenly over all clients' data, whose statistics batch norm is evaluated with."""
+
+
+@dataclass(frozen=True, eq=False)
+class Neural(EmpiricalRisk):
+    """f of a neural network over the clients' data."""
+
+    model: str | Make | type[nn.Module] | nn.Module
+    """A name of the registry `MODELS`, a function (channels, side, classes) -> module, or a class of modules without
+    arguments: then the first parameters depend on the seed. Or a module: it is copied, and every run begins with the
+    parameters that it has."""
+    loss: Loss | str = "cross_entropy"
+    """An object such as CrossEntropy(), or its name: 'squared', 'logistic', 'cross_entropy', 'one_hot', 'mse'. With
+    'squared' a class is one-hot: |s - e_b|^2 / 2; 'mse' has the mean over the outputs instead, as torch's MSELoss."""
+    _: KW_ONLY
+    batch: int | None = None
+    """Samples of a stochastic gradient, in shuffled epochs; None: full gradients."""
+    clip: float | None = None
+    """Largest norm of a client's gradient of the loss; longer ones are scaled down, before the weight decay."""
+    normalise: str = "unit"
+    """'unit': bytes become 0 .. 1; 'standard': each channel gets mean 0 and variance 1 over all training data."""
+    augment: str | None = None
+    """'crop_flip': minibatches of images are padded by 4, cropped at random and mirrored every other time."""
+    dtype: torch.dtype = torch.float32
+    """float32 by default: networks need the speed more than the digits."""
+    channels_last: bool = True
+    """Images with the channels as the last axis in memory, which convolutions on a CPU like best."""
+    bfloat16: bool = False
+    """Forward and backward in bfloat16 where torch finds it safe; x and the gradients keep their dtype. Where that is
+    slower, as on a CPU that does not know bfloat16, a warning says so."""
+    mechanism: str = "auto"
+    """How clients' gradients are computed: 'batched', for dense networks, 'loop', or 'auto': the faster one."""
+    train_measures: bool = False
+    """Objective and stationarity at every evaluation, which cost passes over all training data."""
+    net: Net = field(default=None, repr=False)  # type: ignore[assignment]
+    """Made of the fields above, and shared by f over other rows."""
+
+    def __post_init__(self) -> None:
+        self.check()
+        object.__setattr__(self, "loss", find_loss(self.loss))
+        plain = self.data.sample_weights is None
+        require(plain, f"Neural: {self.data.name} has sample weights, which only linear models take")
+        dense = not isinstance(self.data.features, SparseRows)
+        require(dense, f"Neural: {self.data.name} has sparse features, which only linear models take")
+        require(
+            self.criterion.separate, f"Neural: loss = {self.loss!r} is for linear models: it needs all samples at once"
+        )
+        if isinstance(self.model, nn.Module) and (self.net is None or self.model is not self.net.model):
+            object.__setattr__(self, "model", copy.deepcopy(self.model))  # its owner may train it further
+        one_of(self, "normalise", NORMALISATIONS)
+        if self.normalise == "standard":
+            self._everybody("normalise = 'standard'")
+        one_of(self, "augment", (None, "crop_flip"))
+        one_of(self, "mechanism", ("auto", "batched", "loop"))
+        if self.clip is not None:
+            positive(self, "clip")
+        if self.augment is not None:
+            require(self.batch is not None, f"augment = {self.augment!r} changes minibatches: give a batch")
+            images = f"takes images, but samples of {self.data.name} have shape {self.shape}"
+            require(len(self.shape) == 3, f"augment = {self.augment!r} {images}")
+        net = Net(
+            self.model, self.shape, self.outputs, self.criterion, self.dtype, self.device, self.mechanism, self.bfloat16
+        )
+        if net != self.net:
+            net.check(self.data.name)
+            object.__setattr__(self, "net", net)
+        if not self.net.alone:
+            self._check_batch_norm()
+
+    def _check_batch_norm(self) -> None:
+        require(self.batch != 1, f"{self.net.name} has batch norm, which needs batches of at least 2")
+        read = not isinstance(self.data, OnDemand)
+        require(
+            read, f"{self.net.name} has batch norm, with statistics of all clients' samples, which are read on demand"
+        )
+        alone = next((i for i in self.data.here if self.sizes[i] == 1), None)
+        require(alone is None, f"{self.net.name} has batch norm, but client {alone} has a single sample")
+
+    # ---- shapes ------------------------------------------------------------------------------------------------
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of a sample."""
+        return tuple(self.data.features.shape[1:])
+
+    @cached_property
+    def blocks(self) -> tuple[Block, ...]:
+        """One for each parameter that is trained."""
+        return self.net.blocks
+
+    # ---- data --------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _signs(self) -> bool:
+        """Labels are -1 and +1: two classes."""
+        return self.data.classes is None and bool(np.isin(self.data.labels, (-1, 1)).all())
+
+    @cached_property
+    def _classes(self) -> int | None:
+        return 2 if self._signs else self.data.classes
+
+    @cached_property
+    def criterion(self) -> Loss:
+        assert isinstance(self.loss, Loss)  # found by its name
+        return OneHot() if isinstance(self.loss, Squared) and self._classes is not None else self.loss
+
+    @cached_property
+    def outputs(self) -> int:
+        """What the network gives for a sample: a score for each class, or one number."""
+        if not self.criterion.classes:
+            return self.criterion.outputs(self.data)
+        name = next((name for name, loss in LOSSES.items() if loss == self.loss), type(self.loss).__name__)
+        numbers = f"loss = {name!r} takes classes, but {self.data.name} has numbers: 'squared' fits those"
+        require(self._classes is not None, numbers)
+        return self._classes or 0
+
+    def _labels(self, labels: np.ndarray) -> Tensor:
+        if not self.criterion.classes:
+            return torch.tensor(labels, dtype=self.dtype, device=self.device)
+        return torch.tensor(labels > 0 if self._signs else labels, dtype=torch.int64, device=self.device)
+
+    @cached_property
+    def _affine(self) -> Affine:
+        return NORMALISATIONS[self.normalise](np.asarray(self.data.features))
+
+    def _inputs(self, features: np.ndarray) -> Inputs:
+        channels_last = self.channels_last and isinstance(self.net.engine, Loop)
+        return Inputs.of(features, self._affine, self.dtype, self.device, channels_last)
+
+    @cached_property
+    def A(self) -> Inputs:
+        return self._inputs(np.asarray(self.data.features))
+
+    @cached_property
+    def b(self) -> Tensor:
+        return self._labels(self.data.labels)
+
+    def samples(self, rows: np.ndarray, key: Key | None = None) -> tuple[Tensor, Tensor]:
+        """The samples of rows (g, m): (g * m, ...), and their labels (g, m)."""
+        index = torch.from_numpy(rows.reshape(-1)).to(self.device)
+        return self.A(index, key), self.b.index_select(0, index).view(rows.shape)
+
+    @cached_property
+    def _test(self) -> tuple[Inputs, Tensor] | None:
+        if self.data.test is None:
+            return None
+        features, labels = self.data.test
+        return self._inputs(np.asarray(features)), self._labels(labels)
+
+    # ---- the protocol ------------------------------------------------------------------------------------------
+
+    def local(self, t: int, ids: Ids, seed: int = 0) -> Local:
+        if isinstance(self.data, OnDemand):
+            return Fetched(self, t, ids, seed)
+        self.A, self.b  # noqa: B018  made before several threads ask for them
+        return Clients(self, t, ids, seed)
+
+    def initial(self, seed: int) -> Tensor:
+        return self.net.initial(seed)
+
+    def smoothness(self) -> Smoothness:
+        raise InputError("the smoothness of a neural network is not known: give step sizes as numbers")
+
+    def fewer(self, samples: int) -> Neural:
+        if self.sizes.max() <= samples:
+            return self
+        other = self.over_rows(self.data.thinned(samples))
+        other.__dict__.update(weights=self.weights, _affine=self._affine)  # those of all samples
+        return other
+
+    @property
+    def measures(self) -> tuple[Measure | str, ...]:
+        return () if self.data.test is None else self.criterion.measures
+
+    def evaluate(self, x: Tensor) -> dict[str, float]:
+        """Accuracy and loss on the test data."""
+        if self._test is None:
+            return {}
+        A, b = self._test
+        return self.criterion.score(self._forward(x, A).mT[None], b[None])
+
+    # ---- from x back to the user -------------------------------------------------------------------------------
+
+    def module(self, x: Tensor) -> nn.Module:
+        """The network with these parameters, in eval mode. Batch norm: with the statistics of training data under x.
+
+        It takes samples that are normalised as the problem says, which `scores` and `predict` see to.
+        """
+        module = copy.deepcopy(self.net.template).eval()
+        values = {name: part.to(self.device, self.dtype) for name, part in parameters(x, self.blocks).items()}
+        module.load_state_dict(values, strict=False)
+        if not self.net.alone:
+            k = min(STATISTICS, len(self.A))
+            remember(module, self.A(torch.arange(k, device=self.device) * len(self.A) // k))
+        return module
+
+    def _forward(self, x: Tensor, A: Inputs) -> Tensor:
+        """Scores (k, outputs), a chunk at a time."""
+        module = self.module(x)
+        with torch.no_grad():
+            return torch.cat([module(A(rows)) for rows in torch.arange(len(A), device=self.device).split(CHUNK)])
+
+    def _apply(self, x: Tensor, X: Features) -> Tensor:
+        return self._forward(x, self._inputs(np.asarray(self._fits(X, self.shape))))
+
+    def _decide(self, scores: Tensor) -> Tensor:
+        labels = super()._decide(scores)
+        return 2 * labels - 1 if self._signs and self.criterion.classes else labels

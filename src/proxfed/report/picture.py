@@ -1,0 +1,14 @@
+"""A figure of matplotlib that a notebook shows, also where pyplot was never imported."""
+
+from __future__ import annotations
+
+import io
+
+from matplotlib.figure import Figure
+
+
+class Picture(Figure):
+    def _repr_png_(self) -> bytes:
+        data = io.BytesIO()
+        self.savefig(data, format="png")
+        return data.getvalue()

@@ -1,0 +1,1 @@
+"""What brings questions and answers from one organisation to another."""

@@ -1,0 +1,236 @@
+"""A run between organisations, from the handshake to its end: the harness as ever, with sites in place of clients.
+
+The run folder is that of every study, with `silos.json` beside it: what the sites have agreed on, and how often a
+coordinator has begun or gone on with the run, by which letters of an earlier life are known.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import secrets
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from proxfed import files
+from proxfed.engine.noise import drowned
+from proxfed.engine.running import Running
+from proxfed.engine.state_measures import split
+from proxfed.errors import InputError, RunError, option, require
+from proxfed.files import checked, replace, with_checksum
+from proxfed.harness.build import build_study
+from proxfed.harness.experiment import Experiment
+from proxfed.harness.folder.run_folder import RunFolder
+from proxfed.harness.plan import Planned, finished_before
+from proxfed.harness.results import Results
+from proxfed.harness.study import CompleteEntry, Study, Task
+from proxfed.harness.under_way import WAITING
+from proxfed.machine import versions
+from proxfed.problems.empirical_risk import EmpiricalRisk
+from proxfed.registry import Table
+from proxfed.report.terminal import watching
+from proxfed.silos.coordinator.coordinator import Coordinator
+from proxfed.silos.coordinator.remote import Asking, Remote
+from proxfed.silos.coordinator.waits import recording_waits
+from proxfed.silos.protection.eligibility import check_protection
+from proxfed.silos.site.holder import VERSIONS
+from proxfed.silos.site.rows import agree, check_schema, empty
+from proxfed.silos.site.table_rows import prepared
+from proxfed.silos.wire.carrier import Carrier
+from proxfed.silos.wire.exchange import Exchange
+from proxfed.silos.wire.job import TABLES, Job, build
+from proxfed.silos.wire.message import Letter, canonical, flat
+from proxfed.types import Graph, Problem
+
+log = logging.getLogger(__name__)
+
+FAREWELL = 30.0
+"""Seconds that sites have to hear that a run is over; one that does not keeps what it has of it."""
+
+
+class Agreement(NamedTuple):
+    """What sites and coordinator agree on before anything is computed."""
+
+    job: Job
+    """About the problem."""
+    tests: tuple[str, ...]
+    """The sites that have test rows."""
+    life: int = 1
+
+
+def deploy(
+    e: Experiment,
+    carrier: Carrier,
+    path: Path,
+    *,
+    resume: bool = False,
+    force: bool = False,
+    only: Collection[str] = (),
+    deadline: float | None = None,
+    say: Callable[[str], None] = log.warning,
+    stop: Callable[[], bool] = lambda: False,
+    progress: bool = True,
+) -> Results:
+    """Carry out an experiment over the sites of a carrier, whose own rows take the place of its table [data].
+
+    deadline    seconds that sites have for a round of an algorithm that can do without some of them
+    say         told in one sentence what a person should know: sites that are waited for or missed a round; else it
+                is logged
+    """
+    path = Path(path)
+    require(deadline is None or deadline > 0, f"deadline = {deadline!r} must be a number of seconds > 0")
+    resume = resume and not force
+    kept = path / "silos.json"
+    agreed = recorded(kept) if resume and kept.exists() else handshake(e, carrier, say)
+    same = canonical(agreed.job.experiment) == canonical(_tables(e))
+    anew = f"{option('force', True)} begins anew"
+    require(same, f"{kept}: the sites have agreed on another problem than the experiment has now; {anew}")
+    fits = carrier.sites == agreed.job.sites
+    require(fits, f"the run was begun with {', '.join(agreed.job.sites)}, and the sites are {', '.join(carrier.sites)}")
+    exchange = Exchange(carrier, agreed.life, say)
+    study = _study(e, agreed, exchange, only)
+    jobs = {task: _job(agreed.job, study, task) for task in study.tasks}
+    planned = Planned(study, RunFolder(path), resume, force, only)
+    longer = finished_before(study, planned.folder) if resume and planned.begun else []
+    over = ", ".join(f"{label}, seed {seed}" for label, seed in longer)
+    require(not longer, f"{path}: {over} is over at the sites, which keep nothing of it; more rounds are another run")
+    for task, job in jobs.items():
+        if not (resume and planned.begun and planned.folder.is_done(*task)):
+            _announce(job, exchange)
+    if not resume:
+        kept.unlink(missing_ok=True)  # of a run that is replaced
+    resumed = planned.open()
+    record = {"life": agreed.life, "tests": agreed.tests, "job": json.loads(agreed.job.encode())}
+    replace(kept, json.dumps(with_checksum(record), indent=1).encode())
+
+    def engine(task: Task, entry: CompleteEntry) -> Running:
+        return Coordinator(jobs[task], exchange, deadline, say=say)
+
+    with watching(progress) as watch, recording_waits(exchange, path / WAITING):
+        how = {"watch": watch, "stop": stop, "checkpoint_seconds": 0.0, "resumed": resumed, "engine": engine}
+        done = planned.execution(**how).run()
+    if done and not only:
+        _farewell(exchange, [*jobs.values(), agreed.job])
+    return Results.read(planned.folder)
+
+
+def handshake(e: Experiment, carrier: Carrier, say: Callable[[str], None] = log.warning) -> Agreement:
+    """Schemas, versions and weights of all sites; one sentence where they do not fit each other."""
+    require(len(carrier.sites) > 0, "there is no site to ask")
+    sized = e.problem.get("weighting", "uniform") == "size"
+    exchange = Exchange(carrier, say=say)
+    hello = Letter("hello", "", head={"weights": sized, "nonce": secrets.token_hex(8)})
+    told = {site: flat(a.body) for site, a in exchange.ask(None, dict.fromkeys(carrier.sites, hello)).items()}
+    told = {site: told[site] for site in carrier.sites}
+    for site, said in told.items():
+        _compare_versions(site, said.get("versions"), say)
+    schemas = {site: check_schema(said.get("schema"), site) for site, said in told.items()}
+    clients = tuple(schema["clients"] for schema in schemas.values())
+    p = np.concatenate([_weights(site, told[site], sized, c) for site, c in zip(told, clients, strict=True)])
+    agreed = agree(schemas)
+    if any("table" in schema for schema in schemas.values()):
+        summaries = exchange.ask(None, dict.fromkeys(carrier.sites, Letter("summary", "", head=hello.head)))
+        agreed = prepared(agreed, schemas, {site: answer.body for site, answer in summaries.items()})
+    job = Job(
+        _tables(e),
+        carrier.sites,
+        clients,
+        tuple((p / p.sum()).tolist()),
+        agreed,
+        secrets.token_hex(16),
+        introductions={site: str(said.get("introduction", "")) for site, said in told.items()},
+        audits={site: str(said["audit"]) for site, said in told.items() if said.get("audit")},
+    )
+    private = job.protection.privacy is not None  # measures would be told without noise
+    return Agreement(job, tuple(site for site, schema in schemas.items() if schema["test"] and not private))
+
+
+def _tables(e: Experiment) -> Table:
+    """What a job takes over of an experiment."""
+    tables = e.model_dump(exclude_none=True)
+    return {key: tables[key] for key in TABLES if key in tables}
+
+
+def _compare_versions(site: str, told: Any, say: Callable[[str], None]) -> None:
+    """The other half of a round must be of the same proxfed; with other libraries it may round differently."""
+    theirs, ours = told if isinstance(told, dict) else {}, versions()
+    same = theirs.get("proxfed") == ours["proxfed"]
+    require(same, f"{site} has proxfed {theirs.get('proxfed')!r:.40}, and we {ours['proxfed']!r}: install the same one")
+    apart = [f"{key} {theirs.get(key)!s:.40} and not {ours[key]}" for key in VERSIONS if theirs.get(key) != ours[key]]
+    if apart:
+        say(f"{site} has {', '.join(apart)}: last digits may differ from those of a run in one place")
+
+
+def _weights(site: str, said: Table, sized: bool, clients: int) -> np.ndarray:
+    if not sized:
+        return np.ones(clients)
+    given: Any = said.get("weights")
+    listed = isinstance(given, list) and len(given) == clients
+    good = listed and all(isinstance(w, (int, float)) and 0 < w < math.inf for w in given)
+    require(good, f"{site} does not say how many rows it has, which weighting = 'size' asks for")
+    return np.array(given, np.float64)
+
+
+def _study(e: Experiment, agreed: Agreement, exchange: Exchange, only: Collection[str]) -> Study:
+    """With a problem whose rows are at the sites; each has built its own when this returns."""
+    job = agreed.job
+    ours = _announce(job, exchange)
+    assert isinstance(ours.f, EmpiricalRisk)
+    remote = Problem(Remote(Asking(exchange, job), ours.f, agreed.tests), ours.h, ours.x0)
+    study = build_study(e, problem=remote, only=only)
+    for label, entry in study.complete.items():
+        try:
+            check_protection(job.protection, entry.algorithm, ours.f.d)
+        except InputError as error:
+            raise InputError(f"algorithms.{label}: {error}") from error
+        uneven = job.protection.robust is not None and max(job.weights) > min(job.weights) * (1 + 1e-9)
+        require(not uneven, "protection.robust: all clients count alike; take problem.weighting = 'uniform'")
+        rounds = entry.rounds or e.rounds
+        if (privacy := job.protection.privacy) and (why := drowned(privacy, job.weights, ours.f.d, rounds)):
+            exchange.say(f"algorithms.{label}: {why}")
+    told = ("consensus", "mean")
+    for name in study.measures:
+        near = split(name)[0] in told and all(isinstance(entry.algorithm, Graph) for entry in study.complete.values())
+        allowed = "between organisations consensus_FIELD and mean_FIELD of algorithms on graphs are told"
+        require(near, f"measures: {name!r} takes the states of all clients in one place; {allowed}")
+    return study
+
+
+def _announce(job: Job, exchange: Exchange) -> Problem:
+    """All sites build what they are going to compute, or refuse it; the problem as it is without rows."""
+    question = Letter("job", job.digest, body=job.encode())
+    answers = exchange.ask(job, dict.fromkeys(job.sites, question))
+    ours = build(job, empty(job.schema, job.window(None))).problem  # only now: code that sites do not allow is not run
+    for site, answer in answers.items():
+        d, n = answer.number("d"), answer.number("n")
+        fits = (d, n) == (ours.f.d, ours.f.n)
+        require(fits, f"{site} has a model of {d} numbers over {n} clients, and we of {ours.f.d} over {ours.f.n}")
+    return ours
+
+
+def _job(base: Job, study: Study, task: Task) -> Job:
+    table = next(table for table in study.settings["algorithms"] if table["label"] == task.label)
+    return base.of({key: value for key, value in table.items() if key != "tuned"}, task.label, task.seed)
+
+
+def _farewell(exchange: Exchange, jobs: list[Job]) -> None:
+    for job in jobs:
+        gone = Letter("end", job.digest)
+        heard = exchange.ask(job, dict.fromkeys(job.sites, gone), FAREWELL)
+        missing = [site for site in job.sites if site not in heard]
+        if missing:
+            exchange.say(f"{', '.join(missing)} did not hear that the run is over, and keeps its state of it")
+
+
+def recorded(path: Path) -> Agreement:
+    """As the run was begun with, for its next life."""
+    try:
+        table = checked(files.parse_json(files.read(path), str(path)), str(path))
+        job = Job.decode(json.dumps(table["job"]).encode())
+        return Agreement(job, tuple(table["tests"]), int(table["life"]) + 1)
+    except (OSError, ValueError, KeyError, TypeError, RunError) as e:
+        raise InputError(f"{path} is damaged: {e}") from e

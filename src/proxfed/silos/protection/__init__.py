@@ -1,0 +1,1 @@
+"""What stands between a site and the world: policy, audit, keys, masks, noise."""

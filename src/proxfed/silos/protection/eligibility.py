@@ -1,0 +1,27 @@
+"""What is done to the message of a holder before it leaves, which algorithms can have it, and why others cannot."""
+
+from __future__ import annotations
+
+from proxfed.engine.compatibility import why_not_dense, why_not_private
+from proxfed.errors import InputError, require
+from proxfed.harness.protection import Protection
+from proxfed.types import Algorithm, Graph
+
+
+def check_protection(protection: Protection, algorithm: Algorithm, d: int) -> None:
+    """One sentence if messages of this algorithm cannot be protected as asked."""
+    if protection.secure_aggregation and (why := why_no_masks(algorithm)):
+        raise InputError(f"protection.secure_aggregation = true: {type(algorithm).__name__} {why}")
+    if protection.robust is not None:
+        hidden, peers = protection.secure_aggregation, isinstance(algorithm, Graph)
+        require(not hidden, "protection.robust: with secure_aggregation no message can be compared with the others")
+        require(not peers, f"protection.robust: {type(algorithm).__name__} has no server that could compare messages")
+    if protection.privacy is not None and (why := why_not_private(algorithm, d)):
+        raise InputError(f"protection.privacy: {type(algorithm).__name__} {why}")
+
+
+def why_no_masks(algorithm: Algorithm) -> str:
+    """The rest of a sentence that begins with its name; empty: sums are all that the coordinator needs."""
+    if isinstance(algorithm, Graph):  # messages are sealed for neighbours, and the model is a mean
+        return ""
+    return why_not_dense(algorithm, "masks fill every number")

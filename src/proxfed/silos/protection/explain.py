@@ -1,0 +1,107 @@
+"""What a job would make leave this site, in plain words, before it takes part: how often, how precise, and what for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import ceil
+from typing import Any, NamedTuple
+
+from proxfed.engine.noise import epsilon
+from proxfed.errors import InputError
+from proxfed.harness.experiment import Experiment
+from proxfed.harness.protection import Protection
+from proxfed.silos.protection import policy
+from proxfed.silos.site.config import Site
+from proxfed.silos.wire.job import TABLES, Job
+
+
+class Explained(NamedTuple):
+    """For people who decide whether to take part."""
+
+    leaves: list[str]
+    """What, how often and how precise."""
+    learnt: list[str]
+    """What could be computed from it."""
+    refused: list[str]
+    """Why this site would not take part; empty: it would."""
+
+
+def explain(site: Site, e: Experiment) -> Explained:
+    """An experiment that is proposed to this site, together with its partners."""
+    protection = e.protection or Protection()
+    return Explained([*_leaves(site, e, protection)], [*_learnt(site, e, protection)], [*_refused(site, e)])
+
+
+def _leaves(site: Site, e: Experiment, protection: Protection) -> Iterator[str]:
+    runs, privacy = len(e.algorithms) * len(e.seeds), protection.privacy
+    rounds = sum(int(a.get("rounds", e.rounds)) for a in e.algorithms) * len(e.seeds)
+    yield "Once: the names of the columns and of the classes, and the versions of the software here."
+    if e.problem.get("weighting") == "size":
+        yield "Once: how many rows there are."
+    if site.data.schema_file:
+        yield "Once: counts, means, variances and histograms of the columns, with small counts withheld."
+    yield f"{rounds:,} times ({runs} runs): a message with numbers for each coefficient of the model, {_precise(e)}"
+    batch = e.problem.get("batch")
+    if batch is not None:
+        yield f"Each is computed from {batch} rows, drawn anew in every step; the coordinator can compute which."
+    looks = sum(ceil(int(a.get("rounds", e.rounds)) / e.every) + 1 for a in e.algorithms) * len(e.seeds)
+    if privacy is None:
+        sums = "as sums over all sites" if protection.secure_aggregation else "of this site alone"
+        yield f"{looks:,} times: the loss on training rows and its gradient at the model, {sums}."
+        if site.data.held_out or site.data.test:
+            yield f"{looks:,} times: measures on test rows, rounded to two digits or to what five rows make."
+    if e.reference:
+        yield "Some hundred times more: gradients for the reference solution (reference = true)."
+    spent = f"{rounds + (looks if privacy is None else 0):,} answers"
+    yield f"That is {spent}, of limits.answers = {site.limits.answers:,} a job, limits.total = {site.limits.total:,}."
+
+
+def _precise(e: Experiment) -> str:
+    protection = e.protection or Protection()
+    masked, privacy = protection.secure_aggregation, protection.privacy
+    said = f"rounded to 2^-{protection.fraction_bits} and readable only as the sum over all sites" if masked else ""
+    if privacy is not None:
+        noise = (
+            f"clipped to the norm {privacy.clip:g}, with noise of deviation {privacy.noise * privacy.clip:g} in each"
+        )
+        said = f"{noise}, {said}" if said else noise
+    return said or f"to the last digit ({e.dtype})"
+
+
+def _learnt(site: Site, e: Experiment, protection: Protection) -> Iterator[str]:
+    if (privacy := protection.privacy) is not None:
+        for a in e.algorithms:
+            spent = epsilon({privacy.noise: int(a.get("rounds", e.rounds)) * len(e.seeds)}, privacy.delta)
+            label = a.get("label", a["name"])
+            yield (
+                f"{label}: whoever sees the messages learns of all rows together at most what epsilon = {spent:.3g}, "
+                f"delta = {privacy.delta:g} allows, times the clients of this site; 10 and more is little protection."
+            )
+        return
+    yield "The model itself can remember rows; all sites and the coordinator get it."
+    if protection.secure_aggregation:
+        yield "The coordinator reads sums. If all other sites show it their messages, it reads this site's as well."
+        yield "A coordinator that sends models of its own choosing can single out a rare row, but not whose it is."
+    else:
+        yield "The coordinator reads every message of this site. From gradients at models of its own choosing it can"
+        yield "compute single rows that stand apart, such as the only patient of some age; the limits make it slow."
+    if e.problem.get("batch") is not None:
+        yield "From as many rounds as there are rows it can compute all rows: minibatches are known to it."
+
+
+def _refused(site: Site, e: Experiment) -> Iterator[str]:
+    tables: dict[str, Any] = e.model_dump(exclude_none=True)
+    sites = (site.name, *site.partners) if site.partners else (site.name, *(f"site-{k}" for k in range(2, 4)))
+    n = len(sites)
+    job = Job({k: tables[k] for k in TABLES if k in tables}, sites, (1,) * n, (1 / n,) * n, {}, "")
+    rounds = {"participation": e.participation, "topology": e.topology} if e.topology else {}
+    for a in e.algorithms:
+        own = job.of(rounds | a | {"rounds": a.get("rounds", e.rounds)}, str(a.get("label", a.get("name"))), 0)
+        try:
+            own.check()
+            own.check_code(site.allow.code)
+            policy.check_job(site, own)
+        except InputError as error:
+            yield f"{own.label}: {error}"
+    if e.problem.get("weighting") == "size" and not site.allow.counts:
+        yield "weighting = 'size': counts of rows are not told (allow.counts = false)"

@@ -1,0 +1,140 @@
+"""What a site puts between its holder and the world. This one allows everything and changes nothing.
+
+A site with rules of its own has a class of its own (site_guard.py): it may refuse a question before it is worked on,
+write down what is about to leave, seal what goes to neighbours, and change what goes to the server.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from torch import Tensor
+
+from proxfed.errors import InputError, ProxfedError, RunError
+from proxfed.silos.wire.job import Job
+from proxfed.silos.wire.message import Letter
+from proxfed.types import Message
+
+if TYPE_CHECKING:
+    from proxfed.silos.site.rows import Rows
+
+_log = logging.getLogger("proxfed.silos")
+
+
+class Refused(InputError):
+    """What a site does not allow; its sentence travels to the coordinator."""
+
+
+@contextmanager
+def withheld(what: str) -> Iterator[None]:
+    """What goes wrong while rows are worked on stays in the site's own log: a sentence could tell something of them."""
+    try:
+        yield
+    except Refused:
+        raise
+    except ProxfedError as e:
+        _log.warning("%s: %s", what, e)
+        raise RunError(f"{what}; the log of the site says why") from e
+
+
+class Asked(NamedTuple):
+    """A question, described for those who decide whether it is worked on."""
+
+    kind: str
+    """hello: what the rows look like; job; round; or a query."""
+    what: str
+    """Of a query: smoothness, point, mean, field, apart; of a hello: sizes, if these are asked for; else empty."""
+    round: int
+    job: Job | None
+    """None: there is none yet."""
+    rows: list[int]
+    """How many rows each client of the site has."""
+    parts: tuple[str, ...] = ()
+    """Of a query about a point: value, gradient, test."""
+
+    @property
+    def title(self) -> str:
+        """What the audit file calls it."""
+        return f"{self.kind} {self.what}".strip()
+
+
+class Upload(NamedTuple):
+    """What a message to the server was made from."""
+
+    t: int
+    step: int
+    """How often this round has been asked for, with other cohorts."""
+    cohort: list[str]
+    """The sites that take part, in their order."""
+    ids: list[int]
+    """The clients of this site that do."""
+    broadcast: bytes
+    """The server's message as it came."""
+    down: Message
+    """As clients read it."""
+    state: Any
+    """Of the site's clients before the round."""
+    part: Any
+    """The site's part (part.py): problem, algorithm, weights."""
+
+
+class Guard:
+    """Of one site."""
+
+    code: Collection[str] = ()
+    """'module:Class' that a job may name; nothing else is imported."""
+
+    def introduction(self) -> bytes:
+        """What the site says of its keys before a run; empty: it has none."""
+        return b""
+
+    def head(self) -> str:
+        """How far its audit file is, for its partners to note; empty: it has none."""
+        return ""
+
+    def gate(self, asked: Asked) -> None:
+        """Refused, in one sentence, if this is not to be worked on."""
+
+    def begins(self, job: Job | None, rows: Rows) -> None:
+        """Refused if nothing new is begun with these rows; without a job, a summary of them is asked for."""
+
+    def follow(self, job: Job, start: Tensor, sent: Iterable[Tensor]) -> None:
+        """Refused if nothing is told about vectors that the coordinator sent; the job begins at `start`."""
+
+    def leaving(self, asked: Asked, to: str, body: bytes) -> None:
+        """Called before these bytes leave, and must have written them down when it returns."""
+
+    def declined(self, question: str, run: str, body: bytes) -> None:
+        """Called before an answer leaves that is only a sentence."""
+
+    def join(self, job: Job, site: str) -> Link:
+        """What is between this site and the others in a run."""
+        return Link()
+
+
+class Link:
+    """In one run: everybody reads everything."""
+
+    sealed = False
+    """Each neighbour gets bytes of its own."""
+
+    def seal(self, to: str, t: int, k: int, body: bytes) -> bytes:
+        return body
+
+    def unseal(self, sender: str, t: int, k: int, body: bytes) -> bytes:
+        return body
+
+    def upload(self, up: Message, about: Upload) -> Message:
+        """What goes to the server instead of `up`, of the same form."""
+        return up
+
+    def told(self, rows: tuple[Tensor, ...], p: Tensor, question: Letter) -> tuple[Tensor, ...]:
+        """What goes to the coordinator instead of `rows`, of which it needs averages with the weights p only."""
+        return rows
+
+    def tested(self, values: Mapping[str, float], rows: int) -> tuple[dict[str, float], int]:
+        """What is told of measures on so many test rows, and of their number; 0: that is not told."""
+        return dict(values), rows

@@ -1,0 +1,93 @@
+"""Secure aggregation: masks between sites cancel in the sum, so that the coordinator reads the sum and no part of it.
+
+    site i sends      y_i = round(2^b p_i m_i) + sum_{j in cohort} s_ij pad_ij    modulo 2^64
+                      pad_ij = pad_ji from the keys of the pair (ChaCha20),  s_ij = +1 if i < j, -1 otherwise
+    coordinator       2^-b sum_i y_i = sum_i p_i m_i, to n 2^-(b+1) in each number
+
+A pad belongs to one run, round, cohort and broadcast. Sites that were sent different broadcasts, or told of different
+cohorts, have pads that do not cancel: such a coordinator reads noise. It can be used for one content only, because
+what a site answers follows from these.
+
+The sum is exact modulo 2^64 and must not wrap: a number that does not fit 2^(63-b)/n is refused where it is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from proxfed.errors import RunError, require
+from proxfed.silos.protection.keyring import Keyring
+
+Words = NDArray[np.uint64]
+
+FEWEST = 2
+"""Sites of a sum: that of one site is what it sent."""
+
+
+def largest(n: int, bits: int) -> float:
+    """What a number of n sites must stay below, so that no sum leaves the range."""
+    return 2.0 ** (63 - bits) / n - 2.0**-bits
+
+
+def rounding(n: int, bits: int) -> float:
+    """How far a number of the sum of n sites may be from the exact one, beside the rounding of floating point."""
+    return n * 2.0 ** -(bits + 1)
+
+
+def to_words(values: NDArray[np.float64], n: int, bits: int) -> Words:
+    """Fixed point with so many bits after the point, modulo 2^64."""
+    most = float(np.abs(values).max(initial=0.0))
+    if not most < largest(n, bits):
+        raise RunError(
+            f"secure_aggregation: {most:.3g} does not fit the range of {largest(n, bits):.3g} that {n} sites have with "
+            f"fraction_bits = {bits}; fewer fraction_bits give more range, smaller steps smaller numbers"
+        )  # for the site's own log: the coordinator hears only that the round failed
+    return np.rint(values * 2.0**bits).astype(np.int64).view(np.uint64)
+
+
+def to_values(words: Words, bits: int) -> NDArray[np.float64]:
+    return words.view(np.int64).astype(np.float64) * 2.0**-bits
+
+
+def pads(keyring: Keyring, cohort: Sequence[str], t: int, broadcast: bytes, count: int) -> Words:
+    """The sum of this site's pads with all others of the cohort, with their signs."""
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+
+    require(keyring.me in cohort, f"{keyring.me!r} is not among those of round {t}: {', '.join(cohort)}")
+    require(len(set(cohort)) == len(cohort) >= FEWEST, f"round {t}: a sum of {len(cohort)} sites hides nothing")
+    about = str(t).encode(), *(name.encode() for name in sorted(cohort)), hashlib.sha256(broadcast).digest()
+    total, blank = np.zeros(count, np.uint64), bytes(8 * count)
+    for other in cohort:
+        if other != keyring.me:
+            cipher = Cipher(algorithms.ChaCha20(keyring.pair(other, b"mask", *about), bytes(16)), mode=None)
+            pad = np.frombuffer(cipher.encryptor().update(blank), "<u8")
+            total = total + pad if keyring.me < other else total - pad
+    return total
+
+
+def hide(
+    values: NDArray[np.float64], keyring: Keyring, cohort: Sequence[str], t: int, broadcast: bytes, bits: int
+) -> Words:
+    """What a site sends: its weighted message p_i m_i under its pads."""
+    words = to_words(values, len(cohort), bits)
+    return words + pads(keyring, cohort, t, broadcast, len(words))
+
+
+def reveal(sent: Iterable[Words], bits: int) -> NDArray[np.float64]:
+    """What the coordinator reads of the messages of a whole cohort: their sum."""
+    rows = list(sent)
+    require(len({len(row) for row in rows}) == 1, "masked messages of one round have different lengths")
+    return to_values(np.sum(rows, axis=0, dtype=np.uint64), bits)
+
+
+def add_up(rows: Tensor, bits: int) -> Tensor:
+    """(sites, k) masked numbers, of all sites of a cohort -> (k,) their sum, in double precision."""
+    if rows.dtype != torch.int64:
+        raise RunError(f"masked messages are whole numbers, not {rows.dtype}")
+    return torch.from_numpy(reveal(list(rows.numpy().view(np.uint64)), bits))

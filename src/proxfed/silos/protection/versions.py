@@ -1,0 +1,45 @@
+"""The tables that jobs were begun with, as digests of their rows under a secret of the site.
+
+Two jobs over tables that differ in one row differ by what that row does. So a job whose table is not exactly that of an
+earlier one must differ from each of them in enough rows.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from pathlib import Path
+
+import numpy as np
+
+from proxfed.files import replace
+
+DIGEST = np.dtype("<u8")
+
+
+def digests(rows: np.ndarray, secret: bytes) -> np.ndarray:
+    """(N,) of the rows (N, bytes), in the order of their size."""
+    data = np.ascontiguousarray(rows)
+    found = b"".join(blake2b(row.tobytes(), digest_size=DIGEST.itemsize, key=secret).digest() for row in data)
+    return np.sort(np.frombuffer(found, DIGEST))
+
+
+def apart(one: np.ndarray, other: np.ndarray) -> int:
+    """How many rows are in one table and not in the other, counted as often as they are."""
+    (a, m), (b, n) = (np.unique(table, return_counts=True) for table in (one, other))
+    both = np.union1d(a, b)
+    counts = np.zeros((2, len(both)), np.int64)
+    counts[0, np.searchsorted(both, a)], counts[1, np.searchsorted(both, b)] = m, n
+    return int(np.abs(counts[0] - counts[1]).sum())
+
+
+def too_near(folder: Path, table: np.ndarray, fewest: int) -> bool:
+    """An earlier table of this folder is neither the same nor different in enough rows; otherwise this one joins."""
+    name = blake2b(table.tobytes(), digest_size=16).hexdigest()
+    earlier = sorted(folder.glob("*.rows")) if folder.is_dir() else []
+    if any(path.stem == name for path in earlier):
+        return False
+    if any(apart(np.frombuffer(path.read_bytes(), DIGEST), table) < fewest for path in earlier):
+        return True
+    folder.mkdir(parents=True, exist_ok=True)
+    replace(folder / f"{name}.rows", table.tobytes())
+    return False

@@ -1,0 +1,230 @@
+"""site.toml: where a holder's rows are, and what it allows.
+
+name = "lyon"                                     as the job calls this site
+[data]       path = "patients.csv"                label = "outcome"; also client, classes, test, held_out;
+                                                  or schema = "schema.toml" of tables
+[allow]      algorithms = "all"                   or a list; also measures, preparations, counts, code
+[limits]     rows = 20                            the fewest that it answers for; also rounds, bytes, answers, norm, ...
+[require]    secure_aggregation = true            sites = 3; privacy = {noise = 8.0, epsilon = 10.0, delta = 1e-5}
+[ranges]     K = [1, 20]                          of the numbers of a job, instead of those in protection/ranges.py
+[partners]   oslo = "3f2a-..."                    fingerprints of the others' keys: these sites and no others
+[files]      key = "site.key"                     audit, state; beside this file unless absolute
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
+
+from proxfed.errors import InputError, nearest
+from proxfed.registry import read_toml
+from proxfed.silos.protection.audit import Audit
+from proxfed.silos.protection.keyring import SiteKey
+from proxfed.validation import STRICT, refuse_unless, sentence
+
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
+FINGERPRINT = re.compile(r"[0-9a-f]{4}(-[0-9a-f]{4}){7}")
+
+Names = list[str] | Literal["all"]
+"""Those that are allowed; "all": every one that is installed here."""
+
+
+MEASURES = ("value", "gradient", "test", "smoothness", "mean", "field", "apart")
+"""What may be told of a model's fit (queries.py)."""
+
+PREPARATIONS = ("summary",)
+"""What may be told so that tables are prepared alike (table_rows.py)."""
+
+
+def _all_or_some(names: Any) -> Any:
+    refuse = isinstance(names, str) and names != "all"
+    refuse_unless(not refuse, f'allow: {names!r} is neither a list of names nor "all"')
+    return names
+
+
+def _known_ones(known: Sequence[str]) -> Callable[[Names], Names]:
+    def check(names: Names) -> Names:
+        for name in () if names == "all" else names:
+            refuse_unless(name in known, f"allow: {name!r} is not known; {nearest(name, known)}")
+        return names
+
+    return check
+
+
+class Part(BaseModel):
+    model_config = STRICT
+
+
+class Data(Part):
+    """Where the rows are. A job has no say in it."""
+
+    path: str = ""
+    """A file of numbers (CSV, Parquet, .npz), and ..."""
+    label: str = ""
+    """... its column of labels."""
+    client: str | None = None
+    """The column that says whose row it is, if the site is several clients."""
+    classes: int | None = Field(default=None, ge=2)
+    """How many classes labels that are numbers have; None: they are numbers, or -1 and +1."""
+    test: str | None = None
+    """A file of rows that nobody trains on."""
+    held_out: float = Field(default=0.0, ge=0, lt=1)
+    """Instead of such a file: the part of the rows that is held out."""
+    schema_file: str = Field("", alias="schema")
+    """Or: the schema of tables, which says where they are."""
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> Data:
+        both = bool(self.path) == bool(self.schema_file)
+        refuse_unless(not both, "data: give either path and label, or schema")
+        refuse_unless(bool(self.label) == bool(self.path), "data: path and label go together")
+        more = [name for name in ("client", "classes", "test", "held_out") if getattr(self, name)]
+        refuse_unless(not (more and self.schema_file), f"data: {', '.join(more)}: only with path; a schema has its own")
+        return self
+
+
+class Allow(Part):
+    """What a job may ask for."""
+
+    algorithms: Names = "all"
+    measures: Names = "all"
+    preparations: Names = "all"
+    counts: bool = False
+    """The number of rows may be told; otherwise a job whose weights are not equal is refused."""
+    minibatches: bool = False
+    """Gradients of some rows, of which the coordinator knows which; with privacy they are always allowed."""
+    code: list[str] = []
+    """'module:Class' and '/path/file.py:Class' that a job may name; what is not listed is never imported."""
+
+    _words = field_validator("algorithms", "measures", "preparations", mode="before")(_all_or_some)
+    _measures = field_validator("measures")(_known_ones(MEASURES))
+    _preparations = field_validator("preparations")(_known_ones(PREPARATIONS))
+
+
+class Limits(Part):
+    """What is too little or too much."""
+
+    rows: int = Field(default=20, ge=1)
+    """The fewest that it answers for."""
+    rounds: int = Field(default=1000, ge=1)
+    """Of a job."""
+    bytes: int = Field(default=1_000_000_000, ge=1)
+    """That leave for a job, all messages together."""
+    answers: int = Field(default=2_000, ge=1)
+    """That depend on rows, of a job: rounds, measures, summaries."""
+    total: int = Field(default=20_000, ge=1)
+    """The same over all jobs that the audit file knows of."""
+    norm: float = Field(default=100.0, gt=0)
+    """The largest norm of a model that anything is told about."""
+    step: float = Field(default=10.0, gt=0)
+    """How far a model may be from all those before it."""
+    weights: float = Field(default=10.0, ge=1, allow_inf_nan=False)
+    """How many times more than another client one may count."""
+    partners: int = Field(default=2, ge=1)
+    """The fewest sites by which two jobs with masks may differ, unless they are between the same."""
+    change: int = Field(default=20, ge=1)
+    """The fewest rows by which the tables of two jobs may differ, unless they are the same."""
+
+
+class RequiredPrivacy(Part):
+    """Of what is sent in rounds."""
+
+    noise: float = Field(gt=0, allow_inf_nan=False)
+    """At least."""
+    epsilon: float = Field(gt=0, allow_inf_nan=False)
+    """At most, over all jobs that the audit file knows of."""
+    delta: float = Field(default=1e-5, gt=0, lt=1)
+
+
+class Require(Part):
+    """What a job must ask for."""
+
+    secure_aggregation: bool = False
+    fraction_bits: int = Field(default=40, ge=8, le=52)
+    """Of secure aggregation: what a job must say."""
+    sites: int = Field(default=2, ge=2)
+    """The fewest of a job; with secure aggregation, of every sum, and of the difference between two sums."""
+    same_cohort: bool = True
+    """With secure aggregation: all rounds of a job are sums over the same sites."""
+    privacy: RequiredPrivacy | None = None
+
+
+class Files(Part):
+    key: str = "site.key"
+    audit: str = "audit.jsonl"
+    state: str = "state"
+    """The folder of jobs under way."""
+
+
+class Site(Part):
+    """The whole file."""
+
+    name: str = Field(pattern=NAME)
+    data: Data
+    allow: Allow = Allow()
+    limits: Limits = Limits()
+    require: Require = Require()
+    ranges: dict[str, Annotated[list[float], Field(min_length=2, max_length=2)]] = {}
+    partners: dict[str, str] = {}
+    files: Files = Files()
+    folder: Path = Field(Path(), exclude=True)
+    """Where the file is."""
+
+    @field_validator("partners")
+    @classmethod
+    def _fingerprints(cls, partners: dict[str, str]) -> dict[str, str]:
+        for name, said in partners.items():
+            known = FINGERPRINT.fullmatch(said)
+            refuse_unless(known is not None, f"partners.{name} = {said!r} is not a fingerprint, as `site init` prints")
+        return partners
+
+    @field_validator("ranges")
+    @classmethod
+    def _from_low_to_high(cls, ranges: dict[str, list[float]]) -> dict[str, list[float]]:
+        for name, (low, high) in ranges.items():
+            refuse_unless(low <= high, f"ranges.{name} = {[low, high]} must go from a lower to a higher number")
+        return ranges
+
+    def path(self, said: str) -> Path:
+        """A file that site.toml names."""
+        return self.folder / Path(said).expanduser()
+
+    @property
+    def audit(self) -> Audit:
+        return Audit(self.path(self.files.audit))
+
+    @property
+    def key(self) -> SiteKey:
+        return SiteKey.read(self.path(self.files.key))
+
+
+def read_site(path: str | Path) -> Site:
+    """From its file."""
+    path = Path(path).expanduser()
+    return parse_site(read_toml(path), str(path), path.parent)
+
+
+def parse_site(table: Mapping[str, Any], where: str, folder: Path) -> Site:
+    try:
+        if "folder" in table:
+            raise InputError(f"{where}: unknown key 'folder'")
+        return Site(**table, folder=folder)
+    except ValidationError as e:
+        raise InputError(f"{where}: {sentence(e, dict(table), _known)}") from e
+
+
+def _known(keys: Sequence[str]) -> Iterable[str]:
+    parts: dict[str, type[BaseModel]] = {
+        "data": Data,
+        "allow": Allow,
+        "limits": Limits,
+        "require": Require,
+        "privacy": RequiredPrivacy,
+        "files": Files,
+    }
+    model = next((parts[key] for key in reversed(keys) if key in parts), Site)
+    return [field.alias or name for name, field in model.model_fields.items() if name != "folder"]

@@ -1,0 +1,107 @@
+"""Tables with words and gaps, prepared between sites: each tells a summary that holds no row, and all prepare alike.
+
+hello      the agreement that the site's schema is, beside what every site tells
+summary    counts, means and histograms by the rules of the schema (tables/sums.py)
+job        the preparation that all summaries together lead to (tables/merging.py)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+
+from proxfed.data.federated import Federated, Samples, Window
+from proxfed.errors import require
+from proxfed.registry import Table as Tables
+from proxfed.silos.site.rows import Rows, _bytes
+from proxfed.silos.wire.message import canonical
+from proxfed.tables import Preparation, decode, merge, read_tables, summarise
+from proxfed.tables.schema import from_plain
+from proxfed.tables.table import Table
+
+FARTHEST = 100.0
+"""Root mean square of a column that was scaled: a preparation that stretches more is none of the sites' tables."""
+
+
+@dataclass(frozen=True, eq=False)
+class TableRows(Rows):
+    """The table of one site, whose features are known when all have agreed."""
+
+    table: Table | None = None
+    held_out: Table | None = None
+
+    @classmethod
+    def read_table(cls, path: Path, site: str) -> TableRows:
+        """From the file of a schema, which says where the rows are: all of them are this site's."""
+        found = read_tables(path)
+        count = len(found.tables)
+        require(count == 1, f"{path}: [source] names the tables of {count} organisations, and this site is one")
+        table = replace(found.tables[0], organisation=site)
+        held_out = replace(found.test[0], organisation=site) if found.test else None
+        require(table.labels is not None, f"{path}: has no [target]")
+        names = found.schema.target.names if found.schema.target is not None else ()
+        classes = len(names) if len(names) > 2 else None
+        labels = _labels(table, len(names))
+        features = np.empty((len(labels), 0))
+        return cls(features, labels, [len(labels)], None, None, classes, None, table.weights, table, held_out)
+
+    def digest(self) -> str:
+        total = sha256(super().digest().encode())
+        for part in (self.table, self.held_out):
+            for name, values in ({} if part is None else part.columns).items():
+                total.update(canonical(name) + np.ascontiguousarray(values).tobytes())
+        return total.hexdigest()
+
+    def lines(self) -> np.ndarray:
+        assert self.table is not None
+        parts = [(part, kind) for kind, part in enumerate((self.table, self.held_out)) if part is not None]
+        labels = [np.column_stack([np.asarray(x) for x in (p.labels, p.events) if x is not None]) for p, _ in parts]
+        columns = [np.column_stack([*part.columns.values(), y]) for (part, _), y in zip(parts, labels, strict=True)]
+        return np.concatenate([
+            _bytes(c, np.zeros(len(c)), part.weights, kind) for (part, kind), c in zip(parts, columns, strict=True)
+        ])  # fmt: skip
+
+    def schema(self) -> Tables:
+        assert self.table is not None
+        said = super().schema() | {"shape": [], "test": self.held_out is not None}
+        return said | {"table": self.table.schema.digest, "agreement": self.table.schema.plain()}
+
+    def summary(self) -> bytes:
+        assert self.table is not None
+        return summarise(self.table).encode()
+
+    def federated(self, agreed: Tables, window: Window, name: str = "the rows of this site") -> Federated:
+        assert self.table is not None
+        prepared = Preparation.from_plain(agreed["preparation"])
+        test = None if self.held_out is None else self._samples(prepared, self.held_out)
+        features, labels = self._samples(prepared, self.table)
+        far = np.sqrt(np.square(features).mean(0)).max(initial=0.0)
+        require(far <= FARTHEST, f"{name}: a column would have the scale {far:.3g} after the job's preparation")
+        own = np.array(self.sizes), test, agreed["classes"], name, agreed["columns"], self.sample_weights, window
+        return Federated(features, labels, *own)
+
+    def _samples(self, prepared: Preparation, table: Table) -> Samples:
+        target = table.schema.target
+        return prepared.apply(table), _labels(table, 0 if target is None else len(target.names))
+
+
+def _labels(table: Table, classes: int) -> np.ndarray:
+    """As problems take them: two classes as -1 and +1, the time of what did not happen (yet) as a negative number."""
+    labels = np.asarray(table.labels)
+    if table.events is not None:
+        return np.copysign(labels, table.events - 0.5)
+    return 2.0 * labels - 1.0 if classes == 2 else labels
+
+
+def prepared(agreed: Tables, schemas: Mapping[str, Tables], summaries: Mapping[str, bytes]) -> Tables:
+    """What sites with tables have agreed on, from what each told of its own."""
+    plain = next(iter(schemas.values()))["agreement"]
+    told = {site: decode(summary) for site, summary in summaries.items()}
+    for site, summary in told.items():
+        require(summary.organisation == site, f"{site} sent the summary of {summary.organisation!r}")
+    found = merge(from_plain(plain, "the sites' schema"), list(told.values()))
+    return agreed | {"preparation": found.plain(), "columns": list(found.names), "shape": [len(found.names)]}
