@@ -16,6 +16,7 @@ import pytest
 from rich.text import Text
 
 from proxfed import __version__
+from proxfed.algorithms import ALGORITHMS
 from proxfed.harness import build as building
 from proxfed.harness.folder.run_folder import RunFolder
 from proxfed.papers.cli.pages import commands
@@ -186,6 +187,24 @@ def test_list_says_what_everything_is(capsys: Any, kind: str) -> None:
     entries = json.loads(said)[kind]
     assert entries
     assert all(entry["about"] for entry in entries), "every entry says what it is"
+
+
+def test_list_has_one_line_per_algorithm(capsys: Any) -> None:
+    _, said, _ = proxfed(capsys, "list", "algorithms")
+    names = [line.split()[0] for line in said.splitlines()[1:] if line and not line.startswith("proxfed list")]
+    assert names == ALGORITHMS.names()
+
+
+def test_list_filters_algorithms(capsys: Any) -> None:
+    def names(*filters: str) -> set[str]:
+        _, said, _ = proxfed(capsys, "list", "algorithms", *filters, "--format", "json")
+        return {entry["name"] for entry in json.loads(said)["algorithms"]}
+
+    assert names("--server") | names("--peers") == names() == {*ALGORITHMS.names()}
+    assert names("--server", "--peers") == set()
+    assert names("--prox", "--exact", "--compressed") >= {"pledge", "fedcef", "prox_lead"}
+    assert names("--exact").isdisjoint({"fedavg", "choco_sgd"})
+    assert "filters the list of algorithms" in refused(capsys, "list", "compressors", "--exact")
 
 
 def test_every_dataset_can_be_limited(capsys: Any) -> None:

@@ -120,7 +120,7 @@ def needs(what: Needs) -> str:
     return ", ".join(word for word, asked in words.items() if asked)
 
 
-WORDS = ("settings", "runs on", "handles h by", "needs", "sends", "different data", "some clients")
+WORDS = ("settings", "runs on", "handles h by", "needs", "sends", "exact", "different data", "some clients")
 """What is said of an entry beside its name, what it is about and its paper."""
 
 
@@ -150,6 +150,7 @@ def _algorithm(make: Any) -> Entry:
         "handles h by": "prox" if make.needs.composite else "subgradient",
         "needs": needs(make.needs) if star else ", ".join(filter(None, [needs(make.needs), "all clients"])),
         "sends": str(make.facts.sends),
+        "exact": {True: "yes", False: "no"}.get(make.facts.exact, "depends"),
         "different data": _different_data(make),
         "some clients": _some_clients(make) if star else "refused",
         "paper": make.reference(),
