@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +24,7 @@ from proxfed import Depositum, DFedADMM, FedCEF, FedComposite, FedNAG, __version
 from proxfed.cli.main import app
 from proxfed.harness.experiment import read_cases, shipped
 from proxfed.papers.cli.pages import pages
+from proxfed.papers.cli.site_links import on_page_markdown
 from proxfed.papers.experiment_page import page as experiment_page
 from proxfed.papers.verdicts import gather
 from proxfed.silos.site.config import parse_site
@@ -296,17 +297,30 @@ def test_make_verbs_exist(verb: str) -> None:
 # ---- links and names -------------------------------------------------------------------------------------------------
 
 
-def test_links_lead_somewhere() -> None:
-    """On every page, whether it is in the repository or made."""
-    texts = {page: page.read_text() for page in LINKED} | made()
+def broken_links(texts: dict[Path, str], also: Container[Path] = ()) -> list[str]:
+    """Relative links of pages that lead nowhere; also: targets that need not be files."""
     broken = []
     for page, text in texts.items():
         for link in dict.fromkeys(re.findall(r"\]\(([^)#\s]+?)(?:#[^)]*)?\)", text)):
             target = (page.parent / link).resolve()
-            drawn = page in made() and link.endswith(".svg")  # by `make docs`, with the page
-            if "://" not in link and not drawn and not target.exists() and target not in made():
+            if "://" not in link and not target.exists() and target not in also:
                 broken.append(f"{page.relative_to(ROOT)}: {link}")
-    assert broken == []
+    return broken
+
+
+def test_links_work_in_the_repository() -> None:
+    """As it is browsed, where no page has been made."""
+    tracked = {page: page.read_text() for page in LINKED}
+    assert broken_links(tracked) == []
+
+
+def test_links_work_on_the_site() -> None:
+    """There, links to what a page is made from lead to the page; its figures are drawn by `make docs`."""
+    site = {page: on_page_markdown(page.read_text()) for page in PAGES if page.is_relative_to(DOCS)}
+    assert "](reference/algorithms.md)" in site[DOCS / "index.md"]
+    assert "](results/depositum/fig3.md)" in site[DOCS / "results.md"]
+    assert not [page for page, text in site.items() if re.search(r"\]\((\.\./)+(src|tests|results)/", text)]
+    assert [link for link in broken_links(site | made(), made()) if not link.endswith(".svg")] == []
 
 
 def test_every_page_is_on_the_site() -> None:

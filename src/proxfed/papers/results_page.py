@@ -138,7 +138,7 @@ def _of_all(figure: str, c: Counts) -> str:
 
 
 def _link(entry: Reproduction) -> str:
-    return f"[{entry.name.partition('/')[2]}](results/{entry.name}.md)"
+    return f"[{entry.name.partition('/')[2]}](../src/proxfed/papers/experiments/{entry.name}.toml)"
 
 
 def _runs(entry: Reproduction) -> str:
