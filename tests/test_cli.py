@@ -174,8 +174,8 @@ def test_brackets_in_the_resume_hint_are_no_markup(
 ) -> None:
     monkeypatch.setattr("proxfed.cli.run.stop_on_signal", lambda: nullcontext(lambda: True))
     code, _, said = proxfed(capsys, "run", str(file), "--out", str(tmp_path / "o[/b]"))
-    assert code == 1
-    assert f"`proxfed run {file} --out {tmp_path / 'o[/b]'} --resume`" in said
+    assert code == 130
+    assert f"to resume: proxfed run {file} --out '{tmp_path / 'o[/b]'}' --resume" in said
 
 
 @pytest.mark.parametrize(

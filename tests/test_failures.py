@@ -91,7 +91,7 @@ def test_ctrl_c_while_starting_is_one_word(module: str, tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert said == "interrupted\n"
-    assert process.returncode == 1
+    assert process.returncode == 130
 
 
 def test_output_that_nobody_reads_any_more_is_no_error() -> None:

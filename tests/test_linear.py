@@ -236,14 +236,14 @@ def test_held_out_data_are_scored(loss, intercept):
     clients = toy.data(loss, (30, 30))
     test = clients.client(1)
     data = Federated.from_clients([clients.client(0)], test, clients.classes)
-    p = Linear(data, toy.LOSSES[loss], intercept=intercept)
+    p = Linear(data, toy.LOSSES[loss], intercept=intercept) + Zero()
     x = point(p)
-    scores = p.evaluate(x)
+    scores = p.f.evaluate(x)
     seen = Linear(Federated.from_clients([test], classes=clients.classes), toy.LOSSES[loss], intercept=intercept)
-    assert scores["test_loss"] == pytest.approx(float(f_of(seen, 0, x)), rel=1e-12)
+    assert scores["test_loss"] == pytest.approx(float(f_of(seen + Zero(), 0, x)), rel=1e-12)
     A, b = torch.tensor(test[0]), torch.tensor(test[1])
-    q = p.blocks[0].shape[0]
-    s = A @ x[: p.blocks[0].stop].view(q, -1).T + (x[p.blocks[0].stop :] if intercept else 0)
+    q = p.f.blocks[0].shape[0]
+    s = A @ x[: p.f.blocks[0].stop].view(q, -1).T + (x[p.f.blocks[0].stop :] if intercept else 0)
     if loss == "logistic":
         assert scores["accuracy"] == pytest.approx(float((s[:, 0].sign() == b).double().mean()))
     elif loss == "softmax":

@@ -159,7 +159,7 @@ def test_ctrl_c_while_it_is_planned_ends_it_at_once(capsys: Any, toys: Path, mon
         code, _, said = proxfed(capsys, "reproduce", "toys", "--out", str(toys))
     finally:
         signal.signal(signal.SIGINT, before)
-    assert code == 1
+    assert code == 130
     assert said.endswith("interrupted\n")
 
 

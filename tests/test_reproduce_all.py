@@ -228,8 +228,8 @@ def test_ctrl_c_stops_all_of_it(capsys: Any, toys: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(Plan, "run", interrupted)
     code, _, told = everything(capsys, toys, "toys")
-    assert code == 1
-    assert "stopped; the same command goes on from here" in told
+    assert code == 130
+    assert "stopped; the same command resumes it" in told
     assert "2 of 3" not in told
 
 

@@ -316,7 +316,7 @@ def test_a_killed_process_goes_on_to_the_same_rows(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_stops_after_the_round(tmp_path: Path) -> None:
-    """Ctrl-C ends the round, says how to go on and exits with 1."""
+    """Ctrl-C ends the round, says how to resume and exits with 130."""
     file = write(tmp_path / "small.toml", small(rounds=100_000, seeds=[0]))
     command = [sys.executable, "-m", "proxfed", "run", str(file), "--out", str(tmp_path / "run")]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | {"COLUMNS": "200"})
@@ -325,8 +325,8 @@ def test_ctrl_c_stops_after_the_round(tmp_path: Path) -> None:
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=300)
-    assert process.returncode == 1
-    assert "--resume" in said
+    assert process.returncode == 130
+    assert f"to resume: proxfed run {file} --out {tmp_path / 'run'} --resume" in said
     assert "Traceback" not in said
     finished = [row["round"] for row in RunFolder(tmp_path / "run").rows()]
     assert finished == list(np.arange(len(finished)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -13,6 +15,16 @@ from proxfed.errors import require
 
 if TYPE_CHECKING:
     from proxfed.harness.experiment import Experiment
+
+
+INTERRUPTED = 130
+"""The exit code of a command that Ctrl-C or SIGTERM stopped, as shells have it."""
+
+
+def resume_command() -> str:
+    """The command line of this process with --resume: what continues it."""
+    given = [word for word in sys.argv[1:] if word not in ("--resume", "--force")]
+    return shlex.join(["proxfed", *given, "--resume"])
 
 
 class Format(StrEnum):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from proxfed.cli.common import (
+    INTERRUPTED,
     ChangeOption,
     DataOption,
     Format,
@@ -22,6 +23,7 @@ from proxfed.cli.common import (
     OnlyOption,
     check_anew,
     hooked,
+    resume_command,
 )
 from proxfed.cli.silo import CarrierName, CarrierOption
 from proxfed.errors import require
@@ -105,8 +107,8 @@ def deploy(
             e, desk, path, resume=resume, force=force, only=only or [], deadline=deadline, stop=stop,
         )  # fmt: skip
         if stop():
-            say(f"stopped; the same command with --resume goes on in {path}", err)
-            raise typer.Exit(1)
+            say(f"stopped; to resume in {path}: {resume_command()}", err)
+            raise typer.Exit(INTERRUPTED)
     _show(path, results, format, time.monotonic() - started)
     say_messages(results)
     if loopback is not None:

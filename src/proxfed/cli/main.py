@@ -1,6 +1,7 @@
 """The command line. Each command has a file of its own, and imports what it needs when it is called.
 
-Exit codes: 0 done, 1 failed or stopped on the way (what was computed is kept), 2 bad input (nothing was computed).
+Exit codes: 0 done, 1 failed on the way (what was computed is kept), 2 bad input (nothing was computed), 130 stopped by
+Ctrl-C (what was computed is kept).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -31,6 +32,7 @@ from proxfed.cli import (
     tune,
     watch,
 )
+from proxfed.cli.common import INTERRUPTED
 from proxfed.cli.failures import refuse, show_if_asked, trace, unexpected, words
 from proxfed.errors import Elsewhere, ProxfedError, on_command_line, require
 from proxfed.registry import modules_here
@@ -40,7 +42,6 @@ app = typer.Typer(
     name="proxfed",
     help="Federated composite optimisation: one structured model over many data holders who never share their data.",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -93,6 +94,9 @@ def _root(
     show_log(logging.ERROR if quiet else (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)])
 
 
+USAGE: Any = next(c for c in reversed(typer.BadParameter.__mro__) if hasattr(c, "format_message"))
+"""What typer raises when it cannot read the command line: click's class, or from typer 0.22 on its own."""
+
 ANYWHERE = ("-q", "--quiet", "-v", "-vv", "--verbose")
 
 
@@ -111,7 +115,7 @@ def main() -> None:
     try:
         with on_command_line(), modules_here():  # also for imports inside functions of a user's module
             code = app(_flags_first(sys.argv[1:]), standalone_mode=False)
-        if code == 130:  # what typer makes of Ctrl-C
+        if code == INTERRUPTED:  # what typer makes of Ctrl-C
             raise KeyboardInterrupt
     except ProxfedError as e:
         if isinstance(e.__cause__, Elsewhere):  # of an exception in another process
@@ -124,7 +128,7 @@ def main() -> None:
         sys.exit(e.exit_code)
     except (typer.Abort, KeyboardInterrupt):
         err.print("interrupted")
-        sys.exit(1)
+        sys.exit(INTERRUPTED)
     except BrokenPipeError:  # whoever read our output has had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(1)
@@ -136,12 +140,10 @@ def main() -> None:
             unexpected(words(e), trace(e))
         sys.exit(1)
     except Exception as e:
-        import click
-
         if "embedded null" in str(e):  # in the name of a file, which a TOML file can spell
             refuse("a path holds the character NUL, which no file name has")
             sys.exit(2)
-        if isinstance(e, click.ClickException):
+        if isinstance(e, USAGE):
             if said := e.format_message():  # nothing, where help was printed instead
                 refuse(said)
             sys.exit(2)

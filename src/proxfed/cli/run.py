@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from proxfed.cli.common import (
+    INTERRUPTED,
     CaseOption,
     ChangeOption,
     CheckpointOption,
@@ -24,6 +25,7 @@ from proxfed.cli.common import (
     OnlyOption,
     check_anew,
     hooked,
+    resume_command,
 )
 from proxfed.errors import require
 from proxfed.report.terminal import err, print_results, say, say_messages, stop_on_signal
@@ -85,10 +87,10 @@ def run(
     with stop_on_signal() as stop:
         found = plan.run(stop, jobs=jobs, ranks=ranks, checkpoint_seconds=checkpoint, timeout=timeout)
     if not plan.leads:
-        raise typer.Exit(1 if stop() else 0)
+        raise typer.Exit(INTERRUPTED if stop() else 0)
     if stop():
-        say(f"stopped; `proxfed run {experiment} --out {path} --resume` with the same settings goes on from here", err)
-        raise typer.Exit(1)
+        say(f"stopped; to resume: {resume_command()}", err)
+        raise typer.Exit(INTERRUPTED)
     _show(path, found, format, time.monotonic() - started)
     for name, results in found.items():
         say_messages(results, name)

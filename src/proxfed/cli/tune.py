@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from proxfed.cli.common import (
+    INTERRUPTED,
     AxisOption,
     ChangeOption,
     CheckpointOption,
@@ -21,6 +22,7 @@ from proxfed.cli.common import (
     OneCaseOption,
     check_anew,
     read_over,
+    resume_command,
 )
 from proxfed.errors import require
 from proxfed.report.terminal import err, out, print_results, say, say_messages
@@ -118,5 +120,5 @@ def tune(
     if results is not None:
         say_messages(results)
     if results is not None and not results.complete:
-        say("stopped; the same command with --resume goes on from here", err)
-        raise typer.Exit(1)
+        say(f"stopped; to resume: {resume_command()}", err)
+        raise typer.Exit(INTERRUPTED)

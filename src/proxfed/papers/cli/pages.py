@@ -92,7 +92,7 @@ def command_line() -> str:
     """Every command, from its own help."""
     parts = [
         "# Command line\n\nMade from the commands' own `--help`. Exit codes: 0 done, 1 failed on the way (what was "
-        "computed is kept), 2 bad input (nothing was computed).\n"
+        "computed is kept), 2 bad input (nothing was computed), 130 stopped by Ctrl-C (what was computed is kept).\n"
     ]
     for words, command in commands():
         context = command.make_context("", [], resilient_parsing=True)

@@ -11,7 +11,16 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from proxfed.cli.common import CaseOption, ChangeOption, DataOption, Format, FormatOption, JobsOption, OnlyOption
+from proxfed.cli.common import (
+    INTERRUPTED,
+    CaseOption,
+    ChangeOption,
+    DataOption,
+    Format,
+    FormatOption,
+    JobsOption,
+    OnlyOption,
+)
 from proxfed.errors import InputError, MissingData, require
 from proxfed.report.summary import plain_table
 from proxfed.report.terminal import err, out, say, say_messages, stop_on_signal
@@ -111,8 +120,8 @@ def reproduce(
             with stop_on_signal() as stop:
                 part.ran = plan.run(stop, jobs=jobs)
             if stop():
-                say("stopped; the same command goes on from here", err)
-                raise typer.Exit(1)
+                say("stopped; the same command resumes it", err)
+                raise typer.Exit(INTERRUPTED)
             figures[part.name] = part.draw()
             for name, results in part.ran.items():
                 write_report([results], part.folders[name].path / "report.html", figures[part.name])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 from rich.text import Text
 
-from proxfed.cli.common import Format
+from proxfed.cli.common import INTERRUPTED, Format
 from proxfed.errors import InputError, RunError, require
 from proxfed.report.columns import show
 from proxfed.report.summary import plain_table
@@ -77,8 +77,8 @@ def _run(w: Waiting, k: int, rest: list[Waiting], folder: Path, data: str | None
         say(f"failed: {w}: {e}", err, "red")
         return False
     if stop():
-        say("stopped; the same command goes on from here", err)
-        raise typer.Exit(1)
+        say("stopped; the same command resumes it", err)
+        raise typer.Exit(INTERRUPTED)
     for case, results in found.items():
         write_report([results], part.folders[case].path / "report.html")
     say(f"done: {w}: {_time(time.monotonic() - started)}", err)
