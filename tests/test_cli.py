@@ -518,3 +518,20 @@ def test_a_kernel_that_was_only_imported_is_no_notebook(capsys: pytest.CaptureFi
     changes = ["-c", "rounds=2", "-c", "data.samples=5"]
     _, said, _ = proxfed(capsys, "run", "demo", *changes, "--out", str(tmp_path / "run"), "--format", "json")
     assert json.loads(said)["results"]
+
+
+def test_report_writes_figures_and_tables_for_a_paper(capsys: Any, file: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    code, _, complaint = proxfed(capsys, "run", str(file), "--out", str(out), "-c", f"algorithms=[{FEDAVG}]")
+    assert code == 0, complaint
+    tex, table = tmp_path / "table.tex", tmp_path / "table.csv"
+    options = ("--figures", "svg", "--latex", str(tex), "--csv", str(table), "--stat", "mean")
+    code, said, complaint = proxfed(capsys, "report", str(out), *options)
+    assert code == 0, complaint
+    assert tex.read_text().startswith(r"\begin{tabular}")
+    assert table.read_text().startswith("algorithm,status,")
+    figures = sorted(path.name for path in out.glob("*.svg"))
+    assert {"gap-bytes.svg", "gap-round.svg", "objective-round.svg"} <= {*figures}
+    assert all(f"wrote {out / name}" in said for name in figures)
+    assert "'gif' is not one of pdf, svg, png" in refused(capsys, "report", str(out), "--figures", "gif")
+    assert "of one run" in refused(capsys, "report", str(out), str(out), "--latex", str(tex))

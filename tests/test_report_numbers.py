@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import statistics
@@ -10,11 +11,12 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from proxfed.errors import InputError
 from proxfed.harness.results import Results
-from proxfed.report.columns import MEASURES, PROGRESS, show, with_total
+from proxfed.report.columns import KNOWN, MEASURES, PROGRESS, show, with_total
 from proxfed.report.curves import make_curve, thin
 from proxfed.report.sparsity import CELLS, images
-from proxfed.report.summary import result_table, rich_table
+from proxfed.report.summary import missed, result_table, rich_table, with_spread
 
 from support.run_folders import row, state
 
@@ -109,13 +111,54 @@ def test_targets_say_when_half_of_the_seeds_got_there():
     second = next(t for t in range(31) if 0.6**t <= 1e-3)
     gap, accuracy, high, error = entry["reached"]
     assert gap == {
-        "measure": "gap", "target": 1e-3, "measured": True,
+        "measure": "gap", "target": 1e-3, "measured": True, "nearest": 0.6**30,
         "rounds": second, "gradients": 20 * second, "bytes_total": 4000 * second, "sim_seconds": None,
     }  # fmt: skip
     assert accuracy["rounds"] == next(t for t in range(31) if 1 - 0.6**t >= 0.9)
     assert high["rounds"] == next(t for t in range(31) if 1 - 0.6**t >= 0.99)
     assert error["rounds"] is None
     assert not error["measured"]
+    (goal,) = result_table(Results(rows, status), targets={"gap": [1e-12]})[0]["reached"]
+    assert missed(goal) == f"Did not reach ({0.6**30:.2e})"
+
+
+def test_several_seeds_show_their_spread():
+    gaps = {0: 0.25, 1: 0.5, 2: 1.0}
+    rows = [row(seed=s, t=1, gap=gap, objective=2.0) for s, gap in gaps.items()]
+    results = Results(rows, [state(seed=s, t=1) for s in gaps], 4, [0, 1, 2])
+    (entry,) = results.table()
+    assert entry["spread"]["gap"] == pytest.approx({"min": 0.25, "max": 1.0, "mean": 7 / 12, "sd": 0.3818813079129867})
+    assert "objective" not in entry["spread"]
+    assert with_spread(entry, KNOWN["gap"]) == "0.5 [0.25, 1]"
+    assert with_spread(entry, KNOWN["gap"], "mean") == "0.5833 ± 0.3819"
+    assert with_spread(entry, KNOWN["objective"]) == "2"
+    assert "0.5 [0.25, 1]" in str(results)
+    assert "0.5 [0.25, 1]" in results._repr_html_()
+    assert r"0.5833 $\pm$ 0.3819" in results.to_latex(["gap"], "mean")
+    head, line = csv.reader(results.to_csv().splitlines())
+    found = dict(zip(head, line, strict=True))
+    assert (found["gap"], found["gap min"], found["gap max"]) == ("0.5", "0.25", "1.0")
+    with pytest.raises(InputError, match=r"columns: there is no column 'gp'; did you mean 'gap'\?"):
+        results.to_latex(["gp"])
+    with pytest.raises(InputError, match=r"stat = 'mode' is not one of 'median', 'mean'"):
+        results.to_latex(stat="mode")
+
+
+def test_latex_has_the_best_in_bold_but_nothing_that_was_spent():
+    rows = [row("a", t=1, gap=0.5), row("b", t=1, gap=0.25)]
+    text = Results(rows, [state("a", t=1), state("b", t=1)]).to_latex(["rounds", "gap", "bytes_total"], caption="5 %")
+    assert text.count(r"\textbf") == 1
+    assert r"\textbf{0.25}" in text
+    assert text.startswith("\\begin{table}")
+    assert r"\caption{5 \%}" in text
+
+
+def test_what_one_client_sends_and_receives():
+    """Of a star what goes up and down; over an edge each byte is sent by one client and received by another."""
+    (star,) = Results([row(bytes_up=100, bytes_down=60, bytes_edge=0)], [state()], 4).table()
+    assert (star["sent_per_client"], star["received_per_client"]) == (25, 15)
+    (graph,) = Results([row(bytes_up=0, bytes_down=0, bytes_edge=80)], [state()], 4).table()
+    assert (graph["sent_per_client"], graph["received_per_client"]) == (20, 20)
 
 
 def test_terminal_table_fits_and_leaves_out_what_is_empty():

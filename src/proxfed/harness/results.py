@@ -162,11 +162,31 @@ class Results:
             raise InputError("to_pandas() needs pandas, which is not installed: pip install pandas") from e
         return pandas.DataFrame(self.rows)
 
-    def to_latex(self) -> str:
-        """The table for a paper."""
+    def to_latex(
+        self, columns: Sequence[str] = (), stat: str = "median", targets: bool = False, caption: str = ""
+    ) -> str:
+        """The table for a paper, in the style of booktabs, with the best number of each measure in bold.
+
+        Parameters
+        ----------
+        columns : sequence of str
+            Names such as "gap" and "bytes_total"; empty: what was measured, and what it cost.
+        stat : {"median", "mean"}
+            Of several seeds: the median with the range, or the mean with the standard deviation.
+        targets : bool
+            Also what it took to reach the targets of the study.
+        caption : str
+            Puts the table into an environment `table` with this caption.
+        """
         from proxfed.report.latex import latex_table
 
-        return latex_table(self.table())
+        return latex_table(self.table(), columns, stat, targets, caption)
+
+    def to_csv(self) -> str:
+        """The table for a spreadsheet: every number to the last bit, and what the seeds differ by."""
+        from proxfed.report.latex import csv_table
+
+        return csv_table(self.table())
 
     @property
     def time_origin(self) -> str:

@@ -83,6 +83,10 @@ KNOWN = {
         Column("steps", "gradients per client", "count", better="lower"),
         Column("bytes", "bytes, total", "bytes", "communicated", better="lower"),
         Column("gradients_per_client", "gradients per client", "count", better="lower", heading="grads/client", rank=5),
+        Column("sent_per_client", "bytes a client sends", "bytes", better="lower", heading="sent/client", rank=5),
+        Column(
+            "received_per_client", "bytes a client receives", "bytes", better="lower", heading="received/client", rank=6
+        ),
         Column("seeds", "seeds", "count", rank=5),
         Column("tuning", "tuning", "text", rank=0),
     )

@@ -8,7 +8,7 @@ from html import escape
 from typing import Any
 
 from proxfed.report.columns import KNOWN, Column, show
-from proxfed.report.summary import fairness, missed, reached_columns, tuning_column
+from proxfed.report.summary import fairness, missed, reached_columns, tuning_column, with_spread
 
 Entry = Mapping[str, Any]
 
@@ -50,7 +50,7 @@ def _targets(table: Sequence[Entry], colours: Mapping[str, int]) -> str:
 def costs_html(table: Sequence[Entry], progress: Sequence[Column], colours: Mapping[str, int]) -> str:
     """What each algorithm spent."""
     columns = [KNOWN["rounds"] if column.name == "round" else column for column in progress]
-    columns.insert(1, KNOWN["gradients_per_client"])
+    columns[1:1] = [KNOWN[name] for name in ("gradients_per_client", "sent_per_client", "received_per_client")]
     return _sortable(table, _filled(table, columns), colours, {}, status=False)
 
 
@@ -81,7 +81,7 @@ def _sortable(
         if status:
             cells.append(f'<td class="{"bad" if entry["diverged"] else "text"}">{escape(entry["status"])}</td>')
         cells += [f'<td class="text">{escape(tuning[k])}</td>'] if tuning else []
-        cells += [_number(entry.get(c.name), c.kind, best.get(c.name, "")) for c in columns]
+        cells += [_number(entry.get(c.name), c.kind, best.get(c.name, ""), with_spread(entry, c)) for c in columns]
         lines.append(f"<tr>{''.join(cells)}</tr>")
     kind = "results" if status else "results costs"
     return f'<table class="{kind}"><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table>'
@@ -92,12 +92,13 @@ def _name(entry: Entry, colours: Mapping[str, int]) -> str:
     return f'<th scope="row">{swatch}{escape(entry["algorithm"])}</th>'
 
 
-def _number(value: float | None, kind: str, best: str) -> str:
+def _number(value: float | None, kind: str, best: str, text: str = "") -> str:
+    """The cell of a number; text: with its spread."""
     if value is None:
         return "<td>–</td>"
-    text = show(value, kind)
-    mark = ' class="best"' if text == best else ""
-    return f'<td{mark} data-value="{float(value)!r}">{escape(text)}</td>'
+    alone = show(value, kind)
+    mark = ' class="best"' if alone == best else ""
+    return f'<td{mark} data-value="{float(value)!r}">{escape(text or alone)}</td>'
 
 
 def settings_html(settings: Mapping[str, Any], versions: Mapping[str, Any]) -> str:

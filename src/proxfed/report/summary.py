@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from statistics import median
+from statistics import mean, median, stdev
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.console import Group
@@ -26,6 +26,7 @@ from proxfed.report.columns import (
     show,
     with_total,
 )
+from proxfed.report.columns import column as column_of
 from proxfed.report.targets import half_reached
 
 if TYPE_CHECKING:
@@ -45,7 +46,8 @@ def result_table(results: Results, targets: Mapping[str, Sequence[float]]) -> li
     A seed that diverged counts with its last row; a value that is missing or not finite counts as none. Where the
     number of clients is known there are gradients per client. With `targets` = {measure: values} an entry says under
     `reached` after how many rounds, gradients, bytes and simulated seconds half of the seeds got there (None: they did
-    not), and whether the measure was `measured` at all. `tuning` is how much the algorithm's settings were tuned.
+    not), and whether the measure was `measured` at all. `tuning` is how much the algorithm's settings were tuned, and
+    `spread` what the seeds differ by: {column: {min, max, mean, sd}}, where they do.
     """
     rows, status, clients = [with_total(row) for row in results.rows], results.status, results.clients
     columns = (*MEASURES, *further_measures(rows), *PROGRESS[1:])
@@ -68,8 +70,10 @@ def result_table(results: Results, targets: Mapping[str, Sequence[float]]) -> li
             "rounds": _median(last, "round"),
             **{column.name: _median(last, column.name) for column in columns},
         }
-        if clients and entry["gradients"] is not None:
-            entry["gradients_per_client"] = entry["gradients"] / clients
+        if spread := {c.name: found for c in columns if c.kind != "seconds" and (found := _spread(last, c.name))}:
+            entry["spread"] = spread
+        if clients:
+            entry |= per_client(entry, clients)
         if targets:
             goals = [(measure, target) for measure, values in targets.items() for target in values]
             entry["reached"] = [
@@ -110,19 +114,55 @@ def _median(rows: Iterable[Row], name: str) -> float | None:
     return median(numbers) if numbers else None
 
 
+def _spread(rows: Iterable[Row], name: str) -> dict[str, float]:
+    """What several seeds differ by; empty where they do not."""
+    numbers = [value for row in rows if (value := number(row, name)) is not None]
+    if len({*numbers}) < 2:
+        return {}
+    return {"min": min(numbers), "max": max(numbers), "mean": mean(numbers), "sd": stdev(numbers)}
+
+
+def per_client(entry: Mapping[str, Any], clients: int) -> dict[str, float]:
+    """What one client computes, sends and receives, on average; what crosses an edge counts for both ends."""
+    out = {} if entry["gradients"] is None else {"gradients_per_client": entry["gradients"] / clients}
+    for name, way in (("sent_per_client", "bytes_up"), ("received_per_client", "bytes_down")):
+        counted = [entry[key] for key in (way, "bytes_edge") if entry.get(key) is not None]
+        out |= {name: sum(counted) / clients} if counted else {}
+    return out
+
+
+STATS = ("median", "mean")
+
+
+def with_spread(entry: Mapping[str, Any], column: Column, stat: str = "median") -> str:
+    """A cell of a table: 'median [min, max]' or 'mean ± sd' over the seeds; the number alone where they agree."""
+    spread = entry.get("spread", {}).get(column.name)
+    if spread is None:
+        return show(entry.get(column.name), column.kind)
+    middle, low, high, sd = (
+        show(value, column.kind) for value in (entry[column.name], spread["min"], spread["max"], spread["sd"])
+    )
+    if stat == "mean":
+        return f"{show(spread['mean'], column.kind)} ± {sd}"
+    return middle if low == high else f"{middle} [{low}, {high}]"
+
+
 def _reached(histories: Sequence[Sequence[Row]], measure: str, target: float, own: Directions) -> dict[str, Any]:
     def spent(column: str) -> float | None:
         found = half_reached(histories, measure, target, "round" if column == "rounds" else column, own=own)
         return found if finite(found) else None
 
-    measured = any(row.get(measure) is not None for history in histories for row in history)
+    found = [[value for row in history if (value := number(row, measure)) is not None] for history in histories]
+    best = max if column_of(measure, own).better == "higher" else min
+    nearest = [best(values) for values in found if values]
     costs = {column.name: spent(column.name) for column in REACHED}
-    return {"measure": measure, "target": target, "measured": measured, **costs}
+    near = median(nearest) if nearest else None
+    return {"measure": measure, "target": target, "measured": bool(nearest), "nearest": near, **costs}
 
 
 def missed(goal: Mapping[str, Any]) -> str:
-    """What stands in a table for a target that has no number."""
-    return "Did not reach" if goal["measured"] else "Not measured"
+    """What stands in a table for a target that was not reached: how near it came."""
+    return f"Did not reach ({show(goal['nearest'], 'number')})" if goal["measured"] else "Not measured"
 
 
 def reached_columns(table: Iterable[Mapping[str, Any]]) -> list[Column]:
@@ -235,12 +275,22 @@ def fitted(columns: Sequence[Shown], width: int) -> Table:
 
 
 TERMINAL = ("rounds", "objective", "gap", "error", "stationarity", "consensus", "nonzeros", "accuracy")
-SPENT = ("bytes_total", "bytes_up", "bytes_down", "bytes_edge", "bytes_best", "gradients_per_client", "sim_seconds")
+SPENT = (
+    "bytes_total",
+    "bytes_up",
+    "bytes_down",
+    "bytes_edge",
+    "bytes_best",
+    "sent_per_client",
+    "received_per_client",
+    "gradients_per_client",
+    "sim_seconds",
+)
 
 
 def _terminal_columns(table: Sequence[Mapping[str, Any]]) -> list[Shown]:
     def shown(column: Column) -> Shown:
-        cells = [show(entry.get(column.name), column.kind) for entry in table]
+        cells = [with_spread(entry, column) for entry in table]
         filled = any(entry.get(column.name) for entry in table)
         return Shown(column.rank, column.heading or column.name, cells if filled else [])
 
@@ -268,7 +318,7 @@ def _word(value: Any) -> str:
 
 def own_columns(table: Sequence[Mapping[str, Any]]) -> list[Column]:
     """The problem's own measures in a table of results."""
-    others = {"status", "diverged", "reached", "swept", *swept_columns(table)}
+    others = {"status", "diverged", "reached", "spread", "swept", *swept_columns(table)}
     return [c for c in further_measures(table) if c.name not in others]
 
 
