@@ -535,3 +535,15 @@ def test_report_writes_figures_and_tables_for_a_paper(capsys: Any, file: Path, t
     assert all(f"wrote {out / name}" in said for name in figures)
     assert "'gif' is not one of pdf, svg, png" in refused(capsys, "report", str(out), "--figures", "gif")
     assert "of one run" in refused(capsys, "report", str(out), str(out), "--latex", str(tex))
+
+
+def test_a_first_experiment_runs_as_it_is_written(capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, said, complaint = proxfed(capsys, "init", "mine.toml")
+    assert code == 0, complaint
+    assert "proxfed run mine.toml" in said
+    code, said, complaint = proxfed(capsys, "run", "mine.toml", "-c", "rounds=2", "--jobs", "1")
+    assert code == 0, complaint
+    assert "pledge" in said
+    assert "exists already" in refused(capsys, "init", "mine.toml")
+    assert "must end in .toml" in refused(capsys, "init", "mine")

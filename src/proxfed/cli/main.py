@@ -21,6 +21,7 @@ from proxfed.cli import (
     data,
     deploy,
     fit,
+    init,
     list_,
     predict,
     report,
@@ -46,6 +47,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command()(init.init)
 app.command()(run.run)
 app.command()(tune.tune)
 app.command()(sweep.sweep)
