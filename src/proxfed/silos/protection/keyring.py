@@ -113,7 +113,7 @@ class SiteKey:
 
     def secret(self, *about: bytes) -> bytes:
         """32 bytes that only this site knows, for a purpose."""
-        return _derive(self.private.private_bytes_raw(), b"own secret", *about)
+        return derive(self.private.private_bytes_raw(), b"own secret", *about)
 
     def shared(self, public: bytes) -> bytes:
         """What this site and the holder of another key have in common."""
@@ -145,7 +145,7 @@ class Keyring:
             )
         own = introductions.get(me, b"")
         require(own[:PUBLIC] == key.public, f"{me!r} was introduced to the others with a key that is not its own")
-        everybody = _joined(
+        everybody = joined(
             job.encode(), *(part for name in sorted(introductions) for part in (name.encode(), introductions[name]))
         )
         others = {name: said[:PUBLIC] for name, said in introductions.items() if name != me}
@@ -155,7 +155,7 @@ class Keyring:
         """32 bytes that this site and `other` know, and nobody else; the same at both."""
         require(other in self.partners, f"the key of {other!r} is not known here; known: {', '.join(self.partners)}")
         ends = sorted([(self.me.encode(), self.key.public), (other.encode(), self.partners[other])])
-        return _derive(
+        return derive(
             self._shared(other), b"pair", self.run.encode(), *purpose, *(part for end in ends for part in end)
         )
 
@@ -192,17 +192,18 @@ class Keyring:
     def _direction(self, other: str, sender: str, to: str, t: int, k: int) -> tuple[bytes, bytes, bytes]:
         """What is authenticated, the key of messages from `sender` to `to`, and the one of their nonces."""
         ends = sender.encode(), to.encode()
-        about = _joined(FORM, self.run.encode(), *ends, str(t).encode(), str(k).encode())
+        about = joined(FORM, self.run.encode(), *ends, str(t).encode(), str(k).encode())
         return about, self.pair(other, b"seal", *ends), self.pair(other, b"nonce", *ends)
 
 
-def _joined(*parts: bytes) -> bytes:
+def joined(*parts: bytes) -> bytes:
     """Each with its length in front, so that no two lists give the same bytes."""
     return b"".join(len(part).to_bytes(8, "little") + part for part in parts)
 
 
-def _derive(secret: bytes, *about: bytes) -> bytes:
+def derive(secret: bytes, *about: bytes) -> bytes:
+    """32 bytes from a secret, for a purpose."""
     from cryptography.hazmat.primitives.hashes import SHA256
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-    return HKDF(SHA256(), 32, salt=FORM, info=_joined(*about)).derive(secret)
+    return HKDF(SHA256(), 32, salt=FORM, info=joined(*about)).derive(secret)

@@ -1,7 +1,7 @@
 """Shamir's secret sharing: a secret of 32 bytes in n shares, of which any k give it back and k - 1 say nothing of it.
 
-    share x     q(x) modulo PRIME, x = 1, ..., n, of a polynomial q with q(0) the secret and k - 1 random coefficients
-    secret      q(0) = sum_x q(x) prod_{z != x} z/(z - x), over any k of them       (Shamir 1979)
+share x     q(x) modulo PRIME, x = 1, ..., n, of a polynomial q with q(0) the secret and k - 1 random coefficients
+secret      q(0) = sum_x q(x) prod_{z != x} z/(z - x), over any k of them       (Shamir 1979)
 """
 
 from __future__ import annotations
