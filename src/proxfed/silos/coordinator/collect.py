@@ -155,7 +155,7 @@ class CollectSum(Collect):
     def _known(self, c: Coordinator, ids: Mapping[str, list[int]]) -> list[Tensor]:
         """What all know of the sum: that of clients without rows."""
         everybody = [i for own in ids.values() for i in own]
-        known = c.clients.without_rows(c.star, received(self.down), self.t, np.array(everybody, np.int64))
+        known = c.clients.without_rows(c.star, (), received(self.down), self.t, np.array(everybody, np.int64))
         p = torch.tensor([c.job.weights[i] for i in everybody], dtype=torch.float64)
         return [p @ dense(leaf).double() for leaf in leaves(known)]
 

@@ -115,7 +115,11 @@ class Guard:
         return b""
 
     def head(self) -> str:
-        """How far its audit file is, for its partners to note; empty: it has none."""
+        """How far its audit file is, signed, for its partners to note; empty: it has none."""
+        return ""
+
+    def countersign(self, job: Job) -> str:
+        """Signed: how far the sites of a job say that their audit files are; empty: it has no key."""
         return ""
 
     def gate(self, asked: Asked) -> None:
@@ -149,6 +153,10 @@ class Link:
 
     def unseal(self, sender: str, t: int, k: int, body: bytes) -> bytes:
         return body
+
+    def noisy(self, up: Message, about: Upload) -> Message:
+        """What everybody may know instead of `up`, of the same form."""
+        return up
 
     def upload(self, up: Message, about: Upload) -> Message:
         """What goes to the server instead of `up`, of the same form."""

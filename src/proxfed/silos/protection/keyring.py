@@ -2,6 +2,7 @@
 
     secret of a pair    X25519(own private key, the other's public key)
     keys of a run       HKDF(secret of the pair; run, purpose, both names, both public keys)
+    signature           Ed25519, by a key that follows from the private one
     sealed message      AES-256-GCM under a key of one direction; run, names, round and step are authenticated
 
 The nonce of a sealed message is an HMAC of all that and of its content: the same message repeated is the same bytes,
@@ -23,10 +24,12 @@ from proxfed.errors import InputError, RunError, require
 from proxfed.silos.protection.ledger import Head, Ledger
 
 if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 FORM = b"proxfed silos 1"
-PUBLIC, SALT = 32, 16
+EXCHANGED, PUBLIC, SALT = 32, 64, 16
+"""Bytes: of the public half of the key that pairs are made with, of both public halves, of a salt."""
 NONCE, TAG = 12, 16
 
 
@@ -100,11 +103,21 @@ class SiteKey:
 
     @cached_property
     def public(self) -> bytes:
-        """Its public half, 32 bytes."""
-        return self.private.public_key().public_bytes_raw()
+        """Its public halves: of the key that pairs are made with, and of the one that signs."""
+        return self.private.public_key().public_bytes_raw() + self._signing.public_key().public_bytes_raw()
+
+    @cached_property
+    def _signing(self) -> Ed25519PrivateKey:
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+        return Ed25519PrivateKey.from_private_bytes(self.secret(b"signature"))
+
+    def sign(self, statement: bytes) -> bytes:
+        """64 bytes that only this site can make, and everybody can check (`verified`)."""
+        return self._signing.sign(joined(FORM, statement))
 
     def introduction(self) -> bytes:
-        """What a site says of itself at the start of a run, once: its public key, and a salt that is new.
+        """What a site says of itself at the start of a run, once: its public halves, and a salt that is new.
 
         The salt makes the keys of a run that is begun again others than those of the first time, so that no pad is used
         for two contents, whatever happened to the site's rows in between.
@@ -120,9 +133,21 @@ class SiteKey:
         from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 
         try:
-            return self.private.exchange(X25519PublicKey.from_public_bytes(public))
+            return self.private.exchange(X25519PublicKey.from_public_bytes(public[:EXCHANGED]))
         except ValueError as e:
             raise InputError(f"{public.hex()[:80]} is not a public key of a site") from e
+
+
+def verified(public: bytes, statement: bytes, signature: bytes) -> bool:
+    """Whether the site with these public halves signed the statement."""
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    try:
+        Ed25519PublicKey.from_public_bytes(public[EXCHANGED:PUBLIC]).verify(signature, joined(FORM, statement))
+    except (InvalidSignature, ValueError):
+        return False
+    return True
 
 
 @dataclass(frozen=True)

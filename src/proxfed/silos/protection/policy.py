@@ -237,6 +237,11 @@ def check_head(site: Site, partner: str, before: Head, now: Head) -> None:
     _allow(grown, f"the audit file of {partner} does not have the lines any more that it had at an earlier job")
 
 
+def check_signed(partner: str, good: bool) -> None:
+    """Whether a partner itself said how far its audit file is."""
+    _allow(good, f"how far the audit file of {partner} is was not signed with the key of {partner}")
+
+
 def check_step(site: Site, far: float) -> None:
     """Whether anything is told about a model so far from those before it."""
     most = site.limits.step

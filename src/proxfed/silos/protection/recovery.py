@@ -22,14 +22,14 @@ from typing import NamedTuple
 import numpy as np
 
 from proxfed.errors import RunError, require
-from proxfed.silos.protection.keyring import PUBLIC, Keyring, derive, joined
+from proxfed.silos.protection.keyring import EXCHANGED, Keyring, derive, joined
 from proxfed.silos.protection.masks import Words, stream
 from proxfed.silos.protection.shamir import SHARE, combine, split
 
 STEP = -1
 """Of sealed shares, where messages to neighbours have 0, 1, ..."""
 DIGEST = 32
-BOX = PUBLIC + DIGEST + 2 * SHARE
+BOX = EXCHANGED + DIGEST + 2 * SHARE
 
 
 def majority(n: int) -> int:
@@ -99,10 +99,10 @@ def deal(keyring: Keyring, here: Round, threshold: int) -> Dealt:
 def unbox(keyring: Keyring, here: Round, sender: str, sealed: bytes) -> Box:
     """What another site dealt to this one, for just this round and these sites."""
     body = keyring.unseal(sender, here.t, STEP, sealed)
-    good = len(body) == BOX and body[PUBLIC : PUBLIC + DIGEST] == here.digest
+    good = len(body) == BOX and body[EXCHANGED : EXCHANGED + DIGEST] == here.digest
     require(good, f"the shares of {sender!r} are of another round, or between other sites")
-    shares = body[PUBLIC + DIGEST :]
-    return Box(body[:PUBLIC], shares[:SHARE], shares[SHARE:])
+    shares = body[EXCHANGED + DIGEST :]
+    return Box(body[:EXCHANGED], shares[:SHARE], shares[SHARE:])
 
 
 def pads(

@@ -34,6 +34,7 @@ from proxfed.silos.protection.masks import Words, pads, stream, to_words
 from proxfed.silos.protection.privacy import gaussian, noises
 from proxfed.silos.protection.trajectory import Trajectory
 from proxfed.silos.protection.versions import digests, too_near
+from proxfed.silos.protection.witness import Signed, countersign, publics, sign
 from proxfed.silos.site.config import Site
 from proxfed.silos.site.holder import Holder
 from proxfed.silos.site.rows import Rows
@@ -99,7 +100,7 @@ class SiteGuard(Guard):
         run = line.get("run", "")
         self.bytes[run] += line.get("bytes", 0)
         self.answers[run] += _depends_on_rows(line.get("what", ""))
-        self.heads |= {partner: Head.read(said) for partner, said in line.get("heads", {}).items()}
+        self.heads |= {partner: Signed.read(said).head for partner, said in line.get("heads", {}).items()}
         if "circle" in line:
             self.circles[run] = Circle(frozenset(line["circle"]), line["weights"])
         if "partner" in line:
@@ -123,7 +124,10 @@ class SiteGuard(Guard):
         return self.key.introduction()
 
     def head(self) -> str:
-        return str(self._head)
+        return str(sign(self.key, self.site.name, self._head))
+
+    def countersign(self, job: Job) -> str:
+        return countersign(self.key, job.family, job.audits)
 
     # ---- what is refused -----------------------------------------------------------------------------------------
 
@@ -159,11 +163,13 @@ class SiteGuard(Guard):
 
     def _check_heads(self, job: Job) -> None:
         """An audit file only grows: a partner's that was cut is noticed here, and its last digest noted."""
-        told = {site: Head.read(said) for site, said in job.audits.items() if site in job.sites}
-        for site, head in told.items():
+        told = {site: Signed.read(said) for site, said in job.audits.items() if site in job.sites}
+        keys = publics(job.introductions)
+        for site, signed in told.items():
+            policy.check_signed(site, signed.by(site, keys.get(site, b"")))
             before = self._head if site == self.site.name else self.heads.get(site, Head())
-            policy.check_head(self.site, site, before, head)
-        self.beside |= {"heads": {site: str(head) for site, head in told.items() if site != self.site.name}}
+            policy.check_head(self.site, site, before, signed.head)
+        self.beside |= {"heads": {site: str(signed) for site, signed in told.items() if site != self.site.name}}
 
     def begins(self, job: Job | None, rows: Rows) -> None:
         """With a table that was used before, or with one that differs from all of those in enough rows."""
@@ -254,18 +260,18 @@ class SiteLink(Link):
 
     # ---- to the server -------------------------------------------------------------------------------------------
 
-    def upload(self, up: Message, about: Upload) -> Message:
-        """Clipped and made noisy, weighed and masked, as far as the job says."""
-        privacy, hidden = self.protection.privacy, self.protection.secure_aggregation
-        if privacy is None and not hidden:
+    def noisy(self, up: Message, about: Upload) -> Message:
+        privacy = self.protection.privacy
+        if privacy is None:
             return up
-        values = [dense(leaf).detach() for leaf in leaves(up)]
-        if privacy is not None:
-            self._spend(privacy, len(about.ids))
-            values = self._noisy(values, about, privacy)
-        if hidden:
-            values = self._hidden(values, about)
-        return rebuild(up, iter(values))
+        self._spend(privacy, len(about.ids))
+        return rebuild(up, iter(self._noisy([dense(leaf).detach() for leaf in leaves(up)], about, privacy)))
+
+    def upload(self, up: Message, about: Upload) -> Message:
+        """Weighed and masked, if the job says so."""
+        if not self.protection.secure_aggregation:
+            return up
+        return rebuild(up, iter(self._hidden([dense(leaf).detach() for leaf in leaves(up)], about)))
 
     def _hidden(self, values: list[Tensor], about: Upload) -> list[Tensor]:
         """As wide words, or as narrow ones, whose rows do not hold what all know."""
@@ -277,7 +283,7 @@ class SiteLink(Link):
             return self._masked(values, p, of)
         part = about.part
         if not keeps_a_state(part.algorithm, part.problem.f.d):
-            known = part.clients.without_rows(part.algorithm, about.down, about.t, about.ids)
+            known = part.clients.without_rows(part.algorithm, (), about.down, about.t, about.ids)
             values = [x - dense(r) for x, r in zip(values, leaves(known), strict=True)]
         words = self._masked(values, p, of)
         if about.grain is None:
@@ -360,7 +366,9 @@ class SiteLink(Link):
     def _noisy(self, values: list[Tensor], about: Upload, privacy: Privacy) -> list[Tensor]:
         """Client by client."""
         part = about.part
-        no_rows = part.clients.without_rows(part.algorithm, about.down, about.t, about.ids)
+        no_rows = part.clients.without_rows(
+            part.algorithm, part.of(about.state, about.ids), about.down, about.t, about.ids
+        )
         r, rows = [dense(leaf) for leaf in leaves(no_rows)], []
         for k, i in enumerate(about.ids):
             u = [value[k : k + 1] for value in values]
