@@ -53,7 +53,8 @@ class Circle:
             for name in NAMES
         }
         self.publics = {name: d.own.public for name, d in dealt.items()}
-        self.told = Told(here, cohort, self.publics, dict.fromkeys(NAMES, threshold), b"x")
+        seeds = {name: d.commitment for name, d in dealt.items()}
+        self.told = Told(here, cohort, self.publics, seeds, dict.fromkeys(NAMES, threshold), b"x")
         self.values = {name: np.arange(4.0) + 10 * k for k, name in enumerate(NAMES)}
 
     def sent(self, name: str) -> Words:
@@ -132,10 +133,12 @@ def test_shares_that_a_lying_site_tells_are_noticed() -> None:
     circle = Circle(NAMES)
     survivors = NAMES[:4]
     shares = circle.shares(survivors[:3], survivors)
-    true = shares["lyon"]["turin"]
-    shares["lyon"]["turin"] = true[:5] + bytes([true[5] ^ 1]) + true[6:]
-    with pytest.raises(RunError, match=r"do not fit each other|not shares of one secret"):
-        undo(circle.told, survivors, shares, 4)
+    for of in ("turin", "oslo"):  # of a key, and of a seed
+        true = shares["lyon"][of]
+        wrong = shares | {"lyon": shares["lyon"] | {of: true[:5] + bytes([true[5] ^ 1]) + true[6:]}}
+        with pytest.raises(RunError, match=r"do not fit each other|not shares of one secret"):
+            undo(circle.told, survivors, wrong, 4)
+    assert undo(circle.told, survivors, shares, 4) is not None
 
 
 # ---- runs ------------------------------------------------------------------------------------------------------------

@@ -170,9 +170,11 @@ class CollectRecovered(CollectSum):
         dealt = c.answers(alg, t, dict.fromkeys(ids, question))
         boxes = {site: dict(zip(a.words("to"), a.words("boxes"), strict=True)) for site, a in dealt.items()}
         self.boxes = {site: {dealer: boxes[dealer].get(site, "") for dealer in boxes if dealer != site} for site in ids}
-        publics = {site: _bytes(site, a.word("public")) for site, a in dealt.items()}
+        publics, seeds = (
+            {site: _bytes(site, a.word(name)) for site, a in dealt.items()} for name in ("public", "commitment")
+        )
         thresholds = {site: a.number("threshold", 1) for site, a in dealt.items()}
-        self.dealt = recovery.Told(here, list(dealt), publics, thresholds, b"")
+        self.dealt = recovery.Told(here, list(dealt), publics, seeds, thresholds, b"")
         return {site: own for site, own in ids.items() if site in dealt}
 
     def head(self, site: str) -> dict[str, Any]:

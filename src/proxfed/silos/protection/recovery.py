@@ -77,6 +77,8 @@ class Dealt(NamedTuple):
 
     own: Box
     """With the shares that it keeps."""
+    commitment: bytes
+    """The digest of b_i, by which wrong shares of it are noticed."""
     sealed: dict[str, bytes]
     """By addressee."""
 
@@ -93,7 +95,7 @@ def deal(keyring: Keyring, here: Round, threshold: int) -> Dealt:
         for name, box in boxes.items()
         if name != keyring.me
     }
-    return Dealt(boxes[keyring.me], sealed)
+    return Dealt(boxes[keyring.me], _commitment(_secret(keyring, here, b"seed")), sealed)
 
 
 def unbox(keyring: Keyring, here: Round, sender: str, sealed: bytes) -> Box:
@@ -128,6 +130,7 @@ class Told(NamedTuple):
     here: Round
     cohort: Sequence[str]
     publics: Mapping[str, bytes]
+    commitments: Mapping[str, bytes]
     thresholds: Mapping[str, int]
     broadcast: bytes
 
@@ -141,11 +144,12 @@ def undo(told: Told, survivors: Sequence[str], shares: Mapping[str, Mapping[str,
         if len(mine) < k:
             raise RunError(f"{len(mine)} sites have told their shares of {name}, and it takes {k}")
         secret = combine(dict([*mine.items()][:k]))
-        if name in survivors:
+        there = name in survivors
+        if (_commitment(secret) != told.commitments[name]) if there else (_public(secret) != told.publics[name]):
+            raise RunError(f"the shares of {name} that sites have told do not fit each other")
+        if there:
             total = total + stream(derive(secret, *about), count)
             continue
-        if _public(secret) != told.publics[name]:
-            raise RunError(f"the shares of {name} that sites have told do not fit each other")
         for other in survivors:  # what `other` has added for the pair, which the one who dropped out has not taken off
             total = total - _between(name, secret, other, told.publics[other], about, count)
     return total
@@ -163,6 +167,10 @@ def _secret(keyring: Keyring, here: Round, *which: bytes) -> bytes:
 def _about(here: Round, cohort: Sequence[str], broadcast: bytes) -> tuple[bytes, ...]:
     names = (name.encode() for name in sorted(cohort))
     return b"recoverable mask", here.digest, *names, hashlib.sha256(broadcast).digest()
+
+
+def _commitment(seed: bytes) -> bytes:
+    return hashlib.sha256(joined(b"commitment", seed)).digest()
 
 
 def _public(key: bytes) -> bytes:

@@ -319,7 +319,8 @@ class SiteLink(Link):
         here = self._round(question.round, question.words("among"))
         dealt, to = recovery.deal(self.keyring, here, self._threshold(here)), list(here.among)
         boxes = [dealt.sealed.get(name, b"").hex() for name in to]
-        return {"to": to, "boxes": boxes, "public": dealt.own.public.hex(), "threshold": self._threshold(here)}, b""
+        known = {"public": dealt.own.public.hex(), "commitment": dealt.commitment.hex()}
+        return {"to": to, "boxes": boxes, "threshold": self._threshold(here), **known}, b""
 
     def unmask(self, question: Letter) -> tuple[Headers, bytes]:
         t, shares = question.round, Shares.of(question)
