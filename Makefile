@@ -40,7 +40,7 @@ test-slow: $(READY)  ## a thousand examples of every property, and the tests tha
 	$(BIN)/python -m pytest -n 2 --hypothesis-profile slow -m 'slow or hypothesis'
 
 test-carriers: $(CARRIERS)  ## NVIDIA FLARE and Flower themselves: processes, sockets, certificates (about ten minutes)
-	$(BIN)/python -m pytest -m slow tests/test_carriers.py
+	$(BIN)/python -m pytest -m slow tests/test_carriers.py tests/test_carrier_attacks.py
 
 test-trackers: $(TRACKERS)  ## TensorBoard, MLflow and Weights & Biases themselves, offline
 	$(BIN)/python -m pytest tests/test_trackers.py

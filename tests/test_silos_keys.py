@@ -85,7 +85,7 @@ def test_a_key_of_another_in_ones_own_place_is_noticed() -> None:
     with pytest.raises(InputError, match="has 3 bytes"):
         ring("a", said=SAID | {"b": b"abc"})
     with pytest.raises(InputError, match="not a public key"):
-        ring("a", said=SAID | {"b": bytes(48)}).pair("b", b"x")
+        ring("a", said=SAID | {"b": bytes(80)}).pair("b", b"x")
     with pytest.raises(InputError, match="'d' is not known"):
         ring("a").pair("d", b"x")
 

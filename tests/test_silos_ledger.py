@@ -14,6 +14,7 @@ from proxfed.silos.protection import audit as audits
 from proxfed.silos.protection.audit import Audit
 from proxfed.silos.protection.ledger import Head, Ledger
 from proxfed.silos.protection.site_guard import SiteGuard
+from proxfed.silos.protection.witness import Signed, sign
 from proxfed.silos.wire.message import Letter
 
 from support.guarded_sites import SITES, Sites, after, site
@@ -61,7 +62,7 @@ def test_what_was_written_before_a_crash_joins(tmp_path: Path) -> None:
     here = site(tmp_path, "lyon")
     here.audit.write("coordinator", "round", b"x", run="r", t=1)
     guard = SiteGuard(here)
-    assert guard.head() == str(Head.of(here.audit.read().lines))
+    assert Signed.read(guard.head()).head == Head.of(here.audit.read().lines)
 
 
 def test_a_line_whose_write_failed_halfway_counts_and_the_site_goes_on(
@@ -81,7 +82,8 @@ def test_a_line_whose_write_failed_halfway_counts_and_the_site_goes_on(
         guard.note("", "a remark")
     monkeypatch.setattr(audits, "replace", real)
     guard.note("", "another")
-    assert guard.head() == str(Head.of(guard.audit.read().lines)) == SiteGuard(site(tmp_path, "lyon")).head()
+    assert Signed.read(guard.head()).head == Head.of(guard.audit.read().lines)
+    assert guard.head() == SiteGuard(site(tmp_path, "lyon")).head()
 
 
 def test_a_ledger_of_another_key_is_none(tmp_path: Path) -> None:
@@ -107,14 +109,16 @@ def test_partners_note_how_far_each_others_files_were_and_refuse_a_shorter_one(t
     assert all(ask(told, name).kind == "answer" for name in SITES)
     noted = [line["heads"] for line in site(tmp_path, "oslo").audit.read().lines if line.get("heads")]
     assert noted[-1]["lyon"] == heads["lyon"]
-    lines, _, digest = heads["lyon"].partition(":")
-    assert str(Head.of(site(tmp_path, "lyon").audit.read().lines[: int(lines)])) == heads["lyon"]
-    shorter = replace(job, nonce="2", audits=heads | {"lyon": f"{int(lines) - 1}:{digest}"})
+    lines, digest = Signed.read(heads["lyon"]).head
+    assert Head.of(site(tmp_path, "lyon").audit.read().lines[:lines]) == (lines, digest)
+    key = site(tmp_path, "lyon").key
+    saying = lambda lines, digest: {"lyon": str(sign(key, "lyon", Head(lines, digest)))}
+    shorter = replace(job, nonce="2", audits=heads | saying(lines - 1, digest))
     said = ask(shorter, "oslo")
     assert said.kind == "refused"
     assert "the audit file of lyon does not have the lines any more" in said.head["why"]
-    other = replace(job, nonce="3", audits=heads | {"lyon": f"{lines}:{'0' * 32}"})
+    other = replace(job, nonce="3", audits=heads | saying(lines, "0" * 32))
     assert "audit file of lyon" in ask(other, "oslo").head["why"]
-    longer = replace(job, nonce="4", audits={"lyon": f"{int(lines) + 10**6}:{digest}"})
+    longer = replace(job, nonce="4", audits=saying(lines + 10**6, digest))
     assert "the job knows another audit file of this site" in ask(longer, "lyon").head["why"]
     assert ask(replace(job, nonce="5", audits={"oslo": "x"}), "lyon").kind == "failed"

@@ -8,12 +8,18 @@ from hypothesis import strategies as st
 
 from proxfed.errors import InputError, RunError
 from proxfed.silos.protection.keyring import Keyring, SiteKey
-from proxfed.silos.protection.masks import hide, largest, reveal, rounding
+from proxfed.silos.protection.masks import largest, pads, reveal, rounding, to_words
 
 NAMES = ["berlin", "lyon", "oslo", "porto", "turin"]
 KEYS = {name: SiteKey(X25519PrivateKey.generate()) for name in NAMES}
 SAID = {name: key.introduction() for name, key in KEYS.items()}
 RINGS = {name: Keyring.of(key, name, "job", SAID) for name, key in KEYS.items()}
+
+
+def hide(values: np.ndarray, ring: Keyring, cohort: list[str], t: int, broadcast: bytes, bits: int) -> np.ndarray:
+    """What a site sends."""
+    words = to_words(values, len(cohort), bits)
+    return words + pads(ring, cohort, t, broadcast, len(words))
 
 
 def sent(values: dict[str, np.ndarray], t: int = 1, broadcast: bytes = b"x", bits: int = 40) -> dict[str, np.ndarray]:

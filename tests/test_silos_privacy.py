@@ -9,23 +9,28 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxfed.algorithms import ALGORITHMS, EF21, FedAvg, FedCEF, FedComposite, FedPAQ, ProxNewton
+from proxfed.algorithms import ALGORITHMS, EF21, FedAvg, FedCEF, FedComposite, FedPAQ, ProxNewton, Scaffold
 from proxfed.compressors import Identity, TopK
+from proxfed.data.synthetic import synthetic_binary
 from proxfed.engine.compatibility import why_not_private
-from proxfed.engine.halves import Oracle, Work
+from proxfed.engine.halves import Clients, Oracle, Work
 from proxfed.engine.messages import dense, leaves
+from proxfed.engine.network import Stacked
 from proxfed.engine.noise import GRID, NoRows, drowned, epsilon
 from proxfed.engine.noise import privatise as privatise_with
+from proxfed.engine.start import run_of
+from proxfed.engine.states import flatten
 from proxfed.errors import InputError
 from proxfed.harness.build import build_study
 from proxfed.harness.compare import run_study
 from proxfed.harness.experiment import parse
 from proxfed.harness.protection import Privacy, Protection
 from proxfed.harness.remarks import beforehand
+from proxfed.problems import Linear, Logistic
 from proxfed.regularisers import L1, Zero
 from proxfed.silos.protection.eligibility import check_protection, why_no_masks
 from proxfed.silos.protection.privacy import gaussian
-from proxfed.types import Graph
+from proxfed.types import Graph, Star
 
 from support.algorithm_settings import SETTINGS
 
@@ -153,7 +158,8 @@ PRIVATE = [name for name, a in SETTINGS.items() if not why_not_private(a, 10)]
 
 def test_who_can_be_private() -> None:
     assert {"fedavg", "fedprox", "feddualavg", "fedopt", "fedmid", "mime", "proximal_gradient"} <= set(PRIVATE)
-    assert not {"scaffold", "fedcomposite", "ef21", "fedcef", "fedpaq", "depositum", "prox_newton"} & set(PRIVATE)
+    assert {"scaffold", "fedcomposite", "fedcanon", "feddyn"} <= set(PRIVATE)
+    assert not {"ef21", "fedcef", "fedpaq", "depositum", "prox_newton"} & set(PRIVATE)
 
 
 @pytest.mark.parametrize("name", PRIVATE)
@@ -196,7 +202,7 @@ def test_the_reasons() -> None:
     assert why_no_masks(FedCEF(0.1, 2, compressor=Identity())) == ""
     assert why_no_masks(FedComposite(0.1, 2)) == ""
     assert why_not_private(FedAvg(0.1, 2), 10) == why_not_private(FedPAQ(0.1, 2), 10) == ""
-    assert "keep a state" in why_not_private(FedComposite(0.1, 2), 10)
+    assert "keep a state" in why_not_private(SETTINGS["fedadmm"], 10)
     assert "keep a state" in why_not_private(EF21(0.1, Identity()), 10)
     assert "single number" in why_not_private(ProxNewton(), 10)
 
@@ -230,6 +236,75 @@ def test_a_simulation_says_what_noise_costs_and_refuses_what_cannot_have_it() ->
     assert f"the noise follows from the seed; fedavg: epsilon = {epsilon({8.0: 3}, 1e-5):.3g}" in said[0]
     assert "fedavg: protection.privacy: noise = 8 over 5 clients" in said[1]
     e = simulated(clip=1.0, noise=8.0)
-    bad = e.model_copy(update={"algorithms": [{"name": "scaffold", "eta": 0.1, "K": 2}]})
-    with pytest.raises(InputError, match=r"algorithms\.scaffold: protection\.privacy: Scaffold has clients that keep"):
+    bad = e.model_copy(update={"algorithms": [{"name": "fedadmm", "eta": 1.0, "K": 2, "eta_l": 0.1}]})
+    with pytest.raises(InputError, match=r"algorithms\.fedadmm: protection\.privacy: FedADMM has clients that keep"):
         build_study(bad).check()
+
+
+# ---- clients that keep what follows from their messages ------------------------------------------------------------
+
+STATEFUL = [name for name in PRIVATE if type(SETTINGS[name]).after is not Star.after]
+VARIED = [SETTINGS[name] for name in STATEFUL] + [
+    FedComposite(0.1, 3, partial=True),
+    Scaffold(0.1, 2, averaging=0.3),
+]
+
+
+@pytest.mark.parametrize("a", VARIED, ids=str)
+@pytest.mark.parametrize("h", [Zero(), L1(0.1)])
+def test_the_state_follows_from_the_message(a: Any, h: Any) -> None:
+    """What `after` says of the exact message is the state that the client has; its first one knows no rows."""
+    problem = Linear(synthetic_binary(clients=4, samples=30, features=6, seed=1), Logistic()) + h
+    clients, work = Clients(problem, a, 0), Work()
+    own, server = clients.begin(a, range(4), work)
+    empty, _ = a.init(clients.x0, NoRows(0, range(4), 0), clients.h)
+    for mine, theirs in zip(flatten(own).values(), flatten(empty).values(), strict=True):
+        assert torch.equal(mine, theirs)
+    for t in range(1, 5):
+        server, down = a.down(server, None)
+        new, up = clients.client(a, own, down, t, range(4), work)
+        known = a.after(own, down, up, clients.h)
+        for mine, theirs in zip(flatten(new).values(), flatten(known).values(), strict=True):
+            assert torch.allclose(mine, theirs, rtol=1e-12, atol=1e-13)
+            assert mine.abs().max() > 0
+        own = new
+        mean = up.mean(0) if isinstance(up, torch.Tensor) else tuple(part.mean(0) for part in up)
+        server = a.server(server, mean, clients.h, 1.0)
+
+
+def test_it_is_asked_of_those_who_keep_a_state() -> None:
+    assert {*STATEFUL} == {"fedcomposite", "scaffold", "feddyn", "fedcanon"}
+
+
+@pytest.mark.parametrize("a", VARIED, ids=str)
+def test_rows_move_a_message_by_two_clips_given_what_was_sent_before(a: Any) -> None:
+    """Without noise, whatever the rows are and whatever was sent before, it is within C of what is known."""
+    privacy = Privacy(clip=0.01, noise=QUIET)
+    worlds = [synthetic_binary(clients=3, samples=30, features=6, seed=seed) for seed in (1, 2)]
+    runs = [Clients(Linear(data, Logistic()) + Zero(), a, 0, privacy) for data in worlds]
+    own, server = runs[0].begin(a, range(3), Work())
+    for t in range(1, 5):
+        server, down = a.down(server, None)
+        (new, one), (_, two) = (run.answer(a, own, down, t, range(3), Work()) for run in runs)
+        apart = torch.cat([(dense(x) - dense(y)).flatten(1) for x, y in zip(leaves(one), leaves(two), strict=True)], 1)
+        assert (apart.norm(dim=1) <= 2 * privacy.clip * (1 + 1e-6)).all()
+        assert (apart.norm(dim=1) > 0).all()
+        own = new  # of the first world: the second is asked what it would send after the same messages
+        mean = one.mean(0) if isinstance(one, torch.Tensor) else tuple(part.mean(0) for part in one)
+        server = a.server(server, mean, runs[0].h, 1.0)
+
+
+def test_control_variates_agree_with_the_server_under_noise() -> None:
+    """SCAFFOLD's c is the mean of all c_i, however much was clipped and however loud the noise is."""
+    a = Scaffold(0.1, 3)
+    problem = Linear(synthetic_binary(clients=5, samples=30, features=8, seed=1), Logistic()) + Zero()
+    run = run_of(problem, a, Stacked(5, problem.f.d), privacy=Privacy(clip=0.1, noise=2.0))
+    for t in range(1, 6):
+        run.round(t)
+    state = run.dump()
+    c_i, c = (
+        next(x for key, x in state.items() if key.startswith(who) and key.endswith("c"))
+        for who in ("clients", "server")
+    )
+    assert torch.allclose(c_i.mean(0), c, rtol=0, atol=1e-12)
+    assert float(c_i.std()) > 0.1

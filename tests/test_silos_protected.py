@@ -306,6 +306,26 @@ def test_the_noise_is_there_and_secret_and_the_same_when_asked_again(tmp_path: P
     assert runs[0].holders[name].answer(question) == answer
 
 
+@pytest.mark.parametrize("hidden", [{}, MASKED], ids=["open", "masked"])
+@pytest.mark.parametrize(
+    "table", [algorithm("scaffold", eta=0.1, K=2), algorithm("fedcomposite", eta=0.1, tau=3)], ids=lambda a: a["name"]
+)
+def test_control_variates_follow_from_the_noisy_messages(
+    table: Mapping[str, Any], hidden: dict[str, Any], tmp_path: Path
+) -> None:
+    """Their mean is what the server has, and the model is the plain one where there is hardly any noise."""
+    sites = Sites(tmp_path / "loud")
+    c = after(sites.coordinator(table, {**NOISY, **hidden}), 3)
+    kept = torch.stack(list(states(sites, c.job.digest, 3).values()))
+    server_has = c.state.c if table["name"] == "scaffold" else c.state.x / c.star.S  # c_i = a_i - x/S add up to 0
+    assert torch.allclose(kept.mean(0), server_has.expand_as(kept.mean(0)), rtol=0, atol=1e-9)
+    assert float(kept.std()) > 0.5
+    quiet = {"privacy": {"clip": 1e3, "noise": 1e-13}, **hidden}
+    a = after(Sites(tmp_path / "plain", guarded=False).coordinator(table), 3)
+    b = after(Sites(tmp_path / "quiet").coordinator(table, quiet), 3)
+    assert torch.allclose(a.model(), b.model(), rtol=0, atol=1e-8)
+
+
 def by_hand(noise: float, T: int, delta: float) -> float:
     from scipy import optimize, stats
 

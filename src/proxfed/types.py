@@ -673,6 +673,14 @@ class Star(Method, Generic[Client, Server]):
     def client(self, own: Client, down: Message, f: Local, h: Regulariser) -> tuple[Client, Message]:
         """A client's round: (new state, message up)."""
 
+    def after(self, own: Client, down: Message, up: Message, h: Regulariser) -> Client | None:
+        """The new state of a client that sent `up`, if it follows from that and from what everybody knows; else None.
+
+        It is asked for where messages get noise: a state that follows from the noisy message agrees with what the
+        server has, and holds nothing of the rows that was not sent (engine/noise.py).
+        """
+        return None
+
     def hear(self, own: Client, down: Message) -> Client:
         """What a client that stays away from a round makes of its message, for those that need `all_hear`."""
         return own

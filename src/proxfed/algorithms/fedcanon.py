@@ -76,6 +76,9 @@ class FedCanon(Star[Client, Server]):
         _, c_i = corrected_sgd(f, f.spread(z), self.alpha, self.K, shift=c - own.c)
         return Client(c_i), c_i
 
+    def after(self, own: Client, down: Message, up: Message, h: Regulariser) -> Client:
+        return Client(up)
+
     def server(self, s: Server, c: Tensor, h: Regulariser, share: float) -> Server:
         return Server(h.prox(s.z - self.beta * c, self.beta), c)
 

@@ -114,6 +114,9 @@ class FedComposite(Star[Client, Server]):
         D = G + own.a
         return Client(own.a - D), D
 
+    def after(self, own: Client, down: Message, up: Message, h: Regulariser) -> Client:
+        return Client(own.a - up if self.partial else h.prox(down, self.S) / self.S - up)
+
     def server(self, s: Server, up: Tensor, h: Regulariser, share: float) -> Server:
         g = s.g + share * up if self.partial else up
         return Server(h.prox(s.x, self.S) - self.S * g, g)

@@ -24,7 +24,7 @@ from torch import Tensor
 from proxfed.algorithms.local_steps import anchored_sgd
 from proxfed.errors import at_least_one
 from proxfed.schedules import Step, at, positive_or_auto, positive_step
-from proxfed.types import Facts, FloatOrAuto, Local, Needs, Regulariser, Sends, Star
+from proxfed.types import Facts, FloatOrAuto, Local, Message, Needs, Regulariser, Sends, Star
 
 
 class Client(NamedTuple):
@@ -61,6 +61,9 @@ class FedDyn(Star[Client, Server]):
     def client(self, own: Client, x: Tensor, f: Local, h: Regulariser) -> tuple[Client, Tensor]:
         y = anchored_sgd(f.grad, f.spread(x), at(self.eta, f.t), self.K, anchor=x, pull=self.alpha, shift=-own.g)
         return Client(own.g - self.alpha * (y - x)), y
+
+    def after(self, own: Client, down: Message, up: Message, h: Regulariser) -> Client:
+        return Client(own.g - self.alpha * (up - down))
 
     def server(self, s: Server, y: Tensor, h: Regulariser, share: float) -> Server:
         mean_g = s.s - self.alpha * share * (y - s.x)

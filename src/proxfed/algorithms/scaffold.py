@@ -74,6 +74,9 @@ class Scaffold(Star[Client, Server]):
         c_i = G if self.averaging == 1 else own.c.lerp(G, self.averaging)
         return Client(c_i), (y - x, c_i - own.c)
 
+    def after(self, own: Client, down: Message, up: Message, h: Regulariser) -> Client:
+        return Client(own.c + up[1])
+
     def server(self, s: Server, up: Message, h: Regulariser, share: float) -> Server:
         dx, dc = up
         return Server(s.x + self.eta_g * dx, s.c + share * dc)

@@ -17,6 +17,7 @@ from proxfed.report.terminal import err, out, say
 
 if TYPE_CHECKING:
     from proxfed.silos.protection.audit import Trail
+    from proxfed.silos.site.config import Site
     from proxfed.silos.site.first_site import FirstSite
 
 app = typer.Typer(
@@ -137,6 +138,10 @@ def audit(
     head: Annotated[
         int | None, typer.Option("--head", min=0, help="Only the digest of the first N lines, as partners note it.")
     ] = None,
+    against: Annotated[
+        Path | None,
+        typer.Option("--against", metavar="FILE", help="What others noted: a partner's audit.jsonl, or silos.json."),
+    ] = None,
     format: FormatOption = Format.table,
 ) -> None:
     """What has left this site: every message, the sums, and whether the file is as it was written (exit code 1 if not).
@@ -152,6 +157,9 @@ def audit(
     if head is not None:
         require(head <= len(trail.lines), f"--head {head}: the file has {len(trail.lines)} lines")
         say(str(Head.of(trail.lines[:head])))
+        return
+    if against is not None:
+        _compare(here, trail, against)
         return
     runs = _by_run(trail)
     if format is Format.json:
@@ -169,6 +177,18 @@ def audit(
         return
     say(f"All {len(trail.lines):,} lines are as they were written; the last has the digest {trail.last[:16]}.")
     say(f"Partners that began a job now would note {Head.of(trail.lines)} (with --head N: of the first N lines).")
+
+
+def _compare(here: Site, trail: Trail, against: Path) -> None:
+    """With what this site signed before jobs, as others kept it."""
+    from proxfed.silos.protection.witness import compare
+
+    count, broken = compare(here.name, here.key.public, trail.lines, against.expanduser())
+    if broken:
+        say(f"{here.audit.path} is not what {against} knows of: {broken}", err, "red")
+        raise typer.Exit(1)
+    require(count > 0, f"{against} knows nothing of {here.name}")
+    say(f"The file has the lines of all {count} signatures of {here.name} that are in {against}.")
 
 
 def _show(lines: Sequence[dict[str, Any]]) -> None:

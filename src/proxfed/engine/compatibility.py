@@ -139,10 +139,11 @@ def why_not_private(algorithm: Algorithm, d: int) -> str:
         return why
     if algorithm.sends().numbers_up:
         return "sends a single number beside its vectors, which noise of their size would drown"
-    if _keeps_a_state(algorithm, d):
+    if keeps_a_state(algorithm, d) and type(algorithm).after is Star.after:
         return (
             "has clients that keep a state which must agree with what the server received of them: clipping and noise "
-            "would part the two for good; those of fedavg, fedprox, feddualavg and others keep none"
+            "would part the two for good; those of fedavg, fedprox, feddualavg and others keep none, and those of "
+            "scaffold, fedcomposite, fedcanon and feddyn keep what follows from their messages"
         )
     return ""
 
@@ -155,7 +156,7 @@ def why_not_dense(algorithm: Star[Any, Any], because: str) -> str:
     return ""
 
 
-def _keeps_a_state(algorithm: Star[Any, Any], d: int) -> bool:
+def keeps_a_state(algorithm: Star[Any, Any], d: int) -> bool:
     """Its clients keep something from round to round."""
     own, _ = algorithm.example.init(torch.zeros(d, dtype=torch.float64), NoRows(0, range(1), 0), Zero())
     return bool(flatten(own, "own"))

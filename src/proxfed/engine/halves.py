@@ -150,15 +150,24 @@ class Clients:
         f, h = self._known(t, ids, work)
         new, up = alg.client(own, down, f, h)
         if self.privacy is not None:
-            return new, self._noisy(alg, up, down, t, ids, self.privacy)
+            sent = self._noisy(alg, own, up, down, t, ids, self.privacy)
+            return self.after(alg, own, new, down, sent), sent
         return alg.relay(new, up, 0.0, f.key) if isinstance(alg, Relay) else (new, up)
 
-    def without_rows(self, alg: Star[Any, Any], down: Message, t: int, ids: Ids) -> Message:
-        """What they would send if they had no rows."""
-        return alg.client((), down, Oracle(NoRows(t, ids, self.seed), Work(), None, self.inside), self.h)[1]
+    def after(self, alg: Star[Any, Any], own: Any, new: Any, down: Message, sent: Message) -> Any:
+        """Their states when `sent` left instead of the message that belongs to `new`."""
+        known = alg.after(own, down, sent, self.h)
+        return new if known is None else known
 
-    def _noisy(self, alg: Star[Any, Any], up: Message, down: Message, t: int, ids: Ids, privacy: Noise) -> Message:
-        u, r = ([dense(leaf) for leaf in leaves(message)] for message in (up, self.without_rows(alg, down, t, ids)))
+    def without_rows(self, alg: Star[Any, Any], own: Any, down: Message, t: int, ids: Ids) -> Message:
+        """What they would send in these states if they had no rows."""
+        return alg.client(own, down, Oracle(NoRows(t, ids, self.seed), Work(), None, self.inside), self.h)[1]
+
+    def _noisy(
+        self, alg: Star[Any, Any], own: Any, up: Message, down: Message, t: int, ids: Ids, privacy: Noise
+    ) -> Message:
+        no_rows = self.without_rows(alg, own, down, t, ids)
+        u, r = ([dense(leaf) for leaf in leaves(message)] for message in (up, no_rows))
         g = normals(keys(self.seed, "noise", ids, t), sum(x[0].numel() for x in u))
         return rebuild(up, iter(privatise(u, r, privacy, g)))
 

@@ -1,12 +1,18 @@
 """Differential privacy of clients' messages: what rows do to a message is clipped, and hidden in noise.
 
-    r      what a client without rows would send: its round with grad f_i = 0, from what the server told everybody
+    r      what a client without rows would send: its round with grad f_i = 0, from what everybody knows
     u      what this client would send
     sent   r + min(1, C/|u - r|) (u - r) + sigma C g,     g standard normal, rounded to a grid far finer than the noise
 
 Whatever a client's rows are, they move r + clip(u - r) by at most 2 C. So a message is a Gaussian mechanism with
 sigma/2 standard deviations of noise to a unit of sensitivity, and T of them are as private as `epsilon` says. That
 holds for adaptive rounds, because what is computed in one follows from the rows and from what was sent before.
+
+A client may keep a state, such as a control variate, if that follows from what was sent (`Star.after`). By induction
+over the rounds it is then known to everybody: u and r differ by what rows do in this round alone, and the same bound
+holds. The server has computed with the same noisy messages, so that sums which must agree still do, such as c and the
+mean of SCAFFOLD's c_i. A state that follows from the rows in another way, such as the memory of error feedback, parts
+from what the server has for good: such methods are refused.
 
 In a simulation the noise follows from the seed. Between organisations it is secret (silos/protection/privacy.py).
 """

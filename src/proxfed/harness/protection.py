@@ -3,6 +3,8 @@
 [protection]
 secure_aggregation = true                              the coordinator reads sums only (silos/protection/masks.py)
 privacy = {clip = 1.0, noise = 8.0, delta = 1e-5}      clipped, with Gaussian noise (silos/protection/privacy.py)
+recovery = true                                        of sums, if a site drops out (silos/protection/recovery.py)
+word_bits = 16                                         of a masked number (silos/protection/narrow_words.py)
 robust = {name = "trimmed_mean", trim = 1}             instead of the mean of messages (silos/coordinator/robust.py)
 """
 
@@ -10,9 +12,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, model_validator
 
-from proxfed.validation import STRICT
+from proxfed.validation import STRICT, refuse_unless
 
 
 class Privacy(BaseModel):
@@ -48,5 +50,17 @@ class Protection(BaseModel):
     secure_aggregation: bool = False
     fraction_bits: int = Field(default=40, ge=8, le=52)
     """Of secure aggregation: numbers are rounded to multiples of 2^-fraction_bits."""
+    word_bits: Literal[16, 24, 32, 64] = 64
+    """Of secure aggregation: so many bits for each number of a round; below 64, numbers are rounded at random, to a
+    step that follows the messages."""
+    recovery: bool = False
+    """Of secure aggregation: with a deadline, the sum of a round can be read without sites that drop out in it."""
     privacy: Privacy | None = None
     robust: Robust | None = None
+
+    @model_validator(mode="after")
+    def _of_masks(self) -> Protection:
+        for name in () if self.secure_aggregation else ("word_bits", "recovery"):
+            usual = getattr(self, name) == type(self).model_fields[name].default
+            refuse_unless(usual, f"protection.{name} = {getattr(self, name)}: only with secure_aggregation = true")
+        return self

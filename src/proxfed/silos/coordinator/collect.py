@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
-from proxfed.engine.messages import WeightedSum, rebuild
+from proxfed.engine.compatibility import keeps_a_state
+from proxfed.engine.messages import WeightedSum, dense, leaves, rebuild, received
 from proxfed.engine.network import Stacked
+from proxfed.errors import RunError
 from proxfed.keyed_random import Ids
 from proxfed.machine import over_threads
 from proxfed.silos.coordinator.robust import centre
-from proxfed.silos.protection.masks import add_up
+from proxfed.silos.protection import narrow_words, recovery
+from proxfed.silos.protection.masks import Words, reveal
 from proxfed.silos.wire.message import Letter
-from proxfed.types import Message
+from proxfed.types import Message, Star
 
 if TYPE_CHECKING:
-    from proxfed.harness.protection import Robust
+    from proxfed.harness.protection import Protection, Robust
     from proxfed.silos.coordinator.coordinator import Coordinator
 
 
@@ -26,6 +31,27 @@ class Collect:
 
     whole = False
     """A sum is of no use if one of those who were told of each other is missing: who is there is asked beforehand."""
+
+    def count(
+        self, c: Coordinator, alg: Star[Any, Any], t: int, ids: dict[str, list[int]], down: Message, body: bytes
+    ) -> dict[str, list[int]]:
+        """The cohort of a round, of those who are to take part in it and the server's message to them."""
+        return ids
+
+    def head(self, site: str) -> dict[str, Any]:
+        """What this site is told beside it."""
+        return {}
+
+    def gather(self, c: Coordinator, alg: Star[Any, Any], t: int, questions: Mapping[str, Letter]) -> dict[str, Letter]:
+        """The answers that the round goes on with."""
+        return c.answers(alg, t, questions)
+
+    def dump(self) -> dict[str, Tensor]:
+        """What it remembers from round to round."""
+        return {}
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """From what `dump` wrote."""
 
     def mean(self, coordinator: Coordinator, answers: Mapping[str, Letter], ids: Mapping[str, list[int]]) -> Message:
         """The weighted mean of the messages, stacked in the order of the clients and added up as in one place."""
@@ -61,15 +87,127 @@ class CollectRobust(Collect):
 
 
 class CollectSum(Collect):
-    """It hears masked messages, in fixed point with so many bits, and reads their sum."""
+    """It hears masked messages and reads their sum."""
 
     whole = True
 
-    def __init__(self, bits: int) -> None:
-        self.bits = bits
+    def __init__(self, protection: Protection) -> None:
+        self.bits, self.word_bits = protection.fraction_bits, protection.word_bits
+        self.together = 0.0
+        """Of narrow words: the largest numbers of all sites in the last round, added up; 0: not known."""
+
+    def count(
+        self, c: Coordinator, alg: Star[Any, Any], t: int, ids: dict[str, list[int]], down: Message, body: bytes
+    ) -> dict[str, list[int]]:
+        ids = self._there(c, alg, t, ids)
+        narrow = self.word_bits < 64 and self.together > 0
+        self.grain = narrow_words.exponent(self.together, len(ids), self.word_bits) if narrow else None
+        self.t, self.down, self.broadcast = t, down, narrow_words.bound(body, self.grain)
+        return ids
+
+    def _there(self, c: Coordinator, alg: Star[Any, Any], t: int, ids: dict[str, list[int]]) -> dict[str, list[int]]:
+        return c.there(alg, t, ids)
+
+    def head(self, site: str) -> dict[str, Any]:
+        return {} if self.grain is None else {"grain": self.grain}
+
+    def gather(self, c: Coordinator, alg: Star[Any, Any], t: int, questions: Mapping[str, Letter]) -> dict[str, Letter]:
+        return c.ask(questions)
+
+    def dump(self) -> dict[str, Tensor]:
+        return {"together": torch.tensor(self.together, dtype=torch.float64)} if self.word_bits < 64 else {}
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        self.together = float(tensors["together"]) if self.word_bits < 64 else 0.0
 
     def mean(self, coordinator: Coordinator, answers: Mapping[str, Letter], ids: Mapping[str, list[int]]) -> Message:
         c = coordinator
         form, rows = c.stacked({site: c.message(site, answers[site], 1) for site in ids})
+        each = [self._words(x).sum(axis=0, dtype=np.uint64) for x in rows]
+        words, sizes = np.concatenate(each), [len(x) for x in each]
+        sums = torch.from_numpy(self._values(words - self._too_much(c, list(ids), len(words))))
+        if self.word_bits < 64:  # the last number is how large the others are
+            self.together, sums = float(sums[-1]), sums[:-1]
+            sizes[-1] -= 1
+        parts = list(sums.split(sizes))
+        if self.word_bits < 64 and not keeps_a_state(c.star, c.problem.f.d):
+            parts = [part + known for part, known in zip(parts, self._known(c, ids), strict=True)]
         share = sum(c.job.weights[i] for own in ids.values() for i in own)
-        return rebuild(form, iter([(add_up(x, self.bits) / share).to(c.problem.f.weights) for x in rows]))
+        return rebuild(form, iter([(part / share).to(c.problem.f.weights) for part in parts]))
+
+    def _words(self, rows: Tensor) -> Words:
+        """(sites, k)."""
+        if self.grain is not None:
+            return np.stack([narrow_words.from_bytes(row, self.word_bits) for row in rows])
+        if rows.dtype != torch.int64:
+            raise RunError(f"masked messages are whole numbers, not {rows.dtype}")
+        return rows.numpy().view(np.uint64)
+
+    def _values(self, words: Words) -> np.ndarray:
+        if self.grain is None:
+            return reveal([words], self.bits)
+        return narrow_words.signed(words, self.word_bits) * 2.0**self.grain
+
+    def _too_much(self, c: Coordinator, sites: Sequence[str], count: int) -> Words:
+        """What the sum of the words of these sites has beside their numbers."""
+        return np.zeros(count, np.uint64)
+
+    def _known(self, c: Coordinator, ids: Mapping[str, list[int]]) -> list[Tensor]:
+        """What all know of the sum: that of clients without rows."""
+        everybody = [i for own in ids.values() for i in own]
+        known = c.clients.without_rows(c.star, (), received(self.down), self.t, np.array(everybody, np.int64))
+        p = torch.tensor([c.job.weights[i] for i in everybody], dtype=torch.float64)
+        return [p @ dense(leaf).double() for leaf in leaves(known)]
+
+
+class CollectRecovered(CollectSum):
+    """The same where masks can be undone: sites may drop out after the count."""
+
+    def _there(self, c: Coordinator, alg: Star[Any, Any], t: int, ids: dict[str, list[int]]) -> dict[str, list[int]]:
+        """Those who deal shares of their masks to all others."""
+        here = recovery.Round.of(t, ids)
+        question = Letter("query", c.job.digest, t, 0, {"what": "shares", "among": list(here.among)})
+        dealt = c.answers(alg, t, dict.fromkeys(ids, question))
+        boxes = {site: dict(zip(a.words("to"), a.words("boxes"), strict=True)) for site, a in dealt.items()}
+        self.boxes = {site: {dealer: boxes[dealer].get(site, "") for dealer in boxes if dealer != site} for site in ids}
+        publics, seeds = (
+            {site: _bytes(site, a.word(name)) for site, a in dealt.items()} for name in ("public", "commitment")
+        )
+        thresholds = {site: a.number("threshold", 1) for site, a in dealt.items()}
+        self.dealt = recovery.Told(here, list(dealt), publics, seeds, thresholds, b"")
+        return {site: own for site, own in ids.items() if site in dealt}
+
+    def head(self, site: str) -> dict[str, Any]:
+        return super().head(site) | self._shares(site)
+
+    def _shares(self, site: str) -> dict[str, Any]:
+        own = self.boxes[site]
+        return {"among": list(self.dealt.here.among), "dealers": list(own), "boxes": list(own.values())}
+
+    @property
+    def _fewest(self) -> int:
+        return max(self.dealt.thresholds.values())
+
+    def gather(self, c: Coordinator, alg: Star[Any, Any], t: int, questions: Mapping[str, Letter]) -> dict[str, Letter]:
+        """Of at least so many that their shares suffice."""
+        return c.answers(alg, t, questions, self._fewest)
+
+    def _too_much(self, c: Coordinator, sites: Sequence[str], count: int) -> Words:
+        told = self.dealt._replace(broadcast=self.broadcast)
+        head = {"what": "unmask", "cohort": sorted(told.cohort), "survivors": sorted(sites)}
+        questions = {site: Letter("query", c.job.digest, self.t, 0, head | self._shares(site)) for site in sites}
+        answers = c.answers(c.star, self.t, questions, self._fewest)
+        shares = {
+            site: {
+                name: _bytes(site, share) for name, share in zip(a.words("of_sites"), a.words("shares"), strict=True)
+            }
+            for site, a in answers.items()
+        }
+        return recovery.undo(told, list(sites), shares, count)
+
+
+def _bytes(site: str, word: str) -> bytes:
+    try:
+        return bytes.fromhex(word)
+    except ValueError as e:
+        raise RunError(f"{site}: {word!r:.20} are no bytes") from e

@@ -30,7 +30,7 @@ from proxfed.errors import RunError
 from proxfed.harness.protection import Protection
 from proxfed.keyed_random import Ids
 from proxfed.participation import Full, cohort
-from proxfed.silos.coordinator.collect import Collect, CollectRobust, CollectSum
+from proxfed.silos.coordinator.collect import Collect, CollectRecovered, CollectRobust, CollectSum
 from proxfed.silos.coordinator.remote import COUNTED, Asking
 from proxfed.silos.site.part import Counts, neighbours
 from proxfed.silos.site.rows import empty
@@ -107,7 +107,7 @@ class Coordinator:
             return
         if isinstance(self.algorithm, Star):
             everyone = {site: self._question(0, 0, {"after": -1}) for site in self.job.sites}
-            for site, answer in self._ask(everyone).items():
+            for site, answer in self.ask(everyone).items():
                 self.begun[site] = self._counts(answer)
                 self.after[site] = 0
             if isinstance(self.participation, Full):
@@ -128,7 +128,7 @@ class Coordinator:
     def _question(self, t: int, k: int, head: Mapping[str, Any], body: bytes = b"") -> Letter:
         return Letter("round", self.job.digest, t, k, dict(head), body)
 
-    def _ask(self, questions: Mapping[str, Letter], deadline: float | None = None) -> dict[str, Letter]:
+    def ask(self, questions: Mapping[str, Letter], deadline: float | None = None) -> dict[str, Letter]:
         before = self.exchange.out + self.exchange.back
         answers = self.exchange.ask(self.job, questions, deadline)
         self.wire += self.exchange.out + self.exchange.back - before
@@ -165,14 +165,13 @@ class Coordinator:
         form, body = pack(message, self.codecs)
         ids, all_hear = self.job.who.among(taking_part), alg.requires().all_hear
         self.network.send(message, self.network.n if all_hear else len(taking_part))
-        if self.collect.whole:
-            ids = self._there(alg, t, ids)
+        ids = self.collect.count(self, alg, t, ids, message, body)
         told = {"form": form, "cohort": list(ids)}
         questions = {
-            site: self._question(t, 0, told | {"ids": ids.get(site, []), "after": self.after[site]}, body)
+            site: self._question(t, 0, self._told(site, told, ids), body)
             for site in (self.job.sites if all_hear else ids)
         }
-        answers = self._ask(questions) if self.collect.whole else self._answers(alg, t, questions)
+        answers = self.collect.gather(self, alg, t, questions)
         answers = self._sound(alg, t, answers, ids)
         in_time = {site: own for site, own in ids.items() if site in answers}
         mean = self.collect.mean(self, answers, in_time)
@@ -184,11 +183,20 @@ class Coordinator:
         who = self.cohort_of([i for own in in_time.values() for i in own])
         self.state = self.server.update(state, mean, who, self.work)
 
-    def _there(self, alg: Star[Any, Any], t: int, ids: dict[str, list[int]]) -> dict[str, list[int]]:
+    def _told(self, site: str, told: dict[str, Any], ids: Mapping[str, list[int]]) -> dict[str, Any]:
+        own = told | {"ids": ids.get(site, []), "after": self.after[site]}
+        return own | self.collect.head(site) if site in ids else own
+
+    @property
+    def star(self) -> Star[Any, Any]:
+        assert isinstance(self.algorithm, Star)
+        return self.algorithm
+
+    def there(self, alg: Star[Any, Any], t: int, ids: dict[str, list[int]]) -> dict[str, list[int]]:
         """Those of a cohort that are there now, if there is a deadline: a sum is then waited for, from just these."""
         if self._patient(alg):
             return ids
-        there = self._answers(alg, t, dict.fromkeys(ids, Letter("query", self.job.digest, t, 0, {"what": "there"})))
+        there = self.answers(alg, t, dict.fromkeys(ids, Letter("query", self.job.digest, t, 0, {"what": "there"})))
         return {site: own for site, own in ids.items() if site in there}
 
     def _patient(self, alg: Star[Any, Any]) -> bool:
@@ -196,13 +204,17 @@ class Coordinator:
         needs = alg.requires()
         return self.deadline is None or needs.everyone or needs.all_hear
 
-    def _answers(self, alg: Star[Any, Any], t: int, questions: Mapping[str, Letter]) -> dict[str, Letter]:
-        """Of those in time, where the algorithm can do without the others; else of all."""
-        answers = self._ask(questions, None if self._patient(alg) else self.deadline)
-        if not answers:
-            self.say(f"round {t}: nobody answered within {self.deadline:g} s; it waits for {', '.join(questions)}")
-        while not answers:
-            answers = self._ask(questions, self.deadline)
+    def answers(
+        self, alg: Star[Any, Any], t: int, questions: Mapping[str, Letter], fewest: int = 1
+    ) -> dict[str, Letter]:
+        """Of those in time, where the algorithm can do without the others, and of at least so many; else of all."""
+        answers = self.ask(questions, None if self._patient(alg) else self.deadline)
+        late, fewest = [site for site in questions if site not in answers], min(fewest, len(questions))
+        if len(answers) < fewest:
+            who = "nobody" if not answers else f"only {', '.join(answers)}"
+            self.say(f"round {t}: {who} answered within {self.deadline:g} s; it waits for {', '.join(late)}")
+        while len(answers) < fewest:
+            answers |= self.ask({site: questions[site] for site in late if site not in answers}, self.deadline)
         missing = [site for site in questions if site not in answers]
         if missing:
             self.absent += len(missing)
@@ -258,7 +270,7 @@ class Coordinator:
         near = {site: neighbours(W, self.job, who.here(site)) for site in self.job.sites}
         questions = {site: self._question(t, 0, after) for site in self.job.sites}
         for k in count(1):
-            answers = self._ask(questions)
+            answers = self.ask(questions)
             done = {site for site, answer in answers.items() if answer.head.get("done") is True}
             if len(done) == len(answers):
                 break
@@ -319,7 +331,8 @@ class Coordinator:
         server = flatten(self.state, "server")
         of_sites: dict[str, Mapping[str, Any]] = {"after": self.after, "told": self.told, "begun": self.begun}
         sites = {name: torch.tensor([of[site] for site in self.job.sites]) for name, of in of_sites.items()}
-        return server | sites | {"met": torch.tensor(sorted(self.met), dtype=torch.int64)}
+        more = {"met": torch.tensor(sorted(self.met), dtype=torch.int64)}
+        return server | sites | more | self.collect.dump()
 
     def load(self, tensors: dict[str, Tensor] | None, counters: Mapping[str, float]) -> None:
         assert tensors is not None
@@ -327,6 +340,7 @@ class Coordinator:
         self.told = dict(zip(self.job.sites, tensors["told"].tolist(), strict=True))
         self.begun = {site: Counts(*told) for site, told in zip(self.job.sites, tensors["begun"].tolist(), strict=True)}
         self.met = {*tensors["met"].tolist()}
+        self.collect.load(tensors)
         self.t = max(self.after.values())
         self.state = restore(self.state, tensors, "server")
         count_from(counters, self.work, self.network)
@@ -340,7 +354,7 @@ FAR = 1e4
 
 def _collect(protection: Protection) -> Collect:
     if protection.secure_aggregation:
-        return CollectSum(protection.fraction_bits)
+        return (CollectRecovered if protection.recovery else CollectSum)(protection)
     return Collect() if protection.robust is None else CollectRobust(protection.robust)
 
 

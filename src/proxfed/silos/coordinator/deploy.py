@@ -37,6 +37,7 @@ from proxfed.silos.coordinator.coordinator import Coordinator
 from proxfed.silos.coordinator.remote import Asking, Remote
 from proxfed.silos.coordinator.waits import recording_waits
 from proxfed.silos.protection.eligibility import check_protection
+from proxfed.silos.protection.witness import countersigned, publics
 from proxfed.silos.site.holder import VERSIONS
 from proxfed.silos.site.rows import agree, check_schema, empty
 from proxfed.silos.site.table_rows import prepared
@@ -92,7 +93,8 @@ def deploy(
     fits = carrier.sites == agreed.job.sites
     require(fits, f"the run was begun with {', '.join(agreed.job.sites)}, and the sites are {', '.join(carrier.sites)}")
     exchange = Exchange(carrier, agreed.life, say)
-    study = _study(e, agreed, exchange, only)
+    ours, witnesses = _announce(agreed.job, exchange)
+    study = _study(e, agreed, exchange, ours, only)
     jobs = {task: _job(agreed.job, study, task) for task in study.tasks}
     planned = Planned(study, RunFolder(path), resume, force, only)
     longer = finished_before(study, planned.folder) if resume and planned.begun else []
@@ -104,7 +106,7 @@ def deploy(
     if not resume:
         kept.unlink(missing_ok=True)  # of a run that is replaced
     resumed = planned.open()
-    record = {"life": agreed.life, "tests": agreed.tests, "job": json.loads(agreed.job.encode())}
+    record = {"life": agreed.life, "tests": agreed.tests, "job": json.loads(agreed.job.encode()), "audits": witnesses}
     replace(kept, json.dumps(with_checksum(record), indent=1).encode())
 
     def engine(task: Task, entry: CompleteEntry) -> Running:
@@ -114,7 +116,8 @@ def deploy(
         how = {"watch": watch, "stop": stop, "checkpoint_seconds": 0.0, "resumed": resumed, "engine": engine}
         done = planned.execution(**how).run()
     if done and not only:
-        _farewell(exchange, [*jobs.values(), agreed.job])
+        ended = _farewell(exchange, [*jobs.values(), agreed.job])
+        replace(kept, json.dumps(with_checksum(record | {"ended": ended}), indent=1).encode())
     return Results.read(planned.folder)
 
 
@@ -175,10 +178,9 @@ def _weights(site: str, said: Table, sized: bool, clients: int) -> np.ndarray:
     return np.array(given, np.float64)
 
 
-def _study(e: Experiment, agreed: Agreement, exchange: Exchange, only: Collection[str]) -> Study:
-    """With a problem whose rows are at the sites; each has built its own when this returns."""
+def _study(e: Experiment, agreed: Agreement, exchange: Exchange, ours: Problem, only: Collection[str]) -> Study:
+    """With a problem whose rows are at the sites; `ours` is the same without rows."""
     job = agreed.job
-    ours = _announce(job, exchange)
     assert isinstance(ours.f, EmpiricalRisk)
     remote = Problem(Remote(Asking(exchange, job), ours.f, agreed.tests), ours.h, ours.x0)
     study = build_study(e, problem=remote, only=only)
@@ -200,8 +202,9 @@ def _study(e: Experiment, agreed: Agreement, exchange: Exchange, only: Collectio
     return study
 
 
-def _announce(job: Job, exchange: Exchange) -> Problem:
-    """All sites build what they are going to compute, or refuse it; the problem as it is without rows."""
+def _announce(job: Job, exchange: Exchange) -> tuple[Problem, dict[str, str]]:
+    """All sites build what they are going to compute, or refuse it: the problem as it is without rows, and what sites
+    with keys counter-signed: how far the audit files of all were."""
     question = Letter("job", job.digest, body=job.encode())
     answers = exchange.ask(job, dict.fromkeys(job.sites, question))
     ours = build(job, empty(job.schema, job.window(None))).problem  # only now: code that sites do not allow is not run
@@ -209,7 +212,14 @@ def _announce(job: Job, exchange: Exchange) -> Problem:
         d, n = answer.number("d"), answer.number("n")
         fits = (d, n) == (ours.f.d, ours.f.n)
         require(fits, f"{site} has a model of {d} numbers over {n} clients, and we of {ours.f.d} over {ours.f.n}")
-    return ours
+    keys, signed = (
+        publics(job.introductions),
+        {site: str(a.head.get("countersigned", "")) for site, a in answers.items()},
+    )
+    for site, said in signed.items():
+        good = site not in keys or countersigned(keys[site], job.family, job.audits, said)
+        require(good, f"{site} did not counter-sign how far the audit files of the sites are")
+    return ours, {site: said for site, said in signed.items() if said}
 
 
 def _job(base: Job, study: Study, task: Task) -> Job:
@@ -217,13 +227,17 @@ def _job(base: Job, study: Study, task: Task) -> Job:
     return base.of({key: value for key, value in table.items() if key != "tuned"}, task.label, task.seed)
 
 
-def _farewell(exchange: Exchange, jobs: list[Job]) -> None:
+def _farewell(exchange: Exchange, jobs: list[Job]) -> dict[str, str]:
+    """How far the audit files of those who heard it are, as they signed it."""
+    ended: dict[str, str] = {}
     for job in jobs:
         gone = Letter("end", job.digest)
         heard = exchange.ask(job, dict.fromkeys(job.sites, gone), FAREWELL)
+        ended |= {site: str(answer.head["audit"]) for site, answer in heard.items() if answer.head.get("audit")}
         missing = [site for site in job.sites if site not in heard]
         if missing:
             exchange.say(f"{', '.join(missing)} did not hear that the run is over, and keeps its state of it")
+    return ended
 
 
 def recorded(path: Path) -> Agreement:

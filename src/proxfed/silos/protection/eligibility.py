@@ -12,6 +12,9 @@ def check_protection(protection: Protection, algorithm: Algorithm, d: int) -> No
     """One sentence if messages of this algorithm cannot be protected as asked."""
     if protection.secure_aggregation and (why := why_no_masks(algorithm)):
         raise InputError(f"protection.secure_aggregation = true: {type(algorithm).__name__} {why}")
+    if protection.recovery or protection.word_bits < 64:
+        key = "recovery" if protection.recovery else "word_bits"
+        require(not isinstance(algorithm, Graph), f"protection.{key}: {type(algorithm).__name__} has no server")
     if protection.robust is not None:
         hidden, peers = protection.secure_aggregation, isinstance(algorithm, Graph)
         require(not hidden, "protection.robust: with secure_aggregation no message can be compared with the others")

@@ -59,7 +59,8 @@ def _leaves(site: Site, e: Experiment, protection: Protection) -> Iterator[str]:
 def _precise(e: Experiment) -> str:
     protection = e.protection or Protection()
     masked, privacy = protection.secure_aggregation, protection.privacy
-    said = f"rounded to 2^-{protection.fraction_bits} and readable only as the sum over all sites" if masked else ""
+    digits = f"to 2^-{protection.fraction_bits}" if protection.word_bits == 64 else f"to {protection.word_bits} bits"
+    said = f"rounded {digits} and readable only as the sum over all sites" if masked else ""
     if privacy is not None:
         noise = (
             f"clipped to the norm {privacy.clip:g}, with noise of deviation {privacy.noise * privacy.clip:g} in each"
@@ -81,6 +82,8 @@ def _learnt(site: Site, e: Experiment, protection: Protection) -> Iterator[str]:
     yield "The model itself can remember rows; all sites and the coordinator get it."
     if protection.secure_aggregation:
         yield "The coordinator reads sums. If all other sites show it their messages, it reads this site's as well."
+        if protection.recovery:
+            yield "More than half of the sites together can undo the masks of one that they say has dropped out."
         yield "A coordinator that sends models of its own choosing can single out a rare row, but not whose it is."
     else:
         yield "The coordinator reads every message of this site. From gradients at models of its own choosing it can"

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from proxfed.errors import InputError, ProxfedError, RunError
 from proxfed.silos.wire.job import Job
-from proxfed.silos.wire.message import Letter
+from proxfed.silos.wire.message import Head, Letter
 from proxfed.types import Message
 
 if TYPE_CHECKING:
@@ -61,6 +61,26 @@ class Asked(NamedTuple):
         return f"{self.kind} {self.what}".strip()
 
 
+class Shares(NamedTuple):
+    """What a site is told of the others' masks of a round, so that these can be undone (recovery.py)."""
+
+    among: list[str]
+    """All sites that dealt shares, or were to."""
+    sealed: dict[str, bytes]
+    """Their shares for this site, by who dealt them."""
+
+    @classmethod
+    def of(cls, letter: Letter) -> Shares | None:
+        """From the head of a question; None: there are none."""
+        if "among" not in letter.head:
+            return None
+        dealers, boxes = letter.words("dealers"), letter.words("boxes")
+        try:
+            return cls(letter.words("among"), dict(zip(dealers, map(bytes.fromhex, boxes), strict=True)))
+        except ValueError as e:
+            raise RunError("the shares of other sites are none") from e
+
+
 class Upload(NamedTuple):
     """What a message to the server was made from."""
 
@@ -79,6 +99,9 @@ class Upload(NamedTuple):
     """Of the site's clients before the round."""
     part: Any
     """The site's part (part.py): problem, algorithm, weights."""
+    grain: Any = None
+    """Of narrow words: the exponent of their step, as the coordinator says it; None: words are wide."""
+    shares: Shares | None = None
 
 
 class Guard:
@@ -92,7 +115,11 @@ class Guard:
         return b""
 
     def head(self) -> str:
-        """How far its audit file is, for its partners to note; empty: it has none."""
+        """How far its audit file is, signed, for its partners to note; empty: it has none."""
+        return ""
+
+    def countersign(self, job: Job) -> str:
+        """Signed: how far the sites of a job say that their audit files are; empty: it has no key."""
         return ""
 
     def gate(self, asked: Asked) -> None:
@@ -127,9 +154,21 @@ class Link:
     def unseal(self, sender: str, t: int, k: int, body: bytes) -> bytes:
         return body
 
+    def noisy(self, up: Message, about: Upload) -> Message:
+        """What everybody may know instead of `up`, of the same form."""
+        return up
+
     def upload(self, up: Message, about: Upload) -> Message:
         """What goes to the server instead of `up`, of the same form."""
         return up
+
+    def deal(self, question: Letter) -> tuple[Head, bytes]:
+        """Shares of what masks this site's message of a round, for all others (recovery.py)."""
+        raise Refused("it has no masks that could be undone")
+
+    def unmask(self, question: Letter) -> tuple[Head, bytes]:
+        """Its shares of others' masks, so that the sum over those who have answered a round can be read."""
+        raise Refused("it has no masks that could be undone")
 
     def told(self, rows: tuple[Tensor, ...], p: Tensor, question: Letter) -> tuple[Tensor, ...]:
         """What goes to the coordinator instead of `rows`, of which it needs averages with the weights p only."""

@@ -2,6 +2,7 @@
 
     secret of a pair    X25519(own private key, the other's public key)
     keys of a run       HKDF(secret of the pair; run, purpose, both names, both public keys)
+    signature           Ed25519, by a key that follows from the private one
     sealed message      AES-256-GCM under a key of one direction; run, names, round and step are authenticated
 
 The nonce of a sealed message is an HMAC of all that and of its content: the same message repeated is the same bytes,
@@ -23,10 +24,12 @@ from proxfed.errors import InputError, RunError, require
 from proxfed.silos.protection.ledger import Head, Ledger
 
 if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 FORM = b"proxfed silos 1"
-PUBLIC, SALT = 32, 16
+EXCHANGED, PUBLIC, SALT = 32, 64, 16
+"""Bytes: of the public half of the key that pairs are made with, of both public halves, of a salt."""
 NONCE, TAG = 12, 16
 
 
@@ -100,11 +103,21 @@ class SiteKey:
 
     @cached_property
     def public(self) -> bytes:
-        """Its public half, 32 bytes."""
-        return self.private.public_key().public_bytes_raw()
+        """Its public halves: of the key that pairs are made with, and of the one that signs."""
+        return self.private.public_key().public_bytes_raw() + self._signing.public_key().public_bytes_raw()
+
+    @cached_property
+    def _signing(self) -> Ed25519PrivateKey:
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+        return Ed25519PrivateKey.from_private_bytes(self.secret(b"signature"))
+
+    def sign(self, statement: bytes) -> bytes:
+        """64 bytes that only this site can make, and everybody can check (`verified`)."""
+        return self._signing.sign(joined(FORM, statement))
 
     def introduction(self) -> bytes:
-        """What a site says of itself at the start of a run, once: its public key, and a salt that is new.
+        """What a site says of itself at the start of a run, once: its public halves, and a salt that is new.
 
         The salt makes the keys of a run that is begun again others than those of the first time, so that no pad is used
         for two contents, whatever happened to the site's rows in between.
@@ -113,16 +126,28 @@ class SiteKey:
 
     def secret(self, *about: bytes) -> bytes:
         """32 bytes that only this site knows, for a purpose."""
-        return _derive(self.private.private_bytes_raw(), b"own secret", *about)
+        return derive(self.private.private_bytes_raw(), b"own secret", *about)
 
     def shared(self, public: bytes) -> bytes:
         """What this site and the holder of another key have in common."""
         from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 
         try:
-            return self.private.exchange(X25519PublicKey.from_public_bytes(public))
+            return self.private.exchange(X25519PublicKey.from_public_bytes(public[:EXCHANGED]))
         except ValueError as e:
             raise InputError(f"{public.hex()[:80]} is not a public key of a site") from e
+
+
+def verified(public: bytes, statement: bytes, signature: bytes) -> bool:
+    """Whether the site with these public halves signed the statement."""
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    try:
+        Ed25519PublicKey.from_public_bytes(public[EXCHANGED:PUBLIC]).verify(signature, joined(FORM, statement))
+    except (InvalidSignature, ValueError):
+        return False
+    return True
 
 
 @dataclass(frozen=True)
@@ -145,7 +170,7 @@ class Keyring:
             )
         own = introductions.get(me, b"")
         require(own[:PUBLIC] == key.public, f"{me!r} was introduced to the others with a key that is not its own")
-        everybody = _joined(
+        everybody = joined(
             job.encode(), *(part for name in sorted(introductions) for part in (name.encode(), introductions[name]))
         )
         others = {name: said[:PUBLIC] for name, said in introductions.items() if name != me}
@@ -155,7 +180,7 @@ class Keyring:
         """32 bytes that this site and `other` know, and nobody else; the same at both."""
         require(other in self.partners, f"the key of {other!r} is not known here; known: {', '.join(self.partners)}")
         ends = sorted([(self.me.encode(), self.key.public), (other.encode(), self.partners[other])])
-        return _derive(
+        return derive(
             self._shared(other), b"pair", self.run.encode(), *purpose, *(part for end in ends for part in end)
         )
 
@@ -192,17 +217,18 @@ class Keyring:
     def _direction(self, other: str, sender: str, to: str, t: int, k: int) -> tuple[bytes, bytes, bytes]:
         """What is authenticated, the key of messages from `sender` to `to`, and the one of their nonces."""
         ends = sender.encode(), to.encode()
-        about = _joined(FORM, self.run.encode(), *ends, str(t).encode(), str(k).encode())
+        about = joined(FORM, self.run.encode(), *ends, str(t).encode(), str(k).encode())
         return about, self.pair(other, b"seal", *ends), self.pair(other, b"nonce", *ends)
 
 
-def _joined(*parts: bytes) -> bytes:
+def joined(*parts: bytes) -> bytes:
     """Each with its length in front, so that no two lists give the same bytes."""
     return b"".join(len(part).to_bytes(8, "little") + part for part in parts)
 
 
-def _derive(secret: bytes, *about: bytes) -> bytes:
+def derive(secret: bytes, *about: bytes) -> bytes:
+    """32 bytes from a secret, for a purpose."""
     from cryptography.hazmat.primitives.hashes import SHA256
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-    return HKDF(SHA256(), 32, salt=FORM, info=_joined(*about)).derive(secret)
+    return HKDF(SHA256(), 32, salt=FORM, info=joined(*about)).derive(secret)

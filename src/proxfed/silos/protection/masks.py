@@ -55,28 +55,25 @@ def to_values(words: Words, bits: int) -> NDArray[np.float64]:
     return words.view(np.int64).astype(np.float64) * 2.0**-bits
 
 
-def pads(keyring: Keyring, cohort: Sequence[str], t: int, broadcast: bytes, count: int) -> Words:
-    """The sum of this site's pads with all others of the cohort, with their signs."""
+def stream(key: bytes, count: int) -> Words:
+    """Words that nobody without the key can tell from random ones (ChaCha20)."""
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 
+    cipher = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None)
+    return np.frombuffer(cipher.encryptor().update(bytes(8 * count)), "<u8")
+
+
+def pads(keyring: Keyring, cohort: Sequence[str], t: int, broadcast: bytes, count: int) -> Words:
+    """The sum of this site's pads with all others of the cohort, with their signs."""
     require(keyring.me in cohort, f"{keyring.me!r} is not among those of round {t}: {', '.join(cohort)}")
     require(len(set(cohort)) == len(cohort) >= FEWEST, f"round {t}: a sum of {len(cohort)} sites hides nothing")
     about = str(t).encode(), *(name.encode() for name in sorted(cohort)), hashlib.sha256(broadcast).digest()
-    total, blank = np.zeros(count, np.uint64), bytes(8 * count)
+    total = np.zeros(count, np.uint64)
     for other in cohort:
         if other != keyring.me:
-            cipher = Cipher(algorithms.ChaCha20(keyring.pair(other, b"mask", *about), bytes(16)), mode=None)
-            pad = np.frombuffer(cipher.encryptor().update(blank), "<u8")
+            pad = stream(keyring.pair(other, b"mask", *about), count)
             total = total + pad if keyring.me < other else total - pad
     return total
-
-
-def hide(
-    values: NDArray[np.float64], keyring: Keyring, cohort: Sequence[str], t: int, broadcast: bytes, bits: int
-) -> Words:
-    """What a site sends: its weighted message p_i m_i under its pads."""
-    words = to_words(values, len(cohort), bits)
-    return words + pads(keyring, cohort, t, broadcast, len(words))
 
 
 def reveal(sent: Iterable[Words], bits: int) -> NDArray[np.float64]:

@@ -187,6 +187,22 @@ def check_sum(site: Site, cohort: Sequence[str]) -> None:
     _allow(len(cohort) >= least, f"a sum of {len(cohort)} sites, and require.sites = {least}")
 
 
+def check_survivors(
+    site: Site, t: int, cohort: Collection[str], survivors: Sequence[str], told: Sequence[str] | None
+) -> None:
+    """Whether masks may be undone, so that the sum of a cohort's survivors can be read: once, and if it hides enough.
+
+    told: the survivors for whom shares were told before.
+    """
+    good = {*survivors} <= {*cohort} and len({*survivors}) == len(survivors) and site.name in survivors
+    _allow(good, f"round {t}: {', '.join(survivors)} are not survivors of it")
+    check_sum(site, survivors)
+    whole = len(survivors) == len(cohort) or not site.require.same_cohort
+    _allow(whole, f"round {t}: the sum of fewer sites than before would tell them apart (require.same_cohort = true)")
+    once = told is None or list(told) == list(survivors)
+    _allow(once, f"round {t}: shares were told for other survivors before; both together would tell a message")
+
+
 def check_same_sum(site: Site, t: int, before: Sequence[str], now: Sequence[str]) -> None:
     """Whether a round that was answered for the sum of some sites may be answered for that of these."""
     said = f"round {t} was answered for the sum of {', '.join(before)}: that of {', '.join(now)} would tell them apart"
@@ -219,6 +235,11 @@ def check_head(site: Site, partner: str, before: Head, now: Head) -> None:
         return
     grown = now.lines > before.lines or now == before
     _allow(grown, f"the audit file of {partner} does not have the lines any more that it had at an earlier job")
+
+
+def check_signed(partner: str, good: bool) -> None:
+    """Whether a partner itself said how far its audit file is."""
+    _allow(good, f"how far the audit file of {partner} is was not signed with the key of {partner}")
 
 
 def check_step(site: Site, far: float) -> None:

@@ -20,24 +20,27 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from proxfed.engine.compatibility import keeps_a_state
 from proxfed.engine.messages import dense, leaves, rebuild
 from proxfed.engine.noise import epsilon, privatise
 from proxfed.errors import RunError
 from proxfed.harness.protection import Privacy
-from proxfed.silos.protection import policy
+from proxfed.silos.protection import narrow_words, policy, recovery
 from proxfed.silos.protection.audit import Line
-from proxfed.silos.protection.guard import Asked, Guard, Link, Refused, Upload
+from proxfed.silos.protection.guard import Asked, Guard, Link, Refused, Shares, Upload
 from proxfed.silos.protection.keyring import Keyring, SiteKey, fingerprint
 from proxfed.silos.protection.ledger import Head, Ledger
-from proxfed.silos.protection.masks import hide
+from proxfed.silos.protection.masks import Words, pads, stream, to_words
 from proxfed.silos.protection.privacy import gaussian, noises
 from proxfed.silos.protection.trajectory import Trajectory
 from proxfed.silos.protection.versions import digests, too_near
+from proxfed.silos.protection.witness import Signed, countersign, publics, sign
 from proxfed.silos.site.config import Site
 from proxfed.silos.site.holder import Holder
 from proxfed.silos.site.rows import Rows
 from proxfed.silos.site.table_rows import TableRows
 from proxfed.silos.wire.job import Job
+from proxfed.silos.wire.message import Head as Headers
 from proxfed.silos.wire.message import Letter
 from proxfed.tables.raw import find_files
 from proxfed.tables.schema import read_schema
@@ -45,6 +48,8 @@ from proxfed.types import Message
 
 _log = logging.getLogger("proxfed.silos")
 
+WITHOUT_ROWS = ("there", "shares", "unmask")
+"""Questions whose answers do not depend on rows."""
 COUNTS = "sizes"
 """The question for the number of rows."""
 
@@ -84,6 +89,8 @@ class SiteGuard(Guard):
         """Fingerprints that were seen, by partner."""
         self.sums: dict[tuple[str, str, int], list[Line]] = {}
         """Masked messages that left, by job, kind and round."""
+        self.survivors: dict[tuple[str, int], list[str]] = {}
+        """For whose sum shares were told, by job and round."""
         self.noisy: dict[str, Line] = {}
         """Lines of noisy messages that left, by their digest: the same bytes again give nothing away."""
         for line in trail.lines:
@@ -93,12 +100,14 @@ class SiteGuard(Guard):
         run = line.get("run", "")
         self.bytes[run] += line.get("bytes", 0)
         self.answers[run] += _depends_on_rows(line.get("what", ""))
-        self.heads |= {partner: Head.read(said) for partner, said in line.get("heads", {}).items()}
+        self.heads |= {partner: Signed.read(said).head for partner, said in line.get("heads", {}).items()}
         if "circle" in line:
             self.circles[run] = Circle(frozenset(line["circle"]), line["weights"])
         if "partner" in line:
             self.keys[line["partner"]] = line["key"]
-        if "cohort" in line:
+        if "survivors" in line:
+            self.survivors[run, line["t"]] = line["survivors"]
+        elif "cohort" in line:
             self.sums.setdefault((run, line["what"].partition(" ")[0], line["t"]), []).append(line)
         if "noise" in line:
             self.noisy[line["sha256"]] = line
@@ -115,7 +124,10 @@ class SiteGuard(Guard):
         return self.key.introduction()
 
     def head(self) -> str:
-        return str(self._head)
+        return str(sign(self.key, self.site.name, self._head))
+
+    def countersign(self, job: Job) -> str:
+        return countersign(self.key, job.family, job.audits)
 
     # ---- what is refused -----------------------------------------------------------------------------------------
 
@@ -126,7 +138,7 @@ class SiteGuard(Guard):
             policy.check_preparation(site, "summary")
         if asked.kind == "summary" or asked.what == COUNTS:
             policy.check_counts(site)
-        if asked.kind == "query" and asked.what != "there":
+        if asked.kind == "query" and asked.what not in WITHOUT_ROWS:
             for measure in asked.parts or (asked.what,):
                 policy.check_measure(site, measure)
                 policy.check_noiseless(site, measure, None if job is None else job.protection.privacy)
@@ -151,11 +163,13 @@ class SiteGuard(Guard):
 
     def _check_heads(self, job: Job) -> None:
         """An audit file only grows: a partner's that was cut is noticed here, and its last digest noted."""
-        told = {site: Head.read(said) for site, said in job.audits.items() if site in job.sites}
-        for site, head in told.items():
+        told = {site: Signed.read(said) for site, said in job.audits.items() if site in job.sites}
+        keys = publics(job.introductions)
+        for site, signed in told.items():
+            policy.check_signed(site, signed.by(site, keys.get(site, b"")))
             before = self._head if site == self.site.name else self.heads.get(site, Head())
-            policy.check_head(self.site, site, before, head)
-        self.beside |= {"heads": {site: str(head) for site, head in told.items() if site != self.site.name}}
+            policy.check_head(self.site, site, before, signed.head)
+        self.beside |= {"heads": {site: str(signed) for site, signed in told.items() if site != self.site.name}}
 
     def begins(self, job: Job | None, rows: Rows) -> None:
         """With a table that was used before, or with one that differs from all of those in enough rows."""
@@ -246,19 +260,82 @@ class SiteLink(Link):
 
     # ---- to the server -------------------------------------------------------------------------------------------
 
-    def upload(self, up: Message, about: Upload) -> Message:
-        """Clipped and made noisy, weighed and masked, as far as the job says."""
-        privacy, hidden = self.protection.privacy, self.protection.secure_aggregation
-        if privacy is None and not hidden:
+    def noisy(self, up: Message, about: Upload) -> Message:
+        privacy = self.protection.privacy
+        if privacy is None:
             return up
-        values = [dense(leaf).detach() for leaf in leaves(up)]
-        if privacy is not None:
-            self._spend(privacy, len(about.ids))
-            values = self._noisy(values, about, privacy)
-        if hidden:
-            p = torch.tensor([self.job.weights[i] for i in about.ids], dtype=torch.float64)
-            values = self._masked(values, p, Sum("round", about.t, about.cohort, about.broadcast))
-        return rebuild(up, iter(values))
+        self._spend(privacy, len(about.ids))
+        return rebuild(up, iter(self._noisy([dense(leaf).detach() for leaf in leaves(up)], about, privacy)))
+
+    def upload(self, up: Message, about: Upload) -> Message:
+        """Weighed and masked, if the job says so."""
+        if not self.protection.secure_aggregation:
+            return up
+        return rebuild(up, iter(self._hidden([dense(leaf).detach() for leaf in leaves(up)], about)))
+
+    def _hidden(self, values: list[Tensor], about: Upload) -> list[Tensor]:
+        """As wide words, or as narrow ones, whose rows do not hold what all know."""
+        p = torch.tensor([self.job.weights[i] for i in about.ids], dtype=torch.float64)
+        broadcast = narrow_words.bound(about.broadcast, about.grain)
+        of = Sum("round", about.t, about.cohort, broadcast, about.shares, about.grain)
+        bits = self.protection.word_bits
+        if bits == 64:
+            return self._masked(values, p, of)
+        part = about.part
+        if not keeps_a_state(part.algorithm, part.problem.f.d):
+            known = part.clients.without_rows(part.algorithm, (), about.down, about.t, about.ids)
+            values = [x - dense(r) for x, r in zip(values, leaves(known), strict=True)]
+        words = self._masked(values, p, of)
+        if about.grain is None:
+            return words
+        return [narrow_words.to_bytes(row.numpy().view(np.uint64).ravel(), bits) for row in words]
+
+    # ---- masks that can be undone ----------------------------------------------------------------------------------
+
+    def _round(self, t: int, among: Iterable[str]) -> recovery.Round:
+        here = recovery.Round.of(t, among)
+        good = {*here.among} <= {*self.job.sites} and len({*here.among}) == len(here.among)
+        if not (self.protection.recovery and good and self.name in here.among):
+            raise Refused("the job has no protection.recovery, or shares are asked for of others than its sites")
+        policy.check_sum(self.guard.site, here.among)
+        return here
+
+    def _threshold(self, here: recovery.Round) -> int:
+        n = len(here.among)
+        return min(n, max(self.guard.site.require.recovery, recovery.majority(n)))
+
+    def _boxes(self, here: recovery.Round, shares: Shares, cohort: Iterable[str]) -> dict[str, recovery.Box]:
+        """Of all of a cohort, its own included."""
+        own = recovery.deal(self.keyring, here, self._threshold(here)).own
+        others = [name for name in cohort if name != self.name]
+        missing = [name for name in others if name not in shares.sealed]
+        if missing:
+            raise Refused(f"round {here.t}: the shares of {', '.join(missing)} are missing")
+        return {name: recovery.unbox(self.keyring, here, name, shares.sealed[name]) for name in others} | {
+            self.name: own
+        }
+
+    def deal(self, question: Letter) -> tuple[Headers, bytes]:
+        here = self._round(question.round, question.words("among"))
+        dealt, to = recovery.deal(self.keyring, here, self._threshold(here)), list(here.among)
+        boxes = [dealt.sealed.get(name, b"").hex() for name in to]
+        known = {"public": dealt.own.public.hex(), "commitment": dealt.commitment.hex()}
+        return {"to": to, "boxes": boxes, "threshold": self._threshold(here), **known}, b""
+
+    def unmask(self, question: Letter) -> tuple[Headers, bytes]:
+        t, shares = question.round, Shares.of(question)
+        if shares is None:
+            raise Refused(f"round {t}: the shares of the others are missing")
+        here, cohort = self._round(t, shares.among), sorted(question.words("cohort"))
+        survivors = sorted(question.words("survivors"))
+        run = self.job.digest
+        lines = self.guard.sums.get((run, "round", t), [])
+        if not any((line["cohort"], line.get("among")) == (cohort, list(here.among)) for line in lines):
+            raise Refused(f"round {t} was not answered here for the sum of these sites")
+        policy.check_survivors(self.guard.site, t, cohort, survivors, self.guard.survivors.get((run, t)))
+        told = recovery.tell(here, survivors, self._boxes(here, shares, cohort))
+        self.guard.beside |= {"survivors": survivors, "cohort": cohort}
+        return {"of_sites": list(told), "shares": [share.hex() for share in told.values()]}, b""
 
     def told(self, rows: tuple[Tensor, ...], p: Tensor, question: Letter) -> tuple[Tensor, ...]:
         """Measures of the training rows: sums over all sites, if messages of rounds are told as sums."""
@@ -290,7 +367,9 @@ class SiteLink(Link):
     def _noisy(self, values: list[Tensor], about: Upload, privacy: Privacy) -> list[Tensor]:
         """Client by client."""
         part = about.part
-        no_rows = part.clients.without_rows(part.algorithm, about.down, about.t, about.ids)
+        no_rows = part.clients.without_rows(
+            part.algorithm, part.of(about.state, about.ids), about.down, about.t, about.ids
+        )
         r, rows = [dense(leaf) for leaf in leaves(no_rows)], []
         for k, i in enumerate(about.ids):
             u = [value[k : k + 1] for value in values]
@@ -311,7 +390,10 @@ class SiteLink(Link):
     def _masked(self, values: list[Tensor], p: Tensor, of: Sum) -> list[Tensor]:
         """One row for all clients of the site, under its pads: sum_i p_i m_i."""
         weighted, site = [p @ value.double() for value in values], self.guard.site
-        numbers = torch.cat(weighted).numpy()
+        if of.kind == "round" and self.protection.word_bits < 64:
+            weighted[-1] = torch.from_numpy(narrow_words.with_largest(torch.cat(weighted).numpy()))[
+                -len(weighted[-1]) - 1 :
+            ]
         content = _digest(torch.cat(weighted))
         policy.check_sum(site, of.cohort)
         if of.kind == "round" and site.require.same_cohort:
@@ -322,8 +404,35 @@ class SiteLink(Link):
             if line["asked"] == of.asked:
                 policy.check_same_content(site, of.t, line["content"] == content)
         self.guard.beside |= {"cohort": sorted(of.cohort), "asked": of.asked, "content": content}
-        words = hide(numbers, self.keyring, of.cohort, of.t, of.broadcast, self.protection.fraction_bits)
+        words = self._words(torch.cat(weighted).numpy(), of, content) + self._pads(of, len(torch.cat(weighted)))
         return [row[None] for row in torch.from_numpy(words.view(np.int64)).split([len(w) for w in weighted])]
+
+    def _words(self, numbers: np.ndarray, of: Sum, content: str) -> Words:
+        """In fixed point; with a grain, rounded at random by what only this site knows."""
+        n = len(of.cohort)
+        if of.grain is None:
+            return to_words(numbers, n, self.protection.fraction_bits)
+        about = (self.job.digest, str(of.t), of.asked, content)
+        u = stream(self.guard.key.secret(b"rounding", *(word.encode() for word in about)), len(numbers))
+        step = 2.0 ** narrow_words.read_exponent(of.grain)
+        bits = self.protection.word_bits
+        return narrow_words.quantise(numbers, step, n, bits, (u >> np.uint64(11)) * 2.0**-53).view(np.uint64)
+
+    def _pads(self, of: Sum, count: int) -> Words:
+        """Which only together with those of the whole cohort are zero; of a round with recovery, that can be undone."""
+        if of.kind != "round" or not self.protection.recovery:
+            return pads(self.keyring, of.cohort, of.t, of.broadcast, count)
+        if of.shares is None:
+            raise Refused(f"round {of.t}: the shares of the others are missing")
+        here = self._round(of.t, of.shares.among)
+        for line in self.guard.sums.get((self.job.digest, "round", of.t), ()):
+            if line.get("among") != list(here.among):
+                raise Refused(f"round {of.t} was answered before, with shares between other sites")
+        self.guard.beside |= {"among": list(here.among)}
+        if self.name not in of.cohort or len({*of.cohort}) != len(of.cohort) or not {*of.cohort} <= {*here.among}:
+            raise Refused(f"round {of.t}: its cohort is not among those who have dealt shares")
+        publics = {name: box.public for name, box in self._boxes(here, of.shares, of.cohort).items()}
+        return recovery.pads(self.keyring, here, of.cohort, publics, of.broadcast, count)
 
 
 def _depends_on_rows(what: str) -> bool:
@@ -332,7 +441,7 @@ def _depends_on_rows(what: str) -> bool:
     So does one that failed while rows were worked on. Refusals come before.
     """
     kind, _, rest = what.partition(" ")
-    return kind in ("round", "query", "summary") and rest not in ("there", "refused", "late", "gone", "unknown")
+    return kind in ("round", "query", "summary") and rest not in (*WITHOUT_ROWS, "refused", "late", "gone", "unknown")
 
 
 ROWS_OF_A_STEP = 5
@@ -372,6 +481,8 @@ class Sum(NamedTuple):
     cohort: list[str]
     broadcast: bytes
     """What the coordinator sent to all of them."""
+    shares: Shares | None = None
+    grain: Any = None
 
     @property
     def asked(self) -> str:

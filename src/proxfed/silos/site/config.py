@@ -150,6 +150,9 @@ class Require(Part):
     """The fewest of a job; with secure aggregation, of every sum, and of the difference between two sums."""
     same_cohort: bool = True
     """With secure aggregation: all rounds of a job are sums over the same sites."""
+    recovery: int = Field(default=0, ge=0)
+    """With secure aggregation: how many sites must agree that this one dropped out, before its masks can be undone;
+    never fewer than more than half of all, which 0 stands for."""
     privacy: RequiredPrivacy | None = None
 
 

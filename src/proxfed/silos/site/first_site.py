@@ -50,6 +50,7 @@ change = {change}               # the fewest rows by which the tables of two job
 secure_aggregation = true   # the coordinator may read sums of messages only; needs [partners]
 fraction_bits = 40          # numbers of such sums are rounded to 2^-40
 same_cohort = true          # all sums of a job are over the same sites
+recovery = 0                # how many sites must agree to undo the masks of one that drops out; 0: more than half
 sites = 2                   # the fewest of a job, and of a sum
 # privacy = {{noise = 8.0, epsilon = 10.0, delta = 1e-5}}   # at least this noise, at most this epsilon in all
 

@@ -138,7 +138,7 @@ class Holder:
             case "end":
                 self._runs.pop(letter.run, None)
                 Store(self._place(letter.run)).remove()
-                return self.seal(letter, "answer", {}).encode()
+                return self.seal(letter, "answer", {"audit": self.guard.head()}).encode()
         raise RunError(f"a question of kind {letter.kind!r:.40} is not known here")
 
     # ---- before a run ------------------------------------------------------------------------------------------
@@ -189,7 +189,7 @@ class Holder:
                 built = self.build(job)
         except RunError as e:
             raise Refused(str(e)) from e
-        told = {"d": built.problem.f.d, "n": built.problem.f.n}
+        told = {"d": built.problem.f.d, "n": built.problem.f.n, "countersigned": self.guard.countersign(job)}
         return self.leave(asked, self.seal(letter, "answer", told))
 
     def _begun(self, store: Store) -> Job | None:

@@ -79,10 +79,8 @@ class Part:
         """The round of those of its clients that take part; the others hear what the server said, if they need to."""
         alg, work = self.algorithm, Work()
         assert isinstance(alg, Star)
-        who: Ids = np.array(ids, np.int64)
-        rows: slice | Ids = np.asarray(who) - self.here.start
-        if ids == list(self.here):
-            who, rows = self.here, slice(0, len(ids))
+        rows = self._rows(ids)
+        who: Ids = self.here if ids == list(self.here) else np.array(ids, np.int64)
         state = writable(restore(state, flatten(state)))  # the old one stays as it is
         up: Message = ()
         if ids:
@@ -93,6 +91,20 @@ class Part:
         if alg.requires().all_hear and len(others):
             put(state, others, alg.hear(take(state, others), down))
         return Answered(state, up, Counts(work.gradients, work.proxes, *nbytes(up)))
+
+    def _rows(self, ids: list[int]) -> slice | Ids:
+        return slice(0, len(ids)) if ids == list(self.here) else np.array(ids, np.int64) - self.here.start
+
+    def of(self, state: Any, ids: list[int]) -> Any:
+        """The states of these clients."""
+        return take(state, self._rows(ids))
+
+    def after(self, state: Any, before: Any, down: Message, sent: Message, ids: list[int]) -> Any:
+        """The states after a round, of which these clients' follow from what was sent instead of their messages."""
+        assert isinstance(self.algorithm, Star)
+        new = self.clients.after(self.algorithm, self.of(before, ids), self.of(state, ids), down, sent)
+        put(state, self._rows(ids), new)
+        return state
 
     # ---- graph -------------------------------------------------------------------------------------------------
 

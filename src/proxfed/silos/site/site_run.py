@@ -16,7 +16,7 @@ from torch import Tensor
 
 from proxfed.engine.messages import dense, leaves, nbytes
 from proxfed.errors import RunError, require
-from proxfed.silos.protection.guard import Asked, Link, Upload, withheld
+from proxfed.silos.protection.guard import Asked, Link, Shares, Upload, withheld
 from proxfed.silos.site.part import Part
 from proxfed.silos.site.peers import Peers
 from proxfed.silos.site.store import Entry, Slot, Store
@@ -131,14 +131,17 @@ class SiteRun:
         if not ids:  # it has heard what the server said, and has nothing to say
             answer = self.holder.seal(letter, "answer", {"counts": list(done.counts)})
             return self._keep(letter, after, done.state, self.holder.leave(asked, answer))
-        upload = Upload(letter.round, letter.step, letter.words("cohort"), ids, letter.body, down, before, part)
+        how = {"grain": letter.head.get("grain"), "shares": Shares.of(letter)}
+        upload = Upload(letter.round, letter.step, letter.words("cohort"), ids, letter.body, down, before, part, **how)
         with withheld(f"round {letter.round} failed"):
-            up = self.link.upload(done.up, upload)
+            sent = self.link.noisy(done.up, upload)
+            state = done.state if sent is done.up else part.after(done.state, before, down, sent, ids)
+            up = self.link.upload(sent, upload)
         size, best = nbytes(up)
         form, body = pack(up, part.codecs)
         told = {"form": form, "counts": list(done.counts._replace(sent=size, best=best))}
         answer = self.holder.seal(letter, "answer", told, body)
-        return self._keep(letter, after, done.state, self.holder.leave(asked, answer))
+        return self._keep(letter, after, state, self.holder.leave(asked, answer))
 
     # ---- graph -------------------------------------------------------------------------------------------------
 

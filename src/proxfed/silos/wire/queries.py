@@ -1,6 +1,8 @@
 """What a site answers to queries: numbers that a run is prepared and judged by.
 
 there         nothing: the site is there
+shares        of a round with masks: shares of what undoes this site's, for the others; they say nothing of rows
+unmask        its shares of the others' masks, so that the sum over those who answered can be read
 smoothness    L_i and mu_i of each client of the site
 point         f_i(x), grad f_i(x), and the measures on the site's own test rows: what is asked for of these
 mean          on a graph: what `model` of the algorithm averages over the clients, stop by stop
@@ -33,6 +35,10 @@ def answer(run: SiteRun, letter: Letter) -> tuple[Head, bytes]:
     match what:
         case "there":
             return {}, b""
+        case "shares":
+            return run.link.deal(letter)
+        case "unmask":
+            return run.link.unmask(letter)
         case "smoothness":
             return _smoothness(run)
         case "point":
