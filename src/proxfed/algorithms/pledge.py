@@ -20,8 +20,10 @@ walk: with V = G = 0 and s = t = 0, tau times
 
 from which G_i = G/s and S = s (eta tau for beta = 0). theta is k/(k + 3), at most the `theta` that is given. k counts
 the rounds since the last restart: the server sets it to 0 where q (z+ - z) < 0, as the extrapolation then leads away.
-With `guard`, of a walk that ran away, |G_i - g| > |g + shift| for its first gradient g, only the first step counts:
-G_i = (t/s) (g + shift) - shift. v_i must not remember gradients of points far away, nor grow by what it has led to.
+With `guard`, a walk is held against what drives it at x, u = g + shift + xi: its first gradient g, and xi = (y - x)/S,
+which is a subgradient of h at x. r = (x - prox_{S h}(x - S (G_i + shift)))/S is its mean speed, G_i + shift for h = 0.
+Of a walk that ran away, |r - u| > |u|, only the first step counts: G_i + shift + xi = (t/s) u. v_i must not remember
+gradients of points far away, nor grow by what it has led to.
 
 On a tree (a spanning tree of any graph; the server is its root) a node with children's messages D_j sends
 
@@ -185,7 +187,9 @@ class Pledge(Relay[Client, Server]):
     def client(self, own: Client, down: Message, f: Local, h: Regulariser) -> tuple[Client, Tensor]:
         now = self.hear(own, down)
         c = (h.prox(own.y, self.S) - now.z) / self.S
-        G = walk(f, h, h.prox(now.y, self.S), c - own.v, self.eta, self.tau, self.beta, self.rho, self.guard)
+        x = h.prox(now.y, self.S)
+        xi = (now.y - x) / self.S
+        G = walk(f, h, x, c - own.v, self.eta, self.tau, self.beta, self.rho, self.guard, xi)
         v = own.v.lerp(G, self.a)
         return now._replace(v=v), v
 
