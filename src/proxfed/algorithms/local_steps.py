@@ -110,8 +110,8 @@ def walk(
 
     guard: let u = g + shift + xi, with the first gradient g and a subgradient xi of h at x, be what drives the walk at
     x, and r = (x - prox_{s h}(x - G - s shift))/s its mean speed. Of a client with |r - u| > |u| only the first step
-    counts: G/s + shift + xi is t/s, the weight of g, times u. For h = 0 it is r - u = G/s - g. On convex f_i and h, with
-    eta <= 1/L_i and beta = 0, no walk goes so far.
+    counts: G/s + shift + xi is t/s, the weight of g, times u. For h = 0 it is r - u = G/s - g. On convex f_i and h,
+    with eta <= 1/L_i and beta = 0, no walk goes so far.
     """
     G, V, s, t = 0 * x, 0 * x, 0.0, 0.0
     first = G
