@@ -73,6 +73,15 @@ SERVER = {
     "SCAFCOM.eta": STEP,
     "SCAFCOM.K": LOCAL,
     "SCAFCOM.beta": "[0.2, 0.5, 1.0]",
+    "ProxNewton.memory": "[5, 10, 30]",
+    "EF21-P + DIANA.gamma": STEP,
+    "EF21-P + DIANA.alpha": "[0.2, 0.5, 0.9]",
+    "EF21-P + DIANA.compressor.levels": "[2, 4, 8, 16]",
+    "EControl, quantised both ways.gamma": STEP,
+    "EControl, quantised both ways.eta": "[0.01, 0.05, 0.2]",
+    "LoCoDL.gamma": STEP,
+    "LoCoDL.p": "[0.1, 0.2, 0.3, 0.5, 1.0]",
+    "LoCoDL.compressor.levels": "[2, 4, 8, 16]",
 }
 PEER_STEP = "log(0.05,3)"
 PEERS = {

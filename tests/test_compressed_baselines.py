@@ -1,11 +1,26 @@
-"""BEER, CDProxSGT, Prox-LEAD and EF21-BC: their recursions in NumPy, what they keep, what they reduce to."""
+"""BEER, CDProxSGT, Prox-LEAD, EF21-BC, DIANA, EControl and LoCoDL: their recursions in NumPy, what they keep, what they reduce to."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from proxfed.algorithms import BEER, DSGT, EF21, EF21BC, CDProxSGT, ExactDiffusion, PledgePeers, ProxGT, ProxLEAD
+from proxfed.algorithms import (
+    BEER,
+    DSGT,
+    EF21,
+    EF21BC,
+    CDProxSGT,
+    CompressedDownlink,
+    Diana,
+    EControl,
+    ExactDiffusion,
+    LoCoDL,
+    PledgePeers,
+    ProxGT,
+    ProxLEAD,
+)
+from proxfed.algorithms.local_steps import trials
 from proxfed.compressors import ErrorBoundedQuantiser, Identity, NaturalCompressor, TopK
 from proxfed.regularisers import Zero
 from proxfed.topologies import Ring, StarGraph, dense
@@ -142,3 +157,74 @@ def test_ef21_bc_keeps_what_is_public_and_the_mean():
         assert np.array_equal(clients.x, np.tile(server.x, (N, 1)))
         assert np.array_equal(clients.b, np.tile(server.b, (N, 1)))
         assert toy.gap(clients.u.mean(0), server.c) < 1e-14
+
+
+@pytest.mark.parametrize("batch", [None, 4])
+@pytest.mark.parametrize("downlink", [False, True])
+def test_diana_is_its_recursion_and_with_a_compressed_downlink_EF21_P_with_DIANA(downlink, batch):
+    """One compressed difference of gradients up; down that of the model from w, at which gradients are taken."""
+    p, prox, gamma, alpha = toy.problem(batch=batch), ref.prox_l1(toy.LAMBDA), 2.0, 0.6
+    grads, x = toy.gradients(p), toy.start(p)
+    w, c = x, np.zeros((N, D))
+    algorithm = Diana(gamma, TopK(k=6), alpha)
+    run = toy.begin(p, CompressedDownlink(algorithm, TopK(k=6)) if downlink else algorithm)
+    for t in range(1, 26):
+        w = w + TOP(x - w) if downlink else x
+        m = each(TOP, grads(np.tile(w, (N, 1)), t) - c)
+        x = prox(x - gamma * (c + m).mean(0), gamma)
+        c = c + alpha * m
+        run.round(t)
+        assert toy.gap(run.model().numpy(), x) < 1e-12
+
+
+def test_diana_that_learns_at_once_is_ef21():
+    p = toy.problem(batch=4)
+    ours, theirs = toy.begin(p, Diana(2.0, NaturalCompressor(), 1.0)), toy.begin(p, EF21(2.0, NaturalCompressor()))
+    for t in range(1, 26):
+        ours.round(t)
+        theirs.round(t)
+        assert toy.gap(ours.model(), theirs.model()) < 1e-13
+
+
+@pytest.mark.parametrize("batch", [None, 4])
+@pytest.mark.parametrize("eta", [0.0, 0.2])
+def test_econtrol_is_its_recursion_and_without_control_ef21(eta, batch):
+    p, gamma = toy.problem(h=Zero(), batch=batch), 2.0
+    grads, x, known, missed = toy.gradients(p), toy.start(p), np.zeros((N, D)), np.zeros((N, D))
+    run, plain = toy.begin(p, EControl(gamma, TopK(k=6), eta)), toy.begin(p, EF21(gamma, TopK(k=6)))
+    for t in range(1, 26):
+        g = grads(np.tile(x, (N, 1)), t)
+        new = known + each(TOP, eta * missed + g - known)
+        missed, known = missed + g - new, new
+        x = x - gamma * known.mean(0)
+        run.round(t)
+        plain.round(t)
+        assert toy.gap(run.model().numpy(), x) < 1e-12
+        assert toy.gap(run.state.clients.e.numpy(), missed) < 1e-12
+        if eta == 0:
+            assert toy.gap(run.model(), plain.model()) < 1e-13
+
+
+@pytest.mark.parametrize("batch", [None, 4])
+@pytest.mark.parametrize(("prob", "rho", "chi"), [(1.0, 1.0, 1.0), (0.4, 0.7, 0.8)])
+def test_locodl_is_its_recursion(prob, rho, chi, batch):
+    """A step at a time, as the paper has it: the coin decides after each whether all communicate."""
+    p, gamma, mu, omega = toy.problem(h=Zero(), batch=batch), 1.5, 0.01, 1 - 6 / D
+    grads, y = toy.gradients(p), toy.start(p)
+    x, u, v = np.tile(y, (N, 1)), np.zeros((N, D)), np.zeros(D)
+    dual = prob * chi / (gamma * (1 + 2 * omega))
+    run = toy.begin(p, LoCoDL(gamma, prob, TopK(k=6), mu, rho, chi, seed=3))
+    for t in range(1, 26):
+        for k in range(trials(prob, 3, t)):
+            x = x - gamma * (grads(x, t, k) - mu * x) + gamma * u
+            y = y - gamma * mu * y + gamma * v
+        d = each(TOP, x - y)
+        db = d.sum(0) / (2 * N)
+        x, y = (1 - rho) * x + rho * (y + db), y + rho * db
+        u, v = u + dual * (db - d), v + dual * db
+        run.round(t)
+        assert toy.gap(run.model().numpy(), y) < 1e-12
+        assert np.abs(u.mean(0) + v).max() < 1e-12
+        clients, server = toy.numpy(run.state)
+        assert np.array_equal(clients.yh, np.tile(server.yh, (N, 1)))
+        assert toy.gap(clients.u + dual * server.db, u) < 1e-11

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -10,9 +11,9 @@ import torch
 
 from proxfed import Federated, Linear, Squared
 from proxfed.algorithms import Pledge, PledgePeers
-from proxfed.algorithms.local_steps import walk
+from proxfed.algorithms.local_steps import walk, walk_length
 from proxfed.compressors import Identity
-from proxfed.regularisers import Zero
+from proxfed.regularisers import L1, MCP, Box, GroupLasso, Zero
 from proxfed.topologies import Complete, Ring, SpanningTree
 
 from support import toy_problems as toy
@@ -86,6 +87,115 @@ def test_T05p_no_walk_on_a_convex_function_is_cut_for_steps_up_to_1_over_L(tau, 
     u = f.grad(x, 0) + shift
     m = (tau * (plain + shift) - u) / (tau - 1)
     assert bool(((u * m).sum(1) >= (m * m).sum(1) - 1e-12).all())
+
+
+# ---- with a regulariser ----------------------------------------------------------------------------------------------
+
+
+def uneven_lasso(seed):
+    """Six clients of 30 rows, ten features of different scales, a strong l1: convex, condition number some tens."""
+    rng = np.random.default_rng(seed)
+    scales = rng.normal(size=(6, 30, 10)), rng.uniform(0.2, 1.5, 10)
+    A = scales[0] * scales[1] + 0.3 * rng.normal(size=(6, 1, 10))
+    b = A @ (2 * rng.normal(size=10)) + 0.3 * rng.normal(size=(6, 30))
+    b = b + (seed % 2 == 0) * rng.normal(size=(6, 1))
+    slope = np.einsum("nmd,nm->nd", A, b).mean(0) / 30
+    weight = np.abs(slope).max() * rng.uniform(0.05, 0.6)
+    return Linear(Federated.from_clients(list(zip(A, b, strict=True))), Squared(), l2=0.02) + L1(weight)
+
+
+@pytest.mark.parametrize(
+    ("seed", "tau", "graph", "settings"),
+    [
+        (13, 6, None, {"compressor_up": DENSE, "compressor_down": DENSE}),
+        (201, 11, None, {}),
+        (238, 8, None, {}),
+        (238, 11, None, {}),
+        (13, 6, SpanningTree(Ring(6)), {"compressor_up": DENSE, "compressor_down": DENSE}),
+    ],
+)
+def test_of_composite_problems_nothing_is_cut_that_needs_its_steps(seed, tau, graph, settings):
+    """Held against |g + shift| alone, most walks of these were cut in every other round, and the error stayed at 1."""
+    p = uneven_lasso(seed)
+    algorithm = Pledge(1 / p.f.smoothness().L, tau, **settings)
+    solution = p.solve(1e-13).numpy()
+    plain, guarded = (toy.final(p, replace(algorithm, guard=on), 150, graph) for on in (False, True))
+    assert np.array_equal(plain, guarded)
+    assert toy.error(guarded, solution) < 1e-6
+
+
+def starts(y, S, h):
+    """Where walks begin and what h pushes with there: x = prox_{S h}(y) and xi = (y - x)/S."""
+    x = h.prox(y, S)
+    return x, (y - x) / S
+
+
+@pytest.mark.parametrize("h", [L1(0.3), MCP(0.3, 30.0), Box(-2.0, 2.5), Zero()], ids=repr)
+@pytest.mark.parametrize("beta", [0.0, 0.8])
+def test_with_h_a_walk_is_cut_by_its_speed_to_its_first_step(beta, h):
+    S, shift = walk_length(0.2, 10, beta), normal(500, 4, seed=1)
+    x, xi = starts(3 * normal(500, 4), S, h)
+    f = Slopes(lambda x: 5 * torch.sin(3 * x))
+    u = f.grad(x, 0) + shift + xi
+    plain, guarded = (walk(f, h, x, shift, 0.2, 10, beta, guard=on, xi=xi) for on in (False, True))
+    speed = (x - h.prox(x - S * (plain + shift), S)) / S
+    cut = (speed - u).norm(dim=1) > u.norm(dim=1)
+    assert 0 < int(cut.sum()) < 500
+    assert torch.equal(plain[~cut], guarded[~cut])
+    share = (1 - beta**10) / sum(1 - beta**j for j in range(1, 11))
+    assert torch.allclose((guarded + shift + xi)[cut], share * u[cut])
+
+
+HS = [L1(0.02), L1(0.5), Box(-0.5, 1.0), GroupLasso(0.3, size=3), Zero()]
+
+
+@pytest.mark.parametrize("h", HS, ids=repr)
+@pytest.mark.parametrize("tau", [2, 6, 25])
+def test_T05q_no_walk_on_convex_functions_is_cut_whatever_convex_h_is(tau, h):
+    """<u, r> >= |r|^2/2, because F = f_i + <shift, .> + h falls from x to the end of the walk by S |r|^2/2."""
+    f, y, shift = cascade(3)
+    x, xi = starts(y, float(tau), h)
+    plain, guarded = (walk(f, h, x, shift, 1.0, tau, guard=on, xi=xi) for on in (False, True))
+    assert torch.equal(plain, guarded)
+    r, u = (x - h.prox(x - tau * (plain + shift), float(tau))) / tau, f.grad(x, 0) + shift + xi
+    assert bool(((u * r).sum(1) >= (r * r).sum(1) / 2 - 1e-12).all())
+
+
+@pytest.mark.parametrize("tau", [3, 8, 20])
+def test_T05r_values_fall_along_a_convex_walk(tau):
+    """At every step, and from x to the end of tau steps by |x - y|^2/(2 S) at least, for steps of 1/L."""
+    A, b, shift, x = normal(40, 5, 6), normal(40, 5, seed=1), normal(40, 6, seed=2), normal(40, 6, seed=3)
+    A = A / torch.linalg.matrix_norm(A, 2)[:, None, None]
+    h = L1(0.3)
+
+    def F(y):
+        squares = (torch.einsum("imd,id->im", A, y) - b).square().sum(1) / 2
+        return squares + (shift * y).sum(1) + h.value(y)
+
+    f = Slopes(lambda y: torch.einsum("imd,im->id", A, torch.einsum("imd,id->im", A, y) - b))
+    ends = [x]
+    for k in range(1, tau + 1):
+        ends.append(h.prox(x - k * (walk(f, h, x, shift, 1.0, k) + shift), float(k)))
+    for before, after in pairwise(ends):
+        assert bool((F(after) <= F(before) - (after - before).square().sum(1) / 2 + 1e-12).all())
+    assert bool((F(ends[-1]) + (ends[-1] - x).square().sum(1) / (2 * tau) <= F(x) + 1e-12).all())
+
+
+def test_gradients_alone_would_not_tell_a_long_convex_walk_from_one_that_runs_away():
+    """h keeps y on a line along which f_i is flat, but across which its gradient changes: |G - g| exceeds |u|."""
+    t = 0.2
+    e = torch.tensor([[np.cos(t), np.sin(t)]], dtype=torch.float64)  # the line; f_i = y_2^2/2
+    f = Slopes(lambda y: y * torch.tensor([0.0, 1.0], dtype=torch.float64))
+    x, shift = torch.zeros(1, 2, dtype=torch.float64), e.clone()
+
+    class OnALine(L1):
+        def prox(self, v, step):
+            return (v @ e.T) * e
+
+    h = OnALine(1.0)
+    plain, guarded = (walk(f, h, x, shift, 1.0, 100, guard=on, xi=0 * x) for on in (False, True))
+    assert torch.equal(plain, guarded)
+    assert float(plain.norm()) > 1.5 * float(shift.norm())
 
 
 def test_with_steps_that_suit_all_clients_it_changes_nothing():

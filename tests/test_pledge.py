@@ -60,7 +60,7 @@ def in_numpy(p, eta, tau, theta, restart, beta, a, guard, up, down, how_many):
                 g.append(grad(i, x if j == 0 else prox(x - way - beta * velocity - b * shift, b), t, j))
                 velocity = beta * velocity + eta * g[j]
                 way = way + velocity
-            G[i] = ref.guarded(way / S, g[0], shift, steps[-1] / S) if guard else way / S
+            G[i] = ref.guarded(way / S, g[0], shift, x, y, S, steps[-1] / S, prox) if guard else way / S
         v = (1 - a) * v + a * G
         u = u + np.stack([up(r) for r in v - u])
         c = u.mean(0)

@@ -46,20 +46,22 @@ def in_numpy(p, W, eta, tau, gamma, theta, a, guard, compress, rounds):
     """The recursion as the head of the file has it, all peers as rows of matrices."""
     grads, prox, S = toy.gradients(p), ref.prox_l1(toy.LAMBDA), eta * tau
     x = v = zh = s = np.tile(toy.start(p), (N, 1))
-    d = m = 0 * x
+    d, m, y_prox = 0 * x, 0 * x, x
     for t in range(1, rounds + 1):
         way, y = 0 * x, x
         for j in range(tau):
             way = way + eta * grads(y, t, j)
             y = prox(x - way - (j + 1) * eta * d, (j + 1) * eta)
-        G = [ref.guarded(*rows, 1 / tau) if guard else rows[0] for rows in zip(way / S, grads(x, t, 0), d, strict=True)]
+        walks = zip(way / S, grads(x, t, 0), d, x, y_prox, strict=True)
+        G = [ref.guarded(*rows, S, 1 / tau, prox) if guard else rows[0] for rows in walks]
         m = (1 - a) * m + a * np.stack(G)
         z = x - S * (m + d)
         q = np.stack([compress(r) for r in z - zh])
         zh, s = zh + q, s + W @ q
         e = gamma * (zh - s)
         d, new = d + e / S, z - e
-        x, v = prox(new + theta * (new - v), S), new
+        y_prox, v = new + theta * (new - v), new
+        x = prox(y_prox, S)
         yield x, d, zh, v
 
 
@@ -168,7 +170,7 @@ def test_T05m_solutions_are_fixed_points(C, graph):
     own = toy.rows(*[grad(i, x) for i in range(N)])
     rows, mean = toy.rows(*[x] * N), own.mean(0)
     z = rows - algorithm.S * mean
-    state = start = State(rows, mean - own, own, z, z, z)
+    state = start = State(rows, mean - own, own, z, z, z, (z - rows) / algorithm.S)
     W = torch.tensor(dense(graph.W(0)))
     for t in range(1, 9):
         f = Oracle(p.f.local(t, range(N)), Work())

@@ -406,7 +406,9 @@ def minimise(gradient: Grad, prox: Prox, step: float, x0: Vector, most: int = 20
     raise AssertionError("proximal gradient did not settle")
 
 
-def guarded(G, g, shift, share):
-    """PLEDGE's guard of a walk with mean gradient G, in which the first one, g, has this share."""
-    ran_away = np.linalg.norm(G - g) > np.linalg.norm(g + shift)
-    return share * (g + shift) - shift if ran_away else G
+def guarded(G, g, shift, x, y, S, share, prox):
+    """PLEDGE's guard of a walk of length S from x = prox(y, S), in which the first gradient, g, has this share of G."""
+    xi, end = (y - x) / S, prox(x - S * (G + shift), S)
+    speed, drive = (x - end) / S, g + shift + xi
+    ran_away = np.linalg.norm(speed - drive) > np.linalg.norm(drive)
+    return share * g - (1 - share) * (shift + xi) if ran_away else G

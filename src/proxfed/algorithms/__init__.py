@@ -9,9 +9,11 @@ from proxfed.algorithms.depositum import Depositum
 from proxfed.algorithms.dfedadmm import DFedADMM
 from proxfed.algorithms.dfedavg import DFedAvg, DFedAvgM
 from proxfed.algorithms.dfedsam import DFedSAM
+from proxfed.algorithms.diana import Diana
 from proxfed.algorithms.dpsgd import DPSGD
 from proxfed.algorithms.dsgt import DSGT
 from proxfed.algorithms.dsmt import DSMT
+from proxfed.algorithms.econtrol import EControl
 from proxfed.algorithms.ef21_bc import EF21BC
 from proxfed.algorithms.error_feedback import EF14, EF21, EF21SGDM
 from proxfed.algorithms.exact_diffusion import ExactDiffusion
@@ -37,6 +39,7 @@ from proxfed.algorithms.fedprox import FedProx
 from proxfed.algorithms.fedsam import FedSAM, MoFedSAM
 from proxfed.algorithms.fedspeed import FedSpeed
 from proxfed.algorithms.fedsplit import FedSplit
+from proxfed.algorithms.locodl import LoCoDL
 from proxfed.algorithms.mime import Mime, MimeLite
 from proxfed.algorithms.naive_composite import NaiveComposite
 from proxfed.algorithms.pledge import Pledge
@@ -63,9 +66,11 @@ ALGORITHMS: Registry[type[Method]] = Registry(
         "dfedavg": DFedAvg,
         "dfedavgm": DFedAvgM,
         "dfedsam": DFedSAM,
+        "diana": Diana,
         "dpsgd": DPSGD,
         "dsgt": DSGT,
         "dsmt": DSMT,
+        "econtrol": EControl,
         "ef14": EF14,
         "ef21": EF21,
         "ef21_bc": EF21BC,
@@ -96,6 +101,7 @@ ALGORITHMS: Registry[type[Method]] = Registry(
         "fista": FISTA,
         "gradient_descent": GradientDescent,
         "heavy_ball": HeavyBall,
+        "locodl": LoCoDL,
         "mime": Mime,
         "mimelite": MimeLite,
         "mofedsam": MoFedSAM,
@@ -135,6 +141,8 @@ __all__ = [
     "DFedAvgM",
     "DFedSAM",
     "Depositum",
+    "Diana",
+    "EControl",
     "ExactDiffusion",
     "Extra",
     "FastFedDA",
@@ -160,6 +168,7 @@ __all__ = [
     "FedSplit",
     "GradientDescent",
     "HeavyBall",
+    "LoCoDL",
     "Mime",
     "MimeLite",
     "MoFedSAM",

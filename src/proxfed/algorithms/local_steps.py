@@ -97,6 +97,7 @@ def walk(
     beta: float = 0.0,
     rho: float = 0.0,
     guard: bool = False,
+    xi: Tensor | float = 0.0,
 ) -> Tensor:
     """tau corrected proximal steps with Nesterov momentum beta from the rows x: the weighted mean of their gradients.
 
@@ -107,9 +108,10 @@ def walk(
     G is the way that the gradients make, s the way that a constant gradient of 1 would make. Where -(grad f_i(x) +
     shift) is a subgradient of h at x, every y is x: nobody drifts away from a solution.
 
-    guard: of a client whose gradients changed on the way by more than the first corrected one, |G/s - g| > |g + shift|,
-    only the first step counts: G/s + shift is t/s, the weight of g, times g + shift. Gradient descent on a convex f_i
-    with eta <= 1/L_i never goes so far.
+    guard: let u = g + shift + xi, with the first gradient g and a subgradient xi of h at x, be what drives the walk at
+    x, and r = (x - prox_{s h}(x - G - s shift))/s its mean speed. Of a client with |r - u| > |u| only the first step
+    counts: G/s + shift + xi is t/s, the weight of g, times u. For h = 0 it is r - u = G/s - g. On convex f_i and h,
+    with eta <= 1/L_i and beta = 0, no walk goes so far.
     """
     G, V, s, t = 0 * x, 0 * x, 0.0, 0.0
     first = G
@@ -123,9 +125,10 @@ def walk(
     G.div_(s)
     if not guard:
         return G
-    first_corrected = first + shift
-    ran_away = (G - first).norm(dim=-1, keepdim=True) > first_corrected.norm(dim=-1, keepdim=True)
-    return torch.where(ran_away, t / s * first_corrected - shift, G)
+    u = first + shift + xi
+    change = G - first if isinstance(h, Zero) else (x - h.prox(x - s * (G + shift), s)) / s - u
+    ran_away = change.norm(dim=-1, keepdim=True) > u.norm(dim=-1, keepdim=True)
+    return torch.where(ran_away, t / s * u - shift - xi, G)
 
 
 def walk_length(eta: float, tau: int, beta: float = 0.0) -> float:

@@ -20,8 +20,10 @@ walk: with V = G = 0 and s = t = 0, tau times
 
 from which G_i = G/s and S = s (eta tau for beta = 0). theta is k/(k + 3), at most the `theta` that is given. k counts
 the rounds since the last restart: the server sets it to 0 where q (z+ - z) < 0, as the extrapolation then leads away.
-With `guard`, of a walk that ran away, |G_i - g| > |g + shift| for its first gradient g, only the first step counts:
-G_i = (t/s) (g + shift) - shift. v_i must not remember gradients of points far away, nor grow by what it has led to.
+With `guard`, a walk is held against what drives it at x, u = g + shift + xi: its first gradient g, and xi = (y - x)/S,
+which is a subgradient of h at x. r = (x - prox_{S h}(x - S (G_i + shift)))/S is its mean speed, G_i + shift for h = 0.
+Of a walk that ran away, |r - u| > |u|, only the first step counts: G_i + shift + xi = (t/s) u. v_i must not remember
+gradients of points far away, nor grow by what it has led to.
 
 On a tree (a spanning tree of any graph; the server is its root) a node with children's messages D_j sends
 
@@ -40,8 +42,9 @@ every message down: who comes back gets those that it missed, which is counted w
 Start: z = y = zt = x0 and v_i = u_i = c = (x - x0)/S, so that nobody corrects anything in the first round.
 
 A solution is a fixed point: with v_i = u_i = grad f_i(x), z = y = zt = x - S grad f(x) all messages are 0, and the walk
-stays at x. Linear convergence is proved for tau = 1, theta = 0, a = 1 and both compressors (docs/theory.md); the other
-settings rest on special cases and on trials. Along a deep tree messages must be finer: q^2 of 0.3/depth or less.
+stays at x. Linear convergence is proved for every tau, a and restart rule, for theta < 1/3 and both compressors, but
+with steps that shrink with tau and theta (docs/theory.md); that longer walks and more extrapolation pay rests on
+special cases and on trials. Along a deep tree messages must be finer: q^2 of 0.3/depth or less.
 
 What travels: C(d) up, C'(d) and one byte (k) down. Along a tree: the same over each of its edges.
 Reference: The authors of proxfed, "PLEDGE: Proximal Local steps, Extrapolation, Drift correction, Gradient Error
@@ -54,6 +57,7 @@ from dataclasses import dataclass, replace
 from math import ceil, inf, sqrt
 from typing import ClassVar, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -185,7 +189,9 @@ class Pledge(Relay[Client, Server]):
     def client(self, own: Client, down: Message, f: Local, h: Regulariser) -> tuple[Client, Tensor]:
         now = self.hear(own, down)
         c = (h.prox(own.y, self.S) - now.z) / self.S
-        G = walk(f, h, h.prox(now.y, self.S), c - own.v, self.eta, self.tau, self.beta, self.rho, self.guard)
+        x = h.prox(now.y, self.S)
+        xi = (now.y - x) / self.S
+        G = walk(f, h, x, c - own.v, self.eta, self.tau, self.beta, self.rho, self.guard, xi)
         v = own.v.lerp(G, self.a)
         return now._replace(v=v), v
 
@@ -221,17 +227,14 @@ class Pledge(Relay[Client, Server]):
     ) -> Pledge:
         """eta = 1/L and so many local steps that S is about 3/(4 sqrt(mu L)), up to 5 of them: a rule of trials.
 
-        proved: half the largest step of the theorem, for one local step without extrapolation.
+        proved: half the largest S of the theorem, without extrapolation and for one local step if no tau is given.
         """
         L, mu = c.smoothness.L, c.smoothness.mu
         half = 1 / (2 * c.weak_convexity) if c.weak_convexity > 0 else inf  # of what a weakly convex h allows
         if proved:
             checked = cls(1.0, tau or 1, 0.0, False, compressor_up=compressor_up, compressor_down=compressor_down)
-            require(checked.tau == 1, f"Pledge: the theorem has tau = 1, not {tau!r}")
-            most = largest_proved_step(
-                c, *(sqrt(contraction(C, c.d, "Pledge")) for C in (compressor_up, compressor_down))
-            )
-            return replace(checked, eta=min(most / 2, half))
+            q = [sqrt(contraction(C, c.d, "Pledge")) for C in (compressor_up, compressor_down)]
+            return replace(checked, eta=min(largest_proved_step(c, *q, checked.tau) / 2, half) / checked.tau)
         if tau is None:
             S = 3 / (4 * sqrt(mu * L)) if mu > 0 else 4 / L
             tau = min(max(1, ceil(min(S, half) * L)), 5)
@@ -239,9 +242,40 @@ class Pledge(Relay[Client, Server]):
         return replace(checked, eta=min(1 / L, half / tau))
 
 
-def largest_proved_step(c: Constants, q_up: float, q_down: float) -> float:
-    """S below this makes the Lyapunov function of docs/theory.md fall: with tau = 1, theta = 0, a = 1."""
-    require(q_down < 0.5, f"Pledge: the theorem needs a downlink with q^2 < 0.25, not {q_down**2:.3g}")
-    lost = q_down / (1 - q_down)
-    up = (q_up + lost * (1 + q_up)) / (1 - q_up)
-    return (1 - lost) / ((c.smoothness.L_f + c.weak_convexity) / 2 + c.smoothness.L * up)
+def gain(S: float, L: float, q_up: float, q_down: float, tau: int = 1, theta: float = 0.0, a: float = 1.0) -> float:
+    """Gamma of the theorem (docs/theory.md) for r = 1: how much of its own motion comes back to x as an error.
+
+    L is that of every f_i, convex or not. The state is (A, B, D, Z); infinite where errors feed themselves.
+    """
+    w = (tau - 1) / tau * S * L
+    if w >= 1:
+        return inf
+    s = (tau - 1) / tau * w / (1 - w)
+    A, B, D, Z, X = np.eye(5)
+    moved = (1 + q_down) * D + theta * Z
+    driven = A + (1 + S * L) * X + theta * moved
+    late = (1 - a) * (A + S * L * X) + a * s * driven
+    unknown = B + a * (A + S * L * X + s * driven)
+    rest = q_down * D + theta * moved
+    system = np.stack([late, q_up * unknown, X + (1 + q_up) * unknown + rest, moved])
+    M, m = system[:, :4], system[:, 4]
+    if np.abs(np.linalg.eigvals(M)).max() >= 1:
+        return inf
+    return float((A + B + rest)[:4] @ np.linalg.solve(np.eye(4) - M, m))
+
+
+def largest_proved_step(
+    c: Constants, q_up: float, q_down: float, tau: int = 1, theta: float = 0.0, a: float = 1.0
+) -> float:
+    """S below this makes the Lyapunov function of docs/theory.md fall."""
+    feedback = q_down + (1 + q_down) * theta / (1 - theta)
+    limit = "q + (1 + q) theta/(1 - theta) < 1/2 with the q of its downlink, q^2 < 0.25 without extrapolation"
+    require(feedback < 0.5, f"Pledge: the theorem needs {limit}, not {feedback:.3g} of q^2 = {q_down**2:.3g}")
+    fits = tau == 1 or c.weak_convexity == 0
+    require(fits, f"Pledge: the theorem with tau = {tau} needs a regulariser that is convex")
+    L, half = c.smoothness.L, (c.smoothness.L_f + c.weak_convexity) / 2
+    low, high = 0.0, 1 / half
+    for _ in range(60):
+        S = (low + high) / 2
+        low, high = (S, high) if S * half + gain(S, L, q_up, q_down, tau, theta, a) < 1 else (low, S)
+    return low

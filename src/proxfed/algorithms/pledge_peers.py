@@ -1,10 +1,10 @@
 """PLEDGE between peers: proximal local steps, extrapolation and compressed primal-dual gossip, on any connected graph.
 
-    m_i <- (1 - a) m_i + a walk(x_i, shift = d_i)                                tau local steps, as in PLEDGE
+    m_i <- (1 - a) m_i + a walk(x_i, shift = d_i)                                tau local steps and guard as in PLEDGE
     z_i = x_i - S (m_i + d_i)
     q_i = C(z_i - zh_i),   zh_i <- zh_i + q_i,   s_i <- s_i + mix q_i            q_i travels
     e_i = gamma (zh_i - s_i),   d_i <- d_i + e_i/S,   v_i+ = z_i - e_i
-    x_i = prox_{S h}(v_i+ + theta (v_i+ - v_i)),   v_i <- v_i+
+    y_i = v_i+ + theta (v_i+ - v_i),   v_i <- v_i+,   x_i = prox_{S h}(y_i),   xi_i = (y_i - x_i)/S
 
 zh_i is what the neighbours know of z_i, and s_i = sum_j w_ij zh_j at all times. d_i settles where it balances
 grad f - grad f_i; sum_i d_i = 0 for every C, because e sums to zero. One compressed vector crosses each edge: the
@@ -63,6 +63,7 @@ class State(NamedTuple):
     zh: Tensor  # what neighbours know of z
     s: Tensor  # zh mixed
     v: Tensor  # the model before extrapolation and prox
+    xi: Tensor  # the subgradient of h at x that the prox chose, for the guard
 
 
 @dataclass(frozen=True)
@@ -112,11 +113,11 @@ class PledgePeers(Graph[State]):
 
     def init(self, x0: Tensor, f: Local, h: Regulariser, mix: Mix) -> State:
         x = f.spread(x0)
-        return State(x, 0 * x, 0 * x, zh=x, s=x, v=x)
+        return State(x, 0 * x, 0 * x, zh=x, s=x, v=x, xi=0 * x)
 
     def before_mix(self, s: State, f: Local, h: Regulariser) -> State:
         """The walk."""
-        G = walk(f, h, s.x, s.d, self.eta, self.tau, self.beta, self.rho, self.guard)
+        G = walk(f, h, s.x, s.d, self.eta, self.tau, self.beta, self.rho, self.guard, s.xi)
         return s._replace(m=s.m.lerp(G, self.a))
 
     def step(self, s: State, f: Local, h: Regulariser, mix: Mix) -> State:
@@ -125,8 +126,9 @@ class PledgePeers(Graph[State]):
         zh, mixed = s.zh + q.dense, s.s + mix(q)
         e = self.gamma * (zh - mixed)
         v = z - e
-        x = h.prox(v + self.theta * (v - s.v), self.S)
-        return State(x, s.d + e / self.S, s.m, zh, mixed, v)
+        y = v + self.theta * (v - s.v)
+        x = h.prox(y, self.S)
+        return State(x, s.d + e / self.S, s.m, zh, mixed, v, (y - x) / self.S)
 
     def carried(self, s: State, to: PledgePeers) -> State:
         return s._replace(v=s.x.lerp(s.v, to.S / self.S))
