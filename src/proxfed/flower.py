@@ -228,10 +228,8 @@ def client_app(
         state = _state(context, heard, side)
         new, up = side.answer(state, t, down)
         if side.keeps:
-            kept = {f"now.{k}": _array(x) for k, x in new.items()} | {
-                f"before.{k}": _array(x) for k, x in state.items()
-            }
-            context.state[STATE] = ArrayRecord(kept)
+            both = {f"now.{k}": x for k, x in new.items()} | {f"before.{k}": x for k, x in state.items()}
+            context.state[STATE] = ArrayRecord({name: _array(x) for name, x in both.items()})
             context.state[ROUNDS] = ConfigRecord({"now": t, "before": heard})
         told = ConfigRecord({"form": up.form, "client": number, "num-examples": own.rows})
         return Message(RecordDict({MESSAGE: _record(up.body), SAID: told}), reply_to=message)

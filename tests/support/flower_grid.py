@@ -1,4 +1,4 @@
-"""Flower's Grid without its processes: every message is written and read as Flower does, and handed to the ClientApp."""
+"""Flower's Grid without its processes: messages are written and read as Flower does, and handed to the ClientApp."""
 
 from __future__ import annotations
 

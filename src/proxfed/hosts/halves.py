@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -91,7 +92,7 @@ class ServerSide:
         """The new state from the answers of some of the n clients."""
         answers = sorted(answers, key=lambda answer: answer.client)
         numbers = [answer.client for answer in answers]
-        twice = next((a for a, b in zip(numbers, numbers[1:], strict=False) if a == b), None)
+        twice = next((a for a, b in pairwise(numbers) if a == b), None)
         require(twice is None, f"two clients say that they are number {twice}: give each a partition-id of its own")
         rows = [self._read(answer) for answer in answers]
         stacked = rebuild(self.expected, iter([torch.cat(leaf) for leaf in zip(*rows, strict=True)]))
