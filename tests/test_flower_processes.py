@@ -26,7 +26,7 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="only there do processes end with their parents"),
 ]
 
-APP = '''
+APP = """
 import json
 
 import torch
@@ -64,7 +64,7 @@ def main(grid, context):
     result = strategy.start(grid, arrays(module(P.start(0))), num_rounds={rounds})
     with open("{out}", "w") as file:
         json.dump(result.arrays["weight"].numpy()[0].tolist(), file)
-'''
+"""
 PROJECT = """
 [project]
 name = "inside"
