@@ -41,7 +41,7 @@ test-slow: $(READY)  ## a thousand examples of every property, and the tests tha
 
 test-carriers: $(CARRIERS)  ## NVIDIA FLARE and Flower themselves: processes, sockets, certificates (about ten minutes)
 	$(BIN)/python -m pytest tests/test_flower.py
-	$(BIN)/python -m pytest -m slow tests/test_carriers.py tests/test_flower_processes.py
+	$(BIN)/python -m pytest -m slow tests/test_carriers.py tests/test_flower_processes.py tests/test_nvflare_processes.py
 
 test-trackers: $(TRACKERS)  ## TensorBoard, MLflow and Weights & Biases themselves, offline
 	$(BIN)/python -m pytest tests/test_trackers.py

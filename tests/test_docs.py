@@ -84,7 +84,7 @@ def having(*languages: str) -> list[Path]:
     return [page for page in PAGES if blocks(page, *languages)]
 
 
-EXTRAS = {"flower.md": "flwr"}
+EXTRAS = {"flower.md": "flwr", "nvflare.md": "nvflare"}
 """Pages whose blocks need a package that `make setup` does not install."""
 
 

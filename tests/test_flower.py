@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -216,6 +219,20 @@ def test_gradients_of_a_training_are_those_of_autograd() -> None:
         assert torch.equal(local.grad(x, 3), local.grad(x, 3))
         assert torch.equal(torch.get_rng_state(), before)
     assert not torch.equal(local.grad(x, 3), local.grad(x, 4))
+
+
+def test_the_example_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = Path(__file__).parents[1] / "examples" / "flower"
+    monkeypatch.syspath_prepend(str(folder))
+    app = importlib.import_module("app")
+    try:
+        strategy = ProxfedStrategy(app.ALGORITHM, app.H, min_available_nodes=10)
+        result = strategy.start(Here(app.client, 10), arrays(app.NETWORK), num_rounds=2)
+    finally:
+        del sys.modules["app"]
+    assert list(result.arrays) == list(app.NETWORK.state_dict())
+    assert result.train_metrics_clientapp[2]["bytes-up"] < 0.2 * result.train_metrics_clientapp[2]["bytes-down"]
+    assert len((folder / "app.py").read_text().splitlines()) <= 30
 
 
 # ---- refusals -------------------------------------------------------------------------------------------------------
