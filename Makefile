@@ -30,7 +30,7 @@ demo-silos: $(CARRIERS)  ## three organisations on this machine, over mutual TLS
 	$(BIN)/python examples/silos/demo.py
 
 $(CARRIERS): $(READY)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[nvflare,flower]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[nvflare,flower]' ray
 	@touch $@
 
 test: $(READY)   ## the tests (a few minutes)
@@ -40,7 +40,8 @@ test-slow: $(READY)  ## a thousand examples of every property, and the tests tha
 	$(BIN)/python -m pytest -n 2 --hypothesis-profile slow -m 'slow or hypothesis'
 
 test-carriers: $(CARRIERS)  ## NVIDIA FLARE and Flower themselves: processes, sockets, certificates (about ten minutes)
-	$(BIN)/python -m pytest -m slow tests/test_carriers.py tests/test_carrier_attacks.py
+	$(BIN)/python -m pytest tests/test_flower.py
+	$(BIN)/python -m pytest -m slow tests/test_carriers.py tests/test_carrier_attacks.py tests/test_flower_processes.py tests/test_nvflare_processes.py
 
 test-trackers: $(TRACKERS)  ## TensorBoard, MLflow and Weights & Biases themselves, offline
 	$(BIN)/python -m pytest tests/test_trackers.py

@@ -1,4 +1,4 @@
-"""What this process computes with: threads, one per core; loops that numba compiles; and the versions of all of it.
+"""What this process computes with: threads, one per core; loops that numba compiles; a device; and all their versions.
 
 A thread of the pool has one thread of torch's own. torch's operations release the interpreter lock, so the threads run
 in parallel. Each has its own part of the work from the beginning to the end, where splitting every single operation
@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from proxfed.errors import require
+from proxfed.errors import InputError, require
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -54,6 +54,52 @@ def _processor(cpuinfo: str = "/proc/cpuinfo") -> str:
     except OSError:
         return platform.processor()
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+
+
+# ---- devices --------------------------------------------------------------------------------------------------------
+
+
+def device_here(name: str, dtype: torch.dtype) -> str:
+    """The device that a name means in this process, for numbers of this dtype; refused if it is not there.
+
+    'auto' is the first of cuda, mps and cpu that is there and has such numbers.
+    """
+    require(isinstance(name, str), f"device = {name!r} must be a name such as 'cpu', 'cuda', 'mps' or 'auto'")
+    if name == "auto":
+        there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+        return next((device for device, is_there in there.items() if is_there and _has(device, dtype)), "cpu")
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as e:  # torch's ways of saying that a name is wrong or a driver missing
+        raise InputError(f"device = {name!r} is not there: {str(e).splitlines()[0]}") from e
+    short = str(dtype).removeprefix("torch.")
+    require(_has(name, dtype), f"device = {name!r} has no {short}: use dtype = 'float32' or device = 'cpu'")
+    return name
+
+
+def with_double(device: str) -> str:
+    """The device, or the CPU if it has no float64."""
+    return device if _has(device, torch.float64) else "cpu"
+
+
+def _has(device: str, dtype: torch.dtype) -> bool:
+    """The device has numbers of this dtype: MPS has no float64."""
+    try:
+        torch.empty(0, dtype=dtype, device=device)
+    except TypeError:
+        return False
+    return True
+
+
+def take_gpu() -> None:
+    """From now on 'cuda' is a GPU of this rank's own, as long as the machine has enough of them.
+
+    Which of the ranks on this machine it is say torchrun and --ranks (LOCAL_RANK), or srun (SLURM_LOCALID).
+    """
+    said = (os.environ.get(name, "") for name in ("LOCAL_RANK", "SLURM_LOCALID"))
+    here = next((int(text) for text in said if text.isascii() and text.isdigit()), 0)
+    if torch.cuda.device_count() > 1:
+        torch.cuda.set_device(here % torch.cuda.device_count())
 
 
 # ---- threads --------------------------------------------------------------------------------------------------------

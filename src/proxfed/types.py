@@ -344,7 +344,8 @@ class Problem(Generic[F]):
 
     def solve(self, tolerance: float = 1e-12) -> Tensor:
         """The minimiser of phi, (d,), computed in float64 whatever the dtype of f."""
-        return self.f.double.minimise(self.h, self.start(0).double(), tolerance).to(self.f.weights)
+        f = self.f.double
+        return f.minimise(self.h, self.start(0).to(f.weights), tolerance).to(self.f.weights)
 
     def alpha_max(self) -> float:
         """The smallest weight of h for which the solution is zero wherever this weight can make it so.

@@ -38,6 +38,9 @@ ExperimentArgument = Annotated[
     str, typer.Argument(metavar="NAME|FILE.toml", help="A shipped experiment or your own file.")
 ]
 FormatOption = Annotated[Format, typer.Option("--format", help="A table for people or JSON for programs.")]
+DeviceOption = Annotated[
+    str | None, typer.Option("--device", help="Where it is computed: cpu, cuda, mps, or auto for what is there.")
+]
 DataOption = Annotated[str | None, typer.Option("--data", help="The data directory; else $PROXFED_DATA or the cache.")]
 ChangeOption = Annotated[
     list[str] | None,
@@ -81,6 +84,11 @@ def hooked(experiment: Experiment, hooks: Sequence[str] | None) -> Experiment:
     """The experiment with these hooks beside its own."""
     more: list[dict[str, Any]] = [{"name": name} for name in hooks or ()]
     return experiment.model_copy(update={"hooks": [*experiment.hooks, *more]}) if more else experiment
+
+
+def with_device(changes: Sequence[str] | None, device: str | None) -> list[str]:
+    """The changes of settings, and that of the device if one is given."""
+    return [*(changes or ()), *([] if device is None else [f"device={device}"])]
 
 
 def check_new_file(path: Path, force: bool) -> None:

@@ -17,6 +17,7 @@ from proxfed.cli.common import (
     ChangeOption,
     CheckpointOption,
     DataOption,
+    DeviceOption,
     ExperimentArgument,
     Format,
     FormatOption,
@@ -26,6 +27,7 @@ from proxfed.cli.common import (
     check_anew,
     hooked,
     resume_command,
+    with_device,
 )
 from proxfed.errors import require
 from proxfed.report.terminal import err, print_results, say, say_messages, stop_on_signal
@@ -45,6 +47,7 @@ def run(
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace a run that is there.")] = False,
     hook: HookOption = None,
+    device: DeviceOption = None,
     jobs: JobsOption = None,
     ranks: Annotated[
         int, typer.Option("--ranks", help="Spread the clients over this many processes; rows agree to rounding.")
@@ -71,7 +74,8 @@ def run(
 
     check_anew(resume, force)
     tune_process()
-    cases = {name: hooked(e, hook) for name, e in read_cases(experiment, change or [], only=case or []).items()}
+    changes = with_device(change, device)
+    cases = {name: hooked(e, hook) for name, e in read_cases(experiment, changes, only=case or []).items()}
     path = folder or Path("runs") / next(iter(cases.values())).name
     folders = {name: RunFolder(path / slug(name)) for name in cases}
     array = "SLURM_ARRAY_TASK_ID" in os.environ

@@ -14,6 +14,7 @@ from proxfed.cli.common import (
     ChangeOption,
     CheckpointOption,
     DataOption,
+    DeviceOption,
     ExperimentArgument,
     Format,
     FormatOption,
@@ -21,6 +22,7 @@ from proxfed.cli.common import (
     OneCaseOption,
     check_anew,
     read_over,
+    with_device,
 )
 from proxfed.errors import require
 from proxfed.report.terminal import print_results, say, say_messages
@@ -38,6 +40,7 @@ def sweep(
     ] = None,
     axis: AxisOption = None,
     change: ChangeOption = None,
+    device: DeviceOption = None,
     case: OneCaseOption = "",
     folder: Annotated[Path | None, typer.Option("--out", help="A folder; runs/NAME-sweep if not given.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a sweep; values may have been added.")] = False,
@@ -65,7 +68,7 @@ def sweep(
 
     check_anew(resume, force)
     tune_process()
-    study = read_study(experiment, change or [], case, data)
+    study = read_study(experiment, with_device(change, device), case, data)
     path = folder or Path("runs") / f"{study.name}-sweep"
     begun = RunFolder(path).exists() or any(path.glob("*/config.toml"))
     require(begun or not resume, f"there is no sweep to resume in {path}")

@@ -15,6 +15,7 @@ from proxfed.cli.common import (
     ChangeOption,
     CheckpointOption,
     DataOption,
+    DeviceOption,
     ExperimentArgument,
     Format,
     FormatOption,
@@ -23,6 +24,7 @@ from proxfed.cli.common import (
     check_anew,
     read_over,
     resume_command,
+    with_device,
 )
 from proxfed.errors import require
 from proxfed.report.terminal import err, out, print_results, say, say_messages
@@ -60,6 +62,7 @@ def tune(
     seed: Annotated[int, typer.Option("--seed", help="Of --search optuna.")] = 0,
     run: Annotated[bool, typer.Option("--run", help="Then run the tuned experiment, into DIR/run.")] = False,
     change: ChangeOption = None,
+    device: DeviceOption = None,
     case: OneCaseOption = "",
     folder: Annotated[Path | None, typer.Option("--out", help="A folder; runs/NAME-tuned if not given.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a tuning, exactly.")] = False,
@@ -91,7 +94,7 @@ def tune(
 
     check_anew(resume, force)
     tune_process()
-    study = read_study(experiment, change or [], case, data)
+    study = read_study(experiment, with_device(change, device), case, data)
     path = folder or Path("runs") / f"{study.name}-tuned"
     require(not resume or (path / "tuning.toml").exists(), f"there is no tuning to resume in {path}")
     started = time.monotonic()

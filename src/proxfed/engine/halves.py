@@ -200,7 +200,7 @@ class Server:
     def add(self, sent: WeightedSum, message: Message, ids: Ids, heard: np.ndarray | None = None) -> None:
         """The message of these clients joins the sum, with their weights; heard: which of them, if not all are."""
         w = self.weights[_index(ids)]
-        sent.add(message, w if heard is None else w * torch.from_numpy(heard))
+        sent.add(message, w if heard is None else w * torch.from_numpy(heard).to(w.device))
 
     def update(self, state: Any, mean: Message, cohort: Ids, work: Work, each: int = 1) -> Any:
         """The new state from the weighted mean of the cohort's messages; `each`: how many servers count their work."""

@@ -141,8 +141,9 @@ class Network(ABC):
         """For each of the clients `to` that lives here, in order, the sum of the messages to it: of `nodes`, all of
         them here or elsewhere, nodes[k] sends to to[k]; `rows` are the messages of those that live here."""
         receivers, index = np.unique(to, return_inverse=True)
-        slot = torch.from_numpy(index[self.within(nodes)])
-        part = dense(rows).new_zeros(len(receivers), dense(rows).shape[1]).index_add_(0, slot, dense(rows))
+        sent = dense(rows)
+        slot = torch.from_numpy(index[self.within(nodes)]).to(sent.device)
+        part = sent.new_zeros(len(receivers), sent.shape[1]).index_add_(0, slot, sent)
         return self.all_sum(part.ravel()).view_as(part)[torch.from_numpy(self.within(receivers))]
 
     def within(self, nodes: np.ndarray) -> np.ndarray:
@@ -193,6 +194,12 @@ class Network(ABC):
     def average(self, rows: Tensor) -> Tensor:
         """(1/n) sum_i x_i over all clients, from the rows of those that live here."""
         return self.all_sum(rows.new_full((len(rows),), 1 / self.n) @ rows)
+
+    def of_all(self, own: Tensor) -> Tensor:
+        """A number of each client, (n,), from the numbers of those that live here."""
+        each = own.new_zeros(self.n)
+        each[self.ids.start : self.ids.stop] = own
+        return self.all_sum(each)
 
     def consensus(self, rows: Tensor) -> float:
         """(1/n) sum_i |x_i - mean x|^2."""

@@ -60,15 +60,15 @@ class NoRows(Local):
 def privatise(u: Sequence[Tensor], r: Sequence[Tensor], privacy: Noise, g: np.ndarray) -> list[Tensor]:
     """What c clients send instead of u, the tensors (c, ...) of their messages; r: those of clients without rows.
 
-    g: (c, k) standard normal numbers, one for each of a client's.
+    g: (c, k) standard normal numbers, one for each of a client's. It is computed on the CPU, in float64.
     """
-    moved = torch.cat([(a - b).double().flatten(1) for a, b in zip(u, r, strict=True)], 1)
+    moved = torch.cat([(a - b).cpu().double().flatten(1) for a, b in zip(u, r, strict=True)], 1)
     size = moved.norm(dim=1, keepdim=True)
     # What is not finite counts as no rows: a refusal would tell something of them.
     moved = torch.where(size.isfinite(), moved * (privacy.clip / size).clamp(max=1.0).nan_to_num(1.0), 0.0)
     deviation = privacy.noise * privacy.clip
     grid = 2.0 ** floor(log2(deviation)) * GRID
-    noisy = torch.cat([b.double().flatten(1) for b in r], 1) + moved + deviation * torch.from_numpy(g)
+    noisy = torch.cat([b.cpu().double().flatten(1) for b in r], 1) + moved + deviation * torch.from_numpy(g)
     parts = torch.split((noisy / grid).round() * grid, [a[0].numel() for a in u], 1)
     return [part.view(a.shape).to(a) for part, a in zip(parts, u, strict=True)]
 

@@ -3,6 +3,7 @@
 A mean is one all-reduce; but messages of a compressor travel as their bytes, each once to every other process, and are
 added up where they arrive, in the order of the clients. A gossip step sends to each other process only the rows that
 its clients' weights ask for (neighbours.py). The server's state is the same everywhere, so that nothing travels down.
+Each process may compute on a device of its own: what travels is copied to the CPU, and back where it arrives.
 Processes find each other through the environment, see `world` in network.py.
 """
 
@@ -26,6 +27,7 @@ from proxfed.engine.messages import WeightedSum, compressed, decoded, encoded, l
 from proxfed.engine.neighbours import Neighbours
 from proxfed.engine.network import Network, world
 from proxfed.errors import InputError, RunError, option, require
+from proxfed.machine import take_gpu
 from proxfed.types import Mixing, Packed, Topology
 
 
@@ -45,6 +47,7 @@ def connect(timeout: float, meeting: Meeting | None = None) -> None:
     if found is None:
         raise InputError(f"there are no other ranks: start them with {option('ranks', 4)}, torchrun or srun")
     rank, size = found
+    take_gpu()
     how: dict[str, Any] = {"rank": rank, "world_size": size, "timeout": timedelta(seconds=timeout)}
     if meeting is not None:
         how["store"] = dist.FileStore(meeting.file, size)  # type: ignore[attr-defined]
@@ -106,9 +109,10 @@ class Ranks(Network):
 
     def all_sums(self, parts: list[Tensor]) -> list[Tensor]:
         flat = torch.cat(parts)
+        travels = flat.cpu()
         with _together("adding up"):
-            dist.all_reduce(flat)
-        return list(torch.split(flat, [part.shape[0] for part in parts]))
+            dist.all_reduce(travels)
+        return list(torch.split(travels.to(flat.device), [part.shape[0] for part in parts]))
 
     def owner(self, clients: np.ndarray) -> np.ndarray:
         return np.searchsorted(self.starts, clients, side="right") - 1
@@ -123,11 +127,15 @@ class Ranks(Network):
         return {q: unbundle(data.numpy().tobytes()) for q, data in into.items()}
 
     def swap_rows(self, out: Mapping[int, Tensor], into: Mapping[int, Tensor]) -> None:
-        ops = [dist.P2POp(dist.isend, x.contiguous(), q) for q, x in out.items()]
-        ops += [dist.P2POp(dist.irecv, x, q) for q, x in into.items()]
+        arrived = {q: x if x.device.type == "cpu" else torch.empty(x.shape, dtype=x.dtype) for q, x in into.items()}
+        ops = [dist.P2POp(dist.isend, x.cpu().contiguous(), q) for q, x in out.items()]
+        ops += [dist.P2POp(dist.irecv, x, q) for q, x in arrived.items()]
         with _together("exchanging messages"):
             for request in dist.batch_isend_irecv(ops) if ops else ():
                 request.wait()
+        for q, x in into.items():
+            if x is not arrived[q]:
+                x.copy_(arrived[q])
 
     def add_up(self, total: WeightedSum) -> list[Tensor]:
         """Everybody reads everybody's compressed messages; what is dense is added up on the way."""
@@ -152,13 +160,14 @@ class Ranks(Network):
         order = np.argsort(np.concatenate([nodes[here][mine], nodes[for_me & ~here]]))
         received = torch.cat([rows.dense[torch.from_numpy(mine)], foreign])[torch.from_numpy(order)]
         receivers, index = np.unique(to[for_me], return_inverse=True)
-        return received.new_zeros(len(receivers), received.shape[1]).index_add_(0, torch.from_numpy(index), received)
+        slot = torch.from_numpy(index).to(received.device)
+        return received.new_zeros(len(receivers), received.shape[1]).index_add_(0, slot, received)
 
     def prepare(self, W: Mixing, like: Tensor) -> Neighbours:
         return Neighbours(W, like, self)
 
     def gather(self, rows: Tensor) -> Tensor:
-        counts = self._everyones(len(rows))
+        counts, rows = self._everyones(len(rows)), rows.cpu()
         with _together("gathering the state"):
             if not self.leader:
                 if len(rows):
@@ -199,7 +208,7 @@ class Ranks(Network):
         return [int(k) for k in self.all_sum(own)]
 
     def from_leader(self, x: Tensor) -> Tensor:
-        x = x.clone()
+        travels = x.cpu() if x.device.type != "cpu" else x.clone()
         with _together("listening to the leader"):
-            dist.broadcast(x, 0)
-        return x
+            dist.broadcast(travels, 0)
+        return travels.to(x.device)

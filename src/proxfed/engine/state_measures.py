@@ -62,7 +62,7 @@ class States:
         return self._mean_square(self.fields[name])
 
     def largest(self, name: str) -> float:
-        return float(self._of_all(self.fields[name].norm(dim=-1)).max())
+        return float(self.net.of_all(self.fields[name].norm(dim=-1)).max())
 
     def mean(self, name: str) -> float:
         return float(self.net.average(self.fields[name]).norm())
@@ -103,7 +103,9 @@ class States:
     def _evaluate(self, name: str) -> Tensor:
         """The accuracy of each client's row, (n,)."""
         evaluate = self.measures.problem.f.evaluate
-        return self._of_all(torch.tensor([evaluate(row)["accuracy"] for row in self.fields[name]], dtype=torch.float64))
+        return self.net.of_all(
+            torch.tensor([evaluate(row)["accuracy"] for row in self.fields[name]], dtype=torch.float64)
+        )
 
     @property
     def _s(self) -> float:
@@ -112,10 +114,6 @@ class States:
 
     def _mean_square(self, rows: Tensor) -> float:
         return float(self.net.average(rows.square().sum(-1, keepdim=True)))
-
-    def _of_all(self, own: Tensor) -> Tensor:
-        """A number of each client, (n,), also of those that live in other processes."""
-        return self.net.all_sum(own.new_zeros(self.net.n).index_copy_(0, torch.tensor(self.net.ids), own))
 
 
 FAMILIES: dict[str, Callable[[States, str], float]] = {

@@ -74,7 +74,7 @@ def put(state: Any, rows: Ids | slice, new: Any) -> None:
     moved = [(slot, part) for slot, part in zip(slots, leaves(new), strict=True) if not _stays(slot, rows, part)]
     values = [part.clone() if _memory(part) in here else part for _, part in moved]
     for (slot, _), value in zip(moved, values, strict=True):
-        slot[rows] = value
+        slot[rows] = value.to(slot.device)
 
 
 def _memory(x: Tensor) -> int:

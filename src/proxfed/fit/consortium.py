@@ -303,8 +303,8 @@ def _model(
     notes: Any,
 ) -> Model:
     parts = parameters(final.x, problem.f.blocks)
-    coef = parts["weight"].double().numpy()
-    intercept = parts["bias"].double().numpy() if problem.f.intercept else np.zeros(len(coef))
+    coef = parts["weight"].cpu().double().numpy()
+    intercept = parts["bias"].cpu().double().numpy() if problem.f.intercept else np.zeros(len(coef))
     original, at = made.preparation.original_scale(coef, intercept)
     require(bool(np.isfinite(original).all()), "some coefficients are not finite numbers")
     penalty = asked.penalty if isinstance(asked.penalty, dict) else {"name": asked.penalty}

@@ -179,7 +179,7 @@ class Solver:
         n, size = problem.f.n, problem.f.weights.itemsize
         try:
             if isinstance(problem.f, Linear):
-                return Traffic(0, n * size, 0), float(problem.f.weights.double() @ problem.f.client_smoothness)
+                return Traffic(0, n * size, 0), float(problem.f.weights.cpu().double() @ problem.f.client_smoothness)
             return Traffic(0, n * size, 0), problem.f.smoothness().L_f
         except InputError:  # there is none
             plain = self.compressor is None and problem.h.weak_convexity == 0

@@ -25,7 +25,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from pydantic import BaseModel, Field, ValidationError, field_validator
+from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator
 
 from proxfed.errors import InputError, nearest, real, require
 from proxfed.harness.overrides import assign, override
@@ -47,6 +47,7 @@ class Experiment(BaseModel):
     """A row of measures every so many rounds."""
     dtype: str = "float64"
     device: str = "cpu"
+    """Where tensors live: 'cpu', 'cuda', 'mps', ...; 'auto' is read as the one that is here, and kept as that."""
     reference: bool = False
     """Compute the minimiser beforehand, so that rows have the optimality gap and the error."""
     stationarity_step: float | None = Field(None, gt=0)
@@ -92,6 +93,17 @@ class Experiment(BaseModel):
         if len(set(seeds)) < len(seeds):
             raise ValueError("a seed stands there twice")
         return seeds
+
+    @field_validator("device")
+    @classmethod
+    def _here(cls, device: str, others: ValidationInfo) -> str:
+        """'auto' becomes what is here, so that a run is resumed on the same kind of device, or refused."""
+        if device != "auto":
+            return device
+        from proxfed.machine import device_here
+        from proxfed.problems.empirical_risk import DTYPES
+
+        return device_here("auto", DTYPES.get(others.data.get("dtype", ""), DTYPES["float64"]))
 
     def asked(self) -> list[tuple[str, str, bool]]:
         """(where, measure or axis, whether it needs a direction) that claims, reported numbers and figures speak of."""

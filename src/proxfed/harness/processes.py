@@ -129,7 +129,7 @@ def run_ranks(executions: Sequence[Execution], ranks: int, timeout: float) -> No
         try:
             with _payload(executions, threads, timeout, meeting) as study:
                 for r in range(ranks):
-                    workers.append(_Worker(study, common | {"RANK": str(r)}, watch))
+                    workers.append(_Worker(study, common | {"RANK": str(r), "LOCAL_RANK": str(r)}, watch))
                 for worker in workers:
                     worker.wait_until_read()
             _wait_for_ranks(workers, stop)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import torch
-
 from proxfed.data.on_demand import OnDemand
 from proxfed.engine.noise import drowned, epsilon
 from proxfed.engine.running import Running
@@ -185,5 +183,4 @@ class ControlVariates:
         """The largest norm, and that of the mean."""
         c, net = self.run.variates(), self.run.network
         assert c is not None
-        norms = net.all_sum(c.new_zeros(net.n).index_copy_(0, torch.tensor(net.ids), c.norm(dim=-1)))
-        return float(norms.max()), float(net.average(c).norm())
+        return float(net.of_all(c.norm(dim=-1)).max()), float(net.average(c).norm())

@@ -17,6 +17,7 @@ from proxfed.data.on_demand import OnDemand
 from proxfed.data.sparse_rows import Features, SparseRows
 from proxfed.errors import InputError, at_least_one, non_negative, one_of, require
 from proxfed.keyed_random import Ids
+from proxfed.machine import device_here
 from proxfed.problems.losses import Loss
 from proxfed.types import Measure, Smooth, directions
 
@@ -53,7 +54,8 @@ class EmpiricalRisk(Smooth):
     """p_i: 'uniform', or 'size' for the client's part of all samples, counted with their weights."""
     dtype: torch.dtype = torch.float64
     device: str = "cpu"
-    """Where tensors live and gradients are computed: 'cpu', 'cuda', ..."""
+    """Where tensors live and gradients are computed: 'cpu', 'cuda', 'mps', ...; 'auto': the first that is there of
+    cuda, mps (which has no float64) and cpu."""
     numbers: np.ndarray | None = field(default=None, repr=False)
     """The clients' numbers among all, by which their randomness is keyed, if these are some of them (`over`)."""
 
@@ -76,10 +78,7 @@ class EmpiricalRisk(Smooth):
         dtype = DTYPES.get(self.dtype, self.dtype) if isinstance(self.dtype, str) else self.dtype
         require(dtype in DTYPES.values(), f"{name}: dtype = {self.dtype!r} is not one of {', '.join(DTYPES)}")
         object.__setattr__(self, "dtype", dtype)
-        try:
-            torch.empty(0, device=self.device)
-        except (RuntimeError, AssertionError) as e:  # torch's ways of saying that a name is wrong or a driver missing
-            raise InputError(f"device = {self.device!r} is not there: {str(e).splitlines()[0]}") from e
+        object.__setattr__(self, "device", device_here(self.device, dtype))
 
     # ---- shapes ------------------------------------------------------------------------------------------------
 

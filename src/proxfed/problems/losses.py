@@ -182,7 +182,7 @@ class Logistic(Loss):
         return s.mul_(b).neg_().sigmoid_().mul_(b).neg_()
 
     def score(self, s: Tensor, b: Tensor) -> dict[str, float]:
-        return {"accuracy": float((s[:, 0] * b > 0).double().mean()), "test_loss": float(self.value(s, b).mean())}
+        return {"accuracy": _share(s[:, 0] * b > 0), "test_loss": float(self.value(s, b).mean())}
 
     def predict(self, s: Tensor) -> Tensor:
         return torch.where(s[:, 0] > 0, 1.0, -1.0).to(s)
@@ -202,7 +202,10 @@ class OfClasses(Loss):
         return int(data.classes or 0)
 
     def score(self, s: Tensor, b: Tensor) -> dict[str, float]:
-        return {"accuracy": float((s.argmax(1) == b).double().mean()), "test_loss": float(self.value(s, b).mean())}
+        return {
+            "accuracy": _share(s.argmax(1) == b),
+            "test_loss": float(self.value(s, b).mean()),
+        }
 
     def predict(self, s: Tensor) -> Tensor:
         return s.argmax(1)
@@ -256,6 +259,11 @@ CrossEntropy = Softmax
 
 def _some(values: np.ndarray) -> str:
     return ", ".join(f"{v:g}" for v in values[:4]) + (", ..." if len(values) > 4 else "")
+
+
+def _share(right: Tensor) -> float:
+    """How many of them hold: a mean in float64, which not every device has."""
+    return float(right.cpu().double().mean())
 
 
 def _one_hot(s: Tensor, b: Tensor) -> Tensor:

@@ -3,6 +3,8 @@
 The Hessian of f_i is between those of least squares times the least and the largest curvature of the loss, plus l2. Of
 dense features their spectra are computed to the last digit. Sparse ones are only multiplied with: the largest
 eigenvalue is then that of Lanczos' iteration plus its residual, and the smallest is taken to be 0.
+
+All of it is computed once, on the CPU and in float64, wherever f itself is computed.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ class Extremes(NamedTuple):
 
 class Curvature:
     def __init__(self, problem: Linear) -> None:
-        self.p = problem
+        self.p = problem if problem.device == "cpu" else replace(problem, device="cpu")
 
     @cached_property
     def smoothness(self) -> Smoothness:

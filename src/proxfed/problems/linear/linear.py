@@ -27,7 +27,7 @@ from proxfed.data.on_demand import OnDemand
 from proxfed.data.sparse_rows import Features, SparseRows
 from proxfed.errors import require
 from proxfed.keyed_random import Ids, Key
-from proxfed.machine import numba_is_used
+from proxfed.machine import numba_is_used, with_double
 from proxfed.problems.empirical_risk import EmpiricalRisk
 from proxfed.problems.fetched import Fetched
 from proxfed.problems.fista import by_line_search, fista
@@ -220,7 +220,9 @@ class Linear(EmpiricalRisk):
 
     @cached_property
     def double(self) -> Linear:
-        return self if self.dtype == torch.float64 else replace(self, dtype=torch.float64)
+        if self.dtype == torch.float64:
+            return self
+        return replace(self, dtype=torch.float64, device=with_double(self.device))
 
     def minimise(self, h: Regulariser, x0: Tensor, tolerance: float = 1e-12) -> Tensor:
         if not isfinite(self.criterion.curvature) and self.criterion.separate:  # there is no L

@@ -1,0 +1,171 @@
+"""Inside NVIDIA FLARE: any algorithm with a server between functions of its Collab API.
+
+    half = ClientHalf(FedComposite(0.1, 5), L1(1e-3), training)                # training(site) -> Training
+
+    @collab.publish
+    def answer(question: bytes) -> bytes:
+        return half.answer(collab.site_name, question)
+
+    @collab.main
+    def main():
+        model = serve(FedComposite(0.1, 5), L1(1e-3), module, rounds=50)
+
+Messages are the bytes that the algorithm's compressor writes; a client's state lives in the process of its job. Both
+halves have the same algorithm, regulariser and seed. Installed by pip install 'proxfed[nvflare]'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from proxfed.engine.bundle import bundle, unbundle
+from proxfed.errors import RunError, require, whole
+from proxfed.explained import explain
+from proxfed.hosts.halves import Answer, ClientSide, Sent, ServerSide, check
+from proxfed.hosts.training import Training
+from proxfed.participation import Full
+from proxfed.silos.wire.message import canonical, flat
+from proxfed.types import Regulariser, Star
+
+__all__ = ["ClientHalf", "Training", "serve"]
+
+
+def serve(
+    algorithm: Star[Any, Any],
+    h: Regulariser,
+    module: nn.Module,
+    rounds: int,
+    *,
+    seed: int = 0,
+    timeout: float = 3600.0,
+    watch: Callable[[int, Mapping[str, int]], object] = lambda t, counted: None,
+    clients: Any = None,
+) -> dict[str, Tensor]:
+    """The server's half, in a function that is collab.main: all sites take part in all rounds.
+
+    Parameters
+    ----------
+    algorithm : Star
+        Such as FedComposite(0.1, 5).
+    h : Regulariser
+        Of the model; its subgradient joins the gradients of an algorithm without prox steps.
+    module : nn.Module
+        Where it begins, and whose parameters are trained.
+    rounds : int
+        Communication rounds.
+    seed : int
+        Of minibatches and messages.
+    timeout : float
+        Seconds for a site's round.
+    watch : callable
+        Called after each round with its number and {"clients", "nonzeros", "bytes_up", "bytes_down"}.
+    clients : ProxyList, optional
+        Those that are asked; None: collab.clients.
+
+    Returns
+    -------
+    dict of str to Tensor
+        The parameters of the model by name.
+    """
+    require(whole(rounds) and rounds >= 1, f"serve: rounds = {rounds!r} must be a whole number >= 1")
+    if clients is None:
+        clients = _collab().clients
+    names, begin = sorted(client.name for client in clients), _parameters(module)
+    x0 = torch.cat([x.reshape(-1) for x in begin.values()])
+    check(algorithm, h, len(names), len(x0), Full(), x0.dtype)
+    server, heard = ServerSide(algorithm, h, x0, seed), dict.fromkeys(names, 0)
+    for t in range(1, rounds + 1):
+        sent = server.down(t)
+        head = canonical({"round": t, "heard": [heard[name] for name in names], "names": names})
+        first = _bytes(x0) if not all(heard.values()) else b""
+        question = bundle([head, sent.form.encode(), sent.body, first])
+        replies = clients(timeout=timeout).answer(question)
+        answers = [_read(names, name, reply) for name, reply in replies]
+        missing = len(names) - len(answers)
+        if not answers or (missing and algorithm.requires().everyone):
+            why = next((f": {e}" for e in getattr(replies, "failures", {}).values()), "")
+            raise RunError(f"{missing} of {len(names)} sites did not answer in round {t}{why:.300}")
+        server.update(answers, len(names))
+        heard |= {names[answer.client]: t for answer in answers}
+        counted = {"clients": len(answers), "nonzeros": int(server.model.count_nonzero())}
+        up, down = sum(len(reply) for _, reply in replies), len(question) * len(names)
+        watch(t, counted | {"bytes_up": up, "bytes_down": down})
+    parts = torch.split(server.model, [x.numel() for x in begin.values()])
+    return {name: part.view_as(x).clone() for (name, x), part in zip(begin.items(), parts, strict=True)}
+
+
+class ClientHalf:
+    """A site's half: what it answers, and its state.
+
+    Parameters
+    ----------
+    algorithm : Star
+        As the server has it.
+    h : Regulariser
+        As the server has it.
+    training : callable
+        From the name of this site to what it trains: Training(module, loss, loader).
+    seed : int
+        As the server has it.
+    """
+
+    def __init__(
+        self, algorithm: Star[Any, Any], h: Regulariser, training: Callable[[str], Training], *, seed: int = 0
+    ) -> None:
+        self.algorithm, self.h, self.training, self.seed = algorithm, h, training, seed
+        self.side: ClientSide | None = None
+        self.kept: dict[int, dict[str, Tensor]] = {}
+        """Its state after its last two rounds: a message may be lost."""
+
+    def answer(self, site: str, question: bytes) -> bytes:
+        """Its round."""
+        head, form, body, x0 = unbundle(question)
+        said = flat(head)
+        number = said["names"].index(site)
+        t, heard = int(said["round"]), int(said["heard"][number])
+        if heard and heard not in self.kept:
+            raise RunError(f"{site} has no state of round {heard}, in which the server last heard it: it was lost")
+        if self.side is None:
+            own = self.training(site)
+            begin = torch.from_numpy(np.frombuffer(x0, str(own.x.dtype).removeprefix("torch.")).copy())
+            self.side, self.rows = ClientSide(self.algorithm, self.h, own, begin, number, self.seed), own.rows
+        state = self.kept[heard] if heard else self.side.begin()
+        new, up = self.side.answer(state, t, Sent(form.decode("ascii"), body))
+        self.kept = {heard: state, t: new}
+        return bundle([canonical({"rows": self.rows}), up.form.encode(), up.body])
+
+
+def _read(names: list[str], name: str, reply: Any) -> Answer:
+    """RunError for whatever is no answer."""
+    if not isinstance(reply, bytes):
+        raise RunError(f"{name} sent no message of ours, but a {type(reply).__name__}")
+    parts = unbundle(reply)
+    rows = flat(parts[0]).get("rows") if len(parts) == 3 else None
+    if not (isinstance(rows, int) and rows > 0):
+        raise RunError(f"{name} sent no message of ours")
+    return Answer(names.index(name), rows, Sent(parts[1].decode("ascii", "replace"), parts[2]))
+
+
+def _parameters(module: nn.Module) -> dict[str, Tensor]:
+    return {name: p.detach().cpu() for name, p in module.named_parameters() if p.requires_grad}
+
+
+def _bytes(x: Tensor) -> bytes:
+    return x.contiguous().numpy().tobytes()
+
+
+def _collab() -> Any:
+    try:
+        from nvflare.collab import collab
+    except ImportError as error:
+        missing = "proxfed.nvflare needs NVIDIA FLARE, which is not installed: pip install 'proxfed[nvflare]'"
+        raise ImportError(missing, name="nvflare") from error
+    return collab
+
+
+explain(__name__)
