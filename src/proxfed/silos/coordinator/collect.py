@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from proxfed.engine.messages import WeightedSum, rebuild
+from proxfed.engine.messages import WeightedSum, leaves, rebuild, with_rows
 from proxfed.engine.network import Stacked
 from proxfed.keyed_random import Ids
 from proxfed.machine import over_threads
@@ -38,7 +38,8 @@ class Collect:
             sent = WeightedSum()
             for block in blocks:
                 here = slice(place[int(block[0])], place[int(block[-1])] + 1)
-                c.server.add(sent, rebuild(form, iter([x[here] for x in rows])), block)
+                parts = [with_rows(leaf, x[here]) for leaf, x in zip(leaves(form), rows, strict=True)]
+                c.server.add(sent, rebuild(form, iter(parts)), block)
             return sent
 
         quiet = Stacked(c.network.n, c.network.d)  # what crossed is counted by who sent it
