@@ -38,6 +38,7 @@ from proxfed.algorithms.fedsam import FedSAM, MoFedSAM
 from proxfed.algorithms.fedspeed import FedSpeed
 from proxfed.algorithms.fedsplit import FedSplit
 from proxfed.algorithms.mime import Mime, MimeLite
+from proxfed.algorithms.mosaic import Mosaic
 from proxfed.algorithms.naive_composite import NaiveComposite
 from proxfed.algorithms.pledge import Pledge
 from proxfed.algorithms.pledge_peers import PledgePeers
@@ -99,6 +100,7 @@ ALGORITHMS: Registry[type[Method]] = Registry(
         "mime": Mime,
         "mimelite": MimeLite,
         "mofedsam": MoFedSAM,
+        "mosaic": Mosaic,
         "naive_composite": NaiveComposite,
         "nesterov": Nesterov,
         "pg_extra": PGExtra,
@@ -163,6 +165,7 @@ __all__ = [
     "Mime",
     "MimeLite",
     "MoFedSAM",
+    "Mosaic",
     "NaiveComposite",
     "Nesterov",
     "PGExtra",

@@ -29,22 +29,26 @@ class Matrix(Protocol):
 class Metric(NamedTuple):
     """B = b I + E diag(e - b) E', with orthonormal columns E."""
 
-    b: Tensor  # its eigenvalue on all that is orthogonal to E
+    b: Tensor  # its eigenvalue on all that is orthogonal to E, if anything is
     E: Tensor  # (d, k)
     e: Tensor  # (k,) its eigenvalues there, ascending
     d: int
 
     @classmethod
+    def full(cls, A: Tensor, least: float = 0.0) -> Metric:
+        """A symmetric matrix; eigenvalues below `least` are raised to it."""
+        e, E = torch.linalg.eigh(_symmetric(A))
+        return cls(e.new_ones(()), E, e.clamp_min(least), len(A))
+
+    @classmethod
     def of(cls, b: float, U: Tensor, M: Tensor, least: float = 0.0) -> Metric:
-        """b I + U M U' for U (d, k) and symmetric M (k, k); k = d and U = I are a full matrix. No eigenvalue is below
-        `least`: those that would be are raised to it."""
+        """b I + U M U' for U (d, k) and symmetric M (k, k), k < d; eigenvalues below `least` are raised to it."""
         d, k = U.shape
         if k >= d:
-            e, E = torch.linalg.eigh(_symmetric(U @ M @ U.mT))
-        else:
-            Q, R = torch.linalg.qr(U)
-            e, Z = torch.linalg.eigh(_symmetric(R @ M @ R.mT))
-            E = Q @ Z
+            return cls.full(b * torch.eye(d).to(U) + U @ M @ U.mT, least)
+        Q, R = torch.linalg.qr(U)
+        e, Z = torch.linalg.eigh(_symmetric(R @ M @ R.mT))
+        E = Q @ Z
         return cls(U.new_tensor(max(b, least)), E, (e + b).clamp_min(least), d)
 
     @property
