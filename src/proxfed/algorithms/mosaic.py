@@ -68,6 +68,9 @@ LANCZOS = 12
 INNER = 5000
 """Steps on the model of phi, at most."""
 
+TOLERANCE = 1e-8
+"""Of them: an entry that moves by less, relative to the longest way of one, stands still."""
+
 PATIENCE = 12
 """Rounds that need not be good."""
 
@@ -262,7 +265,7 @@ class Mosaic(Star[Client, Server]):
             n = n._replace(kappa=max(n.l2 / (8 * n.L), sqrt(GRADES[-1])))
         s = s._replace(c=c.to(s.c) if not n.to_kept else s.c, pair=pair)
         B = self._metric(s, n)
-        p = model_step(B, y, c, h, INNER, 1e-12)
+        p = model_step(B, y, c, h, INNER, TOLERANCE)
         q, down = self._step(B, (y + p).to(s.y) - y.to(s.y), n.kappa)
         up_grade = self._grade_up(B, p, n, float(w.norm()))
         ask = self._asks(n, len(s.y), len(w), s)
