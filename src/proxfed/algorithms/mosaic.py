@@ -57,7 +57,7 @@ GRADES = (0.3, 0.1, 0.03, 0.01, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 3e-6, 1e-6)
 """q^2 of messages: half a byte says which."""
 
 PIECES = 64
-"""That a client keeps, or d if that is less."""
+"""That a client keeps: when there is no room for more, it sends none."""
 
 FULL = 1024
 """Up to this d the server has the mean of the Hh_i as a matrix; beyond, as so many pieces at most."""
@@ -70,6 +70,9 @@ INNER = 5000
 
 TOLERANCE = 1e-8
 """Of them: an entry that moves by less, relative to the longest way of one, stands still."""
+
+LESS = 2.0**0.25
+"""After a step that was too long, sigma does not fall below twice what it was then; that wears off by so much a round."""
 
 PATIENCE = 12
 """Rounds that need not be good."""
@@ -97,6 +100,7 @@ class Numbers(NamedTuple):
     l2: float
     round: float = 0.0
     sigma: float = 1.0  # delta is so many times the mean of the l_i
+    least: float = 0.0  # what sigma does not fall below: it was too small
     delta: float = 0.0  # damping
     kappa: float = 0.99  # contraction of the last step
     l: float = 0.0  # mean of the l_i  # noqa: E741
@@ -158,8 +162,8 @@ class Mosaic(Star[Client, Server]):
     def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Client, Server]:
         y, d = h.prox(x0, 0.0), len(x0)
         zero, rows = torch.zeros_like(y), f.spread(y)
-        own, kept = torch.zeros_like(rows, memory_format=torch.contiguous_format), min(PIECES, d)
-        P = y.new_zeros(len(rows), kept, d)
+        own = torch.zeros_like(rows, memory_format=torch.contiguous_format)
+        P = y.new_zeros(len(rows), PIECES, d)
         count = torch.zeros(len(rows), dtype=torch.int64, device=y.device)
         side, room = (d, 0) if d <= FULL else (0, FULL)
         server = Server(
@@ -291,10 +295,12 @@ class Mosaic(Star[Client, Server]):
         if far:
             shorter = min(max(-floor(-4 * log2(t)), 2), 26)
             sigma = max(2 * n.sigma, 0.5 * ray / max(n.l, 1e-300))
-            return t, n._replace(back=float(shorter), tries=n.tries + 1, sigma=sigma), none
-        sigma = 2 * n.sigma if t > 1.1 else n.sigma / 2 if t < 0.9 else n.sigma
+            least = 2 * n.delta / max(n.l, 1e-300)
+            return t, n._replace(back=float(shorter), tries=n.tries + 1, sigma=sigma, least=least), none
+        least = n.least / LESS
+        sigma = 2 * n.sigma if t > 1.1 else max(n.sigma / 2, least) if t < 0.9 else n.sigma
         pair = torch.stack([q, dg]).to(s.pair) if along > 0.05 * qB and clear else none
-        return t, n._replace(back=0.0, tries=0.0, sigma=sigma), pair
+        return t, n._replace(back=0.0, tries=0.0, sigma=sigma, least=least), pair
 
     def _with_pieces(self, s: Server, n: Numbers, a: Tensor, V: Tensor) -> Server:
         if not bool((a != 0).any()):
