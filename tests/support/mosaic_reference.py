@@ -81,7 +81,7 @@ def mosaic(n, d, p, l2, x0, grad, H, prox, value) -> Iterator[State]:
             moved, tau = compress(sent, GRADES[g_down])[0], 1.0
             q, base_c = moved, p @ u
             base_nu, base_noise = nu, noise
-        down = n * (compress(sent, GRADES[g_down])[1] + 3)
+        down = n * (compress(sent, GRADES[g_down])[1] + 2)
         y = y + moved
         u = u + np.stack([Hh[i] @ moved for i in range(n)]) + l2 * moved
         # clients

@@ -1,6 +1,6 @@
 """Mosaic: proximal Newton rounds in which curvature arrives in pieces and every message is compressed.
 
-    server sends    q = C'(x - y), and three bytes
+    server sends    q = C'(x - y), and two bytes
     everybody       y <- y + q,   u_i <- u_i + (Hh_i + l2 I) q
     client          D_i = C(grad f_i(y) - u_i),   u_i <- u_i + D_i
                     l_i = |R_i| for R_i = H_i - Hh_i,   H_i: the Hessian of f_i at y without l2
@@ -27,7 +27,7 @@ rounds that are not, everybody returns to the point with the least G, and delta 
 last B = L I with fine messages: the proximal gradient method, for which docs/theory.md has a proof. L is the largest
 curvature that was seen.
 
-What travels: C(d) up and 1 byte, and in some rounds a piece, C(d) and 1 byte; C'(d) and 3 bytes down. The server reads
+What travels: C(d) up and 1 byte, and in some rounds a piece, C(d) and 1 byte; C'(d) and 2 bytes down. The server reads
 the messages one by one, so that they cannot be masked. Pieces are directions of a client's data (docs/explanation/
 mosaic.md).
 Reference: The authors of proxfed, "Mosaic: proximal Newton rounds with curvature in compressed pieces",
@@ -153,7 +153,7 @@ class Mosaic(Star[Client, Server]):
 
     needs: ClassVar[Needs] = Needs(convex=True, everyone=True, hessian=True)
     facts: ClassVar[Facts] = Facts(
-        Sends(up=1, down=1, bytes_down=3, compressed=("up", "down"), rows_apart=True), exact=True, step=""
+        Sends(up=1, down=1, bytes_down=2, compressed=("up", "down"), rows_apart=True), exact=True, step=""
     )
 
     def largest_prox_step(self) -> float:
@@ -178,8 +178,8 @@ class Mosaic(Star[Client, Server]):
         n = Numbers(*s.numbers.tolist())
         step = torch.zeros_like(s.x) if n.round == 0 or n.back else s.x - (s.kept_y if n.to_kept else s.y)
         sent = self.compressor_down.within(step[None], GRADES[int(n.down)])
-        first = int(n.up) + 16 * int(n.ask) + 32 * int(n.mark) + 64 * int(n.to_kept)
-        control = np.array([first, int(n.back), size_code(np.array(0.5 * n.l))], np.uint8)
+        first = int(n.up) + 16 * int(n.ask) + 32 * int(n.mark) + 64 * int(n.to_kept) + 128 * (n.back > 0)
+        control = np.array([first, int(n.back) or size_code(np.array(0.5 * n.l))], np.uint8)
         if n.mark:
             s = s._replace(kept_y=s.y, kept_c=s.c)
         if n.to_kept:
@@ -203,8 +203,9 @@ class Mosaic(Star[Client, Server]):
 
     def client(self, own: Client, down: Message, f: Local, h: Regulariser) -> tuple[Client, Message]:
         sent, control = down
-        first, back, threshold = (int(byte) for byte in control)
+        first, second = (int(byte) for byte in control)
         up, ask, mark, to_kept = first & 15, first >> 4 & 1, first >> 5 & 1, first >> 6 & 1
+        back, threshold = (second, 0) if first >> 7 else (0, second)
         y, u = own.y, own.u
         kept_y, kept_u = (y, u) if mark else (own.kept_y, own.kept_u)
         if to_kept:
@@ -221,11 +222,11 @@ class Mosaic(Star[Client, Server]):
         def rest(V: Tensor) -> Tensor:
             return H(V) - f.l2 * V - _pieces(P, a, V)
 
-        l, v, second = top_eigenvector(rest, start)  # noqa: E741
+        l, v, next_l = top_eigenvector(rest, start)  # noqa: E741
         code, count = np.zeros(len(y), np.uint8), own.count
         room = count < P.shape[1]
         send = room & (l > 0) & (l >= float(size_of(np.array(threshold)))) if ask else torch.zeros_like(room)
-        packed = self.compressor_up.within((v * l.sqrt()[:, None]) * send[:, None], piece_grade(host(second / l)))
+        packed = self.compressor_up.within((v * l.sqrt()[:, None]) * send[:, None], piece_grade(host(next_l / l)))
         if bool(send.any()):
             w = packed.dense
             size = (w * w).sum(1)
