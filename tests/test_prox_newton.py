@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxfed.algorithms import FISTA, ProxNewton
-from proxfed.algorithms.prox_newton import LBFGS, model_step
+from proxfed.algorithms.prox_newton import INNER, LBFGS
+from proxfed.algorithms.proximal_model import model_step
 from proxfed.problems.fista import by_line_search, fista
 from proxfed.regularisers import L1, Box, GroupLasso, Zero
 
@@ -52,7 +53,7 @@ def test_a_step_minimises_the_model(h) -> None:
     B, rng = LBFGS.of(1.0, torch.tensor(S), torch.tensor(Y)), np.random.default_rng(2)
     x, g = h.prox(torch.tensor(rng.normal(size=D)), 0.0), torch.tensor(rng.normal(size=D))
     z = fista(lambda z: g + B(z - x), h, float(B.largest), x, 1e-13)
-    assert torch.allclose(x + model_step(B, x, g, h), z, atol=1e-3 * float((z - x).norm()))
+    assert torch.allclose(x + model_step(B, x, g, h, INNER), z, atol=1e-3 * float((z - x).norm()))
 
 
 @pytest.mark.parametrize("curvature", [1e-4, 0.2, 1e4])

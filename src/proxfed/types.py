@@ -63,6 +63,7 @@ __all__ = [
     "Problem",
     "Regulariser",
     "Relay",
+    "RowsApart",
     "Sends",
     "Smooth",
     "Smoothness",
@@ -174,6 +175,15 @@ class Local(ABC):
         for draw in draws:
             y.sub_(self.grad(y, draw), alpha=eta)
 
+    @property
+    def l2(self) -> float:
+        """Weight of |x|^2 / 2 inside every f_i, which everybody knows."""
+        return 0.0
+
+    def hessian(self, x: Tensor) -> Callable[[Tensor], Tensor]:
+        """V (c, d) -> (c, d): the Hessian of each f_i at x, (c, d) or (d,), times its row, over all of its data."""
+        raise InputError("Hessian products are not known for this f")
+
     def spread(self, x: Tensor) -> Tensor:
         """A shared point (d,) as one row per client, (c, d)."""
         return x.expand(len(self.ids), -1)
@@ -209,6 +219,8 @@ class Smooth(ABC):
     """The clients' samples; None: not known."""
     l2: float | None = None
     """Weight of |x|^2 / 2 inside every f_i; None: it has no such term."""
+    has_hessian: bool = False
+    """Its `Local` offers Hessian products."""
     train_measures: bool = True
     """Objective and stationarity at every evaluation, which cost passes over all training data."""
 
@@ -439,6 +451,18 @@ class Compressor(Protocol):
 
 
 @runtime_checkable
+class RowsApart(Compressor, Protocol):
+    """A compressor whose messages a server reads one by one: as (clients, 1 + k), with their weights p_i in front.
+
+    That is for what is not a sum of vectors, such as a sum of outer products.
+    """
+
+    @property
+    def beside(self) -> int:
+        """Numbers of a row besides the d of a vector: k = d + beside."""
+
+
+@runtime_checkable
 class SparseCompressor(Compressor, Protocol):
     """A compressor that keeps some entries of a row: sums of its messages cost what these do, whatever d is."""
 
@@ -496,6 +520,7 @@ class Needs(NamedTuple):
     contractive: bool = False  # its compressor must be contractive
     unbiased: bool = False  # its compressor must be unbiased
     largest_q2: float = 1.0  # that a contractive compressor may have
+    hessian: bool = False  # Hessian products of every f_i
     exact_downlink: bool = False  # its server counts on clients having exactly what it sent
     fixed_graph: bool = False  # the same W in every round
     symmetric: bool = False  # W = W'
@@ -512,6 +537,7 @@ class Sends(NamedTuple):
     numbers_up: int = 0  # single numbers besides
     numbers_down: int = 0  # single numbers besides
     bytes_down: int = 0  # single bytes besides
+    rows_apart: bool = False  # the server reads the messages one by one, so that no sum of them is enough
     compressed: tuple[str, ...] = ()  # the ways, such as "up", on which vectors travel as C(d)
     times: str = ""  # the hyper-parameter that multiplies all of it
     on_average: bool = False  # over the rounds, which differ

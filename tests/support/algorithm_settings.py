@@ -58,6 +58,7 @@ SETTINGS: dict[str, Algorithm] = {
     "mime": alg.Mime(1.5, 3, 0.4),
     "mimelite": alg.MimeLite(0.5, 3, 0.4),
     "mofedsam": alg.MoFedSAM(0.5, 3, 0.5),
+    "mosaic": alg.Mosaic(),
     "naive_composite": alg.NaiveComposite(1.5, 3, local_prox="constant"),
     "nesterov": alg.Nesterov(3.0, 0.5),
     "pg_extra": alg.PGExtra(3.0),

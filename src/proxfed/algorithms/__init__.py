@@ -41,6 +41,7 @@ from proxfed.algorithms.fedspeed import FedSpeed
 from proxfed.algorithms.fedsplit import FedSplit
 from proxfed.algorithms.locodl import LoCoDL
 from proxfed.algorithms.mime import Mime, MimeLite
+from proxfed.algorithms.mosaic import Mosaic
 from proxfed.algorithms.naive_composite import NaiveComposite
 from proxfed.algorithms.pledge import Pledge
 from proxfed.algorithms.pledge_peers import PledgePeers
@@ -105,6 +106,7 @@ ALGORITHMS: Registry[type[Method]] = Registry(
         "mime": Mime,
         "mimelite": MimeLite,
         "mofedsam": MoFedSAM,
+        "mosaic": Mosaic,
         "naive_composite": NaiveComposite,
         "nesterov": Nesterov,
         "pg_extra": PGExtra,
@@ -172,6 +174,7 @@ __all__ = [
     "Mime",
     "MimeLite",
     "MoFedSAM",
+    "Mosaic",
     "NaiveComposite",
     "Nesterov",
     "PGExtra",

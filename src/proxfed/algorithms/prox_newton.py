@@ -28,6 +28,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from proxfed.algorithms.proximal_model import model_step
 from proxfed.errors import at_least_one, positive
 from proxfed.keyed_random import Key
 from proxfed.types import Constants, Facts, Local, Needs, Regulariser, Sends, Star, Stateless
@@ -94,7 +95,7 @@ class ProxNewton(Star[Stateless, State]):
             return s._replace(y=s.x + s.t / 2 * s.p, t=s.t / 2)
         S, Y, pairs = self._remember(s, s.y - s.x, g - s.g)
         B = LBFGS.of(self.curvature, S[: int(pairs)], Y[: int(pairs)])
-        p = model_step(B, s.y, g, h)
+        p = model_step(B, s.y, g, h, INNER)
         D = torch.dot(g, p) + h.value(s.y + p) - h.value(s.y)
         return State(s.y, s.y + p, g, phi, p, D, torch.ones_like(s.t), S, Y, pairs)
 
@@ -137,18 +138,3 @@ class LBFGS(NamedTuple):
 
     def __call__(self, p: Tensor) -> Tensor:
         return self.b * p + self.U @ (self.M @ (self.U.mT @ p))
-
-
-def model_step(B: LBFGS, x: Tensor, g: Tensor, h: Regulariser) -> Tensor:
-    """argmin_p <g, p> + <p, B p>/2 + h(x + p), nearly, by FISTA with restart."""
-    s = 1 / float(B.largest)
-    p = q = torch.zeros_like(x)
-    t = 1.0
-    for _ in range(INNER):
-        p_next = h.prox(x + q - s * (g + B(q)), s) - x
-        if torch.dot(q - p_next, p_next - p) > 0:
-            t = 1.0
-        t_next = (1 + (1 + 4 * t * t) ** 0.5) / 2
-        q = p_next + (t - 1) / t_next * (p_next - p)
-        p, t = p_next, t_next
-    return p

@@ -40,14 +40,19 @@ class ErrorBoundedQuantiser:
         return self.q2
 
     def __call__(self, v: Tensor, key: Key) -> Packed:
+        return self.within(v, self.q2)
+
+    def within(self, v: Tensor, q2: float | np.ndarray) -> Packed:
+        """The same with other bounds, one for all rows or (c,), none below that of the compressor, which reads them."""
         x = host(v)
+        bound = np.broadcast_to(np.maximum(np.asarray(q2, np.float64), self.q2), len(x))
         fine = np.isfinite(x).all(1)
         some = fine & x.any(1)
         messages = [quantised_message.ZERO if ok else quantised_message.NOT_FINITE for ok in fine]
         dense = np.zeros_like(x)
         dense[~fine] = np.nan
         if some.any():
-            q, dense[some] = quantise(x if some.all() else x[some], self.q2)
+            q, dense[some] = quantise(x if some.all() else x[some], bound[some])
             written = quantised_message.write(q, largest_level(x.shape[1], self.q2))
             for i, message in zip(np.flatnonzero(some), written, strict=True):
                 messages[i] = message

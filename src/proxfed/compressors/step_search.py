@@ -47,8 +47,8 @@ def largest_level(d: int, q2: float) -> int:
     return int((1 - ROUNDING) / 0.44 * sqrt(d / q2)) + 1
 
 
-def quantise(x: np.ndarray, q2: float) -> tuple[Quantised, np.ndarray]:
-    """Rows that are finite and not zero; and what is read of them."""
+def quantise(x: np.ndarray, q2: float | np.ndarray) -> tuple[Quantised, np.ndarray]:
+    """Rows that are finite and not zero, q2 of all of them or of each; and what is read of them."""
     a, unit = sizes(x)
     square = _square(a)
     allowed = q2 * (1 - 1e-6) * square  # but for rounding

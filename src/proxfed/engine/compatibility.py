@@ -46,7 +46,12 @@ def check_combination(
             f"{name} has a server and takes no graph: leave the topology out, or give a SpanningTree of it",
         )
         require(topology.n == n, f"the topology has {topology.n} nodes, but the problem {n} clients")
+        sums = not algorithm.sends().rows_apart
+        require(sums, f"{name} has a server that reads messages one by one, and a tree brings it only sums of them")
     participation(1, n, 0)  # refuses what does not fit n
+    offered = not needs.hessian or problem.f.has_hessian
+    require(offered, f"{name} needs Hessian products of f, which {problem.f} does not offer: a Linear of a loss with two "
+        "derivatives does")
     if needs.everyone or topology is not None:
         all_take_part = isinstance(participation, Full)
         alone = "" if topology is None or isinstance(algorithm, Graph) else " along a tree"
@@ -150,6 +155,8 @@ def why_not_private(algorithm: Algorithm, d: int) -> str:
 
 def why_not_dense(algorithm: Star[Any, Any], because: str) -> str:
     """The same where messages must not be compressed."""
+    if algorithm.sends().rows_apart:
+        return "has a server that reads messages one by one, and so cannot do with protected sums of them"
     squeezed = "up" in algorithm.sends().compressed
     if squeezed and not all(isinstance(c, Identity) for c in compressors(algorithm)):
         return f"compresses what clients send, and {because}: nothing would be saved; take the compressor 'identity'"

@@ -6,6 +6,7 @@ All engines share them. They differ in how the halves hear of each other: in one
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import InitVar, dataclass
 from typing import Any
 
@@ -63,6 +64,20 @@ class Oracle(Local):
     def value_and_grad(self, x: Tensor) -> tuple[Tensor, Tensor]:
         value, g = self.f.value_and_grad(x)
         return self._whole(value, x), self._complete(g, x)
+
+    @property
+    def l2(self) -> float:
+        return self.f.l2
+
+    def hessian(self, x: Tensor) -> Callable[[Tensor], Tensor]:
+        """A product counts as a gradient: it reads the data once."""
+        times = self.f.hessian(x)
+
+        def counted(V: Tensor) -> Tensor:
+            self.work.gradients += V.shape[0]
+            return times(V) if self.scale is None else times(V) * self.scale
+
+        return counted
 
     def _whole(self, value: Tensor, x: Tensor) -> Tensor:
         value = value if self.scale is None else value * self.scale[:, 0]

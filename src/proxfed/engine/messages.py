@@ -15,7 +15,7 @@ from proxfed.compressors import Identity
 from proxfed.compressors.arrays import host, tensor
 from proxfed.engine import tuning
 from proxfed.machine import run_parallel, thread_count
-from proxfed.types import Message, Packed, SparseCompressor
+from proxfed.types import Message, Packed, RowsApart, SparseCompressor
 
 
 @dataclass
@@ -44,6 +44,16 @@ def rebuild(form: Message, parts: Iterator[Tensor]) -> Message:
 def dense(part: Tensor | Packed) -> Tensor:
     """The value that the receiver reads."""
     return part.dense if isinstance(part, Packed) else part
+
+
+def apart(part: Tensor | Packed) -> TypeGuard[Packed]:
+    """Whether the server reads its rows one by one, and not their mean."""
+    return isinstance(part, Packed) and isinstance(part.compressor, RowsApart)
+
+
+def with_rows(part: Tensor | Packed, rows: Tensor) -> Tensor | Packed:
+    """These rows, read as those of `part` are: one by one, or as their mean."""
+    return replace(part, dense=rows) if apart(part) else rows
 
 
 def received(down: Message) -> Message:
@@ -109,6 +119,8 @@ def decoded_sum(messages: Sequence[bytes], w: Tensor, like: Packed) -> Tensor:
 class WeightedSum:
     """sum_i w_i m_i for each leaf of the messages so far, sum_i w_i, and what the messages cost.
 
+    Of a leaf whose rows are read one by one, all rows (w_i, m_i) stand in the place of the sum.
+
     With `posting`, compressed leaves are not added up here but kept as the bytes that travel to where they are.
     """
 
@@ -127,7 +139,7 @@ class WeightedSum:
         """Messages (c, d) of a block with weights (c,)."""
         size, best = nbytes(message)
         posted = [encoded(m) for m in leaves(message) if self.posting and compressed(m)]
-        here = [w @ dense(m) for m in leaves(message) if not (self.posting and compressed(m))]
+        here = [_term(m, w) for m in leaves(message) if not (self.posting and compressed(m))]
         self._add(WeightedSum(self.posting, [*here, w.sum(0, keepdim=True)], posted, [w], message, size, best))
 
     @classmethod
@@ -139,7 +151,7 @@ class WeightedSum:
         return total
 
     def _add(self, other: WeightedSum) -> None:
-        self.sums = [a.add_(b) for a, b in zip(self.sums, other.sums, strict=True)] if self.sums else other.sums
+        self.sums = list(map(_together, self.sums, other.sums)) if self.sums else other.sums
         self.posted = [a + b for a, b in zip(self.posted, other.posted, strict=True)] if self.posted else other.posted
         self.weights += other.weights
         self.form = other.form
@@ -158,5 +170,23 @@ class WeightedSum:
         for k, leaf in enumerate(filter(compressed, leaves(self.form))):
             rows = [slice(1 + k * len(part), 1 + (k + 1) * len(part)) for part in parts]
             messages = [m for own, some in zip(letters, rows, strict=True) for m in own[some]]
-            sums.append(decoded_sum(messages, w, leaf))
+            sums.append(_listed(decoded(messages, leaf), w) if apart(leaf) else decoded_sum(messages, w, leaf))
         return sums, w.sum(0, keepdim=True)
+
+
+def _listed(rows: Tensor, w: Tensor) -> Tensor:
+    return torch.cat([w[:, None].to(rows), rows], 1)
+
+
+def _term(part: Tensor | Packed, w: Tensor) -> Tensor:
+    """(k,): the weighted sum of the rows; (c, 1 + k): all of them, with their weights."""
+    return _listed(dense(part), w) if apart(part) else w @ dense(part)
+
+
+def _together(a: Tensor, b: Tensor) -> Tensor:
+    return torch.cat([a, b]) if a.ndim == 2 else a.add_(b)
+
+
+def divided(total: Tensor, weight: Tensor) -> Tensor:
+    """The mean, from the sum; of rows that stand one by one, with weights that sum to one."""
+    return torch.cat([total[:, :1] / weight, total[:, 1:]], 1) if total.ndim == 2 else total / weight

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from proxfed.engine import tuning
-from proxfed.engine.messages import Traffic, WeightedSum, dense, nbytes, rebuild
+from proxfed.engine.messages import Traffic, WeightedSum, dense, divided, nbytes, rebuild
 from proxfed.engine.mixing import Operator, edges, is_average, rows_times
 from proxfed.errors import InputError, require
 from proxfed.keyed_random import Ids
@@ -125,7 +125,7 @@ class Network(ABC):
         self.traffic.up += total.nbytes
         self.traffic.best += total.best
         *means, weight = self.add_up(total)
-        return rebuild(total.form, iter([m / weight for m in means]))
+        return rebuild(total.form, iter([divided(m, weight) for m in means]))
 
     def add_up(self, total: WeightedSum) -> list[Tensor]:
         """The sum of each leaf, and that of the weights, over the processes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -35,6 +36,13 @@ class Fetched(Local):
 
     def value(self, x: Tensor) -> Tensor:
         return self._here.value(x)
+
+    @property
+    def l2(self) -> float:
+        return self.problem.l2 or 0.0
+
+    def hessian(self, x: Tensor) -> Callable[[Tensor], Tensor]:
+        return self._here.hessian(x)
 
     def value_and_grad(self, x: Tensor) -> tuple[Tensor, Tensor]:
         return self._here.value_and_grad(x)

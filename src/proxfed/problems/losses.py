@@ -7,6 +7,7 @@ has the weights of the samples inside.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 from typing import ClassVar
@@ -33,6 +34,9 @@ __all__ = [
     "Squared",
 ]
 
+Bend = Callable[[Tensor], Tensor]
+"""(c, outputs, samples) -> (c, outputs, samples): a symmetric matrix for every sample or client."""
+
 ACCURACY, TEST_LOSS = Measure("accuracy", "higher"), Measure("test_loss", "lower")
 
 
@@ -49,6 +53,8 @@ class Loss(ABC):
     """Labels are whole numbers, with a score for each."""
     separate: ClassVar[bool] = True
     """The loss of a sample depends on its own score alone."""
+    twice_differentiable: ClassVar[bool] = True
+    """`bend` is its second derivative."""
 
     @abstractmethod
     def outputs(self, data: Federated) -> int:
@@ -68,6 +74,19 @@ class Loss(ABC):
 
     def weighted_slope(self, s: Tensor, b: Tensor, v: Tensor) -> Tensor:
         return self.slope(s, b).mul_(v[:, None])
+
+    def bend(self, s: Tensor, b: Tensor, v: Tensor | None = None) -> Bend:
+        """Its second derivative in s, with weights v, (c, samples), or without: a linear map of directions
+        (c, outputs, samples). Here by differentiating `value` twice."""
+
+        def times(r: Tensor) -> Tensor:
+            with torch.enable_grad():
+                at = s.detach().clone().requires_grad_()
+                each = self.value(at, b) if v is None else self.weighted_value(at, b, v)
+                (g,) = torch.autograd.grad(each.sum(), at, create_graph=True)
+                return torch.autograd.grad((g * r).sum(), at)[0]
+
+        return times
 
     @abstractmethod
     def score(self, s: Tensor, b: Tensor) -> dict[str, float]:
@@ -95,6 +114,9 @@ class Squared(Loss):
     def slope(self, s: Tensor, b: Tensor) -> Tensor:
         return s.sub_(b[:, None])
 
+    def bend(self, s: Tensor, b: Tensor, v: Tensor | None = None) -> Bend:
+        return _times(torch.ones_like(s), v)
+
     def score(self, s: Tensor, b: Tensor) -> dict[str, float]:
         return {"test_loss": float(self.value(s, b).mean())}
 
@@ -111,6 +133,7 @@ class Huber(Loss):
 
     curvature: ClassVar[float] = 1.0
     measures: ClassVar[tuple[Measure | str, ...]] = (TEST_LOSS,)
+    twice_differentiable: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         positive(self, "delta")
@@ -152,6 +175,9 @@ class Poisson(Loss):
     def slope(self, s: Tensor, b: Tensor) -> Tensor:
         return s.exp_().sub_(b[:, None])
 
+    def bend(self, s: Tensor, b: Tensor, v: Tensor | None = None) -> Bend:
+        return _times(s.exp(), v)
+
     def score(self, s: Tensor, b: Tensor) -> dict[str, float]:
         return {"test_loss": float(self.value(s, b).mean())}
 
@@ -180,6 +206,10 @@ class Logistic(Loss):
     def slope(self, s: Tensor, b: Tensor) -> Tensor:
         b = b[:, None]
         return s.mul_(b).neg_().sigmoid_().mul_(b).neg_()
+
+    def bend(self, s: Tensor, b: Tensor, v: Tensor | None = None) -> Bend:
+        e = s.abs().neg().exp()
+        return _times(e / (1 + e).square(), v)
 
     def score(self, s: Tensor, b: Tensor) -> dict[str, float]:
         return {"accuracy": _share(s[:, 0] * b > 0), "test_loss": float(self.value(s, b).mean())}
@@ -224,6 +254,11 @@ class Softmax(OfClasses):
     def slope(self, s: Tensor, b: Tensor) -> Tensor:
         return s.softmax(1).scatter_(1, b[:, None], -1.0, reduce="add")
 
+    def bend(self, s: Tensor, b: Tensor, v: Tensor | None = None) -> Bend:
+        p = s.softmax(1)
+        weighted = p if v is None else p * v[:, None]
+        return lambda r: weighted * (r - (p * r).sum(1, keepdim=True))
+
 
 @dataclass(frozen=True)
 class OneHot(OfClasses):
@@ -239,6 +274,9 @@ class OneHot(OfClasses):
     def slope(self, s: Tensor, b: Tensor) -> Tensor:
         return s.sub_(_one_hot(s, b))
 
+    def bend(self, s: Tensor, b: Tensor, v: Tensor | None = None) -> Bend:
+        return _times(torch.ones_like(s), v)
+
 
 @dataclass(frozen=True)
 class MeanSquared(OfClasses):
@@ -253,8 +291,17 @@ class MeanSquared(OfClasses):
     def slope(self, s: Tensor, b: Tensor) -> Tensor:
         return s.sub_(_one_hot(s, b)).mul_(2 / s.shape[1])
 
+    def bend(self, s: Tensor, b: Tensor, v: Tensor | None = None) -> Bend:
+        return _times(torch.full_like(s, 2 / s.shape[1]), v)
+
 
 CrossEntropy = Softmax
+
+
+def _times(each: Tensor, v: Tensor | None) -> Bend:
+    """By a number for every score."""
+    weighted = each if v is None else each * v[:, None]
+    return lambda r: weighted * r
 
 
 def _some(values: np.ndarray) -> str:

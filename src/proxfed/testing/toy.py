@@ -72,7 +72,7 @@ class Renamed(Smooth):
 
     def __init__(self, f: Smooth, order: np.ndarray) -> None:
         self.f, self.order = f, order
-        self.n, self.d = f.n, f.d
+        self.n, self.d, self.has_hessian = f.n, f.d, f.has_hessian
 
     @cached_property
     def weights(self) -> Tensor:

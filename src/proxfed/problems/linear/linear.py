@@ -11,7 +11,7 @@ multiplied. With weights, v_ij = w_ij m_i / sum_j w_ij is what a sample counts i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
 from math import isfinite
@@ -36,6 +36,7 @@ from proxfed.problems.linear.coefficients import Coefficients, coefficients
 from proxfed.problems.linear.cox import by_time
 from proxfed.problems.linear.curvature import Curvature
 from proxfed.problems.linear.feature_groups import labels_of
+from proxfed.problems.linear.hessian import hessian
 from proxfed.problems.linear.passes import FEW, FUSED, Passes
 from proxfed.problems.linear.sparse_products import Entries
 from proxfed.problems.losses import Loss
@@ -188,6 +189,10 @@ class Linear(EmpiricalRisk):
         return Clients(self, t, np.asarray(ids, np.int64) if stepped else ids, seed)
 
     @property
+    def has_hessian(self) -> bool:  # type: ignore[override]
+        return self.criterion.twice_differentiable
+
+    @property
     def measures(self) -> tuple[Measure | str, ...]:
         return () if self.data.test is None else self.criterion.measures
 
@@ -307,3 +312,10 @@ class Clients(Local):
 
     def value_and_grad(self, x: Tensor) -> tuple[Tensor, Tensor]:
         return self.problem.passes.full(self.problem, self.ids, x, values=True, gradients=True)
+
+    @property
+    def l2(self) -> float:
+        return self.problem.l2
+
+    def hessian(self, x: Tensor) -> Callable[[Tensor], Tensor]:
+        return hessian(self.problem, self.ids, x)

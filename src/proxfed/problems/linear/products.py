@@ -34,7 +34,7 @@ class Products(Passes):
         f = torch.empty(c if values else 0, dtype=p.dtype, device=p.device)
         G = torch.empty(c if gradients else 0, p.d, dtype=p.dtype, device=p.device)
         for where, A, b, v in self.groups(p, ids):
-            s = _scores(p, A, x[where])
+            s = scores(p, A, x[where])
             if values:
                 loss = p.criterion.value(s, b) if v is None else p.criterion.weighted_value(s, b, v)
                 f[where] = loss.mean(-1)
@@ -57,7 +57,7 @@ class Products(Passes):
             some = index[k : k + step]
             part, v = slice(k, k + step), None if p.v is None else p.v[some]
             A = p.A.index_select(0, some.reshape(-1)).view(-1, batch, width)
-            _gradient(p, _scores(p, A, x[part]), A, p.b[some], v, x[part], out[part])
+            _gradient(p, scores(p, A, x[part]), A, p.b[some], v, x[part], out[part])
         return out
 
     def groups(self, p: Linear, ids: Ids) -> Iterator[tuple[slice | np.ndarray, Tensor, Tensor, Tensor | None]]:
@@ -76,7 +76,7 @@ class Products(Passes):
             )
 
 
-def _scores(p: Linear, A: Tensor, x: Tensor) -> Tensor:
+def scores(p: Linear, A: Tensor, x: Tensor) -> Tensor:
     """(c, outputs, samples) of samples A (c, samples, p) at x (c, d)."""
     weight = p.blocks[0]
     W = x[:, : weight.stop].view(-1, *weight.shape)
@@ -87,8 +87,12 @@ def _scores(p: Linear, A: Tensor, x: Tensor) -> Tensor:
 
 def _gradient(p: Linear, s: Tensor, A: Tensor, b: Tensor, v: Tensor | None, x: Tensor, out: Tensor) -> None:
     """The gradients (c, d) over samples A, b that count v, with scores s at x, into `out`; s is used up."""
+    pull(p, p.criterion.slope(s, b) if v is None else p.criterion.weighted_slope(s, b, v), A, x, out)
+
+
+def pull(p: Linear, r: Tensor, A: Tensor, x: Tensor, out: Tensor) -> None:
+    """The mean over samples of r times what each score does to x, and l2 x, into `out` (c, d)."""
     weight, m = p.blocks[0], A.shape[1]
-    r = p.criterion.slope(s, b) if v is None else p.criterion.weighted_slope(s, b, v)
     W, G = (v[:, : weight.stop].view(-1, *weight.shape) for v in (x, out))
     torch.baddbmm(W, r, A, beta=p.l2, alpha=1 / m, out=G)
     if p.intercept:

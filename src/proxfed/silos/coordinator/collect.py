@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from proxfed.engine.compatibility import keeps_a_state
-from proxfed.engine.messages import WeightedSum, dense, leaves, rebuild, received
+from proxfed.engine.messages import WeightedSum, dense, leaves, rebuild, received, with_rows
 from proxfed.engine.network import Stacked
 from proxfed.errors import RunError
 from proxfed.keyed_random import Ids
@@ -64,7 +64,8 @@ class Collect:
             sent = WeightedSum()
             for block in blocks:
                 here = slice(place[int(block[0])], place[int(block[-1])] + 1)
-                c.server.add(sent, rebuild(form, iter([x[here] for x in rows])), block)
+                parts = [with_rows(leaf, x[here]) for leaf, x in zip(leaves(form), rows, strict=True)]
+                c.server.add(sent, rebuild(form, iter(parts)), block)
             return sent
 
         quiet = Stacked(c.network.n, c.network.d)  # what crossed is counted by who sent it

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from proxfed.engine.compatibility import compressors
 from proxfed.engine.halves import Clients, Server, Work
-from proxfed.engine.messages import dense, leaves
+from proxfed.engine.messages import apart, dense, leaves
 from proxfed.engine.network import Stacked
 from proxfed.engine.noise import epsilon
 from proxfed.engine.running import count_from, counted_so_far
@@ -257,7 +257,8 @@ class Coordinator:
         for site, message in messages.items():
             if _shape(message) != shape:
                 raise RunError(f"the message of {site} is not of the form that {first} has sent")
-        return form, [torch.cat(parts) for parts in zip(*map(leaves, messages.values()), strict=True)]
+        columns = zip(*map(leaves, messages.values()), strict=True)
+        return form, [torch.cat([dense(part) for part in parts]) for parts in columns]
 
     # ---- graph -------------------------------------------------------------------------------------------------
 
@@ -367,9 +368,10 @@ def _shape(message: Message) -> Any:
     """Form, lengths of rows and dtypes."""
     if isinstance(message, tuple):
         return tuple(map(_shape, message))
-    if message.ndim < 1:
+    rows = dense(message)
+    if rows.ndim < 1:
         raise RunError("a message has no rows")
-    return message.shape[1:], message.dtype
+    return rows.shape[1:], rows.dtype, apart(message)
 
 
 def _addressed(site: str, answer: Letter) -> dict[str, bytes]:

@@ -70,6 +70,7 @@ class Remote(Smooth):
     def __init__(self, asking: Asking, model: EmpiricalRisk, tests: tuple[str, ...] = ()) -> None:
         self.asking, self.model, self.tests = asking, model, tests
         self.n, self.d, self.batch, self.l2 = model.n, model.d, model.batch, model.l2
+        self.has_hessian = model.has_hessian
         self.weights, self.blocks = model.weights, model.blocks
         self.private = asking.job.protection.privacy is not None
         self.train_measures = model.train_measures and not self.private  # they would be told without noise

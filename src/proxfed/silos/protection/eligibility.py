@@ -18,6 +18,8 @@ def check_protection(protection: Protection, algorithm: Algorithm, d: int) -> No
     if protection.robust is not None:
         hidden, peers = protection.secure_aggregation, isinstance(algorithm, Graph)
         require(not hidden, "protection.robust: with secure_aggregation no message can be compared with the others")
+        apart = not peers and algorithm.sends().rows_apart
+        require(not apart, f"protection.robust: {type(algorithm).__name__} reads messages one by one, not their centre")
         require(not peers, f"protection.robust: {type(algorithm).__name__} has no server that could compare messages")
     if protection.privacy is not None and (why := why_not_private(algorithm, d)):
         raise InputError(f"protection.privacy: {type(algorithm).__name__} {why}")

@@ -34,7 +34,7 @@ from torch import Tensor
 
 from proxfed.compressors.coding.reader import Reader, check
 from proxfed.errors import RunError
-from proxfed.types import Compressor, Message, Packed
+from proxfed.types import Compressor, Message, Packed, RowsApart
 
 MAGIC = b"PXS1"
 _PREFIX = struct.Struct("<4sQIQ")
@@ -210,6 +210,7 @@ def _codec(message: Packed, codecs: Sequence[Compressor]) -> int:
 def unpack(form: str, body: bytes, codecs: Sequence[Compressor], d: int, rows: int, shared: bool = False) -> Message:
     """The message, with the dense value in the place of a Packed, which must have `rows` rows of d numbers.
 
+    One whose rows the server reads one by one stays a Packed, of which only the value and the compressor are told.
     shared: it is the server's, whose Packed has one row, and is read as a point (d,).
     """
     good = len(form) <= LONGEST_FORM and form.count(".") <= MOST_LEAVES
@@ -231,7 +232,7 @@ def _read(sign: str, forms: Iterator[str], leaf: Any, deepest: int) -> Message:
     return tuple(parts)
 
 
-def _leaf(reader: Reader, codecs: Sequence[Compressor], d: int, rows: int, shared: bool) -> Tensor:
+def _leaf(reader: Reader, codecs: Sequence[Compressor], d: int, rows: int, shared: bool) -> Tensor | Packed:
     codec, kind, ndim, c, k = _LEAF.unpack(reader.take(LEAF).tobytes())
     check(kind < len(DTYPES) and ndim <= 2 and codec <= len(codecs), "a leaf is of no kind that is known")
     dtype = DTYPES[kind]
@@ -244,8 +245,13 @@ def _leaf(reader: Reader, codecs: Sequence[Compressor], d: int, rows: int, share
         x = torch.empty(shape, dtype=dtype)
         x.view(-1).view(torch.uint8).copy_(torch.from_numpy(data.copy()))
         return x
-    check((ndim, c, k) == (2, rows, d), f"{c} rows of {k} numbers came, not {rows} of {d}")
+    given = codecs[codec - 1]
+    apart = isinstance(given, RowsApart) and not shared
+    width = d + given.beside if isinstance(given, RowsApart) else d
+    check((ndim, c, k) == (2, rows, width), f"{c} rows of {k} numbers came, not {rows} of {width}")
     check(dtype.is_floating_point, "compressed numbers are no floats")
     encoded = [reader.take(_ROW.unpack(reader.take(ROW).tobytes())[0]).tobytes() for _ in range(c)]
-    dense = codecs[codec - 1].decode(encoded, d, dtype)
+    dense = given.decode(encoded, width, dtype)
+    if apart:
+        return Packed({}, dense, 0, 0, given)
     return dense[0] if shared else dense
