@@ -2,6 +2,9 @@
 
     f_i(x) = (1/m_i) sum_j loss(network(x; A_ij), b_ij) + (l2/2) |x|^2
 
+Random numbers of the network, such as those of dropout, belong to gradients: a client's draw has its own, as it has its
+own minibatch. Values and full gradients are of the network without them.
+
 x holds the parameter tensors one after the other, each a block with its name. How the gradients of many clients are
 computed, stacked (`batched.py`) or one after the other over the cores (`loop.py`), changes the speed and nothing else.
 """
@@ -94,10 +97,11 @@ class Neural(EmpiricalRisk):
             images = f"takes images, but samples of {self.data.name} have shape {self.shape}"
             require(len(self.shape) == 3, f"augment = {self.augment!r} {images}")
         net = Net(
-            self.model, self.shape, self.outputs, self.criterion, self.dtype, self.device, self.mechanism, self.bfloat16
-        )
+            self.model, self.shape, self.outputs, self.criterion, self.dtype, self.device, self.mechanism, self.bfloat16,
+            self._whole,
+        )  # fmt: skip
         if net != self.net:
-            net.check(self.data.name)
+            net.check(self.data.name, int(np.max(self.data.features, initial=0)) if self._whole else 0)
             object.__setattr__(self, "net", net)
         if not self.net.alone:
             self._check_batch_norm()
@@ -117,6 +121,12 @@ class Neural(EmpiricalRisk):
     def shape(self) -> tuple[int, ...]:
         """Of a sample."""
         return tuple(self.data.features.shape[1:])
+
+    @property
+    def _whole(self) -> bool:
+        """Samples are whole numbers, such as tokens; those in bytes are images."""
+        dtype = np.asarray(self.data.features).dtype
+        return self.normalise == "unit" and dtype.kind in "iu" and dtype != np.uint8
 
     @cached_property
     def blocks(self) -> tuple[Block, ...]:
@@ -160,7 +170,7 @@ class Neural(EmpiricalRisk):
 
     def _inputs(self, features: np.ndarray) -> Inputs:
         channels_last = self.channels_last and isinstance(self.net.engine, Loop)
-        return Inputs.of(features, self._affine, self.dtype, self.device, channels_last)
+        return Inputs.of(features, self._affine, self.net.takes, self.device, channels_last)
 
     @cached_property
     def A(self) -> Inputs:
