@@ -187,18 +187,13 @@ class Linear(EmpiricalRisk):
         stepped = isinstance(ids, range) and ids.step != 1  # everywhere below, a range is a slice
         return Clients(self, t, np.asarray(ids, np.int64) if stepped else ids, seed)
 
-    @property
-    def measures(self) -> tuple[Measure | str, ...]:
-        return () if self.data.test is None else self.criterion.measures
-
-    def evaluate(self, x: Tensor) -> dict[str, float]:
-        if self.data.test is None:
-            return {}
+    def _tested(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        assert self.data.test is not None
         features, labels = self.data.test
         if not self.criterion.separate:
             order = by_time(labels, np.array([0, len(labels)]))
             features, labels = features[order], labels[order]
-        return self.criterion.score(self._scores(x, features).mT[None], self._labels(labels)[None])
+        return self._scores(x, features).mT[None], self._labels(labels)[None]
 
     def smoothness(self) -> Smoothness:
         self._everybody("the smoothness of f")

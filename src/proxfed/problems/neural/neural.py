@@ -213,16 +213,10 @@ class Neural(EmpiricalRisk):
         other.__dict__.update(weights=self.weights, _affine=self._affine)  # those of all samples
         return other
 
-    @property
-    def measures(self) -> tuple[Measure | str, ...]:
-        return () if self.data.test is None else self.criterion.measures
-
-    def evaluate(self, x: Tensor) -> dict[str, float]:
-        """Accuracy and loss on the test data."""
-        if self._test is None:
-            return {}
+    def _tested(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        assert self._test is not None
         A, b = self._test
-        return self.criterion.score(self._forward(x, A).mT[None], b[None])
+        return self._forward(x, A).mT[None], b[None]
 
     # ---- from x back to the user -------------------------------------------------------------------------------
 
