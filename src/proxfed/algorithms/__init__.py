@@ -37,6 +37,7 @@ from proxfed.algorithms.fedprox import FedProx
 from proxfed.algorithms.fedsam import FedSAM, MoFedSAM
 from proxfed.algorithms.fedspeed import FedSpeed
 from proxfed.algorithms.fedsplit import FedSplit
+from proxfed.algorithms.local_adam import LocalAdam
 from proxfed.algorithms.mime import Mime, MimeLite
 from proxfed.algorithms.naive_composite import NaiveComposite
 from proxfed.algorithms.pledge import Pledge
@@ -96,6 +97,7 @@ ALGORITHMS: Registry[type[Method]] = Registry(
         "fista": FISTA,
         "gradient_descent": GradientDescent,
         "heavy_ball": HeavyBall,
+        "local_adam": LocalAdam,
         "mime": Mime,
         "mimelite": MimeLite,
         "mofedsam": MoFedSAM,
@@ -160,6 +162,7 @@ __all__ = [
     "FedSplit",
     "GradientDescent",
     "HeavyBall",
+    "LocalAdam",
     "Mime",
     "MimeLite",
     "MoFedSAM",

@@ -42,7 +42,7 @@ from proxfed.problems.losses import Loss
 from proxfed.problems.named_losses import find_loss
 from proxfed.problems.neural.loop import parameters
 from proxfed.regularisers import OnBlocks, Zero
-from proxfed.types import Block, Local, Measure, Problem, Regulariser, Smoothness
+from proxfed.types import Block, Local, Problem, Regulariser, Smoothness
 
 AHEAD = 1 << 20
 """Samples of local steps that are drawn at a time."""

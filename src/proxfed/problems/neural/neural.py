@@ -12,8 +12,10 @@ computed, stacked (`batched.py`) or one after the other over the cores (`loop.py
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,7 +35,8 @@ from proxfed.problems.neural.inputs import NORMALISATIONS, Affine, Inputs
 from proxfed.problems.neural.loop import Loop, parameters
 from proxfed.problems.neural.net import Net
 from proxfed.problems.neural.network_clients import CHUNK, Clients
-from proxfed.types import Block, Local, Measure, Smoothness
+from proxfed.problems.own_loss import OwnLoss, OwnLossOfClasses, as_own
+from proxfed.types import Block, Local, Smoothness
 
 STATISTICS = 2048
 """Training samples, spread evenly over all clients' data, whose statistics batch norm is evaluated with."""
@@ -47,9 +50,10 @@ class Neural(EmpiricalRisk):
     """A name of the registry `MODELS`, a function (channels, side, classes) -> module, or a class of modules without
     arguments: then the first parameters depend on the seed. Or a module: it is copied, and every run begins with the
     parameters that it has."""
-    loss: Loss | str = "cross_entropy"
+    loss: Loss | str | Callable[..., Any] = "cross_entropy"
     """An object such as CrossEntropy(), or its name: 'squared', 'logistic', 'cross_entropy', 'one_hot', 'mse'. With
-    'squared' a class is one-hot: |s - e_b|^2 / 2; 'mse' has the mean over the outputs instead, as torch's MSELoss."""
+    'squared' a class is one-hot: |s - e_b|^2 / 2; 'mse' has the mean over the outputs instead, as torch's MSELoss. Or a
+    function or module of (scores, labels), such as nn.CrossEntropyLoss(weight=...): f_i is its mean over samples."""
     _: KW_ONLY
     batch: int | None = None
     """Samples of a stochastic gradient, in shuffled epochs; None: full gradients."""
@@ -75,7 +79,7 @@ class Neural(EmpiricalRisk):
 
     def __post_init__(self) -> None:
         self.check()
-        object.__setattr__(self, "loss", find_loss(self.loss))
+        object.__setattr__(self, "loss", as_own(self.loss) or find_loss(self.loss))
         plain = self.data.sample_weights is None
         require(plain, f"Neural: {self.data.name} has sample weights, which only linear models take")
         dense = not isinstance(self.data.features, SparseRows)
@@ -147,6 +151,8 @@ class Neural(EmpiricalRisk):
     @cached_property
     def criterion(self) -> Loss:
         assert isinstance(self.loss, Loss)  # found by its name
+        if isinstance(self.loss, OwnLoss) and self.loss.width is None and self._classes is not None:
+            return OwnLossOfClasses(self.loss.call)
         return OneHot() if isinstance(self.loss, Squared) and self._classes is not None else self.loss
 
     @cached_property
