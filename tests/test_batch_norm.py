@@ -44,7 +44,7 @@ def test_batch_norm_has_no_memory() -> None:
     assert p.evaluate(x) == e
     assert p.evaluate(y) != e
     assert all(torch.equal(v, before[k]) for k, v in p.net.template.state_dict().items())
-    for kept in (m for m in p.net.engine.worker.module.modules() if isinstance(m, nn.BatchNorm1d)):
+    for kept in (m for m in p.net.engine.worker(True).module.modules() if isinstance(m, nn.BatchNorm1d)):
         assert int(kept.num_batches_tracked) == 0
         assert not kept.running_mean.any()
 

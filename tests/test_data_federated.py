@@ -322,7 +322,7 @@ class Pairs(torch.utils.data.Dataset):  # type: ignore[type-arg]
         ([(np.zeros((2, 2)), np.zeros(2), 3)], r"client 0 must be a pair \(features, labels\), not a tuple of 3"),
         (
             {"north": (np.zeros((2, 2)), np.zeros(2))},
-            r"clients must be a list .* not a dict: give list\(clients\.values",
+            r"clients must be a list .* not a dict, which Federated.of takes",
         ),
         (Pairs(), r"clients must be a list of pairs \(features, labels\), not a Pairs"),
         (5, r"clients must be a list of pairs \(features, labels\), not 5"),

@@ -50,15 +50,15 @@ def test_recursion_in_numpy(loss, seed) -> None:
     """Points agree to the accuracy of the model's minimiser, bytes to the last one."""
     A, b = data(seed, loss=loss)
     (n, m, d), l2, lam = A.shape, 0.02, 0.01
-    weights = lambda y: np.full((n, m), 1 / m) if loss == "squared" else _bent(A @ y) / m  # noqa: E731
+    weights = lambda y: np.full((n, m), 1 / m) if loss == "squared" else _bent(A @ y) / m
 
     def grad(i, y):
         s = A[i] @ y
         r = s - b[i] if loss == "squared" else -b[i] / (1 + np.exp(b[i] * s))
         return A[i].T @ r / m + l2 * y
 
-    soft = lambda v, step: np.sign(v) * np.maximum(np.abs(v) - step * lam, 0)  # noqa: E731
-    H = lambda i, y: (A[i] * weights(y)[i][:, None]).T @ A[i]  # noqa: E731
+    soft = lambda v, step: np.sign(v) * np.maximum(np.abs(v) - step * lam, 0)
+    H = lambda i, y: (A[i] * weights(y)[i][:, None]).T @ A[i]
     x0 = np.random.default_rng(9).normal(size=d)
     theirs = mosaic_reference.mosaic(
         n, d, np.full(n, 1 / n), l2, x0, grad, H, soft, lambda x: lam * float(np.abs(x).sum())
@@ -200,8 +200,8 @@ def test_T43a_one_round_contracts_as_the_lemmas_say(seed, loss, up, down) -> Non
     least = min(np.linalg.eigvalsh(known.mean(0))[0], 0.0)
     B = known.mean(0) + (l2 - least + 0.3 * rng.uniform() * np.linalg.norm(known[0], 2)) * np.eye(d)
     beta, root, inverse = np.linalg.eigvalsh(B)[0], np.linalg.cholesky(B), np.linalg.inv(B)
-    norm = lambda v: float(np.linalg.norm(root.T @ v))  # noqa: E731
-    grads = lambda y: p.f.local(0, range(n)).full_grad(torch.tensor(y)).numpy()  # noqa: E731
+    norm = lambda v: float(np.linalg.norm(root.T @ v))
+    grads = lambda y: p.f.local(0, range(n)).full_grad(torch.tensor(y)).numpy()
     y = best + rng.normal(size=d)
     u = grads(y) + 0.3 * rng.normal(size=(n, d))
     q_u = sqrt(mosaic.GRADES[up])

@@ -194,7 +194,7 @@ def test_one_local_step_without_extrapolation_has_an_explicit_condition():
         lost = q_d / (1 - q_d)
         explicit = (1 - lost) / (1.35 + 3.0 * (q_u + lost * (1 + q_u)) / (1 - q_u))
         for S in (0.999 * explicit, 1.001 * explicit):
-            assert Proof(S, 2.0, 3.0, 0.1, q_u, q_d, 1.0, rho=0.7).holds == (S < explicit)
+            assert Proof(S, 2.0, 3.0, 0.1, q_u, q_d, 1.0, rho=0.7).holds == (explicit > S)
 
 
 @pytest.mark.parametrize("q2", [0.0, 0.1, 0.2])

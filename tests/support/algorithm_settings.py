@@ -54,6 +54,7 @@ SETTINGS: dict[str, Algorithm] = {
     "fista": alg.FISTA(5.0),
     "gradient_descent": alg.GradientDescent(8.0),
     "heavy_ball": alg.HeavyBall(4.0, 0.4),
+    "local_adam": alg.LocalAdam(0.05, 3, epsilon=0.1),
     "locodl": alg.LoCoDL(2.0, 0.4, NaturalCompressor(), 0.01),
     "mime": alg.Mime(1.5, 3, 0.4),
     "mimelite": alg.MimeLite(0.5, 3, 0.4),

@@ -131,6 +131,7 @@ def mosaic(n, d, p, l2, x0, grad, H, prox, value) -> Iterator[State]:
             back = tries = 0
             sigma = 2 * sigma if t > 1.1 else sigma / 2 if t < 0.9 else sigma
             new_pair = (q, dg) if dg @ q > 0.05 * qB and clear else None
+
         # the watch
         def residual(at: Vector, c: Vector) -> float:
             return L * float(np.linalg.norm(at - prox(at - c / L, 1 / L)))  # noqa: B023
@@ -139,9 +140,9 @@ def mosaic(n, d, p, l2, x0, grad, H, prox, value) -> Iterator[State]:
         if kept_e < inf:
             least = residual(kept[0], p @ kept[1]) + kept_e
         fell = -(c @ q + value(y) - value(y - q)) - e * np.linalg.norm(q)
-        mark, to_kept = G < least, False
+        mark, to_kept = least > G, False
         kept_e = e if mark else kept_e
-        if G < 0.9 * least or fell >= G * G / (100 * L):
+        if 0.9 * least > G or fell >= G * G / (100 * L):
             since, floor = 0, floor / 2 if floor > L / 256 else 0.0
         elif since < 12:
             since += 1

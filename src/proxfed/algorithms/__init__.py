@@ -39,6 +39,7 @@ from proxfed.algorithms.fedprox import FedProx
 from proxfed.algorithms.fedsam import FedSAM, MoFedSAM
 from proxfed.algorithms.fedspeed import FedSpeed
 from proxfed.algorithms.fedsplit import FedSplit
+from proxfed.algorithms.local_adam import LocalAdam
 from proxfed.algorithms.locodl import LoCoDL
 from proxfed.algorithms.mime import Mime, MimeLite
 from proxfed.algorithms.mosaic import Mosaic
@@ -102,6 +103,7 @@ ALGORITHMS: Registry[type[Method]] = Registry(
         "fista": FISTA,
         "gradient_descent": GradientDescent,
         "heavy_ball": HeavyBall,
+        "local_adam": LocalAdam,
         "locodl": LoCoDL,
         "mime": Mime,
         "mimelite": MimeLite,
@@ -171,6 +173,7 @@ __all__ = [
     "GradientDescent",
     "HeavyBall",
     "LoCoDL",
+    "LocalAdam",
     "Mime",
     "MimeLite",
     "MoFedSAM",

@@ -103,7 +103,7 @@ class Numbers(NamedTuple):
     least: float = 0.0  # what sigma does not fall below: it was too small
     delta: float = 0.0  # damping
     kappa: float = 0.99  # contraction of the last step
-    l: float = 0.0  # mean of the l_i  # noqa: E741
+    l: float = 0.0  # mean of the l_i
     fall: float = 0.5  # what a piece leaves of it
     L: float = 0.0  # largest curvature seen
     nu: float = 0.0  # standard deviation of what compression hides of c
@@ -222,7 +222,7 @@ class Mosaic(Star[Client, Server]):
         def rest(V: Tensor) -> Tensor:
             return H(V) - f.l2 * V - _pieces(P, a, V)
 
-        l, v, next_l = top_eigenvector(rest, start)  # noqa: E741
+        l, v, next_l = top_eigenvector(rest, start)
         code, count = np.zeros(len(y), np.uint8), own.count
         room = count < P.shape[1]
         send = room & (l > 0) & (l >= float(size_of(np.array(threshold)))) if ask else torch.zeros_like(room)
@@ -236,14 +236,14 @@ class Mosaic(Star[Client, Server]):
             new = (torch.arange(P.shape[1], device=y.device) == count[:, None]) & (factor != 0)[:, None]
             P, a = torch.where(new[:, :, None], w[:, None], P), torch.where(new, factor[:, None], a)
             count = count + (factor != 0)
-            l = top_eigenvector(rest, again)[0]  # noqa: E741
+            l = top_eigenvector(rest, again)[0]
         E = self.pieces.pack(size_code(host(l)), code, packed)
         return Client(y, u + D.dense, q.expand_as(y), kept_y, kept_u, P, a, count), (D, E)
 
     # ---- server --------------------------------------------------------------------------------------------------
 
     def server(self, s: Server, up: tuple[Tensor, Tensor], h: Regulariser, share: float) -> Server:
-        n, w, D, l, a, V = Numbers(*s.numbers.tolist()), *_read(up)  # noqa: E741
+        n, w, D, l, a, V = Numbers(*s.numbers.tolist()), *_read(up)
         c, y, q2 = s.c.double() + w @ D, s.y.double(), GRADES[int(n.up)]
         size = (D * D).sum(1)
         nu = sqrt(q2 * float(w.square() @ size))
@@ -328,7 +328,9 @@ class Mosaic(Star[Client, Server]):
         if s.H.numel():
             return Metric.full(s.H.double() + b * torch.eye(d).to(pair) + more @ M @ more.mT, least)
         k = int(n.used)
-        return Metric.of(b, torch.cat([s.P[:k].double().mT, more], 1), torch.block_diag(s.a[:k].double().diag(), M), least)
+        return Metric.of(
+            b, torch.cat([s.P[:k].double().mT, more], 1), torch.block_diag(s.a[:k].double().diag(), M), least
+        )
 
     def _watched(self, s: Server, n: Numbers, c: Tensor, e: float, h: Regulariser) -> Numbers:
         """Whether the round was good, and what is done if none is."""
@@ -337,7 +339,7 @@ class Mosaic(Star[Client, Server]):
         if n.kept_e < inf:
             least = _residual(s.kept_y.double(), s.kept_c.double(), n.L, h) + n.kept_e
         fell = -float(c @ q + h.value(y) - h.value(y - q)) - e * float(q.norm())
-        good, mark = G < 0.9 * least or fell >= G * G / (100 * n.L), G < least
+        good, mark = 0.9 * least > G or fell >= G * G / (100 * n.L), least > G
         n = n._replace(mark=float(mark), to_kept=0.0, kept_e=e if mark else n.kept_e)
         if good:
             return n._replace(since=0.0, floor=n.floor / 2 if n.floor > n.L / 256 else 0.0)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, prod
 from numbers import Real
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -93,6 +93,10 @@ class Federated:
     """Which clients these are, if there are others elsewhere; None: they are all. A window may be empty."""
     remark: str = ""
     """That of the dataset."""
+    test_clients: np.ndarray | None = None
+    """(M,) which client each test sample is of, by its number; -1: of none. None: they are held by nobody."""
+    client_names: Sequence[str] | None = None
+    """(n,) what the clients are called; None: by their numbers."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "features", as_features(self.features))  # tensors are welcome
@@ -128,6 +132,24 @@ class Federated:
             self._check_names(self.feature_names)
         if self.sample_weights is not None:
             self._check_weights(np.asarray(self.sample_weights))
+        if self.test_clients is not None:
+            self._check_test_clients(np.asarray(self.test_clients))
+        if self.client_names is not None:
+            self._check_client_names(list(self.client_names))
+
+    def _check_test_clients(self, owners: np.ndarray) -> None:
+        rows, n = 0 if self.test is None else len(self.test[1]), len(self.sizes)
+        fits = owners.shape == (rows,) and owners.dtype.kind in "iu"
+        require(fits, f"{self.name}: test_clients must be {rows} numbers of clients, one a test sample")
+        outside = owners[(owners < -1) | (owners >= n)]
+        require(not len(outside), f"{self.name}: test_clients names client {outside[:1]}, but there are {n}")
+        object.__setattr__(self, "test_clients", owners.astype(np.int64))
+
+    def _check_client_names(self, names: list[str]) -> None:
+        n = len(self.sizes)
+        fits = len(names) == n == len(set(names)) and all(isinstance(name, str) for name in names)
+        require(fits, f"{self.name}: client_names must be {n} different words, one a client")
+        object.__setattr__(self, "client_names", tuple(names))
 
     def _check_window(self, first: int, weights: np.ndarray) -> None:
         p, last = np.asarray(weights, np.float64), first + len(self.sizes)
@@ -220,6 +242,64 @@ class Federated:
         return f"row {row - self.offsets[i]} of client {i}"
 
     @classmethod
+    def of(
+        cls,
+        source: Any,
+        labels: Any = None,
+        *,
+        client: Any = None,
+        label: str | None = None,
+        features: str | Sequence[str] | None = None,
+        test: Any = None,
+        held_out: float = 0.0,
+        seed: int = 0,
+        classes: int | Literal["auto"] | None = "auto",
+        prepare: Callable[[Any, Any], tuple[Any, Any]] | None = None,
+        name: str = "data",
+    ) -> Federated:
+        """From whatever holds the samples.
+
+        Parameters
+        ----------
+        source : Any
+            A list of clients, a dict of them by name, Flower's FederatedDataset, or a file or folder of LEAF; a client
+            is a pair (features, labels), a frame with a column of labels, a torch Dataset or DataLoader, or a dataset
+            of Hugging Face, or {"train": ..., "test": ...} of these. Or one of these for all clients, with `client`.
+        labels : array, optional
+            Of each row, if the source is an array of features.
+        client : str or array, optional
+            Whose each row of the one source is: a column, or an id for each row.
+        label : str, optional
+            The column of labels; None: 'label', 'labels', 'y' or 'target'.
+        features : str or sequence of str, optional
+            The columns of features; None: all others.
+        test : Any, optional
+            Samples that are held by nobody, in one of these forms; or, as a list or a dict by name, those of each
+            client.
+        held_out : float
+            The part of every client's rows that becomes its test set, drawn with `seed`.
+        seed : int
+            Of what is held out.
+        classes : int or None
+            How many classes there are; None: labels are numbers. "auto": words, booleans and whole numbers from 0 are
+            classes, other numbers are numbers.
+        prepare : callable, optional
+            (features, labels) of a client as they come -> (features, labels) as numbers: a tokeniser, say.
+        name : str
+            What messages call it.
+
+        Returns
+        -------
+        Federated
+        """
+        from proxfed.data.sources import federated
+
+        return federated(
+            source, labels, client=client, label=label, features=features, test=test, held_out=held_out, seed=seed,
+            classes=classes, prepare=prepare, name=name,
+        )  # fmt: skip
+
+    @classmethod
     def from_clients(
         cls,
         clients: Sequence[Samples],
@@ -231,7 +311,7 @@ class Federated:
     ) -> Federated:
         """From the clients' own (A_i, b_i), and the weights of their samples if they have any."""
         listed = isinstance(clients, Sequence)
-        hint = ": give list(clients.values())" if isinstance(clients, Mapping) else ""
+        hint = ", which Federated.of takes" if isinstance(clients, Mapping) else ""
         pair = "(features, labels)"
         require(listed, f"{name}: clients must be a list of pairs {pair}, not {shown(clients)}{hint}")
         require(len(clients) > 0, f"{name}: there must be at least one client")
@@ -265,11 +345,18 @@ class Federated:
 
     def keep(self, kept: np.ndarray) -> Federated:
         """These rows only, ascending; clients that keep none are left out."""
-        _, sizes = np.unique(np.repeat(np.arange(len(self)), self.sizes)[kept], return_counts=True)
+        holders, sizes = np.unique(np.repeat(np.arange(len(self)), self.sizes)[kept], return_counts=True)
         weights = None if self.sample_weights is None else self.sample_weights[kept]
+        names = None if self.client_names is None else [self.client_names[i] for i in holders]
+        owners = self.test_clients
+        if owners is not None and len(holders) < len(self):
+            number = np.full(len(self) + 1, -1)  # the last one is that of nobody
+            number[holders] = np.arange(len(holders))
+            owners = number[owners]
         return replace(
-            self, features=self.features[kept], labels=self.labels[kept], sizes=sizes, sample_weights=weights
-        )
+            self, features=self.features[kept], labels=self.labels[kept], sizes=sizes, sample_weights=weights,
+            test_clients=owners, client_names=names,
+        )  # fmt: skip
 
     @classmethod
     def split(cls, dataset: Dataset, parts: Sequence[np.ndarray]) -> Federated:

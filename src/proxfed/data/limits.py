@@ -40,7 +40,8 @@ def limited(data: Dataset | Federated, limit: int | None = None, test_limit: int
         features, labels = data.test
         kept = _subset(data, "test_limit", test_limit, len(labels), "test samples")
         if isinstance(data, Federated):
-            data = replace(data, test=(features[kept], labels[kept]))
+            owners = None if data.test_clients is None else data.test_clients[kept]
+            data = replace(data, test=(features[kept], labels[kept]), test_clients=owners)
         else:
             data = replace(data, test_features=features[kept], test_labels=labels[kept])
     return data

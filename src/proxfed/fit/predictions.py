@@ -1,4 +1,4 @@
-"""What a model says of the rows of a file, as columns."""
+"""What a model says of the rows of a file, as columns. Torch is imported to judge predictions, not to make them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from typing import Any
 import numpy as np
 
 from proxfed.errors import require
-from proxfed.fit.judge import judge, plain
 from proxfed.fit.model_file import Model
-from proxfed.problems.named_losses import find_loss
 from proxfed.report.columns import cell
 from proxfed.tables.column_kinds import Ignore
 from proxfed.tables.raw import read_raw
@@ -71,6 +69,9 @@ def written(columns: dict[str, list[Any]]) -> str:
 
 def evaluated(model: Model, table: Table) -> dict[str, list[float | None]]:
     """Every measure of these rows, with its interval."""
+    from proxfed.fit.judge import judge, plain
+    from proxfed.problems.named_losses import find_loss
+
     labels = table.labels
     assert labels is not None, "read_rows asks for them"
     if table.events is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
 from math import prod
@@ -19,7 +20,7 @@ from proxfed.errors import InputError, at_least_one, non_negative, one_of, requi
 from proxfed.keyed_random import Ids
 from proxfed.machine import device_here
 from proxfed.problems.losses import Loss
-from proxfed.types import Measure, Smooth, directions
+from proxfed.types import Better, Measure, Smooth, directions
 
 Samples = np.ndarray | SparseRows | Tensor
 
@@ -56,6 +57,9 @@ class EmpiricalRisk(Smooth):
     device: str = "cpu"
     """Where tensors live and gradients are computed: 'cpu', 'cuda', 'mps', ...; 'auto': the first that is there of
     cuda, mps (which has no float64) and cpu."""
+    own_measures: Mapping[str, tuple[Callable[[np.ndarray, np.ndarray], float], Better]] = field(default_factory=dict)
+    """Your own measures on test data: {name: (function of labels and predictions, "higher" or "lower")}, such as those
+    of sklearn.metrics."""
     numbers: np.ndarray | None = field(default=None, repr=False)
     """The clients' numbers among all, by which their randomness is keyed, if these are some of them (`over`)."""
 
@@ -69,9 +73,10 @@ class EmpiricalRisk(Smooth):
         if not isinstance(self.data, Federated):
             given = isinstance(self.data, Dataset)
             what = "not handed out to clients yet" if given else "not a Federated, as load(...) gives"
-            makers = "Federated.split and Federated.from_clients make one"
+            makers = "Federated.of and Federated.split make one"
             raise InputError(f"{name}: data = {_short(self.data)} is {what}; {makers}")
         non_negative(self, "l2")
+        self._check_own_measures()
         one_of(self, "weighting", ("uniform", "size"))
         if self.batch is not None:
             at_least_one(self, "batch")
@@ -79,6 +84,14 @@ class EmpiricalRisk(Smooth):
         require(dtype in DTYPES.values(), f"{name}: dtype = {self.dtype!r} is not one of {', '.join(DTYPES)}")
         object.__setattr__(self, "dtype", dtype)
         object.__setattr__(self, "device", device_here(self.device, dtype))
+
+    def _check_own_measures(self) -> None:
+        own, form = self.own_measures, '{"f1": (f1_score, "higher")}'
+        require(isinstance(own, Mapping), f"own_measures = {own!r:.60} must be a dict such as {form}")
+        for name, pair in own.items():
+            fits = isinstance(pair, tuple) and len(pair) == 2 and callable(pair[0])
+            require(fits, f"own_measures: {name!r} must be a function and a direction, as in {form}, not {pair!r:.60}")
+            Measure(name, pair[1])
 
     # ---- shapes ------------------------------------------------------------------------------------------------
 
@@ -156,6 +169,76 @@ class EmpiricalRisk(Smooth):
     def criterion(self) -> Loss:
         """The loss, as these data take it."""
 
+    # ---- on test data ------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _tested(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """(scores (1, outputs, M), labels (1, M)) of the test samples."""
+
+    @property
+    def _by_client(self) -> dict[str, Better]:
+        """The measures that are also known of each client; none, if test samples are not those of clients."""
+        known = self.data.test_clients is not None and self.criterion.separate
+        return directions(self.criterion.measures) if known else {}
+
+    @property
+    def measures(self) -> tuple[Measure | str, ...]:
+        """Those of the loss; of its first one, where clients have test samples, also that of the client for which it
+        is worst, and its standard deviation over clients; and your own."""
+        if self.data.test is None:
+            return ()
+        first = [Measure(name, better) for name, better in self._by_client.items() if better][:1]
+        spread = [
+            m for each in first for m in (Measure(_worst(each.name), each.better), Measure(_spread(each.name), "lower"))
+        ]
+        own = [Measure(name, better) for name, (_, better) in self.own_measures.items()]
+        return (*self.criterion.measures, *spread, *own)
+
+    def evaluate(self, x: Tensor) -> dict[str, float]:
+        """The measures on the test data."""
+        if self.data.test is None:
+            return {}
+        s, b = self._tested(x)
+        out = self.criterion.score(s, b)
+        if first := next((name for name, better in self._by_client.items() if better), None):
+            values = np.array([found[first] for found in self._of_clients(s, b).values()])
+            worst = values.min() if self._by_client[first] == "higher" else values.max()
+            out |= {_worst(first): float(worst), _spread(first): float(values.std())}
+        if self.own_measures:
+            labels, predicted = self.data.test[1], self._decide(s[0].mT).cpu().numpy()
+            out |= {name: float(of(labels, predicted)) for name, (of, _) in self.own_measures.items()}
+        return out
+
+    def _of_clients(self, s: Tensor, b: Tensor) -> dict[int, dict[str, float]]:
+        owners = self.data.test_clients
+        assert owners is not None
+        found = {}
+        for i in np.unique(owners[owners >= 0]).tolist():
+            rows = torch.from_numpy(np.flatnonzero(owners == i)).to(b.device)
+            found[i] = self.criterion.score(s[..., rows], b[..., rows])
+        return found
+
+    def by_client(self, x: Tensor) -> dict[str, dict[str, float]]:
+        """The measures of the loss on each client's own test samples, by the client's name."""
+        given = self.data.test_clients is not None
+        require(given, f"{self.data.name}: its test samples are not those of clients (Federated.of: test, held_out)")
+        require(self.criterion.separate, f"loss = {self.criterion!r} is not known of each client")
+        names = self.data.client_names or tuple(map(str, range(self.n)))
+        return {names[i]: found for i, found in self._of_clients(*self._tested(x)).items()}
+
+    def confusion(self, x: Tensor) -> np.ndarray:
+        """(classes, classes): how many test samples of each class (row) are taken for which class (column)."""
+        if self.data.test is None:
+            raise InputError(f"{self.data.name} has no test samples")
+        truth, predicted = self.data.test[1], self._decide(self._tested(x)[0][0].mT).cpu().numpy()
+        count = self.data.classes
+        if count is None:
+            signs = bool(np.isin(truth, (-1, 1)).all() and np.isin(predicted, (-1, 1)).all())
+            require(signs, f"{self.data.name} has numbers as labels, not classes: nothing can be confused")
+            truth, predicted, count = truth > 0, predicted > 0, 2
+        pairs = np.asarray(truth, np.int64) * count + np.asarray(predicted, np.int64)
+        return np.bincount(pairs, minlength=count**2).reshape(count, count)
+
     # ---- on training data --------------------------------------------------------------------------------------
 
     @property
@@ -219,6 +302,14 @@ class EmpiricalRisk(Smooth):
             fits, f"X has shape {X.shape}, but samples of {self.data.name} have shape {shape}, so it must be (k, ...)"
         )
         return X
+
+
+def _worst(name: str) -> str:
+    return f"{name}_worst_client"
+
+
+def _spread(name: str) -> str:
+    return f"{name}_spread"
 
 
 def _together(index: np.ndarray) -> slice | np.ndarray:

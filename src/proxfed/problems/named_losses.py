@@ -32,5 +32,7 @@ def find_loss(loss: Any) -> Loss:
     if isinstance(loss, dict):
         return build(KINDS, loss, "loss")
     hint = nearest(loss, LOSSES) if isinstance(loss, str) else f"give Squared(), say, or one of {', '.join(LOSSES)}"
+    if callable(loss) and not isinstance(loss, type):
+        hint = f"only networks take functions; give Squared(), say, or one of {', '.join(LOSSES)}"
     require(isinstance(loss, str) and loss in LOSSES, f"loss = {loss!r} is not a loss; {hint}")
     return LOSSES[loss]

@@ -14,6 +14,7 @@ from dataclasses import KW_ONLY, dataclass, fields
 from typing import Any, Self
 
 import numpy as np
+from scipy.sparse import issparse
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_consistent_length, column_or_1d
@@ -60,8 +61,13 @@ class FederatedLinear(BaseEstimator):
     max_iter: int = 1000
     """Rounds at most; more of them for compressed gradients, and for features that are not scaled."""
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
     def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> Self:
-        """Fit to rows X (m, p) and y (m,).
+        """Fit to rows X (m, p), dense or sparse, and y (m,).
 
         sample_weight   (m,) how much a row counts in the mean; one of weight 0 is as if it were not there
         groups          (m,) which organisation holds it, by name or number; None: all rows are of one
@@ -69,7 +75,7 @@ class FederatedLinear(BaseEstimator):
         `groups` does not change the model, only what travels: `n_iter_` rounds, `bytes_` both ways over all
         `organisations_`.
         """
-        X, y = validate_data(self, X, y, dtype=FLOATS, **self._checks())
+        X, y = validate_data(self, X, y, dtype=FLOATS, accept_sparse="csr", **self._checks())
         names, owner = _organisations(groups, X)
         if sample_weight is not None:
             weight = _check_sample_weight(sample_weight, X, ensure_non_negative=True)
@@ -82,7 +88,7 @@ class FederatedLinear(BaseEstimator):
         with refusals():
             labels, classes = self._labels(y[order])
             data = Federated(
-                X[order] - centre,
+                X[order] if issparse(X) else X[order] - centre,
                 labels,
                 sizes,
                 classes=classes,
@@ -101,10 +107,11 @@ class FederatedLinear(BaseEstimator):
         """The mean of the features over all organisations, and what it costs to know it.
 
         A free intercept makes up for it, so the model is the same with features that have mean zero; but far from
-        zero they would all look alike, and that takes many rounds.
+        zero they would all look alike, and that takes many rounds. Sparse features would not be sparse any more: they
+        stay as they are.
         """
         p = X.shape[1]
-        if not self.fit_intercept:
+        if not self.fit_intercept or issparse(X):
             return np.zeros(p), Traffic()
         centre = np.average(X.astype(np.float64), 0, weight)
         size = organisations * centre.itemsize
@@ -144,7 +151,7 @@ class FederatedLinear(BaseEstimator):
 
     def _scores(self, X: Any) -> np.ndarray:
         check_is_fitted(self)
-        X = validate_data(self, X, dtype=FLOATS, reset=False)
+        X = validate_data(self, X, dtype=FLOATS, accept_sparse="csr", reset=False)
         return X @ self.coef_.T + self.intercept_
 
 
@@ -182,7 +189,7 @@ def l1_and_l2(l1: float, l2: float) -> Regulariser:
 def _organisations(groups: Any, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(names of the organisations, and for each row which of them holds it)."""
     if groups is None:
-        return np.zeros(1, np.int64), np.zeros(len(X), np.int64)
+        return np.zeros(1, np.int64), np.zeros(X.shape[0], np.int64)
     given = column_or_1d(groups)
     check_consistent_length(X, given)
     try:

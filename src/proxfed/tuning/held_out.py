@@ -32,7 +32,8 @@ def chosen_rows(data: Federated, part: float, seed: int = 0) -> np.ndarray:
 def hold_out(data: Federated, part: float, seed: int = 0) -> Federated:
     """The data with the held-out rows in place of the test data, and without them for training."""
     held = chosen_rows(data, part, seed)
-    return replace(data.keep(np.flatnonzero(~held)), test=(data.features[held], data.labels[held]))
+    test = (data.features[held], data.labels[held])
+    return replace(data.keep(np.flatnonzero(~held)), test=test, test_clients=None)
 
 
 def on_validation(problem: Problem, data: Federated | None) -> Problem:

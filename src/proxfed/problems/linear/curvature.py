@@ -134,7 +134,7 @@ class Curvature:
         """x (c, d) -> A_i' A_i x_i / m_i: the gradients of least squares with labels 0."""
         p = self.p
         zero = np.zeros(len(p.data.labels))
-        data = replace(p.data, labels=zero, classes=None, sample_weights=p.sample_weights, test=None)
+        data = replace(p.data, labels=zero, classes=None, sample_weights=p.sample_weights, test=None, test_clients=None)
         f = replace(p, data=data, loss=Squared(), l2=0.0, batch=None, class_weights=None, dtype=torch.float64)
         local = f.local(0, ids)
         return lambda x: local.full_grad(x if len(x) == len(ids) else x[0])

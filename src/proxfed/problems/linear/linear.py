@@ -43,7 +43,7 @@ from proxfed.problems.losses import Loss
 from proxfed.problems.named_losses import find_loss
 from proxfed.problems.neural.loop import parameters
 from proxfed.regularisers import OnBlocks, Zero
-from proxfed.types import Block, Local, Measure, Problem, Regulariser, Smoothness
+from proxfed.types import Block, Local, Problem, Regulariser, Smoothness
 
 AHEAD = 1 << 20
 """Samples of local steps that are drawn at a time."""
@@ -192,18 +192,13 @@ class Linear(EmpiricalRisk):
     def has_hessian(self) -> bool:  # type: ignore[override]
         return self.criterion.twice_differentiable
 
-    @property
-    def measures(self) -> tuple[Measure | str, ...]:
-        return () if self.data.test is None else self.criterion.measures
-
-    def evaluate(self, x: Tensor) -> dict[str, float]:
-        if self.data.test is None:
-            return {}
+    def _tested(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        assert self.data.test is not None
         features, labels = self.data.test
         if not self.criterion.separate:
             order = by_time(labels, np.array([0, len(labels)]))
             features, labels = features[order], labels[order]
-        return self.criterion.score(self._scores(x, features).mT[None], self._labels(labels)[None])
+        return self._scores(x, features).mT[None], self._labels(labels)[None]
 
     def smoothness(self) -> Smoothness:
         self._everybody("the smoothness of f")

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from proxfed.keyed_random import Key
 from proxfed.problems.losses import Loss
 from proxfed.types import Block
 
@@ -79,13 +80,15 @@ class Batched:
         self.sizes = [block.stop - block.start for block in blocks]
         self.together = ceil(CACHE / sum(self.sizes))
 
-    def gradient(self, x: Tensor, A: Tensor, b: Tensor, out: Tensor, alpha: float, add: bool) -> None:
+    def gradient(
+        self, x: Tensor, A: Tensor, b: Tensor, out: Tensor, alpha: float, add: bool, key: Key | None = None
+    ) -> None:
         """out <- [out +] alpha grad, of each client's mean loss over its m of the samples A (g * m, ...), b (g, m)."""
         self._gradient(self._layers(x), A, b, self._layers(out), alpha, float(add))
 
-    def descend(self, y: Tensor, batches: Iterable[tuple[Tensor, Tensor]], eta: float, keep: float) -> None:
+    def descend(self, y: Tensor, batches: Iterable[tuple[Tensor, Tensor, Key | None]], eta: float, keep: float) -> None:
         layers = self._layers(y)
-        for A, b in batches:
+        for A, b, _ in batches:
             self._gradient(layers, A, b, layers, -eta, keep)
 
     def scores(self, x: Tensor, A: Tensor) -> Tensor:

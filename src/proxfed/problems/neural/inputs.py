@@ -54,7 +54,7 @@ NORMALISATIONS = {"unit": unit, "half": half, "standard": standard}
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """Samples (N, ...) as they are stored, and how they become floats."""
+    """Samples (N, ...) as they are stored, and how they become floats; tokens stay whole numbers."""
 
     stored: Tensor
     affine: Affine
@@ -66,7 +66,7 @@ class Inputs:
         cls, features: np.ndarray, affine: Affine, dtype: torch.dtype, device: str, channels_last: bool = False
     ) -> Inputs:
         stored = torch.from_numpy(np.require(features, requirements=["C", "W"]))
-        if stored.dtype != torch.uint8:
+        if stored.dtype != torch.uint8 or not dtype.is_floating_point:
             stored = stored.to(dtype)
         scale, shift = (v.to(device, dtype) if isinstance(v, Tensor) else v for v in affine)
         return cls(stored.to(device), Affine(scale, shift), dtype, channels_last and features.ndim == 4)

@@ -9,13 +9,16 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from proxfed.keyed_random import Key
 from proxfed.problems.losses import Loss
-from proxfed.problems.neural.batch_norm import forget
+from proxfed.problems.neural.batch_norm import batch_norms, forget
+from proxfed.problems.neural.keyed_draws import KeyedDraws
 from proxfed.problems.neural.rewrite import arrange
 from proxfed.types import Block
 
@@ -30,13 +33,25 @@ class Worker:
     """A copy of a module for one thread: while it is called, it holds the parameters of a client.
 
     What torch.func.functional_call does, without looking for the places of the parameters in every call.
+
+    Parameters
+    ----------
+    module : nn.Module
+        Of any parameters.
+    blocks : sequence of Block
+        Those that a client's row holds.
+    draws : bool
+        As in training; False: dropout and its like are off, and batch norm still takes a batch's own statistics.
     """
 
-    def __init__(self, module: nn.Module, blocks: Sequence[Block]) -> None:
+    def __init__(self, module: nn.Module, blocks: Sequence[Block], draws: bool = True) -> None:
         shared = {id(p): p for p in module.parameters()}  # not copied: they are replaced in every call
         self.module = copy.deepcopy(module, shared)
         forget(self.module)
         arrange(self.module)
+        self.module.train(draws)
+        for norm in batch_norms(self.module):
+            norm.train()
         named = dict(module.named_parameters())
         self.own = {block.name: named[block.name] for block in blocks}
         self.places = {name: list(_places(self.module, p)) for name, p in self.own.items()}
@@ -63,53 +78,75 @@ def _places(module: nn.Module, parameter: nn.Parameter) -> Iterator[tuple[dict[s
 
 
 class Loop:
-    """One client at a time."""
+    """One client at a time.
+
+    Parameters
+    ----------
+    module : nn.Module
+        Of any parameters.
+    blocks : sequence of Block
+        Those that a client's row holds.
+    loss : Loss
+        Of the scores.
+    bfloat16 : bool
+        Forward and backward in bfloat16 where torch finds it safe.
+    draws : bool
+        The module draws random numbers in training.
+    """
 
     together = 1
 
-    def __init__(self, module: nn.Module, blocks: Sequence[Block], loss: Loss, bfloat16: bool) -> None:
-        self.module, self.blocks, self.loss, self.bfloat16 = module, blocks, loss, bfloat16
+    def __init__(self, module: nn.Module, blocks: Sequence[Block], loss: Loss, bfloat16: bool, draws: bool) -> None:
+        self.module, self.blocks, self.loss, self.bfloat16, self.draws = module, blocks, loss, bfloat16, draws
         self._threads = threading.local()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """In another process its threads have copies of their own."""
-        return Loop, (self.module, self.blocks, self.loss, self.bfloat16)
+        return Loop, (self.module, self.blocks, self.loss, self.bfloat16, self.draws)
 
-    def gradient(self, x: Tensor, A: Tensor, b: Tensor, out: Tensor, alpha: float, add: bool) -> None:
+    def gradient(
+        self, x: Tensor, A: Tensor, b: Tensor, out: Tensor, alpha: float, add: bool, key: Key | None = None
+    ) -> None:
         g = torch.zeros_like(out) if add else out.zero_()
-        self._add_gradient(x, A, b, g)
+        self._add_gradient(x, A, b, g, key)
         if add:
             out.add_(g, alpha=alpha)
         elif alpha != 1:
             out.mul_(alpha)
 
-    def descend(self, y: Tensor, batches: Iterable[tuple[Tensor, Tensor]], eta: float, keep: float) -> None:
-        for A, b in batches:
+    def descend(self, y: Tensor, batches: Iterable[tuple[Tensor, Tensor, Key | None]], eta: float, keep: float) -> None:
+        for A, b, key in batches:
             g = torch.zeros_like(y)
-            self._add_gradient(y, A, b, g)
+            self._add_gradient(y, A, b, g, key)
             (y if keep == 1 else y.mul_(keep)).sub_(g, alpha=eta)
 
-    def _add_gradient(self, x: Tensor, A: Tensor, b: Tensor, g: Tensor) -> None:
+    def _add_gradient(self, x: Tensor, A: Tensor, b: Tensor, g: Tensor, key: Key | None) -> None:
         """g <- g + grad, of the mean loss over samples A (m, ...), b (1, m) at x (1, d)."""
-        leaves = {name: view.detach().requires_grad_() for name, view in parameters(x[0], self.blocks).items()}
+        # `data`, not `detach()`: rows of other clients, which their threads change meanwhile, do not count as changes.
+        leaves = {name: view.data.requires_grad_() for name, view in parameters(x[0], self.blocks).items()}
         for leaf, place in zip(leaves.values(), parameters(g[0], self.blocks).values(), strict=True):
             leaf.grad = place  # where backward adds to
         with torch.enable_grad():
-            self.loss.value(self._call(leaves, A), b).mean().backward()
+            self.loss.value(self._call(leaves, A, key), b).mean().backward()
 
     def scores(self, x: Tensor, A: Tensor) -> Tensor:
         """(1, outputs, m)"""
         with torch.no_grad():
-            return self._call(parameters(x[0], self.blocks), A)
+            return self._call(parameters(x[0], self.blocks), A, None)
 
-    def _call(self, values: Mapping[str, Tensor], A: Tensor) -> Tensor:
-        with torch.autocast(A.device.type, torch.bfloat16, enabled=self.bfloat16):
-            scores = self.worker(values, A)
-        return scores.to(A.dtype).mT[None]
+    def _call(self, values: Mapping[str, Tensor], A: Tensor, key: Key | None) -> Tensor:
+        dtype = next(iter(values.values())).dtype
+        with (
+            torch.autocast(A.device.type, torch.bfloat16, enabled=self.bfloat16),
+            nullcontext() if key is None else KeyedDraws(key),
+        ):
+            scores = self.worker(self.draws == (key is not None))(values, A)
+        return scores.to(dtype).mT[None]
 
-    @property
-    def worker(self) -> Worker:
+    def worker(self, in_training: bool) -> Worker:
         """Of this thread."""
-        if not hasattr(self._threads, "worker"):
-            self._threads.worker = Worker(self.module, self.blocks)
-        return self._threads.worker
+        name = "training" if in_training else "evaluating"
+        if not hasattr(self._threads, name):
+            setattr(self._threads, name, Worker(self.module, self.blocks, in_training))
+        worker: Worker = getattr(self._threads, name)
+        return worker

@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,9 +21,24 @@ from proxfed.problems.neural.architectures import MODELS, Make
 from proxfed.problems.neural.batch_norm import batch_norms
 from proxfed.problems.neural.batched import Batched, dense_layers
 from proxfed.problems.neural.bfloat16 import warn_if_slow
+from proxfed.problems.neural.keyed_draws import KeyedDraws
 from proxfed.problems.neural.loop import Loop
 from proxfed.problems.neural.network_clients import Engine
 from proxfed.types import Block
+
+TRIED = (RuntimeError, ValueError, IndexError, TypeError)
+"""What a module raises if samples do not fit."""
+
+
+class Tried(NamedTuple):
+    """What came of a forward pass, and a backward pass."""
+
+    values: Tensor
+    """The scores."""
+    draws: bool
+    """Random numbers were drawn by torch, which can be keyed."""
+    foreign: bool
+    """Others were drawn, which cannot."""
 
 
 @dataclass(frozen=True)
@@ -40,36 +55,62 @@ class Net:
     device: str
     mechanism: str
     bfloat16: bool
+    whole: bool = False
+    """Samples are whole numbers, such as tokens."""
 
     @property
     def name(self) -> str:
         return f"the model {self.model!r}" if isinstance(self.model, str) else "the model"
 
-    def check(self, data: str) -> None:
-        """It has parameters, takes the samples of these data, gives the scores that they need, and is a function of x
-        and the samples alone."""
+    def check(self, data: str, largest: int = 0) -> None:
+        """It has parameters, takes the samples of these data, gives the scores that they need, and is a function of x,
+        the samples and a key alone.
+
+        largest: of whole numbers in the samples, which an embedding must have.
+        """
         require(len(self.blocks) > 0, f"{self.name} has no parameters to train")
-        module = copy.deepcopy(self.template)
-        samples = torch.zeros(2, *self.shape, dtype=self.dtype, device=self.device)
+        samples = self._two_samples(self.takes)
+        if not self.takes.is_floating_point:
+            samples[1] = largest
         try:
-            with torch.no_grad(), torch.random.fork_rng(devices=[]):
-                scores = module.eval()(samples)
-                before = _random_states()
-                first, second = (module.train()(samples) for _ in range(2))
-                drawn = before != _random_states()
-        except (RuntimeError, ValueError) as e:
+            module = copy.deepcopy(self.template)
+            scores = _tried(module.eval(), samples)
+            first, second = (_tried(module.train(), samples) for _ in range(2))
+        except TRIED as e:
             why = str(e).splitlines()[0]
             raise InputError(f"{self.name} does not fit: samples of {data} have shape {self.shape} ({why})") from e
-        require(
-            scores.shape == (2, self.outputs),
-            f"{self.name} gives scores of shape {tuple(scores.shape[1:])} for a sample, "
-            f"but {data} needs ({self.outputs},)",
-        )
-        kinds = "as dropout does, that are not keyed by client and round: leave them out"
-        require(not drawn, f"{self.name} draws random numbers in training, {kinds}")
-        same = torch.allclose(first, second, equal_nan=True)
+        shape = tuple(scores.values.shape)
+        wants = f"but {data} needs ({self.outputs},)"
+        require(shape == (2, self.outputs), f"{self.name} gives scores of shape {shape[1:]} for a sample, {wants}")
+        foreign = "in NumPy, Python or a backward pass, which are not keyed by client and round: use torch's in forward"
+        require(not first.foreign, f"{self.name} draws random numbers {foreign}")
+        require(not scores.draws, f"{self.name} draws random numbers in eval mode: it must do so in training alone")
+        same = torch.allclose(first.values, second.values, equal_nan=True)
         require(same, f"{self.name} gives other scores for the same samples a second time: only they may matter")
         self.engine  # noqa: B018  the mechanism must fit the network
+
+    def _two_samples(self, dtype: torch.dtype) -> Tensor:
+        return torch.zeros(2, *self.shape, dtype=dtype, device=self.device)
+
+    @cached_property
+    def draws(self) -> bool:
+        """It draws random numbers in training, as dropout does."""
+        return _tried(copy.deepcopy(self.template).train(), self._two_samples(self.takes)).draws
+
+    @cached_property
+    def takes(self) -> torch.dtype:
+        """What samples are made of: whole numbers stay what they are, if the network takes them."""
+        if not self.whole:
+            return self.dtype
+        try:
+            _tried(copy.deepcopy(self.template).eval(), self._two_samples(torch.int64))
+        except TRIED:
+            try:
+                _tried(copy.deepcopy(self.template).eval(), self._two_samples(self.dtype))
+            except TRIED:
+                return torch.int64  # it takes neither, and says why not these
+            return self.dtype
+        return torch.int64
 
     def make(self, seed: int) -> nn.Module:
         """A new module; its parameters depend on the seed alone, and no other random numbers depend on them."""
@@ -106,12 +147,23 @@ class Net:
         require(self.mechanism != "batched", f"{self.name} is not a dense network: only those can be batched")
         if self.bfloat16:
             warn_if_slow(self.device)
-        return Loop(self.template, self.blocks, self.loss, self.bfloat16)
+        return Loop(self.template, self.blocks, self.loss, self.bfloat16, self.draws)
 
     @cached_property
     def alone(self) -> bool:
         """A batch may have one sample: there is no batch norm."""
         return not batch_norms(self.template)
+
+
+def _tried(module: nn.Module, samples: Tensor) -> Tried:
+    """A forward and a backward pass, with one and the same key."""
+    before, draws = _random_states(), KeyedDraws(np.array([1], np.uint64))
+    with draws, torch.enable_grad():
+        values = module(samples)
+        count = draws.count
+        if values.requires_grad:
+            values.sum().backward()
+    return Tried(values.detach(), count > 0, draws.count > count or before != _random_states())
 
 
 def _random_states() -> tuple[Any, ...]:

@@ -40,14 +40,19 @@ class Engine(Protocol):
     def together(self) -> int:
         """The largest g that pays."""
 
-    def gradient(self, x: Tensor, A: Tensor, b: Tensor, out: Tensor, alpha: float, add: bool) -> None:
-        """out <- alpha times the gradient of each client's mean loss, or added to `out`."""
+    def gradient(
+        self, x: Tensor, A: Tensor, b: Tensor, out: Tensor, alpha: float, add: bool, key: Key | None = None
+    ) -> None:
+        """out <- alpha times the gradient of each client's mean loss, or added to `out`.
 
-    def descend(self, y: Tensor, batches: Iterable[tuple[Tensor, Tensor]], eta: float, keep: float) -> None:
-        """y <- keep y - eta times the gradient of each client's mean loss, for every A, b of the batches."""
+        key: (g,) that of the random numbers in `forward`, if it draws any; None: none are drawn.
+        """
+
+    def descend(self, y: Tensor, batches: Iterable[tuple[Tensor, Tensor, Key | None]], eta: float, keep: float) -> None:
+        """y <- keep y - eta times the gradient of each client's mean loss, for every A, b, key of the batches."""
 
     def scores(self, x: Tensor, A: Tensor) -> Tensor:
-        """(g, outputs, m)"""
+        """(g, outputs, m), without dropout"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +67,15 @@ class Clients(Local):
     @cached_property
     def _augment_key(self) -> Key:
         return keyed_random.keys(self.seed, "augment", self.problem.numbered(self.ids), self.t)
+
+    @cached_property
+    def _forward_key(self) -> Key | None:
+        """Of what `forward` draws in this round; None: it draws nothing."""
+        draws = self.problem.net.draws
+        return keyed_random.keys(self.seed, "forward", self.problem.numbered(self.ids), self.t) if draws else None
+
+    def _forward_keys(self, draw: int) -> Key | None:
+        return None if self._forward_key is None else keyed_random.fold(self._forward_key, draw)
 
     @cached_property
     def _first(self) -> np.ndarray:
@@ -81,10 +95,10 @@ class Clients(Local):
     def grad(self, x: Tensor, draw: int) -> Tensor:
         p = self.problem
         if p.batch is None:
-            return self._gradient(x, self._everything(), CHUNK, p.clip)
+            return self._gradient(x, self._everything(), CHUNK, p.clip, None, self._forward_keys(draw))
         key = None if p.augment is None else keyed_random.fold(self._augment_key, draw)
         chunk = p.batch + 1  # in one piece, also where a last sample has joined
-        return self._gradient(x, self._epochs(draw), chunk, p.clip, key)
+        return self._gradient(x, self._epochs(draw), chunk, p.clip, key, self._forward_keys(draw))
 
     def descend(self, y: Tensor, draws: range, eta: float) -> None:
         p = self.problem
@@ -99,7 +113,7 @@ class Clients(Local):
             alike = list(run)
             self._work(work, lengths)
 
-    def _batches(self, part: slice, alike: Sequence[int]) -> Iterator[tuple[Tensor, Tensor]]:
+    def _batches(self, part: slice, alike: Sequence[int]) -> Iterator[tuple[Tensor, Tensor, Key | None]]:
         """The minibatches of draws in which each client of this part has equally many samples."""
         p, clients = self.problem, range(part.start, part.stop)
         m = len(self._epochs.minibatch(part.start, alike[0]))
@@ -109,7 +123,9 @@ class Clients(Local):
             rows = np.stack([self._epochs.minibatch(i, draw) for draw in alike[k : k + ahead] for i in clients])
             key = None if p.augment is None else keyed_random.fold(self._augment_key[part], alike[k])
             A, b = p.samples(rows, key)
-            yield from zip(A.split(one), b.split(len(clients)), strict=True)
+            keys = [self._forward_keys(draw) for draw in alike[k : k + ahead]]
+            mine = [None if key is None else keyed_random.fold(key[part], 0) for key in keys]
+            yield from zip(A.split(one), b.split(len(clients)), mine, strict=True)
 
     def full_grad(self, x: Tensor) -> Tensor:
         return self._gradient(x, self._everything(), CHUNK)
@@ -135,17 +151,28 @@ class Clients(Local):
         return [np.arange(first, first + m) for first, m in zip(self._first, self._sizes, strict=True)]
 
     def _gradient(
-        self, x: Tensor, rows: list[np.ndarray], chunk: int, clip: float | None = None, key: Key | None = None
+        self,
+        x: Tensor,
+        rows: list[np.ndarray],
+        chunk: int,
+        clip: float | None = None,
+        key: Key | None = None,
+        forward: Key | None = None,
     ) -> Tensor:
-        """Gradients (c, d) over each client's samples `rows`, at most `chunk` of them at a time."""
+        """Gradients (c, d) over each client's samples `rows`, at most `chunk` of them at a time.
+
+        key, forward: (c,) of how samples are changed, and of what the network draws.
+        """
         p = self.problem
         x, out = self._rows(x), torch.empty(len(self.ids), p.d, dtype=p.dtype, device=p.device)
 
         def work(part: slice) -> None:
             here, g, index = x[part], out[part], np.stack(rows[part])
-            for span in cuts(index.shape[1], chunk, p.net.alone):
+            for k, span in enumerate(cuts(index.shape[1], chunk, p.net.alone)):
                 A, b = p.samples(index[:, span], None if key is None else key[part])
-                p.net.engine.gradient(here, A, b, g, (span.stop - span.start) / index.shape[1], add=span.start > 0)
+                drawn = None if forward is None else keyed_random.fold(forward[part], k)
+                share = (span.stop - span.start) / index.shape[1]
+                p.net.engine.gradient(here, A, b, g, share, span.start > 0, drawn)
             if clip is not None:
                 g.mul_((clip / g.norm(dim=-1, keepdim=True)).clamp_max(1))
             if p.l2:

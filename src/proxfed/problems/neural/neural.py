@@ -2,6 +2,9 @@
 
     f_i(x) = (1/m_i) sum_j loss(network(x; A_ij), b_ij) + (l2/2) |x|^2
 
+Random numbers of the network, such as those of dropout, belong to gradients: a client's draw has its own, as it has its
+own minibatch. Values and full gradients are of the network without them.
+
 x holds the parameter tensors one after the other, each a block with its name. How the gradients of many clients are
 computed, stacked (`batched.py`) or one after the other over the cores (`loop.py`), changes the speed and nothing else.
 """
@@ -9,8 +12,10 @@ computed, stacked (`batched.py`) or one after the other over the cores (`loop.py
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,7 +35,8 @@ from proxfed.problems.neural.inputs import NORMALISATIONS, Affine, Inputs
 from proxfed.problems.neural.loop import Loop, parameters
 from proxfed.problems.neural.net import Net
 from proxfed.problems.neural.network_clients import CHUNK, Clients
-from proxfed.types import Block, Local, Measure, Smoothness
+from proxfed.problems.own_loss import OwnLoss, OwnLossOfClasses, as_own
+from proxfed.types import Block, Local, Smoothness
 
 STATISTICS = 2048
 """Training samples, spread evenly over all clients' data, whose statistics batch norm is evaluated with."""
@@ -44,9 +50,10 @@ class Neural(EmpiricalRisk):
     """A name of the registry `MODELS`, a function (channels, side, classes) -> module, or a class of modules without
     arguments: then the first parameters depend on the seed. Or a module: it is copied, and every run begins with the
     parameters that it has."""
-    loss: Loss | str = "cross_entropy"
+    loss: Loss | str | Callable[..., Any] = "cross_entropy"
     """An object such as CrossEntropy(), or its name: 'squared', 'logistic', 'cross_entropy', 'one_hot', 'mse'. With
-    'squared' a class is one-hot: |s - e_b|^2 / 2; 'mse' has the mean over the outputs instead, as torch's MSELoss."""
+    'squared' a class is one-hot: |s - e_b|^2 / 2; 'mse' has the mean over the outputs instead, as torch's MSELoss. Or a
+    function or module of (scores, labels), such as nn.CrossEntropyLoss(weight=...): f_i is its mean over samples."""
     _: KW_ONLY
     batch: int | None = None
     """Samples of a stochastic gradient, in shuffled epochs; None: full gradients."""
@@ -72,7 +79,7 @@ class Neural(EmpiricalRisk):
 
     def __post_init__(self) -> None:
         self.check()
-        object.__setattr__(self, "loss", find_loss(self.loss))
+        object.__setattr__(self, "loss", as_own(self.loss) or find_loss(self.loss))
         plain = self.data.sample_weights is None
         require(plain, f"Neural: {self.data.name} has sample weights, which only linear models take")
         dense = not isinstance(self.data.features, SparseRows)
@@ -94,10 +101,11 @@ class Neural(EmpiricalRisk):
             images = f"takes images, but samples of {self.data.name} have shape {self.shape}"
             require(len(self.shape) == 3, f"augment = {self.augment!r} {images}")
         net = Net(
-            self.model, self.shape, self.outputs, self.criterion, self.dtype, self.device, self.mechanism, self.bfloat16
-        )
+            self.model, self.shape, self.outputs, self.criterion, self.dtype, self.device, self.mechanism, self.bfloat16,
+            self._whole,
+        )  # fmt: skip
         if net != self.net:
-            net.check(self.data.name)
+            net.check(self.data.name, int(np.max(self.data.features, initial=0)) if self._whole else 0)
             object.__setattr__(self, "net", net)
         if not self.net.alone:
             self._check_batch_norm()
@@ -118,6 +126,12 @@ class Neural(EmpiricalRisk):
         """Of a sample."""
         return tuple(self.data.features.shape[1:])
 
+    @property
+    def _whole(self) -> bool:
+        """Samples are whole numbers, such as tokens; those in bytes are images."""
+        dtype = np.asarray(self.data.features).dtype
+        return self.normalise == "unit" and dtype.kind in "iu" and dtype != np.uint8
+
     @cached_property
     def blocks(self) -> tuple[Block, ...]:
         """One for each parameter that is trained."""
@@ -137,6 +151,8 @@ class Neural(EmpiricalRisk):
     @cached_property
     def criterion(self) -> Loss:
         assert isinstance(self.loss, Loss)  # found by its name
+        if isinstance(self.loss, OwnLoss) and self.loss.width is None and self._classes is not None:
+            return OwnLossOfClasses(self.loss.call)
         return OneHot() if isinstance(self.loss, Squared) and self._classes is not None else self.loss
 
     @cached_property
@@ -160,7 +176,7 @@ class Neural(EmpiricalRisk):
 
     def _inputs(self, features: np.ndarray) -> Inputs:
         channels_last = self.channels_last and isinstance(self.net.engine, Loop)
-        return Inputs.of(features, self._affine, self.dtype, self.device, channels_last)
+        return Inputs.of(features, self._affine, self.net.takes, self.device, channels_last)
 
     @cached_property
     def A(self) -> Inputs:
@@ -203,16 +219,10 @@ class Neural(EmpiricalRisk):
         other.__dict__.update(weights=self.weights, _affine=self._affine)  # those of all samples
         return other
 
-    @property
-    def measures(self) -> tuple[Measure | str, ...]:
-        return () if self.data.test is None else self.criterion.measures
-
-    def evaluate(self, x: Tensor) -> dict[str, float]:
-        """Accuracy and loss on the test data."""
-        if self._test is None:
-            return {}
+    def _tested(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        assert self._test is not None
         A, b = self._test
-        return self.criterion.score(self._forward(x, A).mT[None], b[None])
+        return self._forward(x, A).mT[None], b[None]
 
     # ---- from x back to the user -------------------------------------------------------------------------------
 
