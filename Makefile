@@ -52,6 +52,7 @@ $(TRACKERS): $(READY)
 
 chaos: $(CARRIERS)  ## 200 kills, and 10 % of the messages lost, repeated or reordered, over each carrier (hours)
 	$(BIN)/python benchmarks/chaos.py nvflare
+	$(BIN)/python benchmarks/chaos.py nvflare --masked
 	$(BIN)/python benchmarks/chaos.py flower
 
 lint: $(READY)   ## style, types, and results that are up to date

@@ -5,7 +5,7 @@
 A federation on this machine (silos/carriers/loopback.py) carries out an experiment again and again. Meanwhile processes
 are killed at random, about half of them while the last kill is being recovered from: holders, coordinators, and all
 processes of the carrier. A proxy loses, repeats or reorders 10 % of the messages besides. Every run must end with the
-very bits of the stacked run.
+very bits of the stacked run; with --masked, where sums are rounded, with those of the same sites in one process.
 """
 
 from __future__ import annotations
@@ -25,8 +25,13 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
+
+if TYPE_CHECKING:
+    from proxfed.harness.experiment import Experiment
+    from proxfed.harness.results import Results
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
@@ -39,6 +44,7 @@ name = "chaos"
 rounds = {rounds}
 data = {{ name = "synthetic_binary", alpha = 1.0, beta = 1.0, clients = 3, samples = 200, features = 20 }}
 problem = {{ name = "logistic", l2 = 0.01 }}
+protection = {{ secure_aggregation = {masked} }}
 regulariser = {{ name = "l1", weight = 0.01 }}
 algorithms = [
 {algorithms}
@@ -49,6 +55,8 @@ ALGORITHMS = {
     "fedcef": '{ name = "fedcef", alpha = 0.5, K = 5, compressor = { name = "top_k", fraction = 0.2 } },',
     "depositum": '{ name = "depositum", alpha = 0.3, T0 = 2, topology = { name = "ring" } },',
 }
+COMPRESSED = ("fedcef",)
+"""Whose messages cannot be masked."""
 PLAN = {"nvflare": (40, list(ALGORITHMS), 0.5), "flower": (3, ["fedcomposite"], 40.0)}
 """Rounds, algorithms, and the seconds after which the desk repeats a question."""
 
@@ -177,6 +185,7 @@ def main() -> None:
         "--mean", type=float, default=5.0, help="seconds between two kills, on average, if nothing is waited for"
     )
     parser.add_argument("--minutes", type=float, default=1e9, help="end the killing after so many")
+    parser.add_argument("--masked", action="store_true", help="the coordinator reads sums only")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--coordinate", nargs=2, metavar=("OUT", "SEED"), help=argparse.SUPPRESS)
@@ -186,15 +195,32 @@ def main() -> None:
         return
     folder = a.folder or Path(tempfile.mkdtemp(prefix="proxfed-chaos-"))
     try:
-        survive(a.carrier, folder.resolve(), a.kills, a.mean, a.minutes, a.seed)
+        survive(a.carrier, folder.resolve(), a.kills, a.mean, a.minutes, a.seed, a.masked)
     finally:
         if a.folder is None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def survive(carrier: str, folder: Path, kills: int, mean: float, minutes: float, seed: int) -> None:
+def undisturbed(e: Experiment, folder: Path, masked: bool) -> Results:
+    """What every run must end with."""
     from proxfed.harness.build import build_study
     from proxfed.harness.compare import run_study
+    from proxfed.silos.carriers.loopback_sites import make_sites
+    from proxfed.silos.coordinator.deploy import deploy
+    from proxfed.silos.protection.site_guard import holder
+    from proxfed.silos.site.config import read_site
+    from proxfed.silos.wire.carrier import Direct
+
+    if not masked:
+        return run_study(build_study(e), progress=False)
+    names = make_sites(e, None, folder, 3)
+    here = Direct({name: holder(read_site(folder / name / "site.toml")).answer for name in names})
+    return deploy(e, here, folder / "run", progress=False)
+
+
+def survive(
+    carrier: str, folder: Path, kills: int, mean: float, minutes: float, seed: int, masked: bool = False
+) -> None:
     from proxfed.harness.experiment import read
     from proxfed.harness.folder.run_folder import RunFolder
     from proxfed.harness.results import Results
@@ -203,9 +229,10 @@ def survive(carrier: str, folder: Path, kills: int, mean: float, minutes: float,
     rounds, labels, _ = PLAN[carrier]
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "chaos.toml"
-    file.write_text(TABLE.format(rounds=rounds, algorithms="\n".join(ALGORITHMS[label] for label in labels)))
+    taken = [ALGORITHMS[label] for label in labels if not (masked and label in COMPRESSED)]
+    file.write_text(TABLE.format(rounds=rounds, masked=str(masked).lower(), algorithms="\n".join(taken)))
     e = read(str(file))
-    clean = {name: x.numpy().tobytes() for name, x in run_study(build_study(e), progress=False).models.items()}
+    clean = {name: x.numpy().tobytes() for name, x in undisturbed(e, folder / "undisturbed", masked).models.items()}
     sites = make_sites(e, None, folder, 3)
     site = [sys.executable, "-m", "proxfed", "silo", "--site"]
     runs = lives = same = 0

@@ -180,6 +180,8 @@ def test_a3_partners_that_the_coordinator_made_up_are_refused(tmp_path: Path) ->
     job = replace(honest, sites=("cleveland", *ghosts), introductions=honest.introductions | said)
     refused(lab.tell(job, "cleveland")["cleveland"], "ghost1, ghost2: not among its [partners]")
     named = replace(honest, introductions=honest.introductions | {"va": said["ghost1"]})
+    refused(lab.tell(named, "cleveland")["cleveland"], "audit file of va is was not signed with the key of va")
+    named = replace(named, audits={})
     lab.tell(named, "cleveland")
     refused(lab.point(named, "cleveland", np.zeros(D)), "va came with the key")
 

@@ -42,6 +42,7 @@ STARS = [
     algorithm("prox_newton"),
     algorithm("fedcef", alpha=0.1, K=2, compressor={"name": "identity"}),
 ]
+ADMM = algorithm("fedadmm", eta=1.0, K=2, eta_l=0.1)
 DSGT = algorithm("dsgt", alpha=0.1, topology={"name": "ring"})
 
 
@@ -387,7 +388,7 @@ def test_nothing_is_told_of_training_rows_without_noise(tmp_path: Path) -> None:
         ({"require": {"sites": 4}}, {}, "the job has 3 sites, and require.sites = 4"),
         ({"require": {"secure_aggregation": True}}, {}, "the job has no protection.secure_aggregation = true"),
         ({"require": {"privacy": {"noise": 9.0, "epsilon": 1.0}}}, {"protection": NOISY}, "requires at least 9"),
-        ({}, {"algorithm": algorithm("scaffold", eta=0.1, K=2), "protection": NOISY}, "Scaffold has clients that keep"),
+        ({}, {"algorithm": ADMM, "protection": NOISY}, "FedADMM has clients that keep"),
         ({}, {"algorithm": DSGT, "protection": NOISY}, "DSGT has no server, and noise"),
     ],
 )
@@ -549,10 +550,8 @@ def test_a_deployed_run_with_masks(carrier: Direct, tmp_path: Path) -> None:
 
 
 def test_an_algorithm_that_cannot_have_it_is_refused_before_the_first_round(carrier: Direct, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"algorithms.scaffold: protection.privacy: Scaffold has clients that keep"):
-        deploy(
-            experiment(NOISY, FEDAVG, algorithm("scaffold", eta=0.1, K=2)), carrier, tmp_path / "run", progress=False
-        )
+    with pytest.raises(InputError, match=r"algorithms.fedadmm: protection.privacy: FedADMM has clients that keep"):
+        deploy(experiment(NOISY, FEDAVG, ADMM), carrier, tmp_path / "run", progress=False)
     assert not (tmp_path / "run").exists()
 
 
