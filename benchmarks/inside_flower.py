@@ -4,8 +4,7 @@
 
 All strategies start from the same network, take five local steps of batches of 20 and count clients equally. Those of
 Flower add weight |x|_1 to the loss, as people do there. Bytes are those of Flower's own encoding of all messages, both
-ways. The nodes are in this process, since bytes and rounds do not depend on that. A row per step size; the page
-docs/howto/flower.md shows the best of each by the rounds to the target.
+ways. The nodes are in this process, since bytes and rounds do not depend on that. docs/howto/flower.md shows all rows.
 """
 
 from __future__ import annotations

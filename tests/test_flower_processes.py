@@ -35,7 +35,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from proxfed.algorithms import FedCEF, FedComposite, FedNAG, Pledge, Scaffold
-from proxfed.compressors import Identity, TopK
+from proxfed.compressors import ErrorBoundedQuantiser, TopK
 from proxfed.flower import ProxfedStrategy, Training, arrays, client_app
 from proxfed.testing import toy
 

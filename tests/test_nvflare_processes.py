@@ -29,7 +29,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from proxfed.algorithms import FedCEF, Pledge
-from proxfed.compressors import Identity, TopK
+from proxfed.compressors import ErrorBoundedQuantiser, TopK
 from proxfed.nvflare import ClientHalf, Training, serve
 from proxfed.testing import toy
 

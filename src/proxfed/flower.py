@@ -49,7 +49,7 @@ def arrays(module: nn.Module) -> ArrayRecord:
 # ---- the server ------------------------------------------------------------------------------------------------------
 
 
-class ProxfedStrategy(FedAvg):  # type: ignore[misc]
+class ProxfedStrategy(FedAvg):
     """Flower's Strategy for an algorithm with a server; evaluation is that of Flower's FedAvg.
 
     Metrics of a round: clients heard, non-zeros of the model, and the bytes of all messages up and down.
@@ -122,7 +122,7 @@ class ProxfedStrategy(FedAvg):  # type: ignore[misc]
         self.sent, self.bytes_down = self.server.down(server_round), 0
         messages = []
         for node in (nodes[k] for k in chosen):
-            said = {"round": server_round, "heard": self.heard.get(node, 0), "form": self.sent.form}
+            said: dict[str, Any] = {"round": server_round, "heard": self.heard.get(node, 0), "form": self.sent.form}
             content = RecordDict({MESSAGE: _record(self.sent.body), SAID: ConfigRecord(said), "config": config})
             if node not in self.heard:
                 content[BEGIN] = self.begin
@@ -150,7 +150,7 @@ class ProxfedStrategy(FedAvg):  # type: ignore[misc]
         self.server.update(answers, len(self.nodes), self.weighting == "size")
         self.heard |= {reply.metadata.src_node_id: server_round for reply in good}
         x = self.server.model
-        counted = {"clients": len(good), "nonzeros": int(x.count_nonzero())}
+        counted: dict[str, Any] = {"clients": len(good), "nonzeros": int(x.count_nonzero())}
         counted |= {"bytes-up": sum(a.sent.nbytes for a in answers), "bytes-down": self.bytes_down}
         return self._model(x), MetricRecord(counted)
 
@@ -176,10 +176,11 @@ class ProxfedStrategy(FedAvg):  # type: ignore[misc]
 
 def _answer(reply: Message) -> Answer:
     """RunError for whatever is none."""
+    content: Any = reply.content
     try:
-        said = reply.content[SAID]
+        said = content[SAID]
         client, rows, form = said["client"], said["num-examples"], said["form"]
-        body = bytes(reply.content[MESSAGE]["body"].data)
+        body = bytes(content[MESSAGE]["body"].data)
     except (KeyError, TypeError, AttributeError) as e:
         raise RunError(f"node {reply.metadata.src_node_id} sent no message of ours: {type(e).__name__}") from e
     good = isinstance(client, int) and isinstance(rows, int) and rows > 0 and isinstance(form, str)
@@ -219,7 +220,8 @@ def client_app(
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        said, content = message.content[SAID], message.content
+        content: Any = message.content
+        said = content[SAID]
         t, heard, down = int(said["round"]), int(said["heard"]), Sent(said["form"], _body(content))
         number = int(context.node_config.get("partition-id", context.node_id)) % 2**63
         own = training(context)
@@ -241,10 +243,11 @@ def _state(context: Context, heard: int, side: ClientSide) -> dict[str, Tensor]:
     """The client's state after the last round in which the server heard it: a message may have been lost since."""
     if not side.keeps:
         return {}
-    rounds = context.state.get(ROUNDS, {})
+    known: Any = context.state
+    rounds = known.get(ROUNDS, {})
     for which in ("now", "before"):
         if rounds.get(which) == heard and heard:
-            kept = context.state[STATE]
+            kept = known[STATE]
             return {k.removeprefix(f"{which}."): _tensor(kept[k]) for k in kept if k.startswith(f"{which}.")}
     if heard:
         raise RunError(f"this node has no state of round {heard}, in which the server last heard it: it was lost")
@@ -258,7 +261,7 @@ def _record(body: bytes) -> ArrayRecord:
     return ArrayRecord({"body": Array("uint8", (len(body),), "proxfed", body)})
 
 
-def _body(content: RecordDict) -> bytes:
+def _body(content: Any) -> bytes:
     return bytes(content[MESSAGE]["body"].data)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -76,7 +76,7 @@ class Training:
     def rows(self) -> int:
         """How many the loader says that it has; 1 if it does not say."""
         data = getattr(self.loader, "dataset", None)
-        return len(data) if hasattr(data, "__len__") else 1
+        return len(data) if isinstance(data, Sized) else 1
 
     def write(self, x: Tensor) -> None:
         """Put x, (d,), into the module."""
