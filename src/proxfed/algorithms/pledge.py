@@ -163,6 +163,11 @@ class Pledge(Relay[Client, Server]):
     def largest_prox_step(self) -> float:
         return self.S
 
+    def known_step(self, L: float, rho: float) -> float:
+        """1/L, and S at most half of what h allows."""
+        most = inf if rho == 0 else 1 / (2 * rho * walk_length(1.0, self.tau, self.beta))
+        return min(1 / L, most)
+
     def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Client, Server]:
         c = (h.prox(x0, self.S) - x0) / self.S
         v, z = f.spread(c), f.spread(x0)
