@@ -608,8 +608,9 @@ class Method(ABC):
         return ({self.facts.step: s} if hasattr(self, self.facts.step) else {}) | self.tied(s)
 
     def known_step(self, L: float, rho: float) -> float | None:
-        """A local step that needs no search, for L-smooth f_i and h with the modulus rho of weak convexity; None: "auto"
-        looks for one.
+        """A local step that needs no search, for L-smooth f_i and h with the modulus rho of weak convexity.
+
+        None: "auto" is to be found.
         """
         return None
 

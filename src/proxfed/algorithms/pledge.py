@@ -238,8 +238,9 @@ class Pledge(Relay[Client, Server]):
         half = 1 / (2 * c.weak_convexity) if c.weak_convexity > 0 else inf  # of what a weakly convex h allows
         if proved:
             checked = cls(1.0, tau or 1, 0.0, False, compressor_up=compressor_up, compressor_down=compressor_down)
-            q = [sqrt(contraction(C, c.d, "Pledge")) for C in (compressor_up, compressor_down)]
-            return replace(checked, eta=min(largest_proved_step(c, *q, checked.tau) / 2, half) / checked.tau)
+            q_up, q_down = (sqrt(contraction(C, c.d, "Pledge")) for C in (compressor_up, compressor_down))
+            most = largest_proved_step(c, q_up, q_down, checked.tau)
+            return replace(checked, eta=min(most / 2, half) / checked.tau)
         if tau is None:
             S = 3 / (4 * sqrt(mu * L)) if mu > 0 else 4 / L
             tau = min(max(1, ceil(min(S, half) * L)), 5)

@@ -134,7 +134,7 @@ def _stuck(begun: Row, ended: Row) -> str:
 
 
 def _stalled(problem: Problem, algorithm: Algorithm, rows: Sequence[Row]) -> str:
-    """Of a method that is exact with full gradients: the second half of a run has brought it no nearer to a solution."""
+    """Of a method that is exact with full gradients: the second half of a run brought it no nearer to a solution."""
     if problem.f.batch is not None or not algorithm.is_exact() or len(rows) < 2 * FEW:
         return ""
     found = [number(row, "stationarity") for row in rows]
