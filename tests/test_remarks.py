@@ -81,7 +81,7 @@ def test_a_run_that_stands_still_made_no_progress() -> None:
 
 
 def test_an_exact_method_that_stalls_says_so() -> None:
-    """With a step of 2/L gradient descent arrives in the flat direction and goes to and fro in the steep one for ever."""
+    """With a step of 2/L gradient descent arrives in the flat direction, and goes to and fro in the steep one."""
     f = Linear(Federated.from_clients([(np.diag([2.0, 1.0]), np.array([1.0, 5.0]))] * 2), Squared())
     L = f.smoothness().L_f
     assert run(f, GradientDescent(1 / L), 60, **QUIET).message == ""

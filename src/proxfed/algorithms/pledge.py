@@ -232,6 +232,8 @@ class Pledge(Relay[Client, Server]):
     ) -> Pledge:
         """eta = 1/L and so many local steps that S is about 3/(4 sqrt(mu L)), up to 5 of them: a rule of trials.
 
+        theta is that of Nesterov's method for walks in the place of steps, 0.7 at least; restarts keep it in check.
+
         proved: half the largest S of the theorem, without extrapolation and for one local step if no tau is given.
         """
         L, mu = c.smoothness.L, c.smoothness.mu
@@ -245,7 +247,10 @@ class Pledge(Relay[Client, Server]):
             S = 3 / (4 * sqrt(mu * L)) if mu > 0 else 4 / L
             tau = min(max(1, ceil(min(S, half) * L)), 5)
         checked = cls(1.0, tau, compressor_up=compressor_up, compressor_down=compressor_down)
-        return replace(checked, eta=min(1 / L, half / tau))
+        eta = min(1 / L, half / tau)
+        slow = sqrt(1 - (1 - min(eta * mu, 1.0)) ** tau)  # of the walk's contraction in the flattest direction
+        theta = max(checked.theta, (1 - slow) / (1 + slow)) if mu > 0 else checked.theta
+        return replace(checked, eta=eta, theta=theta)
 
 
 def gain(S: float, L: float, q_up: float, q_down: float, tau: int = 1, theta: float = 0.0, a: float = 1.0) -> float:
