@@ -1,4 +1,4 @@
-"""BEER, CDProxSGT, Prox-LEAD, EF21-BC, DIANA, EControl and LoCoDL: their recursions in NumPy, what they keep, what they reduce to."""
+"""BEER, CDProxSGT, Prox-LEAD, EF21-BC, DIANA, EControl and LoCoDL: their recursions, what they keep and reduce to."""
 
 from __future__ import annotations
 

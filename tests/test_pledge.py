@@ -325,6 +325,8 @@ def test_its_rule_reaches_the_solution_whatever_the_condition_number_is():
         L, mu = p.f.smoothness().L, p.f.smoothness().mu
         assert algorithm.tau == min(5, np.ceil(0.75 * np.sqrt(L / mu)))
         assert algorithm.eta == pytest.approx(1 / p.f.smoothness().L)
+        slow = np.sqrt(1 - (1 - mu / L) ** algorithm.tau)
+        assert algorithm.theta == pytest.approx(max(0.7, (1 - slow) / (1 + slow)))
         assert toy.reaches(p, algorithm, 1e-9, 500)
 
 

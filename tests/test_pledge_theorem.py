@@ -243,7 +243,7 @@ def test_what_the_theorem_does_not_cover_is_refused():
         Pledge.theory(c, proved=True, compressor_down=ErrorBoundedQuantiser(0.3))
     with pytest.raises(InputError, match="the theorem with tau = 4 needs a regulariser that is convex"):
         Pledge.theory(c._replace(weak_convexity=0.1), 4, proved=True)
-    with pytest.raises(InputError, match="not 0.515 of"):
+    with pytest.raises(InputError, match=r"not 0\.515 of"):
         largest_proved_step(c, 0.0, 0.0, theta=0.34)
     assert Pledge.theory(c, proved=True, compressor_up=TopK(k=1)).eta > 0
     assert Pledge.theory(c, 4, proved=True).tau == 4

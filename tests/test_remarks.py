@@ -10,7 +10,10 @@ import numpy as np
 import pytest
 
 from proxfed import FedAvg, Federated, Linear, Neural, Squared, compare, run
+from proxfed.algorithms import FedComposite, GradientDescent, Pledge, PledgePeers
 from proxfed.harness.remarks import UNEQUAL
+from proxfed.regularisers import L1, MCP
+from proxfed.topologies import Ring
 
 from support.cli import proxfed
 from support.image_data import images
@@ -75,3 +78,41 @@ def test_a_network_that_blew_up_got_worse() -> None:
 def test_a_run_that_stands_still_made_no_progress() -> None:
     result = run(Neural(images(), "mlp", batch=4), FedAvg(1e-12, 3), 3, **QUIET)
     assert result.message.startswith("made no progress: its loss on the test data went from ")
+
+
+def test_an_exact_method_that_stalls_says_so() -> None:
+    """With a step of 2/L gradient descent arrives in the flat direction, and goes to and fro in the steep one."""
+    f = Linear(Federated.from_clients([(np.diag([2.0, 1.0]), np.array([1.0, 5.0]))] * 2), Squared())
+    L = f.smoothness().L_f
+    assert run(f, GradientDescent(1 / L), 60, **QUIET).message == ""
+    message = run(f, GradientDescent(2 / L), 60, **QUIET).message
+    assert message.startswith("stalled: in the second half of the rounds its stationarity fell no lower than "), message
+    assert "try a shorter step" in message
+    assert "stalled" not in run(f, GradientDescent(2 / L), 15, **QUIET).message, "too few rows to tell"
+
+
+def test_prox_steps_that_a_regulariser_hardly_allows_are_told_before_a_study(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    f = problem((20, 30), l2=0.1)
+    eta = 0.2 / f.smoothness().L
+    for part, told in ((0.4, False), (0.9, True)):
+        h = MCP(0.1, 4 * eta / part)
+        compare(f + h, {"a": FedComposite(eta, 4)}, 2)
+        said = f"a: its prox steps reach {part:.2g} of the step from which on h has no prox: up to one half is safer"
+        assert (said in capsys.readouterr().err) == told
+
+
+@pytest.mark.parametrize(("algorithm", "graph"), [(Pledge("auto"), None), (PledgePeers("auto"), Ring(3))], ids=repr)
+def test_where_L_is_known_PLEDGE_takes_it_and_sends_nothing_more(algorithm: Any, graph: Any) -> None:
+    p = problem((20, 20, 20), l2=0.1) + L1(0.1)
+    L = p.f.smoothness().L
+    found = run(p, algorithm, 40, topology=graph, **QUIET)
+    plain = run(p, algorithm.resolve(eta=1 / L), 40, topology=graph, **QUIET)
+    assert found.algorithm.eta == pytest.approx(1 / L)
+    assert found.rows[-1]["objective"] == plain.rows[-1]["objective"]
+    for way in ("bytes_up", "bytes_down", "bytes_edge", "gradients"):
+        assert found.rows[-1][way] == plain.rows[-1][way]
+    assert found.message == f"took eta = {1 / L:.4g}, from 1/L, without a search"
+    concave = MCP(0.1, 3 / L)
+    assert run(p.f + concave, algorithm, 1, topology=graph, **QUIET).algorithm.S * concave.weak_convexity <= 0.5 + 1e-12

@@ -634,6 +634,13 @@ class Method(ABC):
         """All hyper-parameters that may be "auto", for local steps of length s."""
         return ({self.facts.step: s} if hasattr(self, self.facts.step) else {}) | self.tied(s)
 
+    def known_step(self, L: float, rho: float) -> float | None:
+        """A local step that needs no search, for L-smooth f_i and h with the modulus rho of weak convexity.
+
+        None: "auto" is to be found.
+        """
+        return None
+
     @property
     def to_find(self) -> tuple[str, ...]:
         """The hyper-parameters that are "auto": `engine/race.py` finds them, and nothing else runs before."""

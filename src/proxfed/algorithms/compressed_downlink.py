@@ -68,6 +68,9 @@ class CompressedDownlink(Star[Client, Server]):
     def steps_for(self, s: float) -> dict[str, float]:
         return self.star.steps_for(s)
 
+    def known_step(self, L: float, rho: float) -> float | None:
+        return self.star.known_step(L, rho)
+
     @property
     def to_find(self) -> tuple[str, ...]:
         return self.star.to_find

@@ -163,6 +163,11 @@ class Pledge(Relay[Client, Server]):
     def largest_prox_step(self) -> float:
         return self.S
 
+    def known_step(self, L: float, rho: float) -> float:
+        """1/L, and S at most half of what h allows."""
+        most = inf if rho == 0 else 1 / (2 * rho * walk_length(1.0, self.tau, self.beta))
+        return min(1 / L, most)
+
     def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Client, Server]:
         c = (h.prox(x0, self.S) - x0) / self.S
         v, z = f.spread(c), f.spread(x0)
@@ -227,19 +232,25 @@ class Pledge(Relay[Client, Server]):
     ) -> Pledge:
         """eta = 1/L and so many local steps that S is about 3/(4 sqrt(mu L)), up to 5 of them: a rule of trials.
 
+        theta is that of Nesterov's method for walks in the place of steps, 0.7 at least; restarts keep it in check.
+
         proved: half the largest S of the theorem, without extrapolation and for one local step if no tau is given.
         """
         L, mu = c.smoothness.L, c.smoothness.mu
         half = 1 / (2 * c.weak_convexity) if c.weak_convexity > 0 else inf  # of what a weakly convex h allows
         if proved:
             checked = cls(1.0, tau or 1, 0.0, False, compressor_up=compressor_up, compressor_down=compressor_down)
-            q = [sqrt(contraction(C, c.d, "Pledge")) for C in (compressor_up, compressor_down)]
-            return replace(checked, eta=min(largest_proved_step(c, *q, checked.tau) / 2, half) / checked.tau)
+            q_up, q_down = (sqrt(contraction(C, c.d, "Pledge")) for C in (compressor_up, compressor_down))
+            most = largest_proved_step(c, q_up, q_down, checked.tau)
+            return replace(checked, eta=min(most / 2, half) / checked.tau)
         if tau is None:
             S = 3 / (4 * sqrt(mu * L)) if mu > 0 else 4 / L
             tau = min(max(1, ceil(min(S, half) * L)), 5)
         checked = cls(1.0, tau, compressor_up=compressor_up, compressor_down=compressor_down)
-        return replace(checked, eta=min(1 / L, half / tau))
+        eta = min(1 / L, half / tau)
+        slow = sqrt(1 - (1 - min(eta * mu, 1.0)) ** tau)  # of the walk's contraction in the flattest direction
+        theta = max(checked.theta, (1 - slow) / (1 + slow)) if mu > 0 else checked.theta
+        return replace(checked, eta=eta, theta=theta)
 
 
 def gain(S: float, L: float, q_up: float, q_down: float, tau: int = 1, theta: float = 0.0, a: float = 1.0) -> float:

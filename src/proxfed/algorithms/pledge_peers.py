@@ -111,6 +111,11 @@ class PledgePeers(Graph[State]):
     def largest_prox_step(self) -> float:
         return self.S
 
+    def known_step(self, L: float, rho: float) -> float:
+        """1/L, and S at most half of what h allows."""
+        most = inf if rho == 0 else 1 / (2 * rho * walk_length(1.0, self.tau, self.beta))
+        return min(1 / L, most)
+
     def init(self, x0: Tensor, f: Local, h: Regulariser, mix: Mix) -> State:
         x = f.spread(x0)
         return State(x, 0 * x, 0 * x, zh=x, s=x, v=x, xi=0 * x)

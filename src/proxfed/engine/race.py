@@ -17,6 +17,9 @@
 The best step of the first rounds need not be the best of the last ones: noise, and the bias of methods that are not
 exact, call for shorter steps the closer one is. That is what the duels are for.
 
+Where L is known and the algorithm has a step that needs no search (`known_step`), it is the only lane: nobody looks,
+and nothing is sent beyond a plain run.
+
 Lanes share the rounds, not the bytes: what they send, compute and measure is counted like the rest, and the winner has
 lost no round. Where nobody knows L, the first round is taken with guesses, far apart, and every client measures its own
 curvature in it; then the lanes go on, each from the state of the guess next below it. All that holds for a run holds
@@ -124,8 +127,12 @@ class Race:
         """1/L; as long as nobody knows it, 1."""
         self.best: Lane | None = None
         """Where the objective was lowest."""
+        step = self.auto.known_step(1 / self.unit, self.problem.h.weak_convexity) if self.known else None
+        self.settled = step is not None
+        """There is nothing to find: the only lane has the step that the algorithm knows."""
+        self.unit = self.unit if step is None else step
         before = self._sent()
-        self.lanes = self._lanes(LANES if self.known else GUESSES)
+        self.lanes = self._lanes((0,) if self.settled else LANES if self.known else GUESSES)
         self.alone = (self._sent() - before) / len(self.lanes)
         """Bytes that a run with one step would have sent from here: the mean over the lanes."""
 
@@ -142,7 +149,8 @@ class Race:
         if t == 1 and not self.known:
             guesses, self.unit = self.lanes, self._measured_unit()
             self.lanes = self._lanes(LANES, guesses)
-        self._referee(t)
+        if not self.settled:
+            self._referee(t)
         self.seconds += time.perf_counter() - begun
 
     def _referee(self, t: int) -> None:

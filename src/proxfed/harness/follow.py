@@ -96,8 +96,7 @@ def follow(
             break
     if status is RunStatus.FINISHED and t < last:
         status, said = RunStatus.ASIDE, f"put aside after round {t} of {last}"
-    first, final = (records.rows[0], records.rows[-1]) if records.rows else (None, None)
-    of_end = remarks(problem, run, variates, first, final, "" if status is RunStatus.EARLY else said)
+    of_end = remarks(problem, run, variates, records.rows, "" if status is RunStatus.EARLY else said)
     message = "; ".join(filter(None, [said, of_end])) if status is RunStatus.EARLY else of_end
     hooks.close(status, message)
     return Ended(status, t, message, x)

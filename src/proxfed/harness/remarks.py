@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from proxfed.data.on_demand import OnDemand
@@ -25,6 +25,10 @@ UNEQUAL = 5.0
 NOTHING = 1e-3
 """Progress that is less than this part of where a run began is none."""
 
+FEW, SLOW, NEAR = 10, 0.9, 1e-8
+"""A run of 2 FEW rows or more stalls if its second half leaves SLOW of the least stationarity of the first, and more
+than NEAR of that at the start."""
+
 GREW, APART = 5.0, 2.0
 """Control variates grow if the largest is so many times what it was, and so many times their mean."""
 
@@ -34,6 +38,8 @@ def beforehand(study: Study) -> list[str]:
     written, data = study.written or {}, study.problem.f.data
     lines = [] if data is None or not data.remark else [data.remark]
     lines += _steps_of_theory(study, written.get("algorithms", ()))
+    near = {label: _almost_too_long(e.problem, e.algorithm.example) for label, e in study.complete.items()}
+    lines += [f"{label}: {said}" for label, said in near.items() if said]
     timed = "" if study.timing is None else origin(study.timing.table())
     lines += filter(None, [equal_weights(study.problem), timed])
     if study.privacy is not None:
@@ -79,23 +85,24 @@ def remarks(
     problem: Problem,
     run: Running,
     variates: ControlVariates | None,
-    begun: Row | None,
-    ended: Row | None,
+    rows: Sequence[Row],
     outcome: str,
 ) -> str:
     """Of a run that is over; empty if there is nothing to say. `outcome` is what became of it, if it did not finish."""
     grown = "" if variates is None else variates.remark()
     sent = run.sent()  # all ranks are asked
-    return "; ".join(filter(None, [outcome or _of_end(problem, run, sent, begun, ended), grown]))
+    return "; ".join(filter(None, [outcome or _of_end(problem, run, sent, rows), grown]))
 
 
-def _of_end(problem: Problem, run: Running, sent: tuple[int, int], begun: Row | None, ended: Row | None) -> str:
-    if begun is None or ended is None or not ended["round"]:
+def _of_end(problem: Problem, run: Running, sent: tuple[int, int], rows: Sequence[Row]) -> str:
+    if not rows or not rows[-1]["round"]:
         return ""
+    begun, ended = rows[0], rows[-1]
     of_steps = _found(run.found(), *sent, ended["round"]) or _short(problem, run.algorithm)
     unread = "objective and stationarity are not measured, since samples are read on demand"
     left_out = unread if isinstance(problem.f.data, OnDemand) and not problem.f.train_measures else ""
-    return "; ".join(filter(None, [_stuck(begun, ended), of_steps, left_out]))
+    stuck = _stuck(begun, ended) or _stalled(problem, run.algorithm, rows)
+    return "; ".join(filter(None, [stuck, of_steps, left_out]))
 
 
 def _found(found: Mapping[str, float], together: int, alone: int, rounds: int) -> str:
@@ -103,6 +110,8 @@ def _found(found: Mapping[str, float], together: int, alone: int, rounds: int) -
     if not found:
         return ""
     steps = ", ".join(f"{name} = {value:.4g}" for name, value in found.items())
+    if together == alone:
+        return f"took {steps}, from 1/L, without a search"
     more, plain = show(together - alone, "bytes"), show(alone, "bytes")
     further = f"as much as {(together - alone) * rounds / max(alone, 1):,.0f} further rounds"
     cost = f"the search sent {more} more than the {plain} of a run with known steps, {further}"
@@ -120,6 +129,29 @@ def _stuck(begun: Row, ended: Row) -> str:
             how = "got worse" if gained < -little else "made no progress"
             return f"{how}: its {words} went from {then:.6g} to {now:.6g}"
     return ""
+
+
+def _stalled(problem: Problem, algorithm: Algorithm, rows: Sequence[Row]) -> str:
+    """Of a method that is exact with full gradients: the second half of a run brought it no nearer to a solution."""
+    if problem.f.batch is not None or not algorithm.is_exact() or len(rows) < 2 * FEW:
+        return ""
+    found = [number(row, "stationarity") for row in rows]
+    left = [value for value in found if value is not None]
+    if len(left) < len(rows):
+        return ""
+    half = len(left) // 2
+    then, since = min(left[:half]), min(left[half:])
+    if since < SLOW * then or since < NEAR * left[0]:
+        return ""
+    far = f"in the second half of the rounds its stationarity fell no lower than {since:.3g}, before to {then:.3g}"
+    return "; ".join(filter(None, [f"stalled: {far}; try a shorter step", _almost_too_long(problem, algorithm)]))
+
+
+def _almost_too_long(problem: Problem, algorithm: Algorithm) -> str:
+    """Of prox steps beyond half of what a weakly convex h allows: PLEDGE and FedCEF were seen not to settle there."""
+    part = algorithm.largest_prox_step() * problem.h.weak_convexity
+    allowed = "of the step from which on h has no prox"
+    return f"its prox steps reach {part:.2g} {allowed}: up to one half is safer" if part > 0.5 else ""
 
 
 def _at_rest(begun: Row) -> bool:
