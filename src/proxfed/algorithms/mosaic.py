@@ -72,7 +72,7 @@ TOLERANCE = 1e-8
 """Of them: an entry that moves by less, relative to the longest way of one, stands still."""
 
 LESS = 2.0**0.25
-"""After a step that was too long, sigma does not fall below twice what it was then; that wears off by so much a round."""
+"""After a step that was too long, sigma stays above twice what it was then; that wears off by so much a round."""
 
 PATIENCE = 12
 """Rounds that need not be good."""
@@ -103,7 +103,7 @@ class Numbers(NamedTuple):
     least: float = 0.0  # what sigma does not fall below: it was too small
     delta: float = 0.0  # damping
     kappa: float = 0.99  # contraction of the last step
-    l: float = 0.0  # mean of the l_i  # noqa: E741
+    l: float = 0.0  # mean of the l_i
     fall: float = 0.5  # what a piece leaves of it
     L: float = 0.0  # largest curvature seen
     nu: float = 0.0  # standard deviation of what compression hides of c
@@ -222,12 +222,12 @@ class Mosaic(Star[Client, Server]):
         def rest(V: Tensor) -> Tensor:
             return H(V) - f.l2 * V - _pieces(P, a, V)
 
-        l, v, next_l = top_eigenvector(rest, start)  # noqa: E741
+        l, v, next_l = top_eigenvector(rest, start)
         code, count = np.zeros(len(y), np.uint8), own.count
         room = count < P.shape[1]
         send = room & (l > 0) & (l >= float(size_of(np.array(threshold)))) if ask else torch.zeros_like(room)
         packed = self.compressor_up.within((v * l.sqrt()[:, None]) * send[:, None], piece_grade(host(next_l / l)))
-        if bool(send.any()):
+        if ask:  # all do the same work, whoever has a piece: it must not depend on who is in the block
             w = packed.dense
             size = (w * w).sum(1)
             best = torch.where(send & (size > 0), (w * rest(w)).sum(1) / size.square().clamp_min(1e-300), 0.0)
@@ -236,14 +236,14 @@ class Mosaic(Star[Client, Server]):
             new = (torch.arange(P.shape[1], device=y.device) == count[:, None]) & (factor != 0)[:, None]
             P, a = torch.where(new[:, :, None], w[:, None], P), torch.where(new, factor[:, None], a)
             count = count + (factor != 0)
-            l = top_eigenvector(rest, again)[0]  # noqa: E741
+            l = top_eigenvector(rest, again)[0]
         E = self.pieces.pack(size_code(host(l)), code, packed)
         return Client(y, u + D.dense, q.expand_as(y), kept_y, kept_u, P, a, count), (D, E)
 
     # ---- server --------------------------------------------------------------------------------------------------
 
     def server(self, s: Server, up: tuple[Tensor, Tensor], h: Regulariser, share: float) -> Server:
-        n, w, D, l, a, V = Numbers(*s.numbers.tolist()), *_read(up)  # noqa: E741
+        n, w, D, l, a, V = Numbers(*s.numbers.tolist()), *_read(up)
         c, y, q2 = s.c.double() + w @ D, s.y.double(), GRADES[int(n.up)]
         size = (D * D).sum(1)
         nu = sqrt(q2 * float(w.square() @ size))
@@ -254,9 +254,9 @@ class Mosaic(Star[Client, Server]):
         if n.round == 1:
             alike = float(c @ c) > 0.9 * float(w @ size)
             n = n._replace(L=max(n.l2 + before + mean_l, 1e-12), sigma=1.0 if alike else float(w.norm()))
-            t, pair = 1.0, torch.zeros_like(s.pair)
+            pair = torch.zeros_like(s.pair)
         else:
-            t, n, pair = self._measure(s, n, c, nu, q2 * float(w.square() @ size))
+            n, pair = self._measure(s, n, c, nu, q2 * float(w.square() @ size))
         s = self._with_pieces(s, n, w * a, V)
         n = n._replace(l=mean_l, fall=fall, nu=nu, used=n.used + (len(w) if bool((a != 0).any()) else 0))
         if n.back:
@@ -277,12 +277,12 @@ class Mosaic(Star[Client, Server]):
         n = n._replace(down=down, up=up_grade, ask=float(ask))
         return s._replace(x=(y + p).to(s.x), Bq=B(q.double()).to(s.q), numbers=s.numbers.new_tensor(n))
 
-    def _measure(self, s: Server, n: Numbers, c: Tensor, nu: float, hidden: float) -> tuple[float, Numbers, Tensor]:
-        """(t, what it says of sigma, kappa, L and the way back, the new secant pair), from what the last step did."""
+    def _measure(self, s: Server, n: Numbers, c: Tensor, nu: float, hidden: float) -> tuple[Numbers, Tensor]:
+        """(what t says of sigma, kappa, L and the way back; the new secant pair), from what the last step did."""
         q, Bq, none = s.q.double(), s.Bq.double(), torch.zeros_like(s.pair)
         dg, qB = c - s.base_c.double(), float(q @ Bq)
         if qB <= 0:
-            return 1.0, n._replace(back=0.0, tries=0.0), none
+            return n._replace(back=0.0, tries=0.0), none
         B = self._metric(s, n)
         noise, rest = hidden * float(B.mean_inverse), dg - Bq
         kappa = sqrt(max(float(rest @ B.solve(rest)) - n.base_noise - noise, 0) / qB)
@@ -297,11 +297,11 @@ class Mosaic(Star[Client, Server]):
             shorter = min(max(-floor(-4 * log2(t)), 2), 26)
             sigma = max(2 * n.sigma, 0.5 * ray / max(n.l, 1e-300))
             least = 2 * n.delta / max(n.l, 1e-300)
-            return t, n._replace(back=float(shorter), tries=n.tries + 1, sigma=sigma, least=least), none
+            return n._replace(back=float(shorter), tries=n.tries + 1, sigma=sigma, least=least), none
         least = n.least / LESS
         sigma = 2 * n.sigma if t > 1.1 else max(n.sigma / 2, least) if t < 0.9 else n.sigma
         pair = torch.stack([q, dg]).to(s.pair) if along > 0.05 * qB and clear else none
-        return t, n._replace(back=0.0, tries=0.0, sigma=sigma, least=least), pair
+        return n._replace(back=0.0, tries=0.0, sigma=sigma, least=least), pair
 
     def _with_pieces(self, s: Server, n: Numbers, a: Tensor, V: Tensor) -> Server:
         if not bool((a != 0).any()):
@@ -328,7 +328,9 @@ class Mosaic(Star[Client, Server]):
         if s.H.numel():
             return Metric.full(s.H.double() + b * torch.eye(d).to(pair) + more @ M @ more.mT, least)
         k = int(n.used)
-        return Metric.of(b, torch.cat([s.P[:k].double().mT, more], 1), torch.block_diag(s.a[:k].double().diag(), M), least)
+        return Metric.of(
+            b, torch.cat([s.P[:k].double().mT, more], 1), torch.block_diag(s.a[:k].double().diag(), M), least
+        )
 
     def _watched(self, s: Server, n: Numbers, c: Tensor, e: float, h: Regulariser) -> Numbers:
         """Whether the round was good, and what is done if none is."""
@@ -337,7 +339,7 @@ class Mosaic(Star[Client, Server]):
         if n.kept_e < inf:
             least = _residual(s.kept_y.double(), s.kept_c.double(), n.L, h) + n.kept_e
         fell = -float(c @ q + h.value(y) - h.value(y - q)) - e * float(q.norm())
-        good, mark = G < 0.9 * least or fell >= G * G / (100 * n.L), G < least
+        good, mark = 0.9 * least > G or fell >= G * G / (100 * n.L), least > G
         n = n._replace(mark=float(mark), to_kept=0.0, kept_e=e if mark else n.kept_e)
         if good:
             return n._replace(since=0.0, floor=n.floor / 2 if n.floor > n.L / 256 else 0.0)

@@ -1,6 +1,6 @@
 """Hessians of linear models as maps: at a point they read the data once, and once for every product.
 
-    H_i V = sum_j w_ij A_ij' loss''(A_ij x, b_ij) A_ij V / sum_j w_ij + l2 V
+H_i V = sum_j w_ij A_ij' loss''(A_ij x, b_ij) A_ij V / sum_j w_ij + l2 V
 """
 
 from __future__ import annotations
