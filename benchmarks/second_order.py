@@ -1,4 +1,4 @@
-"""Bytes and rounds of Mosaic to 1e-6 and 1e-8, against what no algorithm can beat, and on problems that it has not seen.
+"""Bytes and rounds of Mosaic to 1e-6 and 1e-8, against what no algorithm can beat, and on problems not seen before.
 
     python benchmarks/second_order.py lab --draws 3
     python benchmarks/second_order.py random --seeds 1000 1060
@@ -107,8 +107,8 @@ def lab(draws: int) -> Iterator[Case]:
 
 
 def composite(seed: int) -> Federated:
-    options = dict(alpha=10.0, beta=10.0, clients=30, samples=200, features=60, unit_rows=True)
-    return load("synthetic_binary", **options, seed=seed)
+    shape = {"clients": 30, "samples": 200, "features": 60}
+    return load("synthetic_binary", alpha=10.0, beta=10.0, unit_rows=True, seed=seed, **shape)
 
 
 def random_problem(seed: int) -> Case:
@@ -132,7 +132,11 @@ def random_problem(seed: int) -> Case:
         if squared:
             b = s + 0.1 * s.std() * rng.normal(size=m)
         else:
-            b = np.full(m, 1.0 if i % 2 else -1.0) if one_class else np.where(s + 0.5 * s.std() * rng.normal(size=m) > 0, 1.0, -1.0)
+            b = (
+                np.full(m, 1.0 if i % 2 else -1.0)
+                if one_class
+                else np.where(s + 0.5 * s.std() * rng.normal(size=m) > 0, 1.0, -1.0)
+            )
         clients.append((A, b))
     data, loss = Federated.from_clients(clients), Squared() if squared else Logistic()
     zero = torch.zeros(d, dtype=torch.float64)

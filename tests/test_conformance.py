@@ -56,7 +56,11 @@ def test_law(name: str, law: Law, variant: dict[str, Any]) -> None:
     restless = name in RESTLESS and law is laws.where_it_ends_does_not_depend_on_its_first_step
     adaptive = name == "mosaic" and law is laws.bytes_are_those_of_its_facts
     apart = stepless or restless or adaptive
-    with pytest.raises(DoesNotApply, match=r"it is a step|does not settle|what they hold asks for") if apart else nullcontext():
+    with (
+        pytest.raises(DoesNotApply, match=r"it is a step|does not settle|what they hold asks for")
+        if apart
+        else nullcontext()
+    ):
         law(algorithm(name), **variant)
 
 

@@ -42,7 +42,7 @@ def federated(A, b):
     return Federated.from_clients(list(zip(A, b, strict=True)))
 
 
-# ---- the recursion -----------------------------------------------------------------------------------------------------
+# ---- the recursion ----
 
 
 @pytest.mark.parametrize(("loss", "seed"), [("logistic", 0), ("logistic", 1), ("squared", 2), ("squared", 5)])
@@ -122,13 +122,13 @@ def test_many_parameters_and_few_pieces_at_the_server(monkeypatch) -> None:
         models.append(run.model())
     assert 6 <= Numbers(*run.server.numbers.tolist()).used <= 19
     assert torch.allclose(*models, atol=1e-6)
-    for t in range(6, 31):  # now it has no room for more of them
+    for t in range(6, 61):  # with no room for more of them it is slower, and ends there all the same
         run.round(t)
     x = p.solve()
     assert float((run.model() - x).norm()) <= 1e-8 * float(x.norm())
 
 
-# ---- safeguards --------------------------------------------------------------------------------------------------------
+# ---- safeguards ----
 
 
 def test_a_far_start_where_there_is_no_curvature() -> None:
@@ -170,7 +170,7 @@ def test_rounds_that_are_not_good_lead_back_to_the_kept_point() -> None:
     assert floors == [1 / 64, 1 / 16, 1 / 4, 1.0]
 
 
-# ---- the theory --------------------------------------------------------------------------------------------------------
+# ---- the theory ----
 
 
 def averaged(A, loss, l2, at, to):
@@ -187,7 +187,7 @@ def averaged(A, loss, l2, at, to):
 
 @settings(max_examples=15, deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from(["logistic", "squared"]), st.integers(0, 4), st.integers(0, 4))
-def test_T43a_one_round_contracts_as_the_lemmas_say(seed, loss, up, down) -> None:
+def test_T07a_one_round_contracts_as_the_lemmas_say(seed, loss, up, down) -> None:
     """|x - x*|_B <= omega a + |e|_{B^-1}; and (a, eta)' <= M (a, eta)' after both compressors."""
     rng = np.random.default_rng(seed)
     A, b = data(seed, n=int(rng.integers(2, 6)), d=int(rng.integers(3, 12)), loss=loss)
@@ -230,7 +230,7 @@ def test_T43a_one_round_contracts_as_the_lemmas_say(seed, loss, up, down) -> Non
 
 
 @given(st.floats(0, 0.99), st.floats(0, 1e6))
-def test_T43b_the_rate_does_not_know_the_condition(w, r) -> None:
+def test_T07b_the_rate_does_not_know_the_condition(w, r) -> None:
     """With k_d <= (1-w)/8 and q_u <= (1-w)/(2(1-w) + 21 r), max(a, 4 eta/(1-w)) falls by 1 - 0.46 (1-w)."""
     g, k_d, q_u = (1 - w) / 4, (1 - w) / 8, (1 - w) / (2 * (1 - w) + 21 * r)
     M = np.array([[k_d + (1 + k_d) * w, 1 + k_d], [q_u * r * (1 + k_d) * (1 + w), q_u * (1 + r * (1 + k_d))]])
@@ -240,7 +240,7 @@ def test_T43b_the_rate_does_not_know_the_condition(w, r) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**6), st.integers(0, 4))
-def test_T43c_a_piece_contracts(seed, grade) -> None:
+def test_T07c_a_piece_contracts(seed, grade) -> None:
     """|R - a v v'|_F^2 <= (1 - 0.998 (1 - 2 q^2)^2/d) |R|_F^2, also after a was rounded to an eighth of an octave."""
     rng = np.random.default_rng(seed)
     d, q2 = int(rng.integers(2, 25)), mosaic.GRADES[grade]
@@ -256,7 +256,7 @@ def test_T43c_a_piece_contracts(seed, grade) -> None:
 
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 10**6))
-def test_T43d_the_certified_residual_bounds_the_distance(seed) -> None:
+def test_T07d_the_certified_residual_bounds_the_distance(seed) -> None:
     """After any round: |x' - x*| <= 2 G/mu for x' = prox_{h/L}(y - c/L), and |c - grad f(y)| is within its bound."""
     A, b = data(seed, decay=0.5)
     p = Linear(federated(A, b), Logistic(), l2=0.05) + L1(0.01)
@@ -273,7 +273,7 @@ def test_T43d_the_certified_residual_bounds_the_distance(seed) -> None:
             assert float((near - best).norm()) <= 2 * G / 0.05 + 1e-12
 
 
-# ---- its parts ---------------------------------------------------------------------------------------------------------
+# ---- its parts ----
 
 
 @given(st.integers(0, 1000), st.integers(1, 9), st.booleans())
@@ -294,7 +294,9 @@ def test_eigenvectors_of_many_clients_at_once() -> None:
     rng = np.random.default_rng(0)
     E = rng.normal(size=(6, 9, 9))
     R = torch.tensor(E + E.transpose(0, 2, 1))
-    sizes, vectors, second = top_eigenvector(lambda V: (R @ V[:, :, None])[:, :, 0], torch.tensor(rng.normal(size=(6, 9))))
+    sizes, vectors, second = top_eigenvector(
+        lambda V: (R @ V[:, :, None])[:, :, 0], torch.tensor(rng.normal(size=(6, 9)))
+    )
     e, Z = np.linalg.eigh(R.numpy())
     order = np.argsort(-np.abs(e), 1)
     for i in range(6):
@@ -333,14 +335,14 @@ def test_messages_of_pieces_are_what_is_read() -> None:
             C.decode([damaged], 12, torch.float64)
 
 
-# ---- what it refuses -----------------------------------------------------------------------------------------------------
+# ---- what it refuses ----
 
 
 def test_refusals() -> None:
     A, b = data(0)
     f = Linear(federated(A, b), Logistic(), l2=0.1)
     huber = Linear(federated(A, b), Huber(), l2=0.1)
-    with pytest.raises(InputError, match="Mosaic needs Hessian products of f, which .* does not offer"):
+    with pytest.raises(InputError, match=r"Mosaic needs Hessian products of f, which .* does not offer"):
         check_combination(huber + L1(0.1), Mosaic(), None, Full())
     with pytest.raises(InputError, match="needs every client in every round"):
         check_combination(f + L1(0.1), Mosaic(), None, UniformSampling(2))

@@ -1,5 +1,5 @@
-"""Mosaic's recursion in plain NumPy, from the head of its file: clients one after the other, dense matrices, eigenvectors
-from LAPACK. Only the quantiser and the codes of single bytes are the library's own.
+"""Mosaic's recursion in plain NumPy, from the head of its file: clients one after the other, dense matrices, and
+eigenvectors from LAPACK. Only the quantiser and the codes of single bytes are the library's own.
 
 `H(i, y)` is the Hessian of f_i without l2, `grad(i, y)` its gradient, `prox(v, step)` and `value(x)` those of h.
 """
@@ -61,7 +61,7 @@ def mosaic(n, d, p, l2, x0, grad, H, prox, value) -> Iterator[State]:
     u, Hh = np.zeros((n, d)), np.zeros((n, d, d))
     count = np.zeros(n, int)
     kept, kept_e = (y, u.copy()), inf
-    sigma, kappa, floor, L, l_mean, fall = 1.0, 0.99, 0.0, 0.0, 0.0, 0.5
+    sigma, kappa, floor, L, l_mean, fall, least_sigma, delta = 1.0, 0.99, 0.0, 0.0, 0.0, 0.5, 0.0, 0.0
     noise = nu = 0.0
     g_up, g_down, ask, mark, to_kept, back, tau, tries, since = 1, 1, True, False, False, 0, 1.0, 0, 0
     B = pair = base_c = Bq = None
@@ -92,7 +92,7 @@ def mosaic(n, d, p, l2, x0, grad, H, prox, value) -> Iterator[State]:
             R = H(i, y) - Hh[i]
             sizes, Z = by_size(R)
             l[i] = sizes[0]
-            if ask and count[i] < min(64, d) and sizes[0] >= max(threshold, 1e-300):
+            if ask and count[i] < 64 and sizes[0] >= max(threshold, 1e-300):
                 q_v = max(0.5 * sizes[1] / sizes[0], 2e-3)
                 grade = min(max(next(k for k, q2 in enumerate(GRADES) if sqrt(q2) <= q_v), 2), 5)
                 v, nbytes = compress(Z[:, 0] * sqrt(sizes[0]), GRADES[grade])
@@ -126,10 +126,12 @@ def mosaic(n, d, p, l2, x0, grad, H, prox, value) -> Iterator[State]:
             if t > 1.5 + tau * nz * np.linalg.norm(q) / qB and tries < 12:
                 back, tries = min(max(ceil(4 * log2(t)), 2), 26), tries + 1
                 sigma, ask, mark, to_kept = max(2 * sigma, 0.5 * ray / old_l), False, False, False
+                least_sigma = 2 * delta / old_l
                 yield State(x=x, y=y, c=c, up=up, down=down, Hh=p @ Hh.reshape(n, -1), back=back)
                 continue
             back = tries = 0
-            sigma = 2 * sigma if t > 1.1 else sigma / 2 if t < 0.9 else sigma
+            least_sigma /= 2**0.25
+            sigma = 2 * sigma if t > 1.1 else max(sigma / 2, least_sigma) if t < 0.9 else sigma
             new_pair = (q, dg) if dg @ q > 0.05 * qB and clear else None
 
         # the watch

@@ -72,7 +72,7 @@ TOLERANCE = 1e-8
 """Of them: an entry that moves by less, relative to the longest way of one, stands still."""
 
 LESS = 2.0**0.25
-"""After a step that was too long, sigma does not fall below twice what it was then; that wears off by so much a round."""
+"""After a step that was too long, sigma stays above twice what it was then; that wears off by so much a round."""
 
 PATIENCE = 12
 """Rounds that need not be good."""
@@ -227,7 +227,7 @@ class Mosaic(Star[Client, Server]):
         room = count < P.shape[1]
         send = room & (l > 0) & (l >= float(size_of(np.array(threshold)))) if ask else torch.zeros_like(room)
         packed = self.compressor_up.within((v * l.sqrt()[:, None]) * send[:, None], piece_grade(host(next_l / l)))
-        if bool(send.any()):
+        if ask:  # all do the same work, whoever has a piece: it must not depend on who is in the block
             w = packed.dense
             size = (w * w).sum(1)
             best = torch.where(send & (size > 0), (w * rest(w)).sum(1) / size.square().clamp_min(1e-300), 0.0)
@@ -254,9 +254,9 @@ class Mosaic(Star[Client, Server]):
         if n.round == 1:
             alike = float(c @ c) > 0.9 * float(w @ size)
             n = n._replace(L=max(n.l2 + before + mean_l, 1e-12), sigma=1.0 if alike else float(w.norm()))
-            t, pair = 1.0, torch.zeros_like(s.pair)
+            pair = torch.zeros_like(s.pair)
         else:
-            t, n, pair = self._measure(s, n, c, nu, q2 * float(w.square() @ size))
+            n, pair = self._measure(s, n, c, nu, q2 * float(w.square() @ size))
         s = self._with_pieces(s, n, w * a, V)
         n = n._replace(l=mean_l, fall=fall, nu=nu, used=n.used + (len(w) if bool((a != 0).any()) else 0))
         if n.back:
@@ -277,12 +277,12 @@ class Mosaic(Star[Client, Server]):
         n = n._replace(down=down, up=up_grade, ask=float(ask))
         return s._replace(x=(y + p).to(s.x), Bq=B(q.double()).to(s.q), numbers=s.numbers.new_tensor(n))
 
-    def _measure(self, s: Server, n: Numbers, c: Tensor, nu: float, hidden: float) -> tuple[float, Numbers, Tensor]:
-        """(t, what it says of sigma, kappa, L and the way back, the new secant pair), from what the last step did."""
+    def _measure(self, s: Server, n: Numbers, c: Tensor, nu: float, hidden: float) -> tuple[Numbers, Tensor]:
+        """(what t says of sigma, kappa, L and the way back; the new secant pair), from what the last step did."""
         q, Bq, none = s.q.double(), s.Bq.double(), torch.zeros_like(s.pair)
         dg, qB = c - s.base_c.double(), float(q @ Bq)
         if qB <= 0:
-            return 1.0, n._replace(back=0.0, tries=0.0), none
+            return n._replace(back=0.0, tries=0.0), none
         B = self._metric(s, n)
         noise, rest = hidden * float(B.mean_inverse), dg - Bq
         kappa = sqrt(max(float(rest @ B.solve(rest)) - n.base_noise - noise, 0) / qB)
@@ -297,11 +297,11 @@ class Mosaic(Star[Client, Server]):
             shorter = min(max(-floor(-4 * log2(t)), 2), 26)
             sigma = max(2 * n.sigma, 0.5 * ray / max(n.l, 1e-300))
             least = 2 * n.delta / max(n.l, 1e-300)
-            return t, n._replace(back=float(shorter), tries=n.tries + 1, sigma=sigma, least=least), none
+            return n._replace(back=float(shorter), tries=n.tries + 1, sigma=sigma, least=least), none
         least = n.least / LESS
         sigma = 2 * n.sigma if t > 1.1 else max(n.sigma / 2, least) if t < 0.9 else n.sigma
         pair = torch.stack([q, dg]).to(s.pair) if along > 0.05 * qB and clear else none
-        return t, n._replace(back=0.0, tries=0.0, sigma=sigma, least=least), pair
+        return n._replace(back=0.0, tries=0.0, sigma=sigma, least=least), pair
 
     def _with_pieces(self, s: Server, n: Numbers, a: Tensor, V: Tensor) -> Server:
         if not bool((a != 0).any()):

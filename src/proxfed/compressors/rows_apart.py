@@ -78,7 +78,10 @@ class CurvaturePieces:
 
     def decode(self, messages: Sequence[bytes], d: int, dtype: Any) -> Tensor:
         check(d > 2, f"rows of {d} numbers have no room for a piece")
-        rows, largest = np.zeros((len(messages), d), torch.empty(0, dtype=dtype).numpy().dtype), largest_level(d - 2, self.q2)
+        rows, largest = (
+            np.zeros((len(messages), d), torch.empty(0, dtype=dtype).numpy().dtype),
+            largest_level(d - 2, self.q2),
+        )
         for i, sent in enumerate(messages):
             with reading(i, sent) as message:
                 rows[i] = self._row(message, d, rows.dtype, largest)

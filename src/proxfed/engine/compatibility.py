@@ -50,8 +50,11 @@ def check_combination(
         require(sums, f"{name} has a server that reads messages one by one, and a tree brings it only sums of them")
     participation(1, n, 0)  # refuses what does not fit n
     offered = not needs.hessian or problem.f.has_hessian
-    require(offered, f"{name} needs Hessian products of f, which {problem.f} does not offer: a Linear of a loss with two "
-        "derivatives does")
+    require(
+        offered,
+        f"{name} needs Hessian products of f, which {problem.f} does not offer: a Linear of a loss with two "
+        "derivatives does",
+    )
     if needs.everyone or topology is not None:
         all_take_part = isinstance(participation, Full)
         alone = "" if topology is None or isinstance(algorithm, Graph) else " along a tree"
