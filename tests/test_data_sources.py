@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas
@@ -198,7 +198,7 @@ class Partitioner:
 class Partitions:
     """What `Federated.of` asks of Flower's FederatedDataset."""
 
-    partitioners = {"train": Partitioner()}
+    partitioners: ClassVar = {"train": Partitioner()}
 
     def load_partition(self, i: int, split: str) -> Columns:
         return self.partitioners[split].load_partition(i)
@@ -250,7 +250,7 @@ def test_leaf(tmp_path: Path) -> None:
     same(found, expected)
     assert found.test_clients.tolist() == [0, 0, 2, 2]
     (tmp_path / "other.json").write_text("[1, 2]")
-    with pytest.raises(InputError, match="other.json is not a file of LEAF"):
+    with pytest.raises(InputError, match=r"other\.json is not a file of LEAF"):
         Federated.of(tmp_path / "other.json")
 
 

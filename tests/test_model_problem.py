@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
+from torch.utils.checkpoint import checkpoint
 
 from proxfed import FedAvg, Federated, InputError, keyed_random, run
 from proxfed.engine.measures import Measures

@@ -17,7 +17,11 @@ sys.modules["torch"] = None  # an import of it fails
 """
 COMMAND = (
     WITHOUT
-    + "sys.argv = ['proxfed', 'predict', {model!r}, {file!r}, '--out', {out!r}]\nfrom proxfed.__main__ import main\nmain()"
+    + """
+from proxfed.__main__ import main
+sys.argv = ["proxfed", "predict", {model!r}, {file!r}, "--out", {out!r}]
+main()
+"""
 )
 PYTHON = (
     WITHOUT

@@ -212,7 +212,7 @@ def federated(
     if client is not None or labels is not None:
         clients = _by_client(reader, source, labels, client)
     else:
-        clients = {who: each for who, each in _clients(source, name)}
+        clients = dict(_clients(source, name))
     require(len(clients) > 0, f"{name}: there must be at least one client")
     own_tests = {who: each["test"] for who, each in clients.items() if _has_test(each)}
     held = {
