@@ -96,7 +96,17 @@ def columns(pair: tuple[np.ndarray, np.ndarray]) -> Columns:
     return Columns({"pixels": pair[0], "label": pair[1]})
 
 
+class Named(Items):
+    """Samples that are dicts, as Hugging Face's are in torch's format."""
+
+    def __getitem__(self, i: int) -> Any:
+        x, y = super().__getitem__(i)
+        return {"pixels": x, "label": y}
+
+
 FORMS = {
+    "dicts": Named,
+    "a loader of dicts": lambda pair: DataLoader(Named(pair), batch_size=2),
     "pairs": lambda pair: pair,
     "tensors": lambda pair: tuple(map(torch.from_numpy, pair)),
     "lists": lambda pair: (pair[0].tolist(), pair[1].tolist()),
