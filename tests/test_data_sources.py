@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas
@@ -96,7 +96,17 @@ def columns(pair: tuple[np.ndarray, np.ndarray]) -> Columns:
     return Columns({"pixels": pair[0], "label": pair[1]})
 
 
+class Named(Items):
+    """Samples that are dicts, as Hugging Face's are in torch's format."""
+
+    def __getitem__(self, i: int) -> Any:
+        x, y = super().__getitem__(i)
+        return {"pixels": x, "label": y}
+
+
 FORMS = {
+    "dicts": Named,
+    "a loader of dicts": lambda pair: DataLoader(Named(pair), batch_size=2),
     "pairs": lambda pair: pair,
     "tensors": lambda pair: tuple(map(torch.from_numpy, pair)),
     "lists": lambda pair: (pair[0].tolist(), pair[1].tolist()),
@@ -198,7 +208,7 @@ class Partitioner:
 class Partitions:
     """What `Federated.of` asks of Flower's FederatedDataset."""
 
-    partitioners = {"train": Partitioner()}
+    partitioners: ClassVar = {"train": Partitioner()}
 
     def load_partition(self, i: int, split: str) -> Columns:
         return self.partitioners[split].load_partition(i)
@@ -250,7 +260,7 @@ def test_leaf(tmp_path: Path) -> None:
     same(found, expected)
     assert found.test_clients.tolist() == [0, 0, 2, 2]
     (tmp_path / "other.json").write_text("[1, 2]")
-    with pytest.raises(InputError, match="other.json is not a file of LEAF"):
+    with pytest.raises(InputError, match=r"other\.json is not a file of LEAF"):
         Federated.of(tmp_path / "other.json")
 
 

@@ -15,14 +15,24 @@ WITHOUT = """
 import sys
 sys.modules["torch"] = None  # an import of it fails
 """
-COMMAND = WITHOUT + "sys.argv = ['proxfed', 'predict', {model!r}, {file!r}, '--out', {out!r}]\nfrom proxfed.__main__ import main\nmain()"
-PYTHON = WITHOUT + """
+COMMAND = (
+    WITHOUT
+    + """
+from proxfed.__main__ import main
+sys.argv = ["proxfed", "predict", {model!r}, {file!r}, "--out", {out!r}]
+main()
+"""
+)
+PYTHON = (
+    WITHOUT
+    + """
 import csv
 from proxfed.fit import read_model
 rows = list(csv.DictReader(open({file!r})))
 frame = {{name: [row[name] for row in rows] for name in rows[0] if name != "ill"}}
 open({out!r}, "w").write(" ".join(read_model({model!r}).predict(frame)))
 """
+)
 
 
 @pytest.mark.parametrize("script", [COMMAND, PYTHON], ids=["command line", "Python"])

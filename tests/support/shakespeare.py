@@ -65,7 +65,7 @@ def problem(**sizes: int) -> Neural:
 
 
 def compared(out: Path) -> Results:
-    return compare(problem(), {"FedAvg": FedAvg(0.3, 2)}, rounds=6, out=out, progress=False)
+    return compare(problem(), {"FedAvg": FedAvg(0.3, 2)}, rounds=6, name="text", out=out, progress=False)
 
 
 if __name__ == "__main__":

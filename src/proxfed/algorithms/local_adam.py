@@ -10,8 +10,8 @@ its coordinates in its own way: with heterogeneous data their average minimises 
 inconsistency), so this is for speed, not for exact solutions.
 
 What travels: one vector up, one down.
-Reference: J. Wang, Z. Xu, Z. Garrett, Z. Charles, L. Liu, G. Joshi, "Local Adaptivity in Federated Learning: Convergence
-and Consistency", 2021, arXiv:2106.02305.
+Reference: J. Wang, Z. Xu, Z. Garrett, Z. Charles, L. Liu, G. Joshi, "Local Adaptivity in Federated Learning:
+Convergence and Consistency", 2021, arXiv:2106.02305.
 """
 
 from __future__ import annotations

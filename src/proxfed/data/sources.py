@@ -69,7 +69,7 @@ class Reader:
 
     def _pair(self, given: Any, who: str) -> Held:
         if isinstance(given, Mapping):  # a batch by name
-            return self._of_columns({str(k): _array(v) for k, v in given.items()}, who, None)
+            return self._of_columns(Columns({str(k): _array(v) for k, v in given.items()}), who, None)
         several = len(given)
         require(several == 2, f"{self.name}: {who} must give pairs (features, labels), not {several} things")
         return Held(given[0], given[1])
@@ -77,7 +77,8 @@ class Reader:
     def _of_items(self, items: list[Any], who: str) -> Held:
         require(len(items) > 0, f"{self.name}: {who} holds no samples")
         if isinstance(items[0], Mapping):
-            return self._of_columns({str(k): _stack([item[k] for item in items]) for k in items[0]}, who, None)
+            columns = {str(k): _stack([item[k] for item in items]) for k in items[0]}
+            return self._of_columns(Columns(columns), who, None)
         pair = isinstance(items[0], (tuple, list)) and len(items[0]) == 2
         require(pair, f"{self.name}: a sample of {who} must be a pair (features, label), not {shown(items[0])}")
         shapes = {np.shape(x) for x, _ in items}
@@ -160,9 +161,11 @@ def _of_loader(loader: Any) -> Any:
     if hasattr(loader.dataset, "__iter__") and not hasattr(loader.sampler, "__len__"):  # a stream, without an order
         return loader.collate_fn(list(loader.dataset))
     batches = getattr(loader, "batch_sampler", None)
-    own = batches is not None and not hasattr(batches, "sampler")  # batches of the user's
     with _kept_generator():
-        rows = sorted(i for batch in batches for i in batch) if own else sorted(loader.sampler)
+        if batches is None or hasattr(batches, "sampler"):
+            rows = sorted(loader.sampler)
+        else:  # batches of the user's
+            rows = sorted(i for batch in batches for i in batch)
     return loader.collate_fn([loader.dataset[i] for i in rows])
 
 
@@ -209,10 +212,11 @@ def federated(
     reader = Reader(name, label, features, prepare)
     if isinstance(source, (str, Path)):
         source, test = _leaf(Path(source).expanduser(), test, name)
+    clients: dict[str, Any]
     if client is not None or labels is not None:
         clients = _by_client(reader, source, labels, client)
     else:
-        clients = {who: each for who, each in _clients(source, name)}
+        clients = dict(_clients(source, name))
     require(len(clients) > 0, f"{name}: there must be at least one client")
     own_tests = {who: each["test"] for who, each in clients.items() if _has_test(each)}
     held = {
@@ -261,7 +265,7 @@ def _partitions(source: Any, name: str) -> tuple[int, str | None]:
     return int(splits[split].num_partitions), split
 
 
-def _by_client(reader: Reader, source: Any, labels: Any, client: Any) -> dict[str, Held]:
+def _by_client(reader: Reader, source: Any, labels: Any, client: Any) -> dict[str, Any]:
     """One source, whose rows say which client they are of."""
     name = reader.name
     named = isinstance(client, str)
@@ -331,7 +335,8 @@ def _tests(reader: Reader, test: Any, clients: list[str]) -> tuple[dict[str, Hel
 def _hold_out(held: dict[str, Held], part: float, seed: int, name: str) -> tuple[dict[str, Held], dict[str, Held]]:
     """(kept, held out): of every client the same part, rounded down."""
     require(0 < part < 1, f"{name}: held_out = {part!r} must be at least 0 and below 1")
-    kept, out = {}, {}
+    kept: dict[str, Held] = {}
+    out: dict[str, Held] = {}
     for k, (who, own) in enumerate(held.items()):
         m = len(own.labels)
         order = generator(seed, "held out", k).permutation(m)

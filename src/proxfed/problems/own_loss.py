@@ -51,7 +51,7 @@ class OwnLoss(Loss):
 
     def _each(self, s: Tensor, b: Tensor) -> Any:
         if isinstance(self.call, nn.Module):
-            module = copy.deepcopy(self.call).to(s.device, s.dtype)
+            module: Any = copy.deepcopy(self.call).to(s.device, s.dtype)
             if hasattr(module, "reduction"):
                 module.reduction = "none"
             return module(s, b)

@@ -28,7 +28,7 @@ class KeyedDraws(TorchDispatchMode):
     """
 
     def __init__(self, key: Key) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.count = 0
         """Operations that drew random numbers so far."""
         self._generator = torch.Generator().manual_seed(int(key[0]) >> 1)  # torch takes 63 bits

@@ -101,8 +101,8 @@ class Neural(EmpiricalRisk):
             images = f"takes images, but samples of {self.data.name} have shape {self.shape}"
             require(len(self.shape) == 3, f"augment = {self.augment!r} {images}")
         net = Net(
-            self.model, self.shape, self.outputs, self.criterion, self.dtype, self.device, self.mechanism, self.bfloat16,
-            self._whole,
+            self.model, self.shape, self.outputs, self.criterion, self.dtype, self.device, self.mechanism,
+            self.bfloat16, self._whole,
         )  # fmt: skip
         if net != self.net:
             net.check(self.data.name, int(np.max(self.data.features, initial=0)) if self._whole else 0)
