@@ -163,7 +163,7 @@ def _fit(tables: Tables, asked: Settings, watch: Watch) -> Fitted:
     }
     sent = costs(steps, n, asked.profile)
     separate, central = _others(chosen, made, held, asked, smallest, watch)
-    notes = [PATH.sub(r"\1", note) for note in (*tables.notes, *made.preparation.notes, *separate.notes)]
+    notes = [PATH.sub(r"\1", note) for note in (*tables.notes, *made.preparation.notes, *final.notes, *separate.notes)]
     without = asked.model_copy(update={"repetitions": 0})  # intervals of pooled rows would be the same
     return Fitted(
         model=_model(made, chosen, final, asked, sent, judged, held, notes),
