@@ -3,8 +3,8 @@
     python benchmarks/fits.py                 the shipped examples whose data are there
     python benchmarks/fits.py --beside        lasso and logistic regression beside scikit-learn on the pooled rows
 
-CPU is that of this process, not of the wall; both sides take turns, and the least of several times is shown. scikit-learn
-has the same weights and folds. Compiling is not counted: the first turn warms up.
+CPU is that of this process, not of the wall; both sides take turns, and the least of several times is shown. The other
+side has the same weights and folds. Compiling is not counted: the first turn warms up.
 """
 
 from __future__ import annotations

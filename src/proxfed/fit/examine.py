@@ -38,8 +38,8 @@ def examined(objective: Objective, fit: Fit) -> Fit:
         return replace(fit, notes=(*fit.notes, *notes))
     if collinear := _collinear(objective, N):
         notes.append(
-            f"{_listed(collinear)}: these are collinear, so that many models fit the rows alike; of them all, this is the "
-            "one with the smallest coefficients"
+            f"{_listed(collinear)}: these are collinear, so that many models fit the rows alike; of them all, this is "
+            "the one with the smallest coefficients"
         )
     return replace(fit, x=fit.x - N @ (N.mT @ fit.x), notes=(*fit.notes, *notes))
 
@@ -54,8 +54,8 @@ def _features(objective: Objective) -> Tensor:
 
 
 def _collinear(objective: Objective, N: Tensor) -> list[str]:
-    """Features whose coefficients can be changed without changing a score; those of all classes at once do not count."""
-    q, p, intercept = objective.shape
+    """Features whose coefficients can be changed without changing a score; all classes at once do not count."""
+    q, p, _ = objective.shape
     if q > 1:  # a common shift of all classes is no property of the data
         W = N[: q * p].view(q, p, -1)
         N = torch.cat([(W - W.mean(0)).reshape(q * p, -1), N[q * p :]])

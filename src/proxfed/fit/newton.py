@@ -1,4 +1,4 @@
-"""One fit as a generator of questions: it yields a question, is sent the sums of all organisations, and returns a model.
+"""One fit as a generator of questions: it yields one, is sent the sums of all organisations, and returns a model.
 
 Proximal Newton on summed Hessians: the model of phi = f + h at x has the Hessian of f there, or that of a point nearby,
 which is corrected by every gradient (BFGS) and asked for again only where the residual falls too slowly. A step is

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from proxfed.errors import RunError, at_least_one, positive, require
 from proxfed.fit.compressed import fit_compressed
-from proxfed.fit.newton import SLOW, Curvature, Fit, Wish
 from proxfed.fit.examine import examined
+from proxfed.fit.newton import SLOW, Curvature, Fit, Wish
 from proxfed.fit.objective import Objective, Shape
 from proxfed.fit.oracle import ALL, Part, Traffic
 from proxfed.fit.own_rows import Here, own_rows
@@ -229,7 +229,7 @@ class Solver:
         fits: list[Fit] = []
         for wish in wishes:
             if fits:
-                wish = replace(wish, x=fits[-1].x, curvature=fits[-1].curvature)  # noqa: PLW2901
+                wish = replace(wish, x=fits[-1].x, curvature=fits[-1].curvature)
             fits += self._finished(objective.together([wish.asking()]))
         return fits
 
