@@ -183,16 +183,18 @@ def _sweeps(
         largest = 0.0
         for j in range(d):
             a = H[j, j] + l2[j]
-            if a <= 0.0 or low[j] == high[j] or (not full and z[j] == 0.0):
+            if low[j] == high[j] or (not full and z[j] == 0.0):
                 continue
             v = H[j, j] * z[j] - r[j]
             s = v - l1[j] if v > l1[j] else (v + l1[j] if v < -l1[j] else 0.0)
-            new = min(max(s / a, low[j]), high[j])
+            if a <= 0.0 and (s != 0.0 or l1[j] == 0.0):  # a feature that no row has: l1 alone moves it
+                continue
+            new = min(max(s / a if a > 0.0 else 0.0, low[j]), high[j])
             change = new - z[j]
             if change != 0.0:
                 z[j] = new
                 r += change * H[j]
-                moved = abs(change) * a
+                moved = abs(change) * a if a > 0.0 else l1[j]
                 if moved > largest:
                     largest = moved
         if largest <= tolerance:

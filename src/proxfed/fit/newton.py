@@ -210,8 +210,8 @@ def _newton(wish: Wish, each: Separable | None, some: bool) -> Asking:
         t, phi = 1.0, f + float(h.value(x))
         while True:
             y = z if t == 1 else x + t * (z - x)
-            columns = None if not some or each is None else _columns(y, g, each, wish.hessians)
-            sums = yield Question(y, part, order, columns if order == 2 else None)
+            near = None if not some or each is None else _columns(y, g, each, wish.hessians)
+            sums = yield Question(y, part, order, near if order == 2 else None)
             asked += 1
             f_y, g_y, H_y = mean(sums, y)
             phi_y = f_y + float(h.value(y))
@@ -233,7 +233,7 @@ def _newton(wish: Wish, each: Separable | None, some: bool) -> Asking:
         steep = t == 1 and float(g_y @ (z - x)) < 0.5 * float(g @ (z - x))  # it could have gone on
         ridge = 0.0 if ridge <= (1e-10 * L if wish.bound is None else 1e-4) else ridge * (0.01 if steep else 0.1)
         if H_y is not None:
-            curvature, fresh = Curvature(H_y, columns), True
+            curvature, fresh = Curvature(H_y, near), True
         else:
             fresh = wish.exact
             if t < 1:

@@ -73,8 +73,9 @@ class Objective:
             return made
         grams = made.organisations.grams()
         counted = torch.tensor([[g.weight] for g in grams], dtype=torch.float64)
-        made = replace(made, counted=counted, known=Quadratics(tuple(grams), shape, made.organisations))
-        return made if isinstance(loss, Huber) else replace(made, organisations=made.known, exact=True)
+        known = Quadratics(tuple(grams), shape, made.organisations)
+        made = replace(made, counted=counted, known=known)
+        return made if isinstance(loss, Huber) else replace(made, organisations=known, exact=True)
 
     @property
     def d(self) -> int:

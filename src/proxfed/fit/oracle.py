@@ -121,8 +121,8 @@ class Organisations(Protocol):
         """One answer for each question; many go in one exchange."""
 
     def grams(self) -> list[Gram]:
-        """One for each fold, of squared loss or Huber's; one for all rows if there are no folds. What the folds add up to
-        is that of all rows."""
+        """One for each fold, of squared loss or Huber's; one for all rows if there are no folds. What the folds add up
+        to is that of all rows."""
 
 
 # ---- what travels ----------------------------------------------------------------------------------------------------

@@ -194,10 +194,11 @@ class OwnRows:
             values += self.loss.weighted_value(s, b, v).sum(1)
             for i, H in hessians.items():
                 second = self.loss.second(s[i : i + 1], b[:1])[0] * v[0]
-                if asked[i].columns is None:
+                columns = asked[i].columns
+                if columns is None:
                     self._add_hessian(H, A, second)
                 else:
-                    self._add_some(H, A, second, asked[i].columns)
+                    self._add_some(H, A, second, columns)
             if order:
                 slope = self.loss.weighted_slope(s, b, v)
                 gradients[:, : q * p] += (slope.reshape(Q * q, -1) @ A).view(Q, q * p)

@@ -158,6 +158,8 @@ class Solver:
             return h.weight_max(null[0].gradient)
 
         chosen = chosen_weights(h, weights, smallest, largest)
+        x: Tensor
+        scale: float | None
         if null:
             x, scale, curvature = null[0].x, null[0].scale, _whole(null[0].curvature)
         else:
