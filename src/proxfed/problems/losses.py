@@ -68,6 +68,11 @@ class Loss(ABC):
     def slope(self, s: Tensor, b: Tensor) -> Tensor:
         """The derivative of their sum in s, (c, outputs, samples); may overwrite s."""
 
+    def second(self, s: Tensor, b: Tensor) -> Tensor:
+        """The second derivatives of each sample's loss in its scores, (c, outputs, outputs, samples)."""
+        bend, unit = self.bend(s, b), torch.eye(s.shape[1]).to(s)[:, None, :, None]
+        return torch.stack([bend(direction.expand_as(s)) for direction in unit], 1)
+
     def weighted_value(self, s: Tensor, b: Tensor, v: Tensor) -> Tensor:
         """With weights v, (c, samples)."""
         return self.value(s, b).mul_(v)
@@ -146,6 +151,9 @@ class Huber(Loss):
 
     def slope(self, s: Tensor, b: Tensor) -> Tensor:
         return s.sub_(b[:, None]).clamp_(-self.delta, self.delta)
+
+    def second(self, s: Tensor, b: Tensor) -> Tensor:
+        return ((s - b[:, None]).abs() <= self.delta).to(s)[:, None]
 
     def score(self, s: Tensor, b: Tensor) -> dict[str, float]:
         return {"test_loss": float(self.value(s, b).mean())}
