@@ -149,7 +149,7 @@ def test_ordinary_least_squares_with_student_and_fisher() -> None:
     np.testing.assert_allclose([line.p for line in lines], ref.pvalues, **CLOSE)
     np.testing.assert_allclose([(line.low, line.high) for line in lines], ref.conf_int(), **CLOSE)
     np.testing.assert_allclose(np.sqrt(np.diag(sandwich(found, "HC1"))), ref.HC1_se, **CLOSE)
-    test = deviance_table(own, found, {"two": [0, 3]}, dispersion(found))[0]
+    (test,), _ = deviance_table(own, found, {"two": [0, 3]}, dispersion(found))
     want = ref.f_test(np.eye(P + 1)[[0, 3]])
     np.testing.assert_allclose([test.statistic, test.p], [float(want.fvalue), float(want.pvalue)], **CLOSE)
 

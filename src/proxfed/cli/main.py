@@ -20,6 +20,7 @@ from proxfed.cli import (
     data,
     deploy,
     fit,
+    glm,
     list_,
     predict,
     report,
@@ -51,6 +52,7 @@ app.command()(sweep.sweep)
 app.command()(report.report)
 app.command()(watch.watch)
 app.command()(fit.fit)
+app.command()(glm.glm)
 app.command()(predict.predict)
 app.command("list")(list_.list_)
 app.command()(check.check)

@@ -15,7 +15,6 @@ Hypothesis Testing for High-Dimensional Regression", Journal of Machine Learning
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -39,23 +38,11 @@ def enough_rows(rows: float, coefficients: int, what: str = "rows") -> None:
 
 
 def debiased(organisations: Sequence[Own], x: Array, order: Sequence[int] | None = None) -> Estimate:
-    """One Newton step of all coefficients from a penalised x; the sums, and so the covariances, are those at x."""
+    """One Newton step from a penalised x, of the coefficients in `order`; sums and covariances are those at x."""
     now = ask(organisations, x)
-    aliased = tuple(sorted(combinations(now.hessian, range(len(x)) if order is None else order)))
-    free = np.array([j for j in range(len(x)) if j not in aliased], int)
-    moved = _without(x, aliased)
-    now = now if np.array_equal(moved, x) else ask(organisations, moved)
-    b = moved.copy()
+    wanted = list(range(len(x))) if order is None else list(order)
+    aliased = tuple(sorted(combinations(now.hessian, wanted)))
+    free = np.array(sorted(set(wanted) - set(aliased)), int)
+    b = np.array(x, float)
     b[free] -= np.linalg.solve(now.hessian[np.ix_(free, free)], now.gradient[free])
     return Estimate(b, now, free, aliased, 1)
-
-
-def _without(x: Array, aliased: Sequence[int]) -> Array:
-    out = np.array(x, float)
-    out[list(aliased)] = 0.0
-    return out
-
-
-def twice(organisations: Sequence[Own], first: Estimate) -> Estimate:
-    """The covariance at the debiased point itself, by one more exchange."""
-    return replace(first, sums=ask(organisations, first.x), exchanges=first.exchanges + 1)

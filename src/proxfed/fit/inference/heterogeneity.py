@@ -74,12 +74,13 @@ class Agreement:
     """One Newton step from there with the sums of all organisations."""
 
 
-def own_estimate(own: Own, dispersed: bool = False, names: Sequence[str] | None = None) -> OwnEstimate | str:
+def own_estimate(
+    own: Own, dispersed: bool = False, names: Sequence[str] | None = None, order: Sequence[int] | None = None
+) -> OwnEstimate | str:
     """What an organisation finds from its own rows; a sentence where it finds nothing."""
     d = own.d
     try:
-        order = [d - 1, *range(d - 1)] if getattr(own, "intercept", "") == "shared" else None
-        found = estimate([own], names=names, order=order)
+        found = estimate([own], order, names, order=order)
         if found.residual_df <= 0 or not len(found.free):
             return f"{found.sums.rows:.0f} rows are too few for {found.parameters} coefficients"
         V = model_covariance(found, dispersion(found) if dispersed else 1.0)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -91,6 +90,7 @@ def estimate(
     places = np.array([j for j in wanted if j not in aliased], int)
     if not len(places):
         return Estimate(x, now, places, aliased, exchanges)
+    errors = _errors(now.hessian, places, names)
     for _ in range(STEPS):
         g, H = now.gradient[places], now.hessian[np.ix_(places, places)]
         step = _solve(H, g, places, names)
@@ -109,7 +109,7 @@ def estimate(
             if length < 1e-10:
                 return _finished(Estimate(x, before, places, aliased, exchanges), decrement)
         x = trial
-        _refuse_separation(x, now, places, names)
+        _refuse_separation(errors, now, places, names)
     return _finished(Estimate(x, now, places, aliased, exchanges), decrement)
 
 
@@ -144,24 +144,34 @@ def _solve(H: Array, g: Array, places: Array, names: Sequence[str] | None) -> Ar
     try:
         step: Array = scale * np.linalg.solve(H * np.outer(scale, scale), scale * g)
     except np.linalg.LinAlgError as e:
-        raise RunError(f"the Hessian is singular at {_largest(np.diag(H), places, names, least=True)}") from e
+        raise RunError(_no_estimate(int(np.argmin(np.diag(H))), places, names)) from e
     return step
 
 
-SEPARATED = 1e-9
-"""A curvature that fell to this part of the rows' weight says that a coefficient grows without bound."""
+SEPARATED = 1e3
+"""A standard error that grew by this on the way says that its coefficient grows without bound."""
 
 
-def _refuse_separation(x: Array, now: Sums, places: Array, names: Sequence[str] | None) -> None:
-    curvature = np.diag(now.hessian)[places]
-    if curvature.min() <= SEPARATED * max(now.weight, 1.0) * min(1.0, 1 / max(1.0, abs(x[places]).max()) ** 2):
-        which = _largest(x[places], places, names)
-        raise RunError(
-            f"there is no finite estimate: {which} grows without bound, since the features separate the outcomes; "
-            "leave it out, or fit with a penalty"
-        )
+def _errors(hessian: Array, places: Array, names: Sequence[str] | None) -> Array:
+    H = hessian[np.ix_(places, places)]
+    scale = 1 / np.sqrt(np.maximum(np.diag(H), 1e-300))
+    try:
+        variances = np.diag(np.linalg.inv(H * np.outer(scale, scale)))
+    except np.linalg.LinAlgError as e:
+        raise RunError(_no_estimate(int(np.argmin(np.diag(H))), places, names)) from e
+    return scale * np.sqrt(np.where(variances > 0, variances, np.inf))
 
 
-def _largest(values: Any, places: Array, names: Sequence[str] | None, least: bool = False) -> str:
-    j = int(places[np.argmin(values) if least else np.argmax(np.abs(values))])
-    return repr(names[j]) if names is not None else f"coefficient {j}"
+def _refuse_separation(before: Array, now: Sums, places: Array, names: Sequence[str] | None) -> None:
+    grown = _errors(now.hessian, places, names) / before
+    if grown.max() > SEPARATED:
+        raise RunError(_no_estimate(int(grown.argmax()), places, names))
+
+
+def _no_estimate(k: int, places: Array, names: Sequence[str] | None) -> str:
+    j = int(places[k])
+    which = repr(names[j]) if names is not None else f"coefficient {j}"
+    return (
+        f"there is no finite estimate: {which} grows without bound, since features separate the outcomes; leave it "
+        "out, or fit with a penalty"
+    )

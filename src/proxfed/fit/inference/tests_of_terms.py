@@ -58,9 +58,9 @@ def deviance_table(
     terms: Mapping[str, Sequence[int]],
     phi: float | None = None,
     order: Sequence[int] | None = None,
-) -> list[Test]:
-    """Every term left out in turn: what the deviance rises by, and the likelihood-ratio test of it."""
-    found = []
+) -> tuple[list[Test], int]:
+    """Every term left out in turn: what the deviance rises by, and its test; and how many exchanges it took."""
+    found, exchanges = [], 0
     for name, places in terms.items():
         kept = [j for j in full.free.tolist() if j not in set(places)]
         if len(kept) < len(full.free):
@@ -68,4 +68,5 @@ def deviance_table(
             start[kept] = full.x[kept]
             restricted = estimate(organisations, kept, start=start, order=order)
             found.append(likelihood_ratio(name, full, restricted, phi))
-    return found
+            exchanges += restricted.exchanges
+    return found, exchanges
