@@ -27,7 +27,7 @@ from proxfed.fit.metrics import probabilities, probability
 from proxfed.report.columns import cell
 from proxfed.tables.column_kinds import Real
 from proxfed.tables.preparation import Preparation
-from proxfed.tables.table import Table, read_frame
+from proxfed.tables.table import Table, read_frame, transformed
 from proxfed.validation import STRICT, refuse_unless
 
 __all__ = ["Model", "Scale", "Sent", "parse_model", "read_model"]
@@ -140,13 +140,16 @@ class Model(BaseModel):
         return table
 
     def predict(self, table: Any) -> np.ndarray:
-        """(N,) names of classes; numbers; means of counts; of survival, the log hazard, up to a constant."""
+        """(N,) names of classes; numbers, as the table has them; means of counts; of survival, the log hazard."""
         s, name = self.scores(table), self.loss["name"]
         if name == "logistic":
             return self.classes_[(s[:, 0] > 0).astype(int)]
         if self.classes:
             return self.classes_[s.argmax(1)]
-        return np.exp(s[:, 0]) if name == "poisson" else s[:, 0]
+        if name == "poisson":
+            return np.exp(s[:, 0])
+        target = self.prepare.schema.target
+        return transformed("none" if target is None else target.transform, s[:, 0], back=True)
 
     def predict_proba(self, table: Any) -> np.ndarray:
         """(N, classes)."""

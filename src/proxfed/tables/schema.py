@@ -144,6 +144,8 @@ class Target(Section, Notation):
     censored: list[Word] = ["0", "false", "no"]
     """... that it did not until that time."""
     missing: list[Word] = []
+    transform: Literal["none", "log", "log1p"] = "none"
+    """Of a number: what is fitted is its logarithm, and predictions are transformed back (to medians, not means)."""
     weight: str = ""
     """The column that says how much a row counts in a fit; without one all count alike."""
     offset: str = ""
@@ -182,6 +184,8 @@ class Target(Section, Notation):
         if self.classes is not None:
             refuse_unless(not self.time, "time and event have no classes")
             check_naming("classes", self.classes, 2)
+        plain = self.transform == "none" or self.kind == "number"
+        refuse_unless(plain, f"transform = {self.transform!r} is for a target that is a number")
         both = f"offset = {self.offset!r} and exposure = {self.exposure!r} exclude each other: give one of them"
         refuse_unless(not (self.offset and self.exposure), both)
         check_naming("happened and censored", {"happened": self.happened, "censored": self.censored}, 2)

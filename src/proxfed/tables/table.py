@@ -218,6 +218,14 @@ def _table(organisation: str, table: Raw, schema: Schema, target: bool) -> Table
     return Table(organisation, schema, columns, labels, events, weights, offset, _clusters(table, schema))
 
 
+def transformed(transform: str, values: np.ndarray, back: bool = False) -> np.ndarray:
+    """A target as the model has it; `back`: as the table has it."""
+    there: dict[str, Callable[[np.ndarray], np.ndarray]] = {"log": np.log, "log1p": np.log1p}
+    again: dict[str, Callable[[np.ndarray], np.ndarray]] = {"log": np.exp, "log1p": np.expm1}
+    change = (again if back else there).get(transform)
+    return values if change is None else change(values)
+
+
 def _where(table: Raw, name: str) -> Callable[[int], str]:
     return lambda row: table.place(name, row)
 
@@ -273,7 +281,8 @@ def _outcome(table: Raw, target: Target, missing: Iterable[Any]) -> tuple[np.nda
         kind = Category(kind="category", categories=target.classes or [], **common)
         return parse(kind, cells, where, missing).astype(np.int64), None
     if target.kind == "number":
-        return parse(Number(kind="number", **form, **common), cells, where, missing), None
+        number = Number(kind="number", transform=target.transform, **form, **common)
+        return transformed(target.transform, parse(number, cells, where, missing)), None
     times = parse(Number(kind="number", range=[0.0, LARGEST], **form, **common), cells, where, missing)
     events = Boolean(kind="boolean", yes=target.happened, no=target.censored, **common)
     return times, parse(events, table.column(target.event), _where(table, target.event), missing)
