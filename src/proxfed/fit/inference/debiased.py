@@ -1,7 +1,8 @@
-"""Intervals of a penalised model: one Newton step takes away what the penalty did (the debiased lasso).
+"""Intervals of a penalised model: Newton steps take away what the penalty did (the debiased lasso).
 
     b = x - H^-1 g        covariance  H^-1 of the likelihood, or the sandwich        g, H: sums at the penalised x
 
+The step is taken twice: after one, what is left of a strong penalty still shows in the coverage of logistic models.
 A penalty pulls coefficients towards zero, so an interval around x itself covers far less than it says. b is, to first
 order, free of that pull, whichever coefficients are zero in x. For squared loss it is the least-squares estimate. With
 few rows for a coefficient neither b nor its normal distribution can be trusted, and H would say much about single rows:
@@ -23,6 +24,7 @@ from proxfed.fit.inference.families import Array
 from proxfed.fit.inference.newton import Estimate, combinations
 from proxfed.fit.inference.own_sums import Own, ask
 
+STEPS = 2
 ROWS_FOR_EACH = 10
 """Rows that a coefficient needs; of two outcomes, those of the rarer one, and of survival times, events."""
 
@@ -38,11 +40,13 @@ def enough_rows(rows: float, coefficients: int, what: str = "rows") -> None:
 
 
 def debiased(organisations: Sequence[Own], x: Array, order: Sequence[int] | None = None) -> Estimate:
-    """One Newton step from a penalised x, of the coefficients in `order`; sums and covariances are those at x."""
+    """Newton steps from a penalised x, of the coefficients in `order`; three exchanges."""
     now = ask(organisations, x)
     wanted = list(range(len(x))) if order is None else list(order)
     aliased = tuple(sorted(combinations(now.hessian, wanted)))
     free = np.array(sorted(set(wanted) - set(aliased)), int)
     b = np.array(x, float)
-    b[free] -= np.linalg.solve(now.hessian[np.ix_(free, free)], now.gradient[free])
-    return Estimate(b, now, free, aliased, 1)
+    for _ in range(STEPS):
+        b[free] -= np.linalg.solve(now.hessian[np.ix_(free, free)], now.gradient[free])
+        now = ask(organisations, b)
+    return Estimate(b, now, free, aliased, 1 + STEPS)
