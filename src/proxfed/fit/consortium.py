@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from proxfed.files import write_together
 from proxfed.fit.baselines import Alone, Held, Pooled, alone, pooled, scores
 from proxfed.fit.costs import CHOICE, FINAL, MEASURES, SUMMARIES, costs
 from proxfed.fit.cross_validate import CrossValidation, cross_validate
+from proxfed.fit.inference.of_fit import advice, inference_of
+from proxfed.fit.inference.result import Inference
 from proxfed.fit.judge import ALL, Judgement, judge, plain
 from proxfed.fit.model_file import FORM, Model, Scale, Sent
 from proxfed.fit.settings import Settings, problem_of, read_settings, solver_of
@@ -83,6 +86,11 @@ class Fitted:
     def sent(self) -> list[Sent]:
         """What was sent, step by step."""
         return self.model.sent
+
+    @cached_property
+    def inference(self) -> Inference:
+        """Debiased estimates with intervals, in the units of the columns; refused where there are too few rows."""
+        return inference_of(self)
 
     def save(self, folder: str | Path) -> None:
         """model.json, coefficients.csv, report.html and model_card.md."""
@@ -163,7 +171,8 @@ def _fit(tables: Tables, asked: Settings, watch: Watch) -> Fitted:
     }
     sent = costs(steps, n, asked.profile)
     separate, central = _others(chosen, made, held, asked, smallest, watch)
-    notes = [PATH.sub(r"\1", note) for note in (*tables.notes, *made.preparation.notes, *separate.notes)]
+    told = advice(made, str(describe(problem.f.criterion, KINDS)["name"]), final.x.double().numpy())
+    notes = [PATH.sub(r"\1", note) for note in (*tables.notes, *made.preparation.notes, *separate.notes, *told)]
     without = asked.model_copy(update={"repetitions": 0})  # intervals of pooled rows would be the same
     return Fitted(
         model=_model(made, chosen, final, asked, sent, judged, held, notes),

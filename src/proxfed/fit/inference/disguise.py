@@ -10,6 +10,8 @@ import numpy as np
 
 from proxfed.tables.design import Design
 
+MOST = 10
+"""Features that are named at most."""
 CHANCE = 1e-3
 """How likely a constant would be, if the organisation's rows were like the others'."""
 
@@ -56,4 +58,5 @@ def warnings(made: Design, site_intercepts: bool) -> list[str]:
         missing = name == column[name] and all(gaps[name, organisation] for organisation in where)
         what = "missing" if missing else "the same"
         lines.append(f"{name!r} is {what} in all rows of {', '.join(where)}, but not elsewhere{advice}")
-    return lines
+    more = len(lines) - MOST
+    return lines if more <= 0 else [*lines[:MOST], f"and {more:,} more features are the same in all rows of one"]
