@@ -172,7 +172,8 @@ def _fit(tables: Tables, asked: Settings, watch: Watch) -> Fitted:
     sent = costs(steps, n, asked.profile)
     separate, central = _others(chosen, made, held, asked, smallest, watch)
     told = advice(made, str(describe(problem.f.criterion, KINDS)["name"]), final.x.double().numpy())
-    notes = [PATH.sub(r"\1", note) for note in (*tables.notes, *made.preparation.notes, *separate.notes, *told)]
+    said = (*tables.notes, *made.preparation.notes, *final.notes, *separate.notes, *told)
+    notes = [PATH.sub(r"\1", note) for note in said]
     without = asked.model_copy(update={"repetitions": 0})  # intervals of pooled rows would be the same
     return Fitted(
         model=_model(made, chosen, final, asked, sent, judged, held, notes),

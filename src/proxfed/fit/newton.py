@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from proxfed.algorithms.prox_newton import LBFGS, ProxNewton
-from proxfed.fit.inner import Separable, model_minimiser, separable, solved
+from proxfed.fit.inner import Separable, model_minimiser, separable
 from proxfed.fit.oracle import ALL, Part, Question, Sums, Traffic
 from proxfed.regularisers import Zero
 from proxfed.types import Regulariser
@@ -40,7 +40,7 @@ SLOW = 0.02
 WHOLE = 600
 """Coordinates up to which a Hessian is that of all of them, though some are zero."""
 
-SOME = 250
+SOME = 100
 """Of more of them, so many at least are in a Hessian, those first that are nearest to being not zero."""
 
 PATIENCE = 60
@@ -89,6 +89,10 @@ class Fit:
     """Of this fit; of a path, that of all of it is with the first."""
     weight: float | None = None
     """Of the penalty, on a path."""
+    running: Tensor | None = None
+    """(d,) the last step, where steps did not become shorter: along it f falls for ever, and never ends."""
+    notes: tuple[str, ...] = ()
+    """What is to be said of it."""
 
 
 @dataclass(frozen=True)
@@ -165,6 +169,7 @@ def _newton(wish: Wish, each: Separable | None, some: bool) -> Asking:
     fresh = known is None or wish.exact
     scale = wish.scale or float(g.norm()) or 1.0
     least, when, before, ridge = inf, 0, inf, 0.0
+    last, same = torch.zeros_like(x), 0
     while True:
         if some and each is not None and not _covers(curvature, x, g, each):
             columns = _columns(x, g, each, wish.hessians)
@@ -177,7 +182,8 @@ def _newton(wish: Wish, each: Separable | None, some: bool) -> Asking:
         wish.watch(asked, residual)
         goal = wish.tolerance if wish.tolerance < 1e-14 else max(wish.tolerance, ROUNDING * L * float(x.norm()) / scale)
         if residual <= goal:
-            return Fit(x, g, residual, scale, curvature, f, True, asked, h)
+            running = last if same >= 3 else None
+            return Fit(x, g, residual, scale, curvature, f, True, asked, h, running=running)
         if residual < 0.999 * least:
             least, when = residual, asked
         if asked >= min(wish.rounds, when + PATIENCE):
@@ -230,7 +236,8 @@ def _newton(wish: Wish, each: Separable | None, some: bool) -> Asking:
                 before = 0.0  # a step that had to be shortened: the Hessian is to be asked for
             if wish.remember and not wish.exact:
                 curvature = _corrected(curvature, y - x, g_y - g)
-        x, f, g = y, f_y, g_y
+        same = same + 1 if 0.8 < float((y - x).norm()) / (float(last.norm()) or inf) < 1.25 else 0
+        last, x, f, g = y - x, y, f_y, g_y
 
 
 def _step(
@@ -316,9 +323,3 @@ def _limited(wish: Wish) -> Asking:
         if done or asked >= min(wish.rounds, when + 500):
             value = float(state.phi) - float(h.value(state.x))
             return Fit(state.x, state.g, residual, scale, None, value, done, asked, h)
-
-
-def newton_length(H: Tensor, g: Tensor, at: Tensor) -> float:
-    """How long the step of Newton's method is that is left at a point with Hessian H, by the Hessian `at` the start."""
-    d = solved(H, g)
-    return float((d @ at @ d).clamp_min(0)) ** 0.5

@@ -19,6 +19,7 @@ from torch import Tensor
 from proxfed.errors import RunError, at_least_one, positive, require
 from proxfed.fit.compressed import fit_compressed
 from proxfed.fit.newton import SLOW, Curvature, Fit, Wish
+from proxfed.fit.examine import examined
 from proxfed.fit.objective import Objective, Shape
 from proxfed.fit.oracle import ALL, Part, Traffic
 from proxfed.fit.own_rows import Here, own_rows
@@ -144,7 +145,7 @@ class Solver:
             scale = scale or found
         wish = self._wish(objective, h, x, scale, curvature=curvature)
         (fit,) = self._finished(objective.together([replace(wish, watch=self.watch).asking()]))
-        return replace(fit, traffic=objective.organisations.traffic - before)
+        return replace(examined(objective, fit), traffic=objective.organisations.traffic - before)
 
     def along(
         self, objective: Objective, h: Regulariser, weights: int | Sequence[float] = 50, smallest: float = 1e-3
