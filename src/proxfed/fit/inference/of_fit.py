@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,7 +38,8 @@ def inference_of(
     x = np.asarray(fitted.fit.x.double().numpy(), float)
     x = x[:-1] if site_intercepts and name != "cox" else x
     asked: Errors = errors or ("robust" if name == "huber" else "model")
-    return debiased_inference(fitted.design, name, x, site_intercepts, asked, settings.level, adjust, **family)
+    found = debiased_inference(fitted.design, name, x, site_intercepts, asked, settings.level, adjust, **family)
+    return found if fitted.model.weight else replace(found, method="maximum likelihood")
 
 
 def reason_for_none(fitted: Fitted) -> str:
@@ -72,14 +74,14 @@ def calibration_intercepts(made: Design, loss: str, x: Array) -> tuple[dict[str,
     return shifts, test
 
 
-def advice(made: Design, loss: str, x: Array) -> list[str]:
+def advice(made: Design, loss: str, x: Array, site_intercepts: bool = False) -> list[str]:
     """What a reader of the coefficients must know: organisations that differ in level, features that stand for one."""
     try:
         found = calibration_intercepts(made, loss, x)
     except (InputError, ProxfedError):
         found = None
-    lines = warnings(made, loss == "cox")
-    if found is None or found[1].p >= DIFFERENT:
+    lines = warnings(made, loss == "cox" or site_intercepts)
+    if site_intercepts or found is None or found[1].p >= DIFFERENT:
         return lines
     shifts, test = found
     sizes = {name: math.inf if shift is None else shift for name, shift in shifts.items()}
@@ -88,5 +90,5 @@ def advice(made: Design, loss: str, x: Array) -> list[str]:
     return [
         *lines,
         f"calibration intercepts differ between organisations ({said_p(test.p)}; {span}): a coefficient may stand for "
-        "what is different about one of them; compare with `proxfed glm --site-intercepts`",
+        "what is different about one of them; fit with site intercepts",
     ]

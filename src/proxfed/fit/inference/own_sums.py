@@ -16,7 +16,7 @@ sandwich covariance of the model with an indicator for every organisation.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Literal, NamedTuple, Protocol
@@ -109,7 +109,7 @@ class OwnRegression:
             return 0.0
         if self.family.degenerate(y, w):
             return None
-        return _root(lambda a: self._first_and_second(self.scores(x) + a, y, w))
+        return root(lambda a: self._first_and_second(self.scores(x) + a, y, w))
 
     def _first_and_second(self, s: Array, y: Array, w: Array) -> tuple[float, float]:
         terms = self.family.terms(s, y)
@@ -157,11 +157,11 @@ def _sum_by(rows: Array, place: Array, count: int) -> Array:
     return out
 
 
-def _root(derivative: object) -> float:
+def root(derivative: Callable[[float], tuple[float, float]]) -> float:
     """Where an increasing function is 0, by Newton's method inside a bracket; it is given with its derivative."""
     low, high, a = -np.inf, np.inf, 0.0
     for _ in range(200):
-        g, h = derivative(a)  # type: ignore[operator]
+        g, h = derivative(a)
         if g == 0:
             return a
         low, high = (a, high) if g < 0 else (low, a)
