@@ -258,3 +258,33 @@ def test_heart_disease_missing_cholesterol_is_a_hospital() -> None:
     ref = sm.GLM(y, np.column_stack([X, np.eye(4)[site]]), family=sm.families.Binomial()).fit(tol=1e-12)
     np.testing.assert_allclose([c.estimate for c in each.coefficients], ref.params[: len(keep)], **CLOSE)
     np.testing.assert_allclose([c.error for c in each.coefficients], ref.bse[: len(keep)], **CLOSE)
+
+
+# ---- survival -------------------------------------------------------------------------------------------------------
+
+
+def test_a_survival_model_predicts_a_risk(tmp_path: Path) -> None:
+    """Of many rows the share of events until t is the mean risk; the model survives its file, and others have none."""
+    from proxfed.fit import fit, read_model
+
+    rng = np.random.default_rng(0)
+    n = 900
+    x = rng.normal(size=n)
+    t, c = rng.exponential(5 * np.exp(-0.8 * x)), rng.uniform(4, 12, size=n)
+    d = pd.DataFrame({"site": rng.choice(["a", "b"], size=n), "x": x, "t": np.minimum(t, c), "e": (t <= c).astype(int)})
+    schema = {
+        "source": {"organisation": "site"},
+        "target": {"time": "t", "event": "e"},
+        "columns": {"x": {"kind": "number"}},
+    }
+    options: dict[str, Any] = {"weight": 0.0, "folds": 2, "repetitions": 0, "alone": False}
+    fitted = fit(read_frame(parse_schema(schema), d), **options)
+    fitted.save(tmp_path)
+    model = read_model(tmp_path)
+    risk = model.risk({"x": x}, 3.0)
+    assert risk.mean() == pytest.approx((t <= 3.0).mean(), abs=0.04)
+    true = 1 - np.exp(-3.0 / 5 * np.exp(0.8 * x))
+    assert np.abs(risk - true).mean() < 0.04
+    with pytest.raises(InputError, match="beyond the last time"):
+        model.risk({"x": x}, 50.0)
+    assert fitted.inference["x"].ratio == pytest.approx(np.exp(0.8), rel=0.15)

@@ -88,8 +88,8 @@ def print_inference(found: Inference) -> None:
         if lines:
             out.print()
             table = plain_table(*head)
-            for line in lines:
-                table.add_row(*map(Text, line))
+            for each in lines:
+                table.add_row(*map(Text, each))
             out.print(table)
     if found.notes:
         out.print()

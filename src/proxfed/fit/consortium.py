@@ -25,8 +25,9 @@ from proxfed.fit.costs import CHOICE, FINAL, MEASURES, SUMMARIES, costs
 from proxfed.fit.cross_validate import CrossValidation, cross_validate
 from proxfed.fit.inference.of_fit import advice, inference_of
 from proxfed.fit.inference.result import Inference
+from proxfed.fit.inference.survival import breslow, even_grid, risk_table
 from proxfed.fit.judge import ALL, Judgement, judge, plain
-from proxfed.fit.model_file import FORM, Model, Scale, Sent
+from proxfed.fit.model_file import FORM, BaselineHazard, Model, Scale, Sent
 from proxfed.fit.objective import Objective
 from proxfed.fit.oracle import Part
 from proxfed.fit.own_intercepts import profiled, shifts
@@ -371,8 +372,21 @@ def _model(
         measures=plain(judged),
         held_out=held.about,
         notes=list(notes),
+        baseline=_baseline(made, problem, coef[0]),
         versions={key: value for key, value in versions().items() if key in ("proxfed", "python", "torch", "numpy")},
     )
+
+
+def _baseline(made: Design, problem: Problem[Linear], coef: np.ndarray) -> BaselineHazard | None:
+    """Of survival: from the sum of what organisations count at agreed times."""
+    if problem.f.criterion.separate:
+        return None
+    tables = [(t, t.labels, t.events) for t in made.tables.tables if t.labels is not None and t.events is not None]
+    grid = even_grid(max(float(times.max()) for _, times, _ in tables))
+    scores = [made.preparation.apply(table) @ coef for table, _, _ in tables]
+    parts = [risk_table(times, events, grid, s) for (_, times, events), s in zip(tables, scores, strict=True)]
+    found = breslow(sum(parts[1:], start=parts[0]), grid, made.tables.schema.table.fewest)
+    return BaselineHazard(times=found.times.tolist(), hazard=found.hazard.tolist())
 
 
 explain(__name__)

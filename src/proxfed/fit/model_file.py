@@ -23,6 +23,7 @@ from proxfed import files
 from proxfed.errors import InputError, require
 from proxfed.explained import explain
 from proxfed.files import SHA256, checked, with_checksum
+from proxfed.fit.inference.survival import Baseline
 from proxfed.fit.metrics import probabilities, probability
 from proxfed.report.columns import cell
 from proxfed.tables.column_kinds import Real
@@ -47,6 +48,17 @@ class Scale(BaseModel):
     """(outputs, features)"""
     intercept: list[Real]
     """(outputs,)"""
+
+
+class BaselineHazard(BaseModel):
+    """Of a survival model: the cumulative hazard of a row with score 0, over all organisations."""
+
+    model_config = STRICT
+
+    times: list[Real]
+    """Ends of intervals, in the unit of the target; no interval says anything of fewer than `fewest` rows."""
+    hazard: list[Real]
+    """Cumulative, at these times."""
 
 
 class Sent(BaseModel):
@@ -87,6 +99,7 @@ class Model(BaseModel):
     """Which rows these are."""
     notes: list[str]
     versions: dict[str, Any]
+    baseline: BaselineHazard | None = None
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -160,6 +173,13 @@ class Model(BaseModel):
             p = probability(s[:, 0])
             return np.column_stack([1 - p, p])
         return probabilities(s)
+
+    def risk(self, table: Any, time: float) -> np.ndarray:
+        """(N,) the probability of an event until this time, of a survival model."""
+        known = self.baseline
+        require(known is not None, f"a model with loss {self.loss['name']!r} has no baseline hazard, and so no risk")
+        assert known is not None
+        return Baseline(np.array(known.times), np.array(known.hazard)).risk(self.scores(table)[:, 0], time)
 
     # ---- files -------------------------------------------------------------------------------------------------------
 

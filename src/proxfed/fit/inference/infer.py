@@ -7,9 +7,10 @@ debiased_inference(design, problem, x)          the same of a model that was fit
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -104,9 +105,14 @@ def _loss(made: Design, asked: str | None) -> str:
 
 
 def own_halves(
-    made: Design, loss: str, intercept: Intercept, errors: Errors = "model", ties: str = "breslow", **family: float
+    made: Design,
+    loss: str,
+    intercept: Intercept,
+    errors: Errors = "model",
+    ties: str = "breslow",
+    family: Mapping[str, float] = MappingProxyType({}),
 ) -> list[Organisation]:
-    """What every organisation computes of its own rows."""
+    """What every organisation computes of its own rows; `family` are settings of the loss, such as Huber's delta."""
     return [_own(made, table, loss, intercept, errors, ties, family) for table in made.tables.tables]
 
 
@@ -117,7 +123,7 @@ def _own(
     intercept: Intercept,
     errors: Errors,
     ties: str,
-    family: dict[str, float],
+    family: Mapping[str, float],
 ) -> Organisation:
     X, y = made.preparation.apply(table), table.labels
     assert y is not None
@@ -151,7 +157,7 @@ def infer(
     """The same of prepared tables."""
     _check(errors, level, adjust)
     kind: Intercept = "none" if loss == "cox" else "own" if site_intercepts else "shared"
-    halves = own_halves(made, loss, kind, errors, ties, **family)
+    halves = own_halves(made, loss, kind, errors, ties, family)
     names = [*made.preparation.names, *([INTERCEPT] if kind == "shared" else [])]
     order = preferred(made, kind)
     rows = _informative(halves)
@@ -206,7 +212,7 @@ def debiased_inference(
     """Intervals of a model with a penalty, x on the prepared scale: the features, and a shared intercept last."""
     _check(errors, level, adjust)
     kind: Intercept = "none" if loss == "cox" else "own" if site_intercepts else "shared"
-    halves = own_halves(made, loss, kind, errors, **family)
+    halves = own_halves(made, loss, kind, errors, family=family)
     names = [*made.preparation.names, *([INTERCEPT] if kind == "shared" else [])]
     enough_rows(_informative(halves), len(names), _what(loss))
     found = debiased(halves, recoded(made, kind, np.asarray(x, float)), preferred(made, kind))
@@ -384,13 +390,13 @@ def _sites(
     found: Estimate,
     phi: float,
     order: Sequence[int],
-    family: dict[str, float],
+    family: Mapping[str, float],
 ) -> Test | None:
     """The likelihood-ratio (F) test of the organisations' intercepts, whichever of the two models was asked for."""
     if loss in ("cox", "huber") or len(made.organisations) < 2:
         return None
     other: Intercept = "shared" if kind == "own" else "own"
-    halves = own_halves(made, loss, other, errors, **family)
+    halves = own_halves(made, loss, other, errors, family=family)
     free = preferred(made, other)
     rival = estimate(halves, free, order=free)
     full, small = (found, rival) if kind == "own" else (rival, found)

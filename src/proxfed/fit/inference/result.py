@@ -184,7 +184,7 @@ class Inference:
         """As JSON has it: all but the covariance's units, NaN as null."""
         found = {key: value for key, value in asdict(self).items() if key != "covariance"}
         found["covariance"] = self.covariance.tolist()
-        return _finite(found)  # type: ignore[no-any-return]
+        return _finite(found)
 
     def json(self) -> str:
         """The same as text."""

@@ -150,6 +150,16 @@ def breslow(table: RiskTable, grid: Array, fewest: int = 5) -> Baseline:
     return Baseline(times, np.cumsum(np.where(n > 0, table.events / np.where(n > 0, n, 1), 0.0)))
 
 
+STEPS = 200
+
+
+def even_grid(latest: float) -> Array:
+    """Times in even steps up to the latest, rounded up to two digits: it is the time of no row."""
+    require(latest > 0, "there is no time above 0")
+    unit = 10.0 ** (math.floor(math.log10(latest)) - 1)
+    return np.linspace(0, math.ceil(latest / unit) * unit, STEPS + 1)[1:]
+
+
 # ---- log-rank -------------------------------------------------------------------------------------------------------
 
 
