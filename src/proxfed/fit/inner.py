@@ -28,8 +28,11 @@ SWEEPS = 100
 EXACT = 60
 """Such systems at most; each of them ends or takes a coordinate out."""
 
-STEPS = 300
-"""Of FISTA before a semismooth Newton step, and at most so many times 20 of them."""
+STEPS = 100
+"""Of FISTA before semismooth Newton steps are tried."""
+
+TRIED = 20
+"""So often at most."""
 
 SINGULAR = 1e-11
 """Eigenvalues of a matrix with a diagonal of ones that count as zero."""
@@ -213,7 +216,7 @@ def _by_prox(H: Tensor, g: Tensor, x: Tensor, h: Regulariser, tolerance: float) 
     def mapped(y: Tensor) -> Tensor:
         return h.prox(y - s * (g + H @ (y - x)), s)
 
-    for k in range(20 * STEPS):
+    for k in range(TRIED * STEPS):
         after = mapped(y)
         off = float((after - y).norm()) / s
         if off <= tolerance:

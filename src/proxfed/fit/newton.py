@@ -137,6 +137,9 @@ class Wish:
     """The part of the residual that a step may leave before the Hessian is asked for again."""
     exact: bool = False
     """f is a quadratic function, so that its Hessian is that of every point."""
+    bound: Tensor | None = None
+    """(d, d) no Hessian of f is above it, for losses that have places without curvature, as Huber's; a part of it is
+    added to Hessians, less and less of it as steps succeed."""
     remember: bool = True
     """Correct Hessians by gradients, which needs a copy of them."""
     watch: Callable[[int, float], object] = field(default=lambda asked, residual: None, compare=False, repr=False)
@@ -168,7 +171,7 @@ def _newton(wish: Wish, each: Separable | None, some: bool) -> Asking:
     curvature = known if known is not None else Curvature(H)  # type: ignore[arg-type]
     fresh = known is None or wish.exact
     scale = wish.scale or float(g.norm()) or 1.0
-    least, when, before, ridge = inf, 0, inf, 0.0
+    least, when, before, ridge = inf, 0, inf, 0.0 if wish.bound is None else 0.1
     last, same = torch.zeros_like(x), 0
     while True:
         if some and each is not None and not _covers(curvature, x, g, each):
@@ -191,7 +194,7 @@ def _newton(wish: Wish, each: Separable | None, some: bool) -> Asking:
         slow = residual > wish.slow * before
         before = residual
         inner = 0.3 * goal * scale if wish.exact else max(0.3 * goal, 1e-2 * residual) * scale
-        z = _step(curvature, g, x, h, each, inner / len(x) ** 0.5, ridge)
+        z = _step(_raised(curvature, ridge, wish.bound), g, x, h, each, inner / len(x) ** 0.5)
         D = float(g @ (z - x)) + float(h.value(z)) - float(h.value(x))
         noise = 10 * torch.finfo(x.dtype).eps * (abs(f) + 1)
         if torch.equal(z, x) or not noise >= D:
@@ -201,7 +204,7 @@ def _newton(wish: Wish, each: Separable | None, some: bool) -> Asking:
                 f, g, H = mean(sums, x)
                 curvature, fresh, before = Curvature(H, curvature.columns), True, inf  # type: ignore[arg-type]
                 continue
-            ridge, asked = max(10 * ridge, 1e-8 * L), asked + 1  # flat along the way that the gradient points
+            ridge, asked = _more(ridge, L, wish.bound), asked + 1  # flat along the way that the gradient points
             continue
         order = 2 if (slow or not isfinite(f)) and not wish.exact else 1
         t, phi = 1.0, f + float(h.value(x))
@@ -214,12 +217,13 @@ def _newton(wish: Wish, each: Separable | None, some: bool) -> Asking:
             phi_y = f_y + float(h.value(y))
             if phi_y <= phi + SIGMA * t * D + noise:
                 break
-            if t < 1e-12 or asked >= wish.rounds:
+            if t < 1e-12 or asked >= wish.rounds or (wish.bound is not None and ridge < 1):
                 break
             t, order = t * _shorter(phi, phi_y, t * D), 1
         if not phi_y <= phi + 1e-9 * (abs(phi) + 1):
-            if fresh:
-                ridge = max(10 * ridge, 1e-8 * L)
+            if fresh or wish.bound is not None:
+                ridge = _more(ridge, L, wish.bound)
+                before = 0.0
             else:
                 sums = yield Question(x, part, 2, curvature.columns)
                 asked += 1
@@ -227,7 +231,7 @@ def _newton(wish: Wish, each: Separable | None, some: bool) -> Asking:
                 curvature, fresh = Curvature(H, curvature.columns), True  # type: ignore[arg-type]
             continue
         steep = t == 1 and float(g_y @ (z - x)) < 0.5 * float(g @ (z - x))  # it could have gone on
-        ridge = 0.0 if ridge <= 1e-10 * L else ridge * (0.01 if steep else 0.1)
+        ridge = 0.0 if ridge <= (1e-10 * L if wish.bound is None else 1e-4) else ridge * (0.01 if steep else 0.1)
         if H_y is not None:
             curvature, fresh = Curvature(H_y, columns), True
         else:
@@ -240,12 +244,24 @@ def _newton(wish: Wish, each: Separable | None, some: bool) -> Asking:
         last, x, f, g = y - x, y, f_y, g_y
 
 
+def _raised(curvature: Curvature, ridge: float, bound: Tensor | None) -> Curvature:
+    """With so much of the bound, or of the identity, added."""
+    H, columns = curvature
+    if not ridge:
+        return curvature
+    if bound is None:
+        return Curvature(H + ridge * torch.eye(len(H), dtype=H.dtype), columns)
+    return Curvature(H + ridge * (bound if columns is None else bound[columns[:, None], columns]), columns)
+
+
+def _more(ridge: float, L: float, bound: Tensor | None) -> float:
+    return max(10 * ridge, 1e-8 * L) if bound is None else max(10 * ridge, 1e-3)
+
+
 def _step(
-    curvature: Curvature, g: Tensor, x: Tensor, h: Regulariser, each: Separable | None, tolerance: float, ridge: float
+    curvature: Curvature, g: Tensor, x: Tensor, h: Regulariser, each: Separable | None, tolerance: float
 ) -> Tensor:
     H, columns = curvature
-    if ridge:
-        H = H + ridge * torch.eye(len(H), dtype=H.dtype)
     if columns is None or each is None:
         return model_minimiser(H, g, x, h, each, tolerance)
     z = x.clone()

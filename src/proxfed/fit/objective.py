@@ -13,7 +13,7 @@ from torch import Tensor
 from proxfed.errors import InputError, finite, require
 from proxfed.fit.newton import Mean
 from proxfed.fit.oracle import ALL, Gram, Organisations, Part, Question, Sums, Traffic
-from proxfed.problems.losses import Logistic, Loss, OneHot, Poisson, Softmax, Squared
+from proxfed.problems.losses import Huber, Logistic, Loss, OneHot, Poisson, Softmax, Squared
 
 GRAM = 2000
 """Features up to which squared loss is asked for its Gram matrices."""
@@ -47,6 +47,8 @@ class Objective:
     """Of the features, for what is said of them."""
     exact: bool = False
     """f is known as a quadratic function: nobody has to be asked any more."""
+    known: Quadratics | None = None
+    """The squared loss of the same rows, where it is known."""
 
     @classmethod
     def of(
@@ -60,7 +62,7 @@ class Objective:
         names: Sequence[str] = (),
     ) -> Self:
         """One exchange: of Gram matrices for squared losses, of what rows weigh for others."""
-        squared = isinstance(loss, (Squared, OneHot)) and shape.features <= GRAM
+        squared = isinstance(loss, (Squared, OneHot, Huber)) and shape.features <= GRAM
         made = cls(organisations, loss, shape, torch.zeros(1, 1), l2, tuple(names))
         if class_weights is not None or not squared:
             made = replace(made, counted=organisations.counts())
@@ -70,8 +72,9 @@ class Objective:
         if not squared:
             return made
         grams = made.organisations.grams()
-        known = Quadratics(tuple(grams), shape, made.organisations)
-        return replace(made, organisations=known, counted=torch.tensor([[g.weight] for g in grams]).double(), exact=True)
+        counted = torch.tensor([[g.weight] for g in grams], dtype=torch.float64)
+        made = replace(made, counted=counted, known=Quadratics(tuple(grams), shape, made.organisations))
+        return made if isinstance(loss, Huber) else replace(made, organisations=made.known, exact=True)
 
     @property
     def d(self) -> int:
@@ -102,11 +105,20 @@ class Objective:
     def mean(self, part: Part = ALL) -> Mean:
         return Mean(self.weight(part), self.l2)
 
+    def bound(self, part: Part = ALL) -> Tensor | None:
+        """What no Hessian is above, of a loss that has places without curvature."""
+        if self.known is None or self.exact:
+            return None
+        return self.known.gram(part).matrix / self.weight(part)
+
     def begin(self) -> tuple[Tensor, float | None]:
         """(where a fit begins, the gradient at zero): all weights are zero, and intercepts are what they are without
         features, where the gradient at zero tells it; one exchange, or none."""
         zero = torch.zeros(self.d, dtype=torch.float64)
         if not self.shape.intercept or self.l2:
+            return zero, None
+        if self.known is not None and not self.exact:
+            zero[-1] = self.known.gram(ALL).products[0, -1] / self.weight()
             return zero, None
         (sums,) = self.organisations.ask([Question(zero)])
         _, g, _ = self.mean()(sums, zero)
@@ -214,7 +226,8 @@ class Quadratics:
     def _parts(self) -> dict[Part, Gram]:
         return {}
 
-    def _gram(self, part: Part) -> Gram:
+    def gram(self, part: Part) -> Gram:
+        """Of the rows of a part."""
         if part not in self._parts:
             some = range(len(self.own)) if part.fold is None else [part.fold] if part.held_out else [
                 k for k in range(len(self.own)) if k != part.fold
@@ -232,7 +245,7 @@ class Quadratics:
         return [self._answer(q) for q in questions]
 
     def _answer(self, question: Question) -> Sums:
-        gram, (q, p, intercept) = self._gram(question.part), self.shape
+        gram, (q, p, intercept) = self.gram(question.part), self.shape
         X = self._rows(question.x)
         slope = X @ gram.matrix
         value = float((slope * X).sum() / 2 - (X * gram.products).sum()) + gram.square / 2

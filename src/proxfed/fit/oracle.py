@@ -58,7 +58,9 @@ class Sums(NamedTuple):
 
 
 class Gram(NamedTuple):
-    """All that squared loss needs to know of the rows of a fold; A is the rows' features, and 1 for an intercept."""
+    """All that squared loss needs to know of the rows of a fold; A is the rows' features, and 1 for an intercept.
+
+    The matrix is also what no Hessian of Huber's loss is above."""
 
     weight: float
     """sum w"""
@@ -119,7 +121,7 @@ class Organisations(Protocol):
         """One answer for each question; many go in one exchange."""
 
     def grams(self) -> list[Gram]:
-        """One for each fold, of squared loss; one for all rows if there are no folds. What the folds add up to is that
+        """One for each fold, of squared loss or Huber's; one for all rows if there are no folds. What the folds add up to is that
         of all rows."""
 
 

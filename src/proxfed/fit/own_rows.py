@@ -31,7 +31,7 @@ from proxfed.fit.oracle import (
     question_bytes,
 )
 from proxfed.problems.linear.cox import Cox, by_time
-from proxfed.problems.losses import Logistic, Loss, OneHot, Squared
+from proxfed.problems.losses import Huber, Logistic, Loss, OneHot, Squared
 
 HESSIAN = 2000
 """Coordinates that a Hessian has at most, where nobody has to hide anything: 16 MB of each organisation."""
@@ -269,8 +269,8 @@ class OwnRows:
 
     def grams(self, factors: Tensor | None = None) -> list[Gram]:
         """One for each fold."""
-        known = isinstance(self.loss, (Squared, OneHot))
-        require(known, f"loss = {type(self.loss).__name__}: only squared losses have Gram matrices")
+        known = isinstance(self.loss, (Squared, OneHot, Huber))
+        require(known, f"loss = {type(self.loss).__name__}: only squared losses and Huber's have Gram matrices")
         w = self._weights(factors)
         folds = [Part(k, held_out=True) for k in range(self.folds)] if self.fold is not None else [Part()]
         return [self._gram(part, w) for part in folds]

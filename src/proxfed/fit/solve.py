@@ -220,6 +220,7 @@ class Solver:
             rounds=self.rounds,
             slow=SLOW if beside == 1 else LAZY,
             exact=objective.exact,
+            bound=objective.bound(part),
             remember=remember,
         )
 
