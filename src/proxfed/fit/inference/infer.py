@@ -171,7 +171,7 @@ def infer(
     if rows < 10 * len(found.free):
         notes.append(
             f"{rows:,.0f} {_what(loss)} for {len(found.free)} coefficients: with fewer than 10 for each, intervals are "
-            "too short and estimates too large"
+            "too short"
         )
     phi = dispersion(found) if loss == "squared" else 1.0
     result = _result(made, loss, kind, found, phi, errors, level, adjust, names, "maximum likelihood", notes)
