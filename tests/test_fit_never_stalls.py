@@ -12,7 +12,20 @@ from proxfed.fit.model import linear_model
 from proxfed.fit.solve import Solver
 from proxfed.problems.linear.cox import Cox
 from proxfed.problems.losses import Huber
-from proxfed.regularisers import L1, L2, MCP, Box, ElasticNet, GroupLasso, L2Ball, LInf, Nuclear, SparseGroup, SquaredL2, Zero
+from proxfed.regularisers import (
+    L1,
+    L2,
+    MCP,
+    Box,
+    ElasticNet,
+    GroupLasso,
+    L2Ball,
+    LInf,
+    Nuclear,
+    SparseGroup,
+    SquaredL2,
+    Zero,
+)
 
 LOSSES = ("squared", "logistic", "poisson", "huber", "cross_entropy", "one_hot", "cox", "efron")
 
@@ -22,7 +35,7 @@ def drawn(seed: int):
     rng = np.random.default_rng(seed)
     loss = LOSSES[seed % len(LOSSES)]
     n, p = int(rng.integers(20, 200)), int(rng.integers(1, 25))
-    A = rng.normal(size=(n, p)) * 10 ** rng.uniform(-1.5, 1.5, p)
+    A = rng.normal(size=(n, p)) * 10 ** rng.uniform(-0.7, 0.7, p)
     kind = rng.integers(0, 5, p)
     A[:, kind == 0] = rng.random((n, int((kind == 0).sum()))) < 0.1
     if p > 2 and rng.random() < 0.4:

@@ -111,7 +111,8 @@ def cross_validate(
     watch            called with the steps that are done, and how many there are
     asked            makes the objective of f, the number of folds, and the fold of each row
     """
-    require(isinstance(problem.f, Linear), f"problem = {problem!s:.80}: only linear models are cross-validated")
+    linear = isinstance(getattr(problem, "f", None), Linear)
+    require(linear, f"problem = {problem!s:.80}: only linear models are cross-validated")
     fold = fold_of_rows(problem.f, folds, seed)
     count = int(fold.max()) + 1
     rows = np.array([fold == k for k in range(count)])

@@ -11,7 +11,7 @@ from torch import Tensor
 from proxfed.fit.inner import null_space, separable
 from proxfed.fit.newton import Fit
 from proxfed.fit.objective import Objective
-from proxfed.fit.oracle import Question
+from proxfed.fit.oracle import ALL, Question
 
 LISTED = 6
 """Names that a note has at most."""
@@ -20,15 +20,12 @@ LISTED = 6
 def examined(objective: Objective, fit: Fit) -> Fit:
     """The same model, and notes; of all that fit the rows alike, the one with the smallest coefficients.
 
-    Where nothing is penalised, one more exchange looks at the Hessian at zero, whose curvature is that of the features.
+    Where nothing is penalised, one more exchange looks at the Hessian at zero, unless Gram matrices are known.
     """
     each = separable(fit.h, objective.d)
     if each is None or not each.free.all() or objective.d > objective.organisations.hessian_columns:
         return fit
-    zero = torch.zeros(objective.d, dtype=torch.float64)
-    (sums,) = objective.organisations.ask([Question(zero, order=2)])
-    assert sums.hessian is not None
-    N = null_space(sums.hessian / objective.weight())
+    N = null_space(_features(objective))
     notes = []
     if fit.running is not None:
         along = (fit.running - N @ (N.mT @ fit.running)).abs()
@@ -45,6 +42,15 @@ def examined(objective: Objective, fit: Fit) -> Fit:
             "one with the smallest coefficients"
         )
     return replace(fit, x=fit.x - N @ (N.mT @ fit.x), notes=(*fit.notes, *notes))
+
+
+def _features(objective: Objective) -> Tensor:
+    """(d, d) a Hessian to which every row adds its features."""
+    if objective.known is not None and objective.shape.outputs == 1:
+        return objective.known.gram(ALL).matrix / objective.weight()
+    (sums,) = objective.organisations.ask([Question(torch.zeros(objective.d, dtype=torch.float64), order=2)])
+    assert sums.hessian is not None
+    return sums.hessian / objective.weight()
 
 
 def _collinear(objective: Objective, N: Tensor) -> list[str]:

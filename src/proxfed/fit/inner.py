@@ -31,7 +31,7 @@ EXACT = 60
 STEPS = 100
 """Of FISTA before semismooth Newton steps are tried."""
 
-TRIED = 20
+TRIED = 10
 """So often at most."""
 
 SINGULAR = 1e-11
@@ -120,7 +120,9 @@ def null_space(H: Tensor) -> Tensor:
 # ---- the step --------------------------------------------------------------------------------------------------------
 
 
-def model_minimiser(H: Tensor, g: Tensor, x: Tensor, h: Regulariser, each: Separable | None, tolerance: float) -> Tensor:
+def model_minimiser(
+    H: Tensor, g: Tensor, x: Tensor, h: Regulariser, each: Separable | None, tolerance: float
+) -> Tensor:
     """z, up to a violation of its conditions of optimality of about `tolerance`; `each` is h if it is separable."""
     if each is None:
         return _by_prox(H, g, x, h, tolerance)
@@ -210,6 +212,8 @@ def _by_prox(H: Tensor, g: Tensor, x: Tensor, h: Regulariser, tolerance: float) 
     """FISTA with restart, from x; its residual is that of the prox map, by the largest eigenvalue of H."""
     L = float(torch.linalg.eigvalsh(H)[-1]) if len(H) else 1.0
     s = 1 / (max(L, 2 * h.weak_convexity) or 1.0)
+    scales = H.diagonal().clamp_min(1e-6 * (L or 1.0))
+    spread = s if h.weak_convexity > 0 else float((-scales.log().mean()).exp())
     z = y = h.prox(x, 0.0)
     t = 1.0
 
@@ -222,7 +226,8 @@ def _by_prox(H: Tensor, g: Tensor, x: Tensor, h: Regulariser, tolerance: float) 
         if off <= tolerance:
             return after
         if k % STEPS == STEPS - 1 and len(x) <= MANY:
-            after = _semismooth(mapped, after, s, H, h, x, g)
+            for width in (s, spread):  # whichever is the better scale of x
+                after = _semismooth(after, width, H, h, x, g)
             y, t, z = after, 1.0, after
             continue
         if torch.dot(y - after, after - z) > 0 or h.weak_convexity > 0:
@@ -233,24 +238,27 @@ def _by_prox(H: Tensor, g: Tensor, x: Tensor, h: Regulariser, tolerance: float) 
     return z
 
 
-def _semismooth(
-    mapped: Callable[[Tensor], Tensor], z: Tensor, s: float, H: Tensor, h: Regulariser, x: Tensor, g: Tensor
-) -> Tensor:
-    """Newton steps on z - mapped(z) = 0 as long as they make it smaller; the prox's slopes are differences."""
-    off = z - mapped(z)
-    d = len(z)
-    eye = torch.eye(d, dtype=z.dtype)
+def _semismooth(z: Tensor, s: float, H: Tensor, h: Regulariser, x: Tensor, g: Tensor) -> Tensor:
+    """Newton steps on z - prox(z - s (g + H (z - x))) = 0 as long as they make it smaller; the prox's slopes are
+    differences."""
+
+    def off(z: Tensor) -> Tensor:
+        return z - h.prox(z - s * (g + H @ (z - x)), s)
+
+    left = off(z)
+    eye = torch.eye(len(z), dtype=z.dtype)
     for _ in range(20):
         v = z - s * (g + H @ (z - x))
         width = 1e-7 * max(1e-8, float(v.abs().max()))
         J = ((h.prox(v + width * eye, s) - h.prox(v - width * eye, s)) / (2 * width)).mT
         try:
-            step = torch.linalg.lstsq(eye - J @ (eye - s * H), -off[:, None]).solution[:, 0]
+            step = torch.linalg.lstsq(eye - J @ (eye - s * H), -left[:, None]).solution[:, 0]
         except RuntimeError:  # it is singular
             return z
-        new = mapped(z + step)
-        left = new - mapped(new)
-        if not float(left.norm()) < 0.5 * float(off.norm()):
+        new = z + step
+        new = new - off(new)  # a point that h allows
+        after = off(new)
+        if not float(after.norm()) < 0.5 * float(left.norm()):
             return z
-        z, off = new, left
+        z, left = new, after
     return z

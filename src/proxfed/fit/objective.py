@@ -123,7 +123,9 @@ class Objective:
         (sums,) = self.organisations.ask([Question(zero)])
         _, g, _ = self.mean()(sums, zero)
         x = zero.clone()
-        x[self.shape.outputs * self.shape.features :] = intercepts(self.loss, g[self.shape.outputs * self.shape.features :])
+        x[self.shape.outputs * self.shape.features :] = intercepts(
+            self.loss, g[self.shape.outputs * self.shape.features :]
+        )
         return x, float(g.norm()) or 1.0
 
     def together(self, fits: Sequence[Generator[Question, Sums, T]]) -> list[T]:

@@ -415,7 +415,9 @@ def strata_of(labels: np.ndarray, loss: Loss, classes: int | None) -> np.ndarray
 def drawn_folds(strata: np.ndarray, count: int, seed: int, organisation: int) -> np.ndarray:
     """(m,): the fold of each row of an organisation, by its number. Rows of a stratum, in random order, go round the
     folds, from a random one on."""
-    words = keyed_random.words(keyed_random.keys(seed, "folds", range(organisation, organisation + 1), 0), len(strata) + 1)
+    words = keyed_random.words(
+        keyed_random.keys(seed, "folds", range(organisation, organisation + 1), 0), len(strata) + 1
+    )
     which = np.empty(len(strata), np.int64)
     which[np.lexsort((words[0][1:], strata))] = (np.arange(len(strata)) + int(words[0][0] % count)) % count
     return which

@@ -263,5 +263,3 @@ class Solver:
 def _whole(curvature: Curvature | None) -> Curvature | None:
     """That of the model without features, if it is one of all coordinates."""
     return curvature if curvature is not None and curvature.columns is None else None
-
-
