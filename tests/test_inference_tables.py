@@ -176,7 +176,7 @@ def test_refusals() -> None:
     few = frame(12)
     with pytest.raises(InputError, match="say too much about single rows"):
         glm(tables({"column": "score"}, few))
-    with pytest.raises(InputError, match="no standard errors: 6 coefficients need 60 rows"):
+    with pytest.raises(InputError, match="no standard errors: 5 coefficients need 50 rows"):
         debiased_inference(design(tables({"column": "score"}, frame(40))), "squared", np.zeros(6))
     with pytest.raises(InputError, match=r"offset.*exposure.*exclude"):
         tables({"column": "falls", "offset": "years", "exposure": "years"})

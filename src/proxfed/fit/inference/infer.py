@@ -214,7 +214,7 @@ def debiased_inference(
     kind: Intercept = "none" if loss == "cox" else "own" if site_intercepts else "shared"
     halves = own_halves(made, loss, kind, errors, family=family)
     names = [*made.preparation.names, *([INTERCEPT] if kind == "shared" else [])]
-    enough_rows(_informative(halves), len(names), _what(loss))
+    enough_rows(_informative(halves), len(preferred(made, kind)), _what(loss))
     found = debiased(halves, recoded(made, kind, np.asarray(x, float)), preferred(made, kind))
     phi = dispersion(found) if loss == "squared" else 1.0
     notes = list(made.preparation.notes)
