@@ -146,7 +146,7 @@ class FederatedLinear(BaseEstimator):
             x = np.append(np.ravel(self.coef_), [] if site_intercepts else np.ravel(self.intercept_))
             rows = by_organisation(owner, X.astype(np.float64), labels, weight)
             kind: Intercept = "own" if site_intercepts else "shared"
-            return intervals(self._loss(), x, rows, names, kind, errors, level, adjust)  # type: ignore[arg-type]
+            return intervals(self._loss(), x, rows, names, kind, errors, level, adjust)
 
     def _centre(self, X: np.ndarray, weight: np.ndarray | None, organisations: int) -> tuple[np.ndarray, Traffic]:
         """The mean of the features over all organisations, and what it costs to know it.
