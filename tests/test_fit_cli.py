@@ -162,8 +162,10 @@ def test_the_card_says_what_a_reader_must_know() -> None:
     text = card(clinics())
     headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
     assert headings == [
-        *("Intended use", "Data", "Preparation", "Coefficients", "Performance", "What was sent", "Limits"),
+        *("Intended use", "Data", "Preparation", "Coefficients", "Intervals", "Performance", "What was sent", "Limits"),
+        "Notes",
     ]
+    assert "'smoker' is missing in all rows of east" in text
     assert "To be filled in" in text
     assert "| north | 90 | 44 | 46 |" in text
 

@@ -106,7 +106,7 @@ def test_describe_says_who_holds_what_and_what_is_sent(capsys: Any) -> None:
 
 
 def test_many_organisations_have_a_line_each(capsys: Any, tmp_path: Path) -> None:
-    rows = "".join(f"{k},{k % 12},{k % 2}\n" for k in range(240))
+    rows = "".join(f"{7 * k % 240},{k % 12},{k % 2}\n" for k in range(240))
     (tmp_path / "a.csv").write_text("x,who,y\n" + rows)
     asked = ("--target", "y", "--organisation", "who", "--out", str(tmp_path / "t.toml"))
     assert proxfed(capsys, "data", "schema", str(tmp_path / "a.csv"), *asked)[0] == 0

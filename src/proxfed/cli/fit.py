@@ -36,7 +36,7 @@ def fit(
     ] = None,
     penalty: Annotated[
         str | None,
-        typer.Option("--penalty", metavar="NAME[,KEY=VALUE]", help="l1, group_lasso, elastic_net,l2=0.1, ..."),
+        typer.Option("--penalty", metavar="NAME[,KEY=VALUE]", help="l1, group_lasso, elastic_net,l2=0.1, ...; none."),
     ] = None,
     weight: Annotated[float | None, typer.Option("--weight", min=0, help="Of the penalty; else it is chosen.")] = None,
     cv: Annotated[
@@ -54,6 +54,9 @@ def fit(
     ] = None,
     tolerance: Annotated[float | None, typer.Option("--tolerance", help="Of the model's residual; 1e-10.")] = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Of folds and intervals; 0.")] = None,
+    site_intercepts: Annotated[
+        bool | None, typer.Option("--site-intercepts", help="An intercept for every organisation, which stays there.")
+    ] = None,
     alone: Annotated[
         bool | None, typer.Option("--alone/--no-alone", help="Compare with models of each alone and of pooled rows.")
     ] = None,
@@ -73,7 +76,7 @@ def fit(
     """
     given: dict[str, Any] = {
         "loss": loss,
-        "penalty": None if penalty is None else named("--penalty", penalty),
+        "penalty": None if penalty is None else named("--penalty", "zero" if penalty == "none" else penalty),
         "weight": weight,
         "cv": cv,
         "folds": folds,
@@ -82,6 +85,7 @@ def fit(
         "compress": None if compress is None else named("--compress", compress),
         "tolerance": tolerance,
         "seed": seed,
+        "site_intercepts": site_intercepts,
         "alone": alone,
     }
     from proxfed.fit.consortium import FILES
@@ -190,6 +194,7 @@ def print_fitted(fitted: Fitted) -> None:
     out.print(table)
     if len(rows) > SHOWN:
         say(f"... and {len(rows) - SHOWN} more in coefficients.csv")
+    _print_intervals(fitted)
     out.print()
     measure = main_measure(fitted)
     table = plain_table(measure.replace("_", " "), "federated", "", *(["alone", ""] if fitted.alone else []))
@@ -207,6 +212,24 @@ def print_fitted(fitted: Fitted) -> None:
     out.print(table)
     for note in model.notes:
         say(f"note: {note}")
+
+
+def _print_intervals(fitted: Fitted) -> None:
+    from proxfed.fit.inference.of_fit import reason_for_none
+
+    out.print()
+    if reason := reason_for_none(fitted):
+        say(reason)
+        return
+    found = fitted.inference
+    head, lines = found.cells(short=True)
+    order = sorted(range(len(lines)), key=lambda k: found.coefficients[k].p)[:SHOWN]
+    table = plain_table(found.method, *head[1:])
+    for k in order:
+        table.add_row(*map(Text, lines[k]))
+    out.print(table)
+    if len(lines) > SHOWN:
+        say(f"... and {len(lines) - SHOWN} more in the report")
 
 
 def _interval(m: Any) -> list[str]:

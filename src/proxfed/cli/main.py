@@ -21,6 +21,7 @@ from proxfed.cli import (
     data,
     deploy,
     fit,
+    glm,
     init,
     list_,
     predict,
@@ -54,6 +55,7 @@ app.command()(sweep.sweep)
 app.command()(report.report)
 app.command()(watch.watch)
 app.command()(fit.fit)
+app.command()(glm.glm)
 app.command()(predict.predict)
 app.command("list")(list_.list_)
 app.command()(check.check)

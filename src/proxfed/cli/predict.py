@@ -28,6 +28,9 @@ def predict(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="CSV, Parquet or .npz, perhaps compressed.")],
     to: Annotated[Path | None, typer.Option("--out", metavar="FILE.csv", help="Where they go; else printed.")] = None,
     evaluate: Annotated[bool, typer.Option("--evaluate", help="The file has the target: how good are they?")] = False,
+    time: Annotated[
+        float | None, typer.Option("--time", min=0, help="Of survival: also the risk of an event until this time.")
+    ] = None,
     names: NamesOption = "",
     separator: SeparatorOption = ",",
     encoding: EncodingOption = "utf-8",
@@ -36,8 +39,9 @@ def predict(
 ) -> None:
     """Predictions for the rows of a file, prepared as the model's own tables were; their order of columns is free.
 
-    Classes with their probabilities, numbers, or, of survival, the linear predictor and the hazard relative to that of
-    score 0. The first column is the number of the row in the file. Columns that the model does not use are left out.
+    Classes with their probabilities, numbers, or, of survival, the linear predictor, the hazard relative to that of
+    score 0 and, with --time, the risk until then. The first column is the number of the row in the file. Columns that
+    the model does not use are left out.
 
     Example: [bold]proxfed predict runs/model west.csv --out predicted.csv[/bold]
     """
@@ -50,7 +54,7 @@ def predict(
     table, left_out = read_rows(known, file, evaluate, **text_form(names, separator, encoding))
     if left_out:
         say(f"note: the model does not use {', '.join(left_out)}", err)
-    columns = predictions(known, table)
+    columns = predictions(known, table, time)
     if to is not None:
         write(to, written(columns))
         say(f"{len(table):,} predictions are in {to}", err if format is Format.json else out)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from proxfed.files import checksum
+from proxfed.fit.inference.of_fit import reason_for_none
 from proxfed.fit.overview import main_measure, measure_cells, sent_cells, sentences
 from proxfed.fit.page import MOST, count
 from proxfed.report.markdown import plain_text, table
@@ -39,6 +40,8 @@ def card(fitted: Fitted) -> str:
         _preparation(fitted),
         "## Coefficients",
         _coefficients(fitted),
+        "## Intervals",
+        _intervals(fitted),
         "## Performance",
         _performance(fitted),
         "## What was sent",
@@ -101,6 +104,16 @@ def _coefficients(fitted: Fitted) -> str:
         + "\nAll others are zero"
         + (f", or among the {model.nonzeros:,} in coefficients.csv." if model.nonzeros > MOST else ".")
     )
+
+
+def _intervals(fitted: Fitted) -> str:
+    if reason := reason_for_none(fitted):
+        return plain_text(f"{reason[0].upper()}{reason[1:]}.")
+    how = (
+        f"Debiased estimates in the units of the columns, with intervals of {100 * fitted.settings.level:g} % "
+        f"({fitted.inference.errors} standard errors; p-values adjusted: {fitted.inference.adjustment})."
+    )
+    return f"{how}\n\n{fitted.inference.markdown()}"
 
 
 def _performance(fitted: Fitted) -> str:

@@ -9,10 +9,12 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from proxfed.errors import require
@@ -21,10 +23,16 @@ from proxfed.files import write_together
 from proxfed.fit.baselines import Alone, Held, Pooled, alone, pooled, scores
 from proxfed.fit.costs import CHOICE, FINAL, MEASURES, SUMMARIES, costs
 from proxfed.fit.cross_validate import CrossValidation, cross_validate
+from proxfed.fit.inference.of_fit import advice, inference_of
+from proxfed.fit.inference.result import Inference
+from proxfed.fit.inference.survival import breslow, even_grid, risk_table
 from proxfed.fit.judge import ALL, Judgement, judge, plain
-from proxfed.fit.model_file import FORM, Model, Scale, Sent
+from proxfed.fit.model_file import FORM, BaselineHazard, Model, Scale, Sent
+from proxfed.fit.objective import Objective
+from proxfed.fit.oracle import Part
+from proxfed.fit.own_intercepts import profiled, shifts
 from proxfed.fit.settings import Settings, problem_of, read_settings, solver_of
-from proxfed.fit.solve import Fit, Solver, Traffic
+from proxfed.fit.solve import Fit, Solver, Traffic, objective_of
 from proxfed.machine import versions
 from proxfed.problems.linear.linear import Linear
 from proxfed.problems.named_losses import KINDS
@@ -74,6 +82,8 @@ class Fitted:
     """Measures of each organisation's model of its own rows."""
     pooled: Judgement
     """Measures of a model of all rows in one place."""
+    own_intercepts: dict[str, float]
+    """With site intercepts: what each organisation adds to its scores, and keeps."""
     alone_nonzeros: dict[str, int]
     """Non-zero coefficients of each organisation's own model."""
     off_pooled: float | None
@@ -83,6 +93,11 @@ class Fitted:
     def sent(self) -> list[Sent]:
         """What was sent, step by step."""
         return self.model.sent
+
+    @cached_property
+    def inference(self) -> Inference:
+        """Debiased estimates with intervals, in the units of the columns; refused where there are too few rows."""
+        return inference_of(self, self.settings.site_intercepts)
 
     def save(self, folder: str | Path) -> None:
         """model.json, coefficients.csv, report.html and model_card.md."""
@@ -139,20 +154,30 @@ def _fit(tables: Tables, asked: Settings, watch: Watch) -> Fitted:
     Timing.read({"profile": asked.profile}).check(len(tables.tables))
     watch("preparing tables", 0, 1)
     made = design(tables)
-    problem = problem_of(asked, made)
+    problem = fitted_to = problem_of(asked, made)
+    if asked.site_intercepts:
+        fitted_to = problem_of(asked.model_copy(update={"intercept": False}), made)
     n, data = problem.f.n, problem.f.data
     smallest = asked.smallest or (1e-2 if data.features.shape[1] > len(data.labels) else 1e-3)
     given = _given_weight(asked)
     cv = None
     if given is None or data.test is None:
-        cv = _cross_validated(problem, given, asked, smallest, path_solver, watch)
+        cv = _cross_validated(fitted_to, given, asked, smallest, path_solver, watch)
     place = 0 if cv is None else cv.place(asked.rule)
-    chosen, final = _final(problem, given, cv, asked, watch)
+    chosen, final, objective = _final(fitted_to, given, cv, asked, watch)
     held = _held(made, problem, cv, asked)
     if cv is not None and held.rows is not None:
-        own_scores = cv.scores(problem, place)
+        own_scores = cv.scores(fitted_to, place)
     else:
         own_scores = scores(chosen, final.x, held.features)
+    own: dict[str, float] = {}
+    if asked.site_intercepts:
+        assert objective is not None
+        own_scores = own_scores + _added(objective, final, cv if held.rows is not None else None, place, held, made)
+        own = dict(zip(made.organisations, shifts(objective, final.x), strict=True))
+        mean = final.x.new_tensor([np.average([*own.values()], weights=data.sizes)])
+        chosen = problem.with_h(problem.h.with_weight(float(final.weight or 0)))
+        final = replace(final, x=torch.cat([final.x, mean]))
     watch("judging the model", 0, 1)
     judged = _judge(chosen, own_scores, held, asked)
     steps = {
@@ -163,7 +188,9 @@ def _fit(tables: Tables, asked: Settings, watch: Watch) -> Fitted:
     }
     sent = costs(steps, n, asked.profile)
     separate, central = _others(chosen, made, held, asked, smallest, watch)
-    notes = [PATH.sub(r"\1", note) for note in (*tables.notes, *made.preparation.notes, *final.notes, *separate.notes)]
+    told = advice(made, str(describe(problem.f.criterion, KINDS)["name"]), final.x.double().numpy(), bool(own))
+    said = (*tables.notes, *made.preparation.notes, *final.notes, *separate.notes, *told)
+    notes = [PATH.sub(r"\1", note) for note in said]
     without = asked.model_copy(update={"repetitions": 0})  # intervals of pooled rows would be the same
     return Fitted(
         model=_model(made, chosen, final, asked, sent, judged, held, notes),
@@ -177,6 +204,7 @@ def _fit(tables: Tables, asked: Settings, watch: Watch) -> Fitted:
         federated=judged,
         alone=_judge_alone(chosen, separate, held, asked),
         pooled={} if central is None else _judge(chosen, central.scores, held, without),
+        own_intercepts=own,
         alone_nonzeros=separate.nonzeros,
         off_pooled=None if central is None else _difference(chosen, central.x, final.x),
     )
@@ -203,20 +231,38 @@ def _cross_validated(
         asked.cv_tolerance,
         asked.seed,
         lambda done, total: watch("cross-validation", done, total),
+        profiled if asked.site_intercepts else objective_of,
     )
 
 
 def _final(
     problem: Problem[Linear], given: float | None, cv: CrossValidation | None, asked: Settings, watch: Watch
-) -> tuple[Problem[Linear], Fit]:
-    """(the problem with the weight that was chosen, its fit), begun at the fit of cross-validation if there is one."""
+) -> tuple[Problem[Linear], Fit, Objective | None]:
+    """(the problem with the weight that was chosen, its fit, what was asked), begun at the fit of cross-validation."""
     begin = None if cv is None else cv.choose(asked.rule)
     solver = solver_of(asked, asked.tolerance, watch=lambda rounds, residual: watch("fitting the model", rounds, 0))
+    if begin is None and asked.site_intercepts:
+        objective = profiled(problem.f)
+        return problem, replace(solver.one(objective, problem.h), weight=given), objective
     if begin is None:
-        return problem, replace(solver.fit(problem), weight=given)
+        return problem, replace(solver.fit(problem), weight=given), None
     chosen = problem.with_h(problem.h.with_weight(float(begin.weight or 0)))
     assert cv is not None
-    return chosen, solver.after(cv.objective, chosen, begin)
+    return chosen, solver.after(cv.objective, chosen, begin), cv.objective
+
+
+def _added(
+    objective: Objective, final: Fit, cv: CrossValidation | None, place: int, held: Held, made: Design
+) -> np.ndarray:
+    """(N, 1) the intercepts of held-out rows: of an organisation, as the fold that holds them out has it."""
+    if cv is None:  # a test part
+        own = dict(zip(made.organisations, shifts(objective, final.x), strict=True))
+        mean = float(np.mean([*own.values()]))
+        return np.repeat([own.get(name, mean) for name in held.names], held.sizes)[:, None]
+    added = np.zeros(len(held.labels))
+    for k, (rows, x) in enumerate(zip(cv.rows, cv.models[:, place], strict=True)):
+        added[rows] = np.repeat(shifts(objective, x, Part(k)), held.sizes)[rows]
+    return added[:, None]
 
 
 # ---- how good it is -------------------------------------------------------------------------------------------------
@@ -264,7 +310,8 @@ def _others(
         watch("models to compare with", done, total)
         done += 1
 
-    central = pooled(problem, held, one_more) if problem.h.weak_convexity == 0 else None
+    same = problem.h.weak_convexity == 0 and not asked.site_intercepts  # pooled rows have one intercept
+    central = pooled(problem, held, one_more) if same else None
     return alone(problem, made.organisations, held, asked, smallest, one_more), central
 
 
@@ -325,8 +372,21 @@ def _model(
         measures=plain(judged),
         held_out=held.about,
         notes=list(notes),
+        baseline=_baseline(made, problem, coef[0]),
         versions={key: value for key, value in versions().items() if key in ("proxfed", "python", "torch", "numpy")},
     )
+
+
+def _baseline(made: Design, problem: Problem[Linear], coef: np.ndarray) -> BaselineHazard | None:
+    """Of survival: from the sum of what organisations count at agreed times."""
+    if problem.f.criterion.separate:
+        return None
+    tables = [(t, t.labels, t.events) for t in made.tables.tables if t.labels is not None and t.events is not None]
+    grid = even_grid(max(float(times.max()) for _, times, _ in tables))
+    scores = [made.preparation.apply(table) @ coef for table, _, _ in tables]
+    parts = [risk_table(times, events, grid, s) for (_, times, events), s in zip(tables, scores, strict=True)]
+    found = breslow(sum(parts[1:], start=parts[0]), grid, made.tables.schema.table.fewest)
+    return BaselineHazard(times=found.times.tolist(), hazard=found.hazard.tolist())
 
 
 explain(__name__)

@@ -99,6 +99,7 @@ def cross_validate(
     fold_tolerance: float = 1e-5,
     seed: int = 0,
     watch: Callable[[int, int], object] = lambda done, total: None,
+    asked: Callable[[Linear, int, np.ndarray], Objective] = objective_of,
 ) -> CrossValidation:
     """Held-out losses for every weight of the problem's penalty.
 
@@ -108,6 +109,7 @@ def cross_validate(
     fold_tolerance   its tolerance on the folds, whose losses need not be exact to be compared
     seed             of the folds
     watch            called with the steps that are done, and how many there are
+    asked            makes the objective of f, the number of folds, and the fold of each row
     """
     linear = isinstance(getattr(problem, "f", None), Linear)
     require(linear, f"problem = {problem!s:.80}: only linear models are cross-validated")
@@ -116,7 +118,7 @@ def cross_validate(
     rows = np.array([fold == k for k in range(count)])
     if solver.compressor is not None:
         return replace(_compressed(problem, fold, weights, smallest, solver, fold_tolerance, watch), rows=rows)
-    objective = objective_of(problem.f, count, fold)
+    objective = asked(problem.f, count, fold)
     check_folds(objective, folds)
     return replace(choose(objective, problem.h, weights, smallest, solver, fold_tolerance, watch), rows=rows)
 

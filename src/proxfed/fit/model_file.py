@@ -23,11 +23,12 @@ from proxfed import files
 from proxfed.errors import InputError, require
 from proxfed.explained import explain
 from proxfed.files import SHA256, checked, with_checksum
+from proxfed.fit.inference.survival import Baseline
 from proxfed.fit.metrics import probabilities, probability
 from proxfed.report.columns import cell
 from proxfed.tables.column_kinds import Real
 from proxfed.tables.preparation import Preparation
-from proxfed.tables.table import Table, read_frame
+from proxfed.tables.table import Table, read_frame, transformed
 from proxfed.validation import STRICT, refuse_unless
 
 __all__ = ["Model", "Scale", "Sent", "parse_model", "read_model"]
@@ -47,6 +48,17 @@ class Scale(BaseModel):
     """(outputs, features)"""
     intercept: list[Real]
     """(outputs,)"""
+
+
+class BaselineHazard(BaseModel):
+    """Of a survival model: the cumulative hazard of a row with score 0, over all organisations."""
+
+    model_config = STRICT
+
+    times: list[Real]
+    """Ends of intervals, in the unit of the target; no interval says anything of fewer than `fewest` rows."""
+    hazard: list[Real]
+    """Cumulative, at these times."""
 
 
 class Sent(BaseModel):
@@ -87,6 +99,7 @@ class Model(BaseModel):
     """Which rows these are."""
     notes: list[str]
     versions: dict[str, Any]
+    baseline: BaselineHazard | None = None
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -140,13 +153,16 @@ class Model(BaseModel):
         return table
 
     def predict(self, table: Any) -> np.ndarray:
-        """(N,) names of classes; numbers; means of counts; of survival, the log hazard, up to a constant."""
+        """(N,) names of classes; numbers, as the table has them; means of counts; of survival, the log hazard."""
         s, name = self.scores(table), self.loss["name"]
         if name == "logistic":
             return self.classes_[(s[:, 0] > 0).astype(int)]
         if self.classes:
             return self.classes_[s.argmax(1)]
-        return np.exp(s[:, 0]) if name == "poisson" else s[:, 0]
+        if name == "poisson":
+            return np.exp(s[:, 0])
+        target = self.prepare.schema.target
+        return transformed("none" if target is None else target.transform, s[:, 0], back=True)
 
     def predict_proba(self, table: Any) -> np.ndarray:
         """(N, classes)."""
@@ -157,6 +173,13 @@ class Model(BaseModel):
             p = probability(s[:, 0])
             return np.column_stack([1 - p, p])
         return probabilities(s)
+
+    def risk(self, table: Any, time: float) -> np.ndarray:
+        """(N,) the probability of an event until this time, of a survival model."""
+        known = self.baseline
+        require(known is not None, f"a model with loss {self.loss['name']!r} has no baseline hazard, and so no risk")
+        assert known is not None
+        return Baseline(np.array(known.times), np.array(known.hazard)).risk(self.scores(table)[:, 0], time)
 
     # ---- files -------------------------------------------------------------------------------------------------------
 

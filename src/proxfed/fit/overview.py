@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from proxfed.fit.costs import total
+from proxfed.fit.inference.of_fit import reason_for_none
 from proxfed.fit.judge import ALL, Measured, plain
 from proxfed.report.columns import show
 
@@ -92,6 +93,8 @@ def summary(fitted: Fitted) -> dict[str, Any]:
             "standard_error": cv.standard_error.tolist(),
             "nonzeros": [int((fit.x[: fitted.problem.f.blocks[0].stop] != 0).sum()) for fit in cv.fits],
         },
+        "inference": reason_for_none(fitted) or fitted.inference.plain(),
+        "own_intercepts": fitted.own_intercepts,
         "alone": plain(fitted.alone),
         "alone_nonzeros": fitted.alone_nonzeros,
         "pooled": plain(fitted.pooled),

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from proxfed.fit import pictures
+from proxfed.fit.inference.of_fit import reason_for_none
+from proxfed.fit.inference.page import coefficients_section
 from proxfed.fit.judge import ALL
 from proxfed.fit.metrics import calibration_curve
 from proxfed.fit.overview import main_measure, measure_cells, sent_cells, sentences
@@ -27,6 +29,7 @@ def page(fitted: Fitted) -> str:
     notes = "".join(f"<li>{escape(note)}</li>" for note in model.notes)
     sections = {
         "The model": _chosen(fitted),
+        "Intervals": _intervals(fitted),
         "How its weight was chosen": _choice(fitted),
         "How good it is": _measures(fitted),
         "Who holds what": _held(fitted),
@@ -57,6 +60,17 @@ def _chosen(fitted: Fitted) -> str:
         html += f'<p class="note">{p - len(every):,} of {p:,} coefficients are zero'
         html += f"; {len(every) - MOST:,} more are in coefficients.csv.</p>" if len(every) > MOST else ".</p>"
     return html
+
+
+def _intervals(fitted: Fitted) -> str:
+    if reason := reason_for_none(fitted):
+        return f"<p>{escape(reason[0].upper() + reason[1:])}.</p>"
+    note = (
+        "Debiased: the penalty's pull towards zero is taken away, so these estimates differ from the coefficients "
+        f"above, and none is zero. Standard errors: {fitted.inference.errors}; p-values are adjusted "
+        f"({fitted.inference.adjustment})."
+    )
+    return coefficients_section(fitted.inference) + f'<p class="note">{escape(note)}</p>'
 
 
 def _choice(fitted: Fitted) -> str:

@@ -45,12 +45,14 @@ def read_rows(
     return model.read(kept, target, str(path)), left_out
 
 
-def predictions(model: Model, table: Table) -> dict[str, list[Any]]:
-    """By column: the number of the row, and what the model says of it."""
+def predictions(model: Model, table: Table, time: float | None = None) -> dict[str, list[Any]]:
+    """By column: the number of the row, and what the model says of it; of survival, the risk until a time."""
     s, name = model.scores(table), model.loss["name"]
     columns: dict[str, list[Any]] = {"row": list(range(1, len(table) + 1))}
+    require(time is None or name == "cox", f"time = {time}: a model with loss {name!r} has no risk until a time")
     if name == "cox":
-        return columns | {"linear_predictor": s[:, 0].tolist(), "relative_hazard": np.exp(s[:, 0]).tolist()}
+        risk = {} if time is None else {f"risk until {time:g}": model.risk(table, time).tolist()}
+        return columns | {"linear_predictor": s[:, 0].tolist(), "relative_hazard": np.exp(s[:, 0]).tolist()} | risk
     columns["prediction"] = model.predict(table).tolist()
     if name in ("logistic", "cross_entropy"):
         p = model.predict_proba(table)

@@ -59,6 +59,8 @@ class Settings(BaseModel):
     class_weights: Literal["balanced"] | dict[str, Positive] | None = None
     """How much rows of a class count, by its name."""
     intercept: bool = True
+    site_intercepts: bool = False
+    """Every organisation has an intercept of its own, which it keeps; others predict with the mean of them."""
     tolerance: Positive = 1e-10
     """What may be left of the residual of the model, relative to the gradient at the start."""
     cv_tolerance: Positive = 1e-4
@@ -79,6 +81,11 @@ class Settings(BaseModel):
     def _fits(self) -> Self:
         both = self.weight is not None and self.cv is not None
         refuse_unless(not both, f"weight = {self.weight} and cv = {self.cv!r} exclude each other: give one of them")
+        kept = self.site_intercepts
+        refuse_unless(self.intercept or not kept, "site_intercepts = true needs intercept = true")
+        refuse_unless(not (kept and self.compress), "site_intercepts and compress exclude each other")
+        left = "site_intercepts and cv = 'organisation' exclude each other: one that is left out has no intercept"
+        refuse_unless(not (kept and self.cv == "organisation"), left)
         return self
 
     @property

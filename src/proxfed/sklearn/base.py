@@ -22,12 +22,16 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from proxfed.data.federated import Federated
 from proxfed.errors import InputError, require
+from proxfed.fit.inference.own_sums import Intercept
+from proxfed.fit.inference.result import INTERCEPT
+from proxfed.fit.inference.wald import Coefficient
 from proxfed.fit.model import linear_model
 from proxfed.fit.solve import Fit, Solver, Traffic, Unfinished
 from proxfed.problems.linear.linear import Linear
 from proxfed.problems.losses import Loss
 from proxfed.problems.neural.loop import parameters
 from proxfed.regularisers import ElasticNet
+from proxfed.sklearn.intervals import by_organisation, intervals
 from proxfed.types import Compressor, Problem, Regulariser
 
 FLOATS = (np.float64, np.float32)
@@ -103,6 +107,52 @@ class FederatedLinear(BaseEstimator):
         self.coef_, intercept = self._shaped(parts["weight"], parts.get("bias", np.zeros(len(parts["weight"]))))
         self.intercept_ = intercept - self.coef_ @ centre
         return self
+
+    def inference(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        groups: Any = None,
+        *,
+        site_intercepts: bool = False,
+        errors: str = "model",
+        level: float = 0.95,
+        adjust: str = "holm",
+    ) -> list[Coefficient]:
+        """Debiased coefficients with standard errors, intervals and p-values, from the rows that were fitted to.
+
+        Parameters
+        ----------
+        X, y, sample_weight, groups : array-like
+            As `fit` had them.
+        site_intercepts : bool
+            An intercept for every organisation, which it keeps.
+        errors : str
+            "model": right if the model is; "robust": the sandwich (HC1).
+        level : float
+            Of the intervals.
+        adjust : str
+            p-values for several comparisons: none, bonferroni, holm or bh.
+
+        Returns
+        -------
+        list of Coefficient
+            With name, estimate, error, low, high, p, adjusted and ratio; a shared intercept is the last.
+        """
+        check_is_fitted(self)
+        X, y = validate_data(self, X, y, dtype=FLOATS, reset=False, **self._checks())
+        _, owner = _organisations(groups, X)
+        weight = None if sample_weight is None else _check_sample_weight(sample_weight, X, ensure_non_negative=True)
+        with refusals():
+            require(bool(self.fit_intercept), "fit_intercept = False: a model through zero has no intervals here")
+            labels, classes = self._labels(y)
+            require(classes is None, f"{classes} classes: intervals are for two")
+            names = [*getattr(self, "feature_names_in_", [f"x{j}" for j in range(X.shape[1])]), INTERCEPT]
+            x = np.append(np.ravel(self.coef_), [] if site_intercepts else np.ravel(self.intercept_))
+            rows = by_organisation(owner, X.astype(np.float64), labels, weight)
+            kind: Intercept = "own" if site_intercepts else "shared"
+            return intervals(self._loss(), x, rows, names, kind, errors, level, adjust)
 
     def _centre(self, X: np.ndarray, weight: np.ndarray | None, organisations: int) -> tuple[np.ndarray, Traffic]:
         """The mean of the features over all organisations, and what it costs to know it.

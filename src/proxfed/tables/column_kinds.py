@@ -2,6 +2,8 @@
 
 [columns.age]     kind = "number"     unit = "years"    range = [0, 120]
 [columns.chol]    kind = "number"     missing = [0]     impute = "median"      range = [0, 700]   indicator = true
+[columns.bmi]     kind = "number"     polynomial = 2                 or knots = [20, 25, 30, 35]: a cubic spline
+[columns.hour]    kind = "number"     period = 24                    sine and cosine: 23 is next to 0
 [columns.income]  kind = "number"     currency = "$"    thousands = ","        transform = "log1p"
 [columns.pain]    kind = "category"   categories = {typical = 1, other = [2, 3, 4]}   unseen = "refuse"
 [columns.smokes]  kind = "boolean"    yes = ["ja"]      no = ["nein"]
@@ -107,6 +109,12 @@ class Number(Base, Notation):
     clip: Interval | None = None
     """What is below or above is moved to these."""
     transform: Literal["none", "log", "log1p"] = "none"
+    polynomial: int = Field(default=1, ge=1, le=5)
+    """Powers up to this one, each a feature."""
+    knots: Annotated[list[Real], Field(min_length=3, max_length=9)] | None = None
+    """A natural (restricted) cubic spline with these knots: the number itself, and two features fewer than knots."""
+    period: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """The number comes round again after this: features are its sine and cosine."""
     impute: Literal["mean", "median", "refuse"] = "mean"
     scale: Literal["standard", "none"] = "standard"
     bins: int = Field(default=64, ge=2, le=4096)
@@ -121,6 +129,13 @@ class Number(Base, Notation):
             self.impute != "median" or self.range is not None or self.clip is not None,
             "impute = 'median' needs range = [low, high] or clip = [low, high], in which the median is looked for",
         )
+        shapes = [key for key in ("polynomial", "knots", "period") if getattr(self, key) not in (1, None)]
+        refuse_unless(len(shapes) < 2, f"{' and '.join(shapes)} exclude each other: give one of them")
+        refuse_unless(
+            not shapes or self.impute != "median", f"impute = 'median' does not go with {''.join(shapes)}: take 'mean'"
+        )
+        rising = self.knots is None or all(a < b for a, b in zip(self.knots, self.knots[1:], strict=False))
+        refuse_unless(rising, f"knots = {self.knots} must increase")
         ends = self.clip or self.range
         lowest = {"log": 0.0, "log1p": -1.0}.get(self.transform)
         refuse_unless(

@@ -43,6 +43,8 @@ class Design:
         Of two classes the second is +1 and the first -1, as logistic regression has it; not `signed`: 1 and 0. The time
         of an event that did not happen (yet) is written as a negative number.
         """
+        offset = any(table.offset is not None for table in self.tables.tables)
+        require(not offset, "target.offset and target.exposure are for `proxfed glm`: other fits take no offsets")
         two = signed and len(self.classes) == 2
         clients = [self._samples(table, two) for table in self.tables.tables]
         held_out = [self._samples(table, two) for table in self.tables.test]

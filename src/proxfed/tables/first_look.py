@@ -129,12 +129,37 @@ def _in_order(word: str) -> tuple[int, float, str]:
 def _column(tables: Sequence[Raw], name: str, gaps: set[str]) -> list[str]:
     cells = _cells(tables, name, gaps)
     keys, remarks = guess(cells, Rules().fewest)
+    if useless := _useless(tables, name, gaps):
+        keys, remarks = {"kind": "ignore"}, [useless]
     lacking = [table for table in tables if name not in table.columns]
     if lacking and keys["kind"] != "ignore":
         keys = {**keys, "optional": True}
         remarks = [*remarks, f"{len(lacking)} of {len(tables)} files do not have this column"]
     lines = [f"[columns.{_key(name)}]", *(f"{key} = {_text(value)}" for key, value in keys.items())]
     return [*lines, *(f"# {remark}" for remark in remarks)]
+
+
+def _useless(tables: Sequence[Raw], name: str, gaps: set[str]) -> str:
+    """Why a model should not see a column: it numbers the rows, is the same everywhere, or names the organisation."""
+    each = [[canonical(cell) for cell in _cells([table], name, gaps)] for table in tables]
+    filled = [words for words in each if words]
+    if not filled or min(map(len, filled)) < Rules().fewest:
+        return ""
+    if len({word for words in filled for word in words}) == 1:
+        return "the same in all rows"
+    if len(filled) > 1 and all(len(set(words)) == 1 for words in filled):
+        return "the same in all rows of each file: it names the organisation, perhaps"
+    if all(_counts_up(words) for words in filled):
+        return "it numbers the rows"
+    return ""
+
+
+def _counts_up(words: list[str]) -> bool:
+    """1, 2, 3, ... or 0, 1, 2, ..., or on from another file."""
+    if not all(re.fullmatch("[0-9]{1,15}", word) for word in words):
+        return False
+    numbers = [*map(int, words)]
+    return numbers == [*range(numbers[0], numbers[0] + len(numbers))]
 
 
 def _key(name: str) -> str:

@@ -144,8 +144,16 @@ class Target(Section, Notation):
     censored: list[Word] = ["0", "false", "no"]
     """... that it did not until that time."""
     missing: list[Word] = []
+    transform: Literal["none", "log", "log1p"] = "none"
+    """Of a number: what is fitted is its logarithm, and predictions are transformed back (to medians, not means)."""
     weight: str = ""
     """The column that says how much a row counts in a fit; without one all count alike."""
+    offset: str = ""
+    """The column that is added to every score, with a coefficient of 1 (`proxfed glm`)."""
+    exposure: str = ""
+    """The column that says how long or how many a count was counted over: its logarithm is an offset."""
+    cluster: str = ""
+    """The column whose rows depend on each other where it holds the same word, such as a patient's number."""
 
     @property
     def kind(self) -> Literal["classes", "number", "survival"]:
@@ -156,6 +164,11 @@ class Target(Section, Notation):
     def columns(self) -> tuple[str, ...]:
         """Its columns in the table."""
         return (self.time, self.event) if self.time else (self.column,)
+
+    @property
+    def besides(self) -> tuple[str, ...]:
+        """Columns that say something about a row, but are neither predicted nor predict."""
+        return tuple(filter(None, (self.weight, self.offset, self.exposure, self.cluster)))
 
     @property
     def names(self) -> dict[str, tuple[str, ...]]:
@@ -171,6 +184,10 @@ class Target(Section, Notation):
         if self.classes is not None:
             refuse_unless(not self.time, "time and event have no classes")
             check_naming("classes", self.classes, 2)
+        plain = self.transform == "none" or self.kind == "number"
+        refuse_unless(plain, f"transform = {self.transform!r} is for a target that is a number")
+        both = f"offset = {self.offset!r} and exposure = {self.exposure!r} exclude each other: give one of them"
+        refuse_unless(not (self.offset and self.exposure), both)
         check_naming("happened and censored", {"happened": self.happened, "censored": self.censored}, 2)
         return self
 
@@ -188,7 +205,7 @@ class Schema(Section):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        used = {*self.target.columns, self.target.weight} - {""} if self.target is not None else set()
+        used = {*self.target.columns, *self.target.besides} if self.target is not None else set()
         own = used | {self.source.organisation} if self.source.organisation else used
         for name in own & self.columns.keys():
             what = "the target" if name in used else "the organisation"
@@ -204,7 +221,7 @@ class Schema(Section):
     @cached_property
     def besides(self) -> frozenset[str]:
         """Columns that a table may have and that are not inputs."""
-        source, target = self.source, () if self.target is None else (*self.target.columns, self.target.weight)
+        source, target = self.source, () if self.target is None else (*self.target.columns, *self.target.besides)
         ignored = (name for name, column in self.columns.items() if isinstance(column, Ignore))
         chosen = () if source.test is None else (source.test.column,)
         used = (*target, source.organisation, *chosen, *source.drop, *(join.on for join in source.join))

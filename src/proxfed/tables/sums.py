@@ -122,8 +122,9 @@ def summarise(table: Table) -> Summary:
             if column.impute == "mean":
                 parts.count(name, values, ["no", "yes"])
         else:
-            for feature, view in views(name, column).items():
-                parts.number(feature, column, values, view)
+            shown = views(name, column)
+            for feature, view in shown.items():
+                parts.number(feature, column, values, view, len(shown))
     return Summary(
         organisation=table.organisation,
         schema_digest=schema.digest,
@@ -162,9 +163,10 @@ class _Parts:
         self.withheld[name] = f"how many are missing: fewer than {self.fewest}"
         return gaps
 
-    def number(self, feature: str, column: Column, values: np.ndarray, view: View) -> None:
+    def number(self, feature: str, column: Column, values: np.ndarray, view: View, together: int = 1) -> None:
+        """`together`: how many features are sent of the column. Sums of many powers give the values of few rows."""
         there = view(values[~np.isnan(values)])
-        if reason := reason_to_withhold(there, self.fewest):
+        if reason := reason_to_withhold(there, self.fewest) or _too_few(there, self.fewest * together):
             self.withheld[feature] = f"everything: {reason}"
             return
         gaps = self._hidden_gaps(feature, len(values) - len(there))
@@ -179,3 +181,7 @@ class _Parts:
             counts[counts.argmax()] += gaps
             last, cells = coarsen(counts, self.fewest)
             self.histograms[feature] = Histogram(last=last, counts=cells)
+
+
+def _too_few(values: np.ndarray, fewest: int) -> str:
+    return f"fewer than {fewest} values" if len(values) < fewest else ""

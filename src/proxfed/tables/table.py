@@ -36,6 +36,10 @@ class Table:
     """(N,) of a survival target: 1 if the event happened at that time, 0 if it had not."""
     weights: np.ndarray | None = None
     """(N,) how much each row counts in a fit; None: all alike."""
+    offset: np.ndarray | None = None
+    """(N,) what is added to every score; None: nothing."""
+    clusters: np.ndarray | None = None
+    """(N,) words: rows with the same one depend on each other; None: each row stands for itself."""
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
@@ -47,7 +51,7 @@ class Table:
         return replace(self, columns=columns, **more)
 
 
-BESIDES = ("labels", "events", "weights")
+BESIDES = ("labels", "events", "weights", "offset", "clusters")
 """What a table may have beside its columns."""
 
 
@@ -210,7 +214,16 @@ def _table(organisation: str, table: Raw, schema: Schema, target: bool) -> Table
     if not target or schema.target is None:
         return Table(organisation, schema, columns)
     labels, events = _outcome(table, schema.target, missing)
-    return Table(organisation, schema, columns, labels, events, _weights(table, schema.target, missing))
+    weights, offset = _weights(table, schema.target, missing), _offset(table, schema.target, missing)
+    return Table(organisation, schema, columns, labels, events, weights, offset, _clusters(table, schema))
+
+
+def transformed(transform: str, values: np.ndarray, back: bool = False) -> np.ndarray:
+    """A target as the model has it; `back`: as the table has it."""
+    there: dict[str, Callable[[np.ndarray], np.ndarray]] = {"log": np.log, "log1p": np.log1p}
+    again: dict[str, Callable[[np.ndarray], np.ndarray]] = {"log": np.exp, "log1p": np.expm1}
+    change = (again if back else there).get(transform)
+    return values if change is None else change(values)
 
 
 def _where(table: Raw, name: str) -> Callable[[int], str]:
@@ -237,6 +250,27 @@ def _weights(table: Raw, target: Target, missing: Iterable[Any]) -> np.ndarray |
     return parse(positive, table.column(target.weight), _where(table, target.weight), missing)
 
 
+def _offset(table: Raw, target: Target, missing: Iterable[Any]) -> np.ndarray | None:
+    name = target.offset or target.exposure
+    if not name:
+        return None
+    low = LIGHTEST if target.exposure else -LARGEST
+    number = Number(kind="number", range=[low, LARGEST], impute="refuse")
+    values = parse(number, table.column(name), _where(table, name), missing)
+    return np.log(values) if target.exposure else values
+
+
+def _clusters(table: Raw, schema: Schema) -> np.ndarray | None:
+    name = "" if schema.target is None else schema.target.cluster
+    if not name:
+        return None
+    gaps = set(words_of(schema.table.missing))
+    cells = table.column(name).tolist()
+    row = next((k for k, cell in enumerate(cells) if is_missing(cell, gaps)), None)
+    require(row is None, f"{table.place(name, row or 0)} does not say which rows it depends on")
+    return np.array([canonical(cell) for cell in cells], dtype=object)
+
+
 def _outcome(table: Raw, target: Target, missing: Iterable[Any]) -> tuple[np.ndarray, np.ndarray | None]:
     """(labels, events): none may be missing."""
     form: dict[str, Any] = {"decimal": target.decimal, "thousands": target.thousands, "currency": target.currency}
@@ -247,7 +281,8 @@ def _outcome(table: Raw, target: Target, missing: Iterable[Any]) -> tuple[np.nda
         kind = Category(kind="category", categories=target.classes or [], **common)
         return parse(kind, cells, where, missing).astype(np.int64), None
     if target.kind == "number":
-        return parse(Number(kind="number", **form, **common), cells, where, missing), None
+        number = Number(kind="number", transform=target.transform, **form, **common)
+        return transformed(target.transform, parse(number, cells, where, missing)), None
     times = parse(Number(kind="number", range=[0.0, LARGEST], **form, **common), cells, where, missing)
     events = Boolean(kind="boolean", yes=target.happened, no=target.censored, **common)
     return times, parse(events, table.column(target.event), _where(table, target.event), missing)

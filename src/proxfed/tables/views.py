@@ -1,6 +1,10 @@
 """The numbers that a column is looked at by, before they are imputed and scaled: one feature each.
 
-A number may be clipped and its logarithm taken, a date has days, years, months or weekdays, yes is 1 and no is 0.
+A number may be clipped and its logarithm taken; then it may be a polynomial, a spline, or come round after a period. A
+date has days, years, months or weekdays, yes is 1 and no is 0.
+
+The spline is the restricted cubic one: linear beyond the outer knots, with the features of F. E. Harrell, "Regression
+Modeling Strategies", 2nd edition, Springer, 2015, section 2.4.5.
 """
 
 from __future__ import annotations
@@ -19,10 +23,40 @@ def views(name: str, column: Column) -> dict[str, View]:
     """By the name of the feature; none of a category, whose features are its categories."""
     if isinstance(column, Number):
         called = {"none": name, "log": f"log({name})", "log1p": f"log(1+{name})"}[column.transform]
-        return {called: partial(_number, column)}
+        plain = partial(_number, column)
+        if column.period is not None:
+            turn = 2 * np.pi / column.period
+            return {
+                f"sin({called})": lambda v: np.sin(turn * plain(v)),
+                f"cos({called})": lambda v: np.cos(turn * plain(v)),
+            }
+        powers = {f"{called}^{k}": partial(_power, plain, k) for k in range(2, column.polynomial + 1)}
+        bends = {} if column.knots is None else _bends(called, plain, column.knots)
+        return {called: plain, **powers, **bends}
     if isinstance(column, Date):
         return {f"{name} {part}": partial(_part, column, part) for part in column.parts}
     return {name: np.asarray} if isinstance(column, Boolean) else {}
+
+
+def _power(view: View, k: int, values: np.ndarray) -> np.ndarray:
+    return view(values) ** k
+
+
+def _bends(called: str, view: View, knots: list[float]) -> dict[str, View]:
+    """What a restricted cubic spline has beside the number itself: (x - t_j)+^3, made linear beyond the last knot."""
+    *inner, before, last = knots
+    wide = last - before
+    size = (last - knots[0]) ** 2
+
+    def bend(t: float, values: np.ndarray) -> np.ndarray:
+        x = view(values)
+
+        def cubed(a: float) -> np.ndarray:
+            return np.maximum(x - a, 0.0) ** 3
+
+        return (cubed(t) - cubed(before) * (last - t) / wide + cubed(last) * (before - t) / wide) / size
+
+    return {f"{called} from {t:g}": partial(bend, t) for t in inner}
 
 
 def _number(column: Number, values: np.ndarray) -> np.ndarray:

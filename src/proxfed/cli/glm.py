@@ -1,0 +1,97 @@
+"""`proxfed glm`: an unpenalised model of several organisations' tables, with standard errors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.text import Text
+
+from proxfed.cli.common import DataOption, Format, FormatOption
+from proxfed.errors import require
+from proxfed.report.summary import plain_table
+from proxfed.report.terminal import err, out, say
+
+if TYPE_CHECKING:
+    from proxfed.fit.inference import Inference
+
+FILES = ("inference.json", "coefficients.csv", "coefficients.tex", "report.html")
+
+
+def glm(
+    file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="The schema of the tables.")],
+    loss: Annotated[
+        str | None,
+        typer.Option("--loss", help="logistic, squared, poisson, huber, cox; default: as the target needs."),
+    ] = None,
+    site_intercepts: Annotated[
+        bool, typer.Option("--site-intercepts", help="An intercept for every organisation, which stays there.")
+    ] = False,
+    errors: Annotated[
+        str,
+        typer.Option(
+            "--errors",
+            metavar="model|robust|cluster|organisation",
+            help="Standard errors of the model, of the sandwich, clustered by target.cluster or by organisation.",
+        ),
+    ] = "model",
+    level: Annotated[float, typer.Option("--level", help="Of the intervals.")] = 0.95,
+    adjust: Annotated[
+        str, typer.Option("--adjust", metavar="none|bonferroni|holm|bh", help="p-values for several comparisons.")
+    ] = "none",
+    ties: Annotated[str, typer.Option("--ties", metavar="breslow|efron", help="Of survival times.")] = "breslow",
+    forest: Annotated[
+        bool, typer.Option("--forest/--no-forest", help="Show every organisation's own estimates, or sums only.")
+    ] = True,
+    place: Annotated[Path | None, typer.Option("--out", metavar="FOLDER", help="Where tables and report go.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
+    data: DataOption = None,
+    format: FormatOption = Format.table,
+) -> None:
+    """Estimates with intervals and p-values: a generalised linear model or Cox's, by sums that organisations send.
+
+    A table of coefficients with odds, rate or hazard ratios, a table of deviance, the test of one intercept for all
+    organisations, and how much the coefficients differ between them (Cochran's Q, I2, forest plot). FOLDER gets
+    inference.json, coefficients.csv, coefficients.tex and report.html.
+
+    Example: [bold]proxfed glm tables.toml --site-intercepts --out runs/estimates[/bold]
+    """
+    from proxfed.fit.inference import glm as estimate
+
+    if place is not None:
+        require(not place.exists() or place.is_dir(), f"--out {place} is not a folder")
+        there = [name for name in FILES if (place / name).exists()]
+        require(force or not there, f"--out {place} has a {', '.join(there[:1])} already; --force replaces it")
+    options: dict[str, Any] = {"errors": errors, "level": level, "adjust": adjust, "forest": forest, "ties": ties}
+    found = estimate(file, data, loss=loss, site_intercepts=site_intercepts, **options)
+    if place is not None:
+        from proxfed.files import write_together
+        from proxfed.fit.inference.page import inference_page
+
+        texts = (found.json(), found.csv(), found.latex(), inference_page(found))
+        write_together(place, dict(zip(FILES, texts, strict=True)))
+    if format is Format.json:
+        print(found.json(), end="")
+    else:
+        print_inference(found)
+    if place is not None:
+        say(f"\nTables and report are in {place}: {', '.join(FILES)}", err if format is Format.json else out)
+
+
+def print_inference(found: Inference) -> None:
+    """All tables and notes."""
+    for line in found.sentences():
+        say(line)
+    for cells in (found.cells(short=True), found.term_cells(), found.agreement_cells()):
+        head, lines = cells
+        if lines:
+            out.print()
+            table = plain_table(*head)
+            for each in lines:
+                table.add_row(*map(Text, each))
+            out.print(table)
+    if found.notes:
+        out.print()
+    for note in found.notes:
+        say(f"note: {note}")
