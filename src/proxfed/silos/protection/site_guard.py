@@ -23,13 +23,15 @@ from torch import Tensor
 from proxfed.engine.messages import dense, leaves, rebuild
 from proxfed.engine.noise import epsilon, privatise
 from proxfed.errors import RunError
+from proxfed.files import replace
 from proxfed.harness.protection import Privacy
 from proxfed.silos.protection import policy
 from proxfed.silos.protection.audit import Line
-from proxfed.silos.protection.guard import Asked, Guard, Link, Refused, Upload
+from proxfed.silos.protection.folds import folds
+from proxfed.silos.protection.guard import Asked, Guard, Link, Parts, Refused, Upload, Wanted
 from proxfed.silos.protection.keyring import Keyring, SiteKey, fingerprint
 from proxfed.silos.protection.ledger import Head, Ledger
-from proxfed.silos.protection.masks import hide
+from proxfed.silos.protection.masks import hide, hide_wide
 from proxfed.silos.protection.privacy import gaussian, noises
 from proxfed.silos.protection.trajectory import Trajectory
 from proxfed.silos.protection.versions import digests, too_near
@@ -92,7 +94,7 @@ class SiteGuard(Guard):
     def _remember(self, line: Line) -> None:
         run = line.get("run", "")
         self.bytes[run] += line.get("bytes", 0)
-        self.answers[run] += _depends_on_rows(line.get("what", ""))
+        self.answers[run] += line.get("answers", 1) * _depends_on_rows(line.get("what", ""))
         self.heads |= {partner: Head.read(said) for partner, said in line.get("heads", {}).items()}
         if "circle" in line:
             self.circles[run] = Circle(frozenset(line["circle"]), line["weights"])
@@ -132,11 +134,12 @@ class SiteGuard(Guard):
                 policy.check_noiseless(site, measure, None if job is None else job.protection.privacy)
         if asked.kind == "job" and job is not None:
             policy.check_job(site, job)
+            policy.check_fit(site, job)
             self._check_circle(job)
             self._check_heads(job)
         if _depends_on_rows(asked.title):
             run = "" if job is None else job.digest
-            policy.check_answers(site, self.answers[run], self.answers.total())
+            policy.check_answers(site, self.answers[run], self.answers.total(), asked.count)
         if asked.kind == "round":
             policy.check_rounds(site, asked.round)
 
@@ -181,13 +184,45 @@ class SiteGuard(Guard):
             policy.check_step(self.site, 0.0 if goes_on else path.far(x))
             path.add(x)
 
+    def folds(self, rows: Rows, strata: np.ndarray, count: int) -> np.ndarray:
+        """Keyed by the site's secret. Their number is kept: with another one, folds would overlap in a few rows."""
+        kept = self.site.path(self.site.files.state) / "folds"
+        if kept.exists():
+            policy.check_same_folds(self.site, int(kept.read_text()), count)
+        else:
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            replace(kept, f"{count}\n".encode())
+        return folds(rows.lines(), strata, count, self.key.secret(b"folds"))
+
+    def divides(self, parts: Parts) -> None:
+        total = sum(parts.rows)
+        for rows in (total, *parts.rows, *(total - rows for rows in parts.rows)):
+            if rows:  # of no rows nothing is told
+                policy.check_part(self.site, rows)
+
+    def tells(self, wanted: Wanted) -> None:
+        parts, total = wanted.parts, sum(wanted.parts.rows)
+        if wanted.what == "hessian":
+            left = [total - rows for rows in parts.rows if rows < total]
+            policy.check_products(self.site, min(total, *left, total), wanted.d)
+        if wanted.what == "gram":
+            policy.check_products(self.site, min(rows for rows in parts.rows if rows), wanted.d)
+        if wanted.factors is not None:
+            policy.check_factors(self.site, wanted.factors)
+        if wanted.factors is not None or (wanted.what == "count" and not wanted.masked):
+            policy.check_cells(self.site, parts.cells)
+
+    def judges(self) -> None:
+        policy.check_judged(self.site)
+
     # ---- what is written down ------------------------------------------------------------------------------------
 
     def leaving(self, asked: Asked, to: str, body: bytes) -> None:
         run = asked.job.digest if asked.job is not None else ""
         if run:
             policy.check_bytes(self.site, self.bytes[run], len(body))
-        self.note(to, asked.title, body, run=run, t=asked.round, **self.beside)
+        more = {"answers": asked.count} if asked.count > 1 else {}
+        self.note(to, asked.title, body, run=run, t=asked.round, **more, **self.beside)
         self.beside = {}
 
     def note(self, to: str, what: str, body: bytes | None = None, **more: Any) -> None:
@@ -270,6 +305,17 @@ class SiteLink(Link):
         masked = self._masked(flat, p, Sum("query", question.round, list(self.job.sites), asked))
         return tuple(word.view(1, *row.shape[1:]) for word, row in zip(masked, rows, strict=True))
 
+    def sums(self, values: Tensor, question: Letter) -> Tensor:
+        """Under masks, in two words for each number; they follow from the question and the rows alone, so that the same
+        question gets the same bytes, whichever life of the coordinator asks."""
+        if not self.protection.secure_aggregation:
+            return values
+        of = Sum("query", question.round, list(self.job.sites), question.digest.encode())
+        self._once(of, _digest(values))
+        bits = self.protection.fraction_bits
+        words = hide_wide(values.numpy(), self.keyring, of.cohort, of.t, of.broadcast, bits)
+        return torch.from_numpy(words.view(np.int64))
+
     def tested(self, values: Mapping[str, float], rows: int) -> tuple[dict[str, float], int]:
         """Rounded so that single rows do not show; of too few rows nothing."""
         site = self.guard.site
@@ -310,9 +356,15 @@ class SiteLink(Link):
 
     def _masked(self, values: list[Tensor], p: Tensor, of: Sum) -> list[Tensor]:
         """One row for all clients of the site, under its pads: sum_i p_i m_i."""
-        weighted, site = [p @ value.double() for value in values], self.guard.site
-        numbers = torch.cat(weighted).numpy()
-        content = _digest(torch.cat(weighted))
+        weighted = [p @ value.double() for value in values]
+        numbers = torch.cat(weighted)
+        self._once(of, _digest(numbers))
+        words = hide(numbers.numpy(), self.keyring, of.cohort, of.t, of.broadcast, self.protection.fraction_bits)
+        return [row[None] for row in torch.from_numpy(words.view(np.int64)).split([len(w) for w in weighted])]
+
+    def _once(self, of: Sum, content: str) -> None:
+        """Refused if this would be another sum than one that was told, or another content under the same pads."""
+        site = self.guard.site
         policy.check_sum(site, of.cohort)
         if of.kind == "round" and site.require.same_cohort:
             self._same_cohort(of)
@@ -322,8 +374,6 @@ class SiteLink(Link):
             if line["asked"] == of.asked:
                 policy.check_same_content(site, of.t, line["content"] == content)
         self.guard.beside |= {"cohort": sorted(of.cohort), "asked": of.asked, "content": content}
-        words = hide(numbers, self.keyring, of.cohort, of.t, of.broadcast, self.protection.fraction_bits)
-        return [row[None] for row in torch.from_numpy(words.view(np.int64)).split([len(w) for w in weighted])]
 
 
 def _depends_on_rows(what: str) -> bool:
@@ -396,7 +446,7 @@ class SiteFiles:
     def read(self) -> Rows:
         data = self.site.data
         if data.schema_file:
-            return TableRows.read_table(self.site.path(data.schema_file), self.site.name)
+            return TableRows.read_table(self.site.path(data.schema_file), self.site.name, data.organisation)
         test = None if data.test is None else self.site.path(data.test)
         more = {"classes": data.classes, "test": test, "held_out": data.held_out}
         return Rows.read(self.site.path(data.path), data.label, data.client, **more)
