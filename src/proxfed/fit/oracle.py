@@ -2,15 +2,23 @@
 
 A fit asks all organisations at once, and their answers are added up: by arrays where the tables lie here, by a carrier
 between organisations. The penalty, its weight and the solver stay with the one who asks, so that a whole path is one
-job. Points are coefficients on the prepared scale, (d,), as the problem's own x.
+job. Points are coefficients on the prepared scale, (d,), as the problem's own x: weights (outputs, features), row by
+row, and then the intercepts.
+
+Sums are those of the rows, each with its own weight (times that of its class); nobody divides by anything before all
+is added up.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, Self
 
 from torch import Tensor
+
+NUMBER = 8
+"""Bytes of a number that travels: all of them are float64."""
 
 
 class Part(NamedTuple):
@@ -19,7 +27,8 @@ class Part(NamedTuple):
     fold: int | None = None
     """None: all rows that are fitted to. Otherwise a fold, as every organisation has fixed its own once and for all."""
     held_out: bool = False
-    """The rows of the fold itself; False: those of all other folds."""
+    """The rows of the fold itself; False: those of all other folds. Rows whose loss is not their own, as in survival,
+    have that of all rows less that of the other folds."""
 
 
 ALL = Part()
@@ -46,29 +55,85 @@ class Sums(NamedTuple):
 
 
 class Gram(NamedTuple):
-    """All that squared loss needs to know of the rows of a fold: with A the rows (features, and 1 for an intercept)."""
+    """All that squared loss needs to know of the rows of a fold; A is the rows' features, and 1 for an intercept."""
 
     weight: float
     """sum w"""
     square: float
-    """sum w y^2"""
+    """sum w |y|^2"""
     products: Tensor
-    """(d,) A' W y"""
+    """(outputs, k) Y' W A, with k = features, and one more with an intercept."""
     matrix: Tensor
-    """(d, d) A' W A"""
+    """(k, k) A' W A"""
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What it took, over all organisations."""
+
+    rounds: int = 0
+    bytes_up: int = 0
+    bytes_down: int = 0
+
+    def __add__(self, other: Traffic) -> Traffic:
+        up, down = self.bytes_up + other.bytes_up, self.bytes_down + other.bytes_down
+        return Traffic(self.rounds + other.rounds, up, down)
+
+    def __sub__(self, other: Traffic) -> Traffic:
+        up, down = self.bytes_up - other.bytes_up, self.bytes_down - other.bytes_down
+        return Traffic(self.rounds - other.rounds, up, down)
 
 
 class Organisations(Protocol):
-    """All organisations of a fit. Every call is one exchange with all of them."""
+    """All organisations of a fit. Every call but `weighing` is one exchange with all of them."""
 
     @property
-    def names(self) -> tuple[str, ...]: ...
+    def names(self) -> tuple[str, ...]:
+        """What they are called."""
 
-    def weights(self, parts: Sequence[Part]) -> list[float]:
-        """What the rows of these parts weigh, added up."""
+    @property
+    def folds(self) -> int:
+        """How many folds their rows are divided into; 0: none."""
+
+    @property
+    def traffic(self) -> Traffic:
+        """What was exchanged so far."""
+
+    def counts(self) -> Tensor:
+        """(folds, classes): what the rows of each fold and class weigh, before any class weights; one line for all
+        rows if there are no folds. Of numbers there is one class; of survival there are two, censored and with an
+        event; labels -1 and +1 are two."""
+
+    def weighing(self, factors: Tensor | None) -> Self:
+        """The same organisations, with rows that count (classes,) times as much in every answer but `counts`; the
+        factors travel with the questions."""
 
     def ask(self, questions: Sequence[Question]) -> list[Sums]:
         """One answer for each question; many go in one exchange."""
 
     def grams(self) -> list[Gram]:
-        """One for each fold, of squared loss; what the folds add up to is that of all rows."""
+        """One for each fold, of squared loss; one for all rows if there are no folds. What the folds add up to is that
+        of all rows."""
+
+
+# ---- what travels ----------------------------------------------------------------------------------------------------
+
+
+def question_bytes(questions: Sequence[Question]) -> int:
+    """Down, to one organisation: every point once."""
+    return NUMBER * sum(len(x) for x in {q.x.numpy().tobytes(): q.x for q in questions}.values())
+
+
+def answer_bytes(questions: Sequence[Question]) -> int:
+    """Up, from one organisation: a number, a vector, and of a symmetric matrix one half."""
+    return NUMBER * sum(numbers(len(q.x), q.order) for q in questions)
+
+
+def gram_bytes(grams: Sequence[Gram]) -> int:
+    """Up, from one organisation."""
+    return NUMBER * sum(2 + g.products.numel() + len(g.matrix) * (len(g.matrix) + 1) // 2 for g in grams)
+
+
+def numbers(d: int, order: int) -> int:
+    """Of an answer up to this order."""
+    return 1 + (d if order > 0 else 0) + (d * (d + 1) // 2 if order > 1 else 0)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from proxfed.data.federated import Federated
-from proxfed.errors import positive, require
+from proxfed.errors import InputError, positive, require
 from proxfed.explained import explain
 from proxfed.types import Measure
 
@@ -62,6 +62,10 @@ class Loss(ABC):
     def slope(self, s: Tensor, b: Tensor) -> Tensor:
         """The derivative of their sum in s, (c, outputs, samples); may overwrite s."""
 
+    def second(self, s: Tensor, b: Tensor) -> Tensor:
+        """The second derivatives of each sample's loss in its scores, (c, outputs, outputs, samples)."""
+        raise InputError(f"{type(self).__name__}: its second derivatives are not known")
+
     def weighted_value(self, s: Tensor, b: Tensor, v: Tensor) -> Tensor:
         """With weights v, (c, samples)."""
         return self.value(s, b).mul_(v)
@@ -95,6 +99,9 @@ class Squared(Loss):
     def slope(self, s: Tensor, b: Tensor) -> Tensor:
         return s.sub_(b[:, None])
 
+    def second(self, s: Tensor, b: Tensor) -> Tensor:
+        return torch.ones_like(s)[:, None]
+
     def score(self, s: Tensor, b: Tensor) -> dict[str, float]:
         return {"test_loss": float(self.value(s, b).mean())}
 
@@ -124,6 +131,9 @@ class Huber(Loss):
     def slope(self, s: Tensor, b: Tensor) -> Tensor:
         return s.sub_(b[:, None]).clamp_(-self.delta, self.delta)
 
+    def second(self, s: Tensor, b: Tensor) -> Tensor:
+        return ((s - b[:, None]).abs() <= self.delta).to(s)[:, None]
+
     def score(self, s: Tensor, b: Tensor) -> dict[str, float]:
         return {"test_loss": float(self.value(s, b).mean())}
 
@@ -151,6 +161,9 @@ class Poisson(Loss):
 
     def slope(self, s: Tensor, b: Tensor) -> Tensor:
         return s.exp_().sub_(b[:, None])
+
+    def second(self, s: Tensor, b: Tensor) -> Tensor:
+        return s.exp()[:, None]
 
     def score(self, s: Tensor, b: Tensor) -> dict[str, float]:
         return {"test_loss": float(self.value(s, b).mean())}
@@ -180,6 +193,9 @@ class Logistic(Loss):
     def slope(self, s: Tensor, b: Tensor) -> Tensor:
         b = b[:, None]
         return s.mul_(b).neg_().sigmoid_().mul_(b).neg_()
+
+    def second(self, s: Tensor, b: Tensor) -> Tensor:
+        return (s.sigmoid() * (-s).sigmoid())[:, None]
 
     def score(self, s: Tensor, b: Tensor) -> dict[str, float]:
         return {"accuracy": float((s[:, 0] * b > 0).double().mean()), "test_loss": float(self.value(s, b).mean())}
@@ -221,6 +237,10 @@ class Softmax(OfClasses):
     def slope(self, s: Tensor, b: Tensor) -> Tensor:
         return s.softmax(1).scatter_(1, b[:, None], -1.0, reduce="add")
 
+    def second(self, s: Tensor, b: Tensor) -> Tensor:
+        p = s.softmax(1)
+        return torch.diag_embed(p.mT).permute(0, 2, 3, 1) - p[:, :, None] * p[:, None]
+
 
 @dataclass(frozen=True)
 class OneHot(OfClasses):
@@ -236,6 +256,9 @@ class OneHot(OfClasses):
     def slope(self, s: Tensor, b: Tensor) -> Tensor:
         return s.sub_(_one_hot(s, b))
 
+    def second(self, s: Tensor, b: Tensor) -> Tensor:
+        return torch.eye(s.shape[1]).to(s)[None, :, :, None].expand(len(s), -1, -1, s.shape[2])
+
 
 @dataclass(frozen=True)
 class MeanSquared(OfClasses):
@@ -249,6 +272,9 @@ class MeanSquared(OfClasses):
 
     def slope(self, s: Tensor, b: Tensor) -> Tensor:
         return s.sub_(_one_hot(s, b)).mul_(2 / s.shape[1])
+
+    def second(self, s: Tensor, b: Tensor) -> Tensor:
+        return 2 / s.shape[1] * OneHot().second(s, b)
 
 
 CrossEntropy = Softmax

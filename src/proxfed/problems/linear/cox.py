@@ -68,6 +68,22 @@ class Cox(Loss):
         out = (own + at_risk).exp() - e.event * (own - e.log_S).exp() * tied - e.event * v
         return out[:, None]
 
+    def hessian(self, s: Tensor, b: Tensor, v: Tensor, A: Tensor) -> Tensor:
+        """Of the sum over one client's samples in the coefficients of s = A x, (p, p): for every event, the variance of
+        the features in its risk set."""
+        e = _Events.of(s, b, v, self.ties)
+        each = (self.weighted_slope(s[None, None], b[None], v[None])[0, 0] + e.event * v).clamp_min(0)
+        root = A * each.sqrt()[:, None]
+        seen, top = e.event > 0, s.max()
+        own = (s - top + _log(v)).exp()[:, None] * A
+        sums = own.cumsum(0)[e.last[seen]]
+        if self.ties == "efron":
+            tied = torch.zeros_like(own).index_add_(0, e.last, e.event[:, None] * own)[e.last[seen]]
+            sums = sums - e.c[seen, None] * tied
+        log_rest = e.log_S[seen] - top + torch.log1p(-e.c[seen] * e.share[seen])
+        means = sums * ((-log_rest).exp() * e.weight[seen].sqrt())[:, None]
+        return root.mT @ root - means.mT @ means
+
     def smoothness(self, distance: Tensor, b: Tensor, v: Tensor) -> Tensor:
         """The Hessian of an event is the features' variance in its risk set, under some weights; whatever these are,
         that is at most the largest squared distance of a sample in the set from any point: here, from the mean."""
