@@ -21,9 +21,9 @@ SITES = ("lyon", "oslo", "turin")
 TARGETS: dict[str, dict[str, Any]] = {
     "logistic": {"column": "y", "classes": ["well", "ill"]},
     "cross_entropy": {"column": "y", "classes": ["none", "some", "much"]},
-    "squared": {"column": "y", "kind": "number"},
-    "huber": {"column": "y", "kind": "number"},
-    "poisson": {"column": "y", "kind": "number"},
+    "squared": {"column": "y"},
+    "huber": {"column": "y"},
+    "poisson": {"column": "y"},
     "cox": {"time": "time", "event": "event"},
 }
 

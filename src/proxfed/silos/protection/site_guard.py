@@ -310,9 +310,13 @@ class SiteLink(Link):
         question gets the same bytes, whichever life of the coordinator asks."""
         if not self.protection.secure_aggregation:
             return values
-        of = Sum("query", question.round, list(self.job.sites), question.digest.encode())
-        self._once(of, _digest(values))
-        bits = self.protection.fraction_bits
+        of, site = Sum("query", question.round, list(self.job.sites), question.digest.encode()), self.guard.site
+        content, bits = _digest(values), self.protection.fraction_bits
+        policy.check_sum(site, of.cohort)
+        for line in self.guard.sums.get((self.job.digest, of.kind, of.t), ()):
+            if line["asked"] == of.asked:
+                policy.check_same_content(site, of.t, line["content"] == content)
+        self.guard.beside |= {"cohort": sorted(of.cohort), "asked": of.asked, "content": content}
         words = hide_wide(values.numpy(), self.keyring, of.cohort, of.t, of.broadcast, bits)
         return torch.from_numpy(words.view(np.int64))
 
@@ -356,15 +360,9 @@ class SiteLink(Link):
 
     def _masked(self, values: list[Tensor], p: Tensor, of: Sum) -> list[Tensor]:
         """One row for all clients of the site, under its pads: sum_i p_i m_i."""
-        weighted = [p @ value.double() for value in values]
-        numbers = torch.cat(weighted)
-        self._once(of, _digest(numbers))
-        words = hide(numbers.numpy(), self.keyring, of.cohort, of.t, of.broadcast, self.protection.fraction_bits)
-        return [row[None] for row in torch.from_numpy(words.view(np.int64)).split([len(w) for w in weighted])]
-
-    def _once(self, of: Sum, content: str) -> None:
-        """Refused if this would be another sum than one that was told, or another content under the same pads."""
-        site = self.guard.site
+        weighted, site = [p @ value.double() for value in values], self.guard.site
+        numbers = torch.cat(weighted).numpy()
+        content = _digest(torch.cat(weighted))
         policy.check_sum(site, of.cohort)
         if of.kind == "round" and site.require.same_cohort:
             self._same_cohort(of)
@@ -374,6 +372,8 @@ class SiteLink(Link):
             if line["asked"] == of.asked:
                 policy.check_same_content(site, of.t, line["content"] == content)
         self.guard.beside |= {"cohort": sorted(of.cohort), "asked": of.asked, "content": content}
+        words = hide(numbers, self.keyring, of.cohort, of.t, of.broadcast, self.protection.fraction_bits)
+        return [row[None] for row in torch.from_numpy(words.view(np.int64)).split([len(w) for w in weighted])]
 
 
 def _depends_on_rows(what: str) -> bool:

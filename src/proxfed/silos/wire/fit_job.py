@@ -46,6 +46,8 @@ class Criterion(BaseModel):
     name: LossName
     delta: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Of Huber's."""
+    ties: Literal["breslow", "efron"] | None = None
+    """Of Cox's."""
 
 
 class FitTable(BaseModel):
