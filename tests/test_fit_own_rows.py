@@ -95,6 +95,14 @@ def test_folds_add_up(loss) -> None:
     )
 
 
+@pytest.mark.parametrize("loss", LOSSES, ids=str)
+def test_hessians_of_some_columns_are_parts_of_the_whole(loss) -> None:
+    x, all_of = point(loss), here(loss)
+    columns = torch.tensor([0, 2, len(x) - 1])
+    whole, some = all_of.ask([Question(x, order=2), Question(x, order=2, columns=columns)])
+    assert torch.allclose(some.hessian, whole.hessian[columns[:, None], columns], atol=1e-11)
+
+
 @pytest.mark.parametrize("loss", ["squared", "one_hot"])
 def test_gram_matrices_give_value_gradient_and_hessian(loss) -> None:
     x, all_of = point(loss), here(loss, folds=4, fold=fold_of())

@@ -42,6 +42,9 @@ class Question(NamedTuple):
     part: Part = ALL
     order: int = 1
     """0: values; 1: gradients as well; 2: Hessians as well."""
+    columns: Tensor | None = None
+    """(k,) the coordinates, ascending, whose Hessian is asked for, such as those of few among many features; None:
+    all."""
 
 
 class Sums(NamedTuple):
@@ -51,7 +54,7 @@ class Sums(NamedTuple):
     gradient: Tensor | None = None
     """(d,)"""
     hessian: Tensor | None = None
-    """(d, d)"""
+    """(d, d), or (k, k) of the columns that were asked for."""
 
 
 class Gram(NamedTuple):
@@ -120,13 +123,14 @@ class Organisations(Protocol):
 
 
 def question_bytes(questions: Sequence[Question]) -> int:
-    """Down, to one organisation: every point once."""
-    return NUMBER * sum(len(x) for x in {q.x.numpy().tobytes(): q.x for q in questions}.values())
+    """Down, to one organisation: every point once, and the columns of Hessians."""
+    points = {q.x.numpy().tobytes(): q.x for q in questions}
+    return NUMBER * (sum(map(len, points.values())) + sum(len(q.columns) for q in questions if q.columns is not None))
 
 
 def answer_bytes(questions: Sequence[Question]) -> int:
     """Up, from one organisation: a number, a vector, and of a symmetric matrix one half."""
-    return NUMBER * sum(numbers(len(q.x), q.order) for q in questions)
+    return NUMBER * sum(numbers(q) for q in questions)
 
 
 def gram_bytes(grams: Sequence[Gram]) -> int:
@@ -134,6 +138,8 @@ def gram_bytes(grams: Sequence[Gram]) -> int:
     return NUMBER * sum(2 + g.products.numel() + len(g.matrix) * (len(g.matrix) + 1) // 2 for g in grams)
 
 
-def numbers(d: int, order: int) -> int:
-    """Of an answer up to this order."""
-    return 1 + (d if order > 0 else 0) + (d * (d + 1) // 2 if order > 1 else 0)
+def numbers(question: Question) -> int:
+    """Of an answer."""
+    d = len(question.x)
+    k = d if question.columns is None else len(question.columns)
+    return 1 + (d if question.order > 0 else 0) + (k * (k + 1) // 2 if question.order > 1 else 0)

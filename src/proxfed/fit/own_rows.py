@@ -180,7 +180,7 @@ class OwnRows:
         W, bias = x[:, : q * p].reshape(Q * q, p), x[:, q * p :]
         values = torch.zeros(Q, dtype=torch.float64)
         gradients = torch.zeros(Q, self.d, dtype=torch.float64)
-        hessians = {i: torch.zeros(self.d, self.d, dtype=torch.float64) for i in range(Q) if asked[i].order > 1}
+        hessians = {i: self._blank(each) for i, each in enumerate(asked) if each.order > 1}
         w = self._weights(factors)
         for rows, A in self._chunks(part, 4 * Q * q):
             s = (W @ A.mT).view(Q, q, -1)
@@ -189,7 +189,11 @@ class OwnRows:
             b, v = self._b[rows].expand(Q, -1), w[rows].expand(Q, -1)
             values += self.loss.weighted_value(s, b, v).sum(1)
             for i, H in hessians.items():
-                self._add_hessian(H, A, self.loss.second(s[i : i + 1], b[:1])[0] * v[0])
+                second = self.loss.second(s[i : i + 1], b[:1])[0] * v[0]
+                if asked[i].columns is None:
+                    self._add_hessian(H, A, second)
+                else:
+                    self._add_some(H, A, second, asked[i].columns)
             if order:
                 slope = self.loss.weighted_slope(s, b, v)
                 gradients[:, : q * p] += (slope.reshape(Q * q, -1) @ A).view(Q, q * p)
@@ -216,6 +220,22 @@ class OwnRows:
                         H[l * p : (l + 1) * p, q * p + k] += edge
                     H[q * p + k, q * p + l] += c.sum()
 
+    def _add_some(self, H: Tensor, A: Tensor, second: Tensor, columns: Tensor) -> None:
+        """The same, of these coordinates of x alone: sum over rows of second[k, l] a_i a_j."""
+        q, p = self.outputs, A.shape[1]
+        weight = columns < q * p
+        output = torch.where(weight, columns // p, columns - q * p)
+        a = torch.ones(len(A), len(columns), dtype=torch.float64)
+        a[:, weight] = A[:, columns[weight] % p]
+        for k in output.unique().tolist():
+            for m in output.unique().tolist():
+                one, two = (output == k).nonzero()[:, 0], (output == m).nonzero()[:, 0]
+                H[one[:, None], two] += a[:, one].mT @ (a[:, two] * second[k, m][:, None])
+
+    def _blank(self, question: Question) -> Tensor:
+        k = self.d if question.columns is None else len(question.columns)
+        return torch.zeros(k, k, dtype=torch.float64)
+
     def _at_risk(self, question: Question, part: Part) -> Sums:
         """Of survival, whose rows are compared with each other."""
         assert isinstance(self.loss, Cox)
@@ -224,7 +244,7 @@ class OwnRows:
         total = float(w.sum())
         x, zero = question.x, torch.zeros(self.d, dtype=torch.float64)
         if m == 0 or not total > 0:
-            second = torch.zeros(self.d, self.d, dtype=torch.float64) if question.order > 1 else None
+            second = self._blank(question) if question.order > 1 else None
             return Sums(0.0, zero if question.order > 0 else None, second)
         A = self._A[order]
         A = torch.from_numpy(A.toarray().astype(np.float64) if isinstance(A, SparseRows) else A)
@@ -236,7 +256,8 @@ class OwnRows:
         gradient = scale * (self.loss.weighted_slope(s, b, v)[0, 0] @ A)
         if question.order == 1:
             return Sums(value, gradient)
-        return Sums(value, gradient, scale * self.loss.hessian(s[0, 0], b[0], v[0], A))
+        some = A if question.columns is None else A[:, question.columns]
+        return Sums(value, gradient, scale * self.loss.hessian(s[0, 0], b[0], v[0], some))
 
     def _by_time(self, part: Part) -> np.ndarray:
         rows = np.concatenate([np.arange(s.start, s.stop) for s in self._slices(part)])
