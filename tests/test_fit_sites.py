@@ -90,6 +90,15 @@ def test_masked_sums_are_those_of_all_rows_in_one_place(loss: str, tmp_path: Pat
     close(there.counts(), together.counts())
 
 
+def test_hessians_of_some_columns_are_parts_of_the_whole(tmp_path: Path) -> None:
+    there = elsewhere(Hospitals(tmp_path, site=SOME))
+    (x,), some = points(there.d, 1), torch.tensor([1, 4, 5])
+    one, other = there.ask([Question(x, ALL, 2, some), Question(x, ALL, 2)])
+    assert one.hessian is not None
+    assert other.hessian is not None
+    close(one.hessian, other.hessian[some][:, some])
+
+
 def test_gram_matrices_are_those_of_all_rows(tmp_path: Path) -> None:
     h = Hospitals(tmp_path, "squared", site=SOME)
     there = elsewhere(h)
@@ -247,21 +256,22 @@ def crafted(there: Elsewhere, **head: Any) -> Letter:
 
 
 @pytest.mark.parametrize(("head", "said"), [
-    ({"asked": [[0, 5, 0, 1]]}, "none of the 5"),
-    ({"asked": [[0, -2, 0, 1]]}, "no question"),
-    ({"asked": [[0, 0, 1, 1]]}, "the loss alone"),
-    ({"asked": [[0, -1, 1, 0]]}, "the loss alone"),
-    ({"asked": [[0, -1, 0, 3]]}, "no question"),
-    ({"asked": [[1, -1, 0, 1]]}, "no question"),
-    ({"asked": [[0, -1, 0, True]]}, "no list"),
+    ({"asked": [[0, 5, 0, 1, -1]]}, "none of the 5"),
+    ({"asked": [[0, -2, 0, 1, -1]]}, "no question"),
+    ({"asked": [[0, 0, 1, 1, -1]]}, "the loss alone"),
+    ({"asked": [[0, -1, 1, 0, -1]]}, "the loss alone"),
+    ({"asked": [[0, -1, 0, 3, -1]]}, "no question"),
+    ({"asked": [[1, -1, 0, 1, -1]]}, "no question"),
+    ({"asked": [[0, -1, 0, True, -1]]}, "no list"),
     ({"asked": []}, "no list"),
-    ({"asked": [[0, -1, 0, 0]] * 5000}, "no list"),
+    ({"asked": [[0, -1, 0, 0, -1]] * 5000}, "no list"),
     ({"rows": [3]}, "unknown key"),
     ({"seed": 1}, "unknown key"),
     ({"factors": [1.0, 1e6]}, "not between"),
     ({"factors": [0.0, 1.0]}, "not between"),
     ({"factors": [1.0, 1.0, 1.0]}, "no 2 numbers"),
-    ({"form": "(..)"}, "one tensor"),
+    ({"asked": [[0, -1, 0, 2, 0]]}, "no question"),
+    ({"form": "(.)"}, "not two tensors"),
 ])  # fmt: skip
 def test_questions_that_are_not_understood_to_the_last_key_tell_nothing(
     head: dict[str, Any], said: str, tmp_path: Path

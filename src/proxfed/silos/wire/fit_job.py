@@ -32,8 +32,8 @@ from proxfed.validation import STRICT
 MOST_QUESTIONS, MOST_FOLDS = 4096, 64
 """Of one letter, and of a job: no more organisations can be left out."""
 
-FORM = "(.)"
-"""Of the points of a letter, or of the numbers of an answer."""
+FORM, ASKED = "(.)", "(..)"
+"""Of the numbers of an answer; of the points of a letter, and of the columns of Hessians."""
 
 LossName = Literal["logistic", "cross_entropy", "one_hot", "squared", "huber", "poisson", "cox"]
 
@@ -88,15 +88,19 @@ class Asked(NamedTuple):
 
 
 def write_sums(run: str, questions: Sequence[Question], factors: Tensor | None) -> Letter:
-    """Every point travels once."""
+    """Every point travels once, and every choice of columns."""
     points: dict[bytes, int] = {}
-    place = [points.setdefault(_bytes(q.x), len(points)) for q in questions]
+    choices: dict[tuple[int, ...], int] = {}
+    asked = []
+    for q in questions:
+        at = points.setdefault(_bytes(q.x), len(points))
+        columns = -1 if q.columns is None else choices.setdefault(tuple(q.columns.tolist()), len(choices))
+        asked.append([at, -1 if q.part.fold is None else q.part.fold, int(q.part.held_out), q.order, columns])
     different = torch.stack([torch.frombuffer(bytearray(x), dtype=torch.float64) for x in points])
-    asked = [
-        [at, -1 if q.part.fold is None else q.part.fold, int(q.part.held_out), q.order]
-        for at, q in zip(place, questions, strict=True)
-    ]
-    form, body = pack((different,), ())
+    chosen = torch.zeros(len(choices), different.shape[1], dtype=torch.bool)
+    for columns, k in choices.items():
+        chosen[k, list(columns)] = True
+    form, body = pack((different, chosen), ())
     return Letter("query", run, head=_head("sums", factors) | {"asked": asked, "form": form}, body=body)
 
 
@@ -118,19 +122,23 @@ def read_sums(letter: Letter, d: int, classes: int) -> Asked:
     _only(letter, {"what", "factors", "asked", "form"})
     asked: Any = letter.head.get("asked")
     good = isinstance(asked, list) and 0 < len(asked) <= MOST_QUESTIONS
-    good = good and all(isinstance(a, list) and len(a) == 4 and all(type(v) is int for v in a) for a in asked)
+    good = good and all(isinstance(a, list) and len(a) == 5 and all(type(v) is int for v in a) for a in asked)
     _check(good, f"asked is no list of 1 to {MOST_QUESTIONS} questions")
-    _check(letter.word("form") == FORM, "its points are not one tensor")
-    (points,) = unpack(FORM, letter.body, (), 0, 0)
+    _check(letter.word("form") == ASKED, "its points and columns are not two tensors")
+    points, chosen = unpack(ASKED, letter.body, (), 0, 0)
     good = points.dtype == torch.float64 and points.ndim == 2 and points.shape[1] == d
     _check(good and 0 < len(points) <= len(asked), f"its points are no rows of {d} numbers")
+    good = chosen.dtype == torch.bool and chosen.ndim == 2 and chosen.shape[1] == d and len(chosen) <= len(asked)
+    _check(good and bool(chosen.any(1).all()), f"its columns are none of {d}")
     _check(bool(points.isfinite().all()), "a number of a point is not finite")
     questions = []
-    for at, fold, held_out, order in asked:
+    for at, fold, held_out, order, which in asked:
         good = 0 <= at < len(points) and -1 <= fold < MOST_FOLDS and held_out in (0, 1) and order in (0, 1, 2)
-        _check(good, f"{[at, fold, held_out, order]} is no question")
+        good = good and -1 <= which < len(chosen) and (which < 0 or order == 2)
+        _check(good, f"{[at, fold, held_out, order, which]} is no question")
         _check(not held_out or (fold >= 0 and order == 0), "of rows that are held out the loss alone is told")
-        questions.append(Question(points[at], Part(None if fold < 0 else fold, bool(held_out)), order))
+        columns = None if which < 0 else chosen[which].nonzero().flatten()
+        questions.append(Question(points[at], Part(None if fold < 0 else fold, bool(held_out)), order, columns))
     return Asked(questions, read_factors(letter, classes))
 
 
@@ -177,10 +185,9 @@ def unflat_sums(numbers_: Tensor, questions: Sequence[Question]) -> list[Sums]:
     """The answers to these questions, from all their numbers."""
     found, at = [], 0
     for q in questions:
-        d = len(q.x)
-        size = numbers(d, q.order)
+        d, size = len(q.x), numbers(q)
         own, at = numbers_[at : at + size], at + size
-        hessian = _whole(own[1 + d :], d) if q.order > 1 else None
+        hessian = _whole(own[1 + d :], d if q.columns is None else len(q.columns)) if q.order > 1 else None
         found.append(Sums(float(own[0]), own[1 : 1 + d] if q.order > 0 else None, hessian))
     _check(at == len(numbers_), f"{len(numbers_)} numbers came, and {at} answer these questions")
     return found
