@@ -21,6 +21,7 @@ from proxfed.silos.wire.message import Letter
 from proxfed.types import Message
 
 if TYPE_CHECKING:
+    from proxfed.fit.model_file import Signature
     from proxfed.silos.site.rows import Rows
 
 _log = logging.getLogger("proxfed.silos")
@@ -150,6 +151,10 @@ class Guard:
 
     def judges(self) -> None:
         """Refused if measures of held-out rows are not told."""
+
+    def signs(self, content: bytes) -> Signature | None:
+        """Its signature under a model; None: it has no key."""
+        return None
 
     def leaving(self, asked: Asked, to: str, body: bytes) -> None:
         """Called before these bytes leave, and must have written them down when it returns."""

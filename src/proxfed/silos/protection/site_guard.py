@@ -24,6 +24,7 @@ from proxfed.engine.messages import dense, leaves, rebuild
 from proxfed.engine.noise import epsilon, privatise
 from proxfed.errors import RunError
 from proxfed.files import replace
+from proxfed.fit.model_file import Signature
 from proxfed.harness.protection import Privacy
 from proxfed.silos.protection import policy
 from proxfed.silos.protection.audit import Line
@@ -33,6 +34,7 @@ from proxfed.silos.protection.keyring import Keyring, SiteKey, fingerprint
 from proxfed.silos.protection.ledger import Head, Ledger
 from proxfed.silos.protection.masks import hide, hide_wide
 from proxfed.silos.protection.privacy import gaussian, noises
+from proxfed.silos.protection.signatures import sign
 from proxfed.silos.protection.trajectory import Trajectory
 from proxfed.silos.protection.versions import digests, too_near
 from proxfed.silos.site.config import Site
@@ -214,6 +216,9 @@ class SiteGuard(Guard):
 
     def judges(self) -> None:
         policy.check_judged(self.site)
+
+    def signs(self, content: bytes) -> Signature:
+        return sign(self.key, content)
 
     # ---- what is written down ------------------------------------------------------------------------------------
 

@@ -140,6 +140,8 @@ class Holder:
                 return run.round(letter)
             case "query":
                 return self._query(letter)
+            case "model":
+                return self._model(letter)
             case "end":
                 self._runs.pop(letter.run, None)
                 Store(self._place(letter.run)).remove()
@@ -251,6 +253,18 @@ class Holder:
                 raise Reply("unknown", {})
             self._runs[run] = SiteRun(self, job, store) if job.fit is None else self._fit(job)
         return self._runs[run]
+
+    def _model(self, letter: Letter) -> bytes:
+        """What came of a fit: kept here, and signed. It is the same for every site."""
+        run = self._run(letter.run)
+        if not isinstance(run, SiteFit):
+            raise RunError("only a fit has a model of its own")
+        asked = self.asked(letter, run.job)
+        self.guard.gate(asked)
+        run.keep(letter.body, self.folder / "models" / f"{letter.run}.json")
+        signature = self.guard.signs(letter.body)
+        told = {} if signature is None else signature.model_dump()
+        return self.leave(asked, self.seal(letter, "answer", told))
 
     def _query(self, letter: Letter) -> bytes:
         run = self._run(letter.run)

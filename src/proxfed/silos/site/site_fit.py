@@ -8,22 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from proxfed import files
 from proxfed.data.federated import Window
 from proxfed.errors import RunError, require
+from proxfed.files import private_folder
 from proxfed.fit.judge import judge
+from proxfed.fit.model_file import Model
 from proxfed.fit.own_rows import OwnRows
 from proxfed.silos.protection.guard import Asked, Link, Parts, Wanted, withheld
 from proxfed.silos.site.site_run import REMEMBERED
 from proxfed.silos.wire import fit_job
 from proxfed.silos.wire.fit_job import read_fit
 from proxfed.silos.wire.job import Job
-from proxfed.silos.wire.message import Head, Letter, pack, unpack
+from proxfed.silos.wire.message import Head, Letter, canonical, pack, unpack
 
 if TYPE_CHECKING:
     from proxfed.silos.site.holder import Holder
@@ -123,6 +127,30 @@ class SiteFit:
     def _told(self, values: Tensor, letter: Letter) -> tuple[Head, bytes]:
         form, body = pack((self.link.sums(values, letter),), ())
         return {"form": form}, body
+
+    # ---- the model that came out -----------------------------------------------------------------------------------
+
+    def keep(self, content: bytes, path: Path) -> None:
+        """A copy of the model, if it is one of this fit; there is one of each."""
+        try:
+            model = Model.model_validate_json(content)
+            written = model.content() == content and not model.signatures
+        except ValueError:
+            raise RunError("what was sent is no model") from None
+        require(written, "the model is not written as it is signed")
+        same = canonical(model.preparation) == canonical(self.job.schema["preparation"])
+        same = same and tuple(model.organisations) == self.job.sites
+        same = same and model.loss.get("name") == self.fit.loss.name
+        require(same, "the model is not of this fit: its organisations, its preparation or its loss are others")
+        coef, at = model.prepare.original_scale(np.array(model.prepared.coef), np.array(model.prepared.intercept))
+        told = [*np.ravel(model.original.coef), *model.original.intercept]
+        require(np.allclose([*np.ravel(coef), *np.atleast_1d(at)], told, rtol=1e-9), "the model has two contents")
+        new = not path.exists()
+        text = model.text().encode()
+        require(new or path.read_bytes() == text, "another model came of this fit before")
+        if new:
+            private_folder(path.parent)
+            files.replace(path, text)
 
     # ---- how good a model is here ----------------------------------------------------------------------------------
 
