@@ -23,7 +23,9 @@ from proxfed.fit.costs import CHOICE, FINAL, MEASURES, SUMMARIES, costs
 from proxfed.fit.cross_validate import CrossValidation, cross_validate
 from proxfed.fit.judge import ALL, Judgement, judge, plain
 from proxfed.fit.model_file import FORM, Model, Scale, Sent
+from proxfed.fit.metrics import Bin, calibration_curve
 from proxfed.fit.settings import Settings, problem_of, read_settings, solver_of
+from proxfed.fit.shown import Shown
 from proxfed.fit.solve import Fit, Solver, Traffic
 from proxfed.machine import versions
 from proxfed.problems.linear.linear import Linear
@@ -32,9 +34,10 @@ from proxfed.problems.neural.loop import parameters
 from proxfed.registry import describe
 from proxfed.simulate.timing import Timing
 from proxfed.tables.design import Design, design
+from proxfed.tables.holdings import Holdings, holdings
 from proxfed.tables.schema import Schema, read_schema
 from proxfed.tables.table import Tables, read_tables
-from proxfed.types import Problem
+from proxfed.types import Block, Problem
 
 __all__ = ["Fitted", "fit"]
 
@@ -84,13 +87,54 @@ class Fitted:
         """What was sent, step by step."""
         return self.model.sent
 
+    @property
+    def block(self) -> Block:
+        """Where the weights are in x."""
+        return self.problem.f.blocks[0]
+
+    @property
+    def rows(self) -> int:
+        """That it was fitted to."""
+        return len(self.problem.f.data.labels)
+
+    @property
+    def holdings(self) -> Holdings:
+        """Who holds what."""
+        return holdings(self.design.tables)
+
+    @property
+    def calibration(self) -> list[Bin]:
+        """Predicted and observed probabilities of two classes; none of other models."""
+        two = self.model.loss["name"] == "logistic"
+        return calibration_curve(self.scores[:, 0], self.held.labels) if two else []
+
+    @property
+    def intervals(self) -> str:
+        """What those of the measures are."""
+        return f"the interval of {100 * self.settings.level:g} % by bootstrap within organisations"
+
+    @property
+    def judged_by_folds(self) -> bool:
+        """The rows that it was judged on are those of the folds."""
+        return self.held.rows is not None
+
+    @property
+    def protection(self) -> str:
+        """How sums travelled."""
+        return "Gradients and sums were sent as they are: no noise was added and no secure sum was used."
+
     def save(self, folder: str | Path) -> None:
         """model.json, coefficients.csv, report.html and model_card.md."""
-        from proxfed.fit.card import card
-        from proxfed.fit.page import page
+        save(self, folder)
 
-        texts = [self.model.text(), self.model.csv(), page(self), card(self)]
-        write_together(Path(folder), dict(zip(FILES, texts, strict=True)))
+
+def save(fitted: Shown, folder: str | Path) -> None:
+    """model.json, coefficients.csv, report.html and model_card.md."""
+    from proxfed.fit.card import card
+    from proxfed.fit.page import page
+
+    texts = [fitted.model.text(), fitted.model.csv(), page(fitted), card(fitted)]
+    write_together(Path(folder), dict(zip(FILES, texts, strict=True)))
 
 
 def fit(
