@@ -20,9 +20,9 @@ from proxfed.silos.coordinator.elsewhere import Elsewhere, Kept
 from proxfed.silos.coordinator.fit_agreement import agree_on_fit, announce
 from proxfed.silos.protection.folds import folds
 from proxfed.silos.protection.masks import COARSE
-from proxfed.silos.site.site_fit import SiteFit
+from proxfed.silos.site.site_fit import SiteFit, merged
 from proxfed.silos.wire.exchange import Exchange
-from proxfed.silos.wire.fit_job import write_sums
+from proxfed.silos.wire.fit_job import write_models, write_sums
 from proxfed.silos.wire.job import Job
 from proxfed.silos.wire.message import Letter, canonical
 from proxfed.tables import read_schema
@@ -335,15 +335,22 @@ def test_fits_are_refused_where_algorithms_are_listed_without_them(tmp_path: Pat
 def test_measures_of_held_out_rows_are_told_only_if_the_site_says_so(tmp_path: Path) -> None:
     h = Hospitals(tmp_path, site=SOME)
     there = elsewhere(h)
-    from proxfed.silos.wire.message import pack
-
-    form, body = pack((torch.zeros(5, there.d, dtype=torch.float64),), ())
-    letter = Letter("query", there.job.digest, head={"what": "judged", "form": form}, body=body)
+    letter = write_models(there.job.digest, "judged", torch.zeros(5, there.d, dtype=torch.float64))
     assert "fit.measures" in refused(h, letter)
     h.write({**SOME, "fit": {"rows_per_coefficient": 1.0, "measures": True}})
     h.start()
     told = Letter.decode(h.holders["lyon"].answer(letter.encode()))
     assert told.head["measures"]["auc"] == 0.5  # scores of zero tell nothing apart
+
+
+def test_few_rows_of_a_histogram_go_to_their_neighbours() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        counts = rng.poisson(0.7, 100)
+        out = merged(counts, 5)
+        assert out.sum() == counts.sum()
+        assert ((out == 0) | (out >= 5)).all()
+    assert not merged(np.array([2, 1, 0, 1]), 5).any()
 
 
 def test_a_site_that_changes_its_rows_on_the_way_is_refused(tmp_path: Path) -> None:

@@ -15,13 +15,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from proxfed.errors import RunError, require
+from proxfed.errors import InputError, RunError, require
 from proxfed.files import Log
 from proxfed.fit.oracle import Gram, Question, Sums, Traffic
 from proxfed.problems.losses import Logistic
 from proxfed.silos.protection.masks import add_up_wide
 from proxfed.silos.wire.exchange import Exchange
-from proxfed.silos.wire.fit_job import FORM, read_fit, unflat_grams, unflat_sums, write, write_sums
+from proxfed.silos.wire.fit_job import (
+    BINS,
+    FORM,
+    read_fit,
+    unflat_grams,
+    unflat_sums,
+    write,
+    write_models,
+    write_sums,
+)
 from proxfed.silos.wire.job import Job
 from proxfed.silos.wire.message import Letter, unpack
 
@@ -98,6 +107,26 @@ class Elsewhere:
         outputs = classes if fit.criterion.classes else 1
         numbers = self._added(write(self.job.digest, "grams", self.factors))
         return unflat_grams(numbers, max(1, self.folds), outputs, self.d // outputs)
+
+    # ---- how good a model is -----------------------------------------------------------------------------------------
+
+    def histogram(self, models: Tensor) -> Tensor:
+        """(2, BINS): how many held-out rows of both classes have which probability, by (folds, d) models."""
+        return self._added(write_models(self.job.digest, "histogram", models)).view(2, BINS)
+
+    def judged(self, models: Tensor) -> dict[str, dict[str, float]]:
+        """Measures of those sites that tell them."""
+        question, found = write_models(self.job.digest, "judged", models), {}
+        for site in self.job.sites:
+            try:
+                answer = self.exchange.ask(self.job, {site: question})[site]
+            except InputError:  # it does not
+                continue
+            told = answer.head.get("measures")
+            good = isinstance(told, dict) and all(isinstance(v, (int, float)) for v in told.values())
+            require(good, f"{site}: what it tells of the model are no measures")
+            found[site] = {str(name): float(value) for name, value in dict(told or {}).items()}
+        return found
 
     # ---- exchanges -------------------------------------------------------------------------------------------------
 

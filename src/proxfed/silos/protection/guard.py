@@ -111,6 +111,8 @@ class Upload(NamedTuple):
 class Guard:
     """Of one site."""
 
+    fewest = 1
+    """Rows that a cell must have, if it has any."""
     code: Collection[str] = ()
     """'module:Class' that a job may name; nothing else is imported."""
 

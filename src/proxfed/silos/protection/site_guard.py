@@ -62,7 +62,7 @@ class SiteGuard(Guard):
 
     def __init__(self, site: Site) -> None:
         self.site, self.audit = site, site.audit
-        self.code = site.allow.code
+        self.code, self.fewest = site.allow.code, site.limits.rows
         trail = self.audit.read()
         if trail.broken:
             raise Refused(f"nothing is answered: {self.audit.path} is not as it was written: {trail.broken}")

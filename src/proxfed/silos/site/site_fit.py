@@ -20,14 +20,17 @@ from proxfed.data.federated import Window
 from proxfed.errors import RunError, require
 from proxfed.files import private_folder
 from proxfed.fit.judge import judge
+from proxfed.fit.metrics import probability
 from proxfed.fit.model_file import Model
 from proxfed.fit.own_rows import OwnRows
+from proxfed.problems.losses import Logistic
 from proxfed.silos.protection.guard import Asked, Link, Parts, Wanted, withheld
 from proxfed.silos.site.site_run import REMEMBERED
 from proxfed.silos.wire import fit_job
-from proxfed.silos.wire.fit_job import read_fit
+from proxfed.silos.wire.fit_job import BINS, read_fit
 from proxfed.silos.wire.job import Job
-from proxfed.silos.wire.message import Head, Letter, canonical, pack, unpack
+from proxfed.silos.wire.message import Head, Letter, canonical, pack
+from proxfed.tables.disclosure import coarsen
 
 if TYPE_CHECKING:
     from proxfed.silos.site.holder import Holder
@@ -81,8 +84,8 @@ class SiteFit:
             head, body, asked = self._sums(letter)
         elif what in ("counts", "grams"):
             head, body, asked = self._of_folds(letter, what)
-        elif what == "judged":
-            head, body, asked = self._judged(letter)
+        elif what in ("judged", "histogram"):
+            head, body, asked = self._judged(letter) if what == "judged" else self._histogram(letter)
         else:
             raise RunError(f"a fit has no query {what!r:.40}")
         data = self.holder.leave(asked, self.holder.seal(letter, "answer", head, body))
@@ -154,25 +157,45 @@ class SiteFit:
 
     # ---- how good a model is here ----------------------------------------------------------------------------------
 
-    def _judged(self, letter: Letter) -> tuple[Head, bytes, Asked]:
-        """Measures on rows that the model of their fold has not seen; (folds, d) of them, or (1, d) for test rows."""
-        asked = self._asked(letter, "judged", ["judged"], 1)
-        self.holder.guard.judges()
-        (models,) = unpack(letter.word("form"), letter.body, (), 0, 0)
-        good = models.dtype == torch.float64 and models.shape == (max(1, self.fit.folds), self.own.d)
-        require(good, f"judged: {max(1, self.fit.folds)} models of {self.own.d} numbers are needed")
+    def _held_out(self, letter: Letter, what: str) -> tuple[np.ndarray, Asked]:
+        """(N, outputs) the scores of every row by the model of its fold, which has not seen it; (folds, d) models."""
+        fold, folds = self.own.fold, self.fit.folds
+        models = fit_job.read_models(letter, max(1, folds), self.own.d)
+        require(fold is not None, f"{what}: rows are held out by folds, and the job has none")
+        asked = self._asked(letter, what, [what], folds)
         self.holder.guard.follow(self.job, torch.zeros(self.own.d, dtype=torch.float64), models)
+        q, p = self.own.outputs, int(self.own.features.shape[1])
+        weights, bias = models[:, : q * p].view(-1, q, p).numpy(), models[:, q * p :].numpy()
+        scores = np.einsum("nqp,np->nq", weights[fold], np.asarray(self.own.features))
+        return scores + bias[fold] if self.fit.intercept else scores, asked
+
+    def _judged(self, letter: Letter) -> tuple[Head, bytes, Asked]:
+        """Measures of this site alone, rounded."""
+        self.holder.guard.judges()
+        scores, asked = self._held_out(letter, "judged")
         with withheld("a query failed"):
-            fold = self.own.fold
-            require(fold is not None, "a model is judged by folds, and the job has none")
-            assert fold is not None
-            scores = np.stack([self._scores(x) for x in models])[fold, np.arange(len(fold))]
             (row, *_) = judge(self.own.loss, scores, self.own.labels, [len(scores)], ["here"], repetitions=0).values()
             values, _ = self.link.tested({name: m.value for name, m in row.items()}, len(scores))
         return {"measures": {name: value for name, value in values.items() if np.isfinite(value)}}, b"", asked
 
-    def _scores(self, x: Tensor) -> np.ndarray:
-        """(N, outputs)"""
-        q, p = self.own.outputs, int(self.own.features.shape[1])
-        scores = np.asarray(self.own.features) @ x[: q * p].view(q, p).numpy().T
-        return scores + x[q * p :].numpy() if self.fit.intercept else scores
+    def _histogram(self, letter: Letter) -> tuple[Head, bytes, Asked]:
+        """How many rows of each of two classes have which score, of all sites together; few rows go to neighbours."""
+        require(isinstance(self.own.loss, Logistic), "a histogram of scores is told of two classes")
+        scores, asked = self._held_out(letter, "histogram")
+        with withheld("a query failed"):
+            bins = np.clip((BINS * probability(scores[:, 0])).astype(np.int64), 0, BINS - 1)
+            fewest = self.holder.guard.fewest
+            both = [merged(np.bincount(bins[self.own.labels * sign > 0], minlength=BINS), fewest) for sign in (-1, 1)]
+            return *self._told(torch.from_numpy(np.concatenate(both)), letter), asked
+
+
+def merged(counts: np.ndarray, fewest: int) -> np.ndarray:
+    """(bins,) with neighbours together until no bin has few rows: they go where most of them are."""
+    out = np.zeros(len(counts))
+    if not fewest <= counts.sum():
+        return out
+    first = 0
+    for last, count in zip(*coarsen(counts, fewest), strict=True):
+        out[first + int(counts[first : last + 1].argmax())] = count
+        first = last + 1
+    return out

@@ -5,6 +5,7 @@
     query counts        what the rows of every fold and class weigh
     query sums          many points at once: the loss of all rows or of a part, gradients, Hessians
     query grams         of squared loss: products of columns, fold by fold
+    query histogram     of two classes: how many held-out rows have which score
     query judged        measures of a model on this site's held-out rows, if the site tells them
     model               the model that came out, which every site keeps and signs
 
@@ -31,6 +32,9 @@ from proxfed.validation import STRICT
 
 MOST_QUESTIONS, MOST_FOLDS = 4096, 64
 """Of one letter, and of a job: no more organisations can be left out."""
+
+BINS = 100
+"""Of predicted probabilities, from 0 to 1."""
 
 FORM, ASKED = "(.)", "(..)"
 """Of the numbers of an answer; of the points of a letter, and of the columns of Hessians."""
@@ -107,6 +111,21 @@ def write_sums(run: str, questions: Sequence[Question], factors: Tensor | None) 
 def write(run: str, what: str, factors: Tensor | None = None) -> Letter:
     """A question without points."""
     return Letter("query", run, head=_head(what, factors))
+
+
+def write_models(run: str, what: str, models: Tensor) -> Letter:
+    """A question about held-out rows: (folds, d) the models that have not seen them."""
+    form, body = pack((models,), ())
+    return Letter("query", run, head={"what": what, "form": form}, body=body)
+
+
+def read_models(letter: Letter, folds: int, d: int) -> Tensor:
+    _only(letter, {"what", "form"})
+    _check(letter.word("form") == FORM, "its models are not one tensor")
+    (models,) = unpack(FORM, letter.body, (), 0, 0)
+    good = models.dtype == torch.float64 and models.shape == (folds, d)
+    _check(good and bool(models.isfinite().all()), f"its models are no {folds} rows of {d} finite numbers")
+    return models
 
 
 def _head(what: str, factors: Tensor | None) -> Head:
