@@ -244,7 +244,7 @@ def test_hessians_need_ten_rows_for_every_coefficient(tmp_path: Path) -> None:
     h = Hospitals(tmp_path, "cross_entropy", site={"limits": {"rows": 10}})
     there = elsewhere(h)
     assert not there.hessians
-    assert not there.gram_matrices
+    assert not there.tells_grams
     question = write_sums(there.job.digest, [Question(points(there.d, 1)[0], ALL, 2)], None)
     assert "rows_per_coefficient" in refused(h, question)
     there.ask([Question(points(there.d, 1)[0])])  # gradients are told

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from proxfed.registry import describe
 from proxfed.simulate.timing import Timing
 from proxfed.tables.design import Design, design
 from proxfed.tables.holdings import Holdings, holdings
+from proxfed.tables.preparation import Preparation
 from proxfed.tables.schema import Schema, read_schema
 from proxfed.tables.table import Tables, read_tables
 from proxfed.types import Block, Problem
@@ -167,15 +168,17 @@ def fit(
         base = read_schema(tables).model
     elif isinstance(tables, Schema):
         base = tables.model
-    if settings.get("weight") is not None:
-        base = {key: value for key, value in base.items() if key != "cv"}
-    elif settings.get("cv") is not None:
-        base = {key: value for key, value in base.items() if key != "weight"}
-    asked = read_settings(base | settings)
+    asked = settings_for(base, settings)
     if not isinstance(tables, Tables):
         watch("reading tables", 0, 1)
         tables = read_tables(tables, directory)
     return _fit(tables, asked, watch)
+
+
+def settings_for(base: Mapping[str, Any], given: Mapping[str, Any]) -> Settings:
+    """Those of a schema's [model], overruled by what is given."""
+    besides = "cv" if given.get("weight") is not None else "weight" if given.get("cv") is not None else ""
+    return read_settings({key: value for key, value in base.items() if key != besides} | dict(given))
 
 
 def _fit(tables: Tables, asked: Settings, watch: Watch) -> Fitted:
@@ -186,7 +189,7 @@ def _fit(tables: Tables, asked: Settings, watch: Watch) -> Fitted:
     problem = problem_of(asked, made)
     n, data = problem.f.n, problem.f.data
     smallest = asked.smallest or (1e-2 if data.features.shape[1] > len(data.labels) else 1e-3)
-    given = _given_weight(asked)
+    given = given_weight(asked)
     cv = None
     if given is None or data.test is None:
         cv = _cross_validated(problem, given, asked, smallest, path_solver, watch)
@@ -210,7 +213,9 @@ def _fit(tables: Tables, asked: Settings, watch: Watch) -> Fitted:
     notes = [PATH.sub(r"\1", note) for note in (*tables.notes, *made.preparation.notes, *separate.notes)]
     without = asked.model_copy(update={"repetitions": 0})  # intervals of pooled rows would be the same
     return Fitted(
-        model=_model(made, chosen, final, asked, sent, judged, held, notes),
+        model=model_of(
+            made.preparation, made.organisations, chosen, final, asked, sent, judged, held.about, notes
+        ),
         settings=asked,
         design=made,
         problem=chosen,
@@ -229,7 +234,7 @@ def _fit(tables: Tables, asked: Settings, watch: Watch) -> Fitted:
 # ---- the choice of the weight, and the model with it -----------------------------------------------------------------
 
 
-def _given_weight(asked: Settings) -> float | None:
+def given_weight(asked: Settings) -> float | None:
     """None: it is to be chosen. Without a penalty it is 0."""
     return 0.0 if asked.penalty in ("zero", {"name": "zero"}) else asked.weight
 
@@ -336,38 +341,41 @@ def _difference(problem: Problem[Linear], one: Tensor, other: Tensor) -> float:
 # ---- the model file -------------------------------------------------------------------------------------------------
 
 
-def _model(
-    made: Design,
+def model_of(
+    preparation: Preparation,
+    organisations: Sequence[str],
     problem: Problem[Linear],
     final: Fit,
     asked: Settings,
     sent: list[Sent],
     judged: Judgement,
-    held: Held,
-    notes: Any,
+    held_out: str,
+    notes: Iterable[str],
 ) -> Model:
+    """What model.json says."""
     parts = parameters(final.x, problem.f.blocks)
     coef = parts["weight"].double().numpy()
     intercept = parts["bias"].double().numpy() if problem.f.intercept else np.zeros(len(coef))
-    original, at = made.preparation.original_scale(coef, intercept)
+    original, at = preparation.original_scale(coef, intercept)
     require(bool(np.isfinite(original).all()), "some coefficients are not finite numbers")
     penalty = asked.penalty if isinstance(asked.penalty, dict) else {"name": asked.penalty}
+    target = preparation.schema.target
     return Model(
         form=FORM,
-        name=made.tables.schema.table.name,
+        name=preparation.schema.table.name,
         loss=describe(problem.f.criterion, KINDS),
         penalty=penalty,
         weight=float(final.weight or 0),
-        classes=list(made.classes),
-        features=list(made.preparation.names),
+        classes=[] if target is None else list(target.names),
+        features=list(preparation.names),
         prepared=Scale(coef=coef.tolist(), intercept=intercept.tolist()),
         original=Scale(coef=original.tolist(), intercept=np.atleast_1d(at).tolist()),
-        preparation=made.preparation.plain(),
-        organisations=list(made.organisations),
+        preparation=preparation.plain(),
+        organisations=list(organisations),
         settings=asked.model_dump(mode="json", exclude_defaults=True),
         sent=sent,
         measures=plain(judged),
-        held_out=held.about,
+        held_out=held_out,
         notes=list(notes),
         versions={key: value for key, value in versions().items() if key in ("proxfed", "python", "torch", "numpy")},
     )

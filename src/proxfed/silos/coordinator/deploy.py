@@ -44,6 +44,7 @@ from proxfed.silos.wire.carrier import Carrier
 from proxfed.silos.wire.exchange import Exchange
 from proxfed.silos.wire.job import TABLES, Job, build
 from proxfed.silos.wire.message import Letter, canonical, flat
+from proxfed.tables import decode
 from proxfed.types import Graph, Problem
 
 log = logging.getLogger(__name__)
@@ -128,6 +129,8 @@ class Greeting(NamedTuple):
     """What all arrange their rows by, with the preparation of tables."""
     bytes: tuple[int, int] = (0, 0)
     """That sites sent and heard for it."""
+    rows: dict[str, int | None] = {}
+    """How many each site has, as far as the summary of its table tells."""
 
     @property
     def introductions(self) -> dict[str, str]:
@@ -148,11 +151,12 @@ def greet(carrier: Carrier, sized: bool, say: Callable[[str], None]) -> Greeting
     for site, said in told.items():
         _compare_versions(site, said.get("versions"), say)
     schemas = {site: check_schema(said.get("schema"), site) for site, said in told.items()}
-    agreed = agree(schemas)
+    agreed, rows = agree(schemas), dict[str, int | None]()
     if any("table" in schema for schema in schemas.values()):
         summaries = exchange.ask(None, dict.fromkeys(carrier.sites, Letter("summary", "", head=hello.head)))
         agreed = prepared(agreed, schemas, {site: answer.body for site, answer in summaries.items()})
-    return Greeting(told, schemas, agreed, (exchange.back, exchange.out))
+        rows = {site: decode(answer.body).rows for site, answer in summaries.items()}
+    return Greeting(told, schemas, agreed, (exchange.back, exchange.out), rows)
 
 
 def handshake(e: Experiment, carrier: Carrier, say: Callable[[str], None] = log.warning) -> Agreement:

@@ -18,7 +18,7 @@ from torch import Tensor
 from proxfed.errors import InputError, RunError, require
 from proxfed.files import Log
 from proxfed.fit.oracle import Gram, Question, Sums, Traffic
-from proxfed.problems.losses import Logistic
+from proxfed.problems.losses import Logistic, Loss
 from proxfed.silos.protection.masks import add_up_wide
 from proxfed.silos.wire.exchange import Exchange
 from proxfed.silos.wire.fit_job import (
@@ -68,7 +68,7 @@ class Elsewhere:
     kept: Kept
     hessians: bool = True
     """All of them tell Hessians."""
-    gram_matrices: bool = True
+    tells_grams: bool = True
     factors: Tensor | None = None
     """(classes,) by which rows count more."""
     spent: list[Traffic] = field(default_factory=lambda: [Traffic()])
@@ -87,10 +87,18 @@ class Elsewhere:
         return self.spent[0]
 
     @property
+    def hessian_columns(self) -> int:
+        return self.d if self.hessians else 0
+
+    @property
+    def loss(self) -> Loss:
+        return read_fit(self.job.fit).criterion
+
+    @property
     def classes(self) -> int:
         """As `counts` numbers them."""
         known: int | None = self.job.schema["classes"]
-        loss = read_fit(self.job.fit).criterion
+        loss = self.loss
         return known or (2 if isinstance(loss, Logistic) or not loss.separate else 1)
 
     def weighing(self, factors: Tensor | None) -> Self:

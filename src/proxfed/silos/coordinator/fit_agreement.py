@@ -14,7 +14,7 @@ from proxfed.files import checked, replace, with_checksum
 from proxfed.fit.settings import Settings, loss_of
 from proxfed.problems.losses import Logistic
 from proxfed.problems.named_losses import KINDS
-from proxfed.registry import describe
+from proxfed.registry import Table, describe
 from proxfed.silos.coordinator.deploy import greet
 from proxfed.silos.wire.carrier import Carrier
 from proxfed.silos.wire.exchange import Exchange
@@ -32,6 +32,10 @@ class FitAgreement(NamedTuple):
     """The sites that have test rows."""
     summaries: tuple[int, int]
     """Bytes that sites sent and heard before the job."""
+    rows: dict[str, int | None]
+    """How many each site has, as far as it tells."""
+    settings: Table
+    """With which the fit was begun."""
     life: int = 1
 
     def save(self, path: Path) -> None:
@@ -45,7 +49,8 @@ class FitAgreement(NamedTuple):
             table = checked(files.parse_json(files.read(path), str(path)), str(path))
             job = Job.decode(json.dumps(table["job"]).encode())
             up, down = table["summaries"]
-            return cls(job, tuple(table["tests"]), (int(up), int(down)), int(table["life"]) + 1)
+            rest = dict(table["rows"]), dict(table["settings"]), int(table["life"]) + 1
+            return cls(job, tuple(table["tests"]), (int(up), int(down)), *rest)
         except (OSError, ValueError, KeyError, TypeError, RunError) as e:
             raise InputError(f"{path} is damaged: {e}") from e
 
@@ -85,7 +90,8 @@ def agree_on_fit(
         introductions=met.introductions,
         audits=met.audits,
     )
-    return FitAgreement(job, tuple(site for site, told in met.schemas.items() if told["test"]), met.bytes)
+    tests = tuple(site for site, told in met.schemas.items() if told["test"])
+    return FitAgreement(job, tests, met.bytes, met.rows, settings.model_dump(mode="json", exclude_defaults=True))
 
 
 class Announced(NamedTuple):

@@ -23,7 +23,7 @@ from proxfed.fit.judge import judge
 from proxfed.fit.metrics import probability
 from proxfed.fit.model_file import Model
 from proxfed.fit.own_rows import OwnRows
-from proxfed.problems.losses import Logistic
+from proxfed.problems.losses import Huber, Logistic, OneHot, Squared
 from proxfed.silos.protection.guard import Asked, Link, Parts, Wanted, withheld
 from proxfed.silos.site.site_run import REMEMBERED
 from proxfed.silos.wire import fit_job
@@ -108,10 +108,19 @@ class SiteFit:
         hessians = any(q.order > 1 for q in found.questions)
         self._wanted("hessian" if hessians else "sum", found.factors)
         points = {q.x.data_ptr(): q.x for q in found.questions}.values()
-        self.holder.guard.follow(self.job, torch.zeros(self.own.d, dtype=torch.float64), points)
+        self._follow(points)
         with withheld("a query failed"):
             answers = self.own.answer(found.questions, found.factors)
             return *self._told(fit_job.flat_sums(answers), letter), asked
+
+    def _follow(self, points: Iterable[Tensor]) -> None:
+        """Points far out single out rows, if the loss bends: its unit is 1, or Huber's delta. A squared loss does not
+        bend, so that its gradients at any points tell what its Gram matrix tells."""
+        loss = self.own.loss
+        if not isinstance(loss, (Squared, OneHot)):
+            unit = loss.delta if isinstance(loss, Huber) else 1.0
+            start = torch.zeros(self.own.d, dtype=torch.float64)
+            self.holder.guard.follow(self.job, start, (x / unit for x in points))
 
     def _of_folds(self, letter: Letter, what: str) -> tuple[Head, bytes, Asked]:
         factors = fit_job.read_plain(letter, self.own.counts().shape[1])
@@ -163,7 +172,7 @@ class SiteFit:
         models = fit_job.read_models(letter, max(1, folds), self.own.d)
         require(fold is not None, f"{what}: rows are held out by folds, and the job has none")
         asked = self._asked(letter, what, [what], folds)
-        self.holder.guard.follow(self.job, torch.zeros(self.own.d, dtype=torch.float64), models)
+        self._follow(models)
         q, p = self.own.outputs, int(self.own.features.shape[1])
         weights, bias = models[:, : q * p].view(-1, q, p).numpy(), models[:, q * p :].numpy()
         scores = np.einsum("nqp,np->nq", weights[fold], np.asarray(self.own.features))
