@@ -1,34 +1,25 @@
 """What the federated model is compared with: the model of each organisation alone, and that of the pooled rows.
 
 Alone, an organisation chooses its own weight by its own cross-validation. The pooled model is a simulation: nobody but
-a program that has all tables at hand can fit it. It minimises the same objective by another method (FISTA).
+a program that has all tables at hand can fit it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 from torch import Tensor
 
+from proxfed.data.federated import Federated
 from proxfed.errors import ProxfedError
-from proxfed.fit.cross_validate import cross_validate, has_classes
+from proxfed.fit.cross_validate import cross_validate
 from proxfed.fit.settings import Settings
-from proxfed.fit.solve import Fit, Solver, Traffic
+from proxfed.fit.solve import Solver
 from proxfed.problems.linear.linear import Linear
 from proxfed.types import Problem
-
-
-@dataclass(frozen=True)
-class Central(Solver):
-    """For rows that are in one place: FISTA, and nothing travels."""
-
-    def fit(self, problem: Any, scale: float | None = None, pairs: Any = None) -> Fit:
-        """To the tolerance itself, whatever the scale; nothing is remembered from one fit to the next."""
-        x = problem.f.minimise(problem.h, problem.start(0), self.tolerance)
-        return Fit(problem, x, problem.f.gradient(x), self.tolerance, 1.0, Traffic())
 
 
 class Held(NamedTuple):
@@ -63,8 +54,7 @@ def alone(
 ) -> Alone:  # fmt: skip
     """A model for every organisation that can have one."""
     found = Alone({}, {}, [])
-    convex = problem.h.weak_convexity == 0
-    solver = Central(settings.cv_tolerance) if convex else Solver(settings.cv_tolerance, rounds=settings.rounds)
+    solver = Solver(settings.cv_tolerance, rounds=settings.rounds)
     for name, a, b in zip(names, problem.f.data.offsets, problem.f.data.offsets[1:], strict=False):
         watch()
         if name not in held.parts:
@@ -102,6 +92,11 @@ def _too_little(own: Problem[Linear], folds: int) -> str:
     return "" if counts.min() >= folds else f"fewer than {folds} rows of a class"
 
 
+def has_classes(data: Federated) -> bool:
+    """Labels are classes, or -1 and +1, and not numbers."""
+    return data.classes is not None or bool(np.isin(data.labels, (-1, 1)).all())
+
+
 def scores(problem: Problem[Linear], x: Tensor, rows: np.ndarray) -> np.ndarray:
     """(N, outputs)"""
     return np.asarray(problem.f.scores(x, rows)).reshape(len(rows), -1)
@@ -121,12 +116,12 @@ def pooled(problem: Problem[Linear], held: Held, watch: Callable[[], object]) ->
     if problem.f.criterion.separate:  # the rows of all as those of one; of survival, every organisation is a stratum
         data = problem.f.data
         problem = replace(problem, f=problem.f.over_rows(replace(data, sizes=np.array([len(data.labels)]))))
-    x = problem.solve()
+    x = Solver().fit(problem).x
     if held.rows is None:
         return Pooled(x, scores(problem, x, held.features))
     out = np.zeros((len(held.labels), problem.f.blocks[0].shape[0]))
     for rows in held.rows:
         watch()
         train = replace(problem, f=problem.f.over_rows(problem.f.data.keep(np.flatnonzero(~rows))))
-        out[rows] = scores(train, train.solve(1e-10), held.features[rows])
+        out[rows] = scores(train, Solver(1e-8).fit(train).x, held.features[rows])
     return Pooled(x, out)

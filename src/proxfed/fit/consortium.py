@@ -194,7 +194,7 @@ def _fit(tables: Tables, asked: Settings, watch: Watch) -> Fitted:
     if given is None or data.test is None:
         cv = _cross_validated(problem, given, asked, smallest, path_solver, watch)
     place = 0 if cv is None else cv.place(asked.rule)
-    chosen, final = _final(problem, given, None if cv is None else cv.fits[place], asked, watch)
+    chosen, final = _final(problem, given, cv, asked, watch)
     held = _held(made, problem, cv, asked)
     if cv is not None and held.rows is not None:
         own_scores = cv.scores(problem, place)
@@ -256,16 +256,16 @@ def _cross_validated(
 
 
 def _final(
-    problem: Problem[Linear], given: float | None, begin: Fit | None, asked: Settings, watch: Watch
+    problem: Problem[Linear], given: float | None, cv: CrossValidation | None, asked: Settings, watch: Watch
 ) -> tuple[Problem[Linear], Fit]:
     """(the problem with the weight that was chosen, its fit), begun at the fit of cross-validation if there is one."""
+    begin = None if cv is None else cv.choose(asked.rule)
     solver = solver_of(asked, asked.tolerance, watch=lambda rounds, residual: watch("fitting the model", rounds, 0))
     if begin is None:
         return problem, replace(solver.fit(problem), weight=given)
     chosen = problem.with_h(problem.h.with_weight(float(begin.weight or 0)))
-    # What a compressor has not sent yet is forgotten between two fits: a start close by would be no help.
-    start = chosen if asked.compress is not None else chosen.starting_at(begin.x)
-    return chosen, replace(solver.fit(start, begin.scale, begin.pairs), weight=begin.weight)
+    assert cv is not None
+    return chosen, solver.after(cv.objective, chosen, begin)
 
 
 # ---- how good it is -------------------------------------------------------------------------------------------------

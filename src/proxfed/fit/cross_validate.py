@@ -1,8 +1,8 @@
-"""How much penalty, by cross-validation: held-out losses along a path, by federated rounds alone.
+"""How much penalty, by cross-validation: held-out losses along a path, by sums over rows alone.
 
-A fold holds out some rows of every organisation, or all rows of one. The path of every fold is fitted to the other
-rows; then its models travel once to the organisations that hold out rows, and each sends its loss, a number for every
-model. An organisation draws its own folds, keyed, with the same share of every class (of events, in survival).
+A fold holds out some rows of every organisation, or all rows of one. The paths of all folds are fitted to the other
+rows side by side; then their models travel once to the organisations, and the losses of the rows that a fold holds out
+are added up. An organisation draws its own folds, keyed, with the same share of every class (of events, in survival).
 
 A survival model's loss on rows is the partial likelihood with them less that without them (Verweij and Van Houwelingen,
 "Cross-Validation in Survival Analysis", Statistics in Medicine, 1993): a few rows alone make poor risk sets.
@@ -10,33 +10,25 @@ A survival model's loss on rows is the partial likelihood with them less that wi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from proxfed import keyed_random
-from proxfed.data.federated import Federated
-from proxfed.errors import InputError, require, whole
-from proxfed.fit.solve import Fit, Solver, Traffic
+from proxfed.errors import require, whole
+from proxfed.fit.objective import Objective
+from proxfed.fit.oracle import Part, Question, Traffic
+from proxfed.fit.own_rows import drawn_folds, strata_of
+from proxfed.fit.solve import Fit, Solver, objective_of
 from proxfed.problems.linear.linear import Linear
-from proxfed.types import Problem
+from proxfed.types import Problem, Regulariser
 
 ORGANISATION = "organisation"
 
 SOLVER = Solver(1e-8)
 """A path goes down to weights where the last digits cost most of the rounds."""
-
-
-class Fold(NamedTuple):
-    """What is fitted to, and what is held out."""
-
-    train: Problem[Linear]
-    held_out: np.ndarray
-    """(N,) which rows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,9 +46,11 @@ class CrossValidation:
     traffic: Traffic
     """Of all paths and all evaluations together."""
     rows: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), bool))
-    """(folds, N) which rows a fold holds out."""
+    """(folds, N) which rows a fold holds out, where the tables lie here."""
     models: Tensor = field(default_factory=lambda: torch.zeros(0, 0, 0))
     """(folds, k, d) fitted to the other rows."""
+    objective: Objective | None = None
+    """Of whom all this was asked; None: with a compressed uplink."""
 
     @property
     def mean(self) -> np.ndarray:
@@ -113,96 +107,103 @@ def cross_validate(
     solver           of the models on all rows
     fold_tolerance   its tolerance on the folds, whose losses need not be exact to be compared
     seed             of the folds
-    watch            called with the paths that are done, and how many there are
+    watch            called with the steps that are done, and how many there are
     """
     require(isinstance(problem.f, Linear), f"problem = {problem!s:.80}: only linear models are cross-validated")
-    on_folds = replace(solver, tolerance=fold_tolerance)
-    parts = list(_folds(problem, folds, seed))
-    fits = solver.path(problem, weights, smallest)
-    total = sum((fit.traffic for fit in fits), start=Traffic())
-    chosen = [float(fit.weight or 0) for fit in fits]
-    watch(1, len(parts) + 1)
-    losses, sums, models = [], [], []
-    for k, fold in enumerate(parts):
-        path = on_folds.path(fold.train, chosen)
-        loss, weight, traffic = _evaluate(problem, fold, path)
-        total = sum((fit.traffic for fit in path), start=total + traffic)
-        losses.append(loss)
-        models.append(torch.stack([fit.x for fit in path]))
-        sums.append(weight)
-        watch(k + 2, len(parts) + 1)
+    fold = fold_of_rows(problem.f, folds, seed)
+    count = int(fold.max()) + 1
+    rows = np.array([fold == k for k in range(count)])
+    if solver.compressor is not None:
+        return replace(_compressed(problem, fold, weights, smallest, solver, fold_tolerance, watch), rows=rows)
+    objective = objective_of(problem.f, count, fold)
+    check_folds(objective, folds)
+    return replace(choose(objective, problem.h, weights, smallest, solver, fold_tolerance, watch), rows=rows)
+
+
+def choose(
+    objective: Objective,
+    h: Regulariser,
+    weights: int | Sequence[float] = 50,
+    smallest: float = 1e-3,
+    solver: Solver = SOLVER,
+    fold_tolerance: float = 1e-5,
+    watch: Callable[[int, int], object] = lambda done, total: None,
+) -> CrossValidation:
+    """The same of an objective, whoever answers, by the folds that the organisations have fixed."""
+    fits = solver.along(objective, h, weights, smallest)
+    watch(1, 3)
+    paths = solver.on_folds(objective, fits, fold_tolerance)
+    watch(2, 3)
+    asked = [Question(fit.x, Part(k, held_out=True), 0) for k, path in enumerate(paths) for fit in path]
+    held = torch.tensor([sums.value for sums in objective.organisations.ask(asked)]).double().view(len(paths), -1)
+    sums = torch.tensor([objective.weight(Part(k, held_out=True)) for k in range(len(paths))]).double()
+    watch(3, 3)
     return CrossValidation(
-        np.array(chosen),
-        np.array(losses),
-        np.array(sums) / np.sum(sums),
+        np.array([float(fit.weight or 0) for fit in fits]),
+        (held / sums[:, None]).numpy(),
+        (sums / sums.sum()).numpy(),
         fits,
-        total,
-        np.array([fold.held_out for fold in parts]),
-        torch.stack(models),
+        objective.organisations.traffic,
+        models=torch.stack([torch.stack([fit.x for fit in path]) for path in paths]),
+        objective=objective,
     )
 
 
-def _folds(problem: Problem[Linear], folds: int | str, seed: int) -> Iterator[Fold]:
-    data = problem.f.data
-    owner, strata = np.repeat(np.arange(len(data)), data.sizes), _strata(problem)
+def _compressed(
+    problem: Problem[Linear],
+    fold: np.ndarray,
+    weights: int | Sequence[float],
+    smallest: float,
+    solver: Solver,
+    fold_tolerance: float,
+    watch: Callable[[int, int], object],
+) -> CrossValidation:
+    """With a compressed uplink: the paths one after the other, each in rounds of its own."""
+    count = int(fold.max()) + 1
+    objective = objective_of(problem.f, count, fold)
+    fits = solver.path(problem, weights, smallest)
+    chosen = [float(fit.weight or 0) for fit in fits]
+    watch(1, count + 1)
+    total = sum((fit.traffic for fit in fits), start=Traffic())
+    models = []
+    for k in range(count):
+        train = replace(problem, f=problem.f.over_rows(problem.f.data.keep(np.flatnonzero(fold != k))))
+        path = replace(solver, tolerance=fold_tolerance).path(train, chosen)
+        total = sum((fit.traffic for fit in path), start=total)
+        models.append(torch.stack([fit.x for fit in path]))
+        watch(k + 2, count + 1)
+    parts = [Part(k, held_out=True) for k in range(count)]
+    asked = [Question(x, part, 0) for part, path in zip(parts, models, strict=True) for x in path]
+    held = np.array([sums.value for sums in objective.organisations.ask(asked)]).reshape(count, -1)
+    sums = np.array([objective.weight(part) for part in parts])
+    return CrossValidation(
+        np.array(chosen),
+        held / sums[:, None],
+        sums / sums.sum(),
+        fits,
+        total + objective.organisations.traffic,
+        models=torch.stack(models),
+    )
+
+
+def fold_of_rows(f: Linear, folds: int | str, seed: int) -> np.ndarray:
+    """(N,) the fold of each row: as its organisation draws it, or the organisation itself; none of them is empty."""
+    data = f.data
+    owner = np.repeat(np.arange(len(data)), data.sizes)
     if folds == ORGANISATION:
         require(len(data) > 1, f"folds = {folds!r} needs at least two organisations, and there is one")
-        which, count = owner, len(data)
-    else:
-        fits = whole(folds) and 2 <= int(folds) <= len(owner)
-        require(fits, f"folds = {folds!r} must be {ORGANISATION!r}, or a whole number from 2 to the {len(owner)} rows")
-        count = int(folds)
-        which = _drawn(data, strata, count, seed)
-    for k in range(count):
-        held_out = which == k
-        if held_out.any():
-            fits = not problem.f.criterion.separate or len(np.unique(strata[~held_out])) == len(np.unique(strata))
-            require(fits, f"folds = {folds!r}: fold {k} has all samples of a class, so without it there is no fit")
-            try:
-                yield Fold(replace(problem, f=problem.f.over_rows(data.keep(np.flatnonzero(~held_out)))), held_out)
-            except InputError as e:
-                raise InputError(f"folds = {folds!r}: without fold {k}, {e}") from e
+        return owner
+    fits = whole(folds) and 2 <= int(folds) <= len(owner)
+    require(fits, f"folds = {folds!r} must be {ORGANISATION!r}, or a whole number from 2 to the {len(owner)} rows")
+    strata = strata_of(data.labels, f.criterion, data.classes)
+    parts = zip(data.offsets, data.offsets[1:], strict=False)
+    fold = np.concatenate([drawn_folds(strata[a:b], int(folds), seed, i) for i, (a, b) in enumerate(parts)])
+    return np.unique(fold, return_inverse=True)[1]
 
 
-def _strata(problem: Problem[Linear]) -> np.ndarray:
-    """(N,) classes, or whether an event was seen, which every fold has its share of; of numbers, one for all."""
-    labels = problem.f.data.labels
-    if not problem.f.criterion.separate:
-        return np.signbit(np.asarray(labels, np.float64)).astype(np.int64)
-    return labels.astype(np.int64) if has_classes(problem.f.data) else np.zeros(len(labels), np.int64)
-
-
-def has_classes(data: Federated) -> bool:
-    """Labels are classes, or -1 and +1, and not numbers."""
-    return data.classes is not None or bool(np.isin(data.labels, (-1, 1)).all())
-
-
-def _drawn(data: Federated, strata: np.ndarray, count: int, seed: int) -> np.ndarray:
-    """(N,): the fold of each row. Rows of a stratum, in random order, go round the folds, from a random one on."""
-    which = np.empty(len(strata), np.int64)
-    key = keyed_random.keys(seed, "folds", range(len(data)), 0)
-    for i, (a, b) in enumerate(zip(data.offsets, data.offsets[1:], strict=False)):
-        words = keyed_random.words(key[i : i + 1], b - a + 1)[0]
-        which[a + np.lexsort((words[1:], strata[a:b]))] = (np.arange(b - a) + int(words[0] % count)) % count
-    return which
-
-
-def _evaluate(problem: Problem[Linear], fold: Fold, path: list[Fit]) -> tuple[np.ndarray, float, Traffic]:
-    """(loss of every model on the fold's rows, what these weigh, what the evaluation costs)."""
-    rows = np.flatnonzero(fold.held_out)
-    held = problem.f.data.keep(rows)
-    n, k, size = len(held), len(path), path[0].x.itemsize
-    traffic = Traffic(1, n * (k + 1) * size, n * k * problem.f.d * size)
-    if problem.f.criterion.separate:
-        losses, weight = _total(problem, held, path)
-        return losses / weight, weight, traffic
-    every, weight = _total(problem, problem.f.data, path)
-    without, less = _total(problem, fold.train.f.data, path)
-    return (every - without) / (weight - less), weight - less, traffic
-
-
-def _total(problem: Problem[Linear], data: Federated, path: list[Fit]) -> tuple[np.ndarray, float]:
-    """(sum of the weighted losses of these rows for every model, sum of the weights)."""
-    p = replace(problem.f, data=data, l2=0.0, weighting="size")
-    f, weight = p.local(0, range(p.n)), float(p.weight_sums.sum())
-    return np.array([weight * float(p.weights @ f.value(fit.x)) for fit in path]), weight
+def check_folds(objective: Objective, folds: int | str) -> None:
+    """Without any of them there must be rows of every class, or events."""
+    for k in range(objective.folds):
+        separate = objective.loss.separate
+        why = "has all samples of a class" if separate else "has all events"
+        require(objective.complete(Part(k)), f"folds = {folds!r}: fold {k} {why}, so without it there is no fit")

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from proxfed import keyed_random
 from proxfed.data.federated import Federated
 from proxfed.data.sparse_rows import Features, SparseRows
 from proxfed.errors import require
@@ -31,6 +32,9 @@ from proxfed.fit.oracle import (
 )
 from proxfed.problems.linear.cox import Cox, by_time
 from proxfed.problems.losses import Logistic, Loss, OneHot, Squared
+
+HESSIAN = 2000
+"""Coordinates that a Hessian has at most, where nobody has to hide anything: 16 MB of each organisation."""
 
 AT_A_TIME = 1 << 20
 """Numbers that a pass over the rows has in hand at once."""
@@ -324,6 +328,10 @@ class Here:
     def traffic(self) -> Traffic:
         return self.spent[0]
 
+    @property
+    def hessian_columns(self) -> int:
+        return HESSIAN
+
     def _exchanged(self, up: int, down: int) -> None:
         n = len(self.own)
         self.spent[0] = self.spent[0] + Traffic(1, n * up, n * down)
@@ -391,3 +399,23 @@ def own_rows(
         )
         for a, b in zip(data.offsets, data.offsets[1:], strict=False)
     )
+
+
+# ---- folds -----------------------------------------------------------------------------------------------------------
+
+
+def strata_of(labels: np.ndarray, loss: Loss, classes: int | None) -> np.ndarray:
+    """(m,) classes, or whether an event was seen, which every fold has its share of; of numbers, one for all."""
+    if not loss.separate:
+        return np.signbit(np.asarray(labels, np.float64)).astype(np.int64)
+    known = classes is not None or isinstance(loss, Logistic)
+    return np.asarray(labels).astype(np.int64) if known else np.zeros(len(labels), np.int64)
+
+
+def drawn_folds(strata: np.ndarray, count: int, seed: int, organisation: int) -> np.ndarray:
+    """(m,): the fold of each row of an organisation, by its number. Rows of a stratum, in random order, go round the
+    folds, from a random one on."""
+    words = keyed_random.words(keyed_random.keys(seed, "folds", range(organisation, organisation + 1), 0), len(strata) + 1)
+    which = np.empty(len(strata), np.int64)
+    which[np.lexsort((words[0][1:], strata))] = (np.arange(len(strata)) + int(words[0][0] % count)) % count
+    return which

@@ -1,77 +1,42 @@
 """The federated fit of one penalty weight, and of a path of them: exact, without a step size, every byte counted.
 
-Gradients travel as they are, in the rounds of ProxNewton, or compressed, in those of FedCEF, which is exact as well;
-that one also serves penalties that are not convex. Both begin with L = sum_i p_i L_i, for which every organisation
-tells one number. ProxNewton learns the curvature from there and searches along its steps for a smaller objective, so it
-also works where no L exists (Poisson). FedCEF's step 1/L is halved whenever an exact look at the residual finds that it
-has doubled, and the rounds go on from the look before.
+A path goes in three waves, each in lockstep: the model without features; some of the weights, from there; and all
+others, each begun between two that are known. A fold's model begins at that of all rows. Where f is quadratic and its
+Gram matrices are known, nobody is asked any more, and the weights come one after the other.
 
-A fit ends when its residual, the prox-gradient map L |x - prox_{h/L}(x - grad f(x)/L)|, is at most `tolerance` times
-the gradient at the start. At a solution, and nowhere else, it is zero.
+With a compressor gradients travel compressed, in a simulation of the organisations (`compressed.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from math import inf
-from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from proxfed.algorithms import FedCEF, ProxNewton
-from proxfed.compressors import Identity
-from proxfed.engine.compatibility import check_combination
-from proxfed.engine.loop import rounds
-from proxfed.engine.network import Stacked
-from proxfed.engine.run import Run
-from proxfed.engine.start import run_of
-from proxfed.errors import InputError, RunError, at_least_one, positive, require
+from proxfed.errors import RunError, at_least_one, positive, require
+from proxfed.fit.compressed import fit_compressed
+from proxfed.fit.newton import SLOW, Curvature, Fit, Wish
+from proxfed.fit.objective import Objective, Shape
+from proxfed.fit.oracle import ALL, Part, Traffic
+from proxfed.fit.own_rows import Here, own_rows
 from proxfed.harness.path import chosen_weights
-from proxfed.participation import Full
 from proxfed.problems.linear.linear import Linear
 from proxfed.regularisers import OnBlocks
-from proxfed.types import Algorithm, Compressor, Problem
+from proxfed.types import Compressor, Problem, Regulariser
 
-LOOK = 25
-"""Rounds of FedCEF between two exact looks at the residual, each of which is one more round with full gradients."""
+__all__ = ["Fit", "Solver", "Traffic", "Unfinished", "objective_of"]
 
-PATIENCE = 500
-"""Rounds without a smaller residual after which a fit gives up: rounding allows no more."""
+STRIDE = 6
+"""Every so manieth weight of a path is fitted from the model without features; the others begin between two of them."""
 
+LAZY = 0.3
+"""As SLOW of one fit, of many that go side by side."""
 
-@dataclass(frozen=True)
-class Traffic:
-    """What it took, over all organisations."""
-
-    rounds: int = 0
-    bytes_up: int = 0
-    bytes_down: int = 0
-
-    def __add__(self, other: Traffic) -> Traffic:
-        up, down = self.bytes_up + other.bytes_up, self.bytes_down + other.bytes_down
-        return Traffic(self.rounds + other.rounds, up, down)
-
-
-@dataclass(frozen=True, eq=False)
-class Fit:
-    """A model that was fitted."""
-
-    problem: Problem
-    x: Tensor
-    """(d,)"""
-    gradient: Tensor
-    """(d,) of f at x."""
-    residual: float
-    """The prox-gradient map at x, relative to `scale`."""
-    scale: float
-    """The gradient at the start."""
-    traffic: Traffic
-    pairs: Pairs | None = None
-    """What ProxNewton remembers of f, for the next fit of a path."""
-    weight: float | None = None
-    """Of the penalty, on a path."""
+REMEMBERED = 1 << 25
+"""Numbers of all Hessians that are corrected by gradients at the same time."""
 
 
 class Unfinished(RunError):
@@ -84,21 +49,19 @@ class Unfinished(RunError):
         """What there is instead."""
 
 
-class Pairs(NamedTuple):
-    """Steps and changes of the gradient, as ProxNewton keeps them: of f alone, whatever h is."""
-
-    S: Tensor
-    Y: Tensor
-    pairs: Tensor
-
-
-class Look(NamedTuple):
-    """What the server knows exactly after some rounds."""
-
-    x: Tensor
-    gradient: Tensor
-    traffic: Traffic
-    pairs: Pairs | None = None
+def objective_of(f: Linear, folds: int = 0, fold: np.ndarray | None = None, names: Sequence[str] = ()) -> Objective:
+    """That of organisations whose tables lie here; `fold` is that of each row."""
+    require(f.batch is None, f"batch = {f.batch}: a fit needs full gradients, batch = None")
+    double = f.weights.dtype == torch.float64
+    require(double, f"dtype = {f.weights.dtype}: a fit needs float64, as its tolerance is far below float32's")
+    uniform = f.weighting == "uniform"
+    alike = not (uniform and f.class_weights is not None)
+    require(alike, "weighting = 'uniform' and class_weights exclude each other in a fit")
+    own = own_rows(f.data, f.criterion, intercept=f.intercept, uniform=uniform, folds=folds, fold=fold)
+    here = Here(own, tuple(names) or tuple(map(str, range(len(own)))))
+    q, p = f.blocks[0].shape
+    shape = Shape(q, p, f.intercept)
+    return Objective.of(here, f.criterion, shape, l2=f.l2, class_weights=f.class_weights, names=f.data.names)
 
 
 @dataclass(frozen=True)
@@ -120,124 +83,183 @@ class Solver:
         positive(self, "tolerance")
         at_least_one(self, "rounds")
 
-    def fit(self, problem: Problem, scale: float | None = None, pairs: Pairs | None = None) -> Fit:
-        """The minimiser of phi, from the problem's start; `scale` and `pairs` are those of another fit of this f."""
-        require(problem.f.batch is None, f"batch = {problem.f.batch}: a fit needs full gradients, batch = None")
-        double = problem.f.weights.dtype == torch.float64
-        require(
-            double, f"dtype = {problem.f.weights.dtype}: a fit needs float64, as its tolerance is far below float32's"
-        )
-        begin, L = self._begin(problem)
-        plain = self.compressor is None and problem.h.weak_convexity == 0
-        least, when = inf, 0
-        for look in _newton(problem, L, self, pairs) if plain else _compressed(problem, L, self):
-            traffic = begin + look.traffic
-            scale = scale or float(look.gradient.norm()) or 1.0
-            residual = residual_of(problem, look, L) / scale
-            fit = Fit(problem, look.x, look.gradient, residual, scale, traffic, look.pairs)
-            self.watch(traffic.rounds, residual)
-            if residual <= self.tolerance:
-                return fit
-            if residual < least:
-                least, when = residual, traffic.rounds
-            if traffic.rounds >= min(self.rounds, when + PATIENCE):
-                break
-        raise Unfinished(f"after {traffic.rounds} rounds the residual is {least:.2g}, not {self.tolerance:g}", fit)
+    # ---- of tables that lie here -------------------------------------------------------------------------------
 
-    def path(self, problem: Problem, weights: int | Sequence[float] = 50, smallest: float = 1e-3) -> list[Fit]:
-        """A fit for every weight of h, from the largest to the smallest, each begun at the last.
+    def fit(self, problem: Problem[Linear], scale: float | None = None) -> Fit:
+        """The minimiser of phi, from the problem's start; `scale` is that of another fit of this f."""
+        if self.compressor is not None:
+            objective_of(problem.f)  # what is wrong with it
+            args = (self.tolerance, self.rounds, self.seed, self.watch, scale)
+            return self._finished([fit_compressed(problem, self.compressor, *args)])[0]
+        objective = objective_of(problem.f)
+        return self.one(objective, problem.h, problem.x0, scale)
 
-        weights: decreasing; or how many, from where the solution is zero down to `smallest` of it. The rounds that
-        find this place are counted with the first fit.
+    def path(self, problem: Problem[Linear], weights: int | Sequence[float] = 50, smallest: float = 1e-3) -> list[Fit]:
+        """A fit for every weight of h, from the largest to the smallest.
+
+        weights: decreasing; or how many, from where the solution is zero down to `smallest` of it. The traffic of all
+        is counted with the first fit.
         """
-        before, x, scale, pairs = Traffic(), None, None, None
+        if self.compressor is not None:
+            return self._compressed_path(problem, weights, smallest)
+        return self.along(objective_of(problem.f), problem.h, weights, smallest)
 
-        def largest() -> float:
-            nonlocal before, x
-            zero = self.at_zero(problem)
-            before, x = zero.traffic, zero.x
-            return problem.h.weight_max(zero.gradient)
-
+    def _compressed_path(self, problem: Problem[Linear], weights: int | Sequence[float], smallest: float) -> list[Fit]:
+        """One after the other, each begun at the last."""
+        objective = objective_of(problem.f)
         fits: list[Fit] = []
-        for weight in chosen_weights(problem.h, weights, smallest, largest):
+        x, before = None, objective.organisations.traffic
+        for weight in chosen_weights(problem.h, weights, smallest, lambda: self._largest(objective, problem.h)):
             this = problem.with_h(problem.h.with_weight(weight))
-            fit = self.fit(this if x is None else this.starting_at(x), scale, pairs)
-            fits.append(replace(fit, weight=weight, traffic=fit.traffic + before))
-            before, x, scale, pairs = Traffic(), fit.x, fits[0].scale, fit.pairs
+            fit = self.fit(this if x is None else this.starting_at(x), fits[0].scale if fits else None)
+            spent = fit.traffic if fits else fit.traffic + (objective.organisations.traffic - before)
+            fits.append(replace(fit, weight=weight, traffic=spent))
+            x = fit.x
         return fits
 
-    def at_zero(self, problem: Problem) -> Fit:
+    def after(self, objective: Objective | None, problem: Problem[Linear], begin: Fit) -> Fit:
+        """The model itself, after a path that was fitted less exactly: from its fit with the same weight.
+
+        What a compressor has not sent yet is forgotten between two fits: a start close by would be no help.
+        """
+        if objective is None:
+            return replace(self.fit(replace(problem, x0=None), begin.scale), weight=begin.weight)
+        fit = self.one(objective, problem.h, begin.x, begin.scale, begin.curvature)
+        return replace(fit, weight=begin.weight)
+
+    # ---- of an objective, whoever answers ----------------------------------------------------------------------
+
+    def one(
+        self,
+        objective: Objective,
+        h: Regulariser,
+        x: Tensor | None = None,
+        scale: float | None = None,
+        curvature: Curvature | None = None,
+    ) -> Fit:
+        """The minimiser of phi, from x or from zero."""
+        before = objective.organisations.traffic if x is not None or scale is not None else Traffic()
+        if x is None:
+            x, found = objective.begin()
+            scale = scale or found
+        wish = self._wish(objective, h, x, scale, curvature=curvature)
+        (fit,) = self._finished(objective.together([replace(wish, watch=self.watch).asking()]))
+        return replace(fit, traffic=objective.organisations.traffic - before)
+
+    def along(
+        self, objective: Objective, h: Regulariser, weights: int | Sequence[float] = 50, smallest: float = 1e-3
+    ) -> list[Fit]:
+        """A path on all rows."""
+        null: list[Fit] = []
+
+        def largest() -> float:
+            null.append(self.at_zero(objective, h))
+            return h.weight_max(null[0].gradient)
+
+        chosen = chosen_weights(h, weights, smallest, largest)
+        if null:
+            x, scale, curvature = null[0].x, null[0].scale, _whole(null[0].curvature)
+        else:
+            (x, scale), curvature = objective.begin(), None
+        wishes = [self._wish(objective, h.with_weight(w), x, scale, curvature=curvature) for w in chosen]
+        fits = self._chain(objective, wishes) if objective.exact else self._waves(objective, wishes, chosen)
+        traffic = objective.organisations.traffic
+        spent = [traffic] + [Traffic()] * (len(fits) - 1)
+        each = zip(fits, chosen, spent, strict=True)
+        return [replace(fit, weight=weight, traffic=traffic) for fit, weight, traffic in each]
+
+    def on_folds(self, objective: Objective, fits: Sequence[Fit], tolerance: float) -> list[list[Fit]]:
+        """For every fold, the path of its other rows, begun at that of all rows."""
+        paths = []
+        for k in range(objective.folds):
+            part = Part(k)
+            solver = replace(self, tolerance=tolerance)
+            wishes = [
+                solver._wish(objective, fit.h, fit.x, fits[0].scale, part, fit.curvature, len(fits) * objective.folds)
+                for fit in fits
+            ]
+            if objective.exact:
+                wishes = [replace(wish, curvature=None) for wish in wishes]
+            paths.append(wishes)
+        if objective.exact:
+            return [self._chain(objective, path) for path in paths]
+        found = self._finished(objective.together([wish.asking() for path in paths for wish in path]))
+        return [found[i : i + len(fits)] for i in range(0, len(found), len(fits))]
+
+    def at_zero(self, objective: Objective, h: Regulariser) -> Fit:
         """The fit with all that the weight of h acts on at zero: h.weight_max(gradient) is where a path begins."""
-        h = problem.h
         name = type(h.parts[0][1] if isinstance(h, OnBlocks) else h).__name__
         require(h.thresholds, f"{name} has no weight from which on zero is the solution")
-        held = problem.with_h(h.held_at_zero(problem.f.d)).starting_at(0 * problem.start(0))
-        return replace(self, compressor=None).fit(held)
+        return self.one(objective, h.held_at_zero(objective.d))
 
-    def _begin(self, problem: Problem) -> tuple[Traffic, float]:
-        """L, and what it costs to know it."""
-        n, size = problem.f.n, problem.f.weights.itemsize
-        try:
-            if isinstance(problem.f, Linear):
-                return Traffic(0, n * size, 0), float(problem.f.weights.double() @ problem.f.client_smoothness)
-            return Traffic(0, n * size, 0), problem.f.smoothness().L_f
-        except InputError:  # there is none
-            plain = self.compressor is None and problem.h.weak_convexity == 0
-            why = "a compressed uplink" if self.compressor is not None else f"{type(problem.h).__name__}, not convex,"
-            require(plain, f"{problem.f}: its curvature has no bound, and {why} needs one for its step size")
-        look = exact_look(problem, problem.start(0))
-        return look.traffic, float(look.gradient.norm()) or 1.0  # as if the solution were at distance 1
+    def _largest(self, objective: Objective, h: Regulariser) -> float:
+        return h.weight_max(self.at_zero(objective, h).gradient)
+
+    def _wish(
+        self,
+        objective: Objective,
+        h: Regulariser,
+        x: Tensor,
+        scale: float | None,
+        part: Part = ALL,
+        curvature: Curvature | None = None,
+        beside: int = 1,
+    ) -> Wish:
+        columns = objective.organisations.hessian_columns
+        remember = beside * min(objective.d, columns) ** 2 <= REMEMBERED
+        return Wish(
+            h,
+            x,
+            objective.mean(part),
+            part,
+            self.tolerance,
+            scale,
+            curvature,
+            hessians=columns,
+            rounds=self.rounds,
+            slow=SLOW if beside == 1 else LAZY,
+            exact=objective.exact,
+            remember=remember,
+        )
+
+    def _chain(self, objective: Objective, wishes: Sequence[Wish]) -> list[Fit]:
+        """One after the other, each begun at the last."""
+        fits: list[Fit] = []
+        for wish in wishes:
+            if fits:
+                wish = replace(wish, x=fits[-1].x, curvature=fits[-1].curvature)  # noqa: PLW2901
+            fits += self._finished(objective.together([wish.asking()]))
+        return fits
+
+    def _waves(self, objective: Objective, wishes: Sequence[Wish], weights: Sequence[float]) -> list[Fit]:
+        """Every STRIDEth first, then what lies between them."""
+        last = len(wishes) - 1
+        coarse = sorted({*range(0, last + 1, STRIDE), last})
+        found = dict(zip(coarse, self._all(objective, [wishes[k] for k in coarse]), strict=True))
+        between = [k for k in range(last + 1) if k not in found]
+        begun = []
+        for k in between:
+            a, b = max(c for c in coarse if c < k), min(c for c in coarse if c > k)
+            share = (weights[a] - weights[k]) / (weights[a] - weights[b])
+            near = found[a if k - a <= b - k else b]
+            x = (1 - share) * found[a].x + share * found[b].x
+            begun.append(replace(wishes[k], x=x, curvature=near.curvature))
+        found |= zip(between, self._all(objective, begun), strict=True)
+        return [found[k] for k in range(last + 1)]
+
+    def _all(self, objective: Objective, wishes: Iterable[Wish]) -> list[Fit]:
+        return self._finished(objective.together([wish.asking() for wish in wishes]))
+
+    def _finished(self, fits: list[Fit]) -> list[Fit]:
+        for fit in fits:
+            if not fit.finished:
+                reached = f"after {fit.asked} rounds the residual is {fit.residual:.2g}, not {self.tolerance:g}"
+                raise Unfinished(reached, fit)
+        return fits
 
 
-def residual_of(problem: Problem, look: Look, L: float) -> float:
-    """The norm of the prox-gradient map; of a penalty that is not convex, with a step that it allows."""
-    s = 1 / max(L, 2 * problem.h.weak_convexity)
-    return float((look.x - problem.h.prox(look.x - s * look.gradient, s)).norm()) / s
+def _whole(curvature: Curvature | None) -> Curvature | None:
+    """That of the model without features, if it is one of all coordinates."""
+    return curvature if curvature is not None and curvature.columns is None else None
 
 
-def exact_look(problem: Problem, x: Tensor) -> Look:
-    """One round in which the server sends x and gets the gradients there."""
-    f = problem.f.local(0, range(problem.f.n))
-    vectors = problem.f.n * problem.f.d * x.itemsize
-    return Look(x, problem.f.weights @ f.full_grad(x), Traffic(1, vectors, vectors))
-
-
-def _newton(problem: Problem, L: float, solver: Solver, pairs: Pairs | None) -> Iterator[Look]:
-    run = _run(problem, ProxNewton(L), solver)
-    if pairs is not None:
-        run.state = run.state._replace(server=run.state.server._replace(**pairs._asdict()))
-    for step in rounds(run, solver.rounds, done=0):
-        s = run.state.server
-        yield Look(s.x, s.g, _traffic(run, step.t), Pairs(s.S, s.Y, s.pairs))
-
-
-def _compressed(problem: Problem, L: float, solver: Solver) -> Iterator[Look]:
-    step, seed = 1 / max(L, 2 * problem.h.weak_convexity), solver.seed
-    compressor = solver.compressor or Identity()
-    best = exact_look(problem, problem.h.prox(problem.start(seed), 0.0))
-    total = best.traffic
-    yield best
-    while True:
-        run = _run(problem.starting_at(best.x), FedCEF(step, 1, compressor=compressor), solver)
-        done = 0
-        while True:
-            for _ in rounds(run, done + LOOK, done=done):
-                pass
-            done += LOOK
-            look = exact_look(problem, run.model())
-            total = total + look.traffic + Traffic(LOOK)
-            if not residual_of(problem, look, L) <= 2 * residual_of(problem, best, L):
-                break
-            best = look
-            yield Look(look.x, look.gradient, total + _traffic(run, 0))
-        total, step = total + _traffic(run, 0), step / 2
-
-
-def _run(problem: Problem, algorithm: Algorithm, solver: Solver) -> Run:
-    check_combination(problem, algorithm, None, Full())
-    return run_of(problem, algorithm, Stacked(problem.f.n, problem.f.d), seed=solver.seed)
-
-
-def _traffic(run: Run, rounds: int) -> Traffic:
-    counted = run.counters()
-    return Traffic(rounds, int(counted["bytes_up"]), int(counted["bytes_down"]))

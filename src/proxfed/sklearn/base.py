@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, fields
 from typing import Any, Self
@@ -89,10 +89,11 @@ class FederatedLinear(BaseEstimator):
                 feature_names=getattr(self, "feature_names_in_", None),
                 sample_weights=None if sample_weight is None else sample_weight[order],
             )
-            fit = self._solve(self._model(data))
+            model = self._model(data)
+            fit = self._solve(model)
         traffic = before + fit.traffic
         self.n_iter_, self.bytes_ = traffic.rounds, traffic.bytes_up + traffic.bytes_down
-        parts = {name: part.numpy().copy() for name, part in parameters(fit.x, fit.problem.f.blocks).items()}
+        parts = {name: part.numpy().copy() for name, part in parameters(fit.x, model.f.blocks).items()}
         self.coef_, intercept = self._shaped(parts["weight"], parts.get("bias", np.zeros(len(parts["weight"]))))
         self.intercept_ = intercept - self.coef_ @ centre
         return self
@@ -131,11 +132,15 @@ class FederatedLinear(BaseEstimator):
         return Solver(tolerance, self.compressor, self.max_iter)
 
     def _solve(self, model: Problem[Linear]) -> Fit:
+        return self._finish(lambda: self._solver(self.tol).fit(model))
+
+    def _finish(self, make: Callable[[], Fit]) -> Fit:
+        """What it makes, or what there is of it, and a warning."""
         try:
-            return self._solver(self.tol).fit(model)
+            return make()
         except Unfinished as e:
             hint = "scale the features, or set a larger max_iter or tol"
-            warnings.warn(f"{e.reached}: {hint}", ConvergenceWarning, stacklevel=3)
+            warnings.warn(f"{e.reached}: {hint}", ConvergenceWarning, stacklevel=4)
             return e.fit
 
     def _shaped(self, weight: np.ndarray, bias: np.ndarray) -> tuple[np.ndarray, Any]:

@@ -44,7 +44,8 @@ class CrossValidated(FederatedLinear):
         begin = found.choose(self.rule)
         self.l1_, self.l1s_ = float(begin.weight or 0), found.weights
         self.held_out_, self.standard_error_ = found.mean, found.standard_error
-        fit = super()._solve(model.with_h(model.h.with_weight(self.l1_)).starting_at(begin.x))
+        chosen = model.with_h(model.h.with_weight(self.l1_)).starting_at(begin.x)
+        fit = self._finish(lambda: self._solver(self.tol).after(found.objective, chosen, begin))
         return replace(fit, traffic=found.traffic + fit.traffic)
 
 
