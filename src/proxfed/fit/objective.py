@@ -60,7 +60,7 @@ class Objective:
         names: Sequence[str] = (),
     ) -> Self:
         """One exchange: of Gram matrices for squared losses, of what rows weigh for others."""
-        squared = isinstance(loss, (Squared, OneHot)) and shape.features <= GRAM
+        squared = isinstance(loss, (Squared, OneHot)) and shape.features <= GRAM and organisations.tells_grams
         made = cls(organisations, loss, shape, torch.zeros(1, 1), l2, tuple(names))
         if class_weights is not None or not squared:
             made = replace(made, counted=organisations.counts())
@@ -196,6 +196,10 @@ class Quadratics:
     @property
     def traffic(self) -> Traffic:
         return self.asked.traffic
+
+    @property
+    def tells_grams(self) -> bool:
+        return True
 
     @property
     def hessian_columns(self) -> int:

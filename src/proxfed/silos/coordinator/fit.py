@@ -20,13 +20,13 @@ from proxfed.errors import require
 from proxfed.files import private_folder
 from proxfed.fit.consortium import Watch, given_weight, model_of, save, settings_for
 from proxfed.fit.costs import CHOICE, FINAL, MEASURES, SUMMARIES, costs
-from proxfed.fit.cross_validate import CrossValidation
+from proxfed.fit.cross_validate import CrossValidation, check_folds, choose
 from proxfed.fit.judge import ALL, LOSS, Judgement, Measured
 from proxfed.fit.metrics import Bin
 from proxfed.fit.model import linear_model
 from proxfed.fit.model_file import Model, Sent, Signature
 from proxfed.fit.objective import Objective, Shape
-from proxfed.fit.oracle import Part, Question, Traffic
+from proxfed.fit.oracle import Traffic
 from proxfed.fit.settings import Settings, by_label, loss_of, penalty_of, solver_of
 from proxfed.fit.solve import Fit
 from proxfed.problems.linear.linear import Linear
@@ -44,7 +44,7 @@ from proxfed.silos.wire.message import Letter
 from proxfed.tables.holdings import Holdings
 from proxfed.tables.preparation import Preparation
 from proxfed.tables.schema import Schema, read_schema
-from proxfed.types import Block, Problem, Regulariser
+from proxfed.types import Block, Problem
 
 log = logging.getLogger(__name__)
 
@@ -187,13 +187,22 @@ def _fit(schema: Schema, asked: Settings, agreed: FitAgreement, there: Elsewhere
     given = given_weight(asked)
     rows = float(objective.weight())
     smallest = asked.smallest or (1e-2 if p > rows else 1e-3)
-    cv = _cross_validated(objective, h, given, asked, smallest, watch)
+    check_folds(objective, asked.cv or asked.folds)
+    cv = choose(
+        objective,
+        h,
+        asked.weights if given is None else [given],
+        smallest,
+        solver_of(asked, asked.cv_tolerance),
+        asked.cv_tolerance,
+        lambda done, total: watch("cross-validation", done, total),
+    )
     after_cv = there.traffic
     place = cv.place(asked.rule)
     begin = cv.fits[place]
     solver = solver_of(asked, asked.tolerance, watch=lambda rounds, residual: watch("fitting the model", rounds, 0))
     chosen = problem.with_h(h.with_weight(float(begin.weight or 0)))
-    final = replace(solver.one(objective, chosen.h, begin.x, begin.scale, begin.curvature), weight=begin.weight)
+    final = solver.after(objective, chosen, begin)
     after_fit = there.traffic
     watch("judging the model", 0, 1)
     judged, bins = _judged(there, cv, place, asked)
@@ -222,33 +231,6 @@ def _fit(schema: Schema, asked: Settings, agreed: FitAgreement, there: Elsewhere
         if masked
         else "Sums of each organisation were sent as they are: no noise was added and no secure sum was used.",
     )  # fmt: skip
-
-
-def _cross_validated(
-    objective: Objective, h: Regulariser, given: float | None, asked: Settings, smallest: float, watch: Watch
-) -> CrossValidation:
-    """Along a path, or, to judge the model only, with the weight that is given."""
-    solver = solver_of(asked, asked.cv_tolerance)
-    watch("cross-validation", 0, 3)
-    fits = solver.along(objective, h, asked.weights if given is None else [given], smallest)
-    watch("cross-validation", 1, 3)
-    paths = solver.on_folds(objective, fits, asked.cv_tolerance)
-    watch("cross-validation", 2, 3)
-    parts = [Part(k, held_out=True) for k in range(objective.folds)]
-    told = objective.organisations.ask([
-        Question(fit.x, part, 0) for part, path in zip(parts, paths, strict=True) for fit in path
-    ])  # fmt: skip
-    sums = np.array([each.value for each in told]).reshape(len(parts), len(fits))
-    weights = np.array([objective.weight(part) for part in parts])
-    models = torch.stack([torch.stack([fit.x for fit in path]) for path in paths])
-    return CrossValidation(
-        np.array([float(fit.weight or 0) for fit in fits]),
-        sums / weights[:, None],
-        weights / weights.sum(),
-        fits,
-        objective.organisations.traffic,
-        models=models,
-    )
 
 
 def _problem(asked: Settings, schema: Schema, job: Job, prepared: Preparation) -> Problem[Linear]:
