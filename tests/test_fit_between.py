@@ -154,7 +154,7 @@ def test_the_model_is_signed_and_every_site_keeps_a_copy(tmp_path: Path) -> None
     assert not (tmp_path / "fit").exists()
     assert [*(tmp_path / "lyon" / "state" / "models").glob("*.json")]
     for file in ("coefficients.csv", "report.html", "model_card.md"):
-        assert (tmp_path / "out" / file).stat().st_size > 500
+        assert (tmp_path / "out" / file).stat().st_size > 100
 
 
 def test_a_model_of_another_fit_is_not_signed(tmp_path: Path) -> None:
