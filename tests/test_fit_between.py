@@ -120,7 +120,8 @@ def test_with_a_given_weight_it_is_the_model_of_the_command_in_one_place(loss: s
     for name in ("prepared", "original"):
         a, b = np.array(getattr(one, name).coef), np.array(getattr(other, name).coef)
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9 * np.abs(b).max())
-    assert (one.features, one.classes, one.loss, one.weight) == (other.features, other.classes, other.loss, other.weight)
+    for name in ("features", "classes", "loss", "weight"):
+        assert getattr(one, name) == getattr(other, name)
 
 
 def test_one_organisation_left_out_at_a_time_needs_every_site_to_allow_it(tmp_path: Path) -> None:

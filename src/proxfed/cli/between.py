@@ -52,7 +52,11 @@ class Connection(NamedTuple):
 
 @contextmanager
 def connected(
-    to: Connection, path: Path, command: str, known: Callable[[], tuple[str, ...]], make: Callable[[Path], tuple[str, ...]]
+    to: Connection,
+    path: Path,
+    command: str,
+    known: Callable[[], tuple[str, ...]],
+    make: Callable[[Path], tuple[str, ...]],
 ) -> Iterator[Carrier]:
     """The sites, while this command works on `path`, beside which there is a folder for the carrier.
 

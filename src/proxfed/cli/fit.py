@@ -122,6 +122,8 @@ def fit(
         print(json.dumps(summary(fitted), indent=1))
     else:
         print_fitted(fitted)
+    if loopback is not None:
+        _compare(file, data, given, fitted, err if format is Format.json else out)
     if place is not None:
         say(f"\nModel and report are in {place}: {', '.join(FILES)}", err if format is Format.json else out)
 
@@ -165,6 +167,21 @@ def _between(
         fitted.save(place)
         finish(folder, desk, lambda said: say(said, err))
     return fitted
+
+
+def _compare(file: Path, data: str | None, given: dict[str, Any], fitted: Shown, to: Any) -> None:
+    """With the same fit of tables that lie here, and with that of pooled rows by another method."""
+    from proxfed.fit.consortium import fit as fit_tables
+
+    plain = {key: value for key, value in given.items() if key not in ("weight", "cv", "weights", "rule", "alone")}
+    here = fit_tables(file, data, **plain, weight=fitted.model.weight, alone=False, repetitions=0)
+    x = here.problem.f.minimise(here.problem.h, here.problem.start(0), 1e-12)
+    apart = [float((fitted.fit.x - other).abs().max()) for other in (here.fit.x, x)]
+    say(
+        f"Coefficients differ by at most {apart[0]:.1e} from those of the tables in one place, with the same weight;",
+        to,
+    )
+    say(f"by at most {apart[1]:.1e} from those of pooled rows by another method (FISTA).", to)
 
 
 @contextmanager
@@ -260,7 +277,10 @@ def print_fitted(fitted: Shown) -> None:
     table = plain_table(measure.replace("_", " "), "federated", "", *(["alone", ""] if fitted.alone else []))
     for name, row in fitted.federated.items():
         own = fitted.alone.get(name) if name != ALL else None  # scores of different models are not compared
-        cells = [*_interval(row.get(measure)), *([] if not fitted.alone else _interval(own[measure]) if own else ["-", ""])]
+        cells = [
+            *_interval(row.get(measure)),
+            *([] if not fitted.alone else _interval(own[measure]) if own else ["-", ""]),
+        ]
         table.add_row(Text(name), *cells)
     out.print(table)
     say(f"Judged on {model.held_out}; with {fitted.intervals}.")

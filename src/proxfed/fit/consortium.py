@@ -22,8 +22,8 @@ from proxfed.fit.baselines import Alone, Held, Pooled, alone, pooled, scores
 from proxfed.fit.costs import CHOICE, FINAL, MEASURES, SUMMARIES, costs
 from proxfed.fit.cross_validate import CrossValidation, cross_validate
 from proxfed.fit.judge import ALL, Judgement, judge, plain
-from proxfed.fit.model_file import FORM, Model, Scale, Sent
 from proxfed.fit.metrics import Bin, calibration_curve
+from proxfed.fit.model_file import FORM, Model, Scale, Sent
 from proxfed.fit.settings import Settings, problem_of, read_settings, solver_of
 from proxfed.fit.shown import Shown
 from proxfed.fit.solve import Fit, Solver, Traffic

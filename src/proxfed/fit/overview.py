@@ -29,7 +29,9 @@ def sentences(fitted: Shown) -> list[str]:
         f"{model.nonzeros:,} of {p * k:,} coefficients are not zero."
     ]
     if asked.weight is None and fitted.cv is not None:
-        how = "one organisation left out at a time" if asked.cv == "organisation" else f"{len(fitted.cv.held_out)} folds"
+        how = (
+            "one organisation left out at a time" if asked.cv == "organisation" else f"{len(fitted.cv.held_out)} folds"
+        )
         rule = {"one_se": "the largest within one standard error of the best", "best": "the best"}[asked.rule]
         lines.append(f"The weight was chosen by cross-validation ({how}): {rule} of {len(fitted.cv.weights)}.")
     if fitted.off_pooled is not None:

@@ -227,7 +227,7 @@ class Solver:
         fits: list[Fit] = []
         for wish in wishes:
             if fits:
-                wish = replace(wish, x=fits[-1].x, curvature=fits[-1].curvature)  # noqa: PLW2901
+                wish = replace(wish, x=fits[-1].x, curvature=fits[-1].curvature)
             fits += self._finished(objective.together([wish.asking()]))
         return fits
 

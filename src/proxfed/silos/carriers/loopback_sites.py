@@ -58,8 +58,7 @@ def make_sites(e: Experiment, data_directory: str | None, folder: Path, count: i
 
 
 def make_table_sites(schema: Path, data: str | None, folder: Path, count: int, folds: int) -> tuple[str, ...]:
-    """The same for a fit: a site for each organisation of tables. What a site tells of few rows is as it is by default,
-    but for the number of folds; where there are few rows for many features, Hessians are told all the same."""
+    """The same for a fit: a site for each organisation of tables, which allows much, but no sum without masks."""
     names = [table.organisation for table in read_tables(schema, data).tables]
     said = f"--loopback {count}: {schema} has the tables of {len(names)} organisations, each of which is a site"
     require(len(names) == count, said)

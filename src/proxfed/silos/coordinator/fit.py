@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+
 from proxfed.errors import require
 from proxfed.files import private_folder
 from proxfed.fit.consortium import Watch, given_weight, model_of, save, settings_for
@@ -181,7 +182,11 @@ def _fit(schema: Schema, asked: Settings, agreed: FitAgreement, there: Elsewhere
     f, h = problem.f, problem.h
     q, p = f.blocks[0].shape
     objective = Objective.of(
-        there, f.criterion, Shape(q, p, f.intercept), class_weights=_class_weights(asked, schema, f), names=prepared.names
+        there,
+        f.criterion,
+        Shape(q, p, f.intercept),
+        class_weights=_class_weights(asked, schema, f),
+        names=prepared.names,
     )
     summaries = Traffic(1, *agreed.summaries)
     given = given_weight(asked)

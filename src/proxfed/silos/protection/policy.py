@@ -164,7 +164,9 @@ def check_fit(site: Site, job: Job) -> None:
         _allow(site.fit.apart, "leaving out one organisation at a time tells the sums of each (fit.apart = false)")
     elif fit.folds:
         same = fit.folds == site.fit.folds
-        _allow(same, f"fit.folds = {fit.folds}, and the rows here are in {site.fit.folds} folds for all jobs (fit.folds)")
+        _allow(
+            same, f"fit.folds = {fit.folds}, and the rows here are in {site.fit.folds} folds, in all jobs (fit.folds)"
+        )
 
 
 def check_same_folds(site: Site, before: int, now: int) -> None:

@@ -33,9 +33,7 @@ def signing_fingerprint(key: SiteKey) -> str:
 def sign(key: SiteKey, content: bytes) -> Signature:
     """Under what a model says (`Model.content`)."""
     private = _private(key)
-    return Signature(
-        key=private.public_key().public_bytes_raw().hex(), signature=private.sign(ABOUT + content).hex()
-    )
+    return Signature(key=private.public_key().public_bytes_raw().hex(), signature=private.sign(ABOUT + content).hex())
 
 
 def signed_by(model: Model) -> dict[str, str]:
