@@ -127,9 +127,9 @@ class Greeting(NamedTuple):
     schemas: dict[str, Table]
     agreed: Table
     """What all arrange their rows by, with the preparation of tables."""
-    bytes: tuple[int, int] = (0, 0)
+    bytes: tuple[int, int]
     """That sites sent and heard for it."""
-    rows: dict[str, int | None] = {}
+    rows: dict[str, int | None]
     """How many each site has, as far as the summary of its table tells."""
 
     @property

@@ -159,8 +159,7 @@ def fit_between(
         there = Elsewhere(agreed.job, exchange, told.d, Kept(sums, agreed.job.digest), told.hessians, told.grams)
         fitted = _fit(schema, asked, agreed, there, watch)
         watch("signing the model", 0, 1)
-        fitted = replace(fitted, model=_signed(fitted.model, agreed.job, exchange))
-    return fitted
+        return replace(fitted, model=_signed(fitted.model, agreed.job, exchange))
 
 
 def finish(folder: str | Path, carrier: Carrier, say: Callable[[str], None] = log.warning) -> None:

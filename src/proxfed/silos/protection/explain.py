@@ -43,9 +43,9 @@ def _of_fit(site: Site, settings: Settings) -> Iterator[str]:
     yield "Once: counts, means, variances and histograms of the columns, with small counts withheld."
     yield "Once: how many rows of each class every fold has, as sums over all sites."
     folds = "all sites but one" if settings.cv == "organisation" else f"all rows but one of {site.fit.folds} folds"
-    yield f"Some thousand times: the loss and its gradient at a model, of all rows or of {folds}, as sums over all sites."
+    yield f"Some thousand times: the loss and its gradient at a model, of all rows or {folds}, as sums over all sites."
     ratio = site.fit.rows_per_coefficient
-    yield f"With them Hessians or Gram matrices, if every part has {ratio:g} times as many rows as the model coefficients."
+    yield f"With them Hessians or Gram matrices, if every part has {ratio:g} rows or more for each coefficient."
     weights = settings.weights if isinstance(settings.weights, int) else len(settings.weights)
     yield f"{site.fit.folds * weights:,} times: the loss of rows that a fold holds out, as sums over all sites."
     if site.fit.measures:
