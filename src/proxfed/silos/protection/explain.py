@@ -68,7 +68,7 @@ def _refused_fit(site: Site, settings: Settings) -> Iterator[str]:
     sites = (site.name, *site.partners) if site.partners else (site.name, "site-2", "site-3")
     n, left_out = len(sites), settings.cv == "organisation"
     named = settings.loss if isinstance(settings.loss, dict) else {"name": settings.loss or "logistic"}
-    table = {"loss": named, "intercept": settings.intercept, "folds": n if left_out else settings.folds}
+    table: dict[str, Any] = {"loss": named, "intercept": settings.intercept, "folds": n if left_out else settings.folds}
     table["by"] = "organisation" if left_out else "rows"
     masked = {"protection": {"secure_aggregation": True, "fraction_bits": site.require.fraction_bits}}
     job = Job(masked, sites, (1,) * n, (1 / n,) * n, {}, "", fit=table)

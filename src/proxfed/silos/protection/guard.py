@@ -57,7 +57,7 @@ class Asked(NamedTuple):
     """How many rows each client of the site has."""
     parts: tuple[str, ...] = ()
     """Of a query about a point: value, gradient, test."""
-    count: int = 1
+    answers: int = 1
     """How many answers it is, as budgets count them: one for each point of a fit."""
 
     @property

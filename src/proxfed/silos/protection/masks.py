@@ -109,8 +109,8 @@ def add_up_wide(rows: Sequence[Tensor], bits: int) -> Tensor:
     good = all(row.dtype == torch.int64 and row.ndim == 2 and len(row) == 2 for row in rows)
     if not good or len({row.shape for row in rows}) != 1:
         raise RunError("masked sums are two words for each number, and as many of every site")
-    whole, rest = np.sum([row.numpy().view(np.uint64) for row in rows], axis=0, dtype=np.uint64)
-    return torch.from_numpy(to_values(whole, 0) * 2.0**COARSE + to_values(rest, bits))
+    words: Words = np.sum(np.stack([row.numpy().view(np.uint64) for row in rows]), axis=0, dtype=np.uint64)
+    return torch.from_numpy(to_values(words[0], 0) * 2.0**COARSE + to_values(words[1], bits))
 
 
 def add_up(rows: Tensor, bits: int) -> Tensor:

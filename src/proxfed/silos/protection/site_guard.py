@@ -141,7 +141,7 @@ class SiteGuard(Guard):
             self._check_heads(job)
         if _depends_on_rows(asked.title):
             run = "" if job is None else job.digest
-            policy.check_answers(site, self.answers[run], self.answers.total(), asked.count)
+            policy.check_answers(site, self.answers[run], self.answers.total(), asked.answers)
         if asked.kind == "round":
             policy.check_rounds(site, asked.round)
 
@@ -226,7 +226,7 @@ class SiteGuard(Guard):
         run = asked.job.digest if asked.job is not None else ""
         if run:
             policy.check_bytes(self.site, self.bytes[run], len(body))
-        more = {"answers": asked.count} if asked.count > 1 else {}
+        more = {"answers": asked.answers} if asked.answers > 1 else {}
         self.note(to, asked.title, body, run=run, t=asked.round, **more, **self.beside)
         self.beside = {}
 

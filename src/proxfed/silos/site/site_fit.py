@@ -95,7 +95,7 @@ class SiteFit:
         return data
 
     def _asked(self, letter: Letter, what: str, parts: Iterable[str], count: int) -> Asked:
-        asked = self.holder.asked(letter, self.job, what, tuple(dict.fromkeys(parts)))._replace(count=count)
+        asked = self.holder.asked(letter, self.job, what, tuple(dict.fromkeys(parts)))._replace(answers=count)
         self.holder.guard.gate(asked)
         return asked
 

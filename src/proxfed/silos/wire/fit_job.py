@@ -98,8 +98,8 @@ def write_sums(run: str, questions: Sequence[Question], factors: Tensor | None) 
     asked = []
     for q in questions:
         at = points.setdefault(_bytes(q.x), len(points))
-        columns = -1 if q.columns is None else choices.setdefault(tuple(q.columns.tolist()), len(choices))
-        asked.append([at, -1 if q.part.fold is None else q.part.fold, int(q.part.held_out), q.order, columns])
+        which = -1 if q.columns is None else choices.setdefault(tuple(q.columns.tolist()), len(choices))
+        asked.append([at, -1 if q.part.fold is None else q.part.fold, int(q.part.held_out), q.order, which])
     different = torch.stack([torch.frombuffer(bytearray(x), dtype=torch.float64) for x in points])
     chosen = torch.zeros(len(choices), different.shape[1], dtype=torch.bool)
     for columns, k in choices.items():
