@@ -10,7 +10,7 @@ RUNS   ?= runs/reproduce
 SCRIPTS := --allow-untyped-defs --allow-incomplete-defs --allow-untyped-calls --allow-any-generics --implicit-reexport
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-silos chaos test-carriers test-trackers test test-slow lint wheel docs keep-results results tables-results check-report bench bench-peers bench-regress bench-engine arena clean
+.PHONY: help setup demo demo-silos demo-fit chaos test-carriers test-trackers test test-slow lint wheel docs keep-results results tables-results check-report bench bench-peers bench-regress bench-engine arena clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## ?/\t/' | expand -t 16
@@ -28,6 +28,9 @@ demo: $(READY)   ## compare the five algorithms with FedAvg on heterogeneous spa
 
 demo-silos: $(CARRIERS)  ## three organisations on this machine, over mutual TLS; one of them is killed on the way
 	$(BIN)/python examples/silos/demo.py
+
+demo-fit: $(CARRIERS)  ## four hospitals on this machine fit one model of their tables; one of them is killed on the way
+	$(BIN)/python examples/silos/demo_fit.py
 
 $(CARRIERS): $(READY)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[nvflare,flower]' ray

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
-from contextlib import ExitStack, suppress
-from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from proxfed.cli.between import Connection, KitOption, LoopbackOption, SitesOption, SuperlinkOption, connected
 from proxfed.cli.common import (
     INTERRUPTED,
     ChangeOption,
@@ -37,16 +35,10 @@ if TYPE_CHECKING:
 def deploy(
     experiment: Annotated[str, typer.Argument(metavar="FILE.toml", help="The sites' rows are its data.")],
     carrier: CarrierOption = CarrierName.nvflare,
-    kit: Annotated[
-        Path | None, typer.Option("--kit", metavar="FOLDER", help="nvflare: the kit of an administrator.")
-    ] = None,
-    superlink: Annotated[str, typer.Option("--superlink", help="flower: its name in Flower's own settings.")] = "",
-    sites: Annotated[
-        str, typer.Option("--sites", metavar="A,B,...", help="In this order; nvflare: else all that are connected.")
-    ] = "",
-    loopback: Annotated[
-        int | None, typer.Option("--loopback", min=2, metavar="N", help="All on this machine, with so many sites.")
-    ] = None,
+    kit: KitOption = None,
+    superlink: SuperlinkOption = "",
+    sites: SitesOption = "",
+    loopback: LoopbackOption = None,
     change: ChangeOption = None,
     only: OnlyOption = None,
     hook: HookOption = None,
@@ -69,40 +61,24 @@ def deploy(
     Examples: [bold]proxfed deploy trial.toml --kit kits/deploy@example.org[/bold], [bold]proxfed deploy trial.toml
     --loopback 3 --carrier flower[/bold]
     """
-    from proxfed.files import locked
-    from proxfed.silos.carriers.desk import Desk
+    from proxfed.silos.carriers.loopback_sites import make_sites
     from proxfed.silos.coordinator.deploy import deploy as carry_out
 
     os.umask(0o077)  # what sites have sent is for nobody but this user
     check_anew(resume, force)
     e = hooked(read_experiment(experiment, change or []), hook)
-    if loopback is None:
-        _check_connection(carrier, kit, superlink)
+    to = Connection(carrier, kit, superlink, sites, loopback)
+    to.check()
     path = folder or Path("runs") / e.name
-    beside = path.with_name(path.name + ".carrier")
-    run = sha256(str(beside.resolve()).encode()).hexdigest()[:12]
     started = time.monotonic()
-    with ExitStack() as held:
-        free = held.enter_context(locked(beside, wait=False))
-        require(free, f"{path}: another `proxfed deploy` is working on it")
-        held.callback(_remove_if_empty, beside)
-        names = _begun(path) if resume else ()
-        if loopback is not None:
-            from proxfed.silos.carriers.loopback import Loopback
-            from proxfed.silos.carriers.loopback_sites import make_sites
 
-            names = make_sites(e, data, beside, loopback)
-            site = [sys.executable, "-m", "proxfed", "silo", "--site"]
-            here = Loopback(beside, names, carrier, lambda name: [*site, str(beside / name / "site.toml")])
-            say(f"{loopback} sites on this machine; what they and {carrier} say is in {beside / 'logs'}", err)
-            held.enter_context(here)
-            kit, superlink = here.kit, "loopback"
-            os.environ.update(here.environment)
-        dispatch = _couriers(carrier, kit, superlink, run)
-        names = tuple(sites.split(",")) if sites else names or dispatch.sites()
-        say(f"The sites are {', '.join(names)}", err)
-        stop = held.enter_context(stop_on_signal())
-        desk = held.enter_context(Desk(names, beside / "desk", dispatch))
+    def known() -> tuple[str, ...]:
+        return _begun(path) if resume else ()
+
+    def make(beside: Path) -> tuple[str, ...]:
+        return make_sites(e, data, beside, loopback or 0)
+
+    with connected(to, path, "deploy", known, make) as desk, stop_on_signal() as stop:
         results = carry_out(
             e, desk, path, resume=resume, force=force, only=only or [], deadline=deadline, stop=stop,
         )  # fmt: skip
@@ -135,30 +111,6 @@ def _begun(path: Path) -> tuple[str, ...]:
 
     file = path / "silos.json"
     return recorded(file).job.sites if file.exists() else ()
-
-
-def _check_connection(carrier: CarrierName, kit: Path | None, superlink: str) -> None:
-    if carrier is CarrierName.nvflare:
-        require(kit is not None, "--kit FOLDER is missing: the kit of an administrator of NVIDIA FLARE")
-    else:
-        require(bool(superlink), "--superlink NAME is missing: a connection in Flower's own settings")
-
-
-def _remove_if_empty(folder: Path) -> None:
-    """What a refusal leaves behind of the folder that was locked."""
-    with suppress(OSError):
-        folder.rmdir()
-
-
-def _couriers(carrier: CarrierName, kit: Path | None, superlink: str, run: str) -> Any:
-    if carrier is CarrierName.nvflare:
-        from proxfed.silos.carriers.nvflare_carrier import Flare
-
-        assert kit is not None
-        return Flare(kit, run)
-    from proxfed.silos.carriers.flower_carrier import Runs
-
-    return Runs(superlink, run)
 
 
 def _show(path: Path, results: Results, format: Format, seconds: float) -> None:

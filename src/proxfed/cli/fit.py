@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 import tomllib
@@ -14,13 +15,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
+from proxfed.cli.between import Connection, KitOption, LoopbackOption, SitesOption, SuperlinkOption, connected
 from proxfed.cli.common import DataOption, Format, FormatOption
+from proxfed.cli.silo import CarrierName
 from proxfed.errors import InputError, require
 from proxfed.report.summary import plain_table
 from proxfed.report.terminal import err, out, say
 
 if TYPE_CHECKING:
-    from proxfed.fit.consortium import Fitted
+    from proxfed.fit.shown import Shown
+    from proxfed.silos.coordinator.fit import FittedBetween
 
 SHOWN = 20
 """Coefficients that are printed at most."""
@@ -62,6 +66,14 @@ def fit(
     ] = None,
     place: Annotated[Path | None, typer.Option("--out", metavar="FOLDER", help="Where model and report go.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a model that is there.")] = False,
+    carrier: Annotated[
+        CarrierName | None, typer.Option("--carrier", help="The tables are at sites: what brings questions to them.")
+    ] = None,
+    kit: KitOption = None,
+    superlink: SuperlinkOption = "",
+    sites: SitesOption = "",
+    loopback: LoopbackOption = None,
+    resume: Annotated[bool, typer.Option("--resume", help="At sites: go on with a fit that was begun.")] = False,
     data: DataOption = None,
     format: FormatOption = Format.table,
 ) -> None:
@@ -72,7 +84,12 @@ def fit(
     coefficients.csv, report.html and model_card.md. The schema may have a table `model` with these options and more;
     the command line overrules it.
 
-    Example: [bold]proxfed fit tables.toml --penalty l1 --out runs/model[/bold]
+    With --carrier the tables stay at sites, whose `proxfed silo` answers for them, and FILE.toml is the schema that all
+    have agreed on. Nothing but sums over all sites can be read. With --loopback 4 all of it runs on this machine, with
+    real processes, sockets and certificates.
+
+    Examples: [bold]proxfed fit tables.toml --penalty l1 --out runs/model[/bold], [bold]proxfed fit tables.toml
+    --carrier nvflare --kit kits/deploy@example.org --out runs/model[/bold]
     """
     given: dict[str, Any] = {
         "loss": loss,
@@ -91,19 +108,84 @@ def fit(
     from proxfed.fit.consortium import FILES
     from proxfed.fit.consortium import fit as fit_tables
 
-    with _reserved(place, force), Progress() as progress:
-        fitted = fit_tables(file, data, watch=progress, **{k: v for k, v in given.items() if v is not None})
-        if place is not None:
-            progress("writing", 0, 1)
-            fitted.save(place)
+    given = {key: value for key, value in given.items() if value is not None}
+    fitted: Shown
+    if carrier is not None or loopback is not None:
+        to = Connection(carrier or CarrierName.nvflare, kit, superlink, sites, loopback)
+        fitted = _between(file, to, place, force, resume, data, given)
+    else:
+        require(not (resume or kit or superlink or sites), "--resume, --kit, --superlink and --sites need --carrier")
+        with _reserved(place, force), Progress() as progress:
+            fitted = fit_tables(file, data, watch=progress, **given)
+            if place is not None:
+                progress("writing", 0, 1)
+                fitted.save(place)
     if format is Format.json:
         from proxfed.fit.overview import summary
 
         print(json.dumps(summary(fitted), indent=1))
     else:
         print_fitted(fitted)
+    if loopback is not None:
+        _compare(file, data, given, fitted, err if format is Format.json else out)
     if place is not None:
         say(f"\nModel and report are in {place}: {', '.join(FILES)}", err if format is Format.json else out)
+
+
+def _between(
+    file: Path, to: Connection, place: Path | None, force: bool, resume: bool, data: str | None, given: dict[str, Any]
+) -> FittedBetween:
+    """The tables are at sites. What must not be lost before the model is there is beside it."""
+    from proxfed.fit.consortium import settings_for
+    from proxfed.silos.carriers.loopback_sites import make_table_sites
+    from proxfed.silos.coordinator.fit import finish, fit_between
+    from proxfed.silos.coordinator.fit_agreement import FitAgreement
+    from proxfed.tables.schema import read_schema
+
+    os.umask(0o077)  # what sites have sent is for nobody but this user
+    to.check()
+    require(place is not None, "--out FOLDER is missing: what sites have sent is kept beside the model")
+    assert place is not None
+    folder = place.with_name(place.name + ".fit")
+    schema = read_schema(file)
+    asked = settings_for(schema.model, given)
+    if data is not None:
+        os.environ["PROXFED_DATA"] = str(Path(data).resolve())  # for sites on this machine
+
+    def known() -> tuple[str, ...]:
+        kept = folder / "agreement.json"
+        return FitAgreement.read(kept).job.sites if resume and kept.exists() else ()
+
+    def make(beside: Path) -> tuple[str, ...]:
+        return make_table_sites(file, data, beside, to.loopback or 0, asked.folds)
+
+    with _reserved(place, force), connected(to, place, "fit", known, make) as desk, Progress() as progress:
+        try:
+            fitted = fit_between(
+                schema, desk, folder, resume=resume, watch=progress, say=lambda said: say(said, err), **given
+            )
+        except KeyboardInterrupt:
+            say(f"stopped; the same command with --resume goes on from what is in {folder}", err)
+            raise
+        progress("writing", 0, 1)
+        fitted.save(place)
+        finish(folder, desk, lambda said: say(said, err))
+    return fitted
+
+
+def _compare(file: Path, data: str | None, given: dict[str, Any], fitted: Shown, to: Any) -> None:
+    """With the same fit of tables that lie here, and with that of pooled rows by another method."""
+    from proxfed.fit.consortium import fit as fit_tables
+
+    plain = {key: value for key, value in given.items() if key not in ("weight", "cv", "weights", "rule", "alone")}
+    here = fit_tables(file, data, **plain, weight=fitted.model.weight, alone=False, repetitions=0)
+    x = here.problem.f.minimise(here.problem.h, here.problem.start(0), 1e-12)
+    apart = [float((fitted.fit.x - other).abs().max()) for other in (here.fit.x, x)]
+    say(
+        f"Coefficients differ by at most {apart[0]:.1e} from those of the tables in one place, with the same weight;",
+        to,
+    )
+    say(f"by at most {apart[1]:.1e} from those of pooled rows by another method (FISTA).", to)
 
 
 @contextmanager
@@ -177,7 +259,7 @@ class Progress:
 # ---- what is printed ------------------------------------------------------------------------------------------------
 
 
-def print_fitted(fitted: Fitted) -> None:
+def print_fitted(fitted: Shown) -> None:
     """Coefficients, measures, costs."""
     from proxfed.fit.judge import ALL
     from proxfed.fit.overview import main_measure, sent_cells, sentences
@@ -200,10 +282,13 @@ def print_fitted(fitted: Fitted) -> None:
     table = plain_table(measure.replace("_", " "), "federated", "", *(["alone", ""] if fitted.alone else []))
     for name, row in fitted.federated.items():
         own = fitted.alone.get(name) if name != ALL else None  # scores of different models are not compared
-        cells = [*_interval(row[measure]), *([] if not fitted.alone else _interval(own[measure]) if own else ["-", ""])]
+        cells = [
+            *_interval(row.get(measure)),
+            *([] if not fitted.alone else _interval(own[measure]) if own else ["-", ""]),
+        ]
         table.add_row(Text(name), *cells)
     out.print(table)
-    say(f"Judged on {model.held_out}; intervals of {100 * fitted.settings.level:g} % by bootstrap.")
+    say(f"Judged on {model.held_out}; with {fitted.intervals}.")
     out.print()
     head, rows_sent = sent_cells(fitted)
     table = plain_table(*head)
@@ -212,9 +297,11 @@ def print_fitted(fitted: Fitted) -> None:
     out.print(table)
     for note in model.notes:
         say(f"note: {note}")
+    if model.signatures:
+        say(f"Signed by {', '.join(model.signatures)}.")
 
 
-def _print_intervals(fitted: Fitted) -> None:
+def _print_intervals(fitted: Shown) -> None:
     from proxfed.fit.inference.of_fit import reason_for_none
 
     out.print()
@@ -233,5 +320,7 @@ def _print_intervals(fitted: Fitted) -> None:
 
 
 def _interval(m: Any) -> list[str]:
+    if m is None:
+        return ["-", ""]
     number = f"{m.value:.3f}" if m.value == m.value else "-"
     return [number, f"{m.low:.3f} to {m.high:.3f}" if m.low == m.low else ""]

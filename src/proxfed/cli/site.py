@@ -17,6 +17,7 @@ from proxfed.report.terminal import err, out, say
 
 if TYPE_CHECKING:
     from proxfed.silos.protection.audit import Trail
+    from proxfed.silos.protection.explain import Explained
     from proxfed.silos.site.config import Site
     from proxfed.silos.site.first_site import FirstSite
 
@@ -81,15 +82,13 @@ def explain(
 ) -> None:
     """Say in plain words what a job would make leave this site, and what could be learnt from it. Nothing leaves.
 
-    Exit code 1 if this site would refuse it.
+    JOB.toml is an experiment, or the schema of tables that are to be fitted. Exit code 1 if this site would refuse it.
 
-    Example: [bold]proxfed site explain trial.toml[/bold]
+    Examples: [bold]proxfed site explain trial.toml[/bold], [bold]proxfed site explain agreed.toml[/bold]
     """
-    from proxfed.cli.deploy import read_experiment
-    from proxfed.silos.protection.explain import explain as explained
     from proxfed.silos.site.config import read_site
 
-    found = explained(read_site(site), read_experiment(experiment, []))
+    found = _explained(read_site(site), experiment)
     parts = {"What would leave": found.leaves, "What could be learnt from it": found.learnt}
     for title, lines in (parts | ({"This site refuses it": found.refused} if found.refused else {})).items():
         say(f"{title}:")
@@ -98,6 +97,21 @@ def explain(
     if found.refused:
         raise typer.Exit(1)
     say("This site takes part, as far as the job itself says. Its rows are looked at when the job comes.")
+
+
+def _explained(site: Site, job: str) -> Explained:
+    """Of an experiment, or of a schema whose tables are to be fitted: that has columns."""
+    from proxfed.cli.deploy import read_experiment
+    from proxfed.fit.consortium import settings_for
+    from proxfed.registry import read_toml
+    from proxfed.silos.protection.explain import explain as explained
+    from proxfed.silos.protection.explain import explain_fit
+    from proxfed.tables.schema import read_schema
+
+    path = Path(job).expanduser()
+    if path.is_file() and {"columns", "others", "target"} & set(read_toml(path)):
+        return explain_fit(site, settings_for(read_schema(path).model, {}))
+    return explained(site, read_experiment(job, []))
 
 
 def _place(to: Path, force: bool) -> None:

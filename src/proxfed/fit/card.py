@@ -11,10 +11,9 @@ from proxfed.fit.overview import main_measure, measure_cells, sent_cells, senten
 from proxfed.fit.page import MOST, count
 from proxfed.report.markdown import plain_text, table
 from proxfed.tables.column_kinds import Category, Date, Number
-from proxfed.tables.holdings import holdings
 
 if TYPE_CHECKING:
-    from proxfed.fit.consortium import Fitted
+    from proxfed.fit.shown import Shown
 
 LIMITS = (
     "A linear model: effects add up, and what two features do together is not in it.",
@@ -22,11 +21,10 @@ LIMITS = (
     "The penalty shrinks coefficients towards zero; of features that say the same, any may carry the weight.",
     "Means, medians and scales of the preparation were computed from all rows that were fitted to, those that folds "
     "held out included.",
-    "Gradients and sums were sent as they are: no noise was added and no secure sum was used.",
 )
 
 
-def card(fitted: Fitted) -> str:
+def card(fitted: Shown) -> str:
     """model_card.md"""
     model = fitted.model
     parts = [
@@ -47,7 +45,7 @@ def card(fitted: Fitted) -> str:
         "## What was sent",
         table(*sent_cells(fitted)),
         "## Limits",
-        "\n".join(f"- {line}" for line in (*LIMITS, *_own_limits(fitted))),
+        "\n".join(f"- {line}" for line in (*LIMITS, fitted.protection, *_own_limits(fitted))),
     ]
     if model.notes:
         parts += ["## Notes", "\n".join(f"- {plain_text(note)}" for note in model.notes)]
@@ -56,9 +54,8 @@ def card(fitted: Fitted) -> str:
     return "\n\n".join([*(part.rstrip("\n") for part in parts), f"Made with {made}. {of}\n"])
 
 
-def _data(fitted: Fitted) -> str:
-    held = holdings(fitted.design.tables)
-    schema = fitted.design.tables.schema
+def _data(fitted: Shown) -> str:
+    held, schema = fitted.holdings, fitted.model.prepare.schema
     head = ["organisation", "rows", *map(plain_text, held.outcomes)]
     columns = (held.rows, *held.outcomes.values())
     rows = [[plain_text(name), *(count(column[name]) for column in columns)] for name in held.rows]
@@ -70,9 +67,9 @@ def _data(fitted: Fitted) -> str:
     return f"{about}{predicted}; - is a count that was withheld, below {held.fewest}.\n\n{table(head, rows)}"
 
 
-def _preparation(fitted: Fitted) -> str:
+def _preparation(fitted: Shown) -> str:
     lines = []
-    inputs = fitted.design.tables.schema.inputs
+    inputs = fitted.model.prepare.schema.inputs
     for name, column in list(inputs.items())[:MOST]:
         parts: list[str] = [column.kind]
         if column.unit:
@@ -92,7 +89,7 @@ def _preparation(fitted: Fitted) -> str:
     return "By merged summaries of all organisations; no row was shared.\n\n" + "\n".join(lines)
 
 
-def _coefficients(fitted: Fitted) -> str:
+def _coefficients(fitted: Shown) -> str:
     model = fitted.model
     rows = []
     for k, output in enumerate(model.outputs):
@@ -106,7 +103,7 @@ def _coefficients(fitted: Fitted) -> str:
     )
 
 
-def _intervals(fitted: Fitted) -> str:
+def _intervals(fitted: Shown) -> str:
     if reason := reason_for_none(fitted):
         return plain_text(f"{reason[0].upper()}{reason[1:]}.")
     how = (
@@ -116,17 +113,17 @@ def _intervals(fitted: Fitted) -> str:
     return f"{how}\n\n{fitted.inference.markdown()}"
 
 
-def _performance(fitted: Fitted) -> str:
+def _performance(fitted: Shown) -> str:
     head, rows = measure_cells(fitted)
     how = (
-        f"On {fitted.model.held_out}, with intervals of {100 * fitted.settings.level:g} % by bootstrap within "
-        f"organisations; the first measure to look at is {main_measure(fitted).replace('_', ' ')}."
+        f"On {fitted.model.held_out}, with {fitted.intervals}; the first measure to look at is "
+        f"{main_measure(fitted).replace('_', ' ')}."
     )
     return f"{how}\n\n{table(head, [[plain_text(label), *cells] for label, *cells in rows])}"
 
 
-def _own_limits(fitted: Fitted) -> Iterable[str]:
-    if fitted.held.rows is not None and fitted.settings.weight is None:
+def _own_limits(fitted: Shown) -> Iterable[str]:
+    if fitted.judged_by_folds and fitted.settings.weight is None:
         yield "The weight was chosen with the same held-out rows that it was judged on, which flatters it slightly."
     if fitted.settings.cv != "organisation":
         yield "Judged on rows of organisations that took part; for others it may do worse (cv = organisation tells)."

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -27,11 +27,13 @@ from proxfed.fit.inference.of_fit import advice, inference_of
 from proxfed.fit.inference.result import Inference
 from proxfed.fit.inference.survival import breslow, even_grid, risk_table
 from proxfed.fit.judge import ALL, Judgement, judge, plain
+from proxfed.fit.metrics import Bin, calibration_curve
 from proxfed.fit.model_file import FORM, BaselineHazard, Model, Scale, Sent
 from proxfed.fit.objective import Objective
 from proxfed.fit.oracle import Part
 from proxfed.fit.own_intercepts import profiled, shifts
 from proxfed.fit.settings import Settings, problem_of, read_settings, solver_of
+from proxfed.fit.shown import Shown
 from proxfed.fit.solve import Fit, Solver, Traffic, objective_of
 from proxfed.machine import versions
 from proxfed.problems.linear.linear import Linear
@@ -40,9 +42,11 @@ from proxfed.problems.neural.loop import parameters
 from proxfed.registry import describe
 from proxfed.simulate.timing import Timing
 from proxfed.tables.design import Design, design
+from proxfed.tables.holdings import Holdings, holdings
+from proxfed.tables.preparation import Preparation
 from proxfed.tables.schema import Schema, read_schema
 from proxfed.tables.table import Tables, read_tables
-from proxfed.types import Problem
+from proxfed.types import Block, Problem
 
 __all__ = ["Fitted", "fit"]
 
@@ -99,13 +103,54 @@ class Fitted:
         """Debiased estimates with intervals, in the units of the columns; refused where there are too few rows."""
         return inference_of(self, self.settings.site_intercepts)
 
+    @property
+    def block(self) -> Block:
+        """Where the weights are in x."""
+        return self.problem.f.blocks[0]
+
+    @property
+    def rows(self) -> int:
+        """That it was fitted to."""
+        return len(self.problem.f.data.labels)
+
+    @property
+    def holdings(self) -> Holdings:
+        """Who holds what."""
+        return holdings(self.design.tables)
+
+    @property
+    def calibration(self) -> list[Bin]:
+        """Predicted and observed probabilities of two classes; none of other models."""
+        two = self.model.loss["name"] == "logistic"
+        return calibration_curve(self.scores[:, 0], self.held.labels) if two else []
+
+    @property
+    def intervals(self) -> str:
+        """What those of the measures are."""
+        return f"the interval of {100 * self.settings.level:g} % by bootstrap within organisations"
+
+    @property
+    def judged_by_folds(self) -> bool:
+        """The rows that it was judged on are those of the folds."""
+        return self.held.rows is not None
+
+    @property
+    def protection(self) -> str:
+        """How sums travelled."""
+        return "Gradients and sums were sent as they are: no noise was added and no secure sum was used."
+
     def save(self, folder: str | Path) -> None:
         """model.json, coefficients.csv, report.html and model_card.md."""
-        from proxfed.fit.card import card
-        from proxfed.fit.page import page
+        save(self, folder)
 
-        texts = [self.model.text(), self.model.csv(), page(self), card(self)]
-        write_together(Path(folder), dict(zip(FILES, texts, strict=True)))
+
+def save(fitted: Shown, folder: str | Path) -> None:
+    """model.json, coefficients.csv, report.html and model_card.md."""
+    from proxfed.fit.card import card
+    from proxfed.fit.page import page
+
+    texts = [fitted.model.text(), fitted.model.csv(), page(fitted), card(fitted)]
+    write_together(Path(folder), dict(zip(FILES, texts, strict=True)))
 
 
 def fit(
@@ -138,15 +183,17 @@ def fit(
         base = read_schema(tables).model
     elif isinstance(tables, Schema):
         base = tables.model
-    if settings.get("weight") is not None:
-        base = {key: value for key, value in base.items() if key != "cv"}
-    elif settings.get("cv") is not None:
-        base = {key: value for key, value in base.items() if key != "weight"}
-    asked = read_settings(base | settings)
+    asked = settings_for(base, settings)
     if not isinstance(tables, Tables):
         watch("reading tables", 0, 1)
         tables = read_tables(tables, directory)
     return _fit(tables, asked, watch)
+
+
+def settings_for(base: Mapping[str, Any], given: Mapping[str, Any]) -> Settings:
+    """Those of a schema's [model], overruled by what is given."""
+    besides = "cv" if given.get("weight") is not None else "weight" if given.get("cv") is not None else ""
+    return read_settings({key: value for key, value in base.items() if key != besides} | dict(given))
 
 
 def _fit(tables: Tables, asked: Settings, watch: Watch) -> Fitted:
@@ -159,7 +206,7 @@ def _fit(tables: Tables, asked: Settings, watch: Watch) -> Fitted:
         fitted_to = problem_of(asked.model_copy(update={"intercept": False}), made)
     n, data = problem.f.n, problem.f.data
     smallest = asked.smallest or (1e-2 if data.features.shape[1] > len(data.labels) else 1e-3)
-    given = _given_weight(asked)
+    given = given_weight(asked)
     cv = None
     if given is None or data.test is None:
         cv = _cross_validated(fitted_to, given, asked, smallest, path_solver, watch)
@@ -193,7 +240,18 @@ def _fit(tables: Tables, asked: Settings, watch: Watch) -> Fitted:
     notes = [PATH.sub(r"\1", note) for note in said]
     without = asked.model_copy(update={"repetitions": 0})  # intervals of pooled rows would be the same
     return Fitted(
-        model=_model(made, chosen, final, asked, sent, judged, held, notes),
+        model=model_of(
+            made.preparation,
+            made.organisations,
+            chosen,
+            final,
+            asked,
+            sent,
+            judged,
+            held.about,
+            notes,
+            _baseline(made, chosen, final.x),
+        ),
         settings=asked,
         design=made,
         problem=chosen,
@@ -213,7 +271,7 @@ def _fit(tables: Tables, asked: Settings, watch: Watch) -> Fitted:
 # ---- the choice of the weight, and the model with it -----------------------------------------------------------------
 
 
-def _given_weight(asked: Settings) -> float | None:
+def given_weight(asked: Settings) -> float | None:
     """None: it is to be chosen. Without a penalty it is 0."""
     return 0.0 if asked.penalty in ("zero", {"name": "zero"}) else asked.weight
 
@@ -339,50 +397,55 @@ def _difference(problem: Problem[Linear], one: Tensor, other: Tensor) -> float:
 # ---- the model file -------------------------------------------------------------------------------------------------
 
 
-def _model(
-    made: Design,
+def model_of(
+    preparation: Preparation,
+    organisations: Sequence[str],
     problem: Problem[Linear],
     final: Fit,
     asked: Settings,
     sent: list[Sent],
     judged: Judgement,
-    held: Held,
-    notes: Any,
+    held_out: str,
+    notes: Iterable[str],
+    baseline: BaselineHazard | None = None,
 ) -> Model:
+    """What model.json says."""
     parts = parameters(final.x, problem.f.blocks)
     coef = parts["weight"].cpu().double().numpy()
     intercept = parts["bias"].cpu().double().numpy() if problem.f.intercept else np.zeros(len(coef))
-    original, at = made.preparation.original_scale(coef, intercept)
+    original, at = preparation.original_scale(coef, intercept)
     require(bool(np.isfinite(original).all()), "some coefficients are not finite numbers")
     penalty = asked.penalty if isinstance(asked.penalty, dict) else {"name": asked.penalty}
+    target = preparation.schema.target
     return Model(
         form=FORM,
-        name=made.tables.schema.table.name,
+        name=preparation.schema.table.name,
         loss=describe(problem.f.criterion, KINDS),
         penalty=penalty,
         weight=float(final.weight or 0),
-        classes=list(made.classes),
-        features=list(made.preparation.names),
+        classes=[] if target is None else list(target.names),
+        features=list(preparation.names),
         prepared=Scale(coef=coef.tolist(), intercept=intercept.tolist()),
         original=Scale(coef=original.tolist(), intercept=np.atleast_1d(at).tolist()),
-        preparation=made.preparation.plain(),
-        organisations=list(made.organisations),
+        preparation=preparation.plain(),
+        organisations=list(organisations),
         settings=asked.model_dump(mode="json", exclude_defaults=True),
         sent=sent,
         measures=plain(judged),
-        held_out=held.about,
+        held_out=held_out,
         notes=list(notes),
-        baseline=_baseline(made, problem, coef[0]),
+        baseline=baseline,
         versions={key: value for key, value in versions().items() if key in ("proxfed", "python", "torch", "numpy")},
     )
 
 
-def _baseline(made: Design, problem: Problem[Linear], coef: np.ndarray) -> BaselineHazard | None:
+def _baseline(made: Design, problem: Problem[Linear], x: Tensor) -> BaselineHazard | None:
     """Of survival: from the sum of what organisations count at agreed times."""
     if problem.f.criterion.separate:
         return None
     tables = [(t, t.labels, t.events) for t in made.tables.tables if t.labels is not None and t.events is not None]
     grid = even_grid(max(float(times.max()) for _, times, _ in tables))
+    coef = x.cpu().double().numpy()
     scores = [made.preparation.apply(table) @ coef for table, _, _ in tables]
     parts = [risk_table(times, events, grid, s) for (_, times, events), s in zip(tables, scores, strict=True)]
     found = breslow(sum(parts[1:], start=parts[0]), grid, made.tables.schema.table.fewest)

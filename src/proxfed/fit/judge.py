@@ -32,6 +32,9 @@ MEASURES: dict[type[Loss], dict[str, ms.Measure]] = {
 
 ALL = "all"
 
+LOSS = "held-out loss"
+"""What is known of rows in several places without a score of any of them."""
+
 
 class Measured(NamedTuple):
     """A measure, and the interval in which it lies in the given part of the repetitions."""

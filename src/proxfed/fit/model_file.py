@@ -31,7 +31,7 @@ from proxfed.tables.preparation import Preparation
 from proxfed.tables.table import Table, read_frame, transformed
 from proxfed.validation import STRICT, refuse_unless
 
-__all__ = ["Model", "Scale", "Sent", "parse_model", "read_model"]
+__all__ = ["Model", "Scale", "Sent", "Signature", "parse_model", "read_model"]
 
 FORM = "proxfed model 1"
 LARGEST_FILE = 1 << 28
@@ -74,6 +74,16 @@ class Sent(BaseModel):
     """On the devices and links of `settings.profile`."""
 
 
+class Signature(BaseModel):
+    """Of a site that took part, under everything else in the file (`Model.content`): Ed25519, in hexadecimal."""
+
+    model_config = STRICT
+
+    key: str = Field(pattern="^[0-9a-f]{64}$")
+    """The public key."""
+    signature: str = Field(pattern="^[0-9a-f]{128}$")
+
+
 class Model(BaseModel):
     """What model.json holds."""
 
@@ -100,6 +110,8 @@ class Model(BaseModel):
     notes: list[str]
     versions: dict[str, Any]
     baseline: BaselineHazard | None = None
+    signatures: dict[str, Signature] = {}
+    """Of the organisations, if the tables were at theirs and not in one place."""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -186,6 +198,11 @@ class Model(BaseModel):
     def text(self) -> str:
         """The text of model.json."""
         return json.dumps(with_checksum(self.model_dump(mode="json")), indent=1, ensure_ascii=False) + "\n"
+
+    def content(self) -> bytes:
+        """What signatures are under: all but these, as JSON with sorted keys and nothing between them."""
+        plain = self.model_dump(mode="json", exclude={"signatures"})
+        return json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
     def csv(self) -> str:
         """Both scales, a line for each coefficient."""

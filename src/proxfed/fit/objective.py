@@ -62,7 +62,8 @@ class Objective:
         names: Sequence[str] = (),
     ) -> Self:
         """One exchange: of Gram matrices for squared losses, of what rows weigh for others."""
-        squared = isinstance(loss, (Squared, OneHot, Huber)) and shape.features <= GRAM
+        known = isinstance(loss, (Squared, OneHot, Huber)) and organisations.tells_grams
+        squared = known and shape.features <= GRAM
         made = cls(organisations, loss, shape, torch.zeros(1, 1), l2, tuple(names))
         if class_weights is not None or not squared:
             made = replace(made, counted=organisations.counts())
@@ -211,6 +212,10 @@ class Quadratics:
     @property
     def traffic(self) -> Traffic:
         return self.asked.traffic
+
+    @property
+    def tells_grams(self) -> bool:
+        return True
 
     @property
     def hessian_columns(self) -> int:

@@ -108,6 +108,10 @@ class Organisations(Protocol):
     def hessian_columns(self) -> int:
         """How many coordinates a Hessian may have that they give; 0: they give none."""
 
+    @property
+    def tells_grams(self) -> bool:
+        """They give Gram matrices."""
+
     def counts(self) -> Tensor:
         """(folds, classes): what the rows of each fold and class weigh, before any class weights; one line for all
         rows if there are no folds. Of numbers there is one class; of survival there are two, censored and with an

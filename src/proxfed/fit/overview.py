@@ -7,30 +7,32 @@ from typing import TYPE_CHECKING, Any
 
 from proxfed.fit.costs import total
 from proxfed.fit.inference.of_fit import reason_for_none
-from proxfed.fit.judge import ALL, Measured, plain
+from proxfed.fit.judge import ALL, LOSS, Measured, plain
 from proxfed.report.columns import show
 
 if TYPE_CHECKING:
-    from proxfed.fit.consortium import Fitted
+    from proxfed.fit.shown import Shown
 
 
-def main_measure(fitted: Fitted) -> str:
+def main_measure(fitted: Shown) -> str:
     """The measure that tells most about such models."""
     known = fitted.federated[ALL]
-    return next(name for name in ("auc", "concordance", "r2", "accuracy", "deviance") if name in known)
+    return next(name for name in ("auc", "concordance", "r2", "accuracy", "deviance", LOSS) if name in known)
 
 
-def sentences(fitted: Fitted) -> list[str]:
+def sentences(fitted: Shown) -> list[str]:
     """What was fitted, how its weight was chosen, and how it compares with pooled rows."""
-    model, data, asked = fitted.model, fitted.problem.f.data, fitted.settings
+    model, asked = fitted.model, fitted.settings
     p, k = len(model.features), len(model.prepared.coef)
     lines = [
-        f"{model.name}: {len(model.organisations)} organisations, {len(data.labels):,} rows, {p:,} features; "
+        f"{model.name}: {len(model.organisations)} organisations, {fitted.rows:,} rows, {p:,} features; "
         f"{model.loss['name']}, {model.penalty['name']} with weight {model.weight:.4g}: "
         f"{model.nonzeros:,} of {p * k:,} coefficients are not zero."
     ]
     if asked.weight is None and fitted.cv is not None:
-        how = "one organisation left out at a time" if asked.cv == "organisation" else f"{len(fitted.cv.rows)} folds"
+        how = (
+            "one organisation left out at a time" if asked.cv == "organisation" else f"{len(fitted.cv.held_out)} folds"
+        )
         rule = {"one_se": "the largest within one standard error of the best", "best": "the best"}[asked.rule]
         lines.append(f"The weight was chosen by cross-validation ({how}): {rule} of {len(fitted.cv.weights)}.")
     if fitted.off_pooled is not None:
@@ -45,14 +47,14 @@ Cells = tuple[list[str], list[list[str]]]
 """A table: its headings and its lines."""
 
 
-def measure_cells(fitted: Fitted) -> Cells:
+def measure_cells(fitted: Shown) -> Cells:
     """Every measure with its interval: of each organisation, of its model alone, and of the model of pooled rows."""
     names = list(fitted.federated[ALL])
     lines = [[label, *(interval(row.get(name)) for name in names)] for label, row in _judged(fitted)]
     return ["", *(name.replace("_", " ") for name in names)], lines
 
 
-def _judged(fitted: Fitted) -> Iterator[tuple[str, dict[str, Measured]]]:
+def _judged(fitted: Shown) -> Iterator[tuple[str, dict[str, Measured]]]:
     for name, row in fitted.federated.items():
         yield name, row
         if name in fitted.alone and name != ALL:
@@ -68,7 +70,7 @@ def interval(m: Measured | None) -> str:
     return f"{m.value:.3f}" + (f" ({m.low:.3f}, {m.high:.3f})" if m.low == m.low else "")
 
 
-def sent_cells(fitted: Fitted) -> Cells:
+def sent_cells(fitted: Shown) -> Cells:
     """What was sent, step by step and together."""
     lines = [
         [s.step, f"{s.rounds:,}", show(s.bytes_up, "bytes"), show(s.bytes_down, "bytes"), show(s.seconds, "seconds")]
@@ -77,7 +79,7 @@ def sent_cells(fitted: Fitted) -> Cells:
     return ["sent for", "rounds", "up", "down", f"on {fitted.settings.profile}"], lines
 
 
-def summary(fitted: Fitted) -> dict[str, Any]:
+def summary(fitted: Shown) -> dict[str, Any]:
     """As JSON has it."""
     model = fitted.model
     cv = fitted.cv
@@ -91,7 +93,7 @@ def summary(fitted: Fitted) -> dict[str, Any]:
             "weights": cv.weights.tolist(),
             "loss": cv.mean.tolist(),
             "standard_error": cv.standard_error.tolist(),
-            "nonzeros": [int((fit.x[: fitted.problem.f.blocks[0].stop] != 0).sum()) for fit in cv.fits],
+            "nonzeros": [int((fit.x[: fitted.block.stop] != 0).sum()) for fit in cv.fits],
         },
         "inference": reason_for_none(fitted) or fitted.inference.plain(),
         "own_intercepts": fitted.own_intercepts,

@@ -330,6 +330,10 @@ class Here:
         return self.spent[0]
 
     @property
+    def tells_grams(self) -> bool:
+        return True
+
+    @property
     def hessian_columns(self) -> int:
         return HESSIAN
 

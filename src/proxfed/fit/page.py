@@ -11,19 +11,17 @@ from proxfed.fit import pictures
 from proxfed.fit.inference.of_fit import reason_for_none
 from proxfed.fit.inference.page import coefficients_section
 from proxfed.fit.judge import ALL
-from proxfed.fit.metrics import calibration_curve
 from proxfed.fit.overview import main_measure, measure_cells, sent_cells, sentences
 from proxfed.report.static_page import plain_html, static_page
-from proxfed.tables.holdings import holdings
 
 if TYPE_CHECKING:
-    from proxfed.fit.consortium import Fitted
+    from proxfed.fit.shown import Shown
 
 MOST = 30
 """Coefficients that are drawn and listed at most; coefficients.csv has all."""
 
 
-def page(fitted: Fitted) -> str:
+def page(fitted: Shown) -> str:
     """The whole page."""
     model = fitted.model
     notes = "".join(f"<li>{escape(note)}</li>" for note in model.notes)
@@ -40,7 +38,7 @@ def page(fitted: Fitted) -> str:
     return static_page(title, sentences(fitted), sections)
 
 
-def _chosen(fitted: Fitted) -> str:
+def _chosen(fitted: Shown) -> str:
     model, html = fitted.model, ""
     for k, output in enumerate(model.outputs):
         every = model.largest(k)
@@ -62,7 +60,7 @@ def _chosen(fitted: Fitted) -> str:
     return html
 
 
-def _intervals(fitted: Fitted) -> str:
+def _intervals(fitted: Shown) -> str:
     if reason := reason_for_none(fitted):
         return f"<p>{escape(reason[0].upper() + reason[1:])}.</p>"
     note = (
@@ -73,11 +71,11 @@ def _intervals(fitted: Fitted) -> str:
     return coefficients_section(fitted.inference) + f'<p class="note">{escape(note)}</p>'
 
 
-def _choice(fitted: Fitted) -> str:
+def _choice(fitted: Shown) -> str:
     cv = fitted.cv
     if cv is None or len(cv.weights) < 2:
         return f"<p>The weight was given: {fitted.model.weight:.4g}.</p>"
-    weights, block = cv.weights.tolist(), fitted.problem.f.blocks[0]
+    weights, block = cv.weights.tolist(), fitted.block
     q, p = block.shape
     models = np.stack([fit.x[: block.stop].numpy().reshape(q, p) for fit in cv.fits])
     used = np.flatnonzero((models != 0).any((0, 1)))[:200]
@@ -95,28 +93,24 @@ def _choice(fitted: Fitted) -> str:
     return f'<div class="columns"><div>{curve}</div>{paths}</div><p class="note">{note}</p>'
 
 
-def _measures(fitted: Fitted) -> str:
+def _measures(fitted: Shown) -> str:
     measure, judged = main_measure(fitted), fitted.federated
-    series = [pictures.Lines("federated", {name: row[measure] for name, row in judged.items()})]
+    series = [pictures.Lines("federated", {name: row[measure] for name, row in judged.items() if measure in row})]
     if fitted.alone:
         alone = {name: row[measure] for name, row in fitted.alone.items() if name != ALL}
         series.append(pictures.Lines("each alone", alone))
     html = f"<div>{pictures.forest(list(judged), series, measure)}</div>"
     loss = fitted.model.loss["name"]
-    if loss == "logistic":
-        bins = calibration_curve(fitted.scores[:, 0], fitted.held.labels)
+    if bins := fitted.calibration:
         html += f"<div>{pictures.calibration(bins, fitted.model.classes[1])}</div>"
     pooled = " Pooled rows are a simulation: nobody has them in one place." if fitted.pooled else ""
     across = "" if loss == "cox" else " Over all, rows of different organisations are compared with each other."
-    note = (
-        f"Judged on {fitted.model.held_out}. In brackets the interval of {100 * fitted.settings.level:g} % by "
-        f"bootstrap within organisations.{across}{pooled}"
-    )
+    note = f"Judged on {fitted.model.held_out}. In brackets {fitted.intervals}.{across}{pooled}"
     return f'<div class="columns">{html}</div>{plain_html(*measure_cells(fitted))}<p class="note">{escape(note)}</p>'
 
 
-def _held(fitted: Fitted) -> str:
-    held = holdings(fitted.design.tables)
+def _held(fitted: Shown) -> str:
+    held = fitted.holdings
     gaps = {name: counts for name, counts in held.missing.items() if any(c != 0 for c in counts.values())}
     shown = dict(list(gaps.items())[:12])
     head = ["", "rows", *held.outcomes, *(f"{name} missing" for name in shown)]
@@ -132,10 +126,10 @@ def count(number: int | None) -> str:
     return "-" if number is None else f"{number:,}"
 
 
-def _sent(fitted: Fitted) -> str:
+def _sent(fitted: Shown) -> str:
     note = (
         f"Bytes are those of all {len(fitted.model.organisations)} organisations together. Summaries go up and the "
-        "preparation comes down once; a fit sends a gradient and a number up and a model down in every round, and "
-        f"begins with a smoothness constant of each. Seconds are simulated, on the profile {fitted.settings.profile!r}."
+        "preparation comes down once; then points go down, and sums over the rows come up. "
+        f"Seconds are simulated, on the profile {fitted.settings.profile!r}."
     )
     return plain_html(*sent_cells(fitted)) + f'<p class="note">{escape(note)}</p>'

@@ -144,7 +144,7 @@ def problem_of(settings: Settings, made: Design) -> Problem[Linear]:
     data = made.federated(signed=isinstance(loss, Logistic))
     weights = settings.class_weights
     if isinstance(weights, dict):
-        weights = _by_label(weights, made.classes, isinstance(loss, Logistic))
+        weights = by_label(weights, made.classes, isinstance(loss, Logistic))
     options: dict[str, Any] = {"class_weights": weights, "intercept": settings.intercept}
     bare = linear_model(data, loss, **options)
     penalty = penalty_of(settings, bare.f.blocks[0].shape, made.preparation.groups)
@@ -175,7 +175,7 @@ def _table(named: Named) -> dict[str, Any]:
     return {"name": named} if isinstance(named, str) else named
 
 
-def _by_label(weights: Mapping[str, float], classes: Sequence[str], signed: bool) -> dict[str, float]:
+def by_label(weights: Mapping[str, float], classes: Sequence[str], signed: bool) -> dict[str, float]:
     """By the labels of the data instead of the names of the classes."""
     strange = next((name for name in weights if name not in classes), None)
     require(strange is None, f"class_weights: {strange!r} is not a class; they are {', '.join(classes)}")

@@ -21,6 +21,7 @@ from proxfed.tables.design import Design
 
 if TYPE_CHECKING:
     from proxfed.fit.consortium import Fitted
+    from proxfed.fit.shown import Shown
 
 KNOWN = ("squared", "logistic", "poisson", "huber", "cox")
 
@@ -42,7 +43,7 @@ def inference_of(
     return found if fitted.model.weight else replace(found, method="maximum likelihood")
 
 
-def reason_for_none(fitted: Fitted) -> str:
+def reason_for_none(fitted: Shown) -> str:
     """Why a fit has no intervals; '' if it has."""
     try:
         fitted.inference  # noqa: B018  kept, once it is there

@@ -1,7 +1,10 @@
-"""Sites for a federation on one machine: each client of an experiment's data becomes one, with files of its own."""
+"""Sites for a federation on one machine: each client of an experiment's data, or each organisation of tables, becomes
+one, with files of its own."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
 
@@ -13,7 +16,10 @@ from proxfed.data.sparse_rows import SparseRows
 from proxfed.errors import require
 from proxfed.harness.build import build_problem
 from proxfed.harness.experiment import Experiment
+from proxfed.registry import Table
 from proxfed.silos.protection.keyring import SiteKey, fingerprint
+from proxfed.silos.site.config import NAME
+from proxfed.tables import read_tables
 
 MUCH = dict.fromkeys(("answers", "total"), 1_000_000_000) | dict.fromkeys(("norm", "step"), 1e9)
 
@@ -36,24 +42,43 @@ def make_sites(e: Experiment, data_directory: str | None, folder: Path, count: i
     require(data.sample_weights is None, "--loopback: rows with weights cannot be given to sites")
     dense = not isinstance(data.features, SparseRows)
     require(dense, "--loopback: sparse features cannot be given to sites: data.sparse = false writes them out")
-    keys = {}
     for k, name in enumerate(names):
-        place = folder / name
-        place.mkdir(parents=True, exist_ok=True)
         rows = slice(data.offsets[k], data.offsets[k + 1])
         content = BytesIO()
         np.savez(content, features=data.features[rows], label=data.labels[rows])
-        files.write(place / "rows.npz", content.getvalue())
-        key = place / "site.key"
-        keys[name] = SiteKey.read(key) if key.exists() else SiteKey.create(key)
-    for name in names:
-        others = {other: fingerprint(key.public) for other, key in keys.items() if other != name}
-        table = {
-            "name": name,
-            "data": {"path": "rows.npz", "label": "label"},
-            "allow": {"counts": True, "minibatches": True},
-            "limits": {"rows": 1, "rounds": 1_000_000, "bytes": 1_000_000_000_000, "weights": 1e6, **MUCH},
-            "partners": others,
-        }
-        files.write(folder / name / "site.toml", tomli_w.dumps(table))
+        files.write(folder / name / "rows.npz", content.getvalue(), folders=True)
+    limits = {"rows": 1, "rounds": 1_000_000, "bytes": 1_000_000_000_000, "weights": 1e6, **MUCH}
+    own: Table = {
+        "data": {"path": "rows.npz", "label": "label"},
+        "allow": {"counts": True, "minibatches": True},
+        "limits": limits,
+    }
+    _write(folder, dict.fromkeys(names, own))
     return names
+
+
+def make_table_sites(schema: Path, data: str | None, folder: Path, count: int, folds: int) -> tuple[str, ...]:
+    """The same for a fit: a site for each organisation of tables, which allows much, but no sum without masks."""
+    names = [table.organisation for table in read_tables(schema, data).tables]
+    said = f"--loopback {count}: {schema} has the tables of {len(names)} organisations, each of which is a site"
+    require(len(names) == count, said)
+    strange = next((name for name in names if re.fullmatch(NAME, name) is None), None)
+    require(strange is None, f"--loopback: {strange!r} cannot be the name of a site; [source.organisations] names them")
+    if not all((folder / name / "site.toml").exists() for name in names):
+        fit = {"folds": folds, "rows_per_coefficient": 0.0, "apart": True, "measures": True}
+        rules: Table = {"allow": {"counts": True}, "limits": {"rows": 1, "change": 1, **MUCH}, "fit": fit}
+        data_of = {name: {"schema": str(schema.resolve()), "organisation": name} for name in names}
+        _write(folder, {name: rules | {"data": data_of[name]} for name in names})
+    return tuple(names)
+
+
+def _write(folder: Path, own: Mapping[str, Table]) -> None:
+    """A key and a site.toml for each, which knows the keys of the others."""
+    keys = {}
+    for name in own:
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        key = folder / name / "site.key"
+        keys[name] = SiteKey.read(key) if key.exists() else SiteKey.create(key)
+    for name, table in own.items():
+        others = {other: fingerprint(key.public) for other, key in keys.items() if other != name}
+        files.write(folder / name / "site.toml", tomli_w.dumps({"name": name, **table, "partners": others}))

@@ -45,6 +45,7 @@ from proxfed.silos.wire.carrier import Carrier
 from proxfed.silos.wire.exchange import Exchange
 from proxfed.silos.wire.job import TABLES, Job, build
 from proxfed.silos.wire.message import Letter, canonical, flat
+from proxfed.tables import decode
 from proxfed.types import Graph, Problem
 
 log = logging.getLogger(__name__)
@@ -121,10 +122,31 @@ def deploy(
     return Results.read(planned.folder)
 
 
-def handshake(e: Experiment, carrier: Carrier, say: Callable[[str], None] = log.warning) -> Agreement:
-    """Schemas, versions and weights of all sites; one sentence where they do not fit each other."""
+class Greeting(NamedTuple):
+    """What sites have told of themselves."""
+
+    told: dict[str, Table]
+    """By site."""
+    schemas: dict[str, Table]
+    agreed: Table
+    """What all arrange their rows by, with the preparation of tables."""
+    bytes: tuple[int, int]
+    """That sites sent and heard for it."""
+    rows: dict[str, int | None]
+    """How many each site has, as far as the summary of its table tells."""
+
+    @property
+    def introductions(self) -> dict[str, str]:
+        return {site: str(said.get("introduction", "")) for site, said in self.told.items()}
+
+    @property
+    def audits(self) -> dict[str, str]:
+        return {site: str(said["audit"]) for site, said in self.told.items() if said.get("audit")}
+
+
+def greet(carrier: Carrier, sized: bool, say: Callable[[str], None]) -> Greeting:
+    """Schemas and versions of all sites; one sentence where they do not fit each other."""
     require(len(carrier.sites) > 0, "there is no site to ask")
-    sized = e.problem.get("weighting", "uniform") == "size"
     exchange = Exchange(carrier, say=say)
     hello = Letter("hello", "", head={"weights": sized, "nonce": secrets.token_hex(8)})
     told = {site: flat(a.body) for site, a in exchange.ask(None, dict.fromkeys(carrier.sites, hello)).items()}
@@ -132,24 +154,32 @@ def handshake(e: Experiment, carrier: Carrier, say: Callable[[str], None] = log.
     for site, said in told.items():
         _compare_versions(site, said.get("versions"), say)
     schemas = {site: check_schema(said.get("schema"), site) for site, said in told.items()}
-    clients = tuple(schema["clients"] for schema in schemas.values())
-    p = np.concatenate([_weights(site, told[site], sized, c) for site, c in zip(told, clients, strict=True)])
-    agreed = agree(schemas)
+    agreed, rows = agree(schemas), dict[str, int | None]()
     if any("table" in schema for schema in schemas.values()):
         summaries = exchange.ask(None, dict.fromkeys(carrier.sites, Letter("summary", "", head=hello.head)))
         agreed = prepared(agreed, schemas, {site: answer.body for site, answer in summaries.items()})
+        rows = {site: decode(answer.body).rows for site, answer in summaries.items()}
+    return Greeting(told, schemas, agreed, (exchange.back, exchange.out), rows)
+
+
+def handshake(e: Experiment, carrier: Carrier, say: Callable[[str], None] = log.warning) -> Agreement:
+    """Schemas, versions and weights of all sites; one sentence where they do not fit each other."""
+    sized = e.problem.get("weighting", "uniform") == "size"
+    met = greet(carrier, sized, say)
+    clients = tuple(schema["clients"] for schema in met.schemas.values())
+    p = np.concatenate([_weights(site, met.told[site], sized, c) for site, c in zip(met.told, clients, strict=True)])
     job = Job(
         _tables(e),
         carrier.sites,
         clients,
         tuple((p / p.sum()).tolist()),
-        agreed,
+        met.agreed,
         secrets.token_hex(16),
-        introductions={site: str(said.get("introduction", "")) for site, said in told.items()},
-        audits={site: str(said["audit"]) for site, said in told.items() if said.get("audit")},
+        introductions=met.introductions,
+        audits=met.audits,
     )
     private = job.protection.privacy is not None  # measures would be told without noise
-    return Agreement(job, tuple(site for site, schema in schemas.items() if schema["test"] and not private))
+    return Agreement(job, tuple(site for site, schema in met.schemas.items() if schema["test"] and not private))
 
 
 def _tables(e: Experiment) -> Table:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from proxfed.engine.noise import epsilon
 from proxfed.errors import InputError
+from proxfed.fit.settings import Settings
 from proxfed.harness.experiment import Experiment
 from proxfed.harness.protection import Protection
 from proxfed.silos.protection import policy
@@ -30,6 +31,57 @@ def explain(site: Site, e: Experiment) -> Explained:
     """An experiment that is proposed to this site, together with its partners."""
     protection = e.protection or Protection()
     return Explained([*_leaves(site, e, protection)], [*_learnt(site, e, protection)], [*_refused(site, e)])
+
+
+def explain_fit(site: Site, settings: Settings) -> Explained:
+    """A fit of tables that is proposed to this site, together with its partners."""
+    return Explained([*_of_fit(site, settings)], [*_learnt_of_fit(site, settings)], [*_refused_fit(site, settings)])
+
+
+def _of_fit(site: Site, settings: Settings) -> Iterator[str]:
+    yield "Once: the names of the columns and of the classes, and the versions of the software here."
+    yield "Once: counts, means, variances and histograms of the columns, with small counts withheld."
+    yield "Once: how many rows of each class every fold has, as sums over all sites."
+    folds = "all sites but one" if settings.cv == "organisation" else f"all rows but one of {site.fit.folds} folds"
+    yield f"Some thousand times: the loss and its gradient at a model, of all rows or {folds}, as sums over all sites."
+    ratio = site.fit.rows_per_coefficient
+    yield f"With them Hessians or Gram matrices, if every part has {ratio:g} rows or more for each coefficient."
+    weights = settings.weights if isinstance(settings.weights, int) else len(settings.weights)
+    yield f"{site.fit.folds * weights:,} times: the loss of rows that a fold holds out, as sums over all sites."
+    if site.fit.measures:
+        yield "Once: measures of the model on this site's own held-out rows, rounded to two digits or to five rows."
+    yield f"Every point counts as an answer, of limits.answers = {site.limits.answers:,} a job, and "
+    yield f"limits.total = {site.limits.total:,} over all jobs."
+    yield "Once: this site's signature under the model, of which it keeps a copy."
+
+
+def _learnt_of_fit(site: Site, settings: Settings) -> Iterator[str]:
+    yield "The model itself can remember rows; all sites and the coordinator get it."
+    yield "The coordinator reads sums over all sites. If all others show it their answers, it reads this site's, too."
+    yield "A coordinator that sends models of its own choosing can single out a rare row, but not whose it is;"
+    yield "limits.norm, limits.step and limits.answers make that slow. Folds are this site's own, and always the same."
+    if settings.cv == "organisation":
+        yield "One organisation is left out at a time: the sums of each, and so this site's own, follow by subtraction."
+
+
+def _refused_fit(site: Site, settings: Settings) -> Iterator[str]:
+    sites = (site.name, *site.partners) if site.partners else (site.name, "site-2", "site-3")
+    n, left_out = len(sites), settings.cv == "organisation"
+    named = settings.loss if isinstance(settings.loss, dict) else {"name": settings.loss or "logistic"}
+    table: dict[str, Any] = {"loss": named, "intercept": settings.intercept, "folds": n if left_out else settings.folds}
+    table["by"] = "organisation" if left_out else "rows"
+    masked = {"protection": {"secure_aggregation": True, "fraction_bits": site.require.fraction_bits}}
+    job = Job(masked, sites, (1,) * n, (1 / n,) * n, {}, "", fit=table)
+    try:
+        job.check()
+        job.check_code(site.allow.code)
+        policy.check_job(site, job)
+        policy.check_fit(site, job)
+        policy.check_counts(site)
+    except InputError as error:
+        yield str(error)
+    if not site.data.schema_file:
+        yield "its rows have no schema; `proxfed site join` makes a site of one"
 
 
 def _leaves(site: Site, e: Experiment, protection: Protection) -> Iterator[str]:

@@ -11,14 +11,17 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 from torch import Tensor
 
 from proxfed.errors import InputError, ProxfedError, RunError
+from proxfed.silos.protection.folds import folds
 from proxfed.silos.wire.job import Job
 from proxfed.silos.wire.message import Head, Letter
 from proxfed.types import Message
 
 if TYPE_CHECKING:
+    from proxfed.fit.model_file import Signature
     from proxfed.silos.site.rows import Rows
 
 _log = logging.getLogger("proxfed.silos")
@@ -54,6 +57,8 @@ class Asked(NamedTuple):
     """How many rows each client of the site has."""
     parts: tuple[str, ...] = ()
     """Of a query about a point: value, gradient, test."""
+    answers: int = 1
+    """How many answers it is, as budgets count them: one for each point of a fit."""
 
     @property
     def title(self) -> str:
@@ -79,6 +84,28 @@ class Shares(NamedTuple):
             return cls(letter.words("among"), dict(zip(dealers, map(bytes.fromhex, boxes), strict=True)))
         except ValueError as e:
             raise RunError("the shares of other sites are none") from e
+
+
+class Parts(NamedTuple):
+    """Into what the rows of a site are divided for a fit."""
+
+    rows: list[int]
+    """Of each fold; of all rows, if there are no folds."""
+    cells: Tensor
+    """(folds, classes)"""
+
+
+class Wanted(NamedTuple):
+    """What a question of a fit wants to know of these."""
+
+    parts: Parts
+    d: int
+    """Coefficients."""
+    what: str
+    """sum: values and gradients; hessian; gram; count"""
+    factors: list[float] | None = None
+    """By class: how much more its rows count."""
+    masked: bool = True
 
 
 class Upload(NamedTuple):
@@ -107,6 +134,8 @@ class Upload(NamedTuple):
 class Guard:
     """Of one site."""
 
+    fewest = 1
+    """Rows that a cell must have, if it has any."""
     code: Collection[str] = ()
     """'module:Class' that a job may name; nothing else is imported."""
 
@@ -130,6 +159,31 @@ class Guard:
 
     def follow(self, job: Job, start: Tensor, sent: Iterable[Tensor]) -> None:
         """Refused if nothing is told about vectors that the coordinator sent; the job begins at `start`."""
+
+    def folds(self, rows: Rows, strata: np.ndarray, count: int) -> np.ndarray:
+        """(N,) the fold of each training row, the same in all jobs; each has its share of every stratum."""
+        return folds(rows.lines(), strata, count, b"")
+
+    def divides(self, parts: Parts) -> None:
+        """Refused if a fold, or what is left without it, has too few rows."""
+
+    def may_tell(self, wanted: Wanted) -> bool:
+        """Whether this would be told."""
+        try:
+            self.tells(wanted)
+        except Refused:
+            return False
+        return True
+
+    def tells(self, wanted: Wanted) -> None:
+        """Refused if it is not told."""
+
+    def judges(self) -> None:
+        """Refused if measures of held-out rows are not told."""
+
+    def signs(self, content: bytes) -> Signature | None:
+        """Its signature under a model; None: it has no key."""
+        return None
 
     def leaving(self, asked: Asked, to: str, body: bytes) -> None:
         """Called before these bytes leave, and must have written them down when it returns."""
@@ -173,6 +227,10 @@ class Link:
     def told(self, rows: tuple[Tensor, ...], p: Tensor, question: Letter) -> tuple[Tensor, ...]:
         """What goes to the coordinator instead of `rows`, of which it needs averages with the weights p only."""
         return rows
+
+    def sums(self, values: Tensor, question: Letter) -> Tensor:
+        """What goes to the coordinator instead of (k,) sums over rows, of which it needs the sum over all sites."""
+        return values
 
     def tested(self, values: Mapping[str, float], rows: int) -> tuple[dict[str, float], int]:
         """What is told of measures on so many test rows, and of their number; 0: that is not told."""

@@ -9,6 +9,9 @@ cohorts, have pads that do not cancel: such a coordinator reads noise. It can be
 what a site answers follows from these.
 
 The sum is exact modulo 2^64 and must not wrap: a number that does not fit 2^(63-b)/n is refused where it is.
+
+Sums over rows may be large and must be exact: `hide_wide` sends two words for each number, its multiple of 2^COARSE
+and what is left of it, each under a pad of its own.
 """
 
 from __future__ import annotations
@@ -81,6 +84,30 @@ def reveal(sent: Iterable[Words], bits: int) -> NDArray[np.float64]:
     rows = list(sent)
     require(len({len(row) for row in rows}) == 1, "masked messages of one round have different lengths")
     return to_values(np.sum(rows, axis=0, dtype=np.uint64), bits)
+
+
+COARSE = 10
+"""Of a number in two words: the first counts multiples of 2^COARSE, the second has what is left."""
+
+
+def hide_wide(
+    values: NDArray[np.float64], keyring: Keyring, cohort: Sequence[str], t: int, broadcast: bytes, bits: int
+) -> Words:
+    """(2, k): numbers up to 2^(63 + COARSE)/n, to 2^-(b+1)."""
+    unit = 2.0**COARSE
+    whole = np.rint(values / unit)
+    n = len(cohort)
+    words = np.concatenate([to_words(whole, n, 0), to_words(values - whole * unit, n, bits)])
+    return (words + pads(keyring, cohort, t, broadcast, len(words))).reshape(2, -1)
+
+
+def add_up_wide(rows: Sequence[Tensor], bits: int) -> Tensor:
+    """(2, k) of every site of a cohort -> (k,) their sum, in double precision."""
+    good = all(row.dtype == torch.int64 and row.ndim == 2 and len(row) == 2 for row in rows)
+    if not good or len({row.shape for row in rows}) != 1:
+        raise RunError("masked sums are two words for each number, and as many of every site")
+    words: Words = np.sum(np.stack([row.numpy().view(np.uint64) for row in rows]), axis=0, dtype=np.uint64)
+    return torch.from_numpy(to_values(words[0], 0) * 2.0**COARSE + to_values(words[1], bits))
 
 
 def add_up(rows: Tensor, bits: int) -> Tensor:

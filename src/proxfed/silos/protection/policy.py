@@ -14,12 +14,13 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from proxfed.errors import nearest, whole
+from proxfed.errors import RunError, nearest, whole
 from proxfed.harness.protection import Privacy, Protection
 from proxfed.silos.protection.guard import Refused
 from proxfed.silos.protection.ledger import Head
-from proxfed.silos.protection.ranges import numbers, why_not
+from proxfed.silos.protection.ranges import Number, numbers, why_not
 from proxfed.silos.site.config import Names, Site
+from proxfed.silos.wire.fit_job import read_fit
 from proxfed.silos.wire.job import Job
 
 MOST_CLIENTS = 1_000_000
@@ -134,6 +135,76 @@ def check_required(site: Site, protection: Protection) -> None:
     _allow(enough, f"protection.privacy.noise = {privacy.noise:g}, and this site requires at least {least:g}")
 
 
+# ---- a fit ---------------------------------------------------------------------------------------------------------
+
+
+def check_fit(site: Site, job: Job) -> None:
+    """Whether a job of sums for a fit may be answered: it brings a loss and a number of folds, and nothing else."""
+    if job.fit is None:
+        return
+    try:
+        fit = read_fit(job.fit)
+    except RunError as e:
+        raise Refused(str(e)) from e
+    _listed(site, "algorithms", site.allow.algorithms, "fit")
+    more = [key for key in job.experiment if key != "protection"]
+    none = not more and job.algorithm is None and job.x0 is None and job.seed == 0
+    _allow(none, "the job of a fit has no problem, regulariser, algorithm, start or seed: these stay with who asks")
+    own = {key: (low, high) for key, (low, high) in site.ranges.items()}
+    for number in numbers(fit.loss.model_dump(exclude_none=True), "fit.loss"):
+        why = why_not(number, own)
+        _allow(not why, why)
+    protection = job.protection
+    open_ = protection.secure_aggregation or not site.fit.masked
+    _allow(open_, "sums of a fit are told under masks only: protection.secure_aggregation (fit.masked = true)")
+    without = protection.privacy is None and protection.robust is None
+    _allow(without, "a fit has neither noise nor a robust mean: protection.privacy and protection.robust")
+    if fit.by == "organisation":
+        _allow(fit.folds == len(job.sites), f"fit.folds = {fit.folds}, and the job has {len(job.sites)} sites")
+        _allow(site.fit.apart, "leaving out one organisation at a time tells the sums of each (fit.apart = false)")
+    elif fit.folds:
+        same = fit.folds == site.fit.folds
+        _allow(
+            same, f"fit.folds = {fit.folds}, and the rows here are in {site.fit.folds} folds, in all jobs (fit.folds)"
+        )
+
+
+def check_same_folds(site: Site, before: int, now: int) -> None:
+    """Whether rows that were divided into folds may be divided otherwise."""
+    _allow(before == now, f"its rows were divided into {before} folds, once and for all jobs, not into {now}")
+
+
+def check_part(site: Site, rows: int) -> None:
+    """Whether anything is told of a part of the rows, or of what two parts differ by; how many rows is not said."""
+    fewest = site.limits.rows
+    _allow(rows >= fewest, f"a fold, or what is left without one, has fewer rows than limits.rows = {fewest}")
+
+
+def check_cells(site: Site, cells: Tensor) -> None:
+    """Whether rows of the classes may count differently, or be counted: two answers then differ by rows of a class."""
+    few = bool(((cells > 0) & (cells < site.limits.rows)).any())
+    _allow(not few, f"a class has fewer rows in a fold than limits.rows = {site.limits.rows}")
+
+
+def check_factors(site: Site, factors: Sequence[float]) -> None:
+    """Whether no class counts so much more than others that it stands alone in a sum."""
+    own = {key: (low, high) for key, (low, high) in site.ranges.items()}
+    for factor in factors:
+        why = why_not(Number("factors", "class_weights", factor), own)
+        _allow(not why, why)
+
+
+def check_judged(site: Site) -> None:
+    _allow(site.fit.measures, "measures of its held-out rows are not told (fit.measures = false)")
+
+
+def check_products(site: Site, rows: int, d: int) -> None:
+    """Whether so many products of columns may be told of a part; how many rows it has is not said."""
+    fewest = site.fit.rows_per_coefficient
+    said = f"Hessians and Gram matrices of {d} coefficients need {fewest:g} times as many rows in every part"
+    _allow(rows >= fewest * d, f"{said} (fit.rows_per_coefficient)")
+
+
 def _listed(site: Site, what: str, allowed: Names, name: str) -> None:
     ok = allowed == "all" or name in allowed or name in site.allow.code
     known = "none" if not allowed or allowed == "all" else nearest(name, allowed)
@@ -175,10 +246,11 @@ def check_bytes(site: Site, so_far: int, more: int) -> None:
     _allow(so_far + more <= most, f"with this answer more than limits.bytes = {most:,} would leave for this job")
 
 
-def check_answers(site: Site, of_job: int, in_all: int) -> None:
-    """Whether one more answer that depends on rows may leave."""
-    _allow(of_job < site.limits.answers, f"limits.answers = {site.limits.answers:,} of this job have been given")
-    _allow(in_all < site.limits.total, f"limits.total = {site.limits.total:,} answers have been given, over all jobs")
+def check_answers(site: Site, of_job: int, in_all: int, more: int = 1) -> None:
+    """Whether so many more answers that depend on rows may leave."""
+    said = "have been given" if more == 1 else f"are fewer than with {more:,} more"
+    _allow(of_job + more <= site.limits.answers, f"limits.answers = {site.limits.answers:,} of this job {said}")
+    _allow(in_all + more <= site.limits.total, f"limits.total = {site.limits.total:,} answers {said}, over all jobs")
 
 
 def check_sum(site: Site, cohort: Sequence[str]) -> None:

@@ -24,14 +24,18 @@ from proxfed.engine.compatibility import keeps_a_state
 from proxfed.engine.messages import dense, leaves, rebuild
 from proxfed.engine.noise import epsilon, privatise
 from proxfed.errors import RunError
+from proxfed.files import replace
+from proxfed.fit.model_file import Signature
 from proxfed.harness.protection import Privacy
 from proxfed.silos.protection import narrow_words, policy, recovery
 from proxfed.silos.protection.audit import Line
-from proxfed.silos.protection.guard import Asked, Guard, Link, Refused, Shares, Upload
+from proxfed.silos.protection.folds import folds
+from proxfed.silos.protection.guard import Asked, Guard, Link, Parts, Refused, Shares, Upload, Wanted
 from proxfed.silos.protection.keyring import Keyring, SiteKey, fingerprint
 from proxfed.silos.protection.ledger import Head, Ledger
-from proxfed.silos.protection.masks import Words, pads, stream, to_words
+from proxfed.silos.protection.masks import Words, hide_wide, pads, stream, to_words
 from proxfed.silos.protection.privacy import gaussian, noises
+from proxfed.silos.protection.signatures import sign_model
 from proxfed.silos.protection.trajectory import Trajectory
 from proxfed.silos.protection.versions import digests, too_near
 from proxfed.silos.protection.witness import Signed, countersign, publics, sign
@@ -63,7 +67,7 @@ class SiteGuard(Guard):
 
     def __init__(self, site: Site) -> None:
         self.site, self.audit = site, site.audit
-        self.code = site.allow.code
+        self.code, self.fewest = site.allow.code, site.limits.rows
         trail = self.audit.read()
         if trail.broken:
             raise Refused(f"nothing is answered: {self.audit.path} is not as it was written: {trail.broken}")
@@ -99,7 +103,7 @@ class SiteGuard(Guard):
     def _remember(self, line: Line) -> None:
         run = line.get("run", "")
         self.bytes[run] += line.get("bytes", 0)
-        self.answers[run] += _depends_on_rows(line.get("what", ""))
+        self.answers[run] += line.get("answers", 1) * _depends_on_rows(line.get("what", ""))
         self.heads |= {partner: Signed.read(said).head for partner, said in line.get("heads", {}).items()}
         if "circle" in line:
             self.circles[run] = Circle(frozenset(line["circle"]), line["weights"])
@@ -144,11 +148,12 @@ class SiteGuard(Guard):
                 policy.check_noiseless(site, measure, None if job is None else job.protection.privacy)
         if asked.kind == "job" and job is not None:
             policy.check_job(site, job)
+            policy.check_fit(site, job)
             self._check_circle(job)
             self._check_heads(job)
         if _depends_on_rows(asked.title):
             run = "" if job is None else job.digest
-            policy.check_answers(site, self.answers[run], self.answers.total())
+            policy.check_answers(site, self.answers[run], self.answers.total(), asked.answers)
         if asked.kind == "round":
             policy.check_rounds(site, asked.round)
 
@@ -195,13 +200,48 @@ class SiteGuard(Guard):
             policy.check_step(self.site, 0.0 if goes_on else path.far(x))
             path.add(x)
 
+    def folds(self, rows: Rows, strata: np.ndarray, count: int) -> np.ndarray:
+        """Keyed by the site's secret. Their number is kept: with another one, folds would overlap in a few rows."""
+        kept = self.site.path(self.site.files.state) / "folds"
+        if kept.exists():
+            policy.check_same_folds(self.site, int(kept.read_text()), count)
+        else:
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            replace(kept, f"{count}\n".encode())
+        return folds(rows.lines(), strata, count, self.key.secret(b"folds"))
+
+    def divides(self, parts: Parts) -> None:
+        total = sum(parts.rows)
+        for rows in (total, *parts.rows, *(total - rows for rows in parts.rows)):
+            if rows:  # of no rows nothing is told
+                policy.check_part(self.site, rows)
+
+    def tells(self, wanted: Wanted) -> None:
+        parts, total = wanted.parts, sum(wanted.parts.rows)
+        if wanted.what == "hessian":
+            left = [total - rows for rows in parts.rows if rows < total]
+            policy.check_products(self.site, min(total, *left, total), wanted.d)
+        if wanted.what == "gram":
+            policy.check_products(self.site, min(rows for rows in parts.rows if rows), wanted.d)
+        if wanted.factors is not None:
+            policy.check_factors(self.site, wanted.factors)
+        if wanted.factors is not None or (wanted.what == "count" and not wanted.masked):
+            policy.check_cells(self.site, parts.cells)
+
+    def judges(self) -> None:
+        policy.check_judged(self.site)
+
+    def signs(self, content: bytes) -> Signature:
+        return sign_model(self.key, content)
+
     # ---- what is written down ------------------------------------------------------------------------------------
 
     def leaving(self, asked: Asked, to: str, body: bytes) -> None:
         run = asked.job.digest if asked.job is not None else ""
         if run:
             policy.check_bytes(self.site, self.bytes[run], len(body))
-        self.note(to, asked.title, body, run=run, t=asked.round, **self.beside)
+        more = {"answers": asked.answers} if asked.answers > 1 else {}
+        self.note(to, asked.title, body, run=run, t=asked.round, **more, **self.beside)
         self.beside = {}
 
     def note(self, to: str, what: str, body: bytes | None = None, **more: Any) -> None:
@@ -346,6 +386,21 @@ class SiteLink(Link):
         asked = f"{question.digest} {question.life}".encode()
         masked = self._masked(flat, p, Sum("query", question.round, list(self.job.sites), asked))
         return tuple(word.view(1, *row.shape[1:]) for word, row in zip(masked, rows, strict=True))
+
+    def sums(self, values: Tensor, question: Letter) -> Tensor:
+        """Under masks, in two words for each number; they follow from the question and the rows alone, so that the same
+        question gets the same bytes, whichever life of the coordinator asks."""
+        if not self.protection.secure_aggregation:
+            return values
+        of, site = Sum("query", question.round, list(self.job.sites), question.digest.encode()), self.guard.site
+        content, bits = _digest(values), self.protection.fraction_bits
+        policy.check_sum(site, of.cohort)
+        for line in self.guard.sums.get((self.job.digest, of.kind, of.t), ()):
+            if line["asked"] == of.asked:
+                policy.check_same_content(site, of.t, line["content"] == content)
+        self.guard.beside |= {"cohort": sorted(of.cohort), "asked": of.asked, "content": content}
+        words = hide_wide(values.numpy(), self.keyring, of.cohort, of.t, of.broadcast, bits)
+        return torch.from_numpy(words.view(np.int64))
 
     def tested(self, values: Mapping[str, float], rows: int) -> tuple[dict[str, float], int]:
         """Rounded so that single rows do not show; of too few rows nothing."""
@@ -507,7 +562,7 @@ class SiteFiles:
     def read(self) -> Rows:
         data = self.site.data
         if data.schema_file:
-            return TableRows.read_table(self.site.path(data.schema_file), self.site.name)
+            return TableRows.read_table(self.site.path(data.schema_file), self.site.name, data.organisation)
         test = None if data.test is None else self.site.path(data.test)
         more = {"classes": data.classes, "test": test, "held_out": data.held_out}
         return Rows.read(self.site.path(data.path), data.label, data.client, **more)

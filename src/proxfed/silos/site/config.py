@@ -6,6 +6,7 @@ name = "lyon"                                     as the job calls this site
 [allow]      algorithms = "all"                   or a list; also measures, preparations, counts, code
 [limits]     rows = 20                            the fewest that it answers for; also rounds, bytes, answers, norm, ...
 [require]    secure_aggregation = true            sites = 3; privacy = {noise = 8.0, epsilon = 10.0, delta = 1e-5}
+[fit]        folds = 5                            of `proxfed fit`: also masked, rows_per_coefficient, apart, measures
 [ranges]     K = [1, 20]                          of the numbers of a job, instead of those in protection/ranges.py
 [partners]   oslo = "3f2a-..."                    fingerprints of the others' keys: these sites and no others
 [files]      key = "site.key"                     audit, state; beside this file unless absolute
@@ -33,8 +34,9 @@ Names = list[str] | Literal["all"]
 """Those that are allowed; "all": every one that is installed here."""
 
 
-MEASURES = ("value", "gradient", "test", "smoothness", "mean", "field", "apart")
-"""What may be told of a model's fit (queries.py)."""
+OF_FITS = ("hessian", "grams", "counts", "histogram", "judged")
+MEASURES = ("value", "gradient", "test", "smoothness", "mean", "field", "apart", *OF_FITS)
+"""What may be told of a model's fit (queries.py, wire/fit_job.py)."""
 
 PREPARATIONS = ("summary",)
 """What may be told so that tables are prepared alike (table_rows.py)."""
@@ -76,6 +78,8 @@ class Data(Part):
     """Instead of such a file: the part of the rows that is held out."""
     schema_file: str = Field("", alias="schema")
     """Or: the schema of tables, which says where they are."""
+    organisation: str = ""
+    """Whose rows of these are this site's, if the tables are those of several."""
 
     @model_validator(mode="after")
     def _one_of_two(self) -> Data:
@@ -84,6 +88,8 @@ class Data(Part):
         refuse_unless(bool(self.label) == bool(self.path), "data: path and label go together")
         more = [name for name in ("client", "classes", "test", "held_out") if getattr(self, name)]
         refuse_unless(not (more and self.schema_file), f"data: {', '.join(more)}: only with path; a schema has its own")
+        alone = self.organisation and not self.schema_file
+        refuse_unless(not alone, "data: organisation: only with a schema; a file with path is all this site's")
         return self
 
 
@@ -156,6 +162,21 @@ class Require(Part):
     privacy: RequiredPrivacy | None = None
 
 
+class OfFits(Part):
+    """What `proxfed fit` may ask for; "fit" must also be among allow.algorithms."""
+
+    folds: int = Field(default=5, ge=2, le=20)
+    """Into so many the rows are divided, once and for all jobs: two divisions together would tell rows apart."""
+    masked: bool = True
+    """Only sums over all sites are told; false: a job may ask for those of this site alone."""
+    rows_per_coefficient: float = Field(default=10.0, ge=0, allow_inf_nan=False)
+    """The fewest rows for each coefficient where products of columns are told: Hessians and Gram matrices."""
+    apart: bool = False
+    """A job may leave out one organisation at a time: the sums with and without this site differ by its own."""
+    measures: bool = False
+    """Measures of a model on this site's held-out rows may be told, rounded."""
+
+
 class Files(Part):
     key: str = "site.key"
     audit: str = "audit.jsonl"
@@ -171,6 +192,7 @@ class Site(Part):
     allow: Allow = Allow()
     limits: Limits = Limits()
     require: Require = Require()
+    fit: OfFits = OfFits()
     ranges: dict[str, Annotated[list[float], Field(min_length=2, max_length=2)]] = {}
     partners: dict[str, str] = {}
     files: Files = Files()
@@ -226,6 +248,7 @@ def _known(keys: Sequence[str]) -> Iterable[str]:
         "allow": Allow,
         "limits": Limits,
         "require": Require,
+        "fit": OfFits,
         "privacy": RequiredPrivacy,
         "files": Files,
     }

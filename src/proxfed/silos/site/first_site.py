@@ -54,6 +54,13 @@ recovery = 0                # how many sites must agree to undo the masks of one
 sites = 2                   # the fewest of a job, and of a sum
 # privacy = {{noise = 8.0, epsilon = 10.0, delta = 1e-5}}   # at least this noise, at most this epsilon in all
 
+[fit]                     # of `proxfed fit`
+folds = 5                 # into which the rows are divided, once and for all jobs
+masked = true             # only sums over all sites are told
+rows_per_coefficient = 10.0   # fewer: neither Hessians nor Gram matrices are told
+apart = false             # true: one organisation at a time may be left out
+measures = false          # true: rounded measures on this site's own held-out rows
+
 [ranges]                  # every number of a job has one: those that are not here are in protection/ranges.py
 # K = [1, 20]
 

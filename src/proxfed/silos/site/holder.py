@@ -4,7 +4,8 @@
     summary   of a table with words and gaps: what it is prepared by (table_rows.py)
     job       what is going to be computed; the site builds it from its own rows, or refuses
     round     t, k: with a server the whole round, from its message; on a graph the part between two calls of `mix`
-    query     numbers that a run is judged by (queries.py); nothing of the state changes
+    query     numbers that a run is judged by (queries.py), or sums for a fit (site_fit.py); no state changes
+    model     what came of a fit: the site keeps a copy
     end       the run is over: what was kept of it is removed
 
 Rounds are answered by what is kept of their run (site_run.py). Whatever else comes is answered in one sentence.
@@ -25,6 +26,7 @@ from proxfed.machine import versions
 from proxfed.registry import only_installed
 from proxfed.silos.protection.guard import Asked, Guard, Refused, withheld
 from proxfed.silos.site.rows import Rows, empty
+from proxfed.silos.site.site_fit import SiteFit
 from proxfed.silos.site.site_run import Reply, SiteRun
 from proxfed.silos.site.store import Begun, Store
 from proxfed.silos.wire import queries
@@ -59,7 +61,7 @@ class Holder:
         self._source = None if isinstance(rows, Rows) else rows
         self._rows = rows if isinstance(rows, Rows) else None
         self._stamp: object = None
-        self._runs: dict[str, SiteRun] = {}
+        self._runs: dict[str, SiteRun | SiteFit] = {}
         """Of the families whose problems are here."""
         self._problems: dict[str, Problem] = {}
         """The last ones, by family: what jobs of a family share."""
@@ -132,9 +134,14 @@ class Holder:
             case "job":
                 return self._job(letter)
             case "round":
-                return self._run(letter.run).round(letter)
+                run = self._run(letter.run)
+                if isinstance(run, SiteFit):
+                    raise RunError("a fit has no rounds")
+                return run.round(letter)
             case "query":
                 return self._query(letter)
+            case "model":
+                return self._model(letter)
             case "end":
                 self._runs.pop(letter.run, None)
                 Store(self._place(letter.run)).remove()
@@ -182,6 +189,9 @@ class Holder:
         if self._begun(store) is None:
             self.guard.begins(job, self.rows)
             store.begin(Begun(self._rows_digest, letter.body))
+        if job.fit is not None:
+            self._runs[job.digest] = fit = self._fit(job)
+            return self.leave(asked, self.seal(letter, "answer", fit.begins()))
         with only_installed(self.guard.code):
             build(job, empty(job.schema, job.window(None)))  # what is wrong with the job itself may be told
         try:
@@ -191,6 +201,15 @@ class Holder:
             raise Refused(str(e)) from e
         told = {"d": built.problem.f.d, "n": built.problem.f.n, "countersigned": self.guard.countersign(job)}
         return self.leave(asked, self.seal(letter, "answer", told))
+
+    def _fit(self, job: Job) -> SiteFit:
+        """The last one is in memory, with its rows."""
+        self._runs = {run: each for run, each in self._runs.items() if not isinstance(each, SiteFit)}
+        try:
+            with withheld("its rows do not fit the job"):
+                return SiteFit(self, job)
+        except RunError as e:
+            raise Refused(str(e)) from e
 
     def _begun(self, store: Store) -> Job | None:
         """The job that a run was begun with, if it was, over the same rows as now."""
@@ -226,18 +245,31 @@ class Holder:
             raise RunError(f"{run!r:.40} is no name of a run")
         return self.folder / run
 
-    def _run(self, run: str) -> SiteRun:
+    def _run(self, run: str) -> SiteRun | SiteFit:
         if run not in self._runs:
             store = Store(self._place(run))
             job = self._begun(store)
             if job is None:
                 raise Reply("unknown", {})
-            found = SiteRun(self, job, store)
-            self._runs[run] = found
+            self._runs[run] = SiteRun(self, job, store) if job.fit is None else self._fit(job)
         return self._runs[run]
+
+    def _model(self, letter: Letter) -> bytes:
+        """What came of a fit: kept here, and signed. It is the same for every site."""
+        run = self._run(letter.run)
+        if not isinstance(run, SiteFit):
+            raise RunError("only a fit has a model of its own")
+        asked = self.asked(letter, run.job)
+        self.guard.gate(asked)
+        run.keep(letter.body, self.folder / "models" / f"{letter.run}.json")
+        signature = self.guard.signs(letter.body)
+        told = {} if signature is None else signature.model_dump()
+        return self.leave(asked, self.seal(letter, "answer", told))
 
     def _query(self, letter: Letter) -> bytes:
         run = self._run(letter.run)
+        if isinstance(run, SiteFit):
+            return run.answer(letter)
         if (told := run.told.get(letter.encode())) is not None:
             return told
         what = letter.word("what")

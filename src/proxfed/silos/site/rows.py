@@ -100,6 +100,11 @@ class Rows:
     def _numbers(self) -> str:
         return "signs" if bool(np.isin(self.labels, (-1, 1)).all()) else "numbers"
 
+    def strata(self) -> np.ndarray:
+        """(N,) classes, which every fold has its share of; of numbers one for all. They follow from the table alone."""
+        words = self.words is not None or self.classes is not None or self._numbers() == "signs"
+        return np.asarray(self.labels).astype(np.int64) if words else np.zeros(len(self.labels), np.int64)
+
     def summary(self) -> bytes:
         """What is told of a table, so that all sites prepare theirs alike; numbers need none."""
         raise RunError("the rows of this site are numbers, and have no summary")

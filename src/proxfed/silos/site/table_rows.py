@@ -35,13 +35,17 @@ class TableRows(Rows):
     held_out: Table | None = None
 
     @classmethod
-    def read_table(cls, path: Path, site: str) -> TableRows:
-        """From the file of a schema, which says where the rows are: all of them are this site's."""
+    def read_table(cls, path: Path, site: str, organisation: str = "") -> TableRows:
+        """From the file of a schema, which says where the rows are: all of them are this site's, or those of one
+        organisation."""
         found = read_tables(path)
-        count = len(found.tables)
-        require(count == 1, f"{path}: [source] names the tables of {count} organisations, and this site is one")
-        table = replace(found.tables[0], organisation=site)
-        held_out = replace(found.test[0], organisation=site) if found.test else None
+        tables, tests = (
+            [table for table in part if organisation in ("", table.organisation)] for part in (found.tables, found.test)
+        )
+        said = f"{path}: [source] names the tables of {len(found.tables)} organisations"
+        require(len(tables) == 1, f"{said}, and this site is one (data.organisation = {organisation!r})")
+        table = replace(tables[0], organisation=site)
+        held_out = replace(tests[0], organisation=site) if tests else None
         require(table.labels is not None, f"{path}: has no [target]")
         names = found.schema.target.names if found.schema.target is not None else ()
         classes = len(names) if len(names) > 2 else None
@@ -65,6 +69,14 @@ class TableRows(Rows):
             _bytes(c, np.zeros(len(c)), part.weights, kind) for (part, kind), c in zip(parts, columns, strict=True)
         ])  # fmt: skip
 
+    def strata(self) -> np.ndarray:
+        assert self.table is not None
+        if self.table.events is not None:
+            return np.asarray(self.table.events).astype(np.int64)
+        target = self.table.schema.target
+        named = target is not None and bool(target.names)
+        return np.asarray(self.table.labels).astype(np.int64) if named else np.zeros(len(self.table), np.int64)
+
     def schema(self) -> Tables:
         assert self.table is not None
         said = super().schema() | {"shape": [], "test": self.held_out is not None}
@@ -77,16 +89,17 @@ class TableRows(Rows):
     def federated(self, agreed: Tables, window: Window, name: str = "the rows of this site") -> Federated:
         assert self.table is not None
         prepared = Preparation.from_plain(agreed["preparation"])
-        test = None if self.held_out is None else self._samples(prepared, self.held_out)
-        features, labels = self._samples(prepared, self.table)
+        signed = agreed["classes"] is None
+        test = None if self.held_out is None else self._samples(prepared, self.held_out, signed)
+        features, labels = self._samples(prepared, self.table, signed)
         far = np.sqrt(np.square(features).mean(0)).max(initial=0.0)
         require(far <= FARTHEST, f"{name}: a column would have the scale {far:.3g} after the job's preparation")
         own = np.array(self.sizes), test, agreed["classes"], name, agreed["columns"], self.sample_weights, window
         return Federated(features, labels, *own)
 
-    def _samples(self, prepared: Preparation, table: Table) -> Samples:
+    def _samples(self, prepared: Preparation, table: Table, signed: bool) -> Samples:
         target = table.schema.target
-        return prepared.apply(table), _labels(table, 0 if target is None else len(target.names))
+        return prepared.apply(table), _labels(table, 0 if target is None or not signed else len(target.names))
 
 
 def _labels(table: Table, classes: int) -> np.ndarray:

@@ -71,6 +71,8 @@ class Job:
     """With every step size written out, its participation and its graph."""
     x0: tuple[float, ...] | None = None
     """Where it begins; None: where the problem and the seed say."""
+    fit: Table | None = None
+    """Instead of a problem and an algorithm: the loss whose sums a fit asks for (fit_job.py)."""
     introductions: dict[str, str] = field(default_factory=dict)
     """What sites say of their keys, in hex."""
     audits: dict[str, str] = field(default_factory=dict)
@@ -112,7 +114,7 @@ class Job:
 
     def check_code(self, allowed: Collection[str] = ()) -> None:
         """One sentence if it names code that is not registered here, nor allowed."""
-        for where, name in _names({**self.experiment, "algorithm": self.algorithm}, "job"):
+        for where, name in _names({**self.experiment, "algorithm": self.algorithm, "fit": self.fit}, "job"):
             known = ":" not in name or name in allowed
             require(known, f"{where} = {name!r}: a job may name what is registered here, and brings no code of its own")
 

@@ -1,0 +1,106 @@
+"""The way from a command to sites: a carrier's server that runs elsewhere, or all of it on this machine."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from proxfed.cli.silo import CarrierName
+from proxfed.errors import require
+from proxfed.report.terminal import err, say
+
+if TYPE_CHECKING:
+    from proxfed.silos.wire.carrier import Carrier
+
+KitOption = Annotated[
+    Path | None, typer.Option("--kit", metavar="FOLDER", help="nvflare: the kit of an administrator.")
+]
+SuperlinkOption = Annotated[str, typer.Option("--superlink", help="flower: its name in Flower's own settings.")]
+SitesOption = Annotated[
+    str, typer.Option("--sites", metavar="A,B,...", help="In this order; nvflare: else all that are connected.")
+]
+LoopbackOption = Annotated[
+    int | None, typer.Option("--loopback", min=2, metavar="N", help="All on this machine, with so many sites.")
+]
+
+
+class Connection(NamedTuple):
+    """What the command line says of the way to sites."""
+
+    carrier: CarrierName
+    kit: Path | None
+    superlink: str
+    sites: str
+    loopback: int | None
+
+    def check(self) -> None:
+        """What is missing."""
+        if self.loopback is not None:
+            return
+        if self.carrier is CarrierName.nvflare:
+            require(self.kit is not None, "--kit FOLDER is missing: the kit of an administrator of NVIDIA FLARE")
+        else:
+            require(bool(self.superlink), "--superlink NAME is missing: a connection in Flower's own settings")
+
+
+@contextmanager
+def connected(
+    to: Connection,
+    path: Path,
+    command: str,
+    known: Callable[[], tuple[str, ...]],
+    make: Callable[[Path], tuple[str, ...]],
+) -> Iterator[Carrier]:
+    """The sites, while this command works on `path`, beside which there is a folder for the carrier.
+
+    known   the sites of what was begun there before; none if nothing was
+    make    writes the folders of sites that run on this machine, and names them
+    """
+    from proxfed.files import locked
+    from proxfed.silos.carriers.desk import Desk
+
+    beside = path.with_name(path.name + ".carrier")
+    run = sha256(str(beside.resolve()).encode()).hexdigest()[:12]
+    with ExitStack() as held:
+        free = held.enter_context(locked(beside, wait=False))
+        require(free, f"{path}: another `proxfed {command}` is working on it")
+        held.callback(_remove_if_empty, beside)
+        names, kit, superlink = known(), to.kit, to.superlink
+        if to.loopback is not None:
+            from proxfed.silos.carriers.loopback import Loopback
+
+            names = make(beside)
+            site = [sys.executable, "-m", "proxfed", "silo", "--site"]
+            here = Loopback(beside, names, to.carrier, lambda name: [*site, str(beside / name / "site.toml")])
+            say(f"{to.loopback} sites on this machine; what they and {to.carrier} say is in {beside / 'logs'}", err)
+            held.enter_context(here)
+            kit, superlink = here.kit, "loopback"
+            os.environ.update(here.environment)
+        dispatch = _couriers(to.carrier, kit, superlink, run)
+        names = tuple(to.sites.split(",")) if to.sites else names or dispatch.sites()
+        say(f"The sites are {', '.join(names)}", err)
+        yield held.enter_context(Desk(names, beside / "desk", dispatch))
+
+
+def _remove_if_empty(folder: Path) -> None:
+    """What a refusal leaves behind of the folder that was locked."""
+    with suppress(OSError):
+        folder.rmdir()
+
+
+def _couriers(carrier: CarrierName, kit: Path | None, superlink: str, run: str) -> Any:
+    if carrier is CarrierName.nvflare:
+        from proxfed.silos.carriers.nvflare_carrier import Flare
+
+        assert kit is not None
+        return Flare(kit, run)
+    from proxfed.silos.carriers.flower_carrier import Runs
+
+    return Runs(superlink, run)

@@ -1,0 +1,111 @@
+"""What sites and the coordinator agree on before a fit: the preparation of the tables, the loss, and the folds."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from proxfed import files
+from proxfed.errors import InputError, RunError, require
+from proxfed.files import checked, replace, with_checksum
+from proxfed.fit.settings import Settings, loss_of
+from proxfed.problems.losses import Logistic
+from proxfed.problems.named_losses import KINDS
+from proxfed.registry import Table, describe
+from proxfed.silos.coordinator.deploy import greet
+from proxfed.silos.wire.carrier import Carrier
+from proxfed.silos.wire.exchange import Exchange
+from proxfed.silos.wire.fit_job import FitTable
+from proxfed.silos.wire.job import Job
+from proxfed.silos.wire.message import Letter
+from proxfed.tables.schema import Schema, from_plain
+
+
+class FitAgreement(NamedTuple):
+    """Kept beside the model until that is there."""
+
+    job: Job
+    tests: tuple[str, ...]
+    """The sites that have test rows."""
+    summaries: tuple[int, int]
+    """Bytes that sites sent and heard before the job."""
+    rows: dict[str, int | None]
+    """How many each site has, as far as it tells."""
+    settings: Table
+    """With which the fit was begun."""
+    life: int = 1
+
+    def save(self, path: Path) -> None:
+        plain = self._asdict() | {"job": json.loads(self.job.encode())}
+        replace(path, json.dumps(with_checksum(plain), indent=1).encode())
+
+    @classmethod
+    def read(cls, path: Path) -> FitAgreement:
+        """As the fit was begun with, for the coordinator's next life."""
+        try:
+            table = checked(files.parse_json(files.read(path), str(path)), str(path))
+            job = Job.decode(json.dumps(table["job"]).encode())
+            up, down = table["summaries"]
+            rest = dict(table["rows"]), dict(table["settings"]), int(table["life"]) + 1
+            return cls(job, tuple(table["tests"]), (int(up), int(down)), *rest)
+        except (OSError, ValueError, KeyError, TypeError, RunError) as e:
+            raise InputError(f"{path} is damaged: {e}") from e
+
+
+def agree_on_fit(
+    schema: Schema, settings: Settings, carrier: Carrier, protection: dict[str, object], say: Callable[[str], None]
+) -> FitAgreement:
+    """From the schema that the coordinator was given, which must be that of every site."""
+    met = greet(carrier, False, say)
+    for site, told in met.schemas.items():
+        require("agreement" in told, f"{site}: its rows have no schema; `proxfed site join` makes a site of one")
+        apart = from_plain(told["agreement"], f"the schema of {site}").differences(schema)
+        lines = "".join(f"\n  {line}" for line in apart)
+        require(not apart, f"{site}: its schema is not the one that is to be fitted:{lines}")
+    target = schema.target
+    require(target is not None, "the schema has no [target]")
+    assert target is not None
+    loss = loss_of(settings, target)
+    signed = isinstance(loss, Logistic)
+    agreed = met.agreed | {"classes": None if signed or not target.names else len(target.names)}
+    n = len(carrier.sites)
+    left_out = settings.cv == "organisation"
+    fit = FitTable.model_validate({
+        "loss": describe(loss, KINDS),
+        "intercept": settings.intercept and loss.separate,
+        "folds": n if left_out else settings.folds,
+        "by": "organisation" if left_out else "rows",
+    })  # fmt: skip
+    job = Job(
+        {"protection": protection},
+        carrier.sites,
+        (1,) * n,
+        (1 / n,) * n,
+        agreed,
+        secrets.token_hex(16),
+        fit=fit.model_dump(exclude_none=True),
+        introductions=met.introductions,
+        audits=met.audits,
+    )
+    tests = tuple(site for site, told in met.schemas.items() if told["test"])
+    return FitAgreement(job, tests, met.bytes, met.rows, settings.model_dump(mode="json", exclude_defaults=True))
+
+
+class Announced(NamedTuple):
+    """What sites say of a job that they have built."""
+
+    d: int
+    hessians: bool
+    """All of them tell Hessians."""
+    grams: bool
+
+
+def announce(job: Job, exchange: Exchange) -> Announced:
+    answers = exchange.ask(job, dict.fromkeys(job.sites, Letter("job", job.digest, body=job.encode())))
+    lengths = {answer.number("d") for answer in answers.values()}
+    require(len(lengths) == 1, f"the sites' models have different lengths: {sorted(lengths)}")
+    hessians, grams = (all(a.head.get(key) is True for a in answers.values()) for key in ("hessians", "grams"))
+    return Announced(lengths.pop(), hessians, grams)
