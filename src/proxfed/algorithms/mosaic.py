@@ -91,7 +91,7 @@ class Client(NamedTuple):
     kept_u: Tensor  # what the server knew there
     P: Tensor  # (c, PIECES, d) pieces
     a: Tensor  # (c, PIECES) their factors
-    count: Tensor  # (c,) how many of them there are
+    pieces: Tensor  # (c,) how many of them there are
 
 
 class Numbers(NamedTuple):
@@ -211,7 +211,7 @@ class Mosaic(Star[Client, Server]):
         if to_kept:
             y, u = kept_y, kept_u
         q, moved, _ = _moved(own.q, sent, back)
-        k = int(own.count.max()) if len(own.count) else 0
+        k = int(own.pieces.max()) if len(own.pieces) else 0
         P, a = own.P, own.a
         y = y + moved
         u = u + _pieces(P[:, :k], a[:, :k], moved.expand_as(u)) + f.l2 * moved
@@ -223,7 +223,7 @@ class Mosaic(Star[Client, Server]):
             return H(V) - f.l2 * V - _pieces(P, a, V)
 
         l, v, next_l = top_eigenvector(rest, start)
-        code, count = np.zeros(len(y), np.uint8), own.count
+        code, count = np.zeros(len(y), np.uint8), own.pieces
         room = count < P.shape[1]
         send = room & (l > 0) & (l >= float(size_of(np.array(threshold)))) if ask else torch.zeros_like(room)
         packed = self.compressor_up.within((v * l.sqrt()[:, None]) * send[:, None], piece_grade(host(next_l / l)))
@@ -403,7 +403,8 @@ def piece_grade(ratio: np.ndarray) -> np.ndarray:
     """(c,): q^2 of a piece, whose q is about half of what the second eigenvalue is of the first."""
     q = np.maximum(0.5 * np.nan_to_num(ratio), 2e-3)
     grade = np.argmax(np.sqrt(np.array(GRADES))[None] <= q[:, None], 1)
-    return np.array(GRADES)[np.clip(grade, 2, 5)]
+    found: np.ndarray = np.array(GRADES)[np.clip(grade, 2, 5)]
+    return found
 
 
 def top_eigenvector(times: Times, start: Tensor, steps: int = LANCZOS) -> tuple[Tensor, Tensor, Tensor]:

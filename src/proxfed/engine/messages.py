@@ -33,7 +33,7 @@ def leaves(message: Message) -> list[Tensor | Packed]:
     return [leaf for m in message for leaf in leaves(m)] if isinstance(message, tuple) else [message]
 
 
-def rebuild(form: Message, parts: Iterator[Tensor]) -> Message:
+def rebuild(form: Message, parts: Iterator[Tensor | Packed]) -> Message:
     """A message of the given form from its leaves."""
     if not isinstance(form, tuple):
         return next(parts)

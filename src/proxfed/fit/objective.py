@@ -62,8 +62,7 @@ class Objective:
         names: Sequence[str] = (),
     ) -> Self:
         """One exchange: of Gram matrices for squared losses, of what rows weigh for others."""
-        known = isinstance(loss, (Squared, OneHot, Huber)) and organisations.tells_grams
-        squared = known and shape.features <= GRAM
+        squared = isinstance(loss, (Squared, OneHot, Huber)) and shape.features <= GRAM and organisations.tells_grams
         made = cls(organisations, loss, shape, torch.zeros(1, 1), l2, tuple(names))
         if class_weights is not None or not squared:
             made = replace(made, counted=organisations.counts())

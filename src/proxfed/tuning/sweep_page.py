@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from proxfed.errors import finite
 from proxfed.report.columns import column
-from proxfed.report.latex import cells
+from proxfed.report.latex import cells, chosen_columns
 from proxfed.report.small_plots import Point, heat_map, scatter
 from proxfed.report.static_page import plain_html, write_static_page
 from proxfed.report.summary import fairness
@@ -20,11 +20,12 @@ if TYPE_CHECKING:
 
 def write_page(swept: Swept, path: Path) -> None:
     """Pictures of the sweep, and its table."""
+    table = swept.table()
     about = f"{len(swept.lines)} combinations of {', '.join(swept.names)}, by {swept.judge}."
-    note = f'<p class="note">{escape(said)}</p>' if (said := fairness(swept.table())) else ""
+    note = f'<p class="note">{escape(said)}</p>' if (said := fairness(table)) else ""
     pictures = f'<div class="panels">{"".join(_pictures(swept))}</div>'
     key = '<p class="note">Medians over the seeds at their last recorded round; the darker, the better.</p>'
-    sections = {"Sweep": pictures + key, "Result": plain_html(*cells(swept.table())) + note}
+    sections = {"Sweep": pictures + key, "Result": plain_html(*cells(table, chosen_columns(table))) + note}
     write_static_page(path, f"{swept.title}: sweep", [about], sections)
 
 

@@ -471,7 +471,9 @@ class SiteLink(Link):
         u = stream(self.guard.key.secret(b"rounding", *(word.encode() for word in about)), len(numbers))
         step = 2.0 ** narrow_words.read_exponent(of.grain)
         bits = self.protection.word_bits
-        return narrow_words.quantise(numbers, step, n, bits, (u >> np.uint64(11)) * 2.0**-53).view(np.uint64)
+        return narrow_words.quantise(numbers, step, n, bits, (u >> np.uint64(11)).astype(np.float64) * 2.0**-53).view(
+            np.uint64
+        )
 
     def _pads(self, of: Sum, count: int) -> Words:
         """Which only together with those of the whole cohort are zero; of a round with recovery, that can be undone."""
