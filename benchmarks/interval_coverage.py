@@ -1,7 +1,7 @@
 """How often 95 % intervals hold the true coefficient: unpenalised, debiased, and the lasso read as if it were unbiased.
 
-    python benchmarks/coverage.py                    1,000 draws of every regime
-    python benchmarks/coverage.py --draws 200        fewer; the error of a share is then about 1.5 %
+    python benchmarks/interval_coverage.py                    1,000 draws of every regime
+    python benchmarks/interval_coverage.py --draws 200        fewer; the error of a share is then about 1.5 %
 
 Four organisations whose features differ in mean and whose levels differ too, an intercept for each of them, features
 with correlations 0.5^|j - k|, four coefficients 1, -0.8, 0.6 and 0.4 and all others zero. Every draw is a new data set.
