@@ -227,13 +227,18 @@ def test_the_real_datasets_of_hugging_face() -> None:
         who: library.Dataset.from_dict({"pixels": A.tolist(), "label": b.tolist()}, features=kinds)
         for who, (A, b) in PAIRS.items()
     }
-    expected = Federated.from_clients(list(PAIRS.values()), classes=3)
-    same(Federated.of(held), expected)
+    single = [(A.astype(np.float32), b) for A, b in PAIRS.values()]  # what the library makes of floats
+    same(Federated.of(held), Federated.from_clients(single, classes=3))
     parts = {who: given.train_test_split(0.25, seed=0) for who, given in held.items()}
     found = Federated.of(parts)
     assert len(found.labels) + len(found.test[1]) == 15
     whole = library.Dataset.from_dict({"x": X.tolist(), "label": Y.tolist(), "site": IDS.tolist()})
     assert Federated.of(whole, client="site").client_names == ("east", "north", "south")
+
+
+def test_the_real_partitions_of_flower() -> None:
+    library = pytest.importorskip("datasets", reason="the library `datasets` is not installed")
+    whole = library.Dataset.from_dict({"x": X.tolist(), "label": Y.tolist(), "site": IDS.tolist()})
     flower = pytest.importorskip("flwr_datasets.partitioner", reason="the library `flwr-datasets` is not installed")
     partitioner = flower.NaturalIdPartitioner("site")
     partitioner.dataset = whole
