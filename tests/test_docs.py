@@ -57,6 +57,7 @@ def _is_made(page: Path) -> bool:
 
 
 PAGES = [ROOT / "README.md", *(p for p in sorted(DOCS.rglob("*.md")) if not _is_made(p))]
+README = ROOT / "README.md"
 LINKED = [*PAGES, *(ROOT / f"{name}.md" for name in ("CHANGELOG", "CONTRIBUTING", "SECURITY"))]
 
 
@@ -301,6 +302,21 @@ def test_make_verbs_exist(verb: str) -> None:
 
 
 # ---- links and names -------------------------------------------------------------------------------------------------
+
+
+def test_the_readme_shows_what_its_program_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    program, shown = re.search(r"^```python\n(.*?)^```\n+```text\n(.*?)^```$", README.read_text(), re.M | re.S).groups()  # type: ignore[union-attr]
+    exec(compile(program, "README.md", "exec"), {})
+    assert capsys.readouterr().out == shown
+
+
+def test_the_readme_shows_coefficients_that_fit_prints(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = ROOT / "examples" / "tables" / "clinics" / "tables.toml"
+    code, said, complaint = command(capsys, "fit", str(file), "--out", str(tmp_path / "model"))
+    assert code == 0, complaint
+    printed = {" ".join(line.split()) for line in said.splitlines()}
+    (shown,) = (b.text for b in blocks(README, "text") if b.text.startswith("feature"))
+    assert [line for line in shown.splitlines() if " ".join(line.split()) not in printed] == []
 
 
 def broken_links(texts: dict[Path, str], also: Container[Path] = ()) -> list[str]:

@@ -8,7 +8,7 @@ from html import escape
 from typing import Any
 
 from proxfed.report.columns import KNOWN, Column, show
-from proxfed.report.summary import fairness, missed, reached_columns, tuning_column, with_spread
+from proxfed.report.summary import fairness, goal_cells, reached_columns, tuning_column, with_spread
 
 Entry = Mapping[str, Any]
 
@@ -37,9 +37,9 @@ def _targets(table: Sequence[Entry], colours: Mapping[str, int]) -> str:
     lines = []
     for entry, goal in goals:
         cells = [f'<td class="text">{escape(goal["measure"].replace("_", " "))} {goal["target"]:g}</td>']
-        cells += [
-            f"<td>{missed(goal)}</td>" if goal[c.name] is None else _number(goal[c.name], c.kind, "") for c in columns
-        ]
+        for text, column in zip(goal_cells(goal, columns), columns, strict=True):
+            value = goal[column.name]
+            cells.append(f"<td>{text}</td>" if value is None else _number(value, column.kind, ""))
         lines.append(f"<tr>{_name(entry, colours)}{''.join(cells)}</tr>")
     return (
         '<h3>Until a target was reached</h3><table class="results">'

@@ -13,7 +13,7 @@ from proxfed.errors import nearest, require
 from proxfed.report.columns import KNOWN, Column, cell, show
 from proxfed.report.summary import (
     STATS,
-    missed,
+    goal_cells,
     own_columns,
     reached_columns,
     swept_columns,
@@ -86,8 +86,7 @@ def _best(table: Table, column: Column) -> list[int]:
 def _target_lines(table: Table) -> tuple[list[str], list[list[str]]]:
     columns = reached_columns(table)
     lines = [
-        [f"{goal['measure']} {goal['target']:g}", entry["algorithm"]]
-        + [missed(goal) if goal[c.name] is None else show(goal[c.name], c.kind) for c in columns]
+        [f"{goal['measure']} {goal['target']:g}", entry["algorithm"], *goal_cells(goal, columns)]
         for place in range(len(table[0]["reached"]))
         for entry in table
         for goal in [entry["reached"][place]]

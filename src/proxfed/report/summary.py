@@ -160,6 +160,13 @@ def _reached(histories: Sequence[Sequence[Row]], measure: str, target: float, ow
     return {"measure": measure, "target": target, "measured": bool(nearest), "nearest": near, **costs}
 
 
+def goal_cells(goal: Mapping[str, Any], columns: Sequence[Column]) -> list[str]:
+    """What it took to reach a target, column by column; where it was not reached, the first says how near it came."""
+    if all(goal[c.name] is None for c in columns):
+        return [missed(goal), *("-" for _ in columns[1:])]
+    return [show(goal[c.name], c.kind) or "-" for c in columns]
+
+
 def missed(goal: Mapping[str, Any]) -> str:
     """What stands in a table for a target that was not reached: how near it came."""
     return f"Did not reach ({show(goal['nearest'], 'number')})" if goal["measured"] else "Not measured"
@@ -239,7 +246,7 @@ def rich_targets(table: Sequence[Mapping[str, Any]]) -> Table | None:
     for place in range(len(table[0]["reached"])):
         for entry in table:
             goal = entry["reached"][place]
-            cells = [show(goal[c.name], c.kind) if goal[c.name] is not None else missed(goal) for c in columns]
+            cells = goal_cells(goal, columns)
             drawn.add_row(*map(Text, [f"{goal['measure']} {goal['target']:g}", entry["algorithm"], *cells]))
     return drawn
 
