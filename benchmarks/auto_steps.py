@@ -92,6 +92,7 @@ def settings(name: str, mu: float) -> dict[str, Any] | None:
         "cdproxsgt": {"compressor": C},
         "prox_lead": {"gamma": 0.5, "alpha": 0.5, "compressor": C},
         "ef21_bc": {"compressor_up": C, "compressor_down": C},
+        "mosaic": None,  # has no step
         "prox_newton": None,  # has no step
         "ef14": {"compressor": C},
         "ef21": {"compressor": C},
