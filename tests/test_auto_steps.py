@@ -393,7 +393,9 @@ def test_a_network_goes_on_after_the_first_round() -> None:
 
 def stars() -> list[str]:
     """But for PLEDGE, whose model is a step ahead of what everybody knows, and two that have no step."""
-    return [name for name in ALGORITHMS.keys() - {"mosaic", "pledge", "prox_newton"} if issubclass(ALGORITHMS[name], Star)]
+    return [
+        name for name in ALGORITHMS.keys() - {"mosaic", "pledge", "prox_newton"} if issubclass(ALGORITHMS[name], Star)
+    ]
 
 
 @pytest.mark.parametrize("name", sorted(stars()))

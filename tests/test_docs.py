@@ -170,7 +170,7 @@ def test_toml_blocks_are_experiments(
         table = tomllib.loads(block.text)
         if "columns" in table:
             parse_schema(table)
-        elif {"allow", "partners"} & table.keys():
+        elif {"allow", "partners", "fit"} & table.keys():
             parse_site({"name": "lyon", "data": {"schema": "schema.toml"}} | table, "site.toml", tmp_path)
         elif {"name", "rounds", "algorithms"} <= table.keys():
             (tmp_path / "shown.toml").write_text(block.text)

@@ -16,6 +16,7 @@ from proxfed.engine import tuning
 from proxfed.engine.noise import NoRows
 from proxfed.engine.states import flatten
 from proxfed.errors import InputError, in_terms, of_kind, require
+from proxfed.machine import with_double
 from proxfed.participation import Full
 from proxfed.regularisers import Zero
 from proxfed.topologies import SpanningTree, check
@@ -55,6 +56,9 @@ def check_combination(
         f"{name} needs Hessian products of f, which {problem.f} does not offer: a Linear of a loss with two "
         "derivatives does",
     )
+    device = str(problem.f.weights.device)
+    double = not needs.hessian or with_double(device) == device
+    require(double, f"{name} computes its server's step in float64, and device = {device!r} has none")
     if needs.everyone or topology is not None:
         all_take_part = isinstance(participation, Full)
         alone = "" if topology is None or isinstance(algorithm, Graph) else " along a tree"
