@@ -7,7 +7,7 @@ DOCS   := $(VENV)/.docs-ready
 CARRIERS := $(VENV)/.carriers-ready
 TRACKERS := $(VENV)/.trackers-ready
 RUNS   ?= runs/reproduce
-SCRIPTS := --allow-untyped-defs --allow-incomplete-defs --allow-untyped-calls --allow-any-generics --implicit-reexport
+SCRIPTS := --allow-untyped-defs --allow-incomplete-defs --allow-untyped-calls --allow-any-generics --implicit-reexport --allow-untyped-decorators
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo demo-silos demo-fit chaos test-carriers test-trackers test test-slow lint wheel docs keep-results results tables-results check-report bench bench-peers bench-regress bench-engine arena clean

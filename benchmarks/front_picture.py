@@ -20,12 +20,13 @@ from proxfed import L1, FedAvg, FedCEF, FedComposite, FedNAG, Linear, Logistic, 
 from proxfed.algorithms import Mosaic
 from proxfed.compressors import TopK
 from proxfed.fit import fit
+from proxfed.types import Algorithm
 
 ROOT = Path(__file__).parents[1]
 COLOURS = ("#888888", "#b07aa1", "#4e79a7", "#76b7b2", "#f28e2b", "#e15759")
 
 
-def methods() -> dict[str, object]:
+def methods() -> dict[str, Algorithm]:
     """As the demo has them; PLEDGE and Mosaic need no step."""
     return {
         "FedAvg": FedAvg(eta=1.0, K=5),

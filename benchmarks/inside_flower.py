@@ -56,7 +56,8 @@ def their_app(eta: float, mu: float) -> ClientApp:
     @client.train()
     def train(message: Message, context: Any) -> Message:
         net, training = copy.deepcopy(app.NETWORK), app.training(context)
-        net.load_state_dict(message.content["arrays"].to_torch_state_dict())
+        sent: Any = message.content["arrays"]
+        net.load_state_dict(sent.to_torch_state_dict())
         start = [p.detach().clone() for p in net.parameters()]
         sgd, done = torch.optim.SGD(net.parameters(), lr=eta), 0
         while done < K:
@@ -69,7 +70,7 @@ def their_app(eta: float, mu: float) -> ClientApp:
                 done += 1
                 if done == K:
                     break
-        told = {"arrays": ArrayRecord(net.state_dict()), "metrics": MetricRecord({"num-examples": 1})}
+        told: dict[str, Any] = {"arrays": ArrayRecord(net.state_dict()), "metrics": MetricRecord({"num-examples": 1})}
         return Message(RecordDict(told), reply_to=message)
 
     return client

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -108,7 +108,7 @@ def of_one(regime: Regime, seed: int) -> dict[str, np.ndarray] | None:
         exact = estimate(organisations)
     except ProxfedError:
         return None
-    phi: Callable[[object], float] = (lambda e: dispersion(e)) if regime.loss == "squared" else (lambda e: 1.0)
+    phi: Callable[[Any], float] = (lambda e: dispersion(e)) if regime.loss == "squared" else (lambda e: 1.0)
     x = lasso(organisations, regime.weight)
     one = debiased(organisations, x)
     V = model_covariance(one, phi(one))

@@ -107,8 +107,9 @@ def lab(draws: int) -> Iterator[Case]:
 
 
 def composite(seed: int) -> Federated:
-    shape = {"clients": 30, "samples": 200, "features": 60}
-    return load("synthetic_binary", alpha=10.0, beta=10.0, unit_rows=True, seed=seed, **shape)
+    return load(
+        "synthetic_binary", alpha=10.0, beta=10.0, unit_rows=True, seed=seed, clients=30, samples=200, features=60
+    )
 
 
 def random_problem(seed: int) -> Case:
@@ -189,7 +190,8 @@ def limit(p: Problem[Linear], eps: float) -> float:
 def reached(case: Case, algorithm: Algorithm, rounds: int) -> dict[str, tuple[int, float]]:
     """{target: (rounds, kilobytes)}, and the last round with its error; dense numbers in 4 bytes."""
     p, size = case.problem, float(case.x.norm())
-    run, found = run_of(p, algorithm, Stacked(p.f.n, p.f.d)), {}
+    run = run_of(p, algorithm, Stacked(p.f.n, p.f.d))
+    found: dict[str, tuple[int, float]] = {}
     dense = 0.5 if isinstance(algorithm, ProxNewton) else 1.0
     for t in range(1, rounds + 1):
         run.round(t)
@@ -225,8 +227,10 @@ def main() -> None:
     )  # fmt: skip
     for case in cases:
         s = case.problem.f.smoothness() if args.against else None
-        others = {} if s is None else {"prox_newton": ProxNewton(s.L_f), "pledge": Pledge(1 / s.L, guard=False)}
-        chosen = {"mosaic": Mosaic()} | {name: others[name] for name in args.against}
+        others: dict[str, Algorithm] = (
+            {} if s is None else {"prox_newton": ProxNewton(s.L_f), "pledge": Pledge(1 / s.L, guard=False)}
+        )
+        chosen: dict[str, Algorithm] = {"mosaic": Mosaic(), **{name: others[name] for name in args.against}}
         for name, algorithm in chosen.items():
             start = time.process_time()
             found = reached(case, algorithm, args.rounds)

@@ -15,6 +15,7 @@ import pytest
 from proxfed.errors import InputError
 from proxfed.harness.folder.run_folder import RunFolder
 from proxfed.papers import experiment_page, reproduce, results_page
+from proxfed.papers.cli.site_links import on_page_markdown
 from proxfed.papers.open_settings import open_settings
 from proxfed.papers.results_format import Place
 from proxfed.papers.results_store import keep, read, write
@@ -87,7 +88,7 @@ def test_the_summary_counts_claims_and_names_what_was_never_run(tmp_path: Path) 
     text = summary(tmp_path)
     assert lines(text, "| [toy]") == ["| [toy](#toy) | 3 | 0+1 |  |  |  |  | 2 |  |  |"]
     assert lines(text, "| all") == ["| all | 3 | 0+1 |  |  |  |  | 2 |  |  |"]
-    assert "| [fig1](results/toy/fig1.md) | Fig. 1 |" in text
+    assert "| [fig1](../src/proxfed/papers/experiments/toy/fig1.toml) | Fig. 1 |" in text
     holds = "**1 of 3 main claims hold** (1 in a smaller form), 2 were not run."
     assert f"## toy\n\nA. Author, On toys\n\n{holds} Some hold: Fig. 1 (1 of 2). Not run: Table 2.\n" in text
     assert "Not run; `proxfed reproduce toy/fig2` runs it, where its data are." in page(tmp_path, "toy/fig2")
@@ -485,7 +486,7 @@ def test_a_page_is_written_for_every_link_with_the_figures_that_have_values(caps
     text = write_page(capsys, tmp_path, "--experiments").read_text()
     files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     assert files == {"toy/fig1.md", "toy/fig2.md", "toy/fig1-loss.svg"}
-    links = re.findall(r"\]\(([^)#]+)\)", text)
+    links = re.findall(r"\]\(([^)#]+)\)", on_page_markdown(text))
     assert links == ["results/toy/fig1.md", "results/toy/fig2.md"]
     shown = (folder / "toy" / "fig1.md").read_text()
     assert "![fig1-loss](fig1-loss.svg)" in shown

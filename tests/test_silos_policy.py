@@ -164,7 +164,7 @@ def registered() -> list[tuple[str, str]]:
 
 
 def test_everything_numeric_that_is_registered_has_a_range() -> None:
-    named = {"data", "h", "dtype", "device", "x0", "args", "kwargs", "model"}
+    named = {"data", "h", "dtype", "device", "x0", "args", "kwargs", "model", "own_measures"}
     missing = [(name, key) for name, key in registered() if key not in RANGES and key not in named]
     assert missing == []
 

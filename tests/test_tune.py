@@ -121,7 +121,9 @@ def test_the_file_is_the_study_and_tells_how_it_was_found(tmp_path: Path, capsys
         "-c",
         "algorithms.FedAvg.eta=0.5",
     )
-    assert "but changed since" in said
+    assert code == 0, said
+    changed = proxfed.Results.read(tmp_path / "s").table()[0]["tuning"]
+    assert changed.endswith("but changed since")
 
 
 def test_the_effort_is_no_setting_that_rows_depend_on(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from types import FrameType
 def _leave(number: int, frame: FrameType | None) -> None:
     """Nothing has begun that would have to be ended."""
     os.write(2, b"interrupted\n")
-    os._exit(1)
+    os._exit(130)
 
 
 def main() -> None:

@@ -79,8 +79,8 @@ class Signature(BaseModel):
 
     model_config = STRICT
 
-    key: str = Field(pattern="^[0-9a-f]{64}$")
-    """The public key."""
+    key: str = Field(pattern="^[0-9a-f]{128}$")
+    """The public halves of the site's key, of which its fingerprint is made."""
     signature: str = Field(pattern="^[0-9a-f]{128}$")
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from statistics import NormalDist
 
-import torch
-
 from proxfed.errors import RunError
 
 
@@ -19,6 +17,8 @@ def chi2_tail(x: float, df: float) -> float:
     """P(X >= x) with df degrees of freedom; 1 without any."""
     if df <= 0 or x <= 0:
         return 1.0
+    import torch  # here: predictions need no distribution, and no torch
+
     half = torch.tensor([df / 2, x / 2], dtype=torch.float64)
     return float(torch.special.gammaincc(half[0], half[1]))
 

@@ -23,13 +23,14 @@ RANGES: dict[str, Range] = {
     **_same((1, 1000), "K K_min Q T0 memory"),  # local steps and what is remembered of them
     **_same((1e-9, 1000.0), "tau"),
     **_same((0.0, 1.0), "beta beta1 beta2 theta decay averaging p gamma_x gamma_y fraction q2"),  # shares
-    **_same((0.0, 1000.0), "a gamma rho mu lam curvature"),  # penalties and momenta
+    **_same((0.0, 1000.0), "a gamma rho mu mu_g chi lam curvature"),  # penalties and momenta
     **_same((0.0, 1e6), "l1 l2 weight weight_decay group_weights radius"),  # regularisers
     **_same((-1e6, 1e6), "low high"),
     **_same((0.1, 10.0), "class_weights"),  # a class that counts much more than the others stands alone in a gradient
     **_same((0.01, 1000.0), "delta"),  # of Huber's loss
     **_same((1e-3, 1e6), "clip"),
     **_same((1, 1e9), "k bucket bytes levels rank shape size m"),  # compressors, groups and cohorts
+    **_same((1e-12, 1.0), "epsilon"),  # of Adam
     **_same((0, 1e6), "n rows cols degree root edges labels mix_offset"),
     **_same((-1.0, 1.0), "matrix matrices"),  # of a graph
     **_same((0, 2.0**53), "seed rounds"),  # rounds are bounded by limits.rounds
