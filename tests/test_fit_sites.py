@@ -34,11 +34,6 @@ SOME: dict[str, Any] = {"limits": {"rows": 10}, "fit": {"rows_per_coefficient": 
 """What hospitals of 240 rows need for all losses, of which one has three classes."""
 
 
-@pytest.fixture(autouse=True)
-def _no_flushing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
-
-
 def agreed(h: Hospitals, protection: dict[str, Any] = MASKED, **settings: Any) -> Job:
     asked = read_settings({"loss": h.loss} | settings)
     return agree_on_fit(read_schema(h.folder / "tables.toml"), asked, h, dict(protection), lambda said: None).job
