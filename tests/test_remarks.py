@@ -72,7 +72,12 @@ def test_a_study_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     data = {"name": "digits", "partition": {"name": "sizes", "partition_sizes": [10, 90]}}
     file = write(
         tmp_path / "a.toml",
-        small(rounds=1, data=data, problem={"name": "softmax", "weighting": "uniform"}, algorithms=[{"name": "fedavg", "eta": 0.1, "K": 2}]),
+        small(
+            rounds=1,
+            data=data,
+            problem={"name": "softmax", "weighting": "uniform"},
+            algorithms=[{"name": "fedavg", "eta": 0.1, "K": 2}],
+        ),
     )
     code, _, said = proxfed(capsys, "run", str(file), "--out", str(tmp_path / "run"))
     assert (code, said.count("count the same")) == (0, 1), said
