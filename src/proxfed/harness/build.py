@@ -378,8 +378,7 @@ def _filled(make: Any, table: Table) -> Table:
     defaults = {
         k: p.default for k, p in parameters if k not in GIVEN and isinstance(p.default, (bool, int, float, str))
     }
-    filled = {k: v for k, v in (defaults | table).items() if v is not None and v is not inspect.Parameter.empty}
-    return {k: plain(v) for k, v in filled.items()}
+    return {k: plain(v) for k, v in (defaults | table).items() if v is not None}
 
 
 def _constants(problem: Problem, rounds: int, topology: Topology | None, composite: bool, where: str) -> Constants:

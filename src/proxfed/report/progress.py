@@ -161,8 +161,10 @@ class _Bars(_Lines):
         count, rate = _count(step), self.rate(step)
         if step.what not in self.tasks:
             self.tasks[step.what] = self.bar.add_task(visible(step.what), count=count, rate=rate, said="")
-        said = {"said": step.said} if step.said else {}
-        self.bar.update(self.tasks[step.what], completed=step.done, total=step.total, count=count, rate=rate, **said)
+        task = self.tasks[step.what]
+        self.bar.update(task, completed=step.done, total=step.total, count=count, rate=rate)
+        if step.said:
+            self.bar.update(task, said=step.said)
 
     def close(self) -> None:
         self.bar.stop()

@@ -238,7 +238,8 @@ def check_preparation(site: Site, name: str) -> None:
 
 
 def check_counts(site: Site) -> None:
-    _allow(site.allow.counts, "counts of its rows are not told (allow.counts = false)")
+    said = "counts of its rows are not told (allow.counts = false)"
+    _allow(site.allow.counts, f"{said}; without them all clients count the same: problem.weighting = 'uniform'")
 
 
 def check_bytes(site: Site, so_far: int, more: int) -> None:
