@@ -448,7 +448,8 @@ def test_b3_known_minibatches_give_all_rows_so_they_are_off(tmp_path: Path) -> N
 def test_b4_class_weights_that_single_out_a_class_are_refused(weight: float, tmp_path: Path) -> None:
     """Label inference: with one class weighed down to nothing, a gradient is that of the other class's rows alone."""
     lab = Lab(tmp_path, PLAIN)
-    e = experiment(problem={"name": "logistic", "intercept": True, "class_weights": {"1": weight}, "weighting": "uniform"})
+    problem = {"name": "logistic", "intercept": True, "class_weights": {"1": weight}, "weighting": "uniform"}
+    e = experiment(problem=problem)
     refused(lab.tell(lab.job(e), "va")["va"], "problem.class_weights.1 = ")
 
 
