@@ -125,7 +125,7 @@ def load(
 
 def _by_name(partition: str | Mapping[str, Any], clients: int | None) -> Partition:
     """The partition of this name, or of a table with its settings."""
-    table = {"name": partition} if isinstance(partition, str) else dict(partition)
+    table: dict[str, Any] = {"name": partition} if isinstance(partition, str) else dict(partition)
     if clients is not None:
         require("num_partitions" not in table, "clients and partition['num_partitions'] are the same: give one of them")
         table["num_partitions"] = clients
