@@ -167,6 +167,13 @@ class OwnRows:
                         answers[i] = each
         return [each for each in answers if each is not None]
 
+    def dominance(self, question: Question) -> float:
+        """The largest share of one row in sum_i w_i e^(score), which sums of losses that grow so are made of."""
+        p, scores = int(self.features.shape[1]), [torch.zeros(0, dtype=torch.float64)]
+        for rows, A in self._chunks(question.part, 1):
+            scores.append(A @ question.x[:p] + self._w[rows].log())
+        return float(torch.cat(scores).softmax(0).max()) if sum(map(len, scores)) else 0.0
+
     def _answer(self, asked: list[Question], part: Part, order: int, factors: Tensor | None) -> list[Sums]:
         for q in asked:
             require(q.x.shape == (self.d,), f"x has shape {tuple(q.x.shape)}, but d = {self.d}")
