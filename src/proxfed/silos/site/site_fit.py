@@ -19,13 +19,17 @@ from proxfed import files
 from proxfed.data.federated import Window
 from proxfed.errors import RunError, require
 from proxfed.files import private_folder
+from proxfed.fit import own_sums
 from proxfed.fit.judge import judge
 from proxfed.fit.metrics import probability
 from proxfed.fit.model_file import Model
 from proxfed.fit.own_rows import OwnRows
-from proxfed.problems.losses import Huber, Logistic, OneHot, Squared
+from proxfed.fit.settings import loss_fits
+from proxfed.problems.linear.cox import Cox
+from proxfed.problems.losses import Huber, Logistic, OneHot, Poisson, Squared
 from proxfed.silos.protection.guard import Asked, Link, Parts, Wanted, withheld
 from proxfed.silos.site.site_run import REMEMBERED
+from proxfed.silos.site.table_rows import TableRows
 from proxfed.silos.wire import fit_job
 from proxfed.silos.wire.fit_job import BINS, read_fit
 from proxfed.silos.wire.job import Job
@@ -50,7 +54,11 @@ class SiteFit:
     def _own_rows(self) -> OwnRows:
         rows, job, fit = self.holder.rows, self.job, self.fit
         require(len(rows.sizes) == 1, f"{self.holder.name} is {len(rows.sizes)} clients, and a fit takes it as one")
+        target = rows.table.schema.target if isinstance(rows, TableRows) and rows.table is not None else None
+        fits = target is None or loss_fits(fit.criterion, target)
+        require(fits, f"fit.loss = {fit.loss.name!r} does not fit the target of its tables")
         data = rows.federated(job.schema, Window(0, np.ones(1)))
+        self.holder.guard.prepares(data)
         fold: np.ndarray | None = None
         if fit.by == "organisation":
             fold = np.full(len(data.labels), job.sites.index(self.holder.name))
@@ -110,7 +118,9 @@ class SiteFit:
         points = {q.x.data_ptr(): q.x for q in found.questions}.values()
         self._follow(points)
         with withheld("a query failed"):
-            answers = self.own.answer(found.questions, found.factors)
+            if isinstance(self.own.loss, (Poisson, Cox)):
+                self.holder.guard.dominates(max(own_sums.dominance(self.own, q) for q in found.questions))
+            answers = own_sums.answer(self.own, found.questions, found.factors)
             return *self._told(fit_job.flat_sums(answers), letter), asked
 
     def _follow(self, points: Iterable[Tensor]) -> None:
@@ -129,7 +139,7 @@ class SiteFit:
         with withheld("a query failed"):
             if what == "counts":
                 return *self._told(self.own.counts().flatten(), letter), asked
-            return *self._told(fit_job.flat_grams(self.own.grams(factors)), letter), asked
+            return *self._told(fit_job.flat_grams(own_sums.grams(self.own, factors)), letter), asked
 
     def _wanted(self, what: str, factors: Tensor | None) -> None:
         masked = self.job.protection.secure_aggregation
