@@ -366,7 +366,7 @@ def test_a9_a_table_that_grew_by_one_patient_begins_nothing(tmp_path: Path, capl
     lab.write("va", np.concatenate([patients("va"), new]))
     job = lab.job()
     refused(lab.tell(job, "va")["va"], "it begins nothing new now; the log of the site says why")
-    assert "differ from those of an earlier job in fewer than limits.change" in caplog.text
+    assert "differ from those of an earlier job in fewer rows than limits.change" in caplog.text
     lab.start()  # nor after a restart, nor with one patient less
     refused(lab.tell(job, "va")["va"], "it begins nothing new now")
     lab.write("va", patients("va")[1:])
@@ -449,8 +449,7 @@ def test_b4_class_weights_that_single_out_a_class_are_refused(weight: float, tmp
     """Label inference: with one class weighed down to nothing, a gradient is that of the other class's rows alone."""
     lab = Lab(tmp_path, PLAIN)
     problem = {"name": "logistic", "intercept": True, "class_weights": {"1": weight}, "weighting": "uniform"}
-    e = experiment(problem=problem)
-    refused(lab.tell(lab.job(e), "va")["va"], "problem.class_weights.1 = ")
+    refused(lab.tell(lab.job(experiment(problem=problem)), "va")["va"], "problem.class_weights.1 = ")
 
 
 def test_b5_open_the_share_of_a_class_follows_from_one_gradient(tmp_path: Path) -> None:
