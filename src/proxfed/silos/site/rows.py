@@ -19,8 +19,10 @@ from proxfed.data.federated import Federated, Samples, Window
 from proxfed.data.own import own
 from proxfed.errors import InputError, RunError, require
 from proxfed.registry import Table
+from proxfed.silos.wire.job import Job, problem_of
 from proxfed.silos.wire.message import canonical
 from proxfed.tables.schema import from_plain
+from proxfed.types import Problem
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,6 +172,11 @@ def empty(agreed: Table, window: Window) -> Federated:
         None,
         window,
     )
+
+
+def without_rows(job: Job) -> Problem:
+    """What all jobs of a family have in common, as a server knows it."""
+    return problem_of(job, empty(job.schema, job.window(None)))
 
 
 def agree(schemas: Mapping[str, Table]) -> Table:
