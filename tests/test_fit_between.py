@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from proxfed.fit.baselines import alone_of
 from proxfed.fit.cross_validate import choose
 from proxfed.fit.held_out import held_out_scores
 from proxfed.fit.here import Here
+from proxfed.fit.inference import glm
 from proxfed.fit.inference.survival import baseline_hazard
 from proxfed.fit.judge import judge
 from proxfed.fit.model_file import read_model
@@ -27,6 +29,7 @@ from proxfed.fit.settings import solver_of
 from proxfed.silos.coordinator.fit import finish, fit_between
 from proxfed.silos.coordinator.fit_agreement import FitAgreement
 from proxfed.silos.coordinator.fitted import FittedBetween
+from proxfed.silos.coordinator.glm import glm_between
 from proxfed.silos.coordinator.judged import area
 from proxfed.silos.protection.signatures import signed_by
 from proxfed.silos.site.site_fit import SiteFit
@@ -173,6 +176,35 @@ def test_intervals_and_own_intercepts_are_those_of_tables_in_one_place(loss: str
         assert one.model.baseline is not None
         np.testing.assert_allclose(one.model.baseline.times, found.times)
         np.testing.assert_allclose(one.model.baseline.hazard, found.hazard, rtol=1e-8)
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize(
+    ("loss", "errors"), [("logistic", "model"), ("squared", "robust"), ("poisson", "organisation")]
+)
+def test_estimates_without_a_penalty_are_those_of_tables_in_one_place(
+    loss: str, errors: Any, own: bool, tmp_path: Path
+) -> None:
+    """Estimates, errors, tests of terms and of intercepts, heterogeneity and forest plot."""
+    h = Hospitals(tmp_path, loss, site={**SOME, "fit": SOME["fit"] | {"apart": True, "estimates": True}})
+    options: dict[str, Any] = {"loss": loss, "site_intercepts": own, "errors": errors}
+    one = glm_between(h.folder / "tables.toml", h, h.folder / "glm", say=lambda said: None, **options)
+    other = glm(h.folder / "tables.toml", **options)
+    for a, b in (
+        (one.coefficients, other.coefficients),
+        (one.terms, other.terms),
+        (one.agreement, other.agreement),
+        (one.forest, other.forest),
+        ([one.sites], [other.sites]),
+    ):
+        assert len(a) == len(b) > 0
+        for x, y in zip(a, b, strict=True):
+            for key, value in asdict(y).items():
+                told = asdict(x)[key]
+                assert told == (pytest.approx(value, rel=1e-6, abs=1e-9) if isinstance(value, float) else value), key
+    assert one.deviance == pytest.approx(other.deviance, rel=1e-9)
+    assert one.own_intercepts == {}  # they stay at the sites
+    assert len(other.own_intercepts) == (3 if own else 0)
 
 
 def test_a_site_that_tells_no_sums_for_intervals(tmp_path: Path) -> None:

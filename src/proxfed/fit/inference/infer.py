@@ -107,7 +107,7 @@ def infer(
     **family: float,
 ) -> Inference:
     """The same of prepared tables."""
-    _check(errors, level, adjust)
+    check(errors, level, adjust)
     return inferred(subject(made, loss, ties, family), site_intercepts, errors, level, adjust, forest)
 
 
@@ -169,7 +169,7 @@ def debiased_inference(
     **family: float,
 ) -> Inference:
     """Intervals of a model with a penalty, x on the prepared scale: the features, and a shared intercept last."""
-    _check(errors, level, adjust)
+    check(errors, level, adjust)
     return debiased_of(subject(made, loss, family=family), x, site_intercepts, errors, level, adjust)
 
 
@@ -193,7 +193,8 @@ def debiased_of(
     return replace(result, exchanges=found.exchanges)
 
 
-def _check(errors: str, level: float, adjust: str) -> None:
+def check(errors: str, level: float, adjust: str) -> None:
+    """Refused if they are none."""
     require(errors in PRODUCTS, f"errors = {errors!r} is not one of {', '.join(PRODUCTS)}")
     require(0 < level < 1, f"level = {level!r} must be between 0 and 1")
     require(adjust in METHODS, f"adjust = {adjust!r} is not one of {', '.join(METHODS)}")

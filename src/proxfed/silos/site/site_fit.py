@@ -25,12 +25,16 @@ from proxfed.fit.here import Here
 from proxfed.fit.judge import judge
 from proxfed.fit.metrics import probability
 from proxfed.fit.model_file import Model
+from proxfed.fit.oracle import Question
 from proxfed.fit.own_rows import OwnRows
+from proxfed.fit.own_sums import dominance
+from proxfed.fit.settings import loss_fits
 from proxfed.problems.linear.cox import Cox
-from proxfed.problems.losses import Huber, Logistic, OneHot, Squared
+from proxfed.problems.losses import Huber, Logistic, OneHot, Poisson, Squared
 from proxfed.silos.protection.guard import Asked, Link, Parts, Wanted, withheld
 from proxfed.silos.site.fit_problem import problem_of_job
 from proxfed.silos.site.site_run import REMEMBERED
+from proxfed.silos.site.table_rows import TableRows
 from proxfed.silos.wire import fit_job
 from proxfed.silos.wire.fit_job import BINS, PLAIN, Bootstrap, Counts, read_fit
 from proxfed.silos.wire.job import Job
@@ -60,7 +64,11 @@ class SiteFit:
     def _own_rows(self) -> OwnRows:
         rows, job, fit = self.holder.rows, self.job, self.fit
         require(len(rows.sizes) == 1, f"{self.holder.name} is {len(rows.sizes)} clients, and a fit takes it as one")
+        target = rows.table.schema.target if isinstance(rows, TableRows) and rows.table is not None else None
+        fits = target is None or loss_fits(fit.criterion, target)
+        require(fits, f"fit.loss = {fit.loss.name!r} does not fit the target of its tables")
         data = rows.federated(job.schema, Window(0, np.ones(1)))
+        self.holder.guard.prepares(data)
         fold: np.ndarray | None = None
         if fit.by == "organisation":
             fold = np.full(len(data.labels), job.sites.index(self.holder.name))
@@ -152,7 +160,13 @@ class SiteFit:
         points = {q.x.data_ptr(): q.x for q in questions}.values()
         self._follow(points, counts)
         with withheld("a query failed"):
+            self._dominated(questions)
             return *self._hidden(fit_job.flat_sums(self._here(counts).ask(questions)), letter), asked
+
+    def _dominated(self, questions: Iterable[Question]) -> None:
+        """Where losses grow as e^(score), one row may be all of a sum."""
+        if isinstance(self.own.loss, (Poisson, Cox)):
+            self.holder.guard.dominates(max(dominance(self.own, q) for q in questions))
 
     @property
     def _classes(self) -> int:
@@ -235,6 +249,7 @@ class SiteFit:
         self.holder.guard.infers()
         self._follow([x], counts)
         with withheld("a query failed"):
+            self._dominated([Question(x)])
             return *self._hidden(self._here(counts).risks(times, x).flatten(), letter), asked
 
     def _wanted(self, what: str, factors: Tensor | None) -> None:
