@@ -2,8 +2,9 @@
 
     python benchmarks/arena_picture.py        # writes docs/assets/arena.svg, and prints what it shows as a table
 
-The problem of Composite FL's Fig. 1; one mark for each method, the median over three draws. The line is the bound of J. Korhonen and D. Alistarh, "Towards Tight Communication Lower Bounds for
-Distributed Optimisation", NeurIPS 2021, arXiv:2010.08222, without its constant: n d log2(1/eps) bits each way.
+The problem of Composite FL's Fig. 1; one mark for each method, the median over three draws. The line is the bound of J.
+Korhonen and D. Alistarh, "Towards Tight Communication Lower Bounds for Distributed Optimisation", NeurIPS 2021,
+arXiv:2010.08222, without its constant: n d log2(1/eps) bits each way.
 """
 
 from __future__ import annotations
