@@ -19,11 +19,6 @@ from proxfed.types import Problem
 from support.csv_sites import ROWS, SITES, experiment, files, holders, in_one_place, same_rows
 
 
-@pytest.fixture(autouse=True)
-def _no_flushing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
-
-
 @pytest.mark.parametrize("reference", [False, True])
 def test_rows_and_models_are_those_of_a_run_in_one_place(reference: bool, tmp_path: Path) -> None:
     files(tmp_path / "data")

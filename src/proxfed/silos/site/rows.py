@@ -71,6 +71,16 @@ class Rows:
             data.test,
         )
 
+    @property
+    def offset(self) -> np.ndarray | None:
+        """(N,) what is added to every score; None: nothing."""
+        return None
+
+    @property
+    def clusters(self) -> np.ndarray | None:
+        """(N,) which rows depend on each other; None: it is not known."""
+        return None
+
     def digest(self) -> str:
         """Of all rows: they must stay the same while a run is under way."""
         parts = [self.features, self.labels, self.sample_weights, *(self.test or ())]
