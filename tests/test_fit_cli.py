@@ -141,7 +141,8 @@ def test_the_page_is_whole_and_loads_nothing() -> None:
     assert tags.open == []
     assert tags.outside == []
     assert "script" not in tags.seen
-    assert tags.seen.count("svg") == 6  # two bar plots, curve, path, organisations, calibration
+    own = len(clinics().validation.by_organisation)
+    assert tags.seen.count("svg") == 7 + own  # two bar plots, curve, path, organisations, calibration, decisions
     assert "nan" not in re.sub(r"<style>.*</style>", "", text, flags=re.DOTALL).lower().replace("finance", "")
     for words in ("Who holds what", "What was sent", "cross-validation", "each alone", "a simulation"):
         assert words in text
@@ -162,8 +163,8 @@ def test_the_card_says_what_a_reader_must_know() -> None:
     text = card(clinics())
     headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
     assert headings == [
-        *("Intended use", "Data", "Preparation", "Coefficients", "Intervals", "Performance", "What was sent", "Limits"),
-        "Notes",
+        *("Intended use", "Data", "Preparation", "Coefficients", "Intervals", "Performance"),
+        *("Calibration of every organisation", "Decisions", "What was sent", "Limits", "Notes"),
     ]
     assert "'smoker' is missing in all rows of east" in text
     assert "To be filled in" in text

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from proxfed.files import checksum
 from proxfed.fit.inference.of_fit import reason_for_none
-from proxfed.fit.overview import main_measure, measure_cells, sent_cells, sentences
+from proxfed.fit.overview import contrast, main_measure, measure_cells, sent_cells, sentences
 from proxfed.fit.page import MOST, count
+from proxfed.fit.validation_tables import calibration_cells, decision_cells, notes, optimism_cells, stability_cells
 from proxfed.report.markdown import plain_text, table
 from proxfed.tables.column_kinds import Category, Date, Number
 
@@ -42,6 +43,7 @@ def card(fitted: Shown) -> str:
         _intervals(fitted),
         "## Performance",
         _performance(fitted),
+        *_validation(fitted),
         "## What was sent",
         table(*sent_cells(fitted)),
         "## Limits",
@@ -117,13 +119,29 @@ def _performance(fitted: Shown) -> str:
     head, rows = measure_cells(fitted)
     how = (
         f"On {fitted.model.held_out}, with {fitted.intervals}; the first measure to look at is "
-        f"{main_measure(fitted).replace('_', ' ')}."
-    )
+        f"{main_measure(fitted).replace('_', ' ')}. {contrast(fitted)}"
+    ).rstrip()
     return f"{how}\n\n{table(head, [[plain_text(label), *cells] for label, *cells in rows])}"
 
 
+def _validation(fitted: Shown) -> Iterable[str]:
+    """Headings and tables of what was found beside the measures."""
+    of, said = fitted.validation, notes(fitted)
+    parts = {
+        "calibration": ("## Calibration of every organisation", calibration_cells, bool(of.by_organisation)),
+        "decisions": ("## Decisions", decision_cells, bool(of.decisions)),
+        "optimism": ("## Optimism", optimism_cells, bool(of.optimism)),
+        "stability": ("## Stability of the choice", stability_cells, of.stability is not None),
+    }
+    for key, (heading, cells, there) in parts.items():
+        if there:
+            head, rows = cells(fitted)
+            yield heading
+            yield f"{said[key]}\n\n{table(head, [[plain_text(cell) for cell in row] for row in rows])}"
+
+
 def _own_limits(fitted: Shown) -> Iterable[str]:
-    if fitted.judged_by_folds and fitted.settings.weight is None:
+    if fitted.judged_by_folds and fitted.settings.weight is None and not fitted.validation.nested:
         yield "The weight was chosen with the same held-out rows that it was judged on, which flatters it slightly."
     if fitted.settings.cv != "organisation":
         yield "Judged on rows of organisations that took part; for others it may do worse (cv = organisation tells)."

@@ -161,7 +161,7 @@ class Model(BaseModel):
 
     def read(self, frame: Any, target: bool = False, name: str = "frame") -> Table:
         """A frame as a Table of this model's schema; `target`: with what is predicted."""
-        (table,) = read_frame(self.prepare.schema, frame, name, target, name).tables
+        (table,) = read_frame(self.prepare.schema, frame, name, target, name, besides=False).tables
         return table
 
     def predict(self, table: Any) -> np.ndarray:

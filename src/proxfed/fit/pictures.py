@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from proxfed.fit.judge import Measured
-from proxfed.fit.metrics import Bin
+from proxfed.fit.metrics import Bin, NetBenefit
 from proxfed.report.svg import Frame, hover, points, svg, words
 
 FRAME = Frame(520, 300, left=64, right=14, above=16, below=44)
@@ -130,8 +130,8 @@ def forest(names: Sequence[str], series: Sequence[Lines], measure: str) -> str:
     return f'<p class="key">{key}</p>' + svg(wide, tall, f"{measure} by organisation", drawn)
 
 
-def calibration(bins: Sequence[Bin], positive: str) -> str:
-    """Predicted probabilities against what was observed; on the diagonal they are right."""
+def calibration(bins: Sequence[Bin], positive: str, level: float = 0.95) -> str:
+    """Predicted probabilities against what was observed, with intervals; on the diagonal they are right."""
     x, y = Axis(0, 1, SQUARE.left, SQUARE.end), Axis(0, 1, SQUARE.bottom, SQUARE.above)
     drawn = [SQUARE.axes(x, y, f"predicted probability of {positive}", "observed")]
     drawn.append(
@@ -142,11 +142,32 @@ def calibration(bins: Sequence[Bin], positive: str) -> str:
         'stroke="var(--c0)" stroke-width="1.5"/>'
     )
     for b in bins:
-        said = hover(f"{b.samples} rows: {b.predicted:.3f} predicted, {b.observed:.3f} observed")
+        low, high = b.interval(level)
+        said = hover(
+            f"{b.samples} rows: {b.predicted:.3f} predicted, {b.observed:.3f} observed ({low:.3f} to {high:.3f})"
+        )
+        ends = f'x1="{x(b.predicted):.1f}" x2="{x(b.predicted):.1f}" y1="{y(low):.1f}" y2="{y(high):.1f}"'
+        drawn.append(f'<line {ends} stroke="var(--c0)"/>')
         drawn.append(
             f'<circle cx="{x(b.predicted):.1f}" cy="{y(b.observed):.1f}" r="4" fill="var(--c0)">{said}</circle>'
         )
     return SQUARE.svg("calibration", drawn)
+
+
+def decisions(curve: Sequence[NetBenefit]) -> str:
+    """The net benefit of the model, of acting on all and of acting on none, over the threshold."""
+    lowest = min(-0.05, min(d.model for d in curve))
+    highest = max(max(d.model, d.everybody) for d in curve)
+    x = Axis(curve[0].threshold, curve[-1].threshold, FRAME.left, FRAME.end)
+    y = Axis(lowest, max(highest, 0.05), FRAME.bottom, FRAME.above)
+    drawn = [FRAME.axes(x, y, "act from a probability of", "net benefit")]
+    lines = {"the model": [d.model for d in curve], "all": [d.everybody for d in curve], "none": [0.0] * len(curve)}
+    for k, values in enumerate(lines.values()):
+        shown = [(x(d.threshold), y(v)) for d, v in zip(curve, values, strict=True) if v >= lowest]
+        line = f'stroke="var(--c{k})" stroke-width="{2 if k == 0 else 1.2}"'
+        drawn.append(f'<polyline points="{points(shown)}" fill="none" {line}/>')
+    key = "".join(f'<span><i style="background:var(--c{k})"></i>{escape(name)}</span>' for k, name in enumerate(lines))
+    return FRAME.svg("net benefit over the threshold", drawn) + f'<p class="key">{key}</p>'
 
 
 # ---- parts ----------------------------------------------------------------------------------------------------------

@@ -24,13 +24,14 @@ from proxfed.fit.costs import CHOICE, FINAL, MEASURES, SUMMARIES, costs
 from proxfed.fit.cross_validate import CrossValidation, check_folds, choose
 from proxfed.fit.inference.result import Inference
 from proxfed.fit.judge import ALL, LOSS, Judgement, Measured
-from proxfed.fit.metrics import Bin
+from proxfed.fit.metrics import Bin, NetBenefit, decision_curve
 from proxfed.fit.model import linear_model
 from proxfed.fit.model_file import Model, Sent, Signature
 from proxfed.fit.objective import Objective, Shape
 from proxfed.fit.oracle import Traffic
 from proxfed.fit.settings import Settings, by_label, loss_of, penalty_of, solver_of
 from proxfed.fit.solve import Fit
+from proxfed.fit.validation import Validation
 from proxfed.problems.linear.linear import Linear
 from proxfed.problems.losses import Logistic
 from proxfed.silos.coordinator.deploy import FAREWELL
@@ -84,6 +85,7 @@ class FittedBetween:
     intervals: str = "the interval of the mean over the folds, where there is one"
     judged_by_folds: bool = True
     own_intercepts: dict[str, float] = field(default_factory=dict)
+    validation: Validation = field(default_factory=Validation)
 
     @property
     def sent(self) -> list[Sent]:
@@ -148,6 +150,8 @@ def fit_between(
     require(asked.compress is None, f"compress = {asked.compress!r}: sums under masks cannot be compressed")
     own = "an intercept for each organisation is fitted where all tables lie in one place, not between organisations"
     require(not asked.site_intercepts, f"site_intercepts = true: {own}")
+    again = next((name for name in ("nested", "optimism", "stability") if getattr(asked, name)), None)
+    require(again is None, f"{again}: models are fitted again where all tables lie in one place, not between sites")
     private_folder(folder)
     kept, sums = folder / "agreement.json", folder / "sums.log"
     watch("meeting the sites", 0, 1)
@@ -218,7 +222,7 @@ def _fit(schema: Schema, asked: Settings, agreed: FitAgreement, there: Elsewhere
     final = solver.after(objective, chosen, begin)
     after_fit = there.traffic
     watch("judging the model", 0, 1)
-    judged, bins = _judged(there, cv, place, asked)
+    judged, bins, decisions = _judged(there, cv, place, asked)
     measures = there.traffic - after_fit
     told = sum(len(row) for name, row in judged.items() if name != ALL)
     measures = measures + Traffic(1, 8 * told, 8 * cv.models[:, place].numel() * len(job.sites))
@@ -226,6 +230,7 @@ def _fit(schema: Schema, asked: Settings, agreed: FitAgreement, there: Elsewhere
     how = "each organisation in turn, by the model of all others"
     if asked.chosen_by == "within":
         how = f"{there.folds} folds, each with rows of every organisation, which nobody but their sites know"
+        how += f"; rows of the same {schema.folds.about} are held out together" if schema.folds.about else ""
     masked = job.protection.secure_aggregation
     return FittedBetween(
         model=model_of(
@@ -240,6 +245,7 @@ def _fit(schema: Schema, asked: Settings, agreed: FitAgreement, there: Elsewhere
         rows=round(rows),
         federated=judged,
         calibration=bins,
+        validation=Validation(decisions=decisions),
         protection="Sums travelled under masks: nobody but an organisation itself could read its own."
         if masked
         else "Sums of each organisation were sent as they are: no noise was added and no secure sum was used.",
@@ -265,11 +271,14 @@ def _class_weights(asked: Settings, schema: Schema, f: Linear) -> str | dict[str
 # ---- how good it is --------------------------------------------------------------------------------------------------
 
 
-def _judged(there: Elsewhere, cv: CrossValidation, place: int, asked: Settings) -> tuple[Judgement, list[Bin]]:
-    """(measures over all and of the sites that tell them, calibration of two classes)."""
+def _judged(
+    there: Elsewhere, cv: CrossValidation, place: int, asked: Settings
+) -> tuple[Judgement, list[Bin], list[NetBenefit]]:
+    """(measures over all and of the sites that tell them, calibration and decision curve of two classes)."""
     loss, error = float(cv.mean[place]), float(cv.standard_error[place])
     z = math.sqrt(2) * float(torch.erfinv(torch.tensor(asked.level, dtype=torch.float64)))
     over_all, bins = {LOSS: Measured(loss, loss - z * error, loss + z * error)}, list[Bin]()
+    decisions: list[NetBenefit] = []
     if asked.repetitions == 0:
         over_all = {LOSS: Measured(loss, math.nan, math.nan)}
     models = cv.models[:, place]
@@ -277,9 +286,10 @@ def _judged(there: Elsewhere, cv: CrossValidation, place: int, asked: Settings) 
         counts = there.histogram(models).numpy()
         over_all = {"auc": Measured(area(counts), math.nan, math.nan)} | over_all
         bins = calibration(counts)
+        decisions = decision_curve(counts) if counts.sum() else []
     told = there.judged(models)
     of_sites = {site: {name: Measured(v, math.nan, math.nan) for name, v in row.items()} for site, row in told.items()}
-    return of_sites | {ALL: over_all}, bins
+    return of_sites | {ALL: over_all}, bins, decisions
 
 
 def area(counts: np.ndarray) -> float:

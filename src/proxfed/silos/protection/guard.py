@@ -162,7 +162,7 @@ class Guard:
 
     def folds(self, rows: Rows, strata: np.ndarray, count: int) -> np.ndarray:
         """(N,) the fold of each training row, the same in all jobs; each has its share of every stratum."""
-        return folds(rows.lines(), strata, count, b"")
+        return folds(rows.lines(), strata, count, b"", rows.units)
 
     def divides(self, parts: Parts) -> None:
         """Refused if a fold, or what is left without it, has too few rows."""

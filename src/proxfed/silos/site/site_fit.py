@@ -20,7 +20,7 @@ from proxfed.data.federated import Window
 from proxfed.errors import RunError, require
 from proxfed.files import private_folder
 from proxfed.fit.judge import judge
-from proxfed.fit.metrics import probability
+from proxfed.fit.metrics import counted_by_score
 from proxfed.fit.model_file import Model
 from proxfed.fit.own_rows import OwnRows
 from proxfed.problems.losses import Huber, Logistic, OneHot, Squared
@@ -192,9 +192,8 @@ class SiteFit:
         require(isinstance(self.own.loss, Logistic), "a histogram of scores is told of two classes")
         scores, asked = self._held_out(letter, "histogram")
         with withheld("a query failed"):
-            bins = np.clip((BINS * probability(scores[:, 0])).astype(np.int64), 0, BINS - 1)
             fewest = self.holder.guard.fewest
-            both = [merged(np.bincount(bins[self.own.labels * sign > 0], minlength=BINS), fewest) for sign in (-1, 1)]
+            both = [merged(counts, fewest) for counts in counted_by_score(scores[:, 0], self.own.labels, BINS)]
             return *self._told(torch.from_numpy(np.concatenate(both)), letter), asked
 
 
