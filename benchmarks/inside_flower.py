@@ -3,17 +3,21 @@
     python benchmarks/inside_flower.py [ROUNDS]
 
 All strategies start from the same network, take five local steps of batches of 20 and count clients equally. Those of
-Flower add weight |x|_1 to the loss, as people do there. Bytes are those of Flower's own encoding of all messages, both
-ways. The nodes are in this process, since bytes and rounds do not depend on that. docs/howto/flower.md shows all rows.
+Flower add weight |x|_1 to the loss, as people do there. A seed decides the first network and the minibatches. Bytes are
+those of Flower's own encoding of all messages, both ways. The nodes are in this process: bytes and rounds do not depend
+on that. docs/howto/flower.md shows all rows.
 """
 
 from __future__ import annotations
 
 import copy
 import logging
+import random
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from statistics import mean
+from typing import Any, NamedTuple
 
 import torch
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
@@ -31,6 +35,7 @@ from proxfed import compressors  # noqa: E402
 from support.flower_grid import Here  # noqa: E402
 
 CLIENTS, K, TARGET, MU = 10, 5, 0.9, 0.1
+SEEDS = (0, 1, 2)
 STEPS = (0.3, 1.0)
 TOP, NATURAL = compressors.TopK(fraction=0.05), compressors.NaturalCompressor(contractive=True)
 OURS = {
@@ -76,7 +81,16 @@ def their_app(eta: float, mu: float) -> ClientApp:
     return client
 
 
-def measure(name: str, strategy: Any, client: ClientApp, begin: ArrayRecord, rounds: int) -> None:
+class Seen(NamedTuple):
+    """After a round."""
+
+    accuracy: float
+    nonzeros: int
+    up: int
+    down: int
+
+
+def curve(strategy: Any, client: ClientApp, begin: ArrayRecord, rounds: int) -> list[Seen]:
     X, b = (torch.tensor(part) for part in app.DATA.test)
     grid, seen = Here(client, CLIENTS), []
 
@@ -84,31 +98,60 @@ def measure(name: str, strategy: Any, client: ClientApp, begin: ArrayRecord, rou
         net = copy.deepcopy(app.NETWORK)
         net.load_state_dict(arrays.to_torch_state_dict())
         right = float((net(X.float()).argmax(1) == b).float().mean())
-        seen.append((right, sum(int(p.count_nonzero()) for p in net.parameters()), grid.bytes_up, grid.bytes_down))
+        seen.append(Seen(right, sum(int(p.count_nonzero()) for p in net.parameters()), grid.bytes_up, grid.bytes_down))
 
     strategy.start(grid, begin, num_rounds=rounds, evaluate_fn=look)
-    first = next((t for t, row in enumerate(seen) if row[0] >= TARGET), None)
-    reached = "-, -, -" if first is None else f"{first}, {seen[first][2] / 1e6:.2f}, {seen[first][3] / 1e6:.2f}"
-    print(f"{name} | {reached} | {seen[-1][0]:.3f} | {seen[-1][1]}", flush=True)
+    return seen
+
+
+def initial(seed: int) -> ArrayRecord:
+    """Another first network for each seed, which also decides what Flower's strategies and loaders draw."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    for layer in app.NETWORK:
+        if isinstance(layer, torch.nn.Linear):
+            layer.reset_parameters()
+    return app.arrays(app.NETWORK)
+
+
+def show(name: str, one: Callable[[int], list[Seen]]) -> None:
+    """A line of the table: each seed's rounds to the target, and means over the seeds."""
+    curves = [one(seed) for seed in SEEDS]
+    first = [next((t for t, row in enumerate(seen) if row.accuracy >= TARGET), None) for seen in curves]
+    rounds = ", ".join("-" if t is None else str(t) for t in first)
+    there = [seen[t] for seen, t in zip(curves, first, strict=True) if t is not None]
+    up, down = ([getattr(row, key) / 1e6 for row in there] for key in ("up", "down"))
+    sent = f"{mean(up):.2f} | {mean(down):.2f}" if len(there) == len(SEEDS) else " | "
+    last = [seen[-1] for seen in curves]
+    right = [100 * row.accuracy for row in last]
+    spread = f"{mean(right):.1f} ({min(right):.1f} to {max(right):.1f})"
+    print(f"{name} | {rounds} | {sent} | {spread} | {mean(row.nonzeros for row in last):.0f}", flush=True)
 
 
 def main() -> None:
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 40
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 60
     torch.set_num_threads(1)
-    torch.manual_seed(0)
-    begin = app.arrays(app.NETWORK)
     from flwr.common.logger import FLOWER_LOGGER
 
     FLOWER_LOGGER.setLevel(logging.ERROR)
-    print(f"strategy, step | rounds, MB up, MB down until {TARGET:.0%} | accuracy after {rounds} | non-zeros")
-    for eta in STEPS:
-        for name, (strategy, mu) in THEIRS.items():
-            torch.manual_seed(0)
-            measure(f"{name}, {eta}", strategy(), their_app(eta, mu), begin, rounds)
-        for name, make in OURS.items():
-            a = make(eta)
-            strategy = app.ProxfedStrategy(a, app.H, min_available_nodes=CLIENTS)
-            measure(f"{name}, {eta}", strategy, app.client_app(a, app.H, app.training), begin, rounds)
+    print(f"strategy | step | rounds to {TARGET:.0%} | MB up | MB down | accuracy after {rounds} | non-zeros")
+    for name, (strategy, mu) in THEIRS.items():
+        for eta in STEPS:
+            show(f"{name} | {eta}", lambda seed: theirs(strategy(), eta, mu, seed, rounds))  # noqa: B023
+    for name, make in OURS.items():
+        for eta in STEPS:
+            show(f"{name} | {eta}", lambda seed: within(make(eta), seed, rounds))  # noqa: B023
+
+
+def theirs(strategy: Any, eta: float, mu: float, seed: int, rounds: int) -> list[Seen]:
+    begin = initial(seed)
+    return curve(strategy, their_app(eta, mu), begin, rounds)
+
+
+def within(a: Any, seed: int, rounds: int) -> list[Seen]:
+    begin = initial(seed)
+    strategy = app.ProxfedStrategy(a, app.H, seed=seed, min_available_nodes=CLIENTS)
+    return curve(strategy, app.client_app(a, app.H, app.training, seed=seed), begin, rounds)
 
 
 if __name__ == "__main__":

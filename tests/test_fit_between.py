@@ -15,9 +15,9 @@ import torch
 from proxfed.errors import InputError
 from proxfed.fit import fit
 from proxfed.fit.cross_validate import choose
+from proxfed.fit.here import Here
 from proxfed.fit.model_file import read_model
 from proxfed.fit.objective import Objective, Shape
-from proxfed.fit.own_rows import Here
 from proxfed.fit.settings import solver_of
 from proxfed.silos.coordinator.fit import FittedBetween, area, finish, fit_between
 from proxfed.silos.coordinator.fit_agreement import FitAgreement

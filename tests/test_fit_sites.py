@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from proxfed.errors import InputError, RunError
+from proxfed.fit.here import Here
 from proxfed.fit.oracle import ALL, Part, Question
-from proxfed.fit.own_rows import Here, OwnRows
+from proxfed.fit.own_rows import OwnRows
 from proxfed.fit.settings import read_settings
 from proxfed.silos.coordinator.elsewhere import Elsewhere, Kept
 from proxfed.silos.coordinator.fit_agreement import agree_on_fit, announce

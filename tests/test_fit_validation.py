@@ -21,11 +21,11 @@ from proxfed.fit import fit
 from proxfed.fit import metrics as ms
 from proxfed.fit.card import card
 from proxfed.fit.cross_validate import cross_validate
+from proxfed.fit.folds import drawn_folds
 from proxfed.fit.judge import judge
 from proxfed.fit.model import linear_model
 from proxfed.fit.nested import nested
 from proxfed.fit.overview import contrast, measure_cells, sentences
-from proxfed.fit.own_rows import drawn_folds
 from proxfed.fit.page import page
 from proxfed.fit.resampling import Stability, optimism, refit_with, stability
 from proxfed.fit.solve import Solver, objective_of

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from proxfed.errors import RunError, one_of, require
 from proxfed.explained import explain
 from proxfed.hosts.halves import Answer, ClientSide, Sent, ServerSide, check
+from proxfed.hosts.parameters import flat, named, parameters
 from proxfed.hosts.training import Training
 from proxfed.participation import Full, UniformSampling
 from proxfed.regularisers import Zero
@@ -43,7 +44,7 @@ MESSAGE, BEGIN, SAID, STATE, ROUNDS = "message", "begin", "said", "proxfed", "pr
 
 def arrays(module: nn.Module) -> ArrayRecord:
     """The parameters of a module that need gradients: what a strategy starts with."""
-    return ArrayRecord({name: p.detach().cpu() for name, p in module.named_parameters() if p.requires_grad})
+    return ArrayRecord(parameters(module))
 
 
 # ---- the server ------------------------------------------------------------------------------------------------------
@@ -160,7 +161,7 @@ class ProxfedStrategy(FedAvg):
         good = len(kinds) == 1 and next(iter(kinds)).is_floating_point
         require(good, "ProxfedStrategy: the initial arrays must be parameters of one dtype: take arrays(module)")
         self.form = begin
-        x0 = torch.cat([x.reshape(-1) for x in begin.values()])
+        x0 = flat(begin)
         check(self.algorithm, self.h, n, len(x0), self._participation(n), x0.dtype)
         self.begin = ArrayRecord({"x0": _array(x0)})
         self.server = ServerSide(self.algorithm, self.h, x0, self.seed)
@@ -170,8 +171,7 @@ class ProxfedStrategy(FedAvg):
         return Full() if m == n else UniformSampling(m)
 
     def _model(self, x: Tensor) -> ArrayRecord:
-        parts = torch.split(x, [part.numel() for part in self.form.values()])
-        return ArrayRecord({n: x.view_as(like) for (n, like), x in zip(self.form.items(), parts, strict=True)})
+        return ArrayRecord(named(x, self.form))
 
 
 def _answer(reply: Message) -> Answer:

@@ -1,4 +1,6 @@
-"""Inside NVIDIA FLARE: any algorithm with a server between functions of its Collab API.
+"""Inside NVIDIA FLARE: any algorithm between functions of its Collab API.
+
+With a server:
 
     half = ClientHalf(FedComposite(0.1, 5), L1(1e-3), training)                # training(site) -> Training
 
@@ -10,6 +12,22 @@
     def main():
         model = serve(FedComposite(0.1, 5), L1(1e-3), module, rounds=50)
 
+Between peers, whose messages go from site to site:
+
+    half = PeerHalf(PledgePeers(0.1), L1(1e-3), Ring(10), training)
+
+    @collab.publish
+    def walk(question: bytes) -> bytes:
+        return half.walk(collab.site_name, question, collab.get_clients)
+
+    @collab.publish
+    def hear(message: bytes) -> None:
+        half.hear(collab.caller, message)
+
+    @collab.main
+    def main():
+        model = serve_peers(PledgePeers(0.1), L1(1e-3), module, Ring(10), rounds=50)
+
 Messages are the bytes that the algorithm's compressor writes; a client's state lives in the process of its job. Both
 halves have the same algorithm, regulariser and seed. Installed by pip install 'proxfed[nvflare]'.
 """
@@ -19,20 +37,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
-import torch
 from torch import Tensor, nn
 
 from proxfed.engine.bundle import bundle, unbundle
 from proxfed.errors import RunError, require, whole
 from proxfed.explained import explain
 from proxfed.hosts.halves import Answer, ClientSide, Sent, ServerSide, check
+from proxfed.hosts.nvflare_peers import PeerHalf, collab, serve_peers
+from proxfed.hosts.parameters import as_bytes, flat, from_bytes, named, parameters
 from proxfed.hosts.training import Training
 from proxfed.participation import Full
-from proxfed.silos.wire.message import canonical, flat
+from proxfed.silos.wire.message import canonical
+from proxfed.silos.wire.message import flat as head_of
 from proxfed.types import Regulariser, Star
 
-__all__ = ["ClientHalf", "Training", "serve"]
+__all__ = ["ClientHalf", "PeerHalf", "Training", "serve", "serve_peers"]
 
 
 def serve(
@@ -74,15 +93,15 @@ def serve(
     """
     require(whole(rounds) and rounds >= 1, f"serve: rounds = {rounds!r} must be a whole number >= 1")
     if clients is None:
-        clients = _collab().clients
-    names, begin = sorted(client.name for client in clients), _parameters(module)
-    x0 = torch.cat([x.reshape(-1) for x in begin.values()])
+        clients = collab().clients
+    names, begin = sorted(client.name for client in clients), parameters(module)
+    x0 = flat(begin)
     check(algorithm, h, len(names), len(x0), Full(), x0.dtype)
     server, heard = ServerSide(algorithm, h, x0, seed), dict.fromkeys(names, 0)
     for t in range(1, rounds + 1):
         sent = server.down(t)
         head = canonical({"round": t, "heard": [heard[name] for name in names], "names": names})
-        first = _bytes(x0) if not all(heard.values()) else b""
+        first = as_bytes(x0) if not all(heard.values()) else b""
         question = bundle([head, sent.form.encode(), sent.body, first])
         replies = clients(timeout=timeout).answer(question)
         answers = [_read(names, name, reply) for name, reply in replies]
@@ -95,8 +114,7 @@ def serve(
         counted = {"clients": len(answers), "nonzeros": int(server.model.count_nonzero())}
         up, down = sum(len(reply) for _, reply in replies), len(question) * len(names)
         watch(t, counted | {"bytes_up": up, "bytes_down": down})
-    parts = torch.split(server.model, [x.numel() for x in begin.values()])
-    return {name: part.view_as(x).clone() for (name, x), part in zip(begin.items(), parts, strict=True)}
+    return named(server.model, begin)
 
 
 class ClientHalf:
@@ -125,14 +143,14 @@ class ClientHalf:
     def answer(self, site: str, question: bytes) -> bytes:
         """Its round."""
         head, form, body, x0 = unbundle(question)
-        said = flat(head)
+        said = head_of(head)
         number = said["names"].index(site)
         t, heard = int(said["round"]), int(said["heard"][number])
         if heard and heard not in self.kept:
             raise RunError(f"{site} has no state of round {heard}, in which the server last heard it: it was lost")
         if self.side is None:
             own = self.training(site)
-            begin = torch.from_numpy(np.frombuffer(x0, str(own.x.dtype).removeprefix("torch.")).copy())
+            begin = from_bytes(x0, own.x.dtype)
             self.side, self.rows = ClientSide(self.algorithm, self.h, own, begin, number, self.seed), own.rows
         state = self.kept[heard] if heard else self.side.begin()
         new, up = self.side.answer(state, t, Sent(form.decode("ascii"), body))
@@ -145,27 +163,10 @@ def _read(names: list[str], name: str, reply: Any) -> Answer:
     if not isinstance(reply, bytes):
         raise RunError(f"{name} sent no message of ours, but a {type(reply).__name__}")
     parts = unbundle(reply)
-    rows = flat(parts[0]).get("rows") if len(parts) == 3 else None
+    rows = head_of(parts[0]).get("rows") if len(parts) == 3 else None
     if not (isinstance(rows, int) and rows > 0):
         raise RunError(f"{name} sent no message of ours")
     return Answer(names.index(name), rows, Sent(parts[1].decode("ascii", "replace"), parts[2]))
-
-
-def _parameters(module: nn.Module) -> dict[str, Tensor]:
-    return {name: p.detach().cpu() for name, p in module.named_parameters() if p.requires_grad}
-
-
-def _bytes(x: Tensor) -> bytes:
-    return x.contiguous().numpy().tobytes()
-
-
-def _collab() -> Any:
-    try:
-        from nvflare.collab import collab
-    except ImportError as error:
-        missing = "proxfed.nvflare needs NVIDIA FLARE, which is not installed: pip install 'proxfed[nvflare]'"
-        raise ImportError(missing, name="nvflare") from error
-    return collab
 
 
 explain(__name__)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from proxfed.engine import tuning
 from proxfed.engine.messages import Traffic, WeightedSum, dense, divided, nbytes, rebuild
-from proxfed.engine.mixing import Operator, edges, is_average, rows_times
+from proxfed.engine.mixing import Operator, edges, gathered, is_average, rows_times
 from proxfed.errors import InputError, require
 from proxfed.keyed_random import Ids
 from proxfed.machine import thread_count
@@ -260,6 +260,17 @@ class Stacked(Network):
 
     def from_leader(self, x: Tensor) -> Tensor:
         return x
+
+
+def mixed_at(W: Mixing, here: range, like: Tensor) -> Operator:
+    """From the rows of all clients, zero where `here` does not hear them, to the mixed rows of `here`: bit for bit as
+    all at once. A product with a dense matrix rounds as a whole, so it is taken as a whole; gathered rows add up one by
+    one."""
+    if len(W.weight) >= tuning.DENSE_FROM * W.n * W.n:
+        whole = Stacked(W.n, like.shape[1]).prepare(W, like)
+        return lambda X, spare: whole.mixed(X, spare)[here.start : here.stop].clone()
+    own = (W.row >= here.start) & (W.row < here.stop)
+    return gathered(W.row[own] - here.start, W.col[own], W.weight[own], len(here), like)
 
 
 # ---- or several -----------------------------------------------------------------------------------------------------

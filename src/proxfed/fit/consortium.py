@@ -341,6 +341,7 @@ def _nested(
         solver,
         profiled if asked.site_intercepts else objective_of,
         lambda done, total: watch("nested choice", done, total),
+        shifts if asked.site_intercepts else None,
     )
 
 

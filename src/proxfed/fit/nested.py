@@ -14,13 +14,12 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+from torch import Tensor
 
 from proxfed.errors import require
 from proxfed.fit.cross_validate import cross_validate
 from proxfed.fit.objective import Objective
 from proxfed.fit.oracle import Traffic
-from proxfed.fit.own_intercepts import OwnIntercept, shifts
-from proxfed.fit.own_rows import Here
 from proxfed.fit.solve import Solver
 from proxfed.problems.linear.linear import Linear
 from proxfed.types import Problem
@@ -45,8 +44,10 @@ def nested(
     solver: Solver,
     asked: Callable[[Linear, int, np.ndarray], Objective],
     watch: Callable[[int, int], object] = lambda done, total: None,
+    added: Callable[[Objective, Tensor], list[float]] | None = None,
 ) -> Nested:
-    """`rows` is (folds, N), which rows a fold holds out; the other arguments are those of `cross_validate`."""
+    """`rows` is (folds, N), which rows a fold holds out; `added` gives the intercepts that organisations add to their
+    scores, if they do; the other arguments are those of `cross_validate`."""
     require(len(rows) > 2, f"nested = true: the choice without a fold needs two others, so 3 folds, not {len(rows)}")
     fold, data = rows.argmax(0), problem.f.data
     owner = np.repeat(np.arange(len(data)), data.sizes)
@@ -60,16 +61,11 @@ def nested(
         cv = cross_validate(train, inner, weights, smallest, solver, solver.tolerance, asked=asked)
         fit = cv.choose(rule)
         out[held] = np.asarray(problem.f.scores(fit.x, data.features[held])).reshape(int(held.sum()), -1)
-        if cv.objective is not None and _has_own_intercepts(cv.objective):
-            there = np.unique(owner[~held])
-            own = np.full(len(data), np.mean(shifts(cv.objective, fit.x)))
-            own[there] = shifts(cv.objective, fit.x)
+        if added is not None:
+            assert cv.objective is not None
+            own = np.full(len(data), np.mean(of_train := added(cv.objective, fit.x)))
+            own[np.unique(owner[~held])] = of_train
             out[held] += own[owner[held], None]
         chosen.append(float(fit.weight or 0))
         traffic = traffic + cv.traffic
     return Nested(out, chosen, traffic)
-
-
-def _has_own_intercepts(objective: Objective) -> bool:
-    here = objective.organisations
-    return isinstance(here, Here) and isinstance(here.own[0], OwnIntercept)

@@ -375,7 +375,9 @@ def _on_blocks(tables: list[Table], blocks: tuple[Block, ...]) -> Regulariser:
 def _filled(make: Any, table: Table) -> Table:
     """A table with its defaults written out."""
     parameters = inspect.signature(make).parameters.items()
-    defaults = {k: p.default for k, p in parameters if k not in GIVEN and p.kind is not p.KEYWORD_ONLY}
+    defaults = {
+        k: p.default for k, p in parameters if k not in GIVEN and isinstance(p.default, (bool, int, float, str))
+    }
     filled = {k: v for k, v in (defaults | table).items() if v is not None and v is not inspect.Parameter.empty}
     return {k: plain(v) for k, v in filled.items()}
 

@@ -36,12 +36,13 @@ GREW, APART = 5.0, 2.0
 def beforehand(study: Study) -> list[str]:
     """Lines about a study, before it begins: on its data, weights and steps, and that nothing is protected here."""
     written, data = study.written or {}, study.problem.f.data
-    lines = [] if data is None or not data.remark else [data.remark]
+    lines = [clients_and_weights(study.problem)]
+    lines += [] if data is None or not data.remark else [data.remark]
     lines += _steps_of_theory(study, written.get("algorithms", ()))
     near = {label: _almost_too_long(e.problem, e.algorithm.example) for label, e in study.complete.items()}
     lines += [f"{label}: {said}" for label, said in near.items() if said]
     timed = "" if study.timing is None else origin(study.timing.table())
-    lines += filter(None, [equal_weights(study.problem), timed])
+    lines += [timed] if timed else []
     if study.privacy is not None:
         lines += _noise(study, study.privacy)
     elif written.get("protection"):
@@ -49,13 +50,28 @@ def beforehand(study: Study) -> list[str]:
     return lines
 
 
+def clients_and_weights(problem: Problem) -> str:
+    """How many clients there are, what they hold and how they are weighted: the first line of every run."""
+    f, held, least, most = problem.f, "", 0, 0
+    if f.data is not None:
+        least, most = f.data.sizes.min(), f.data.sizes.max()
+        held = f" with {least:,} samples each" if least == most else f" with {least:,} to {most:,} samples"
+    p = f.weights
+    if f.n == 1:
+        return f"1 client{held.removesuffix(' each')}"
+    if p.max() > p.min() * (1 + 1e-6):
+        sized = getattr(f, "weighting", "") == "size"
+        return f"{f.n:,} clients{held}, weighted by " + ("their samples (weighting = 'size')" if sized else "their p_i")
+    asked = " (weighting = 'uniform')" if least != most else ""
+    return f"{f.n:,} clients{held}; all count the same{asked}"
+
+
 def equal_weights(problem: Problem) -> str:
-    """Of clients with very different numbers of samples that count the same."""
+    """The same, where clients with very different numbers of samples are asked to count the same."""
     if problem.f.data is None or getattr(problem.f, "weighting", "") != "uniform":
         return ""
-    least, most = problem.f.data.sizes.min(), problem.f.data.sizes.max()
-    same = "all count the same (weighting = 'uniform'); 'size' weights them by samples"
-    return f"clients hold {least} to {most} samples and {same}" if most >= UNEQUAL * least else ""
+    uneven = problem.f.data.sizes.max() >= UNEQUAL * problem.f.data.sizes.min()
+    return clients_and_weights(problem) if uneven else ""
 
 
 def _noise(study: Study, privacy: Privacy) -> list[str]:

@@ -26,7 +26,7 @@ from proxfed.hosts.training import OneClient, Training
 from proxfed.keyed_random import Ids
 from proxfed.participation import Full
 from proxfed.silos.wire.message import pack, unpack
-from proxfed.types import Local, Message, Participation, Problem, Regulariser, Smooth, Star
+from proxfed.types import Algorithm, Local, Message, Participation, Problem, Regulariser, Smooth, Star
 
 
 class Sent(NamedTuple):
@@ -49,7 +49,7 @@ class Answer(NamedTuple):
     sent: Sent
 
 
-class _Elsewhere(Smooth):
+class ClientsElsewhere(Smooth):
     """f of clients whose rows are elsewhere."""
 
     def __init__(self, n: int, x0: Tensor) -> None:
@@ -64,18 +64,24 @@ def check(algorithm: Any, h: Regulariser, n: int, d: int, participation: Partici
     """One sentence if the algorithm cannot be run for n clients, of whom these take part in a round."""
     name = type(algorithm).__name__
     require(isinstance(algorithm, Star), f"{name} has no server, so that a framework with one cannot run it")
-    found = " and ".join(f"{step} = 'auto'" for step in algorithm.to_find)
-    require(not found, f"{name}: {found}: steps are found in a simulation only; give numbers")
-    check_combination(Problem(_Elsewhere(n, torch.zeros(d, dtype=dtype)), h), algorithm, None, participation)
+    check_steps(algorithm)
+    check_combination(Problem(ClientsElsewhere(n, torch.zeros(d, dtype=dtype)), h), algorithm, None, participation)
     heard = isinstance(participation, Full) or not algorithm.requires().all_hear
     require(heard, f"{name}: also who stays away must hear each round's message, so all clients must take part")
+
+
+def check_steps(algorithm: Algorithm) -> None:
+    """One sentence if a step is still to be found."""
+    found = " and ".join(f"{step} = 'auto'" for step in algorithm.to_find)
+    name = type(algorithm).__name__
+    require(not found, f"{name}: {found}: steps are found in a simulation only; give numbers")
 
 
 class ServerSide:
     """The server's half, and its state."""
 
     def __init__(self, algorithm: Star[Any, Any], h: Regulariser, x0: Tensor, seed: int = 0) -> None:
-        self.algorithm, self.problem, self.seed = algorithm, Problem(_Elsewhere(1, x0), h, x0), seed
+        self.algorithm, self.problem, self.seed = algorithm, Problem(ClientsElsewhere(1, x0), h, x0), seed
         self.codecs = compressors(algorithm)
         self.clients = Clients(self.problem, algorithm, seed)
         self.nobody, self.state = self.clients.begin(algorithm, range(1), Work())
@@ -111,7 +117,7 @@ class ServerSide:
         return self.algorithm.model(self.state, self.problem.h)
 
     def _half(self, n: int) -> Server:
-        return Server(self.algorithm, self.clients.h, _Elsewhere(n, self.clients.x0).weights, self.seed)
+        return Server(self.algorithm, self.clients.h, ClientsElsewhere(n, self.clients.x0).weights, self.seed)
 
     def _read(self, answer: Answer) -> list[Tensor]:
         who, forms = f"client {answer.client}", [dense(leaf) for leaf in leaves(self.expected)]

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from proxfed.errors import InputError, ProxfedError, require
-from proxfed.fit.inference.disguise import warnings
-from proxfed.fit.inference.families import Array
-from proxfed.fit.inference.infer import DIFFERENT, Errors, debiased_inference, own_halves
-from proxfed.fit.inference.newton import estimate
-from proxfed.fit.inference.own_sums import OwnRegression
+from proxfed.errors import ProxfedError, require
+from proxfed.fit.inference.disguise import disguises, warnings
+from proxfed.fit.inference.estimate import estimate
+from proxfed.fit.inference.infer import DIFFERENT, debiased_inference
+from proxfed.fit.inference.regression import Array
+from proxfed.fit.inference.reported import Errors
 from proxfed.fit.inference.result import Inference, said_p
+from proxfed.fit.inference.subject import KNOWN, Subject, subject
 from proxfed.fit.inference.tests_of_terms import Test, likelihood_ratio
 from proxfed.fit.inference.wald import dispersion
 from proxfed.tables.design import Design
@@ -22,8 +24,6 @@ from proxfed.tables.design import Design
 if TYPE_CHECKING:
     from proxfed.fit.consortium import Fitted
     from proxfed.fit.shown import Shown
-
-KNOWN = ("squared", "logistic", "poisson", "huber", "cox")
 
 
 def inference_of(
@@ -52,36 +52,27 @@ def reason_for_none(fitted: Shown) -> str:
     return ""
 
 
-def calibration_intercepts(made: Design, loss: str, x: Array) -> tuple[dict[str, float | None], Test] | None:
-    """What every organisation would add to the model's scores, and the test that it is the same for all.
+def calibration_intercepts(asked: Subject, x: Array) -> tuple[dict[str, float | None], Test] | None:
+    """What every organisation that tells it would add to the model's scores, and the test that it is the same for all.
 
     None where the loss has no intercepts, or only one organisation takes part.
     """
-    if loss not in ("squared", "logistic", "poisson") or len(made.organisations) < 2:
+    if asked.name not in ("squared", "logistic", "poisson") or len(asked.organisations.names) < 2:
         return None
-    halves = [half for half in own_halves(made, loss, "shared") if isinstance(half, OwnRegression)]
-    nothing = [np.zeros((len(half.labels), 0)) for half in halves]
-
-    def kind(intercept: Any) -> list[OwnRegression]:
-        return [
-            OwnRegression(half.family, none, half.labels, half.weights, half.scores(x), intercept=intercept)
-            for half, none in zip(halves, nothing, strict=True)
-        ]
-
-    own, one = kind("own"), kind("shared")
-    full, small = estimate(own), estimate(one)
-    test = likelihood_ratio("organisation", full, small, dispersion(full) if loss == "squared" else None)
-    shifts = {name: half.own_intercept(np.zeros(0)) for name, half in zip(made.organisations, own, strict=True)}
-    return shifts, test
+    place = len(x) - 1
+    full = estimate(asked.regression("own"), [], start=x[:place])
+    small = estimate(asked.regression("shared"), [place], start=x)
+    test = likelihood_ratio("organisation", full, small, dispersion(full) if full.regression.dispersed else None)
+    own = asked.own_intercepts(x[:place])
+    return {name: None if a is None else a - float(x[place]) for name, a in own.items()}, test
 
 
 def advice(made: Design, loss: str, x: Array, site_intercepts: bool = False) -> list[str]:
     """What a reader of the coefficients must know: organisations that differ in level, features that stand for one."""
-    try:
-        found = calibration_intercepts(made, loss, x)
-    except (InputError, ProxfedError):
-        found = None
-    lines = warnings(made, loss == "cox" or site_intercepts)
+    found, lines = None, warnings(disguises(made), loss == "cox" or site_intercepts)
+    if loss in KNOWN:
+        with suppress(ProxfedError):
+            found = calibration_intercepts(subject(made, loss), x)
     if site_intercepts or found is None or found[1].p >= DIFFERENT:
         return lines
     shifts, test = found

@@ -26,7 +26,7 @@ import numpy as np
 
 from proxfed.errors import require
 from proxfed.fit.inference.distributions import chi2_tail, t_quantile
-from proxfed.fit.inference.families import Array
+from proxfed.fit.inference.regression import Array
 
 
 class RiskTable(NamedTuple):

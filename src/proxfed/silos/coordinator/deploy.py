@@ -164,7 +164,7 @@ def greet(carrier: Carrier, sized: bool, say: Callable[[str], None]) -> Greeting
 
 def handshake(e: Experiment, carrier: Carrier, say: Callable[[str], None] = log.warning) -> Agreement:
     """Schemas, versions and weights of all sites; one sentence where they do not fit each other."""
-    sized = e.problem.get("weighting", "uniform") == "size"
+    sized = e.problem.get("weighting", EmpiricalRisk.weighting) == "size"
     met = greet(carrier, sized, say)
     clients = tuple(schema["clients"] for schema in met.schemas.values())
     p = np.concatenate([_weights(site, met.told[site], sized, c) for site, c in zip(met.told, clients, strict=True)])
@@ -204,7 +204,7 @@ def _weights(site: str, said: Table, sized: bool, clients: int) -> np.ndarray:
     given: Any = said.get("weights")
     listed = isinstance(given, list) and len(given) == clients
     good = listed and all(isinstance(w, (int, float)) and 0 < w < math.inf for w in given)
-    require(good, f"{site} does not say how many rows it has, which weighting = 'size' asks for")
+    require(good, f"{site} does not say how many rows it has; problem.weighting = 'uniform' does not need it")
     return np.array(given, np.float64)
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from proxfed.errors import InputError, RunError, require
 from proxfed.files import Log
-from proxfed.fit.oracle import Gram, Question, Sums, Traffic
+from proxfed.fit.oracle import Gram, Question, Size, Sums, Traffic
 from proxfed.problems.losses import Logistic, Loss
 from proxfed.silos.protection.masks import add_up_wide
 from proxfed.silos.wire.exchange import Exchange
@@ -103,6 +103,12 @@ class Elsewhere:
 
     def weighing(self, factors: Tensor | None) -> Self:
         return replace(self, factors=factors)
+
+    def adding_intercepts(self) -> Self:
+        raise InputError("site_intercepts: sites are not asked for intercepts of their own yet")
+
+    def size(self) -> Size:
+        raise InputError("sites are not asked for the number of their rows yet")
 
     def counts(self) -> Tensor:
         return self._added(write(self.job.digest, "counts")).view(max(1, self.folds), self.classes)

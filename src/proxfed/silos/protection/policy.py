@@ -16,6 +16,7 @@ from torch import Tensor
 
 from proxfed.errors import RunError, nearest, whole
 from proxfed.harness.protection import Privacy, Protection
+from proxfed.problems.empirical_risk import EmpiricalRisk
 from proxfed.silos.protection.guard import Refused
 from proxfed.silos.protection.ledger import Head
 from proxfed.silos.protection.ranges import Number, numbers, why_not
@@ -51,7 +52,7 @@ def check_job(site: Site, job: Job) -> None:
     problem = job.experiment.get("problem", {})
     check_batch(site, problem.get("batch"), protection)
     check_numbers(site, job)
-    check_weights(site, job.weights, problem.get("weighting", "uniform"))
+    check_weights(site, job.weights, problem.get("weighting", EmpiricalRisk.weighting))
     if job.x0 is not None:
         check_model(site, [torch.tensor(job.x0, dtype=torch.float64)])
 

@@ -10,12 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from proxfed.engine import tuning
 from proxfed.engine.compatibility import compressors
 from proxfed.engine.halves import Clients, Work
 from proxfed.engine.messages import dense, nbytes
-from proxfed.engine.mixing import edges, gathered
-from proxfed.engine.network import Stacked
+from proxfed.engine.mixing import edges
+from proxfed.engine.network import mixed_at
 from proxfed.engine.states import flatten, put, restore, take, writable
 from proxfed.keyed_random import Ids
 from proxfed.silos.wire.job import Built, Job
@@ -136,9 +135,9 @@ class Part:
             there = self.job.who.here(site)
             X[there.start : there.stop] = rows
         if mixer is None:
-            mixer = _mixer(W, self.here, own)
+            mixer = mixed_at(W, self.here, own)
             self._mixers[self._key(t)] = W, mixer
-        return mixer(X)
+        return mixer(X, False)
 
     def _key(self, t: int) -> int:
         assert self.topology is not None
@@ -164,20 +163,6 @@ def neighbours(W: Mixing, job: Job, here: range) -> list[str]:
     """The sites from which the clients `here` hear something."""
     hears = np.unique(W.col[(W.row >= here.start) & (W.row < here.stop)])
     return [site for site in job.who.among(hears) if job.who.here(site) != here]
-
-
-def _mixer(W: Mixing, here: range, like: Tensor) -> Callable[[Tensor], Tensor]:
-    """From the rows of all, zero where this site does not hear them, to its own mixed ones, bit for bit as all at once.
-
-    A product with a dense matrix rounds as a whole, so that it is taken as a whole. Neighbours' rows that are gathered
-    are added up row by row.
-    """
-    if len(W.weight) >= tuning.DENSE_FROM * W.n * W.n:
-        whole = Stacked(W.n, like.shape[1]).prepare(W, like)
-        return lambda X: whole.mixed(X, False)[here.start : here.stop].clone()
-    own = (W.row >= here.start) & (W.row < here.stop)
-    some = gathered(W.row[own] - here.start, W.col[own], W.weight[own], len(here), like)
-    return lambda X: some(X, False)
 
 
 def _apart(up: Message) -> Message:

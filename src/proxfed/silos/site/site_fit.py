@@ -19,6 +19,7 @@ from proxfed import files
 from proxfed.data.federated import Window
 from proxfed.errors import RunError, require
 from proxfed.files import private_folder
+from proxfed.fit import own_sums
 from proxfed.fit.judge import judge
 from proxfed.fit.metrics import counted_by_score
 from proxfed.fit.model_file import Model
@@ -110,7 +111,7 @@ class SiteFit:
         points = {q.x.data_ptr(): q.x for q in found.questions}.values()
         self._follow(points)
         with withheld("a query failed"):
-            answers = self.own.answer(found.questions, found.factors)
+            answers = own_sums.answer(self.own, found.questions, found.factors)
             return *self._told(fit_job.flat_sums(answers), letter), asked
 
     def _follow(self, points: Iterable[Tensor]) -> None:
@@ -129,7 +130,7 @@ class SiteFit:
         with withheld("a query failed"):
             if what == "counts":
                 return *self._told(self.own.counts().flatten(), letter), asked
-            return *self._told(fit_job.flat_grams(self.own.grams(factors)), letter), asked
+            return *self._told(fit_job.flat_grams(own_sums.grams(self.own, factors)), letter), asked
 
     def _wanted(self, what: str, factors: Tensor | None) -> None:
         masked = self.job.protection.secure_aggregation
