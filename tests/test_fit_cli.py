@@ -163,7 +163,7 @@ def test_the_card_says_what_a_reader_must_know() -> None:
     text = card(clinics())
     headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
     assert headings == [
-        *("Intended use", "Data", "Preparation", "Coefficients", "Intervals", "Performance"),
+        *("Intended use", "Data", "Preparation", "Missing values", "Coefficients", "Intervals", "Performance"),
         *("Calibration of every organisation", "Decisions", "What was sent", "Limits", "Notes"),
     ]
     assert "'smoker' is missing in all rows of east" in text

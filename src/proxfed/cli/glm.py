@@ -44,6 +44,10 @@ def glm(
     forest: Annotated[
         bool, typer.Option("--forest/--no-forest", help="Show every organisation's own estimates, or sums only.")
     ] = True,
+    impute: Annotated[
+        int, typer.Option("--impute", metavar="TIMES", min=0, help="Fill gaps so often, and pool by Rubin's rules.")
+    ] = 0,
+    seed: Annotated[int, typer.Option("--seed", help="Of --impute.")] = 0,
     place: Annotated[Path | None, typer.Option("--out", metavar="FOLDER", help="Where tables and report go.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
     data: DataOption = None,
@@ -64,7 +68,7 @@ def glm(
         there = [name for name in FILES if (place / name).exists()]
         require(force or not there, f"--out {place} has a {', '.join(there[:1])} already; --force replaces it")
     options: dict[str, Any] = {"errors": errors, "level": level, "adjust": adjust, "forest": forest, "ties": ties}
-    found = estimate(file, data, loss=loss, site_intercepts=site_intercepts, **options)
+    found = estimate(file, data, loss=loss, site_intercepts=site_intercepts, imputations=impute, seed=seed, **options)
     if place is not None:
         from proxfed.files import write_together
         from proxfed.fit.inference.page import inference_page

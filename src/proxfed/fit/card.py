@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from proxfed.files import checksum
 from proxfed.fit.inference.of_fit import reason_for_none
+from proxfed.fit.missing_tables import NOTE, missing_cells
 from proxfed.fit.overview import contrast, main_measure, measure_cells, sent_cells, sentences
 from proxfed.fit.page import MOST, count
 from proxfed.fit.validation_tables import calibration_cells, decision_cells, notes, optimism_cells, stability_cells
@@ -37,6 +38,7 @@ def card(fitted: Shown) -> str:
         _data(fitted),
         "## Preparation",
         _preparation(fitted),
+        *_missing(fitted),
         "## Coefficients",
         _coefficients(fitted),
         "## Intervals",
@@ -89,6 +91,13 @@ def _preparation(fitted: Shown) -> str:
     if len(inputs) > MOST:
         lines.append(f"- and {len(inputs) - MOST:,} more columns, in model.json")
     return "By merged summaries of all organisations; no row was shared.\n\n" + "\n".join(lines)
+
+
+def _missing(fitted: Shown) -> Iterable[str]:
+    head, lines = missing_cells(fitted.holdings)
+    if lines:
+        yield "## Missing values"
+        yield f"{NOTE}\n\n{table(head, [[plain_text(cell) for cell in line] for line in lines])}"
 
 
 def _coefficients(fitted: Shown) -> str:

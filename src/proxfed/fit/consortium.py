@@ -269,6 +269,7 @@ def _fit(tables: Tables, asked: Settings, watch: Watch) -> Fitted:
             held.about,
             notes,
             _baseline(made, chosen, final.x),
+            tables.schema.source.drop,
         ),
         settings=asked,
         design=made,
@@ -468,6 +469,7 @@ def model_of(
     held_out: str,
     notes: Iterable[str],
     baseline: BaselineHazard | None = None,
+    drop: Sequence[str] = (),
 ) -> Model:
     """What model.json says."""
     parts = parameters(final.x, problem.f.blocks)
@@ -495,6 +497,7 @@ def model_of(
         held_out=held_out,
         notes=list(notes),
         baseline=baseline,
+        drop=list(drop),
         versions={key: value for key, value in versions().items() if key in ("proxfed", "python", "torch", "numpy")},
     )
 

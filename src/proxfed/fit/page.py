@@ -11,6 +11,7 @@ from proxfed.fit import pictures
 from proxfed.fit.inference.of_fit import reason_for_none
 from proxfed.fit.inference.page import coefficients_section
 from proxfed.fit.judge import ALL
+from proxfed.fit.missing_tables import NOTE, missing_cells
 from proxfed.fit.overview import contrast, main_measure, measure_cells, sent_cells, sentences
 from proxfed.fit.validation_tables import calibration_cells, decision_cells, notes, optimism_cells, stability_cells
 from proxfed.report.static_page import plain_html, static_page
@@ -18,6 +19,8 @@ from proxfed.report.static_page import plain_html, static_page
 if TYPE_CHECKING:
     from proxfed.fit.shown import Shown
 
+MOST_GAPS = 100
+"""Lines of the table of what is missing."""
 PLOTS = 12
 """Organisations whose calibration is drawn at most; the table has all."""
 MOST = 30
@@ -35,6 +38,7 @@ def page(fitted: Shown) -> str:
         "How good it is": _measures(fitted),
         "How far it can be trusted": _validation(fitted),
         "Who holds what": _held(fitted),
+        "What is missing": _missing(fitted),
         "What was sent": _sent(fitted),
         "Notes": f"<ul>{listed}</ul>" if listed else "",
     }
@@ -143,6 +147,14 @@ def _held(fitted: Shown) -> str:
     note = f"-: withheld, because it is below {held.fewest} or such a count would follow from it."
     more = f" {len(gaps) - len(shown)} more columns have missing values." if len(gaps) > len(shown) else ""
     return plain_html(head, rows) + f'<p class="note">{note}{more}</p>'
+
+
+def _missing(fitted: Shown) -> str:
+    head, lines = missing_cells(fitted.holdings)
+    if not lines:
+        return ""
+    more = f" {len(lines) - MOST_GAPS} more lines are not shown." if len(lines) > MOST_GAPS else ""
+    return plain_html(head, lines[:MOST_GAPS]) + f'<p class="note">{escape(NOTE + more)}</p>'
 
 
 def count(number: int | None) -> str:

@@ -57,6 +57,26 @@ def parse(column: Column, cells: np.ndarray, where: Where, missing: Iterable[Wor
     return values
 
 
+def misfits(column: Column, cells: np.ndarray, where: Where, missing: Iterable[Word] = ()) -> dict[int, str]:
+    """By row, the sentence with which `parse` refuses its cell; empty where it refuses none."""
+    try:
+        parse(column, cells, where, missing)
+        return {}
+    except InputError:
+        pass
+    missing, found = list(missing), dict[int, str]()
+    fine: set[tuple[type, Any]] = set()
+    for row, cell in enumerate(cells.tolist()):
+        if (type(cell), cell) in fine:
+            continue
+        try:
+            parse(column, cells[row : row + 1], lambda _, row=row: where(row), missing)  # type: ignore[misc]
+            fine.add((type(cell), cell))
+        except InputError as e:
+            found[row] = str(e)
+    return found
+
+
 def is_missing(cell: Any, gaps: set[str]) -> bool:
     """No value at all, or one of the words that mean missing."""
     return cell is None or cell != cell or (not isinstance(cell, (date, bool)) and canonical(cell) in gaps)

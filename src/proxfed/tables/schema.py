@@ -245,6 +245,14 @@ class Schema(Section):
         placed = parse_schema({"source": source}, "schema").source
         return self._with(source=placed)
 
+    def without_indicators(self) -> Schema:
+        """With no features that say where values are missing."""
+        plain = {
+            name: column if isinstance(column, Ignore) else column.model_copy(update={"indicator": False})
+            for name, column in self.columns.items()
+        }
+        return self._with(columns=plain)
+
     def _with(self, **changed: Any) -> Schema:
         """Another one, without [model]; a copy would keep what was computed from this one."""
         kept = {name: getattr(self, name) for name in type(self).model_fields if name != "model"}

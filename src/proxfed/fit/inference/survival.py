@@ -23,10 +23,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from numpy import ndarray as Array
 
 from proxfed.errors import require
 from proxfed.fit.inference.distributions import chi2_tail, t_quantile
-from proxfed.fit.inference.regression import Array
 
 
 class RiskTable(NamedTuple):

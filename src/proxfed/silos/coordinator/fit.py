@@ -235,13 +235,13 @@ def _fit(schema: Schema, asked: Settings, agreed: FitAgreement, there: Elsewhere
     return FittedBetween(
         model=model_of(
             prepared, job.sites, chosen, final, asked, costs(steps, len(job.sites), asked.profile), judged, how,
-            (*prepared.notes, *final.notes),
+            (*prepared.notes, *final.notes), drop=schema.source.drop,
         ),
         settings=asked,
         problem=chosen,
         fit=final,
         cv=cv,
-        holdings=Holdings({site: agreed.rows.get(site) for site in job.sites}, {}, {}, schema.table.fewest),
+        holdings=Holdings({site: agreed.rows.get(site) for site in job.sites}, {}, {}, {}, schema.table.fewest),
         rows=round(rows),
         federated=judged,
         calibration=bins,
