@@ -42,7 +42,8 @@ def test_a_fit_from_the_command_line(capsys: Any, tmp_path: Path) -> None:
     out = tmp_path / "model"
     code, said, complaint = proxfed(capsys, "fit", *ASKED, "--out", str(out))
     assert code == 0, complaint
-    assert {path.name for path in out.iterdir()} == {"model.json", "coefficients.csv", "report.html", "model_card.md"}
+    there = {"model.json", "coefficients.csv", "model.R", "report.html", "model_card.md"}
+    assert {path.name for path in out.iterdir()} == there
     for words in ("4 organisations, 260 rows", "age", "auc", "federated", "summaries", "together"):
         assert words in said
     assert "--force replaces it" in refused(capsys, "fit", *ASKED, "--out", str(out))
@@ -164,7 +165,7 @@ def test_the_card_says_what_a_reader_must_know() -> None:
     headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
     assert headings == [
         *("Intended use", "Data", "Preparation", "Missing values", "Coefficients", "Intervals", "Performance"),
-        *("Calibration of every organisation", "Decisions", "What was sent", "Limits", "Notes"),
+        *("Calibration of every organisation", "Decisions", "What was sent", "Limits", "TRIPOD+AI", "Notes"),
     ]
     assert "'smoker' is missing in all rows of east" in text
     assert "To be filled in" in text

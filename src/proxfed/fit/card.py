@@ -10,6 +10,7 @@ from proxfed.fit.inference.of_fit import reason_for_none
 from proxfed.fit.missing_tables import NOTE, missing_cells
 from proxfed.fit.overview import contrast, main_measure, measure_cells, sent_cells, sentences
 from proxfed.fit.page import MOST, count
+from proxfed.fit.tripod import item_cells
 from proxfed.fit.validation_tables import calibration_cells, decision_cells, notes, optimism_cells, stability_cells
 from proxfed.report.markdown import plain_text, table
 from proxfed.tables.column_kinds import Category, Date, Number
@@ -25,10 +26,13 @@ LIMITS = (
     "held out included.",
 )
 
+TRIPOD = "The items of the reporting guideline, as far as the fit knows them; the others are for you."
+
 
 def card(fitted: Shown) -> str:
     """model_card.md"""
     model = fitted.model
+    head, lines = item_cells(fitted)
     parts = [
         f"# {plain_text(model.name)}",
         *map(plain_text, sentences(fitted)),
@@ -51,6 +55,7 @@ def card(fitted: Shown) -> str:
         "## Limits",
         "\n".join(f"- {line}" for line in (*LIMITS, fitted.protection, *_own_limits(fitted))),
     ]
+    parts += ["## TRIPOD+AI", f"{TRIPOD}\n\n{table(head, [list(map(plain_text, line)) for line in lines])}"]
     if model.notes:
         parts += ["## Notes", "\n".join(f"- {plain_text(note)}" for note in model.notes)]
     made = ", ".join(f"{name} {version}" for name, version in model.versions.items())

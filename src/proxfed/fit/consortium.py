@@ -17,13 +17,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from proxfed.errors import require
+from proxfed.errors import InputError, require
 from proxfed.explained import explain
 from proxfed.files import write_together
 from proxfed.fit.baselines import Alone, Held, Pooled, alone, pooled, scores
 from proxfed.fit.costs import CHOICE, FINAL, MEASURES, SUMMARIES, costs
 from proxfed.fit.cross_validate import CrossValidation, cross_validate
-from proxfed.fit.inference.of_fit import advice, inference_of
+from proxfed.fit.inference.of_fit import advice, inference_of, reason_for_none
 from proxfed.fit.inference.result import Inference
 from proxfed.fit.inference.survival import breslow, even_grid, risk_table
 from proxfed.fit.judge import ALL, Judgement, judge, plain
@@ -56,8 +56,10 @@ __all__ = ["Fitted", "fit"]
 PATH = re.compile(r"[^\s:,]*/([^/\s:,]+)")
 """The path of a file in a note, of which a model that is passed on keeps the last part only."""
 
-FILES = ("model.json", "coefficients.csv", "report.html", "model_card.md")
+FILES = ("model.json", "coefficients.csv", "model.R", "report.html", "model_card.md")
 """What a model is saved as; the others describe the first."""
+INTERVALS = ("intervals.csv", "intervals.tex", "intervals.json")
+"""Beside them, where there are intervals."""
 
 Watch = Callable[[str, int, int], object]
 """Called with what is done now, how much of it is done, and how much there is."""
@@ -150,12 +152,21 @@ class Fitted:
 
 
 def save(fitted: Shown, folder: str | Path) -> None:
-    """model.json, coefficients.csv, report.html and model_card.md."""
+    """All FILES, and INTERVALS where there are some."""
     from proxfed.fit.card import card
     from proxfed.fit.page import page
+    from proxfed.fit.r_script import r_script
 
-    texts = [fitted.model.text(), fitted.model.csv(), page(fitted), card(fitted)]
-    write_together(Path(folder), dict(zip(FILES, texts, strict=True)))
+    try:
+        script = r_script(fitted.model)
+    except InputError as e:
+        script = f"stop({json.dumps(f'{e}; proxfed predict reads it')})\n"
+    texts = [fitted.model.text(), fitted.model.csv(), script, page(fitted), card(fitted)]
+    named = dict(zip(FILES, texts, strict=True))
+    if not reason_for_none(fitted):
+        found = fitted.inference
+        named |= zip(INTERVALS, (found.csv(), found.latex(), found.json()), strict=True)
+    write_together(Path(folder), named)
 
 
 def fit(
