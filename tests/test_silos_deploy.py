@@ -95,7 +95,7 @@ def test_columns_in_another_order_and_classes_that_not_all_have(tmp_path: Path) 
     names = [f"x{j}" for j in range(8)]
     files(tmp_path / "data", {"south": names[::-1]}, words=True)
     e = experiment(
-        problem={"name": "softmax", "l2": 0.1},
+        problem={"name": "softmax", "l2": 0.1, "weighting": "uniform"},
         algorithms=[{"name": "fedavg", "eta": 0.05, "K": 2}],
         regulariser={"name": "zero"},
     )

@@ -32,7 +32,7 @@ EXPERIMENT = parse(
         "name": "trial",
         "rounds": 2,
         "data": {"name": "synthetic_binary"},  # the rows of the sites take its place
-        "problem": {"name": "least_squares", "l2": 0.1},
+        "problem": {"name": "least_squares", "l2": 0.1, "weighting": "uniform"},
         "regulariser": {"name": "l1", "weight": 0.01},
         "topology": {"name": "ring"},
         "algorithms": [{"name": "scaffold", "eta": 0.02, "K": 2}, {"name": "depositum", "alpha": 0.05}],

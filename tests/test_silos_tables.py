@@ -74,7 +74,7 @@ def experiment(**more: Any) -> Any:
         "name": "heart",
         "rounds": 3,
         "data": {"name": "tables", "schema": str(HEART)},  # the rows of the sites take its place
-        "problem": {"name": "logistic", "l2": 0.01, "intercept": True},
+        "problem": {"name": "logistic", "l2": 0.01, "intercept": True, "weighting": "uniform"},
         "regulariser": {"name": "l1", "weight": 0.01},
         "algorithms": [{"name": "fedcomposite", "eta": 0.1, "tau": 3}],
     }

@@ -85,7 +85,7 @@ def test_a_coordinator_that_says_something_else_of_a_file_is_refused(tmp_path: P
 
 
 def experiment() -> Any:
-    table = {"name": "x", "rounds": 2, "data": {}, "problem": {"name": "logistic"}}
+    table = {"name": "x", "rounds": 2, "data": {}, "problem": {"name": "logistic", "weighting": "uniform"}}
     return parse(table | {"algorithms": [{"name": "fedavg", "eta": 0.1, "K": 1}]}, "x")
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from proxfed.files import checksum
 from proxfed.fit.inference.of_fit import reason_for_none
 from proxfed.fit.missing_tables import NOTE, missing_cells
-from proxfed.fit.overview import contrast, main_measure, measure_cells, sent_cells, sentences
+from proxfed.fit.overview import SCALES, contrast, main_measure, measure_cells, sent_cells, sentences
 from proxfed.fit.page import MOST, count
 from proxfed.fit.tripod import item_cells
 from proxfed.fit.validation_tables import calibration_cells, decision_cells, notes, optimism_cells, stability_cells
@@ -113,8 +113,8 @@ def _coefficients(fitted: Shown) -> str:
         rows += [(output, *row) for row in model.largest(k)[:MOST]]
     cells = [[plain_text(o), plain_text(name), f"{one:.4g}", f"{other:.4g}"] for o, name, one, other in rows]
     return (
-        table(["score of", "feature", "standardised", "in its own units"], cells)
-        + "\nAll others are zero"
+        table(["score of", "feature", "prepared scale", "in its own units"], cells)
+        + f"\n{SCALES} All others are zero"
         + (f", or among the {model.nonzeros:,} in coefficients.csv." if model.nonzeros > MOST else ".")
     )
 

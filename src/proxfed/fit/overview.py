@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from proxfed.fit.shown import Shown
 
 
+SCALES = "On the prepared scale, numbers are per standard deviation; categories and yes or no are as they are, 0 or 1."
+"""Why coefficients of that scale are no ranking of all features."""
+
+
 def main_measure(fitted: Shown) -> str:
     """The measure that tells most about such models."""
     known = fitted.federated[ALL]

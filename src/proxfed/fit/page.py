@@ -12,7 +12,7 @@ from proxfed.fit.inference.of_fit import reason_for_none
 from proxfed.fit.inference.page import coefficients_section
 from proxfed.fit.judge import ALL
 from proxfed.fit.missing_tables import NOTE, missing_cells
-from proxfed.fit.overview import contrast, main_measure, measure_cells, sent_cells, sentences
+from proxfed.fit.overview import SCALES, contrast, main_measure, measure_cells, sent_cells, sentences
 from proxfed.fit.validation_tables import calibration_cells, decision_cells, notes, optimism_cells, stability_cells
 from proxfed.report.static_page import plain_html, static_page
 
@@ -55,15 +55,15 @@ def _chosen(fitted: Shown) -> str:
         if shown:
             names, one, other = zip(*shown, strict=True)
             drawn = (
-                pictures.bars(names, one, "standardised: per standard deviation"),
+                pictures.bars(names, one, "on the prepared scale"),
                 pictures.bars(names, other, "in units of the column"),
             )
             html += f'<div class="columns">{"".join(f"<div>{each}</div>" for each in drawn)}</div>'
         rows = [("(intercept)", model.prepared.intercept[k], model.original.intercept[k]), *shown]
-        head = ["feature", "standardised", "in its own units"]
+        head = ["feature", "prepared scale", "in its own units"]
         html += plain_html(head, [[name, f"{one:.6g}", f"{other:.6g}"] for name, one, other in rows])
         p = len(model.features)
-        html += f'<p class="note">{p - len(every):,} of {p:,} coefficients are zero'
+        html += f'<p class="note">{SCALES} {p - len(every):,} of {p:,} coefficients are zero'
         html += f"; {len(every) - MOST:,} more are in coefficients.csv.</p>" if len(every) > MOST else ".</p>"
     return html
 

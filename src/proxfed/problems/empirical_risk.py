@@ -52,7 +52,7 @@ class EmpiricalRisk(Smooth):
     batch: int | None = None
     """Samples of a stochastic gradient; None: full gradients."""
     weighting: str = "size"
-    """p_i: 'size' for the client's share of all samples, counted with their weights, or 'uniform': all count the same."""
+    """p_i: 'size' for the client's share of all samples, counted with their weights; 'uniform': all count the same."""
     dtype: torch.dtype = torch.float64
     device: str = "cpu"
     """Where tensors live and gradients are computed: 'cpu', 'cuda', 'mps', ...; 'auto': the first that is there of

@@ -32,7 +32,7 @@ from proxfed.harness.under_way import WAITING
 from proxfed.machine import versions
 from proxfed.problems.empirical_risk import EmpiricalRisk
 from proxfed.registry import Table
-from proxfed.report.terminal import watching
+from proxfed.report.progress import watching
 from proxfed.silos.coordinator.coordinator import Coordinator
 from proxfed.silos.coordinator.remote import Asking, Remote
 from proxfed.silos.coordinator.waits import recording_waits
