@@ -46,6 +46,8 @@ def r_script(model: Model) -> str:
     features = [line for name in made.schema.inputs for line in _column(made, name)]
     lines += [f"  {line}" for line in features]
     places = {name: _feature(k) for k, name in enumerate(model.features)}
+    for each in made.products:
+        lines.append(f"  {places[each.name]} <- {_feature(each.one)} * {_feature(each.other)}")
     scores = []
     for k, row in enumerate(model.original.coef):
         terms = [f"{_number(c)} * {places[name]}" for name, c in zip(model.features, row, strict=True) if c]

@@ -129,6 +129,8 @@ class Rules(Section):
     """Values that mean missing in every column."""
     fewest: int = Field(default=5, ge=1)
     """Counts below this, and what was computed from so few rows, are withheld."""
+    interactions: list[Annotated[list[str], Field(min_length=2, max_length=2)]] = []
+    """Pairs of columns whose products are features as well: the effect of one may depend on the other."""
     untold: Literal["refuse", "drop"] = "refuse"
     """What becomes of a feature of which no organisation sends enough to scale it; "drop" leaves it out."""
 

@@ -271,13 +271,15 @@ def _heterogeneity(
         return [], [], [*notes, str(e)]
     scale = np.diag(asked.to_original(kind))
     by_name = dict(zip(names, scale.tolist(), strict=True))
-    # An intercept on the prepared scale is that of a row with average features: in original units it mixes others in.
-    kept = [_scaled(a, by_name[a.name]) for a in agree if a.name != INTERCEPT]
+    # On the prepared scale, an intercept and a feature with a product are those of a row with average features: in
+    # original units they mix others in.
+    mixed = {INTERCEPT, *(names[k] for each in asked.preparation.products for k in (each.one, each.other))}
+    kept = [_scaled(a, by_name[a.name]) for a in agree if a.name not in mixed]
     lines = [
         Forest(c.name, o, c.estimate, c.low, c.high)
         for o, e in fine.items()
         for c in coefficients(names, e.b * scale, np.diag((e.error * scale) ** 2), level)
-        if c.name != INTERCEPT and c.estimate == c.estimate
+        if c.name not in mixed and c.estimate == c.estimate
     ]
     return kept, lines if forest else [], notes
 
