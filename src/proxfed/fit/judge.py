@@ -67,6 +67,7 @@ def judge(
     level: float = 0.95,
     seed: int = 0,
     units: Any = None,
+    first: int = 0,
 ) -> Judgement:
     """Measures of scores (N,) or (N, outputs) for labels (N,), both sorted by organisation.
 
@@ -75,6 +76,7 @@ def judge(
     repetitions   of the bootstrap; 0: no intervals (NaN)
     level         the part of the repetitions that an interval holds
     units         (N,) samples with the same word depend on each other, and are drawn together
+    first         the number of the first organisation among all, so that one alone draws what it draws among them
 
     Over all, pairs of samples are compared across organisations (AUC), except in survival: there only within, as the
     model has a baseline hazard for each. So a model that tells organisations apart, and nothing else, has an AUC and an
@@ -90,7 +92,7 @@ def judge(
     parts = np.split(np.arange(len(b)), np.cumsum(sizes)[:-1])
     value = _values(functions, s, b, parts, names)
     clusters = [_clusters(rows, units) for rows in parts]
-    drawn = [_values(functions, s, b, _redrawn(clusters, seed, r), names) for r in range(repetitions)]
+    drawn = [_values(functions, s, b, _redrawn(clusters, seed, r, first), names) for r in range(repetitions)]
     tails = 50 * (1 - level), 50 * (1 + level)
     out: Judgement = {}
     for name, row in value.items():
@@ -133,8 +135,8 @@ def _clusters(rows: Array, units: Any) -> list[Array] | Array:
     return np.split(order, first[1:])
 
 
-def _redrawn(parts: Sequence[list[Array] | Array], seed: int, repetition: int) -> list[Array]:
-    key = keyed_random.keys(seed, "bootstrap", range(len(parts)), repetition)
+def _redrawn(parts: Sequence[list[Array] | Array], seed: int, repetition: int, first: int) -> list[Array]:
+    key = keyed_random.keys(seed, "bootstrap", range(first, first + len(parts)), repetition)
     drawn = []
     for i, of in enumerate(parts):
         which = keyed_random.integers(key[i : i + 1], len(of), len(of))[0]
