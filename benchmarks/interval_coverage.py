@@ -15,14 +15,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from proxfed.data.survival import survival_labels
 from proxfed.errors import ProxfedError
+from proxfed.fit.here import Here
 from proxfed.fit.inference.debiased import debiased
 from proxfed.fit.inference.distributions import t_quantile
-from proxfed.fit.inference.families import family_of
-from proxfed.fit.inference.newton import estimate
-from proxfed.fit.inference.own_cox import OwnCox
-from proxfed.fit.inference.own_sums import Own, OwnRegression, ask
+from proxfed.fit.inference.estimate import estimate
+from proxfed.fit.inference.regression import Regression
 from proxfed.fit.inference.wald import dispersion, model_covariance, sandwich
+from proxfed.fit.own_rows import OwnRows
+from proxfed.problems.linear.cox import Cox
+from proxfed.problems.named_losses import find_loss
 
 SITES = 4
 SIGNALS = np.array([1.0, -0.8, 0.6, 0.4])
@@ -52,20 +55,20 @@ REGIMES = [
 """The last one has fewer rows than `proxfed` gives intervals for: there they fail."""
 
 
-def draw(regime: Regime, seed: int) -> tuple[list[Own], np.ndarray]:
-    """(organisations, true coefficients)."""
+def draw(regime: Regime, seed: int) -> tuple[Regression, np.ndarray]:
+    """(what is regressed, true coefficients)."""
     rng = np.random.default_rng([seed, regime.rows, regime.features])
     p, m = regime.features, regime.rows // SITES
     b = np.zeros(p)
     b[: len(SIGNALS)] = regime.strength * SIGNALS
     C = 0.5 ** np.abs(np.subtract.outer(range(p), range(p)))
-    organisations: list[Own] = []
+    rows = []
     for _ in range(SITES):
         X = rng.multivariate_normal(rng.normal(scale=0.3, size=p), C, m)
         s = X @ b + rng.normal(scale=0.5)
         if regime.loss == "cox":
             t, c = rng.exponential(np.exp(-s)), rng.exponential(3, size=m)
-            organisations.append(OwnCox(X, np.minimum(t, c), t <= c))
+            rows.append(OwnRows(X, survival_labels(np.minimum(t, c), t <= c), Cox(), False))
             continue
         if regime.loss == "logistic":
             y = np.where(rng.random(m) < 1 / (1 + np.exp(-s)), 1.0, -1.0)
@@ -73,16 +76,17 @@ def draw(regime: Regime, seed: int) -> tuple[list[Own], np.ndarray]:
             y = rng.poisson(np.exp(s)).astype(float)
         else:
             y = s + rng.normal(size=m)
-        organisations.append(OwnRegression(family_of(regime.loss), X, y, intercept="own"))
-    return organisations, b
+        rows.append(OwnRows(X, y, find_loss(regime.loss), False))
+    here = Here(tuple(rows), tuple(map(str, range(SITES))))
+    return Regression.of(here, find_loss(regime.loss), p, "none" if regime.loss == "cox" else "own"), b
 
 
-def lasso(organisations: list[Own], weight: float) -> np.ndarray:
+def lasso(regression: Regression, weight: float) -> np.ndarray:
     """The penalised model, by proximal Newton steps on the organisations' sums."""
-    x = np.zeros(organisations[0].d)
+    x = np.zeros(regression.d)
     for _ in range(50):
-        now = ask(organisations, x)
-        g, H = now.gradient / now.rows, now.hessian / now.rows
+        now = regression.ask(x)
+        g, H = now.gradient / regression.size.rows, now.hessian / regression.size.rows
         z = x.copy()
         for _ in range(200):
             before = z.copy()
@@ -103,14 +107,14 @@ def covered(found: np.ndarray, V: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def of_one(regime: Regime, seed: int) -> dict[str, np.ndarray] | None:
     """By estimator: which coefficients the intervals hold; None where there is no estimate."""
-    organisations, b = draw(regime, seed)
+    regression, b = draw(regime, seed)
     try:
-        exact = estimate(organisations)
+        exact = estimate(regression)
     except ProxfedError:
         return None
     phi: Callable[[Any], float] = (lambda e: dispersion(e)) if regime.loss == "squared" else (lambda e: 1.0)
-    x = lasso(organisations, regime.weight)
-    one = debiased(organisations, x)
+    x = lasso(regression, regime.weight)
+    one = debiased(regression, x)
     V = model_covariance(one, phi(one))
     return {
         "unpenalised": covered(exact.x, model_covariance(exact, phi(exact)), b),

@@ -39,7 +39,8 @@ pytestmark = [
 def experiment(**over: Any) -> Experiment:
     table = {
         "name": "x", "rounds": 3, "data": {"name": "synthetic_binary"},
-        "problem": {"name": "logistic", "intercept": True}, "protection": {"secure_aggregation": True},
+        "problem": {"name": "logistic", "intercept": True, "weighting": "uniform"},
+        "protection": {"secure_aggregation": True},
         "algorithms": [{"name": "fedavg", "eta": 0.1, "K": 2}],
     }  # fmt: skip
     return parse(table | over, "x")
@@ -113,7 +114,7 @@ def refused(answers: dict[str, Letter], why: str) -> None:
 
 def test_a1_a_batch_of_one_row(federation: Federation) -> None:
     """Yields nothing."""
-    e = experiment(problem={"name": "logistic", "intercept": True, "batch": 1})
+    e = experiment(problem={"name": "logistic", "intercept": True, "batch": 1, "weighting": "uniform"})
     refused(federation.tell(federation.job(e)), "gradients of some rows only are not told")
 
 

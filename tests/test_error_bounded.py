@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from itertools import combinations
 
 import numpy as np
 import pytest
@@ -12,16 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxfed.compressors import ByteBudgetQuantiser, ErrorBoundedQuantiser
-from proxfed.compressors.coding import plane_code, rans, subset_code, wire
+from proxfed.compressors.coding import plane_code, rans, urn_code, wire
 from proxfed.compressors.coding.planes import put_together, take_apart
 from proxfed.compressors.coding.reader import Reader
 from proxfed.compressors.step_search import largest_level
 from proxfed.errors import InputError, RunError
 
-from support.compressor_cases import dtypes, keys, normal, same_bits, seeds, square
+from support.compressor_cases import Urns, dtypes, keys, normal, same_bits, seeds, square
 
 LONG = 5000
-CODES = pytest.mark.parametrize("code", [subset_code, plane_code], ids=lambda code: code.__name__.split(".")[-1])
+CODES = pytest.mark.parametrize("code", [Urns, plane_code], ids=["urn_code", "plane_code"])
 
 
 def shaped(kind: str, d: int, seed: int = 0) -> torch.Tensor:
@@ -187,13 +186,24 @@ def test_levels_are_read_back(code, data):
     assert np.array_equal(through(code, level, 10**6), level)
 
 
-@pytest.mark.parametrize("n", [1, 2, 5, 8])
-def test_subsets_are_numbered_one_after_the_other(n):
-    for k in range(n + 1):
-        subsets = [[i in chosen for i in range(n)] for chosen in combinations(range(n), k)]
-        ranks = [subset_code._rank(bits) for bits in subsets]
-        assert sorted(ranks) == list(range(math.comb(n, k)))
-        assert all(subset_code._subset(rank, n, k) == bits for rank, bits in zip(ranks, subsets, strict=True))
+@given(data=st.data())
+def test_bits_from_an_urn_cost_what_their_probabilities_say(data):
+    """And the digits below and above them are read back."""
+    plane = data.draw(st.lists(st.booleans(), max_size=300))
+    urn = urn_code.Urn(*(data.draw(st.integers(1, 90)) for _ in range(3)))
+    radix, to = data.draw(st.integers(2, 10**9)), urn_code.Writer()
+    to.digit(radix // 2, radix)
+    to.bits(plane, urn)
+    to.digit(radix - 1, radix)
+    (ones, zeros, more), bits = urn, 2 * math.log2(radix)
+    for bit in plane:
+        bits += math.log2((ones + zeros) / (ones if bit else zeros))
+        ones, zeros = ones + more * bit, zeros + more * (not bit)
+    message = to.message()
+    assert 8 * len(message) <= bits + 8.01
+    digits = urn_code.Digits(Reader(message), len(message))
+    assert (digits.digit(radix), digits.bits(len(plane), urn), digits.digit(radix)) == (radix // 2, plane, radix - 1)
+    digits.end()
 
 
 @given(n=st.integers(1, 10**7), data=st.data())
@@ -281,20 +291,20 @@ def test_no_level_is_larger_than_it_can_be():
     assert not C.decode(C.encode(C(v, keys(1))), d, v.dtype).isnan().any()
     level = np.zeros(d, np.int32)
     level[0] = largest
-    assert np.array_equal(through(subset_code, level, largest), level)
+    assert np.array_equal(through(Urns, level, largest), level)
     level[0] += 1
     with pytest.raises(RunError, match=f"^a level is above {largest}$"):
-        through(subset_code, level, largest)
+        through(Urns, level, largest)
 
 
 def test_a_message_is_written_once():
-    """What was packed is what is sent; a row that is not finite, or zero, is its three bytes."""
+    """What was packed is what is sent; a row that is zero, or not finite, is a byte or two of zeros."""
     v = normal(0, 4, 70)
     v[1], v[2, 3] = 0, math.inf
     C = ErrorBoundedQuantiser(0.1)
     packed = C(v, keys(4))
     messages = C.encode(packed)
     assert [len(message) for message in messages] == packed.parts["length"].tolist()
-    assert (messages[1], messages[2]) == (bytes(3), b"\xff" * 3)
+    assert (messages[1], messages[2]) == (bytes(1), bytes(2))
     assert same_bits(packed.dense[1], torch.zeros(70, dtype=torch.float64))
     assert packed.dense[2].isnan().all()

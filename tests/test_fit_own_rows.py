@@ -9,9 +9,10 @@ import torch
 from proxfed import Federated
 from proxfed.data.sparse_rows import SparseRows
 from proxfed.data.survival import survival_labels
+from proxfed.fit.here import Here
 from proxfed.fit.model import linear_model
 from proxfed.fit.oracle import Part, Question, Traffic
-from proxfed.fit.own_rows import Here, own_rows
+from proxfed.fit.own_rows import own_rows
 from proxfed.problems.linear.cox import Cox
 from proxfed.problems.losses import Huber
 from proxfed.problems.named_losses import find_loss

@@ -11,17 +11,18 @@ import pandas as pd
 import pytest
 import scipy.stats
 import statsmodels.api as sm
+import torch
 from statsmodels.stats.multitest import multipletests
 
+from proxfed.data.survival import survival_labels
 from proxfed.errors import InputError, RunError
+from proxfed.fit.here import Here
 from proxfed.fit.inference.adjust import adjusted
 from proxfed.fit.inference.debiased import debiased, enough_rows
 from proxfed.fit.inference.distributions import chi2_tail, f_tail, normal_tails, t_quantile, t_tails
-from proxfed.fit.inference.families import FAMILIES, family_of
-from proxfed.fit.inference.heterogeneity import OwnEstimate, agreement, own_estimate
-from proxfed.fit.inference.newton import estimate
-from proxfed.fit.inference.own_cox import OwnCox
-from proxfed.fit.inference.own_sums import OwnRegression
+from proxfed.fit.inference.estimate import estimate
+from proxfed.fit.inference.heterogeneity import MetaSums, OwnEstimate, agreement
+from proxfed.fit.inference.regression import Intercept, Regression
 from proxfed.fit.inference.survival import (
     breslow,
     joined,
@@ -32,6 +33,9 @@ from proxfed.fit.inference.survival import (
 )
 from proxfed.fit.inference.tests_of_terms import deviance_table, likelihood_ratio, score_test, wald_test
 from proxfed.fit.inference.wald import coefficients, dispersion, model_covariance, sandwich
+from proxfed.fit.own_rows import OwnRows
+from proxfed.problems.linear.cox import Cox
+from proxfed.problems.named_losses import find_loss
 
 # lifelines calls pandas in ways that pandas will not take for ever
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*keyword-only")
@@ -58,14 +62,21 @@ def rows(loss: str, seed: int = 0, n: int = 400) -> dict[str, np.ndarray]:
     return {"X": X, "y": y, "site": site, "offset": offset, "weights": weights, "clusters": clusters}
 
 
-def sites(loss: str, d: dict[str, np.ndarray], **more: Any) -> list[OwnRegression]:
-    keys = [key for key in ("weights", "offset", "clusters") if more.pop(key, False)]
+def sites(
+    loss: str,
+    d: dict[str, np.ndarray],
+    intercept: Intercept = "shared",
+    products: str = "row",
+    only: tuple[int, ...] = tuple(range(SITES)),
+    **more: bool,
+) -> Regression:
     found = []
-    for k in range(SITES):
+    for k in only:
         at = d["site"] == k
-        extra = {key: d[key][at] for key in keys}
-        found.append(OwnRegression(family_of(loss), d["X"][at], d["y"][at], **extra, **more))
-    return found
+        extra = {"sample_weights" if key == "weights" else key: d[key][at] for key in more if more[key]}
+        found.append(OwnRows(d["X"][at], d["y"][at], find_loss(loss), **extra))
+    here = Here(tuple(found), tuple(f"s{k}" for k in only))
+    return Regression.of(here, find_loss(loss), d["X"].shape[1], intercept, products)
 
 
 def pooled(loss: str, d: dict[str, np.ndarray], dummies: bool = False, **more: Any) -> Any:
@@ -80,7 +91,7 @@ GLM = pytest.mark.parametrize("loss", ["logistic", "poisson", "squared"])
 
 
 def covariance(loss: str, found: Any) -> np.ndarray:
-    return model_covariance(found, dispersion(found) if FAMILIES[loss].dispersed else 1.0)
+    return model_covariance(found, dispersion(found) if loss == "squared" else 1.0)
 
 
 @GLM
@@ -95,8 +106,7 @@ def test_wald(loss: str) -> None:
     np.testing.assert_allclose([line.error for line in lines], ref.bse, **CLOSE)
     np.testing.assert_allclose([(line.low, line.high) for line in lines], ref.conf_int(), **CLOSE)
     np.testing.assert_allclose([line.p for line in lines], ref.pvalues, **CLOSE)
-    np.testing.assert_allclose(found.sums.deviance, ref.deviance, **CLOSE)
-    np.testing.assert_allclose(found.sums.pearson, ref.pearson_chi2, **CLOSE)
+    np.testing.assert_allclose(found.deviance, ref.deviance, **CLOSE)
     assert found.residual_df == ref.df_resid
 
 
@@ -104,17 +114,19 @@ def test_wald(loss: str) -> None:
 def test_own_intercepts_equal_an_indicator_for_every_organisation(loss: str) -> None:
     """Block elimination: neither estimates nor any covariance of the features differ from those with indicators."""
     d = rows(loss, 1)
-    found = estimate(sites(loss, d, intercept="own", offset=True, clusters=True))
+    found = estimate(sites(loss, d, intercept="own", products="cluster", offset=True, clusters=True))
     ref = pooled(loss, d, dummies=True, offset=d["offset"]).fit(tol=1e-12)
     np.testing.assert_allclose(found.x, ref.params[:P], **CLOSE)
     np.testing.assert_allclose(np.sqrt(np.diag(covariance(loss, found))), ref.bse[:P], **CLOSE)
-    np.testing.assert_allclose(found.sums.deviance, ref.deviance, **CLOSE)
+    np.testing.assert_allclose(found.deviance, ref.deviance, **CLOSE)
     assert found.parameters == P + SITES
     clustered = pooled(loss, d, dummies=True, offset=d["offset"]).fit(
         tol=1e-12, cov_type="cluster", cov_kwds={"groups": d["clusters"], "use_correction": True}
     )
     np.testing.assert_allclose(np.sqrt(np.diag(sandwich(found, "cluster"))), clustered.bse[:P], **CLOSE)
-    own = [site.own_intercept(found.x) for site in sites(loss, d, intercept="own", offset=True)]
+    here = found.regression.objective.organisations
+    assert isinstance(here, Here)
+    own = [*here.intercepts(torch.tensor(found.x)).values()]
     np.testing.assert_allclose(own, ref.params[P:], **CLOSE)
 
 
@@ -134,8 +146,11 @@ def test_clustered(loss: str, by: str) -> None:
     """By a column, and by organisation, where a site's whole gradient is one cluster."""
     d = rows(loss, 3)
     d["clusters"] = d[by]
-    found = estimate(sites(loss, d, clusters=True))
-    assert found.sums.clusters == len(np.unique(d[by]))
+    found = estimate(sites(loss, d, products="cluster", clusters=True))
+    if by == "site":
+        whole = estimate(sites(loss, d, products="organisation"))
+        np.testing.assert_allclose(sandwich(found, "cluster"), sandwich(whole, "cluster"), rtol=1e-9)
+    assert found.regression.clusters == len(np.unique(d[by]))
     ref = pooled(loss, d).fit(tol=1e-12, cov_type="cluster", cov_kwds={"groups": d[by], "use_correction": True})
     np.testing.assert_allclose(np.sqrt(np.diag(sandwich(found, "cluster"))), ref.bse, **CLOSE)
 
@@ -149,7 +164,7 @@ def test_ordinary_least_squares_with_student_and_fisher() -> None:
     np.testing.assert_allclose([line.p for line in lines], ref.pvalues, **CLOSE)
     np.testing.assert_allclose([(line.low, line.high) for line in lines], ref.conf_int(), **CLOSE)
     np.testing.assert_allclose(np.sqrt(np.diag(sandwich(found, "HC1"))), ref.HC1_se, **CLOSE)
-    (test,), _ = deviance_table(own, found, {"two": [0, 3]}, dispersion(found))
+    (test,), _ = deviance_table(found, {"two": [0, 3]}, dispersion(found))
     want = ref.f_test(np.eye(P + 1)[[0, 3]])
     np.testing.assert_allclose([test.statistic, test.p], [float(want.fvalue), float(want.pvalue)], **CLOSE)
 
@@ -166,7 +181,7 @@ def test_likelihood_ratio_score_and_wald_tests(loss: str) -> None:
     np.testing.assert_allclose(lr.statistic, 2 * (ref.llf - less.llf), rtol=1e-6)
     np.testing.assert_allclose(lr.p, scipy.stats.chi2.sf(2 * (ref.llf - less.llf), 2), rtol=1e-6)
     statistic, p = less.score_test(exog_extra=d["X"][:, [3, 4]])[:2]
-    score = score_test("x", own, small, [3, 4])
+    score = score_test("x", small, [3, 4])
     np.testing.assert_allclose([score.statistic, score.p], [np.squeeze(statistic), np.squeeze(p)], rtol=1e-6)
     wald = wald_test("x", full, full.bread, [3, 4])
     want = ref.wald_test(np.eye(P + 1)[[3, 4]], scalar=True, use_f=False)
@@ -175,8 +190,8 @@ def test_likelihood_ratio_score_and_wald_tests(loss: str) -> None:
 
 def test_huber_sandwich_is_invariant_to_who_holds_the_rows() -> None:
     d = rows("squared", 6)
-    apart, together = estimate(sites("huber", d)), OwnRegression(family_of("huber"), d["X"], d["y"])
-    alone = estimate([together])
+    apart = estimate(sites("huber", d))
+    alone = estimate(sites("huber", d | {"site": np.zeros(len(d["y"]))}, only=(0,)))
     np.testing.assert_allclose(apart.x, alone.x, atol=1e-9)
     np.testing.assert_allclose(sandwich(apart), sandwich(alone), rtol=1e-9)
 
@@ -206,11 +221,12 @@ def test_separated_outcomes_are_refused_by_name() -> None:
 def test_an_organisation_with_one_outcome_says_nothing_beside_its_own_intercept() -> None:
     d = rows("logistic", 9)
     d["y"][d["site"] == 2] = 1.0
-    own = sites("logistic", d, intercept="own")
-    found = estimate(own)
-    others = estimate([own[0], own[1], own[3]])
+    found = estimate(sites("logistic", d, intercept="own"))
+    others = estimate(sites("logistic", d, intercept="own", only=(0, 1, 3)))
     np.testing.assert_allclose(found.x, others.x, atol=1e-12)
-    assert own[2].own_intercept(found.x) is None
+    here = found.regression.objective.organisations
+    assert isinstance(here, Here)
+    assert here.intercepts(torch.tensor(found.x))["s2"] == np.inf
 
 
 # ---- penalised ------------------------------------------------------------------------------------------------------
@@ -245,9 +261,10 @@ def test_cochran_and_meta_analysis() -> None:
     d = rows("logistic", 12, 1200)
     own = sites("logistic", d)
     joint = estimate(own)
-    estimates = [e for e in map(own_estimate, own) if isinstance(e, OwnEstimate)]
-    assert len(estimates) == SITES
-    found = agreement([f"b{j}" for j in range(P + 1)], estimates, own, joint)
+    here = own.objective.organisations
+    assert all(isinstance(e, OwnEstimate) for e in here.estimates(range(P + 1)).values())
+    total = MetaSums(*here.agreement(range(P + 1)).numpy())
+    found = agreement([f"b{j}" for j in range(P + 1)], total, joint)
     b, e = [], []
     for k in range(SITES):
         part = {key: value[d["site"] == k] for key, value in d.items()}
@@ -279,13 +296,20 @@ def lives(seed: int = 0, n: int = 300, ties: bool = True) -> dict[str, np.ndarra
     return {"X": X, "time": time, "event": t <= c, "site": site, "w": rng.integers(1, 4, size=n).astype(float)}
 
 
-def strata(d: dict[str, np.ndarray], ties: str = "breslow", **more: np.ndarray) -> list[OwnCox]:
+def strata(
+    d: dict[str, np.ndarray],
+    ties: str = "breslow",
+    products: str = "row",
+    only: tuple[int, ...] = (0, 1, 2),
+    **more: np.ndarray,
+) -> Regression:
     found = []
-    for k in range(3):
+    for k in only:
         at = d["site"] == k
-        extra = {key: value[at] for key, value in more.items()}
-        found.append(OwnCox(d["X"][at], d["time"][at], d["event"][at], ties=ties, **extra))
-    return found
+        labels = survival_labels(d["time"][at], d["event"][at])
+        extra = {"sample_weights" if key == "weights" else key: value[at] for key, value in more.items()}
+        found.append(OwnRows(d["X"][at], labels, Cox(ties), False, **extra))
+    return Regression.of(Here(tuple(found), tuple(map(str, only))), Cox(ties), 3, "none", products)
 
 
 @pytest.mark.parametrize("ties", ["breslow", "efron"])
@@ -322,14 +346,14 @@ def test_robust_cox_against_lifelines() -> None:
     fitter = lifelines.CoxPHFitter()
     options: Any = {"fit_options": {"precision": 1e-12}}
     ref = fitter.fit(frame.drop(columns=["w", "g"]), "T", "E", robust=True, **options)
-    found = estimate(strata(d)[:1])
+    found = estimate(strata(d, only=(0,)))
     np.testing.assert_allclose(np.sqrt(np.diag(sandwich(found))), ref.standard_errors_, rtol=1e-6)
     ref = lifelines.CoxPHFitter().fit(frame.drop(columns=["g"]), "T", "E", weights_col="w", robust=True, **options)
-    weighted = estimate(strata(d, weights=d["w"])[:1])
+    weighted = estimate(strata(d, only=(0,), weights=d["w"]))
     np.testing.assert_allclose(weighted.x, ref.params_, rtol=1e-6, atol=1e-8)
     np.testing.assert_allclose(np.sqrt(np.diag(sandwich(weighted))), ref.standard_errors_, rtol=1e-6)
     ref = lifelines.CoxPHFitter().fit(frame.drop(columns=["w"]), "T", "E", cluster_col="g", **options)
-    clustered = estimate(strata(d, clusters=cluster)[:1])
+    clustered = estimate(strata(d, products="cluster", only=(0,), clusters=cluster))
     np.testing.assert_allclose(np.sqrt(np.diag(sandwich(clustered))), ref.standard_errors_, rtol=1e-6)
 
 
@@ -338,8 +362,8 @@ def test_score_residuals_of_cox_add_up_to_the_gradient() -> None:
     d = lives(3)
     x = np.array([0.2, -0.1, 0.4])
     for ties in ("breslow", "efron"):
-        for own in strata(d, ties, clusters=np.zeros(len(d["time"])), weights=d["w"]):
-            s = own.sums(x)
+        for k in range(3):
+            s = strata(d, ties, "organisation", (k,), weights=d["w"]).ask(x, True)
             np.testing.assert_allclose(s.products, np.outer(s.gradient, s.gradient), rtol=1e-8, atol=1e-10)
 
 
@@ -347,11 +371,11 @@ def test_score_residuals_of_cox_add_up_to_the_gradient() -> None:
 def test_derivatives_of_cox(ties: str) -> None:
     """The gradient and the Hessian are those of the value, by central differences."""
     d, h = lives(4), 1e-5
-    own = strata(d, ties, weights=d["w"])[0]
+    own = strata(d, ties, only=(0,), weights=d["w"])
     x = np.array([0.3, -0.2, 0.1])
-    s = own.sums(x)
+    s = own.ask(x)
     for j, e in enumerate(np.eye(3)):
-        up, down = own.sums(x + h * e), own.sums(x - h * e)
+        up, down = own.ask(x + h * e), own.ask(x - h * e)
         assert (up.value - down.value) / (2 * h) == pytest.approx(s.gradient[j], rel=1e-7, abs=1e-6)
         np.testing.assert_allclose((up.gradient - down.gradient) / (2 * h), s.hessian[j], rtol=1e-6, atol=1e-6)
 

@@ -28,31 +28,67 @@ def problem(sizes: tuple[int, ...], **options: Any) -> Linear:
     return Linear(Federated(A, A @ np.ones(3), list(sizes)), Squared(), **options)
 
 
-REMARK = "clients hold {} to {} samples and all count the same (weighting = 'uniform'); 'size' weights them by samples"
+UNIFORM = "{} clients with {} to {} samples; all count the same (weighting = 'uniform')"
 
 
 def test_clients_of_very_different_sizes_that_count_the_same_are_told() -> None:
     least = 20
     most = round(UNEQUAL * least)
-    assert REMARK.format(least, most) in run(problem((least, 30, most)), FedAvg(0.1, 2), 3, **QUIET).message
-    for fine in (problem((least, 30, most - 1)), problem((least, 30, most), weighting="size")):
+    same = problem((least, 30, most), weighting="uniform")
+    assert UNIFORM.format(3, least, most) in run(same, FedAvg(0.1, 2), 3, **QUIET).message
+    for fine in (problem((least, 30, most - 1), weighting="uniform"), problem((least, 30, most))):
         assert "count the same" not in run(fine, FedAvg(0.1, 2), 3, **QUIET).message
+
+
+def test_clients_count_by_their_samples_unless_asked() -> None:
+    assert problem((20, 60)).weights.tolist() == [0.25, 0.75]
+    assert problem((20, 60), weighting="uniform").weights.tolist() == [0.5, 0.5]
+    assert Neural(images((4, 12)), "mlp").weights.tolist() == [0.25, 0.75]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "options", "says"),
+    [
+        ((20, 60), {}, "2 clients with 20 to 60 samples, weighted by their samples (weighting = 'size')"),
+        ((20, 60), {"weighting": "uniform"}, UNIFORM.format(2, 20, 60)),
+        ((20, 20), {}, "2 clients with 20 samples each; all count the same"),
+        ((20,), {}, "1 client with 20 samples"),
+    ],
+)
+def test_the_first_line_of_a_run_says_how_clients_are_weighted(
+    sizes: tuple[int, ...], options: dict[str, Any], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    compare(problem(sizes, **options), {"a": FedAvg(0.1, 2)}, 1)
+    assert capsys.readouterr().err.splitlines()[0] == says
 
 
 def test_a_study_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     algorithms = {"a": FedAvg(0.1, 2), "b": FedAvg(0.05, 2)}
-    results = compare(problem((20, 200)), algorithms, 2, seeds=2)
-    assert capsys.readouterr().err.count(REMARK.format(20, 200)) == 1
+    results = compare(problem((20, 200), weighting="uniform"), algorithms, 2, seeds=2)
+    assert capsys.readouterr().err.count(UNIFORM.format(2, 20, 200)) == 1
     assert not any(s["message"] for s in results.status)
-    compare(problem((20, 200)), algorithms, 2, **QUIET)
+    compare(problem((20, 200), weighting="uniform"), algorithms, 2, **QUIET)
     assert "count the same" not in capsys.readouterr().err
     data = {"name": "digits", "partition": {"name": "sizes", "partition_sizes": [10, 90]}}
     file = write(
         tmp_path / "a.toml",
-        small(rounds=1, data=data, problem={"name": "softmax"}, algorithms=[{"name": "fedavg", "eta": 0.1, "K": 2}]),
+        small(
+            rounds=1,
+            data=data,
+            problem={"name": "softmax", "weighting": "uniform"},
+            algorithms=[{"name": "fedavg", "eta": 0.1, "K": 2}],
+        ),
     )
     code, _, said = proxfed(capsys, "run", str(file), "--out", str(tmp_path / "run"))
     assert (code, said.count("count the same")) == (0, 1), said
+
+
+def test_epochs_that_are_no_epochs_of_each_client_say_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = {"name": "digits", "partition": {"name": "sizes", "partition_sizes": [20, 180]}}
+    algorithms = [{"name": "fedavg", "eta": 0.1, "K": {"epochs": 2}}]
+    table = small(rounds=1, data=sizes, problem={"name": "softmax", "batch": 10}, algorithms=algorithms)
+    _, _, said = proxfed(capsys, "run", str(write(tmp_path / "a.toml", table)), "--out", str(tmp_path / "run"))
+    assert "fedavg: K = {epochs = 2} is 20 steps for each client: 1.1 to 10 passes over its own samples" in said
 
 
 def test_simulated_seconds_say_where_their_constants_come_from(

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from proxfed import __version__
 from proxfed.errors import InputError, RunError
 from proxfed.harness.results import Models, Results
 from proxfed.report.client_stats import ClientStats
@@ -90,6 +91,28 @@ def test_table_on_the_page_has_the_numbers_of_the_result(tmp_path):
     values = re.findall(r'data-value="([^"]+)"', page)
     assert values.count(repr(2 * 0.5**5)) == 2
     assert values.count(repr(20 * 5 / 4)) == 2  # gradients per client
+
+
+def test_the_page_offers_its_table_as_latex_and_csv_and_says_how_it_was_made(tmp_path):
+    rows = [row(a, s, t, gap=(s + 1) * 0.5**t) for a in ("a & b", "b") for s in range(2) for t in range(6)]
+    run = Results.read(folder(tmp_path / "run", rows, [state(a, s, t=5) for a in ("a & b", "b") for s in range(2)]))
+    page = run.report(tmp_path / "page.html", "proxfed run '<x>'").read_text()
+    (table,) = data_of(page)["tables"]
+    assert table["latex"] == run.to_latex() + "\n"
+    assert table["csv"] == run.to_csv()
+    footer = re.search("<footer>(.*)</footer>", page)[1]
+    assert "<code>proxfed run &#x27;&lt;x&gt;&#x27;</code>" in footer
+    assert re.search(rf"Page written \d{{4}}-\d\d-\d\d \d\d:\d\d UTC with proxfed {__version__}", footer)
+
+
+def test_the_columns_that_matter_come_first(tmp_path):
+    """After the name what was reached and its bytes, for a phone; the status only if something is not finished."""
+    rows = [row(a, t=t) for a in ("a", "b") for t in range(3)]
+    heads = re.compile(r'<th scope="col"[^>]*><button type="button">([^<]*)</button>')
+    done = write(tmp_path, folder(tmp_path / "done", rows, [state("a", t=2), state("b", t=2)]))
+    assert heads.findall(done)[:4] == ["algorithm", "gap", "bytes, total", "rounds"]
+    lost = write(tmp_path, folder(tmp_path / "lost", rows, [state("a", t=2), state("b", t=2, status="diverged")]))
+    assert heads.findall(lost)[:2] == ["algorithm", "status"]
 
 
 def test_missing_columns_are_not_offered(tmp_path):

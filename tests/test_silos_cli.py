@@ -127,6 +127,7 @@ name = "synthetic_binary"
 [problem]
 name = "logistic"
 l2 = 0.01
+weighting = "uniform"
 [protection]
 secure_aggregation = true
 [[algorithms]]
@@ -156,6 +157,10 @@ def test_explain_says_what_would_leave_and_what_is_refused(capsys: pytest.Captur
     assert code == 1
     assert "From as many rounds as there are rows it can compute all rows" in said
     assert "fedavg: problem.batch = 1: gradients of some rows only are not told" in said
+    Path("sized.toml").write_text(TRIAL.replace('weighting = "uniform"\n', ""))
+    code, said, _ = proxfed(capsys, "site", "explain", "sized.toml")
+    assert code == 1
+    assert "weighting = 'size': counts of rows are not told (allow.counts = false)" in said
     private = TRIAL.replace("secure_aggregation = true", "privacy = {clip = 1.0, noise = 8.0}")
     Path("private.toml").write_text(private)
     code, said, _ = proxfed(capsys, "site", "explain", "private.toml")

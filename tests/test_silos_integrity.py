@@ -32,18 +32,13 @@ EXPERIMENT = parse(
         "name": "trial",
         "rounds": 2,
         "data": {"name": "synthetic_binary"},  # the rows of the sites take its place
-        "problem": {"name": "least_squares", "l2": 0.1},
+        "problem": {"name": "least_squares", "l2": 0.1, "weighting": "uniform"},
         "regulariser": {"name": "l1", "weight": 0.01},
         "topology": {"name": "ring"},
         "algorithms": [{"name": "scaffold", "eta": 0.02, "K": 2}, {"name": "depositum", "alpha": 0.05}],
     },
     "trial.toml",
 )
-
-
-@pytest.fixture(autouse=True)
-def _no_flushing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
 
 
 def sites(folder: Path, data: Mapping[str, Any] | None = None) -> Path:

@@ -233,8 +233,8 @@ def test_the_same_noise_can_be_had_in_a_simulation() -> None:
 
 def test_a_simulation_says_what_noise_costs_and_refuses_what_cannot_have_it() -> None:
     said = beforehand(build_study(simulated(clip=1.0, noise=8.0)))
-    assert f"the noise follows from the seed; fedavg: epsilon = {epsilon({8.0: 3}, 1e-5):.3g}" in said[0]
-    assert "fedavg: protection.privacy: noise = 8 over 5 clients" in said[1]
+    assert f"the noise follows from the seed; fedavg: epsilon = {epsilon({8.0: 3}, 1e-5):.3g}" in said[1]
+    assert "fedavg: protection.privacy: noise = 8 over 5 clients" in said[2]
     e = simulated(clip=1.0, noise=8.0)
     bad = e.model_copy(update={"algorithms": [{"name": "fedadmm", "eta": 1.0, "K": 2, "eta_l": 0.1}]})
     with pytest.raises(InputError, match=r"algorithms\.fedadmm: protection\.privacy: FedADMM has clients that keep"):

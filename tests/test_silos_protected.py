@@ -511,7 +511,7 @@ def experiment(protection: dict[str, Any], *algorithms: dict[str, Any]) -> Any:
         "name": "trial",
         "rounds": 3,
         "data": {"name": "synthetic_binary"},  # the rows of the sites take its place
-        "problem": {"name": "logistic", "l2": 0.01},
+        "problem": {"name": "logistic", "l2": 0.01, "weighting": "uniform"},
         "regulariser": {"name": "l1", "weight": 0.01},
         "protection": protection,
         "algorithms": [{k: v for k, v in a.items() if k != "participation"} for a in algorithms or (FEDAVG,)],

@@ -28,11 +28,6 @@ HEART = EXAMPLES / "heart-disease.toml"
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
 
 
-@pytest.fixture(autouse=True)
-def _no_flushing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
-
-
 def patients(k: int, rows: int = 60) -> str:
     """Of hospital k, as the files of the UCI repository have them: no header, '?' for what was not measured."""
     rng = np.random.default_rng(k)
@@ -74,7 +69,7 @@ def experiment(**more: Any) -> Any:
         "name": "heart",
         "rounds": 3,
         "data": {"name": "tables", "schema": str(HEART)},  # the rows of the sites take its place
-        "problem": {"name": "logistic", "l2": 0.01, "intercept": True},
+        "problem": {"name": "logistic", "l2": 0.01, "intercept": True, "weighting": "uniform"},
         "regulariser": {"name": "l1", "weight": 0.01},
         "algorithms": [{"name": "fedcomposite", "eta": 0.1, "tau": 3}],
     }

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxfed.compressors import QSGD, NaturalCompressor
-from proxfed.compressors.coding import plane_code, subset_code, wire
+from proxfed.compressors.coding import plane_code, wire
 from proxfed.compressors.coding.planes import put_together, take_apart
 from proxfed.compressors.coding.reader import Reader
 from proxfed.errors import RunError
 
-from support.compressor_cases import dtypes, keys, seeds, vectors
+from support.compressor_cases import Urns, dtypes, keys, seeds, vectors
 
 
 def read(message: bytes, how) -> tuple[np.ndarray, bytes] | None:
@@ -73,7 +73,7 @@ def test_a_zero_has_no_sign() -> None:
         wire.read_signed(Reader(b"\0" + wire.pack(np.array([4 + 0, 1]), 3)), 2, 3)
 
 
-@pytest.mark.parametrize(("code", "d"), [(subset_code, 9), (subset_code, 40), (plane_code, 40), (plane_code, 300)])
+@pytest.mark.parametrize(("code", "d"), [(Urns, 9), (Urns, 40), (plane_code, 40), (plane_code, 300)])
 @given(data=st.data(), seed=seeds)
 def test_planes_with_a_changed_byte(code, d: int, data: st.DataObject, seed: int) -> None:
     draw = np.random.default_rng(seed)

@@ -151,6 +151,39 @@ _USE = """
 """
 
 
+_SAVE = """
+(async () => {
+  const saved = [], problems = [];
+  const real = [URL.createObjectURL, HTMLAnchorElement.prototype.click];
+  URL.createObjectURL = (blob) => (saved.push({ blob }), "blob:none");
+  HTMLAnchorElement.prototype.click = function () { saved.at(-1).name = this.download; };
+  const buttons = [...document.querySelectorAll("button.save")];
+  for (const button of buttons) {
+    const before = saved.length;
+    button.click();
+    for (let i = 0; i < 200 && saved.length === before; i += 1) await new Promise((done) => setTimeout(done, 10));
+  }
+  [URL.createObjectURL, HTMLAnchorElement.prototype.click] = real;
+  const [done, all] = [saved.length, buttons.length];
+  if (!all || done !== all) problems.push(`${done} of ${all} buttons save a file`);
+  const legend = [...document.querySelectorAll("#legend button span")].map((span) => span.textContent);
+  for (const { blob, name } of saved) {
+    const ending = name.split(".").at(-1), text = await blob.text();
+    if (ending === "svg") {
+      const parsed = new DOMParser().parseFromString(text, "image/svg+xml");
+      const broken = parsed.querySelector("parsererror") || /var\\(--/.test(text) && !/stroke: (rgb|#)/.test(text);
+      const words = [...parsed.querySelectorAll("text")].map((t) => t.textContent);
+      if (broken || !legend.every((label) => words.includes(label))) problems.push(`${name} is no complete picture`);
+    }
+    if (ending === "png" && (await createImageBitmap(blob)).width < 500) problems.push(`${name} is too small`);
+    if (ending === "tex" && !text.includes("toprule")) problems.push(`${name} has no table`);
+    if (ending === "csv" && !text.startsWith("algorithm,")) problems.push(`${name} has no table`);
+  }
+  return problems;
+})()
+"""
+
+
 def check_screen(driven: Browser, url: str, screen: Screen, picture: Path | None) -> list[str]:
     """Everything that is wrong with the page on this screen; also takes its picture, if asked."""
     driven.open_tab()
@@ -168,7 +201,7 @@ def check_screen(driven: Browser, url: str, screen: Screen, picture: Path | None
     if picture is not None:
         shot = driven.call("Page.captureScreenshot", captureBeyondViewport=True)
         picture.write_bytes(base64.b64decode(shot["data"]))
-    problems = driven.evaluate(_USE) if seen["charts"] else []
+    problems = [*driven.evaluate(_USE), *driven.evaluate(_SAVE)] if seen["charts"] else []
 
     if seen["width"] > screen.width:
         problems.append(f"the page is {seen['width']} pixels wide in a window of {screen.width}")

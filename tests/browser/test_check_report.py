@@ -53,6 +53,8 @@ def drawn(text: str) -> Callable[[str], str]:
         (script("document.body.style.width = '5000px'"), "phone: the page is 50"),
         (lambda page: page.replace('head.addEventListener("click"', 'head.addEventListener("never"'), "does not sort"),
         (lambda page: page.replace("return sign * (u - v);", "return sign * Math.sin(u);"), "does not sort by"),
+        (lambda page: page.replace("canvas.toBlob(", "void ("), "buttons save a file"),
+        (lambda page: page.replace("canvas.width, canvas.height)", "1, 1); canvas.width = 9"), "is too small"),
         (lambda page: page.replace("<body>", "<body><p style='font-size: 8px'>tiny</p>"), "below 12 pixels: 'tiny'"),
     ],
 )

@@ -21,6 +21,9 @@ from proxfed.compressors import (
     ScaledSign,
     TopK,
 )
+from proxfed.compressors.coding import urn_code
+from proxfed.compressors.coding.planes import Planes
+from proxfed.compressors.coding.reader import Reader
 from proxfed.types import Compressor
 
 D = 24
@@ -116,3 +119,17 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
 
 def square(x: Tensor) -> Tensor:
     return (x * x).sum(-1)
+
+
+class Urns:
+    """The code of short messages, for levels alone."""
+
+    @staticmethod
+    def write(planes: Planes, width: int) -> bytes:
+        to = urn_code.Writer()
+        urn_code.write(to, planes, width)
+        return to.message()
+
+    @staticmethod
+    def read(message: Reader, d: int, width: int) -> Planes:
+        return urn_code.read(urn_code.Digits(message, 10**6), d, width)

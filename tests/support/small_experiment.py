@@ -14,7 +14,7 @@ from proxfed.harness.execute import Execution
 from proxfed.harness.experiment import parse
 from proxfed.harness.folder.run_folder import RunFolder
 from proxfed.harness.plan import Planned, open_folder
-from proxfed.report.terminal import Progress
+from proxfed.report.progress import Progress
 
 SMALL: dict[str, Any] = {
     "name": "small",

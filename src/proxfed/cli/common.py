@@ -21,8 +21,13 @@ INTERRUPTED = 130
 """The exit code of a command that Ctrl-C or SIGTERM stopped, as shells have it."""
 
 
+def command_line() -> str:
+    """The command line of this process, as the user typed it."""
+    return shlex.join(["proxfed", *sys.argv[1:]])
+
+
 def resume_command() -> str:
-    """The command line of this process with --resume: what continues it."""
+    """The command line of this process with --resume, which continues the run."""
     given = [word for word in sys.argv[1:] if word not in ("--resume", "--force")]
     return shlex.join(["proxfed", *given, "--resume"])
 

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 from rich.text import Text
 
 from proxfed.cli import tables
 from proxfed.cli.common import ChangeOption, DataOption, Format, FormatOption
 from proxfed.errors import InputError, nearest, require
 from proxfed.files import write
+from proxfed.report.progress import Step, showing
 from proxfed.report.summary import plain_table
-from proxfed.report.terminal import err, out, say
+from proxfed.report.terminal import out, say
 
 app = typer.Typer(
     name="data",
@@ -139,7 +139,11 @@ def fetch(names: Names, data: DataOption = None, format: FormatOption = Format.t
 
     for name in names:
         require(name in FILES, f"there is nothing to fetch for {name!r}; {nearest(name, FILES)}")
-    with _Bars() as watch:
+    with showing(stays=False) as show_step:
+
+        def watch(file: str, so_far: int, total: int | None) -> None:
+            show_step(Step(file, so_far, total, "bytes"))
+
         fetched = [(name, *arrival) for name in names for arrival in arrivals(name, data, watch)]
     if format is Format.json:
         keys = ("dataset", "path", "state")
@@ -149,28 +153,6 @@ def fetch(names: Names, data: DataOption = None, format: FormatOption = Format.t
     for entry in fetched:
         table.add_row(*(Text(str(cell)) for cell in entry))
     out.print(table)
-
-
-class _Bars:
-    """A progress bar per file that is under way."""
-
-    def __init__(self) -> None:
-        columns = TextColumn("{task.description}"), BarColumn(bar_width=24), DownloadColumn(), TransferSpeedColumn()
-        self.progress = Progress(*columns, console=err, disable=not err.is_terminal)
-        self.tasks: dict[str, TaskID] = {}
-
-    def __enter__(self) -> _Bars:
-        self.progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if not self.progress.disable:  # rich below 14.3 prints an empty line even then
-            self.progress.stop()
-
-    def __call__(self, file: str, so_far: int, total: int | None) -> None:
-        if file not in self.tasks:
-            self.tasks[file] = self.progress.add_task(file)
-        self.progress.update(self.tasks[file], completed=so_far, total=total)
 
 
 # ---- show ----------------------------------------------------------------------------------------------------------

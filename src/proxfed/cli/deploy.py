@@ -20,6 +20,7 @@ from proxfed.cli.common import (
     HookOption,
     OnlyOption,
     check_anew,
+    command_line,
     hooked,
     resume_command,
 )
@@ -114,7 +115,7 @@ def _begun(path: Path) -> tuple[str, ...]:
 
 
 def _show(path: Path, results: Results, format: Format, seconds: float) -> None:
-    page = results.report(path / "report.html")
+    page = results.report(path / "report.html", command_line())
     if format is Format.json:
         print(json.dumps({"folder": str(path), "results": results.table()}, indent=1))
         return

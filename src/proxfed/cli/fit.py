@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import sys
-import time
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,17 +17,16 @@ from proxfed.cli.between import Connection, KitOption, LoopbackOption, SitesOpti
 from proxfed.cli.common import DataOption, Format, FormatOption
 from proxfed.cli.silo import CarrierName
 from proxfed.errors import InputError, require
+from proxfed.report.progress import Step, showing
 from proxfed.report.summary import plain_table
 from proxfed.report.terminal import err, out, say
 
 if TYPE_CHECKING:
     from proxfed.fit.shown import Shown
-    from proxfed.silos.coordinator.fit import FittedBetween
+    from proxfed.silos.coordinator.fitted import FittedBetween
 
 SHOWN = 20
 """Coefficients that are printed at most."""
-EVERY = 30.0
-"""Seconds between two lines of progress where there is no terminal."""
 
 
 def fit(
@@ -115,7 +112,7 @@ def fit(
         fitted = _between(file, to, place, force, resume, data, given)
     else:
         require(not (resume or kit or superlink or sites), "--resume, --kit, --superlink and --sites need --carrier")
-        with _reserved(place, force), Progress() as progress:
+        with _reserved(place, force), _showing() as progress:
             fitted = fit_tables(file, data, watch=progress, **given)
             if place is not None:
                 progress("writing", 0, 1)
@@ -159,7 +156,7 @@ def _between(
     def make(beside: Path) -> tuple[str, ...]:
         return make_table_sites(file, data, beside, to.loopback or 0, asked.folds)
 
-    with _reserved(place, force), connected(to, place, "fit", known, make) as desk, Progress() as progress:
+    with _reserved(place, force), connected(to, place, "fit", known, make) as desk, _showing() as progress:
         try:
             fitted = fit_between(
                 schema, desk, folder, resume=resume, watch=progress, say=lambda said: say(said, err), **given
@@ -223,37 +220,11 @@ def named(option: str, text: str) -> dict[str, Any]:
     return table
 
 
-class Progress:
-    """What is done now: a bar in a terminal, a line now and then elsewhere."""
-
-    def __init__(self) -> None:
-        self.bar: Any = None
-        self.last, self.task, self.what = time.monotonic(), None, ""
-
-    def __enter__(self) -> Progress:
-        if sys.stderr.isatty():
-            from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-            from rich.progress import Progress as Bar
-
-            parts = (TextColumn("{task.description}", markup=False), BarColumn(24), MofNCompleteColumn())
-            self.bar = Bar(*parts, TimeElapsedColumn(), console=err, transient=True)
-            self.bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.bar is not None:
-            self.bar.stop()
-
-    def __call__(self, what: str, done: int, total: int) -> None:
-        if self.bar is not None:
-            if what != self.what:
-                if self.task is not None:
-                    self.bar.remove_task(self.task)
-                self.what, self.task = what, self.bar.add_task(what, total=total or None)
-            self.bar.update(self.task, completed=done, total=total or None)
-        elif time.monotonic() - self.last >= EVERY:
-            self.last = time.monotonic()
-            say(f"{what}: {done} of {total}" if total else f"{what}: {done} rounds", err)
+@contextmanager
+def _showing() -> Iterator[Callable[[str, int, int], None]]:
+    """Meanwhile something to call with (what is done now, how far it is, of how much; 0: not known)."""
+    with showing(stays=False) as show:
+        yield lambda what, done, total: show(Step(what, done, total or None, "" if total else "rounds"))
 
 
 # ---- what is printed ------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from proxfed.cli.common import Format, FormatOption
+from proxfed.cli.common import Format, FormatOption, command_line
 from proxfed.errors import require
 from proxfed.report.terminal import print_results, say
 
@@ -46,7 +46,7 @@ def report(
     runs = [Results.read(folder) for folder in folders]
     one = len(runs) == 1
     require(one or not (figures or latex or csv), "--figures, --latex and --csv are of one run: name one folder")
-    write_report(runs, page)
+    write_report(runs, page, command=command_line())
     tables = [run.table() for run in runs]
     drawn = _draw(runs[0], page.parent, figures) if figures else []
     if latex is not None:

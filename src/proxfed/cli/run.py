@@ -25,6 +25,7 @@ from proxfed.cli.common import (
     JobsOption,
     OnlyOption,
     check_anew,
+    command_line,
     hooked,
     resume_command,
     with_device,
@@ -104,7 +105,7 @@ def _show(path: Path, found: dict[str, Results], format: Format, seconds: float)
     pages = []
     for results in found.values():
         assert results.folder is not None
-        pages.append(results.report(results.folder / "report.html"))
+        pages.append(results.report(results.folder / "report.html", command_line()))
     if format is Format.json:
         tables = {case: {"folder": str(r.folder), "results": r.table()} for case, r in found.items()}
         print(json.dumps(tables.get("", {"folder": str(path), "cases": tables}), indent=1))

@@ -22,6 +22,7 @@ from proxfed.cli.common import (
     JobsOption,
     OneCaseOption,
     check_anew,
+    command_line,
     read_over,
     resume_command,
     with_device,
@@ -113,7 +114,7 @@ def tune(
     results = None
     if run:
         results = run_study(tuned.study, path / "run", jobs=jobs, force=force)
-        results.report(path / "run" / "report.html")
+        results.report(path / "run" / "report.html", command_line())
     if format is Format.json:
         found = {"folder": str(path), "judged by": str(tuned.judge), "tuned": tuned.table(), "notes": tuned.notes()}
         print(json.dumps(found | ({} if results is None else {"results": results.table()}), indent=1))

@@ -12,7 +12,7 @@ from torch import Tensor
 from proxfed.compressors.arrays import host
 from proxfed.compressors.coding import quantised_message, wire
 from proxfed.compressors.largest import largest_entries
-from proxfed.compressors.step_search import LEAST, ROUNDING, largest_level, lost, quantise, sizes, with_step
+from proxfed.compressors.step_search import LEAST, ROUNDING, SHORT, largest_level, lost, quantise, sizes, with_step
 from proxfed.errors import at_least_one, require
 from proxfed.keyed_random import Key
 from proxfed.types import Packed
@@ -46,7 +46,7 @@ class ByteBudgetQuantiser:
 
     def _kept(self, d: int) -> int:
         """How many entries always fit: an index, a sign, and what levels of a bounded sum can take of each."""
-        head, each = (8 * 32 if d <= 2048 else 8 * 96), wire.width(d) + 14
+        head, each = (8 * 32 if d <= SHORT else 8 * 96), wire.width(d) + 14
         k = min(d, (8 * self.bytes - head) // each)
         least = -(-(head + each) // 8)
         require(k >= 1, f"ByteBudgetQuantiser: bytes = {self.bytes} must be at least {least} for d = {d} numbers")
@@ -59,9 +59,9 @@ class ByteBudgetQuantiser:
         for i in range(len(x)):
             row = x[i : i + 1]
             if not np.isfinite(row).all():
-                message, dense[i] = quantised_message.NOT_FINITE, np.nan
+                message, dense[i] = quantised_message.not_finite(x.shape[1]), np.nan
             elif not row.any():
-                message = quantised_message.ZERO
+                message = quantised_message.zero(x.shape[1])
             else:
                 message, dense[i : i + 1] = self._shortest_step(row)
             messages.append(message)

@@ -48,7 +48,9 @@ class ErrorBoundedQuantiser:
         bound = np.broadcast_to(np.maximum(np.asarray(q2, np.float64), self.q2), len(x))
         fine = np.isfinite(x).all(1)
         some = fine & x.any(1)
-        messages = [quantised_message.ZERO if ok else quantised_message.NOT_FINITE for ok in fine]
+        messages = [
+            quantised_message.zero(x.shape[1]) if ok else quantised_message.not_finite(x.shape[1]) for ok in fine
+        ]
         dense = np.zeros_like(x)
         dense[~fine] = np.nan
         if some.any():

@@ -24,7 +24,10 @@ LOWEST = -102
 """The smallest of 256 offsets, which cover the mean of what can be rounded off: from -0.4 to 0.6 of a step."""
 
 MANTISSA = 12
-"""Bits of a step."""
+"""Bits of a step, at most."""
+
+SHORT = 1024
+"""Rows up to this length have fewer bits of step and offset, whose loss is below what they save, and another code."""
 
 LEAST = 1e-6
 """The smallest part of |v|^2 that may be lost: float32 numbers have little more to give."""
@@ -45,6 +48,16 @@ class Quantised(NamedTuple):
 def largest_level(d: int, q2: float) -> int:
     """Of any vector, for no entry is above |v|, and no step below 0.44 of the one that is certain to do."""
     return int((1 - ROUNDING) / 0.44 * sqrt(d / q2)) + 1
+
+
+def step_bits(d: int) -> int:
+    """A step that is 2^-k too short costs d 2^-k bits of levels, about."""
+    return d.bit_length() if d <= SHORT else MANTISSA
+
+
+def offset_unit(d: int) -> int:
+    """Offsets are multiples of so many parts: what that loses grows with its square."""
+    return 1 << max(0, 7 - step_bits(d) // 2) if d <= SHORT else 1
 
 
 def quantise(x: np.ndarray, q2: float | np.ndarray) -> tuple[Quantised, np.ndarray]:
@@ -73,7 +86,7 @@ def sizes(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def with_step(x: np.ndarray, a: np.ndarray, unit: np.ndarray, s: np.ndarray) -> tuple[Quantised, np.ndarray]:
     """Rows x, of sizes a in their units, with the next steps below s; and what is read of them."""
-    m, e, s = _on_grid(s)
+    m, e, s = _on_grid(s, step_bits(x.shape[1]))
     q = Quantised(m, e + unit, _error(a, s)[1], _levels(x, a, s))
     return q, values(q, x.dtype)
 
@@ -109,10 +122,10 @@ def _square(x: np.ndarray, y: np.ndarray | None = None, power: np.ndarray | None
     return total
 
 
-def _on_grid(s: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(m, e, m 2^e): the next step below with so many bits."""
+def _on_grid(s: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(m, e, m 2^e): the next step below with so many bits, m from 2^11 to 2^12 - 1."""
     f, e = np.frexp(s)
-    m = np.floor(np.ldexp(f, MANTISSA)).astype(np.int64)
+    m = np.floor(np.ldexp(f, bits)).astype(np.int64) << MANTISSA - bits
     return m, e - MANTISSA, np.ldexp(m.astype(np.float64), e - MANTISSA)
 
 
@@ -166,7 +179,8 @@ def _error(a: np.ndarray, s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         kept = np.minimum(level, 1, out=level)
         sums += np.einsum("ij,ij->i", r, r), np.einsum("ij,ij->i", r, kept), kept.sum(1)
     square, total, count = sums
-    offset = np.clip(np.rint(PARTS * total / np.maximum(count, 1)), LOWEST, LOWEST + PARTS - 1)
+    unit = offset_unit(a.shape[1])
+    offset = np.rint((PARTS * total / np.maximum(count, 1) - LOWEST) / unit).clip(0, PARTS // unit - 1) * unit + LOWEST
     o = offset / PARTS
     return s**2 * (square - 2 * o * total + count * o**2), offset.astype(np.int64)
 

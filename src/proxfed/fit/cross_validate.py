@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from proxfed.errors import require, whole
+from proxfed.fit.folds import drawn_folds, strata_of
 from proxfed.fit.objective import Objective
 from proxfed.fit.oracle import Part, Question, Traffic
-from proxfed.fit.own_rows import drawn_folds, strata_of
 from proxfed.fit.solve import Fit, Solver, objective_of
 from proxfed.problems.linear.linear import Linear
 from proxfed.types import Problem, Regulariser

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
 from proxfed.errors import InputError, finite, require
 from proxfed.fit.newton import Mean
-from proxfed.fit.oracle import ALL, Gram, Organisations, Part, Question, Sums, Traffic
+from proxfed.fit.oracle import ALL, Gram, Organisations, Part, Question, Size, Sums, Traffic
 from proxfed.problems.losses import Huber, Logistic, Loss, OneHot, Poisson, Softmax, Squared
+
+if TYPE_CHECKING:
+    from proxfed.fit.inference.heterogeneity import OwnEstimate
 
 GRAM = 2000
 """Features up to which squared loss is asked for its Gram matrices."""
-
-T = TypeVar("T")
 
 
 class Shape(NamedTuple):
@@ -129,26 +130,6 @@ class Objective:
         )
         return x, float(g.norm()) or 1.0
 
-    def together(self, fits: Sequence[Generator[Question, Sums, T]]) -> list[T]:
-        """All fits, in lockstep: a question of each goes in one exchange."""
-        found: dict[int, T] = {}
-        waiting: dict[int, Question] = {}
-
-        def advance(k: int, answer: Sums | None) -> None:
-            try:
-                waiting[k] = next(fits[k]) if answer is None else fits[k].send(answer)
-            except StopIteration as end:
-                found[k] = end.value
-
-        for k in range(len(fits)):
-            advance(k, None)
-        while waiting:
-            asked, waiting = waiting, {}
-            answers = self.organisations.ask(list(asked.values()))
-            for k, answer in zip(asked, answers, strict=True):
-                advance(k, answer)
-        return [found[k] for k in range(len(fits))]
-
 
 def intercepts(loss: Loss, g: Tensor) -> Tensor:
     """Of the model without features, from the gradient in the intercepts at zero; zero where that does not tell."""
@@ -226,6 +207,24 @@ class Quadratics:
     def weighing(self, factors: Tensor | None) -> Any:
         return self.asked.weighing(factors)
 
+    def adding_intercepts(self) -> Any:
+        return self.asked.adding_intercepts()
+
+    def size(self) -> Size:
+        return self.asked.size()
+
+    def intercept(self, x: Tensor) -> float:
+        return self.asked.intercept(x)
+
+    def agreement(self, order: Sequence[int]) -> Tensor:
+        return self.asked.agreement(order)
+
+    def estimates(self, order: Sequence[int]) -> dict[str, OwnEstimate | str]:
+        return self.asked.estimates(order)
+
+    def risks(self, times: Tensor, x: Tensor) -> Tensor:
+        return self.asked.risks(times, x)
+
     def grams(self) -> list[Gram]:
         return list(self.own)
 
@@ -249,7 +248,11 @@ class Quadratics:
         return self._parts[part]
 
     def ask(self, questions: Sequence[Question]) -> list[Sums]:
-        return [self._answer(q) for q in questions]
+        found = {k: self._answer(q) for k, q in enumerate(questions) if not q.products}
+        asked = [k for k, q in enumerate(questions) if q.products]  # no Gram matrix knows them
+        if asked:
+            found |= zip(asked, self.asked.ask([questions[k] for k in asked]), strict=True)
+        return [found[k] for k in range(len(questions))]
 
     def _answer(self, question: Question) -> Sums:
         gram, (q, p, intercept) = self.gram(question.part), self.shape

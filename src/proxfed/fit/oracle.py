@@ -11,11 +11,14 @@ is added up.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Self, TypeVar
 
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from proxfed.fit.inference.heterogeneity import OwnEstimate
 
 NUMBER = 8
 """Bytes of a number that travels: all of them are float64."""
@@ -45,6 +48,9 @@ class Question(NamedTuple):
     columns: Tensor | None = None
     """(k,) the coordinates, ascending, whose Hessian is asked for, such as those of few among many features; None:
     all."""
+    products: str = ""
+    """Of the gradients of clusters as well, with a Hessian: a cluster is a "row", the rows with the same value in the
+    "cluster" column, or an "organisation"."""
 
 
 class Sums(NamedTuple):
@@ -55,6 +61,23 @@ class Sums(NamedTuple):
     """(d,)"""
     hessian: Tensor | None = None
     """(d, d), or (k, k) of the columns that were asked for."""
+    products: Tensor | None = None
+    """As large: the sum over clusters of u u', where u is the gradient of the rows of a cluster."""
+
+
+class Size(NamedTuple):
+    """How many rows there are, whatever they weigh."""
+
+    kinds: Tensor
+    """(classes,) of each class; classes are those of `Organisations.counts`."""
+    clusters: float
+    """Different values in the column that names clusters; 0 without one."""
+    least: float
+    """The loss of a model that fits every row, which deviance is measured from."""
+
+    @property
+    def rows(self) -> float:
+        return float(self.kinds.sum())
 
 
 class Gram(NamedTuple):
@@ -90,7 +113,8 @@ class Traffic:
 
 
 class Organisations(Protocol):
-    """All organisations of a fit. Every call but `weighing` is one exchange with all of them."""
+    """All organisations of a fit. Every call but `weighing` and
+    `adding_intercepts` is one exchange with all of them."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -120,6 +144,27 @@ class Organisations(Protocol):
     def weighing(self, factors: Tensor | None) -> Self:
         """The same organisations, with rows that count (classes,) times as much in every answer but `counts`; the
         factors travel with the questions."""
+
+    def adding_intercepts(self) -> Self:
+        """The same organisations, each of which adds an intercept of its own to every score and keeps it; points then
+        have none. Answers are those of the profile of the loss over that intercept."""
+
+    def size(self) -> Size:
+        """How many rows there are."""
+
+    def intercept(self, x: Tensor) -> float:
+        """The mean of the intercepts that organisations add at x, by what their rows weigh."""
+
+    def agreement(self, order: Sequence[int]) -> Tensor:
+        """(5, d) what tells whether organisations agree on their coefficients (inference/heterogeneity.py), of each
+        one's estimate of its own rows; `order` as in `estimate`."""
+
+    def estimates(self, order: Sequence[int]) -> dict[str, OwnEstimate | str]:
+        """These estimates, of the organisations that tell them; a sentence where one has none."""
+
+    def risks(self, times: Tensor, x: Tensor) -> Tensor:
+        """(4, intervals) of survival: who leaves and what risk is left in agreed intervals (inference/survival.py),
+        where a row's risk is that of the model x."""
 
     def ask(self, questions: Sequence[Question]) -> list[Sums]:
         """One answer for each question; many go in one exchange."""
@@ -152,4 +197,30 @@ def numbers(question: Question) -> int:
     """Of an answer."""
     d = len(question.x)
     k = d if question.columns is None else len(question.columns)
-    return 1 + (d if question.order > 0 else 0) + (k * (k + 1) // 2 if question.order > 1 else 0)
+    return 1 + (d if question.order > 0 else 0) + k * (k + 1) // 2 * ((question.order > 1) + bool(question.products))
+
+
+# ---- in lockstep -----------------------------------------------------------------------------------------------------
+
+T = TypeVar("T")
+
+
+def together(organisations: Organisations, fits: Sequence[Generator[Question, Sums, T]]) -> list[T]:
+    """All fits, in lockstep: a question of each goes in one exchange."""
+    found: dict[int, T] = {}
+    waiting: dict[int, Question] = {}
+
+    def advance(k: int, answer: Sums | None) -> None:
+        try:
+            waiting[k] = next(fits[k]) if answer is None else fits[k].send(answer)
+        except StopIteration as end:
+            found[k] = end.value
+
+    for k in range(len(fits)):
+        advance(k, None)
+    while waiting:
+        asked, waiting = waiting, {}
+        answers = organisations.ask(list(asked.values()))
+        for k, answer in zip(asked, answers, strict=True):
+            advance(k, answer)
+    return [found[k] for k in range(len(fits))]

@@ -19,10 +19,11 @@ from torch import Tensor
 from proxfed.errors import RunError, at_least_one, positive, require
 from proxfed.fit.compressed import fit_compressed
 from proxfed.fit.examine import examined
+from proxfed.fit.here import Here
 from proxfed.fit.newton import SLOW, Curvature, Fit, Wish
 from proxfed.fit.objective import Objective, Shape
-from proxfed.fit.oracle import ALL, Part, Traffic
-from proxfed.fit.own_rows import Here, own_rows
+from proxfed.fit.oracle import ALL, Part, Traffic, together
+from proxfed.fit.own_rows import own_rows
 from proxfed.harness.path import chosen_weights
 from proxfed.problems.linear.linear import Linear
 from proxfed.regularisers import OnBlocks
@@ -144,7 +145,7 @@ class Solver:
             x, found = objective.begin()
             scale = scale or found
         wish = self._wish(objective, h, x, scale, curvature=curvature)
-        (fit,) = self._finished(objective.together([replace(wish, watch=self.watch).asking()]))
+        (fit,) = self._finished(together(objective.organisations, [replace(wish, watch=self.watch).asking()]))
         return replace(examined(objective, fit), traffic=objective.organisations.traffic - before)
 
     def along(
@@ -186,7 +187,7 @@ class Solver:
             paths.append(wishes)
         if objective.exact:
             return [self._chain(objective, path) for path in paths]
-        found = self._finished(objective.together([wish.asking() for path in paths for wish in path]))
+        found = self._finished(together(objective.organisations, [wish.asking() for path in paths for wish in path]))
         return [found[i : i + len(fits)] for i in range(0, len(found), len(fits))]
 
     def at_zero(self, objective: Objective, h: Regulariser) -> Fit:
@@ -232,7 +233,7 @@ class Solver:
         for wish in wishes:
             if fits:
                 wish = replace(wish, x=fits[-1].x, curvature=fits[-1].curvature)
-            fits += self._finished(objective.together([wish.asking()]))
+            fits += self._finished(together(objective.organisations, [wish.asking()]))
         return fits
 
     def _waves(self, objective: Objective, wishes: Sequence[Wish], weights: Sequence[float]) -> list[Fit]:
@@ -252,7 +253,7 @@ class Solver:
         return [found[k] for k in range(last + 1)]
 
     def _all(self, objective: Objective, wishes: Iterable[Wish]) -> list[Fit]:
-        return self._finished(objective.together([wish.asking() for wish in wishes]))
+        return self._finished(together(objective.organisations, [wish.asking() for wish in wishes]))
 
     def _finished(self, fits: list[Fit]) -> list[Fit]:
         for fit in fits:

@@ -30,7 +30,8 @@ from proxfed.harness.study import Entry, Study, as_problem, names
 from proxfed.hooks import About, begun, checked
 from proxfed.participation import Full
 from proxfed.report.columns import RunStatus
-from proxfed.report.terminal import Progress, err, say, stop_on_signal, watching
+from proxfed.report.progress import Progress, watching
+from proxfed.report.terminal import err, say, stop_on_signal
 from proxfed.simulate import Timing, profiles
 from proxfed.types import Algorithm, Method, Participation, Problem, Smooth, Topology, directions
 

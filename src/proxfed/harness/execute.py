@@ -33,7 +33,7 @@ from proxfed.harness.protection import Privacy
 from proxfed.harness.study import CompleteEntry, Study, Task
 from proxfed.hooks import About, begun
 from proxfed.report.columns import RunStatus, parse
-from proxfed.report.terminal import Progress
+from proxfed.report.progress import Progress
 from proxfed.simulate import Clock, clock
 from proxfed.types import Algorithm, Participation, Problem, Topology
 

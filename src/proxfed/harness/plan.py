@@ -30,7 +30,7 @@ from proxfed.machine import threads, versions
 from proxfed.registry import Table
 from proxfed.report.client_stats import ClientStats
 from proxfed.report.columns import RunStatus
-from proxfed.report.terminal import watching
+from proxfed.report.progress import watching
 
 KEPT_BYTES = 1 << 30
 

@@ -29,7 +29,7 @@ from proxfed.engine.ranks import Meeting
 from proxfed.errors import Elsewhere, InputError, RunError
 from proxfed.harness.execute import Execution
 from proxfed.registry import FROM_FILE
-from proxfed.report.terminal import Progress
+from proxfed.report.progress import Progress
 
 if TYPE_CHECKING:
     from proxfed.harness.plan import Share

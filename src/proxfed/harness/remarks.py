@@ -36,12 +36,14 @@ GREW, APART = 5.0, 2.0
 def beforehand(study: Study) -> list[str]:
     """Lines about a study, before it begins: on its data, weights and steps, and that nothing is protected here."""
     written, data = study.written or {}, study.problem.f.data
-    lines = [] if data is None or not data.remark else [data.remark]
+    lines = [clients_and_weights(study.problem)]
+    lines += [] if data is None or not data.remark else [data.remark]
     lines += _steps_of_theory(study, written.get("algorithms", ()))
+    lines += _epochs(study, written.get("algorithms", ()))
     near = {label: _almost_too_long(e.problem, e.algorithm.example) for label, e in study.complete.items()}
     lines += [f"{label}: {said}" for label, said in near.items() if said]
     timed = "" if study.timing is None else origin(study.timing.table())
-    lines += filter(None, [equal_weights(study.problem), timed])
+    lines += [timed] if timed else []
     if study.privacy is not None:
         lines += _noise(study, study.privacy)
     elif written.get("protection"):
@@ -49,13 +51,28 @@ def beforehand(study: Study) -> list[str]:
     return lines
 
 
+def clients_and_weights(problem: Problem) -> str:
+    """How many clients there are, what they hold and how they are weighted: the first line of every run."""
+    f, held, least, most = problem.f, "", 0, 0
+    if f.data is not None:
+        least, most = f.data.sizes.min(), f.data.sizes.max()
+        held = f" with {least:,} samples each" if least == most else f" with {least:,} to {most:,} samples"
+    p = f.weights
+    if f.n == 1:
+        return f"1 client{held.removesuffix(' each')}"
+    if p.max() > p.min() * (1 + 1e-6):
+        sized = getattr(f, "weighting", "") == "size"
+        return f"{f.n:,} clients{held}, weighted by " + ("their samples (weighting = 'size')" if sized else "their p_i")
+    asked = " (weighting = 'uniform')" if least != most else ""
+    return f"{f.n:,} clients{held}; all count the same{asked}"
+
+
 def equal_weights(problem: Problem) -> str:
-    """Of clients with very different numbers of samples that count the same."""
+    """The same, where clients with very different numbers of samples are asked to count the same."""
     if problem.f.data is None or getattr(problem.f, "weighting", "") != "uniform":
         return ""
-    least, most = problem.f.data.sizes.min(), problem.f.data.sizes.max()
-    same = "all count the same (weighting = 'uniform'); 'size' weights them by samples"
-    return f"clients hold {least} to {most} samples and {same}" if most >= UNEQUAL * least else ""
+    uneven = problem.f.data.sizes.max() >= UNEQUAL * problem.f.data.sizes.min()
+    return clients_and_weights(problem) if uneven else ""
 
 
 def _noise(study: Study, privacy: Privacy) -> list[str]:
@@ -66,6 +83,24 @@ def _noise(study: Study, privacy: Privacy) -> list[str]:
     p, d = study.problem.f.weights.tolist(), study.problem.f.d
     why = {label: drowned(privacy, p, d, e.rounds) for label, e in study.complete.items()}
     return lines + [f"{label}: {reason}" for label, reason in why.items() if reason]
+
+
+def _epochs(study: Study, tables: Iterable[Mapping[str, Any]]) -> list[str]:
+    """A line for each algorithm whose epochs are none of their own for clients of different sizes."""
+    f, lines = study.problem.f, []
+    if f.data is None or f.batch is None or f.data.sizes.min() == f.data.sizes.max():
+        return []
+    for table in tables:
+        label = table.get("label", table["name"])
+        for name in LOCAL_STEPS:
+            if isinstance(asked := table.get(name), Mapping) and label in study.complete:
+                steps = getattr(study.complete[label].algorithm, name)
+                most, least = (steps * f.batch / size for size in (f.data.sizes.min(), f.data.sizes.max()))
+                said = f"{least:.2g} to {most:.2g} passes over its own samples"
+                lines.append(
+                    f"{label}: {name} = {{epochs = {asked.get('epochs')}}} is {steps} steps for each client: {said}"
+                )
+    return lines
 
 
 def _steps_of_theory(study: Study, tables: Iterable[Mapping[str, Any]]) -> list[str]:

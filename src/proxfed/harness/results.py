@@ -208,11 +208,11 @@ class Results:
 
         return plot({"": self}, y, x, labels, **options)
 
-    def report(self, path: Path | str) -> Path:
-        """The self-contained page of tables, curves and models."""
+    def report(self, path: Path | str, command: str = "") -> Path:
+        """Write the self-contained page of tables, curves and models; `command` is shown at its end."""
         from proxfed.report.page import write_report
 
-        write_report([self], Path(path))
+        write_report([self], Path(path), command=command)
         return Path(path)
 
     def __str__(self) -> str:

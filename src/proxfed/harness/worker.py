@@ -47,7 +47,8 @@ def main(descriptor: int) -> int:
     from proxfed.harness.folder.run_folder import RunFolder
     from proxfed.harness.processes import FAILED
     from proxfed.machine import threads
-    from proxfed.report.terminal import Progress, show_log, stop_on_signal
+    from proxfed.report.progress import Progress
+    from proxfed.report.terminal import show_log, stop_on_signal
 
     show_log(given["log"])
     told = 0.0

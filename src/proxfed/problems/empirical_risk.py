@@ -51,8 +51,8 @@ class EmpiricalRisk(Smooth):
     """Weight of (l2/2) |x|^2 inside every f_i."""
     batch: int | None = None
     """Samples of a stochastic gradient; None: full gradients."""
-    weighting: str = "uniform"
-    """p_i: 'uniform', or 'size' for the client's part of all samples, counted with their weights."""
+    weighting: str = "size"
+    """p_i: 'size' for the client's share of all samples, counted with their weights; 'uniform': all count the same."""
     dtype: torch.dtype = torch.float64
     device: str = "cpu"
     """Where tensors live and gradients are computed: 'cpu', 'cuda', 'mps', ...; 'auto': the first that is there of

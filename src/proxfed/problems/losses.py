@@ -64,6 +64,10 @@ class Loss(ABC):
     def value(self, s: Tensor, b: Tensor) -> Tensor:
         """(c, samples)."""
 
+    def least(self, b: Tensor) -> Tensor:
+        """(samples,) the value at the score that fits a label best, b (samples,)."""
+        return torch.zeros(len(b), dtype=torch.float64)
+
     @abstractmethod
     def slope(self, s: Tensor, b: Tensor) -> Tensor:
         """The derivative of their sum in s, (c, outputs, samples); may overwrite s."""
@@ -179,6 +183,9 @@ class Poisson(Loss):
 
     def value(self, s: Tensor, b: Tensor) -> Tensor:
         return s[:, 0].exp().sub_(b * s[:, 0])
+
+    def least(self, b: Tensor) -> Tensor:
+        return b - torch.xlogy(b, b)
 
     def slope(self, s: Tensor, b: Tensor) -> Tensor:
         return s.exp_().sub_(b[:, None])

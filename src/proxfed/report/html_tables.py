@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from proxfed.report.columns import KNOWN, Column, show
+from proxfed.report.columns import KNOWN, Column, RunStatus, show
 from proxfed.report.summary import fairness, goal_cells, reached_columns, tuning_column, with_spread
 
 Entry = Mapping[str, Any]
@@ -17,13 +17,14 @@ def results_html(
     table: Sequence[Entry], progress: Sequence[Column], measures: Sequence[Column], colours: Mapping[str, int]
 ) -> str:
     """What each algorithm reached, after how many rounds and bytes, and what it took to reach the targets."""
-    columns = _filled(
-        table, [KNOWN["rounds"], *measures, *(c for c in progress if c.name == "bytes_total"), KNOWN["seeds"]]
-    )
+    spent = [c for c in progress if c.name == "bytes_total"]
+    columns = _filled(table, [*measures, *spent, KNOWN["rounds"], KNOWN["seeds"]])
+    columns.sort(key=lambda column: column.rank)  # a phone shows the first ones
+    status = any(entry["status"] != RunStatus.FINISHED for entry in table)
     best = {column.name: _best(table, column) for column in measures if column.better}
     tuning = tuning_column(table)
     note = f'<p class="note">{escape(said)}</p>' if (said := fairness(table)) else ""
-    return _sortable(table, columns, colours, best, status=True, tuning=tuning) + note + _targets(table, colours)
+    return _sortable(table, columns, colours, best, status, tuning) + note + _targets(table, colours)
 
 
 def _targets(table: Sequence[Entry], colours: Mapping[str, int]) -> str:
@@ -32,8 +33,7 @@ def _targets(table: Sequence[Entry], colours: Mapping[str, int]) -> str:
     if not goals:
         return ""
     columns = reached_columns(table)
-    headings = ["algorithm", "target", *(column.label for column in columns)]
-    head = "".join(f'<th scope="col"><button type="button">{escape(text)}</button></th>' for text in headings)
+    head = _head("algorithm") + _head("target", ' class="text"') + "".join(_head(column.label) for column in columns)
     lines = []
     for entry, goal in goals:
         cells = [f'<td class="text">{escape(goal["measure"].replace("_", " "))} {goal["target"]:g}</td>']
@@ -51,7 +51,7 @@ def costs_html(table: Sequence[Entry], progress: Sequence[Column], colours: Mapp
     """What each algorithm spent."""
     columns = [KNOWN["rounds"] if column.name == "round" else column for column in progress]
     columns[1:1] = [KNOWN[name] for name in ("gradients_per_client", "sent_per_client", "received_per_client")]
-    return _sortable(table, _filled(table, columns), colours, {}, status=False)
+    return _sortable(table, _filled(table, columns), colours, {}, status=False, kind="results costs")
 
 
 def _filled(table: Sequence[Entry], columns: Iterable[Column]) -> list[Column]:
@@ -71,10 +71,11 @@ def _sortable(
     best: Mapping[str, str],
     status: bool,
     tuning: Sequence[str] = (),
+    kind: str = "results",
 ) -> str:
     texts = [*(["status"] if status else []), *(["tuning"] if tuning else [])]
-    headings = ["algorithm", *texts, *(column.label for column in columns)]
-    head = "".join(f'<th scope="col"><button type="button">{escape(text)}</button></th>' for text in headings)
+    head = _head("algorithm") + "".join(_head(text, ' class="text"') for text in texts)
+    head += "".join(_head(column.label) for column in columns)
     lines = []
     for k, entry in enumerate(table):
         cells = [_name(entry, colours)]
@@ -83,8 +84,12 @@ def _sortable(
         cells += [f'<td class="text">{escape(tuning[k])}</td>'] if tuning else []
         cells += [_number(entry.get(c.name), c.kind, best.get(c.name, ""), with_spread(entry, c)) for c in columns]
         lines.append(f"<tr>{''.join(cells)}</tr>")
-    kind = "results" if status else "results costs"
     return f'<table class="{kind}"><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table>'
+
+
+def _head(text: str, attributes: str = "") -> str:
+    """The head of a column, which sorts by it."""
+    return f'<th scope="col"{attributes}><button type="button">{escape(text)}</button></th>'
 
 
 def _name(entry: Entry, colours: Mapping[str, int]) -> str:

@@ -18,8 +18,9 @@ for (const c of data.curves) {
 
 const logByDefault = (y) => column(data.measures, y).log && data.curves.some((c) => c.middle[y].some((v) => v > 0));
 
-// Algorithms that spend amounts of very different size share a linear axis badly.
-function unequal(x) {
+// Algorithms that spend amounts of very different size share a linear axis badly, and bytes nearly always differ.
+function logAcross(x) {
+  if (column(data.progress, x).kind === "bytes") return true;
   const ends = data.curves.map((c) => c.x[x].findLast(isNumber)).filter((v) => v > 0);
   return x !== "round" && ends.length > 1 && Math.max(...ends) > 30 * Math.min(...ends);
 }
@@ -30,7 +31,9 @@ function drawPanels(y) {
     const panel = add(document.getElementById("panels"), "figure");
     const caption = `${column(data.measures, y).label} against ${column(data.progress, x).label}`;
     add(panel, "figcaption", {}, caption);
-    chart(add(panel, "div"), 250, () => ({ x, y, logx: unequal(x), logy: logByDefault(y), band: true }));
+    const box = add(panel, "div");
+    chart(box, 250, () => ({ x, y, logx: logAcross(x), logy: logByDefault(y), band: true }));
+    offerChart(panel, box, () => [y, x]);
   }
 }
 
@@ -43,11 +46,14 @@ function drawExplorer(measure) {
   logy.checked = logByDefault(measure);
   band.closest("label").hidden = data.curves.every((c) => c.seeds < 2);
   y.addEventListener("change", () => { logy.checked = logByDefault(y.value); });
-  x.addEventListener("change", () => { logx.checked = unequal(x.value); });
+  x.addEventListener("change", () => { logx.checked = logAcross(x.value); });
+  logx.checked = logAcross(x.value);
   const settings = () => ({
     x: x.value, y: y.value, logx: logx.checked, logy: logy.checked, band: band.checked,
   });
-  chart(document.getElementById("explorer"), 420, settings);
+  const box = document.getElementById("explorer");
+  chart(box, 420, settings);
+  offerChart(box.parentNode, box, () => [y.value, x.value]);
   controls.addEventListener("change", charts.at(-1));
 }
 
@@ -77,12 +83,14 @@ function sortBy(head) {
   body.append(...[...body.rows].sort((a, b) => {
     const [u, v] = [number(a), number(b)];
     if (u !== null && v !== null) return sign * (u - v);
-    if (u !== null || v !== null) return (u === null) - (v === null); // whoever has no value comes last
+    if (u !== null || v !== null) return (u === null) - (v === null); // an empty cell comes last
     return sign * cell(a).textContent.localeCompare(cell(b).textContent, "en", { numeric: true });
   }));
 }
 
 for (const head of document.querySelectorAll(".results thead th")) head.addEventListener("click", () => sortBy(head));
+
+for (const table of data.tables) offerTable(document.getElementById("save-tables"), table);
 
 // ---- who holds what ------------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
 from string import Template
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tomli_w
 
+from proxfed._version import __version__
 from proxfed.errors import require
 from proxfed.files import write
 from proxfed.report.client_stats import section
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
     from proxfed.types import Block
 
 HERE = Path(__file__).parent
-SCRIPTS = ("draw.js", "chart.js", "patterns.js", "client_stats.js", "page.js")
+SCRIPTS = ("draw.js", "chart.js", "save.js", "patterns.js", "client_stats.js", "page.js")
 
 
 @dataclass(frozen=True)
@@ -54,16 +56,22 @@ class Shown:
 
 
 def write_report(
-    runs: Sequence[Results], out: Path, figures: Sequence[Path] = (), refresh: int | None = None, notice: str = ""
+    runs: Sequence[Results],
+    out: Path,
+    figures: Sequence[Path] = (),
+    refresh: int | None = None,
+    notice: str = "",
+    command: str = "",
 ) -> None:
     """Write the page about all these runs to `out`, with these SVG files as its figures.
 
     refresh     of runs under way: seconds after which a browser reads the page again
     notice      a line at the top
+    command     the command line that writes the page, shown at its end
     """
     require(len(runs) > 0, "a report needs at least one run, but none was given")
     inside = out.parent.resolve() in [run.folder.resolve() for run in runs if run.folder is not None]
-    html = render(runs, figures, refresh, notice)
+    html = render(runs, figures, refresh, notice, command)
     write(out, html, "the report to ", follow=not inside)  # a stranger's folder may have links in it
 
 
@@ -86,7 +94,11 @@ def _distinct(names: Sequence[str]) -> list[str]:
 
 
 def render(
-    results: Sequence[Results], figures: Sequence[Path] = (), refresh: int | None = None, notice: str = ""
+    results: Sequence[Results],
+    figures: Sequence[Path] = (),
+    refresh: int | None = None,
+    notice: str = "",
+    command: str = "",
 ) -> str:
     """The whole page."""
     runs = shown(results)
@@ -104,6 +116,7 @@ def render(
         "curves": [{**asdict(curve), "colour": colours[curve.label]} for curve in curves],
         "models": [{**model, "colour": colours[model["label"]]} for model in make_patterns(runs)],
         "client_stats": drawn,
+        "tables": [_tables(run) for run in runs if run.rows],
     }
     script = '"use strict";\n{\n' + "\n".join((HERE / name).read_text(encoding="utf-8") for name in SCRIPTS) + "}\n"
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -121,7 +134,7 @@ def render(
         curves_note=escape(curves_note(curves)),
         figures=figures_html(figures),
         settings="".join(about_settings(run, several) for run in runs),
-        version=escape(str(runs[0].results.versions.get("proxfed", ""))),
+        made=made_html(runs, command),
         # Written as escapes, '<' cannot end the script element and '&' cannot start an entity.
         data=json.dumps(data, separators=(",", ":")).replace("<", "\\u003c").replace("&", "\\u0026"),
     )
@@ -130,6 +143,21 @@ def render(
 def _column(column: Column) -> dict[str, Any]:
     """As the page's script knows it."""
     return {"name": column.name, "label": column.label, "kind": column.kind, "log": column.log}
+
+
+def _tables(run: Shown) -> dict[str, str]:
+    """The table of results as the files that the page offers."""
+    latex = run.results.to_latex(targets=bool(run.results.targets))
+    return {"name": run.name or "results", "csv": run.results.to_csv(), "latex": latex + "\n"}
+
+
+def made_html(runs: Sequence[Shown], command: str) -> str:
+    """Which version ran, and when and with which command the page was written."""
+    versions = dict.fromkeys(str(run.results.versions.get("proxfed", "")) for run in runs)
+    ran = " and ".join(filter(None, versions))
+    now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    by = f" by <code>{escape(command)}</code>" if command else ""
+    return f"{f'Run with proxfed {escape(ran)}. ' if ran else ''}Page written {now} with proxfed {__version__}{by}."
 
 
 # ---- what was run ---------------------------------------------------------------------------------------------------

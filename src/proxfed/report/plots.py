@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 MISSING = "figures need matplotlib, which is not installed: pip install 'proxfed[figures]'"
 
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#b04a8f", "#c98a00", "#3aa0dc", "#5c6672", "#7a4fbf")
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#b04a8f", "#c98a00", "#8c2d04", "#5c6672", "#7a4fbf")
 """As on the page of a run; colour-blind readers tell them apart, and the markers help."""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p", "<", ">", "*")
 DASHES = ("-", "--", ":")
@@ -100,8 +100,8 @@ def plot(
 ) -> Drawing:
     """One panel for each case.
 
-    Unless they are told, the y axis is logarithmic for what goes to zero, such as the gap, and the x axis where the
-    algorithms end decades apart, as bytes may.
+    By default the y axis is logarithmic for measures that go to zero, such as the gap, and the x axis is logarithmic
+    for bytes and wherever the algorithms end decades apart.
     """
     require(available(), MISSING)
     rows = [row for results in cases.values() for row in results.rows]
@@ -115,7 +115,7 @@ def plot(
     log = column(y).log and target is None if log_y is None else log_y
     figure = Plot(y, x, labels, target, bool(log_x), log)
     panels = make_panels(figure, cases)
-    if log_x is None and target is None and any(map(_decades_apart, panels)):
+    if log_x is None and target is None and (x.startswith("bytes") or any(map(_decades_apart, panels))):
         figure = figure._replace(log_x=True)
         panels = make_panels(figure, cases)
     return _draw_figure(figure, panels, _looks(drawn))

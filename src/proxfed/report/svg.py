@@ -1,21 +1,53 @@
-"""Parts of pictures that are written as SVG into a page: words, a frame with its axes, the picture itself."""
+"""What pictures inside a page are drawn with, as SVG: axes, a frame, dots, lines, words, and the picture itself."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
+
+from proxfed.errors import real
 
 
-class Axis(Protocol):
-    """From values to places on the page."""
+class Axis:
+    """From values to places on the page: evenly, in logarithms, or one place for each word. Ticks are round numbers."""
 
-    @property
-    def ticks(self) -> Sequence[Any]:
-        """The values that are written beside it."""
+    def __init__(
+        self, values: Iterable[Any], start: float, end: float, log: bool = False, room: float = 0.0, few: bool = False
+    ) -> None:
+        """Of these values; `room`: the part of their range that is left free at both ends; `few`: ticks are the values
+        themselves if there are no more than five."""
+        values = list(values)
+        self.words = [] if all(map(real, values)) else list(dict.fromkeys(map(str, values)))
+        numbers = [float(v) for v in values] if not self.words else [0.0, float(len(self.words) - 1)]
+        low, high, self.log = min(numbers), max(numbers), log
+        if not high > low:
+            low, high = (low / 2, high * 2) if log else (low - 1, high + 1)
+        low, high = (math.log10(low), math.log10(high)) if log else (low, high)
+        room *= high - low
+        self.low, self.high, self.start, self.end = low - room, high + room, start, end
+        self.few = sorted({*numbers}) if few and len({*numbers}) <= 5 else []
 
     def __call__(self, value: Any) -> float:
         """The place of a value."""
+        at = self.words.index(str(value)) if self.words else math.log10(value) if self.log else value
+        return self.start + (at - self.low) / (self.high - self.low) * (self.end - self.start)
+
+    @property
+    def ticks(self) -> Sequence[Any]:
+        """What is written beside it: words, powers of ten, or about five multiples of 1, 2 or 5 times one."""
+        if self.words or self.few:
+            return self.words or self.few
+        if self.log:
+            first, last = math.ceil(self.low - 1e-9), math.floor(self.high + 1e-9)
+            tens = [10.0**k for k in range(first, last + 1, max(1, (last - first + 4) // 5))]
+            return tens if len(tens) > 1 else [10**self.low, 10**self.high]
+        rough = (self.high - self.low) / 5
+        power = 10 ** math.floor(math.log10(rough))
+        step = next(m * power for m in (1, 2, 5, 10) if m * power >= rough)
+        first = math.ceil(self.low / step - 1e-9)
+        return [k * step for k in range(first, math.floor(self.high / step + 1e-9) + 1)]
 
 
 class Frame(NamedTuple):
@@ -42,11 +74,17 @@ class Frame(NamedTuple):
         """Both axes with their ticks and names."""
         drawn = [f'<path class="axis" fill="none" d="M{self.left},{self.above}V{self.bottom}H{self.end}"/>']
         for tick in x.ticks:
-            place = f'x1="{x(tick):.1f}" x2="{x(tick):.1f}" y1="{self.bottom}" y2="{self.bottom + 4}"'
-            drawn += [f'<line class="axis" {place}/>', words(x(tick), self.bottom + 17, written(tick), "middle")]
+            at = x(tick)
+            drawn += [
+                line((at, self.bottom, at, self.bottom + 4), kind="axis"),
+                words(at, self.bottom + 17, written(tick), "middle"),
+            ]
         for tick in y.ticks:
-            place = f'x1="{self.left}" x2="{self.end}" y1="{y(tick):.1f}" y2="{y(tick):.1f}"'
-            drawn += [f'<line class="grid" {place}/>', words(self.left - 6, y(tick) + 4, written(tick), "end")]
+            at = y(tick)
+            drawn += [
+                line((self.left, at, self.end, at), kind="grid"),
+                words(self.left - 6, at + 4, written(tick), "end"),
+            ]
         drawn.append(words((self.left + self.wide) / 2, self.high - 8, across, "middle"))
         drawn.append(words(self.left, self.above - 4, up, "start"))
         return "".join(drawn)
@@ -73,9 +111,33 @@ def hover(text: str) -> str:
     return f"<title>{escape(text)}</title>"
 
 
-def points(places: Iterable[tuple[float, float]]) -> str:
-    """The corners of a line."""
-    return " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+def dot(x: float, y: float, size: float, colour: str, says: str = "") -> str:
+    """A filled circle."""
+    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{size}" fill="{colour}">{hover(says)}</circle>'
+
+
+def line(ends: tuple[float, float, float, float], **how: Any) -> str:
+    """From (x1, y1) to (x2, y2), with these attributes: `stroke_width` is stroke-width, `kind` the class."""
+    x1, y1, x2, y2 = ends
+    return f'<line x1="{x1:.1f}" x2="{x2:.1f}" y1="{y1:.1f}" y2="{y2:.1f}"{_attributes(how)}/>'
+
+
+def through(places: Iterable[tuple[float, float]], colour: str, says: str = "", **how: Any) -> str:
+    """A line through these places."""
+    corners = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+    said = hover(says) if says else ""
+    return f'<polyline points="{corners}" fill="none" stroke="{colour}"{_attributes(how)}>{said}</polyline>'
+
+
+def key(names: Iterable[tuple[str, int]]) -> str:
+    """Which colour is whose: (name, number of the colour)."""
+    shown = "".join(f'<span><i style="background:var(--c{k})"></i>{escape(name)}</span>' for name, k in names)
+    return f'<p class="key">{shown}</p>'
+
+
+def _attributes(how: Mapping[str, Any]) -> str:
+    named = {"class" if k == "kind" else k.replace("_", "-"): v for k, v in how.items()}
+    return "".join(f' {k}="{v}"' for k, v in named.items())
 
 
 def written(value: Any) -> str:

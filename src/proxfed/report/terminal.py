@@ -1,4 +1,4 @@
-"""The terminal, or a notebook or a log in its place: what is shown there, on the way and at the end, and Ctrl-C.
+"""The terminal, or a notebook or a log in its place: what is shown there, and Ctrl-C. Progress is in progress.py.
 
 The library logs under the name `proxfed` and configures nothing; the command line shows the log on stderr (`show_log`).
 Where that logger is set to ERROR, there is no progress either.
@@ -13,26 +13,21 @@ from __future__ import annotations
 import logging
 import re
 import signal
-import sys
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook
 from rich.segment import Segment
 
-from proxfed.report.columns import Row, RunStatus
+from proxfed.report.columns import RunStatus
 
 if TYPE_CHECKING:
     from proxfed.harness.results import Results
 
 UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
 """Control characters but line feed and tab, marks of direction and order, and halves of characters."""
-
-EVERY = 30.0
-"""Seconds between two lines of progress where there is no terminal."""
 
 
 def visible(text: str) -> str:
@@ -141,138 +136,3 @@ def stop_on_signal() -> Iterator[Callable[[], bool]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-class Progress(NamedTuple):
-    """What somebody who watches is told after each round."""
-
-    task: int  # counted from 0
-    tasks: int
-    label: str
-    seed: int
-    round: int
-    rounds: int
-    row: Row | None
-    case: str = ""
-
-
-@contextmanager
-def watching(show: bool = True) -> Iterator[Callable[[Progress], None]]:
-    """Meanwhile something to call with each Progress, which shows it where this process is seen."""
-    if not show or quiet():
-        yield lambda p: None
-    elif _in_a_notebook():
-        with _Notebook() as line:
-            yield line
-    elif sys.stderr.isatty():
-        with _Bars() as bars:
-            yield bars
-    else:
-        yield _Lines()
-
-
-def _in_a_notebook() -> bool:
-    """A kernel runs this; that its module was imported says little."""
-    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
-    return getattr(shell, "kernel", None) is not None
-
-
-def _name(p: Progress) -> str:
-    """Which task it is."""
-    case = f"{p.case}: " if p.case else ""
-    return visible(f"{case}{p.task + 1}/{p.tasks} {p.label}, seed {p.seed}")
-
-
-def _numbers(p: Progress) -> str:
-    """The measures of a row that tell most."""
-    if p.row is None:
-        return ""
-    shown = [k for k in ("objective", "error", "gap", "accuracy") if isinstance(p.row.get(k), (int, float))][:2]
-    return "  ".join(f"{k} {p.row[k]:.3g}" for k in shown)
-
-
-class _Rate:
-    """Rounds per second of a task since it was first seen."""
-
-    def __init__(self, p: Progress) -> None:
-        self.round, self.time = p.round, time.monotonic()
-
-    def __call__(self, p: Progress) -> str:
-        rounds, seconds = p.round - self.round, time.monotonic() - self.time
-        return f"{rounds / seconds:.3g} rounds/s" if rounds and seconds > 0 else ""
-
-
-class _Bars(AbstractContextManager[Any]):
-    """A bar per task: rounds, rounds/s and the current measures."""
-
-    def __init__(self) -> None:
-        from rich import progress as rich
-
-        self.bar = rich.Progress(
-            rich.TextColumn("{task.description}", markup=False),
-            rich.BarColumn(bar_width=24),
-            rich.MofNCompleteColumn(),
-            rich.TextColumn("{task.fields[rate]}"),
-            rich.TimeRemainingColumn(compact=True),
-            rich.TextColumn("{task.fields[measures]}", markup=False),
-            console=console(stderr=True),
-        )
-        self.known: dict[str, tuple[Any, _Rate]] = {}
-
-    def __enter__(self) -> _Bars:
-        self.bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.bar.stop()
-
-    def __call__(self, p: Progress) -> None:
-        name = _name(p)
-        if name not in self.known:
-            self.known[name] = self.bar.add_task(name, total=p.rounds, rate="", measures=""), _Rate(p)
-        bar, rate = self.known[name]
-        self.bar.update(bar, completed=p.round, rate=rate(p))
-        if p.row is not None:
-            self.bar.update(bar, measures=_numbers(p))
-
-
-class _Lines:
-    """A line now and then, for logs."""
-
-    def __init__(self) -> None:
-        self.last = time.monotonic()
-        self.rates: dict[str, _Rate] = {}
-
-    def __call__(self, p: Progress) -> None:
-        rate = self.rates.setdefault(_name(p), _Rate(p))
-        if time.monotonic() - self.last < EVERY:
-            return
-        self.last = time.monotonic()
-        place = f"{_name(p)}: round {p.round} of {p.rounds}"
-        print("  ".join(part for part in (place, rate(p), _numbers(p)) if part), file=sys.stderr, flush=True)
-
-
-class _Notebook(AbstractContextManager[Any]):
-    """One line below the cell, rewritten as it goes."""
-
-    def __init__(self) -> None:
-        self.last, self.handle = 0.0, None
-        self.rates: dict[str, _Rate] = {}
-
-    def __exit__(self, *_: object) -> None:
-        if self.handle is not None:
-            self.handle.update({"text/plain": ""}, raw=True)
-
-    def __call__(self, p: Progress) -> None:
-        from IPython.display import display
-
-        rate = self.rates.setdefault(_name(p), _Rate(p))
-        if time.monotonic() - self.last < 0.3:
-            return
-        self.last = time.monotonic()
-        place = f"{_name(p)}: round {p.round} of {p.rounds}"
-        text = {"text/plain": "  ".join(part for part in (place, rate(p), _numbers(p)) if part)}
-        if self.handle is None:
-            self.handle = display(text, raw=True, display_id=True)  # type: ignore[no-untyped-call]
-        else:
-            self.handle.update(text, raw=True)

@@ -22,7 +22,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from proxfed.data.federated import Federated
 from proxfed.errors import InputError, require
-from proxfed.fit.inference.own_sums import Intercept
+from proxfed.fit.inference.regression import Intercept
 from proxfed.fit.inference.result import INTERCEPT
 from proxfed.fit.inference.wald import Coefficient
 from proxfed.fit.model import linear_model

@@ -10,14 +10,17 @@ from typing import Any
 import numpy as np
 
 from proxfed.errors import require
+from proxfed.fit.here import Here
 from proxfed.fit.inference.adjust import adjusted
 from proxfed.fit.inference.debiased import debiased, enough_rows
-from proxfed.fit.inference.families import family_of
-from proxfed.fit.inference.own_sums import Intercept, OwnRegression, check
+from proxfed.fit.inference.regression import Intercept, Regression
 from proxfed.fit.inference.result import INTERCEPT
+from proxfed.fit.inference.subject import KNOWN, ROWS_FOR_EACH
 from proxfed.fit.inference.wald import Coefficient, coefficients, dispersion, model_covariance, sandwich
-from proxfed.problems.losses import Huber, Loss
-from proxfed.problems.named_losses import LOSSES, find_loss
+from proxfed.fit.own_rows import OwnRows
+from proxfed.problems.losses import Loss
+from proxfed.problems.named_losses import KINDS, find_loss
+from proxfed.registry import describe
 
 
 def intervals(
@@ -32,21 +35,20 @@ def intervals(
 ) -> list[Coefficient]:
     """Debiased estimates at x, a shared intercept last; `rows` are (X, labels, weights) of each organisation."""
     loss = find_loss(loss)
-    name = next((key for key, value in LOSSES.items() if type(value) is type(loss)), "")
-    settings = {"delta": loss.delta} if isinstance(loss, Huber) else {}
-    family = family_of(name, **settings)
+    name = str(describe(loss, KINDS)["name"])
+    require(name in KNOWN, f"loss = {name!r} has no standard errors here; those that do are {', '.join(KNOWN)}")
     require(errors in ("model", "robust"), f"errors = {errors!r} is not one of 'model', 'robust'")
-    require(errors == "robust" or family.likelihood, f"loss = {name!r} is no likelihood: errors must be 'robust'")
-    halves = [OwnRegression(family, X, y, w, intercept=intercept) for X, y, w in rows]
-    check(halves)
-    labels = np.concatenate([y for _, y, _ in rows])
-    rare = min((labels > 0).sum(), (labels < 0).sum()) if name == "logistic" else len(labels)
-    enough_rows(float(rare), len(x), "rows of the rarer class" if name == "logistic" else "rows")
+    own = tuple(OwnRows(X, y, loss, intercept == "shared", sample_weights=w) for X, y, w in rows)
+    here = Here(own, tuple(map(str, range(len(own)))))
+    regression = Regression.of(here, loss, own[0].width, intercept, "row" if errors == "robust" else "")
+    likelihood = errors == "robust" or regression.likelihood
+    require(likelihood, f"loss = {name!r} is no likelihood: errors must be 'robust'")
+    enough_rows(regression.informative, len(x), ROWS_FOR_EACH.get(name, "rows"))
     d = len(x)
-    found = debiased(halves, x, [d - 1, *range(d - 1)] if intercept == "shared" else None)
-    phi = dispersion(found) if family.dispersed else 1.0
+    found = debiased(regression, x, [d - 1, *range(d - 1)] if intercept == "shared" else None)
+    phi = dispersion(found) if regression.dispersed else 1.0
     V = sandwich(found, "HC1") if errors == "robust" else model_covariance(found, phi)
-    df = found.residual_df if family.dispersed and errors == "model" else math.inf
+    df = found.residual_df if regression.dispersed and errors == "model" else math.inf
     lines = coefficients([names[j] for j in found.free], found.x[found.free], V, level, df)
     better = iter(adjusted([line.p for line in lines if line.name != INTERCEPT], adjust))
     return [line if line.name == INTERCEPT else replace(line, adjusted=next(better)) for line in lines]

@@ -2,7 +2,7 @@
 
 The first plane says which levels are not 0, the next which of these are above 1 in size, and so on. Ones are rare in
 some planes and zeros in others, whatever the levels are like; how many there are is all that the codes of the planes
-ask for: subset_code.py for short vectors, plane_code.py for long ones. Both are in whole numbers alone, so that bits
+ask for: urn_code.py for short vectors, plane_code.py for long ones. Both are in whole numbers alone, so that bits
 are the same on every machine.
 """
 

@@ -1,4 +1,8 @@
-"""What a quantiser sends for a row: three bytes of step, one of offset, and the levels."""
+"""What a quantiser sends for a row: its step, its offset, and the levels.
+
+A long row begins with three bytes of step and one of offset. Of a short row all is one number: eight to twelve bits of
+step in steps that are usual, three to seven of offset, and the levels.
+"""
 
 from __future__ import annotations
 
@@ -11,38 +15,83 @@ import torch
 from torch import Tensor
 
 from proxfed.compressors.arrays import host, tensor
-from proxfed.compressors.coding import plane_code, subset_code, wire
-from proxfed.compressors.coding.planes import put_together, take_apart
+from proxfed.compressors.coding import plane_code, urn_code, wire
+from proxfed.compressors.coding.planes import MOST, Planes, put_together, take_apart
 from proxfed.compressors.coding.reader import Reader, check, reading
-from proxfed.compressors.step_search import LOWEST, Quantised, values
+from proxfed.compressors.step_search import LOWEST, MANTISSA, PARTS, SHORT, Quantised, offset_unit, step_bits, values
 from proxfed.types import Compressor, Packed
 
-ZERO, NOT_FINITE = bytes(3), b"\xff" * 3
-"""The whole message of a row without a step."""
+EXPONENTS = 1 << 13
+"""Of steps m 2^e: e is from -4096 on."""
+
+USUAL, FIRST_USUAL = 64, -60
+"""Most exponents are among these many, from this one on: steps of 2^-49 to 2^15."""
+
+
+def zero(d: int) -> bytes:
+    """The whole message of a row that is 0."""
+    return bytes(1 if d <= SHORT else 3)
+
+
+def not_finite(d: int) -> bytes:
+    """And of one with a number that is infinite or none."""
+    return bytes(2) if d <= SHORT else b"\xff" * 3
 
 
 def write(q: Quantised, largest: int) -> list[bytes]:
     """The messages of rows that are finite and not zero; no level is above `largest`."""
-    width, code = wire.width(largest), _code(q.level.shape[1])
-    heads = [
-        (((int(e) + 4096) << 11) | (int(m) - 2048)).to_bytes(3, "little") + bytes([int(offset) - LOWEST])
-        for m, e, offset in zip(q.m, q.e, q.offset, strict=True)
-    ]
-    return [head + code.write(take_apart(level), width) for head, level in zip(heads, q.level, strict=True)]
+    write, width = _short if q.level.shape[1] <= SHORT else _long, wire.width(largest)
+    rows = zip(q.m.tolist(), q.e.tolist(), q.offset.tolist(), q.level, strict=True)
+    return [write(*row, width) for row in rows]
+
+
+def _short(m: int, e: int, offset: int, level: np.ndarray, width: int) -> bytes:
+    d, to = len(level), urn_code.Writer()
+    usual = 0 <= e - FIRST_USUAL < USUAL
+    to.digit(int(usual), 2)
+    to.digit(e - FIRST_USUAL if usual else e + EXPONENTS // 2, USUAL if usual else EXPONENTS)
+    bits, unit = step_bits(d), offset_unit(d)
+    to.digit((m >> MANTISSA - bits) - (1 << bits - 1), 1 << bits - 1)
+    to.digit((offset - LOWEST) // unit, PARTS // unit)
+    urn_code.write(to, take_apart(level), width)
+    return to.message()
+
+
+def _long(m: int, e: int, offset: int, level: np.ndarray, width: int) -> bytes:
+    step = (e + EXPONENTS // 2) << MANTISSA - 1 | m - (1 << MANTISSA - 1)
+    return step.to_bytes(3, "little") + bytes([offset - LOWEST]) + plane_code.write(take_apart(level), width)
 
 
 def read(message: Reader, d: int, dtype: np.dtype, largest: int) -> np.ndarray | float:
     """The row (d,), or 0.0 or NaN if all of it is."""
-    step = message.take(3).tobytes()
-    if step in (ZERO, NOT_FINITE):
-        return 0.0 if step == ZERO else np.nan
-    number, info = int.from_bytes(step, "little"), np.finfo(dtype)
-    m, e = 2048 + (number & 2047), (number >> 11) - 4096
-    least = int(np.log2(float(info.smallest_subnormal))) - 11
-    check(least <= e <= info.maxexp - 11, "the step is no number")
-    offset = int(message.take(1)[0]) + LOWEST
-    level = put_together(_code(d).read(message, d, wire.width(largest)), largest)
+    start = message.rest[: len(zero(d)) + 1].tobytes()
+    for whole, value in ((zero(d), 0.0), (not_finite(d), np.nan)):
+        if start[: len(whole)] == whole and (d > SHORT or len(message.rest) == len(whole)):
+            message.take(len(whole))
+            return value
+    width, info = wire.width(largest), np.finfo(dtype)
+    m, e, offset, planes = (_read_short if d <= SHORT else _read_long)(message, d, width)
+    least = int(np.log2(float(info.smallest_subnormal))) - MANTISSA + 1
+    check(least <= e <= info.maxexp - MANTISSA + 1, "the step is no number")
+    level = put_together(planes, largest)
     return values(Quantised(np.array([m]), np.array([e]), np.array([offset]), level[None]), dtype)[0]
+
+
+def _read_short(message: Reader, d: int, width: int) -> tuple[int, int, int, Planes]:
+    digits = urn_code.Digits(message, (MOST + 2 * width) * (d + 8))
+    usual = digits.digit(2)
+    e = digits.digit(USUAL) + FIRST_USUAL if usual else digits.digit(EXPONENTS) - EXPONENTS // 2
+    check(usual or not 0 <= e - FIRST_USUAL < USUAL, "a usual exponent is written as one that is not")
+    bits, unit = step_bits(d), offset_unit(d)
+    m = (digits.digit(1 << bits - 1) + (1 << bits - 1)) << MANTISSA - bits
+    offset = digits.digit(PARTS // unit) * unit + LOWEST
+    return m, e, offset, urn_code.read(digits, d, width)
+
+
+def _read_long(message: Reader, d: int, width: int) -> tuple[int, int, int, Planes]:
+    step = int.from_bytes(message.take(3).tobytes(), "little")
+    m, e = (step & (1 << MANTISSA - 1) - 1) + (1 << MANTISSA - 1), (step >> MANTISSA - 1) - EXPONENTS // 2
+    return m, e, int(message.take(1)[0]) + LOWEST, plane_code.read(message, d, width)
 
 
 def pack(messages: list[bytes], dense: np.ndarray, like: Tensor, compressor: Compressor) -> Packed:
@@ -69,8 +118,3 @@ def decode(messages: Sequence[bytes], d: int, dtype: Any, largest: int, most: fl
             check(len(sent) <= most, f"it has {len(sent)} bytes, more than {most}")
             dense[i] = read(message, d, dense.dtype, largest)
     return torch.from_numpy(dense)
-
-
-def _code(d: int) -> Any:
-    """How planes are written; from about this length on the coders are as short, and faster."""
-    return subset_code if d <= 2048 else plane_code

@@ -20,9 +20,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from proxfed.errors import require
-from proxfed.fit.inference.families import Array
-from proxfed.fit.inference.newton import Estimate, combinations
-from proxfed.fit.inference.own_sums import Own, ask
+from proxfed.fit.inference.estimate import Estimate, combinations
+from proxfed.fit.inference.regression import Array, Regression
 
 STEPS = 2
 ROWS_FOR_EACH = 10
@@ -39,14 +38,14 @@ def enough_rows(rows: float, coefficients: int, what: str = "rows") -> None:
     )
 
 
-def debiased(organisations: Sequence[Own], x: Array, order: Sequence[int] | None = None) -> Estimate:
+def debiased(regression: Regression, x: Array, order: Sequence[int] | None = None) -> Estimate:
     """Newton steps from a penalised x, of the coefficients in `order`; three exchanges."""
-    now = ask(organisations, x)
+    now = regression.ask(x)
     wanted = list(range(len(x))) if order is None else list(order)
     aliased = tuple(sorted(combinations(now.hessian, wanted)))
     free = np.array(sorted(set(wanted) - set(aliased)), int)
     b = np.array(x, float)
-    for _ in range(STEPS):
+    for step in range(STEPS):
         b[free] -= np.linalg.solve(now.hessian[np.ix_(free, free)], now.gradient[free])
-        now = ask(organisations, b)
-    return Estimate(b, now, free, aliased, 1 + STEPS)
+        now = regression.ask(b, step == STEPS - 1)
+    return Estimate(b, now, free, aliased, 1 + STEPS, regression)

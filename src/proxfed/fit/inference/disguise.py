@@ -6,6 +6,9 @@ hospital. Its coefficient is then what is different about the hospital.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import numpy as np
 
 from proxfed.tables.design import Design
@@ -44,18 +47,34 @@ def disguised(made: Design) -> dict[str, list[str]]:
     return found
 
 
-def warnings(made: Design, site_intercepts: bool) -> list[str]:
-    """A sentence for each."""
-    advice = "" if site_intercepts else ": its coefficient may be that of the organisation (try site intercepts)"
+class Disguise(NamedTuple):
+    """A feature that may stand for organisations."""
+
+    feature: str
+    missing: bool
+    """Its column is missing there; otherwise, it is the same in all rows."""
+    organisations: tuple[str, ...]
+
+
+def disguises(made: Design) -> list[Disguise]:
+    """Those of tables that lie here."""
     column = {feature.name: feature.column for feature in made.preparation.features}
     gaps = {
         (name, table.organisation): bool(np.isnan(values).all())
         for table in made.tables.tables
         for name, values in table.columns.items()
     }
+    return [
+        Disguise(name, name == column[name] and all(gaps[name, each] for each in where), tuple(where))
+        for name, where in disguised(made).items()
+    ]
+
+
+def warnings(found: Sequence[Disguise], site_intercepts: bool) -> list[str]:
+    """A sentence for each."""
+    advice = "" if site_intercepts else ": its coefficient may be that of the organisation (try site intercepts)"
     lines = []
-    for name, where in disguised(made).items():
-        missing = name == column[name] and all(gaps[name, organisation] for organisation in where)
+    for name, missing, where in found:
         what = "missing" if missing else "the same"
         lines.append(f"{name!r} is {what} in all rows of {', '.join(where)}, but not elsewhere{advice}")
     more = len(lines) - MOST

@@ -19,16 +19,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
 from typing import NamedTuple
 
 import numpy as np
 
 from proxfed.errors import ProxfedError
 from proxfed.fit.inference.distributions import chi2_tail
-from proxfed.fit.inference.families import Array
-from proxfed.fit.inference.newton import Estimate, estimate
-from proxfed.fit.inference.own_sums import Own, ask
+from proxfed.fit.inference.estimate import Estimate, estimate
+from proxfed.fit.inference.regression import Array, Regression
 from proxfed.fit.inference.wald import dispersion, model_covariance
 
 
@@ -43,6 +41,9 @@ class MetaSums(NamedTuple):
 
     def __add__(self, other: MetaSums) -> MetaSums:  # type: ignore[override]
         return MetaSums(*(one + two for one, two in zip(self, other, strict=True)))
+
+
+META = MetaSums._fields
 
 
 class OwnEstimate(NamedTuple):
@@ -74,16 +75,14 @@ class Agreement:
     """One Newton step from there with the sums of all organisations."""
 
 
-def own_estimate(
-    own: Own, dispersed: bool = False, names: Sequence[str] | None = None, order: Sequence[int] | None = None
-) -> OwnEstimate | str:
-    """What an organisation finds from its own rows; a sentence where it finds nothing."""
+def own_estimate(own: Regression, order: Sequence[int] | None = None) -> OwnEstimate | str:
+    """What an organisation finds from its own rows alone; a sentence where it finds nothing."""
     d = own.d
     try:
-        found = estimate([own], order, names, order=order)
+        found = estimate(own, order, order=order)
         if found.residual_df <= 0 or not len(found.free):
-            return f"{found.sums.rows:.0f} rows are too few for {found.parameters} coefficients"
-        V = model_covariance(found, dispersion(found) if dispersed else 1.0)
+            return f"{found.rows:.0f} rows are too few for {found.parameters} coefficients"
+        V = model_covariance(found, dispersion(found) if own.dispersed else 1.0)
     except (ProxfedError, np.linalg.LinAlgError) as e:
         return str(e)
     b, error = np.full(d, math.nan), np.full(d, math.nan)
@@ -93,9 +92,9 @@ def own_estimate(
     return OwnEstimate(b, error)
 
 
-def _aliased_with(found: Estimate, own: Own) -> list[int]:
+def _aliased_with(found: Estimate, own: Regression) -> list[int]:
     """Free coefficients that stand for an aliased one as well: they mean something else at this organisation."""
-    H = ask([own], np.zeros(own.d)).hessian
+    H = own.ask(np.zeros(own.d)).hessian
     blurred: set[int] = set()
     for j in found.aliased:
         if H[j, j] <= 0:  # constant zero: nothing else stands for it
@@ -113,14 +112,11 @@ def meta_sums(own: OwnEstimate) -> MetaSums:
     return MetaSums(there.astype(float), w, w * w, w * b, w * b * b)
 
 
-def agreement(
-    names: Sequence[str], estimates: Sequence[OwnEstimate], organisations: Sequence[Own], joint: Estimate
-) -> list[Agreement]:
+def agreement(names: Sequence[str], total: MetaSums, joint: Estimate) -> list[Agreement]:
     """Heterogeneity of every coefficient that at least two organisations estimate."""
-    total = reduce(MetaSums.__add__, map(meta_sums, estimates))
     several = total.W > 0
     mean = np.where(several, total.B / np.where(several, total.W, 1), joint.x)
-    now = ask(organisations, mean)
+    now = joint.regression.ask(mean)
     at = joint.free
     stepped = mean.copy()
     stepped[at] -= np.linalg.solve(now.hessian[np.ix_(at, at)], now.gradient[at])

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from proxfed.fit.inference.distributions import chi2_tail, f_tail
-from proxfed.fit.inference.families import Array
-from proxfed.fit.inference.newton import Estimate, estimate
-from proxfed.fit.inference.own_sums import Own, ask
+from proxfed.fit.inference.estimate import Estimate, estimate
+from proxfed.fit.inference.regression import Array
 
 
 @dataclass(frozen=True)
@@ -35,9 +34,9 @@ def likelihood_ratio(name: str, full: Estimate, restricted: Estimate, phi: float
     return Test(name, F, df, f_tail(F, df, full.residual_df) if df else 1.0, full.residual_df)
 
 
-def score_test(name: str, organisations: Sequence[Own], restricted: Estimate, tested: Sequence[int]) -> Test:
+def score_test(name: str, restricted: Estimate, tested: Sequence[int]) -> Test:
     """g' H^-1 g at the restricted estimate: the larger model is not fitted."""
-    now = ask(organisations, restricted.x)
+    now = restricted.sums
     places = np.array(sorted({*restricted.free.tolist(), *tested}), int)
     g, H = now.gradient[places], now.hessian[np.ix_(places, places)]
     statistic = float(g @ np.linalg.solve(H, g))
@@ -53,7 +52,6 @@ def wald_test(name: str, found: Estimate, covariance: Array, tested: Sequence[in
 
 
 def deviance_table(
-    organisations: Sequence[Own],
     full: Estimate,
     terms: Mapping[str, Sequence[int]],
     phi: float | None = None,
@@ -66,7 +64,7 @@ def deviance_table(
         if len(kept) < len(full.free):
             start = np.zeros_like(full.x)
             start[kept] = full.x[kept]
-            restricted = estimate(organisations, kept, start=start, order=order)
+            restricted = estimate(full.regression, kept, start=start, order=order)
             found.append(likelihood_ratio(name, full, restricted, phi))
             exchanges += restricted.exchanges
     return found, exchanges

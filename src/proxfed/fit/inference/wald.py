@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from proxfed.fit.inference.distributions import t_quantile, t_tails
-from proxfed.fit.inference.families import Array
-from proxfed.fit.inference.newton import Estimate
+from proxfed.fit.inference.estimate import Estimate
+from proxfed.fit.inference.regression import Array
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def coefficients(
 
 def dispersion(found: Estimate) -> float:
     """Pearson's estimate of the dispersion: the variance of the residuals of a linear model."""
-    return found.sums.pearson / found.residual_df
+    return found.deviance / found.residual_df
 
 
 def model_covariance(found: Estimate, phi: float = 1.0) -> Array:
@@ -80,7 +80,8 @@ def sandwich(found: Estimate, correction: str = "HC0") -> Array:
 
     correction   "HC0": none; "HC1": N/(N - d); "cluster": G/(G - 1) (N - 1)/(N - d) with G clusters
     """
-    s, at = found.sums, np.ix_(found.free, found.free)
-    G, N, d = s.clusters, s.rows, found.parameters
+    products, at = found.sums.products, np.ix_(found.free, found.free)
+    assert products is not None
+    G, N, d = found.regression.clusters, found.rows, found.parameters
     factor = {"HC0": 1.0, "HC1": N / (N - d), "cluster": G / max(G - 1, 1e-300) * (N - 1) / (N - d)}[correction]
-    return factor * (found.bread @ s.products[at] @ found.bread)
+    return factor * (found.bread @ products[at] @ found.bread)

@@ -84,6 +84,35 @@ class Cox(Loss):
         means = sums * ((-log_rest).exp() * e.weight[seen].sqrt())[:, None]
         return root.mT @ root - means.mT @ means
 
+    def residuals(self, s: Tensor, b: Tensor, v: Tensor, A: Tensor) -> Tensor:
+        """(samples, p) the score residual of each of one client's samples in the coefficients of s = A x; they add up
+        to the gradient. With z_j and S_j the mean of the features and the weight of the risk set of event j:
+
+            r_k x_k - sum over j with k in R_j of v_k exp(s_k) a_j z_j / S_j - event_k v_k (x_k - z_k)
+
+        Reference: D. Y. Lin and L. J. Wei, "The Robust Inference for the Cox Proportional Hazards Model", Journal of
+        the American Statistical Association, 1989.
+        """
+        e = _Events.of(s, b, v, self.ties)
+        top = s.max()
+        risk, a = v * (s - top).exp(), e.weight
+
+        def within(x: Tensor) -> Tensor:
+            return torch.zeros_like(x).index_add_(0, e.last, x)[e.last]
+
+        def at_risk(x: Tensor) -> Tensor:
+            return x.flip(0).cumsum(0).flip(0)[e.first]
+
+        own = risk[:, None] * A
+        S = torch.where(a > 0, (e.log_S - top).exp() * (1 - e.c * e.share), 1)
+        z = (own.cumsum(0)[e.last] - e.c[:, None] * within(e.event[:, None] * own)) / S[:, None]
+        rate = (a / S)[:, None]
+        hazard = risk[:, None] * (at_risk(rate) - e.event[:, None] * within(e.c[:, None] * rate))
+        of_z = risk[:, None] * (at_risk(rate * z) - e.event[:, None] * within(e.c[:, None] * rate * z))
+        mean_z = within(z * a[:, None]) / within(a)[:, None].clamp_min(1e-300)
+        happened = (v * e.event)[:, None]
+        return A * (hazard - happened) - of_z + happened * mean_z
+
     def smoothness(self, distance: Tensor, b: Tensor, v: Tensor) -> Tensor:
         """The Hessian of an event is the features' variance in its risk set, under some weights; whatever these are,
         that is at most the largest squared distance of a sample in the set from any point: here, from the mean."""

@@ -11,7 +11,8 @@ from proxfed.errors import InputError
 from proxfed.fit.settings import Settings
 from proxfed.harness.experiment import Experiment
 from proxfed.harness.protection import Protection
-from proxfed.silos.protection import policy
+from proxfed.problems.empirical_risk import EmpiricalRisk
+from proxfed.silos.protection import policy, policy_of_fits
 from proxfed.silos.site.config import Site
 from proxfed.silos.wire.job import TABLES, Job
 
@@ -76,7 +77,7 @@ def _refused_fit(site: Site, settings: Settings) -> Iterator[str]:
         job.check()
         job.check_code(site.allow.code)
         policy.check_job(site, job)
-        policy.check_fit(site, job)
+        policy_of_fits.check_fit(site, job)
         policy.check_counts(site)
     except InputError as error:
         yield str(error)
@@ -88,7 +89,7 @@ def _leaves(site: Site, e: Experiment, protection: Protection) -> Iterator[str]:
     runs, privacy = len(e.algorithms) * len(e.seeds), protection.privacy
     rounds = sum(int(a.get("rounds", e.rounds)) for a in e.algorithms) * len(e.seeds)
     yield "Once: the names of the columns and of the classes, and the versions of the software here."
-    if e.problem.get("weighting") == "size":
+    if e.problem.get("weighting", EmpiricalRisk.weighting) == "size":
         yield "Once: how many rows there are."
     if site.data.schema_file:
         yield "Once: counts, means, variances and histograms of the columns, with small counts withheld."
@@ -158,5 +159,5 @@ def _refused(site: Site, e: Experiment) -> Iterator[str]:
             policy.check_job(site, own)
         except InputError as error:
             yield f"{own.label}: {error}"
-    if e.problem.get("weighting") == "size" and not site.allow.counts:
+    if e.problem.get("weighting", EmpiricalRisk.weighting) == "size" and not site.allow.counts:
         yield "weighting = 'size': counts of rows are not told (allow.counts = false)"

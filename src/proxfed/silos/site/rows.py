@@ -19,8 +19,10 @@ from proxfed.data.federated import Federated, Samples, Window
 from proxfed.data.own import own
 from proxfed.errors import InputError, RunError, require
 from proxfed.registry import Table
+from proxfed.silos.wire.job import Job, problem_of
 from proxfed.silos.wire.message import canonical
 from proxfed.tables.schema import from_plain
+from proxfed.types import Problem
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +71,16 @@ class Rows:
             data.test,
         )
 
+    @property
+    def offset(self) -> np.ndarray | None:
+        """(N,) what is added to every score; None: nothing."""
+        return None
+
+    @property
+    def clusters(self) -> np.ndarray | None:
+        """(N,) which rows depend on each other; None: it is not known."""
+        return None
+
     def digest(self) -> str:
         """Of all rows: they must stay the same while a run is under way."""
         parts = [self.features, self.labels, self.sample_weights, *(self.test or ())]
@@ -82,6 +94,10 @@ class Rows:
         parts = [(self.features, self.labels, self.sample_weights, 0)]
         parts += [] if self.test is None else [(np.asarray(self.test[0]), self.test[1], None, 1)]
         return np.concatenate([_bytes(*part) for part in parts])
+
+    def filled(self, agreed: Table) -> np.ndarray | None:
+        """The same with the job's values in the place of missing ones; None: there are no gaps."""
+        return None
 
     def schema(self) -> Table:
         """What the site tells before a run."""
@@ -166,6 +182,11 @@ def empty(agreed: Table, window: Window) -> Federated:
         None,
         window,
     )
+
+
+def without_rows(job: Job) -> Problem:
+    """What all jobs of a family have in common, as a server knows it."""
+    return problem_of(job, empty(job.schema, job.window(None)))
 
 
 def agree(schemas: Mapping[str, Table]) -> Table:
