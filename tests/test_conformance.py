@@ -52,7 +52,7 @@ OF_STEPS = (laws.a_solution_stays_one_with_another_step, laws.where_it_ends_does
 
 @pytest.mark.parametrize(("name", "law", "variant"), CASES)
 def test_law(name: str, law: Law, variant: dict[str, Any]) -> None:
-    stepless = name in ("mosaic", "prox_newton") and law in OF_STEPS
+    stepless = name in ("fednl", "mosaic", "prox_newton") and law in OF_STEPS
     restless = name in RESTLESS and law is laws.where_it_ends_does_not_depend_on_its_first_step
     adaptive = name == "mosaic" and law is laws.bytes_are_those_of_its_facts
     apart = stepless or restless or adaptive

@@ -6,7 +6,8 @@ debiased_inference(design, problem, x)          the same of a model that was fit
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,14 +17,16 @@ from proxfed.errors import InputError, require
 from proxfed.fit.inference.adjust import METHODS
 from proxfed.fit.inference.debiased import debiased, enough_rows
 from proxfed.fit.inference.estimate import Estimate, estimate
-from proxfed.fit.inference.heterogeneity import Agreement, OwnEstimate, agreement, own_estimates
+from proxfed.fit.inference.heterogeneity import Agreement, MetaSums, OwnEstimate, agreement
 from proxfed.fit.inference.regression import Array
 from proxfed.fit.inference.reported import Errors, reported
 from proxfed.fit.inference.result import INTERCEPT, Forest, Inference
+from proxfed.fit.inference.rubin import pooled
 from proxfed.fit.inference.subject import PRODUCTS, Subject, subject
 from proxfed.fit.inference.tests_of_terms import Test, deviance_table, likelihood_ratio
 from proxfed.fit.inference.wald import coefficients, dispersion
 from proxfed.tables.design import Design, design
+from proxfed.tables.imputation import closed, imputed
 from proxfed.tables.schema import Schema
 from proxfed.tables.table import Tables, read_tables
 
@@ -44,6 +47,8 @@ def glm(
     adjust: str = "none",
     forest: bool = True,
     ties: str = "breslow",
+    imputations: int = 0,
+    seed: int = 0,
 ) -> Inference:
     """The unpenalised model of all organisations' tables, with standard errors: a generalised linear model, or Cox's.
 
@@ -69,6 +74,11 @@ def glm(
         Organisations show their own estimates, for a forest plot; False: only sums are used.
     ties : str
         Of Cox's model: breslow or efron.
+    imputations : int
+        How often every organisation fills its gaps, from its own rows; results are pooled by Rubin's rules. 0: once,
+        as the schema says, which standard errors take no account of.
+    seed : int
+        Of the imputations.
 
     Returns
     -------
@@ -78,7 +88,33 @@ def glm(
     if not isinstance(tables, Tables):
         tables = read_tables(tables, directory)
     made = design(tables)
-    return infer(made, _loss(made, loss), site_intercepts, errors, level, adjust, forest, ties)
+    options = (_loss(made, loss), site_intercepts, errors, level, adjust, forest, ties)
+    if not imputations:
+        return infer(made, *options)
+    return pooled([infer(each, *options) for each in _completed(made, imputations, seed)], _closed(made))
+
+
+def _completed(made: Design, count: int, seed: int) -> Iterator[Design]:
+    """The same design of tables without gaps, so many times; where there are none, there are no indicators of them."""
+    require(count > 1, f"imputations = {count} must be 0, or 2 and more")
+    tables = made.tables.tables
+    gaps = any(np.isnan(values).any() for table in tables for values in table.columns.values())
+    require(gaps, f"imputations = {count}: no value is missing")
+    schema = made.tables.schema.without_indicators()
+    preparation = replace(made.preparation, schema=schema)
+    for draw in range(count):
+        whole = tuple(replace(imputed(table, seed, draw, i), schema=schema) for i, table in enumerate(tables))
+        yield replace(made, tables=made.tables._replace(schema=schema, tables=whole), preparation=preparation)
+
+
+def _closed(made: Design) -> list[str]:
+    """What could not be filled from an organisation's own rows."""
+    each = {table.organisation: closed(table) for table in made.tables.tables}
+    return [
+        f"{name}: {', '.join(map(repr, columns))} cannot be imputed from its own rows: the preparation fills it once"
+        for name, columns in each.items()
+        if columns
+    ]
 
 
 def _loss(made: Design, asked: str | None) -> str:
@@ -106,7 +142,7 @@ def infer(
     **family: float,
 ) -> Inference:
     """The same of prepared tables."""
-    _check(errors, level, adjust)
+    check(errors, level, adjust)
     return inferred(subject(made, loss, ties, family), site_intercepts, errors, level, adjust, forest)
 
 
@@ -168,7 +204,7 @@ def debiased_inference(
     **family: float,
 ) -> Inference:
     """Intervals of a model with a penalty, x on the prepared scale: the features, and a shared intercept last."""
-    _check(errors, level, adjust)
+    check(errors, level, adjust)
     return debiased_of(subject(made, loss, family=family), x, site_intercepts, errors, level, adjust)
 
 
@@ -192,7 +228,8 @@ def debiased_of(
     return replace(result, exchanges=found.exchanges)
 
 
-def _check(errors: str, level: float, adjust: str) -> None:
+def check(errors: str, level: float, adjust: str) -> None:
+    """Refused if they are none."""
     require(errors in PRODUCTS, f"errors = {errors!r} is not one of {', '.join(PRODUCTS)}")
     require(0 < level < 1, f"level = {level!r} must be between 0 and 1")
     require(adjust in METHODS, f"adjust = {adjust!r} is not one of {', '.join(METHODS)}")
@@ -224,27 +261,34 @@ def _heterogeneity(
 ) -> tuple[list[Agreement], list[Forest], list[str]]:
     if not found.regression.likelihood or len(asked.organisations.names) < 2:
         return [], [], []
-    kind = found.regression.intercept
-    own = own_estimates(found.regression, names, asked.preferred(kind))
-    fine = {o: e for o, e in own.items() if isinstance(e, OwnEstimate)}
-    notes = [f"{o}: no estimate from its own rows ({e})" for o, e in own.items() if isinstance(e, str)]
-    if len(fine) < 2:
-        return [], [], notes
+    kind, asking = found.regression.intercept, found.regression.objective.organisations
+    order = asked.preferred(kind)
     try:
-        agree = agreement(names, [*fine.values()], found)
+        total = MetaSums(*asking.agreement(order).numpy())
+        agree = agreement(names, total, found) if total.k.max() > 1 else []
     except InputError as e:
-        return [], [], [*notes, str(e)]
+        return [], [], [str(e)]
+    own = asking.estimates(order) if forest else {}
+    fine = {o: e for o, e in own.items() if isinstance(e, OwnEstimate)}
+    notes = [f"{o}: no estimate from its own rows ({_named(e, names)})" for o, e in own.items() if isinstance(e, str)]
     scale = np.diag(asked.to_original(kind))
     by_name = dict(zip(names, scale.tolist(), strict=True))
-    # An intercept on the prepared scale is that of a row with average features: in original units it mixes others in.
-    kept = [_scaled(a, by_name[a.name]) for a in agree if a.name != INTERCEPT]
+    # On the prepared scale, an intercept and a feature with a product are those of a row with average features: in
+    # original units they mix others in.
+    mixed = {INTERCEPT, *(names[k] for each in asked.preparation.products for k in (each.one, each.other))}
+    kept = [_scaled(a, by_name[a.name]) for a in agree if a.name not in mixed]
     lines = [
         Forest(c.name, o, c.estimate, c.low, c.high)
         for o, e in fine.items()
         for c in coefficients(names, e.b * scale, np.diag((e.error * scale) ** 2), level)
-        if c.name != INTERCEPT and c.estimate == c.estimate
+        if c.name not in mixed and c.estimate == c.estimate
     ]
-    return kept, lines if forest else [], notes
+    return kept, lines if agree else [], notes
+
+
+def _named(said: str, names: Sequence[str]) -> str:
+    """With the name of a coefficient instead of its number."""
+    return re.sub(r"coefficient (\d+)", lambda found: repr(names[int(found[1])]), said)
 
 
 def _scaled(a: Agreement, by: float) -> Agreement:

@@ -111,9 +111,9 @@ class Subject:
         p = len(self.preparation.names)
         coef, at = self.preparation.original_scale(np.eye(p), np.zeros(p))
         if kind != "shared":
-            return coef
+            return coef.T
         M = np.eye(p + 1)
-        M[:p, :p], M[p, :p] = coef, at
+        M[:p, :p], M[p, :p] = coef.T, at
         return M
 
 
@@ -146,4 +146,5 @@ def _own_rows(made: Design, table: Table, loss: str, kind: Loss) -> OwnRows:
         sample_weights=table.weights,
         offset=table.offset,
         clusters=table.clusters,
+        fewest=made.tables.schema.table.fewest,
     )

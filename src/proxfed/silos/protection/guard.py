@@ -163,7 +163,7 @@ class Guard:
 
     def folds(self, rows: Rows, strata: np.ndarray, count: int) -> np.ndarray:
         """(N,) the fold of each training row, the same in all jobs; each has its share of every stratum."""
-        return folds(rows.lines(), strata, count, b"")
+        return folds(rows.lines(), strata, count, b"", rows.units)
 
     def prepares(self, data: Federated) -> None:
         """Refused if the job's features single out too few rows."""
@@ -187,6 +187,10 @@ class Guard:
 
     def judges(self) -> None:
         """Refused if measures of held-out rows are not told."""
+
+    def infers(self, clusters: int | None = None, apart: bool = False, alone: bool = False) -> None:
+        """Refused if what standard errors need is not told: products of so many clusters, of this organisation as a
+        whole (`apart`), or estimates of its own rows `alone`."""
 
     def signs(self, content: bytes) -> Signature | None:
         """Its signature under a model; None: it has no key."""

@@ -46,8 +46,9 @@ def check_fit(site: Site, job: Job) -> None:
         )
 
 
-def check_same_folds(site: Site, before: int, now: int) -> None:
+def check_same_folds(site: Site, before: int, now: int, same_units: bool = True) -> None:
     """Whether rows that were divided into folds may be divided otherwise."""
+    allow_if(same_units, "its rows were divided into folds by another [folds], once and for all jobs")
     allow_if(before == now, f"its rows were divided into {before} folds, once and for all jobs, not into {now}")
 
 
@@ -73,6 +74,20 @@ def check_factors(site: Site, factors: Sequence[float]) -> None:
 
 def check_judged(site: Site) -> None:
     allow_if(site.fit.measures, "measures of its held-out rows are not told (fit.measures = false)")
+
+
+def check_inference(site: Site, apart: bool, alone: bool) -> None:
+    """Whether sums for standard errors may be told, of this organisation as one cluster, or estimates of it alone."""
+    allow_if(site.fit.inference, "sums for standard errors and survival curves are not told (fit.inference = false)")
+    said = "clustering by organisation tells nearly the sums of each (fit.apart = false)"
+    allow_if(site.fit.apart or not apart, said)
+    allow_if(site.fit.estimates or not alone, "estimates of its own rows alone are not told (fit.estimates = false)")
+
+
+def check_clusters(site: Site, clusters: int) -> None:
+    """Whether there are enough clusters that products of their gradients say little of one; how many is not said."""
+    fewest = site.limits.rows
+    allow_if(clusters >= fewest, f"there are fewer clusters than limits.rows = {fewest}")
 
 
 def check_products(site: Site, rows: int, d: int) -> None:

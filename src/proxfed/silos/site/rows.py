@@ -19,8 +19,10 @@ from proxfed.data.federated import Federated, Samples, Window
 from proxfed.data.own import own
 from proxfed.errors import InputError, RunError, require
 from proxfed.registry import Table
+from proxfed.silos.wire.job import Job, problem_of
 from proxfed.silos.wire.message import canonical
 from proxfed.tables.schema import from_plain
+from proxfed.types import Problem
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +71,16 @@ class Rows:
             data.test,
         )
 
+    @property
+    def offset(self) -> np.ndarray | None:
+        """(N,) what is added to every score; None: nothing."""
+        return None
+
+    @property
+    def clusters(self) -> np.ndarray | None:
+        """(N,) which rows depend on each other; None: it is not known."""
+        return None
+
     def digest(self) -> str:
         """Of all rows: they must stay the same while a run is under way."""
         parts = [self.features, self.labels, self.sample_weights, *(self.test or ())]
@@ -108,6 +120,16 @@ class Rows:
         """(N,) classes, which every fold has its share of; of numbers one for all. They follow from the table alone."""
         words = self.words is not None or self.classes is not None or self._numbers() == "signs"
         return np.asarray(self.labels).astype(np.int64) if words else np.zeros(len(self.labels), np.int64)
+
+    @property
+    def units(self) -> np.ndarray | None:
+        """(N,) words: rows with the same one are in the same fold; None: each row stands for itself."""
+        return None
+
+    @property
+    def divided_by(self) -> str:
+        """What these units are, on one line."""
+        return ""
 
     def summary(self) -> bytes:
         """What is told of a table, so that all sites prepare theirs alike; numbers need none."""
@@ -170,6 +192,11 @@ def empty(agreed: Table, window: Window) -> Federated:
         None,
         window,
     )
+
+
+def without_rows(job: Job) -> Problem:
+    """What all jobs of a family have in common, as a server knows it."""
+    return problem_of(job, empty(job.schema, job.window(None)))
 
 
 def agree(schemas: Mapping[str, Table]) -> Table:

@@ -53,11 +53,23 @@ class TableRows(Rows):
         features = np.empty((len(labels), 0))
         return cls(features, labels, [len(labels)], None, None, classes, None, table.weights, table, held_out)
 
+    @property
+    def offset(self) -> np.ndarray | None:
+        return None if self.table is None else self.table.offset
+
+    @property
+    def clusters(self) -> np.ndarray | None:
+        return None if self.table is None else self.table.clusters
+
     def digest(self) -> str:
         total = sha256(super().digest().encode())
         for part in (self.table, self.held_out):
             for name, values in ({} if part is None else part.columns).items():
                 total.update(canonical(name) + np.ascontiguousarray(values).tobytes())
+            if part is not None and part.offset is not None:
+                total.update(np.ascontiguousarray(part.offset).tobytes())
+            if part is not None and part.clusters is not None:
+                total.update(canonical([str(name) for name in part.clusters.tolist()]))
         return total.hexdigest()
 
     def lines(self) -> np.ndarray:
@@ -84,6 +96,17 @@ class TableRows(Rows):
         target = self.table.schema.target
         named = target is not None and bool(target.names)
         return np.asarray(self.table.labels).astype(np.int64) if named else np.zeros(len(self.table), np.int64)
+
+    @property
+    def units(self) -> np.ndarray | None:
+        assert self.table is not None
+        return self.table.units
+
+    @property
+    def divided_by(self) -> str:
+        assert self.table is not None
+        rule = self.table.schema.folds
+        return "" if self.units is None else canonical(rule.model_dump(mode="json", exclude_defaults=True)).decode()
 
     def schema(self) -> Tables:
         assert self.table is not None
