@@ -27,6 +27,7 @@ from proxfed.silos.wire.fit_job import (
     read_fit,
     unflat_grams,
     unflat_sums,
+    whole,
     write,
     write_models,
     write_sums,
@@ -121,6 +122,10 @@ class Elsewhere:
         outputs = classes if fit.criterion.classes else 1
         numbers = self._added(write(self.job.digest, "grams", self.factors))
         return unflat_grams(numbers, max(1, self.folds), outputs, self.d // outputs)
+
+    def private(self) -> np.ndarray:
+        """(p + 2, p + 2) the noisy sum of products of a private fit."""
+        return whole(self._added(write(self.job.digest, "private")), self.d + 1).numpy()
 
     # ---- how good a model is -----------------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from proxfed.fit.judge import judge
 from proxfed.fit.metrics import probability
 from proxfed.fit.model_file import Model
 from proxfed.fit.own_rows import OwnRows
+from proxfed.fit.private import noisy
 from proxfed.fit.settings import loss_fits
 from proxfed.problems.linear.cox import Cox
 from proxfed.problems.losses import Huber, Logistic, OneHot, Poisson, Squared
@@ -76,6 +77,8 @@ class SiteFit:
 
     def begins(self) -> Head:
         """What is told at the start: how long x is, and up to which derivative sums are told."""
+        if self.fit.private is not None:
+            return {"d": self.own.d, "n": len(self.job.sites)}
         wanted = {order: Wanted(self._parts, self.own.d, order) for order in ("hessian", "gram")}
         told = {f"{order}s": self.holder.guard.may_tell(each) for order, each in wanted.items()}
         return {"d": self.own.d, "n": len(self.job.sites), **told}
@@ -88,7 +91,13 @@ class SiteFit:
         what = letter.word("what")
         if what == "there":
             return self.holder.seal(letter, "answer", {}).encode()
-        if what == "sums":
+        private = self.fit.private is not None
+        require(
+            private == (what == "private"), f"a fit {'with' if private else 'without'} noise has no query {what!r:.40}"
+        )
+        if what == "private":
+            head, body, asked = self._private(letter)
+        elif what == "sums":
             head, body, asked = self._sums(letter)
         elif what in ("counts", "grams"):
             head, body, asked = self._of_folds(letter, what)
@@ -140,6 +149,16 @@ class SiteFit:
             if what == "counts":
                 return *self._told(self.own.counts().flatten(), letter), asked
             return *self._told(fit_job.flat_grams(own_sums.grams(self.own, factors)), letter), asked
+
+    def _private(self, letter: Letter) -> tuple[Head, bytes, Asked]:
+        fit_job.read_plain(letter, self.own.counts().shape[1])
+        assert self.fit.private is not None
+        asked = self._asked(letter, "private", ["private"], 1)
+        with withheld("a query failed"):
+            M = self.fit.private.products(self.own.features, self.own.labels)
+            G = self.link.normal(M, letter, 2 * self.fit.private.noise)
+            sent = noisy(M, self.fit.private.noise, G)
+            return *self._told(fit_job.half(torch.from_numpy(sent)), letter), asked
 
     def _wanted(self, what: str, factors: Tensor | None) -> None:
         masked = self.job.protection.secure_aggregation

@@ -5,6 +5,7 @@
     query counts        what the rows of every fold and class weigh
     query sums          many points at once: the loss of all rows or of a part, gradients, Hessians
     query grams         of squared loss: products of columns, fold by fold
+    query private       noisy sums of products, instead of all others (fit/private_tables.py)
     query histogram     of two classes: how many held-out rows have which score
     query judged        measures of a model on this site's held-out rows, if the site tells them
     model               the model that came out, which every site keeps and signs
@@ -24,6 +25,7 @@ from torch import Tensor
 
 from proxfed.errors import RunError
 from proxfed.fit.oracle import Gram, Part, Question, Sums, numbers
+from proxfed.fit.private_tables import Private
 from proxfed.problems.losses import Loss
 from proxfed.problems.named_losses import find_loss
 from proxfed.registry import Table
@@ -63,6 +65,8 @@ class FitTable(BaseModel):
     intercept: bool
     folds: int = Field(ge=0, le=MOST_FOLDS)
     """How many; 0: nothing is held out."""
+    private: Private | None = None
+    """One question is answered, with noise, and no other."""
     by: Literal["rows", "organisation"]
     """What a fold is: rows of every site, as each has divided them, or all rows of one site."""
 
@@ -196,7 +200,7 @@ def flat_sums(answers: Sequence[Sums]) -> Tensor:
     for a in answers:
         parts.append(torch.tensor([a.value], dtype=torch.float64))
         parts += [] if a.gradient is None else [a.gradient]
-        parts += [] if a.hessian is None else [_half(a.hessian)]
+        parts += [] if a.hessian is None else [half(a.hessian)]
     return torch.cat(parts)
 
 
@@ -206,7 +210,7 @@ def unflat_sums(numbers_: Tensor, questions: Sequence[Question]) -> list[Sums]:
     for q in questions:
         d, size = len(q.x), numbers(q)
         own, at = numbers_[at : at + size], at + size
-        hessian = _whole(own[1 + d :], d if q.columns is None else len(q.columns)) if q.order > 1 else None
+        hessian = whole(own[1 + d :], d if q.columns is None else len(q.columns)) if q.order > 1 else None
         found.append(Sums(float(own[0]), own[1 : 1 + d] if q.order > 0 else None, hessian))
     _check(at == len(numbers_), f"{len(numbers_)} numbers came, and {at} answer these questions")
     return found
@@ -216,7 +220,7 @@ def flat_grams(grams: Sequence[Gram]) -> Tensor:
     parts = []
     for g in grams:
         both = torch.tensor([g.weight, g.square], dtype=torch.float64)
-        parts += [both, g.products.flatten(), _half(g.matrix)]
+        parts += [both, g.products.flatten(), half(g.matrix)]
     return torch.cat(parts)
 
 
@@ -227,16 +231,16 @@ def unflat_grams(numbers_: Tensor, folds: int, outputs: int, k: int) -> list[Gra
     for own in numbers_.split(size):
         weight, square = own[:2].tolist()
         products = own[2 : 2 + outputs * k].view(outputs, k)
-        found.append(Gram(weight, square, products, _whole(own[2 + outputs * k :], k)))
+        found.append(Gram(weight, square, products, whole(own[2 + outputs * k :], k)))
     return found
 
 
-def _half(matrix: Tensor) -> Tensor:
+def half(matrix: Tensor) -> Tensor:
     rows, columns = np.triu_indices(len(matrix))
     return matrix[rows, columns]
 
 
-def _whole(half: Tensor, d: int) -> Tensor:
+def whole(half: Tensor, d: int) -> Tensor:
     matrix = torch.zeros(d, d, dtype=torch.float64)
     rows, columns = np.triu_indices(d)
     matrix[rows, columns] = half
