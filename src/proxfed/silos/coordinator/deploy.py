@@ -50,6 +50,9 @@ from proxfed.types import Graph, Problem
 
 log = logging.getLogger(__name__)
 
+ROUND = "round-{}.json"
+"""Beside the rows: of a job whose masks can be undone, the round under way."""
+
 FAREWELL = 30.0
 """Seconds that sites have to hear that a run is over; one that does not keeps what it has of it."""
 
@@ -111,7 +114,8 @@ def deploy(
     replace(kept, json.dumps(with_checksum(record), indent=1).encode())
 
     def engine(task: Task, entry: CompleteEntry) -> Running:
-        return Coordinator(jobs[task], exchange, deadline, say=say)
+        note = path / ROUND.format(jobs[task].digest)
+        return Coordinator(jobs[task], exchange, deadline, say=say, note=note)
 
     with watching(progress) as watch, recording_waits(exchange, path / WAITING):
         how = {"watch": watch, "stop": stop, "checkpoint_seconds": 0.0, "resumed": resumed, "engine": engine}
@@ -119,6 +123,8 @@ def deploy(
     if done and not only:
         ended = _farewell(exchange, [*jobs.values(), agreed.job])
         replace(kept, json.dumps(with_checksum(record | {"ended": ended}), indent=1).encode())
+        for note in path.glob(ROUND.format("*")):
+            note.unlink()
     return Results.read(planned.folder)
 
 
