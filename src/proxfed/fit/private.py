@@ -114,7 +114,7 @@ def spectral(noise: float, sites: int, columns: int) -> float:
 
 
 def hopeless(rows: int, columns: int, sites: int, noise: float) -> str:
-    """Why such a model would be noise; empty: it need not.
+    """Why the coefficients of such a model cannot be read; empty: they can.
 
     The features' sums of products have the trace N at most, and so a mean eigenvalue of N/d.
     """
@@ -124,8 +124,8 @@ def hopeless(rows: int, columns: int, sites: int, noise: float) -> str:
     needed = int(loud * columns) + 1
     return (
         f"noise = {noise:.3g} of {sites} sites is {loud / least:.3g} times as large as what {rows:,} rows say of "
-        f"{columns} columns: the model would be noise; it takes at least {needed:,} rows, fewer columns or sites, or a "
-        f"larger epsilon"
+        f"{columns} columns: correlations between columns are lost, so each coefficient follows from its own column "
+        f"alone and is too small; it takes at least {needed:,} rows, fewer columns or sites, or a larger epsilon"
     )
 
 
