@@ -158,7 +158,7 @@ def test_labels_of_two_classes() -> None:
 def test_a_setting_that_cannot_work_is_said_to_be_one_and_is() -> None:
     noise = noise_for(0.5)
     said = hopeless(100, 20, 3, noise)
-    assert "times as large as what 100 rows say of 20 columns: the model would be noise" in said
+    assert "times as large as what 100 rows say of 20 columns: correlations between columns are lost" in said
     A, y = table(100, d=20)
     B, z = table(2000, d=20, seed=5)
     fits = [private_fit([sums(A, y, BOUNDS, noise, rng(k))], BOUNDS, noise) for k in range(10)]

@@ -10,7 +10,8 @@ whoever reads it: `row_epsilon`. The bounds R and B must not be taken from the d
 and costs nothing more, whatever penalties are tried on it.
 
 The noise of n sites has the spectral norm 3 sigma sqrt(2 n (d + 1)), about. Directions of S below that are noise:
-lambda lifts the least eigenvalue to it, as AdaSSP does (Wang 2018). `hopeless` says when all of them are.
+lambda lifts the least eigenvalue to it, as AdaSSP does (Wang 2018). `hopeless` says when all of them are: each
+coefficient then follows from its own column alone.
 
 Labels -1 and +1 make it a classifier: -s/2 + s^2/8, s = y w'a, bounds the logistic loss, up to a constant, and its sums
 are the same ones.

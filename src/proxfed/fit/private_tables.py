@@ -152,12 +152,12 @@ def fit_private(
     """
     found = read_tables(tables, directory)
     how, prepared = private_settings(found.schema, epsilon, delta, row, label), by_schema(found.schema)
-    rng, total = np.random.default_rng(seed), 0.0
+    rng, messages = np.random.default_rng(seed), list[Matrix]()
     for table in found.tables:
         M = how.products(prepared.apply(table), labels_of(table))
-        total = total + noisy(M, how.noise, rng.standard_normal(M.shape))
+        messages.append(noisy(M, how.noise, rng.standard_normal(M.shape)))
     sites = [table.organisation for table in found.tables]
-    return private_model(np.asarray(total), sites, found.schema, how, epsilon, delta)
+    return private_model(np.sum(messages, axis=0), sites, found.schema, how, epsilon, delta)
 
 
 def save_private(model: Model, folder: str | Path) -> None:

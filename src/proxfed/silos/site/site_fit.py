@@ -23,7 +23,7 @@ from proxfed.fit import own_sums
 from proxfed.fit.judge import judge
 from proxfed.fit.metrics import probability
 from proxfed.fit.model_file import Model
-from proxfed.fit.own_rows import OwnRows
+from proxfed.fit.own_rows import OwnRows, dense
 from proxfed.fit.private import noisy
 from proxfed.fit.settings import loss_fits
 from proxfed.problems.linear.cox import Cox
@@ -155,7 +155,7 @@ class SiteFit:
         assert self.fit.private is not None
         asked = self._asked(letter, "private", ["private"], 1)
         with withheld("a query failed"):
-            M = self.fit.private.products(self.own.features, self.own.labels)
+            M = self.fit.private.products(dense(self.own.features).numpy(), self.own.labels)
             G = self.link.normal(M, letter, 2 * self.fit.private.noise)
             sent = noisy(M, self.fit.private.noise, G)
             return *self._told(fit_job.half(torch.from_numpy(sent)), letter), asked
