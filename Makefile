@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+PIP    := $(BIN)/pip install --disable-pip-version-check -c constraints.txt
+DEMO   := $(VENV)/.demo-ready
 READY  := $(VENV)/.ready
 DOCS   := $(VENV)/.docs-ready
 CARRIERS := $(VENV)/.carriers-ready
@@ -17,13 +19,18 @@ help:            ## this list
 
 setup: $(READY)  ## create .venv with pinned versions
 
-$(READY): pyproject.toml constraints.txt
+$(DEMO): pyproject.toml constraints.txt
+	@echo "setting up $(VENV): torch, NumPy, Numba and what they need; this happens once"
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch numpy
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[fast,figures,tables,optuna,sklearn,silos,privacy,test,lint,release]'
+	$(PIP) torch numpy
+	$(PIP) -e '.[fast]'
 	@touch $@
 
-demo: $(READY)   ## compare the five algorithms with FedAvg on heterogeneous sparse logistic regression
+$(READY): $(DEMO)
+	$(PIP) -e '.[fast,figures,tables,optuna,sklearn,silos,privacy,test,lint,release]'
+	@touch $@
+
+demo: $(DEMO)    ## compare the five algorithms with FedAvg on heterogeneous sparse logistic regression
 	$(BIN)/proxfed run demo --out runs/demo --force
 
 demo-silos: $(CARRIERS)  ## three organisations on this machine, over mutual TLS; one of them is killed on the way
@@ -33,11 +40,11 @@ demo-fit: $(CARRIERS)  ## four hospitals on this machine fit one model of their 
 	$(BIN)/python examples/silos/demo_fit.py
 
 $(CARRIERS): $(READY)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[nvflare,flower]' ray
+	$(PIP) -e '.[nvflare,flower]' ray
 	@touch $@
 
 test: $(READY)   ## the tests (a few minutes)
-	$(BIN)/python -m pytest -n 2 -m 'not slow'
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not slow'
 
 test-slow: $(READY)  ## a thousand examples of every property, and the tests that take long (about half an hour)
 	$(BIN)/python -m pytest -n 2 --hypothesis-profile slow -m 'slow or hypothesis'
@@ -50,7 +57,7 @@ test-trackers: $(TRACKERS)  ## TensorBoard, MLflow and Weights & Biases themselv
 	$(BIN)/python -m pytest tests/test_trackers.py
 
 $(TRACKERS): $(READY)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[tensorboard,mlflow,wandb]'
+	$(PIP) -e '.[tensorboard,mlflow,wandb]'
 	@touch $@
 
 chaos: $(CARRIERS)  ## 200 kills, and 10 % of the messages lost, repeated or reordered, over each carrier (hours)
@@ -76,7 +83,7 @@ docs: $(DOCS)    ## the site: the pages that follow from code and results, and t
 	@echo "open site/index.html"
 
 $(DOCS): $(READY)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	$(PIP) -e '.[docs]'
 	@touch $@
 
 keep-results: $(READY)  ## keep what `proxfed reproduce --out RUNS` found in results/

@@ -32,6 +32,8 @@ from proxfed.tables import parse_schema
 
 from support.cli import proxfed as command
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 
@@ -93,7 +95,13 @@ EXTRAS = {"flower.md": "flwr", "nvflare.md": "nvflare"}
 # ---- Python ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("page", having("python"), ids=_name)
+SLOW_PAGES = ("gallery.md",)
+WITH_PYTHON = [
+    pytest.param(p, id=_name(p), marks=pytest.mark.slow if p.name in SLOW_PAGES else ()) for p in having("python")
+]
+
+
+@pytest.mark.parametrize("page", WITH_PYTHON)
 def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All blocks of a page as one file, in which a line has the number that it has on the page."""
     if page.name in EXTRAS:
@@ -308,6 +316,16 @@ def test_the_readme_shows_what_its_program_prints(capsys: pytest.CaptureFixture[
     program, shown = re.search(r"^```python\n(.*?)^```\n+```text\n(.*?)^```$", README.read_text(), re.M | re.S).groups()  # type: ignore[union-attr]
     exec(compile(program, "README.md", "exec"), {})
     assert capsys.readouterr().out == shown
+
+
+@pytest.mark.parametrize("name", ["limits", "troubleshooting"])
+def test_a_page_shows_what_its_programs_print(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every block, and below it what it prints, but for the last digit."""
+    page, names = DOCS / f"{name}.md", {}
+    for program, shown in re.findall(r"^```python\n(.*?)^```\n+```text\n(.*?)^```$", page.read_text(), re.M | re.S):
+        exec(compile(program, page.name, "exec"), names)
+        printed = capsys.readouterr().out
+        assert re.sub(r"(\.\d{8})\d+", r"\1", printed) == re.sub(r"(\.\d{8})\d+", r"\1", shown)
 
 
 def test_the_readme_shows_coefficients_that_fit_prints(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

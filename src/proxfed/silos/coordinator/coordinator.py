@@ -35,11 +35,11 @@ from proxfed.silos.coordinator.collect import Collect, CollectRobust, CollectSum
 from proxfed.silos.coordinator.recovered import CollectRecovered
 from proxfed.silos.coordinator.remote import COUNTED, Asking
 from proxfed.silos.site.part import Counts, neighbours
-from proxfed.silos.site.rows import empty
+from proxfed.silos.site.rows import without_rows
 from proxfed.silos.wire.exchange import Exchange
-from proxfed.silos.wire.job import Job, build
+from proxfed.silos.wire.job import Job, complete
 from proxfed.silos.wire.message import Letter, pack, unpack
-from proxfed.types import Graph, Message, Star
+from proxfed.types import Graph, Message, Problem, Star
 
 
 class Field(NamedTuple):
@@ -71,11 +71,14 @@ class Coordinator:
 
     def __init__(
         self, job: Job, exchange: Exchange, deadline: float | None = None,
-        say: Callable[[str], None] = lambda sentence: None, note: Path | None = None,
+        say: Callable[[str], None] = lambda sentence: None, ours: Problem | None = None,
+        note: Path | None = None,
     ) -> None:  # fmt: skip
+        """`ours`: the problem of the job's family as it is without rows, if it has been built;
+        `note`: the file of a round that is under way, where masks can be undone."""
         self.job, self.exchange, self.deadline, self.say = job, exchange, deadline, say
         self.collect = _collect(job.protection, note)
-        built = build(job, empty(job.schema, job.window(None)))
+        built = complete(job, ours or without_rows(job))
         assert built.algorithm is not None
         self.problem, self.algorithm = built.problem, built.algorithm
         self.participation, self.topology = built.participation, built.topology
