@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import tomli_w
@@ -22,6 +23,8 @@ from proxfed.silos.site.config import NAME
 from proxfed.tables import read_tables
 
 MUCH = dict.fromkeys(("answers", "total"), 1_000_000_000) | dict.fromkeys(("norm", "step"), 1e9)
+
+NO_TABLE: Mapping[str, Table] = MappingProxyType({})
 
 NAMES = ("lyon", "oslo", "turin", "porto", "ghent", "basel", "graz", "brno")
 
@@ -57,7 +60,14 @@ def make_sites(e: Experiment, data_directory: str | None, folder: Path, count: i
     return names
 
 
-def make_table_sites(schema: Path, data: str | None, folder: Path, count: int, folds: int) -> tuple[str, ...]:
+def make_table_sites(
+    schema: Path,
+    data: str | None,
+    folder: Path,
+    count: int,
+    folds: int,
+    more: Mapping[str, Table] = NO_TABLE,
+) -> tuple[str, ...]:
     """The same for a fit: a site for each organisation of tables, which allows much, but no sum without masks."""
     names = [table.organisation for table in read_tables(schema, data).tables]
     said = f"--loopback {count}: {schema} has the tables of {len(names)} organisations, each of which is a site"
@@ -66,7 +76,7 @@ def make_table_sites(schema: Path, data: str | None, folder: Path, count: int, f
     require(strange is None, f"--loopback: {strange!r} cannot be the name of a site; [source.organisations] names them")
     if not all((folder / name / "site.toml").exists() for name in names):
         fit = {"folds": folds, "rows_per_coefficient": 0.0, "apart": True, "measures": True}
-        rules: Table = {"allow": {"counts": True}, "limits": {"rows": 1, "change": 1, **MUCH}, "fit": fit}
+        rules: Table = {"allow": {"counts": True}, "limits": {"rows": 1, "change": 1, **MUCH}, "fit": fit, **more}
         data_of = {name: {"schema": str(schema.resolve()), "organisation": name} for name in names}
         _write(folder, {name: rules | {"data": data_of[name]} for name in names})
     return tuple(names)
