@@ -5,6 +5,8 @@ A property test takes as many examples as the hypothesis profile says: `ci` is t
 """
 
 import os
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -16,6 +18,7 @@ from hypothesis import settings
 import proxfed.harness.experiment
 
 from support import toy_paper as paper
+from support.forked import ForkedPopen, fork_server
 
 torch.set_num_threads(1)
 
@@ -38,3 +41,17 @@ def toy_paper(experiments: Path) -> Path:
     """The two experiments of a made-up paper, and no others; where their files are."""
     paper.write_paper(experiments)
     return experiments
+
+
+@pytest.fixture(scope="session")
+def forks() -> Iterator[str]:
+    """Where the server of forks listens; one for all tests of this process."""
+    with fork_server() as path, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ForkedPopen, "server", path)
+        yield path
+
+
+@pytest.fixture
+def forked(forks: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes of Python that a test starts are forks of one that has imported torch."""
+    monkeypatch.setattr(subprocess, "Popen", ForkedPopen)

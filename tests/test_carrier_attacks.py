@@ -39,7 +39,8 @@ pytestmark = [
 def experiment(**over: Any) -> Experiment:
     table = {
         "name": "x", "rounds": 3, "data": {"name": "synthetic_binary"},
-        "problem": {"name": "logistic", "intercept": True, "weighting": "uniform"}, "protection": {"secure_aggregation": True},
+        "problem": {"name": "logistic", "intercept": True, "weighting": "uniform"},
+        "protection": {"secure_aggregation": True},
         "algorithms": [{"name": "fedavg", "eta": 0.1, "K": 2}],
     }  # fmt: skip
     return parse(table | over, "x")

@@ -25,6 +25,8 @@ from proxfed.papers.paper_file import PaperFile
 from support.cli import proxfed, refused
 from support.small_experiment import small, write
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 FAST = {"name": "fedavg", "label": "FedAvg", "eta": 0.5, "K": 3}
 SLOW = {"name": "fedavg", "label": "eta = 0.05", "eta": 0.05, "K": 3}
 CASES = {"Few Clients, easy": {"data.clients": 3}, "many": {"data.clients": 9, "algorithms.eta = 0.05.eta": 0.04}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxfed.data import load
 from proxfed.data.partitions import (
     IID,
     PARTITIONS,
@@ -249,3 +251,21 @@ def test_sixty_thousand_samples_over_a_thousand_clients_are_quick(name: str) -> 
     start = time.process_time()
     assert len(partition(labels, groups)) == 1000
     assert time.process_time() - start < 1
+
+
+def test_a_partition_by_its_name() -> None:
+    by_name = load("digits", "iid", clients=10)
+    same = load("digits", PARTITIONS["iid"](num_partitions=10))
+    assert np.array_equal(by_name.sizes, same.sizes)
+    assert np.array_equal(by_name.labels, same.labels)
+    skewed = load("digits", {"name": "dirichlet_by_class", "alpha": 0.5}, clients=4)
+    assert len(skewed) == 4
+    assert len(load("synthetic_binary", clients=3)) == 3
+    for wrong, said in (
+        (("iid", None), "partition = 'iid' needs a number of clients, such as load(..., clients=10)"),
+        (("iidd", 3), "partition: there is no 'iidd'; did you mean 'iid'?"),
+        (({"name": "iid", "num_partitions": 3}, 3), "clients and partition['num_partitions'] are the same"),
+        (("dirichlet_by_class", 3), "partition: the key 'alpha' is missing"),
+    ):
+        with pytest.raises(InputError, match=re.escape(said)):
+            load("digits", wrong[0], clients=wrong[1])

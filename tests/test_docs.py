@@ -32,6 +32,8 @@ from proxfed.tables import parse_schema
 
 from support.cli import proxfed as command
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 

@@ -38,6 +38,8 @@ from support.resumed import same
 from support.small_experiment import Crash, execute, small, write
 from support.toy_problems import problem
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 QUIET: dict[str, Any] = {"progress": False, "jobs": 1}
 AVG = FedAvg(0.3, 3)
 STOPPING = {"patience": 2, "measure": "objective", "least": 0.02, "bytes": 30_000.0}

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import Thread
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -83,7 +84,7 @@ def alive(pid: int) -> bool:
 
 
 @pytest.fixture(autouse=True)
-def clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forks: str) -> Any:
     """No test leaves a process, or a temporary file."""
     place = tmp_path / "temporary"
     place.mkdir()
@@ -128,19 +129,25 @@ def under_way(out: Path, rows: int) -> bool:
 
 
 def finish(out: Path, tmp_path: Path, rounds: int = 30) -> None:
-    """Resumed, it is the run that nothing happened to."""
+    """Resumed, it is the run that nothing happened to; nobody has to wait for it any more."""
     algorithms = {"a": own.Slow(0.1, 0.05), "b": own.Slow(0.2, 0.05)}
-    done = compare(problem(), algorithms, rounds, out=out, jobs=1, progress=False)
-    assert done.complete
-    compare(problem(), algorithms, rounds, out=tmp_path / "whole" / out.name, jobs=1, progress=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(own, "time", SimpleNamespace(sleep=lambda seconds: None))
+        done = compare(problem(), algorithms, rounds, out=out, jobs=1, progress=False)
+        assert done.complete
+        compare(problem(), algorithms, rounds, out=tmp_path / "whole" / out.name, jobs=1, progress=False)
     same(out, tmp_path / "whole" / out.name)
 
 
 # ---- the same bits --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("jobs", [1, 2, 3])
-def test_any_number_of_jobs_gives_the_same_bits(jobs: int, whole: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("jobs", "how"), [(1, "forked"), (2, "new"), (3, "forked")])
+def test_any_number_of_jobs_gives_the_same_bits(
+    jobs: int, how: str, whole: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if how == "forked":
+        request.getfixturevalue("forked")
     file = write(tmp_path / "small.toml", small(rounds=3))
     command = [sys.executable, "-m", "proxfed", "run", str(file), "--out", str(tmp_path / "run"), "--jobs", str(jobs)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LONG, check=False)
@@ -149,6 +156,7 @@ def test_any_number_of_jobs_gives_the_same_bits(jobs: int, whole: Path, tmp_path
     assert list((tmp_path / "run" / "checkpoint").iterdir()) == []
 
 
+@pytest.mark.usefixtures("forked")
 def test_progress_arrives_from_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: set[tuple[str, int, int]] = set()
 
@@ -166,6 +174,7 @@ def test_progress_arrives_from_workers(tmp_path: Path, monkeypatch: pytest.Monke
             assert {(label, seed, 0), (label, seed, 8)} <= seen
 
 
+@pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize("own_file", [False, True])
 def test_classes_of_the_program_itself(own_file: bool, tmp_path: Path) -> None:
     """Of __main__, and of a file that is named './mine.py:Mine'."""
@@ -242,6 +251,7 @@ def test_workers_of_a_killed_parent_stop_by_themselves(tmp_path: Path) -> None:
 # ---- errors ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_bug_of_ones_own_is_told_with_its_traceback(jobs: int) -> None:
     """Here it is the exception itself, with a note; from another process, a sentence whose cause is the traceback."""
@@ -258,6 +268,7 @@ def test_a_bug_of_ones_own_is_told_with_its_traceback(jobs: int) -> None:
     assert "own_parts.py" in str(told.value.__cause__)
 
 
+@pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_an_error_for_the_user_is_one_sentence(jobs: int) -> None:
     """With the label and the seed, wherever it happened."""
@@ -267,6 +278,7 @@ def test_an_error_for_the_user_is_one_sentence(jobs: int) -> None:
     assert re.fullmatch("[ab], seed 0: there is no third round", str(told.value))
 
 
+@pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize("jobs", ["1", "2"])
 def test_the_command_line_says_where_the_traceback_is(jobs: str, tmp_path: Path) -> None:
     slow = {"name": "support.own_parts:Slow", "eta": 0.1}
@@ -387,6 +399,7 @@ def member(k: int, command: Sequence[str]) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.usefixtures("forked")
 def test_members_of_an_array_share_the_tasks(tmp_path: Path) -> None:
     """Each is done once, and a member that comes when all is done has nothing to do."""
     table = small(rounds=25)

@@ -20,6 +20,8 @@ from proxfed.regularisers import Zero
 from proxfed.report.client_stats import ClientStats
 from proxfed.tuning.held_out import chosen_rows
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 N, P, CLASSES = 9, 6, 3
 SIZES = (5, 7, 5, 9, 4, 6, 5, 8, 7)
 RNG = np.random.default_rng(3)

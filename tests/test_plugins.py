@@ -20,6 +20,8 @@ from proxfed.harness.experiment import parse, read
 from support.cli import proxfed, refused
 from support.small_experiment import small, write
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 MINE = '''
 """What somebody has beside their configuration."""
 from dataclasses import dataclass

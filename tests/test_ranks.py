@@ -17,7 +17,7 @@ from proxfed.errors import InputError
 from proxfed.harness.folder.run_folder import RunFolder
 from proxfed.report.columns import ROW
 
-from support.small_experiment import small, write
+from support.small_experiment import execute, small, write
 
 EXACT = {*ROW[: ROW.index("wall_seconds")]}
 """What is counted does not depend on the number of processes."""
@@ -154,10 +154,13 @@ SCAFFOLD = {"name": "scaffold", "eta": 0.5, "K": 3, "participation": {"name": "u
 @pytest.fixture(scope="module")
 def stacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ranks")
-    run(write(folder / "small.toml", small(algorithms=[*small()["algorithms"], SCAFFOLD])), folder / "run")
+    table = small(algorithms=[*small()["algorithms"], SCAFFOLD])
+    write(folder / "small.toml", table)
+    assert execute(folder / "run", table)
     return folder
 
 
+@pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_same_rows_as_stacked(ranks: int, stacked: Path, tmp_path: Path) -> None:
     """Every algorithm, with minibatches, compression, partial participation; 7 clients do not divide evenly."""
@@ -183,9 +186,14 @@ def test_same_rows_under_torchrun(stacked: Path, tmp_path: Path) -> None:
 
 def test_a_dead_rank_ends_the_run_and_resume_goes_on(tmp_path: Path) -> None:
     """One rank is killed in the middle; the run says so within the time-out, and another number of ranks can go on."""
-    algorithms = [a for a in small()["algorithms"] if a["name"] in ("fedcef", "depositum")]
-    algorithms.insert(1, SCAFFOLD)  # the one that is killed: its clients' states are in a journal
-    file = write(tmp_path / "small.toml", small(rounds=300, seeds=[0], algorithms=algorithms))
+    kinds = {a["name"]: a for a in small()["algorithms"]}
+    algorithms = [
+        kinds["fedcef"],
+        SCAFFOLD,
+        kinds["depositum"],
+    ]  # killed in the second: its journal has clients' states
+    table = small(rounds=300, seeds=[0], algorithms=algorithms)
+    file = write(tmp_path / "small.toml", table)
     out = tmp_path / "run"
     start = command(file, out, "--ranks", "2", "--checkpoint", "0", "--timeout", "20")
     process = subprocess.Popen(start, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
@@ -202,8 +210,8 @@ def test_a_dead_rank_ends_the_run_and_resume_goes_on(tmp_path: Path) -> None:
     assert "rank 1 was killed (SIGKILL)" in said
     assert "resume the run to continue" in said
     assert "Traceback" not in said
-    run(file, out, "--resume")
-    run(file, tmp_path / "whole")
+    assert execute(out, table, resume=True)
+    assert execute(tmp_path / "whole", table)
     agree(tmp_path / "whole", out)
 
 
@@ -220,6 +228,7 @@ def _child(parent: int, rank: int) -> int:
     raise AssertionError(f"no rank {rank} below {parent}")
 
 
+@pytest.mark.usefixtures("forked")
 def test_more_ranks_than_clients_are_refused(tmp_path: Path) -> None:
     two = small()["data"] | {"clients": 2}
     file = write(tmp_path / "small.toml", small(data=two, algorithms=[{"name": "fedavg", "eta": 0.5, "K": 2}]))
@@ -230,6 +239,7 @@ def test_more_ranks_than_clients_are_refused(tmp_path: Path) -> None:
     assert "3 ranks for 2 clients" in done.stderr
 
 
+@pytest.mark.usefixtures("forked")
 def test_same_rows_of_networks_over_ranks(tmp_path: Path) -> None:
     """A neural network, over clients of different sizes, with partial participation and compression."""
     file = write(

@@ -20,6 +20,7 @@ from proxfed.engine.messages import WeightedSum, compressed
 from proxfed.errors import RunError
 
 from support.compressor_cases import D, every, keys, normal, same_bits
+from support.forked import ForkedPopen
 from support.socket_bytes import ROUNDS
 
 EXCHANGE, MESSAGE = 400, 16
@@ -35,14 +36,14 @@ def free_port() -> int:
 
 
 @pytest.fixture(scope="module", params=[2, 3], ids=lambda size: f"{size} ranks")
-def counts(request: pytest.FixtureRequest) -> Counts:
+def counts(request: pytest.FixtureRequest, forks: str) -> Counts:
     """What each rank sent and recorded, setting by setting."""
     if not sys.platform.startswith("linux"):
         pytest.skip("what sockets sent is read from Linux's TCP_INFO")
     size, port = request.param, free_port()
     environment = os.environ | {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     started = [
-        subprocess.Popen(
+        ForkedPopen(
             [sys.executable, "-m", "support.socket_bytes"],
             env=environment | {"RANK": str(rank), "PYTHONPATH": os.pathsep.join(sys.path)},
             stdout=subprocess.PIPE,

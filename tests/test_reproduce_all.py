@@ -21,6 +21,8 @@ from proxfed.papers.run_costs import SECONDS, Speeds, samples
 from support.cli import proxfed, refused
 from support.small_experiment import small, write
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 FAST = {"name": "fedavg", "label": "FedAvg", "eta": 0.5, "K": 3}
 SLOW = {"name": "fedavg", "label": "more", "eta": 0.5, "K": 30}
 PAPER = {"title": "On toys", "figure": "Fig. 1", "quick": {"rounds": 2}}

@@ -23,6 +23,8 @@ from proxfed.report.columns import DONE
 from support.resumed import rows, same, status, under_way
 from support.small_experiment import Crash, execute, small, write
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 WILD = [
     {"name": "fedavg", "label": "wild star", "eta": 1e6, "K": 3},
     {"name": "depositum", "label": "wild graph", "alpha": 1e6, "T0": 3},

@@ -366,7 +366,7 @@ def test_a9_a_table_that_grew_by_one_patient_begins_nothing(tmp_path: Path, capl
     lab.write("va", np.concatenate([patients("va"), new]))
     job = lab.job()
     refused(lab.tell(job, "va")["va"], "it begins nothing new now; the log of the site says why")
-    assert "differ from those of an earlier job in fewer than limits.change" in caplog.text
+    assert "differ from those of an earlier job in fewer rows than limits.change" in caplog.text
     lab.start()  # nor after a restart, nor with one patient less
     refused(lab.tell(job, "va")["va"], "it begins nothing new now")
     lab.write("va", patients("va")[1:])

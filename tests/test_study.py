@@ -33,6 +33,8 @@ from support.cli import proxfed as command
 from support.small_experiment import Crash, Rounds, small
 from support.toy_problems import problem
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 QUIET: dict[str, Any] = {"progress": False, "jobs": 1}
 
 

@@ -20,6 +20,8 @@ from proxfed.harness.folder.run_folder import RunFolder
 from support import shakespeare
 from support.resumed import rows, same
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 needs_text = pytest.mark.skipif(
     not shakespeare.file().is_file(), reason="shakespeare/shakespeare.json.bz2 is not in PROXFED_DATA"
 )

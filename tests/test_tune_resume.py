@@ -23,6 +23,8 @@ from support.resumed import rows
 from support.small_experiment import Crash
 from support.tuning import BUDGET, STEPS, convex, digits, told, trials
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 
 @pytest.fixture(scope="module")
 def study() -> Study:

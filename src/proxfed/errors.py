@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, Final
 
 __all__ = [
     "Elsewhere",
@@ -184,8 +184,22 @@ def shown(value: Any) -> str:
     return f"{value!r:.80}" if short else f"a {type(value).__name__}"
 
 
+_STEP, _LOCAL = ("eta", "alpha"), ("K", "tau", "T0")
+OTHER_NAMES: Final[Mapping[str, Sequence[str]]] = {
+    **dict.fromkeys(("lr", "learning_rate", "step", "step_size"), _STEP),
+    **dict.fromkeys(("local_steps", "steps", "epochs", "local_epochs"), _LOCAL),
+    **dict.fromkeys(("batch_size", "minibatch"), ("batch",)),
+    **dict.fromkeys(("num_clients", "n_clients", "clients"), ("clients", "num_partitions")),
+    **dict.fromkeys(("num_rounds", "n_rounds", "iterations"), ("rounds",)),
+}
+"""What other libraries call something, and what it may be called here."""
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
-    """The end of an 'unknown name' sentence: the nearest known names, or all of them."""
+    """The end of an 'unknown name' sentence: what it is called here, the nearest known name, or all of them."""
     known = sorted(known)
+    if others := OTHER_NAMES.get(word):
+        here = next((name for name in others if name in known), None)
+        return f"it is called {here!r} here" if here else f"known: {', '.join(known)}"
     close = difflib.get_close_matches(word.lower().replace("-", "_"), known, n=1, cutoff=0.5)
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"

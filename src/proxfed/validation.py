@@ -41,7 +41,9 @@ def sentence(
         return error["msg"]
     if error["type"] == "extra_forbidden":
         below = inside(place, table) if len(keys) == 1 else ""
-        hint = f"it stands one level down: {below}" if below else nearest(keys[-1], known(keys[:-1]))
+        own = below.endswith(f".{keys[-1]}")
+        down = f"it stands one level down: {below}" if own else f"it is called {below} here"
+        hint = down if below else nearest(keys[-1], known(keys[:-1]))
         return f"unknown key {place!r}; {hint}"
     if error["type"] == "missing":
         return f"the key {'.'.join([*keys, str(error['loc'][-1])])!r} is missing"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ from proxfed.data.sparse_rows import SparseRows
 from proxfed.data.synthetic import synthetic, synthetic_binary, synthetic_shifted
 from proxfed.errors import InputError, in_terms, nearest, of_kind, require
 from proxfed.explained import explain
-from proxfed.registry import Registry
+from proxfed.registry import Registry, build
 
 __all__ = [
     "DATASETS",
@@ -89,21 +89,26 @@ IID_OF_TEN = "PARTITIONS['iid'](num_partitions=10)"
 
 def load(
     name: str,
-    partition: Partition | Sequence[np.ndarray] | None = None,
+    partition: Partition | str | Mapping[str, Any] | Sequence[np.ndarray] | None = None,
     directory: str | Path | None = None,
+    *,
+    clients: int | None = None,
     **options: Any,
 ) -> Federated:
-    """The named data, handed out to clients.
+    """The named data, handed out to clients: load("digits", "iid", clients=10).
 
     Parameters
     ----------
     name : str
         One of DATASETS.
-    partition : Partition or sequence of arrays, optional
-        Which client gets which samples: an object of PARTITIONS, or the sample indices of each client. None: each
-        sample goes to the client that the data themselves name, if they do.
+    partition : Partition, str, dict or sequence of arrays, optional
+        Which client gets which samples: an object of PARTITIONS, its name, a dict such as {"name":
+        "dirichlet_by_class", "alpha": 0.5}, or the sample indices of each client. None: each sample goes to the client
+        that the data themselves name, if they do.
     directory : str or Path, optional
         The data directory; None: PROXFED_DATA.
+    clients : int, optional
+        How many clients there are: of a partition by its name, or of synthetic data.
     **options : Any
         Those of the loader, `limit` and `test_limit`.
 
@@ -111,7 +116,23 @@ def load(
     -------
     Federated
     """
+    if isinstance(partition, (str, Mapping)):
+        partition = _by_name(partition, clients)
+    elif clients is not None:
+        options["clients"] = clients
     return hand_out(read(name, directory, **options), partition, name)
+
+
+def _by_name(partition: str | Mapping[str, Any], clients: int | None) -> Partition:
+    """The partition of this name, or of a table with its settings."""
+    table: dict[str, Any] = {"name": partition} if isinstance(partition, str) else dict(partition)
+    if clients is not None:
+        require("num_partitions" not in table, "clients and partition['num_partitions'] are the same: give one of them")
+        table["num_partitions"] = clients
+    missing = "num_partitions" not in table and table.get("name") not in ("natural", "sizes")
+    require(not missing, f"partition = {partition!r} needs a number of clients, such as load(..., clients=10)")
+    made: Partition = build(PARTITIONS, table, "partition")
+    return made
 
 
 def hand_out(

@@ -57,6 +57,16 @@ def answer(
     return [each for each in answers if each is not None]
 
 
+def dominance(own: OwnRows, question: Question) -> float:
+    """The largest share of one row in sum_i w_i e^(score), which sums of losses that grow so are made of."""
+    scores = [torch.zeros(0, dtype=torch.float64)]
+    for rows, A in own.chunks(question.part, 1):
+        shift = 0.0 if own.shift is None else own.shift[rows]
+        scores.append(A @ question.x[: own.width] + shift + own.w[rows].log())
+    every = torch.cat(scores)
+    return float(every.softmax(0).max()) if len(every) else 0.0
+
+
 # ---- losses of single rows -------------------------------------------------------------------------------------------
 
 

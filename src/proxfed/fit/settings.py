@@ -125,15 +125,17 @@ def loss_of(settings: Settings, target: Target) -> Loss:
         given = ALIASES.get(given, given)
     loss = find_loss(given)
     name = next((k for k, v in LOSSES.items() if type(v) is type(loss)), "")
-    if target.kind == "classes":
-        fits = isinstance(loss, (CrossEntropy, OneHot)) or (isinstance(loss, Logistic) and len(target.names) == 2)
-    else:
-        fits = (target.kind == "survival") != loss.separate and not (loss.classes or isinstance(loss, Logistic))
     what = {"classes": f"{len(target.names)} classes", "number": "a number", "survival": "a time and an event"}
-    require(
-        fits, f"loss = {name!r} does not fit the target, which is {what[target.kind]}; the usual one is {default!r}"
-    )
+    said = f"loss = {name!r} does not fit the target, which is {what[target.kind]}; the usual one is {default!r}"
+    require(loss_fits(loss, target), said)
     return loss
+
+
+def loss_fits(loss: Loss, target: Target) -> bool:
+    """Whether this is a loss of such a target."""
+    if target.kind == "classes":
+        return isinstance(loss, (CrossEntropy, OneHot)) or (isinstance(loss, Logistic) and len(target.names) == 2)
+    return (target.kind == "survival") != loss.separate and not (loss.classes or isinstance(loss, Logistic))
 
 
 def problem_of(settings: Settings, made: Design) -> Problem[Linear]:

@@ -18,7 +18,7 @@ from proxfed.compressors import COMPRESSORS
 from proxfed.data import DATASETS, PARTITIONS, Dataset, Federated, hand_out
 from proxfed.data.limits import LIMITS, limited
 from proxfed.data.partitions import NaturalPartition
-from proxfed.errors import InputError, finite, nearest, option, require, whole
+from proxfed.errors import OTHER_NAMES, InputError, finite, nearest, option, require, whole
 from proxfed.harness.experiment import Experiment, canonical, parse, read_cases
 from proxfed.harness.overrides import assign, check_not_overruled
 from proxfed.harness.study import Entry, Study
@@ -248,22 +248,17 @@ def _bare(
     return rule(constants, **arguments(rule, own, where, {"c"}))
 
 
-STEP = ("lr", "learning_rate", "step", "step_size")
-LOCAL = ("local_steps", "steps", "epochs", "local_epochs")
-"""What other libraries call the step size and the number of local steps."""
-
-
 def _check_names(make: Any, own: Table, where: str) -> None:
     """Refuse names that other libraries have for what is called differently here."""
     if not (isinstance(make, type) and issubclass(make, Method)):
         return
     takes = inspect.signature(make).parameters
-    local = next((name for name in LOCAL_STEPS if name in takes), None)
+    meant = {"eta": ("step size", make.facts.step)}
+    meant["K"] = ("number of local steps", next((name for name in LOCAL_STEPS if name in takes), ""))
     for key in own:
-        if key in STEP and key not in takes and make.facts.step in takes:
-            raise InputError(f"{where}: unknown key {key!r}; the step size is called {make.facts.step!r} here")
-        if key in LOCAL and key not in takes and local:
-            raise InputError(f"{where}: unknown key {key!r}; the number of local steps is called {local!r} here")
+        said, name = meant.get(next(iter(OTHER_NAMES.get(key, ("",)))), ("", ""))
+        if key not in takes and name in takes:
+            raise InputError(f"{where}: unknown key {key!r}; the {said} is called {name!r} here")
 
 
 def _with_decay(

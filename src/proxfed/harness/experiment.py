@@ -27,7 +27,7 @@ from typing import Any, Literal, Protocol
 
 from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator
 
-from proxfed.errors import InputError, nearest, real, require
+from proxfed.errors import OTHER_NAMES, InputError, nearest, real, require
 from proxfed.harness.overrides import assign, override
 from proxfed.harness.protection import Privacy, Protection, Robust
 from proxfed.registry import Table, label_of, read_named
@@ -171,11 +171,15 @@ def parse(table: Table, where: str) -> Experiment:
 
 
 def _inside(key: str, table: Table) -> str:
-    """Where a key stands that is unknown at the top of a file, if one of its tables has it."""
-    if any(isinstance(entry, dict) and key in entry for entry in table.get("algorithms", ())):
-        return f"algorithms.*.{key}"
-    inner = (name for name in ("data", "problem", "regulariser") if isinstance(table.get(name), dict))
-    return next((f"{name}.{key}" for name in inner if key in table[name]), "")
+    """Where a key stands that is unknown at the top of a file, if one of its tables has it, maybe by another name."""
+    entries = [entry for entry in table.get("algorithms", ()) if isinstance(entry, dict)]
+    inner = {name: table[name] for name in ("data", "problem", "regulariser") if isinstance(table.get(name), dict)}
+    for here in (key, *OTHER_NAMES.get(key, ())):
+        if any(here in entry for entry in entries):
+            return f"algorithms.*.{here}"
+        if within := [name for name in inner if here in inner[name]]:
+            return f"{within[0]}.{here}"
+    return "problem.batch" if "batch" in OTHER_NAMES.get(key, ()) else ""
 
 
 def canonical(problem: Table) -> Table:

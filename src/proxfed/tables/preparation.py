@@ -121,6 +121,19 @@ class Preparation:
                 parts.append(np.isnan(values).astype(np.float64))
         return np.column_stack(parts)
 
+    def filled(self, table: Table) -> list[np.ndarray]:
+        """(N,) the columns of a table with what missing values become: of a number once for each feature of it."""
+        found = []
+        for name, column in self.schema.inputs.items():
+            values = table.columns[name]
+            if isinstance(column, Category):
+                values_of = [float([*column.names].index(self.modes[name]))] if column.impute == "mode" else [np.nan]
+            else:
+                known = [self.parameters.get(feature, Parameters()).impute for feature in views(name, column)]
+                values_of = [np.nan if value is None else value for value in known]
+            found += [np.where(np.isnan(values), value, values) for value in values_of]
+        return found
+
     def _one_hot(self, name: str, column: Category, values: np.ndarray) -> list[np.ndarray]:
         names = list(column.names)
         if column.impute == "mode":

@@ -12,7 +12,7 @@ from proxfed.fit.settings import Settings
 from proxfed.harness.experiment import Experiment
 from proxfed.harness.protection import Protection
 from proxfed.problems.empirical_risk import EmpiricalRisk
-from proxfed.silos.protection import policy
+from proxfed.silos.protection import policy, policy_of_fits
 from proxfed.silos.site.config import Site
 from proxfed.silos.wire.job import TABLES, Job
 
@@ -77,7 +77,7 @@ def _refused_fit(site: Site, settings: Settings) -> Iterator[str]:
         job.check()
         job.check_code(site.allow.code)
         policy.check_job(site, job)
-        policy.check_fit(site, job)
+        policy_of_fits.check_fit(site, job)
         policy.check_counts(site)
     except InputError as error:
         yield str(error)

@@ -21,6 +21,7 @@ from proxfed.silos.wire.message import Head, Letter
 from proxfed.types import Message
 
 if TYPE_CHECKING:
+    from proxfed.data.federated import Federated
     from proxfed.fit.model_file import Signature
     from proxfed.silos.site.rows import Rows
 
@@ -164,6 +165,9 @@ class Guard:
         """(N,) the fold of each training row, the same in all jobs; each has its share of every stratum."""
         return folds(rows.lines(), strata, count, b"")
 
+    def prepares(self, data: Federated) -> None:
+        """Refused if the job's features single out too few rows."""
+
     def divides(self, parts: Parts) -> None:
         """Refused if a fold, or what is left without it, has too few rows."""
 
@@ -177,6 +181,9 @@ class Guard:
 
     def tells(self, wanted: Wanted) -> None:
         """Refused if it is not told."""
+
+    def dominates(self, share: float) -> None:
+        """Refused if one row has this share of a sum."""
 
     def judges(self) -> None:
         """Refused if measures of held-out rows are not told."""

@@ -124,6 +124,8 @@ class Limits(Part):
     """That depend on rows, of a job: rounds, measures, summaries."""
     total: int = Field(default=20_000, ge=1)
     """The same over all jobs that the audit file knows of."""
+    failures: int = Field(default=20, ge=1)
+    """Answers that failed while they were computed, over all jobs: each tells whether a number was too large."""
     norm: float = Field(default=100.0, gt=0)
     """The largest norm of a model that anything is told about."""
     step: float = Field(default=10.0, gt=0)
@@ -133,7 +135,11 @@ class Limits(Part):
     partners: int = Field(default=2, ge=1)
     """The fewest sites by which two jobs with masks may differ, unless they are between the same."""
     change: int = Field(default=20, ge=1)
-    """The fewest rows by which the tables of two jobs may differ, unless they are the same."""
+    """The fewest rows by which the tables of two jobs may differ, unless they are the same; missing values count as
+    what the job puts in their place."""
+    feature: int = Field(default=1, ge=1)
+    """The fewest rows that may differ from all others in a feature of tables, such as a rare category: one product
+    of columns is the sum of just these rows."""
 
 
 class RequiredPrivacy(Part):
@@ -173,6 +179,8 @@ class OfFits(Part):
     """The fewest rows for each coefficient where products of columns are told: Hessians and Gram matrices."""
     apart: bool = False
     """A job may leave out one organisation at a time: the sums with and without this site differ by its own."""
+    dominance: float = Field(default=0.5, gt=0, le=1)
+    """The largest share that one row may have in a sum of a loss that grows as e^score: Poisson's and Cox's."""
     measures: bool = False
     """Measures of a model on this site's held-out rows may be told, rounded."""
 

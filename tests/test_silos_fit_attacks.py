@@ -1,0 +1,244 @@
+"""Attacks on fits by a coordinator that deviates: what it is refused, and what it gets all the same.
+
+The sites have tables of words and gaps, masks are on, and the guards are in force. docs/explanation/threat-model.md
+lists these attacks with their outcomes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from proxfed.errors import InputError, RunError
+from proxfed.fit.oracle import Question
+from proxfed.fit.settings import read_settings
+from proxfed.silos.coordinator.elsewhere import Elsewhere, Kept
+from proxfed.silos.coordinator.fit_agreement import agree_on_fit, announce
+from proxfed.silos.wire.exchange import Exchange
+from proxfed.silos.wire.fit_job import write_sums
+from proxfed.silos.wire.job import Job
+from proxfed.silos.wire.message import Letter
+from proxfed.tables import read_schema
+
+from support.fit_sites import SITES, Hospitals
+
+SOME: dict[str, Any] = {"limits": {"rows": 10}, "fit": {"rows_per_coefficient": 1.0}}
+PATIENT = 17
+"""The row of oslo that the attacks are after."""
+
+
+@pytest.fixture(autouse=True)
+def _no_flushing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.fsync", lambda descriptor: None)
+
+
+def lab(folder: Path, loss: str, cells: Callable[[list[str], bool], None] | None = None, **limits: Any) -> Hospitals:
+    """Three hospitals; `cells` changes the cells of each row, and is told whether it is the patient."""
+    h = Hospitals(folder, loss, site={**SOME, "limits": SOME["limits"] | limits})
+    for name in SITES if cells else ():
+        path = folder / name / f"{name}.csv"
+        head, *rows = [line.split(",") for line in path.read_text().splitlines()]
+        for k, row in enumerate(rows):
+            assert cells is not None
+            cells(row, (name, k) == ("oslo", PATIENT))
+        path.write_text("".join(",".join(row) + "\n" for row in [head, *rows]))
+    h.start()
+    return h
+
+
+def patient(h: Hospitals) -> list[str]:
+    return (h.folder / "oslo" / "oslo.csv").read_text().splitlines()[1 + PATIENT].split(",")
+
+
+def agreed(h: Hospitals) -> Job:
+    schema, masked = read_schema(h.folder / "tables.toml"), {"secure_aggregation": True}
+    return agree_on_fit(schema, read_settings({"loss": h.loss}), h, masked, lambda said: None).job
+
+
+def between(h: Hospitals, job: Job | None = None) -> Elsewhere:
+    job, exchange = job or agreed(h), Exchange(h)
+    told = announce(job, exchange)
+    return Elsewhere(job, exchange, told.d, Kept(None, job.digest), told.hessians, told.grams)
+
+
+def products(h: Hospitals, job: Job) -> Tensor:
+    """Of columns, over all rows of all hospitals: what the coordinator reads under masks."""
+    return torch.stack([gram.matrix for gram in between(h, job).grams()]).sum(0)
+
+
+def in_units(job: Job, row: Tensor) -> dict[str, float]:
+    """The features of a row, in the units of the table."""
+    of, names = job.schema["preparation"]["parameters"], job.schema["columns"]
+    known = [of.get(name, {"scale": 1.0, "centre": 0.0}) for name in names]
+    return {n: float(v) * k["scale"] + k["centre"] for n, v, k in zip(names, row, known, strict=False)}
+
+
+def with_impute(job: Job, age: float) -> Job:
+    prepared = json.loads(json.dumps(job.schema["preparation"]))
+    prepared["parameters"]["age"]["impute"] = age
+    return replace(job, schema=job.schema | {"preparation": prepared})
+
+
+def _one_gap(row: list[str], patient: bool) -> None:
+    row[0] = "" if patient else row[0] or "50"
+
+
+def _many_gaps(row: list[str], patient: bool) -> None:
+    row[0] = "" if int(row[4]) % 2 else row[0] or "50"
+
+
+def test_d1_two_jobs_that_fill_one_gap_differently_are_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Their sums differ by the one row whose age is missing: the difference of two Gram matrices is that row."""
+    h = lab(tmp_path, "squared", _one_gap)
+    job = agreed(h)
+    products(h, with_impute(job, 50.0))
+    with pytest.raises(InputError, match="begins nothing new now"):
+        products(h, with_impute(job, 51.0))
+    assert "other values than in an earlier job in fewer rows than limits.change" in caplog.text
+    products(h, with_impute(job, 50.0))  # the same values again
+
+
+def test_d1_many_gaps_may_be_filled_differently(tmp_path: Path) -> None:
+    h = lab(tmp_path, "squared", _many_gaps)
+    job = agreed(h)
+    for age in (50.0, 51.0):
+        products(h, with_impute(job, age))
+
+
+def _one_in_stage_III(row: list[str], patient: bool) -> None:
+    row[3] = "III" if patient else row[3].replace("III", "II")
+
+
+def test_d2_open_a_rare_category_in_a_gram_matrix_is_a_row_unless_the_site_sets_a_limit(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Under masks it is the sum of the rows of all sites in this category: here there is one."""
+    h = lab(tmp_path / "open", "squared", _one_in_stage_III)
+    job = agreed(h)
+    row = products(h, job)[job.schema["columns"].index("stage=III")]
+    told, true = in_units(job, row), patient(h)
+    assert (round(told["age"]), round(told["rate"])) == (int(true[0]), int(true[4]))
+    closed = lab(tmp_path / "closed", "squared", _one_in_stage_III, feature=5)
+    with pytest.raises(InputError, match="its rows do not fit the job; the log of the site says why"):
+        products(closed, agreed(closed))
+    assert "limits.feature = 5: stage=" in caplog.text
+
+
+def test_d3_numbers_that_do_not_fit_cannot_be_tried_for_ever(tmp_path: Path) -> None:
+    """Whether a number is too large for its word is answered by one site alone: a search by halves would read its sum.
+
+    Twenty such answers are given, over all jobs and restarts.
+    """
+    h = lab(tmp_path, "squared")
+
+    def ask(exponent: float) -> Letter:
+        x = torch.full((there.d,), 10.0**exponent, dtype=torch.float64)
+        return Letter.decode(h.holders["oslo"].answer(write_sums(there.job.digest, [Question(x)], None).encode()))
+
+    there = between(h)
+    failed = [ask(12 + k / 8) for k in range(20)]
+    assert {letter.kind for letter in failed} == {"failed"}
+    assert {letter.head["why"] for letter in failed} == {"a query failed; the log of the site says why"}
+    h.start()
+    for exponent in (12.1, 0.0):
+        last = ask(exponent)
+        assert (last.kind, "limits.failures = 20" in last.head["why"]) == ("refused", True)
+    with pytest.raises(InputError, match=r"limits\.failures = 20"):
+        agreed(h)
+
+
+def test_d4_open_smoothness_is_told_of_each_site_unless_it_is_not_listed(tmp_path: Path) -> None:
+    """Two numbers of each site, that no mask hides: `allow.measures` can leave them out."""
+    from test_silos_attacks import MASKED, MASKS, Lab, refused
+
+    for measures, told in (("all", True), (["value", "gradient"], False)):
+        lab = Lab(tmp_path / str(told), {**MASKED, "allow": {"measures": measures}})
+        job = lab.job(MASKS)
+        lab.tell(job)
+        answer = lab.ask("va", Letter("query", job.digest, 0, 0, {"what": "smoothness"}))
+        if told:
+            assert answer.kind == "answer"
+        else:
+            refused(answer, "'smoothness' is not among its allow.measures")
+
+
+@pytest.mark.parametrize("loss", ["poisson", "cox"])
+def test_d5_a_point_at_which_one_row_is_the_whole_sum_is_not_answered(loss: str, tmp_path: Path) -> None:
+    """e^score of the row that is farthest out outgrows all others: the gradient is that row."""
+    h = lab(tmp_path, loss)
+    there = between(h)
+    x = torch.zeros(there.d, dtype=torch.float64)
+    x[0], x[5] = 8.8, 4.4
+    assert float(x.norm()) < 10  # limits.step lets it pass
+    with pytest.raises(RunError, match="a query failed; the log of the site says why"):
+        there.ask([Question(x)])
+
+
+@pytest.mark.parametrize("loss", ["poisson", "squared", "huber", "cox"])
+def test_d6_a_loss_of_another_target_is_refused(loss: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    h = lab(tmp_path, "logistic")
+    job = agreed(h)
+    assert job.fit is not None
+    with pytest.raises(InputError, match="do not fit the job"):
+        between(h, replace(job, fit=job.fit | {"loss": {"name": loss}}))
+    assert f"fit.loss = '{loss}' does not fit the target" in caplog.text
+
+
+def test_d7_a_start_is_near_zero(tmp_path: Path) -> None:
+    """Every job begins a path of its own: a start anywhere would make limits.step void."""
+    from test_silos_attacks import PLAIN, D, Lab, refused
+
+    lab = Lab(tmp_path, PLAIN)
+    far = replace(lab.job(), x0=(12.0,) + (0.0,) * (D - 1))
+    refused(lab.tell(far, "va")["va"], "limits.step = 10")
+
+
+def test_d8_open_two_histograms_at_chosen_models_count_rows(tmp_path: Path) -> None:
+    """Under masks, of all sites together; at each site bins with fewer than limits.rows rows go to their neighbours."""
+    h = lab(tmp_path, "logistic")
+    there = between(h)
+    counts = []
+    for cut in (0.0, 0.3):
+        models = torch.zeros(5, there.d, dtype=torch.float64)
+        models[:, 0], models[:, -1] = 9.0, cut
+        counts.append(there.histogram(models).numpy())
+    assert all(int(each.sum()) == 240 * len(SITES) for each in counts)
+    told = counts[0][counts[0] > 0]
+    assert told.min() >= SOME["limits"]["rows"]
+    assert (counts[0] != counts[1]).any()  # rows moved from bin to bin: their number, not whose they are
+
+
+def test_d9_scaling_a_column_by_the_job_tells_nothing_new(tmp_path: Path) -> None:
+    """A preparation stretches no column beyond a scale of 100, and products in other units are the same products."""
+    h = lab(tmp_path, "squared")
+    job = agreed(h)
+    prepared = json.loads(json.dumps(job.schema["preparation"]))
+    prepared["parameters"]["age"]["scale"] *= 2
+    twice = replace(job, schema=job.schema | {"preparation": prepared})
+    one, two = products(h, job), products(h, twice)
+    np.testing.assert_allclose(two[0, 1:] * 2, one[0, 1:], rtol=1e-9, atol=1e-9)
+    prepared["parameters"]["age"]["scale"] *= 1e-6
+    with pytest.raises(InputError, match="do not fit the job"):
+        between(h, replace(job, schema=job.schema | {"preparation": prepared}))
+
+
+def test_d10_the_site_reads_its_table_by_its_own_schema_and_no_other(tmp_path: Path) -> None:
+    """Knots of splines and ranges, by which single rows could be cut out, are the schema's, which every site has."""
+    h = lab(tmp_path, "squared")
+    job = agreed(h)
+    prepared = json.loads(json.dumps(job.schema["preparation"]))
+    plain = json.dumps(prepared["table"])
+    assert "[0.0, 120.0]" in plain
+    prepared["table"] = json.loads(plain.replace("[0.0, 120.0]", "[0.0, 130.0]"))
+    with pytest.raises(InputError, match="do not fit the job"):
+        between(h, replace(job, schema=job.schema | {"preparation": prepared}))
