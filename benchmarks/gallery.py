@@ -1,6 +1,6 @@
 """The pictures of docs/gallery.md, drawn by the programs on that page.
 
-    python benchmarks/gallery.py        # writes docs/assets/gallery/*.svg
+python benchmarks/gallery.py        # writes docs/assets/gallery/*.svg
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     K times     y <- prox_{eta h}(y - eta grad f_i(y))         from y = x
     server      x <- x + eta_g (mean y - x)
 
-With different data or h, and K > 1, it stops at a biased point: the average of points that drifted apart, whose zeros
+With heterogeneous data or h, and K > 1, it stops at a biased point: the average of points that drifted apart, whose zeros
 the averaging blurs.
 
 What travels: one vector up, one down.

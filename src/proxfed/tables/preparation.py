@@ -74,7 +74,7 @@ class Preparation:
     left_out: tuple[str, ...] = ()
     """Features of which too little was sent to scale them, if the schema leaves such out."""
     notes: tuple[str, ...] = ()
-    """What follows from what was withheld; what that was is in the messages themselves."""
+    """Consequences of withheld summaries; the messages say what was withheld."""
 
     @cached_property
     def features(self) -> tuple[Feature, ...]:
