@@ -31,8 +31,8 @@ INTRODUCTION = """\
 # Results
 
 Which of the papers' claims hold in our own runs? First a summary for each paper, then a table, then the details;
-[how claims are judged](#how-claims-are-judged) comes after the table. There 31+16+5 claims means 31 by runs at the paper's
-scale, 16 by smaller ones and 5 on a problem of ours.
+[how claims are judged](#how-claims-are-judged) comes after the table. There 31+16+5 claims means 31 by runs at the
+paper's scale, 16 by smaller ones and 5 on a problem of ours.
 
     proxfed results show fedcef      # one paper's claims with their causes
 """
@@ -40,29 +40,29 @@ scale, 16 by smaller ones and 5 on a problem of ours.
 RULES = """\
 ## How claims are judged
 
-A claim **holds** by the median over at least three seeds (one, if nothing is random), in every case that was run with as
-many. The full form, at the paper's scale, decides if it was run and went far enough. Otherwise a smaller form decides, and
-is counted separately (**smaller**), as are statements without an experiment that we show on a small problem of ours
-(**own**). Runs on another data set, with another model or with settings that contradict the paper decide nothing. Being
-ahead of a method that diverged confirms nothing.
+A claim **holds** by the median over at least three seeds (one, if nothing is random), in every case that was run
+with as many. The full form, at the paper's scale, decides if it was run and went far enough. Otherwise a smaller
+form decides, and is counted separately (**smaller**), as are statements without an experiment that we show on a
+small problem of ours (**own**). Runs on another data set, with another model or with settings that contradict the
+paper decide nothing. Being ahead of a method that diverged confirms nothing.
 
 A claim that does not hold has one of four causes, with its evidence on the page of the experiment:
 
-- **reading**: it holds under another reading that the paper allows, in the same form and cases with as many seeds. One
-  reading is chosen per experiment: the one with which most claims hold;
+- **reading**: it holds under another reading that the paper allows, in the same form and cases with as many seeds.
+  One reading is chosen per experiment: the one with which most claims hold;
 - **scale**: our run is smaller than the paper's, and that decides it;
 - **settings**: the paper's settings do not give the paper's number, in a run at the paper's scale;
 - **unknown**: none of these could be shown.
 
-**Not run**: no run with three seeds reached far enough; the page of the experiment says what it takes. Minor claims follow
-from the settings, or nearly; claims of ours add to the paper's. For both the table says how many hold. All seeds share one
-partition of the data, so our spread does not include that of partitions.
+**Not run**: no run with three seeds reached far enough; the page of the experiment says what it takes. Minor claims
+follow from the settings, or nearly; claims of ours add to the paper's. For both the table says how many hold. All
+seeds share one partition of the data, so our spread does not include that of partitions.
 
-The page of an experiment names the command for its numbers: `proxfed reproduce PAPER/EXPERIMENT` with `--quick` or `--full`
-and `--variant NAME`. `proxfed results keep runs/reproduce` keeps them in `results/`, `make results` writes this page, and
-`proxfed results check` finds settings that have changed since. Other processors and libraries round sums differently. With
-full gradients the difference stays at rounding level; with minibatches of a network, or with compressors that pick entries,
-it grows to some per cent of a curve, or some rounds to a target.
+The page of an experiment names the command for its numbers: `proxfed reproduce PAPER/EXPERIMENT` with `--quick` or
+`--full` and `--variant NAME`. `proxfed results keep runs/reproduce` keeps them in `results/`, `make results` writes
+this page, and `proxfed results check` finds settings that have changed since. Other processors and libraries round
+sums differently. With full gradients the difference stays at rounding level; with minibatches of a network, or with
+compressors that pick entries, it grows to some per cent of a curve, or some rounds to a target.
 """
 
 
