@@ -25,7 +25,7 @@ def simulate(
         str | None, typer.Option("--profile", help="Profile of devices and links; `proxfed list profiles` shows all.")
     ] = None,
     time: Annotated[
-        Path | None, typer.Option("--time", metavar="FILE.toml", help="File with your own table [time].")
+        Path | None, typer.Option("--time", metavar="FILE.toml", help="File with your own table of devices and links.")
     ] = None,
     target: Annotated[
         list[str] | None,
