@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,25 +15,29 @@ import torch
 
 from proxfed.errors import InputError
 from proxfed.fit import fit
+from proxfed.fit.baselines import alone_of
 from proxfed.fit.cross_validate import choose
+from proxfed.fit.held_out import held_out_scores
 from proxfed.fit.here import Here
+from proxfed.fit.inference import glm
+from proxfed.fit.inference.survival import baseline_hazard
+from proxfed.fit.judge import judge
 from proxfed.fit.model_file import read_model
 from proxfed.fit.objective import Objective, Shape
+from proxfed.fit.own_rows import OwnRows
 from proxfed.fit.settings import solver_of
-from proxfed.silos.coordinator.fit import FittedBetween, area, finish, fit_between
+from proxfed.silos.coordinator.fit import finish, fit_between
 from proxfed.silos.coordinator.fit_agreement import FitAgreement
+from proxfed.silos.coordinator.fitted import FittedBetween
+from proxfed.silos.coordinator.glm import glm_between
+from proxfed.silos.coordinator.judged import area
 from proxfed.silos.protection.signatures import signed_by
 from proxfed.silos.site.site_fit import SiteFit
 
 from support.fit_sites import SITES, TARGETS, Hospitals
 
 SOME: dict[str, Any] = {"limits": {"rows": 10}, "fit": {"rows_per_coefficient": 1.0, "measures": True}}
-QUICK: dict[str, Any] = {"weights": 6}
-
-
-@pytest.fixture(autouse=True)
-def _no_flushing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
+QUICK: dict[str, Any] = {"weights": 6, "alone": False, "repetitions": 20}
 
 
 def between(h: Hospitals, carrier: Any = None, **settings: Any) -> FittedBetween:
@@ -42,12 +47,7 @@ def between(h: Hospitals, carrier: Any = None, **settings: Any) -> FittedBetween
 
 def together(h: Hospitals, fitted: FittedBetween) -> tuple[float, torch.Tensor]:
     """(weight, x) of the same questions to all rows in one place, in the folds that the sites have drawn."""
-    job = FitAgreement.read(h.folder / "fit" / "agreement.json").job
-    own = []
-    for name in h.names:
-        run = h.holders[name]._runs[job.digest]
-        assert isinstance(run, SiteFit)
-        own.append(run.own)
+    own = own_rows(h).values()
     f, asked = fitted.problem.f, fitted.settings
     q, p = f.blocks[0].shape
     weights = asked.class_weights if isinstance(asked.class_weights, str) else None
@@ -60,6 +60,17 @@ def together(h: Hospitals, fitted: FittedBetween) -> tuple[float, torch.Tensor]:
     begin = cv.fits[cv.place(asked.rule)]
     chosen = fitted.problem.with_h(fitted.problem.h.with_weight(float(begin.weight or 0)))
     return float(begin.weight or 0), solver_of(asked, asked.tolerance).after(objective, chosen, begin).x
+
+
+def own_rows(h: Hospitals) -> dict[str, OwnRows]:
+    """Those of each site, in the folds that it has drawn."""
+    job = FitAgreement.read(h.folder / "fit" / "agreement.json").job
+    found = {}
+    for name in h.names:
+        run = h.holders[name]._runs[job.digest]
+        assert isinstance(run, SiteFit)
+        found[name] = run.own
+    return found
 
 
 def must_be(fitted: FittedBetween, weight: float, x: torch.Tensor) -> None:
@@ -136,6 +147,67 @@ def test_one_organisation_left_out_at_a_time_needs_every_site_to_allow_it(tmp_pa
     assert len(fitted.cv.held_out) == 3
 
 
+# ---- intervals and intercepts ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("loss", ["logistic", "squared", "huber", "poisson", "cox"])
+def test_intervals_and_own_intercepts_are_those_of_tables_in_one_place(loss: str, own: bool, tmp_path: Path) -> None:
+    """Debiased estimates, errors, p-values; the model whose sites keep an intercept each; the baseline of survival."""
+    if loss == "cox" and own:
+        pytest.skip("Cox's model has no intercepts")
+    h = Hospitals(tmp_path, loss, site=SOME)
+    settings: dict[str, Any] = {"weight": 0.05, "site_intercepts": own}
+    one = between(h, **settings)
+    other = fit(h.folder / "tables.toml", loss=loss, alone=False, repetitions=0, **settings)
+    np.testing.assert_allclose(one.model.prepared.coef, other.model.prepared.coef, rtol=1e-8, atol=1e-9)
+    np.testing.assert_allclose(one.model.prepared.intercept, other.model.prepared.intercept, rtol=1e-8, atol=1e-9)
+    assert one.inference.names == other.inference.names
+    for a, b in zip(one.inference.coefficients, other.inference.coefficients, strict=True):
+        np.testing.assert_allclose([a.estimate, a.error, a.p], [b.estimate, b.error, b.p], rtol=1e-7, atol=1e-9)
+    if loss == "cox":
+        together = Here(tuple(own_rows(h).values()), h.names)
+        found = baseline_hazard(together, one.fit.x.numpy(), 5)
+        assert one.model.baseline is not None
+        np.testing.assert_allclose(one.model.baseline.times, found.times)
+        np.testing.assert_allclose(one.model.baseline.hazard, found.hazard, rtol=1e-8)
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize(
+    ("loss", "errors"), [("logistic", "model"), ("squared", "robust"), ("poisson", "organisation")]
+)
+def test_estimates_without_a_penalty_are_those_of_tables_in_one_place(
+    loss: str, errors: Any, own: bool, tmp_path: Path
+) -> None:
+    """Estimates, errors, tests of terms and of intercepts, heterogeneity and forest plot."""
+    h = Hospitals(tmp_path, loss, site={**SOME, "fit": SOME["fit"] | {"apart": True, "estimates": True}})
+    options: dict[str, Any] = {"loss": loss, "site_intercepts": own, "errors": errors}
+    one = glm_between(h.folder / "tables.toml", h, h.folder / "glm", say=lambda said: None, **options)
+    other = glm(h.folder / "tables.toml", **options)
+    for a, b in (
+        (one.coefficients, other.coefficients),
+        (one.terms, other.terms),
+        (one.agreement, other.agreement),
+        (one.forest, other.forest),
+        ([one.sites], [other.sites]),
+    ):
+        assert len(a) == len(b) > 0
+        for x, y in zip(a, b, strict=True):
+            for key, value in asdict(y).items():
+                told = asdict(x)[key]
+                assert told == (pytest.approx(value, rel=1e-6, abs=1e-9) if isinstance(value, float) else value), key
+    assert one.deviance == pytest.approx(other.deviance, rel=1e-9)
+    assert one.own_intercepts == {}  # they stay at the sites
+    assert len(other.own_intercepts) == (3 if own else 0)
+
+
+def test_a_site_that_tells_no_sums_for_intervals(tmp_path: Path) -> None:
+    h = Hospitals(tmp_path, site={**SOME, "fit": SOME["fit"] | {"inference": False}})
+    with pytest.raises(InputError, match=r"fit\.inference = false"):
+        between(h, weight=0.05).inference  # noqa: B018
+
+
 # ---- what comes out --------------------------------------------------------------------------------------------------
 
 
@@ -179,9 +251,28 @@ def test_measures_are_those_that_the_sites_tell(tmp_path: Path) -> None:
     assert abs(np.mean(values) - fitted.federated["all"]["auc"].value) < 0.1
     assert all(abs(v * 48 - round(v * 48)) < 1e-6 for v in values)  # rounded to what five of 240 rows make
     assert sum(b.samples for b in fitted.calibration) == 720
+    for name in SITES:
+        value, low, high = fitted.federated[name]["auc"]
+        assert 0.5 < low <= value <= high < 1
     h.write({**SOME, "fit": {"rows_per_coefficient": 1.0}})
     h.start()
     assert set(between(h).federated) == {"all"}
+
+
+def test_models_of_each_site_alone_are_judged_there(tmp_path: Path) -> None:
+    """As the same site would judge it where its table lies: chosen and judged in its own folds, then rounded."""
+    h = Hospitals(tmp_path, site=SOME)
+    fitted = between(h, alone=True)
+    assert set(fitted.alone) == set(fitted.alone_nonzeros) == set(SITES)
+    for k, (name, own) in enumerate(own_rows(h).items()):
+        here = Here((own,), (name,))
+        cv = alone_of(here, fitted.problem.h, fitted.settings)
+        place = cv.place(fitted.settings.rule)
+        scores = held_out_scores(here, cv.models[:, place])
+        row = judge(own.loss, scores, own.labels, [len(scores)], [name], repetitions=20, first=k)[name]
+        for part in range(3):
+            told, exact = fitted.alone[name]["auc"][part], row["auc"][part]
+            assert abs(told - exact) <= 0.5 * max(0.01, 5 / 240) + 1e-12
 
 
 def test_the_area_of_a_histogram_is_that_of_its_pairs() -> None:

@@ -23,7 +23,7 @@ from proxfed.silos.protection.folds import folds
 from proxfed.silos.protection.masks import COARSE
 from proxfed.silos.site.site_fit import SiteFit, merged
 from proxfed.silos.wire.exchange import Exchange
-from proxfed.silos.wire.fit_job import write_models, write_sums
+from proxfed.silos.wire.fit_job import write, write_models, write_points, write_sums
 from proxfed.silos.wire.job import Job
 from proxfed.silos.wire.message import Letter, canonical
 from proxfed.tables import read_schema
@@ -33,11 +33,6 @@ from support.fit_sites import SITES, TARGETS, Hospitals
 MASKED = {"secure_aggregation": True}
 SOME: dict[str, Any] = {"limits": {"rows": 10}, "fit": {"rows_per_coefficient": 1.0}}
 """What hospitals of 240 rows need for all losses, of which one has three classes."""
-
-
-@pytest.fixture(autouse=True)
-def _no_flushing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
 
 
 def agreed(h: Hospitals, protection: dict[str, Any] = MASKED, **settings: Any) -> Job:
@@ -147,7 +142,7 @@ def test_what_one_site_sends_is_noise_to_who_asks(tmp_path: Path) -> None:
 def test_the_same_question_gets_the_same_bytes_also_after_a_restart_and_from_another_life(tmp_path: Path) -> None:
     h = Hospitals(tmp_path, site=SOME)
     there = elsewhere(h)
-    question = write_sums(there.job.digest, [Question(points(there.d, 1)[0], ALL, 2)], None)
+    question = write_sums(there.job.digest, [Question(points(there.d, 1)[0], ALL, 2)])
     first = {name: h.holders[name].answer(question.encode()) for name in SITES}
     h.start()
     again = {name: h.holders[name].answer(replace(question, life=3).encode()) for name in SITES}
@@ -246,32 +241,37 @@ def test_hessians_need_ten_rows_for_every_coefficient(tmp_path: Path) -> None:
     there = elsewhere(h)
     assert not there.hessians
     assert not there.tells_grams
-    question = write_sums(there.job.digest, [Question(points(there.d, 1)[0], ALL, 2)], None)
+    question = write_sums(there.job.digest, [Question(points(there.d, 1)[0], ALL, 2)])
     assert "rows_per_coefficient" in refused(h, question)
     there.ask([Question(points(there.d, 1)[0])])  # gradients are told
 
 
 def crafted(there: Elsewhere, **head: Any) -> Letter:
-    good = write_sums(there.job.digest, [Question(points(there.d, 1)[0])], None)
+    good = write_sums(there.job.digest, [Question(points(there.d, 1)[0])])
     return replace(good, head=good.head | head)
 
 
 @pytest.mark.parametrize(("head", "said"), [
-    ({"asked": [[0, 5, 0, 1, -1]]}, "none of the 5"),
-    ({"asked": [[0, -2, 0, 1, -1]]}, "no question"),
-    ({"asked": [[0, 0, 1, 1, -1]]}, "the loss alone"),
-    ({"asked": [[0, -1, 1, 0, -1]]}, "the loss alone"),
-    ({"asked": [[0, -1, 0, 3, -1]]}, "no question"),
-    ({"asked": [[1, -1, 0, 1, -1]]}, "no question"),
-    ({"asked": [[0, -1, 0, True, -1]]}, "no list"),
+    ({"asked": [[0, 5, 0, 1, -1, 0]]}, "none of the 5"),
+    ({"asked": [[0, -2, 0, 1, -1, 0]]}, "no question"),
+    ({"asked": [[0, 0, 1, 1, -1, 0]]}, "the loss alone"),
+    ({"asked": [[0, -1, 1, 0, -1, 0]]}, "the loss alone"),
+    ({"asked": [[0, -1, 0, 3, -1, 0]]}, "no question"),
+    ({"asked": [[1, -1, 0, 1, -1, 0]]}, "no question"),
+    ({"asked": [[0, -1, 0, True, -1, 0]]}, "no list"),
     ({"asked": []}, "no list"),
-    ({"asked": [[0, -1, 0, 0, -1]] * 5000}, "no list"),
+    ({"asked": [[0, -1, 0, 0, -1, 0]] * 5000}, "no list"),
     ({"rows": [3]}, "unknown key"),
     ({"seed": 1}, "unknown key"),
     ({"factors": [1.0, 1e6]}, "not between"),
     ({"factors": [0.0, 1.0]}, "not between"),
     ({"factors": [1.0, 1.0, 1.0]}, "no 2 numbers"),
-    ({"asked": [[0, -1, 0, 2, 0]]}, "no question"),
+    ({"asked": [[0, -1, 0, 2, 0, 0]]}, "no question"),
+    ({"asked": [[0, -1, 0, 1, -1, 1]]}, "no question"),
+    ({"asked": [[0, 1, 0, 2, -1, 1]]}, "no question"),
+    ({"asked": [[0, -1, 0, 2, -1, 4]]}, "no question"),
+    ({"own": 1}, "own is neither"),
+    ({"own": True}, "no rows of 8 numbers"),
     ({"form": "(.)"}, "not two tensors"),
 ])  # fmt: skip
 def test_questions_that_are_not_understood_to_the_last_key_tell_nothing(
@@ -287,7 +287,7 @@ def test_points_that_no_path_leads_to_are_refused(tmp_path: Path) -> None:
     there = elsewhere(h)
 
     def asked(x: Tensor) -> Letter:
-        return write_sums(there.job.digest, [Question(x)], None)
+        return write_sums(there.job.digest, [Question(x)])
 
     far = torch.zeros(there.d, dtype=torch.float64)
     far[0] = 50.0
@@ -336,12 +336,14 @@ def test_fits_are_refused_where_algorithms_are_listed_without_them(tmp_path: Pat
 def test_measures_of_held_out_rows_are_told_only_if_the_site_says_so(tmp_path: Path) -> None:
     h = Hospitals(tmp_path, site=SOME)
     there = elsewhere(h)
-    letter = write_models(there.job.digest, "judged", torch.zeros(5, there.d, dtype=torch.float64))
+    letter = write_models(
+        there.job.digest, "judged", torch.zeros(5, there.d, dtype=torch.float64), bootstrap=[9, 0.9, 0]
+    )
     assert "fit.measures" in refused(h, letter)
     h.write({**SOME, "fit": {"rows_per_coefficient": 1.0, "measures": True}})
     h.start()
     told = Letter.decode(h.holders["lyon"].answer(letter.encode()))
-    assert told.head["measures"]["auc"] == 0.5  # scores of zero tell nothing apart
+    assert told.head["measures"]["auc"] == [0.5, 0.5, 0.5]  # scores of zero tell nothing apart
 
 
 def test_few_rows_of_a_histogram_go_to_their_neighbours() -> None:
@@ -401,3 +403,64 @@ def test_a_job_is_written_in_one_way(tmp_path: Path) -> None:
     job = agreed(Hospitals(tmp_path, site=SOME))
     assert Job.decode(job.encode()) == job
     assert canonical(json.loads(job.encode())) == job.encode()
+
+
+# ---- standard errors -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_what_standard_errors_need_is_that_of_all_rows(own: bool, tmp_path: Path) -> None:
+    h = Hospitals(tmp_path, site=SOME)
+    there = elsewhere(h)
+    together = here(h, there.job)
+    both = (there.adding_intercepts(), together.adding_intercepts()) if own else (there, together)
+    x = points(both[0].d, 1)[0]
+    (one,), (other,) = (each.ask([Question(x, order=2, products="row")]) for each in both)
+    assert one.products is not None
+    assert other.products is not None
+    close(one.hessian, other.hessian)
+    close(one.products, other.products)
+    for a, b in zip(*(each.size() for each in both), strict=True):
+        close(a, b)
+    close(*(each.agreement(range(there.d - 1)) for each in both), 1e-9)
+    if own:
+        close(there.adding_intercepts().intercept(x), together.adding_intercepts().intercept(x))
+
+
+def test_what_a_site_does_not_tell_for_standard_errors(tmp_path: Path) -> None:
+    """Clusters of a whole organisation, clusters that are few, estimates of its own rows, and none of it."""
+    h = Hospitals(tmp_path, site=SOME)
+    there = elsewhere(h)
+    x = points(there.d, 1)[0]
+    for products, said in (("organisation", "fit.apart = false"), ("cluster", "needs target.cluster")):
+        assert said in refused(h, write_sums(there.job.digest, [Question(x, order=2, products=products)]))
+    assert there.estimates(range(there.d)) == {}
+    assert "fit.estimates = false" in refused(h, write(there.job.digest, "estimates", order=[0, 1]))
+    for order in ([], [0, 0], [there.d], [-1], "all"):
+        assert "no choice" in refused(h, write(there.job.digest, "agreement", order=order))
+    assert "an intercept is asked for" in refused(h, write_points(there.job.digest, "intercept", [x[:-1]]))
+    assert "survival" in refused(h, write_points(there.job.digest, "risks", [torch.ones(1).double(), x]))
+    h.write({**SOME, "fit": SOME["fit"] | {"inference": False}})
+    h.start()
+    for letter in (write(there.job.digest, "size"), write_sums(there.job.digest, [Question(x, ALL, 2, None, "row")])):
+        assert "fit.inference = false" in refused(h, letter)
+    h.write({**SOME, "fit": SOME["fit"] | {"estimates": True}})
+    h.start()
+    told = elsewhere(h).estimates(range(there.d))
+    assert set(told) == set(SITES)
+
+
+def test_no_interval_of_time_tells_of_few_rows(tmp_path: Path) -> None:
+    h = Hospitals(tmp_path, "cox", site=SOME)
+    there = elsewhere(h)
+    grid = torch.linspace(0.01, 5, 300).double()
+    sums = []
+    for name in SITES:
+        alone = Here((own(h, name, there.job),), (name,)).risks(grid, torch.zeros(there.d).double())
+        events, leaving = alone[:2]
+        fewest = h.holders[name].guard.fewest
+        assert fewest > 1
+        assert bool(((leaving == 0) | (leaving >= fewest)).all())
+        assert bool(((events == 0) | (events >= fewest)).all())
+        sums.append(alone)
+    close(there.risks(grid, torch.zeros(there.d).double()), sum(sums))

@@ -21,7 +21,7 @@ from proxfed.fit.inference.adjust import adjusted
 from proxfed.fit.inference.debiased import debiased, enough_rows
 from proxfed.fit.inference.distributions import chi2_tail, f_tail, normal_tails, t_quantile, t_tails
 from proxfed.fit.inference.estimate import estimate
-from proxfed.fit.inference.heterogeneity import OwnEstimate, agreement, own_estimates
+from proxfed.fit.inference.heterogeneity import MetaSums, OwnEstimate, agreement
 from proxfed.fit.inference.regression import Intercept, Regression
 from proxfed.fit.inference.survival import (
     breslow,
@@ -261,9 +261,10 @@ def test_cochran_and_meta_analysis() -> None:
     d = rows("logistic", 12, 1200)
     own = sites("logistic", d)
     joint = estimate(own)
-    estimates = [e for e in own_estimates(own).values() if isinstance(e, OwnEstimate)]
-    assert len(estimates) == SITES
-    found = agreement([f"b{j}" for j in range(P + 1)], estimates, joint)
+    here = own.objective.organisations
+    assert all(isinstance(e, OwnEstimate) for e in here.estimates(range(P + 1)).values())
+    total = MetaSums(*here.agreement(range(P + 1)).numpy())
+    found = agreement([f"b{j}" for j in range(P + 1)], total, joint)
     b, e = [], []
     for k in range(SITES):
         part = {key: value[d["site"] == k] for key, value in d.items()}

@@ -23,7 +23,7 @@ from proxfed.report.terminal import err, out, say
 
 if TYPE_CHECKING:
     from proxfed.fit.shown import Shown
-    from proxfed.silos.coordinator.fit import FittedBetween
+    from proxfed.silos.coordinator.fitted import FittedBetween
 
 SHOWN = 20
 """Coefficients that are printed at most."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
 
+from proxfed.cli.between import Connection, KitOption, LoopbackOption, SitesOption, SuperlinkOption, connected
 from proxfed.cli.common import DataOption, Format, FormatOption
+from proxfed.cli.silo import CarrierName
 from proxfed.errors import require
 from proxfed.report.summary import plain_table
 from proxfed.report.terminal import err, out, say
@@ -49,6 +52,14 @@ def glm(
     ] = True,
     place: Annotated[Path | None, typer.Option("--out", metavar="FOLDER", help="Folder for tables and report.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
+    carrier: Annotated[
+        CarrierName | None, typer.Option("--carrier", help="The tables are at sites: what brings questions to them.")
+    ] = None,
+    kit: KitOption = None,
+    superlink: SuperlinkOption = "",
+    sites: SitesOption = "",
+    loopback: LoopbackOption = None,
+    resume: Annotated[bool, typer.Option("--resume", help="At sites: resume estimates that were begun.")] = False,
     data: DataOption = None,
     format: FormatOption = Format.table,
 ) -> None:
@@ -57,6 +68,8 @@ def glm(
     A table of coefficients with odds, rate or hazard ratios, a table of deviance, the test of one intercept for all
     organisations, and how much the coefficients differ between them (Cochran's Q, I2, forest plot). FOLDER gets
     inference.json, coefficients.csv, coefficients.tex and report.html.
+
+    With --carrier the tables stay at sites, whose `proxfed silo` answers for them, as with `proxfed fit`.
 
     Example: [bold]proxfed glm tables.toml --site-intercepts --out runs/estimates[/bold]
     """
@@ -67,7 +80,13 @@ def glm(
         there = [name for name in FILES if (place / name).exists()]
         require(force or not there, f"--out {place} has a {', '.join(there[:1])} already; --force replaces it")
     options: dict[str, Any] = {"errors": errors, "level": level, "adjust": adjust, "forest": forest, "ties": ties}
-    found = estimate(file, data, loss=loss, site_intercepts=site_intercepts, **options)
+    options |= {"loss": loss, "site_intercepts": site_intercepts}
+    if carrier is not None or loopback is not None:
+        to = Connection(carrier or CarrierName.nvflare, kit, superlink, sites, loopback)
+        found = _between(file, to, place, resume, data, options)
+    else:
+        require(not (resume or kit or superlink or sites), "--resume, --kit, --superlink and --sites need --carrier")
+        found = estimate(file, data, **options)
     if place is not None:
         from proxfed.files import write_together
         from proxfed.fit.inference.page import inference_page
@@ -80,6 +99,36 @@ def glm(
         print_inference(found)
     if place is not None:
         say(f"\nTables and report are in {place}: {', '.join(FILES)}", err if format is Format.json else out)
+
+
+def _between(
+    file: Path, to: Connection, place: Path | None, resume: bool, data: str | None, options: dict[str, Any]
+) -> Inference:
+    """The tables are at sites. What must not be lost before the estimates are there is beside them."""
+    from proxfed.silos.carriers.loopback_sites import make_table_sites
+    from proxfed.silos.coordinator.fit import finish
+    from proxfed.silos.coordinator.fit_agreement import FitAgreement
+    from proxfed.silos.coordinator.glm import glm_between
+
+    os.umask(0o077)  # what sites have sent is for nobody but this user
+    to.check()
+    require(place is not None, "--out FOLDER is missing: what sites have sent is kept beside the estimates")
+    assert place is not None
+    folder = place.with_name(place.name + ".glm")
+    if data is not None:
+        os.environ["PROXFED_DATA"] = str(Path(data).resolve())  # for sites on this machine
+
+    def known() -> tuple[str, ...]:
+        kept = folder / "agreement.json"
+        return FitAgreement.read(kept).job.sites if resume and kept.exists() else ()
+
+    def make(beside: Path) -> tuple[str, ...]:
+        return make_table_sites(file, data, beside, to.loopback or 0, 5)
+
+    with connected(to, place, "glm", known, make) as desk:
+        found = glm_between(file, desk, folder, resume=resume, say=lambda said: say(said, err), **options)
+        finish(folder, desk, lambda said: say(said, err))
+    return found
 
 
 def print_inference(found: Inference) -> None:

@@ -15,11 +15,13 @@ from torch import Tensor
 
 from proxfed.data.federated import Federated
 from proxfed.errors import ProxfedError
-from proxfed.fit.cross_validate import cross_validate
+from proxfed.fit.cross_validate import CrossValidation, check_folds, choose, cross_validate
+from proxfed.fit.here import Here
+from proxfed.fit.objective import Objective, Shape
 from proxfed.fit.settings import Settings
 from proxfed.fit.solve import Solver
 from proxfed.problems.linear.linear import Linear
-from proxfed.types import Problem
+from proxfed.types import Problem, Regulariser
 
 
 class Held(NamedTuple):
@@ -76,6 +78,20 @@ def alone(
         found.scores[name] = cv.scores(own, place) if held.rows is not None else scores(own, x, rows)
         found.nonzeros[name] = int((x[: own.f.blocks[0].stop] != 0).sum())
     return found
+
+
+def alone_of(here: Here, h: Regulariser, settings: Settings) -> CrossValidation:
+    """The model of one organisation, which has divided its rows into folds."""
+    loss, own = here.own[0].loss, here.own[0]
+    p = own.width
+    shape = Shape(own.outputs, p, own.intercept and not here.own_intercepts)
+    objective = Objective.of(here, loss, shape)
+    check_folds(objective, here.folds)
+    weights = 0.0 if settings.penalty in ("zero", {"name": "zero"}) else settings.weight
+    smallest = settings.smallest or (1e-2 if p > len(own.labels) else 1e-3)
+    solver = Solver(settings.cv_tolerance, rounds=settings.rounds)
+    given = settings.weights if weights is None else [weights]
+    return choose(objective, h, given, smallest, solver, settings.cv_tolerance)
 
 
 def _too_little(own: Problem[Linear], folds: int) -> str:

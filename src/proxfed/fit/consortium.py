@@ -25,17 +25,19 @@ from proxfed.fit.costs import CHOICE, FINAL, MEASURES, SUMMARIES, costs
 from proxfed.fit.cross_validate import CrossValidation, cross_validate
 from proxfed.fit.inference.of_fit import advice, inference_of
 from proxfed.fit.inference.result import Inference
-from proxfed.fit.inference.survival import breslow, even_grid, risk_table
+from proxfed.fit.inference.subject import subject
+from proxfed.fit.inference.survival import baseline_hazard
 from proxfed.fit.judge import ALL, Judgement, judge, plain
 from proxfed.fit.metrics import Bin, calibration_curve
 from proxfed.fit.model_file import FORM, BaselineHazard, Model, Scale, Sent
 from proxfed.fit.objective import Objective
-from proxfed.fit.oracle import Part
+from proxfed.fit.oracle import Organisations, Part
 from proxfed.fit.own_intercepts import profiled, shifts
 from proxfed.fit.settings import Settings, problem_of, read_settings, solver_of
 from proxfed.fit.shown import Shown
 from proxfed.fit.solve import Fit, Solver, Traffic, objective_of
 from proxfed.machine import versions
+from proxfed.problems.linear.cox import Cox
 from proxfed.problems.linear.linear import Linear
 from proxfed.problems.named_losses import KINDS
 from proxfed.problems.neural.loop import parameters
@@ -222,7 +224,7 @@ def _fit(tables: Tables, asked: Settings, watch: Watch) -> Fitted:
         assert objective is not None
         own_scores = own_scores + _added(objective, final, cv if held.rows is not None else None, place, held, made)
         own = dict(zip(made.organisations, shifts(objective, final.x), strict=True))
-        mean = final.x.new_tensor([np.average([*own.values()], weights=data.sizes)])
+        mean = final.x.new_tensor([objective.organisations.intercept(final.x)])
         chosen = problem.with_h(problem.h.with_weight(float(final.weight or 0)))
         final = replace(final, x=torch.cat([final.x, mean]))
     watch("judging the model", 0, 1)
@@ -440,15 +442,15 @@ def model_of(
 
 
 def _baseline(made: Design, problem: Problem[Linear], x: Tensor) -> BaselineHazard | None:
-    """Of survival: from the sum of what organisations count at agreed times."""
-    if problem.f.criterion.separate:
+    if not isinstance(problem.f.criterion, Cox):
         return None
-    tables = [(t, t.labels, t.events) for t in made.tables.tables if t.labels is not None and t.events is not None]
-    grid = even_grid(max(float(times.max()) for _, times, _ in tables))
-    coef = x.cpu().double().numpy()
-    scores = [made.preparation.apply(table) @ coef for table, _, _ in tables]
-    parts = [risk_table(times, events, grid, s) for (_, times, events), s in zip(tables, scores, strict=True)]
-    found = breslow(sum(parts[1:], start=parts[0]), grid, made.tables.schema.table.fewest)
+    asked = subject(made, "cox", problem.f.criterion.ties)
+    return baseline_of(asked.organisations, x, made.tables.schema.table.fewest)
+
+
+def baseline_of(organisations: Organisations, x: Tensor, fewest: int) -> BaselineHazard:
+    """Of survival: from what organisations count at agreed times."""
+    found = baseline_hazard(organisations, x.cpu().double().numpy(), fewest)
     return BaselineHazard(times=found.times.tolist(), hazard=found.hazard.tolist())
 
 

@@ -11,7 +11,7 @@ from proxfed.participation import Full
 from proxfed.simulate.clock import clock
 from proxfed.simulate.timing import Timing
 
-SUMMARIES, CHOICE, FINAL, MEASURES = "summaries", "cross-validation", "model", "measures"
+SUMMARIES, CHOICE, FINAL, MEASURES, INTERVALS = "summaries", "cross-validation", "model", "measures", "intervals"
 
 
 def costs(steps: Mapping[str, Traffic], organisations: int, profile: str) -> list[Sent]:

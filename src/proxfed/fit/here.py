@@ -6,10 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from proxfed.errors import require
+from proxfed.data.survival import time_and_event
+from proxfed.fit.inference.heterogeneity import META, OwnEstimate, meta_sums, own_estimate
+from proxfed.fit.inference.regression import Intercept, Regression
+from proxfed.fit.inference.survival import RISKS, risk_table, withheld
 from proxfed.fit.oracle import (
     ALL,
     NUMBER,
@@ -23,8 +27,8 @@ from proxfed.fit.oracle import (
     gram_bytes,
     question_bytes,
 )
-from proxfed.fit.own_rows import OwnRows
-from proxfed.fit.own_sums import answer, grams, own_intercept
+from proxfed.fit.own_rows import OwnRows, dense
+from proxfed.fit.own_sums import FURTHEST, answer, check_one_score, grams, own_intercept
 
 HESSIAN = 2000
 """Coordinates that a Hessian has at most, where nobody has to hide anything: 16 MB of each organisation."""
@@ -74,14 +78,55 @@ class Here:
         ]
 
     def adding_intercepts(self) -> Self:
-        own = self.own[0]
-        fits = own.loss.separate and not own.loss.classes
-        require(fits, "site_intercepts are for losses with one score: logistic, squared, huber and poisson")
+        check_one_score(self.own[0].loss)
         return replace(self, own_intercepts=True)
 
     def intercepts(self, x: Tensor, part: Part = ALL) -> dict[str, float]:
         """Those of the organisations at x, which are known to them alone; infinite where all outcomes are the same."""
         return {n: own_intercept(own, x, part, self.factors) for n, own in zip(self.names, self.own, strict=True)}
+
+    def intercept(self, x: Tensor) -> float:
+        weight, total = self.intercept_sums(x).tolist()
+        return float(total / weight)
+
+    def intercept_sums(self, x: Tensor) -> Tensor:
+        """(2,) what rows weigh, and that times the intercept, which is far, but not infinite, of equal outcomes."""
+        weights = torch.stack([own.weights(self.factors).sum() for own in self.own])
+        each = torch.tensor([*self.intercepts(x).values()], dtype=torch.float64).clamp(-FURTHEST, FURTHEST)
+        self._exchanged(NUMBER * 2, NUMBER * len(x))
+        return torch.stack([weights.sum(), weights @ each])
+
+    def agreement(self, order: Sequence[int]) -> Tensor:
+        each = [e for e in self._estimates(order).values() if isinstance(e, OwnEstimate)]
+        d = self.own[0].outputs * self.own[0].width if self.own_intercepts else self.own[0].d
+        self._exchanged(NUMBER * len(META) * d, 0)
+        sums = [torch.from_numpy(np.stack(meta_sums(one))) for one in each]
+        return sum(sums, start=torch.zeros(len(META), d, dtype=torch.float64))
+
+    def estimates(self, order: Sequence[int]) -> dict[str, OwnEstimate | str]:
+        found = self._estimates(order)
+        self._exchanged(NUMBER * 2 * len(order), 0)
+        return found
+
+    def _estimates(self, order: Sequence[int]) -> dict[str, OwnEstimate | str]:
+        own = self.own[0]
+        kind: Intercept = "own" if self.own_intercepts else "shared" if own.intercept else "none"
+        return {
+            one.names[0]: own_estimate(Regression.of(one, own.loss, own.width, kind, ""), order) for one in self.each
+        }
+
+    def risks(self, times: Tensor, x: Tensor) -> Tensor:
+        grid = times.numpy()
+        self._exchanged(NUMBER * len(RISKS) * len(grid), NUMBER * (len(grid) + len(x)))
+        total = torch.zeros(len(RISKS), len(grid), dtype=torch.float64)
+        for own in self.own:
+            t, e = time_and_event(np.asarray(own.labels))
+            moved = withheld(t, e, grid, own.fewest)
+            if moved is not None:
+                scores = dense(own.features) @ x
+                scores = scores if own.offset is None else scores + torch.from_numpy(own.offset)
+                total += torch.from_numpy(np.stack(risk_table(moved, e, grid, scores.numpy())))
+        return total
 
     def size(self) -> Size:
         each = [own.size(self.factors) for own in self.own]

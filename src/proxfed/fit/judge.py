@@ -66,6 +66,7 @@ def judge(
     repetitions: int = 200,
     level: float = 0.95,
     seed: int = 0,
+    first: int = 0,
 ) -> Judgement:
     """Measures of scores (N,) or (N, outputs) for labels (N,), both sorted by organisation.
 
@@ -73,6 +74,7 @@ def judge(
     names         what the organisations are called; None: 0, 1, ...
     repetitions   of the bootstrap; 0: no intervals (NaN)
     level         the part of the repetitions that an interval holds
+    first         the number of the first organisation among all, so that one alone draws what it draws among them
 
     Over all, pairs of samples are compared across organisations (AUC), except in survival: there only within, as the
     model has a baseline hazard for each.
@@ -83,7 +85,7 @@ def judge(
     functions = MEASURES[type(find_loss(loss))]
     parts = np.split(np.arange(len(b)), np.cumsum(sizes)[:-1])
     value = _values(functions, s, b, parts, names)
-    drawn = [_values(functions, s, b, _redrawn(parts, seed, r), names) for r in range(repetitions)]
+    drawn = [_values(functions, s, b, _redrawn(parts, seed, r, first), names) for r in range(repetitions)]
     tails = 50 * (1 - level), 50 * (1 + level)
     out: Judgement = {}
     for name, row in value.items():
@@ -109,8 +111,8 @@ def _values(
     return out | {ALL: {k: f(s[rows], b[rows]) for k, f in functions.items()}}
 
 
-def _redrawn(parts: Sequence[Array], seed: int, repetition: int) -> list[Array]:
-    key = keyed_random.keys(seed, "bootstrap", range(len(parts)), repetition)
+def _redrawn(parts: Sequence[Array], seed: int, repetition: int, first: int) -> list[Array]:
+    key = keyed_random.keys(seed, "bootstrap", range(first, first + len(parts)), repetition)
     return [rows[keyed_random.integers(key[i : i + 1], len(rows), len(rows))[0]] for i, rows in enumerate(parts)]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -14,6 +14,9 @@ from proxfed.errors import InputError, finite, require
 from proxfed.fit.newton import Mean
 from proxfed.fit.oracle import ALL, Gram, Organisations, Part, Question, Size, Sums, Traffic
 from proxfed.problems.losses import Huber, Logistic, Loss, OneHot, Poisson, Softmax, Squared
+
+if TYPE_CHECKING:
+    from proxfed.fit.inference.heterogeneity import OwnEstimate
 
 GRAM = 2000
 """Features up to which squared loss is asked for its Gram matrices."""
@@ -209,6 +212,18 @@ class Quadratics:
 
     def size(self) -> Size:
         return self.asked.size()
+
+    def intercept(self, x: Tensor) -> float:
+        return self.asked.intercept(x)
+
+    def agreement(self, order: Sequence[int]) -> Tensor:
+        return self.asked.agreement(order)
+
+    def estimates(self, order: Sequence[int]) -> dict[str, OwnEstimate | str]:
+        return self.asked.estimates(order)
+
+    def risks(self, times: Tensor, x: Tensor) -> Tensor:
+        return self.asked.risks(times, x)
 
     def grams(self) -> list[Gram]:
         return list(self.own)

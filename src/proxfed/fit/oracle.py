@@ -13,9 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Self, TypeVar
 
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from proxfed.fit.inference.heterogeneity import OwnEstimate
 
 NUMBER = 8
 """Bytes of a number that travels: all of them are float64."""
@@ -148,6 +151,20 @@ class Organisations(Protocol):
 
     def size(self) -> Size:
         """How many rows there are."""
+
+    def intercept(self, x: Tensor) -> float:
+        """The mean of the intercepts that organisations add at x, by what their rows weigh."""
+
+    def agreement(self, order: Sequence[int]) -> Tensor:
+        """(5, d) what tells whether organisations agree on their coefficients (inference/heterogeneity.py), of each
+        one's estimate of its own rows; `order` as in `estimate`."""
+
+    def estimates(self, order: Sequence[int]) -> dict[str, OwnEstimate | str]:
+        """These estimates, of the organisations that tell them; a sentence where one has none."""
+
+    def risks(self, times: Tensor, x: Tensor) -> Tensor:
+        """(4, intervals) of survival: who leaves and what risk is left in agreed intervals (inference/survival.py),
+        where a row's risk is that of the model x."""
 
     def ask(self, questions: Sequence[Question]) -> list[Sums]:
         """One answer for each question; many go in one exchange."""

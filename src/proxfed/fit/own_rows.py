@@ -49,6 +49,8 @@ class OwnRows:
     """(m,) added to every score, such as the logarithm of the exposure; None: nothing."""
     clusters: np.ndarray | None = None
     """(m,) rows with the same value depend on each other, as those of one patient; None: there is no such column."""
+    fewest: int = 1
+    """Rows that a cell of a count has, if it has any."""
 
     @cached_property
     def outputs(self) -> int:

@@ -27,7 +27,7 @@ from proxfed.errors import require
 from proxfed.fit.oracle import ALL, Gram, Part, Question, Sums
 from proxfed.fit.own_rows import OwnRows, dense
 from proxfed.problems.linear.cox import Cox, by_time
-from proxfed.problems.losses import Huber, Logistic, OneHot, Poisson, Squared
+from proxfed.problems.losses import Huber, Logistic, Loss, OneHot, Poisson, Squared
 
 FURTHEST = 30.0
 """Where an intercept ends that would be infinite, for rows that are held out."""
@@ -257,6 +257,12 @@ def _eliminated(found: Sums, silent: bool) -> Sums:
     T = torch.cat([torch.eye(len(z), dtype=H.dtype), -z[:, None]], 1)
     less = H[:-1, :-1] - torch.outer(z, H[-1, :-1]) if mass > 1e-9 else torch.zeros_like(H[:-1, :-1])
     return Sums(value, g[:-1], less, None if M is None else T @ M @ T.mT)
+
+
+def check_one_score(loss: Loss) -> None:
+    """Refused if there cannot be an intercept for each organisation."""
+    fits = loss.separate and not loss.classes
+    require(fits, "site_intercepts are for losses with one score: logistic, squared, huber and poisson")
 
 
 def root(derivative: Callable[[float], tuple[float, float]]) -> float:

@@ -19,18 +19,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
 from typing import NamedTuple
 
 import numpy as np
 
 from proxfed.errors import ProxfedError
-from proxfed.fit.here import Here
 from proxfed.fit.inference.distributions import chi2_tail
 from proxfed.fit.inference.estimate import Estimate, estimate
 from proxfed.fit.inference.regression import Array, Regression
 from proxfed.fit.inference.wald import dispersion, model_covariance
-from proxfed.fit.objective import Quadratics
 
 
 class MetaSums(NamedTuple):
@@ -44,6 +41,9 @@ class MetaSums(NamedTuple):
 
     def __add__(self, other: MetaSums) -> MetaSums:  # type: ignore[override]
         return MetaSums(*(one + two for one, two in zip(self, other, strict=True)))
+
+
+META = MetaSums._fields
 
 
 class OwnEstimate(NamedTuple):
@@ -75,27 +75,11 @@ class Agreement:
     """One Newton step from there with the sums of all organisations."""
 
 
-def own_estimates(
-    regression: Regression, names: Sequence[str] | None = None, order: Sequence[int] | None = None
-) -> dict[str, OwnEstimate | str]:
-    """What each organisation finds from its own rows; a sentence where it finds nothing."""
-    here = regression.objective.organisations
-    here = here.asked if isinstance(here, Quadratics) else here
-    assert isinstance(here, Here)
-    width = regression.objective.shape.features
-    return {
-        one.names[0]: own_estimate(Regression.of(one, regression.loss, width, regression.intercept, ""), names, order)
-        for one in here.each
-    }
-
-
-def own_estimate(
-    own: Regression, names: Sequence[str] | None = None, order: Sequence[int] | None = None
-) -> OwnEstimate | str:
-    """What an organisation finds from its own rows; a sentence where it finds nothing."""
+def own_estimate(own: Regression, order: Sequence[int] | None = None) -> OwnEstimate | str:
+    """What an organisation finds from its own rows alone; a sentence where it finds nothing."""
     d = own.d
     try:
-        found = estimate(own, order, names, order=order)
+        found = estimate(own, order, order=order)
         if found.residual_df <= 0 or not len(found.free):
             return f"{found.rows:.0f} rows are too few for {found.parameters} coefficients"
         V = model_covariance(found, dispersion(found) if own.dispersed else 1.0)
@@ -128,9 +112,8 @@ def meta_sums(own: OwnEstimate) -> MetaSums:
     return MetaSums(there.astype(float), w, w * w, w * b, w * b * b)
 
 
-def agreement(names: Sequence[str], estimates: Sequence[OwnEstimate], joint: Estimate) -> list[Agreement]:
+def agreement(names: Sequence[str], total: MetaSums, joint: Estimate) -> list[Agreement]:
     """Heterogeneity of every coefficient that at least two organisations estimate."""
-    total = reduce(MetaSums.__add__, map(meta_sums, estimates))
     several = total.W > 0
     mean = np.where(several, total.B / np.where(several, total.W, 1), joint.x)
     now = joint.regression.ask(mean)

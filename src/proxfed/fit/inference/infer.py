@@ -6,6 +6,7 @@ debiased_inference(design, problem, x)          the same of a model that was fit
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from proxfed.errors import InputError, require
 from proxfed.fit.inference.adjust import METHODS
 from proxfed.fit.inference.debiased import debiased, enough_rows
 from proxfed.fit.inference.estimate import Estimate, estimate
-from proxfed.fit.inference.heterogeneity import Agreement, OwnEstimate, agreement, own_estimates
+from proxfed.fit.inference.heterogeneity import Agreement, MetaSums, OwnEstimate, agreement
 from proxfed.fit.inference.regression import Array
 from proxfed.fit.inference.reported import Errors, reported
 from proxfed.fit.inference.result import INTERCEPT, Forest, Inference
@@ -106,7 +107,7 @@ def infer(
     **family: float,
 ) -> Inference:
     """The same of prepared tables."""
-    _check(errors, level, adjust)
+    check(errors, level, adjust)
     return inferred(subject(made, loss, ties, family), site_intercepts, errors, level, adjust, forest)
 
 
@@ -168,7 +169,7 @@ def debiased_inference(
     **family: float,
 ) -> Inference:
     """Intervals of a model with a penalty, x on the prepared scale: the features, and a shared intercept last."""
-    _check(errors, level, adjust)
+    check(errors, level, adjust)
     return debiased_of(subject(made, loss, family=family), x, site_intercepts, errors, level, adjust)
 
 
@@ -192,7 +193,8 @@ def debiased_of(
     return replace(result, exchanges=found.exchanges)
 
 
-def _check(errors: str, level: float, adjust: str) -> None:
+def check(errors: str, level: float, adjust: str) -> None:
+    """Refused if they are none."""
     require(errors in PRODUCTS, f"errors = {errors!r} is not one of {', '.join(PRODUCTS)}")
     require(0 < level < 1, f"level = {level!r} must be between 0 and 1")
     require(adjust in METHODS, f"adjust = {adjust!r} is not one of {', '.join(METHODS)}")
@@ -224,16 +226,16 @@ def _heterogeneity(
 ) -> tuple[list[Agreement], list[Forest], list[str]]:
     if not found.regression.likelihood or len(asked.organisations.names) < 2:
         return [], [], []
-    kind = found.regression.intercept
-    own = own_estimates(found.regression, names, asked.preferred(kind))
-    fine = {o: e for o, e in own.items() if isinstance(e, OwnEstimate)}
-    notes = [f"{o}: no estimate from its own rows ({e})" for o, e in own.items() if isinstance(e, str)]
-    if len(fine) < 2:
-        return [], [], notes
+    kind, asking = found.regression.intercept, found.regression.objective.organisations
+    order = asked.preferred(kind)
     try:
-        agree = agreement(names, [*fine.values()], found)
+        total = MetaSums(*asking.agreement(order).numpy())
+        agree = agreement(names, total, found) if total.k.max() > 1 else []
     except InputError as e:
-        return [], [], [*notes, str(e)]
+        return [], [], [str(e)]
+    own = asking.estimates(order) if forest else {}
+    fine = {o: e for o, e in own.items() if isinstance(e, OwnEstimate)}
+    notes = [f"{o}: no estimate from its own rows ({_named(e, names)})" for o, e in own.items() if isinstance(e, str)]
     scale = np.diag(asked.to_original(kind))
     by_name = dict(zip(names, scale.tolist(), strict=True))
     # An intercept on the prepared scale is that of a row with average features: in original units it mixes others in.
@@ -244,7 +246,12 @@ def _heterogeneity(
         for c in coefficients(names, e.b * scale, np.diag((e.error * scale) ** 2), level)
         if c.name != INTERCEPT and c.estimate == c.estimate
     ]
-    return kept, lines if forest else [], notes
+    return kept, lines if agree else [], notes
+
+
+def _named(said: str, names: Sequence[str]) -> str:
+    """With the name of a coefficient instead of its number."""
+    return re.sub(r"coefficient (\d+)", lambda found: repr(names[int(found[1])]), said)
 
 
 def _scaled(a: Agreement, by: float) -> Agreement:

@@ -12,13 +12,18 @@ import numpy as np
 from proxfed.errors import ProxfedError, require
 from proxfed.fit.inference.disguise import disguises, warnings
 from proxfed.fit.inference.estimate import estimate
-from proxfed.fit.inference.infer import DIFFERENT, debiased_inference
+from proxfed.fit.inference.infer import DIFFERENT, debiased_of
 from proxfed.fit.inference.regression import Array
 from proxfed.fit.inference.reported import Errors
 from proxfed.fit.inference.result import Inference, said_p
 from proxfed.fit.inference.subject import KNOWN, Subject, subject
 from proxfed.fit.inference.tests_of_terms import Test, likelihood_ratio
 from proxfed.fit.inference.wald import dispersion
+from proxfed.fit.settings import Settings
+from proxfed.fit.solve import Fit
+from proxfed.problems.losses import Loss
+from proxfed.problems.named_losses import KINDS
+from proxfed.registry import describe
 from proxfed.tables.design import Design
 
 if TYPE_CHECKING:
@@ -30,17 +35,37 @@ def inference_of(
     fitted: Fitted, site_intercepts: bool = False, errors: Errors | None = None, adjust: str = "holm"
 ) -> Inference:
     """Debiased estimates with intervals of a fitted model; refused, with a reason, where there are none."""
-    loss, settings = fitted.model.loss, fitted.settings
-    name = str(loss["name"])
+    loss = fitted.problem.f.criterion
+    check_loss(loss, fitted.settings)
+    options = {k: v for k, v in describe(loss, KINDS).items() if k not in ("name", "ties")}
+    asked = subject(fitted.design, str(describe(loss, KINDS)["name"]), getattr(loss, "ties", "breslow"), options)
+    return intervals_of(asked, fitted.settings, fitted.fit, site_intercepts, errors, adjust)
+
+
+def check_loss(loss: Loss, settings: Settings) -> None:
+    """Refused where there are no standard errors."""
+    name = str(describe(loss, KINDS)["name"])
     require(name in KNOWN, f"loss = {name!r} has no standard errors here; those that do are {', '.join(KNOWN)}")
     require(settings.class_weights is None, "class_weights: a fit with weights for classes has no standard errors here")
     require(settings.intercept or name == "cox", "intercept = false: a fit without an intercept has no standard errors")
-    family = {"delta": float(loss["delta"])} if "delta" in loss else {}
-    x = np.asarray(fitted.fit.x.double().numpy(), float)
-    x = x[:-1] if site_intercepts and name != "cox" else x
-    asked: Errors = errors or ("robust" if name == "huber" else "model")
-    found = debiased_inference(fitted.design, name, x, site_intercepts, asked, settings.level, adjust, **family)
-    return found if fitted.model.weight else replace(found, method="maximum likelihood")
+
+
+def intervals_of(
+    asked: Subject,
+    settings: Settings,
+    fit: Fit,
+    site_intercepts: bool | None = None,
+    errors: Errors | None = None,
+    adjust: str = "holm",
+) -> Inference:
+    """The same of a regression, wherever its rows lie."""
+    check_loss(asked.loss, settings)
+    own = settings.site_intercepts if site_intercepts is None else site_intercepts
+    x = np.asarray(fit.x.double().numpy(), float)
+    x = x[:-1] if own and asked.name != "cox" else x
+    kind: Errors = errors or ("robust" if asked.name == "huber" else "model")
+    found = debiased_of(asked, x, own, kind, settings.level, adjust)
+    return found if fit.weight else replace(found, method="maximum likelihood")
 
 
 def reason_for_none(fitted: Shown) -> str:

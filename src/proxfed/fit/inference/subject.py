@@ -146,4 +146,5 @@ def _own_rows(made: Design, table: Table, loss: str, kind: Loss) -> OwnRows:
         sample_weights=table.weights,
         offset=table.offset,
         clusters=table.clusters,
+        fewest=made.tables.schema.table.fewest,
     )

@@ -8,7 +8,8 @@ the risk at its begin and end: the sum of exp(score) over rows that are still th
 
 If every time at which a row leaves is one of the agreed ones, nobody leaves inside an interval and this is
 Kaplan-Meier's and Breslow's estimator exactly. Otherwise it is the estimate of a life table. Intervals in which fewer
-than `fewest` rows leave, or some but fewer than `fewest` events happen, are joined with the next.
+than `fewest` rows leave, or some but fewer than `fewest` events happen, are joined with the next: by each organisation
+before it sends anything, and of all together.
 
 References: E. L. Kaplan, P. Meier, "Nonparametric Estimation from Incomplete Observations", Journal of the American
 Statistical Association, 1958; N. Breslow, discussion of Cox's paper, Journal of the Royal Statistical Society B, 1972;
@@ -23,10 +24,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import torch
 
 from proxfed.errors import require
 from proxfed.fit.inference.distributions import chi2_tail, t_quantile
 from proxfed.fit.inference.regression import Array
+from proxfed.fit.oracle import Organisations
 
 
 class RiskTable(NamedTuple):
@@ -46,6 +49,9 @@ class RiskTable(NamedTuple):
     @property
     def at_risk(self) -> Array:
         return (self.begin + self.end) / 2
+
+
+RISKS = RiskTable._fields
 
 
 def risk_table(times: Array, events: Array, grid: Array, scores: Array | None = None) -> RiskTable:
@@ -88,6 +94,37 @@ def joined(table: RiskTable, grid: Array, fewest: int) -> tuple[RiskTable, Array
         np.array([v[i : j + 1].sum() for i, j in zip(b, e, strict=True)]) for v in (table.events, table.leaving)
     )
     return RiskTable(events, left, table.begin[b], table.end[e]), np.asarray(grid, float)[e]
+
+
+def withheld(times: Array, events: Array, grid: Array, fewest: int) -> Array | None:
+    """(n,) the times of one organisation's rows, moved so that in no interval of the grid few of them leave, or happen:
+    neighbouring intervals are put together, and all leave in the one where most do; None: they are too few."""
+    if fewest <= 1:
+        return np.asarray(times, float)
+    e = np.asarray(events, bool)
+    place = np.searchsorted(grid, times, "left")
+    inside = place < len(grid)
+    leaving = np.bincount(place[inside], minlength=len(grid))
+    happened = np.bincount(place[inside & e], minlength=len(grid))
+    ends, left, seen = list[int](), 0, 0
+    for k in range(len(grid)):
+        left, seen = left + leaving[k], seen + happened[k]
+        if left >= fewest and (seen == 0 or seen >= fewest):
+            ends.append(k)
+            left = seen = 0
+    if left or seen:  # what is left joins the last of them
+        if not ends:
+            return None
+        ends[-1] = len(grid) - 1
+        last = ends[-2] + 1 if len(ends) > 1 else 0
+        if 0 < happened[last:].sum() < fewest:
+            return None
+    moved, first = np.asarray(times, float).copy(), 0
+    for end in ends:
+        most = first + int(leaving[first : end + 1].argmax())
+        moved[(place >= first) & (place <= end)] = grid[most]
+        first = end + 1
+    return moved
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,11 +190,23 @@ def breslow(table: RiskTable, grid: Array, fewest: int = 5) -> Baseline:
 STEPS = 200
 
 
-def even_grid(latest: float) -> Array:
-    """Times in even steps up to the latest, rounded up to two digits: it is the time of no row."""
-    require(latest > 0, "there is no time above 0")
-    unit = 10.0 ** (math.floor(math.log10(latest)) - 1)
-    return np.linspace(0, math.ceil(latest / unit) * unit, STEPS + 1)[1:]
+WIDE = 2.0 ** np.arange(-20, 40, 0.25)
+"""Times among which the last one is sought at first: nobody need tell one."""
+
+
+def agreed_grid(organisations: Organisations, x: Array) -> Array:
+    """Times in even steps, up to where the last rows leave; one exchange."""
+    table = RiskTable(*organisations.risks(torch.from_numpy(WIDE), torch.from_numpy(x)).numpy())
+    there = np.flatnonzero(table.leaving > 0)
+    require(len(there) > 0, "there are too few times above 0")
+    return np.linspace(0, float(WIDE[there[-1]]), STEPS + 1)[1:]
+
+
+def baseline_hazard(organisations: Organisations, x: Array, fewest: int) -> Baseline:
+    """Of the model x, by all organisations; two exchanges."""
+    grid = agreed_grid(organisations, x)
+    table = RiskTable(*organisations.risks(torch.from_numpy(grid), torch.from_numpy(x)).numpy())
+    return breslow(table, grid, fewest)
 
 
 # ---- log-rank -------------------------------------------------------------------------------------------------------

@@ -7,9 +7,10 @@ first answers from there, and goes on where it was: the model is the same to the
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -17,22 +18,40 @@ from torch import Tensor
 
 from proxfed.errors import InputError, RunError, require
 from proxfed.files import Log
+from proxfed.fit.inference.heterogeneity import META, OwnEstimate
+from proxfed.fit.inference.survival import RISKS
+from proxfed.fit.judge import Judgement, Measured
 from proxfed.fit.oracle import Gram, Question, Size, Sums, Traffic
+from proxfed.fit.own_sums import check_one_score
+from proxfed.fit.settings import Settings
 from proxfed.problems.losses import Logistic, Loss
 from proxfed.silos.protection.masks import add_up_wide
 from proxfed.silos.wire.exchange import Exchange
 from proxfed.silos.wire.fit_job import (
     BINS,
     FORM,
+    Bootstrap,
+    Counts,
     read_fit,
     unflat_grams,
     unflat_sums,
     write,
+    write_alone,
     write_models,
+    write_points,
     write_sums,
 )
 from proxfed.silos.wire.job import Job
-from proxfed.silos.wire.message import Letter, unpack
+from proxfed.silos.wire.message import Head, Letter, unpack
+
+
+def measures_of(head: Head, site: str) -> dict[str, Measured]:
+    """What a site tells of a model on its own rows."""
+    told: Any = head.get("measures")
+    good = isinstance(told, dict) and all(isinstance(v, list) and len(v) == 3 for v in told.values())
+    good = good and all(v is None or isinstance(v, (int, float)) for row in told.values() for v in row)
+    require(good, f"{site}: what it tells of the model are no measures")
+    return {str(k): Measured(*(float("nan") if v is None else float(v) for v in row)) for k, row in told.items()}
 
 
 class Kept:
@@ -64,13 +83,15 @@ class Elsewhere:
 
     job: Job
     exchange: Exchange
-    d: int
+    length: int
+    """Of x, with a shared intercept if the job has one."""
     kept: Kept
     hessians: bool = True
     """All of them tell Hessians."""
-    tells_grams: bool = True
-    factors: Tensor | None = None
-    """(classes,) by which rows count more."""
+    grams_told: bool = True
+    """And Gram matrices."""
+    asked: Counts = Counts()
+    """How rows count."""
     spent: list[Traffic] = field(default_factory=lambda: [Traffic()])
     """So far, as one number; shared by all that were made of these organisations."""
 
@@ -85,6 +106,16 @@ class Elsewhere:
     @property
     def traffic(self) -> Traffic:
         return self.spent[0]
+
+    @property
+    def d(self) -> int:
+        """Length of x."""
+        fit = read_fit(self.job.fit)
+        return self.length - 1 if self.asked.own and fit.intercept else self.length
+
+    @property
+    def tells_grams(self) -> bool:
+        return self.grams_told and not self.asked.own
 
     @property
     def hessian_columns(self) -> int:
@@ -102,44 +133,84 @@ class Elsewhere:
         return known or (2 if isinstance(loss, Logistic) or not loss.separate else 1)
 
     def weighing(self, factors: Tensor | None) -> Self:
-        return replace(self, factors=factors)
+        return replace(self, asked=self.asked._replace(factors=factors))
 
     def adding_intercepts(self) -> Self:
-        raise InputError("site_intercepts: sites are not asked for intercepts of their own yet")
-
-    def size(self) -> Size:
-        raise InputError("sites are not asked for the number of their rows yet")
+        check_one_score(self.loss)
+        return replace(self, asked=self.asked._replace(own=True))
 
     def counts(self) -> Tensor:
         return self._added(write(self.job.digest, "counts")).view(max(1, self.folds), self.classes)
 
+    def size(self) -> Size:
+        numbers = self._added(write(self.job.digest, "size", self.asked))
+        return Size(numbers[:-2], *numbers[-2:].tolist())
+
     def ask(self, questions: Sequence[Question]) -> list[Sums]:
-        return unflat_sums(self._added(write_sums(self.job.digest, questions, self.factors)), questions)
+        return unflat_sums(self._added(write_sums(self.job.digest, questions, self.asked)), questions)
 
     def grams(self) -> list[Gram]:
         fit, classes = read_fit(self.job.fit), self.job.schema["classes"]
         outputs = classes if fit.criterion.classes else 1
-        numbers = self._added(write(self.job.digest, "grams", self.factors))
+        numbers = self._added(write(self.job.digest, "grams", self.asked))
         return unflat_grams(numbers, max(1, self.folds), outputs, self.d // outputs)
+
+    def intercept(self, x: Tensor) -> float:
+        weight, total = self._added(write_points(self.job.digest, "intercept", [x], self.asked)).tolist()
+        return float(total / weight)
+
+    def agreement(self, order: Sequence[int]) -> Tensor:
+        return self._added(write(self.job.digest, "agreement", self.asked, order=[*order])).view(len(META), -1)
+
+    def estimates(self, order: Sequence[int]) -> dict[str, OwnEstimate | str]:
+        found: dict[str, OwnEstimate | str] = {}
+        for site, head in self._told(write(self.job.digest, "estimates", self.asked, order=[*order])).items():
+            why, b, error = (head.get(key) for key in ("why", "b", "error"))
+            if isinstance(why, str):
+                found[site] = why
+                continue
+            good = all(isinstance(row, list) and len(row) == self.d for row in (b, error))
+            require(good, f"{site}: what it tells of its own estimates are no {self.d} numbers")
+            found[site] = OwnEstimate(np.array(b, float), np.array(error, float))
+        return found
+
+    def risks(self, times: Tensor, x: Tensor) -> Tensor:
+        return self._added(write_points(self.job.digest, "risks", [times, x])).view(len(RISKS), -1)
 
     # ---- how good a model is -----------------------------------------------------------------------------------------
 
     def histogram(self, models: Tensor) -> Tensor:
         """(2, BINS): how many held-out rows of both classes have which probability, by (folds, d) models."""
-        return self._added(write_models(self.job.digest, "histogram", models)).view(2, BINS)
+        return self._added(write_models(self.job.digest, "histogram", models, self.asked)).view(2, BINS)
 
-    def judged(self, models: Tensor) -> dict[str, dict[str, float]]:
+    def judged(self, models: Tensor, bootstrap: Bootstrap) -> Judgement:
         """Measures of those sites that tell them."""
-        question, found = write_models(self.job.digest, "judged", models), {}
-        for site in self.job.sites:
-            try:
-                answer = self.exchange.ask(self.job, {site: question})[site]
-            except InputError:  # it does not
+        found: Judgement = {}
+        question = write_models(self.job.digest, "judged", models, self.asked, bootstrap=[*bootstrap])
+        for site, head in self._told(question).items():
+            found[site] = measures_of(head, site)
+        return found
+
+    def alone(self, settings: Settings) -> tuple[Judgement, dict[str, int], list[str]]:
+        """(measures, coefficients that are not zero, notes) of models of each site's rows, of the sites that tell."""
+        judged: Judgement = {}
+        nonzeros, notes = dict[str, int](), list[str]()
+        bootstrap = Bootstrap(settings.repetitions, settings.level, settings.seed)
+        question = write_alone(self.job.digest, settings, self.asked, bootstrap)
+        for site, head in self._told(question).items():
+            if "why" in head:
+                notes.append(f"{site} alone has no model: {head['why']}")
                 continue
-            told = answer.head.get("measures")
-            good = isinstance(told, dict) and all(isinstance(v, (int, float)) for v in told.values())
-            require(good, f"{site}: what it tells of the model are no measures")
-            found[site] = {str(name): float(value) for name, value in dict(told or {}).items()}
+            judged[site] = measures_of(head, site)
+            nonzeros[site] = int(head["nonzeros"]) if isinstance(head.get("nonzeros"), int) else 0
+        return judged, nonzeros, notes
+
+    def _told(self, question: Letter) -> dict[str, Head]:
+        """What each site tells of itself, of those that do."""
+        found = {}
+        for site in self.job.sites:
+            with suppress(InputError):
+                found[site] = self.exchange.ask(self.job, {site: question})[site].head
         return found
 
     # ---- exchanges -------------------------------------------------------------------------------------------------

@@ -7,38 +7,39 @@ Beside the model there is a folder with what the sites have agreed on and every 
 from __future__ import annotations
 
 import logging
-import math
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from proxfed.errors import InputError, require
+from proxfed.errors import InputError, ProxfedError, require
 from proxfed.files import private_folder
-from proxfed.fit.consortium import Watch, given_weight, model_of, save, settings_for
-from proxfed.fit.costs import CHOICE, FINAL, MEASURES, SUMMARIES, costs
-from proxfed.fit.cross_validate import CrossValidation, check_folds, choose
+from proxfed.fit.consortium import Watch, baseline_of, given_weight, model_of, settings_for
+from proxfed.fit.costs import CHOICE, FINAL, INTERVALS, MEASURES, SUMMARIES, costs
+from proxfed.fit.cross_validate import check_folds, choose
+from proxfed.fit.inference.of_fit import intervals_of
 from proxfed.fit.inference.result import Inference
-from proxfed.fit.judge import ALL, LOSS, Judgement, Measured
-from proxfed.fit.metrics import Bin
-from proxfed.fit.model import linear_model
-from proxfed.fit.model_file import Model, Sent, Signature
-from proxfed.fit.objective import Objective, Shape
+from proxfed.fit.inference.subject import Subject
+from proxfed.fit.judge import ALL
+from proxfed.fit.model_file import Model, Signature
+from proxfed.fit.objective import Objective, Quadratics, Shape
 from proxfed.fit.oracle import Traffic
-from proxfed.fit.settings import Settings, by_label, loss_of, penalty_of, solver_of
+from proxfed.fit.settings import Settings, by_label, solver_of
 from proxfed.fit.solve import Fit
 from proxfed.problems.linear.linear import Linear
-from proxfed.problems.losses import Logistic
+from proxfed.problems.losses import Logistic, Loss
 from proxfed.silos.coordinator.deploy import FAREWELL
 from proxfed.silos.coordinator.elsewhere import Elsewhere, Kept
 from proxfed.silos.coordinator.fit_agreement import FitAgreement, agree_on_fit, announce
+from proxfed.silos.coordinator.fitted import FittedBetween
+from proxfed.silos.coordinator.judged import judged_between
 from proxfed.silos.coordinator.waits import recording_waits
 from proxfed.silos.protection.signatures import signed_by
-from proxfed.silos.site.rows import empty
+from proxfed.silos.site.fit_problem import problem_of_job
 from proxfed.silos.wire.carrier import Carrier
 from proxfed.silos.wire.exchange import Exchange
 from proxfed.silos.wire.job import Job
@@ -46,63 +47,10 @@ from proxfed.silos.wire.message import Letter
 from proxfed.tables.holdings import Holdings
 from proxfed.tables.preparation import Preparation
 from proxfed.tables.schema import Schema, read_schema
-from proxfed.types import Block, Problem
 
 log = logging.getLogger(__name__)
 
 MASKED = {"secure_aggregation": True}
-
-
-@dataclass(frozen=True, eq=False)
-class FittedBetween:
-    """A model of tables that stayed where they are, and what is known of how good it is."""
-
-    model: Model
-    """Coefficients, preparation and measures, with the signatures of the sites."""
-    settings: Settings
-    """With which it was fitted."""
-    problem: Problem[Linear]
-    """Over no rows."""
-    fit: Fit
-    """The final fit."""
-    cv: CrossValidation | None
-    """None: the weight was given."""
-    holdings: Holdings
-    """Who holds what, as far as they tell."""
-    rows: int
-    """What all rows weigh together: without weights, how many there are."""
-    federated: Judgement
-    """Measures on held-out rows: over all, and of those sites that tell theirs."""
-    calibration: list[Bin]
-    protection: str
-    """How sums travelled."""
-
-    alone: Judgement = field(default_factory=dict)
-    pooled: Judgement = field(default_factory=dict)
-    alone_nonzeros: dict[str, int] = field(default_factory=dict)
-    off_pooled: float | None = None
-    intervals: str = "the interval of the mean over the folds, where there is one"
-    judged_by_folds: bool = True
-    own_intercepts: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def sent(self) -> list[Sent]:
-        """What was sent, step by step."""
-        return self.model.sent
-
-    @property
-    def block(self) -> Block:
-        """Where the weights are in x."""
-        return self.problem.f.blocks[0]
-
-    @property
-    def inference(self) -> Inference:
-        """Not yet between organisations."""
-        raise InputError("intervals are computed where all tables lie in one place, not between organisations")
-
-    def save(self, folder: str | Path) -> None:
-        """model.json, coefficients.csv, report.html and model_card.md."""
-        save(self, folder)
 
 
 def fit_between(
@@ -146,8 +94,9 @@ def fit_between(
     schema = tables if isinstance(tables, Schema) else read_schema(tables)
     asked = settings_for(schema.model, settings)
     require(asked.compress is None, f"compress = {asked.compress!r}: sums under masks cannot be compressed")
-    own = "an intercept for each organisation is fitted where all tables lie in one place, not between organisations"
-    require(not asked.site_intercepts, f"site_intercepts = true: {own}")
+    target = schema.target
+    plain = target is None or not (target.offset or target.exposure)
+    require(plain, "target.offset and target.exposure are for `proxfed glm`: other fits take no offsets")
     private_folder(folder)
     kept, sums = folder / "agreement.json", folder / "sums.log"
     watch("meeting the sites", 0, 1)
@@ -184,13 +133,14 @@ def finish(folder: str | Path, carrier: Carrier, say: Callable[[str], None] = lo
 
 
 def _fit(schema: Schema, asked: Settings, agreed: FitAgreement, there: Elsewhere, watch: Watch) -> FittedBetween:
-    job = agreed.job
+    job, own, left_out = agreed.job, asked.site_intercepts, asked.chosen_by == "organisation"
     prepared = Preparation.from_plain(job.schema["preparation"])
-    problem = _problem(asked, schema, job, prepared)
+    problem = problem_of_job(asked, job, prepared, asked.intercept and not own)
     f, h = problem.f, problem.h
     q, p = f.blocks[0].shape
+    asking = there.adding_intercepts() if own else there
     objective = Objective.of(
-        there,
+        asking,
         f.criterion,
         Shape(q, p, f.intercept),
         class_weights=_class_weights(asked, schema, f),
@@ -216,13 +166,32 @@ def _fit(schema: Schema, asked: Settings, agreed: FitAgreement, there: Elsewhere
     solver = solver_of(asked, asked.tolerance, watch=lambda rounds, residual: watch("fitting the model", rounds, 0))
     chosen = problem.with_h(h.with_weight(float(begin.weight or 0)))
     final = solver.after(objective, chosen, begin)
+    if own:  # others predict with the mean of what sites add
+        whole = problem_of_job(asked, job, prepared, True)
+        mean = final.x.new_tensor([objective.organisations.intercept(final.x)])
+        chosen = whole.with_h(whole.h.with_weight(float(begin.weight or 0)))
+        final = replace(final, x=torch.cat([final.x, mean]))
     after_fit = there.traffic
     watch("judging the model", 0, 1)
-    judged, bins = _judged(there, cv, place, asked)
+    sites = (
+        objective.organisations.asked if isinstance(objective.organisations, Quadratics) else objective.organisations
+    )
+    assert isinstance(sites, Elsewhere)  # with class weights and intercepts as they were fitted
+    judged, bins = judged_between(sites, cv, place, asked)
+    alone, nonzeros, notes = sites.alone(asked) if asked.alone and not left_out else ({}, {}, [])
     measures = there.traffic - after_fit
     told = sum(len(row) for name, row in judged.items() if name != ALL)
     measures = measures + Traffic(1, 8 * told, 8 * cv.models[:, place].numel() * len(job.sites))
+    before_intervals = there.traffic
+    watch("computing intervals", 0, 1)
+    found, baseline = _intervals(there, f.criterion, asked, prepared, final), None
+    if not f.criterion.separate:
+        try:
+            baseline = baseline_of(there, final.x, schema.table.fewest)
+        except InputError as e:
+            notes.append(f"the model tells no probabilities: {e}")
     steps = {SUMMARIES: summaries, CHOICE: after_cv, FINAL: after_fit - after_cv, MEASURES: measures}
+    steps[INTERVALS] = there.traffic - before_intervals
     how = "each organisation in turn, by the model of all others"
     if asked.chosen_by == "within":
         how = f"{there.folds} folds, each with rows of every organisation, which nobody but their sites know"
@@ -230,7 +199,7 @@ def _fit(schema: Schema, asked: Settings, agreed: FitAgreement, there: Elsewhere
     return FittedBetween(
         model=model_of(
             prepared, job.sites, chosen, final, asked, costs(steps, len(job.sites), asked.profile), judged, how,
-            (*prepared.notes, *final.notes),
+            (*prepared.notes, *final.notes, *notes), baseline,
         ),
         settings=asked,
         problem=chosen,
@@ -243,16 +212,19 @@ def _fit(schema: Schema, asked: Settings, agreed: FitAgreement, there: Elsewhere
         protection="Sums travelled under masks: nobody but an organisation itself could read its own."
         if masked
         else "Sums of each organisation were sent as they are: no noise was added and no secure sum was used.",
+        found=found,
+        alone=alone,
+        alone_nonzeros=nonzeros,
     )  # fmt: skip
 
 
-def _problem(asked: Settings, schema: Schema, job: Job, prepared: Preparation) -> Problem[Linear]:
-    """The model as it is without rows, with a penalty of weight 1 or the weight that is given."""
-    assert schema.target is not None
-    loss, data = loss_of(asked, schema.target), empty(job.schema, job.window(None))
-    bare = linear_model(data, loss, intercept=asked.intercept)
-    penalty = penalty_of(asked, bare.f.blocks[0].shape, prepared.groups)
-    return linear_model(data, loss, penalty, groups=asked.groups, intercept=asked.intercept)
+def _intervals(there: Elsewhere, loss: Loss, asked: Settings, prepared: Preparation, final: Fit) -> Inference | str:
+    """Of the model; a sentence, where there are none."""
+    try:
+        require(there.hessians, "no intervals: a site has too few rows for Hessians (fit.rows_per_coefficient)")
+        return intervals_of(Subject(there, loss, prepared), asked, final)
+    except (ProxfedError, np.linalg.LinAlgError) as e:
+        return str(e)
 
 
 def _class_weights(asked: Settings, schema: Schema, f: Linear) -> str | dict[str, float] | None:
@@ -260,48 +232,6 @@ def _class_weights(asked: Settings, schema: Schema, f: Linear) -> str | dict[str
     if not isinstance(weights, dict) or schema.target is None:
         return weights
     return by_label(weights, tuple(schema.target.names), isinstance(f.criterion, Logistic))
-
-
-# ---- how good it is --------------------------------------------------------------------------------------------------
-
-
-def _judged(there: Elsewhere, cv: CrossValidation, place: int, asked: Settings) -> tuple[Judgement, list[Bin]]:
-    """(measures over all and of the sites that tell them, calibration of two classes)."""
-    loss, error = float(cv.mean[place]), float(cv.standard_error[place])
-    z = math.sqrt(2) * float(torch.erfinv(torch.tensor(asked.level, dtype=torch.float64)))
-    over_all, bins = {LOSS: Measured(loss, loss - z * error, loss + z * error)}, list[Bin]()
-    if asked.repetitions == 0:
-        over_all = {LOSS: Measured(loss, math.nan, math.nan)}
-    models = cv.models[:, place]
-    if isinstance(there.loss, Logistic):
-        counts = there.histogram(models).numpy()
-        over_all = {"auc": Measured(area(counts), math.nan, math.nan)} | over_all
-        bins = calibration(counts)
-    told = there.judged(models)
-    of_sites = {site: {name: Measured(v, math.nan, math.nan) for name, v in row.items()} for site, row in told.items()}
-    return of_sites | {ALL: over_all}, bins
-
-
-def area(counts: np.ndarray) -> float:
-    """AUC from (2, bins) counts of both classes by score; a pair in one bin counts half."""
-    other, one = counts
-    below = np.cumsum(other) - other
-    pairs = one.sum() * other.sum()
-    return float(one @ (below + other / 2) / pairs) if pairs else math.nan
-
-
-def calibration(counts: np.ndarray, parts: int = 10) -> list[Bin]:
-    """Predicted and observed, in parts of about equal size."""
-    total = counts.sum(0)
-    middle = (np.arange(counts.shape[1]) + 0.5) / counts.shape[1]
-    part = np.minimum(parts - 1, (parts * (np.cumsum(total) - total / 2) / max(1, total.sum())).astype(int))
-    found = []
-    for k in range(parts):
-        m = (part == k) & (total > 0)
-        if m.any():
-            n = total[m].sum()
-            found.append(Bin(int(n), float(middle[m] @ total[m] / n), float(counts[1][m].sum() / n)))
-    return found
 
 
 # ---- signatures ------------------------------------------------------------------------------------------------------

@@ -56,9 +56,15 @@ class FitAgreement(NamedTuple):
 
 
 def agree_on_fit(
-    schema: Schema, settings: Settings, carrier: Carrier, protection: dict[str, object], say: Callable[[str], None]
+    schema: Schema,
+    settings: Settings,
+    carrier: Carrier,
+    protection: dict[str, object],
+    say: Callable[[str], None],
+    folds: int | None = None,
 ) -> FitAgreement:
-    """From the schema that the coordinator was given, which must be that of every site."""
+    """From the schema that the coordinator was given, which must be that of every site; `folds`: other than those of
+    the settings."""
     met = greet(carrier, False, say)
     for site, told in met.schemas.items():
         require("agreement" in told, f"{site}: its rows have no schema; `proxfed site join` makes a site of one")
@@ -76,7 +82,7 @@ def agree_on_fit(
     fit = FitTable.model_validate({
         "loss": describe(loss, KINDS),
         "intercept": settings.intercept and loss.separate,
-        "folds": n if left_out else settings.folds,
+        "folds": n if left_out else settings.folds if folds is None else folds,
         "by": "organisation" if left_out else "rows",
     })  # fmt: skip
     job = Job(

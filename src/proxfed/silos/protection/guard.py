@@ -188,6 +188,10 @@ class Guard:
     def judges(self) -> None:
         """Refused if measures of held-out rows are not told."""
 
+    def infers(self, clusters: int | None = None, apart: bool = False, alone: bool = False) -> None:
+        """Refused if what standard errors need is not told: products of so many clusters, of this organisation as a
+        whole (`apart`), or estimates of its own rows `alone`."""
+
     def signs(self, content: bytes) -> Signature | None:
         """Its signature under a model; None: it has no key."""
         return None

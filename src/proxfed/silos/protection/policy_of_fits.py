@@ -75,6 +75,20 @@ def check_judged(site: Site) -> None:
     allow_if(site.fit.measures, "measures of its held-out rows are not told (fit.measures = false)")
 
 
+def check_inference(site: Site, apart: bool, alone: bool) -> None:
+    """Whether sums for standard errors may be told, of this organisation as one cluster, or estimates of it alone."""
+    allow_if(site.fit.inference, "sums for standard errors and survival curves are not told (fit.inference = false)")
+    said = "clustering by organisation tells nearly the sums of each (fit.apart = false)"
+    allow_if(site.fit.apart or not apart, said)
+    allow_if(site.fit.estimates or not alone, "estimates of its own rows alone are not told (fit.estimates = false)")
+
+
+def check_clusters(site: Site, clusters: int) -> None:
+    """Whether there are enough clusters that products of their gradients say little of one; how many is not said."""
+    fewest = site.limits.rows
+    allow_if(clusters >= fewest, f"there are fewer clusters than limits.rows = {fewest}")
+
+
 def check_products(site: Site, rows: int, d: int) -> None:
     """Whether so many products of columns may be told of a part; how many rows it has is not said."""
     fewest = site.fit.rows_per_coefficient

@@ -243,6 +243,11 @@ class SiteGuard(Guard):
     def judges(self) -> None:
         policy_of_fits.check_judged(self.site)
 
+    def infers(self, clusters: int | None = None, apart: bool = False, alone: bool = False) -> None:
+        policy_of_fits.check_inference(self.site, apart, alone)
+        if clusters is not None:
+            policy_of_fits.check_clusters(self.site, clusters)
+
     def signs(self, content: bytes) -> Signature:
         return sign_model(self.key, content)
 

@@ -35,7 +35,8 @@ Names = list[str] | Literal["all"]
 
 
 OF_FITS = ("hessian", "grams", "counts", "histogram", "judged")
-MEASURES = ("value", "gradient", "test", "smoothness", "mean", "field", "apart", *OF_FITS)
+OF_INFERENCE = ("products", "size", "agreement", "estimates", "intercept", "risks")
+MEASURES = ("value", "gradient", "test", "smoothness", "mean", "field", "apart", *OF_FITS, *OF_INFERENCE)
 """What may be told of a model's fit (queries.py, wire/fit_job.py)."""
 
 PREPARATIONS = ("summary",)
@@ -183,6 +184,11 @@ class OfFits(Part):
     """The largest share that one row may have in a sum of a loss that grows as e^score: Poisson's and Cox's."""
     measures: bool = False
     """Measures of a model on this site's held-out rows may be told, rounded."""
+    inference: bool = True
+    """What standard errors and survival curves need may be told, as sums over all sites: the number of rows of each
+    class, products of gradients, whether sites agree, who leaves when."""
+    estimates: bool = False
+    """This site's estimates of its own rows alone may be told, for a forest plot."""
 
 
 class Files(Part):

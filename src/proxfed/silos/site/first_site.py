@@ -60,6 +60,8 @@ masked = true             # only sums over all sites are told
 rows_per_coefficient = 10.0   # fewer: neither Hessians nor Gram matrices are told
 apart = false             # true: one organisation at a time may be left out
 measures = false          # true: rounded measures on this site's own held-out rows
+inference = true          # sums for standard errors, tests and survival curves
+estimates = false         # true: this site's estimates of its own rows alone, for a forest plot
 
 [ranges]                  # every number of a job has one: those that are not here are in protection/ranges.py
 # K = [1, 20]

@@ -19,8 +19,10 @@ from proxfed.data.federated import Federated, Samples, Window
 from proxfed.data.own import own
 from proxfed.errors import InputError, RunError, require
 from proxfed.registry import Table
+from proxfed.silos.wire.job import Job, problem_of
 from proxfed.silos.wire.message import canonical
 from proxfed.tables.schema import from_plain
+from proxfed.types import Problem
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +70,16 @@ class Rows:
             data.classes,
             data.test,
         )
+
+    @property
+    def offset(self) -> np.ndarray | None:
+        """(N,) what is added to every score; None: nothing."""
+        return None
+
+    @property
+    def clusters(self) -> np.ndarray | None:
+        """(N,) which rows depend on each other; None: it is not known."""
+        return None
 
     def digest(self) -> str:
         """Of all rows: they must stay the same while a run is under way."""
@@ -170,6 +182,11 @@ def empty(agreed: Table, window: Window) -> Federated:
         None,
         window,
     )
+
+
+def without_rows(job: Job) -> Problem:
+    """What all jobs of a family have in common, as a server knows it."""
+    return problem_of(job, empty(job.schema, job.window(None)))
 
 
 def agree(schemas: Mapping[str, Table]) -> Table:

@@ -6,7 +6,7 @@ part has is the site's own decision, made once for all jobs, and every part and 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,27 +17,37 @@ from torch import Tensor
 
 from proxfed import files
 from proxfed.data.federated import Window
-from proxfed.errors import RunError, require
+from proxfed.errors import ProxfedError, RunError, require
 from proxfed.files import private_folder
-from proxfed.fit import own_sums
+from proxfed.fit.baselines import alone_of
+from proxfed.fit.held_out import held_out_scores
+from proxfed.fit.here import Here
 from proxfed.fit.judge import judge
 from proxfed.fit.metrics import probability
 from proxfed.fit.model_file import Model
+from proxfed.fit.oracle import Question
 from proxfed.fit.own_rows import OwnRows
+from proxfed.fit.own_sums import dominance
 from proxfed.fit.settings import loss_fits
 from proxfed.problems.linear.cox import Cox
 from proxfed.problems.losses import Huber, Logistic, OneHot, Poisson, Squared
 from proxfed.silos.protection.guard import Asked, Link, Parts, Wanted, withheld
+from proxfed.silos.site.fit_problem import problem_of_job
 from proxfed.silos.site.site_run import REMEMBERED
 from proxfed.silos.site.table_rows import TableRows
 from proxfed.silos.wire import fit_job
-from proxfed.silos.wire.fit_job import BINS, read_fit
+from proxfed.silos.wire.fit_job import BINS, PLAIN, Bootstrap, Counts, read_fit
 from proxfed.silos.wire.job import Job
 from proxfed.silos.wire.message import Head, Letter, canonical, pack
 from proxfed.tables.disclosure import coarsen
+from proxfed.tables.preparation import Preparation
 
 if TYPE_CHECKING:
     from proxfed.silos.site.holder import Holder
+
+
+Answered = tuple[Head, bytes, Asked]
+Answer = Callable[[Letter], Answered]
 
 
 class SiteFit:
@@ -65,8 +75,28 @@ class SiteFit:
         elif fit.folds:
             fold = self.holder.guard.folds(rows, rows.strata(), fit.folds)
         return OwnRows(
-            data.features, data.labels, fit.criterion, fit.intercept, data.classes, data.sample_weights, fit.folds, fold
+            data.features,
+            data.labels,
+            fit.criterion,
+            fit.intercept,
+            data.classes,
+            data.sample_weights,
+            fit.folds,
+            fold,
+            offset=rows.offset,
+            clusters=rows.clusters,
+            fewest=self.holder.guard.fewest,
         )
+
+    def _here(self, counts: Counts) -> Here:
+        """This organisation alone, asked as all of them are where their tables lie in one place."""
+        here = Here((self.own,), (self.holder.name,), counts.factors)
+        return here.adding_intercepts() if counts.own else here
+
+    @property
+    def _own_d(self) -> int:
+        """Coefficients where sites add intercepts."""
+        return self.own.outputs * self.own.width
 
     @property
     def _parts(self) -> Parts:
@@ -88,14 +118,22 @@ class SiteFit:
         what = letter.word("what")
         if what == "there":
             return self.holder.seal(letter, "answer", {}).encode()
-        if what == "sums":
-            head, body, asked = self._sums(letter)
-        elif what in ("counts", "grams"):
-            head, body, asked = self._of_folds(letter, what)
-        elif what in ("judged", "histogram"):
-            head, body, asked = self._judged(letter) if what == "judged" else self._histogram(letter)
-        else:
+        known: dict[str, Answer] = {
+            "sums": self._sums,
+            "counts": self._counts,
+            "grams": self._grams,
+            "size": self._size,
+            "agreement": self._agreement,
+            "estimates": self._estimates,
+            "intercept": self._intercept,
+            "risks": self._risks,
+            "judged": self._judged,
+            "alone": self._by_own_model,
+            "histogram": self._histogram,
+        }
+        if what not in known:
             raise RunError(f"a fit has no query {what!r:.40}")
+        head, body, asked = known[what](letter)
         data = self.holder.leave(asked, self.holder.seal(letter, "answer", head, body))
         self.told[key] = data
         if len(self.told) > REMEMBERED:
@@ -107,46 +145,119 @@ class SiteFit:
         self.holder.guard.gate(asked)
         return asked
 
-    def _sums(self, letter: Letter) -> tuple[Head, bytes, Asked]:
-        found = fit_job.read_sums(letter, self.own.d, self.own.counts().shape[1])
-        strange = next((q for q in found.questions if (q.part.fold or 0) >= max(1, self.fit.folds)), None)
+    def _sums(self, letter: Letter) -> Answered:
+        questions, counts = fit_job.read_sums(letter, self.own.d, self._own_d, self._classes)
+        strange = next((q for q in questions if (q.part.fold or 0) >= max(1, self.fit.folds)), None)
         require(strange is None, f"a fold was asked for that is none of the {self.fit.folds} of this job")
         words = ("value", "gradient", "hessian")
-        asked = self._asked(letter, "sums", (words[q.order] for q in found.questions), len(found.questions))
-        hessians = any(q.order > 1 for q in found.questions)
-        self._wanted("hessian" if hessians else "sum", found.factors)
-        points = {q.x.data_ptr(): q.x for q in found.questions}.values()
-        self._follow(points)
+        parts = [words[q.order] for q in questions] + ["products" for q in questions if q.products]
+        asked = self._asked(letter, "sums", parts, len(questions))
+        self._wanted("hessian" if any(q.order > 1 for q in questions) else "sum", counts.factors)
+        for products in {q.products for q in questions} - {""}:
+            self.holder.guard.infers(
+                self.own.cluster[1] if products == "cluster" else None, apart=products == "organisation"
+            )
+        points = {q.x.data_ptr(): q.x for q in questions}.values()
+        self._follow(points, counts)
         with withheld("a query failed"):
-            if isinstance(self.own.loss, (Poisson, Cox)):
-                self.holder.guard.dominates(max(own_sums.dominance(self.own, q) for q in found.questions))
-            answers = own_sums.answer(self.own, found.questions, found.factors)
-            return *self._told(fit_job.flat_sums(answers), letter), asked
+            self._dominated(questions)
+            return *self._hidden(fit_job.flat_sums(self._here(counts).ask(questions)), letter), asked
 
-    def _follow(self, points: Iterable[Tensor]) -> None:
+    def _dominated(self, questions: Iterable[Question]) -> None:
+        """Where losses grow as e^(score), one row may be all of a sum."""
+        if isinstance(self.own.loss, (Poisson, Cox)):
+            self.holder.guard.dominates(max(dominance(self.own, q) for q in questions))
+
+    @property
+    def _classes(self) -> int:
+        return self.own.kinds
+
+    def _follow(self, points: Iterable[Tensor], counts: Counts = PLAIN) -> None:
         """Points far out single out rows, if the loss bends: its unit is 1, or Huber's delta. A squared loss does not
         bend, so that its gradients at any points tell what its Gram matrix tells."""
         loss = self.own.loss
         if not isinstance(loss, (Squared, OneHot)):
             unit = loss.delta if isinstance(loss, Huber) else 1.0
             start = torch.zeros(self.own.d, dtype=torch.float64)
-            self.holder.guard.follow(self.job, start, (x / unit for x in points))
+            gap = start[self._own_d if counts.own else self.own.d :]  # where an intercept would be
+            self.holder.guard.follow(self.job, start, (torch.cat([x / unit, gap]) for x in points))
 
-    def _of_folds(self, letter: Letter, what: str) -> tuple[Head, bytes, Asked]:
-        factors = fit_job.read_plain(letter, self.own.counts().shape[1])
-        asked = self._asked(letter, what, [what], max(1, self.fit.folds))
-        self._wanted("gram" if what == "grams" else "count", factors)
+    def _counts(self, letter: Letter) -> Answered:
+        fit_job.read_plain(letter, self._classes)
+        asked = self._asked(letter, "counts", ["counts"], max(1, self.fit.folds))
+        self._wanted("count", None)
         with withheld("a query failed"):
-            if what == "counts":
-                return *self._told(self.own.counts().flatten(), letter), asked
-            return *self._told(fit_job.flat_grams(own_sums.grams(self.own, factors)), letter), asked
+            return *self._hidden(self.own.counts().flatten(), letter), asked
+
+    def _grams(self, letter: Letter) -> Answered:
+        counts = fit_job.read_plain(letter, self._classes)
+        asked = self._asked(letter, "grams", ["grams"], max(1, self.fit.folds))
+        self._wanted("gram", counts.factors)
+        with withheld("a query failed"):
+            return *self._hidden(fit_job.flat_grams(self._here(counts).grams()), letter), asked
+
+    # ---- standard errors and survival --------------------------------------------------------------------------
+
+    def _size(self, letter: Letter) -> Answered:
+        counts = fit_job.read_plain(letter, self._classes)
+        asked = self._asked(letter, "size", ["size"], 1)
+        self.holder.guard.infers()
+        self._wanted("count", counts.factors)
+        with withheld("a query failed"):
+            size = self._here(counts).size()
+            more = torch.tensor([size.clusters, size.least], dtype=torch.float64)
+            return *self._hidden(torch.cat([size.kinds, more]), letter), asked
+
+    def _alone(self, letter: Letter, what: str) -> tuple[list[int], Here, Asked]:
+        """Estimates of this site's rows alone need as many rows as Hessians do."""
+        counts = letter.head.get("own") is True
+        order, read = fit_job.read_order(letter, self._classes, self._own_d if counts else self.own.d)
+        asked = self._asked(letter, what, [what], 1)
+        self.holder.guard.infers(alone=what == "estimates")
+        self._wanted("hessian", read.factors)
+        return order, self._here(read), asked
+
+    def _agreement(self, letter: Letter) -> Answered:
+        order, here, asked = self._alone(letter, "agreement")
+        with withheld("a query failed"):
+            return *self._hidden(here.agreement(order).flatten(), letter), asked
+
+    def _estimates(self, letter: Letter) -> Answered:
+        order, here, asked = self._alone(letter, "estimates")
+        with withheld("a query failed"):
+            (own,) = here.estimates(order).values()
+            if isinstance(own, str):
+                return {"why": own}, b"", asked
+            told = {"b": own.b.tolist(), "error": own.error.tolist()}
+        return {key: [v if np.isfinite(v) else None for v in values] for key, values in told.items()}, b"", asked
+
+    def _intercept(self, letter: Letter) -> Answered:
+        (x,), counts = fit_job.read_points(letter, self._classes, self._own_d)
+        require(counts.own, "an intercept is asked for, where there is one for all")
+        asked = self._asked(letter, "intercept", ["intercept"], 1)
+        self._wanted("sum", counts.factors)
+        self._follow([x], counts)
+        with withheld("a query failed"):
+            return *self._hidden(self._here(counts).intercept_sums(x), letter), asked
+
+    def _risks(self, letter: Letter) -> Answered:
+        """Intervals in which few rows leave are put together, whoever reads the sum."""
+        require(isinstance(self.own.loss, Cox), "risks are told of survival")
+        (times, x), counts = fit_job.read_points(letter, self._classes, -1, self.own.d)
+        require(bool((times.diff() > 0).all()), "the agreed times must increase")
+        asked = self._asked(letter, "risks", ["risks"], 1)
+        self.holder.guard.infers()
+        self._follow([x], counts)
+        with withheld("a query failed"):
+            self._dominated([Question(x)])
+            return *self._hidden(self._here(counts).risks(times, x).flatten(), letter), asked
 
     def _wanted(self, what: str, factors: Tensor | None) -> None:
         masked = self.job.protection.secure_aggregation
         given = None if factors is None else factors.tolist()
         self.holder.guard.tells(Wanted(self._parts, self.own.d, what, given, masked))
 
-    def _told(self, values: Tensor, letter: Letter) -> tuple[Head, bytes]:
+    def _hidden(self, values: Tensor, letter: Letter) -> tuple[Head, bytes]:
         form, body = pack((self.link.sums(values, letter),), ())
         return {"form": form}, body
 
@@ -177,27 +288,51 @@ class SiteFit:
     # ---- how good a model is here ----------------------------------------------------------------------------------
 
     def _held_out(self, letter: Letter, what: str) -> tuple[np.ndarray, Asked]:
-        """(N, outputs) the scores of every row by the model of its fold, which has not seen it; (folds, d) models."""
-        fold, folds = self.own.fold, self.fit.folds
-        models = fit_job.read_models(letter, max(1, folds), self.own.d)
-        require(fold is not None, f"{what}: rows are held out by folds, and the job has none")
+        """(N, outputs) the scores of every row by the model of its fold, which has not seen it."""
+        own, folds = self.own, self.fit.folds
+        models, counts = fit_job.read_models(letter, max(1, folds), own.d, self._own_d, self._classes)
+        require(own.fold is not None, f"{what}: rows are held out by folds, and the job has none")
         asked = self._asked(letter, what, [what], folds)
-        self._follow(models)
-        q, p = self.own.outputs, int(self.own.features.shape[1])
-        weights, bias = models[:, : q * p].view(-1, q, p).numpy(), models[:, q * p :].numpy()
-        scores = np.einsum("nqp,np->nq", weights[fold], np.asarray(self.own.features))
-        return scores + bias[fold] if self.fit.intercept else scores, asked
+        self._follow(models, counts)
+        with withheld("a query failed"):
+            return held_out_scores(self._here(counts), models), asked
 
-    def _judged(self, letter: Letter) -> tuple[Head, bytes, Asked]:
-        """Measures of this site alone, rounded."""
+    def _judged(self, letter: Letter) -> Answered:
+        """Measures of this site alone, rounded, with intervals."""
         self.holder.guard.judges()
+        drawn = Bootstrap.read(letter)
         scores, asked = self._held_out(letter, "judged")
         with withheld("a query failed"):
-            (row, *_) = judge(self.own.loss, scores, self.own.labels, [len(scores)], ["here"], repetitions=0).values()
-            values, _ = self.link.tested({name: m.value for name, m in row.items()}, len(scores))
-        return {"measures": {name: value for name, value in values.items() if np.isfinite(value)}}, b"", asked
+            return {"measures": self.measures(scores, drawn)}, b"", asked
 
-    def _histogram(self, letter: Letter) -> tuple[Head, bytes, Asked]:
+    def _by_own_model(self, letter: Letter) -> Answered:
+        """Measures of a model of this site's rows alone, chosen and judged by its own folds."""
+        self.holder.guard.judges()
+        drawn = Bootstrap.read(letter)
+        settings, counts = fit_job.read_alone(letter, self._classes)
+        require(self.fit.by == "rows" and self.own.fold is not None, "alone: the job has no folds of a site's own rows")
+        asked = self._asked(letter, "alone", ["judged"], self.fit.folds)
+        self._wanted("sum", counts.factors)
+        prepared = Preparation.from_plain(self.job.schema["preparation"])
+        h = problem_of_job(settings, self.job, prepared, self.fit.intercept and not counts.own).h
+        with withheld("a query failed"):
+            here = self._here(counts)
+            try:
+                cv = alone_of(here, h, settings)
+            except ProxfedError:
+                return {"why": "its rows are too few or too much alike"}, b"", asked
+            place = cv.place(settings.rule)
+            told = self.measures(held_out_scores(here, cv.models[:, place]), drawn)
+            return {"measures": told, "nonzeros": int((cv.fits[place].x[: self._own_d] != 0).sum())}, b"", asked
+
+    def measures(self, scores: np.ndarray, drawn: Bootstrap) -> dict[str, list[float | None]]:
+        """By name: [value, low, high] of these scores of all rows, rounded; null where there is no such number."""
+        name, more = self.holder.name, drawn._asdict() | {"first": self.job.sites.index(self.holder.name)}
+        (row, *_) = judge(self.own.loss, scores, self.own.labels, [len(scores)], [name], **more).values()
+        each = [self.link.tested({k: m[part] for k, m in row.items()}, len(scores))[0] for part in range(3)]
+        return {k: [v if np.isfinite(v := part[k]) else None for part in each] for k in row if np.isfinite(each[0][k])}
+
+    def _histogram(self, letter: Letter) -> Answered:
         """How many rows of each of two classes have which score, of all sites together; few rows go to neighbours."""
         require(isinstance(self.own.loss, Logistic), "a histogram of scores is told of two classes")
         scores, asked = self._held_out(letter, "histogram")
@@ -205,7 +340,7 @@ class SiteFit:
             bins = np.clip((BINS * probability(scores[:, 0])).astype(np.int64), 0, BINS - 1)
             fewest = self.holder.guard.fewest
             both = [merged(np.bincount(bins[self.own.labels * sign > 0], minlength=BINS), fewest) for sign in (-1, 1)]
-            return *self._told(torch.from_numpy(np.concatenate(both)), letter), asked
+            return *self._hidden(torch.from_numpy(np.concatenate(both)), letter), asked
 
 
 def merged(counts: np.ndarray, fewest: int) -> np.ndarray:

@@ -53,11 +53,23 @@ class TableRows(Rows):
         features = np.empty((len(labels), 0))
         return cls(features, labels, [len(labels)], None, None, classes, None, table.weights, table, held_out)
 
+    @property
+    def offset(self) -> np.ndarray | None:
+        return None if self.table is None else self.table.offset
+
+    @property
+    def clusters(self) -> np.ndarray | None:
+        return None if self.table is None else self.table.clusters
+
     def digest(self) -> str:
         total = sha256(super().digest().encode())
         for part in (self.table, self.held_out):
             for name, values in ({} if part is None else part.columns).items():
                 total.update(canonical(name) + np.ascontiguousarray(values).tobytes())
+            if part is not None and part.offset is not None:
+                total.update(np.ascontiguousarray(part.offset).tobytes())
+            if part is not None and part.clusters is not None:
+                total.update(canonical([str(name) for name in part.clusters.tolist()]))
         return total.hexdigest()
 
     def lines(self) -> np.ndarray:

@@ -7,6 +7,11 @@
     query grams         of squared loss: products of columns, fold by fold
     query histogram     of two classes: how many held-out rows have which score
     query judged        measures of a model on this site's held-out rows, if the site tells them
+    query size          how many rows there are of each class, and clusters
+    query agreement     what says whether sites agree on coefficients: four sums of each site's own estimates
+    query estimates     a site's own estimates, if the site tells them
+    query intercept     with intercepts that sites keep: what rows weigh, and that times the intercept
+    query risks         of survival: how many rows leave, and how much risk is left, in intervals of time
     model               the model that came out, which every site keeps and signs
 
 Sums are added up over all sites, under masks: whoever asks reads nothing of one site.
@@ -24,6 +29,7 @@ from torch import Tensor
 
 from proxfed.errors import RunError
 from proxfed.fit.oracle import Gram, Part, Question, Sums, numbers
+from proxfed.fit.settings import Settings, read_settings
 from proxfed.problems.losses import Loss
 from proxfed.problems.named_losses import find_loss
 from proxfed.registry import Table
@@ -83,15 +89,34 @@ def read_fit(table: Table | None) -> FitTable:
 # ---- questions -------------------------------------------------------------------------------------------------------
 
 
+PRODUCTS = ("", "row", "cluster", "organisation")
+"""What a cluster is, in the order of their numbers in a letter."""
+
+MOST_TIMES = 512
+"""Intervals that risks are told of."""
+
+
+class Counts(NamedTuple):
+    """How rows count."""
+
+    factors: Tensor | None = None
+    """(classes,) by which rows count more."""
+    own: bool = False
+    """Every site adds an intercept of its own."""
+
+
+PLAIN = Counts()
+"""Every row counts as it is."""
+
+
 class Asked(NamedTuple):
     """What a letter asks for."""
 
     questions: list[Question]
-    factors: Tensor | None
-    """(classes,) by which rows count more."""
+    counts: Counts
 
 
-def write_sums(run: str, questions: Sequence[Question], factors: Tensor | None) -> Letter:
+def write_sums(run: str, questions: Sequence[Question], counts: Counts = PLAIN) -> Letter:
     """Every point travels once, and every choice of columns."""
     points: dict[bytes, int] = {}
     choices: dict[tuple[int, ...], int] = {}
@@ -99,49 +124,73 @@ def write_sums(run: str, questions: Sequence[Question], factors: Tensor | None) 
     for q in questions:
         at = points.setdefault(_bytes(q.x), len(points))
         which = -1 if q.columns is None else choices.setdefault(tuple(q.columns.tolist()), len(choices))
-        asked.append([at, -1 if q.part.fold is None else q.part.fold, int(q.part.held_out), q.order, which])
+        fold = -1 if q.part.fold is None else q.part.fold
+        asked.append([at, fold, int(q.part.held_out), q.order, which, PRODUCTS.index(q.products)])
     different = torch.stack([torch.frombuffer(bytearray(x), dtype=torch.float64) for x in points])
     chosen = torch.zeros(len(choices), different.shape[1], dtype=torch.bool)
     for columns, k in choices.items():
         chosen[k, list(columns)] = True
     form, body = pack((different, chosen), ())
-    return Letter("query", run, head=_head("sums", factors) | {"asked": asked, "form": form}, body=body)
+    return Letter("query", run, head=_head("sums", counts) | {"asked": asked, "form": form}, body=body)
 
 
-def write(run: str, what: str, factors: Tensor | None = None) -> Letter:
+def write(run: str, what: str, counts: Counts = PLAIN, **more: Any) -> Letter:
     """A question without points."""
-    return Letter("query", run, head=_head(what, factors))
+    return Letter("query", run, head=_head(what, counts) | more)
 
 
-def write_models(run: str, what: str, models: Tensor) -> Letter:
+def write_points(run: str, what: str, points: Sequence[Tensor], counts: Counts = PLAIN) -> Letter:
+    """About a model, and times."""
+    form, body = pack(tuple(points), ())
+    return Letter("query", run, head=_head(what, counts) | {"form": form}, body=body)
+
+
+def read_points(letter: Letter, classes: int, *lengths: int) -> tuple[list[Tensor], Counts]:
+    """Vectors of these lengths; -1: of any, up to MOST_TIMES."""
+    _only(letter, {"what", "factors", "own", "form"})
+    form = "(" + "." * len(lengths) + ")"
+    _check(letter.word("form") == form, f"its points are not {len(lengths)} tensors")
+    found = list(unpack(form, letter.body, (), 0, 0))
+    for x, length in zip(found, lengths, strict=True):
+        good = x.dtype == torch.float64 and x.ndim == 1 and (len(x) == length or (length < 0 < len(x) <= MOST_TIMES))
+        _check(good and bool(x.isfinite().all()), "its points are no finite numbers, or not as many as there must be")
+    return found, _counts(letter, classes)
+
+
+def write_models(run: str, what: str, models: Tensor, counts: Counts = PLAIN, **more: Any) -> Letter:
     """A question about held-out rows: (folds, d) the models that have not seen them."""
     form, body = pack((models,), ())
-    return Letter("query", run, head={"what": what, "form": form}, body=body)
+    return Letter("query", run, head=_head(what, counts) | {"form": form} | more, body=body)
 
 
-def read_models(letter: Letter, folds: int, d: int) -> Tensor:
-    _only(letter, {"what", "form"})
+def read_models(letter: Letter, folds: int, d: int, own_d: int, classes: int) -> tuple[Tensor, Counts]:
+    _only(letter, {"what", "factors", "own", "form", "bootstrap"})
+    counts = _counts(letter, classes)
+    d = own_d if counts.own else d
     _check(letter.word("form") == FORM, "its models are not one tensor")
     (models,) = unpack(FORM, letter.body, (), 0, 0)
     good = models.dtype == torch.float64 and models.shape == (folds, d)
     _check(good and bool(models.isfinite().all()), f"its models are no {folds} rows of {d} finite numbers")
-    return models
+    return models, counts
 
 
-def _head(what: str, factors: Tensor | None) -> Head:
-    return {"what": what, "factors": None if factors is None else factors.tolist()}
+def _head(what: str, counts: Counts) -> Head:
+    factors = None if counts.factors is None else counts.factors.tolist()
+    return {"what": what, "factors": factors, "own": counts.own}
 
 
 def _bytes(x: Tensor) -> bytes:
     return x.detach().double().contiguous().numpy().tobytes()
 
 
-def read_sums(letter: Letter, d: int, classes: int) -> Asked:
-    """Whatever is not understood to the last key is refused."""
-    _only(letter, {"what", "factors", "asked", "form"})
+def read_sums(letter: Letter, d: int, own_d: int, classes: int) -> Asked:
+    """Whatever is not understood to the last key is refused; own_d: coefficients where sites add intercepts."""
+    _only(letter, {"what", "factors", "own", "asked", "form"})
+    counts = _counts(letter, classes)
+    d = own_d if counts.own else d
     asked: Any = letter.head.get("asked")
     good = isinstance(asked, list) and 0 < len(asked) <= MOST_QUESTIONS
-    good = good and all(isinstance(a, list) and len(a) == 5 and all(type(v) is int for v in a) for a in asked)
+    good = good and all(isinstance(a, list) and len(a) == 6 and all(type(v) is int for v in a) for a in asked)
     _check(good, f"asked is no list of 1 to {MOST_QUESTIONS} questions")
     _check(letter.word("form") == ASKED, "its points and columns are not two tensors")
     points, chosen = unpack(ASKED, letter.body, (), 0, 0)
@@ -151,21 +200,78 @@ def read_sums(letter: Letter, d: int, classes: int) -> Asked:
     _check(good and bool(chosen.any(1).all()), f"its columns are none of {d}")
     _check(bool(points.isfinite().all()), "a number of a point is not finite")
     questions = []
-    for at, fold, held_out, order, which in asked:
+    for at, fold, held_out, order, which, products in asked:
         good = 0 <= at < len(points) and -1 <= fold < MOST_FOLDS and held_out in (0, 1) and order in (0, 1, 2)
         good = good and -1 <= which < len(chosen) and (which < 0 or order == 2)
-        _check(good, f"{[at, fold, held_out, order, which]} is no question")
+        good = good and 0 <= products < len(PRODUCTS) and (not products or (order == 2 and fold < 0))
+        _check(good, f"{[at, fold, held_out, order, which, products]} is no question")
         _check(not held_out or (fold >= 0 and order == 0), "of rows that are held out the loss alone is told")
         columns = None if which < 0 else chosen[which].nonzero().flatten()
-        questions.append(Question(points[at], Part(None if fold < 0 else fold, bool(held_out)), order, columns))
-    return Asked(questions, read_factors(letter, classes))
+        part = Part(None if fold < 0 else fold, bool(held_out))
+        questions.append(Question(points[at], part, order, columns, PRODUCTS[products]))
+    return Asked(questions, counts)
 
 
-def read_plain(letter: Letter, classes: int) -> Tensor | None:
-    """The factors of a question without points."""
-    _only(letter, {"what", "factors"})
+class Bootstrap(NamedTuple):
+    """How intervals of measures are drawn."""
+
+    repetitions: int = 200
+    level: float = 0.95
+    seed: int = 0
+
+    @classmethod
+    def read(cls, letter: Letter) -> Bootstrap:
+        told: Any = letter.head.get("bootstrap")
+        good = isinstance(told, list) and len(told) == 3 and all(type(v) in (int, float) for v in told)
+        good = good and type(told[0]) is int and type(told[2]) is int and 0 <= told[0] <= MOST_REPETITIONS
+        _check(good and 0 < told[1] < 1 and 0 <= told[2] < 2**63, "bootstrap is no [repetitions, level, seed]")
+        return cls(*told)
+
+
+MOST_REPETITIONS = 1000
+
+OF_ALONE = ("penalty", "weight", "weights", "smallest", "rule", "groups", "cv_tolerance")
+"""Settings of a fit that a site needs for a model of its own rows."""
+
+MOST_WEIGHTS = 100
+
+
+def write_alone(run: str, settings: Settings, counts: Counts, bootstrap: Bootstrap) -> Letter:
+    """About a model of a site's rows alone."""
+    table = settings.model_dump(mode="json", include=set(OF_ALONE), exclude_defaults=True)
+    return write(run, "alone", counts, settings=table, bootstrap=[*bootstrap])
+
+
+def read_alone(letter: Letter, classes: int) -> tuple[Settings, Counts]:
+    _only(letter, {"what", "factors", "own", "settings", "bootstrap"})
+    table = letter.head.get("settings")
+    _check(isinstance(table, dict) and {*table} <= {*OF_ALONE} and not letter.body, "its settings are none")
+    settings = read_settings(table)  # type: ignore[arg-type]
+    count = settings.weights if isinstance(settings.weights, int) else len(settings.weights)
+    _check(1 <= count <= MOST_WEIGHTS, f"a path of {count} weights is longer than {MOST_WEIGHTS}")
+    return settings, _counts(letter, classes)
+
+
+def read_plain(letter: Letter, classes: int) -> Counts:
+    """Of a question without points."""
+    _only(letter, {"what", "factors", "own"})
     _check(not letter.body, "it has a body, and needs none")
-    return read_factors(letter, classes)
+    return _counts(letter, classes)
+
+
+def read_order(letter: Letter, classes: int, d: int) -> tuple[list[int], Counts]:
+    """The coefficients that are estimated, in the order in which they are preferred; d with a shared intercept."""
+    _only(letter, {"what", "factors", "own", "order"})
+    order: Any = letter.head.get("order")
+    good = isinstance(order, list) and all(type(j) is int and 0 <= j < d for j in order)
+    _check(good and 0 < len(order) == len({*order}) and not letter.body, f"order is no choice of {d} coefficients")
+    return order, _counts(letter, classes)
+
+
+def _counts(letter: Letter, classes: int) -> Counts:
+    own = letter.head.get("own")
+    _check(isinstance(own, bool), "own is neither true nor false")
+    return Counts(read_factors(letter, classes), bool(own))
 
 
 def read_factors(letter: Letter, classes: int) -> Tensor | None:
@@ -196,7 +302,7 @@ def flat_sums(answers: Sequence[Sums]) -> Tensor:
     for a in answers:
         parts.append(torch.tensor([a.value], dtype=torch.float64))
         parts += [] if a.gradient is None else [a.gradient]
-        parts += [] if a.hessian is None else [_half(a.hessian)]
+        parts += [_half(matrix) for matrix in (a.hessian, a.products) if matrix is not None]
     return torch.cat(parts)
 
 
@@ -206,8 +312,9 @@ def unflat_sums(numbers_: Tensor, questions: Sequence[Question]) -> list[Sums]:
     for q in questions:
         d, size = len(q.x), numbers(q)
         own, at = numbers_[at : at + size], at + size
-        hessian = _whole(own[1 + d :], d if q.columns is None else len(q.columns)) if q.order > 1 else None
-        found.append(Sums(float(own[0]), own[1 : 1 + d] if q.order > 0 else None, hessian))
+        k = d if q.columns is None else len(q.columns)
+        matrices = [_whole(half, k) for half in own[1 + d :].split(max(1, k * (k + 1) // 2))] if q.order > 1 else []
+        found.append(Sums(float(own[0]), own[1 : 1 + d] if q.order > 0 else None, *matrices))
     _check(at == len(numbers_), f"{len(numbers_)} numbers came, and {at} answer these questions")
     return found
 

@@ -1,0 +1,75 @@
+"""What comes out of a fit over organisations that keep their tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from proxfed.errors import InputError
+from proxfed.fit.consortium import save
+from proxfed.fit.cross_validate import CrossValidation
+from proxfed.fit.inference.result import Inference
+from proxfed.fit.judge import Judgement
+from proxfed.fit.metrics import Bin
+from proxfed.fit.model_file import Model, Sent
+from proxfed.fit.settings import Settings
+from proxfed.fit.solve import Fit
+from proxfed.problems.linear.linear import Linear
+from proxfed.tables.holdings import Holdings
+from proxfed.types import Block, Problem
+
+
+@dataclass(frozen=True, eq=False)
+class FittedBetween:
+    """A model of tables that stayed where they are, and what is known of how good it is."""
+
+    model: Model
+    """Coefficients, preparation and measures, with the signatures of the sites."""
+    settings: Settings
+    """With which it was fitted."""
+    problem: Problem[Linear]
+    """Over no rows."""
+    fit: Fit
+    """The final fit."""
+    cv: CrossValidation | None
+    """None: the weight was given."""
+    holdings: Holdings
+    """Who holds what, as far as they tell."""
+    rows: int
+    """What all rows weigh together: without weights, how many there are."""
+    federated: Judgement
+    """Measures on held-out rows: over all, and of those sites that tell theirs."""
+    calibration: list[Bin]
+    protection: str
+    """How sums travelled."""
+
+    found: Inference | str = ""
+    """Intervals; a sentence, where there are none."""
+    alone: Judgement = field(default_factory=dict)
+    pooled: Judgement = field(default_factory=dict)
+    alone_nonzeros: dict[str, int] = field(default_factory=dict)
+    off_pooled: float | None = None
+    intervals: str = "the interval by bootstrap at each site, and over all that of the mean over the folds"
+    judged_by_folds: bool = True
+    own_intercepts: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def sent(self) -> list[Sent]:
+        """What was sent, step by step."""
+        return self.model.sent
+
+    @property
+    def block(self) -> Block:
+        """Where the weights are in x."""
+        return self.problem.f.blocks[0]
+
+    @property
+    def inference(self) -> Inference:
+        """Debiased estimates with intervals; refused where there are none."""
+        if isinstance(self.found, str):
+            raise InputError(self.found)
+        return self.found
+
+    def save(self, folder: str | Path) -> None:
+        """model.json, coefficients.csv, report.html and model_card.md."""
+        save(self, folder)
