@@ -35,7 +35,7 @@ class Pieces(NamedTuple):
 
     v: Tensor  # (c, PIECES, d)
     a: Tensor  # (c, PIECES) their factors
-    count: Tensor  # (c,) how many of them there are
+    number: Tensor  # (c,) how many of them there are
 
     @classmethod
     def none(cls, rows: Tensor) -> Pieces:
@@ -46,21 +46,21 @@ class Pieces(NamedTuple):
 
     def __call__(self, V: Tensor) -> Tensor:
         """Hh of each client times its row, (c, d)."""
-        k = int(self.count.max()) if len(self.count) else 0
+        k = int(self.number.max()) if len(self.number) else 0
         v, a = self.v[:, :k], self.a[:, :k]
         return ((a * (v @ V[:, :, None])[:, :, 0])[:, None] @ v)[:, 0]
 
     @property
     def room(self) -> Tensor:
         """(c,): whether there is some."""
-        return self.count < self.v.shape[1]
+        return self.number < self.v.shape[1]
 
     def with_one(self, v: Tensor, a: Tensor) -> Pieces:
         """One more, (c, d) and (c,), of every client whose factor is not 0."""
-        here = torch.arange(self.v.shape[1], device=a.device) == self.count[:, None]
+        here = torch.arange(self.v.shape[1], device=a.device) == self.number[:, None]
         new = here & (a != 0)[:, None]
         v, factors = torch.where(new[:, :, None], v[:, None], self.v), torch.where(new, a[:, None], self.a)
-        return Pieces(v, factors, self.count + (a != 0))
+        return Pieces(v, factors, self.number + (a != 0))
 
 
 class Known(NamedTuple):

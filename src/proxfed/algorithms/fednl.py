@@ -60,7 +60,10 @@ class FedNL(Star[Client, Server]):
 
     def client(self, own: Client, x: Tensor, f: Local, h: Regulariser) -> tuple[Client, Message]:
         H = f.hessian(x)
-        rest = lambda V: H(V) - (own.Hh @ V[:, :, None])[:, :, 0]
+
+        def rest(V: Tensor) -> Tensor:
+            return H(V) - (own.Hh @ V[:, :, None])[:, :, 0]
+
         d = x.shape[-1]
         l, v, _ = top_eigenvector(rest, torch.from_numpy(normals(f.key, d)).to(x), steps=d)
         e = (v * rest(v)).sum(1)
