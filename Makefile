@@ -44,7 +44,7 @@ $(CARRIERS): $(READY)
 	@touch $@
 
 test: $(READY)   ## the tests (a few minutes)
-	$(BIN)/python -m pytest -n 2 -m 'not slow'
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not slow'
 
 test-slow: $(READY)  ## a thousand examples of every property, and the tests that take long (about half an hour)
 	$(BIN)/python -m pytest -n 2 --hypothesis-profile slow -m 'slow or hypothesis'

@@ -1,8 +1,9 @@
 """The arena: every method tuned with the same effort on the same problems, then run, kept and put into tables.
 
+    python benchmarks/arena.py                    the convex comparison, with the settings that were chosen, and tables
     python benchmarks/arena.py tune composite     choose settings, on other data than those of the comparison
     python benchmarks/arena.py run composite      the comparison, with what was chosen
-    python benchmarks/arena.py table composite    tables of it, as in docs/arena.md
+    python benchmarks/arena.py table composite    tables of it, as in docs/explanation/arena-details.md
     python benchmarks/arena.py tune composite --only PLEDGE     one method; what is kept of the others stays
 
 `tune` writes what it chose into the shipped experiment, where the diff shows it. All that was tried is kept in
@@ -210,6 +211,7 @@ FIGHTS = {
     "fedcef_mnist": Fight(FEDCEF_STEPS, "accuracy=0.85", 90, 15, seeds=3),
     "fedcef_cifar": Fight(FEDCEF_STEPS, "accuracy=0.35", 90, 15, seeds=3),
 }
+CONVEX = ("composite", "shifted", "a9a_ring")
 
 
 def proxfed(*words: str) -> None:
@@ -273,7 +275,7 @@ def _block(block: str, chosen: dict[str, Any], over: dict[str, str]) -> str:
 
 def run(name: str, only: list[str]) -> None:
     """The comparison with what was chosen; its rows are kept in results/arena."""
-    own = [word for label in labels(FIGHTS[name], only) if only for word in ("--only", label)]
+    own = [word for label in only for word in ("--only", label)]
     for form in FIGHTS[name].forms:
         proxfed("reproduce", f"arena/{name}", f"--{form}", "--jobs", "1", "--out", str(RUNS / "run"), *own)
     proxfed("results", "keep", str(RUNS / "run"))
@@ -297,12 +299,14 @@ def tables(name: str, _: list[str]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="The arena.")
-    parser.add_argument("verb", choices=("tune", "run", "table"))
+    parser.add_argument("verb", nargs="?", choices=("tune", "run", "table"), help="default: run and table of CONVEX")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(FIGHTS)}; all if none is given")
     parser.add_argument("--only", action="append", default=[], metavar="METHOD", help="may be repeated; else all")
     given = parser.parse_args()
-    for name in given.names or FIGHTS:
-        {"tune": tune, "run": run, "table": tables}[given.verb](name, given.only)
+    verbs = {"tune": tune, "run": run, "table": tables}
+    for verb in [given.verb] if given.verb else ["run", "table"]:
+        for name in given.names or (FIGHTS if given.verb else CONVEX):
+            verbs[verb](name, given.only)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""The tables of docs/arena.md: rounds, bytes and simulated seconds to targets, from what is kept in results/arena."""
+"""The tables of docs/explanation/arena-details.md: rounds, bytes and simulated seconds to targets.
+
+They come from what is kept in results/arena.
+"""
 
 from __future__ import annotations
 
@@ -19,18 +22,19 @@ from proxfed.simulate.timing import Timing
 
 PROFILES = ("lan", "wan", "phones_4g")
 WAYS = {"compressor": ("up", "edge"), "compressor_up": ("up",), "compressor_down": ("down",), "down": ("down",)}
-PART = {"error_bounded": 1.0, "top_k": 8 / 12}
-"""Of what travels in float64, with numbers of four bytes."""
+PART = {"error_bounded": 1.0, "qsgd": 1.0, "top_k": 8 / 12}
+"""Of what travels in float64, with numbers of four bytes. QSGD's only one, its norm, stays at eight."""
+QUANTISED = ("mosaic",)
+"""Methods whose messages hold no numbers of the run's dtype at all."""
 HEAD = ["method", "rounds", "bytes", *PROFILES]
 
 
 def narrow(row: Row, label: Mapping[str, Any], dtype: str) -> dict[str, Any]:
     """With `bytes_narrow`: what would have travelled with numbers of four bytes.
 
-    Quantised messages hold no numbers of the run's dtype but a step and an offset; top-k has an index of four bytes
-    beside each value.
+    Quantised messages hold none of the run's dtype; top-k has an index of four bytes beside each value.
     """
-    if dtype != "float64":
+    if dtype != "float64" or label["name"] in QUANTISED:
         return {**row, "bytes_narrow": row["bytes_best"]}
     part = dict.fromkeys(("up", "down", "edge"), 0.5)
     for key, its in WAYS.items():

@@ -129,7 +129,7 @@ WALKS = {"run": run, "fit": fit, "deploy": deploy}
 
 
 def main() -> None:
-    asked = [name for name in WALKS if name in sys.argv] or list(WALKS)
+    asked, pairs = [name for name in WALKS if name in sys.argv] or list(WALKS), "--pairs" in sys.argv
     for name in asked:
         with tempfile.TemporaryDirectory() as folder:
             WALKS[name](Path(folder) / "first")
@@ -139,7 +139,7 @@ def main() -> None:
             f"{name}: {len(walk.files)} files, {len(walk.pairs)} calls from file to file, "
             f"{walk.built} problems built; read: {dict(walk.read)}"
         )
-        if "--pairs" in sys.argv:
+        if pairs:
             entered = defaultdict(list)
             for a, caller, b, called in sorted(walk.pairs):
                 entered[os.path.relpath(b, ROOT)].append(f"{os.path.relpath(a, ROOT)}: {caller} -> {called}")

@@ -391,11 +391,12 @@ def test_a_network_goes_on_after_the_first_round() -> None:
 # ---- from one step to another ------------------------------------------------------------------------------------
 
 
+STEPLESS = {"fednl", "mosaic", "pledge", "prox_newton"}
+
+
 def stars() -> list[str]:
-    """But for PLEDGE, whose model is a step ahead of what everybody knows, and two that have no step."""
-    return [
-        name for name in ALGORITHMS.keys() - {"mosaic", "pledge", "prox_newton"} if issubclass(ALGORITHMS[name], Star)
-    ]
+    """But for PLEDGE, whose model is a step ahead of what everybody knows, and those that have no step."""
+    return [name for name in ALGORITHMS.keys() - STEPLESS if issubclass(ALGORITHMS[name], Star)]
 
 
 @pytest.mark.parametrize("name", sorted(stars()))

@@ -45,14 +45,14 @@ CASES = [
 ]
 
 
-RESTLESS = {"choco_sgd", "dpsgd", "ef14", "fast_fedda", "fednag_peers", "fedopt", "fedpaq"}
+RESTLESS = {"choco_sgd", "dpsgd", "ef14", "fast_fedda", "fedpaq"}
 """Those that have not settled after the rounds of that law."""
 OF_STEPS = (laws.a_solution_stays_one_with_another_step, laws.where_it_ends_does_not_depend_on_its_first_step)
 
 
 @pytest.mark.parametrize(("name", "law", "variant"), CASES)
 def test_law(name: str, law: Law, variant: dict[str, Any]) -> None:
-    stepless = name in ("mosaic", "prox_newton") and law in OF_STEPS
+    stepless = name in ("fednl", "mosaic", "prox_newton") and law in OF_STEPS
     restless = name in RESTLESS and law is laws.where_it_ends_does_not_depend_on_its_first_step
     adaptive = name == "mosaic" and law is laws.bytes_are_those_of_its_facts
     apart = stepless or restless or adaptive
@@ -156,8 +156,10 @@ def test_facts_hold_for_other_settings(a: Algorithm) -> None:
             error = toy.error(runs.after(run, t, since=t - 75).model().numpy(), x.numpy())
             if error < 1e-8:
                 break
-        assert a.is_exact(partial) == (error < 1e-8)
-        assert error < 1e-8 or error > 1e-3, "neither here nor there"
+        # The best model is chosen by its loss, which round-off tells apart to about sqrt(2e-16) in the model only.
+        there = 1e-7 if getattr(a, "output", "") == "best" else 1e-8
+        assert a.is_exact(partial) == (error < there)
+        assert error < there or error > 1e-3, "neither here nor there"
     laws.bytes_are_those_of_its_facts(a, dtype=torch.float64)
 
 

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from proxfed import Federated, InputError, Linear, Logistic, Problem, keyed_random, machine, run
-from proxfed.algorithms import ALGORITHMS, FISTA, FedAvg, FedComposite, Pledge
+from proxfed.algorithms import ALGORITHMS, FISTA, FedAvg, FedComposite, LocalAdam, Pledge
 from proxfed.engine.halves import Clients, Work
 from proxfed.fit.solve import Solver
 from proxfed.harness.experiment import parse
@@ -29,7 +29,7 @@ from proxfed.testing import toy as laws
 from proxfed.topologies import Ring, SpanningTree
 from proxfed.types import Algorithm, Compressor, Graph, Regulariser
 
-from support import compressor_cases, regulariser_cases
+from support import compressor_cases, regulariser_cases, shakespeare
 from support import toy_problems as toy
 from support.algorithm_settings import PARTIAL, algorithm
 from support.cli import proxfed
@@ -131,9 +131,7 @@ def test_algorithm(name: str) -> None:
     assert_same(algorithm(name))
 
 
-@pytest.mark.parametrize(
-    "name", ["fedcomposite", "fedcef", "pledge", "scaffold", "fednag", "mime", "depositum", "dsgt"]
-)
+@pytest.mark.parametrize("name", ALGORITHMS)
 def test_algorithm_on_minibatches_of_clients_of_all_sizes(name: str) -> None:
     assert_same(algorithm(name), batch=4, sizes=laws.RAGGED)
 
@@ -209,6 +207,37 @@ def test_network(model: str, side: int) -> None:
         rows = [row | {"wall_seconds": 0} for row in result.rows]
         found.append((rows, result.model.tolist(), f.predict(result.model, data.features).tolist()))
     assert found[0] == found[1]
+
+
+def texts() -> Federated:
+    tokens = np.random.default_rng(0).integers(0, 30, (24, shakespeare.LONG))
+    return Federated.of(tokens, tokens[:, -1], client=np.arange(24) % 3, classes=30)
+
+
+def layers() -> nn.Module:
+    normal = nn.Conv2d(1, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4), nn.ReLU(), nn.GroupNorm(2, 4)
+    return nn.Sequential(*normal, nn.Flatten(), nn.Dropout(0.2), nn.Linear(4 * 64, 4))
+
+
+WEIGHTED = nn.CrossEntropyLoss(torch.linspace(1, 2, 30), label_smoothing=0.1)
+NETWORKS: dict[str, tuple[Algorithm, Any, Any, dict[str, Any]]] = {
+    "transformer": (LocalAdam(0.01, 2), texts, lambda: shakespeare.Transformer(30), {"clip": 1.0}),
+    "own loss": (FedAvg(0.1, 2), texts, lambda: shakespeare.Transformer(30), {"loss": WEIGHTED.double()}),
+    "batch norm": (FedAvg(0.1, 2), lambda: images((6, 6)), layers, {"normalise": "standard", "augment": "crop_flip"}),
+}
+
+
+@pytest.mark.parametrize("which", NETWORKS.values(), ids=NETWORKS)
+def test_networks_of_users_draw_the_same_and_agree_to_rounding(which: Any) -> None:
+    """torch has kernels of its own for attention and normalisation on the CPU, which round differently."""
+    a, data, make, settings = which
+    found = []
+    for device in ("cpu", NAME):
+        torch.manual_seed(0)
+        module = make()
+        f = Neural(data(), module, batch=3, device=device, dtype=torch.float64, **settings)
+        found.append(run(f, a, 2, progress=False).model.cpu())
+    assert (found[0] - found[1]).abs().max() <= 1e-10
 
 
 # ---- fits -----------------------------------------------------------------------------------------------------------

@@ -40,11 +40,6 @@ SOME: dict[str, Any] = {"limits": {"rows": 10}, "fit": {"rows_per_coefficient": 
 QUICK: dict[str, Any] = {"weights": 6, "alone": False, "repetitions": 20}
 
 
-@pytest.fixture(autouse=True)
-def _no_flushing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
-
-
 def between(h: Hospitals, carrier: Any = None, **settings: Any) -> FittedBetween:
     said = QUICK | {"loss": h.loss, "say": lambda sentence: None} | settings
     return fit_between(h.folder / "tables.toml", carrier or h, h.folder / "fit", **said)

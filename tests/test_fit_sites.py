@@ -35,11 +35,6 @@ SOME: dict[str, Any] = {"limits": {"rows": 10}, "fit": {"rows_per_coefficient": 
 """What hospitals of 240 rows need for all losses, of which one has three classes."""
 
 
-@pytest.fixture(autouse=True)
-def _no_flushing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
-
-
 def agreed(h: Hospitals, protection: dict[str, Any] = MASKED, **settings: Any) -> Job:
     asked = read_settings({"loss": h.loss} | settings)
     return agree_on_fit(read_schema(h.folder / "tables.toml"), asked, h, dict(protection), lambda said: None).job
@@ -166,6 +161,28 @@ def test_folds_follow_from_the_rows_and_the_site_and_not_from_the_job(tmp_path: 
     np.testing.assert_array_equal(drawn, second[1])
     counts = np.bincount(drawn)
     assert counts.max() - counts.min() <= 2  # each class goes round the folds
+
+
+def with_units(h: Hospitals, rule: str) -> None:
+    """All schemas say which rows are held out together."""
+    for path in (h.folder / "tables.toml", *(h.folder / name / "schema.toml" for name in h.names)):
+        plain = path.read_text().partition("[folds]")[0]
+        path.write_text(f"{plain}\n[folds]\n{rule}\n")
+    h.start()
+
+
+def test_rows_of_a_unit_are_in_one_fold_and_other_units_are_refused_later(tmp_path: Path) -> None:
+    h = Hospitals(tmp_path, site=SOME)
+    with_units(h, 'block = "rate"\nlength = 5')
+    job = elsewhere(h).job
+    for name in h.names:
+        fold, units = own(h, name, job).fold, h.holders[name].rows.units
+        assert fold is not None
+        assert units is not None
+        assert len(set(zip(units, fold, strict=True))) == len(set(units)) > 10
+        assert len(set(fold)) == 5
+    with_units(h, 'group = "rate"')
+    assert "another [folds], once and for all" in refused(h, job_letter(agreed(h)))
 
 
 def test_the_place_of_a_row_in_the_table_says_nothing_about_its_fold() -> None:

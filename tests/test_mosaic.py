@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxfed import Federated, Linear, Logistic, Squared
-from proxfed.algorithms import Mosaic, mosaic
-from proxfed.algorithms.mosaic import Numbers, piece_grade, top_eigenvector
+from proxfed.algorithms import Mosaic, curvature_pieces
+from proxfed.algorithms.curvature_pieces import GRADES, piece_grade, top_eigenvector
+from proxfed.algorithms.mosaic_control import PATIENCE, Numbers
 from proxfed.algorithms.proximal_model import Metric, model_step
 from proxfed.compressors import ErrorBoundedQuantiser
 from proxfed.compressors.rows_apart import CurvaturePieces, factor_code, factor_of, size_code, size_of
@@ -71,7 +72,7 @@ def test_recursion_in_numpy(loss, seed) -> None:
         s, size = run.server, np.linalg.norm(other.x)
         assert np.linalg.norm(s.y.numpy() - other.y) <= 1e-5 * size, t
         assert np.linalg.norm(s.x.numpy() - other.x) <= 1e-4 * size, t
-        assert np.abs(s.H.numpy().ravel() - other.Hh).max() <= 1e-6 * np.abs(other.Hh).max(), t
+        assert np.abs(s.known.H.numpy().ravel() - other.Hh).max() <= 1e-6 * np.abs(other.Hh).max(), t
         assert run.network.traffic.up - before[0] == other.up, t
         assert run.network.traffic.down - before[1] == other.down, t
 
@@ -92,8 +93,8 @@ def test_what_is_public_is_the_same_for_all() -> None:
         own, s = run.state.clients, run.server
         assert all(torch.equal(y, s.y) for y in own.y)
         assert torch.allclose(own.u.mean(0), s.c, atol=1e-12 * float(own.u.abs().max()))
-        pieces = torch.einsum("ck,cki,ckj->ij", own.a, own.P, own.P) / 5
-        assert torch.allclose(pieces, s.H, atol=1e-12 * float(pieces.abs().max()))
+        pieces = torch.einsum("ck,cki,ckj->ij", own.pieces.a, own.pieces.v, own.pieces.v) / 5
+        assert torch.allclose(pieces, s.known.H, atol=1e-12 * float(pieces.abs().max()))
         shortened += Numbers(*s.numbers.tolist()).back > 0
     assert shortened > 0
 
@@ -114,13 +115,13 @@ def test_many_parameters_and_few_pieces_at_the_server(monkeypatch) -> None:
     A, b = data(7, n=3, m=30, d=20)
     p, models = Linear(federated(A, b), Logistic(), l2=0.01) + L1(1e-3), []
     for most in (1024, 19):
-        monkeypatch.setattr(mosaic, "FULL", most)
+        monkeypatch.setattr(curvature_pieces, "FULL", most)
         run = begun(Mosaic(), p)
         for t in range(1, 6):
             run.round(t)
-        assert run.server.H.numel() == (400 if most == 1024 else 0)
+        assert run.server.known.H.numel() == (400 if most == 1024 else 0)
         models.append(run.model())
-    assert 6 <= Numbers(*run.server.numbers.tolist()).used <= 19
+    assert 6 <= int(run.server.known.used) <= 19
     assert torch.allclose(*models, atol=1e-6)
     for t in range(6, 61):  # with no room for more of them it is slower, and ends there all the same
         run.round(t)
@@ -162,7 +163,7 @@ def test_rounds_that_are_not_good_lead_back_to_the_kept_point() -> None:
     s, n = run.server, Numbers(*run.server.numbers.tolist())
     n, floors = n._replace(kept_e=0.0), []
     bad = s._replace(y=s.kept_y + 1, q=torch.ones_like(s.q))  # far from there
-    for _ in range(4 * (mosaic.PATIENCE + 1)):
+    for _ in range(4 * (PATIENCE + 1)):
         n = a._watched(bad, n, bad.c.double() + 1, 0.1, p.h)
         assert n.mark == 0
         if n.to_kept:
@@ -204,7 +205,7 @@ def test_T07a_one_round_contracts_as_the_lemmas_say(seed, loss, up, down) -> Non
     grads = lambda y: p.f.local(0, range(n)).full_grad(torch.tensor(y)).numpy()
     y = best + rng.normal(size=d)
     u = grads(y) + 0.3 * rng.normal(size=(n, d))
-    q_u = sqrt(mosaic.GRADES[up])
+    q_u = sqrt(GRADES[up])
     for _ in range(4):
         e, c = u - grads(y), u.mean(0)
         Hm = averaged(A, loss, l2, best, y).mean(0)
@@ -215,7 +216,7 @@ def test_T07a_one_round_contracts_as_the_lemmas_say(seed, loss, up, down) -> Non
             break
         allowed = omega * a + sqrt(e.mean(0) @ inverse @ e.mean(0))
         assert norm(y + step - best) <= allowed * (1 + 1e-7) + 1e-9
-        q = ErrorBoundedQuantiser(1e-6).within(torch.tensor(step)[None], mosaic.GRADES[down]).dense[0].numpy()
+        q = ErrorBoundedQuantiser(1e-6).within(torch.tensor(step)[None], GRADES[down]).dense[0].numpy()
         k_d = norm(q - step) / norm(step)
         r = max(np.linalg.norm(R, 2) for R in averaged(A, loss, 0.0, y, y + q) - known) / beta
         y = y + q
@@ -243,7 +244,7 @@ def test_T07b_the_rate_does_not_know_the_condition(w, r) -> None:
 def test_T07c_a_piece_contracts(seed, grade) -> None:
     """|R - a v v'|_F^2 <= (1 - 0.998 (1 - 2 q^2)^2/d) |R|_F^2, also after a was rounded to an eighth of an octave."""
     rng = np.random.default_rng(seed)
-    d, q2 = int(rng.integers(2, 25)), mosaic.GRADES[grade]
+    d, q2 = int(rng.integers(2, 25)), GRADES[grade]
     E = rng.normal(size=(d, d))
     R = E + E.T if rng.integers(2) else (E * rng.random(d) ** 6) @ E.T
     e, Z = np.linalg.eigh(R)

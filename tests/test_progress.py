@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from proxfed.machine import compiled
 from proxfed.report import progress
 from proxfed.report.progress import Progress, Step, showing, watching
 
@@ -42,3 +43,19 @@ def test_nothing_is_shown_where_it_is_not_wanted(capsys: pytest.CaptureFixture[s
     with showing(False) as show:
         show(Step("a", 1, 2))
     assert capsys.readouterr().err == ""
+
+
+def test_a_terminal_is_told_once_that_loops_are_compiled(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numba = pytest.importorskip("numba")
+    compiled()(lambda x: x)  # from now on this process listens
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with showing():
+        for loop in (lambda x: x + 1, lambda x: x + 2):
+            assert numba.njit(loop)(1) > 1
+    said = capsys.readouterr().err
+    assert " ".join(said.split()).count(progress.COMPILING) == 1
+    with showing():
+        pass
+    assert "compiling" not in capsys.readouterr().err

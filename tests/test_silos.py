@@ -36,13 +36,6 @@ from support import toy_problems as toy
 from support.algorithm_settings import algorithm
 from support.silos import SEED, Anew, both, job_of, must_equal, partly, toy_problem
 
-
-@pytest.fixture(autouse=True)
-def _no_flushing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody pulls the plug here."""
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
-
-
 # ---- equal to the stacked run ---------------------------------------------------------------------------------------
 
 

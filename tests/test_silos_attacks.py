@@ -40,11 +40,6 @@ MASKED: dict[str, Any] = {"limits": {"rows": 50}, "require": {"secure_aggregatio
 PRIVATE = {"noise": 8.0, "epsilon": 50.0, "delta": 1e-5}
 
 
-@pytest.fixture(autouse=True)
-def _no_flushing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
-
-
 def patients(site: str, rows: int = 150) -> np.ndarray:
     """age, sex, pressure, rate and whether they are ill; some are alone in their year of age."""
     rng = np.random.default_rng(SITES.index(site))

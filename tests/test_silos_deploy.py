@@ -8,17 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from proxfed.data.federated import Federated
 from proxfed.errors import InputError
 from proxfed.harness.experiment import Experiment
 from proxfed.harness.folder.run_folder import RunFolder
 from proxfed.silos.coordinator.deploy import deploy
+from proxfed.silos.wire import job as wire_job
+from proxfed.types import Problem
 
 from support.csv_sites import ROWS, SITES, experiment, files, holders, in_one_place, same_rows
-
-
-@pytest.fixture(autouse=True)
-def _no_flushing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
 
 
 @pytest.mark.parametrize("reference", [False, True])
@@ -130,6 +128,23 @@ def test_theory_and_weight_decay(tmp_path: Path) -> None:
     alone = in_one_place(e, tmp_path / "data", tmp_path / "alone")
     ours, theirs = RunFolder(tmp_path / "out"), alone
     assert (ours.models()[0]["fedavg/0"] == theirs.models()[0]["fedavg/0"]).all()
+
+
+def test_a_run_of_two_algorithms_is_one_build_per_site_and_one_at_the_coordinator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files(tmp_path / "data")
+    built: list[int] = []
+    real = wire_job.build_problem
+
+    def building(*given: Any, data: Federated) -> Problem:
+        built.append(len(data.labels))
+        return real(*given, data=data)
+
+    monkeypatch.setattr(wire_job, "build_problem", building)
+    e = experiment(algorithms=[{"name": "fedavg", "eta": 0.02, "K": k, "label": f"K{k}"} for k in (1, 2)])
+    assert deploy(e, holders(tmp_path / "data", tmp_path / "disk"), tmp_path / "out", progress=False).complete
+    assert sorted(built) == [0, *sorted(ROWS)]
 
 
 # ---- what does not fit -----------------------------------------------------------------------------------------------

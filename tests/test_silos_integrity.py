@@ -41,11 +41,6 @@ EXPERIMENT = parse(
 )
 
 
-@pytest.fixture(autouse=True)
-def _no_flushing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
-
-
 def sites(folder: Path, data: Mapping[str, Any] | None = None) -> Path:
     """Three of them, each with its own files."""
     rng = np.random.default_rng(1)

@@ -20,11 +20,6 @@ from proxfed.silos.wire.message import Letter
 from support.guarded_sites import SITES, Sites, after, site
 
 
-@pytest.fixture(autouse=True)
-def _no_flushing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
-
-
 def rewritten(audit: Audit, lines: list[dict[str, Any]]) -> None:
     """By somebody who can write all its files, and takes the trouble to compute the chain again."""
     audit.path.unlink()

@@ -24,11 +24,6 @@ from support.guarded_sites import FEDAVG, Sites, after, algorithm
 BITS = [16, 24, 32]
 
 
-@pytest.fixture(autouse=True)
-def _no_flushing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
-
-
 def masked(bits: int = 16, **more: Any) -> dict[str, Any]:
     return {"secure_aggregation": True, "word_bits": bits, **more}
 

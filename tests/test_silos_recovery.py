@@ -31,11 +31,6 @@ HERE = Round.of(3, NAMES)
 RECOVERED = {"secure_aggregation": True, "recovery": True}
 
 
-@pytest.fixture(autouse=True)
-def _no_flushing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
-
-
 # ---- the masks themselves --------------------------------------------------------------------------------------------
 
 

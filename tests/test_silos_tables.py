@@ -28,11 +28,6 @@ HEART = EXAMPLES / "heart-disease.toml"
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
 
 
-@pytest.fixture(autouse=True)
-def _no_flushing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
-
-
 def patients(k: int, rows: int = 60) -> str:
     """Of hospital k, as the files of the UCI repository have them: no header, '?' for what was not measured."""
     rng = np.random.default_rng(k)

@@ -30,11 +30,6 @@ KEY, OTHER = (SiteKey(X25519PrivateKey.generate()) for _ in range(2))
 HEAD = Head(7, "0123456789abcdef" * 2)
 
 
-@pytest.fixture(autouse=True)
-def _no_flushing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
-
-
 def test_a_signature_is_of_one_site_key_and_head() -> None:
     signed = sign(KEY, "lyon", HEAD)
     assert Signed.read(str(signed)) == signed

@@ -176,6 +176,7 @@ def compiled(fastmath: Any = False, **options: Any) -> Callable[[Callable[..., A
     """Compiled once: kept beside its file, or in the user's cache directory, or, where neither can be written, not."""
     from numba import njit
 
+    _listen()
     options |= {"nogil": True, "error_model": "numpy", "fastmath": fastmath}  # a check of divisors is in vectors' way
 
     def compile_it(function: Callable[..., Any]) -> Any:
@@ -185,6 +186,35 @@ def compiled(fastmath: Any = False, **options: Any) -> Callable[[Callable[..., A
             return njit(**options)(function)
 
     return compile_it
+
+
+_told_of_compiling: list[Callable[[], None]] = []
+
+
+@contextmanager
+def told_of_compiling(tell: Callable[[], None]) -> Iterator[None]:
+    """Meanwhile `tell` is called as soon as a loop is compiled, once; not where it is found compiled."""
+    _told_of_compiling.append(tell)
+    try:
+        yield
+    finally:
+        if tell in _told_of_compiling:
+            _told_of_compiling.remove(tell)
+
+
+@cache
+def _listen() -> None:
+    from numba.core import event
+
+    class Compiling(event.Listener):
+        def on_start(self, _: Any) -> None:
+            while _told_of_compiling:
+                _told_of_compiling.pop()()
+
+        def on_end(self, _: Any) -> None:
+            pass
+
+    event.register("numba:compile", Compiling())  # type: ignore[no-untyped-call]
 
 
 def kernels() -> str:

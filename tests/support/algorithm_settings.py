@@ -59,6 +59,7 @@ SETTINGS: dict[str, Algorithm] = {
     "mime": alg.Mime(1.5, 3, 0.4),
     "mimelite": alg.MimeLite(0.5, 3, 0.4),
     "mofedsam": alg.MoFedSAM(0.5, 3, 0.5),
+    "fednl": alg.FedNL(),
     "mosaic": alg.Mosaic(),
     "naive_composite": alg.NaiveComposite(1.5, 3, local_prox="constant"),
     "nesterov": alg.Nesterov(3.0, 0.5),

@@ -183,6 +183,7 @@ def _become(what: dict[str, Any], of_server: list[str]) -> None:
 
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 0)) or len(os.sched_getaffinity(0)))
     subprocess.Popen = ForkedPopen  # type: ignore[misc]
+    os.fsync = lambda descriptor: None  # as in the tests
     paths = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
     sys.path[:] = [*paths, *(p for p in of_server if p not in paths)]
 

@@ -35,7 +35,8 @@ def to_an_eighth_octave(a: float) -> float:
 def by_size(R: np.ndarray) -> tuple[Vector, np.ndarray]:
     e, Z = np.linalg.eigh(R)
     order = np.argsort(-np.abs(e))
-    return np.abs(e)[order], Z[:, order]
+    Z = Z[:, order]
+    return np.abs(e)[order], Z * np.sign(Z[np.abs(Z).argmax(0), range(len(e))])
 
 
 def model(B: np.ndarray, c: Vector, y: Vector, prox: Callable[[Vector, float], Vector]) -> Vector:

@@ -130,8 +130,12 @@ def _perform(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     flat, form = tree.tree_flatten((args, kwargs))
     there = [x for x in flat if isinstance(x, OnDevice)]
     here = [x for x in flat if isinstance(x, Tensor) and not isinstance(x, OnDevice)]
-    asked = kwargs.get("device")
+    asked = next((x for x in flat if isinstance(x, torch.device)), None)
     on_device = _named(asked) if asked is not None else bool(there)
+    if func.overloadpacket is aten.to:  # where torch does not make a copy of it first
+        moved = asked is not None and _named(asked) != bool(there)
+        func, args, kwargs = aten._to_copy.default, args[:1], {"dtype": _dtype(flat, args[0]), "device": asked}
+        return _perform(func, args, kwargs) if moved else args[0].type(kwargs["dtype"])
     if func in COPIES:
         on_device = _named(asked) if asked is not None else isinstance(args[0], OnDevice)
     elif not there and not on_device:
@@ -164,6 +168,10 @@ def _refuse_mixed(func: Any, args: Any, here: list[Tensor]) -> None:
         raise RuntimeError(
             f"Expected all tensors to be on the same device, but found at least two devices, {DEVICE} and cpu! ({func})"
         )
+
+
+def _dtype(flat: list[Any], x: Tensor) -> torch.dtype:
+    return next((y for y in flat if isinstance(y, torch.dtype)), x.dtype)
 
 
 def _named(device: Any) -> bool:

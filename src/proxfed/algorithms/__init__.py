@@ -31,6 +31,7 @@ from proxfed.algorithms.fedmid import FedMiD
 from proxfed.algorithms.fedmom import FedMom
 from proxfed.algorithms.fednag import FedNAG
 from proxfed.algorithms.fednag_peers import FedNAGPeers
+from proxfed.algorithms.fednl import FedNL
 from proxfed.algorithms.fednova import FedNova
 from proxfed.algorithms.fedopt import FedOpt
 from proxfed.algorithms.fedpaq import FedPAQ
@@ -92,6 +93,7 @@ ALGORITHMS: Registry[type[Method]] = Registry(
         "fedmom": FedMom,
         "fednag": FedNAG,
         "fednag_peers": FedNAGPeers,
+        "fednl": FedNL,
         "fednova": FedNova,
         "fedopt": FedOpt,
         "fedpaq": FedPAQ,
@@ -162,6 +164,7 @@ __all__ = [
     "FedMom",
     "FedNAG",
     "FedNAGPeers",
+    "FedNL",
     "FedNova",
     "FedOpt",
     "FedPAQ",

@@ -47,6 +47,10 @@ def glm(
     forest: Annotated[
         bool, typer.Option("--forest/--no-forest", help="Show every organisation's own estimates, or sums only.")
     ] = True,
+    impute: Annotated[
+        int, typer.Option("--impute", metavar="TIMES", min=0, help="Fill gaps so often, and pool by Rubin's rules.")
+    ] = 0,
+    seed: Annotated[int, typer.Option("--seed", help="Of --impute.")] = 0,
     place: Annotated[Path | None, typer.Option("--out", metavar="FOLDER", help="Where tables and report go.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
     carrier: Annotated[
@@ -79,11 +83,12 @@ def glm(
     options: dict[str, Any] = {"errors": errors, "level": level, "adjust": adjust, "forest": forest, "ties": ties}
     options |= {"loss": loss, "site_intercepts": site_intercepts}
     if carrier is not None or loopback is not None:
+        require(not impute, "--impute: gaps are filled where all tables lie in one place, not between organisations")
         to = Connection(carrier or CarrierName.nvflare, kit, superlink, sites, loopback)
         found = _between(file, to, place, resume, data, options)
     else:
         require(not (resume or kit or superlink or sites), "--resume, --kit, --superlink and --sites need --carrier")
-        found = estimate(file, data, **options)
+        found = estimate(file, data, imputations=impute, seed=seed, **options)
     if place is not None:
         from proxfed.files import write_together
         from proxfed.fit.inference.page import inference_page

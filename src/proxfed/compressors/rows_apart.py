@@ -14,6 +14,7 @@ from proxfed.compressors.arrays import host
 from proxfed.compressors.coding import quantised_message
 from proxfed.compressors.coding.reader import Reader, check, reading
 from proxfed.compressors.error_bounded import ErrorBoundedQuantiser
+from proxfed.compressors.identity import Identity
 from proxfed.compressors.step_search import LEAST, largest_level
 from proxfed.errors import require
 from proxfed.keyed_random import Key
@@ -31,6 +32,13 @@ class QuantisedRows(ErrorBoundedQuantiser):
     """An ErrorBoundedQuantiser whose messages the server reads one by one."""
 
     beside: ClassVar[int] = 0
+
+
+@dataclass(frozen=True)
+class DenseRows(Identity):
+    """Rows (size, a, v) of numbers as they are."""
+
+    beside: ClassVar[int] = 2
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,7 @@ def beforehand(study: Study) -> list[str]:
     lines = [clients_and_weights(study.problem)]
     lines += [] if data is None or not data.remark else [data.remark]
     lines += _steps_of_theory(study, written.get("algorithms", ()))
+    lines += _epochs(study, written.get("algorithms", ()))
     near = {label: _almost_too_long(e.problem, e.algorithm.example) for label, e in study.complete.items()}
     lines += [f"{label}: {said}" for label, said in near.items() if said]
     timed = "" if study.timing is None else origin(study.timing.table())
@@ -82,6 +83,24 @@ def _noise(study: Study, privacy: Privacy) -> list[str]:
     p, d = study.problem.f.weights.tolist(), study.problem.f.d
     why = {label: drowned(privacy, p, d, e.rounds) for label, e in study.complete.items()}
     return lines + [f"{label}: {reason}" for label, reason in why.items() if reason]
+
+
+def _epochs(study: Study, tables: Iterable[Mapping[str, Any]]) -> list[str]:
+    """A line for each algorithm whose epochs are none of their own for clients of different sizes."""
+    f, lines = study.problem.f, []
+    if f.data is None or f.batch is None or f.data.sizes.min() == f.data.sizes.max():
+        return []
+    for table in tables:
+        label = table.get("label", table["name"])
+        for name in LOCAL_STEPS:
+            if isinstance(asked := table.get(name), Mapping) and label in study.complete:
+                steps = getattr(study.complete[label].algorithm, name)
+                most, least = (steps * f.batch / size for size in (f.data.sizes.min(), f.data.sizes.max()))
+                said = f"{least:.2g} to {most:.2g} passes over its own samples"
+                lines.append(
+                    f"{label}: {name} = {{epochs = {asked.get('epochs')}}} is {steps} steps for each client: {said}"
+                )
+    return lines
 
 
 def _steps_of_theory(study: Study, tables: Iterable[Mapping[str, Any]]) -> list[str]:

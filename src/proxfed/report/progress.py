@@ -11,11 +11,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from proxfed.machine import told_of_compiling
 from proxfed.report.columns import Row, show
 from proxfed.report.terminal import console, quiet, visible
 
 EVERY, OFTEN = 30.0, 0.3
 """Seconds between two lines in a log, and between two changes of a line in a notebook."""
+
+
+COMPILING = "compiling the loops over the data for this machine, once: about 10 s"
 
 
 class Step(NamedTuple):
@@ -61,7 +65,8 @@ def showing(wanted: bool = True, stays: bool = True) -> Iterator[Callable[[Step]
         return
     display = _Notebook() if _in_a_notebook() else _Bars(stays) if sys.stderr.isatty() else _Lines()
     try:
-        yield display
+        with told_of_compiling(lambda: display.note(COMPILING)):
+            yield display
     finally:
         display.close()
 
@@ -108,6 +113,9 @@ class _Lines:
     def write(self, line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
+    def note(self, line: str) -> None:
+        """Something that whoever waits should know; a log does not need it."""
+
     def close(self) -> None:
         """The end."""
 
@@ -131,6 +139,9 @@ class _Notebook(_Lines):
             self.handle = display({"text/plain": line}, raw=True, display_id=True)  # type: ignore[no-untyped-call]
         else:
             self.handle.update({"text/plain": line}, raw=True)
+
+    def note(self, line: str) -> None:
+        self.write(line)
 
     def close(self) -> None:
         if self.handle is not None:
@@ -165,6 +176,9 @@ class _Bars(_Lines):
         self.bar.update(task, completed=step.done, total=step.total, count=count, rate=rate)
         if step.said:
             self.bar.update(task, said=step.said)
+
+    def note(self, line: str) -> None:
+        self.bar.console.print(line, highlight=False)
 
     def close(self) -> None:
         self.bar.stop()

@@ -31,6 +31,8 @@ NOTATIONS: tuple[dict[str, str], ...] = (
     {"decimal": ",", "thousands": ".", "currency": "€"},
 )
 MOST_CATEGORIES = 60
+SUBJECTS = '{} different words, each in several rows: subjects? then [folds] group = "..." with this column'
+"""What is said of a column that names whom a row is about."""
 
 
 class Guess(NamedTuple):
@@ -102,6 +104,8 @@ def _remarks(values: np.ndarray, times: np.ndarray, fewest: int) -> list[str]:
         for code in CODES
         if times[values == code].sum() >= fewest and _stands_apart(code, values[values != code])
     ]
+    if whole and len(values) > 20 and times.min() > 1:
+        remarks.append(SUBJECTS.format(len(values)))
     if whole and len(values) == times.sum() > 20:
         remarks.append("every row has another whole number: is it an identifier, to be ignored?")
     return remarks
@@ -121,7 +125,9 @@ def _category(counted: Counter[Any], fewest: int) -> Guess:
     often = sorted(str(cell) for cell, count in counted.items() if count >= fewest)
     rare = len(counted) - len(often)
     if not often or len(counted) > MOST_CATEGORIES:
-        return Guess({"kind": "ignore"}, [f"{len(counted)} different words: free text, or names?"])
+        subjects = len(counted) > 20 and min(counted.values()) > 1
+        free = f"{len(counted)} different words: free text, or names?"
+        return Guess({"kind": "ignore"}, [SUBJECTS.format(len(counted)) if subjects else free])
     keys = {"kind": "category", "categories": often}
     if not rare:
         return Guess(keys, [])

@@ -79,7 +79,7 @@ def read(message: Reader, d: int, dtype: np.dtype, largest: int) -> np.ndarray |
 
 def _read_short(message: Reader, d: int, width: int) -> tuple[int, int, int, Planes]:
     digits = urn_code.Digits(message, (MOST + 2 * width) * (d + 8))
-    usual = digits.digit(2)
+    usual = digits.digit(2) == 1
     e = digits.digit(USUAL) + FIRST_USUAL if usual else digits.digit(EXPONENTS) - EXPONENTS // 2
     check(usual or not 0 <= e - FIRST_USUAL < USUAL, "a usual exponent is written as one that is not")
     bits, unit = step_bits(d), offset_unit(d)

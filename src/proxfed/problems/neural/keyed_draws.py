@@ -19,7 +19,7 @@ from proxfed.keyed_random import Key
 
 
 class KeyedDraws(TorchDispatchMode):
-    """Draws from here on are those of a key, of one word; all of torch's, whichever module asks for them.
+    """All of torch's random draws in this thread follow from a key.
 
     Parameters
     ----------
@@ -45,11 +45,14 @@ class KeyedDraws(TorchDispatchMode):
         return keyed(*args, **given) if _on_cpu(args, kwargs) else _drawn_on_cpu(keyed, args, given)
 
     def _dropout(self, x: Tensor, p: float, train: bool | None) -> tuple[Tensor, Tensor]:
+        """As the CPU computes it, in the order in which x lies in memory: the same mask, and the same bits."""
         if train is False or p == 0:
             return x.clone(), torch.ones_like(x, dtype=torch.bool)
-        kept = torch.empty(x.shape, dtype=torch.float32).bernoulli_(1 - p, generator=self._generator)
-        mask = kept.to(x.device, torch.bool)
-        return x * mask / (1 - p if p < 1 else 1), mask
+        noise = torch.empty_like(x, device="cpu").bernoulli_(1 - p, generator=self._generator)
+        mask = noise.to(x.device, torch.bool)
+        if p < 1:
+            noise.div_(1 - p)
+        return x * noise.to(x.device), mask
 
 
 def _no_dropout(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:

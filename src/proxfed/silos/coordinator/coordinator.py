@@ -33,11 +33,11 @@ from proxfed.participation import Full, cohort
 from proxfed.silos.coordinator.collect import Collect, CollectRecovered, CollectRobust, CollectSum
 from proxfed.silos.coordinator.remote import COUNTED, Asking
 from proxfed.silos.site.part import Counts, neighbours
-from proxfed.silos.site.rows import empty
+from proxfed.silos.site.rows import without_rows
 from proxfed.silos.wire.exchange import Exchange
-from proxfed.silos.wire.job import Job, build
+from proxfed.silos.wire.job import Job, complete
 from proxfed.silos.wire.message import Letter, pack, unpack
-from proxfed.types import Graph, Message, Star
+from proxfed.types import Graph, Message, Problem, Star
 
 
 class Field(NamedTuple):
@@ -69,11 +69,12 @@ class Coordinator:
 
     def __init__(
         self, job: Job, exchange: Exchange, deadline: float | None = None,
-        say: Callable[[str], None] = lambda sentence: None,
+        say: Callable[[str], None] = lambda sentence: None, ours: Problem | None = None,
     ) -> None:  # fmt: skip
+        """`ours`: the problem of the job's family as it is without rows, if it has been built."""
         self.job, self.exchange, self.deadline, self.say = job, exchange, deadline, say
         self.collect = _collect(job.protection)
-        built = build(job, empty(job.schema, job.window(None)))
+        built = complete(job, ours or without_rows(job))
         assert built.algorithm is not None
         self.problem, self.algorithm = built.problem, built.algorithm
         self.participation, self.topology = built.participation, built.topology

@@ -39,11 +39,11 @@ from proxfed.silos.coordinator.waits import recording_waits
 from proxfed.silos.protection.eligibility import check_protection
 from proxfed.silos.protection.witness import countersigned, publics
 from proxfed.silos.site.holder import VERSIONS
-from proxfed.silos.site.rows import agree, check_schema, empty
+from proxfed.silos.site.rows import agree, check_schema, without_rows
 from proxfed.silos.site.table_rows import prepared
 from proxfed.silos.wire.carrier import Carrier
 from proxfed.silos.wire.exchange import Exchange
-from proxfed.silos.wire.job import TABLES, Job, build
+from proxfed.silos.wire.job import TABLES, Job, complete
 from proxfed.silos.wire.message import Letter, canonical, flat
 from proxfed.tables import decode
 from proxfed.types import Graph, Problem
@@ -103,7 +103,7 @@ def deploy(
     require(not longer, f"{path}: {over} is over at the sites, which keep nothing of it; more rounds are another run")
     for task, job in jobs.items():
         if not (resume and planned.begun and planned.folder.is_done(*task)):
-            _announce(job, exchange)
+            _announce(job, exchange, ours)
     if not resume:
         kept.unlink(missing_ok=True)  # of a run that is replaced
     resumed = planned.open()
@@ -111,7 +111,7 @@ def deploy(
     replace(kept, json.dumps(with_checksum(record), indent=1).encode())
 
     def engine(task: Task, entry: CompleteEntry) -> Running:
-        return Coordinator(jobs[task], exchange, deadline, say=say)
+        return Coordinator(jobs[task], exchange, deadline, say, ours)
 
     with watching(progress) as watch, recording_waits(exchange, path / WAITING):
         how = {"watch": watch, "stop": stop, "checkpoint_seconds": 0.0, "resumed": resumed, "engine": engine}
@@ -232,12 +232,13 @@ def _study(e: Experiment, agreed: Agreement, exchange: Exchange, ours: Problem, 
     return study
 
 
-def _announce(job: Job, exchange: Exchange) -> tuple[Problem, dict[str, str]]:
-    """All sites build what they are going to compute, or refuse it: the problem as it is without rows, and what sites
-    with keys counter-signed: how far the audit files of all were."""
+def _announce(job: Job, exchange: Exchange, ours: Problem | None = None) -> tuple[Problem, dict[str, str]]:
+    """All sites build what they are going to compute, or refuse it: the problem as it is without rows, which is built
+    once, and what sites with keys counter-signed: how far the audit files of all were."""
     question = Letter("job", job.digest, body=job.encode())
     answers = exchange.ask(job, dict.fromkeys(job.sites, question))
-    ours = build(job, empty(job.schema, job.window(None))).problem  # only now: code that sites do not allow is not run
+    ours = ours or without_rows(job)  # only now: code that sites do not allow is not run
+    complete(job, ours)
     for site, answer in answers.items():
         d, n = answer.number("d"), answer.number("n")
         fits = (d, n) == (ours.f.d, ours.f.n)

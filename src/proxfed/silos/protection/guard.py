@@ -163,7 +163,7 @@ class Guard:
 
     def folds(self, rows: Rows, strata: np.ndarray, count: int) -> np.ndarray:
         """(N,) the fold of each training row, the same in all jobs; each has its share of every stratum."""
-        return folds(rows.lines(), strata, count, b"")
+        return folds(rows.lines(), strata, count, b"", rows.units)
 
     def prepares(self, data: Federated) -> None:
         """Refused if the job's features single out too few rows."""

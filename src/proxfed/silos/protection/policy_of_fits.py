@@ -46,8 +46,9 @@ def check_fit(site: Site, job: Job) -> None:
         )
 
 
-def check_same_folds(site: Site, before: int, now: int) -> None:
+def check_same_folds(site: Site, before: int, now: int, same_units: bool = True) -> None:
     """Whether rows that were divided into folds may be divided otherwise."""
+    allow_if(same_units, "its rows were divided into folds by another [folds], once and for all jobs")
     allow_if(before == now, f"its rows were divided into {before} folds, once and for all jobs, not into {now}")
 
 

@@ -204,14 +204,16 @@ class SiteGuard(Guard):
             path.add(x)
 
     def folds(self, rows: Rows, strata: np.ndarray, count: int) -> np.ndarray:
-        """Keyed by the site's secret. Their number is kept: with another one, folds would overlap in a few rows."""
+        """Keyed by the site's secret. Their number and their units are kept: others would overlap in a few rows."""
         kept = self.site.path(self.site.files.state) / "folds"
         if kept.exists():
-            policy_of_fits.check_same_folds(self.site, int(kept.read_text()), count)
+            before, _, units = kept.read_text().partition("\n")
+            same_units = units.strip() == rows.divided_by
+            policy_of_fits.check_same_folds(self.site, int(before), count, same_units)
         else:
             kept.parent.mkdir(parents=True, exist_ok=True)
-            replace(kept, f"{count}\n".encode())
-        return folds(rows.lines(), strata, count, self.key.secret(b"folds"))
+            replace(kept, f"{count}\n{rows.divided_by}\n".encode())
+        return folds(rows.lines(), strata, count, self.key.secret(b"folds"), rows.units)
 
     def prepares(self, data: Federated) -> None:
         if self.site.limits.feature > 1 and data.features.ndim == 2:

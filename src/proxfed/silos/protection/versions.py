@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from proxfed.errors import RunError
 from proxfed.files import replace
 
 DIGEST = np.dtype("<u8")
@@ -40,6 +41,9 @@ def too_near(folder: Path, table: np.ndarray, fewest: int) -> bool:
         return False
     if any(apart(np.frombuffer(path.read_bytes(), DIGEST), table) < fewest for path in earlier):
         return True
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise RunError(f"cannot write to {folder}: {e.strerror}") from e
     replace(folder / f"{name}.rows", table.tobytes())
     return False

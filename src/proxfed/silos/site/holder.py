@@ -25,12 +25,12 @@ from proxfed.files import locked, private_folder
 from proxfed.machine import versions
 from proxfed.registry import only_installed
 from proxfed.silos.protection.guard import Asked, Guard, Refused, withheld
-from proxfed.silos.site.rows import Rows, empty
+from proxfed.silos.site.rows import Rows, without_rows
 from proxfed.silos.site.site_fit import SiteFit
 from proxfed.silos.site.site_run import Reply, SiteRun
 from proxfed.silos.site.store import Begun, Store
 from proxfed.silos.wire import queries
-from proxfed.silos.wire.job import Built, Job, build, complete, problem_of
+from proxfed.silos.wire.job import Built, Job, complete, problem_of
 from proxfed.silos.wire.message import Letter, canonical, is_digest
 from proxfed.types import Problem
 
@@ -192,12 +192,12 @@ class Holder:
         if job.fit is not None:
             self._runs[job.digest] = fit = self._fit(job)
             return self.leave(asked, self.seal(letter, "answer", fit.begins()))
-        with only_installed(self.guard.code):
-            build(job, empty(job.schema, job.window(None)))  # what is wrong with the job itself may be told
         try:
             with withheld("its rows do not fit the job"):
                 built = self.build(job)
         except RunError as e:
+            with only_installed(self.guard.code):
+                complete(job, without_rows(job))  # what is wrong with the job itself may be told
             raise Refused(str(e)) from e
         told = {"d": built.problem.f.d, "n": built.problem.f.n, "countersigned": self.guard.countersign(job)}
         return self.leave(asked, self.seal(letter, "answer", told))

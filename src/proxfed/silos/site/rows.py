@@ -19,8 +19,10 @@ from proxfed.data.federated import Federated, Samples, Window
 from proxfed.data.own import own
 from proxfed.errors import InputError, RunError, require
 from proxfed.registry import Table
+from proxfed.silos.wire.job import Job, problem_of
 from proxfed.silos.wire.message import canonical
 from proxfed.tables.schema import from_plain
+from proxfed.types import Problem
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,6 +121,16 @@ class Rows:
         words = self.words is not None or self.classes is not None or self._numbers() == "signs"
         return np.asarray(self.labels).astype(np.int64) if words else np.zeros(len(self.labels), np.int64)
 
+    @property
+    def units(self) -> np.ndarray | None:
+        """(N,) words: rows with the same one are in the same fold; None: each row stands for itself."""
+        return None
+
+    @property
+    def divided_by(self) -> str:
+        """What these units are, on one line."""
+        return ""
+
     def summary(self) -> bytes:
         """What is told of a table, so that all sites prepare theirs alike; numbers need none."""
         raise RunError("the rows of this site are numbers, and have no summary")
@@ -180,6 +192,11 @@ def empty(agreed: Table, window: Window) -> Federated:
         None,
         window,
     )
+
+
+def without_rows(job: Job) -> Problem:
+    """What all jobs of a family have in common, as a server knows it."""
+    return problem_of(job, empty(job.schema, job.window(None)))
 
 
 def agree(schemas: Mapping[str, Table]) -> Table:

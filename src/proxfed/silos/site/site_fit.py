@@ -23,7 +23,7 @@ from proxfed.fit.baselines import alone_of
 from proxfed.fit.held_out import held_out_scores
 from proxfed.fit.here import Here
 from proxfed.fit.judge import judge
-from proxfed.fit.metrics import probability
+from proxfed.fit.metrics import counted_by_score
 from proxfed.fit.model_file import Model
 from proxfed.fit.oracle import Question
 from proxfed.fit.own_rows import OwnRows
@@ -328,6 +328,7 @@ class SiteFit:
     def measures(self, scores: np.ndarray, drawn: Bootstrap) -> dict[str, list[float | None]]:
         """By name: [value, low, high] of these scores of all rows, rounded; null where there is no such number."""
         name, more = self.holder.name, drawn._asdict() | {"first": self.job.sites.index(self.holder.name)}
+        more["units"] = self.holder.rows.units
         (row, *_) = judge(self.own.loss, scores, self.own.labels, [len(scores)], [name], **more).values()
         each = [self.link.tested({k: m[part] for k, m in row.items()}, len(scores))[0] for part in range(3)]
         return {k: [v if np.isfinite(v := part[k]) else None for part in each] for k in row if np.isfinite(each[0][k])}
@@ -337,9 +338,8 @@ class SiteFit:
         require(isinstance(self.own.loss, Logistic), "a histogram of scores is told of two classes")
         scores, asked = self._held_out(letter, "histogram")
         with withheld("a query failed"):
-            bins = np.clip((BINS * probability(scores[:, 0])).astype(np.int64), 0, BINS - 1)
             fewest = self.holder.guard.fewest
-            both = [merged(np.bincount(bins[self.own.labels * sign > 0], minlength=BINS), fewest) for sign in (-1, 1)]
+            both = [merged(counts, fewest) for counts in counted_by_score(scores[:, 0], self.own.labels, BINS)]
             return *self._hidden(torch.from_numpy(np.concatenate(both)), letter), asked
 
 

@@ -97,6 +97,17 @@ class TableRows(Rows):
         named = target is not None and bool(target.names)
         return np.asarray(self.table.labels).astype(np.int64) if named else np.zeros(len(self.table), np.int64)
 
+    @property
+    def units(self) -> np.ndarray | None:
+        assert self.table is not None
+        return self.table.units
+
+    @property
+    def divided_by(self) -> str:
+        assert self.table is not None
+        rule = self.table.schema.folds
+        return "" if self.units is None else canonical(rule.model_dump(mode="json", exclude_defaults=True)).decode()
+
     def schema(self) -> Tables:
         assert self.table is not None
         said = super().schema() | {"shape": [], "test": self.held_out is not None}

@@ -161,11 +161,6 @@ class Built(NamedTuple):
     topology: Topology | None
 
 
-def build(job: Job, data: Federated) -> Built:
-    """The problem over these rows, and the algorithm with its surroundings."""
-    return complete(job, problem_of(job, data))
-
-
 def problem_of(job: Job, data: Federated) -> Problem:
     """What all jobs of a family have in common, over these rows."""
     job.check()
@@ -173,7 +168,7 @@ def problem_of(job: Job, data: Federated) -> Problem:
 
 
 def complete(job: Job, problem: Problem) -> Built:
-    """A job of the family that the problem was built for."""
+    """A job of the family that the problem was built for: its algorithm with its surroundings."""
     if job.x0 is not None:
         problem = problem.starting_at(torch.tensor(job.x0, dtype=problem.f.weights.dtype))
     if job.algorithm is None:
