@@ -104,8 +104,6 @@ def _remarks(values: np.ndarray, times: np.ndarray, fewest: int) -> list[str]:
         for code in CODES
         if times[values == code].sum() >= fewest and _stands_apart(code, values[values != code])
     ]
-    if whole and len(values) > 20 and times.min() > 1:
-        remarks.append(SUBJECTS.format(len(values)))
     if whole and len(values) == times.sum() > 20:
         remarks.append("every row has another whole number: is it an identifier, to be ignored?")
     return remarks
