@@ -42,7 +42,8 @@ def test_a_fit_from_the_command_line(capsys: Any, tmp_path: Path) -> None:
     out = tmp_path / "model"
     code, said, complaint = proxfed(capsys, "fit", *ASKED, "--out", str(out))
     assert code == 0, complaint
-    assert {path.name for path in out.iterdir()} == {"model.json", "coefficients.csv", "report.html", "model_card.md"}
+    there = {"model.json", "coefficients.csv", "model.R", "report.html", "model_card.md"}
+    assert {path.name for path in out.iterdir()} == there
     for words in ("4 organisations, 260 rows", "age", "auc", "federated", "summaries", "together"):
         assert words in said
     assert "--force replaces it" in refused(capsys, "fit", *ASKED, "--out", str(out))
@@ -141,7 +142,8 @@ def test_the_page_is_whole_and_loads_nothing() -> None:
     assert tags.open == []
     assert tags.outside == []
     assert "script" not in tags.seen
-    assert tags.seen.count("svg") == 6  # two bar plots, curve, path, organisations, calibration
+    own = len(clinics().validation.by_organisation)
+    assert tags.seen.count("svg") == 7 + own  # two bar plots, curve, path, organisations, calibration, decisions
     assert "nan" not in re.sub(r"<style>.*</style>", "", text, flags=re.DOTALL).lower().replace("finance", "")
     for words in ("Who holds what", "What was sent", "cross-validation", "each alone", "a simulation"):
         assert words in text
@@ -162,8 +164,8 @@ def test_the_card_says_what_a_reader_must_know() -> None:
     text = card(clinics())
     headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
     assert headings == [
-        *("Intended use", "Data", "Preparation", "Coefficients", "Intervals", "Performance", "What was sent", "Limits"),
-        "Notes",
+        *("Intended use", "Data", "Preparation", "Missing values", "Coefficients", "Intervals", "Performance"),
+        *("Calibration of every organisation", "Decisions", "What was sent", "Limits", "TRIPOD+AI", "Notes"),
     ]
     assert "'smoker' is missing in all rows of east" in text
     assert "To be filled in" in text

@@ -52,8 +52,9 @@ def by_hand(text: str, row: dict[str, str]) -> float:
 
 def test_the_file_alone_is_enough_to_predict() -> None:
     model = clinics().model
-    table, left_out = read_rows(model, CLINICS / "west.csv")
-    ours = predictions(model, table)["probability of ill"]
+    rows = read_rows(model, CLINICS / "west.csv")
+    left_out = rows.unused
+    ours = predictions(model, rows)["probability of ill"]
     assert left_out == []
     assert [by_hand(model.text(), row) for row in west()] == pytest.approx(ours, abs=1e-12)
 
@@ -107,7 +108,7 @@ def test_a_fifth_clinic_with_another_order_and_unseen_categories() -> None:
 
 def test_predictions_can_be_judged_where_the_target_is_known(tmp_path: Path) -> None:
     model = clinics().model
-    table, _ = read_rows(model, CLINICS / "west.csv", target=True)
+    table = read_rows(model, CLINICS / "west.csv", target=True).table
     judged = evaluated(model, table)
     right = np.mean([said == row["outcome"] for said, row in zip(model.predict(table), west(), strict=True)])
     assert judged["accuracy"][0] == pytest.approx(right)
@@ -115,7 +116,8 @@ def test_predictions_can_be_judged_where_the_target_is_known(tmp_path: Path) -> 
     (tmp_path / "other.csv").write_text(lines)
     with pytest.raises(InputError, match="has no column 'outcome', the target, so predictions cannot be evaluated"):
         read_rows(model, tmp_path / "other.csv", target=True)
-    table, left_out = read_rows(model, tmp_path / "other.csv")
+    rows = read_rows(model, tmp_path / "other.csv")
+    table, left_out = rows.table, rows.unused
     assert left_out == ["result"]
 
 

@@ -163,6 +163,28 @@ def test_folds_follow_from_the_rows_and_the_site_and_not_from_the_job(tmp_path: 
     assert counts.max() - counts.min() <= 2  # each class goes round the folds
 
 
+def with_units(h: Hospitals, rule: str) -> None:
+    """All schemas say which rows are held out together."""
+    for path in (h.folder / "tables.toml", *(h.folder / name / "schema.toml" for name in h.names)):
+        plain = path.read_text().partition("[folds]")[0]
+        path.write_text(f"{plain}\n[folds]\n{rule}\n")
+    h.start()
+
+
+def test_rows_of_a_unit_are_in_one_fold_and_other_units_are_refused_later(tmp_path: Path) -> None:
+    h = Hospitals(tmp_path, site=SOME)
+    with_units(h, 'block = "rate"\nlength = 5')
+    job = elsewhere(h).job
+    for name in h.names:
+        fold, units = own(h, name, job).fold, h.holders[name].rows.units
+        assert fold is not None
+        assert units is not None
+        assert len(set(zip(units, fold, strict=True))) == len(set(units)) > 10
+        assert len(set(fold)) == 5
+    with_units(h, 'group = "rate"')
+    assert "another [folds], once and for all" in refused(h, job_letter(agreed(h)))
+
+
 def test_the_place_of_a_row_in_the_table_says_nothing_about_its_fold() -> None:
     rng = np.random.default_rng(0)
     lines, strata = rng.integers(0, 256, (90, 16)).astype(np.uint8), rng.integers(2, size=90)
@@ -343,7 +365,7 @@ def test_measures_of_held_out_rows_are_told_only_if_the_site_says_so(tmp_path: P
     h.write({**SOME, "fit": {"rows_per_coefficient": 1.0, "measures": True}})
     h.start()
     told = Letter.decode(h.holders["lyon"].answer(letter.encode()))
-    assert told.head["measures"]["auc"] == [0.5, 0.5, 0.5]  # scores of zero tell nothing apart
+    assert told.head["measures"]["auc"] == [0.5, None, None]  # zeros tell nothing apart, in all draws
 
 
 def test_few_rows_of_a_histogram_go_to_their_neighbours() -> None:

@@ -269,7 +269,7 @@ def test_refused_before_anything_is_sent(a: Any, options: dict[str, Any], says: 
 
 
 def test_batch_normalisation_is_refused() -> None:
-    with pytest.raises(InputError, match="'1' is a batch normalisation, whose running means nobody averages"):
+    with pytest.raises(InputError, match="'1' is a batch normalisation: no algorithm averages"):
         Training(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), logistic, [])
 
 

@@ -200,3 +200,10 @@ def test_any_name_of_a_column_survives_the_schema(tmp_path: Path, name: str) -> 
 def test_a_first_look_needs_a_file() -> None:
     with pytest.raises(InputError, match="at least one file"):
         first_look([], target="y")
+
+
+def test_a_first_look_notices_subjects_with_several_rows(tmp_path: Path) -> None:
+    lines = [f"P{k // 4},{k // 3 + 100},{k % 7}.5" for k in range(120)]
+    (tmp_path / "visits.csv").write_text("\n".join(["patient,number,y", *lines, ""]))
+    text = first_look([tmp_path / "visits.csv"], target="y")
+    assert text.count("each in several rows: subjects?") == 1

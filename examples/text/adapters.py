@@ -94,7 +94,7 @@ def read() -> tuple[Federated, Pair]:
     return Federated.of(clients, classes=len(code), name="shakespeare"), pairs
 
 
-def pretrained(network: nn.Module, pile: Pair, epochs: int = 3) -> nn.Module:
+def pretrained(network: nn.Module, pile: Pair, epochs: int = 2) -> nn.Module:
     x, y = map(torch.from_numpy, pile)
     optimiser = torch.optim.Adam(network.parameters(), 2e-3)
     for _ in range(epochs):
@@ -107,6 +107,7 @@ def pretrained(network: nn.Module, pile: Pair, epochs: int = 3) -> nn.Module:
 
 def main() -> None:
     out = sys.argv[1] if len(sys.argv) > 1 else "runs/text-adapters"
+    torch.set_num_threads(1)  # small layers: more threads would wait for each other
     data, pile = read()
     torch.manual_seed(0)
     base = pretrained(Reader(int(data.classes or 0)), pile)

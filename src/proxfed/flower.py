@@ -39,11 +39,11 @@ except ImportError as error:
 __all__ = ["ProxfedStrategy", "Training", "arrays", "client_app"]
 
 MESSAGE, BEGIN, SAID, STATE, ROUNDS = "message", "begin", "said", "proxfed", "proxfed-rounds"
-"""Names of records: a message of the algorithm, where it begins, what is said beside it, and two of the context."""
+"""Names of records: an algorithm's message, the initial point, the header, and two records of the context."""
 
 
 def arrays(module: nn.Module) -> ArrayRecord:
-    """The parameters of a module that need gradients: what a strategy starts with."""
+    """The trained parameters of a module: the initial arrays of a strategy."""
     return ArrayRecord(parameters(module))
 
 
@@ -53,22 +53,22 @@ def arrays(module: nn.Module) -> ArrayRecord:
 class ProxfedStrategy(FedAvg):
     """Flower's Strategy for an algorithm with a server; evaluation is that of Flower's FedAvg.
 
-    Metrics of a round: clients heard, non-zeros of the model, and the bytes of all messages up and down.
+    Metrics of a round: clients that answered, non-zeros of the model, and the bytes of all messages up and down.
 
     Parameters
     ----------
     algorithm : Star
         Such as FedComposite(0.1, 5).
     h : Regulariser
-        Of the model; its subgradient joins the gradients of an algorithm without prox steps.
+        Penalty of the model. Algorithms without prox steps add its subgradient to their gradients.
     weighting : str
-        'uniform', or 'size' for means in which a client counts as its rows do.
+        'uniform', or 'size' to weight clients by their rows.
     seed : int
-        Of minibatches and messages; the clients' must be the same.
+        Seed of minibatches and messages; the clients must have the same.
     fraction_train, fraction_evaluate : float
-        The part of the nodes that train, and that evaluate, in a round.
+        The fraction of the nodes that train, and that evaluate, in a round.
     min_available_nodes : int
-        It waits until so many nodes are there.
+        The strategy waits until this many nodes are connected.
     **evaluation : Any
         Further settings of Flower's FedAvg.
     """
@@ -95,7 +95,7 @@ class ProxfedStrategy(FedAvg):
         require(alone, "ProxfedStrategy: weighting = 'size' needs fraction_train = 1: the rows of others are not known")
         self.server: ServerSide | None = None
         self.nodes: list[int] = []
-        """All that there were in the last round."""
+        """All nodes of the last round."""
         self.heard: dict[int, int] = {}
         """The last round of each node whose message arrived."""
 
@@ -109,7 +109,7 @@ class ProxfedStrategy(FedAvg):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """The server's message, and x0 to those that were never heard."""
+        """The server's message, with x0 for nodes that have not answered yet."""
         _, there = sample_nodes(grid, self.min_available_nodes, 1)
         nodes, everyone = sorted(there), self.algorithm.requires().everyone
         if self.server is None:
@@ -175,7 +175,7 @@ class ProxfedStrategy(FedAvg):
 
 
 def _answer(reply: Message) -> Answer:
-    """RunError for whatever is none."""
+    """The reply as an Answer; RunError if it is none."""
     content: Any = reply.content
     try:
         said = content[SAID]
@@ -200,7 +200,7 @@ def client_app(
     seed: int = 0,
     mods: list[Any] | None = None,
 ) -> ClientApp:
-    """The clients' half of an algorithm; @app.evaluate() may be added to it.
+    """The clients' half of an algorithm as a ClientApp, to which @app.evaluate() may be added.
 
     Parameters
     ----------
@@ -209,10 +209,10 @@ def client_app(
     h : Regulariser
         As the server has it.
     training : callable
-        From Flower's context to what this client trains: Training(module, loss, loader).
+        From Flower's context to this client's Training(module, loss, loader).
     seed : int
-        As the server has it. A client's number, which its randomness follows from, is `partition-id` of its node's
-        configuration, or else the node's own.
+        As the server has it. The key of a client's randomness is `partition-id` of its node's configuration, or else
+        the node's own number.
     mods : list, optional
         Flower's mods.
     """
@@ -240,7 +240,7 @@ def client_app(
 
 
 def _state(context: Context, heard: int, side: ClientSide) -> dict[str, Tensor]:
-    """The client's state after the last round in which the server heard it: a message may have been lost since."""
+    """The client's state after the last round whose message reached the server."""
     if not side.keeps:
         return {}
     known: Any = context.state

@@ -72,19 +72,19 @@ def serve(
     algorithm : Star
         Such as FedComposite(0.1, 5).
     h : Regulariser
-        Of the model; its subgradient joins the gradients of an algorithm without prox steps.
+        Penalty of the model. Algorithms without prox steps add its subgradient to their gradients.
     module : nn.Module
-        Where it begins, and whose parameters are trained.
+        Its parameters are trained, from their current values.
     rounds : int
         Communication rounds.
     seed : int
-        Of minibatches and messages.
+        Seed of minibatches and messages.
     timeout : float
         Seconds for a site's round.
     watch : callable
         Called after each round with its number and {"clients", "nonzeros", "bytes_up", "bytes_down"}.
     clients : ProxyList, optional
-        Those that are asked; None: collab.clients.
+        The sites; None: collab.clients.
 
     Returns
     -------
@@ -118,7 +118,7 @@ def serve(
 
 
 class ClientHalf:
-    """A site's half: what it answers, and its state.
+    """A site's half: its answers and its state.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ class ClientHalf:
     h : Regulariser
         As the server has it.
     training : callable
-        From the name of this site to what it trains: Training(module, loss, loader).
+        From the name of this site to its Training(module, loss, loader).
     seed : int
         As the server has it.
     """
@@ -138,7 +138,7 @@ class ClientHalf:
         self.algorithm, self.h, self.training, self.seed = algorithm, h, training, seed
         self.side: ClientSide | None = None
         self.kept: dict[int, dict[str, Tensor]] = {}
-        """Its state after its last two rounds: a message may be lost."""
+        """Its states after its last two rounds, because a message may be lost."""
 
     def answer(self, site: str, question: bytes) -> bytes:
         """Its round."""
@@ -159,7 +159,7 @@ class ClientHalf:
 
 
 def _read(names: list[str], name: str, reply: Any) -> Answer:
-    """RunError for whatever is no answer."""
+    """A site's reply as an Answer; RunError if it is none."""
     if not isinstance(reply, bytes):
         raise RunError(f"{name} sent no message of ours, but a {type(reply).__name__}")
     parts = unbundle(reply)

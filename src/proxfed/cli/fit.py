@@ -44,7 +44,9 @@ def fit(
         str | None,
         typer.Option("--cv", metavar="within|organisation", help="Hold out rows of each, or all rows of one."),
     ] = None,
-    folds: Annotated[int | None, typer.Option("--folds", min=2, help="Of --cv within; 5 if not given.")] = None,
+    folds: Annotated[
+        int | None, typer.Option("--folds", min=2, help="Of --cv within; 5. The table folds keeps rows together.")
+    ] = None,
     rule: Annotated[
         str | None, typer.Option("--rule", metavar="one_se|best", help="The simplest as good as the best, or the best.")
     ] = None,
@@ -55,8 +57,29 @@ def fit(
     ] = None,
     tolerance: Annotated[float | None, typer.Option("--tolerance", help="Of the model's residual; 1e-10.")] = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Of folds and intervals; 0.")] = None,
+    nested: Annotated[
+        bool | None, typer.Option("--nested", help="Choose the weight again without each fold, and judge that choice.")
+    ] = None,
+    optimism: Annotated[
+        int | None,
+        typer.Option("--optimism", metavar="DRAWS", min=0, help="Bootstrap of the optimism on the model's own rows."),
+    ] = None,
+    stability: Annotated[
+        int | None, typer.Option("--stability", metavar="HALVES", min=0, help="How often is each feature chosen?")
+    ] = None,
     site_intercepts: Annotated[
         bool | None, typer.Option("--site-intercepts", help="An intercept for every organisation, which stays there.")
+    ] = None,
+    epsilon: Annotated[
+        float | None,
+        typer.Option("--epsilon", min=0, help="Differential privacy of every row: a fit to one noisy sum of each."),
+    ] = None,
+    delta: Annotated[float, typer.Option("--delta", help="Of --epsilon.")] = 1e-5,
+    row: Annotated[
+        float | None, typer.Option("--row", metavar="NORM", help="Of --epsilon: rows are shortened to this norm.")
+    ] = None,
+    label: Annotated[
+        str | None, typer.Option("--label", metavar="LOW,HIGH", help="Of --epsilon: the range of a number to predict.")
     ] = None,
     alone: Annotated[
         bool | None, typer.Option("--alone/--no-alone", help="Compare with models of each alone and of pooled rows.")
@@ -99,6 +122,9 @@ def fit(
         "compress": None if compress is None else named("--compress", compress),
         "tolerance": tolerance,
         "seed": seed,
+        "nested": nested,
+        "optimism": optimism,
+        "stability": stability,
         "site_intercepts": site_intercepts,
         "alone": alone,
     }
@@ -106,6 +132,20 @@ def fit(
     from proxfed.fit.consortium import fit as fit_tables
 
     given = {key: value for key, value in given.items() if value is not None}
+    if epsilon is not None:
+        from proxfed.cli.private_fit import run_private_fit
+
+        strange = next((key for key in given if key != "seed"), None)
+        require(strange is None, f"--{(strange or '').replace('_', '-')} does not go with --epsilon")
+        how = {"epsilon": epsilon, "delta": delta, "row": row, "label": None if label is None else _pair(label)}
+        at = None
+        if carrier is not None or loopback is not None:
+            require(seed is None, "--seed: the noise of sites is secret")
+            at = Connection(carrier or CarrierName.nvflare, kit, superlink, sites, loopback)
+        with _reserved(place, force):
+            run_private_fit(file, data, at, place, resume, format is Format.json, seed or 0, how)
+        return
+    require(row is None and label is None, "--row and --label need --epsilon")
     fitted: Shown
     if carrier is not None or loopback is not None:
         to = Connection(carrier or CarrierName.nvflare, kit, superlink, sites, loopback)
@@ -206,6 +246,14 @@ def _reserved(place: Path | None, force: bool) -> Iterator[None]:
                 place.rmdir()
 
 
+def _pair(text: str) -> list[float]:
+    try:
+        low, high = map(float, text.split(","))
+    except ValueError:
+        raise InputError(f"--label {text}: give two numbers, LOW,HIGH") from None
+    return [low, high]
+
+
 def named(option: str, text: str) -> dict[str, Any]:
     """NAME,KEY=VALUE,... as the table {name = NAME, KEY = VALUE}."""
     name, *rest = text.split(",")
@@ -233,14 +281,14 @@ def _showing() -> Iterator[Callable[[str, int, int], None]]:
 def print_fitted(fitted: Shown) -> None:
     """Coefficients, measures, costs."""
     from proxfed.fit.judge import ALL
-    from proxfed.fit.overview import main_measure, sent_cells, sentences
+    from proxfed.fit.overview import contrast, main_measure, sent_cells, sentences
 
     model = fitted.model
     for line in sentences(fitted):
         say(line)
     out.print()
     several = len(model.outputs) > 1
-    table = plain_table("feature", *(["class"] if several else []), "standardised", "in its own units")
+    table = plain_table("feature", *(["class"] if several else []), "prepared scale", "in its own units")
     rows = [(output, *row) for k, output in enumerate(model.outputs) for row in model.largest(k)]
     for output, name, one, other in sorted(rows, key=lambda row: -abs(row[2]))[:SHOWN]:
         table.add_row(*map(Text, (name, *([output] if several else []), f"{one:+.4f}", f"{other:+.4g}")))
@@ -260,6 +308,8 @@ def print_fitted(fitted: Shown) -> None:
         table.add_row(Text(name), *cells)
     out.print(table)
     say(f"Judged on {model.held_out}; with {fitted.intervals}.")
+    if said := contrast(fitted):
+        say(said)
     out.print()
     head, rows_sent = sent_cells(fitted)
     table = plain_table(*head)

@@ -34,6 +34,8 @@ class Held(NamedTuple):
     rows: np.ndarray | None
     """(folds, N) which of the rows that are fitted to a fold holds out; None: these rows are a test part."""
     about: str
+    units: np.ndarray | None = None
+    """(N,) words: rows with the same one depend on each other."""
 
     @property
     def parts(self) -> dict[str, slice]:
@@ -52,7 +54,7 @@ class Alone(NamedTuple):
 
 def alone(
     problem: Problem[Linear], names: Sequence[str], held: Held, settings: Settings, smallest: float,
-    watch: Callable[[], object],
+    watch: Callable[[], object], units: np.ndarray | None = None,
 ) -> Alone:  # fmt: skip
     """A model for every organisation that can have one."""
     found = Alone({}, {}, [])
@@ -67,8 +69,9 @@ def alone(
                 found.notes.append(f"{name} alone has no model: {reason}")
                 continue
             cv = cross_validate(
-                own, settings.folds, settings.weights, smallest, solver, solver.tolerance, settings.seed
-            )
+                own, settings.folds, settings.weights, smallest, solver, solver.tolerance, settings.seed,
+                units=None if units is None else units[a:b],
+            )  # fmt: skip
         except ProxfedError as e:
             found.notes.append(f"{name} alone has no model: {e}")
             continue

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING
 
 from proxfed.files import checksum
 from proxfed.fit.inference.of_fit import reason_for_none
-from proxfed.fit.overview import main_measure, measure_cells, sent_cells, sentences
+from proxfed.fit.missing_tables import NOTE, missing_cells
+from proxfed.fit.overview import SCALES, contrast, main_measure, measure_cells, sent_cells, sentences
 from proxfed.fit.page import MOST, count
+from proxfed.fit.tripod import item_cells
+from proxfed.fit.validation_tables import calibration_cells, decision_cells, notes, optimism_cells, stability_cells
 from proxfed.report.markdown import plain_text, table
 from proxfed.tables.column_kinds import Category, Date, Number
 
@@ -23,10 +26,13 @@ LIMITS = (
     "held out included.",
 )
 
+TRIPOD = "The items of the reporting guideline, as far as the fit knows them; the others are for you."
+
 
 def card(fitted: Shown) -> str:
     """model_card.md"""
     model = fitted.model
+    head, lines = item_cells(fitted)
     parts = [
         f"# {plain_text(model.name)}",
         *map(plain_text, sentences(fitted)),
@@ -36,17 +42,20 @@ def card(fitted: Shown) -> str:
         _data(fitted),
         "## Preparation",
         _preparation(fitted),
+        *_missing(fitted),
         "## Coefficients",
         _coefficients(fitted),
         "## Intervals",
         _intervals(fitted),
         "## Performance",
         _performance(fitted),
+        *_validation(fitted),
         "## What was sent",
         table(*sent_cells(fitted)),
         "## Limits",
         "\n".join(f"- {line}" for line in (*LIMITS, fitted.protection, *_own_limits(fitted))),
     ]
+    parts += ["## TRIPOD+AI", f"{TRIPOD}\n\n{table(head, [list(map(plain_text, line)) for line in lines])}"]
     if model.notes:
         parts += ["## Notes", "\n".join(f"- {plain_text(note)}" for note in model.notes)]
     made = ", ".join(f"{name} {version}" for name, version in model.versions.items())
@@ -89,6 +98,13 @@ def _preparation(fitted: Shown) -> str:
     return "By merged summaries of all organisations; no row was shared.\n\n" + "\n".join(lines)
 
 
+def _missing(fitted: Shown) -> Iterable[str]:
+    head, lines = missing_cells(fitted.holdings)
+    if lines:
+        yield "## Missing values"
+        yield f"{NOTE}\n\n{table(head, [[plain_text(cell) for cell in line] for line in lines])}"
+
+
 def _coefficients(fitted: Shown) -> str:
     model = fitted.model
     rows = []
@@ -97,8 +113,8 @@ def _coefficients(fitted: Shown) -> str:
         rows += [(output, *row) for row in model.largest(k)[:MOST]]
     cells = [[plain_text(o), plain_text(name), f"{one:.4g}", f"{other:.4g}"] for o, name, one, other in rows]
     return (
-        table(["score of", "feature", "standardised", "in its own units"], cells)
-        + "\nAll others are zero"
+        table(["score of", "feature", "prepared scale", "in its own units"], cells)
+        + f"\n{SCALES} All others are zero"
         + (f", or among the {model.nonzeros:,} in coefficients.csv." if model.nonzeros > MOST else ".")
     )
 
@@ -117,13 +133,29 @@ def _performance(fitted: Shown) -> str:
     head, rows = measure_cells(fitted)
     how = (
         f"On {fitted.model.held_out}, with {fitted.intervals}; the first measure to look at is "
-        f"{main_measure(fitted).replace('_', ' ')}."
-    )
+        f"{main_measure(fitted).replace('_', ' ')}. {contrast(fitted)}"
+    ).rstrip()
     return f"{how}\n\n{table(head, [[plain_text(label), *cells] for label, *cells in rows])}"
 
 
+def _validation(fitted: Shown) -> Iterable[str]:
+    """Headings and tables of what was found beside the measures."""
+    of, said = fitted.validation, notes(fitted)
+    parts = {
+        "calibration": ("## Calibration of every organisation", calibration_cells, bool(of.by_organisation)),
+        "decisions": ("## Decisions", decision_cells, bool(of.decisions)),
+        "optimism": ("## Optimism", optimism_cells, bool(of.optimism)),
+        "stability": ("## Stability of the choice", stability_cells, of.stability is not None),
+    }
+    for key, (heading, cells, there) in parts.items():
+        if there:
+            head, rows = cells(fitted)
+            yield heading
+            yield f"{said[key]}\n\n{table(head, [[plain_text(cell) for cell in row] for row in rows])}"
+
+
 def _own_limits(fitted: Shown) -> Iterable[str]:
-    if fitted.judged_by_folds and fitted.settings.weight is None:
+    if fitted.judged_by_folds and fitted.settings.weight is None and not fitted.validation.nested:
         yield "The weight was chosen with the same held-out rows that it was judged on, which flatters it slightly."
     if fitted.settings.cv != "organisation":
         yield "Judged on rows of organisations that took part; for others it may do worse (cv = organisation tells)."

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,28 +17,31 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from proxfed.errors import require
+from proxfed.errors import InputError, require
 from proxfed.explained import explain
 from proxfed.files import write_together
 from proxfed.fit.baselines import Alone, Held, Pooled, alone, pooled, scores
 from proxfed.fit.costs import CHOICE, FINAL, MEASURES, SUMMARIES, costs
 from proxfed.fit.cross_validate import CrossValidation, cross_validate
-from proxfed.fit.inference.of_fit import advice, inference_of
+from proxfed.fit.inference.of_fit import advice, inference_of, reason_for_none
 from proxfed.fit.inference.result import Inference
 from proxfed.fit.inference.subject import subject
 from proxfed.fit.inference.survival import baseline_hazard
 from proxfed.fit.judge import ALL, Judgement, judge, plain
 from proxfed.fit.metrics import Bin, calibration_curve
 from proxfed.fit.model_file import FORM, BaselineHazard, Model, Scale, Sent
+from proxfed.fit.nested import Nested, nested
 from proxfed.fit.objective import Objective
 from proxfed.fit.oracle import Organisations, Part
 from proxfed.fit.own_intercepts import profiled, shifts
 from proxfed.fit.settings import Settings, problem_of, read_settings, solver_of
 from proxfed.fit.shown import Shown
 from proxfed.fit.solve import Fit, Solver, Traffic, objective_of
+from proxfed.fit.validation import Validation, of_two_classes, resampled
 from proxfed.machine import versions
 from proxfed.problems.linear.cox import Cox
 from proxfed.problems.linear.linear import Linear
+from proxfed.problems.losses import Logistic
 from proxfed.problems.named_losses import KINDS
 from proxfed.problems.neural.loop import parameters
 from proxfed.registry import describe
@@ -55,8 +58,10 @@ __all__ = ["Fitted", "fit"]
 PATH = re.compile(r"[^\s:,]*/([^/\s:,]+)")
 """The path of a file in a note, of which a model that is passed on keeps the last part only."""
 
-FILES = ("model.json", "coefficients.csv", "report.html", "model_card.md")
+FILES = ("model.json", "coefficients.csv", "model.R", "report.html", "model_card.md")
 """What a model is saved as; the others describe the first."""
+INTERVALS = ("intervals.csv", "intervals.tex", "intervals.json")
+"""Beside them, where there are intervals."""
 
 Watch = Callable[[str, int, int], object]
 """Called with what is done now, how much of it is done, and how much there is."""
@@ -94,6 +99,8 @@ class Fitted:
     """Non-zero coefficients of each organisation's own model."""
     off_pooled: float | None
     """The largest difference of a coefficient, on the prepared scale, from that of pooled rows."""
+    validation: Validation = field(default_factory=Validation)
+    """Calibration by organisation, decision curve, and what was asked for of the rows drawn again."""
 
     @property
     def sent(self) -> list[Sent]:
@@ -147,12 +154,21 @@ class Fitted:
 
 
 def save(fitted: Shown, folder: str | Path) -> None:
-    """model.json, coefficients.csv, report.html and model_card.md."""
+    """All FILES, and INTERVALS where there are some."""
     from proxfed.fit.card import card
     from proxfed.fit.page import page
+    from proxfed.fit.r_script import r_script
 
-    texts = [fitted.model.text(), fitted.model.csv(), page(fitted), card(fitted)]
-    write_together(Path(folder), dict(zip(FILES, texts, strict=True)))
+    try:
+        script = r_script(fitted.model)
+    except InputError as e:
+        script = f"stop({json.dumps(f'{e}; proxfed predict reads it')})\n"
+    texts = [fitted.model.text(), fitted.model.csv(), script, page(fitted), card(fitted)]
+    named = dict(zip(FILES, texts, strict=True))
+    if not reason_for_none(fitted):
+        found = fitted.inference
+        named |= zip(INTERVALS, (found.csv(), found.latex(), found.json()), strict=True)
+    write_together(Path(folder), named)
 
 
 def fit(
@@ -211,27 +227,40 @@ def _fit(tables: Tables, asked: Settings, watch: Watch) -> Fitted:
     given = given_weight(asked)
     cv = None
     if given is None or data.test is None:
-        cv = _cross_validated(fitted_to, given, asked, smallest, path_solver, watch)
+        cv = _cross_validated(fitted_to, given, asked, smallest, path_solver, watch, made.units)
     place = 0 if cv is None else cv.place(asked.rule)
     chosen, final, objective = _final(fitted_to, given, cv, asked, watch)
     held = _held(made, problem, cv, asked)
-    if cv is not None and held.rows is not None:
+    twice = None
+    if asked.nested:
+        twice = _nested(fitted_to, cv, held, asked, smallest, path_solver, watch)
+        own_scores = twice.scores
+    elif cv is not None and held.rows is not None:
         own_scores = cv.scores(fitted_to, place)
     else:
         own_scores = scores(chosen, final.x, held.features)
+    kind = profiled if asked.site_intercepts else objective_of
+    again = resampled(chosen, final.x, asked, path_solver, kind, made.units, watch)
     own: dict[str, float] = {}
     if asked.site_intercepts:
         assert objective is not None
-        own_scores = own_scores + _added(objective, final, cv if held.rows is not None else None, place, held, made)
+        if twice is None:
+            own_scores = own_scores + _added(objective, final, cv if held.rows is not None else None, place, held, made)
         own = dict(zip(made.organisations, shifts(objective, final.x), strict=True))
         mean = final.x.new_tensor([objective.organisations.intercept(final.x)])
         chosen = problem.with_h(problem.h.with_weight(float(final.weight or 0)))
         final = replace(final, x=torch.cat([final.x, mean]))
     watch("judging the model", 0, 1)
     judged = _judge(chosen, own_scores, held, asked)
+    shown = Validation()
+    if isinstance(chosen.f.criterion, Logistic):
+        fewest = made.tables.schema.table.fewest
+        shown = of_two_classes(own_scores[:, 0], held.labels, held.sizes, held.names, fewest)
+    nested_weights = [] if twice is None else twice.weights
+    shown = replace(shown, nested=nested_weights, optimism=again[0], stability=again[1])
     steps = {
         SUMMARIES: Traffic(1, sum(m.size for m in made.messages), n * len(json.dumps(made.preparation.plain()))),
-        **({} if cv is None else {CHOICE: cv.traffic}),
+        **({} if cv is None else {CHOICE: cv.traffic + (Traffic() if twice is None else twice.traffic)}),
         FINAL: final.traffic,
         MEASURES: Traffic(1, n * 3 * 8 * len(judged[ALL]), 0 if held.rows is not None else n * problem.f.d * 8),
     }
@@ -253,6 +282,7 @@ def _fit(tables: Tables, asked: Settings, watch: Watch) -> Fitted:
             held.about,
             notes,
             _baseline(made, chosen, final.x),
+            tables.schema.source.drop,
         ),
         settings=asked,
         design=made,
@@ -267,6 +297,7 @@ def _fit(tables: Tables, asked: Settings, watch: Watch) -> Fitted:
         own_intercepts=own,
         alone_nonzeros=separate.nonzeros,
         off_pooled=None if central is None else _difference(chosen, central.x, final.x),
+        validation=shown,
     )
 
 
@@ -279,7 +310,13 @@ def given_weight(asked: Settings) -> float | None:
 
 
 def _cross_validated(
-    problem: Problem[Linear], given: float | None, asked: Settings, smallest: float, solver: Solver, watch: Watch
+    problem: Problem[Linear],
+    given: float | None,
+    asked: Settings,
+    smallest: float,
+    solver: Solver,
+    watch: Watch,
+    units: np.ndarray | None,
 ) -> CrossValidation:
     """Along a path, or, to judge the model only, with the weight that is given."""
     return cross_validate(
@@ -292,6 +329,33 @@ def _cross_validated(
         asked.seed,
         lambda done, total: watch("cross-validation", done, total),
         profiled if asked.site_intercepts else objective_of,
+        units,
+    )
+
+
+def _nested(
+    problem: Problem[Linear],
+    cv: CrossValidation | None,
+    held: Held,
+    asked: Settings,
+    smallest: float,
+    solver: Solver,
+    watch: Watch,
+) -> Nested:
+    """The same choice without each fold."""
+    unused = "nested = true: the schema has a test part, on which the choice of the weight knows nothing already"
+    require(cv is not None and held.rows is not None, unused)
+    assert held.rows is not None
+    return nested(
+        problem,
+        held.rows,
+        asked.weights,
+        smallest,
+        asked.rule,
+        solver,
+        profiled if asked.site_intercepts else objective_of,
+        lambda done, total: watch("nested choice", done, total),
+        shifts if asked.site_intercepts else None,
     )
 
 
@@ -331,16 +395,22 @@ def _added(
 def _held(made: Design, problem: Problem[Linear], cv: CrossValidation | None, asked: Settings) -> Held:
     """The test part if there is one; else every row, when it is held out."""
     if problem.f.data.test is not None:
-        names, sizes = zip(*((t.organisation, len(t)) for t in made.tables.test), strict=True)
+        names, sizes = [t.organisation for t in made.tables.test], [len(t) for t in made.tables.test]
         features, labels = problem.f.data.test
-        return Held(np.asarray(features), np.asarray(labels), list(sizes), list(names), None, "the test part")
+        each = [t.units for t in made.tables.test if t.units is not None]
+        units = np.concatenate(each) if each else None
+        return Held(np.asarray(features), np.asarray(labels), sizes, names, None, "the test part", units)
     assert cv is not None
     how = {
         "within": f"{len(cv.rows)} folds, each with rows of every organisation",
         "organisation": "each organisation in turn, by the model of all others",
     }[asked.chosen_by]
+    rule = made.tables.schema.folds
+    if rule.about and asked.chosen_by == "within":
+        how += f"; rows of the same {rule.about} are held out together"
     data = problem.f.data
-    return Held(np.asarray(data.features), data.labels, data.sizes.tolist(), list(made.organisations), cv.rows, how)
+    names = list(made.organisations)
+    return Held(np.asarray(data.features), data.labels, data.sizes.tolist(), names, cv.rows, how, made.units)
 
 
 def _judge(problem: Problem[Linear], values: np.ndarray, held: Held, asked: Settings) -> Judgement:
@@ -353,6 +423,7 @@ def _judge(problem: Problem[Linear], values: np.ndarray, held: Held, asked: Sett
         repetitions=asked.repetitions,
         level=asked.level,
         seed=asked.seed,
+        units=held.units,
     )
 
 
@@ -372,7 +443,7 @@ def _others(
 
     same = problem.h.weak_convexity == 0 and not asked.site_intercepts  # pooled rows have one intercept
     central = pooled(problem, held, one_more) if same else None
-    return alone(problem, made.organisations, held, asked, smallest, one_more), central
+    return alone(problem, made.organisations, held, asked, smallest, one_more, made.units), central
 
 
 def _judge_alone(problem: Problem[Linear], found: Alone, held: Held, asked: Settings) -> Judgement:
@@ -382,7 +453,8 @@ def _judge_alone(problem: Problem[Linear], found: Alone, held: Held, asked: Sett
     names = [name for name in held.names if name in found.scores]
     labels = np.concatenate([held.labels[held.parts[name]] for name in names])
     sizes = [len(found.scores[name]) for name in names]
-    own = held._replace(labels=labels, sizes=sizes, names=names)
+    units = None if held.units is None else np.concatenate([held.units[held.parts[name]] for name in names])
+    own = held._replace(labels=labels, sizes=sizes, names=names, units=units)
     return _judge(problem, np.concatenate([found.scores[name] for name in names]), own, asked)
 
 
@@ -410,6 +482,7 @@ def model_of(
     held_out: str,
     notes: Iterable[str],
     baseline: BaselineHazard | None = None,
+    drop: Sequence[str] = (),
 ) -> Model:
     """What model.json says."""
     parts = parameters(final.x, problem.f.blocks)
@@ -437,6 +510,7 @@ def model_of(
         held_out=held_out,
         notes=list(notes),
         baseline=baseline,
+        drop=list(drop),
         versions={key: value for key, value in versions().items() if key in ("proxfed", "python", "torch", "numpy")},
     )
 

@@ -92,7 +92,7 @@ class CrossValidation:
 
 def cross_validate(
     problem: Problem[Linear],
-    folds: int | str = 5,
+    folds: int | str | np.ndarray = 5,
     weights: int | Sequence[float] = 50,
     smallest: float = 1e-3,
     solver: Solver = SOLVER,
@@ -100,26 +100,29 @@ def cross_validate(
     seed: int = 0,
     watch: Callable[[int, int], object] = lambda done, total: None,
     asked: Callable[[Linear, int, np.ndarray], Objective] = objective_of,
+    units: np.ndarray | None = None,
 ) -> CrossValidation:
     """Held-out losses for every weight of the problem's penalty.
 
-    folds            how many, each with rows of every organisation; or 'organisation': one is left out at a time
+    folds            how many, each with rows of every organisation; or 'organisation': one is left out at a time; or
+                     the fold of each row
     weights          decreasing; or how many, from where the solution is zero down to `smallest` of it
     solver           of the models on all rows
     fold_tolerance   its tolerance on the folds, whose losses need not be exact to be compared
     seed             of the folds
     watch            called with the steps that are done, and how many there are
     asked            makes the objective of f, the number of folds, and the fold of each row
+    units            (N,) rows with the same word are held out together
     """
     linear = isinstance(getattr(problem, "f", None), Linear)
     require(linear, f"problem = {problem!s:.80}: only linear models are cross-validated")
-    fold = fold_of_rows(problem.f, folds, seed)
+    fold = folds if isinstance(folds, np.ndarray) else fold_of_rows(problem.f, folds, seed, units)
     count = int(fold.max()) + 1
     rows = np.array([fold == k for k in range(count)])
     if solver.compressor is not None:
         return replace(_compressed(problem, fold, weights, smallest, solver, fold_tolerance, watch), rows=rows)
     objective = asked(problem.f, count, fold)
-    check_folds(objective, folds)
+    check_folds(objective, count if isinstance(folds, np.ndarray) else folds)
     return replace(choose(objective, problem.h, weights, smallest, solver, fold_tolerance, watch), rows=rows)
 
 
@@ -189,7 +192,7 @@ def _compressed(
     )
 
 
-def fold_of_rows(f: Linear, folds: int | str, seed: int) -> np.ndarray:
+def fold_of_rows(f: Linear, folds: int | str, seed: int, units: np.ndarray | None = None) -> np.ndarray:
     """(N,) the fold of each row: as its organisation draws it, or the organisation itself; none of them is empty."""
     data = f.data
     owner = np.repeat(np.arange(len(data)), data.sizes)
@@ -199,9 +202,12 @@ def fold_of_rows(f: Linear, folds: int | str, seed: int) -> np.ndarray:
     fits = whole(folds) and 2 <= int(folds) <= len(owner)
     require(fits, f"folds = {folds!r} must be {ORGANISATION!r}, or a whole number from 2 to the {len(owner)} rows")
     strata = strata_of(data.labels, f.criterion, data.classes)
-    parts = zip(data.offsets, data.offsets[1:], strict=False)
-    fold = np.concatenate([drawn_folds(strata[a:b], int(folds), seed, i) for i, (a, b) in enumerate(parts)])
-    return np.unique(fold, return_inverse=True)[1]
+    fold = np.empty(len(owner), np.int64)
+    for i, (a, b) in enumerate(zip(data.offsets, data.offsets[1:], strict=False)):
+        fold[a:b] = drawn_folds(strata[a:b], int(folds), seed, i, None if units is None else units[a:b])
+    numbers, fold = np.unique(fold, return_inverse=True)
+    require(len(numbers) > 1, f"folds = {folds!r}: all rows are held out together, as [folds] says; there is no fit")
+    return fold
 
 
 def check_folds(objective: Objective, folds: int | str) -> None:

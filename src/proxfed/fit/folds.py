@@ -6,6 +6,7 @@ import numpy as np
 
 from proxfed import keyed_random
 from proxfed.problems.losses import Logistic, Loss
+from proxfed.tables.folds import together
 
 
 def strata_of(labels: np.ndarray, loss: Loss, classes: int | None) -> np.ndarray:
@@ -16,9 +17,13 @@ def strata_of(labels: np.ndarray, loss: Loss, classes: int | None) -> np.ndarray
     return np.asarray(labels).astype(np.int64) if known else np.zeros(len(labels), np.int64)
 
 
-def drawn_folds(strata: np.ndarray, count: int, seed: int, organisation: int) -> np.ndarray:
+def drawn_folds(
+    strata: np.ndarray, count: int, seed: int, organisation: int, units: np.ndarray | None = None
+) -> np.ndarray:
     """(m,): the fold of each row of an organisation, by its number. Rows of a stratum, in random order, go round the
-    folds, from a random one on."""
+    folds, from a random one on; rows of a unit go together."""
+    if units is not None:
+        return together(units, strata, lambda names, highest: drawn_folds(highest, count, seed, organisation))
     words = keyed_random.words(
         keyed_random.keys(seed, "folds", range(organisation, organisation + 1), 0), len(strata) + 1
     )

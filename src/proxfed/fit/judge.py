@@ -66,6 +66,7 @@ def judge(
     repetitions: int = 200,
     level: float = 0.95,
     seed: int = 0,
+    units: Any = None,
     first: int = 0,
 ) -> Judgement:
     """Measures of scores (N,) or (N, outputs) for labels (N,), both sorted by organisation.
@@ -74,10 +75,15 @@ def judge(
     names         what the organisations are called; None: 0, 1, ...
     repetitions   of the bootstrap; 0: no intervals (NaN)
     level         the part of the repetitions that an interval holds
+    units         (N,) samples with the same word depend on each other, and are drawn together
     first         the number of the first organisation among all, so that one alone draws what it draws among them
 
     Over all, pairs of samples are compared across organisations (AUC), except in survival: there only within, as the
-    model has a baseline hazard for each.
+    model has a baseline hazard for each. So a model that tells organisations apart, and nothing else, has an AUC and an
+    R2 over all; `auc_within` and `r2_within` are those of samples that are compared within their organisation only.
+
+    Where all repetitions give the same number, as for an AUC of 1, there is no interval: they say nothing of how far
+    the number could be off.
     """
     s, b, names = _checked(scores, labels, sizes, names)
     require(whole(repetitions) and repetitions >= 0, f"repetitions = {repetitions!r} must be a whole number >= 0")
@@ -85,7 +91,8 @@ def judge(
     functions = MEASURES[type(find_loss(loss))]
     parts = np.split(np.arange(len(b)), np.cumsum(sizes)[:-1])
     value = _values(functions, s, b, parts, names)
-    drawn = [_values(functions, s, b, _redrawn(parts, seed, r, first), names) for r in range(repetitions)]
+    clusters = [_clusters(rows, units) for rows in parts]
+    drawn = [_values(functions, s, b, _redrawn(clusters, seed, r, first), names) for r in range(repetitions)]
     tails = 50 * (1 - level), 50 * (1 + level)
     out: Judgement = {}
     for name, row in value.items():
@@ -93,7 +100,7 @@ def judge(
         for measure, number in row.items():
             again = np.array([repeated[name][measure] for repeated in drawn])
             again = again[np.isfinite(again)]
-            low, high = np.percentile(again, tails) if len(again) else (np.nan, np.nan)
+            low, high = np.percentile(again, tails) if len(np.unique(again)) > 1 else (np.nan, np.nan)
             out[name][measure] = Measured(number, float(low), float(high))
     return out
 
@@ -108,12 +115,33 @@ def _values(
         right, count = sum(p.right for p in pairs), sum(p.all for p in pairs)
         return out | {ALL: {"concordance": right / count if count else np.nan}}
     rows = np.concatenate(parts)
-    return out | {ALL: {k: f(s[rows], b[rows]) for k, f in functions.items()}}
+    over_all = {k: f(s[rows], b[rows]) for k, f in functions.items()}
+    within = WITHIN.get("auc" if functions is ms.TWO_CLASSES else "r2" if functions is ms.NUMBERS else "")
+    if within is not None and len(parts) > 1:
+        name, f = within
+        over_all[name] = f([(s[rows, 0], b[rows]) for rows in parts])
+    return out | {ALL: over_all}
 
 
-def _redrawn(parts: Sequence[Array], seed: int, repetition: int, first: int) -> list[Array]:
+WITHIN = {"auc": ("auc_within", ms.auc_within), "r2": ("r2_within", ms.r2_within)}
+
+
+def _clusters(rows: Array, units: Any) -> list[Array] | Array:
+    """What is drawn of an organisation: its rows, or the rows of each unit."""
+    if units is None:
+        return rows
+    order = rows[np.argsort(np.asarray(units)[rows], kind="stable")]
+    _, first = np.unique(np.asarray(units)[order], return_index=True)
+    return np.split(order, first[1:])
+
+
+def _redrawn(parts: Sequence[list[Array] | Array], seed: int, repetition: int, first: int) -> list[Array]:
     key = keyed_random.keys(seed, "bootstrap", range(first, first + len(parts)), repetition)
-    return [rows[keyed_random.integers(key[i : i + 1], len(rows), len(rows))[0]] for i, rows in enumerate(parts)]
+    drawn = []
+    for i, of in enumerate(parts):
+        which = keyed_random.integers(key[i : i + 1], len(of), len(of))[0]
+        drawn.append(np.concatenate([of[k] for k in which]) if isinstance(of, list) else of[which])
+    return drawn
 
 
 def _checked(

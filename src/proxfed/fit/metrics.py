@@ -6,8 +6,9 @@ them: -1/+1, classes, counts, numbers, or survival (time, minus it where censore
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from math import nan
+from collections.abc import Callable, Sequence
+from math import nan, sqrt
+from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +18,9 @@ from proxfed.data.survival import time_and_event
 
 Measure = Callable[[Array, Array], float]
 """(scores (m, outputs), labels (m,)) -> a number."""
+
+DECISIONS = tuple(k / 20 for k in range(1, 20))
+"""Probabilities from which on one may want to act."""
 
 PAIRS = 1 << 22
 """Pairs of samples that are compared at a time."""
@@ -90,6 +94,13 @@ class Bin(NamedTuple):
     observed: float
     """The part that was positive."""
 
+    def interval(self, level: float = 0.95) -> tuple[float, float]:
+        """In which the probability of the positive class lies (Wilson)."""
+        z = NormalDist().inv_cdf((1 + level) / 2)
+        n, p = self.samples, self.observed
+        middle, half = p + z * z / (2 * n), z * sqrt(p * (1 - p) / n + (z / (2 * n)) ** 2)
+        return max(0.0, (middle - half) / (1 + z * z / n)), min(1.0, (middle + half) / (1 + z * z / n))
+
 
 def calibration_curve(s: Array, b: Array, bins: int = 10) -> list[Bin]:
     """Samples by increasing score, in parts of equal size; samples with the same score stay together."""
@@ -97,6 +108,37 @@ def calibration_curve(s: Array, b: Array, bins: int = 10) -> list[Bin]:
     _, which, counts = np.unique(s, return_inverse=True, return_counts=True)
     part = ((np.cumsum(counts) - 1) * bins // len(s))[which]
     return [Bin(int(m.sum()), float(p[m].mean()), float(y[m].mean())) for k in range(bins) if (m := part == k).any()]
+
+
+def counted_by_score(s: Array, b: Array, bins: int = 100) -> Array:
+    """(2, bins) how many negative and positive samples have a probability in each of so many equal parts of [0, 1]."""
+    part = np.clip((bins * probability(s)).astype(np.int64), 0, bins - 1)
+    return np.array([np.bincount(part[b * sign > 0], minlength=bins) for sign in (-1, 1)], float)
+
+
+class NetBenefit(NamedTuple):
+    """What it is worth to act on all whose probability is at least `threshold`, in true positives per sample: a false
+    positive costs threshold / (1 - threshold) of one. To act on none is worth 0."""
+
+    threshold: float
+    model: float
+    everybody: float
+    """To act on all samples."""
+
+
+def decision_curve(counts: Array, thresholds: Sequence[float] = DECISIONS) -> list[NetBenefit]:
+    """From (2, bins) counts by score; thresholds are ends of bins.
+
+    A. J. Vickers, E. B. Elkin, "Decision Curve Analysis", Medical Decision Making, 2006.
+    """
+    total, positive = float(counts.sum()), float(counts[1].sum())
+    found = []
+    for t in thresholds:
+        acted = counts[:, round(t * counts.shape[1]) :].sum(1)
+        odds = t / (1 - t)
+        model, everybody = acted[1] - odds * acted[0], positive - odds * (total - positive)
+        found.append(NetBenefit(t, float(model) / total, everybody / total))
+    return found
 
 
 # ---- several classes -------------------------------------------------------------------------------------------------
@@ -123,6 +165,22 @@ def class_auc(s: Array, b: Array) -> float:
     """Each class against the rest, in the mean over the classes that occur."""
     p = probabilities(s)
     return float(np.mean([auc(p[:, k], np.where(b == k, 1, -1)) for k in np.unique(b)]))
+
+
+# ---- without the contrast between organisations ----------------------------------------------------------------------
+
+
+def auc_within(parts: Sequence[tuple[Array, Array]]) -> float:
+    """The same as `auc` of the pairs within each part (scores, labels) only."""
+    known = [(auc(s, b), float((b > 0).sum()) * float((b <= 0).sum())) for s, b in parts]
+    pairs = sum(n for _, n in known)
+    return sum(value * n for value, n in known if n) / pairs if pairs else nan
+
+
+def r2_within(parts: Sequence[tuple[Array, Array]]) -> float:
+    """The part of the labels' variance within each part that is explained."""
+    total = sum(float(np.square(b - b.mean()).sum()) for _, b in parts)
+    return 1 - sum(float(np.square(s - b).sum()) for s, b in parts) / total if total > 0 else nan
 
 
 # ---- numbers, counts, survival ---------------------------------------------------------------------------------------
@@ -175,7 +233,6 @@ TWO_CLASSES: dict[str, Measure] = {
     "accuracy": _one(lambda s, b: float(((s > 0) == (b > 0)).mean())),
     "brier": _one(brier),
     "log_loss": _one(log_loss),
-    "deviance": _one(lambda s, b: 2 * log_loss(s, b)),
     "calibration_intercept": _one(lambda s, b: calibration(s, b).intercept),
     "calibration_slope": _one(lambda s, b: calibration(s, b).slope),
 }
@@ -184,7 +241,6 @@ CLASSES: dict[str, Measure] = {
     "accuracy": lambda s, b: float((s.argmax(1) == b).mean()),
     "brier": class_brier,
     "log_loss": class_log_loss,
-    "deviance": lambda s, b: 2 * class_log_loss(s, b),
 }
 NUMBERS: dict[str, Measure] = {
     "deviance": _one(lambda s, b: float(np.square(s - b).mean())),

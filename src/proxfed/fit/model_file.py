@@ -110,6 +110,8 @@ class Model(BaseModel):
     notes: list[str]
     versions: dict[str, Any]
     baseline: BaselineHazard | None = None
+    drop: list[str] = []
+    """Columns without whose value rows were left out of the fit; they are left out of an evaluation, too."""
     signatures: dict[str, Signature] = {}
     """Of the organisations, if the tables were at theirs and not in one place."""
 
@@ -161,7 +163,7 @@ class Model(BaseModel):
 
     def read(self, frame: Any, target: bool = False, name: str = "frame") -> Table:
         """A frame as a Table of this model's schema; `target`: with what is predicted."""
-        (table,) = read_frame(self.prepare.schema, frame, name, target, name).tables
+        (table,) = read_frame(self.prepare.schema, frame, name, target, name, besides=False).tables
         return table
 
     def predict(self, table: Any) -> np.ndarray:
@@ -201,7 +203,7 @@ class Model(BaseModel):
 
     def content(self) -> bytes:
         """What signatures are under: all but these, as JSON with sorted keys and nothing between them."""
-        plain = self.model_dump(mode="json", exclude={"signatures"})
+        plain = self.model_dump(mode="json", exclude={"signatures"} if self.drop else {"signatures", "drop"})
         return json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
     def csv(self) -> str:

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from proxfed.fit.shown import Shown
 
 
+SCALES = "On the prepared scale, numbers are per standard deviation; categories and yes or no are as they are, 0 or 1."
+"""Why coefficients of that scale are no ranking of all features."""
+
+
 def main_measure(fitted: Shown) -> str:
     """The measure that tells most about such models."""
     known = fitted.federated[ALL]
@@ -35,6 +39,11 @@ def sentences(fitted: Shown) -> list[str]:
         )
         rule = {"one_se": "the largest within one standard error of the best", "best": "the best"}[asked.rule]
         lines.append(f"The weight was chosen by cross-validation ({how}): {rule} of {len(fitted.cv.weights)}.")
+    if model.nonzeros == 0:
+        lines.append(_empty(fitted))
+    if fitted.validation.nested:
+        chosen = ", ".join(f"{w:.3g}" for w in fitted.validation.nested)
+        lines.append(f"The measures are of a nested choice: without each fold, the weights chosen were {chosen}.")
     if fitted.off_pooled is not None:
         lines.append(
             f"Coefficients differ from those of pooled rows by {fitted.off_pooled:.1e} at most (a simulation: nobody "
@@ -43,14 +52,47 @@ def sentences(fitted: Shown) -> list[str]:
     return lines
 
 
+def _empty(fitted: Shown) -> str:
+    """A model that says the same of all rows, and what the weight with the least loss would keep."""
+    said = "The model is empty: no feature is in it, and it predicts the same for all rows"
+    cv = fitted.cv
+    if cv is None or len(cv.weights) < 2:
+        return f"{said}; try a smaller weight."
+    kept = int((cv.fits[cv.best].x[: fitted.block.stop] != 0).sum())
+    if kept == 0:
+        return f"{said}. None of the weights that were tried has a smaller held-out loss."
+    place = cv.place(fitted.settings.rule)
+    return (
+        f"{said}. rule = 'best' would take the weight {cv.weights[cv.best]:.4g} with {kept:,} coefficients, and a "
+        f"held-out loss of {cv.mean[cv.best]:.4g} instead of {cv.mean[place]:.4g}, which is within one standard error "
+        f"({cv.standard_error[cv.best]:.2g})."
+    )
+
+
+def contrast(fitted: Shown) -> str:
+    """What to know of measures over all: '' where they compare rows within organisations only."""
+    over_all = fitted.federated[ALL]
+    if fitted.model.loss["name"] == "cox" or len(fitted.model.organisations) < 2:
+        return ""
+    said = "Over all, rows of different organisations are compared with each other, so that what differs between "
+    said += "organisations counts as well"
+    within = {name: m for name, m in over_all.items() if name.endswith("_within")}
+    parts = [f"{name.removesuffix('_within')} is {interval(m)}" for name, m in within.items()]
+    return f"{said}; within organisations, {' and '.join(parts)}." if parts else f"{said}."
+
+
 Cells = tuple[list[str], list[list[str]]]
 """A table: its headings and its lines."""
 
 
 def measure_cells(fitted: Shown) -> Cells:
     """Every measure with its interval: of each organisation, of its model alone, and of the model of pooled rows."""
-    names = list(fitted.federated[ALL])
-    lines = [[label, *(interval(row.get(name)) for name in names)] for label, row in _judged(fitted)]
+    names = [name for name in fitted.federated[ALL] if not name.endswith("_within")]
+    across = contrast(fitted) != ""
+    lines = [
+        [f"{label}, across organisations" if across and label == ALL else label, *(interval(row.get(n)) for n in names)]
+        for label, row in _judged(fitted)
+    ]
     return ["", *(name.replace("_", " ") for name in names)], lines
 
 
@@ -97,6 +139,13 @@ def summary(fitted: Shown) -> dict[str, Any]:
         },
         "inference": reason_for_none(fitted) or fitted.inference.plain(),
         "own_intercepts": fitted.own_intercepts,
+        "validation": {
+            "decisions": [d._asdict() for d in fitted.validation.decisions],
+            "calibration": {n: [b._asdict() for b in bins] for n, bins in fitted.validation.by_organisation.items()},
+            "nested_weights": fitted.validation.nested,
+            "optimism": {name: o._asdict() for name, o in fitted.validation.optimism.items()},
+            "chosen_in": None if fitted.validation.stability is None else fitted.validation.stability.share.tolist(),
+        },
         "alone": plain(fitted.alone),
         "alone_nonzeros": fitted.alone_nonzeros,
         "pooled": plain(fitted.pooled),

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from proxfed.fit.judge import Measured
-from proxfed.fit.metrics import Bin
+from proxfed.fit.metrics import Bin, NetBenefit
 from proxfed.report.svg import Axis, Frame, dot, key, line, svg, through, words
 
 FRAME = Frame(520, 300, left=64, right=14, above=16, below=44)
@@ -22,7 +22,7 @@ def path(weights: Sequence[float], coefficients: np.ndarray, names: Sequence[str
     x, y = _weights_axis(weights), Axis(coefficients.flat, FRAME.bottom, FRAME.above, room=0.05)
     last = np.argsort(-np.abs(coefficients[-1]))
     named = {int(j): k for k, j in enumerate(last[:8]) if coefficients[-1, j]}
-    drawn = [FRAME.axes(x, y, "weight of the penalty", "coefficient (standardised)"), _marker(x, chosen)]
+    drawn = [FRAME.axes(x, y, "weight of the penalty", "coefficient (prepared scale)"), _marker(x, chosen)]
     for j in last[::-1].tolist():
         places = [(x(w), y(c)) for w, c in zip(weights, coefficients[:, j], strict=True)]
         drawn.append(
@@ -91,16 +91,32 @@ def forest(names: Sequence[str], series: Sequence[Lines], measure: str) -> str:
     return key((s.label, k) for k, s in enumerate(series)) + svg(wide, tall, f"{measure} by organisation", drawn)
 
 
-def calibration(bins: Sequence[Bin], positive: str) -> str:
-    """Predicted probabilities against what was observed; on the diagonal they are right."""
+def calibration(bins: Sequence[Bin], positive: str, level: float = 0.95) -> str:
+    """Predicted probabilities against what was observed, with intervals; on the diagonal they are right."""
     x, y = Axis((0, 1), SQUARE.left, SQUARE.end), Axis((0, 1), SQUARE.bottom, SQUARE.above)
     drawn = [SQUARE.axes(x, y, f"predicted probability of {positive}", "observed")]
     drawn.append(line((x(0), y(0), x(1), y(1)), kind="axis", stroke_dasharray="4 4"))
     drawn.append(through(((x(b.predicted), y(b.observed)) for b in bins), "var(--c0)", stroke_width=1.5))
     for b in bins:
-        says = f"{b.samples} rows: {b.predicted:.3f} predicted, {b.observed:.3f} observed"
+        low, high = b.interval(level)
+        says = f"{b.samples} rows: {b.predicted:.3f} predicted, {b.observed:.3f} observed ({low:.3f} to {high:.3f})"
+        drawn.append(line((x(b.predicted), y(low), x(b.predicted), y(high)), stroke="var(--c0)"))
         drawn.append(dot(x(b.predicted), y(b.observed), 4, "var(--c0)", says))
     return SQUARE.svg("calibration", drawn)
+
+
+def decisions(curve: Sequence[NetBenefit]) -> str:
+    """The net benefit of the model, of acting on all and of acting on none, over the threshold."""
+    lowest = min(-0.05, min(d.model for d in curve))
+    highest = max(0.05, *(max(d.model, d.everybody) for d in curve))
+    x = Axis([d.threshold for d in curve], FRAME.left, FRAME.end)
+    y = Axis((lowest, highest), FRAME.bottom, FRAME.above)
+    drawn = [FRAME.axes(x, y, "act from a probability of", "net benefit")]
+    lines = {"the model": [d.model for d in curve], "all": [d.everybody for d in curve], "none": [0.0] * len(curve)}
+    for k, values in enumerate(lines.values()):
+        shown = [(x(d.threshold), y(v)) for d, v in zip(curve, values, strict=True) if v >= lowest]
+        drawn.append(through(shown, f"var(--c{k})", stroke_width=2 if k == 0 else 1.2))
+    return FRAME.svg("net benefit over the threshold", drawn) + key((name, k) for k, name in enumerate(lines))
 
 
 # ---- parts ----------------------------------------------------------------------------------------------------------

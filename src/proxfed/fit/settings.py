@@ -71,6 +71,12 @@ class Settings(BaseModel):
     """Also fit a model to the rows of each organisation alone, to compare with."""
     repetitions: Annotated[int, Field(ge=0)] = 200
     """Of the bootstrap, from which intervals are; 0: none."""
+    nested: bool = False
+    """For every fold the weight is chosen again without it, so that the choice does not flatter the measures."""
+    optimism: Annotated[int, Field(ge=0)] = 0
+    """Draws of the rows from which the optimism of the model's own rows is estimated; 0: none, 50 to 200 otherwise."""
+    stability: Annotated[int, Field(ge=0)] = 0
+    """Halves of the rows to which the model is fitted again: how often is a feature chosen? 0: none, or 50 to 200."""
     level: Annotated[float, Field(gt=0, lt=1)] = 0.95
     profile: str = "wan"
     """Devices and links on which seconds are computed."""
@@ -86,6 +92,12 @@ class Settings(BaseModel):
         refuse_unless(not (kept and self.compress), "site_intercepts and compress exclude each other")
         left = "site_intercepts and cv = 'organisation' exclude each other: one that is left out has no intercept"
         refuse_unless(not (kept and self.cv == "organisation"), left)
+        chosen = self.weight is None and self.penalty not in ("zero", {"name": "zero"})
+        refuse_unless(chosen or not self.nested, "nested = true: the weight is given, so nothing is chosen")
+        again = "nested" if self.nested else "optimism" if self.optimism else "stability"
+        refits = self.nested or self.optimism or self.stability
+        refuse_unless(not (kept and self.optimism), "site_intercepts and optimism exclude each other")
+        refuse_unless(not (refits and self.compress), f"{again} and compress exclude each other")
         return self
 
     @property

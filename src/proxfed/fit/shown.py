@@ -11,6 +11,7 @@ from proxfed.fit.metrics import Bin
 from proxfed.fit.model_file import Model, Sent
 from proxfed.fit.settings import Settings
 from proxfed.fit.solve import Fit
+from proxfed.fit.validation import Validation
 from proxfed.tables.holdings import Holdings
 from proxfed.types import Block
 
@@ -78,6 +79,10 @@ class Shown(Protocol):
     @property
     def own_intercepts(self) -> dict[str, float]:
         """Of organisations with one of their own."""
+
+    @property
+    def validation(self) -> Validation:
+        """How far the model can be trusted, beside its measures."""
 
     @property
     def protection(self) -> str:

@@ -1,1 +1,1 @@
-"""Our algorithms inside other frameworks: the two halves of a round, over any torch module, for whoever carries it."""
+"""Our algorithms inside other frameworks: the halves of a round, over any torch module."""

@@ -1,7 +1,7 @@
 """The two halves of a round with a server, for a framework that carries bytes between them.
 
 What crosses is a form and a body, as between organisations (silos/wire/message.py): compressed messages as their bytes.
-Whatever a client sends is compared with what its round sends by the algorithm, and refused in one sentence.
+A client's message must have the form, shapes and finite numbers that the algorithm sends; any other is refused.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ class Sent(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """A client's message, and who it is."""
+    """A client's message and the client's number."""
 
     client: int
-    """Its number, which keys its randomness and orders the sum."""
+    """The client's number: the key of its randomness and its place in the sum."""
     rows: int
     sent: Sent
 
 
 class ClientsElsewhere(Smooth):
-    """f of clients whose rows are elsewhere."""
+    """f of clients whose rows are in other processes."""
 
     def __init__(self, n: int, x0: Tensor) -> None:
         self.n, self.d = n, len(x0)
@@ -67,7 +67,7 @@ def check(algorithm: Any, h: Regulariser, n: int, d: int, participation: Partici
     check_steps(algorithm)
     check_combination(Problem(ClientsElsewhere(n, torch.zeros(d, dtype=dtype)), h), algorithm, None, participation)
     heard = isinstance(participation, Full) or not algorithm.requires().all_hear
-    require(heard, f"{name}: also who stays away must hear each round's message, so all clients must take part")
+    require(heard, f"{name}: clients that sit out a round must also hear its message, so all clients must take part")
 
 
 def check_steps(algorithm: Algorithm) -> None:
@@ -99,7 +99,7 @@ class ServerSide:
         answers = sorted(answers, key=lambda answer: answer.client)
         numbers = [answer.client for answer in answers]
         twice = next((a for a, b in pairwise(numbers) if a == b), None)
-        require(twice is None, f"two clients say that they are number {twice}: give each a partition-id of its own")
+        require(twice is None, f"two clients have the number {twice}: give each a partition-id of its own")
         rows = [self._read(answer) for answer in answers]
         stacked = rebuild(self.expected, iter([torch.cat(leaf) for leaf in zip(*rows, strict=True)]))
         half = self._half(n)
@@ -134,7 +134,7 @@ class ServerSide:
 
 
 class ClientSide:
-    """A client's half; its state is kept by who asks, as tensors by name."""
+    """A client's half. The caller keeps its state, as tensors by name."""
 
     def __init__(
         self, algorithm: Star[Any, Any], h: Regulariser, training: Training, x0: Tensor, number: int, seed: int = 0
@@ -152,7 +152,7 @@ class ClientSide:
 
     @property
     def keeps(self) -> bool:
-        """It has a state from round to round."""
+        """Whether it has a state from round to round."""
         return bool(flatten(self._form, "own"))
 
     def begin(self) -> dict[str, Tensor]:

@@ -45,9 +45,9 @@ def serve_peers(
     algorithm : Graph
         Such as PledgePeers(0.1).
     h : Regulariser
-        Of the model; its subgradient joins the gradients of an algorithm without prox steps.
+        Penalty of the model. Algorithms without prox steps add its subgradient to their gradients.
     module : nn.Module
-        Where it begins, and whose parameters are trained.
+        Its parameters are trained, from their current values.
     topology : Topology
         Such as Ring(10), with a node for each site, in the order of their names.
     rounds : int
@@ -57,7 +57,7 @@ def serve_peers(
     watch : callable
         Called at the end with {"clients", "nonzeros", "bytes"}: those of all messages between peers.
     clients : ProxyList, optional
-        Those that are asked; None: collab.clients.
+        The sites; None: collab.clients.
 
     Returns
     -------
@@ -96,9 +96,9 @@ class PeerHalf:
     topology : Topology
         As the server has it.
     training : callable
-        From the name of this site to what it trains: Training(module, loss, loader).
+        From the name of this site to its Training(module, loss, loader).
     seed : int
-        Of minibatches and messages; the same at all sites.
+        Seed of minibatches and messages; the same at all sites.
     timeout : float
         Seconds to wait for a neighbour's message.
     """
@@ -159,10 +159,10 @@ def _sent(message: bytes) -> Sent:
 
 
 def _end(name: str, reply: Any, x0: Tensor) -> tuple[str, tuple[list[np.ndarray], int]]:
-    """(site, (its rows, the bytes that it sent)); RunError for whatever is no end of a walk."""
+    """(site, (its rows, the bytes that it sent)); RunError if the reply is no end of a walk."""
     head, *rows = unbundle(reply) if isinstance(reply, bytes) else [b"{}"]
     size, like = head_of(head).get("bytes"), x0.numpy()
-    if not (whole(size) and all(len(row) == like.nbytes for row in rows)):
+    if not (isinstance(size, int) and all(len(row) == like.nbytes for row in rows)):
         raise RunError(f"{name} sent no end of a walk")
     found = [np.frombuffer(row, like.dtype) for row in rows]
     if not all(np.isfinite(row).all() for row in found):

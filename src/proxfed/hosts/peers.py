@@ -93,7 +93,7 @@ class PeerSide:
         hears = sorted(set(W.col[W.row == i].tolist()) - {i})
 
         def mix(message: Message) -> Tensor:
-            own, k = dense(message), next(steps)  # type: ignore[arg-type]
+            own, k = dense(message), next(steps)
             heard = exchange(Mixed(t, k, to, hears, Sent(*pack(message, self.codecs))))
             X = own.new_zeros(W.n, self.d)
             X[i] = own[0]

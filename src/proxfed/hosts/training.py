@@ -40,11 +40,11 @@ class Training:
     """
 
     module: nn.Module
-    """With any parameters: those of the server are written into it."""
+    """Its parameters are overwritten by those of the server."""
     loss: Callable[[Tensor, Tensor], Tensor]
     """(outputs, targets) -> their mean loss, such as nn.CrossEntropyLoss()."""
     loader: Iterable[Any]
-    """Of batches, such as a DataLoader; a stochastic gradient takes the next one."""
+    """Batches, such as a DataLoader; each stochastic gradient takes the next one."""
     forward: Forward = _pair
     """(module, batch) -> (outputs, targets); by default a batch is a pair of inputs and targets."""
     l2: float = 0.0
@@ -59,22 +59,22 @@ class Training:
         running = next((n for n, m in self.module.named_modules() if _has_running_means(m)), None)
         require(
             running is None,
-            f"Training: {running!r} is a batch normalisation, whose running means nobody averages: take GroupNorm",
+            f"Training: {running!r} is a batch normalisation: no algorithm averages its running means; take GroupNorm",
         )
 
     @cached_property
     def named(self) -> dict[str, nn.Parameter]:
-        """What is trained, by name."""
+        """The trained parameters by name."""
         return {name: p for name, p in self.module.named_parameters() if p.requires_grad}
 
     @property
     def x(self) -> Tensor:
-        """The parameters that the module has now, (d,)."""
+        """The current parameters of the module, (d,)."""
         return torch.cat([p.detach().reshape(-1) for p in self.named.values()])
 
     @property
     def rows(self) -> int:
-        """How many the loader says that it has; 1 if it does not say."""
+        """The length of the loader's dataset; 1 if it has none."""
         data = getattr(self.loader, "dataset", None)
         return len(data) if isinstance(data, Sized) else 1
 
@@ -87,7 +87,7 @@ class Training:
 
 
 class OneClient(Smooth):
-    """f of a single client, whatever its number is."""
+    """f of one client."""
 
     def __init__(self, training: Training) -> None:
         self.training, x = training, training.x

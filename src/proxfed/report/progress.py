@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from proxfed.machine import told_of_compiling
 from proxfed.report.columns import Row, show
 from proxfed.report.terminal import console, quiet, visible
 
@@ -63,6 +62,8 @@ def showing(wanted: bool = True, stays: bool = True) -> Iterator[Callable[[Step]
     if not wanted or quiet():
         yield lambda step: None
         return
+    from proxfed.machine import told_of_compiling  # here: predictions need no torch
+
     display = _Notebook() if _in_a_notebook() else _Bars(stays) if sys.stderr.isatty() else _Lines()
     try:
         with told_of_compiling(lambda: display.note(COMPILING)):

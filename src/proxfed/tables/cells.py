@@ -45,7 +45,7 @@ def parse(column: Column, cells: np.ndarray, where: Where, missing: Iterable[Wor
     gaps = [*missing, *column.missing]
     if isinstance(column, Number) and cells.dtype.kind in "iuf":
         values = cells.astype(np.float64)
-        values[np.isin(values, _codes(gaps))] = np.nan
+        values[np.isin(values, number_codes(gaps))] = np.nan
     else:
         values = _each(_reader(column, gaps), cells, where)
     for holds, expected in _conditions(column):
@@ -55,6 +55,26 @@ def parse(column: Column, cells: np.ndarray, where: Where, missing: Iterable[Wor
         if bad.any():
             raise _refusal(cells, int(bad.argmax()), where, expected)
     return values
+
+
+def misfits(column: Column, cells: np.ndarray, where: Where, missing: Iterable[Word] = ()) -> dict[int, str]:
+    """By row, the sentence with which `parse` refuses its cell; empty where it refuses none."""
+    try:
+        parse(column, cells, where, missing)
+        return {}
+    except InputError:
+        pass
+    missing, found = list(missing), dict[int, str]()
+    fine: set[tuple[type, Any]] = set()
+    for row, cell in enumerate(cells.tolist()):
+        if (type(cell), cell) in fine:
+            continue
+        try:
+            parse(column, cells[row : row + 1], lambda _, row=row: where(row), missing)  # type: ignore[misc]
+            fine.add((type(cell), cell))
+        except InputError as e:
+            found[row] = str(e)
+    return found
 
 
 def is_missing(cell: Any, gaps: set[str]) -> bool:
@@ -93,7 +113,7 @@ def _refusal(cells: np.ndarray, row: int, where: Where, expected: str) -> InputE
 def _reader(column: Number | Boolean | Category | Date, gaps: list[Word]) -> Read:
     words = set(words_of(gaps))
     read = {"number": number_reader, "boolean": _boolean, "category": _category, "date": _date}[column.kind](column)  # type: ignore[operator]
-    codes = _codes(gaps) if isinstance(column, Number) else []
+    codes = number_codes(gaps) if isinstance(column, Number) else []
 
     def one(cell: Any) -> float:
         if is_missing(cell, words):
@@ -104,7 +124,7 @@ def _reader(column: Number | Boolean | Category | Date, gaps: list[Word]) -> Rea
     return one
 
 
-def _codes(gaps: Iterable[Word]) -> list[float]:
+def number_codes(gaps: Iterable[Word]) -> list[float]:
     """Those of the words that are numbers: -9 is also -9.00."""
     return [float(word) for word in words_of(list(gaps)) if PLAIN.fullmatch(word)]
 

@@ -37,6 +37,12 @@ class Design:
         target = self.tables.schema.target
         return () if target is None else tuple(target.names)
 
+    @property
+    def units(self) -> np.ndarray | None:
+        """(N,) of all rows that are fitted to: those with the same word are held out together."""
+        each = [table.units for table in self.tables.tables if table.units is not None]
+        return np.concatenate(each) if each else None
+
     def federated(self, signed: bool = True) -> Federated:
         """The clients' features and labels.
 

@@ -31,6 +31,8 @@ NOTATIONS: tuple[dict[str, str], ...] = (
     {"decimal": ",", "thousands": ".", "currency": "€"},
 )
 MOST_CATEGORIES = 60
+SUBJECTS = '{} different words, each in several rows: subjects? then [folds] group = "..." with this column'
+"""What is said of a column that names whom a row is about."""
 
 
 class Guess(NamedTuple):
@@ -121,7 +123,9 @@ def _category(counted: Counter[Any], fewest: int) -> Guess:
     often = sorted(str(cell) for cell, count in counted.items() if count >= fewest)
     rare = len(counted) - len(often)
     if not often or len(counted) > MOST_CATEGORIES:
-        return Guess({"kind": "ignore"}, [f"{len(counted)} different words: free text, or names?"])
+        subjects = len(counted) > 20 and min(counted.values()) > 1
+        free = f"{len(counted)} different words: free text, or names?"
+        return Guess({"kind": "ignore"}, [SUBJECTS.format(len(counted)) if subjects else free])
     keys = {"kind": "category", "categories": often}
     if not rare:
         return Guess(keys, [])

@@ -22,6 +22,8 @@ class Holdings(NamedTuple):
     """By column."""
     outcomes: Counts
     """By class, or by whether the event happened; none of numbers."""
+    missing_by_outcome: dict[str, Counts]
+    """By column with gaps, outcome and organisation. Of a column, an organisation shows all of its counts or none."""
     fewest: int
     """The smallest count that is shown."""
 
@@ -36,16 +38,29 @@ def holdings(tables: Tables) -> Holdings:
     rows = {table.organisation: len(table) if len(table) >= fewest else None for table in tables.tables}
     missing: Counts = {name: {} for name in tables.schema.inputs}
     outcomes: Counts = {}
+    both: dict[str, Counts] = {}
     for table in tables.tables:
         enough = rows[table.organisation] is not None
         for name, values in table.columns.items():
             gaps = int(np.isnan(values).sum())
             cells = suppress_small({"missing": gaps, "there": len(table) - gaps}, fewest)
             missing[name][table.organisation] = cells["missing"] if enough else None
+            if gaps:
+                for outcome, count in _gaps_by_outcome(table, values, fewest if enough else len(table) + 1).items():
+                    both.setdefault(name, {}).setdefault(outcome, {})[table.organisation] = count
         counted = _outcomes(table)
         for outcome, count in suppress_small(counted, fewest).items():
             outcomes.setdefault(outcome, {})[table.organisation] = count if enough else None
-    return Holdings(rows, missing, outcomes, fewest)
+    return Holdings(rows, missing, outcomes, both, fewest)
+
+
+def _gaps_by_outcome(table: Table, values: np.ndarray, fewest: int) -> dict[str, int | None]:
+    """How many rows of each outcome lack a value; nothing of a table in which any count is small, since its margins
+    are shown as well."""
+    every, gaps = _outcomes(table), _outcomes(table.take(np.flatnonzero(np.isnan(values))))
+    cells = [count for name in every for count in (gaps[name], every[name] - gaps[name])]
+    small = any(0 < count < fewest for count in cells)
+    return {name: None if small else count for name, count in gaps.items()}
 
 
 def _outcomes(table: Table) -> dict[str, int]:
@@ -54,6 +69,6 @@ def _outcomes(table: Table) -> dict[str, int]:
         return {}
     if table.events is not None:
         happened = int(table.events.sum())
-        return {"censored": len(table) - happened, "happened": happened}
+        return {"censored": len(table.labels) - happened, "happened": happened}
     counts = np.bincount(table.labels, minlength=len(target.names)).tolist()
     return dict(zip(target.names, counts, strict=True))

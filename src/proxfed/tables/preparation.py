@@ -17,6 +17,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from proxfed.errors import InputError, require
 from proxfed.tables.column_kinds import Category, Real
+from proxfed.tables.interactions import Product, multiplied, products, unscaled
 from proxfed.tables.schema import Schema, from_plain
 from proxfed.tables.table import Table
 from proxfed.tables.views import views
@@ -74,7 +75,10 @@ class Preparation:
     left_out: tuple[str, ...] = ()
     """Features of which too little was sent to scale them, if the schema leaves such out."""
     notes: tuple[str, ...] = ()
-    """What follows from what was withheld; what that was is in the messages themselves."""
+    """Consequences of withheld summaries; the messages say what was withheld."""
+
+    def __post_init__(self) -> None:
+        self.features  # noqa: B018  what is wrong with them is said at once
 
     @cached_property
     def features(self) -> tuple[Feature, ...]:
@@ -88,9 +92,19 @@ class Preparation:
                 found += [Feature(feature, name) for feature in views(name, column) if feature not in left_out]
             if column.indicator:
                 found.append(Feature(f"{name} missing", name))
+        names, columns = [f.name for f in found], [f.column for f in found]
+        more = products(self.schema.table.interactions, self.schema.inputs, names, columns)
+        found += [Feature(each.name, each.column) for each in more]
         twice = next((name for name, count in Counter(f.name for f in found).items() if count > 1), None)
         require(twice is None, f"two features are called {twice!r}: rename one of the columns")
         return tuple(found)
+
+    @cached_property
+    def products(self) -> tuple[Product, ...]:
+        """The last of the features, each of two others."""
+        plain = [feature for feature in self.features if feature.column in self.schema.inputs]
+        names, columns = [f.name for f in plain], [f.column for f in plain]
+        return tuple(products(self.schema.table.interactions, self.schema.inputs, names, columns))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -100,7 +114,8 @@ class Preparation:
     @property
     def groups(self) -> tuple[int, ...]:
         """(p,) features with the same number are made of the same column: the labels of a GroupLasso."""
-        places = {name: k for k, name in enumerate(self.schema.inputs)}
+        columns = dict.fromkeys([*self.schema.inputs, *(each.column for each in self.products)])
+        places = {name: k for k, name in enumerate(columns)}
         return tuple(places[feature.column] for feature in self.features)
 
     def apply(self, table: Table, scaled: bool = True) -> np.ndarray:
@@ -119,7 +134,7 @@ class Preparation:
                         parts.append(self._number(table, feature, name, view(values), scaled))
             if column.indicator:
                 parts.append(np.isnan(values).astype(np.float64))
-        return np.column_stack(parts)
+        return multiplied(np.column_stack(parts), self.products)
 
     def filled(self, table: Table) -> list[np.ndarray]:
         """(N,) the columns of a table with what missing values become: of a number once for each feature of it."""
@@ -156,17 +171,18 @@ class Preparation:
         """(coefficients, intercept) in the units of the columns, with the same predictions.
 
         coef is (p,) or (outputs, p), intercept a number or (outputs,). `apply(table, scaled=False) @ coef + intercept`
-        is then what the scaled features give. Of a clipped column or a logarithm it is the coefficient of that.
+        is then what the scaled features give. Of a clipped column or a logarithm it is the coefficient of that; with
+        interactions, a column's own coefficient is its effect where the other column is 0.
         """
         coef = np.asarray(coef, np.float64)
         require(
             coef.shape[-1:] == (len(self.features),),
             f"coef has shape {coef.shape}, but there are {len(self.features)} features",
         )
-        known = [self.parameters.get(name, Parameters()) for name in self.names]
+        plain = self.names[: len(self.names) - len(self.products)]
+        known = [self.parameters.get(name, Parameters()) for name in plain]
         centre, scale = (np.array([getattr(one, field) for one in known]) for field in ("centre", "scale"))
-        coef = coef / scale
-        return coef, np.asarray(intercept, np.float64) - coef @ centre
+        return unscaled(coef, np.asarray(intercept, np.float64), centre, scale, self.products)
 
     def plain(self) -> dict[str, Any]:
         """As plain data, to be kept with the model."""

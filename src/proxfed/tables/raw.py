@@ -140,7 +140,9 @@ def _objects(cells: Sequence[Any]) -> np.ndarray:
 
 
 def from_frame(frame: Any, name: str = "frame") -> Raw:
-    """A frame of pandas, polars, Arrow or whatever else narwhals knows; a dict of columns as well."""
+    """A frame of pandas, polars, Arrow or whatever else narwhals knows; a dict of columns, or what was read."""
+    if isinstance(frame, Raw):
+        return frame
     if isinstance(frame, dict):
         return _from_dict(frame, name)
     try:

@@ -4,6 +4,7 @@
 [table]           missing = ["", "?"]          fewest = 5
 [target]          column = "outcome"           classes = ["well", "ill"]
 [columns.age]     kind = "number"              ... (columns.py)
+[folds]           group = "patient"            rows that are held out together (folds.py)
 [others]          kind = "ignore"              every column that is not named; without it they are refused
 [model]           penalty = "l1"               ... (fit/settings.py)
 """
@@ -35,6 +36,7 @@ from proxfed.tables.column_kinds import (
     check_naming,
     numbered,
 )
+from proxfed.tables.folds import Folds
 from proxfed.validation import SENTENCE, STRICT, keys_of, refuse_unless, sentence
 
 
@@ -127,6 +129,8 @@ class Rules(Section):
     """Values that mean missing in every column."""
     fewest: int = Field(default=5, ge=1)
     """Counts below this, and what was computed from so few rows, are withheld."""
+    interactions: list[Annotated[list[str], Field(min_length=2, max_length=2)]] = []
+    """Pairs of columns whose products are features as well: the effect of one may depend on the other."""
     untold: Literal["refuse", "drop"] = "refuse"
     """What becomes of a feature of which no organisation sends enough to scale it; "drop" leaves it out."""
 
@@ -200,6 +204,8 @@ class Schema(Section):
     target: Target | None = None
     columns: dict[str, AnyColumn] = {}
     others: AnyColumn | None = None
+    folds: Folds = Folds()
+    """Which rows are held out together, wherever rows are held out."""
     model: dict[str, Any] = {}
     """How a model is fitted to the tables (fit/settings.py); like [source], not part of the agreement on them."""
 
@@ -224,7 +230,8 @@ class Schema(Section):
         source, target = self.source, () if self.target is None else (*self.target.columns, *self.target.besides)
         ignored = (name for name, column in self.columns.items() if isinstance(column, Ignore))
         chosen = () if source.test is None else (source.test.column,)
-        used = (*target, source.organisation, *chosen, *source.drop, *(join.on for join in source.join))
+        joined = (join.on for join in source.join)
+        used = (*target, source.organisation, *chosen, *source.drop, *joined, *self.folds.columns)
         return frozenset((*filter(None, used), *ignored)) - self.inputs.keys()
 
     def expanded(self, names: Iterable[str]) -> Schema:
@@ -233,12 +240,25 @@ class Schema(Section):
             return self
         more = sorted(set(names) - self.columns.keys() - self.besides)
         columns = self.columns | dict.fromkeys(more, self.others)
-        return Schema(source=self.source, table=self.table, target=self.target, columns=columns)
+        return self._with(columns=columns, others=None)
 
     def at(self, **source: Any) -> Schema:
         """The same agreement with another [source], such as files of which a model is to say something."""
         placed = parse_schema({"source": source}, "schema").source
-        return Schema(source=placed, table=self.table, target=self.target, columns=self.columns, others=self.others)
+        return self._with(source=placed)
+
+    def without_indicators(self) -> Schema:
+        """With no features that say where values are missing."""
+        plain = {
+            name: column if isinstance(column, Ignore) else column.model_copy(update={"indicator": False})
+            for name, column in self.columns.items()
+        }
+        return self._with(columns=plain)
+
+    def _with(self, **changed: Any) -> Schema:
+        """Another one, without [model]; a copy would keep what was computed from this one."""
+        kept = {name: getattr(self, name) for name in type(self).model_fields if name != "model"}
+        return Schema(**kept | changed)
 
     def plain(self) -> dict[str, Any]:
         """The agreement as plain data, for messages and a model's file: all but where the rows are.
@@ -336,7 +356,7 @@ def _sentence(e: ValidationError, table: Any) -> str:
     return sentence(e, table, lambda path: _known(path, table))
 
 
-PARTS: dict[str, type[Section]] = {"source": Source, "table": Rules, "target": Target}
+PARTS: dict[str, type[BaseModel]] = {"source": Source, "table": Rules, "target": Target, "folds": Folds}
 
 
 def _known(path: Sequence[str], table: Any) -> Iterable[str]:
@@ -344,7 +364,7 @@ def _known(path: Sequence[str], table: Any) -> Iterable[str]:
     if not path:
         return Schema.model_fields
     if path[0] in PARTS:
-        inner: dict[str, type[Section]] = {"join": Join, "test": Chosen}
+        inner: dict[str, type[BaseModel]] = {"join": Join, "test": Chosen}
         return inner.get(path[1] if len(path) > 1 else "", PARTS[path[0]]).model_fields
     column = table["others"] if path[0] == "others" else table["columns"][path[1]]
     return KINDS[column["kind"]].model_fields

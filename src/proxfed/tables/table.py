@@ -13,6 +13,7 @@ import numpy as np
 from proxfed.errors import InputError, require
 from proxfed.tables.cells import is_missing, parse
 from proxfed.tables.column_kinds import LARGEST, Boolean, Category, Ignore, Number, canonical, numbered, words_of
+from proxfed.tables.folds import units
 from proxfed.tables.raw import Raw, find_files, from_frame, joined, nearest_column, read_raw
 from proxfed.tables.schema import Schema, Target, read_schema
 
@@ -40,6 +41,8 @@ class Table:
     """(N,) what is added to every score; None: nothing."""
     clusters: np.ndarray | None = None
     """(N,) words: rows with the same one depend on each other; None: each row stands for itself."""
+    units: np.ndarray | None = None
+    """(N,) words: rows with the same one are held out together; None: each row stands for itself."""
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
@@ -51,7 +54,7 @@ class Table:
         return replace(self, columns=columns, **more)
 
 
-BESIDES = ("labels", "events", "weights", "offset", "clusters")
+BESIDES = ("labels", "events", "weights", "offset", "clusters", "units")
 """What a table may have beside its columns."""
 
 
@@ -90,14 +93,17 @@ def read_tables(schema: Schema | str | Path, directory: str | Path | None = None
     return _tables(schema, parts, notes, target)
 
 
-def read_frame(schema: Schema, frame: Any, organisation: str = "", target: bool = True, name: str = "frame") -> Tables:
+def read_frame(
+    schema: Schema, frame: Any, organisation: str = "", target: bool = True, name: str = "frame", besides: bool = True
+) -> Tables:
     """The same of a frame of pandas, polars or Arrow, or of a dict of columns: all of one organisation, or by a column.
 
-    Give `organisation` if the schema names no column for it.
+    Give `organisation` if the schema names no column for it. Not `besides`: nothing is to be fitted to these rows, so
+    that they need no weights, offsets, clusters or units.
     """
     notes = list[str]()
     parts = _by_organisation(from_frame(frame, name), schema, organisation or name, target, notes)
-    return _tables(schema, parts, notes, target)
+    return _tables(schema, parts, notes, target, besides)
 
 
 # ---- whose rows they are --------------------------------------------------------------------------------------------
@@ -149,7 +155,9 @@ def _owners(table: Raw, schema: Schema, gaps: set[str]) -> np.ndarray:
 # ---- from cells to numbers ------------------------------------------------------------------------------------------
 
 
-def _tables(schema: Schema, parts: Sequence[tuple[str, Raw]], notes: list[str], target: bool) -> Tables:
+def _tables(
+    schema: Schema, parts: Sequence[tuple[str, Raw]], notes: list[str], target: bool, besides: bool = True
+) -> Tables:
     sizes = Counter[str]()
     for name, table in parts:
         sizes[name] += len(table)
@@ -167,7 +175,7 @@ def _tables(schema: Schema, parts: Sequence[tuple[str, Raw]], notes: list[str], 
     train: dict[str, list[Table]] = {}
     test: dict[str, list[Table]] = {}
     for name, table in kept:
-        read = _table(name, table, schema, target)
+        read = _table(name, table, schema, target, besides)
         out = _held_out(table, schema)
         train.setdefault(name, []).append(read.take(np.flatnonzero(~out)))
         test.setdefault(name, []).append(read.take(np.flatnonzero(out)))
@@ -202,7 +210,7 @@ def _held_out(table: Raw, schema: Schema) -> np.ndarray:
     return np.array([cell is not None and canonical(cell) in words for cell in cells], bool)
 
 
-def _table(organisation: str, table: Raw, schema: Schema, target: bool) -> Table:
+def _table(organisation: str, table: Raw, schema: Schema, target: bool, besides: bool) -> Table:
     _check_columns(table, schema)
     missing, columns = schema.table.missing, {}
     for name, column in schema.inputs.items():
@@ -214,8 +222,11 @@ def _table(organisation: str, table: Raw, schema: Schema, target: bool) -> Table
     if not target or schema.target is None:
         return Table(organisation, schema, columns)
     labels, events = _outcome(table, schema.target, missing)
+    if not besides:
+        return Table(organisation, schema, columns, labels, events)
     weights, offset = _weights(table, schema.target, missing), _offset(table, schema.target, missing)
-    return Table(organisation, schema, columns, labels, events, weights, offset, _clusters(table, schema))
+    more = _clusters(table, schema), units(schema.folds, schema.columns, table.column, table.place, missing)
+    return Table(organisation, schema, columns, labels, events, weights, offset, *more)
 
 
 def transformed(transform: str, values: np.ndarray, back: bool = False) -> np.ndarray:

@@ -7,7 +7,7 @@ debiased_inference(design, problem, x)          the same of a model that was fit
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,10 +21,12 @@ from proxfed.fit.inference.heterogeneity import Agreement, MetaSums, OwnEstimate
 from proxfed.fit.inference.regression import Array
 from proxfed.fit.inference.reported import Errors, reported
 from proxfed.fit.inference.result import INTERCEPT, Forest, Inference
+from proxfed.fit.inference.rubin import pooled
 from proxfed.fit.inference.subject import PRODUCTS, Subject, subject
 from proxfed.fit.inference.tests_of_terms import Test, deviance_table, likelihood_ratio
 from proxfed.fit.inference.wald import coefficients, dispersion
 from proxfed.tables.design import Design, design
+from proxfed.tables.imputation import closed, imputed
 from proxfed.tables.schema import Schema
 from proxfed.tables.table import Tables, read_tables
 
@@ -45,6 +47,8 @@ def glm(
     adjust: str = "none",
     forest: bool = True,
     ties: str = "breslow",
+    imputations: int = 0,
+    seed: int = 0,
 ) -> Inference:
     """The unpenalised model of all organisations' tables, with standard errors: a generalised linear model, or Cox's.
 
@@ -70,6 +74,11 @@ def glm(
         Organisations show their own estimates, for a forest plot; False: only sums are used.
     ties : str
         Of Cox's model: breslow or efron.
+    imputations : int
+        How often every organisation fills its gaps, from its own rows; results are pooled by Rubin's rules. 0: once,
+        as the schema says, which standard errors take no account of.
+    seed : int
+        Of the imputations.
 
     Returns
     -------
@@ -79,7 +88,33 @@ def glm(
     if not isinstance(tables, Tables):
         tables = read_tables(tables, directory)
     made = design(tables)
-    return infer(made, _loss(made, loss), site_intercepts, errors, level, adjust, forest, ties)
+    options = (_loss(made, loss), site_intercepts, errors, level, adjust, forest, ties)
+    if not imputations:
+        return infer(made, *options)
+    return pooled([infer(each, *options) for each in _completed(made, imputations, seed)], _closed(made))
+
+
+def _completed(made: Design, count: int, seed: int) -> Iterator[Design]:
+    """The same design of tables without gaps, so many times; where there are none, there are no indicators of them."""
+    require(count > 1, f"imputations = {count} must be 0, or 2 and more")
+    tables = made.tables.tables
+    gaps = any(np.isnan(values).any() for table in tables for values in table.columns.values())
+    require(gaps, f"imputations = {count}: no value is missing")
+    schema = made.tables.schema.without_indicators()
+    preparation = replace(made.preparation, schema=schema)
+    for draw in range(count):
+        whole = tuple(replace(imputed(table, seed, draw, i), schema=schema) for i, table in enumerate(tables))
+        yield replace(made, tables=made.tables._replace(schema=schema, tables=whole), preparation=preparation)
+
+
+def _closed(made: Design) -> list[str]:
+    """What could not be filled from an organisation's own rows."""
+    each = {table.organisation: closed(table) for table in made.tables.tables}
+    return [
+        f"{name}: {', '.join(map(repr, columns))} cannot be imputed from its own rows: the preparation fills it once"
+        for name, columns in each.items()
+        if columns
+    ]
 
 
 def _loss(made: Design, asked: str | None) -> str:
@@ -238,13 +273,15 @@ def _heterogeneity(
     notes = [f"{o}: no estimate from its own rows ({_named(e, names)})" for o, e in own.items() if isinstance(e, str)]
     scale = np.diag(asked.to_original(kind))
     by_name = dict(zip(names, scale.tolist(), strict=True))
-    # An intercept on the prepared scale is that of a row with average features: in original units it mixes others in.
-    kept = [_scaled(a, by_name[a.name]) for a in agree if a.name != INTERCEPT]
+    # On the prepared scale, an intercept and a feature with a product are those of a row with average features: in
+    # original units they mix others in.
+    mixed = {INTERCEPT, *(names[k] for each in asked.preparation.products for k in (each.one, each.other))}
+    kept = [_scaled(a, by_name[a.name]) for a in agree if a.name not in mixed]
     lines = [
         Forest(c.name, o, c.estimate, c.low, c.high)
         for o, e in fine.items()
         for c in coefficients(names, e.b * scale, np.diag((e.error * scale) ** 2), level)
-        if c.name != INTERCEPT and c.estimate == c.estimate
+        if c.name not in mixed and c.estimate == c.estimate
     ]
     return kept, lines if agree else [], notes
 

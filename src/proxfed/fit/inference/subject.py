@@ -111,9 +111,9 @@ class Subject:
         p = len(self.preparation.names)
         coef, at = self.preparation.original_scale(np.eye(p), np.zeros(p))
         if kind != "shared":
-            return coef
+            return coef.T
         M = np.eye(p + 1)
-        M[:p, :p], M[p, :p] = coef, at
+        M[:p, :p], M[p, :p] = coef.T, at
         return M
 
 

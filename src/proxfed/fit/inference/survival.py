@@ -21,15 +21,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import torch
+from numpy import ndarray as Array
 
 from proxfed.errors import require
 from proxfed.fit.inference.distributions import chi2_tail, t_quantile
-from proxfed.fit.inference.regression import Array
-from proxfed.fit.oracle import Organisations
+
+if TYPE_CHECKING:
+    from proxfed.fit.oracle import Organisations
 
 
 class RiskTable(NamedTuple):
@@ -196,16 +197,22 @@ WIDE = 2.0 ** np.arange(-20, 40, 0.25)
 
 def agreed_grid(organisations: Organisations, x: Array) -> Array:
     """Times in even steps, up to where the last rows leave; one exchange."""
-    table = RiskTable(*organisations.risks(torch.from_numpy(WIDE), torch.from_numpy(x)).numpy())
+    table = _risks(organisations, WIDE, x)
     there = np.flatnonzero(table.leaving > 0)
     require(len(there) > 0, "there are too few times above 0")
     return np.linspace(0, float(WIDE[there[-1]]), STEPS + 1)[1:]
 
 
+def _risks(organisations: Organisations, grid: Array, x: Array) -> RiskTable:
+    import torch  # here: predictions need a baseline, and no torch
+
+    return RiskTable(*organisations.risks(torch.from_numpy(grid), torch.from_numpy(x)).numpy())
+
+
 def baseline_hazard(organisations: Organisations, x: Array, fewest: int) -> Baseline:
     """Of the model x, by all organisations; two exchanges."""
     grid = agreed_grid(organisations, x)
-    table = RiskTable(*organisations.risks(torch.from_numpy(grid), torch.from_numpy(x)).numpy())
+    table = _risks(organisations, grid, x)
     return breslow(table, grid, fewest)
 
 

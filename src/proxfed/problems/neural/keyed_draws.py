@@ -19,7 +19,7 @@ from proxfed.keyed_random import Key
 
 
 class KeyedDraws(TorchDispatchMode):
-    """Draws from here on are those of a key, of one word; all of torch's, whichever module asks for them.
+    """All of torch's random draws in this thread follow from a key.
 
     Parameters
     ----------

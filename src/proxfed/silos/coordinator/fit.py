@@ -30,6 +30,7 @@ from proxfed.fit.objective import Objective, Quadratics, Shape
 from proxfed.fit.oracle import Traffic
 from proxfed.fit.settings import Settings, by_label, solver_of
 from proxfed.fit.solve import Fit
+from proxfed.fit.validation import Validation
 from proxfed.problems.linear.linear import Linear
 from proxfed.problems.losses import Logistic, Loss
 from proxfed.silos.coordinator.deploy import FAREWELL
@@ -94,6 +95,8 @@ def fit_between(
     schema = tables if isinstance(tables, Schema) else read_schema(tables)
     asked = settings_for(schema.model, settings)
     require(asked.compress is None, f"compress = {asked.compress!r}: sums under masks cannot be compressed")
+    again = next((name for name in ("nested", "optimism", "stability") if getattr(asked, name)), None)
+    require(again is None, f"{again}: models are fitted again where all tables lie in one place, not between sites")
     target = schema.target
     plain = target is None or not (target.offset or target.exposure)
     require(plain, "target.offset and target.exposure are for `proxfed glm`: other fits take no offsets")
@@ -117,19 +120,23 @@ def fit_between(
         there = Elsewhere(agreed.job, exchange, told.d, Kept(sums, agreed.job.digest), told.hessians, told.grams)
         fitted = _fit(schema, asked, agreed, there, watch)
         watch("signing the model", 0, 1)
-        return replace(fitted, model=_signed(fitted.model, agreed.job, exchange))
+        return replace(fitted, model=signed(fitted.model, agreed.job, exchange))
 
 
 def finish(folder: str | Path, carrier: Carrier, say: Callable[[str], None] = log.warning) -> None:
     """The model is where it belongs: sites forget the fit, but for their copy, and the folder goes."""
     folder = Path(folder)
-    job = FitAgreement.read(folder / "agreement.json").job
+    farewell(FitAgreement.read(folder / "agreement.json").job, carrier, say)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def farewell(job: Job, carrier: Carrier, say: Callable[[str], None]) -> None:
+    """Sites forget the fit, but for their copy of the model."""
     exchange = Exchange(carrier, say=say)
     heard = exchange.ask(job, dict.fromkeys(job.sites, Letter("end", job.digest)), FAREWELL)
     missing = [site for site in job.sites if site not in heard]
     if missing:
         say(f"{', '.join(missing)} did not hear that the fit is over, and keeps what it has of it")
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _fit(schema: Schema, asked: Settings, agreed: FitAgreement, there: Elsewhere, watch: Watch) -> FittedBetween:
@@ -177,7 +184,7 @@ def _fit(schema: Schema, asked: Settings, agreed: FitAgreement, there: Elsewhere
         objective.organisations.asked if isinstance(objective.organisations, Quadratics) else objective.organisations
     )
     assert isinstance(sites, Elsewhere)  # with class weights and intercepts as they were fitted
-    judged, bins = judged_between(sites, cv, place, asked)
+    judged, bins, decisions = judged_between(sites, cv, place, asked)
     alone, nonzeros, notes = sites.alone(asked) if asked.alone and not left_out else ({}, {}, [])
     measures = there.traffic - after_fit
     told = sum(len(row) for name, row in judged.items() if name != ALL)
@@ -195,20 +202,22 @@ def _fit(schema: Schema, asked: Settings, agreed: FitAgreement, there: Elsewhere
     how = "each organisation in turn, by the model of all others"
     if asked.chosen_by == "within":
         how = f"{there.folds} folds, each with rows of every organisation, which nobody but their sites know"
+        how += f"; rows of the same {schema.folds.about} are held out together" if schema.folds.about else ""
     masked = job.protection.secure_aggregation
     return FittedBetween(
         model=model_of(
             prepared, job.sites, chosen, final, asked, costs(steps, len(job.sites), asked.profile), judged, how,
-            (*prepared.notes, *final.notes, *notes), baseline,
+            (*prepared.notes, *final.notes, *notes), baseline, schema.source.drop,
         ),
         settings=asked,
         problem=chosen,
         fit=final,
         cv=cv,
-        holdings=Holdings({site: agreed.rows.get(site) for site in job.sites}, {}, {}, schema.table.fewest),
+        holdings=Holdings({site: agreed.rows.get(site) for site in job.sites}, {}, {}, {}, schema.table.fewest),
         rows=round(rows),
         federated=judged,
         calibration=bins,
+        validation=Validation(decisions=decisions),
         protection="Sums travelled under masks: nobody but an organisation itself could read its own."
         if masked
         else "Sums of each organisation were sent as they are: no noise was added and no secure sum was used.",
@@ -237,7 +246,7 @@ def _class_weights(asked: Settings, schema: Schema, f: Linear) -> str | dict[str
 # ---- signatures ------------------------------------------------------------------------------------------------------
 
 
-def _signed(model: Model, job: Job, exchange: Exchange) -> Model:
+def signed(model: Model, job: Job, exchange: Exchange) -> Model:
     """By every site, which keeps a copy."""
     question = Letter("model", job.digest, body=model.content())
     answers = exchange.ask(job, dict.fromkeys(job.sites, question))

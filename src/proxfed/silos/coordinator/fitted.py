@@ -14,6 +14,7 @@ from proxfed.fit.metrics import Bin
 from proxfed.fit.model_file import Model, Sent
 from proxfed.fit.settings import Settings
 from proxfed.fit.solve import Fit
+from proxfed.fit.validation import Validation
 from proxfed.problems.linear.linear import Linear
 from proxfed.tables.holdings import Holdings
 from proxfed.types import Block, Problem
@@ -52,6 +53,7 @@ class FittedBetween:
     intervals: str = "the interval by bootstrap at each site, and over all that of the mean over the folds"
     judged_by_folds: bool = True
     own_intercepts: dict[str, float] = field(default_factory=dict)
+    validation: Validation = field(default_factory=Validation)
 
     @property
     def sent(self) -> list[Sent]:

@@ -9,26 +9,31 @@ import torch
 
 from proxfed.fit.cross_validate import CrossValidation
 from proxfed.fit.judge import ALL, LOSS, Judgement, Measured
-from proxfed.fit.metrics import Bin
+from proxfed.fit.metrics import Bin, NetBenefit, decision_curve
 from proxfed.fit.settings import Settings
 from proxfed.problems.losses import Logistic
 from proxfed.silos.coordinator.elsewhere import Elsewhere
 from proxfed.silos.wire.fit_job import Bootstrap
 
 
-def judged_between(there: Elsewhere, cv: CrossValidation, place: int, asked: Settings) -> tuple[Judgement, list[Bin]]:
-    """(measures over all and of the sites that tell them, calibration of two classes)."""
+def judged_between(
+    there: Elsewhere, cv: CrossValidation, place: int, asked: Settings
+) -> tuple[Judgement, list[Bin], list[NetBenefit]]:
+    """(measures over all and of the sites that tell them, calibration and decision curve of two classes)."""
     loss, error = float(cv.mean[place]), float(cv.standard_error[place])
     z = math.sqrt(2) * float(torch.erfinv(torch.tensor(asked.level, dtype=torch.float64)))
     over_all, bins = {LOSS: Measured(loss, loss - z * error, loss + z * error)}, list[Bin]()
     if asked.repetitions == 0:
         over_all = {LOSS: Measured(loss, math.nan, math.nan)}
+    decisions: list[NetBenefit] = []
     models = cv.models[:, place]
     if isinstance(there.loss, Logistic):
         counts = there.histogram(models).numpy()
         over_all = {"auc": Measured(area(counts), math.nan, math.nan)} | over_all
         bins = calibration(counts)
-    return there.judged(models, Bootstrap(asked.repetitions, asked.level, asked.seed)) | {ALL: over_all}, bins
+        decisions = decision_curve(counts) if counts.sum() else []
+    told = there.judged(models, Bootstrap(asked.repetitions, asked.level, asked.seed))
+    return told | {ALL: over_all}, bins, decisions
 
 
 def area(counts: np.ndarray) -> float:

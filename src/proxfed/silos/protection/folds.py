@@ -1,7 +1,7 @@
 """The folds of a site's rows: drawn by a secret of the site, the same in all jobs, and never as somebody else says.
 
 Two sums over nearly the same rows differ by a row. So nobody but the site decides which rows a fold has, and it decides
-once: by what is in a row, whatever its place in the table.
+once: by what is in a row, whatever its place in the table, or by the unit that the row belongs to.
 """
 
 from __future__ import annotations
@@ -10,11 +10,23 @@ from hashlib import blake2b
 
 import numpy as np
 
+from proxfed.tables.folds import together
 
-def folds(lines: np.ndarray, strata: np.ndarray, count: int, secret: bytes) -> np.ndarray:
-    """(N,) of the first N rows (.., bytes): those of a stratum, in an order by the secret, go round the folds."""
-    words = [int.from_bytes(blake2b(row.tobytes(), digest_size=8, key=secret).digest(), "little") for row in lines]
-    order = np.lexsort((np.array(words[: len(strata)], np.uint64), strata))
+
+def folds(
+    lines: np.ndarray, strata: np.ndarray, count: int, secret: bytes, units: np.ndarray | None = None
+) -> np.ndarray:
+    """(N,) of the first N rows (.., bytes): those of a stratum, in an order by the secret, go round the folds; rows of
+    a unit go together."""
+    if units is None:
+        return _drawn([line.tobytes() for line in lines[: len(strata)]], strata, count, secret)
+    return together(
+        units, strata, lambda names, highest: _drawn([str(n).encode() for n in names], highest, count, secret)
+    )
+
+
+def _drawn(words: list[bytes], strata: np.ndarray, count: int, secret: bytes) -> np.ndarray:
+    keys = [int.from_bytes(blake2b(word, digest_size=8, key=secret).digest(), "little") for word in words]
     which = np.empty(len(strata), np.int64)
-    which[order] = np.arange(len(strata)) % count
+    which[np.lexsort((np.array(keys, np.uint64), strata))] = np.arange(len(strata)) % count
     return which

@@ -163,7 +163,7 @@ class Guard:
 
     def folds(self, rows: Rows, strata: np.ndarray, count: int) -> np.ndarray:
         """(N,) the fold of each training row, the same in all jobs; each has its share of every stratum."""
-        return folds(rows.lines(), strata, count, b"")
+        return folds(rows.lines(), strata, count, b"", rows.units)
 
     def prepares(self, data: Federated) -> None:
         """Refused if the job's features single out too few rows."""
@@ -242,6 +242,11 @@ class Link:
     def sums(self, values: Tensor, question: Letter) -> Tensor:
         """What goes to the coordinator instead of (k,) sums over rows, of which it needs the sum over all sites."""
         return values
+
+    def normal(self, secret: np.ndarray, question: Letter, noise: float) -> np.ndarray:
+        """Standard normal numbers of its shape, for noise that only this site can compute; `noise` as its account has
+        it: twice as many standard deviations as a row has sensitivity."""
+        raise Refused("it has no key from which noise could be drawn")
 
     def tested(self, values: Mapping[str, float], rows: int) -> tuple[dict[str, float], int]:
         """What is told of measures on so many test rows, and of their number; 0: that is not told."""

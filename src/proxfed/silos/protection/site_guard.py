@@ -142,6 +142,7 @@ class SiteGuard(Guard):
                 policy.check_measure(site, measure)
                 policy.check_noiseless(site, measure, None if job is None else job.protection.privacy)
         if asked.kind == "job" and job is not None:
+            policy.check_failures(site, self.failures)
             policy.check_job(site, job)
             policy_of_fits.check_fit(site, job)
             self._check_circle(job)
@@ -155,7 +156,7 @@ class SiteGuard(Guard):
 
     def _check_circle(self, job: Job) -> None:
         """Sums over nearly the same sites, or with other weights, differ by a message."""
-        if not job.protection.secure_aggregation or job.protection.privacy is not None:
+        if not job.protection.secure_aggregation or job.protection.privacy is not None or job.private:
             return
         now = Circle.of(job)
         for before in self.circles.values():
@@ -174,7 +175,7 @@ class SiteGuard(Guard):
 
     def begins(self, job: Job | None, rows: Rows) -> None:
         """With a table that was used before, or with one that differs from all of those in enough rows."""
-        if job is not None and job.protection.privacy is not None:
+        if job is not None and (job.protection.privacy is not None or job.private):
             return
         if self._table is None or self._table[0] is not rows:  # jobs of a family have the same
             self._table = rows, digests(rows.lines(), self.key.secret(b"rows"))
@@ -204,14 +205,16 @@ class SiteGuard(Guard):
             path.add(x)
 
     def folds(self, rows: Rows, strata: np.ndarray, count: int) -> np.ndarray:
-        """Keyed by the site's secret. Their number is kept: with another one, folds would overlap in a few rows."""
+        """Keyed by the site's secret. Their number and their units are kept: others would overlap in a few rows."""
         kept = self.site.path(self.site.files.state) / "folds"
         if kept.exists():
-            policy_of_fits.check_same_folds(self.site, int(kept.read_text()), count)
+            before, _, units = kept.read_text().partition("\n")
+            same_units = units.strip() == rows.divided_by
+            policy_of_fits.check_same_folds(self.site, int(before), count, same_units)
         else:
             kept.parent.mkdir(parents=True, exist_ok=True)
-            replace(kept, f"{count}\n".encode())
-        return folds(rows.lines(), strata, count, self.key.secret(b"folds"))
+            replace(kept, f"{count}\n{rows.divided_by}\n".encode())
+        return folds(rows.lines(), strata, count, self.key.secret(b"folds"), rows.units)
 
     def prepares(self, data: Federated) -> None:
         if self.site.limits.feature > 1 and data.features.ndim == 2:
@@ -286,7 +289,7 @@ def _depends_on_rows(what: str) -> bool:
 
 
 def _failed(what: str) -> bool:
-    return _depends_on_rows(what) and what.endswith(" failed")
+    return what.endswith(" failed") and (what.startswith("job") or _depends_on_rows(what))
 
 
 class Circle(NamedTuple):

@@ -121,6 +121,16 @@ class Rows:
         words = self.words is not None or self.classes is not None or self._numbers() == "signs"
         return np.asarray(self.labels).astype(np.int64) if words else np.zeros(len(self.labels), np.int64)
 
+    @property
+    def units(self) -> np.ndarray | None:
+        """(N,) words: rows with the same one are in the same fold; None: each row stands for itself."""
+        return None
+
+    @property
+    def divided_by(self) -> str:
+        """What these units are, on one line."""
+        return ""
+
     def summary(self) -> bytes:
         """What is told of a table, so that all sites prepare theirs alike; numbers need none."""
         raise RunError("the rows of this site are numbers, and have no summary")

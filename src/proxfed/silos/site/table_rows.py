@@ -97,6 +97,17 @@ class TableRows(Rows):
         named = target is not None and bool(target.names)
         return np.asarray(self.table.labels).astype(np.int64) if named else np.zeros(len(self.table), np.int64)
 
+    @property
+    def units(self) -> np.ndarray | None:
+        assert self.table is not None
+        return self.table.units
+
+    @property
+    def divided_by(self) -> str:
+        assert self.table is not None
+        rule = self.table.schema.folds
+        return "" if self.units is None else canonical(rule.model_dump(mode="json", exclude_defaults=True)).decode()
+
     def schema(self) -> Tables:
         assert self.table is not None
         said = super().schema() | {"shape": [], "test": self.held_out is not None}
@@ -137,4 +148,9 @@ def prepared(agreed: Tables, schemas: Mapping[str, Tables], summaries: Mapping[s
     for site, summary in told.items():
         require(summary.organisation == site, f"{site} sent the summary of {summary.organisation!r}")
     found = merge(from_plain(plain, "the sites' schema"), list(told.values()))
-    return agreed | {"preparation": found.plain(), "columns": list(found.names), "shape": [len(found.names)]}
+    return agreed | of_preparation(found)
+
+
+def of_preparation(found: Preparation) -> Tables:
+    """What a job says of it."""
+    return {"preparation": found.plain(), "columns": list(found.names), "shape": [len(found.names)]}
