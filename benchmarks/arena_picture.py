@@ -2,9 +2,9 @@
 
     python benchmarks/arena_picture.py        # writes docs/assets/arena.svg, and prints what it shows as a table
 
-Left the problem of Composite FL's Fig. 1, right data with both classes everywhere; one mark for each method, the median
-over three draws. The line is the bound of J. Korhonen and D. Alistarh, "Towards Tight Communication Lower Bounds for
-Distributed Optimisation", NeurIPS 2021, arXiv:2010.08222, without its constant: n d log2(1/eps) bits each way.
+The problem of Composite FL's Fig. 1; one mark for each method, the median over three draws. The line is the bound of J.
+Korhonen and D. Alistarh, "Towards Tight Communication Lower Bounds for Distributed Optimisation", NeurIPS 2021,
+arXiv:2010.08222, without its constant: n d log2(1/eps) bits each way.
 """
 
 from __future__ import annotations
@@ -24,11 +24,10 @@ from proxfed.report.targets import NEVER, first_reached
 
 ROOT = Path(__file__).parents[1]
 TARGET, LIMIT = 1e-6, 2 * 30 * 60 * log2(1e6) / 8e3
-PROBLEMS = {"composite": ("quick", "one class a client"), "shifted": ("full", "both classes everywhere")}
-"""Both with 30 clients and d = 60."""
+PROBLEMS = {"composite": ("quick", "30 clients, d = 60, one class a client")}
 KINDS = {
     "second order, compressed": ("#e15759", ("Mosaic",)),
-    "second order, dense": ("#f28e2b", ("ProxNewton",)),
+    "second order, dense": ("#f28e2b", ("ProxNewton", "FedNL")),
     "first order, compressed both ways": (
         "#4e79a7",
         ("PLEDGE", "EF21-P + DIANA", "EF21-BC", "FedCEF, quantised both ways", "EF21, quantised both ways",
@@ -36,6 +35,8 @@ KINDS = {
     ),
     "first order, compressed up": ("#76b7b2", ("FedCEF", "EF21", "LoCoDL", "SCAFCOM")),
 }  # fmt: skip
+BESIDE = {"PLEDGE": (-30, -9), "FedDR": (4, -9), "EF21-BC": (-30, 5), "FedCEF": (0, 6), "FedADMM, small penalty": (-20, 7),
+          "LoCoDL": (4, -8)}  # fmt: skip
 DENSE = ("first order, dense", "#999999")
 
 
@@ -61,14 +62,15 @@ def main() -> None:
     plt.rcParams.update(
         {"font.size": 9, "svg.hashsalt": "proxfed", "axes.spines.top": False, "axes.spines.right": False}
     )
-    figure, axes = plt.subplots(1, 2, figsize=(10.5, 4.6), sharey=True)
+    figure, ((*axes,),) = plt.subplots(1, len(PROBLEMS), figsize=(9, 5), sharey=True, squeeze=False)
     for ax, (name, (form, title)) in zip(axes, PROBLEMS.items(), strict=True):
         found = {label: at for label, at in reached(name, form).items() if isfinite(at[1])}
         for label, (rounds, kilobytes, _) in found.items():
             colour = next((c for c, labels in KINDS.values() if label in labels), DENSE[1])
             ax.scatter(rounds, kilobytes, color=colour, s=26, zorder=3)
             short = label.replace(", quantised both ways", " (both ways)")
-            ax.annotate(short, (rounds, kilobytes), (4, 3), textcoords="offset points", fontsize=7, color=colour)
+            at = BESIDE.get(label, (4, 3))
+            ax.annotate(short, (rounds, kilobytes), at, textcoords="offset points", fontsize=7, color=colour)
         ax.axhline(LIMIT, color="black", lw=0.9, ls="--")
         ax.annotate("no algorithm below, up to a constant", (0.99, LIMIT), (0, -10), fontsize=7.5, ha="right",
                     xycoords=("axes fraction", "data"), textcoords="offset points")  # fmt: skip
@@ -81,8 +83,8 @@ def main() -> None:
     axes[0].set_ylabel("kB sent, all clients, both ways")
     kinds = [(kind, colour) for kind, (colour, _) in KINDS.items()] + [DENSE]
     marks = [plt.Line2D([], [], color=colour, marker="o", ls="", ms=5) for _, colour in kinds]
-    figure.legend(marks, [kind for kind, _ in kinds], loc="upper center", ncols=5, frameon=False, fontsize=8)
-    figure.tight_layout(rect=(0, 0, 1, 0.94))
+    figure.legend(marks, [kind for kind, _ in kinds], loc="upper center", ncols=3, frameon=False, fontsize=8)
+    figure.tight_layout(rect=(0, 0, 1, 0.91))
     figure.savefig(ROOT / "docs" / "assets" / "arena.svg", metadata={"Date": None})
 
 

@@ -17,9 +17,10 @@ import torch
 from timing import side_by_side
 
 from proxfed.compressors import QSGD, ErrorBoundedQuantiser, TopK
-from proxfed.compressors.coding import plane_code, subset_code, wire
+from proxfed.compressors.coding import plane_code, urn_code, wire
 from proxfed.compressors.coding.planes import put_together, take_apart
 from proxfed.compressors.coding.reader import Reader
+from proxfed.compressors.step_search import SHORT
 from proxfed.keyed_random import Key, keys
 from proxfed.types import Compressor
 
@@ -89,9 +90,18 @@ def codes() -> None:
 
 
 def _ours(level: np.ndarray):
-    code, d = (subset_code if len(level) <= 2048 else plane_code), len(level)
-    width = wire.width(LARGEST)
-    return lambda: code.write(take_apart(level), width), lambda m: put_together(code.read(Reader(m), d, width), LARGEST)
+    width, d = wire.width(LARGEST), len(level)
+    if d > SHORT:
+        return lambda: plane_code.write(take_apart(level), width), lambda m: put_together(
+            plane_code.read(Reader(m), d, width), LARGEST
+        )
+
+    def write() -> bytes:
+        to = urn_code.Writer()
+        urn_code.write(to, take_apart(level), width)
+        return to.message()
+
+    return write, lambda m: put_together(urn_code.read(urn_code.Digits(Reader(m), len(m)), d, width), LARGEST)
 
 
 def _rice(level: np.ndarray):

@@ -20,7 +20,7 @@ class Server(NamedTuple):
 
 @dataclass(frozen=True)
 class DualAverage(Star[Stateless, Server]):
-    """Clients take K gradient steps from the prox point; the server averages what no prox has touched."""
+    """Clients take K gradient steps from the prox point; the server averages models before their prox step."""
 
     eta: float
     """Local step size."""

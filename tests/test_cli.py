@@ -261,7 +261,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"rounds": 0}, "rounds = 0"),
     ({"rounds": "many"}, "rounds = 'many'"),
     ({"seeds": []}, "seeds = []"),
-    ({"seeds": [0, 1, 0]}, "seeds = [0, 1, 0] is not allowed: a seed stands there twice"),
+    ({"seeds": [0, 1, 0]}, "seeds = [0, 1, 0] is not allowed: a seed is given twice"),
     ({"device": "gpu"}, "device = 'gpu' is not there"),
     ({"problem": {"name": [1]}}, "problem: there is no [1]"),
     ({"problem": {"name": "network", "model": "mlp"}, "reference": True}, "no solver for the problem 'network'"),

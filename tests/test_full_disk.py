@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,6 +14,7 @@ from proxfed.errors import RunError
 from proxfed.files import write
 from proxfed.harness.folder.run_folder import RunFolder
 from proxfed.harness.results import Results
+from proxfed.silos.protection.versions import too_near
 from proxfed.types import Block
 
 from support.damage import FullDisk
@@ -145,3 +147,9 @@ def test_what_is_no_plain_file_is_written_to(tmp_path: Path) -> None:
     write(tmp_path / "link", "text")
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "file").read_text() == "text"
+
+
+def test_a_table_that_cannot_be_noted_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("a file in the way")
+    with pytest.raises(RunError, match=r"cannot write to .*state.tables: "):
+        too_near(tmp_path / "state" / "tables", np.zeros((3, 2)), 5)

@@ -277,7 +277,7 @@ def test_hooks_in_other_processes(tmp_path: Path) -> None:
 
 
 def test_a_plain_function_sees_all_rows_unless_jobs_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxfed.harness.processes.HEAD_START", 0.0)
+    monkeypatch.setattr("proxfed.harness.further_jobs.Pace.further", lambda self: 1)
     seen: list[Moment] = []
     done = compare(problem(), {"a": AVG, "b": AVG}, 3, seeds=2, hooks=[seen.append], progress=False)
     assert len(seen) == len(done.rows)

@@ -24,11 +24,14 @@ from proxfed.algorithms import FedAvg
 from proxfed.engine.tuning import PARALLEL_FROM
 from proxfed.errors import Elsewhere, InputError, RunError
 from proxfed.files import locked
-from proxfed.harness import processes
+from proxfed.harness import further_jobs, processes
 from proxfed.harness.execute import Execution
 from proxfed.harness.folder.checkpoint import TaskFolder
 from proxfed.harness.folder.run_folder import RunFolder
+from proxfed.harness.further_jobs import LOOK, START, Pace, worth_starting
 from proxfed.harness.plan import Share, share_cores
+from proxfed.machine import idle_seconds
+from proxfed.report.progress import Progress
 
 from support import own_parts as own
 from support.small_experiment import execute, small, write
@@ -96,6 +99,12 @@ def clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forks: str) -> Any:
     assert list(place.iterdir()) == []
 
 
+@pytest.fixture
+def together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All jobs begin at the same time."""
+    monkeypatch.setattr(processes._Others, "start", own.wait_for_other_jobs())
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("jobs") / "run"
@@ -109,6 +118,8 @@ sys.path[:0] = {path!r}
 import proxfed
 from support import own_parts as own
 from support.toy_problems import problem
+from proxfed.harness.processes import _Others
+_Others.start = own.wait_for_other_jobs()
 proxfed.compare(problem(), {{"a": own.Slow(0.1, {seconds}), "b": own.Slow(0.2, {seconds})}}, {rounds},
     out={out!r}, jobs=2, progress=False)
 """
@@ -156,7 +167,7 @@ def test_any_number_of_jobs_gives_the_same_bits(
     assert list((tmp_path / "run" / "checkpoint").iterdir()) == []
 
 
-@pytest.mark.usefixtures("forked")
+@pytest.mark.usefixtures("forked", "together")
 def test_progress_arrives_from_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: set[tuple[str, int, int]] = set()
 
@@ -251,7 +262,7 @@ def test_workers_of_a_killed_parent_stop_by_themselves(tmp_path: Path) -> None:
 # ---- errors ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("forked")
+@pytest.mark.usefixtures("forked", "together")
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_bug_of_ones_own_is_told_with_its_traceback(jobs: int) -> None:
     """Here it is the exception itself, with a note; from another process, a sentence whose cause is the traceback."""
@@ -268,7 +279,7 @@ def test_a_bug_of_ones_own_is_told_with_its_traceback(jobs: int) -> None:
     assert "own_parts.py" in str(told.value.__cause__)
 
 
-@pytest.mark.usefixtures("forked")
+@pytest.mark.usefixtures("forked", "together")
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_an_error_for_the_user_is_one_sentence(jobs: int) -> None:
     """With the label and the seed, wherever it happened."""
@@ -308,7 +319,7 @@ def test_what_cannot_travel_is_refused_or_done_here(monkeypatch: pytest.MonkeyPa
     algorithms = {"a": own.Slow(0.1), "b": own.Stuck(0.1)}
     with pytest.raises(InputError, match="cannot be given to other processes"):
         compare(problem(), algorithms, 3, jobs=2, progress=False)
-    monkeypatch.setattr(processes, "HEAD_START", 0.0)
+    monkeypatch.setattr(Pace, "further", lambda self: 1)
     monkeypatch.setattr("proxfed.harness.plan.share_cores", lambda *_: Share(2, 1, False))
     assert compare(problem(), algorithms, 3, progress=False).complete
 
@@ -330,6 +341,55 @@ def test_cores_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
             assert small_.jobs * small_.threads <= cores
             assert (large.jobs, large.threads) == (1, cores)
             assert (small_.at_once, large.at_once) == (False, False)
+
+
+def seconds(work: float, others: int, at: float) -> float:
+    """Of a study with so much work for one process, if so many others are asked for after `at` seconds of it."""
+    ready = at + START
+    return work if work <= ready else ready + (work - ready) / (others + 1)
+
+
+@pytest.mark.parametrize("cores", [1, 2, 4, 16])
+def test_the_default_is_nearly_as_fast_as_the_best_number_of_jobs(cores: int) -> None:
+    """Not starting costs a tenth at most, starting late the time until the first look, if the work divides evenly."""
+    for work in (0.1, 1, 2, 3, 4, 5, 6, 8, 10, 15, 30, 100, 1000):
+        others = worth_starting(work - LOOK, cores - 1, 19)
+        best = min(seconds(work, number, 0) for number in range(cores))
+        assert seconds(work, others, LOOK) <= 1.1 * best + LOOK, (work, others)
+        assert others <= cores - 1
+
+
+def test_busy_cores_are_left_to_others() -> None:
+    assert [worth_starting(100.0, idle, 7) for idle in (0.0, 0.4, 0.9, 3.2, 50.0)] == [0, 0, 1, 3, 7]
+
+
+def test_the_pace_of_what_was_done_tells_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three tasks of 100 rounds, one of them resumed at round 50; the second core is idle from the third second on."""
+    now = 0.0
+    monkeypatch.setattr(further_jobs.time, "monotonic", lambda: now)
+    monkeypatch.setattr(further_jobs, "idle_seconds", lambda: max(0.0, now - 2.0))
+    pace, told = Pace(3, 2), []
+    pace.hear(Progress(0, 3, "a", 0, 50, 100, None))
+    assert pace.left() == float("inf")
+    for rounds in range(51, 101):
+        now += 0.1
+        pace.hear(Progress(0, 3, "a", 0, rounds, 100, None))
+        told.append((round(now, 1), pace.further()))
+    assert pace.left() == pytest.approx(2 * 4.9)  # the first round may compile: it does not count
+    started = [at for at, further in told if further]
+    assert 2.4 < min(started) < 3.6
+    for task in (1, 2):
+        pace.hear(Progress(task, 3, "a", task, 0, 100, None))
+    now += 1
+    assert pace.further() == 0  # there is no task left for another
+
+
+def test_idle_cores_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "stat").write_text("cpu  10 20 30 400 50 0 0 0 0 0\ncpu0 1 2 3 4\n")
+    assert idle_seconds(str(tmp_path / "stat")) == 450 / os.sysconf("SC_CLK_TCK")
+    assert idle_seconds(str(tmp_path / "nothing")) is None
+    (tmp_path / "stat").write_text("")
+    assert idle_seconds(str(tmp_path / "stat")) is None
 
 
 def test_a_resumed_run_has_the_threads_it_was_begun_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

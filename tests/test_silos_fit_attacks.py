@@ -23,7 +23,7 @@ from proxfed.fit.settings import read_settings
 from proxfed.silos.coordinator.elsewhere import Elsewhere, Kept
 from proxfed.silos.coordinator.fit_agreement import agree_on_fit, announce
 from proxfed.silos.wire.exchange import Exchange
-from proxfed.silos.wire.fit_job import write_sums
+from proxfed.silos.wire.fit_job import PLAIN, write_sums
 from proxfed.silos.wire.job import Job
 from proxfed.silos.wire.message import Letter
 from proxfed.tables import read_schema
@@ -143,7 +143,7 @@ def test_d3_numbers_that_do_not_fit_cannot_be_tried_for_ever(tmp_path: Path) -> 
 
     def ask(exponent: float) -> Letter:
         x = torch.full((there.d,), 10.0**exponent, dtype=torch.float64)
-        return Letter.decode(h.holders["oslo"].answer(write_sums(there.job.digest, [Question(x)], None).encode()))
+        return Letter.decode(h.holders["oslo"].answer(write_sums(there.job.digest, [Question(x)], PLAIN).encode()))
 
     there = between(h)
     failed = [ask(12 + k / 8) for k in range(20)]

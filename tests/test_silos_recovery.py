@@ -15,6 +15,7 @@ import torch
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from proxfed.errors import InputError, RunError
+from proxfed.silos.coordinator.coordinator import Coordinator
 from proxfed.silos.protection import recovery
 from proxfed.silos.protection.keyring import Keyring, SiteKey
 from proxfed.silos.protection.masks import Words, reveal, to_words
@@ -203,6 +204,51 @@ def test_a_site_that_comes_back_goes_on(tmp_path: Path) -> None:
     for t in (1, 2, 3):
         c.round(t)
     assert c.after == dict.fromkeys(SITES, 3)
+
+
+@pytest.mark.parametrize("when", ["round", "unmask", "after"])
+def test_a_coordinator_that_is_killed_within_a_round_finishes_it_with_the_same_sites(when: str, tmp_path: Path) -> None:
+    """turin drops out of round 2, and is back when the coordinator is: it counts from round 3 on, as without a kill."""
+    sites, same = open_sites(tmp_path / "killed"), open_sites(tmp_path / "same")
+    gone, note = (lambda name, q: name == "turin" and (q.kind, q.round) == ("round", 2)), tmp_path / "note.json"
+    expected = same.coordinator(FEDAVG, RECOVERED, deadline=0.05)
+    expected.exchange.carrier = Dropping(same, gone)
+    c = sites.coordinator(FEDAVG, RECOVERED, deadline=0.05, note=note)
+    c.exchange.carrier = Dropping(sites, gone)
+    c.round(1)
+    kept, counters = c.dump(), c.counters() | {"wall_seconds": 0.0}
+    c.exchange.carrier = Dying(sites, gone, when)
+    with pytest.raises(KeyboardInterrupt):
+        c.round(2)
+    again = Coordinator(c.job, sites.exchange(), deadline=0.05, note=note)
+    again.exchange.life = 2
+    if when == "round":  # nobody has told shares yet: it may be without turin, or with it
+        again.exchange.carrier = Dropping(sites, gone)
+    again.load(kept, counters)
+    for t in (2, 3):
+        again.round(t)
+    for t in (1, 2, 3):
+        expected.round(t)
+    assert torch.equal(again.model(), expected.model())
+
+
+class Dying(Dropping):
+    """The coordinator is killed when messages of a round are there, when shares are asked for, or when they came."""
+
+    def __init__(self, sites: Sites, away: Any, when: str) -> None:
+        super().__init__(sites, away)
+        self.when = when
+
+    def ask(self, questions: Mapping[str, bytes], deadline: float | None) -> dict[str, bytes]:
+        letter = Letter.decode(next(iter(questions.values())))
+        unmask = letter.head.get("what") == "unmask"
+        if unmask and self.when == "unmask":
+            super().ask(dict([*questions.items()][:1]), None)  # one site has told its shares
+            raise KeyboardInterrupt
+        answers = super().ask(questions, deadline)
+        if (unmask and self.when == "after") or (letter.kind == "round" and self.when == "round"):
+            raise KeyboardInterrupt
+        return answers
 
 
 def lab(tmp_path: Path, **require: Any) -> tuple[Sites, dict[str, Letter], Any]:

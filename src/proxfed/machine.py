@@ -121,6 +121,16 @@ def thread_count() -> int:
     return torch.get_num_threads()
 
 
+def idle_seconds(stat: str = "/proc/stat") -> float | None:
+    """Seconds that the cores of this machine have been idle since it started, all together; None if unknown."""
+    try:
+        with open(stat) as f:
+            words = f.readline().split()
+        return (float(words[4]) + float(words[5])) / os.sysconf("SC_CLK_TCK")  # the second number: waiting for a disk
+    except (OSError, ValueError, IndexError):
+        return None
+
+
 def split_evenly(items: Sequence[Item], count: int) -> list[Sequence[Item]]:
     """At most `count` runs of neighbouring items, of nearly the same length, none of them empty."""
     count, m = min(count, len(items)), len(items)

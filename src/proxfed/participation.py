@@ -56,7 +56,7 @@ class UniformSampling:
 
 @dataclass(frozen=True)
 class BernoulliSampling:
-    """Each client by itself with probability p. A round in which nobody takes part is possible: an empty array."""
+    """Each client independently with probability p. A round may be without clients: an empty array."""
 
     p: float
     """Probability to take part, in (0, 1]."""
@@ -131,12 +131,12 @@ def arrived(participation: Participation, t: int, ids: Ids, seed: int) -> tuple[
     if not isinstance(participation, Dropouts):
         return ids, ids
     there = participation.arrived(t, ids, seed)
-    heard = ids if len(there) == len(ids) else there
-    return heard, heard if participation.rollback else ids
+    arrived = ids if len(there) == len(ids) else there
+    return arrived, arrived if participation.rollback else ids
 
 
 def cohort(participation: Participation, t: int, n: int, seed: int) -> Ids:
-    """Who takes part in round t: a range if that is everybody, and else an array, whatever a participation returns."""
+    """The clients of round t: a range if all take part, else an array, whatever a participation returns."""
     ids = participation(t, n, seed)
     return ids if not isinstance(ids, range) or ids == range(n) else np.asarray(ids, np.int64)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
@@ -16,11 +16,24 @@ from torch import Tensor, nn
 from proxfed.data import load
 from proxfed.data.partitions import IID
 from proxfed.errors import require
+from proxfed.harness.processes import _Others
 from proxfed.keyed_random import Key, keys, uniforms
 from proxfed.problems.neural.neural import Neural
 from proxfed.topologies.base import FixedTopology
 from proxfed.topologies.mixing import weigh
 from proxfed.types import Facts, Local, Mixing, Needs, Packed, Problem, Regulariser, Sends, Star
+
+
+def wait_for_other_jobs() -> Callable[..., None]:
+    """How jobs are started where a test needs all of them from the first round on: a new process takes seconds."""
+    start = _Others.start
+
+    def and_wait(self: _Others, count: int) -> None:
+        start(self, count)
+        for worker in self.workers:
+            worker.wait_until_read()
+
+    return and_wait
 
 
 class Point(NamedTuple):

@@ -12,7 +12,7 @@ The paper takes the prox with step alpha. Its fixed points then minimise f + h/b
 prox_step="alpha" for reproducing its experiments only; the two agree for beta = 1 and for indicators.
 
 Without tracking (`tracking` = false; the ablation of section IV-A, for beta = 1) momentum is that of the own gradients,
-y = beta grad f_i(x_new), and only x is mixed. Clients then descend on their own f_i, and different data leave a bias.
+y = beta grad f_i(x_new), and only x is mixed. Clients then descend on their own f_i: heterogeneous data cause a bias.
 
 What travels: two vectors over each edge of a round; one without tracking.
 Reference: Y. Zhou, X. Shi, X. Li, J. Zhong, G. Wen, J. Cao, "Decentralized Nonconvex Composite Federated Learning with

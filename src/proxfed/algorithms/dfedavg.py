@@ -3,7 +3,7 @@
     K times     v <- theta v - eta grad f_i(y),  y <- y + v              from y = x_i and v = 0 in every round
                 x_i <- mix y
 
-DFedAvg is theta = 0. With different data the limit is biased, by O(eta K).
+DFedAvg is theta = 0. With heterogeneous data the limit is biased, by O(eta K).
 
 The paper's quantised form, x_i <- x_i + mix Q(y - x), is left out: the x_i themselves are never mixed. Even with Q the
 identity every client ends at its own minimiser if W is positive definite, and their disagreement grows without bound if

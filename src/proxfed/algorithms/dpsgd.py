@@ -4,7 +4,7 @@
     atc     x_i <- mix (x - eta grad f(x))                       that is sum_j w_ij (x_j - eta grad f_j(x_j))
 
 The paper's is "cta" (combine, then adapt), whose exchange and gradients may run at the same time; "atc" (adapt, then
-combine) mixes the newer points and allows the larger steps. With different data both stop O(eta) away from the
+combine) mixes the newer points and allows the larger steps. With heterogeneous data both stop O(eta) away from the
 solution, except "atc" on the complete graph, which is gradient descent.
 
 What travels: one vector over each edge of a round.

@@ -8,7 +8,7 @@
     EF21-SGDM   v_i <- (1 - eta) v_i + eta grad f_i(x)
                 as EF21, with v_i in place of the gradient
 
-EF14 adds what a message lost to the next one; with different data it stops at a distance proportional to eta. EF21
+EF14 adds what a message lost to the next one; with heterogeneous data it stops at a distance proportional to eta. EF21
 sends what changed: c_i converges to the gradient, so nothing is lost in the end, and c is the mean of all c_i whoever
 takes part (for EF21-SGDM that is ours, its paper has everybody). The momentum of EF21-SGDM is what stochastic gradients
 need. All of them begin with zeros.

@@ -3,8 +3,8 @@
     K times     y <- prox_{eta h}(y - eta grad f_i(y))         from y = x
     server      x <- x + eta_g (mean y - x)
 
-With different data or h, and K > 1, it stops at a biased point: the average of points that drifted apart, whose zeros
-the averaging blurs.
+With heterogeneous data or h, and K > 1, it stops at a biased point: it averages points that drifted apart,
+which blurs their zeros.
 
 What travels: one vector up, one down.
 Reference: B. McMahan, E. Moore, D. Ramage, S. Hampson, B. Aguera y Arcas, "Communication-Efficient Learning of Deep

@@ -3,7 +3,7 @@
     tau times   v_i <- gamma v_i - eta grad f_i(w_i),   w_i <- w_i + gamma v_i - eta grad f_i(w_i)
     server      w = sum p_i w_i,   v = sum p_i v_i
 
-The effective step is eta/(1 - gamma). For tau > 1 and different data the limit is biased.
+The effective step is eta/(1 - gamma). For tau > 1 and heterogeneous data the limit is biased.
 
 What travels: two vectors up and two down (and one number up with output="best").
 Reference: Z. Yang, W. Bao, D. Yuan, N. H. Tran, A. Y. Zomaya, "Federated Learning with Nesterov Accelerated Gradient",

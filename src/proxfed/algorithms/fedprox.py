@@ -3,8 +3,8 @@
     K times     y <- y - eta (grad f_i(y) + mu (y - x))         from y = x
     server      x <- x + eta_g (mean y - x)
 
-The pull keeps clients with different data from drifting far, but its limit is biased like that of FedAvg, which it is
-for mu = 0.
+The pull keeps clients with heterogeneous data from drifting far, but the limit is biased like FedAvg's. For mu = 0
+it is FedAvg.
 
 The paper lets clients stop anywhere near a solution of the local problem; here they take K steps.
 

@@ -6,7 +6,7 @@
     server      x <- x + eta_g (mean y - x)
 
 m is the mean direction of the last round. With rho = 0 FedSAM is FedAvg and MoFedSAM is FedCM; with beta = 1 MoFedSAM
-is FedSAM. The limits are biased, by different data and by the perturbation.
+is FedSAM. The limits are biased, by heterogeneous data and by the perturbation.
 
 What travels: one vector up and one down; MoFedSAM sends m too, so two down.
 Reference: Z. Qu, X. Li, R. Duan, Y. Liu, B. Tang, Z. Lu, "Generalized Federated Learning via Sharpness Aware

@@ -19,15 +19,17 @@ from proxfed.report.terminal import err, say
 if TYPE_CHECKING:
     from proxfed.silos.wire.carrier import Carrier
 
-KitOption = Annotated[
-    Path | None, typer.Option("--kit", metavar="FOLDER", help="nvflare: the kit of an administrator.")
+KitOption = Annotated[Path | None, typer.Option("--kit", metavar="FOLDER", help="NVFLARE: the administrator's kit.")]
+SuperlinkOption = Annotated[
+    str, typer.Option("--superlink", help="Flower: the connection's name in Flower's config.toml.")
 ]
-SuperlinkOption = Annotated[str, typer.Option("--superlink", help="flower: its name in Flower's own settings.")]
 SitesOption = Annotated[
-    str, typer.Option("--sites", metavar="A,B,...", help="In this order; nvflare: else all that are connected.")
+    str,
+    typer.Option("--sites", metavar="A,B,...", help="Sites, in this order; NVFLARE's default: all that are connected."),
 ]
 LoopbackOption = Annotated[
-    int | None, typer.Option("--loopback", min=2, metavar="N", help="All on this machine, with so many sites.")
+    int | None,
+    typer.Option("--loopback", min=2, metavar="N", help="Run everything on this machine, with this many sites."),
 ]
 
 

@@ -24,7 +24,9 @@ def check(
     ],
     change: Annotated[
         list[str] | None,
-        typer.Option("-c", "--change", metavar="KEY=VALUE", help="A setting of it, e.g. -c eta=0.5; may be repeated."),
+        typer.Option(
+            "-c", "--change", metavar="KEY=VALUE", help="A setting of the class, e.g. -c eta=0.5; may be repeated."
+        ),
     ] = None,
     format: FormatOption = Format.table,
 ) -> None:

@@ -44,20 +44,20 @@ ExperimentArgument = Annotated[
 ]
 FormatOption = Annotated[Format, typer.Option("--format", help="A table for people or JSON for programs.")]
 DeviceOption = Annotated[
-    str | None, typer.Option("--device", help="Where it is computed: cpu, cuda, mps, or auto for what is there.")
+    str | None, typer.Option("--device", help="Device: cpu, cuda, mps, or auto for the best available.")
 ]
-DataOption = Annotated[str | None, typer.Option("--data", help="The data directory; else $PROXFED_DATA or the cache.")]
+DataOption = Annotated[str | None, typer.Option("--data", help="Data directory; default: $PROXFED_DATA or the cache.")]
 ChangeOption = Annotated[
     list[str] | None,
     typer.Option("-c", "--change", metavar="KEY=VALUE", help="Change a setting, e.g. -c data.partition.alpha=0.1"),
 ]
 JobsOption = Annotated[
     int | None,
-    typer.Option("--jobs", min=1, help="Algorithms, seeds, cases in so many processes; default: suits the machine."),
+    typer.Option("--jobs", min=1, help="Processes for algorithms, seeds and cases; default: suits the machine."),
 ]
-CheckpointOption = Annotated[float, typer.Option("--checkpoint", help="Seconds between checkpoints; 0: every round.")]
+CheckpointOption = Annotated[float, typer.Option("--checkpoint", help="Seconds between checkpoints (0: every round).")]
 OneCaseOption = Annotated[
-    str, typer.Option("--case", metavar="NAME", help="Which case, if the experiment has several.")
+    str, typer.Option("--case", metavar="NAME", help="The case to use, if the experiment has several.")
 ]
 CaseOption = Annotated[
     list[str] | None, typer.Option("--case", metavar="NAME", help="Only this case of the experiment; may be repeated.")
@@ -68,15 +68,23 @@ OnlyOption = Annotated[
 
 HookOption = Annotated[
     list[str] | None,
-    typer.Option("--hook", metavar="NAME|FILE.py:NAME", help="Call it with every row, e.g. tensorboard; repeatable."),
+    typer.Option(
+        "--hook", metavar="NAME|FILE.py:NAME", help="Hook to call with every row, e.g. tensorboard; may be repeated."
+    ),
 ]
 
 AxisOption = Annotated[
-    str | None, typer.Option("--axis", help="What is counted until the target: round, bytes, sim_seconds or steps.")
+    str | None, typer.Option("--axis", help="Cost counted until the target: round, bytes, sim_seconds or steps.")
 ]
-NamesOption = Annotated[str, typer.Option("--names", metavar="A,B,...", help="The columns, if there is no header.")]
-SeparatorOption = Annotated[str, typer.Option("--separator", metavar="SIGN", help="Between the columns of text.")]
-EncodingOption = Annotated[str, typer.Option("--encoding", metavar="NAME", help="Of text, such as latin-1.")]
+NamesOption = Annotated[
+    str, typer.Option("--names", metavar="A,B,...", help="Names of the columns, if the file has no header.")
+]
+SeparatorOption = Annotated[
+    str, typer.Option("--separator", metavar="SIGN", help="Separator of columns in text files.")
+]
+EncodingOption = Annotated[
+    str, typer.Option("--encoding", metavar="NAME", help="Encoding of text files, such as latin-1.")
+]
 
 
 def text_form(names: str, separator: str, encoding: str) -> dict[str, Any]:
@@ -92,7 +100,7 @@ def hooked(experiment: Experiment, hooks: Sequence[str] | None) -> Experiment:
 
 
 def with_device(changes: Sequence[str] | None, device: str | None) -> list[str]:
-    """The changes of settings, and that of the device if one is given."""
+    """The changed settings, including the device if one is given."""
     return [*(changes or ()), *([] if device is None else [f"device={device}"])]
 
 

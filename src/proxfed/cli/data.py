@@ -30,7 +30,7 @@ app = typer.Typer(
 app.command()(tables.schema)
 app.command()(tables.describe)
 
-Names = Annotated[list[str], typer.Argument(metavar="NAME...", help="Datasets; `proxfed data list` has them all.")]
+Names = Annotated[list[str], typer.Argument(metavar="NAME...", help="Datasets; `proxfed data list` shows all.")]
 
 
 # ---- list ----------------------------------------------------------------------------------------------------------
@@ -61,7 +61,7 @@ def list_(data: DataOption = None, format: FormatOption = Format.table) -> None:
 
 
 def _files(name: str, directory: str | None) -> list[dict[str, Any]]:
-    """The public files of a dataset, where they are or would be put, in the form of which most are there."""
+    """A dataset's public files and their places, in the form with the most files present."""
     from proxfed.data import FILES
 
     files = []
@@ -92,7 +92,7 @@ def _short(path: Path, directory: Path) -> str:
 @app.command()
 def check(
     names: Annotated[list[str] | None, typer.Argument(metavar="NAME...", help="Datasets.")] = None,
-    all: Annotated[bool, typer.Option("--all", help="Every dataset of which files are there.")] = False,
+    all: Annotated[bool, typer.Option("--all", help="Every dataset with files on this machine.")] = False,
     data: DataOption = None,
     format: FormatOption = Format.table,
 ) -> None:
@@ -162,7 +162,9 @@ def fetch(names: Names, data: DataOption = None, format: FormatOption = Format.t
 def show(
     source: Annotated[str, typer.Argument(metavar="EXPERIMENT|NAME", help="An experiment, its .toml, or a dataset.")],
     change: ChangeOption = None,
-    picture: Annotated[Path | None, typer.Option("--out", metavar="FILE.svg", help="Also draw it into a file.")] = None,
+    picture: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE.svg", help="Also draw a picture into this file.")
+    ] = None,
     data: DataOption = None,
     format: FormatOption = Format.table,
 ) -> None:

@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 
 
 def deploy(
-    experiment: Annotated[str, typer.Argument(metavar="FILE.toml", help="The sites' rows are its data.")],
+    experiment: Annotated[
+        str, typer.Argument(metavar="FILE.toml", help="Experiment file; its data are the sites' rows.")
+    ],
     carrier: CarrierOption = CarrierName.nvflare,
     kit: KitOption = None,
     superlink: SuperlinkOption = "",
@@ -43,12 +45,12 @@ def deploy(
     change: ChangeOption = None,
     only: OnlyOption = None,
     hook: HookOption = None,
-    folder: Annotated[Path | None, typer.Option("--out", help="The run folder; runs/NAME if not given.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run, if one has begun.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace a run that is there.")] = False,
+    folder: Annotated[Path | None, typer.Option("--out", help="Run folder; default: runs/NAME.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume the run if it has begun.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing run.")] = False,
     deadline: Annotated[
         float | None,
-        typer.Option("--deadline", help="Seconds after which a round goes on without sites that are missing."),
+        typer.Option("--deadline", help="Seconds after which a round continues without missing sites."),
     ] = None,
     data: DataOption = None,
     format: FormatOption = Format.table,
@@ -56,7 +58,7 @@ def deploy(
     """Run an experiment between organisations: their `proxfed silo` hold the rows, and this process coordinates.
 
     Started on the machine of the carrier's server. Rows, report and run folder are those of `proxfed run`. It may be
-    killed at any time: --resume goes on, bit for bit. With --loopback 3 all of it runs on this machine, with real
+    killed at any time: --resume continues it, bit for bit. With --loopback 3 all of it runs on this machine, with real
     processes, sockets and certificates, and the models are compared with those of `proxfed run`.
 
     Examples: [bold]proxfed deploy trial.toml --kit kits/deploy@example.org[/bold], [bold]proxfed deploy trial.toml
@@ -65,7 +67,7 @@ def deploy(
     from proxfed.silos.carriers.loopback_sites import make_sites
     from proxfed.silos.coordinator.deploy import deploy as carry_out
 
-    os.umask(0o077)  # what sites have sent is for nobody but this user
+    os.umask(0o077)  # only this user may read what sites send
     check_anew(resume, force)
     e = hooked(read_experiment(experiment, change or []), hook)
     to = Connection(carrier, kit, superlink, sites, loopback)

@@ -45,7 +45,7 @@ def fit(
         typer.Option("--cv", metavar="within|organisation", help="Hold out rows of each, or all rows of one."),
     ] = None,
     folds: Annotated[
-        int | None, typer.Option("--folds", min=2, help="Of --cv within; 5. [folds] keeps rows together.")
+        int | None, typer.Option("--folds", min=2, help="Of --cv within; 5. The table folds keeps rows together.")
     ] = None,
     rule: Annotated[
         str | None, typer.Option("--rule", metavar="one_se|best", help="The simplest as good as the best, or the best.")
@@ -69,6 +69,17 @@ def fit(
     ] = None,
     site_intercepts: Annotated[
         bool | None, typer.Option("--site-intercepts", help="An intercept for every organisation, which stays there.")
+    ] = None,
+    epsilon: Annotated[
+        float | None,
+        typer.Option("--epsilon", min=0, help="Differential privacy of every row: a fit to one noisy sum of each."),
+    ] = None,
+    delta: Annotated[float, typer.Option("--delta", help="Of --epsilon.")] = 1e-5,
+    row: Annotated[
+        float | None, typer.Option("--row", metavar="NORM", help="Of --epsilon: rows are shortened to this norm.")
+    ] = None,
+    label: Annotated[
+        str | None, typer.Option("--label", metavar="LOW,HIGH", help="Of --epsilon: the range of a number to predict.")
     ] = None,
     alone: Annotated[
         bool | None, typer.Option("--alone/--no-alone", help="Compare with models of each alone and of pooled rows.")
@@ -121,6 +132,20 @@ def fit(
     from proxfed.fit.consortium import fit as fit_tables
 
     given = {key: value for key, value in given.items() if value is not None}
+    if epsilon is not None:
+        from proxfed.cli.private_fit import run_private_fit
+
+        strange = next((key for key in given if key != "seed"), None)
+        require(strange is None, f"--{(strange or '').replace('_', '-')} does not go with --epsilon")
+        how = {"epsilon": epsilon, "delta": delta, "row": row, "label": None if label is None else _pair(label)}
+        at = None
+        if carrier is not None or loopback is not None:
+            require(seed is None, "--seed: the noise of sites is secret")
+            at = Connection(carrier or CarrierName.nvflare, kit, superlink, sites, loopback)
+        with _reserved(place, force):
+            run_private_fit(file, data, at, place, resume, format is Format.json, seed or 0, how)
+        return
+    require(row is None and label is None, "--row and --label need --epsilon")
     fitted: Shown
     if carrier is not None or loopback is not None:
         to = Connection(carrier or CarrierName.nvflare, kit, superlink, sites, loopback)
@@ -219,6 +244,14 @@ def _reserved(place: Path | None, force: bool) -> Iterator[None]:
         finally:
             with suppress(OSError):
                 place.rmdir()
+
+
+def _pair(text: str) -> list[float]:
+    try:
+        low, high = map(float, text.split(","))
+    except ValueError:
+        raise InputError(f"--label {text}: give two numbers, LOW,HIGH") from None
+    return [low, high]
 
 
 def named(option: str, text: str) -> dict[str, Any]:

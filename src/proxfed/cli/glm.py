@@ -26,33 +26,36 @@ def glm(
     file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="The schema of the tables.")],
     loss: Annotated[
         str | None,
-        typer.Option("--loss", help="logistic, squared, poisson, huber, cox; default: as the target needs."),
+        typer.Option("--loss", help="Loss: logistic, squared, poisson, huber or cox; default: from the target."),
     ] = None,
     site_intercepts: Annotated[
-        bool, typer.Option("--site-intercepts", help="An intercept for every organisation, which stays there.")
+        bool, typer.Option("--site-intercepts", help="Give every organisation its own intercept, which stays there.")
     ] = False,
     errors: Annotated[
         str,
         typer.Option(
             "--errors",
             metavar="model|robust|cluster|organisation",
-            help="Standard errors of the model, of the sandwich, clustered by target.cluster or by organisation.",
+            help="Standard errors: model, robust (sandwich), or clustered by target.cluster or organisation.",
         ),
     ] = "model",
-    level: Annotated[float, typer.Option("--level", help="Of the intervals.")] = 0.95,
+    level: Annotated[float, typer.Option("--level", help="Confidence level of the intervals.")] = 0.95,
     adjust: Annotated[
-        str, typer.Option("--adjust", metavar="none|bonferroni|holm|bh", help="p-values for several comparisons.")
+        str,
+        typer.Option("--adjust", metavar="none|bonferroni|holm|bh", help="Adjust p-values for multiple comparisons."),
     ] = "none",
-    ties: Annotated[str, typer.Option("--ties", metavar="breslow|efron", help="Of survival times.")] = "breslow",
+    ties: Annotated[
+        str, typer.Option("--ties", metavar="breslow|efron", help="How ties of survival times are handled.")
+    ] = "breslow",
     forest: Annotated[
-        bool, typer.Option("--forest/--no-forest", help="Show every organisation's own estimates, or sums only.")
+        bool, typer.Option("--forest/--no-forest", help="Show each organisation's own estimates, or only sums.")
     ] = True,
     impute: Annotated[
-        int, typer.Option("--impute", metavar="TIMES", min=0, help="Fill gaps so often, and pool by Rubin's rules.")
+        int, typer.Option("--impute", metavar="TIMES", min=0, help="Impute gaps this often and pool by Rubin's rules.")
     ] = 0,
-    seed: Annotated[int, typer.Option("--seed", help="Of --impute.")] = 0,
-    place: Annotated[Path | None, typer.Option("--out", metavar="FOLDER", help="Where tables and report go.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of --impute.")] = 0,
+    place: Annotated[Path | None, typer.Option("--out", metavar="FOLDER", help="Folder for tables and report.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
     carrier: Annotated[
         CarrierName | None, typer.Option("--carrier", help="The tables are at sites: what brings questions to them.")
     ] = None,

@@ -24,26 +24,30 @@ from proxfed.report.terminal import err, out, say, visible
 
 
 def predict(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="model.json, or the folder that it is in.")],
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="CSV, Parquet or .npz, perhaps compressed.")],
-    to: Annotated[Path | None, typer.Option("--out", metavar="FILE.csv", help="Where they go; else printed.")] = None,
-    evaluate: Annotated[bool, typer.Option("--evaluate", help="The file has the target: how good are they?")] = False,
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="model.json or its folder.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Table: CSV, Parquet or .npz, also compressed.")],
+    to: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE.csv", help="File for the predictions; default: print them.")
+    ] = None,
+    evaluate: Annotated[
+        bool, typer.Option("--evaluate", help="Judge the predictions; the file must have the target.")
+    ] = False,
     time: Annotated[
-        float | None, typer.Option("--time", min=0, help="Of survival: also the risk of an event until this time.")
+        float | None, typer.Option("--time", min=0, help="Survival only: also the risk of an event until this time.")
     ] = None,
     names: NamesOption = "",
     separator: SeparatorOption = ",",
     encoding: EncodingOption = "utf-8",
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     format: FormatOption = Format.table,
 ) -> None:
-    """Predictions for the rows of a file, prepared as the model's own tables were; their order of columns is free.
+    """Predict the rows of a file, prepared like the model's own tables; columns may be in any order.
 
-    Classes with their probabilities, numbers, or, of survival, the linear predictor, the hazard relative to that of
-    score 0 and, with --time, the risk until then. The first column is the number of the row in the file. Columns that
-    the model does not use are left out. A row with a word that the schema does not know, or a number out of its range,
-    has no prediction, and the last column says why. With --evaluate, rows without a value that the fit asked for
-    (`drop` of the schema) are left out.
+    Writes classes with probabilities, numbers, or for survival the linear predictor, the hazard relative to score 0
+    and, with --time, the risk until then. The first column is the number of the row in the file. Columns that
+    the model does not use are left out. A row with a word that the schema does not know, or a number out of
+    its range, has no prediction, and the last column says why. With --evaluate, rows without a value that the fit
+    needs (`drop` of the schema) are left out.
 
     Example: [bold]proxfed predict runs/model west.csv --out predicted.csv[/bold]
     """

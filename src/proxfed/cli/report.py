@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def report(
     folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Run folders.")],
     page: Annotated[
-        Path | None, typer.Option("--out", help="The page; report.html in the first folder if not given.")
+        Path | None, typer.Option("--out", help="Page to write; default: report.html in the first folder.")
     ] = None,
     figures: Annotated[
         str, typer.Option("--figures", metavar="FORMATS", help="Write a figure per measure, e.g. pdf,svg,png.")
@@ -27,7 +27,7 @@ def report(
     latex: Annotated[Path | None, typer.Option("--latex", metavar="FILE", help="Write the table as LaTeX.")] = None,
     csv: Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Write the table as CSV.")] = None,
     stat: Annotated[
-        str, typer.Option("--stat", help="In LaTeX: median with the range over seeds, or mean with the deviation.")
+        str, typer.Option("--stat", help="Statistic in LaTeX: median (with range) or mean (with standard deviation).")
     ] = "median",
     format: FormatOption = Format.table,
 ) -> None:

@@ -42,16 +42,16 @@ def run(
     change: ChangeOption = None,
     case: CaseOption = None,
     only: OnlyOption = None,
-    folder: Annotated[Path | None, typer.Option("--out", help="The run folder; runs/NAME if not given.")] = None,
+    folder: Annotated[Path | None, typer.Option("--out", help="Run folder; default: runs/NAME.")] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with a run, exactly; seeds and algorithms may have been added.")
+        bool, typer.Option("--resume", help="Resume a run exactly; you may add seeds, algorithms and rounds.")
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace a run that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing run.")] = False,
     hook: HookOption = None,
     device: DeviceOption = None,
     jobs: JobsOption = None,
     ranks: Annotated[
-        int, typer.Option("--ranks", help="Spread the clients over this many processes; rows agree to rounding.")
+        int, typer.Option("--ranks", help="Split the clients over this many processes; rows agree to rounding.")
     ] = 1,
     timeout: Annotated[float, typer.Option("--timeout", help="Seconds to wait for another rank.")] = 60.0,
     checkpoint: CheckpointOption = 5.0,
@@ -61,7 +61,7 @@ def run(
     """Run an experiment: every algorithm in it, with every seed.
 
     Shows progress, prints the result table and writes report.html into the run folder. Ctrl-C stops after the current
-    round; --resume goes on there, also after a crash, with bit-identical results if threads and versions are the same.
+    round; --resume continues it, also after a crash, bit for bit if threads and versions are the same.
     In a Slurm array, each member takes the algorithms and seeds that no other one has.
 
     Examples: [bold]proxfed run demo -c rounds=50 -c "seeds=[0,1,2]" --out runs/quick[/bold], [bold]proxfed run demo -c

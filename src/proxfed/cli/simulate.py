@@ -22,20 +22,22 @@ if TYPE_CHECKING:
 def simulate(
     folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Run folders.")],
     profile: Annotated[
-        str | None, typer.Option("--profile", help="Devices and links: `proxfed list profiles` has them all.")
+        str | None, typer.Option("--profile", help="Profile of devices and links; `proxfed list profiles` shows all.")
     ] = None,
     time: Annotated[
-        Path | None, typer.Option("--time", metavar="FILE.toml", help="Your own devices and links.")
+        Path | None, typer.Option("--time", metavar="FILE.toml", help="File with your own table of devices and links.")
     ] = None,
     target: Annotated[
         list[str] | None,
-        typer.Option("--target", metavar="MEASURE=VALUE", help="Show the time to this; else the run's own targets."),
+        typer.Option(
+            "--target", metavar="MEASURE=VALUE", help="Target to show the time of; default: the run's own targets."
+        ),
     ] = None,
     place: Annotated[
-        Path | None, typer.Option("--out", help="The new run folder, or where several go; DIR-PROFILE if not given.")
+        Path | None, typer.Option("--out", help="New run folder, or the parent of several; default: DIR-PROFILE.")
     ] = None,
     in_place: Annotated[bool, typer.Option("--in-place", help="Rewrite the run folders themselves.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace a folder that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing folder.")] = False,
     format: FormatOption = Format.table,
 ) -> None:
     """How long the runs would have taken on such devices and links; nothing is trained again.

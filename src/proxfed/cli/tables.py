@@ -32,18 +32,30 @@ if TYPE_CHECKING:
 
 
 def schema(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="CSV, Parquet or .npz, perhaps compressed.")],
-    target: Annotated[str, typer.Option("--target", metavar="COLUMN", help="What is predicted.")] = "",
-    time: Annotated[str, typer.Option("--time", metavar="COLUMN", help="Or: the time until an event, and ...")] = "",
-    event: Annotated[str, typer.Option("--event", metavar="COLUMN", help="... whether it happened.")] = "",
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE...", help="Tables: CSV, Parquet or .npz, also compressed.")
+    ],
+    target: Annotated[str, typer.Option("--target", metavar="COLUMN", help="Column to predict.")] = "",
+    time: Annotated[str, typer.Option("--time", metavar="COLUMN", help="For survival: the column of times.")] = "",
+    event: Annotated[
+        str,
+        typer.Option(
+            "--event", metavar="COLUMN", help="For survival: the column that says whether the event happened."
+        ),
+    ] = "",
     organisation: Annotated[
-        str, typer.Option("--organisation", metavar="COLUMN", help="Whose row it is; else each file is one.")
+        str,
+        typer.Option(
+            "--organisation", metavar="COLUMN", help="Column of organisations; default: one organisation per file."
+        ),
     ] = "",
     names: NamesOption = "",
     separator: SeparatorOption = ",",
     encoding: EncodingOption = "utf-8",
-    to: Annotated[Path | None, typer.Option("--out", metavar="FILE.toml", help="Where it goes; else printed.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a schema that is there.")] = False,
+    to: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE.toml", help="File for the schema; default: print it.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing schema.")] = False,
 ) -> None:
     """A schema from a first look at tables: kinds, categories, what may mean missing. To be read and changed.
 
@@ -78,7 +90,7 @@ def schema(
 
 
 def describe(
-    file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="A schema.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="Schema file.")],
     sent: Annotated[bool, typer.Option("--sent", help="List every number that an organisation would send.")] = False,
     data: DataOption = None,
     format: FormatOption = Format.table,

@@ -35,39 +35,41 @@ def tune(
     experiment: ExperimentArgument,
     over: Annotated[
         list[str] | None,
-        typer.Option("--over", metavar="KEY=SPACE", help="A setting and where to look for it; may be repeated."),
+        typer.Option("--over", metavar="KEY=SPACE", help="A setting and its search space; may be repeated."),
     ] = None,
     budget: Annotated[
         int | None,
-        typer.Option("--budget", help="Rounds per algorithm, in all; 5 times the experiment's if not given."),
+        typer.Option("--budget", help="Total rounds per algorithm; default: 5 times the experiment's."),
     ] = None,
     measure: Annotated[
         str | None,
-        typer.Option("--measure", help="What to judge by; held-out data if there are such, else the objective."),
+        typer.Option("--measure", help="Measure to judge by; default: on held-out data, else the objective."),
     ] = None,
     target: Annotated[
-        str | None, typer.Option("--target", metavar="MEASURE=VALUE", help="Judge by what it takes to reach this.")
+        str | None, typer.Option("--target", metavar="MEASURE=VALUE", help="Judge by the cost of reaching this target.")
     ] = None,
     axis: AxisOption = None,
     rounds: Annotated[
-        int | None, typer.Option("--rounds", help="Rounds of the configurations that get to the end; the experiment's.")
+        int | None, typer.Option("--rounds", help="Rounds of the finalists; default: the experiment's.")
     ] = None,
-    seeds: Annotated[int, typer.Option("--seeds", help="Seeds of each configuration; they count in the budget.")] = 1,
+    seeds: Annotated[int, typer.Option("--seeds", help="Seeds per configuration; all count in the budget.")] = 1,
     validation: Annotated[
-        float, typer.Option("--validation", help="Part of every client's training rows that is held out to judge on.")
+        float, typer.Option("--validation", help="Fraction of every client's training rows held out for judging.")
     ] = 0.2,
     search: Annotated[
         str,
-        typer.Option("--search", help="halving: points evenly spread; optuna: points that learn from those before."),
+        typer.Option(
+            "--search", help="halving: evenly spread points; optuna: points chosen by a model of earlier ones."
+        ),
     ] = "halving",
-    seed: Annotated[int, typer.Option("--seed", help="Of --search optuna.")] = 0,
-    run: Annotated[bool, typer.Option("--run", help="Then run the tuned experiment, into DIR/run.")] = False,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the search (only with --search optuna).")] = 0,
+    run: Annotated[bool, typer.Option("--run", help="Afterwards run the tuned experiment into DIR/run.")] = False,
     change: ChangeOption = None,
     device: DeviceOption = None,
     case: OneCaseOption = "",
-    folder: Annotated[Path | None, typer.Option("--out", help="A folder; runs/NAME-tuned if not given.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with a tuning, exactly.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace a tuning that is there.")] = False,
+    folder: Annotated[Path | None, typer.Option("--out", help="Folder; default: runs/NAME-tuned.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume a search exactly.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing search.")] = False,
     jobs: JobsOption = None,
     checkpoint: CheckpointOption = 5.0,
     data: DataOption = None,

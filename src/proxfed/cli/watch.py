@@ -29,8 +29,8 @@ SHOWN = ("objective", "gap", "error", "accuracy", "nonzeros")
 
 
 def watch(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or one of several cases.")],
-    every: Annotated[float, typer.Option("--every", min=0.1, help="Seconds between two looks.")] = 2.0,
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder, or the folder of several cases.")],
+    every: Annotated[float, typer.Option("--every", min=0.1, help="Seconds between updates.")] = 2.0,
     page: Annotated[
         Path | None, typer.Option("--page", metavar="FILE.html", help="Also write a page that refreshes itself.")
     ] = None,

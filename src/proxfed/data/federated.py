@@ -80,7 +80,7 @@ class Federated:
     sizes: np.ndarray
     """(n,) how many rows each client holds."""
     test: Samples | None = None
-    """(features, labels), held out and held by nobody."""
+    """(features, labels) of test samples that no client holds."""
     classes: int | None = None
     """How many classes there are; None: labels are numbers."""
     name: str = "data"
@@ -94,7 +94,7 @@ class Federated:
     remark: str = ""
     """That of the dataset."""
     test_clients: np.ndarray | None = None
-    """(M,) which client each test sample is of, by its number; -1: of none. None: they are held by nobody."""
+    """(M,) the client of each test sample, -1 for none. None: no client holds test samples."""
     client_names: Sequence[str] | None = None
     """(n,) what the clients are called; None: by their numbers."""
 
@@ -274,7 +274,7 @@ class Federated:
         features : str or sequence of str, optional
             The columns of features; None: all others.
         test : Any, optional
-            Samples that are held by nobody, in one of these forms; or, as a list or a dict by name, those of each
+            Samples that no client holds, in one of these forms; or, as a list or a dict by name, those of each
             client.
         held_out : float
             The part of every client's rows that becomes its test set, drawn with `seed`.
@@ -350,7 +350,7 @@ class Federated:
         names = None if self.client_names is None else [self.client_names[i] for i in holders]
         owners = self.test_clients
         if owners is not None and len(holders) < len(self):
-            number = np.full(len(self) + 1, -1)  # the last one is that of nobody
+            number = np.full(len(self) + 1, -1)  # the last one is no client's
             number[holders] = np.arange(len(holders))
             owners = number[owners]
         return replace(

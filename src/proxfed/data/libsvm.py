@@ -28,7 +28,7 @@ def libsvm(
     classes: int | None = None,
     sparse: bool | None = None,
 ) -> Dataset:
-    """A file in the format of LIBSVM, and one of samples that nobody holds.
+    """A file in the format of LIBSVM, and one of samples that no client holds.
 
     n_features   as many as the largest index in both files, by default
     classes      how many classes there are, which are numbered in the order of their labels; None: labels are numbers,

@@ -207,7 +207,7 @@ def client_files(
     path      the folder; clients are numbered in the order of their files' names
     label     the array of labels, beside `features`
     classes   how many classes labels have; None: they are numbers, as in a regression, or -1/+1
-    test      an .npz file of samples that nobody holds
+    test      an .npz file of samples that no client holds
     cache     MB of samples that stay in memory
     """
     folder, beside = Path(path).expanduser(), None if test is None else Path(test).expanduser()

@@ -33,7 +33,7 @@ def own(
     label      the column of labels; words are numbered as classes, in alphabetical order
     client     the column that says whose row it is; one file without it needs a partition
     classes    how many classes numeric labels have; None: they are numbers, as in a regression, or -1/+1
-    test       a file of samples that nobody holds
+    test       a file of samples that no client holds
     held_out   instead of such a file: the part of every client's rows that is held out, drawn with `seed`
     """
     path = Path(path).expanduser()

@@ -93,7 +93,7 @@ class DirichletByClass:
 class DirichletByClient:
     """Each client draws label proportions ~ Dir_C(alpha) and takes N // n samples by them, until a class is used up.
 
-    Equal sizes; the N mod n samples left over belong to nobody. Hsu, Qi, Brown, "Measuring the Effects of Non-Identical
+    Equal sizes; the N mod n remaining samples are left out. Hsu, Qi, Brown, "Measuring the Effects of Non-Identical
     Data Distribution", 2019, by the process of FedDyn's code: again and again a random client that is not full draws a
     label, and draws once more if that class is used up.
     """
@@ -163,7 +163,7 @@ def _draw_until_used_up(
 class ClassesPerClient:
     """Each client holds x of the C classes; the holders of a class share its samples evenly.
 
-    Z. Yang et al. (FedNAG) leave the assignment open. Samples of a class that nobody holds are left out.
+    Z. Yang et al. (FedNAG) leave the assignment open. Samples of a class that no client holds are left out.
     """
 
     num_partitions: int
@@ -195,7 +195,7 @@ class ClassesPerClient:
         for samples, share in zip(by_class, holders, strict=True):
             if share:
                 owner[samples] = np.array(share)[np.arange(len(samples)) * len(share) // len(samples)]
-        return _nobody_empty(self, _by_owner(owner, n))
+        return _without_empty(self, _by_owner(owner, n))
 
     def _classes(self, i: int, C: int, rng: np.random.Generator) -> np.ndarray:
         """Those that client i holds."""
@@ -232,7 +232,7 @@ class Shards:
 
 @dataclass(frozen=True)
 class Sizes:
-    """So many samples for each client, at random; what is left over belongs to nobody."""
+    """So many samples for each client, at random; the rest is left out."""
 
     partition_sizes: tuple[int, ...]
     """How many samples each client holds."""
@@ -299,7 +299,7 @@ def _enough(partition: Partition, have: int, need: int) -> None:
     require(have >= need, f"{partition}: needs at least {need} samples, but there are {have}")
 
 
-def _nobody_empty(partition: Partition, parts: Parts) -> Parts:
+def _without_empty(partition: Partition, parts: Parts) -> Parts:
     for i, part in enumerate(parts):
         require(len(part) > 0, f"{partition}: client {i} would hold no samples")
     return parts

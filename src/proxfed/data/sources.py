@@ -23,10 +23,10 @@ Prepare = Callable[[Any, Any], tuple[Any, Any]]
 """(features, labels) of a client as they come -> as the model takes them."""
 
 LABELS = ("label", "labels", "y", "target")
-"""What a column of labels is called, if nobody says."""
+"""Default names of a label column."""
 
 
-class Held(NamedTuple):
+class ClientSamples(NamedTuple):
     """Samples of a client."""
 
     features: Features
@@ -49,7 +49,7 @@ class Reader:
     """The columns of features; None: all others."""
     prepare: Prepare | None
 
-    def read(self, given: Any, who: str, without: str | None = None) -> Held:
+    def read(self, given: Any, who: str, without: str | None = None) -> ClientSamples:
         """The samples of one holder; `without`: a column that is none of the features."""
         columns = _columns(given)
         if columns is not None:
@@ -67,14 +67,14 @@ class Reader:
             raise InputError(f"{self.name}: {who} must be {forms}, not {shown(given)}")
         return self._prepared(found, who)
 
-    def _pair(self, given: Any, who: str) -> Held:
+    def _pair(self, given: Any, who: str) -> ClientSamples:
         if isinstance(given, Mapping):  # a batch by name
             return self._of_columns(Columns({str(k): _array(v) for k, v in given.items()}), who, None)
         several = len(given)
         require(several == 2, f"{self.name}: {who} must give pairs (features, labels), not {several} things")
-        return Held(given[0], given[1])
+        return ClientSamples(given[0], given[1])
 
-    def _of_items(self, items: list[Any], who: str) -> Held:
+    def _of_items(self, items: list[Any], who: str) -> ClientSamples:
         require(len(items) > 0, f"{self.name}: {who} holds no samples")
         if isinstance(items[0], Mapping):
             columns = {str(k): _stack([item[k] for item in items]) for k in items[0]}
@@ -84,9 +84,9 @@ class Reader:
         shapes = {np.shape(x) for x, _ in items}
         lengths = f"of {who} differ in shape, such as {' and '.join(map(str, sorted(shapes)[:2]))}"
         require(len(shapes) == 1, f"{self.name}: samples {lengths}: pad them")
-        return Held(_stack([x for x, _ in items]), _stack([y for _, y in items]))
+        return ClientSamples(_stack([x for x, _ in items]), _stack([y for _, y in items]))
 
-    def _of_columns(self, columns: Columns, who: str, without: str | None) -> Held:
+    def _of_columns(self, columns: Columns, who: str, without: str | None) -> ClientSamples:
         label = self.label if self.label is not None else next((name for name in LABELS if name in columns), None)
         there = ", ".join(columns)
         if label is None or label not in columns:
@@ -99,15 +99,15 @@ class Reader:
         require(len(names) > 0, f"{self.name}: {who} has no features beside its labels")
         parts = [columns[name] for name in names]
         if len(parts) == 1:
-            return Held(parts[0] if np.ndim(parts[0]) > 1 or self.prepare else np.asarray(parts[0])[:, None],
+            return ClientSamples(parts[0] if np.ndim(parts[0]) > 1 or self.prepare else np.asarray(parts[0])[:, None],
                         columns[label], None, columns.classes.get(label))  # fmt: skip
         for name, part in zip(names, parts, strict=True):
             numbers = np.asarray(part).ndim == 1 and np.asarray(part).dtype.kind in "biuf"
             hint = "features names those that are meant, and proxfed.tables prepares words"
             require(numbers, f"{self.name}: column {name!r} of {who} is not one number a sample: {hint}")
-        return Held(np.column_stack(parts), columns[label], tuple(names), columns.classes.get(label))
+        return ClientSamples(np.column_stack(parts), columns[label], tuple(names), columns.classes.get(label))
 
-    def _prepared(self, held: Held, who: str) -> Held:
+    def _prepared(self, held: ClientSamples, who: str) -> ClientSamples:
         features, labels = held.features, held.labels
         if self.prepare is not None:
             made = self.prepare(features, labels)
@@ -221,7 +221,7 @@ def federated(
     own_tests = {who: each["test"] for who, each in clients.items() if _has_test(each)}
     held = {
         who: each
-        if isinstance(each, Held)
+        if isinstance(each, ClientSamples)
         else reader.read(each["train"] if _has_test(each) else each, f"client {who}")
         for who, each in clients.items()
     }
@@ -230,10 +230,10 @@ def federated(
     ]
     words = {"test": "test", "held_out": f"held_out = {held_out!r}", "client": "clients with a test set"}
     require(len(asked) < 2, f"{name}: {' and '.join(words[what] for what in asked)}: give one of them")
-    tests, nobodys = _tests(reader, own_tests or test, list(held))
+    tests, shared_test = _tests(reader, own_tests or test, list(held))
     if held_out:
         held, tests = _hold_out(held, held_out, seed, name)
-    return _joined(held, tests, nobodys, classes, name)
+    return _joined(held, tests, shared_test, classes, name)
 
 
 def _has_test(given: Any) -> bool:
@@ -317,8 +317,8 @@ def _users(path: Path, name: str) -> dict[str, Any]:
     return found
 
 
-def _tests(reader: Reader, test: Any, clients: list[str]) -> tuple[dict[str, Held], Held | None]:
-    """(the clients' own test sets, the one of nobody)."""
+def _tests(reader: Reader, test: Any, clients: list[str]) -> tuple[dict[str, ClientSamples], ClientSamples | None]:
+    """(the clients' own test sets, the test set that no client holds)."""
     if test is None or len(test) == 0:
         return {}, None
     if isinstance(test, list):
@@ -332,11 +332,13 @@ def _tests(reader: Reader, test: Any, clients: list[str]) -> tuple[dict[str, Hel
     return {str(who): reader.read(each, f"the test set of client {who}") for who, each in test.items()}, None
 
 
-def _hold_out(held: dict[str, Held], part: float, seed: int, name: str) -> tuple[dict[str, Held], dict[str, Held]]:
+def _hold_out(
+    held: dict[str, ClientSamples], part: float, seed: int, name: str
+) -> tuple[dict[str, ClientSamples], dict[str, ClientSamples]]:
     """(kept, held out): of every client the same part, rounded down."""
     require(0 < part < 1, f"{name}: held_out = {part!r} must be at least 0 and below 1")
-    kept: dict[str, Held] = {}
-    out: dict[str, Held] = {}
+    kept: dict[str, ClientSamples] = {}
+    out: dict[str, ClientSamples] = {}
     for k, (who, own) in enumerate(held.items()):
         m = len(own.labels)
         order = generator(seed, "held out", k).permutation(m)
@@ -348,7 +350,13 @@ def _hold_out(held: dict[str, Held], part: float, seed: int, name: str) -> tuple
     return kept, {who: own for who, own in out.items() if len(own.labels)}
 
 
-def _joined(held: dict[str, Held], tests: dict[str, Held], nobodys: Held | None, classes: Any, name: str) -> Federated:
+def _joined(
+    held: dict[str, ClientSamples],
+    tests: dict[str, ClientSamples],
+    shared_test: ClientSamples | None,
+    classes: Any,
+    name: str,
+) -> Federated:
     clients = list(held)
     first = held[clients[0]]
     for who, own in held.items():
@@ -356,7 +364,7 @@ def _joined(held: dict[str, Held], tests: dict[str, Held], nobodys: Held | None,
         same = own.features.shape[1:] == first.features.shape[1:]
         shapes = f"have shape {own.features.shape[1:]}, those of client {clients[0]} {first.features.shape[1:]}"
         require(same, f"{name}: samples of client {who} {shapes}")
-    in_test = [*tests.values()] if nobodys is None else [nobodys]
+    in_test = [*tests.values()] if shared_test is None else [shared_test]
     labels, count = _numbered([*held.values(), *in_test], classes, name)
     test = owners = None
     if in_test:
@@ -375,7 +383,7 @@ def _joined(held: dict[str, Held], tests: dict[str, Held], nobodys: Held | None,
     return replace(data, test_clients=owners, client_names=clients)
 
 
-def _numbered(parts: list[Held], classes: Any, name: str) -> tuple[list[np.ndarray], int | None]:
+def _numbered(parts: list[ClientSamples], classes: Any, name: str) -> tuple[list[np.ndarray], int | None]:
     """The labels of every part as numbers, and how many classes they are.
 
     Words, booleans and whole numbers from 0 are classes; other numbers are numbers.

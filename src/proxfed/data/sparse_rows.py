@@ -1,4 +1,4 @@
-"""Features of which most are zero: compressed sparse rows, which are never written out.
+"""Mostly zero features, as compressed sparse rows that are never densified.
 
 The non-zero numbers of row i are values[indptr[i]:indptr[i+1]], in the columns indices[indptr[i]:indptr[i+1]].
 """

@@ -10,7 +10,8 @@ whoever reads it: `row_epsilon`. The bounds R and B must not be taken from the d
 and costs nothing more, whatever penalties are tried on it.
 
 The noise of n sites has the spectral norm 3 sigma sqrt(2 n (d + 1)), about. Directions of S below that are noise:
-lambda lifts the least eigenvalue to it, as AdaSSP does (Wang 2018). `hopeless` says when all of them are.
+lambda lifts the least eigenvalue to it, as AdaSSP does (Wang 2018). `hopeless` says when all of them are: each
+coefficient then follows from its own column alone.
 
 Labels -1 and +1 make it a classifier: -s/2 + s^2/8, s = y w'a, bounds the logistic loss, up to a constant, and its sums
 are the same ones.
@@ -23,14 +24,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import sqrt
+from math import floor, log2, sqrt
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from proxfed.engine.noise import gaussian_epsilon
+from proxfed.engine.noise import GRID, gaussian_epsilon
 from proxfed.errors import require
 from proxfed.problems.fista import fista
 from proxfed.regularisers import Zero
@@ -70,14 +71,25 @@ def sums(A: Matrix, y: Matrix, bounds: Bounds, noise: float, rng: np.random.Gene
     rng
         A generator that nobody else can know, seeded by the operating system for instance.
     """
-    require(noise > 0, f"noise = {noise!r} must be a number > 0")
+    M = products(A, y, bounds)
+    return noisy(M, noise, rng.standard_normal(M.shape))
+
+
+def products(A: Matrix, y: Matrix, bounds: Bounds) -> Matrix:
+    """(d + 2, d + 2) sum z z', without noise."""
     A, y = np.nan_to_num(A, posinf=0.0, neginf=0.0), np.nan_to_num(y, posinf=0.0, neginf=0.0)
     size = np.linalg.norm(A, axis=1, keepdims=True)
     a = A / np.maximum(size, bounds.row)
     z = np.column_stack([a, np.ones(len(a)), np.clip(y / bounds.label, -1, 1)])
-    G = rng.standard_normal((z.shape[1], z.shape[1]))
+    return np.asarray(z.T @ z)
+
+
+def noisy(M: Matrix, noise: float, G: Matrix) -> Matrix:
+    """M with its noise, made of standard normal G of the same shape, and rounded to a grid far finer than that."""
+    require(noise > 0, f"noise = {noise!r} must be a number > 0")
     E = (G + G.T) / 2  # N(0, 1) on the diagonal, N(0, 1/2) beside it
-    return np.asarray(z.T @ z + SENSITIVITY * noise * E)
+    grid = 2.0 ** floor(log2(SENSITIVITY * noise)) * GRID
+    return np.asarray(np.rint((M + SENSITIVITY * noise * E) / grid) * grid)
 
 
 def row_epsilon(noise: float, delta: float = 1e-5, messages: int = 1) -> float:
@@ -103,7 +115,7 @@ def spectral(noise: float, sites: int, columns: int) -> float:
 
 
 def hopeless(rows: int, columns: int, sites: int, noise: float) -> str:
-    """Why such a model would be noise; empty: it need not.
+    """Why the coefficients of such a model cannot be read; empty: they can.
 
     The features' sums of products have the trace N at most, and so a mean eigenvalue of N/d.
     """
@@ -113,8 +125,8 @@ def hopeless(rows: int, columns: int, sites: int, noise: float) -> str:
     needed = int(loud * columns) + 1
     return (
         f"noise = {noise:.3g} of {sites} sites is {loud / least:.3g} times as large as what {rows:,} rows say of "
-        f"{columns} columns: the model would be noise; it takes at least {needed:,} rows, fewer columns or sites, or a "
-        f"larger epsilon"
+        f"{columns} columns: correlations between columns are lost, so each coefficient follows from its own column "
+        f"alone and is too small; it takes at least {needed:,} rows, fewer columns or sites, or a larger epsilon"
     )
 
 

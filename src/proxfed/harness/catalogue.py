@@ -158,7 +158,7 @@ def _algorithm(make: Any) -> Entry:
 
 
 def _different_data(make: Any) -> str:
-    """Where it ends on different data; first of all with its default settings."""
+    """Where it ends on heterogeneous data, first with its default settings."""
     exact = make.facts.exact
     if not isinstance(exact, When):
         return "exact" if exact else "biased"

@@ -91,6 +91,11 @@ class Execution:
             done = done and outcome is Outcome.DONE
         return done
 
+    def waiting(self) -> list[Task]:
+        """The tasks that were asked for and are not done."""
+        asked = [task for task in self.study.tasks if not self.only or task.label in self.only]
+        return [task for task in asked if self.folder is None or not self.folder.is_done(*task)]
+
     def network(self, topology: Topology | None) -> Network:
         p = self.study.problem
         return (Ranks if self.distributed else Stacked)(p.f.n, p.f.d, topology)

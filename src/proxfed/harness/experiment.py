@@ -91,7 +91,7 @@ class Experiment(BaseModel):
     @classmethod
     def _different(cls, seeds: list[int]) -> list[int]:
         if len(set(seeds)) < len(seeds):
-            raise ValueError("a seed stands there twice")
+            raise ValueError("a seed is given twice")
         return seeds
 
     @field_validator("device")

@@ -213,7 +213,7 @@ class Share(NamedTuple):
     jobs: int
     threads: int
     at_once: bool
-    """Jobs are started at once, and not only if the study turns out to take long."""
+    """Jobs are started at once, and not only as far as they are worth it (further_jobs.py)."""
 
 
 def share_cores(jobs: int | None, tasks: int, size: int) -> Share:

@@ -28,6 +28,7 @@ import torch
 from proxfed.engine.ranks import Meeting
 from proxfed.errors import Elsewhere, InputError, RunError
 from proxfed.harness.execute import Execution
+from proxfed.harness.further_jobs import Pace
 from proxfed.registry import FROM_FILE
 from proxfed.report.progress import Progress
 
@@ -38,9 +39,6 @@ log = logging.getLogger(__name__)
 
 GRACE = 5.0
 """Seconds that the other ranks have, after one has died, to notice and to say so."""
-
-HEAD_START = 3.0
-"""Seconds after which further jobs are started, where nobody asked for a number: a short study is over by then."""
 
 FAILED = 3
 """Exit code of a worker that could not go on and has said why, as its last line of JSON."""
@@ -54,20 +52,24 @@ def run_jobs(executions: Sequence[Execution], share: Share) -> None:
 
     A job takes the next task that no other one has. If one is killed, its task is left at its last checkpoint.
     """
-    watch, stop, began = executions[0].watch, executions[0].stop, time.monotonic()
+    watch, stop = executions[0].watch, executions[0].stop
     others = _Others(executions, share, watch, stop)
+    for e in executions:
+        e.solution()  # once, for all
+    pace = Pace(sum(len(e.waiting()) for e in executions), share.jobs)
 
     def watching(progress: Progress) -> None:
         watch(progress)
-        if not others.started and time.monotonic() - began > HEAD_START:
-            others.start()
+        if not others.started:
+            pace.hear(progress)
+            if further := pace.further():
+                others.start(further)
 
     for e in executions:
-        e.solution()  # once, for all
         e.watch = watching
     try:
         if share.at_once:
-            others.start()
+            others.start(share.jobs - 1)
         for e in executions:
             if not stop():
                 e.run()
@@ -86,16 +88,17 @@ class _Others:
         self.workers: list[_Worker] = []
         self.started = False
 
-    def start(self) -> None:
-        """A study that cannot be given to other processes is refused, or done here alone if nobody asked for jobs."""
+    def start(self, count: int) -> None:
+        """So many; this process works on meanwhile.
+
+        A study that cannot be given to other processes is refused, or done here alone if nobody asked for jobs.
+        """
         self.started = True
         try:
             with _payload(self.executions, self.share.threads) as study:
                 one = {"OMP_NUM_THREADS": str(self.share.threads)}
-                for _ in range(self.share.jobs - 1):
+                for _ in range(count):
                     self.workers.append(_Worker(study, one, self.watch))
-                for worker in self.workers:
-                    worker.wait_until_read()
         except InputError:
             if self.share.at_once:
                 raise

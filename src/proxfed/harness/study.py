@@ -131,7 +131,7 @@ class Study:
         seeds = list(self.seeds) if isinstance(self.seeds, (Sequence, range)) else self.seeds
         listed = isinstance(seeds, list) and len(seeds) > 0 and all(map(whole, seeds))
         require(listed, f"seeds = {self.seeds!r} must be a list of whole numbers, such as [0, 1, 2]")
-        require(len(set(seeds)) == len(seeds), f"seeds = {seeds!r}: a seed stands there twice")
+        require(len(set(seeds)) == len(seeds), f"seeds = {seeds!r}: a seed is given twice")
         for key, value in (("rounds", self.rounds), ("every", self.every)):
             require(whole(value) and value >= 1, f"{key} = {value!r} must be a whole number >= 1")
         for label, entry in own.items():

@@ -162,7 +162,7 @@ def _end(name: str, reply: Any, x0: Tensor) -> tuple[str, tuple[list[np.ndarray]
     """(site, (its rows, the bytes that it sent)); RunError if the reply is no end of a walk."""
     head, *rows = unbundle(reply) if isinstance(reply, bytes) else [b"{}"]
     size, like = head_of(head).get("bytes"), x0.numpy()
-    if not (whole(size) and all(len(row) == like.nbytes for row in rows)):
+    if not (isinstance(size, int) and all(len(row) == like.nbytes for row in rows)):
         raise RunError(f"{name} sent no end of a walk")
     found = [np.frombuffer(row, like.dtype) for row in rows]
     if not all(np.isfinite(row).all() for row in found):

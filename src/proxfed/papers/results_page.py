@@ -30,38 +30,39 @@ FIRST_SCREEN = 5
 INTRODUCTION = """\
 # Results
 
-What a reader may believe of the papers' claims, after their experiments were run again; [how claims are
-judged](#how-claims-are-judged) stands below. In the table 31+16+5 claims are 31 by runs at the paper's scale, 16 by
-smaller ones and 5 on a problem of ours.
+Which of the papers' claims hold in our own runs? First a summary for each paper, then a table, then the details;
+[how claims are judged](#how-claims-are-judged) comes after the table. There 31+16+5 claims means 31 by runs at the
+paper's scale, 16 by smaller ones and 5 on a problem of ours.
+
+    proxfed results show fedcef      # one paper's claims with their causes
 """
 
 RULES = """\
 ## How claims are judged
 
-A claim **holds** by medians over three seeds or more (one, where nothing is drawn), in every case that was run with as
-many. The full form, at the paper's scale, decides where it was run and went far enough; else a smaller form does, with
-fewer rounds, clients or data, and is counted apart (**smaller**). So is what a paper proves or says without an
-experiment and what we show on a small problem of ours (**own**). Runs on another data set or with another model, and
-with settings that contradict the paper, decide nothing. To be ahead of a method that diverged confirms nothing.
+A claim **holds** by the median over at least three seeds (one, if nothing is random), in every case that was run
+with as many. The full form, at the paper's scale, decides if it was run and went far enough. Otherwise a smaller
+form decides, and is counted separately (**smaller**), as are statements without an experiment that we show on a
+small problem of ours (**own**). Runs on another data set, with another model or with settings that contradict the
+paper decide nothing. Being ahead of a method that diverged confirms nothing.
 
 A claim that does not hold has one of four causes, with its evidence on the page of the experiment:
 
-- **reading**: it holds under a reading that the paper leaves open, in the same form, the same cases and with as many
-  seeds; one reading for an experiment, that with which most of its claims hold;
-- **scale**: what was run is smaller than the paper's, and that decides it;
-- **settings**: the paper's number cannot be had with the paper's settings; only after a run at the paper's scale;
+- **reading**: it holds under another reading that the paper allows, in the same form and cases with as many seeds.
+  One reading is chosen per experiment: the one with which most claims hold;
+- **scale**: our run is smaller than the paper's, and that decides it;
+- **settings**: the paper's settings do not give the paper's number, in a run at the paper's scale;
 - **unknown**: none of these could be shown.
 
-**Not run**: no run with three seeds has reached far enough to tell; what it takes is on the page of the experiment.
-Minor claims follow from the settings, or nearly, and ours are what we say beside the paper: of both, how many hold. All
-seeds have the same partition of the data, so that our spread lacks that of partitions.
+**Not run**: no run with three seeds reached far enough; the page of the experiment says what it takes. Minor claims
+follow from the settings, or nearly; claims of ours add to the paper's. For both the table says how many hold. All
+seeds share one partition of the data, so our spread does not include that of partitions.
 
-The page of an experiment names the command that makes its numbers again, form by form: `proxfed reproduce
-PAPER/EXPERIMENT`, with `--quick` or `--full` and `--variant NAME`; `proxfed results keep runs/reproduce` keeps them in
-`results/`, and `make results` writes this page from what is kept. `proxfed results check` sees settings of a file that
-have changed since. Other processors and libraries round sums differently, which stays rounding where gradients are
-full, and becomes some per cent of a curve, or some rounds to a target, with minibatches of a network or with
-compressors that pick entries.
+The page of an experiment names the command for its numbers: `proxfed reproduce PAPER/EXPERIMENT` with `--quick` or
+`--full` and `--variant NAME`. `proxfed results keep runs/reproduce` keeps them in `results/`, `make results` writes
+this page, and `proxfed results check` finds settings that have changed since. Other processors and libraries round
+sums differently. With full gradients the difference stays at rounding level; with minibatches of a network, or with
+compressors that pick entries, it grows to some per cent of a curve, or some rounds to a target.
 """
 
 

@@ -179,7 +179,7 @@ FAMILIES: dict[str, Better] = {
 """Measures of our own losses, and of sites (accuracy_lyon) and of the clients' states (worst_x), which `_` joins."""
 
 Directions = Mapping[str, "Better"]
-"""Which values of the measures of somebody's own f are better, as it says; a run's settings have it under `better`."""
+"""For measures of a custom f: which values are better. A run's settings keep it under `better`."""
 
 NONE: Directions = {}
 

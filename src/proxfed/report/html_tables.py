@@ -59,7 +59,7 @@ def _filled(table: Sequence[Entry], columns: Iterable[Column]) -> list[Column]:
 
 
 def _best(table: Iterable[Entry], column: Column) -> str:
-    """The best value, as shown, of the algorithms of which no seed diverged; empty if there is nothing to compare."""
+    """The best value, as shown, among algorithms without a diverged seed; empty if there is nothing to compare."""
     values = [entry[column.name] for entry in table if not entry["diverged"] and entry.get(column.name) is not None]
     return show((max if column.better == "higher" else min)(values), column.kind) if len(values) > 1 else ""
 

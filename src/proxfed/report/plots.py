@@ -75,7 +75,7 @@ class Figure(Protocol):
 
 
 class Plot(NamedTuple):
-    """A figure that somebody asks for."""
+    """The figure that `Results.plot` draws."""
 
     y: str
     x: str = "round"
@@ -186,7 +186,7 @@ def make_panels(figure: Figure, cases: Mapping[str, Results]) -> list[Panel]:
 
 
 def _joined(panels: Sequence[Panel]) -> Panel:
-    """All lines in one panel; a label that occurs twice says of which case it is."""
+    """All lines in one panel; a label that occurs twice names its case."""
     labels = [line.label for panel in panels for line in panel.lines]
     lines = [
         line if labels.count(line.label) == 1 else line._replace(label=f"{panel.title}: {line.label}")
@@ -249,7 +249,7 @@ def _looks(labels: Iterable[str]) -> dict[str, dict[str, Any]]:
 
 
 def axis_words(name: str, values: Iterable[np.ndarray]) -> tuple[str, float]:
-    """(what stands at the axis, what its numbers are divided by)."""
+    """(the axis label, the unit that its numbers are divided by)."""
     words = column(name).words or column(name).label
     if not name.startswith("bytes"):
         return words, 1.0
@@ -259,7 +259,7 @@ def axis_words(name: str, values: Iterable[np.ndarray]) -> tuple[str, float]:
 
 
 def _axes(figure: Figure, lines: Sequence[Line]) -> tuple[tuple[str, float], tuple[str, float]]:
-    """Of both axes, what stands there and what its numbers are divided by; bars have no numbers below them."""
+    """Of both axes, the label and the unit that numbers are divided by; bars have no numbers below them."""
     if figure.target is None:
         return axis_words(figure.x, [line.x for line in lines]), axis_words(figure.y, [line.high for line in lines])
     along = axis_words(figure.x, [place for line in lines for place in (line.low, line.middle)])
@@ -373,9 +373,9 @@ def _draw(
 
 
 def _bars(axes: Any, panel: Panel, looks: Mapping[str, dict[str, Any]], unit: float) -> dict[str, Any]:
-    """One panel of bars, with the range over the seeds as a thin line; where the target was not reached, words say so.
+    """One panel of bars, with the range over the seeds as a thin line; a note marks a target that was not reached.
 
-    Where one of the seeds did not reach it, the line leaves the panel with an arrow.
+    If one of the seeds did not reach it, the line leaves the panel with an arrow.
     """
     handles, ranges = {}, []
     for k, line in enumerate(panel.lines):

@@ -86,7 +86,7 @@ def result_table(results: Results, targets: Mapping[str, Sequence[float]]) -> li
 
 
 def verdict(states: Sequence[Mapping[str, Any]], last: Sequence[Row], seeds: int) -> str:
-    """What became of an algorithm's seeds, of which these are the last rows, in a few words."""
+    """The outcome of an algorithm's seeds in a few words; `last` are their last rows."""
     diverged = sorted(state["round"] for state in states if state["status"] == RunStatus.DIVERGED)
     under_way = [state for state in states if state["status"] in UNDER_WAY]
     if diverged and len(diverged) == seeds:

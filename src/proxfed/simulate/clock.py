@@ -13,7 +13,7 @@ graph   A client waits for its neighbours, not for the slowest of all. With T_i(
 
         Several exchanges in a round pay the latency that often, but their waits are not taken apart.
 tree    The server's message goes from the root to all nodes, level by level. A node sends when its steps are done and
-        all its children have been heard; a round ends when the root has heard its own, and the server has worked.
+        the messages of all its children have arrived; a round ends when those of the root have and the server is done.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ class _Graph:
         return float(self.T.max())
 
     def _meet(self, done: np.ndarray, size: float, t: int) -> np.ndarray:
-        """When each client has heard from its neighbours, if their steps are done at these times."""
+        """When each client has its neighbours' messages, if their steps are done at these times."""
         e = self._edges(t)
         wait, rate = self.lines(e.sender, e.receiver, t)
         travel = self.exchanges * wait + SECONDS_PER_BYTE * size / rate

@@ -75,7 +75,7 @@ class Preparation:
     left_out: tuple[str, ...] = ()
     """Features of which too little was sent to scale them, if the schema leaves such out."""
     notes: tuple[str, ...] = ()
-    """What follows from what was withheld; what that was is in the messages themselves."""
+    """Consequences of withheld summaries; the messages say what was withheld."""
 
     def __post_init__(self) -> None:
         self.features  # noqa: B018  what is wrong with them is said at once

@@ -25,7 +25,7 @@ def check(
     """Raise InputError unless W has no negative entry and its rows sum to one, and
 
     columns     its columns sum to one (the average of the clients is kept)
-    connected   everybody hears from everybody, directly or not, over a period; where rounds are drawn anew, the
+    connected   every client reaches every other, directly or not, over a period; where rounds are drawn anew, the
                 disagreement shrinks in the mean
     symmetric   W = W'
     contracts   psi < 1 over a period: also no eigenvalue -1

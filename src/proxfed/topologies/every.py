@@ -14,7 +14,7 @@ from proxfed.types import Mixing, Topology
 
 @dataclass(frozen=True)
 class Every:
-    """Another graph in rounds k, 2k, 3k, ...; in all others everybody is alone, and nothing travels.
+    """Another graph in rounds k, 2k, 3k, ...; in all others no messages are sent.
 
     DEPOSITUM with one iteration a round on this graph has the iterates of T0 = k on the graph itself, with full
     gradients bit for bit, and a row for every iteration.

@@ -17,7 +17,7 @@ from proxfed.types import Mixing, Topology
 
 @dataclass(frozen=True)
 class LinkFailures:
-    """Another graph, of which each edge fails by itself in a round with probability p, in both directions at once.
+    """Another graph whose edges fail independently, each in a round with probability p and in both directions.
 
     Who does not hear a neighbour keeps its own value instead: w_ij goes to the diagonal on both sides, so that the
     matrix stays symmetric with sums of one. Symmetric graphs only.

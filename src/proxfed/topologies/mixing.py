@@ -52,7 +52,7 @@ def circulant(n: int, shifts: Sequence[int]) -> Mixing:
 
 
 def partition(n: int, groups: np.ndarray) -> Mixing:
-    """Every group averages. A row lists one group and is filled up with n, which is nobody."""
+    """Every group averages. A row lists one group and is padded with n, which is no client."""
     groups = np.sort(groups, axis=1)
     group, place = np.nonzero(groups < n)
     group_of = np.empty(n, np.int64)

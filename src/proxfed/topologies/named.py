@@ -17,7 +17,7 @@ from proxfed.types import Mixing
 
 @dataclass(frozen=True)
 class Complete(Undirected):
-    """Everybody talks to everybody: W = J, psi = 0. It has n^2 entries: for a few thousand clients at most."""
+    """All clients are neighbours: W = J, psi = 0. It has n^2 entries: for a few thousand clients at most."""
 
     def pairs(self) -> Pairs:
         require(self.n <= 10_000, f"Complete: n = {self.n} would make n^2 entries; at most n = 10000 is allowed")
@@ -41,7 +41,7 @@ class Ring(Undirected):
 
 @dataclass(frozen=True)
 class StarGraph(Undirected):
-    """Client 0 and everybody else: psi = 1 - 1/n for n >= 3."""
+    """Client 0 is the neighbour of all others: psi = 1 - 1/n for n >= 3."""
 
     def pairs(self) -> Pairs:
         leaves = np.arange(1, self.n)

@@ -18,7 +18,7 @@ TRIES = 100  # draws of a random graph before we say that it does not get connec
 
 @dataclass(frozen=True)
 class RandomRegular(Undirected):
-    """A random connected graph in which everybody has the same number of neighbours, drawn once."""
+    """A random connected graph in which all clients have the same number of neighbours, drawn once."""
 
     degree: int
     """Neighbours of a client, less than n; n * degree is even."""

@@ -86,8 +86,8 @@ class RandomGroups:
     reading: str = "partition"
     """What a group is.
 
-    'partition': all clients are split into groups, the last one smaller if need be; 'clique': one group, everybody else
-    is idle; 'independent': each client averages itself and `size` others of its own choice; rows sum to 1 but columns
+    'partition': all clients are split into groups, the last one smaller if need be; 'clique': one group, all others
+    idle; 'independent': each client averages itself and `size` others of its own choice; rows sum to 1 but columns
     do not, so the average over the clients drifts.
     """
 

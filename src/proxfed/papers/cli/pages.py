@@ -52,16 +52,24 @@ def pages() -> dict[str, str]:
 def algorithms(entries: list[Entry]) -> str:
     """The table to choose from."""
     keys = ("about", "handles h by", "needs", "sends", "different data", "some clients")
-    head = ["name", "what it is", "handles h by", "needs", "sends a round", "on different data", "some clients a round"]
+    head = [
+        "name",
+        "what it is",
+        "handles h by",
+        "needs",
+        "sends a round",
+        "on heterogeneous data",
+        "some clients a round",
+    ]
     parts = [
-        "# Algorithms\n\nEverything that is built in, made from the code; `proxfed list algorithms NAME` prints the "
+        "# Algorithms\n\nAll built-in algorithms; `proxfed list algorithms NAME` prints the "
         "page of one. [Choose an algorithm](../howto/choose.md) explains the columns.\n"
     ]
     for where, place in (("server", "With a server"), ("peers", "Peer to peer")):
         for kind in ("exact", "biased"):
             here = [e for e in entries if e["runs on"] == where and e["different data"].startswith(kind)]
             rows = [(f"[`{e['name']}`](algorithms/{e['name']}.md)", *(e[key] for key in keys)) for e in here]
-            parts.append(f"\n## {place}, {kind} on different data\n\n")
+            parts.append(f"\n## {place}, {kind} on heterogeneous data\n\n")
             parts.append(_table(head, rows))
     return "".join(parts)
 
@@ -75,7 +83,7 @@ def algorithm(name: str, entry: Entry) -> str:
         f"- handles h by: {entry['handles h by']}",
         f"- needs: {entry['needs'] or 'nothing special'}",
         f"- sends a round: {entry['sends']}",
-        f"- on different data: {entry['different data']}",
+        f"- on heterogeneous data: {entry['different data']}",
         f"- the same with some clients a round: {entry['some clients']}",
         f"- paper: {entry['paper']}",
     ]

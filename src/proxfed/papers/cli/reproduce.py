@@ -66,7 +66,7 @@ def reproduce(
         Path, typer.Option("--results", metavar="DIR", help="With --all: kept results, which are not run again.")
     ] = Path("results"),
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with what has begun; that is always so here.", show_default=False)
+        bool, typer.Option("--resume", help="The default: resume what has begun.", show_default=False)
     ] = True,
     format: FormatOption = Format.table,
 ) -> None:

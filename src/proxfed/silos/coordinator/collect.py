@@ -16,7 +16,7 @@ from proxfed.errors import RunError
 from proxfed.keyed_random import Ids
 from proxfed.machine import over_threads
 from proxfed.silos.coordinator.robust import centre
-from proxfed.silos.protection import narrow_words, recovery
+from proxfed.silos.protection import narrow_words
 from proxfed.silos.protection.masks import Words, reveal
 from proxfed.silos.wire.message import Letter
 from proxfed.types import Message, Star
@@ -159,56 +159,3 @@ class CollectSum(Collect):
         known = c.clients.without_rows(c.star, (), received(self.down), self.t, np.array(everybody, np.int64))
         p = torch.tensor([c.job.weights[i] for i in everybody], dtype=torch.float64)
         return [p @ dense(leaf).double() for leaf in leaves(known)]
-
-
-class CollectRecovered(CollectSum):
-    """The same where masks can be undone: sites may drop out after the count."""
-
-    def _there(self, c: Coordinator, alg: Star[Any, Any], t: int, ids: dict[str, list[int]]) -> dict[str, list[int]]:
-        """Those who deal shares of their masks to all others."""
-        here = recovery.Round.of(t, ids)
-        question = Letter("query", c.job.digest, t, 0, {"what": "shares", "among": list(here.among)})
-        dealt = c.answers(alg, t, dict.fromkeys(ids, question))
-        boxes = {site: dict(zip(a.words("to"), a.words("boxes"), strict=True)) for site, a in dealt.items()}
-        self.boxes = {site: {dealer: boxes[dealer].get(site, "") for dealer in boxes if dealer != site} for site in ids}
-        publics, seeds = (
-            {site: _bytes(site, a.word(name)) for site, a in dealt.items()} for name in ("public", "commitment")
-        )
-        thresholds = {site: a.number("threshold", 1) for site, a in dealt.items()}
-        self.dealt = recovery.Told(here, list(dealt), publics, seeds, thresholds, b"")
-        return {site: own for site, own in ids.items() if site in dealt}
-
-    def head(self, site: str) -> dict[str, Any]:
-        return super().head(site) | self._shares(site)
-
-    def _shares(self, site: str) -> dict[str, Any]:
-        own = self.boxes[site]
-        return {"among": list(self.dealt.here.among), "dealers": list(own), "boxes": list(own.values())}
-
-    @property
-    def _fewest(self) -> int:
-        return max(self.dealt.thresholds.values())
-
-    def gather(self, c: Coordinator, alg: Star[Any, Any], t: int, questions: Mapping[str, Letter]) -> dict[str, Letter]:
-        """Of at least so many that their shares suffice."""
-        return c.answers(alg, t, questions, self._fewest)
-
-    def _too_much(self, c: Coordinator, sites: Sequence[str], count: int) -> Words:
-        told = self.dealt._replace(broadcast=self.broadcast)
-        head = {"what": "unmask", "cohort": sorted(told.cohort), "survivors": sorted(sites)}
-        questions = {site: Letter("query", c.job.digest, self.t, 0, head | self._shares(site)) for site in sites}
-        answers = c.answers(c.star, self.t, questions, self._fewest)
-        shares = {
-            site: {
-                name: _bytes(site, share) for name, share in zip(a.words("of_sites"), a.words("shares"), strict=True)
-            }
-            for site, a in answers.items()
-        }
-        return recovery.undo(told, list(sites), shares, count)
-
-
-def _bytes(site: str, word: str) -> bytes:
-    try:
-        return bytes.fromhex(word)
-    except ValueError as e:
-        raise RunError(f"{site}: {word!r:.20} are no bytes") from e

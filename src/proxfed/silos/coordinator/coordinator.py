@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from math import inf, isfinite
+from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -30,7 +31,8 @@ from proxfed.errors import RunError
 from proxfed.harness.protection import Protection
 from proxfed.keyed_random import Ids
 from proxfed.participation import Full, cohort
-from proxfed.silos.coordinator.collect import Collect, CollectRecovered, CollectRobust, CollectSum
+from proxfed.silos.coordinator.collect import Collect, CollectRobust, CollectSum
+from proxfed.silos.coordinator.recovered import CollectRecovered
 from proxfed.silos.coordinator.remote import COUNTED, Asking
 from proxfed.silos.site.part import Counts, neighbours
 from proxfed.silos.site.rows import without_rows
@@ -70,10 +72,12 @@ class Coordinator:
     def __init__(
         self, job: Job, exchange: Exchange, deadline: float | None = None,
         say: Callable[[str], None] = lambda sentence: None, ours: Problem | None = None,
+        note: Path | None = None,
     ) -> None:  # fmt: skip
-        """`ours`: the problem of the job's family as it is without rows, if it has been built."""
+        """`ours`: the problem of the job's family as it is without rows, if it has been built;
+        `note`: the file of a round that is under way, where masks can be undone."""
         self.job, self.exchange, self.deadline, self.say = job, exchange, deadline, say
-        self.collect = _collect(job.protection)
+        self.collect = _collect(job.protection, note)
         built = complete(job, ours or without_rows(job))
         assert built.algorithm is not None
         self.problem, self.algorithm = built.problem, built.algorithm
@@ -354,9 +358,9 @@ FAR = 1e4
 """A message that is so many times longer than the median of all, and than 1, is not counted."""
 
 
-def _collect(protection: Protection) -> Collect:
+def _collect(protection: Protection, note: Path | None) -> Collect:
     if protection.secure_aggregation:
-        return (CollectRecovered if protection.recovery else CollectSum)(protection)
+        return CollectRecovered(protection, note) if protection.recovery else CollectSum(protection)
     return Collect() if protection.robust is None else CollectRobust(protection.robust)
 
 

@@ -40,15 +40,18 @@ from proxfed.silos.protection.eligibility import check_protection
 from proxfed.silos.protection.witness import countersigned, publics
 from proxfed.silos.site.holder import VERSIONS
 from proxfed.silos.site.rows import agree, check_schema, without_rows
-from proxfed.silos.site.table_rows import prepared
+from proxfed.silos.site.table_rows import of_preparation, prepared
 from proxfed.silos.wire.carrier import Carrier
 from proxfed.silos.wire.exchange import Exchange
 from proxfed.silos.wire.job import TABLES, Job, complete
 from proxfed.silos.wire.message import Letter, canonical, flat
-from proxfed.tables import decode
+from proxfed.tables import Preparation, decode
 from proxfed.types import Graph, Problem
 
 log = logging.getLogger(__name__)
+
+ROUND = "round-{}.json"
+"""Beside the rows: of a job whose masks can be undone, the round under way."""
 
 FAREWELL = 30.0
 """Seconds that sites have to hear that a run is over; one that does not keeps what it has of it."""
@@ -111,7 +114,8 @@ def deploy(
     replace(kept, json.dumps(with_checksum(record), indent=1).encode())
 
     def engine(task: Task, entry: CompleteEntry) -> Running:
-        return Coordinator(jobs[task], exchange, deadline, say, ours)
+        note = path / ROUND.format(jobs[task].digest)
+        return Coordinator(jobs[task], exchange, deadline, say, ours, note)
 
     with watching(progress) as watch, recording_waits(exchange, path / WAITING):
         how = {"watch": watch, "stop": stop, "checkpoint_seconds": 0.0, "resumed": resumed, "engine": engine}
@@ -119,6 +123,8 @@ def deploy(
     if done and not only:
         ended = _farewell(exchange, [*jobs.values(), agreed.job])
         replace(kept, json.dumps(with_checksum(record | {"ended": ended}), indent=1).encode())
+        for note in path.glob(ROUND.format("*")):
+            note.unlink()
     return Results.read(planned.folder)
 
 
@@ -144,8 +150,11 @@ class Greeting(NamedTuple):
         return {site: str(said["audit"]) for site, said in self.told.items() if said.get("audit")}
 
 
-def greet(carrier: Carrier, sized: bool, say: Callable[[str], None]) -> Greeting:
-    """Schemas and versions of all sites; one sentence where they do not fit each other."""
+def greet(
+    carrier: Carrier, sized: bool, say: Callable[[str], None], preparation: Preparation | None = None
+) -> Greeting:
+    """Schemas and versions of all sites; one sentence where they do not fit each other. Where the preparation of
+    tables is given, no summaries are asked for."""
     require(len(carrier.sites) > 0, "there is no site to ask")
     exchange = Exchange(carrier, say=say)
     hello = Letter("hello", "", head={"weights": sized, "nonce": secrets.token_hex(8)})
@@ -155,7 +164,9 @@ def greet(carrier: Carrier, sized: bool, say: Callable[[str], None]) -> Greeting
         _compare_versions(site, said.get("versions"), say)
     schemas = {site: check_schema(said.get("schema"), site) for site, said in told.items()}
     agreed, rows = agree(schemas), dict[str, int | None]()
-    if any("table" in schema for schema in schemas.values()):
+    if preparation is not None:
+        agreed = agreed | of_preparation(preparation)
+    elif any("table" in schema for schema in schemas.values()):
         summaries = exchange.ask(None, dict.fromkeys(carrier.sites, Letter("summary", "", head=hello.head)))
         agreed = prepared(agreed, schemas, {site: answer.body for site, answer in summaries.items()})
         rows = {site: decode(answer.body).rows for site, answer in summaries.items()}

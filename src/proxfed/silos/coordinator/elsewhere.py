@@ -35,6 +35,7 @@ from proxfed.silos.wire.fit_job import (
     read_fit,
     unflat_grams,
     unflat_sums,
+    whole,
     write,
     write_alone,
     write_models,
@@ -176,6 +177,10 @@ class Elsewhere:
 
     def risks(self, times: Tensor, x: Tensor) -> Tensor:
         return self._added(write_points(self.job.digest, "risks", [times, x])).view(len(RISKS), -1)
+
+    def private(self) -> np.ndarray:
+        """(p + 2, p + 2) the noisy sum of products of a private fit."""
+        return whole(self._added(write(self.job.digest, "private")), self.d + 1).numpy()
 
     # ---- how good a model is -----------------------------------------------------------------------------------------
 

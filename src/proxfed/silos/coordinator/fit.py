@@ -120,19 +120,23 @@ def fit_between(
         there = Elsewhere(agreed.job, exchange, told.d, Kept(sums, agreed.job.digest), told.hessians, told.grams)
         fitted = _fit(schema, asked, agreed, there, watch)
         watch("signing the model", 0, 1)
-        return replace(fitted, model=_signed(fitted.model, agreed.job, exchange))
+        return replace(fitted, model=signed(fitted.model, agreed.job, exchange))
 
 
 def finish(folder: str | Path, carrier: Carrier, say: Callable[[str], None] = log.warning) -> None:
     """The model is where it belongs: sites forget the fit, but for their copy, and the folder goes."""
     folder = Path(folder)
-    job = FitAgreement.read(folder / "agreement.json").job
+    farewell(FitAgreement.read(folder / "agreement.json").job, carrier, say)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def farewell(job: Job, carrier: Carrier, say: Callable[[str], None]) -> None:
+    """Sites forget the fit, but for their copy of the model."""
     exchange = Exchange(carrier, say=say)
     heard = exchange.ask(job, dict.fromkeys(job.sites, Letter("end", job.digest)), FAREWELL)
     missing = [site for site in job.sites if site not in heard]
     if missing:
         say(f"{', '.join(missing)} did not hear that the fit is over, and keeps what it has of it")
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _fit(schema: Schema, asked: Settings, agreed: FitAgreement, there: Elsewhere, watch: Watch) -> FittedBetween:
@@ -242,7 +246,7 @@ def _class_weights(asked: Settings, schema: Schema, f: Linear) -> str | dict[str
 # ---- signatures ------------------------------------------------------------------------------------------------------
 
 
-def _signed(model: Model, job: Job, exchange: Exchange) -> Model:
+def signed(model: Model, job: Job, exchange: Exchange) -> Model:
     """By every site, which keeps a copy."""
     question = Letter("model", job.digest, body=model.content())
     answers = exchange.ask(job, dict.fromkeys(job.sites, question))

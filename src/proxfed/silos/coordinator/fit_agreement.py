@@ -15,7 +15,7 @@ from proxfed.fit.settings import Settings, loss_of
 from proxfed.problems.losses import Logistic
 from proxfed.problems.named_losses import KINDS
 from proxfed.registry import Table, describe
-from proxfed.silos.coordinator.deploy import greet
+from proxfed.silos.coordinator.deploy import Greeting, greet
 from proxfed.silos.wire.carrier import Carrier
 from proxfed.silos.wire.exchange import Exchange
 from proxfed.silos.wire.fit_job import FitTable
@@ -66,11 +66,7 @@ def agree_on_fit(
     """From the schema that the coordinator was given, which must be that of every site; `folds`: other than those of
     the settings."""
     met = greet(carrier, False, say)
-    for site, told in met.schemas.items():
-        require("agreement" in told, f"{site}: its rows have no schema; `proxfed site join` makes a site of one")
-        apart = from_plain(told["agreement"], f"the schema of {site}").differences(schema)
-        lines = "".join(f"\n  {line}" for line in apart)
-        require(not apart, f"{site}: its schema is not the one that is to be fitted:{lines}")
+    same_schema(met, schema)
     target = schema.target
     require(target is not None, "the schema has no [target]")
     assert target is not None
@@ -98,6 +94,16 @@ def agree_on_fit(
     )
     tests = tuple(site for site, told in met.schemas.items() if told["test"])
     return FitAgreement(job, tests, met.bytes, met.rows, settings.model_dump(mode="json", exclude_defaults=True))
+
+
+def same_schema(met: Greeting, schema: Schema) -> None:
+    """Refused where a site has another one than is to be fitted."""
+    for site, told in met.schemas.items():
+        require("agreement" in told, f"{site}: its rows have no schema; `proxfed site join` makes a site of one")
+        theirs = from_plain(told["agreement"], f"the schema of {site}")
+        apart = theirs.differences(schema.expanded(theirs.columns))  # only sites know which columns [others] stands for
+        lines = "".join(f"\n  {line}" for line in apart)
+        require(not apart, f"{site}: its schema is not the one that is to be fitted:{lines}")
 
 
 class Announced(NamedTuple):

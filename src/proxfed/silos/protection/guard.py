@@ -243,6 +243,11 @@ class Link:
         """What goes to the coordinator instead of (k,) sums over rows, of which it needs the sum over all sites."""
         return values
 
+    def normal(self, secret: np.ndarray, question: Letter, noise: float) -> np.ndarray:
+        """Standard normal numbers of its shape, for noise that only this site can compute; `noise` as its account has
+        it: twice as many standard deviations as a row has sensitivity."""
+        raise Refused("it has no key from which noise could be drawn")
+
     def tested(self, values: Mapping[str, float], rows: int) -> tuple[dict[str, float], int]:
         """What is told of measures on so many test rows, and of their number; 0: that is not told."""
         return dict(values), rows

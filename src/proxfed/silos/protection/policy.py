@@ -47,7 +47,7 @@ def check_job(site: Site, job: Job) -> None:
     if job.algorithm is not None:
         check_listed(site, "algorithms", site.allow.algorithms, str(job.algorithm.get("name")))
         check_rounds(site, job.algorithm.get("rounds", 0))
-    check_required(site, protection)
+    check_required(site, protection, job.private)
     problem = job.experiment.get("problem", {})
     check_batch(site, problem.get("batch"), protection)
     check_numbers(site, job)
@@ -120,7 +120,7 @@ def check_rounds(site: Site, rounds: Any) -> None:
     allow_if(whole(rounds) and rounds <= most, f"{rounds} rounds are asked for, and limits.rounds = {most}")
 
 
-def check_required(site: Site, protection: Protection) -> None:
+def check_required(site: Site, protection: Protection, private_fit: bool = False) -> None:
     """Whether messages are protected as this site wants it."""
     require, privacy = site.require, protection.privacy
     masked = protection.secure_aggregation or not require.secure_aggregation
@@ -128,7 +128,7 @@ def check_required(site: Site, protection: Protection) -> None:
     right = not protection.secure_aggregation or protection.fraction_bits == bits
     allow_if(right, f"protection.fraction_bits = {protection.fraction_bits}, and require.fraction_bits = {bits}")
     allow_if(masked, "the job has no protection.secure_aggregation = true, which this site requires")
-    if require.privacy is None:
+    if require.privacy is None or private_fit:
         return
     least = require.privacy.noise
     if privacy is None:

@@ -31,6 +31,10 @@ def check_fit(site: Site, job: Job) -> None:
     for number in numbers(fit.loss.model_dump(exclude_none=True), "fit.loss"):
         why = why_not(number, own)
         allow_if(not why, why)
+    if fit.private is not None:
+        budget = site.require.privacy is not None
+        allow_if(budget, "a private fit needs a budget: require.privacy of its site.toml has none")
+        allow_if(fit.folds == 0 and fit.by == "rows", "a private fit has no folds")
     protection = job.protection
     open_ = protection.secure_aggregation or not site.fit.masked
     allow_if(open_, "sums of a fit are told under masks only: protection.secure_aggregation (fit.masked = true)")

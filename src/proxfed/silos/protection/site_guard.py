@@ -142,6 +142,7 @@ class SiteGuard(Guard):
                 policy.check_measure(site, measure)
                 policy.check_noiseless(site, measure, None if job is None else job.protection.privacy)
         if asked.kind == "job" and job is not None:
+            policy.check_failures(site, self.failures)
             policy.check_job(site, job)
             policy_of_fits.check_fit(site, job)
             self._check_circle(job)
@@ -155,7 +156,7 @@ class SiteGuard(Guard):
 
     def _check_circle(self, job: Job) -> None:
         """Sums over nearly the same sites, or with other weights, differ by a message."""
-        if not job.protection.secure_aggregation or job.protection.privacy is not None:
+        if not job.protection.secure_aggregation or job.protection.privacy is not None or job.private:
             return
         now = Circle.of(job)
         for before in self.circles.values():
@@ -174,7 +175,7 @@ class SiteGuard(Guard):
 
     def begins(self, job: Job | None, rows: Rows) -> None:
         """With a table that was used before, or with one that differs from all of those in enough rows."""
-        if job is not None and job.protection.privacy is not None:
+        if job is not None and (job.protection.privacy is not None or job.private):
             return
         if self._table is None or self._table[0] is not rows:  # jobs of a family have the same
             self._table = rows, digests(rows.lines(), self.key.secret(b"rows"))
@@ -288,7 +289,7 @@ def _depends_on_rows(what: str) -> bool:
 
 
 def _failed(what: str) -> bool:
-    return _depends_on_rows(what) and what.endswith(" failed")
+    return what.endswith(" failed") and (what.startswith("job") or _depends_on_rows(what))
 
 
 class Circle(NamedTuple):

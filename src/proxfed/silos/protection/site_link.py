@@ -217,6 +217,13 @@ class SiteLink(Link):
             policy.check_epsilon(self.guard.site, epsilon(releases, budget.delta))
         self.guard.beside |= {"noise": privacy.noise, "delta": privacy.delta, "messages": messages}
 
+    def normal(self, secret: np.ndarray, question: Letter, noise: float) -> np.ndarray:
+        budget = self.guard.site.require.privacy
+        self._spend(Privacy(clip=1.0, noise=noise, delta=1e-5 if budget is None else budget.delta), 1)
+        place = [self.job.digest, question.digest, _digest(torch.from_numpy(secret))]
+        key = self.guard.key.secret(b"noise", *(word.encode() for word in place))
+        return gaussian(key, secret.size).reshape(secret.shape)
+
     def _noisy(self, values: list[Tensor], about: Upload, privacy: Privacy) -> list[Tensor]:
         """Client by client."""
         part = about.part

@@ -34,7 +34,7 @@ Names = list[str] | Literal["all"]
 """Those that are allowed; "all": every one that is installed here."""
 
 
-OF_FITS = ("hessian", "grams", "counts", "histogram", "judged")
+OF_FITS = ("hessian", "grams", "counts", "histogram", "judged", "private")
 OF_INFERENCE = ("products", "size", "agreement", "estimates", "intercept", "risks")
 MEASURES = ("value", "gradient", "test", "smoothness", "mean", "field", "apart", *OF_FITS, *OF_INFERENCE)
 """What may be told of a model's fit (queries.py, wire/fit_job.py)."""

@@ -44,6 +44,11 @@ FAMILIES = 2
 """Problems that a site has in memory: an algorithm with its own weight decay runs in one and is measured in another."""
 
 
+class Unfit(Refused):
+    """A job that does not fit the rows. That it does not tells something of them, so the audit file says that it
+    failed."""
+
+
 class Source(Protocol):
     """Where the rows of a site are."""
 
@@ -89,6 +94,7 @@ class Holder:
             letter = Letter.decode(question)
         except RunError as e:
             return self._declined(Letter("", ""), Letter("damaged", "", head={"why": str(e)}))
+        unfit = False
         with self._one_at_a_time:
             try:
                 private_folder(self.folder)
@@ -97,7 +103,7 @@ class Holder:
             except Reply as reply:
                 kind, head = reply.args
             except InputError as e:
-                kind, head = "refused", {"why": str(e)}
+                kind, head, unfit = "refused", {"why": str(e)}, isinstance(e, Unfit)
             except ProxfedError as e:
                 kind, head = "failed", {"why": str(e)}
             except Exception as e:
@@ -107,11 +113,12 @@ class Holder:
                     {"why": f"an error that was not expected, {type(e).__name__}: see the site's log"},
                 )
             self._runs.pop(letter.run, None)  # what is in memory may be half done: it is read again
-            return self._declined(letter, self.seal(letter, kind, head))
+            return self._declined(letter, self.seal(letter, kind, head), unfit)
 
-    def _declined(self, question: Letter, answer: Letter) -> bytes:
+    def _declined(self, question: Letter, answer: Letter, unfit: bool = False) -> bytes:
         data = answer.encode()
-        self.guard.declined(f"{question.kind} {answer.kind}".strip(), question.run, data)
+        kind = "failed" if unfit else answer.kind
+        self.guard.declined(f"{question.kind} {kind}".strip(), question.run, data)
         return data
 
     def seal(self, letter: Letter, kind: str, head: Mapping[str, Any], body: bytes = b"") -> Letter:
@@ -198,7 +205,7 @@ class Holder:
         except RunError as e:
             with only_installed(self.guard.code):
                 complete(job, without_rows(job))  # what is wrong with the job itself may be told
-            raise Refused(str(e)) from e
+            raise Unfit(str(e)) from e
         told = {"d": built.problem.f.d, "n": built.problem.f.n, "countersigned": self.guard.countersign(job)}
         return self.leave(asked, self.seal(letter, "answer", told))
 
@@ -209,7 +216,7 @@ class Holder:
             with withheld("its rows do not fit the job"):
                 return SiteFit(self, job)
         except RunError as e:
-            raise Refused(str(e)) from e
+            raise Unfit(str(e)) from e
 
     def _begun(self, store: Store) -> Job | None:
         """The job that a run was begun with, if it was, over the same rows as now."""

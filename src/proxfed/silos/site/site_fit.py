@@ -26,8 +26,9 @@ from proxfed.fit.judge import judge
 from proxfed.fit.metrics import counted_by_score
 from proxfed.fit.model_file import Model
 from proxfed.fit.oracle import Question
-from proxfed.fit.own_rows import OwnRows
+from proxfed.fit.own_rows import OwnRows, dense
 from proxfed.fit.own_sums import dominance
+from proxfed.fit.private import noisy
 from proxfed.fit.settings import loss_fits
 from proxfed.problems.linear.cox import Cox
 from proxfed.problems.losses import Huber, Logistic, OneHot, Poisson, Squared
@@ -106,6 +107,8 @@ class SiteFit:
 
     def begins(self) -> Head:
         """What is told at the start: how long x is, and up to which derivative sums are told."""
+        if self.fit.private is not None:
+            return {"d": self.own.d, "n": len(self.job.sites)}
         wanted = {order: Wanted(self._parts, self.own.d, order) for order in ("hessian", "gram")}
         told = {f"{order}s": self.holder.guard.may_tell(each) for order, each in wanted.items()}
         return {"d": self.own.d, "n": len(self.job.sites), **told}
@@ -130,8 +133,9 @@ class SiteFit:
             "judged": self._judged,
             "alone": self._by_own_model,
             "histogram": self._histogram,
+            "private": self._private,
         }
-        if what not in known:
+        if what not in known or (what == "private") != (self.fit.private is not None):
             raise RunError(f"a fit has no query {what!r:.40}")
         head, body, asked = known[what](letter)
         data = self.holder.leave(asked, self.holder.seal(letter, "answer", head, body))
@@ -251,6 +255,16 @@ class SiteFit:
         with withheld("a query failed"):
             self._dominated([Question(x)])
             return *self._hidden(self._here(counts).risks(times, x).flatten(), letter), asked
+
+    def _private(self, letter: Letter) -> Answered:
+        fit_job.read_plain(letter, self._classes)
+        assert self.fit.private is not None
+        asked = self._asked(letter, "private", ["private"], 1)
+        with withheld("a query failed"):
+            M = self.fit.private.products(dense(self.own.features).numpy(), self.own.labels)
+            G = self.link.normal(M, letter, 2 * self.fit.private.noise)
+            sent = noisy(M, self.fit.private.noise, G)
+            return *self._hidden(fit_job.half(torch.from_numpy(sent)), letter), asked
 
     def _wanted(self, what: str, factors: Tensor | None) -> None:
         masked = self.job.protection.secure_aggregation

@@ -148,4 +148,9 @@ def prepared(agreed: Tables, schemas: Mapping[str, Tables], summaries: Mapping[s
     for site, summary in told.items():
         require(summary.organisation == site, f"{site} sent the summary of {summary.organisation!r}")
     found = merge(from_plain(plain, "the sites' schema"), list(told.values()))
-    return agreed | {"preparation": found.plain(), "columns": list(found.names), "shape": [len(found.names)]}
+    return agreed | of_preparation(found)
+
+
+def of_preparation(found: Preparation) -> Tables:
+    """What a job says of it."""
+    return {"preparation": found.plain(), "columns": list(found.names), "shape": [len(found.names)]}

@@ -5,6 +5,7 @@
     query counts        what the rows of every fold and class weigh
     query sums          many points at once: the loss of all rows or of a part, gradients, Hessians
     query grams         of squared loss: products of columns, fold by fold
+    query private       noisy sums of products, instead of all others (fit/private_tables.py)
     query histogram     of two classes: how many held-out rows have which score
     query judged        measures of a model on this site's held-out rows, if the site tells them
     query size          how many rows there are of each class, and clusters
@@ -29,6 +30,7 @@ from torch import Tensor
 
 from proxfed.errors import RunError
 from proxfed.fit.oracle import Gram, Part, Question, Sums, numbers
+from proxfed.fit.private_tables import Private
 from proxfed.fit.settings import Settings, read_settings
 from proxfed.problems.losses import Loss
 from proxfed.problems.named_losses import find_loss
@@ -69,6 +71,8 @@ class FitTable(BaseModel):
     intercept: bool
     folds: int = Field(ge=0, le=MOST_FOLDS)
     """How many; 0: nothing is held out."""
+    private: Private | None = None
+    """One question is answered, with noise, and no other."""
     by: Literal["rows", "organisation"]
     """What a fold is: rows of every site, as each has divided them, or all rows of one site."""
 
@@ -302,7 +306,7 @@ def flat_sums(answers: Sequence[Sums]) -> Tensor:
     for a in answers:
         parts.append(torch.tensor([a.value], dtype=torch.float64))
         parts += [] if a.gradient is None else [a.gradient]
-        parts += [_half(matrix) for matrix in (a.hessian, a.products) if matrix is not None]
+        parts += [half(matrix) for matrix in (a.hessian, a.products) if matrix is not None]
     return torch.cat(parts)
 
 
@@ -313,7 +317,7 @@ def unflat_sums(numbers_: Tensor, questions: Sequence[Question]) -> list[Sums]:
         d, size = len(q.x), numbers(q)
         own, at = numbers_[at : at + size], at + size
         k = d if q.columns is None else len(q.columns)
-        matrices = [_whole(half, k) for half in own[1 + d :].split(max(1, k * (k + 1) // 2))] if q.order > 1 else []
+        matrices = [whole(each, k) for each in own[1 + d :].split(max(1, k * (k + 1) // 2))] if q.order > 1 else []
         found.append(Sums(float(own[0]), own[1 : 1 + d] if q.order > 0 else None, *matrices))
     _check(at == len(numbers_), f"{len(numbers_)} numbers came, and {at} answer these questions")
     return found
@@ -323,7 +327,7 @@ def flat_grams(grams: Sequence[Gram]) -> Tensor:
     parts = []
     for g in grams:
         both = torch.tensor([g.weight, g.square], dtype=torch.float64)
-        parts += [both, g.products.flatten(), _half(g.matrix)]
+        parts += [both, g.products.flatten(), half(g.matrix)]
     return torch.cat(parts)
 
 
@@ -334,16 +338,16 @@ def unflat_grams(numbers_: Tensor, folds: int, outputs: int, k: int) -> list[Gra
     for own in numbers_.split(size):
         weight, square = own[:2].tolist()
         products = own[2 : 2 + outputs * k].view(outputs, k)
-        found.append(Gram(weight, square, products, _whole(own[2 + outputs * k :], k)))
+        found.append(Gram(weight, square, products, whole(own[2 + outputs * k :], k)))
     return found
 
 
-def _half(matrix: Tensor) -> Tensor:
+def half(matrix: Tensor) -> Tensor:
     rows, columns = np.triu_indices(len(matrix))
     return matrix[rows, columns]
 
 
-def _whole(half: Tensor, d: int) -> Tensor:
+def whole(half: Tensor, d: int) -> Tensor:
     matrix = torch.zeros(d, d, dtype=torch.float64)
     rows, columns = np.triu_indices(d)
     matrix[rows, columns] = half

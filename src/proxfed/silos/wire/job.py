@@ -127,6 +127,11 @@ class Job:
         return Sites(self.sites, self.clients)
 
     @property
+    def private(self) -> bool:
+        """A fit to noisy sums, and to nothing else."""
+        return bool(self.fit and self.fit.get("private"))
+
+    @property
     def family(self) -> str:
         """The jobs of one problem, whose algorithms differ, have the same one."""
         return replace(self, algorithm=None, label="", seed=0, x0=None).digest

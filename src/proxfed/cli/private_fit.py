@@ -1,0 +1,81 @@
+"""`proxfed fit --epsilon`: a linear model with differential privacy, here or over a carrier."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.text import Text
+
+from proxfed.cli.between import Connection, connected
+from proxfed.errors import require
+from proxfed.report.summary import plain_table
+from proxfed.report.terminal import err, out, say
+
+if TYPE_CHECKING:
+    from proxfed.fit.model_file import Model
+
+
+def run_private_fit(
+    file: Path, data: str | None, to: Connection | None, place: Path | None, resume: bool, as_json: bool, seed: int,
+    how: dict[str, Any],
+) -> None:  # fmt: skip
+    """The model, printed and written."""
+    from proxfed.fit.private_tables import fit_private, save_private, summary
+
+    if to is None:
+        model = fit_private(file, data, seed=seed, **how)
+        if place is not None:
+            save_private(model, place)
+    else:
+        model = _between(file, data, to, place, resume, how)
+    if as_json:
+        print(json.dumps(summary(model), indent=1))
+        return
+    table = plain_table("feature", "in its own units")
+    for name, value in zip(model.features, model.original.coef[0], strict=True):
+        table.add_row(Text(name), f"{value:+.4g}")
+    table.add_row("intercept", f"{model.original.intercept[0]:+.4g}")
+    out.print(table)
+    for note in model.notes:
+        say(f"note: {note}")
+    if to is None:
+        say("The tables lie here: the noise follows from --seed and protects nothing.")
+    if model.signatures:
+        say(f"Signed by {', '.join(model.signatures)}.")
+
+
+def _between(
+    file: Path, data: str | None, to: Connection, place: Path | None, resume: bool, how: dict[str, Any]
+) -> Model:
+    from proxfed.fit.private_tables import save_private
+    from proxfed.silos.carriers.loopback_sites import make_table_sites
+    from proxfed.silos.coordinator.fit import farewell
+    from proxfed.silos.coordinator.fit_agreement import FitAgreement
+    from proxfed.silos.coordinator.private_fit import private_fit_between
+
+    os.umask(0o077)
+    to.check()
+    require(place is not None, "--out FOLDER is missing: what the sites have agreed to is kept beside the model")
+    assert place is not None
+    folder = place.with_name(place.name + ".fit")
+    kept = folder / "agreement.json"
+    if data is not None:
+        os.environ["PROXFED_DATA"] = str(Path(data).resolve())  # for sites on this machine
+
+    def known() -> tuple[str, ...]:
+        return FitAgreement.read(kept).job.sites if resume and kept.exists() else ()
+
+    def make(beside: Path) -> tuple[str, ...]:
+        budget = {"noise": 1e-9, "epsilon": how["epsilon"] * (1 + 1e-6), "delta": how["delta"]}
+        return make_table_sites(file, data, beside, to.loopback or 0, 5, {"require": {"privacy": budget}})
+
+    with connected(to, place, "fit", known, make) as desk:
+        model = private_fit_between(file, desk, folder, resume=resume, say=lambda said: say(said, err), **how)
+        save_private(model, place)
+        farewell(FitAgreement.read(kept).job, desk, lambda said: say(said, err))
+        shutil.rmtree(folder, ignore_errors=True)
+    return model
