@@ -167,7 +167,7 @@ def _stuck(begun: Row, ended: Row) -> str:
 
 
 def _stalled(problem: Problem, algorithm: Algorithm, rows: Sequence[Row]) -> str:
-    """Of a method that is exact with full gradients: in the second half of a run it hardly came nearer to a solution."""
+    """Of an exact method with full gradients: in the second half of a run it hardly came nearer to a solution."""
     if problem.f.batch is not None or not algorithm.is_exact() or len(rows) < 2 * FEW:
         return ""
     found = [number(row, "stationarity") for row in rows]
