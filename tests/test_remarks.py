@@ -115,6 +115,29 @@ def test_a_network_that_blew_up_got_worse() -> None:
     assert result.message.startswith(f"got worse: its loss on the test data went from {first:.6g} to {last:.6g}")
 
 
+def test_a_comparison_says_who_got_worse(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """In the status of the results and on stderr, in Python as on the command line."""
+    results = compare(Neural(images(), "mlp", batch=4), {"wild": FedAvg(20.0, 3)}, 2)
+    first, last = results.rows[0]["test_loss"], results.rows[-1]["test_loss"]
+    assert last > 10 * first
+    (status,) = results.status
+    assert status["message"].startswith("got worse: its loss on the test data went from ")
+    assert capsys.readouterr().err.count(f"wild, seed 0: {status['message']}") == 1
+    compare(Neural(images(), "mlp", batch=4), {"wild": FedAvg(20.0, 3)}, 2, **QUIET)
+    assert "got worse" not in capsys.readouterr().err
+    table = small(
+        rounds=2,
+        seeds=[0],
+        reference=False,
+        data={"name": "digits", "partition": {"name": "iid", "num_partitions": 4}},
+        problem={"name": "network", "model": "mlp", "batch": 10},
+        regulariser={"name": "zero"},
+        algorithms=[{"name": "fedavg", "label": "wild", "eta": 20.0, "K": 3}],
+    )
+    code, _, said = proxfed(capsys, "run", str(write(tmp_path / "a.toml", table)), "--out", str(tmp_path / "run"))
+    assert (code, said.count("wild, seed 0: got worse: its loss on the test data went from ")) == (0, 1), said
+
+
 def test_a_run_that_stands_still_made_no_progress() -> None:
     result = run(Neural(images(), "mlp", batch=4), FedAvg(1e-12, 3), 3, **QUIET)
     assert result.message.startswith("made no progress: its loss on the test data went from ")
