@@ -35,6 +35,11 @@ KINDS = {
     ),
     "first order, compressed up": ("#76b7b2", ("FedCEF", "EF21", "LoCoDL", "SCAFCOM")),
 }  # fmt: skip
+BESIDE = {
+    "PLEDGE": (-30, -9), "FedDR": (4, -9), "EF21-BC": (-30, 5), "FedCEF": (0, 6), "LoCoDL": (4, -8),
+    "FedADMM, small penalty": (-20, 7),
+}  # fmt: skip
+"""Where labels stand that would hide others, in points."""
 DENSE = ("first order, dense", "#999999")
 
 
@@ -67,7 +72,8 @@ def main() -> None:
             colour = next((c for c, labels in KINDS.values() if label in labels), DENSE[1])
             ax.scatter(rounds, kilobytes, color=colour, s=26, zorder=3)
             short = label.replace(", quantised both ways", " (both ways)")
-            ax.annotate(short, (rounds, kilobytes), (4, 3), textcoords="offset points", fontsize=7, color=colour)
+            at = BESIDE.get(label, (4, 3))
+            ax.annotate(short, (rounds, kilobytes), at, textcoords="offset points", fontsize=7, color=colour)
         ax.axhline(LIMIT, color="black", lw=0.9, ls="--")
         ax.annotate("no algorithm below, up to a constant", (0.99, LIMIT), (0, -10), fontsize=7.5, ha="right",
                     xycoords=("axes fraction", "data"), textcoords="offset points")  # fmt: skip

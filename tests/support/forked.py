@@ -184,7 +184,7 @@ def _become(what: dict[str, Any], of_server: list[str]) -> None:
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 0)) or len(os.sched_getaffinity(0)))
     subprocess.Popen = ForkedPopen  # type: ignore[misc]
     os.fsync = lambda descriptor: None  # as in the tests
-    paths = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
+    paths = [os.path.abspath(p) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
     sys.path[:] = [*paths, *(p for p in of_server if p not in paths)]
 
 
@@ -216,7 +216,7 @@ if __name__ == "__main__":
         importlib.import_module(name)
     gc.freeze()
     forked.ForkedPopen.server = sys.argv[1]
-    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    given = [os.path.abspath(p) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     own = [p for p in sys.path[1:] if p not in given]
     task = forked._serve(sys.argv[1])
     forked._become(task, own)

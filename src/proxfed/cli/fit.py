@@ -45,7 +45,7 @@ def fit(
         typer.Option("--cv", metavar="within|organisation", help="Hold out rows of each, or all rows of one."),
     ] = None,
     folds: Annotated[
-        int | None, typer.Option("--folds", min=2, help="Of --cv within; 5. [folds] keeps rows together.")
+        int | None, typer.Option("--folds", min=2, help="Of --cv within; 5. The table folds keeps rows together.")
     ] = None,
     rule: Annotated[
         str | None, typer.Option("--rule", metavar="one_se|best", help="The simplest as good as the best, or the best.")

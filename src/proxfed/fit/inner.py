@@ -37,6 +37,9 @@ TRIED = 10
 SINGULAR = 1e-11
 """Eigenvalues of a matrix with a diagonal of ones that count as zero."""
 
+SPLITS, LOOK = 1000, 50
+"""Steps of ADMM at most, and how often its balance is looked at and Newton steps are tried."""
+
 MANY = 600
 """Coordinates up to which semismooth Newton steps are taken: they solve a system of all of them."""
 
@@ -219,6 +222,12 @@ def _by_prox(H: Tensor, g: Tensor, x: Tensor, h: Regulariser, tolerance: float) 
     z = y = h.prox(x, 0.0)
     t = 1.0
 
+    if len(x) <= MANY:
+        z, off = _split(H, g, z, x, h, s, tolerance)
+        if off <= tolerance:
+            return z
+        y = z
+
     def mapped(y: Tensor) -> Tensor:
         return h.prox(y - s * (g + H @ (y - x)), s)
 
@@ -238,6 +247,37 @@ def _by_prox(H: Tensor, g: Tensor, x: Tensor, h: Regulariser, tolerance: float) 
         y = after + (t - 1) / t_next * (after - z)
         z, t = after, t_next
     return z
+
+
+def _split(
+    H: Tensor, g: Tensor, z: Tensor, x: Tensor, h: Regulariser, s: float, tolerance: float
+) -> tuple[Tensor, float]:
+    """(z, its residual) by ADMM, which finds the pieces of h that z is on also where scales differ by decades, and
+    semismooth Newton steps from there."""
+    values, V = torch.linalg.eigh(H)
+    values, c = values.clamp_min(0), V.mT @ (H @ x - g)
+    scales = H.diagonal().clamp_min(1e-6 * (float(values[-1]) or 1.0))
+    floor = 2 * h.weak_convexity
+    rho, u = max(float(scales.log().mean().exp()), floor), torch.zeros_like(z)
+    best, least = z, inf
+    for k in range(1, SPLITS + 1):
+        w = V @ ((c + rho * (V.mT @ (z - u))) / (values + rho))
+        before, z = z, h.prox(1.6 * w - 0.6 * z + u, 1 / rho)
+        u = u + 1.6 * w - 0.6 * before - z
+        if k % LOOK:
+            continue
+        for width in (1 / rho, s):
+            found = _semismooth(z, width, H, h, x, g)
+            off = float((found - h.prox(found - s * (g + H @ (found - x)), s)).norm()) / s
+            if off < least:
+                best, least = found, off
+            if least <= tolerance:
+                return best, least
+        primal, dual = float((w - z).norm()), float((z - before).norm())
+        factor = 5.0 if primal > 5 * dual else 0.2 if dual > 5 * primal else 1.0
+        factor = max(factor, floor / rho)
+        rho, u = rho * factor, u / factor
+    return best, least
 
 
 def _semismooth(z: Tensor, s: float, H: Tensor, h: Regulariser, x: Tensor, g: Tensor) -> Tensor:

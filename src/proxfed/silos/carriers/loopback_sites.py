@@ -4,7 +4,7 @@ one, with files of its own."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 from types import MappingProxyType
@@ -72,14 +72,21 @@ def make_table_sites(
     names = [table.organisation for table in read_tables(schema, data).tables]
     said = f"--loopback {count}: {schema} has the tables of {len(names)} organisations, each of which is a site"
     require(len(names) == count, said)
-    strange = next((name for name in names if re.fullmatch(NAME, name) is None), None)
-    require(strange is None, f"--loopback: {strange!r} cannot be the name of a site; [source.organisations] names them")
+    organisations = dict(zip(_as_sites(names), names, strict=True))
+    names = [*organisations]
     if not all((folder / name / "site.toml").exists() for name in names):
         fit = {"folds": folds, "rows_per_coefficient": 0.0, "apart": True, "measures": True}
         rules: Table = {"allow": {"counts": True}, "limits": {"rows": 1, "change": 1, **MUCH}, "fit": fit, **more}
-        data_of = {name: {"schema": str(schema.resolve()), "organisation": name} for name in names}
+        data_of = {name: {"schema": str(schema.resolve()), "organisation": of} for name, of in organisations.items()}
         _write(folder, {name: rules | {"data": data_of[name]} for name in names})
     return tuple(names)
+
+
+def _as_sites(organisations: Sequence[str]) -> list[str]:
+    """Names that sites can have: 'U.S. Bank' is U.S.-Bank."""
+    names = [re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")[:60] for name in organisations]
+    plain = all(re.fullmatch(NAME, name) for name in names) and len({*names}) == len(names)
+    return names if plain else [f"site-{k + 1}" for k in range(len(names))]
 
 
 def _write(folder: Path, own: Mapping[str, Table]) -> None:

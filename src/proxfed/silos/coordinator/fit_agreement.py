@@ -100,7 +100,8 @@ def same_schema(met: Greeting, schema: Schema) -> None:
     """Refused where a site has another one than is to be fitted."""
     for site, told in met.schemas.items():
         require("agreement" in told, f"{site}: its rows have no schema; `proxfed site join` makes a site of one")
-        apart = from_plain(told["agreement"], f"the schema of {site}").differences(schema)
+        theirs = from_plain(told["agreement"], f"the schema of {site}")
+        apart = theirs.differences(schema.expanded(theirs.columns))  # only sites know which columns [others] stands for
         lines = "".join(f"\n  {line}" for line in apart)
         require(not apart, f"{site}: its schema is not the one that is to be fitted:{lines}")
 

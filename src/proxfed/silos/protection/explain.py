@@ -51,6 +51,15 @@ def _of_fit(site: Site, settings: Settings) -> Iterator[str]:
     yield f"{site.fit.folds * weights:,} times: the loss of rows that a fold holds out, as sums over all sites."
     if site.fit.measures:
         yield "Once: measures of the model on this site's own held-out rows, rounded to two digits or to five rows."
+        yield "Once: the same of a model of this site's rows alone."
+    if site.fit.inference:
+        yield "A few times: the number of rows of each class, products of gradients, and of survival who leaves"
+        yield "when, as sums over all sites, for standard errors and survival curves."
+        yield "Once: whether this site's own estimates agree with the others', as sums over all sites."
+    if site.fit.estimates:
+        yield "Once: this site's estimates of its own rows alone, with their standard errors."
+    if settings.site_intercepts:
+        yield "Once: the intercept of this site, as a mean over all sites."
     yield f"Every point counts as an answer, of limits.answers = {site.limits.answers:,} a job, and "
     yield f"limits.total = {site.limits.total:,} over all jobs."
     yield "Once: this site's signature under the model, of which it keeps a copy."
