@@ -84,12 +84,16 @@ def test_a_study_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert (code, said.count("count the same")) == (0, 1), said
 
 
-def test_epochs_that_are_no_epochs_of_each_client_say_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_epochs_say_how_many_steps_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sizes = {"name": "digits", "partition": {"name": "sizes", "partition_sizes": [20, 180]}}
-    algorithms = [{"name": "fedavg", "eta": 0.1, "K": {"epochs": 2}}]
+    algorithms = [
+        {"name": "fedavg", "eta": 0.1, "K": {"epochs": 2}},
+        {"name": "fedavg", "label": "alike", "eta": 0.1, "K": {"mean_epochs": 2}},
+    ]
     table = small(rounds=1, data=sizes, problem={"name": "softmax", "batch": 10}, algorithms=algorithms)
     _, _, said = proxfed(capsys, "run", str(write(tmp_path / "a.toml", table)), "--out", str(tmp_path / "run"))
-    assert "fedavg: K = {epochs = 2} is 20 steps for each client: 1.1 to 10 passes over its own samples" in said
+    assert "fedavg: K = {epochs = 2} is 4 to 36 steps of a client, by its own samples" in said
+    assert "alike: K = {mean_epochs = 2} is 20 steps for each client: 1.1 to 10 passes over its own samples" in said
 
 
 def test_simulated_seconds_say_where_their_constants_come_from(
@@ -110,6 +114,29 @@ def test_a_network_that_blew_up_got_worse() -> None:
     first, last = result.rows[0]["test_loss"], result.rows[-1]["test_loss"]
     assert last > 2 * first
     assert result.message.startswith(f"got worse: its loss on the test data went from {first:.6g} to {last:.6g}")
+
+
+def test_a_comparison_says_who_got_worse(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """In the status of the results and on stderr, in Python as on the command line."""
+    results = compare(Neural(images(), "mlp", batch=4), {"wild": FedAvg(20.0, 3)}, 2)
+    first, last = results.rows[0]["test_loss"], results.rows[-1]["test_loss"]
+    assert last > 10 * first
+    (status,) = results.status
+    assert status["message"].startswith("got worse: its loss on the test data went from ")
+    assert capsys.readouterr().err.count(f"wild, seed 0: {status['message']}") == 1
+    compare(Neural(images(), "mlp", batch=4), {"wild": FedAvg(20.0, 3)}, 2, **QUIET)
+    assert "got worse" not in capsys.readouterr().err
+    table = small(
+        rounds=2,
+        seeds=[0],
+        reference=False,
+        data={"name": "digits", "partition": {"name": "iid", "num_partitions": 4}},
+        problem={"name": "network", "model": "mlp", "batch": 10},
+        regulariser={"name": "zero"},
+        algorithms=[{"name": "fedavg", "label": "wild", "eta": 20.0, "K": 3}],
+    )
+    code, _, said = proxfed(capsys, "run", str(write(tmp_path / "a.toml", table)), "--out", str(tmp_path / "run"))
+    assert (code, said.count("wild, seed 0: got worse: its loss on the test data went from ")) == (0, 1), said
 
 
 def test_a_run_that_stands_still_made_no_progress() -> None:

@@ -25,6 +25,7 @@ from proxfed.engine.race import Race
 from proxfed.engine.ranks import Ranks
 from proxfed.engine.running import Running
 from proxfed.engine.start import run_of
+from proxfed.epochs import epochs_of
 from proxfed.errors import ProxfedError
 from proxfed.harness.folder.checkpoint import Checkpoint, TaskFolder
 from proxfed.harness.folder.run_folder import RunFolder
@@ -255,4 +256,6 @@ def _clock(study: Study, task: Task, entry: CompleteEntry) -> Clock | None:
     """Simulated time."""
     if study.timing is None:
         return None
-    return clock(study.timing, entry.algorithm, entry.participation, entry.topology, study.problem.f.n, task.seed)
+    epochs, f = epochs_of(entry.algorithm), entry.problem.f
+    own_steps = None if epochs is None else epochs.steps(f)
+    return clock(study.timing, entry.algorithm, entry.participation, entry.topology, f.n, task.seed, own_steps)

@@ -18,7 +18,7 @@ from proxfed.engine.state_measures import check_names
 from proxfed.errors import InputError, finite, nearest, of_kind, real, require, shown, whole
 from proxfed.explained import explain
 from proxfed.harness.protection import Privacy
-from proxfed.hooks import STOPS, StopRule, checked
+from proxfed.hooks import STOPS, Hook, StopRule, checked
 from proxfed.participation import PARTICIPATIONS, Full
 from proxfed.problems import PROBLEMS
 from proxfed.registry import Table, describe, plain
@@ -240,6 +240,9 @@ class Study:
             require(name in columns, f"stop: there is no measure {name!r}; {nearest(name, columns)}")
         for rule in self.stops:
             rule.rule(self.directions)  # or it is refused
+        for hook in self.hooks:
+            if isinstance(hook, Hook):
+                hook.check()
         known = {*ROW, *measured, *COMPUTED} - {"run", "algorithm"}
         for where, name, directed in self.asked:
             require(name in known, f"{where}: there is no measure {name!r}; {nearest(name, known)}")
