@@ -30,9 +30,10 @@ FIRST_SCREEN = 5
 INTRODUCTION = """\
 # Results
 
-Which of the papers' claims hold in our own runs? This page begins with what you may believe of each paper, in five lines. A
-table with all counts follows, then [how claims are judged](#how-claims-are-judged), then the experiments of each paper. A
-count such as 31+16+5 means: 31 claims by runs at the paper's scale, 16 by smaller runs, 5 on a problem of ours.
+Which of the papers' claims hold in our own runs? This page begins with what you may believe of each paper, in five
+lines. A table with all counts follows, then [how claims are judged](#how-claims-are-judged), then the experiments of
+each paper. A count such as 31+16+5 means: 31 claims by runs at the paper's scale, 16 by smaller runs, 5 on a problem of
+ours.
 
     proxfed results show fedcef      # one paper's claims with their causes
 """
@@ -55,10 +56,10 @@ A claim that does not hold has one of four causes, with its evidence on the page
 - **unknown**: none of these could be shown.
 
 **Not run** means that no run with three seeds went far enough; the page of the experiment says what it would take.
-**Minor** claims follow from the settings, or nearly. Claims of **ours** add to the paper's. For both, the table says how
-many hold. A claim that compares two experiments is judged only on runs with the same data and as many rounds. In the
-kept rows all seeds share one partition of the data, so their spread does not include that of partitions; the variant
-`own_partitions` of DEPOSITUM's Table III, the only table with a printed spread, draws one for each seed.
+**Minor** claims follow from the settings, or nearly. Claims of **ours** add to the paper's. For both, the table says
+how many hold. A claim that compares two experiments is judged only on runs with the same data and as many rounds. In
+the kept rows all seeds share one partition of the data, so their spread does not include that of partitions; the
+variant `own_partitions` of DEPOSITUM's Table III, the only table with a printed spread, draws one for each seed.
 
 The page of an experiment names the command for its numbers: `proxfed reproduce PAPER/EXPERIMENT` with `--quick` or
 `--full` and `--variant NAME`. `proxfed results keep runs/reproduce` keeps them in `results/`, `make results` writes
