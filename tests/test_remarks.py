@@ -83,12 +83,16 @@ def test_a_study_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert (code, said.count("count the same")) == (0, 1), said
 
 
-def test_epochs_that_are_no_epochs_of_each_client_say_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_epochs_say_how_many_steps_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sizes = {"name": "digits", "partition": {"name": "sizes", "partition_sizes": [20, 180]}}
-    algorithms = [{"name": "fedavg", "eta": 0.1, "K": {"epochs": 2}}]
+    algorithms = [
+        {"name": "fedavg", "eta": 0.1, "K": {"epochs": 2}},
+        {"name": "fedavg", "label": "alike", "eta": 0.1, "K": {"mean_epochs": 2}},
+    ]
     table = small(rounds=1, data=sizes, problem={"name": "softmax", "batch": 10}, algorithms=algorithms)
     _, _, said = proxfed(capsys, "run", str(write(tmp_path / "a.toml", table)), "--out", str(tmp_path / "run"))
-    assert "fedavg: K = {epochs = 2} is 20 steps for each client: 1.1 to 10 passes over its own samples" in said
+    assert "fedavg: K = {epochs = 2} is 4 to 36 steps of a client, by its own samples" in said
+    assert "alike: K = {mean_epochs = 2} is 20 steps for each client: 1.1 to 10 passes over its own samples" in said
 
 
 def test_simulated_seconds_say_where_their_constants_come_from(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from proxfed.compressors import COMPRESSORS
 from proxfed.data import DATASETS, PARTITIONS, Dataset, Federated, hand_out
 from proxfed.data.limits import LIMITS, limited
 from proxfed.data.partitions import NaturalPartition
+from proxfed.epochs import Epochs
 from proxfed.errors import OTHER_NAMES, InputError, finite, nearest, option, require, whole
 from proxfed.harness.experiment import Experiment, canonical, parse, read_cases
 from proxfed.harness.overrides import assign, check_not_overruled
@@ -26,7 +27,7 @@ from proxfed.hooks import STOPS, StopRule
 from proxfed.participation import PARTICIPATIONS
 from proxfed.problems import PROBLEMS
 from proxfed.problems.linear.linear import Linear
-from proxfed.registry import Table, arguments, build, label_of, look_up, plain, prepared
+from proxfed.registry import Table, arguments, build, hints, label_of, look_up, plain, prepared
 from proxfed.regularisers import REGULARISERS, OnBlocks, SquaredL2, Zero
 from proxfed.simulate import Timing
 from proxfed.tables import load_tables
@@ -239,7 +240,7 @@ def _with_downlink(algorithm: Algorithm, down: Any, where: str) -> Algorithm:
 def _bare(
     make: Any, settings: Table, where: str, rounds: int, problem: Problem, topology: Topology | None
 ) -> Algorithm:
-    own = {k: _steps(v, problem, f"{where}.{k}") for k, v in settings.items() if k not in SPECIAL}
+    own = {k: _steps(make, k, v, problem, where) for k, v in settings.items() if k not in SPECIAL}
     theory = settings.get("theory", False)
     if theory is False:
         _check_names(make, own, where)
@@ -412,16 +413,25 @@ def _constants(problem: Problem, rounds: int, topology: Topology | None, composi
     return Constants(smoothness, problem.f.n, problem.f.d, rounds, h.weak_convexity, psi)
 
 
-def _steps(value: Any, problem: Problem, where: str) -> Any:
-    """{epochs = 5}, where a number of local steps is meant: as many, for every client, as five passes over a client of
-    mean size take."""
-    if not isinstance(value, dict) or value.keys() != {"epochs"}:
+def _steps(make: Any, key: str, value: Any, problem: Problem, where: str) -> Any:
+    """Where a number of local steps is meant: {epochs = 5} is five passes over each client's own samples;
+    {mean_epochs = 5} is as many steps, for every client, as five passes over a client of mean size take."""
+    where = f"{where}.{key}"
+    if not isinstance(value, dict) or len(value) != 1 or not value.keys() <= {"epochs", "mean_epochs"}:
         return value
-    batch, data, epochs = problem.f.batch, problem.f.data, value["epochs"]
-    require(whole(epochs) and epochs >= 1, f"{where}.epochs = {epochs!r} must be a whole number >= 1")
+    (kind, epochs), batch, data = *value.items(), problem.f.batch, problem.f.data
+    require(whole(epochs) and epochs >= 1, f"{where}.{kind} = {epochs!r} must be a whole number >= 1")
     if batch is None or data is None:
         raise InputError(f"{where}: epochs need minibatches; give problem.batch")
-    return data.steps(batch, epochs)
+    if kind == "mean_epochs":
+        return data.steps(batch, epochs)
+    own = Epochs in get_args(hints(make).get(key))
+    require(
+        own,
+        f"{where} = {{epochs = {epochs}}}: clients of this algorithm take equally many local steps; give a number, or "
+        f"{{mean_epochs = {epochs}}}, the steps of a client of mean size",
+    )
+    return value
 
 
 def build_again(table: Table, n: int) -> Entry:

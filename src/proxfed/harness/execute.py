@@ -25,6 +25,7 @@ from proxfed.engine.race import Race
 from proxfed.engine.ranks import Ranks
 from proxfed.engine.running import Running
 from proxfed.engine.start import run_of
+from proxfed.epochs import epochs_of
 from proxfed.errors import ProxfedError
 from proxfed.harness.folder.checkpoint import Checkpoint, TaskFolder
 from proxfed.harness.folder.run_folder import RunFolder
@@ -143,9 +144,9 @@ class Execution:
         if self._of_seed is None or self._of_seed[0] != task.seed:
             self._of_seed = task.seed, self.study.problem_of(task.seed)
         problem = self._of_seed[1]
-        return entry._replace(
-            problem=problem if decayed is None else replace(problem, f=problem.f.with_l2(decayed.f.l2))
-        )
+        if decayed is not None:  # with a weight decay of its own, a number
+            problem = replace(problem, f=problem.f.with_l2(decayed.f.l2 or 0.0))
+        return entry._replace(problem=problem)
 
     def _begin(self, task: Task, entry: CompleteEntry) -> Running:
         net = self.network(entry.topology)
@@ -269,4 +270,6 @@ def _clock(study: Study, task: Task, entry: CompleteEntry) -> Clock | None:
     """Simulated time."""
     if study.timing is None:
         return None
-    return clock(study.timing, entry.algorithm, entry.participation, entry.topology, study.problem.f.n, task.seed)
+    epochs, f = epochs_of(entry.algorithm), entry.problem.f
+    own_steps = None if epochs is None else epochs.steps(f)
+    return clock(study.timing, entry.algorithm, entry.participation, entry.topology, f.n, task.seed, own_steps)

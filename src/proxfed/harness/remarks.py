@@ -8,6 +8,7 @@ from typing import Any
 from proxfed.data.on_demand import OnDemand
 from proxfed.engine.noise import drowned, epsilon
 from proxfed.engine.running import Running
+from proxfed.epochs import epochs_of
 from proxfed.errors import InputError
 from proxfed.harness.protection import Privacy
 from proxfed.harness.study import Study
@@ -88,20 +89,24 @@ def _noise(study: Study, privacy: Privacy) -> list[str]:
 
 
 def _epochs(study: Study, tables: Iterable[Mapping[str, Any]]) -> list[str]:
-    """A line for each algorithm whose epochs are none of their own for clients of different sizes."""
+    """A line for each algorithm whose local steps are given as epochs, where clients are of different sizes."""
     f, lines = study.problem.f, []
     if f.data is None or f.batch is None or f.data.sizes.min() == f.data.sizes.max():
         return []
     for table in tables:
         label = table.get("label", table["name"])
         for name in LOCAL_STEPS:
-            if isinstance(asked := table.get(name), Mapping) and label in study.complete:
-                steps = getattr(study.complete[label].algorithm, name)
+            if not isinstance(asked := table.get(name), Mapping) or label not in study.complete:
+                continue
+            ((kind, passes),), algorithm = asked.items(), study.complete[label].algorithm
+            if (epochs := epochs_of(algorithm)) is not None:
+                own = epochs.steps(f)
+                said = f"{own.min()} to {own.max()} steps of a client, by its own samples"
+            else:
+                steps = getattr(algorithm, name)
                 most, least = (steps * f.batch / size for size in (f.data.sizes.min(), f.data.sizes.max()))
-                said = f"{least:.2g} to {most:.2g} passes over its own samples"
-                lines.append(
-                    f"{label}: {name} = {{epochs = {asked.get('epochs')}}} is {steps} steps for each client: {said}"
-                )
+                said = f"{steps} steps for each client: {least:.2g} to {most:.2g} passes over its own samples"
+            lines.append(f"{label}: {name} = {{{kind} = {passes}}} is {said}")
     return lines
 
 
@@ -208,7 +213,9 @@ def _short(problem: Problem, algorithm: Algorithm) -> str:
         return ""
     if L == 0:
         return ""
-    local = next((getattr(algorithm, K) for K in LOCAL_STEPS if hasattr(algorithm, K)), 1)
+    epochs = epochs_of(algorithm)
+    given = next((getattr(algorithm, K) for K in LOCAL_STEPS if hasattr(algorithm, K)), 1)
+    local = given if epochs is None else int(epochs.steps(problem.f).max())
     step = first(getattr(algorithm, name))
     if local * step * L >= SHORT:
         return ""

@@ -182,6 +182,12 @@ class Guard:
     def tells(self, wanted: Wanted) -> None:
         """Refused if it is not told."""
 
+    def once(self, asked: Asked, question: str) -> None:
+        """Refused if another question of this kind was answered in this job; `question` is the digest of this one."""
+
+    def times(self, last: float) -> None:
+        """Refused if who leaves was told on other times than even steps to this one."""
+
     def dominates(self, share: float) -> None:
         """Refused if one row has this share of a sum."""
 

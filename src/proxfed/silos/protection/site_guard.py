@@ -89,6 +89,8 @@ class SiteGuard(Guard):
         """Masked messages that left, by job, kind and round."""
         self.survivors: dict[tuple[str, int], list[str]] = {}
         """For whose sum shares were told, by job and round."""
+        self.only: dict[tuple[str, str], str] = {}
+        """Questions of which there is one in a job, by job and kind."""
         self.noisy: dict[str, Line] = {}
         """Lines of noisy messages that left, by their digest: the same bytes again give nothing away."""
         for line in trail.lines:
@@ -108,6 +110,8 @@ class SiteGuard(Guard):
             self.survivors[run, line["t"]] = line["survivors"]
         elif "cohort" in line:
             self.sums.setdefault((run, line["what"].partition(" ")[0], line["t"]), []).append(line)
+        if "question" in line:
+            self.only[run, line["what"]] = line["question"]
         if "noise" in line:
             self.noisy[line["sha256"]] = line
 
@@ -239,6 +243,21 @@ class SiteGuard(Guard):
             policy_of_fits.check_factors(self.site, wanted.factors)
         if wanted.factors is not None or (wanted.what == "count" and not wanted.masked):
             policy_of_fits.check_cells(self.site, parts.cells)
+
+    def once(self, asked: Asked, question: str) -> None:
+        assert asked.job is not None
+        before = self.only.get((asked.job.digest, asked.title), question)
+        policy_of_fits.check_once(asked.what, before == question)
+        self.beside |= {"question": question}
+
+    def times(self, last: float) -> None:
+        """Kept: between two grids single rows leave."""
+        kept = self.site.path(self.site.files.state) / "times"
+        if kept.exists():
+            policy_of_fits.check_same_times(float(kept.read_text()), last)
+        else:
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            replace(kept, f"{last!r}\n".encode())
 
     def dominates(self, share: float) -> None:
         policy_of_fits.check_dominance(self.site, share)
