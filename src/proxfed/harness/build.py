@@ -77,7 +77,7 @@ def build_study(
     here = problem is None  # between organisations the sites add the noise
     privacy = e.protection.privacy if here and e.protection is not None else None
     problem = _problem(e, problem_table, data_directory, data) if problem is None else problem
-    each_its_own = drawn_by_seed(e.data)
+    each_its_own = here and drawn_by_seed(e.data)
     same = "reference = true needs one problem for all seeds, and data.partition.seed = 'run' gives each its own"
     require(not (each_its_own and e.reference), same)
     decayed: dict[float, Problem] = {}
