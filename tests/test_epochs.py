@@ -170,3 +170,14 @@ def test_methods_that_need_equally_many_steps_say_what_to_give(algorithm: Any, c
     file = write(tmp_path / "a.toml", small(**UNEVEN | {"algorithms": [algorithm]}))
     said = refused(capsys, "run", str(file), "--out", str(tmp_path / "run"))
     assert "clients of this algorithm take equally many local steps; give a number, or {mean_epochs = 2}" in said
+
+
+def test_scaffold_stays_exact_whatever_number_of_steps_each_client_takes() -> None:
+    """With full gradients; the steps of a round are handed in, since full gradients have no epochs."""
+    p, x = toy.problem(toy.RIDGE), toy.solution(toy.RIDGE)
+    found = []
+    for a in (Scaffold(0.5, 1), FedAvg(0.5, 1)):
+        going = begun(a, p)
+        going.algorithm, going.clients.steps = replace(a, K=Epochs(1)), np.array([1, 2, 3, 5, 8])
+        found.append(toy.error(after(going, 600).model(), x))
+    assert found[0] < 1e-6 < 1e-3 < found[1]
