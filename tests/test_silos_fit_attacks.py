@@ -28,7 +28,9 @@ from proxfed.fit.own_sums import dominance
 from proxfed.fit.settings import read_settings
 from proxfed.silos.coordinator.elsewhere import Elsewhere, Kept
 from proxfed.silos.coordinator.fit_agreement import agree_on_fit, announce
+from proxfed.silos.protection.policy import fewest_of_feature
 from proxfed.silos.protection.site_guard import SiteGuard
+from proxfed.silos.site.config import Data, Limits, Site
 from proxfed.silos.site.site_fit import SiteFit
 from proxfed.silos.wire.exchange import Exchange
 from proxfed.silos.wire.fit_job import (
@@ -150,6 +152,39 @@ def test_d2_open_a_rare_category_in_a_gram_matrix_is_a_row_unless_the_site_sets_
     with pytest.raises(InputError, match="its rows do not fit the job; the log of the site says why"):
         products(closed, agreed(closed))
     assert "limits.feature = 5: stage=" in caplog.text
+
+
+def test_d2_a_rare_category_does_not_leave_where_the_sums_of_one_site_can_be_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    h = lab(tmp_path, "squared", _one_in_stage_III)
+    h.write({**SOME, "fit": SOME["fit"] | {"masked": False}})
+    h.start()
+    schema = read_schema(h.folder / "tables.toml")
+    job = agree_on_fit(schema, read_settings({"loss": h.loss}), h, {}, lambda said: None).job
+    with pytest.raises(InputError, match="its rows do not fit the job; the log of the site says why"):
+        between(h, job)
+    assert "fewer rows than limits.feature = 5: stage=" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("fewest", "masked", "sites", "limits"),
+    [
+        (5, False, SITES, {}),
+        (5, True, SITES[:2], {}),
+        (1, True, SITES, {}),
+        (3, False, SITES, {"rows": 3}),
+        (8, True, SITES, {"feature": 8}),
+        (1, False, SITES, {"feature": 1}),
+    ],
+)
+def test_d2_how_many_rows_a_feature_needs(fewest: int, masked: bool, sites: tuple[str, ...], limits: Any) -> None:
+    site = Site(name="oslo", data=Data(path="a.csv", label="y"), limits=Limits(**limits))
+    experiment: dict[str, Any] = {"protection": {"secure_aggregation": masked}}
+    n = len(sites)
+    assert fewest_of_feature(site, Job(experiment, sites, (1,) * n, (1 / n,) * n, {}, "")) == fewest
+    experiment["protection"] = {"privacy": {"clip": 1.0, "noise": 8.0}}
+    assert fewest_of_feature(site, Job(experiment, sites, (1,) * n, (1 / n,) * n, {}, "")) == 1
 
 
 def test_d3_numbers_that_do_not_fit_cannot_be_tried_for_ever(tmp_path: Path) -> None:

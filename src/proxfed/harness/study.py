@@ -121,6 +121,8 @@ class Study:
     """(where, measure or axis, whether it needs a direction) that claims and figures of a paper ask for."""
     again: Callable[[Mapping[str, Any]], Study] | None = field(default=None, repr=False)
     """The same study with other settings, by dotted keys, if it was made from a file."""
+    problem_of: Callable[[int], Problem] | None = field(default=None, repr=False)
+    """The problem of each seed, where each has a partition of the data of its own; `problem` is the first one's."""
 
     def __post_init__(self) -> None:
         require(isinstance(self.entries, Mapping) and len(self.entries) > 0, "a study needs at least one algorithm")

@@ -165,7 +165,7 @@ class Guard:
         """(N,) the fold of each training row, the same in all jobs; each has its share of every stratum."""
         return folds(rows.lines(), strata, count, b"", rows.units)
 
-    def prepares(self, data: Federated) -> None:
+    def prepares(self, job: Job, data: Federated) -> None:
         """Refused if the job's features single out too few rows."""
 
     def divides(self, parts: Parts) -> None:

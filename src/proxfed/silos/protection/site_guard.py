@@ -23,6 +23,7 @@ from proxfed.data.federated import Federated
 from proxfed.errors import RunError
 from proxfed.files import replace
 from proxfed.fit.model_file import Signature
+from proxfed.fit.own_rows import rows_apart
 from proxfed.silos.protection import policy, policy_of_fits
 from proxfed.silos.protection.audit import Line
 from proxfed.silos.protection.folds import folds
@@ -220,11 +221,11 @@ class SiteGuard(Guard):
             replace(kept, f"{count}\n{rows.divided_by}\n".encode())
         return folds(rows.lines(), strata, count, self.key.secret(b"folds"), rows.units)
 
-    def prepares(self, data: Federated) -> None:
-        if self.site.limits.feature > 1 and data.features.ndim == 2:
-            columns = np.asarray(data.features).T
-            others = [len(column) - int(np.unique(column, return_counts=True)[1].max()) for column in columns]
-            policy.check_features(self.site, others, data.feature_names or [str(k) for k in range(len(others))])
+    def prepares(self, job: Job, data: Federated) -> None:
+        fewest = policy.fewest_of_feature(self.site, job)
+        if fewest > 1 and data.features.ndim == 2:
+            rows = rows_apart(data.features)
+            policy.check_features(fewest, rows, data.feature_names or [str(k) for k in range(len(rows))])
 
     def divides(self, parts: Parts) -> None:
         total = sum(parts.rows)

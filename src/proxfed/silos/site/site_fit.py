@@ -76,7 +76,7 @@ class SiteFit:
         fits = target is None or loss_fits(fit.criterion, target)
         require(fits, f"fit.loss = {fit.loss.name!r} does not fit the target of its tables")
         data = rows.federated(job.schema, Window(0, np.ones(1)))
-        self.holder.guard.prepares(data)
+        self.holder.guard.prepares(job, data)
         fold: np.ndarray | None = None
         if fit.by == "organisation":
             fold = np.full(len(data.labels), job.sites.index(self.holder.name))
