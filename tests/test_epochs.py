@@ -137,6 +137,16 @@ def test_simulated_seconds_are_the_same_while_and_after_it_runs(tmp_path: Path, 
     assert seconds[0] == seconds[1]
 
 
+def test_seconds_of_partitions_that_the_folder_does_not_have_are_refused(tmp_path: Path, capsys: Any) -> None:
+    partition = {"name": "dirichlet_by_class", "num_partitions": 4, "alpha": 1.0, "seed": "run"}
+    table = small(
+        rounds=1, seeds=[0, 1], reference=False, **UNEVEN | {"data": {"name": "digits", "partition": partition}}
+    )
+    assert execute(tmp_path / "run", table)
+    said = refused(capsys, "simulate", str(tmp_path / "run"), "--profile", "lan", "--out", str(tmp_path / "later"))
+    assert "each seed has a partition of its own, and clients.json has one of them" in said
+
+
 def test_full_gradients_have_no_epochs() -> None:
     with pytest.raises(InputError, match=r"^FedAvg: epochs need minibatches of a data set; give the problem a batch$"):
         run(ragged(batch=None), FedAvg(0.1, Epochs(1)), 1)
