@@ -421,7 +421,9 @@ def _steps(make: Any, key: str, value: Any, problem: Problem, where: str) -> Any
         return value
     (kind, epochs), batch, data = *value.items(), problem.f.batch, problem.f.data
     require(whole(epochs) and epochs >= 1, f"{where}.{kind} = {epochs!r} must be a whole number >= 1")
-    if batch is None or data is None:
+    if data is None:
+        raise InputError(f"{where}: between organisations, epochs need the sizes of all sites; give a number")
+    if batch is None:
         raise InputError(f"{where}: epochs need minibatches; give problem.batch")
     if kind == "mean_epochs":
         return data.steps(batch, epochs)
