@@ -35,8 +35,11 @@ KINDS = {
     ),
     "first order, compressed up": ("#76b7b2", ("FedCEF", "EF21", "LoCoDL", "SCAFCOM")),
 }  # fmt: skip
-BESIDE = {"PLEDGE": (-30, -9), "FedDR": (4, -9), "EF21-BC": (-30, 5), "FedCEF": (0, 6), "FedADMM, small penalty": (-20, 7),
-          "LoCoDL": (4, -8)}  # fmt: skip
+BESIDE = {
+    "PLEDGE": (-30, -9), "FedDR": (4, -9), "EF21-BC": (-30, 5), "FedCEF": (0, 6), "LoCoDL": (4, -8),
+    "FedADMM, small penalty": (-20, 7),
+}  # fmt: skip
+"""Where labels stand that would hide others, in points."""
 DENSE = ("first order, dense", "#999999")
 
 

@@ -27,6 +27,7 @@ from proxfed.fit.oracle import (
     gram_bytes,
     question_bytes,
 )
+from proxfed.fit.own_random import RandomSums, random_intercept, random_sums
 from proxfed.fit.own_rows import OwnRows, dense, rows_apart
 from proxfed.fit.own_sums import FURTHEST, answer, check_one_score, grams, own_intercept
 
@@ -62,6 +63,10 @@ class Here:
     def hessian_columns(self) -> int:
         return HESSIAN
 
+    @property
+    def rounding(self) -> float:
+        return 0.0
+
     def _exchanged(self, up: int, down: int) -> None:
         n = len(self.own)
         self.spent[0] = self.spent[0] + Traffic(1, n * up, n * down)
@@ -95,6 +100,16 @@ class Here:
         each = torch.tensor([*self.intercepts(x).values()], dtype=torch.float64).clamp(-FURTHEST, FURTHEST)
         self._exchanged(NUMBER * 2, NUMBER * len(x))
         return torch.stack([weights.sum(), weights @ each])
+
+    def random_sums(self, x: Tensor, t: float) -> RandomSums:
+        """Of random intercepts of spread t, at x."""
+        self._exchanged(NUMBER * RandomSums.numbers(len(x)), NUMBER * (len(x) + 1))
+        first, *others = (random_sums(own, x, t, self.factors) for own in self.own)
+        return sum(others, start=first)
+
+    def random_shifts(self, x: Tensor, t: float) -> dict[str, float]:
+        """What organisations add to the shared intercept, which is known to them alone."""
+        return {n: random_intercept(own, x, t, self.factors) for n, own in zip(self.names, self.own, strict=True)}
 
     def agreement(self, order: Sequence[int]) -> Tensor:
         each = [e for e in self._estimates(order).values() if isinstance(e, OwnEstimate)]

@@ -24,7 +24,6 @@ from proxfed.fit.cross_validate import check_folds, choose
 from proxfed.fit.inference.of_fit import intervals_of
 from proxfed.fit.inference.result import Inference
 from proxfed.fit.inference.subject import Subject
-from proxfed.fit.judge import ALL
 from proxfed.fit.model_file import Model, Signature
 from proxfed.fit.objective import Objective, Quadratics, Shape
 from proxfed.fit.oracle import Traffic
@@ -192,8 +191,6 @@ def _fit(schema: Schema, asked: Settings, agreed: FitAgreement, there: Elsewhere
     judged, bins, decisions = judged_between(sites, cv, place, asked)
     alone, nonzeros, notes = sites.alone(asked) if asked.alone and not left_out else ({}, {}, [])
     measures = there.traffic - after_fit
-    told = sum(len(row) for name, row in judged.items() if name != ALL)
-    measures = measures + Traffic(1, 8 * told, 8 * cv.models[:, place].numel() * len(job.sites))
     before_intervals = there.traffic
     watch("computing intervals", 0, 1)
     found, baseline = _intervals(there, f.criterion, asked, prepared, final), None
