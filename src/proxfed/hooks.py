@@ -106,6 +106,9 @@ Told = Callable[[Moment], "Stop | None"]
 class Hook:
     """Base class of hooks with a state, or with a beginning and an end."""
 
+    def check(self) -> None:
+        """Refuse what it cannot work without, such as a library that is missing; asked before anything is run."""
+
     def begin(self, about: About) -> Hook | Told:
         """What is called with the rows of one algorithm and one seed; this object itself if it keeps no state."""
         return self

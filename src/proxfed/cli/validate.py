@@ -57,10 +57,11 @@ def validate(
     if format is Format.json:
         print(json.dumps({"measures": plain(found), "silent": list(silent)}, indent=1))
         return
-    measures = list(dict.fromkeys(measure for row in found.values() for measure in row))
-    table = plain_table("organisation", *measures)
+    table = plain_table("organisation", "measure", "value", "interval")
     for name, row in found.items():
-        table.add_row(name, *(_cell(row[measure]) if measure in row else "-" for measure in measures))
+        for measure, (value, low, high) in row.items():
+            interval = f"{low:.3f} to {high:.3f}" if low == low else ""
+            table.add_row(name, measure, f"{value:.3f}" if value == value else "-", interval)
     out.print(table)
     if silent:
         say(f"{', '.join(silent)}: no measures of its own are told (fit.measures of its site.toml)")
@@ -87,9 +88,3 @@ def _between(
     with connected(to, beside, "validate", tuple, make) as desk:
         found = validate_between(known, desk, say=lambda said: say(said, err))
     return found.measures, found.silent
-
-
-def _cell(m: tuple[float, float, float]) -> str:
-    value, low, high = m
-    number = f"{value:.3f}" if value == value else "-"
-    return number + (f" ({low:.3f} to {high:.3f})" if low == low else "")
