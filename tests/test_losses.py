@@ -203,7 +203,7 @@ SENTENCES = {
     "Poisson: its curvature has no bound, so there is no step size by theory: give numbers": lambda: Linear(
         MINE, "poisson"
     ).smoothness(),
-    "Cox: batch = 2, but a part of the samples has no loss": lambda: Linear(MINE, "cox", batch=2),
+    "Cox: batch = 2, but its loss needs all samples": lambda: Linear(MINE, "cox", batch=2),
     "Cox: intercept = True, but the baseline hazard takes its place": lambda: Linear(MINE, "cox", intercept=True),
     "Cox regression needs events, but all labels of data are censored (below 0)": lambda: Linear(
         Federated(np.eye(2), np.array([-0.0, -2.0]), [1, 1]), "cox"

@@ -457,7 +457,7 @@ def test_a_network_that_remembers_what_it_saw_is_refused() -> None:
         m.calls = getattr(m, "calls", 0) + 1
         return A + m.calls
 
-    with pytest.raises(InputError, match="gives other scores for the same samples a second time"):
+    with pytest.raises(InputError, match="gives different scores for the same samples"):
         Neural(images(), Drawing(count))
 
 
