@@ -209,7 +209,7 @@ SENTENCES = {
         Federated(np.eye(2), np.array([-0.0, -2.0]), [1, 1]), "cox"
     ),
     "time = -1.0 of row 1 must be a finite number >= 0": lambda: survival_labels([1, -1], [1, 1]),
-    "event = 2 of row 0 must be 1, seen, or 0, not seen": lambda: survival_labels([1, 1], [2, 1]),
+    "event = 2 of row 0 must be 1 (observed) or 0 (censored)": lambda: survival_labels([1, 1], [2, 1]),
     "(2,) times do not fit (1,) events": lambda: survival_labels([1, 1], [1]),
     "Neural: loss = Cox(ties='breslow') is for linear models: it needs all samples at once": lambda: Neural(
         MINE, "linear", "cox"
