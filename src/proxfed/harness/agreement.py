@@ -1,4 +1,4 @@
-"""What all ranks of a run must have in common, or they would train to a wrong model: settings, data and versions."""
+"""The check that all ranks of a run have the same settings, data and versions; otherwise the model would be wrong."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from proxfed.registry import plain
 from proxfed.report.client_stats import ClientStats
 
 Asked = tuple[Study, Collection[str], int | None]
-"""A study, the labels that are run, and the round until which."""
+"""A study, the labels to run, and the last round."""
 
 
 def require_alike(asked: Iterable[Asked]) -> None:
-    """Refuse, on all ranks, what is not the same on all of them."""
+    """Raise an error on all ranks if the studies differ between them."""
     about: dict[str, Any] = {f"versions.{k}": v for k, v in versions().items() if k not in ("threads", "processor")}
     for place, (study, only, until) in enumerate(asked):
         where = f"study {place + 1}: " if place else ""
@@ -28,7 +28,7 @@ def require_alike(asked: Iterable[Asked]) -> None:
 
 
 def _data(study: Study) -> dict[str, Any]:
-    """Digests of who holds what, and of where it begins."""
+    """Digests of the clients' data and of the starting point."""
     said: dict[str, Any] = {}
     problems = {id(p): p for p in (study.problem, *(e.problem for e in study.complete.values()))}
     for k, p in enumerate(problems.values()):
