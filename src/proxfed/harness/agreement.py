@@ -16,10 +16,10 @@ Asked = tuple[Study, Collection[str], int | None]
 """A study, the labels to run, and the last round."""
 
 
-def require_alike(asked: Iterable[Asked]) -> None:
+def require_alike(studies: Iterable[Asked]) -> None:
     """Raise an error on all ranks if the studies differ between them."""
     about: dict[str, Any] = {f"versions.{k}": v for k, v in versions().items() if k not in ("threads", "processor")}
-    for place, (study, only, until) in enumerate(asked):
+    for place, (study, only, until) in enumerate(studies):
         where = f"study {place + 1}: " if place else ""
         about |= {f"{where}{key}": plain(value) for key, value in by_key(study.settings).items()}
         about |= {f"{where}--only": sorted(only), f"{where}until": until}
@@ -29,13 +29,13 @@ def require_alike(asked: Iterable[Asked]) -> None:
 
 def _data(study: Study) -> dict[str, Any]:
     """Digests of the clients' data and of the starting point."""
-    said: dict[str, Any] = {}
+    digests: dict[str, Any] = {}
     problems = {id(p): p for p in (study.problem, *(e.problem for e in study.complete.values()))}
     for k, p in enumerate(problems.values()):
         name = f"the data of problem {k + 1}" if k else "the data"
         if p.f.data is not None:
             stats = ClientStats.of(p.f.data)
-            said[f"{name}, samples of each client"] = plain(stats.sizes)
-            said[f"{name}, checksum"] = stats.checksum
-        said[f"the start of problem {k + 1}" if k else "the start"] = None if p.x0 is None else plain(p.x0)
-    return said
+            digests[f"{name}, samples of each client"] = plain(stats.sizes)
+            digests[f"{name}, checksum"] = stats.checksum
+        digests[f"the start of problem {k + 1}" if k else "the start"] = None if p.x0 is None else plain(p.x0)
+    return digests

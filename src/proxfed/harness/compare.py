@@ -134,7 +134,7 @@ def run(
     require(whole(seed), f"seed = {seed!r} must be a whole number")
     swapped = isinstance(problem, Method) and isinstance(algorithm, (Problem, Smooth))
     require(not swapped, "the problem comes first: run(problem, algorithm, rounds)")
-    told = checked(hooks)
+    listeners = checked(hooks)
     Entry(algorithm)
     phi: Problem = as_problem(problem)
     check_combination(phi, algorithm, topology, participation)
@@ -146,20 +146,20 @@ def run(
         require(bool(reference.isfinite().all()), "reference must be finite, without NaN")
         reference = reference.to(phi.f.weights)
     net = Stacked(phi.f.n, phi.f.d, topology)
-    going, records = begin(algorithm, phi, net, participation, seed, rounds), Records()
+    active, records = begin(algorithm, phi, net, participation, seed, rounds), Records()
     name = type(algorithm).__name__
     measured = Measures(phi, net, reference, more=tuple(measures))
     about = About(name, seed, rounds, directions=directions((*phi.f.training_measures, *phi.f.measures)))
-    with stop_on_signal() as stop, watching(progress) as display, begun(told, about) as asked:
+    with stop_on_signal() as stop, watching(progress) as display, begun(listeners, about) as started:
 
         def show(t: int, row: Row | None) -> None:
             display(Progress(0, 1, name, seed, t, rounds, row))
 
-        ended = follow(going, phi, measured, records, asked, rounds, every=every, show=show, stop=stop)
+        ended = follow(active, phi, measured, records, started, rounds, every=every, show=show, stop=stop)
     status, _, message, x = ended
-    x = going.model() if x is None else x
+    x = active.model() if x is None else x
     message = "; ".join(filter(None, [message, equal_weights(phi)]))
-    result = Result(status, message, x, records.rows, going.state, seed, going.seconds, going.algorithm)
+    result = Result(status, message, x, records.rows, active.state, seed, active.seconds, active.algorithm)
     if throw and status is RunStatus.DIVERGED:
         raise Diverged(result)
     return result
@@ -260,9 +260,9 @@ def compare(
         The graph of an algorithm without a server, such as Ring(10).
     participation : Participation
         Which clients take part in a round; all by default.
-        every : int
-            Rounds between evaluations; the first and the last round are always evaluated.
-        reference : bool
+    every : int
+        Rounds between evaluations; the first and the last round are always evaluated.
+    reference : bool
         Compute the solution first, so that rows have the gap and the error.
     measures : sequence of str
         More measures, by name: of the clients' states 'consensus_y', ..., or 'train_accuracy'.

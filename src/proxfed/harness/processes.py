@@ -220,7 +220,7 @@ class _Worker:
             start_new_session=True,  # this process forwards Ctrl-C
         )
         log.debug("process %d takes part", self.process.pid)
-        self.watch, self.has_read, self.asked = watch, False, False
+        self.watch, self.has_read, self.terminated = watch, False, False
         self.error = self.traceback = ""
         self._reader = Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -230,13 +230,13 @@ class _Worker:
         with self.process.stdout as lines:
             for line in lines:
                 with suppress(ValueError, TypeError):
-                    self._hear(json.loads(line))
+                    self._handle(json.loads(line))
 
-    def _hear(self, said: dict[str, Any]) -> None:
-        if "error" in said:
-            self.error, self.traceback = said["error"], said.get("traceback", "")
-        elif "progress" in said:
-            self.watch(Progress(*said["progress"]))
+    def _handle(self, report: dict[str, Any]) -> None:
+        if "error" in report:
+            self.error, self.traceback = report["error"], report.get("traceback", "")
+        elif "progress" in report:
+            self.watch(Progress(*report["progress"]))
         else:
             self.has_read = True
 
@@ -252,8 +252,8 @@ class _Worker:
 
     def terminate(self) -> None:
         """Ask it, once, to stop after its round; a second signal would end it at once."""
-        if self.runs() and self.has_read and not self.asked:
-            self.asked = True
+        if self.runs() and self.has_read and not self.terminated:
+            self.terminated = True
             self.process.terminate()
 
     def kill(self) -> None:

@@ -142,7 +142,7 @@ def read_space(given: Any, where: str) -> Given:
             return _choice(tomllib.loads(f"values = {text}")["values"], where)
         except tomllib.TOMLDecodeError as e:
             raise InputError(f"{where}: {text} is not a TOML list: {e}") from e
-    raise InputError(f"{where}: {text!r} is no search space; allowed are {FORMS}")
+    raise InputError(f"{where}: {text!r} is not a search space; allowed are {FORMS}")
 
 
 def read_values(given: Any, where: str) -> list[Any]:
