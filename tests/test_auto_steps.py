@@ -542,10 +542,10 @@ def test_theory_prints_its_steps_and_warns(tmp_path: Path, capsys: pytest.Captur
     file = write(tmp_path / "a.toml", table)
     _, _, said = proxfed(capsys, "run", str(file), "--out", str(tmp_path / "run"))
     lines = said.splitlines()
-    assert lines[0].startswith("dfedadmm: the theory gives eta_l = ")
-    assert "is very short, where 1/L = " in lines[0]
-    assert lines[1].startswith("gradient_descent: the theory gives eta = ")
-    assert "short" not in lines[1]
+    assert lines[1].startswith("dfedadmm: the theory gives eta_l = ")
+    assert "is very short, where 1/L = " in lines[1]
+    assert lines[2].startswith("gradient_descent: the theory gives eta = ")
+    assert "short" not in lines[2]
 
 
 # ---- what is said, and refused -----------------------------------------------------------------------------------

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from pydantic import ValidationError
 from proxfed.errors import InputError
 from proxfed.harness.experiment import parse, read, shipped
 from proxfed.harness.results import Results
+from proxfed.papers.beside import comparable
 from proxfed.papers.claims import judge
 from proxfed.papers.comparisons import compare
 from proxfed.papers.paper_file import PaperFile
@@ -26,6 +29,7 @@ from proxfed.papers.paper_schema import (
     WithinFactor,
     make_claim,
 )
+from proxfed.papers.reproduce import judge_all
 from proxfed.report.columns import axis_value
 from proxfed.report.targets import NEVER, first_reached
 
@@ -476,3 +480,90 @@ def can_be_read(file: PaperFile, variant: str, quick: bool) -> bool:
             raise
         return False
     return True
+
+
+# ---- two experiments of a paper -------------------------------------------------------------------------------------
+
+MLP = """
+name = "toy-mlp"
+rounds = 5
+[data]
+name = "synthetic_binary"
+clients = 3
+[problem]
+name = "logistic"
+[[algorithms]]
+name = "fedavg"
+label = "Ours"
+eta = 1.0
+"""
+CNN = (
+    MLP.replace("toy-mlp", "toy-cnn")
+    + """
+[paper]
+title = "On toys"
+figure = "Table 3"
+[[claims]]
+says = "a CNN outperforms an MLP"
+beside = "mlp"
+measure = "objective"
+order = ["Ours", "mlp/Ours"]
+"""
+)
+
+
+def two(folder: Path, cnn: str = CNN, mlp: str = MLP) -> PaperFile:
+    (folder / "mlp.toml").write_text(mlp)
+    (folder / "cnn.toml").write_text(cnn)
+    return PaperFile(str(folder / "cnn.toml"))
+
+
+def test_a_claim_compares_with_another_experiment(tmp_path: Path) -> None:
+    file = two(tmp_path)
+    own, better = ({"": Results(curve("Ours", [1.0, end], measure="objective"))} for end in (0.5, 0.4))
+    assert judge_all(file, own, False, {"mlp": better})[0].status == "not confirmed"
+    (verdict,) = judge_all(file, better, False, {"mlp": own})
+    assert (verdict.status, verdict.found) == ("confirmed", "Ours: 0.4, mlp/Ours: 0.5")
+    (verdict,) = judge_all(file, own, False)
+    assert (verdict.status, verdict.found) == ("not run", "needs mlp with the same data and as many rounds")
+
+
+def test_only_runs_on_the_same_data_are_compared() -> None:
+    own = {"rounds": 5, "data.name": "mnist", "problem.model": "cnn"}
+    assert comparable(own, own | {"problem.model": "mlp"})
+    for key, value in {"rounds": 6, "data.name": "emnist", "data.limit": 100}.items():
+        assert not comparable(own, own | {key: value})
+        assert not comparable(own | {key: value}, own)
+
+
+@pytest.mark.parametrize(
+    ("of", "to", "message"),
+    [
+        ('"mlp/Ours"]', '"mlp/Hours"]', "mlp has no algorithm with the label 'Hours'; did you mean 'Ours'"),
+        ('["Ours", ', '["cnn/Ours", ', "no algorithm has the label 'cnn/Ours'"),
+        ('["Ours", "mlp/Ours"]', '["Ours", "Ours"]', "has beside = 'mlp', which needs labels such as 'mlp/FedAvg'"),
+        ('beside = "mlp"', 'beside = "mlp"\nacross = true', "has beside and across, of which one is enough"),
+    ],
+)
+def test_names_of_another_experiment_are_checked(tmp_path: Path, of: str, to: str, message: str) -> None:
+    with pytest.raises(InputError, match=re.escape(message)):
+        two(tmp_path, CNN.replace(of, to))
+
+
+def test_after_a_number_of_steps_rounds_of_any_length_can_be_compared() -> None:
+    long = [row | {"gradients": 4 * row["gradients"]} for row in curve("long", [1.0, 0.4, 0.2])]
+    both = Results([*curve("short", [1.0, 0.9, 0.8, 0.7, 0.6]), *long], (), CLIENTS)
+    (verdict,) = [judge(so(order=["long", "short"], steps=8), {"": both}, False)]
+    assert (verdict.status, verdict.found) == ("confirmed", "long: 0.4, short: 0.6")
+    assert judge(so(order=["long", "short"], steps=6), {"": both}, False).found == "no error after 6 steps of long"
+    with pytest.raises(ValidationError, match="takes only one of target, round and steps"):
+        so(order=["long", "short"], steps=8, round=1)
+
+
+@pytest.mark.parametrize("name", [name for name in shipped() if "/" in name and not name.startswith("arena/")])
+def test_every_claim_of_a_paper_says_where_the_paper_says_it(name: str) -> None:
+    file = PaperFile(name)
+    assert file.paper.section
+    place = r"abstract|Sec\. |Table |Fig|Theorem |Algorithm |Appendix "
+    for claim in file.claims:
+        assert (re.match(place, file.where(claim)) is not None) == (claim.rank != "ours"), claim.says

@@ -357,10 +357,10 @@ def test_a_target_may_be_one_number(capsys: Any, tmp_path: Path) -> None:
     assert RunFolder(tmp_path / "run").config()["targets"] == {"objective": [0.5]}
 
 
-def test_epochs_are_passes_over_a_client_of_mean_size(capsys: Any, tmp_path: Path) -> None:
+def test_mean_epochs_are_passes_over_a_client_of_mean_size(capsys: Any, tmp_path: Path) -> None:
     """As many steps for every client, also for those that hold more or less."""
     data = {"name": "digits", "partition": {"name": "sizes", "partition_sizes": [10, 20, 90]}}
-    algorithm = {"name": "fedavg", "eta": 0.1, "K": {"epochs": 3}}
+    algorithm = {"name": "fedavg", "eta": 0.1, "K": {"mean_epochs": 3}}
     table = small(rounds=1, seeds=[0], data=data, problem={"name": "softmax", "batch": 7}, algorithms=[algorithm])
     assert proxfed(capsys, "run", str(write(tmp_path / "a.toml", table)), "--out", str(tmp_path / "run"))[0] == 0
     assert RunFolder(tmp_path / "run").config()["algorithms"][0]["K"] == 3 * 6  # 40 / 7 is below 6

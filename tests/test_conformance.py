@@ -459,6 +459,13 @@ def test_one_that_is_better_than_it_says_is_remarked() -> None:
     assert outcome.says.startswith("facts.exact is False, but here it finds the solution")
 
 
+def test_one_that_is_biased_as_it_says_obeys_the_law() -> None:
+    """It stays away from the solution, by more than one per cent of the first gap; no step size is to blame."""
+    said = laws.ends_where_its_facts_say(alg.FedAvg(2.0, 20))
+    assert said is not None
+    assert re.fullmatch(r"facts\.exact is False: \d+% of the first optimality gap is left after \d+ rounds", said)
+
+
 def test_one_that_is_slow_is_told_so() -> None:
     with pytest.raises(Broken, match="too slow to tell whether it is exact"):
         laws.ends_where_its_facts_say(replace(algorithm("scaffold"), eta=1e-3))

@@ -37,7 +37,7 @@ from proxfed.silos.site.site_fit import SiteFit
 from support.fit_sites import SITES, TARGETS, Hospitals
 
 SOME: dict[str, Any] = {"limits": {"rows": 10}, "fit": {"rows_per_coefficient": 1.0, "measures": True}}
-QUICK: dict[str, Any] = {"weights": 6, "alone": False, "repetitions": 20}
+QUICK: dict[str, Any] = {"weights": 6, "alone": False, "repetitions": 80}
 
 
 def between(h: Hospitals, carrier: Any = None, **settings: Any) -> FittedBetween:
@@ -83,9 +83,9 @@ def must_be(fitted: FittedBetween, weight: float, x: torch.Tensor) -> None:
 @pytest.mark.parametrize("loss", TARGETS)
 def test_deployed_is_stacked(loss: str, tmp_path: Path) -> None:
     h = Hospitals(tmp_path, loss, site=SOME)
-    fitted = between(h)
+    fitted = between(h, rule="best")  # folds are secret, and one standard error may end at the empty model
     must_be(fitted, *together(h, fitted))
-    assert 0 < fitted.model.nonzeros < len(fitted.model.features) * max(1, len(fitted.model.outputs))
+    assert fitted.model.nonzeros > 0
 
 
 @pytest.mark.parametrize("settings", [
@@ -189,7 +189,6 @@ def test_estimates_without_a_penalty_are_those_of_tables_in_one_place(
         (one.coefficients, other.coefficients),
         (one.terms, other.terms),
         (one.agreement, other.agreement),
-        (one.forest, other.forest),
         ([one.sites], [other.sites]),
     ):
         assert len(a) == len(b) > 0
@@ -198,6 +197,12 @@ def test_estimates_without_a_penalty_are_those_of_tables_in_one_place(
                 told = asdict(x)[key]
                 assert told == (pytest.approx(value, rel=1e-6, abs=1e-9) if isinstance(value, float) else value), key
     assert one.deviance == pytest.approx(other.deviance, rel=1e-9)
+    for told, exact in zip(one.forest, other.forest, strict=True):  # rounded to a hundredth of the error
+        error = (exact.high - exact.low) / 3.9
+        assert (told.name, told.organisation) == (exact.name, exact.organisation)
+        assert [told.estimate, told.low, told.high] == pytest.approx(
+            [exact.estimate, exact.low, exact.high], abs=0.02 * error
+        )
     assert one.own_intercepts == {}  # they stay at the sites
     assert len(other.own_intercepts) == (3 if own else 0)
 
@@ -269,7 +274,7 @@ def test_models_of_each_site_alone_are_judged_there(tmp_path: Path) -> None:
         cv = alone_of(here, fitted.problem.h, fitted.settings)
         place = cv.place(fitted.settings.rule)
         scores = held_out_scores(here, cv.models[:, place])
-        row = judge(own.loss, scores, own.labels, [len(scores)], [name], repetitions=20, first=k)[name]
+        row = judge(own.loss, scores, own.labels, [len(scores)], [name], repetitions=80, first=k)[name]
         for part in range(3):
             told, exact = fitted.alone[name]["auc"][part], row["auc"][part]
             assert abs(told - exact) <= 0.5 * max(0.01, 5 / 240) + 1e-12
@@ -365,14 +370,27 @@ def _begin_anew(h: Hospitals) -> None:
 
 
 def test_what_was_asked_before_a_kill_is_not_asked_again(tmp_path: Path) -> None:
+    """Neither sums nor what sites say of themselves: the coordinator dies while the model is signed."""
+    from proxfed.silos.wire.message import Letter
+
+    def kinds() -> list[tuple[str, str]]:
+        letters = [Letter.decode(question) for _, question, _ in h.letters]
+        return [(letter.kind, letter.digest) for letter in letters if letter.kind == "query"]
+
+    class DeadlyLast(Deadly):
+        def ask(self, questions: Mapping[str, bytes], deadline: float | None = None) -> dict[str, bytes]:
+            if any(Letter.decode(question).kind == "model" for question in questions.values()):
+                raise Killed
+            return super().ask(questions, deadline)
+
     h = Hospitals(tmp_path, site=SOME)
     with pytest.raises(Killed):
-        between(h, Deadly(h, 15, "before"))
-    asked = {question for _, question, _ in h.letters}
+        between(h, DeadlyLast(h, 0, ""), alone=True, weight=0.05)
+    assert len(kinds()) > 15
     h.letters.clear()
-    between(h, resume=True)
-    again = [question for _, question, _ in h.letters if question in asked]
-    assert not again
+    sent = between(h, resume=True, alone=True, weight=0.05).model.sent
+    assert kinds() == []
+    assert all(step.bytes_up > 0 for step in sent)
 
 
 def test_going_on_with_other_settings_or_sites_is_refused(tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ from torch import Tensor
 
 from proxfed.errors import InputError, RunError
 from proxfed.fit.here import Here
+from proxfed.fit.inference.subject import Subject
+from proxfed.fit.inference.survival import even_steps
 from proxfed.fit.oracle import ALL, Part, Question
 from proxfed.fit.own_rows import OwnRows
 from proxfed.fit.settings import read_settings
@@ -27,6 +29,7 @@ from proxfed.silos.wire.fit_job import write, write_models, write_points, write_
 from proxfed.silos.wire.job import Job
 from proxfed.silos.wire.message import Letter, canonical
 from proxfed.tables import read_schema
+from proxfed.tables.preparation import Preparation
 
 from support.fit_sites import SITES, TARGETS, Hospitals
 
@@ -60,6 +63,12 @@ def own(h: Hospitals, name: str, job: Job) -> OwnRows:
 def points(d: int, count: int, seed: int = 0) -> list[Tensor]:
     rng = np.random.default_rng(seed)
     return [torch.from_numpy(0.3 * rng.standard_normal(d)) for _ in range(count)]
+
+
+def preferred(there: Elsewhere, own: bool = False) -> list[int]:
+    """The coefficients of the whole model, as they are estimated."""
+    prepared = Preparation.from_plain(there.job.schema["preparation"])
+    return Subject(there, there.loss, prepared).preferred("own" if own else "shared")
 
 
 def close(one: Any, other: Any, tolerance: float = 1e-12) -> None:
@@ -359,7 +368,7 @@ def test_measures_of_held_out_rows_are_told_only_if_the_site_says_so(tmp_path: P
     h = Hospitals(tmp_path, site=SOME)
     there = elsewhere(h)
     letter = write_models(
-        there.job.digest, "judged", torch.zeros(5, there.d, dtype=torch.float64), bootstrap=[9, 0.9, 0]
+        there.job.digest, "judged", torch.zeros(5, there.d, dtype=torch.float64), bootstrap=[80, 0.9, 0]
     )
     assert "fit.measures" in refused(h, letter)
     h.write({**SOME, "fit": {"rows_per_coefficient": 1.0, "measures": True}})
@@ -444,7 +453,7 @@ def test_what_standard_errors_need_is_that_of_all_rows(own: bool, tmp_path: Path
     close(one.products, other.products)
     for a, b in zip(*(each.size() for each in both), strict=True):
         close(a, b)
-    close(*(each.agreement(range(there.d - 1)) for each in both), 1e-9)
+    close(*(each.agreement(preferred(there, own)) for each in both), 1e-9)
     if own:
         close(there.adding_intercepts().intercept(x), together.adding_intercepts().intercept(x))
 
@@ -456,8 +465,9 @@ def test_what_a_site_does_not_tell_for_standard_errors(tmp_path: Path) -> None:
     x = points(there.d, 1)[0]
     for products, said in (("organisation", "fit.apart = false"), ("cluster", "needs target.cluster")):
         assert said in refused(h, write_sums(there.job.digest, [Question(x, order=2, products=products)]))
-    assert there.estimates(range(there.d)) == {}
-    assert "fit.estimates = false" in refused(h, write(there.job.digest, "estimates", order=[0, 1]))
+    assert there.estimates(preferred(there)) == {}
+    assert "fit.estimates = false" in refused(h, write(there.job.digest, "estimates", order=preferred(there)))
+    assert "the whole model" in refused(h, write(there.job.digest, "estimates", order=[0, 1]))
     for order in ([], [0, 0], [there.d], [-1], "all"):
         assert "no choice" in refused(h, write(there.job.digest, "agreement", order=order))
     assert "an intercept is asked for" in refused(h, write_points(there.job.digest, "intercept", [x[:-1]]))
@@ -468,14 +478,14 @@ def test_what_a_site_does_not_tell_for_standard_errors(tmp_path: Path) -> None:
         assert "fit.inference = false" in refused(h, letter)
     h.write({**SOME, "fit": SOME["fit"] | {"estimates": True}})
     h.start()
-    told = elsewhere(h).estimates(range(there.d))
+    told = elsewhere(h).estimates(preferred(there))
     assert set(told) == set(SITES)
 
 
 def test_no_interval_of_time_tells_of_few_rows(tmp_path: Path) -> None:
     h = Hospitals(tmp_path, "cox", site=SOME)
     there = elsewhere(h)
-    grid = torch.linspace(0.01, 5, 300).double()
+    grid = torch.from_numpy(even_steps(8.0))
     sums = []
     for name in SITES:
         alone = Here((own(h, name, there.job),), (name,)).risks(grid, torch.zeros(there.d).double())

@@ -60,6 +60,7 @@ def module(x0: torch.Tensor) -> nn.Module:
 
 
 P = laws.problem(sizes=laws.RAGGED)
+F = Linear(P.f.data, Logistic(), l2=laws.L2, weighting="uniform")  # as a strategy does by default
 
 
 def training(context: Any, batch: int | None = None) -> Training:
@@ -85,7 +86,7 @@ def models(a: Star[Any, Any], rounds: int, grid: Here | None = None, h: Any = P.
     return found[1:]
 
 
-def ours(a: Star[Any, Any], rounds: int, f: Any = P.f, **how: Any) -> list[np.ndarray]:
+def ours(a: Star[Any, Any], rounds: int, f: Any = F, **how: Any) -> list[np.ndarray]:
     """The same by `proxfed.run`."""
     found = []
     how = {"progress": False, "hooks": [lambda moment: found.append(moment.model.numpy())]} | how
@@ -131,9 +132,8 @@ def test_algorithm_without_prox_takes_a_subgradient() -> None:
 
 
 def test_weighted_by_rows() -> None:
-    f = Linear(P.f.data, Logistic(), l2=laws.L2, weighting="size")
     a = FedComposite(1.5, 3)
-    assert_same(models(a, 5, weighting="size"), ours(a, 5, f=f))
+    assert_same(models(a, 5, weighting="size"), ours(a, 5, P.f))
 
 
 # ---- messages that do not arrive ------------------------------------------------------------------------------------

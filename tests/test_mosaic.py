@@ -171,6 +171,46 @@ def test_rounds_that_are_not_good_lead_back_to_the_kept_point() -> None:
     assert floors == [1 / 64, 1 / 16, 1 / 4, 1.0]
 
 
+def test_the_model_is_never_worse_than_the_best_point_that_is_known() -> None:
+    """Nor than the start: also on features of very different scales, where steps are often far too long at first."""
+    rng = np.random.default_rng([1, 53])
+    A = rng.normal(size=(10, 40, 20)) * np.logspace(0, 3, 20)
+    p = Linear(federated(A, np.where(A @ rng.normal(size=20) > 0, 1.0, -1.0)), Logistic(), l2=3e-5) + L1(1e-4)
+    run, shortened, start = begun(Mosaic(), p), 0, float(p.value(torch.zeros(20, dtype=torch.float64)))
+    for t in range(1, 41):
+        run.round(t)
+        shown, best = (float(p.value(x)) for x in (run.model(), run.server.best))
+        assert shown <= best * (1 + 1e-9), t
+        assert best <= start, t
+        shortened += Numbers(*run.server.numbers.tolist()).back > 0
+    assert shortened > 0
+
+
+def test_negative_curvature_of_quantised_pieces_is_not_believed() -> None:
+    """Separable data with little l2: about 50 rounds; 100 were too few while it was believed."""
+    rng = np.random.default_rng([3, 53])
+    A = rng.normal(size=(10, 40, 20))
+    p = Linear(federated(A, np.where(A @ rng.normal(size=20) > 0, 1.0, -1.0)), Logistic(), l2=1e-5) + L1(1e-4)
+    x, run = p.solve(), begun(Mosaic(), p)
+    for t in range(1, 71):
+        run.round(t)
+    assert float((run.model() - x).norm()) <= 1e-7 * float(x.norm())
+
+
+@pytest.mark.parametrize("most", [1024, 1])
+def test_the_known_curvature_has_no_negative_eigenvalues_in_the_metric(monkeypatch, most) -> None:
+    monkeypatch.setattr(curvature_pieces, "FULL", most)
+    known = curvature_pieces.Known.nothing(torch.zeros(4, dtype=torch.float64))
+    known = known.plus(torch.tensor([-2.0], dtype=torch.float64), torch.eye(4, dtype=torch.float64)[:1])
+    none = torch.zeros(2, 4, dtype=torch.float64)
+    B = known.metric(0.1, none, 0.01)
+    e = torch.eye(4, dtype=torch.float64)
+    assert B.norm(e[0]) ** 2 == pytest.approx(0.1)
+    assert known(e[0])[0] == -2  # but it predicts gradients as everybody does
+    B = known.metric(0.1, torch.stack([e[0], 3 * e[0]]), 0.01)  # a secant pair counts as it was seen
+    assert B.norm(e[0]) ** 2 == pytest.approx(3)
+
+
 # ---- the theory ----
 
 

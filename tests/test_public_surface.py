@@ -13,8 +13,8 @@ from proxfed.engine.allocator import tune_process
 
 ROOT = Path(proxfed.__file__).parent
 MODULES = [
-    "algorithms", "compressors", "data", "errors", "files", "fit", "hooks", "keyed_random", "participation", "problems",
-    "regularisers", "schedules", "sklearn", "tables", "testing", "topologies", "types",
+    "algorithms", "compressors", "data", "epochs", "errors", "files", "fit", "hooks", "keyed_random", "participation",
+    "problems", "regularisers", "schedules", "sklearn", "tables", "testing", "topologies", "types",
 ]  # fmt: skip
 
 

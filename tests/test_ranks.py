@@ -240,6 +240,21 @@ def test_more_ranks_than_clients_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("forked")
+@pytest.mark.usefixtures("forked")
+def test_same_rows_of_clients_that_take_epochs_of_their_own(tmp_path: Path) -> None:
+    table = small(
+        rounds=3,
+        seeds=[0],
+        reference=False,
+        data={"name": "digits", "partition": {"name": "sizes", "partition_sizes": [10, 90, 20, 40]}},
+        problem={"name": "softmax", "batch": 10, "l2": 0.01},
+        algorithms=[SCAFFOLD | {"K": {"epochs": 1}}],
+    )
+    assert execute(tmp_path / "stacked", table)
+    run(write(tmp_path / "a.toml", table), tmp_path / "ranks", "--ranks", "2")
+    agree(tmp_path / "stacked", tmp_path / "ranks")
+
+
 def test_same_rows_of_networks_over_ranks(tmp_path: Path) -> None:
     """A neural network, over clients of different sizes, with partial participation and compression."""
     file = write(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -83,12 +84,16 @@ def test_a_study_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert (code, said.count("count the same")) == (0, 1), said
 
 
-def test_epochs_that_are_no_epochs_of_each_client_say_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_epochs_say_how_many_steps_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sizes = {"name": "digits", "partition": {"name": "sizes", "partition_sizes": [20, 180]}}
-    algorithms = [{"name": "fedavg", "eta": 0.1, "K": {"epochs": 2}}]
+    algorithms = [
+        {"name": "fedavg", "eta": 0.1, "K": {"epochs": 2}},
+        {"name": "fedavg", "label": "alike", "eta": 0.1, "K": {"mean_epochs": 2}},
+    ]
     table = small(rounds=1, data=sizes, problem={"name": "softmax", "batch": 10}, algorithms=algorithms)
     _, _, said = proxfed(capsys, "run", str(write(tmp_path / "a.toml", table)), "--out", str(tmp_path / "run"))
-    assert "fedavg: K = {epochs = 2} is 20 steps for each client: 1.1 to 10 passes over its own samples" in said
+    assert "fedavg: K = {epochs = 2} is 4 to 36 steps of a client, by its own samples" in said
+    assert "alike: K = {mean_epochs = 2} is 20 steps for each client: 1.1 to 10 passes over its own samples" in said
 
 
 def test_simulated_seconds_say_where_their_constants_come_from(
@@ -111,6 +116,29 @@ def test_a_network_that_blew_up_got_worse() -> None:
     assert result.message.startswith(f"got worse: its loss on the test data went from {first:.6g} to {last:.6g}")
 
 
+def test_a_comparison_says_who_got_worse(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """In the status of the results and on stderr, in Python as on the command line."""
+    results = compare(Neural(images(), "mlp", batch=4), {"wild": FedAvg(20.0, 3)}, 2)
+    first, last = results.rows[0]["test_loss"], results.rows[-1]["test_loss"]
+    assert last > 10 * first
+    (status,) = results.status
+    assert status["message"].startswith("got worse: its loss on the test data went from ")
+    assert capsys.readouterr().err.count(f"wild, seed 0: {status['message']}") == 1
+    compare(Neural(images(), "mlp", batch=4), {"wild": FedAvg(20.0, 3)}, 2, **QUIET)
+    assert "got worse" not in capsys.readouterr().err
+    table = small(
+        rounds=2,
+        seeds=[0],
+        reference=False,
+        data={"name": "digits", "partition": {"name": "iid", "num_partitions": 4}},
+        problem={"name": "network", "model": "mlp", "batch": 10},
+        regulariser={"name": "zero"},
+        algorithms=[{"name": "fedavg", "label": "wild", "eta": 20.0, "K": 3}],
+    )
+    code, _, said = proxfed(capsys, "run", str(write(tmp_path / "a.toml", table)), "--out", str(tmp_path / "run"))
+    assert (code, said.count("wild, seed 0: got worse: its loss on the test data went from ")) == (0, 1), said
+
+
 def test_a_run_that_stands_still_made_no_progress() -> None:
     result = run(Neural(images(), "mlp", batch=4), FedAvg(1e-12, 3), 3, **QUIET)
     assert result.message.startswith("made no progress: its loss on the test data went from ")
@@ -125,6 +153,21 @@ def test_an_exact_method_that_stalls_says_so() -> None:
     assert message.startswith("stalled: in the second half of the rounds its stationarity fell no lower than "), message
     assert "try a shorter step" in message
     assert "stalled" not in run(f, GradientDescent(2 / L), 15, **QUIET).message, "too few rows to tell"
+
+
+def test_pledge_names_the_extrapolation_that_a_bad_condition_number_asks_for() -> None:
+    """With theta = 0.7 it creeps; with the theta that the remark names it is done in the same number of rounds."""
+    A = np.diag(np.logspace(0, -1.6, 8))
+    f = Linear(Federated.from_clients([(A, A @ np.ones(8))] * 2), Squared())
+    L = f.smoothness().L
+    kappa = L / f.smoothness().mu
+    message = run(f, Pledge(1 / L), 150, **QUIET).message
+    named = re.search(rf"slow: .*; for L/mu = {kappa:.0f} try theta = (0\.\d+)$", message)
+    assert named, message
+    assert run(f, Pledge(1 / L, theta=float(named[1])), 150, **QUIET).rows[-1]["stationarity"] < 1e-3 * float(
+        run(f, Pledge(1 / L), 150, **QUIET).rows[-1]["stationarity"]
+    )
+    assert "theta" not in run(f, Pledge(1 / L, theta=0.0, restart=False, beta=0.5), 150, **QUIET).message
 
 
 def test_prox_steps_that_a_regulariser_hardly_allows_are_told_before_a_study(

@@ -96,7 +96,7 @@ def test_costs_are_those_of_kept_runs_times_the_size(capsys: Any, toys: Path) ->
 
 
 def test_samples_are_counted_as_the_settings_say() -> None:
-    settings = {"rounds": 10, "problem.batch": 8, "algorithms.a.K": 5, "algorithms.b.K.epochs": 2}
+    settings = {"rounds": 10, "problem.batch": 8, "algorithms.a.K": 5, "algorithms.b.K.mean_epochs": 2}
     assert samples(settings, "a", 4, 400) == 10 * 4 * 5 * 8
     assert samples(settings, "b", 4, 400) == 10 * 4 * 2 * 100
     assert samples(settings | {"algorithms.a.participation.m": 1}, "a", 4, 400) == 10 * 5 * 8

@@ -92,7 +92,7 @@ def test_the_summary_counts_claims_and_names_what_was_never_run(tmp_path: Path) 
     holds = "**1 of 3 main claims hold** (1 in a smaller form), 2 were not run."
     assert f"## toy\n\nA. Author, On toys\n\n{holds} Some hold: Fig. 1 (1 of 2). Not run: Table 2.\n" in text
     assert "Not run; `proxfed reproduce toy/fig2` runs it, where its data are." in page(tmp_path, "toy/fig2")
-    assert "| not run | it was not looked at |" in page(tmp_path, "toy/fig2")
+    assert "| not run | it was not looked at | Table 2 |" in page(tmp_path, "toy/fig2")
 
 
 def test_a_paper_of_which_all_or_nothing_holds(tmp_path: Path) -> None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from proxfed.data import DATASETS
 from proxfed.errors import InputError
 from proxfed.harness import plan
 from proxfed.harness.build import build_study
@@ -13,9 +18,11 @@ from proxfed.harness.experiment import parse
 from proxfed.harness.folder import run_folder
 from proxfed.harness.folder.run_folder import RunFolder
 from proxfed.harness.plan import Planned
+from proxfed.problems import PROBLEMS
 
+from support.cli import proxfed
 from support.resumed import rows, same, status, under_way
-from support.small_experiment import Crash, execute, small
+from support.small_experiment import Crash, execute, small, write
 
 
 @pytest.fixture(scope="module")
@@ -160,3 +167,49 @@ def test_a_refused_run_leaves_the_old_one_alone(table: dict, tmp_path: Path) -> 
 def test_nothing_to_resume(table: dict, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no run to resume"):
         execute(tmp_path / "nothing", table, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("registry", "name", "changed", "said"),
+    [
+        (PROBLEMS, "logistic", {"weighting": "uniform"}, "problem.weighting was 'size', now 'uniform'"),
+        (DATASETS, "synthetic_binary", {"unit_rows": False}, "data.unit_rows was True, now False"),
+    ],
+    ids=["problem", "data"],
+)
+def test_a_default_that_has_changed_since_is_another_setting(
+    registry: dict[str, Any],
+    name: str,
+    changed: dict[str, Any],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """config.toml has the defaults of the problem and the data, too, although the experiment does not name them."""
+    table = small(rounds=1, seeds=[0], algorithms=[{"name": "fedavg", "eta": 0.1, "K": 1}])
+    assert not {*changed} & {*table["problem"], *table["data"]}
+    execute(tmp_path / "run", table)
+    monkeypatch.setitem(registry, name, partial(registry[name], **changed))
+    with pytest.raises(InputError, match=said):
+        execute(tmp_path / "run", table, resume=True)
+
+
+def test_a_plain_run_reads_the_rows_of_its_folder_once(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """And the log of each task once, when the task is done."""
+    opened: list[str] = []
+    listening = True
+
+    def heard(event: str, arguments: tuple[Any, ...]) -> None:
+        if listening and event == "open" and arguments[1] in ("r", "rb") and str(arguments[0]).endswith("rows.csv"):
+            opened.append(str(Path(arguments[0]).relative_to(tmp_path / "run")))
+
+    sys.addaudithook(heard)
+    file = write(
+        tmp_path / "a.toml", small(rounds=2, seeds=[0, 1], algorithms=[{"name": "fedavg", "eta": 0.1, "K": 1}])
+    )
+    code, _, _ = proxfed(capsys, "run", str(file), "--out", str(tmp_path / "run"), "--jobs", "1")
+    listening = False
+    assert code == 0
+    counts = Counter(opened)
+    assert counts.pop("rows.csv") == 1
+    assert (len(counts), {*counts.values()}) == (2, {1})

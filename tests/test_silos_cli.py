@@ -11,6 +11,7 @@ from proxfed.silos.protection.keyring import SiteKey, fingerprint
 from proxfed.silos.site.config import read_site
 
 from support.cli import proxfed, refused
+from support.fit_sites import Hospitals
 
 
 @pytest.fixture(autouse=True)
@@ -152,6 +153,8 @@ def test_explain_says_what_would_leave_and_what_is_refused(capsys: pytest.Captur
     assert "100 times (1 runs): a message with" in said
     assert "rounded to 2^-40 and readable only as the sum over all sites" in said
     assert "That is 201 answers, of limits.answers = 2,000 a job" in said
+    assert "feature has some rows here, but fewer than 5 (limits.feature)" in said  # between two sites
+    assert "at most 20 times over all jobs (limits.failures)" in said
     Path("bad.toml").write_text(TRIAL.replace("l2 = 0.01", "batch = 1").replace("eta = 0.1", "eta = 1e9"))
     code, said, _ = proxfed(capsys, "site", "explain", "bad.toml")
     assert code == 1
@@ -166,6 +169,26 @@ def test_explain_says_what_would_leave_and_what_is_refused(capsys: pytest.Captur
     code, said, _ = proxfed(capsys, "site", "explain", "private.toml")
     assert "epsilon = 13.2" in said
     assert "gradient at the model" not in said
+
+
+def test_explain_says_what_a_fit_would_make_leave(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    privacy = {"require": {"privacy": {"noise": 8.0, "epsilon": 10.0}}, "fit": {"estimates": True}}
+    h = Hospitals(tmp_path, "cox", 30, privacy)
+    site = str(tmp_path / "oslo" / "site.toml")
+    code, said, _ = proxfed(capsys, "site", "explain", str(tmp_path / "tables.toml"), "--site", site)
+    assert (code, "This site refuses it" in said) == (1, True)  # a fit without noise
+    for each in (
+        "Sums over all sites then have it in them (limits.feature = 1)",
+        "at most 20 times over all jobs (limits.failures)",
+        "more than fit.dominance = 0.5",
+        "they are the same in all jobs",
+        "to a hundredth of their standard errors",
+        "without categories of fewer than 20 rows",
+        "Of a private fit (--epsilon) nothing of this: one message",
+        "require.privacy.epsilon = 10",
+    ):
+        assert each.lower() in " ".join(said.split()).lower(), each
+    assert not h.letters
 
 
 def test_a_fresh_site_lets_nothing_out_that_is_not_a_sum(capsys: pytest.CaptureFixture[str]) -> None:

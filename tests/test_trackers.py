@@ -15,6 +15,7 @@ import pytest
 from proxfed import FedAvg, InputError, Moment, compare, read_study, run_study
 from proxfed.adapters.trackers import HOOKS, MLflow, TensorBoard, WandB
 
+from support.cli import refused
 from support.small_experiment import small, write
 from support.toy_problems import problem
 
@@ -48,6 +49,18 @@ def test_a_library_that_is_missing_is_named(name: str, monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(InputError, match=rf"{name} is not installed: pip install 'proxfed\[{name}\]'"):
         compare(problem(), ALGORITHMS, 2, out=tmp_path / "run", hooks=[HOOKS[name]()], **QUIET)
+
+
+@pytest.mark.parametrize("name", ["tensorboard", "mlflow", "wandb"])
+def test_the_command_line_names_it_before_anything_is_run(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: Any, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, name, None)
+    algorithms = [{"name": "fedavg", "eta": 0.1, "K": 1}]
+    file = write(tmp_path / "a.toml", small(rounds=1, seeds=[0], algorithms=algorithms, hooks=[{"name": name}]))
+    said = refused(capsys, "run", str(file), "--out", str(tmp_path / "run"))
+    assert f"{name} is not installed: pip install 'proxfed[{name}]'" in said
+    assert not (tmp_path / "run").exists()
 
 
 def test_tensorboard(tmp_path: Path) -> None:

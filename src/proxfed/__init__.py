@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         Scaffold,
     )
     from proxfed.data import Federated, load
+    from proxfed.epochs import Epochs
     from proxfed.errors import InputError, ProxfedError, RunError
     from proxfed.fit.consortium import Fitted, fit
     from proxfed.harness.build import read_study
@@ -61,6 +62,7 @@ _FROM = {
         "Scaffold",
     ),
     "proxfed.data": ("Federated", "load"),
+    "proxfed.epochs": ("Epochs",),
     "proxfed.errors": ("InputError", "ProxfedError", "RunError"),
     "proxfed.fit.consortium": ("Fitted", "fit"),
     "proxfed.harness.build": ("read_study",),
@@ -108,6 +110,7 @@ __all__ = [
     "Diverged",
     "ElasticNet",
     "Entry",
+    "Epochs",
     "ErdosRenyi",
     "ExponentialGraph",
     "FedAvg",

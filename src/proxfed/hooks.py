@@ -106,6 +106,9 @@ Told = Callable[[Moment], "Stop | None"]
 class Hook:
     """Base class of hooks that keep a state or need to be closed."""
 
+    def check(self) -> None:
+        """Refuse what it cannot work without, such as a library that is missing; asked before anything is run."""
+
     def begin(self, about: About) -> Hook | Told:
         """The function to call with the rows of one algorithm and one seed; this object itself if it has no state."""
         return self

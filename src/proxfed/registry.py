@@ -31,6 +31,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
+from proxfed.epochs import Epochs
 from proxfed.errors import InputError, finite, nearest, require
 from proxfed.files import read
 
@@ -245,7 +246,7 @@ def arguments(make: Callable[..., Any], given: Table, where: str, known: set[str
     """Check keys and types of a table against the parameters of `make`; nested tables are built."""
     if isinstance(make, partial):
         known, make = known | make.keywords.keys(), make.func
-    hints = _hints(make)
+    types = hints(make)
     try:
         parameters = inspect.signature(make).parameters
     except (TypeError, ValueError) as e:  # functions written in C
@@ -254,12 +255,14 @@ def arguments(make: Callable[..., Any], given: Table, where: str, known: set[str
     if (unknown := next((key for key in given if key not in takes), None)) is not None:
         raise InputError(f"{where}: unknown key {unknown!r}; {nearest(unknown, takes) if takes else 'it takes none'}")
     if missing := [key for key, p in takes.items() if p.default is p.empty and key not in given]:
-        named = " and ".join(f"{key!r} is missing ({_type_name(hints.get(key))})" for key in missing)
+        named = " and ".join(f"{key!r} is missing ({_type_name(types.get(key))})" for key in missing)
         raise InputError(f"{where}: the key {named}")
-    return {key: _value(hints.get(key, Any), value, f"{where}.{key}") for key, value in given.items()}
+    return {key: _value(types.get(key, Any), value, f"{where}.{key}") for key, value in given.items()}
 
 
-def _hints(make: Callable[..., Any]) -> dict[str, Any]:
+def hints(make: Callable[..., Any]) -> dict[str, Any]:
+    """The types of what a class or function takes, as far as they can be read."""
+    make = make.func if isinstance(make, partial) else make
     try:
         return get_type_hints(make.__init__ if isinstance(make, type) and not is_dataclass(make) else make)  # type: ignore[misc]
     except (NameError, TypeError, AttributeError):  # annotations of other packages that only a type checker can read
@@ -297,6 +300,8 @@ def _python_number(value: Any, hint: Any) -> Any:
 
 
 def _type_name(hint: Any) -> str:
+    if Epochs in get_args(hint):
+        return "int, or {epochs = 1}"
     return getattr(hint, "__name__", str(hint)).replace("proxfed.", "")
 
 
@@ -344,6 +349,8 @@ def plain(value: Any) -> Any:
         return [plain(v) for v in value]
     if isinstance(value, Mapping):
         return {str(k): plain(v) for k, v in value.items() if v is not None}
+    if isinstance(value, Epochs):
+        return {"epochs": value.epochs}
     if is_dataclass(value) and not isinstance(value, type):
         return describe(value, Registry("", {}))
     if hasattr(value, "__array__"):

@@ -641,6 +641,10 @@ class Method(ABC):
         """
         return None
 
+    def advice(self, s: Smoothness) -> str:
+        """What to try where a run was slow, given the constants of f; empty if nothing better is known."""
+        return ""
+
     @property
     def to_find(self) -> tuple[str, ...]:
         """The hyper-parameters that are "auto"; `engine/race.py` finds them."""

@@ -158,7 +158,8 @@ def mosaic(n, d, p, l2, x0, grad, H, prox, value) -> Iterator[State]:
         if floor >= L:
             kappa, B = max(l2 / (8 * L), 1e-3), L * I
         else:
-            B = np.tensordot(p, Hh, 1) + (l2 + delta) * I
+            w, Z = np.linalg.eigh(np.tensordot(p, Hh, 1))
+            B = (Z * np.maximum(w, 0)) @ Z.T + (l2 + delta) * I
             if pair is not None:
                 Bs = B @ pair[0]
                 B = B - np.outer(Bs, Bs) / (pair[0] @ Bs) + np.outer(pair[1], pair[1]) / (pair[0] @ pair[1])

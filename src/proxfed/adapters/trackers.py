@@ -62,8 +62,11 @@ class TensorBoard(Hook):
     folder: str = ""
     """Where they go; tensorboard/ in the run folder if not given."""
 
-    def begin(self, about: About) -> Hook:
+    def check(self) -> None:
         _library("tensorboard", "tensorboard")
+
+    def begin(self, about: About) -> Hook:
+        self.check()
         from torch.utils.tensorboard import SummaryWriter
 
         place = Path(self.folder) if self.folder else (about.folder or Path()) / "tensorboard"
@@ -95,6 +98,9 @@ class MLflow(Hook):
     """The study's name if not given."""
     uri: str = ""
     """Of the tracking server; $MLFLOW_TRACKING_URI, or what MLflow takes without one, if not given."""
+
+    def check(self) -> None:
+        _library("mlflow", "mlflow")
 
     def begin(self, about: About) -> Hook:
         mlflow = _library("mlflow", "mlflow")
@@ -144,6 +150,9 @@ class WandB(Hook):
     """'online', 'offline' or 'disabled'; $WANDB_MODE if not given."""
     folder: str = ""
     """Where it keeps its files; the run folder if not given."""
+
+    def check(self) -> None:
+        _library("wandb", "wandb")
 
     def begin(self, about: About) -> Hook:
         wandb = _library("wandb", "wandb")

@@ -97,17 +97,22 @@ class Known(NamedTuple):
         return self._replace(v=vectors, a=factors, used=self.used + len(a))
 
     def metric(self, b: float, pair: Tensor, least: float) -> Metric:
-        """That plus b I, and the secant pair (step, change of the gradient) if it bends upwards."""
+        """That plus b I, and the secant pair (step, change of the gradient) if it bends upwards.
+
+        The mean of the H_i has no negative eigenvalues. What the pieces have of them comes from quantisation and from
+        Hessians of points long left, and would make steps far too long: it counts as 0.
+        """
         step, change = pair
-        Bs = self(step) + b * step
-        there = float(step @ change) > 0 and float(step @ Bs) > 0.1 * least * float(step @ step)
-        more = torch.stack([Bs, change], 1) if there else pair.mT[:, :0]
-        M = torch.diag(torch.stack([-1 / (step @ Bs), 1 / (step @ change)])) if there else pair[:0, :0]
         if self.H.numel():
-            return Metric.full(self.H.double() + b * torch.eye(len(step)).to(pair) + more @ M @ more.mT, least)
-        k = int(self.used)
-        U, inner = torch.cat([self.v[:k].double().mT, more], 1), torch.block_diag(self.a[:k].double().diag(), M)
-        return Metric.of(b, U, inner, least)
+            B = Metric.full(self.H.double() + b * torch.eye(len(step)).to(pair), b)
+        else:
+            k = int(self.used)
+            B = Metric.of(b, self.v[:k].double().mT, self.a[:k].double().diag(), b)
+        if not float(step @ change) > 0:
+            return B
+        Bs = B(step)
+        U, signs = torch.stack([Bs, change], 1), torch.stack([-1 / (step @ Bs), 1 / (step @ change)])
+        return Metric.of(float(B.b), torch.cat([B.E, U], 1), torch.cat([B.e - B.b, signs]).diag(), least)
 
 
 def best_factor(w: Tensor, rest: Times) -> Tensor:

@@ -19,7 +19,8 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor
 
 from proxfed.algorithms.local_steps import proximal_sgd
-from proxfed.errors import at_least_one, positive
+from proxfed.epochs import Steps, local_steps
+from proxfed.errors import positive
 from proxfed.schedules import Step, at, first, positive_step
 from proxfed.types import Facts, Local, Needs, Regulariser, Sends, Star, Stateless
 
@@ -34,7 +35,7 @@ class FedAvg(Star[Stateless, Server]):
 
     eta: Step
     """Local step size."""
-    K: int
+    K: Steps
     """Local steps of a round."""
     eta_g: float = 1.0
     """Server step size."""
@@ -45,7 +46,7 @@ class FedAvg(Star[Stateless, Server]):
     def __post_init__(self) -> None:
         positive_step(self, "eta")
         positive(self, "eta_g")
-        at_least_one(self, "K")
+        local_steps(self, "K")
 
     def largest_prox_step(self) -> float:
         return first(self.eta)

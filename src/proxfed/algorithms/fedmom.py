@@ -18,7 +18,8 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor
 
 from proxfed.algorithms.local_steps import sgd
-from proxfed.errors import at_least_one, below_one, positive
+from proxfed.epochs import Steps, local_steps
+from proxfed.errors import below_one, positive
 from proxfed.keyed_random import Key
 from proxfed.schedules import Step, at, positive_step
 from proxfed.types import Facts, Local, Needs, Regulariser, Sends, Star, Stateless, When
@@ -35,7 +36,7 @@ class FedMom(Star[Stateless, Server]):
 
     eta: Step
     """Local step size."""
-    K: int
+    K: Steps
     """Local steps of a round."""
     gamma: float = 0.9
     """Momentum, in [0, 1)."""
@@ -47,7 +48,7 @@ class FedMom(Star[Stateless, Server]):
 
     def __post_init__(self) -> None:
         positive_step(self, "eta")
-        at_least_one(self, "K")
+        local_steps(self, "K")
         below_one(self, "gamma")
         positive(self, "eta_g")
 

@@ -25,7 +25,8 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor
 
 from proxfed.algorithms.local_steps import sgd
-from proxfed.errors import at_least_one, below_one, one_of, positive
+from proxfed.epochs import Steps, local_steps
+from proxfed.errors import below_one, one_of, positive
 from proxfed.schedules import Step, at, positive_step
 from proxfed.types import Facts, Local, Needs, Regulariser, Sends, Star, Stateless, When
 
@@ -42,7 +43,7 @@ class FedOpt(Star[Stateless, Server]):
 
     eta: Step
     """Local step size."""
-    K: int
+    K: Steps
     """Local steps of a round."""
     eta_g: float
     """Server step size: about as far as an entry of x moves in a round. 1/L says nothing of that, so it cannot be
@@ -61,7 +62,7 @@ class FedOpt(Star[Stateless, Server]):
 
     def __post_init__(self) -> None:
         positive_step(self, "eta")
-        at_least_one(self, "K")
+        local_steps(self, "K")
         positive(self, "eta_g", "tau")
         one_of(self, "rule", ("adam", "yogi", "adagrad"))
         below_one(self, "beta1", "beta2")

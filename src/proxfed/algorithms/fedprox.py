@@ -21,9 +21,10 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor
 
 from proxfed.algorithms.local_steps import anchored_sgd
-from proxfed.errors import at_least_one, positive
+from proxfed.epochs import Epochs, Steps, local_steps
+from proxfed.errors import positive, require
 from proxfed.schedules import Step, at, non_negative_or_auto, positive_step
-from proxfed.types import Facts, FloatOrAuto, Local, Needs, Regulariser, Sends, Star, Stateless, When
+from proxfed.types import AUTO, Facts, FloatOrAuto, Local, Needs, Regulariser, Sends, Star, Stateless, When
 
 
 class Server(NamedTuple):
@@ -36,7 +37,7 @@ class FedProx(Star[Stateless, Server]):
 
     eta: Step
     """Local step size."""
-    K: int
+    K: Steps
     """Local steps of a round."""
     mu: FloatOrAuto
     """Strength of the pull: the local problem has mu/2 |y - x|^2."""
@@ -48,8 +49,10 @@ class FedProx(Star[Stateless, Server]):
 
     def __post_init__(self) -> None:
         positive_step(self, "eta")
-        at_least_one(self, "K")
+        local_steps(self, "K")
         non_negative_or_auto(self, "mu")
+        known = self.mu != AUTO or not isinstance(self.K, Epochs)
+        require(known, f"FedProx: mu = 'auto' follows from K, so K = {self.K!r} must be a number")
         positive(self, "eta_g")
 
     def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Stateless, Server]:
@@ -62,4 +65,4 @@ class FedProx(Star[Stateless, Server]):
         return Server(s.x + self.eta_g * (y - s.x))
 
     def tied(self, s: float) -> dict[str, float]:
-        return {"mu": 0.1 / (self.K * s)}
+        return {} if isinstance(self.K, Epochs) else {"mu": 0.1 / (self.K * s)}

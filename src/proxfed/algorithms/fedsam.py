@@ -22,6 +22,7 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor
 
 from proxfed.algorithms.local_steps import gradient, sgd
+from proxfed.epochs import Steps, local_steps
 from proxfed.errors import at_least_one, non_negative, positive, up_to_one
 from proxfed.keyed_random import Key
 from proxfed.schedules import Step, at, positive_or_auto, positive_step
@@ -43,7 +44,7 @@ class FedSAM(Star[Stateless, Server]):
 
     eta: Step
     """Local step size."""
-    K: int
+    K: Steps
     """Local steps of a round."""
     rho: float = 0.1
     """Radius of the perturbation; 0: none."""
@@ -55,7 +56,7 @@ class FedSAM(Star[Stateless, Server]):
 
     def __post_init__(self) -> None:
         positive_step(self, "eta")
-        at_least_one(self, "K")
+        local_steps(self, "K")
         non_negative(self, "rho")
         positive(self, "eta_g")
 

@@ -21,7 +21,8 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from proxfed.errors import at_least_one, below_one, non_negative, positive
+from proxfed.epochs import Steps, local_steps
+from proxfed.errors import below_one, non_negative, positive
 from proxfed.schedules import Step, at, positive_step
 from proxfed.types import Facts, Local, Needs, Regulariser, Sends, Star, Stateless
 
@@ -36,7 +37,7 @@ class LocalAdam(Star[Stateless, Server]):
 
     eta: Step
     """Local step size: about as far as an entry of the model moves in a step."""
-    K: int
+    K: Steps
     """Local steps of a round."""
     eta_g: float = 1.0
     """Server step size."""
@@ -54,7 +55,7 @@ class LocalAdam(Star[Stateless, Server]):
 
     def __post_init__(self) -> None:
         positive_step(self, "eta")
-        at_least_one(self, "K")
+        local_steps(self, "K")
         positive(self, "eta_g", "epsilon")
         below_one(self, "beta1", "beta2")
         non_negative(self, "decay")

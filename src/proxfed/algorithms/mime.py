@@ -22,7 +22,8 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from proxfed.errors import at_least_one, below_one, positive
+from proxfed.epochs import Steps, local_steps
+from proxfed.errors import below_one, positive
 from proxfed.keyed_random import Key
 from proxfed.schedules import Step, at, positive_step
 from proxfed.types import Facts, Local, Message, Needs, Regulariser, Sends, Star, Stateless, When
@@ -46,7 +47,7 @@ class MimeLite(Star[Stateless, LiteServer]):
 
     eta: Step
     """Local step size."""
-    K: int
+    K: Steps
     """Local steps of a round."""
     beta: float = 0.9
     """Momentum, in [0, 1)."""
@@ -83,7 +84,7 @@ class Mime(Star[Stateless, Server]):
 
     eta: Step
     """Local step size; a schedule counts every second round."""
-    K: int
+    K: Steps
     """Local steps of every second round."""
     beta: float = 0.9
     """Momentum, in [0, 1)."""
@@ -120,6 +121,6 @@ class Mime(Star[Stateless, Server]):
 
 def _check(method: MimeLite | Mime) -> None:
     positive_step(method, "eta")
-    at_least_one(method, "K")
+    local_steps(method, "K")
     below_one(method, "beta")
     positive(method, "eta_g")

@@ -7,7 +7,7 @@
                     if asked, and l_i is not small: v = C(top eigenvector of R_i, times sqrt |l_i|),
                     Hh_i <- Hh_i + a v v' with the best a,   l_i anew
     client sends    D_i, l_i and, if there is one, the piece (a, v)
-    server          c = mean u_i,   B = mean Hh_i + (l2 + delta) I, and a secant pair of the last step
+    server          c = mean u_i,   B = [mean Hh_i]+ + (l2 + delta) I, and a secant pair of the last step
                     x = argmin <c, x - y> + |x - y|_B^2/2 + h(x)
 
 y, Hh_i and u_i, what the server knows of client i's gradient, are public: everybody computes them from the same
@@ -25,7 +25,11 @@ the norm of a subgradient of phi near y. A round is good if G is below 0.9 of th
 certain by G^2/(100 L): f is convex, so that phi(y) <= phi(y - q) + <grad f(y), q> + h(y) - h(y - q). After PATIENCE
 rounds that are not, everybody returns to the point with the least G, and delta is at least L/64; then L/16, L/4, and
 last B = L I with fine messages: the proximal gradient method, for which docs/theory.md has a proof. L is the largest
-curvature that was seen.
+curvature that was seen. [.]+ drops negative eigenvalues: H_i has none, quantised pieces may.
+
+The model is x if the last step left less than half of the way and the next one is less than half as long. Otherwise
+nothing is known of x yet, and the model is the best y: the last of which phi is certainly no more than at the best y
+before, by the same inequality along one step or more, or whose G was the least so far.
 
 What travels: C(d) up and 1 byte, and in some rounds a piece, C(d) and 1 byte; C'(d) and 2 bytes down. The server reads
 the messages one by one, so that they cannot be masked. Pieces are directions of a client's data (docs/explanation/
@@ -46,7 +50,7 @@ import torch
 from torch import Tensor
 
 from proxfed.algorithms.curvature_pieces import GRADES, Known, Pieces, best_factor, piece_grade, top_eigenvector
-from proxfed.algorithms.mosaic_control import Heard, Numbers, residual
+from proxfed.algorithms.mosaic_control import SURE, Heard, Numbers, residual
 from proxfed.algorithms.proximal_model import Metric, model_step
 from proxfed.compressors.arrays import host
 from proxfed.compressors.error_bounded import ErrorBoundedQuantiser
@@ -71,7 +75,8 @@ class Client(NamedTuple):
 
 
 class Server(NamedTuple):
-    x: Tensor  # the model
+    x: Tensor  # where the model of phi is least
+    best: Tensor  # the best y, as far as that is known
     y: Tensor  # public
     c: Tensor  # mean of all u
     q: Tensor  # public: the last step
@@ -107,7 +112,7 @@ class Mosaic(Star[Client, Server]):
         y = h.prox(x0, 0.0)
         zero, rows = torch.zeros_like(y), f.spread(y)
         own, pair = torch.zeros_like(rows, memory_format=torch.contiguous_format), y.new_zeros(2, len(y))
-        server = Server(y, y, zero, zero, zero, zero, y, zero, Known.nothing(y), pair, y.new_tensor(Numbers(f.l2)))
+        server = Server(y, y, y, zero, zero, zero, zero, y, zero, Known.nothing(y), pair, y.new_tensor(Numbers(f.l2)))
         return Client(rows, own, own, rows, own, Pieces.none(rows)), server
 
     def down(self, s: Server, key: Key) -> tuple[Server, Message]:
@@ -177,8 +182,13 @@ class Mosaic(Star[Client, Server]):
             n = n._replace(fall=min(max(heard.l / before, 0.1), 0.97))
         n = n._replace(l=heard.l, nu=heard.nu)
         if n.back:
-            return s._replace(c=c.to(s.c), numbers=s.numbers.new_tensor(n._replace(ask=0.0, mark=0.0, to_kept=0.0)))
+            n = n._replace(ask=0.0, mark=0.0, to_kept=0.0, sure=0.0)
+            return s._replace(c=c.to(s.c), numbers=s.numbers.new_tensor(n))
+        above = min(-_fell(s.y, s.best - s.y, c, heard.e, h), n.above - _fell(s.y, -s.q, c, heard.e, h))
         n = self._watched(s, n, c, heard.e, h).damped(heard)
+        if n.mark or above <= 0:
+            s, above = s._replace(best=s.y), 0.0
+        n = n._replace(above=inf if n.to_kept else above)
         y = s.y.double()
         if n.to_kept:
             y, c, pair = s.kept_y.double(), s.kept_c.double(), torch.zeros_like(pair)
@@ -187,8 +197,13 @@ class Mosaic(Star[Client, Server]):
         p = model_step(B, y, c, h, INNER, TOLERANCE)
         q, down = self._step(B, (y + p).to(s.y) - y.to(s.y), n.kappa)
         ask = s.known.has_room(len(w)) and n.asks(len(y))
-        n = n._replace(down=down, up=n.grade_up(B, p, heard.share), ask=float(ask))
+        sure = n.sure and not n.to_kept and B.norm(p) <= SURE * B.norm(s.q.double())
+        n = n._replace(down=down, up=n.grade_up(B, p, heard.share), ask=float(ask), sure=float(sure))
         return s._replace(x=(y + p).to(s.x), Bq=B(q.double()).to(s.q), numbers=s.numbers.new_tensor(n))
+
+    def model(self, s: Server, h: Regulariser) -> Tensor:
+        """x, if the last model was nearly right and the new step is short; else the best y that is known."""
+        return s.x if Numbers(*s.numbers.tolist()).sure else s.best
 
     def _metric(self, s: Server, n: Numbers) -> Metric:
         """B."""
@@ -199,11 +214,10 @@ class Mosaic(Star[Client, Server]):
 
     def _watched(self, s: Server, n: Numbers, c: Tensor, e: float, h: Regulariser) -> Numbers:
         """After the certified residual here and at the kept point, and the certain fall of phi, have been compared."""
-        y, q, least = s.y.double(), s.q.double(), inf
+        y, least = s.y.double(), inf
         if n.kept_e < inf:
             least = residual(s.kept_y.double(), s.kept_c.double(), n.L, h) + n.kept_e
-        fell = -float(c @ q + h.value(y) - h.value(y - q)) - e * float(q.norm())
-        return n.watched(residual(y, c, n.L, h) + e, least, fell, e)
+        return n.watched(residual(y, c, n.L, h) + e, least, _fell(s.y, -s.q, c, e, h), e)
 
     def _step(self, B: Metric, step: Tensor, kappa: float) -> tuple[Tensor, float]:
         """(q, its grade): the coarsest that loses no more than the last step left."""
@@ -221,6 +235,12 @@ def _moved(last: Tensor, sent: Tensor, back: int) -> tuple[Tensor, Tensor, float
         return sent, sent, 1.0
     left = 2.0 ** (-back / 4)
     return left * last, (left - 1) * last, left
+
+
+def _fell(y: Tensor, way: Tensor, c: Tensor, e: float, h: Regulariser) -> float:
+    """A lower bound of phi(y + way) - phi(y): f is convex, and c within e of its gradient at y."""
+    y, way = y.double(), way.double()
+    return float(c @ way + h.value(y + way) - h.value(y)) - e * float(way.norm())
 
 
 def _read(up: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:

@@ -20,6 +20,9 @@ LESS = 2.0**0.25
 PATIENCE = 12
 """Rounds that need not be good."""
 
+SURE = 0.5
+"""A new x is the model if the last step left less than this part of the way and the next one is as much shorter."""
+
 FAR_BITS = 20.0
 """A piece must pay within the messages of so many further bits of accuracy."""
 
@@ -65,6 +68,8 @@ class Numbers(NamedTuple):
     ask: float = 1.0  # for a piece
     mark: float = 0.0  # this point is to be kept
     to_kept: float = 0.0  # the next step begins at the kept point
+    sure: float = 0.0  # the last model was nearly right
+    above: float = 0.0  # a bound of phi(y - q) - phi(best)
 
     @property
     def safe(self) -> bool:
@@ -81,8 +86,9 @@ class Numbers(NamedTuple):
         if qB <= 0:
             return n._replace(back=0.0, tries=0.0), False
         noise, rest = heard.hidden * float(B.mean_inverse), dg - Bq
-        kappa = sqrt(max(float(rest @ B.solve(rest)) - n.base_noise - noise, 0) / qB)
-        n = n._replace(kappa=min(max(kappa, n.kappa / 4, 0.01), 0.99), noise=noise)
+        left = float(rest @ B.solve(rest))
+        kappa = sqrt(max(left - n.base_noise - noise, 0) / qB)
+        n = n._replace(kappa=min(max(kappa, n.kappa / 4, 0.01), 0.99), noise=noise, sure=float(left < SURE**2 * qB))
         along, nz = float(dg @ q), heard.nu + n.base_nu
         t, ray = n.tau * along / qB, along / float(q @ q)
         clear = float(dg.norm()) > 2 * nz

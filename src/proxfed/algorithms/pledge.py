@@ -78,6 +78,7 @@ from proxfed.types import (
     Regulariser,
     Relay,
     Sends,
+    Smoothness,
     When,
 )
 
@@ -168,6 +169,12 @@ class Pledge(Relay[Client, Server]):
         most = inf if rho == 0 else 1 / (2 * rho * walk_length(1.0, self.tau, self.beta))
         return min(1 / L, most)
 
+    def advice(self, s: Smoothness) -> str:
+        """More extrapolation for a bad condition number."""
+        theta = nesterov(float(self.eta), self.tau, s.mu)
+        fits = self.restart and not self.partial and self.beta == 0
+        return f"for L/mu = {s.L / s.mu:.0f} try theta = {theta:.2g}" if fits and theta > self.theta + 0.02 else ""
+
     def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Client, Server]:
         c = (h.prox(x0, self.S) - x0) / self.S
         v, z = f.spread(c), f.spread(x0)
@@ -248,9 +255,15 @@ class Pledge(Relay[Client, Server]):
             tau = min(max(1, ceil(min(S, half) * L)), 5)
         checked = cls(1.0, tau, compressor_up=compressor_up, compressor_down=compressor_down)
         eta = min(1 / L, half / tau)
-        slow = sqrt(1 - (1 - min(eta * mu, 1.0)) ** tau)  # of the walk's contraction in the flattest direction
-        theta = max(checked.theta, (1 - slow) / (1 + slow)) if mu > 0 else checked.theta
-        return replace(checked, eta=eta, theta=theta)
+        return replace(checked, eta=eta, theta=max(checked.theta, nesterov(eta, tau, mu)))
+
+
+def nesterov(eta: float, tau: int, mu: float) -> float:
+    """theta of Nesterov's method, with walks of tau steps in the place of its steps; 0 unless mu > 0."""
+    if mu <= 0:
+        return 0.0
+    slow = sqrt(1 - (1 - min(eta * mu, 1.0)) ** tau)  # of the walk's contraction in the flattest direction
+    return (1 - slow) / (1 + slow)
 
 
 def gain(S: float, L: float, q_up: float, q_down: float, tau: int = 1, theta: float = 0.0, a: float = 1.0) -> float:

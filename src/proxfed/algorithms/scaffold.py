@@ -25,7 +25,8 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor
 
 from proxfed.algorithms.local_steps import corrected_sgd
-from proxfed.errors import at_least_one, positive, up_to_one
+from proxfed.epochs import Steps, local_steps
+from proxfed.errors import positive, up_to_one
 from proxfed.keyed_random import Key
 from proxfed.schedules import Step, at, positive_step
 from proxfed.types import Facts, Local, Message, Needs, Regulariser, Sends, Star
@@ -46,7 +47,7 @@ class Scaffold(Star[Client, Server]):
 
     eta: Step
     """Local step size."""
-    K: int
+    K: Steps
     """Local steps of a round."""
     eta_g: float = 1.0
     """Server step size."""
@@ -58,7 +59,7 @@ class Scaffold(Star[Client, Server]):
 
     def __post_init__(self) -> None:
         positive_step(self, "eta")
-        at_least_one(self, "K")
+        local_steps(self, "K")
         positive(self, "eta_g")
         up_to_one(self, "averaging")
 

@@ -20,7 +20,8 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor
 
 from proxfed.algorithms.local_steps import sgd
-from proxfed.errors import at_least_one, below_one, positive
+from proxfed.epochs import Steps, local_steps
+from proxfed.errors import below_one, positive
 from proxfed.schedules import positive_or_auto
 from proxfed.types import Facts, FloatOrAuto, Local, Needs, Regulariser, Sends, Star, Stateless, When
 
@@ -36,7 +37,7 @@ class SlowMo(Star[Stateless, Server]):
 
     eta: FloatOrAuto
     """Local step size."""
-    K: int
+    K: Steps
     """Local steps of a round."""
     beta: float = 0.7
     """Slow momentum, in [0, 1)."""
@@ -49,7 +50,7 @@ class SlowMo(Star[Stateless, Server]):
     def __post_init__(self) -> None:
         positive_or_auto(self, "eta")
         positive(self, "alpha")
-        at_least_one(self, "K")
+        local_steps(self, "K")
         below_one(self, "beta")
 
     def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Stateless, Server]:

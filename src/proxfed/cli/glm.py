@@ -31,6 +31,10 @@ def glm(
     site_intercepts: Annotated[
         bool, typer.Option("--site-intercepts", help="Give every organisation its own intercept, which stays there.")
     ] = False,
+    random_intercepts: Annotated[
+        bool,
+        typer.Option("--random-intercepts", help="Organisations' intercepts are draws from a normal distribution."),
+    ] = False,
     errors: Annotated[
         str,
         typer.Option(
@@ -86,12 +90,16 @@ def glm(
     options: dict[str, Any] = {"errors": errors, "level": level, "adjust": adjust, "forest": forest, "ties": ties}
     options |= {"loss": loss, "site_intercepts": site_intercepts}
     if carrier is not None or loopback is not None:
+        require(
+            not random_intercepts,
+            "--random-intercepts: tau is estimated where all tables lie in one place, not between organisations",
+        )
         require(not impute, "--impute: gaps are filled where all tables lie in one place, not between organisations")
         to = Connection(carrier or CarrierName.nvflare, kit, superlink, sites, loopback)
         found = _between(file, to, place, resume, data, options)
     else:
         require(not (resume or kit or superlink or sites), "--resume, --kit, --superlink and --sites need --carrier")
-        found = estimate(file, data, imputations=impute, seed=seed, **options)
+        found = estimate(file, data, random_intercepts=random_intercepts, imputations=impute, seed=seed, **options)
     if place is not None:
         from proxfed.files import write_together
         from proxfed.fit.inference.page import inference_page

@@ -71,9 +71,10 @@ def run(
     from proxfed.harness.build import build_study
     from proxfed.harness.experiment import read_cases, slug
     from proxfed.harness.folder.run_folder import RunFolder
-    from proxfed.harness.plan import Plan
+    from proxfed.harness.plan import Plan, check_seconds
 
     check_anew(resume, force)
+    check_seconds(checkpoint, timeout)
     tune_process()
     changes = with_device(change, device)
     cases = {name: hooked(e, hook) for name, e in read_cases(experiment, changes, only=case or []).items()}

@@ -28,7 +28,7 @@ from proxfed.cli.common import (
     with_device,
 )
 from proxfed.errors import require
-from proxfed.report.terminal import err, out, print_results, say, say_messages
+from proxfed.report.terminal import err, out, print_results, say
 
 
 def tune(
@@ -123,8 +123,6 @@ def tune(
     elif results is not None:
         print_results(results.table())
         say(f"The report is in {path / 'run' / 'report.html'}")
-    if results is not None:
-        say_messages(results)
     if results is not None and not results.complete:
         say(f"stopped; to resume: {resume_command()}", err)
         raise typer.Exit(INTERRUPTED)

@@ -15,6 +15,7 @@ from proxfed.compressors.contractive import contraction
 from proxfed.engine import tuning
 from proxfed.engine.noise import NoRows
 from proxfed.engine.states import flatten
+from proxfed.epochs import epochs_of
 from proxfed.errors import InputError, in_terms, of_kind, require
 from proxfed.machine import with_double
 from proxfed.participation import Full
@@ -50,6 +51,8 @@ def check_combination(
         sums = not algorithm.sends().rows_apart
         require(sums, f"{name} has a server that reads messages one by one, and a tree brings it only sums of them")
     participation(1, n, 0)  # refuses what does not fit n
+    if (epochs := epochs_of(algorithm)) is not None:
+        epochs.steps(problem.f, name)  # refuses an f that cannot tell them
     offered = not needs.hessian or problem.f.has_hessian
     require(
         offered,
@@ -149,6 +152,8 @@ def why_not_private(algorithm: Algorithm, d: int) -> str:
         return "has no server, and noise in the messages that clients average would stay in their states"
     if why := why_not_dense(algorithm, "noise fills every number"):
         return why
+    if epochs_of(algorithm) is not None:
+        return "takes epochs: how often a client takes a prox step would tell how many rows it has; give a number"
     if algorithm.sends().numbers_up:
         return "sends a single number beside its vectors, which noise of their size would drown"
     if keeps_a_state(algorithm, d) and type(algorithm).after is Star.after:

@@ -16,9 +16,11 @@ from torch import Tensor
 
 from proxfed.engine.messages import WeightedSum, dense, leaves, rebuild
 from proxfed.engine.noise import Noise, NoRows, privatise
+from proxfed.epochs import at_steps, epochs_of
+from proxfed.errors import require
 from proxfed.keyed_random import Ids, keys, normals
 from proxfed.regularisers import Zero, subgradient
-from proxfed.types import Algorithm, Graph, Local, Message, Mix, Problem, Regulariser, Relay, Star
+from proxfed.types import Algorithm, Graph, Local, Message, Mix, Packed, Problem, Regulariser, Relay, Star
 
 # ---- the f and h that an algorithm receives --------------------------------------------------------------------------
 
@@ -140,6 +142,9 @@ class Clients:
         self.x0 = p.start(self.seed)
         uniform = bool((p.f.weights == p.f.weights[0]).all())
         self.scale = None if isinstance(kind, Star) or uniform else p.f.n * p.f.weights[:, None]
+        epochs = epochs_of(kind)
+        self.steps = None if epochs is None else epochs.steps(p.f, type(kind).__name__)
+        """(n,) local steps of each client; None: the algorithm has their number."""
 
     def oracle(self, t: int, ids: Ids, work: Work) -> Oracle:
         scale = None if self.scale is None else self.scale[_index(ids)]
@@ -158,12 +163,29 @@ class Clients:
 
     def client(self, alg: Star[Any, Any], own: Any, down: Message, t: int, ids: Ids, work: Work) -> tuple[Any, Message]:
         """Their round: (new states, message up); the message of a Relay is not compressed yet."""
-        return alg.client(own, down, *self._known(t, ids, work))
+        return self._client(alg, own, down, *self._known(t, ids, work), t, ids, work)
+
+    def _client(
+        self, alg: Star[Any, Any], own: Any, down: Message, f: Oracle, h: Regulariser, t: int, ids: Ids, work: Work
+    ) -> tuple[Any, Message]:
+        """Clients with equally many local steps compute together."""
+        if self.steps is None:
+            return alg.client(own, down, f, h)
+        who = np.asarray(ids, np.int64)
+        K, group = np.unique(self.steps[who], return_inverse=True)
+        if len(K) <= 1:
+            return at_steps(alg, int(K[0]) if len(K) else 1).client(own, down, f, h)
+        groups = [np.flatnonzero(group == k) for k in range(len(K))]
+        rounds = [
+            at_steps(alg, int(steps)).client(_rows(own, rows), down, *self._known(t, who[rows], work))
+            for steps, rows in zip(K, groups, strict=True)
+        ]
+        return _together(rounds, np.argsort(np.concatenate(groups)))
 
     def answer(self, alg: Star[Any, Any], own: Any, down: Message, t: int, ids: Ids, work: Work) -> tuple[Any, Message]:
         """The same, for a server that receives each client's message."""
         f, h = self._known(t, ids, work)
-        new, up = alg.client(own, down, f, h)
+        new, up = self._client(alg, own, down, f, h, t, ids, work)
         if self.privacy is not None:
             sent = self._noisy(alg, own, up, down, t, ids, self.privacy)
             return self.after(alg, own, new, down, sent), sent
@@ -221,6 +243,20 @@ class Server:
         """The new state from the weighted mean of the cohort's messages; `each`: how many servers count their work."""
         share = 1.0 if isinstance(cohort, range) else float(self.weights[cohort].sum())
         return self.algorithm.server(state, mean, counted(self.h, work, each), share)
+
+
+def _rows(state: Any, rows: np.ndarray) -> Any:
+    """The states of some clients of a block."""
+    return rebuild(state, iter([dense(x)[rows] for x in leaves(state)]))
+
+
+def _together(rounds: list[tuple[Any, Message]], order: np.ndarray) -> tuple[Any, Message]:
+    """(states, messages) of groups of clients as those of one block, whose client k is row order[k] of all groups."""
+    columns = list(zip(*map(leaves, rounds), strict=True))
+    packed = any(isinstance(part, Packed) for column in columns for part in column)
+    require(not packed, "epochs: a client half that compresses takes equally many steps at every client; give a number")
+    joined: Any = rebuild(rounds[0], iter([torch.cat([dense(part) for part in column])[order] for column in columns]))
+    return joined[0], joined[1]
 
 
 def _index(ids: Ids) -> slice | Ids:

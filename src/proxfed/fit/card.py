@@ -78,7 +78,8 @@ def _data(fitted: Shown) -> str:
 
 def _preparation(fitted: Shown) -> str:
     lines = []
-    inputs = fitted.model.prepare.schema.inputs
+    schema = fitted.model.prepare.schema
+    inputs = schema.inputs
     for name, column in list(inputs.items())[:MOST]:
         parts: list[str] = [column.kind]
         if column.unit:
@@ -91,6 +92,8 @@ def _preparation(fitted: Shown) -> str:
         parts.append(f"a gap: {column.impute}")
         if isinstance(column, (Number, Date)):
             parts.append("standardised" if column.scale == "standard" else "not scaled")
+        elif schema.table.standardise_dummies:
+            parts.append("standardised")
         parts += ["with an indicator of gaps"] if column.indicator else []
         lines.append(f"- {plain_text(name)}: {plain_text(', '.join(parts))}")
     if len(inputs) > MOST:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 from proxfed.data.survival import time_and_event
 from proxfed.fit.inference.heterogeneity import META, OwnEstimate, meta_sums, own_estimate
 from proxfed.fit.inference.regression import Intercept, Regression
-from proxfed.fit.inference.survival import RISKS, risk_table, withheld
+from proxfed.fit.inference.survival import RISKS, heaviest, risk_table, withheld
 from proxfed.fit.oracle import (
     ALL,
     NUMBER,
@@ -27,7 +27,8 @@ from proxfed.fit.oracle import (
     gram_bytes,
     question_bytes,
 )
-from proxfed.fit.own_rows import OwnRows, dense
+from proxfed.fit.own_random import RandomSums, random_intercept, random_sums
+from proxfed.fit.own_rows import OwnRows, dense, rows_apart
 from proxfed.fit.own_sums import FURTHEST, answer, check_one_score, grams, own_intercept
 
 HESSIAN = 2000
@@ -61,6 +62,10 @@ class Here:
     @property
     def hessian_columns(self) -> int:
         return HESSIAN
+
+    @property
+    def rounding(self) -> float:
+        return 0.0
 
     def _exchanged(self, up: int, down: int) -> None:
         n = len(self.own)
@@ -96,6 +101,16 @@ class Here:
         self._exchanged(NUMBER * 2, NUMBER * len(x))
         return torch.stack([weights.sum(), weights @ each])
 
+    def random_sums(self, x: Tensor, t: float) -> RandomSums:
+        """Of random intercepts of spread t, at x."""
+        self._exchanged(NUMBER * RandomSums.numbers(len(x)), NUMBER * (len(x) + 1))
+        first, *others = (random_sums(own, x, t, self.factors) for own in self.own)
+        return sum(others, start=first)
+
+    def random_shifts(self, x: Tensor, t: float) -> dict[str, float]:
+        """What organisations add to the shared intercept, which is known to them alone."""
+        return {n: random_intercept(own, x, t, self.factors) for n, own in zip(self.names, self.own, strict=True)}
+
     def agreement(self, order: Sequence[int]) -> Tensor:
         each = [e for e in self._estimates(order).values() if isinstance(e, OwnEstimate)]
         d = self.own[0].outputs * self.own[0].width if self.own_intercepts else self.own[0].d
@@ -111,22 +126,30 @@ class Here:
     def _estimates(self, order: Sequence[int]) -> dict[str, OwnEstimate | str]:
         own = self.own[0]
         kind: Intercept = "own" if self.own_intercepts else "shared" if own.intercept else "none"
-        return {
+        found = {
             one.names[0]: own_estimate(Regression.of(one, own.loss, own.width, kind, ""), order) for one in self.each
         }
+        for rows, each in zip(self.own, found.values(), strict=True):
+            if rows.fewest > 1 and isinstance(each, OwnEstimate):
+                few = [j for j, n in enumerate(rows_apart(rows.features)) if n < rows.fewest]
+                each.b[few] = each.error[few] = np.nan
+        return found
 
     def risks(self, times: Tensor, x: Tensor) -> Tensor:
         grid = times.numpy()
         self._exchanged(NUMBER * len(RISKS) * len(grid), NUMBER * (len(grid) + len(x)))
         total = torch.zeros(len(RISKS), len(grid), dtype=torch.float64)
         for own in self.own:
-            t, e = time_and_event(np.asarray(own.labels))
-            moved = withheld(t, e, grid, own.fewest)
-            if moved is not None:
-                scores = dense(own.features) @ x
-                scores = scores if own.offset is None else scores + torch.from_numpy(own.offset)
-                total += torch.from_numpy(np.stack(risk_table(moved, e, grid, scores.numpy())))
+            left = _leaving(own, grid, x)
+            if left is not None:
+                total += torch.from_numpy(np.stack(risk_table(left.times, left.events, grid, left.scores)))
         return total
+
+    def heaviest_risk(self, times: Tensor, x: Tensor) -> float:
+        """The largest share of one row in what `risks` says of those who leave in an interval; 0 if every row may be
+        told."""
+        each = [(own, _leaving(own, times.numpy(), x)) for own in self.own if own.fewest > 1]
+        return max((heaviest(*left, times.numpy()) for _, left in each if left is not None), default=0.0)
 
     def size(self) -> Size:
         each = [own.size(self.factors) for own in self.own]
@@ -155,6 +178,25 @@ class Here:
             )
             for gs in zip(*each, strict=True)
         ]
+
+
+class Leaving(NamedTuple):
+    """When rows leave, as it is told."""
+
+    times: np.ndarray
+    events: np.ndarray
+    scores: np.ndarray
+
+
+def _leaving(own: OwnRows, grid: np.ndarray, x: Tensor) -> Leaving | None:
+    """Of one organisation; None: it has too few rows."""
+    t, e = time_and_event(np.asarray(own.labels))
+    moved = withheld(t, e, grid, own.fewest)
+    if moved is None:
+        return None
+    scores = dense(own.features) @ x
+    scores = scores if own.offset is None else scores + torch.from_numpy(own.offset)
+    return Leaving(moved, e, scores.numpy())
 
 
 def added(answers: Sequence[Sequence[Sums]]) -> list[Sums]:

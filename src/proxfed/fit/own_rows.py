@@ -176,6 +176,12 @@ class OwnRows:
         return Size(each, float(clusters), least)
 
 
+def rows_apart(features: Features) -> list[int]:
+    """Of each feature: how many rows differ from the value that most rows have, such as those of a rare category."""
+    columns = dense(features).numpy().T
+    return [len(column) - int(np.unique(column, return_counts=True)[1].max()) for column in columns]
+
+
 def dense(A: Features) -> Tensor:
     """Features as a tensor."""
     return torch.from_numpy(A.toarray().astype(np.float64) if isinstance(A, SparseRows) else A)

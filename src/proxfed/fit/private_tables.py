@@ -63,6 +63,8 @@ class Private(BaseModel):
 def by_schema(schema: Schema) -> Preparation:
     """The preparation that follows from a schema and no rows."""
     parameters, modes = dict[str, Parameters](), dict[str, str]()
+    counted = schema.table.standardise_dummies
+    require(not counted, "table.standardise_dummies: a private fit scales by the schema alone, not by counts of rows")
     for name, column in schema.inputs.items():
         if isinstance(column, Category):
             modes[name] = next(iter(column.names))

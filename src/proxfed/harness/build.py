@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from proxfed.compressors import COMPRESSORS
 from proxfed.data import DATASETS, PARTITIONS, Dataset, Federated, hand_out
 from proxfed.data.limits import LIMITS, limited
 from proxfed.data.partitions import NaturalPartition
+from proxfed.epochs import Epochs
 from proxfed.errors import OTHER_NAMES, InputError, finite, nearest, option, require, whole
 from proxfed.harness.experiment import Experiment, canonical, parse, read_cases
 from proxfed.harness.overrides import assign, check_not_overruled
@@ -26,7 +27,7 @@ from proxfed.hooks import STOPS, StopRule
 from proxfed.participation import PARTICIPATIONS
 from proxfed.problems import PROBLEMS
 from proxfed.problems.linear.linear import Linear
-from proxfed.registry import Table, arguments, build, label_of, look_up, plain, prepared
+from proxfed.registry import Table, arguments, build, hints, label_of, look_up, plain, prepared
 from proxfed.regularisers import REGULARISERS, OnBlocks, SquaredL2, Zero
 from proxfed.simulate import Timing
 from proxfed.tables import load_tables
@@ -76,6 +77,9 @@ def build_study(
     here = problem is None  # between organisations the sites add the noise
     privacy = e.protection.privacy if here and e.protection is not None else None
     problem = _problem(e, problem_table, data_directory, data) if problem is None else problem
+    each_its_own = drawn_by_seed(e.data)
+    same = "reference = true needs one problem for all seeds, and data.partition.seed = 'run' gives each its own"
+    require(not (each_its_own and e.reference), same)
     decayed: dict[float, Problem] = {}
     entries = {}
     for label, table in zip(labels, e.algorithms, strict=True):
@@ -101,6 +105,7 @@ def build_study(
         written=_filled_tables(e, problem_table),
         asked=e.asked(),
         again=partial(_again, e, data_directory, problem.f.data),
+        problem_of=partial(_problem_of, e, data_directory) if each_its_own else None,
     )
 
 
@@ -111,7 +116,8 @@ def _again(e: Experiment, directory: str | None, data: Federated | None, changes
         check_not_overruled(table, key, key)
         assign(table, key, value, key)
     others = parse(table, e.name)
-    return build_study(others, directory, data if others.data == e.data else None)
+    same = partitioned(others.data, others.seeds[0]) == partitioned(e.data, e.seeds[0])
+    return build_study(others, directory, data if same else None)
 
 
 def read_study(source: str | Path, changes: Sequence[str] = (), case: str = "", data: str | None = None) -> Study:
@@ -234,7 +240,7 @@ def _with_downlink(algorithm: Algorithm, down: Any, where: str) -> Algorithm:
 def _bare(
     make: Any, settings: Table, where: str, rounds: int, problem: Problem, topology: Topology | None
 ) -> Algorithm:
-    own = {k: _steps(v, problem, f"{where}.{k}") for k, v in settings.items() if k not in SPECIAL}
+    own = {k: _steps(make, k, v, problem, where) for k, v in settings.items() if k not in SPECIAL}
     theory = settings.get("theory", False)
     if theory is False:
         _check_names(make, own, where)
@@ -284,6 +290,17 @@ def _filled_tables(e: Experiment, problem: Table) -> Table:
     return out
 
 
+def drawn_by_seed(data: Table) -> bool:
+    """Whether every seed of a run has a partition of its own: data.partition.seed = 'run'."""
+    partition = data.get("partition")
+    return isinstance(partition, dict) and partition.get("seed") == "run"
+
+
+def partitioned(data: Table, seed: int) -> Table:
+    """The table of the data with which this seed runs."""
+    return data | {"partition": data["partition"] | {"seed": seed}} if drawn_by_seed(data) else data
+
+
 def load_data(table: Table, directory: str | None) -> Federated:
     """The data that a table describes, handed out to the clients."""
     read = _reader({key: value for key, value in table.items() if key != "partition"}, directory)
@@ -318,6 +335,11 @@ def build_problem(e: Experiment, directory: str | None = None, data: Federated |
     return _problem(e, canonical(e.problem), directory, data)
 
 
+def _problem_of(e: Experiment, directory: str | None, seed: int) -> Problem:
+    """The problem with the partition that a seed draws."""
+    return _problem(e, canonical(e.problem), directory, load_data(partitioned(e.data, seed), directory))
+
+
 def _problem(e: Experiment, table: Table, directory: str | None, data: Federated | None) -> Problem:
     """With its regulariser, which may act on some of the problem's blocks only."""
     require(e.dtype in DTYPES, f"dtype = {e.dtype!r} is not one of {', '.join(DTYPES)}")
@@ -325,7 +347,7 @@ def _problem(e: Experiment, table: Table, directory: str | None, data: Federated
         require(key not in table, f"problem: {key!r} stands above the tables, not inside [problem]")
     make, given = prepared(PROBLEMS, table, "problem", GIVEN)
     given |= {
-        "data": load_data(e.data, directory) if data is None else data,
+        "data": load_data(partitioned(e.data, e.seeds[0]), directory) if data is None else data,
         "dtype": DTYPES[e.dtype],
         "device": e.device,
     }
@@ -391,16 +413,25 @@ def _constants(problem: Problem, rounds: int, topology: Topology | None, composi
     return Constants(smoothness, problem.f.n, problem.f.d, rounds, h.weak_convexity, psi)
 
 
-def _steps(value: Any, problem: Problem, where: str) -> Any:
-    """{epochs = 5}, where a number of local steps is meant: as many, for every client, as five passes over a client of
-    mean size take."""
-    if not isinstance(value, dict) or value.keys() != {"epochs"}:
+def _steps(make: Any, key: str, value: Any, problem: Problem, where: str) -> Any:
+    """Where a number of local steps is meant: {epochs = 5} is five passes over each client's own samples;
+    {mean_epochs = 5} is as many steps, for every client, as five passes over a client of mean size take."""
+    where = f"{where}.{key}"
+    if not isinstance(value, dict) or len(value) != 1 or not value.keys() <= {"epochs", "mean_epochs"}:
         return value
-    batch, data, epochs = problem.f.batch, problem.f.data, value["epochs"]
-    require(whole(epochs) and epochs >= 1, f"{where}.epochs = {epochs!r} must be a whole number >= 1")
+    (kind, epochs), batch, data = *value.items(), problem.f.batch, problem.f.data
+    require(whole(epochs) and epochs >= 1, f"{where}.{kind} = {epochs!r} must be a whole number >= 1")
     if batch is None or data is None:
         raise InputError(f"{where}: epochs need minibatches; give problem.batch")
-    return data.steps(batch, epochs)
+    if kind == "mean_epochs":
+        return data.steps(batch, epochs)
+    own = Epochs in get_args(hints(make).get(key))
+    require(
+        own,
+        f"{where} = {{epochs = {epochs}}}: clients of this algorithm take equally many local steps; give a number, or "
+        f"{{mean_epochs = {epochs}}}, the steps of a client of mean size",
+    )
+    return value
 
 
 def build_again(table: Table, n: int) -> Entry:

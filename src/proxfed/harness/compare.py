@@ -31,7 +31,7 @@ from proxfed.hooks import About, begun, checked
 from proxfed.participation import Full
 from proxfed.report.columns import RunStatus
 from proxfed.report.progress import Progress, watching
-from proxfed.report.terminal import err, say, stop_on_signal
+from proxfed.report.terminal import err, say, say_messages, stop_on_signal
 from proxfed.simulate import Timing, profiles
 from proxfed.types import Algorithm, Method, Participation, Problem, Smooth, Topology, directions
 
@@ -407,6 +407,9 @@ def _run(
                 say(line, err)
         stop = held.enter_context(stop_on_signal())
         found = dict(zip(studies, carry_out(planned, stop, **how), strict=True))
+        if how["progress"] and planned[0].leads:
+            for case, results in found.items():
+                say_messages(results, case)
         if out is None:  # the folder is deleted before the results are used
             for case, results in found.items():
                 results.models.load()

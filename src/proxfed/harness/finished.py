@@ -13,12 +13,17 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
+
+from proxfed.epochs import epochs_of
 from proxfed.errors import InputError, RunError, require
 from proxfed.harness.build import build_again
 from proxfed.harness.folder.run_folder import RunFolder
 from proxfed.harness.results import Results
+from proxfed.registry import Table
 from proxfed.simulate.clock import clock
 from proxfed.simulate.timing import Timing
+from proxfed.types import Algorithm
 
 CHANGED = ("rows.csv", "config.toml", "checkpoint", "kept", "report.html")
 
@@ -46,9 +51,19 @@ def with_seconds(results: Results, timing: Timing) -> Results:
         if key not in clocks:
             require(label in tables, f"{results.folder}: rows.csv has {label!r}, which is not in config.toml")
             entry = entries.setdefault(label, build_again(tables[label], n))
-            clocks[key] = clock(timing, entry.algorithm, entry.participation, entry.topology, n, seed)
+            own_steps = _own_steps(results, tables[label], entry.algorithm)
+            clocks[key] = clock(timing, entry.algorithm, entry.participation, entry.topology, n, seed, own_steps)
         rows.append({**row, "sim_seconds": clocks[key](row)})
     return replace(results, rows=rows, settings={**results.settings, "time": timing.table()})
+
+
+def _own_steps(results: Results, table: Table, algorithm: Algorithm) -> np.ndarray | None:
+    """(n,) local steps of each client, of an algorithm whose clients take epochs."""
+    if (epochs := epochs_of(algorithm)) is None:
+        return None
+    assert results.client_stats is not None
+    problem = table.get("problem") or results.settings["problem"]
+    return epochs.of(results.client_stats.sizes, problem["batch"])
 
 
 def simulate(results: Results, timing: Timing, out: Path, force: bool = False) -> Results:

@@ -92,8 +92,7 @@ def carry_out(
     With several ranks, only the first one returns rows.
     """
     require(whole(ranks) and ranks >= 1, f"ranks = {ranks!r} must be a whole number >= 1")
-    require(checkpoint_seconds >= 0, f"--checkpoint {checkpoint_seconds} must be a number of seconds >= 0")
-    require(timeout > 0, f"--timeout {timeout} must be a number of seconds > 0")
+    check_seconds(checkpoint_seconds, timeout)
     if ranks > 1:
         _check_ranks(ranks, jobs, min(planned.study.problem.f.n for planned in studies))
     with ExitStack() as held:
@@ -116,6 +115,12 @@ def carry_out(
                 if not stop():
                     execution.run()
         return [Results.read(planned.folder) for planned in studies]
+
+
+def check_seconds(checkpoint: float, timeout: float) -> None:
+    """Refuse what is no time to wait."""
+    require(checkpoint >= 0, f"--checkpoint {checkpoint} must be a number of seconds >= 0")
+    require(timeout > 0, f"--timeout {timeout} must be a number of seconds > 0")
 
 
 def _check_ranks(ranks: int, jobs: int | None, n: int) -> None:

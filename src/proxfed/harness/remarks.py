@@ -8,6 +8,7 @@ from typing import Any
 from proxfed.data.on_demand import OnDemand
 from proxfed.engine.noise import drowned, epsilon
 from proxfed.engine.running import Running
+from proxfed.epochs import epochs_of
 from proxfed.errors import InputError
 from proxfed.harness.protection import Privacy
 from proxfed.harness.study import Study
@@ -25,9 +26,9 @@ UNEQUAL = 5.0
 NOTHING = 1e-3
 """Progress that is less than this part of where a run began is none."""
 
-FEW, SLOW, NEAR = 10, 0.9, 1e-8
+FEW, SLOW, CREPT, NEAR = 10, 0.9, 0.1, 1e-8
 """A run of 2 FEW rows or more stalls if its second half leaves SLOW of the least stationarity of the first, and more
-than NEAR of that at the start."""
+than NEAR of that at the start. It is slow if its second half leaves CREPT of it."""
 
 GREW, APART = 5.0, 2.0
 """Control variates grow if the largest is so many times what it was, and so many times their mean."""
@@ -38,6 +39,8 @@ def beforehand(study: Study) -> list[str]:
     written, data = study.written or {}, study.problem.f.data
     lines = [clients_and_weights(study.problem)]
     lines += [] if data is None or not data.remark else [data.remark]
+    if study.problem_of is not None:
+        lines.append(f"every seed draws a partition of its own; the clients shown are those of seed {study.seeds[0]}")
     lines += _steps_of_theory(study, written.get("algorithms", ()))
     lines += _epochs(study, written.get("algorithms", ()))
     near = {label: _almost_too_long(e.problem, e.algorithm.example) for label, e in study.complete.items()}
@@ -86,20 +89,24 @@ def _noise(study: Study, privacy: Privacy) -> list[str]:
 
 
 def _epochs(study: Study, tables: Iterable[Mapping[str, Any]]) -> list[str]:
-    """A line for each algorithm whose epochs are none of their own for clients of different sizes."""
+    """A line for each algorithm whose local steps are given as epochs, where clients are of different sizes."""
     f, lines = study.problem.f, []
     if f.data is None or f.batch is None or f.data.sizes.min() == f.data.sizes.max():
         return []
     for table in tables:
         label = table.get("label", table["name"])
         for name in LOCAL_STEPS:
-            if isinstance(asked := table.get(name), Mapping) and label in study.complete:
-                steps = getattr(study.complete[label].algorithm, name)
+            if not isinstance(asked := table.get(name), Mapping) or label not in study.complete:
+                continue
+            ((kind, passes),), algorithm = asked.items(), study.complete[label].algorithm
+            if (epochs := epochs_of(algorithm)) is not None:
+                own = epochs.steps(f)
+                said = f"{own.min()} to {own.max()} steps of a client, by its own samples"
+            else:
+                steps = getattr(algorithm, name)
                 most, least = (steps * f.batch / size for size in (f.data.sizes.min(), f.data.sizes.max()))
-                said = f"{least:.2g} to {most:.2g} passes over its own samples"
-                lines.append(
-                    f"{label}: {name} = {{epochs = {asked.get('epochs')}}} is {steps} steps for each client: {said}"
-                )
+                said = f"{steps} steps for each client: {least:.2g} to {most:.2g} passes over its own samples"
+            lines.append(f"{label}: {name} = {{{kind} = {passes}}} is {said}")
     return lines
 
 
@@ -167,7 +174,7 @@ def _stuck(begun: Row, ended: Row) -> str:
 
 
 def _stalled(problem: Problem, algorithm: Algorithm, rows: Sequence[Row]) -> str:
-    """Of a method that is exact with full gradients: the second half of a run brought it no nearer to a solution."""
+    """Of an exact method with full gradients: in the second half of a run it hardly came nearer to a solution."""
     if problem.f.batch is not None or not algorithm.is_exact() or len(rows) < 2 * FEW:
         return ""
     found = [number(row, "stationarity") for row in rows]
@@ -176,10 +183,21 @@ def _stalled(problem: Problem, algorithm: Algorithm, rows: Sequence[Row]) -> str
         return ""
     half = len(left) // 2
     then, since = min(left[:half]), min(left[half:])
-    if since < SLOW * then or since < NEAR * left[0]:
+    if since < CREPT * then or since < NEAR * left[0]:
         return ""
+    advice, too_long = _advice(problem, algorithm), _almost_too_long(problem, algorithm)
+    if since < SLOW * then:
+        return advice and f"slow: the second half of the rounds left {since / then:.0%} of its stationarity; {advice}"
     far = f"in the second half of the rounds its stationarity fell no lower than {since:.3g}, before to {then:.3g}"
-    return "; ".join(filter(None, [f"stalled: {far}; try a shorter step", _almost_too_long(problem, algorithm)]))
+    return "; ".join(filter(None, [f"stalled: {far}", advice or "try a shorter step", too_long]))
+
+
+def _advice(problem: Problem, algorithm: Algorithm) -> str:
+    """What the algorithm knows of better hyper-parameters, where the smoothness and strong convexity of f are known."""
+    try:
+        return algorithm.advice(problem.f.smoothness())
+    except InputError:
+        return ""
 
 
 def _almost_too_long(problem: Problem, algorithm: Algorithm) -> str:
@@ -206,7 +224,9 @@ def _short(problem: Problem, algorithm: Algorithm) -> str:
         return ""
     if L == 0:
         return ""
-    local = next((getattr(algorithm, K) for K in LOCAL_STEPS if hasattr(algorithm, K)), 1)
+    epochs = epochs_of(algorithm)
+    given = next((getattr(algorithm, K) for K in LOCAL_STEPS if hasattr(algorithm, K)), 1)
+    local = given if epochs is None else int(epochs.steps(problem.f).max())
     step = first(getattr(algorithm, name))
     if local * step * L >= SHORT:
         return ""

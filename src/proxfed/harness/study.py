@@ -18,7 +18,7 @@ from proxfed.engine.state_measures import check_names
 from proxfed.errors import InputError, finite, nearest, of_kind, real, require, shown, whole
 from proxfed.explained import explain
 from proxfed.harness.protection import Privacy
-from proxfed.hooks import STOPS, StopRule, checked
+from proxfed.hooks import STOPS, Hook, StopRule, checked
 from proxfed.participation import PARTICIPATIONS, Full
 from proxfed.problems import PROBLEMS
 from proxfed.registry import Table, describe, plain
@@ -121,6 +121,8 @@ class Study:
     """(where, measure or axis, whether it needs a direction) for the claims and figures of a paper."""
     again: Callable[[Mapping[str, Any]], Study] | None = field(default=None, repr=False)
     """A function that makes the same study with other settings, by dotted keys, if it was made from a file."""
+    problem_of: Callable[[int], Problem] | None = field(default=None, repr=False)
+    """The problem of each seed, if each has its own partition of the data; `problem` is the first one."""
 
     def __post_init__(self) -> None:
         require(isinstance(self.entries, Mapping) and len(self.entries) > 0, "a study needs at least one algorithm")
@@ -240,6 +242,9 @@ class Study:
             require(name in columns, f"stop: there is no measure {name!r}; {nearest(name, columns)}")
         for rule in self.stops:
             rule.rule(self.directions)  # or it is refused
+        for hook in self.hooks:
+            if isinstance(hook, Hook):
+                hook.check()
         known = {*ROW, *measured, *COMPUTED} - {"run", "algorithm"}
         for where, name, directed in self.asked:
             require(name in known, f"{where}: there is no measure {name!r}; {nearest(name, known)}")

@@ -112,7 +112,7 @@ def _value(claim: Claim, results: Results, label: str) -> float | None:
     if isinstance(claim, Slope) and claim.at is None:
         slopes = [_slope(claim, history, results.clients) for history in histories.values()]
         return seed_median([slope for slope in slopes if not math.isnan(slope)], None)
-    values = seed_values(claim, results, label, claim.round)
+    values = seed_values(claim, results, label, claim.place)
     if claim.target is not None:  # a seed that diverged did not reach it, even if it had come that far before
         values = {seed: NEVER if seed in diverged else value for seed, value in values.items()}
     return seed_median(values.values(), claim.target)
@@ -201,7 +201,9 @@ def _missing_number(claim: Claim, source: _Source | None) -> str:
         return claim.measure
     if claim.target is not None:
         return claim.axis
-    return f"{claim.measure} " + (f"in {claim.lost_from}" if claim.round is None else f"in round {claim.round}")
+    if claim.place is None:
+        return f"{claim.measure} in {claim.lost_from}"
+    return f"{claim.measure} " + ("in round {1}" if claim.round is not None else "after {1} {0}").format(*claim.place)
 
 
 def _ended_early(claim: Claim, values: Mapping[str, float], sources: Mapping[str, _Source]) -> str:

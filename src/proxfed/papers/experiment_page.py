@@ -31,7 +31,8 @@ def page(entry: Reproduction) -> str:
         parts.append(f"{plain_text(experiment.description)}\n")
     if not entry.forms:
         parts.append(f"Not run; `proxfed reproduce {entry.name}` runs it, where its data are.\n")
-        parts.append(table(["", "the paper says"], [["not run", plain_text(c.says)] for c in entry.file.claims]))
+        lines = [["not run", plain_text(c.says), plain_text(entry.file.where(c))] for c in entry.file.claims]
+        parts.append(table(["", "the paper says", "where"], lines))
     for name, figures in figures_by_form(entry).items():
         which = f"In the {name} form:\n\n" if name != entry.forms[0].name else ""
         parts.append(which + "".join(f"![{figure.name}]({figure.name}.svg)\n" for figure in figures))  # in a row
@@ -148,7 +149,7 @@ def _versions(versions: Mapping[str, Any]) -> str:
         [
             *names,
             f"{threads} thread{'' if threads == 1 else 's'}",
-            str(versions.get("processor") or versions.get("machine", "")),
+            str(versions.get("processor") or f"{versions.get('machine', 'machine')}, processor not recorded"),
         ]
     )
 
@@ -193,7 +194,7 @@ def _numbers(form: Form) -> str:
 def _asked(form: Form) -> Iterator[Reported]:
     """The measures that the paper speaks of, each once: last and best, and where they reach a target of the form."""
     file = form.file
-    claims = [c for c in file.claims if not isinstance(c, Diverges) and c.round is None]
+    claims = [c for c in file.claims if not isinstance(c, Diverges) and c.place is None]
     targets = [(m, target) for case in form.cases.values() for m, line in case.targets.items() for target in line]
     asked = [(q.measure, q.target, q.axis, q.best) for q in (*file.reported, *claims)]
     asked += [(f.y, None, "round", False) for f in file.paper.figures]
@@ -210,10 +211,9 @@ def _diverged(results: Results, label: str) -> str:
 
 
 def _claims(form: Form) -> str:
-    marked, paper = {"not confirmed": "**not confirmed**"}, form.file.paper
-    here = ", ".join(filter(None, (paper.section, paper.figure)))
+    marked = {"not confirmed": "**not confirmed**"}
     lines = [
-        [marked.get(v.status, v.status), *map(plain_text, (v.claim.says, v.claim.source or here, v.found))]
+        [marked.get(v.status, v.status), *map(plain_text, (v.claim.says, form.file.where(v.claim), v.found))]
         for v in form.judged
     ]
     return table(["", "the paper says", "where", "ours"], lines)

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from proxfed.errors import nearest, require
 from proxfed.harness.experiment import Experiment, ExperimentFile, Layers
-from proxfed.papers.paper_schema import Paper, read_said
+from proxfed.papers.paper_schema import Claim, Paper, read_said
 from proxfed.registry import Table
 
 
@@ -16,9 +16,33 @@ class PaperFile(ExperimentFile):
 
     def __init__(self, source: str) -> None:
         super().__init__(source)
+        self._source = source
         said = read_said(self.whole, self._where)
         self.paper = said.paper or Paper(title=source.partition("/")[0], figure="")
         self.reported, self.claims = said.reported, said.claims
+        self._check_beside()
+
+    @cached_property
+    def labels_beside(self) -> dict[str, dict[str, list[str]]]:
+        """The labels, by case, of the other experiments that claims speak of; these stand in the same folder."""
+        folder, slash, _ = self._source.rpartition("/")
+        ending = ".toml" if self._source.endswith(".toml") else ""
+        others = dict.fromkeys(claim.beside for claim in self.claims if claim.beside)
+        return {other: ExperimentFile(f"{folder}{slash}{other}{ending}").labels() for other in others}
+
+    def _check_beside(self) -> None:
+        """Refuse labels that the other experiment does not have."""
+        for claim in self.claims:
+            known = {label for some in self.labels_beside.get(claim.beside, {}).values() for label in some}
+            for label in claim.names_beside:
+                no_such = f"the claim {claim.says!r}: {claim.beside} has no algorithm with the label {label!r}"
+                require(label in known, f"{self._where}: {no_such}; {nearest(label, known)}")
+
+    def where(self, claim: Claim) -> str:
+        """Where the paper says it: its section, and its table or figure; '' for a claim of ours."""
+        if claim.rank == "ours":
+            return ""
+        return claim.source or ", ".join(filter(None, (self.paper.section, self.paper.figure)))
 
     def form(
         self,

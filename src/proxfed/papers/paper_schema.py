@@ -150,6 +150,9 @@ class _Claim(Strict):
     """Where it says so, if that is not where it speaks of the whole experiment."""
     case: str | None = None
     """The case that it speaks of; without one it must hold in every case."""
+    beside: str = ""
+    """Another experiment of the paper, with which it compares this one in the same cases, on the same data and after as
+    many rounds; that one's algorithms are written 'EXPERIMENT/label'."""
     across: bool = False
     """The labels stand in different cases; a label that stands in several of them is written 'case: label'."""
     form: Literal["full", "any"] = "any"
@@ -175,10 +178,29 @@ class _Claim(Strict):
                 refuse_unless(mine, f"{claim} asks for {cls.asks}, which takes no {key!r}; {close}")
         return table
 
+    @model_validator(mode="after")
+    def _compares(self) -> Self:
+        claim, others = f"the claim {self.says!r}", self.names_beside
+        refuse_unless(not self.beside or not self.across, f"{claim} has beside and across, of which one is enough")
+        written = f"labels such as '{self.beside}/FedAvg'"
+        refuse_unless(not self.beside or bool(others), f"{claim} has beside = {self.beside!r}, which needs {written}")
+        return self
+
     @property
     def names(self) -> list[str]:
         """The labels that it speaks of."""
         raise NotImplementedError
+
+    @property
+    def names_beside(self) -> list[str]:
+        """Those of them that are another experiment's, as that one has them."""
+        start = f"{self.beside}/"
+        return [name.removeprefix(start) for name in self.names if self.beside and name.startswith(start)]
+
+    @property
+    def names_here(self) -> list[str]:
+        """Those that are this experiment's."""
+        return [name for name in self.names if not (self.beside and name.startswith(f"{self.beside}/"))]
 
 
 class _OfLabels(_Claim):
@@ -198,19 +220,28 @@ class _Measured(_Claim, Quantity):
     measure: str = "objective"
     round: int | None = Field(None, ge=1)
     """The round that it speaks of; the last one if not given."""
+    steps: int | None = Field(None, ge=1)
+    """The same by the gradients that each client has taken, for algorithms whose rounds are not equally long."""
     lost_from: str | None = None
     """Given: it speaks of how much worse the measure is than in this case; smaller is then better."""
 
     @model_validator(mode="after")
     def _one_number(self) -> Self:
         claim = f"the claim {self.says!r}"
-        one = self.target is None or self.round is None
-        refuse_unless(one, f"{claim} has a target and a round, of which one is enough")
-        all_of_them = not self.best or self.round is None
+        one = sum(key is not None for key in (self.target, self.round, self.steps)) < 2
+        refuse_unless(one, f"{claim} takes only one of target, round and steps")
+        all_of_them = not self.best or self.place is None
         refuse_unless(all_of_them, f"{claim} has a round and best = true, which speaks of all rounds")
         two = self.lost_from is None or (self.case is not None and self.target is None)
         refuse_unless(two, f"{claim} has lost_from, which needs a case, and no target")
         return self
+
+    @property
+    def place(self) -> tuple[str, int] | None:
+        """Where on which axis it speaks of the measure; None: at the end, or on the way to a target."""
+        if self.steps is not None:
+            return "steps", self.steps
+        return None if self.round is None else ("round", self.round)
 
     @property
     def counts(self) -> str:
@@ -304,7 +335,7 @@ class Slope(_OfLabels, _Measured):
     def _fits(self) -> Self:
         claim, low, high = f"the claim {self.says!r}", *self.slope
         refuse_unless(low <= high, f"{claim} has slope = {self.slope}, whose first number must not be the larger one")
-        fits = self.target is None and self.lost_from is None and (self.at is not None or self.round is None)
+        fits = self.target is None and self.lost_from is None and (self.at is not None or self.place is None)
         refuse_unless(fits, f"{claim} asks for slope, which takes no target and no lost_from, and a round only with at")
         refuse_unless(self.at is not None or not self.best, f"{claim} asks for slope, which takes best only with at")
         if self.at is not None:
@@ -401,9 +432,9 @@ class Said(Strict):
                 require(label in known, f"{where}: no algorithm has the label {label!r}; {nearest(label, known)}")
 
         for claim in self.claims:
-            check([claim.case], claim.names, claim.across)
+            check([claim.case], claim.names_here, claim.across)
             if isinstance(claim, _Measured):
-                check([claim.lost_from], claim.names, claim.across)
+                check([claim.lost_from], claim.names_here, claim.across)
         for numbers in self.reported:
             check([numbers.case], numbers.values)
         if self.paper is not None:

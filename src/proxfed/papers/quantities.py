@@ -13,8 +13,10 @@ from proxfed.report.columns import Directions, axis_value, column, direction, sh
 from proxfed.report.targets import first_reached
 
 
-def seed_values(asked: Quantity, results: Results, label: str, round: int | None = None) -> dict[int, float]:
-    """For each seed: where the measure reached the target, or else the measure at that round, its best or its last.
+def seed_values(
+    asked: Quantity, results: Results, label: str, place: tuple[str, int] | None = None
+) -> dict[int, float]:
+    """For each seed: where the measure reached the target, or else the measure at that place, its best or its last.
 
     A seed that diverged counts with its last row, and as the worst that can be where it has no number.
     """
@@ -26,7 +28,8 @@ def seed_values(asked: Quantity, results: Results, label: str, round: int | None
         if asked.target is not None:
             found = first_reached(history, measure, asked.target, asked.axis, results.clients, own)
         else:
-            numbers = [axis_value(row, measure, results.clients) for row in history if round in (None, row["round"])]
+            here = [row for row in history if place is None or axis_value(row, place[0], results.clients) == place[1]]
+            numbers = [axis_value(row, measure, results.clients) for row in here]
             at = [number for number in numbers if number is not None]
             one = (_best(measure, at, own) if asked.best else at[-1]) if at else None
             found = worst if one is None and seed in diverged else one

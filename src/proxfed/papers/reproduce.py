@@ -12,7 +12,8 @@ from proxfed.errors import nearest, require
 from proxfed.harness.experiment import Experiment, shipped, slug
 from proxfed.harness.folder.run_folder import RunFolder
 from proxfed.harness.results import Results
-from proxfed.harness.settings_diff import changed, settings_mismatch
+from proxfed.harness.settings_diff import by_key, changed, settings_mismatch
+from proxfed.papers.beside import Beside, comparable, joined, named
 from proxfed.papers.claims import Verdict, judge
 from proxfed.papers.comparisons import Comparison, compare
 from proxfed.papers.paper_file import PaperFile
@@ -67,7 +68,20 @@ class Part:
 
     def verdicts(self) -> list[Verdict]:
         """What became of each claim."""
-        return judge_all(self.file, self.results, self.quick)
+        return judge_all(self.file, self.results, self.quick, self.beside())
+
+    def beside(self) -> Beside:
+        """Runs of other experiments that claims compare with these: in the same form, below the same folder."""
+        found: dict[str, dict[str, Results]] = {}
+        for other in self.file.labels_beside:
+            form = self.folder.parents[1] / stem(f"{self.name.partition('/')[0]}/{other}") / self.folder.name
+            folders = {case: RunFolder(form / slug(case)) for case in self.results}
+            runs = {case: Results.read(folder) for case, folder in folders.items() if folder.exists()}
+            own = {case: by_key(dict(self.results[case].settings)) for case in runs}
+            found[other] = {
+                case: run for case, run in runs.items() if comparable(own[case], by_key(dict(run.settings)))
+            }
+        return found
 
     def comparisons(self) -> list[Comparison]:
         """Ours beside every number that the paper reports."""
@@ -78,10 +92,23 @@ class Part:
         return write_figures(self.file.paper.figures, self.results, self.folder) if available() else []
 
 
-def judge_all(file: PaperFile, results: Mapping[str, Results], quick: bool) -> list[Verdict]:
-    """What became of each claim of an experiment."""
-    labels = file.labels()
-    return [judge(claim, results, quick, labels) for claim in file.claims]
+def judge_all(
+    file: PaperFile, results: Mapping[str, Results], quick: bool, beside: Beside | None = None
+) -> list[Verdict]:
+    """What became of each claim of an experiment; some compare it with others."""
+    labels, found = file.labels(), []
+    for claim in file.claims:
+        if not (other := claim.beside):
+            found.append(judge(claim, results, quick, labels))
+            continue
+        theirs = file.labels_beside[other]
+        both = {
+            case: [*labels[case], *(named(other, label) for label in theirs[case])] for case in labels if case in theirs
+        }
+        with_theirs = joined(results, (beside or {}).get(other, {}), other)
+        needs = f"needs {other} with the same data and as many rounds"
+        found.append(judge(claim, with_theirs, quick, both) if with_theirs else Verdict(claim, "not run", needs))
+    return found
 
 
 def compare_all(file: PaperFile, results: Mapping[str, Results]) -> list[Comparison]:

@@ -100,7 +100,7 @@ def samples(settings: Mapping[str, Any], label: str, clients: int, held: int) ->
     """How many gradients at a sample an algorithm takes in a run, if each of its steps takes one gradient."""
     own = held / max(clients, 1)  # what a client holds
     batch = min(_asked(settings, label, "problem.batch", None) or own, own)
-    steps, epochs = (_first(settings, label, [f"{key}{what}" for key in LOCAL_STEPS]) for what in ("", ".epochs"))
+    steps, epochs = (_first(settings, label, [f"{key}{what}" for key in LOCAL_STEPS]) for what in ("", ".mean_epochs"))
     taken = epochs * own if epochs is not None else (1 if steps is None else steps) * batch
     m, p = (_asked(settings, label, f"participation.{key}", None) for key in ("m", "p"))
     taking_part = m if m is not None else clients * (1.0 if p is None else p)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from shlex import join
@@ -13,6 +14,7 @@ from proxfed.harness.experiment import Experiment
 from proxfed.harness.results import Results
 from proxfed.harness.settings_diff import by_key, other_values
 from proxfed.papers import results_store
+from proxfed.papers.beside import comparable
 from proxfed.papers.causes import MEANING, Cause, Written
 from proxfed.papers.claims import Verdict
 from proxfed.papers.paper_file import PaperFile
@@ -31,6 +33,8 @@ class Form:
     name: str  # full, quick, quick+variant
     runs: dict[str, KeptRun]
     """By case, in the order of the file."""
+    beside: Mapping[str, Mapping[str, KeptRun]] = field(default_factory=dict)
+    """Other experiments in the same form, by case, where claims compare them with this one."""
 
     @property
     def quick(self) -> bool:
@@ -68,7 +72,7 @@ class Form:
     @cached_property
     def judged(self) -> list[Verdict]:
         """A verdict on each claim of the file, by all that is kept."""
-        return judge_all(self.file, self.results, self.quick)
+        return judge_all(self.file, self.results, self.quick, self._beside(1))
 
     @cached_property
     def decisive(self) -> list[Verdict]:
@@ -78,7 +82,8 @@ class Form:
         papers = {case: results for case, results in enough.items() if case not in left_out}
         why = self.file.paper.departs or "run on another data set or model only"
         found = []
-        for ours, theirs in zip(*(judge_all(self.file, some, self.quick) for some in (enough, papers)), strict=True):
+        judged = (judge_all(self.file, some, self.quick, self._beside(SEEDS)) for some in (enough, papers))
+        for ours, theirs in zip(*judged, strict=True):
             if ours.claim.rank == "ours":
                 found.append(ours)
             else:
@@ -94,6 +99,17 @@ class Form:
         then, now = self.runs[case].settings, by_key(as_recorded(self.cases[case]))
         fewer = {*then["algorithms"]} <= {*now["algorithms"]}
         return {key: values for key, values in other_values(then, now).items() if key != "algorithms" or not fewer}
+
+    def _beside(self, seeds: int) -> dict[str, dict[str, Results]]:
+        """Those runs of the other experiments that have the same data and rounds, and as many seeds."""
+        return {
+            other: {
+                case: run.results
+                for case, run in runs.items()
+                if case in self.runs and len(run.seeds) >= seeds and comparable(self.runs[case].settings, run.settings)
+            }
+            for other, runs in self.beside.items()
+        }
 
     def _needed(self, case: str) -> int:
         """Seeds that decide: fewer only where the file asks for fewer, because nothing is drawn."""
@@ -154,6 +170,10 @@ class Reproduction:
             else:
                 found.append((self.forms[0].decisive[k] if self.forms else Verdict(claim, "not run", ""), None))
         return found
+
+    def where(self, k: int) -> str:
+        """Where the paper says claim k: its section, and its table or figure; '' for a claim of ours."""
+        return self.file.where(self.file.claims[k])
 
     def scale(self, k: int) -> str:
         """By which scale claim k was judged: full, smaller, own; '' if it was not."""
@@ -258,13 +278,18 @@ def reproduction(results: Path, name: str) -> Reproduction:
     """One experiment with what is kept of it."""
     file, kept = PaperFile(name), results_store.read(results, name)
     known = [*file.whole.cases] or [""]
+    others = {other: results_store.read(results, f"{name.rpartition('/')[0]}/{other}") for other in file.labels_beside}
     found = {}
     for variant in [None, *file.paper.variants]:
         for quick in (False, True):
             called = form_name(quick, variant)
             runs = {case: kept[place] for case in known if (place := Place.of(called, case)) in kept}
             if runs:
-                found[called] = Form(file, called, runs)
+                beside = {
+                    other: {place.case: run for place, run in theirs.items() if place.form_name == called}
+                    for other, theirs in others.items()
+                }
+                found[called] = Form(file, called, runs, beside)
     there = {Place.of(form.name, case) for form in found.values() for case in form.runs}
     return Reproduction(
         name,

@@ -73,21 +73,26 @@ def clock(
     topology: Topology | None,
     n: int,
     seed: int,
+    own_steps: np.ndarray | None = None,
 ) -> Clock:
-    """The clock of one algorithm with one seed on these devices and links."""
+    """The clock of one algorithm with one seed on these devices and links.
+
+    own_steps: (n,) local steps of each client where they differ; None: all take equally many.
+    """
     if isinstance(algorithm, Graph):
         assert topology is not None
         return Clock(_Graph(timing, topology, algorithm.sends().edge, n, seed))
     if isinstance(topology, SpanningTree):
-        return Clock(_Tree(timing, topology.rooted, n, seed, algorithm.sends().up))
-    return Clock(_Star(timing, participation, n, seed, algorithm.sends().up))
+        return Clock(_Tree(timing, topology.rooted, n, seed, algorithm.sends().up, own_steps))
+    return Clock(_Star(timing, participation, n, seed, algorithm.sends().up, own_steps))
 
 
 class _Clients:
     """Steps and links of n clients, drawn for all of them, or for some, at once."""
 
-    def __init__(self, timing: Timing, n: int, seed: int) -> None:
+    def __init__(self, timing: Timing, n: int, seed: int, own_steps: np.ndarray | None = None) -> None:
         clients, links = np.arange(n), timing.links
+        self._share = np.ones(n) if own_steps is None else own_steps / own_steps.mean()
         self.n, self.seed, self.scale = n, seed, timing.step_scale
         device, link = hand_out(timing.devices, n, "time.devices"), hand_out(links, n, "time.links")
         self._step = Amounts([d.seconds_per_step for d in timing.devices], clients, "seconds per step", device)
@@ -95,9 +100,13 @@ class _Clients:
         self._up = Amounts([l.up for l in links], clients, "up", link)
         self._down = Amounts([l.down for l in links], clients, "down", link)
 
+    def visits(self, some: Some = slice(None)) -> float:
+        """How many rounds of a client of mean size these clients' rounds are, by their local steps."""
+        return float(self._share[some].sum())
+
     def steps(self, count: float, t: int, some: Some = slice(None)) -> np.ndarray:
-        """Seconds that so many steps take."""
-        return count * self.scale * self._step(self.seed, t, some)
+        """Seconds that each takes for its steps, if a client of mean size takes so many."""
+        return count * self._share[some] * self.scale * self._step(self.seed, t, some)
 
     def links(self, t: int, some: Some = slice(None)) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Latency, up and down."""
@@ -118,19 +127,27 @@ class _Server:
 class _Star:
     """With a server."""
 
-    def __init__(self, timing: Timing, participation: Participation, n: int, seed: int, vectors: int) -> None:
-        self.clients, self.participation, self.now = _Clients(timing, n, seed), participation, 0.0
+    def __init__(
+        self,
+        timing: Timing,
+        participation: Participation,
+        n: int,
+        seed: int,
+        vectors: int,
+        own_steps: np.ndarray | None = None,
+    ) -> None:
+        self.clients, self.participation, self.now = _Clients(timing, n, seed, own_steps), participation, 0.0
         self.server = _Server(timing, vectors)
 
     def advance(self, rounds: range, spent: Mapping[str, int]) -> float:
         n, seed = self.clients.n, self.clients.seed
         cohorts = [(t, cohort(self.participation, t, n, seed) if t else range(n)) for t in rounds]
         visits = max(1, sum(len(ids) for _, ids in cohorts))
-        steps, down, up = (spent[name] / visits for name in ("gradients", "bytes_down", "bytes_up"))
-        for t, ids in cohorts:
-            if len(ids) == 0:  # an empty cohort takes no time
-                continue
-            some: Some = slice(None) if isinstance(ids, range) else np.asarray(ids)
+        some: Some
+        chosen = [(t, slice(None) if isinstance(ids, range) else np.asarray(ids)) for t, ids in cohorts if len(ids)]
+        steps = spent["gradients"] / (sum(self.clients.visits(some) for _, some in chosen) or 1)
+        down, up = (spent[name] / visits for name in ("bytes_down", "bytes_up"))
+        for t, some in chosen:  # an empty cohort takes no time
             seconds = self.clients.steps(steps, t, some)
             if down or up:
                 latency, faster_up, faster_down = self.clients.links(t, some)
@@ -169,8 +186,10 @@ class _Lines:
 class _Tree:
     """With a server at the root of a tree."""
 
-    def __init__(self, timing: Timing, tree: Rooted, n: int, seed: int, vectors: int) -> None:
-        self.clients, self.tree, self.now = _Clients(timing, n, seed), tree, 0.0
+    def __init__(
+        self, timing: Timing, tree: Rooted, n: int, seed: int, vectors: int, own_steps: np.ndarray | None = None
+    ) -> None:
+        self.clients, self.tree, self.now = _Clients(timing, n, seed, own_steps), tree, 0.0
         self.lines = _Lines(timing, self.clients)
         self.server = _Server(timing, vectors)
 

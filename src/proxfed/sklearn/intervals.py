@@ -46,7 +46,7 @@ def intervals(
     enough_rows(regression.informative, len(x), ROWS_FOR_EACH.get(name, "rows"))
     d = len(x)
     found = debiased(regression, x, [d - 1, *range(d - 1)] if intercept == "shared" else None)
-    phi = dispersion(found) if regression.dispersed else 1.0
+    phi = dispersion(found)
     V = sandwich(found, "HC1") if errors == "robust" else model_covariance(found, phi)
     df = found.residual_df if regression.dispersed and errors == "model" else math.inf
     lines = coefficients([names[j] for j in found.free], found.x[found.free], V, level, df)

@@ -39,13 +39,15 @@ def merge(schema: Schema, messages: Sequence[Summary]) -> Preparation:
             if column.impute == "mode":
                 modes[name] = _mode(name, column, messages, notes)
         elif isinstance(column, Boolean):
-            parameters[name] = Parameters(impute=_proportion(name, messages))
+            parameters[name] = Parameters(impute=_proportion(name, messages) if column.impute == "mean" else None)
         else:
             for feature in views(name, column):
                 if column.scale == "standard" and not any(feature in message.moments for message in messages):
                     left_out.append(feature)
                 else:
                     parameters[feature] = _scaled(feature, column, messages)
+    if schema.table.standardise_dummies:
+        notes += _dummies(schema, messages, parameters)
     if left_out:
         few = f"no organisation sent enough to scale {_some(left_out)}"
         hint = "untold = 'drop' in [table] leaves out such features"
@@ -115,6 +117,40 @@ def _proportion(name: str, messages: Sequence[Summary]) -> float | None:
         if positive is not None and negative is not None:
             yes, rows = yes + positive, rows + positive + negative
     return yes / rows if rows else None
+
+
+def _dummies(schema: Schema, messages: Sequence[Summary], parameters: dict[str, Parameters]) -> list[str]:
+    """Centres and scales of features that are 0 or 1, from the counts of messages; a note on those that stay so."""
+    kept = []
+    for name, column in schema.inputs.items():
+        told: list[tuple[str, str, str]] = []  # (feature, name of the counts, what is counted)
+        if isinstance(column, Category):
+            told += [(f"{name}={c}", name, c) for c in column.names if c != column.reference]
+        elif isinstance(column, Boolean):
+            told.append((name, name, "yes"))
+        if column.indicator:
+            told.append((f"{name} missing", f"{name} missing", "yes"))
+        for feature, counts, what in told:
+            q = _share(messages, counts, what)
+            if q is None or not 0 < q < 1:
+                kept.append(feature)
+            else:
+                impute = parameters.get(feature, Parameters()).impute
+                parameters[feature] = Parameters(impute=impute, centre=q, scale=math.sqrt(q * (1 - q)))
+    return [f"{_some(kept)}: no organisation sent counts that vary, so 0 or 1, not standardised"] if kept else []
+
+
+def _share(messages: Sequence[Summary], name: str, what: str) -> float | None:
+    """Of the rows with a known value, over the organisations that tell."""
+    there = rows = 0
+    for message in messages:
+        counts = message.counts.get(name, {})
+        count, every = counts.get(what), [*counts.values()]
+        if count is not None:
+            known = [n for n in every if n is not None]
+            there += count
+            rows += sum(known) if len(known) == len(every) else message.rows or sum(known)
+    return there / rows if rows else None
 
 
 def _mode(name: str, column: Category, messages: Sequence[Summary], notes: list[str]) -> str:

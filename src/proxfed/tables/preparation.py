@@ -67,7 +67,7 @@ class Preparation:
     schema: Schema
     """Of the tables."""
     parameters: dict[str, Parameters]
-    """By feature, of numbers, dates and booleans."""
+    """By feature, of numbers, dates and booleans, and of what else is 0 or 1 if it is standardised."""
     modes: dict[str, str]
     """By column: the category that a missing one becomes."""
     organisations: tuple[str, ...]
@@ -127,13 +127,13 @@ class Preparation:
         for name, column in self.schema.inputs.items():
             values = table.columns[name]
             if isinstance(column, Category):
-                parts += self._one_hot(name, column, values)
+                parts += self._one_hot(name, column, values, scaled)
             else:
                 for feature, view in views(name, column).items():
                     if feature not in left_out:
                         parts.append(self._number(table, feature, name, view(values), scaled))
             if column.indicator:
-                parts.append(np.isnan(values).astype(np.float64))
+                parts.append(self._dummy(f"{name} missing", np.isnan(values), scaled))
         return multiplied(np.column_stack(parts), self.products)
 
     def filled(self, table: Table) -> list[np.ndarray]:
@@ -149,11 +149,18 @@ class Preparation:
             found += [np.where(np.isnan(values), value, values) for value in values_of]
         return found
 
-    def _one_hot(self, name: str, column: Category, values: np.ndarray) -> list[np.ndarray]:
+    def _one_hot(self, name: str, column: Category, values: np.ndarray, scaled: bool) -> list[np.ndarray]:
         names = list(column.names)
         if column.impute == "mode":
             values = np.where(np.isnan(values), names.index(self.modes[name]), values)
-        return [(values == k).astype(np.float64) for k, c in enumerate(names) if c != column.reference]
+        there = {c: values == k for k, c in enumerate(names) if c != column.reference}
+        return [self._dummy(f"{name}={c}", is_c, scaled) for c, is_c in there.items()]
+
+    def _dummy(self, feature: str, there: np.ndarray, scaled: bool) -> np.ndarray:
+        """0 or 1, unless the schema standardises them."""
+        of = self.parameters.get(feature)
+        plain = there.astype(np.float64)
+        return plain if of is None or not scaled else (plain - of.centre) / of.scale
 
     def _number(self, table: Table, feature: str, name: str, values: np.ndarray, scaled: bool) -> np.ndarray:
         of = self.parameters[feature]

@@ -131,6 +131,9 @@ class Rules(Section):
     """Counts below this, and what was computed from so few rows, are withheld."""
     interactions: list[Annotated[list[str], Field(min_length=2, max_length=2)]] = []
     """Pairs of columns whose products are features as well: the effect of one may depend on the other."""
+    standardise_dummies: bool = False
+    """Features that are 0 or 1 (categories, yes or no, indicators of gaps) are centred and scaled as numbers are, as by
+    glmnet, so that a penalty treats all features alike; False: they stay 0 or 1."""
     untold: Literal["refuse", "drop"] = "refuse"
     """What becomes of a feature of which no organisation sends enough to scale it; "drop" leaves it out."""
 

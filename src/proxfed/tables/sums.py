@@ -67,7 +67,7 @@ class Summary(BaseModel):
     histograms: dict[str, Histogram] = {}
     """By feature."""
     counts: dict[str, dict[str, Count | None]] = {}
-    """By column and category, of a boolean 'yes' and 'no'; None: withheld."""
+    """By column and category, of a boolean and an indicator of gaps 'yes' and 'no'; None: withheld."""
     withheld: dict[str, str] = {}
     """By feature or column: what is not sent of it."""
 
@@ -113,13 +113,16 @@ def summarise(table: Table) -> Summary:
         withheld = {"": f"everything: fewer than {fewest} rows"}
         return Summary(organisation=table.organisation, schema_digest=schema.digest, rows=None, withheld=withheld)
     parts = _Parts(fewest)
+    dummies = schema.table.standardise_dummies
     for name, column in schema.inputs.items():
         values = table.columns[name]
+        if dummies and column.indicator:
+            parts.count(f"{name} missing", np.isnan(values).astype(np.float64), ["no", "yes"])
         if isinstance(column, Category):
-            if column.impute == "mode":
+            if dummies or column.impute == "mode":
                 parts.count(name, values, list(column.names))
         elif isinstance(column, Boolean):
-            if column.impute == "mean":
+            if dummies or column.impute == "mean":
                 parts.count(name, values, ["no", "yes"])
         else:
             shown = views(name, column)

@@ -82,7 +82,7 @@ def own_estimate(own: Regression, order: Sequence[int] | None = None) -> OwnEsti
         found = estimate(own, order, order=order)
         if found.residual_df <= 0 or not len(found.free):
             return f"{found.rows:.0f} rows are too few for {found.parameters} coefficients"
-        V = model_covariance(found, dispersion(found) if own.dispersed else 1.0)
+        V = model_covariance(found, dispersion(found))
     except (ProxfedError, np.linalg.LinAlgError) as e:
         return str(e)
     b, error = np.full(d, math.nan), np.full(d, math.nan)

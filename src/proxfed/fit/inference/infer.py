@@ -18,6 +18,8 @@ from proxfed.fit.inference.adjust import METHODS
 from proxfed.fit.inference.debiased import debiased, enough_rows
 from proxfed.fit.inference.estimate import Estimate, estimate
 from proxfed.fit.inference.heterogeneity import Agreement, MetaSums, OwnEstimate, agreement
+from proxfed.fit.inference.joint import joint_estimate
+from proxfed.fit.inference.random_intercepts import mixed
 from proxfed.fit.inference.regression import Array
 from proxfed.fit.inference.reported import Errors, reported
 from proxfed.fit.inference.result import INTERCEPT, Forest, Inference
@@ -30,8 +32,6 @@ from proxfed.tables.imputation import closed, imputed
 from proxfed.tables.schema import Schema
 from proxfed.tables.table import Tables, read_tables
 
-DISCLOSIVE = 3
-"""Rows for a coefficient below which sums say too much about single rows."""
 DIFFERENT = 1e-3
 """p below which differences between organisations are pointed out."""
 
@@ -42,6 +42,7 @@ def glm(
     *,
     loss: str | None = None,
     site_intercepts: bool = False,
+    random_intercepts: bool = False,
     errors: Errors = "model",
     level: float = 0.95,
     adjust: str = "none",
@@ -63,6 +64,9 @@ def glm(
         logistic, squared, poisson, huber or cox; None: as the target needs.
     site_intercepts : bool
         An intercept for every organisation, which it keeps; False: one for all.
+    random_intercepts : bool
+        The intercepts of organisations are draws from a normal distribution, whose standard deviation tau is estimated:
+        by restricted maximum likelihood in linear models, and Laplace's approximation otherwise.
     errors : str
         "model": right if the model is; "robust": the sandwich (HC1); "cluster": clustered by the column that
         `target.cluster` names; "organisation": clustered by organisation.
@@ -88,6 +92,14 @@ def glm(
     if not isinstance(tables, Tables):
         tables = read_tables(tables, directory)
     made = design(tables)
+    if random_intercepts:
+        require(not site_intercepts, "random_intercepts and site_intercepts exclude each other")
+        require(errors == "model", f"random_intercepts: errors = {errors!r} must be 'model'")
+        require(
+            not imputations, "random_intercepts: tau of several imputed tables is not pooled; imputations must be 0"
+        )
+        check(errors, level, adjust)
+        return mixed(subject(made, _loss(made, loss), ties), level, adjust)
     options = (_loss(made, loss), site_intercepts, errors, level, adjust, forest, ties)
     if not imputations:
         return infer(made, *options)
@@ -156,22 +168,8 @@ def inferred(
 ) -> Inference:
     """The same of a regression, wherever its rows lie."""
     kind = asked.kind(site_intercepts)
-    regression = asked.regression(kind, errors)
-    names = [*asked.preparation.names, *([INTERCEPT] if kind == "shared" else [])]
-    order, rows = asked.preferred(kind), regression.size.rows
-    require(
-        DISCLOSIVE * len(names) <= rows,
-        f"no standard errors: {len(names)} coefficients need {DISCLOSIVE * len(names):,} rows or more, since sums over "
-        f"fewer say too much about single rows, and there are {rows:,.0f}",
-    )
-    found = estimate(regression, order, names, order=order)
-    notes = list(asked.preparation.notes)
-    if regression.informative < 10 * len(found.free):
-        notes.append(
-            f"{regression.informative:,.0f} {asked.what} for {len(found.free)} coefficients: with fewer than 10 for "
-            "each, intervals are too short"
-        )
-    phi = dispersion(found) if regression.dispersed else 1.0
+    found, names, notes = joint_estimate(asked, kind, errors)
+    order, phi = asked.preferred(kind), dispersion(found)
     result = reported(asked, found, phi, errors, level, adjust, names, "maximum likelihood", notes)
     terms, exchanges = _terms(asked, found, phi, order)
     agree, lines, more = _heterogeneity(asked, found, names, level, forest)
@@ -222,7 +220,7 @@ def debiased_of(
     names = [*asked.preparation.names, *([INTERCEPT] if kind == "shared" else [])]
     enough_rows(regression.informative, len(order), asked.what)
     found = debiased(regression, asked.recoded(kind, np.asarray(x, float)), order)
-    phi = dispersion(found) if regression.dispersed else 1.0
+    phi = dispersion(found)
     notes = list(asked.preparation.notes)
     result = reported(asked, found, phi, errors, level, adjust, names, "debiased", notes)
     return replace(result, exchanges=found.exchanges)

@@ -34,6 +34,19 @@ class Forest:
     high: float
 
 
+@dataclass(frozen=True)
+class RandomIntercepts:
+    """How the intercepts of organisations are distributed."""
+
+    tau: float
+    """Their standard deviation."""
+    statistic: float
+    """Twice the logarithm of the likelihood ratio against tau = 0."""
+    p: float
+    shifts: dict[str, float] = field(default_factory=dict)
+    """What every organisation adds to the shared intercept, shrunken towards 0: it keeps that."""
+
+
 @dataclass(frozen=True, eq=False)
 class Inference:
     """Coefficients in the units of their columns, with their uncertainty, and how organisations agree on them."""
@@ -78,6 +91,8 @@ class Inference:
     """How often all organisations were asked for sums."""
     own_intercepts: dict[str, float | None] = field(default_factory=dict)
     """What organisations keep, where their tables lie here; None: infinite, all its rows have the same outcome."""
+    random: RandomIntercepts | None = None
+    """The distribution of the intercepts; None: they are no draws."""
 
     def __getitem__(self, name: str) -> Coefficient:
         found = next((line for line in self.coefficients if line.name == name), None)
@@ -140,11 +155,20 @@ class Inference:
     def sentences(self) -> list[str]:
         """What was fitted, to what, with which errors."""
         how = "an intercept for every organisation, kept there" if self.site_intercepts else "one intercept for all"
+        how = "random intercepts" if self.random else how
         how = "every organisation a stratum" if self.loss == "cox" else how
         lines = [
             f"{self.title}: {len(self.organisations)} organisations, {self.rows:,} rows; {self.loss}, {self.method}, "
             f"{how}; standard errors: {self.errors}."
         ]
+        if self.random is not None:
+            r = self.random
+            lines.append(
+                f"Intercepts of organisations have standard deviation tau = {number(r.tau)}; against tau = 0: "
+                f"likelihood ratio {number(r.statistic)}, {said_p(r.p)}."
+            )
+            each = ", ".join(f"{name} {shift:+.3g}" for name, shift in r.shifts.items())
+            lines.append(f"What each adds to the intercept, shrunken towards 0: {each}.")
         if self.sites is not None:
             t = self.sites
             lines.append(

@@ -22,7 +22,7 @@ from proxfed.problems.named_losses import KINDS, find_loss
 from proxfed.registry import describe
 from proxfed.tables.column_kinds import Category
 from proxfed.tables.design import Design
-from proxfed.tables.preparation import Preparation
+from proxfed.tables.preparation import Parameters, Preparation
 from proxfed.tables.table import Table
 
 KNOWN = ("squared", "logistic", "poisson", "huber", "cox")
@@ -98,11 +98,15 @@ class Subject:
 
     def recoded(self, kind: Intercept, x: Array) -> Array:
         """The same scores with references at zero: what they had moves to the intercept; gaps count as references."""
+        known = self.preparation.parameters
+        parameters = [known.get(name, Parameters()) for name in self.preparation.names]
+        centre, scale = (np.array([getattr(one, of) for one in parameters]) for of in ("centre", "scale"))
         x = x.copy()
         for first, others in self.references.items():
-            x[others] -= x[first]
+            by = x[first] / scale[first]
+            x[others] -= by * scale[others]
             if kind == "shared":
-                x[-1] += x[first]
+                x[-1] += by * (1 - centre[[first, *others]].sum())
             x[first] = 0.0
         return x
 

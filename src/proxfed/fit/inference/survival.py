@@ -54,6 +54,16 @@ class RiskTable(NamedTuple):
 
 RISKS = RiskTable._fields
 
+STEPS = 200
+"""Intervals of a baseline."""
+WIDE = 2.0 ** np.arange(-20, 40, 0.25)
+"""Times among which the last one is sought at first: nobody need tell one."""
+
+
+def even_steps(last: float) -> Array:
+    """Up to one of WIDE."""
+    return np.linspace(0, last, STEPS + 1)[1:]
+
 
 def risk_table(times: Array, events: Array, grid: Array, scores: Array | None = None) -> RiskTable:
     """Of one organisation's rows, over the agreed times; rows beyond the last one are at risk throughout."""
@@ -125,7 +135,20 @@ def withheld(times: Array, events: Array, grid: Array, fewest: int) -> Array | N
         most = first + int(leaving[first : end + 1].argmax())
         moved[(place >= first) & (place <= end)] = grid[most]
         first = end + 1
+    if np.array_equal(grid, WIDE):  # whoever asks needs the last time alone: two grids would tell rows between them
+        moved[inside] = moved[inside].max()
     return moved
+
+
+def heaviest(times: Array, events: Array, scores: Array, grid: Array) -> float:
+    """The largest share of one row in the sum of exp(score) over the rows that leave in one interval of the grid."""
+    place = np.searchsorted(grid, times, "left")
+    inside = place < len(grid)
+    place, risk = place[inside], np.exp(scores[inside] - scores.max())
+    total, most = np.zeros(len(grid)), np.zeros(len(grid))
+    np.add.at(total, place, risk)
+    np.maximum.at(most, place, risk)
+    return float((most[total > 0] / total[total > 0]).max(initial=0.0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,19 +211,12 @@ def breslow(table: RiskTable, grid: Array, fewest: int = 5) -> Baseline:
     return Baseline(times, np.cumsum(np.where(n > 0, table.events / np.where(n > 0, n, 1), 0.0)))
 
 
-STEPS = 200
-
-
-WIDE = 2.0 ** np.arange(-20, 40, 0.25)
-"""Times among which the last one is sought at first: nobody need tell one."""
-
-
 def agreed_grid(organisations: Organisations, x: Array) -> Array:
     """Times in even steps, up to where the last rows leave; one exchange."""
     table = _risks(organisations, WIDE, x)
     there = np.flatnonzero(table.leaving > 0)
     require(len(there) > 0, "there are too few times above 0")
-    return np.linspace(0, float(WIDE[there[-1]]), STEPS + 1)[1:]
+    return even_steps(float(WIDE[there[-1]]))
 
 
 def _risks(organisations: Organisations, grid: Array, x: Array) -> RiskTable:

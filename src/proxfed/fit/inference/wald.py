@@ -66,8 +66,8 @@ def coefficients(
 
 
 def dispersion(found: Estimate) -> float:
-    """Pearson's estimate of the dispersion: the variance of the residuals of a linear model."""
-    return found.deviance / found.residual_df
+    """Pearson's estimate of the dispersion: the variance of the residuals of a linear model; 1 of others."""
+    return found.deviance / found.residual_df if found.regression.dispersed else 1.0
 
 
 def model_covariance(found: Estimate, phi: float = 1.0) -> Array:

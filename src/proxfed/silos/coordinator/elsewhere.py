@@ -1,13 +1,12 @@
 """The organisations of a fit, each with its rows in its own place: `Organisations` (fit/oracle.py) over a carrier.
 
-Sums that came are kept in a log beside the model. A coordinator that is killed asks again what it had asked, reads the
-first answers from there, and goes on where it was: the model is the same to the last bit.
+Whatever came is kept in a log beside the model: sums, and what single sites say of themselves. A coordinator that is
+killed reads these first and asks only what is missing; the model is the same to the last bit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
@@ -16,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from proxfed.errors import InputError, RunError, require
+from proxfed.errors import RunError, require
 from proxfed.files import Log
 from proxfed.fit.inference.heterogeneity import META, OwnEstimate
 from proxfed.fit.inference.survival import RISKS
@@ -43,7 +42,7 @@ from proxfed.silos.wire.fit_job import (
     write_sums,
 )
 from proxfed.silos.wire.job import Job
-from proxfed.silos.wire.message import Head, Letter, unpack
+from proxfed.silos.wire.message import Head, Letter, canonical, flat, unpack
 
 
 def measures_of(head: Head, site: str) -> dict[str, Measured]:
@@ -56,7 +55,7 @@ def measures_of(head: Head, site: str) -> dict[str, Measured]:
 
 
 class Kept:
-    """Sums over all sites that have come, by the digest of the question, in a log; None: nothing is kept."""
+    """What has come of each question, by its digest, in a log; without a path nothing is kept."""
 
     def __init__(self, path: Path | None, run: str) -> None:
         self.known: dict[str, Letter] = {}
@@ -121,6 +120,12 @@ class Elsewhere:
     @property
     def hessian_columns(self) -> int:
         return self.d if self.hessians else 0
+
+    @property
+    def rounding(self) -> float:
+        """Each site rounds to the nearest multiple of what masks can hold."""
+        protection = self.job.protection
+        return len(self.job.sites) * 0.5 ** (protection.fraction_bits + 1) if protection.secure_aggregation else 0.0
 
     @property
     def loss(self) -> Loss:
@@ -211,28 +216,36 @@ class Elsewhere:
         return judged, nonzeros, notes
 
     def _told(self, question: Letter) -> dict[str, Head]:
-        """What each site tells of itself, of those that do."""
-        found = {}
-        for site in self.job.sites:
-            with suppress(InputError):
-                found[site] = self.exchange.ask(self.job, {site: question})[site].head
-        return found
+        """What each site says of itself, from the sites that do not refuse."""
+        heads: Any = flat(self._kept(question, self._each).body)
+        return {site: heads[site] for site in self.job.sites if site in heads}
+
+    def _each(self, question: Letter) -> Letter:
+        """The answers of all sites, each with its own; those that refuse are left out."""
+        answers = self.exchange.ask(self.job, dict.fromkeys(self.job.sites, question), refusals=True)
+        told = {site: answers[site].head for site in self.job.sites if answers[site].kind == "answer"}
+        return Letter("told", self.job.digest, body=canonical(told))
 
     # ---- exchanges -------------------------------------------------------------------------------------------------
 
+    def _kept(self, question: Letter, ask: Callable[[Letter], Letter]) -> Letter:
+        """What came of a question, now or before a kill, with its bytes counted once."""
+        came = self.kept.known.get(question.digest)
+        if came is None:
+            out, back = self.exchange.out, self.exchange.back
+            came = ask(question)
+            head = {"of": question.digest, "up": self.exchange.back - back, "down": self.exchange.out - out}
+            came = replace(came, head=came.head | head)
+            self.kept.add(came)
+        self.spent[0] = self.spent[0] + Traffic(1, came.number("up"), came.number("down"))
+        return came
+
     def _added(self, question: Letter) -> Tensor:
         """The sum of what all sites answer."""
-        told = self.kept.known.get(question.digest)
-        if told is None:
-            told = self._asked(question)
-            self.kept.add(told)
-        self.spent[0] = self.spent[0] + Traffic(1, told.number("up"), told.number("down"))
-        return torch.from_numpy(np.frombuffer(told.body, np.float64).copy())
+        return torch.from_numpy(np.frombuffer(self._kept(question, self._sum).body, np.float64).copy())
 
-    def _asked(self, question: Letter) -> Letter:
-        before = self.exchange.out, self.exchange.back
+    def _sum(self, question: Letter) -> Letter:
         answers = self.exchange.ask(self.job, dict.fromkeys(self.job.sites, question))
-        down, up = self.exchange.out - before[0], self.exchange.back - before[1]
         rows = [self._numbers(site, answers[site]) for site in self.job.sites]
         if self.job.protection.secure_aggregation:
             total = add_up_wide(rows, self.job.protection.fraction_bits)
@@ -240,8 +253,7 @@ class Elsewhere:
             same = all(row.dtype == torch.float64 and row.shape == rows[0].shape for row in rows)
             require(same, "the sites' answers to one question are not of one form")
             total = sum(rows[1:], start=rows[0])
-        head = {"of": question.digest, "up": up, "down": down}
-        return Letter("sums", self.job.digest, head=head, body=total.contiguous().numpy().tobytes())
+        return Letter("sums", self.job.digest, body=total.contiguous().numpy().tobytes())
 
     def _numbers(self, site: str, answer: Letter) -> Tensor:
         if answer.word("form") != FORM:

@@ -24,7 +24,6 @@ from proxfed.fit.cross_validate import check_folds, choose
 from proxfed.fit.inference.of_fit import intervals_of
 from proxfed.fit.inference.result import Inference
 from proxfed.fit.inference.subject import Subject
-from proxfed.fit.judge import ALL
 from proxfed.fit.model_file import Model, Signature
 from proxfed.fit.objective import Objective, Quadratics, Shape
 from proxfed.fit.oracle import Traffic
@@ -43,6 +42,7 @@ from proxfed.silos.protection.signatures import signed_by
 from proxfed.silos.site.fit_problem import problem_of_job
 from proxfed.silos.wire.carrier import Carrier
 from proxfed.silos.wire.exchange import Exchange
+from proxfed.silos.wire.fit_job import TOO_FEW_REPETITIONS, Bootstrap
 from proxfed.silos.wire.job import Job
 from proxfed.silos.wire.message import Letter
 from proxfed.tables.holdings import Holdings
@@ -97,6 +97,10 @@ def fit_between(
     require(asked.compress is None, f"compress = {asked.compress!r}: sums under masks cannot be compressed")
     again = next((name for name in ("nested", "optimism", "stability") if getattr(asked, name)), None)
     require(again is None, f"{again}: models are fitted again where all tables lie in one place, not between sites")
+    few = Bootstrap(asked.repetitions, asked.level, asked.seed).too_few
+    require(
+        not few, f"repetitions = {asked.repetitions}, level = {asked.level:g}: between sites, {TOO_FEW_REPETITIONS}"
+    )
     target = schema.target
     plain = target is None or not (target.offset or target.exposure)
     require(plain, "target.offset and target.exposure are for `proxfed glm`: other fits take no offsets")
@@ -187,8 +191,6 @@ def _fit(schema: Schema, asked: Settings, agreed: FitAgreement, there: Elsewhere
     judged, bins, decisions = judged_between(sites, cv, place, asked)
     alone, nonzeros, notes = sites.alone(asked) if asked.alone and not left_out else ({}, {}, [])
     measures = there.traffic - after_fit
-    told = sum(len(row) for name, row in judged.items() if name != ALL)
-    measures = measures + Traffic(1, 8 * told, 8 * cv.models[:, place].numel() * len(job.sites))
     before_intervals = there.traffic
     watch("computing intervals", 0, 1)
     found, baseline = _intervals(there, f.criterion, asked, prepared, final), None

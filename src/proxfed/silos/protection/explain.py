@@ -53,16 +53,49 @@ def _of_fit(site: Site, settings: Settings) -> Iterator[str]:
         yield "Once: measures of the model on this site's own held-out rows, rounded to two digits or to five rows."
         yield "Once: the same of a model of this site's rows alone."
     if site.fit.inference:
-        yield "A few times: the number of rows of each class, products of gradients, and of survival who leaves"
-        yield "when, as sums over all sites, for standard errors and survival curves."
-        yield "Once: whether this site's own estimates agree with the others', as sums over all sites."
+        fewest = site.limits.rows
+        yield (
+            "A few times, for standard errors: how many rows each class has, and products of the gradients of rows or "
+            "of clusters, as sums over all sites."
+        )
+        yield (
+            "Twice, of survival times: how many rows leave in even steps of time, and the risk that is left, as sums "
+            f"over all sites. Steps with fewer than {fewest} rows are joined; they are the same in all jobs."
+        )
+        yield (
+            "Once: whether this site's own estimates agree with the others', as sums over all sites, without "
+            f"categories of fewer than {fewest} rows."
+        )
     if site.fit.estimates:
-        yield "Once: this site's estimates of its own rows alone, with their standard errors."
+        yield "Once: this site's estimates of its own rows alone, to a hundredth of their standard errors."
     if settings.site_intercepts:
-        yield "Once: the intercept of this site, as a mean over all sites."
-    yield f"Every point counts as an answer, of limits.answers = {site.limits.answers:,} a job, and "
-    yield f"limits.total = {site.limits.total:,} over all jobs."
+        yield "Once: the intercept of this site, as a mean over all sites. Sums at a model follow its own intercept."
+    yield from _limits_of_sums(site, site.fit.masked)
+    share = f"fit.dominance = {site.fit.dominance:g}"
+    yield f"No sum of Poisson's or Cox's loss, no product and no intercept of which one row makes up more than {share}."
+    yield (
+        f"Every point counts as an answer, of limits.answers = {site.limits.answers:,} a job, and "
+        f"limits.total = {site.limits.total:,} over all jobs."
+    )
+    if (budget := site.require.privacy) is not None:
+        yield (
+            "Of a private fit (--epsilon) nothing of this: one message of noisy sums, which counts towards "
+            f"require.privacy.epsilon = {budget.epsilon:g} of all jobs."
+        )
     yield "Once: this site's signature under the model, of which it keeps a copy."
+
+
+def _limits_of_sums(site: Site, masked: bool) -> Iterator[str]:
+    """What limits.feature and limits.failures mean."""
+    fewest = site.limits.fewest_of_feature(not masked or len(site.partners) == 1)
+    if fewest > 1:
+        yield f"Nothing, if a category or another feature has some rows here, but fewer than {fewest} (limits.feature)."
+    else:
+        yield "A category may have a single row here: sums over all sites then have it in them (limits.feature = 1)."
+    yield (
+        "An answer that fails tells that a number was too large or a row too heavy. That happens at most "
+        f"{site.limits.failures} times over all jobs (limits.failures); then the site answers nothing more."
+    )
 
 
 def _learnt_of_fit(site: Site, settings: Settings) -> Iterator[str]:
@@ -70,6 +103,9 @@ def _learnt_of_fit(site: Site, settings: Settings) -> Iterator[str]:
     yield "The coordinator reads sums over all sites. If all others show it their answers, it reads this site's, too."
     yield "A coordinator that sends models of its own choosing can single out a rare row, but not whose it is;"
     yield "limits.norm, limits.step and limits.answers make that slow. Folds are this site's own, and always the same."
+    if site.fit.inference:
+        yield "Products of gradients of a squared loss at a few such models tell the rows that have two categories."
+        yield "What only this site can estimate is its own estimate, also under masks."
     if settings.cv == "organisation":
         yield "One organisation is left out at a time: the sums of each, and so this site's own, follow by subtraction."
 
@@ -112,6 +148,7 @@ def _leaves(site: Site, e: Experiment, protection: Protection) -> Iterator[str]:
         yield f"{looks:,} times: the loss on training rows and its gradient at the model, {sums}."
         if site.data.held_out or site.data.test:
             yield f"{looks:,} times: measures on test rows, rounded to two digits or to what five rows make."
+        yield from _limits_of_sums(site, protection.secure_aggregation)
     if e.reference:
         yield "Some hundred times more: gradients for the reference solution (reference = true)."
     spent = f"{rounds + (looks if privacy is None else 0):,} answers"

@@ -165,7 +165,7 @@ class Guard:
         """(N,) the fold of each training row, the same in all jobs; each has its share of every stratum."""
         return folds(rows.lines(), strata, count, b"", rows.units)
 
-    def prepares(self, data: Federated) -> None:
+    def prepares(self, job: Job, data: Federated) -> None:
         """Refused if the job's features single out too few rows."""
 
     def divides(self, parts: Parts) -> None:
@@ -181,6 +181,12 @@ class Guard:
 
     def tells(self, wanted: Wanted) -> None:
         """Refused if it is not told."""
+
+    def once(self, asked: Asked, question: str) -> None:
+        """Refused if another question of this kind was answered in this job; `question` is the digest of this one."""
+
+    def times(self, last: float) -> None:
+        """Refused if who leaves was told on other times than even steps to this one."""
 
     def dominates(self, share: float) -> None:
         """Refused if one row has this share of a sum."""

@@ -264,12 +264,20 @@ def check_step(site: Site, far: float) -> None:
     )
 
 
-def check_features(site: Site, rows: Sequence[int], names: Sequence[str]) -> None:
+def fewest_of_feature(site: Site, job: Job) -> int:
+    """How many rows must differ from all others in each feature; 1: that does not matter."""
+    if job.protection.privacy is not None or job.private:
+        return 1
+    masked = job.protection.secure_aggregation and len(set(job.sites)) > 2
+    return site.limits.fewest_of_feature(not masked)
+
+
+def check_features(fewest: int, rows: Sequence[int], names: Sequence[str]) -> None:
     """Whether enough rows differ from all others in each feature; which ones do not stays in the site's log."""
-    few = [name for name, count in zip(names, rows, strict=True) if 0 < count < site.limits.feature]
+    few = [name for name, count in zip(names, rows, strict=True) if 0 < count < fewest]
     if few:
         said = "these features single out fewer rows than limits.feature"
-        raise RunError(f"{said} = {site.limits.feature}: {', '.join(few[:10])}")
+        raise RunError(f"{said} = {fewest}: {', '.join(few[:10])}")
 
 
 def check_test_rows(site: Site, rows: int) -> None:

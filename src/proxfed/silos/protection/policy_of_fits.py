@@ -94,6 +94,16 @@ def check_clusters(site: Site, clusters: int) -> None:
     allow_if(clusters >= fewest, f"there are fewer clusters than limits.rows = {fewest}")
 
 
+def check_once(what: str, same: bool) -> None:
+    """Whether this site's own rows are asked about in one way only: many ways together would tell them."""
+    allow_if(same, f"another query {what!r} was answered in this job, and there is one")
+
+
+def check_same_times(before: float, now: float) -> None:
+    """Whether it may be told who leaves in other intervals than before: two grids differ by single rows."""
+    allow_if(before == now, f"who leaves was told in even steps to {before:g}, once and for all jobs, not to {now:g}")
+
+
 def check_products(site: Site, rows: int, d: int) -> None:
     """Whether so many products of columns may be told of a part; how many rows it has is not said."""
     fewest = site.fit.rows_per_coefficient

@@ -23,6 +23,7 @@ from proxfed.data.federated import Federated
 from proxfed.errors import RunError
 from proxfed.files import replace
 from proxfed.fit.model_file import Signature
+from proxfed.fit.own_rows import rows_apart
 from proxfed.silos.protection import policy, policy_of_fits
 from proxfed.silos.protection.audit import Line
 from proxfed.silos.protection.folds import folds
@@ -89,6 +90,8 @@ class SiteGuard(Guard):
         """Masked messages that left, by job, kind and round."""
         self.survivors: dict[tuple[str, int], list[str]] = {}
         """For whose sum shares were told, by job and round."""
+        self.only: dict[tuple[str, str], str] = {}
+        """Questions of which there is one in a job, by job and kind."""
         self.noisy: dict[str, Line] = {}
         """Lines of noisy messages that left, by their digest: the same bytes again give nothing away."""
         for line in trail.lines:
@@ -108,6 +111,8 @@ class SiteGuard(Guard):
             self.survivors[run, line["t"]] = line["survivors"]
         elif "cohort" in line:
             self.sums.setdefault((run, line["what"].partition(" ")[0], line["t"]), []).append(line)
+        if "question" in line:
+            self.only[run, line["what"]] = line["question"]
         if "noise" in line:
             self.noisy[line["sha256"]] = line
 
@@ -216,11 +221,11 @@ class SiteGuard(Guard):
             replace(kept, f"{count}\n{rows.divided_by}\n".encode())
         return folds(rows.lines(), strata, count, self.key.secret(b"folds"), rows.units)
 
-    def prepares(self, data: Federated) -> None:
-        if self.site.limits.feature > 1 and data.features.ndim == 2:
-            columns = np.asarray(data.features).T
-            others = [len(column) - int(np.unique(column, return_counts=True)[1].max()) for column in columns]
-            policy.check_features(self.site, others, data.feature_names or [str(k) for k in range(len(others))])
+    def prepares(self, job: Job, data: Federated) -> None:
+        fewest = policy.fewest_of_feature(self.site, job)
+        if fewest > 1 and data.features.ndim == 2:
+            rows = rows_apart(data.features)
+            policy.check_features(fewest, rows, data.feature_names or [str(k) for k in range(len(rows))])
 
     def divides(self, parts: Parts) -> None:
         total = sum(parts.rows)
@@ -239,6 +244,21 @@ class SiteGuard(Guard):
             policy_of_fits.check_factors(self.site, wanted.factors)
         if wanted.factors is not None or (wanted.what == "count" and not wanted.masked):
             policy_of_fits.check_cells(self.site, parts.cells)
+
+    def once(self, asked: Asked, question: str) -> None:
+        assert asked.job is not None
+        before = self.only.get((asked.job.digest, asked.title), question)
+        policy_of_fits.check_once(asked.what, before == question)
+        self.beside |= {"question": question}
+
+    def times(self, last: float) -> None:
+        """Kept: between two grids single rows leave."""
+        kept = self.site.path(self.site.files.state) / "times"
+        if kept.exists():
+            policy_of_fits.check_same_times(float(kept.read_text()), last)
+        else:
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            replace(kept, f"{last!r}\n".encode())
 
     def dominates(self, share: float) -> None:
         policy_of_fits.check_dominance(self.site, share)

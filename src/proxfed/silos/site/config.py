@@ -112,6 +112,10 @@ class Allow(Part):
     _preparations = field_validator("preparations")(_known_ones(PREPARATIONS))
 
 
+SMALL_CELL = 5
+"""Cells of tables with fewer people are commonly withheld."""
+
+
 class Limits(Part):
     """What is too little or too much."""
 
@@ -138,9 +142,14 @@ class Limits(Part):
     change: int = Field(default=20, ge=1)
     """The fewest rows by which the tables of two jobs may differ, unless they are the same; missing values count as
     what the job puts in their place."""
-    feature: int = Field(default=1, ge=1)
-    """The fewest rows that may differ from all others in a feature of tables, such as a rare category: one product
-    of columns is the sum of just these rows."""
+    feature: int | None = Field(default=None, ge=1)
+    """The fewest rows that may differ from all others in a feature, such as a rare category: one product of columns is
+    the sum of just these rows. None: 5, or `rows` if that is less, where the coordinator can read sums of this site
+    alone; 1 under masks between three sites and more, where it reads the sum over all."""
+
+    def fewest_of_feature(self, alone: bool) -> int:
+        """`alone`: sums of this site alone can be read."""
+        return self.feature or (min(SMALL_CELL, self.rows) if alone else 1)
 
 
 class RequiredPrivacy(Part):

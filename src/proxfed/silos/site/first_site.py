@@ -45,6 +45,9 @@ step = {step}               # how far a model may be from those before it
 weights = {weights}            # how many times more than another client one may count
 partners = {partners}              # the fewest sites by which two jobs with masks may differ, unless they are the same
 change = {change}               # the fewest rows by which the tables of two jobs may differ, unless they are the same
+failures = {failures}             # answers that may fail, over all jobs: each tells that a number was too large
+# feature = 5             # the fewest rows of a category; without it 5 where sums of this site alone can be read, as
+                          # without masks or between two sites, and 1 under masks between more
 
 [require]
 secure_aggregation = true   # the coordinator may read sums of messages only; needs [partners]
@@ -59,6 +62,7 @@ folds = 5                 # into which the rows are divided, once and for all jo
 masked = true             # only sums over all sites are told
 rows_per_coefficient = 10.0   # fewer: neither Hessians nor Gram matrices are told
 apart = false             # true: one organisation at a time may be left out
+dominance = 0.5           # the largest share of one row in a sum of a loss that grows as e^score
 measures = false          # true: rounded measures on this site's own held-out rows
 inference = true          # sums for standard errors, tests and survival curves
 estimates = false         # true: this site's estimates of its own rows alone, for a forest plot

@@ -244,7 +244,7 @@ class Holder:
                 self._problems = {key: self._problems[key] for key in kept}
                 self._runs = {run: each for run, each in self._runs.items() if each.job.family in kept}
                 data = here.federated(job.schema, job.window(self.name))
-                self.guard.prepares(data)
+                self.guard.prepares(job, data)
                 self._problems[family] = problem_of(job, data)
             return complete(job, self._problems[family])
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,12 +23,15 @@ from proxfed.files import private_folder
 from proxfed.fit.baselines import alone_of
 from proxfed.fit.held_out import held_out_scores
 from proxfed.fit.here import Here
+from proxfed.fit.inference.regression import Intercept
+from proxfed.fit.inference.subject import Subject
+from proxfed.fit.inference.survival import WIDE, even_steps
 from proxfed.fit.judge import judge
 from proxfed.fit.metrics import counted_by_score
 from proxfed.fit.model_file import Model
 from proxfed.fit.oracle import Question
 from proxfed.fit.own_rows import OwnRows, dense
-from proxfed.fit.own_sums import dominance
+from proxfed.fit.own_sums import dominance, leverage
 from proxfed.fit.private import noisy
 from proxfed.fit.settings import loss_fits
 from proxfed.problems.linear.cox import Cox
@@ -46,6 +50,9 @@ from proxfed.tables.preparation import Preparation
 if TYPE_CHECKING:
     from proxfed.silos.site.holder import Holder
 
+
+TOO_FEW = "its rows are too few or too much alike"
+"""Why a site has no model of its own rows; what is wrong exactly would tell of them."""
 
 Answered = tuple[Head, bytes, Asked]
 Answer = Callable[[Letter], Answered]
@@ -69,7 +76,7 @@ class SiteFit:
         fits = target is None or loss_fits(fit.criterion, target)
         require(fits, f"fit.loss = {fit.loss.name!r} does not fit the target of its tables")
         data = rows.federated(job.schema, Window(0, np.ones(1)))
-        self.holder.guard.prepares(data)
+        self.holder.guard.prepares(job, data)
         fold: np.ndarray | None = None
         if fit.by == "organisation":
             fold = np.full(len(data.labels), job.sites.index(self.holder.name))
@@ -93,6 +100,10 @@ class SiteFit:
         """This organisation alone, asked as all of them are where their tables lie in one place."""
         here = Here((self.own,), (self.holder.name,), counts.factors)
         return here.adding_intercepts() if counts.own else here
+
+    @cached_property
+    def _prepared(self) -> Preparation:
+        return Preparation.from_plain(self.job.schema["preparation"])
 
     @property
     def _own_d(self) -> int:
@@ -216,8 +227,12 @@ class SiteFit:
         """Estimates of this site's rows alone need as many rows as Hessians do."""
         counts = letter.head.get("own") is True
         order, read = fit_job.read_order(letter, self._classes, self._own_d if counts else self.own.d)
+        kind: Intercept = "own" if counts else "shared" if self.fit.intercept else "none"
+        all_ = Subject(self._here(read), self.own.loss, self._prepared).preferred(kind)
+        require(order == all_, "order: estimates are told of the whole model, with all its coefficients")
         asked = self._asked(letter, what, [what], 1)
         self.holder.guard.infers(alone=what == "estimates")
+        self.holder.guard.once(asked, letter.digest)
         self._wanted("hessian", read.factors)
         return order, self._here(read), asked
 
@@ -231,8 +246,8 @@ class SiteFit:
         with withheld("a query failed"):
             (own,) = here.estimates(order).values()
             if isinstance(own, str):
-                return {"why": own}, b"", asked
-            told = {"b": own.b.tolist(), "error": own.error.tolist()}
+                return {"why": TOO_FEW}, b"", asked
+            told = {"b": coarse(own.b, own.error), "error": coarse(own.error, own.error)}
         return {key: [v if np.isfinite(v) else None for v in values] for key, values in told.items()}, b"", asked
 
     def _intercept(self, letter: Letter) -> Answered:
@@ -242,19 +257,28 @@ class SiteFit:
         self._wanted("sum", counts.factors)
         self._follow([x], counts)
         with withheld("a query failed"):
+            self.holder.guard.dominates(leverage(self.own, x, counts.factors))
             return *self._hidden(self._here(counts).intercept_sums(x), letter), asked
 
     def _risks(self, letter: Letter) -> Answered:
-        """Intervals in which few rows leave are put together, whoever reads the sum."""
+        """Intervals in which few rows leave are put together, whoever reads the sum; whoever asks can choose where even
+        steps end, once."""
         require(isinstance(self.own.loss, Cox), "risks are told of survival")
         (times, x), counts = fit_job.read_points(letter, self._classes, -1, self.own.d)
-        require(bool((times.diff() > 0).all()), "the agreed times must increase")
+        grid, last = times.numpy(), float(times[-1])
+        wide = np.array_equal(grid, WIDE)
+        even = last in WIDE and np.array_equal(grid, even_steps(last))
+        require(wide or even, "risks are told at powers of two, or in even steps to one of them")
         asked = self._asked(letter, "risks", ["risks"], 1)
         self.holder.guard.infers()
         self._follow([x], counts)
+        if even:
+            self.holder.guard.times(last)
+        here = self._here(counts)
         with withheld("a query failed"):
             self._dominated([Question(x)])
-            return *self._hidden(self._here(counts).risks(times, x).flatten(), letter), asked
+            self.holder.guard.dominates(here.heaviest_risk(times, x))
+            return *self._hidden(here.risks(times, x).flatten(), letter), asked
 
     def _private(self, letter: Letter) -> Answered:
         fit_job.read_plain(letter, self._classes)
@@ -326,15 +350,15 @@ class SiteFit:
         settings, counts = fit_job.read_alone(letter, self._classes)
         require(self.fit.by == "rows" and self.own.fold is not None, "alone: the job has no folds of a site's own rows")
         asked = self._asked(letter, "alone", ["judged"], self.fit.folds)
+        self.holder.guard.once(asked, letter.digest)
         self._wanted("sum", counts.factors)
-        prepared = Preparation.from_plain(self.job.schema["preparation"])
-        h = problem_of_job(settings, self.job, prepared, self.fit.intercept and not counts.own).h
+        h = problem_of_job(settings, self.job, self._prepared, self.fit.intercept and not counts.own).h
         with withheld("a query failed"):
             here = self._here(counts)
             try:
                 cv = alone_of(here, h, settings)
             except ProxfedError:
-                return {"why": "its rows are too few or too much alike"}, b"", asked
+                return {"why": TOO_FEW}, b"", asked
             place = cv.place(settings.rule)
             told = self.measures(held_out_scores(here, cv.models[:, place]), drawn)
             return {"measures": told, "nonzeros": int((cv.fits[place].x[: self._own_d] != 0).sum())}, b"", asked
@@ -355,6 +379,13 @@ class SiteFit:
             fewest = self.holder.guard.fewest
             both = [merged(counts, fewest) for counts in counted_by_score(scores[:, 0], self.own.labels, BINS)]
             return *self._hidden(torch.from_numpy(np.concatenate(both)), letter), asked
+
+
+def coarse(values: np.ndarray, errors: np.ndarray) -> list[float]:
+    """To a hundredth of the standard error, in a power of ten: nothing finer says anything of the population."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        step = 10.0 ** np.floor(np.log10(errors) - 2)
+    return [float(v) if not s > 0 else round(round(v / s) * s, 12) for v, s in zip(values, step, strict=True)]
 
 
 def merged(counts: np.ndarray, fewest: int) -> np.ndarray:

@@ -28,11 +28,18 @@ class Exchange:
         """The sites that are being asked."""
         self._one_at_a_time = RLock()
 
-    def ask(self, job: Job | None, questions: Mapping[str, Letter], deadline: float | None = None) -> dict[str, Letter]:
-        """The answers; with a deadline, of those who gave one in time. A refusal ends it, in the site's own words."""
+    def ask(
+        self,
+        job: Job | None,
+        questions: Mapping[str, Letter],
+        deadline: float | None = None,
+        refusals: bool = False,
+    ) -> dict[str, Letter]:
+        """The answers; with a deadline, those that came in time. A refusal raises the site's own words, or, with
+        `refusals`, counts as that site's answer."""
         with self._one_at_a_time:
             try:
-                return self._ask(job, questions, deadline)
+                return self._ask(job, questions, deadline, refusals)
             finally:
                 self.open = ()
 
@@ -41,7 +48,9 @@ class Exchange:
         """The sites whose answers are missing, as far as the carrier knows."""
         return tuple(site for site in self.open if site in getattr(self.carrier, "waiting", self.open))
 
-    def _ask(self, job: Job | None, questions: Mapping[str, Letter], deadline: float | None) -> dict[str, Letter]:
+    def _ask(
+        self, job: Job | None, questions: Mapping[str, Letter], deadline: float | None, refusals: bool = False
+    ) -> dict[str, Letter]:
         open_, found, tries = dict(questions), dict[str, Letter](), dict.fromkeys(questions, 0)
         end = None if deadline is None else time.monotonic() + deadline
         while open_:
@@ -63,7 +72,7 @@ class Exchange:
                         raise RunError(f"{site} does not know the run, though it was told of it {TRIES} times")
                     self._ask(job, {site: Letter("job", job.digest, body=job.encode())}, left)
                     continue
-                found[site] = self._checked(site, letter)
+                found[site] = letter if refusals and letter.kind == "refused" else self._checked(site, letter)
                 del open_[site]
             if end is None and open_:
                 self.say(f"no answer yet from {', '.join(open_)}; it is asked again")

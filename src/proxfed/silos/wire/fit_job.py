@@ -229,10 +229,18 @@ class Bootstrap(NamedTuple):
         good = isinstance(told, list) and len(told) == 3 and all(type(v) in (int, float) for v in told)
         good = good and type(told[0]) is int and type(told[2]) is int and 0 <= told[0] <= MOST_REPETITIONS
         _check(good and 0 < told[1] < 1 and 0 <= told[2] < 2**63, "bootstrap is no [repetitions, level, seed]")
-        return cls(*told)
+        drawn = cls(*told)
+        _check(not drawn.too_few, TOO_FEW_REPETITIONS)
+        return drawn
+
+    @property
+    def too_few(self) -> bool:
+        """An interval's end would be the measure of a draw that is known: enough draws would tell every row."""
+        return self.repetitions > 0 and self.repetitions * (1 - self.level) < 2 * FEWEST_IN_A_TAIL
 
 
-MOST_REPETITIONS = 1000
+MOST_REPETITIONS, FEWEST_IN_A_TAIL = 1000, 2
+TOO_FEW_REPETITIONS = "repetitions are 0, or so many that two of them and more lie beyond each end of an interval"
 
 OF_ALONE = ("penalty", "weight", "weights", "smallest", "rule", "groups", "cv_tolerance")
 """Settings of a fit that a site needs for a model of its own rows."""

@@ -7,7 +7,7 @@ from the job and its own rows, with classes that are installed there: a job that
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from hashlib import sha256
 from typing import Any, NamedTuple
@@ -80,7 +80,7 @@ class Job:
     version: str = __version__
 
     def encode(self) -> bytes:
-        return canonical(asdict(self))
+        return canonical({each.name: getattr(self, each.name) for each in fields(self)})
 
     @cached_property
     def digest(self) -> str:
@@ -131,7 +131,7 @@ class Job:
         """A fit to noisy sums, and to nothing else."""
         return bool(self.fit and self.fit.get("private"))
 
-    @property
+    @cached_property
     def family(self) -> str:
         """The jobs of one problem, whose algorithms differ, have the same one."""
         return replace(self, algorithm=None, label="", seed=0, x0=None).digest
