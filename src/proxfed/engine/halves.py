@@ -134,6 +134,8 @@ class Clients:
     seed: int = 0
     privacy: Noise | None = None
     """How their messages to a server are clipped and made noisy (noise.py); None: they are not."""
+    watch: Callable[[Local], Local] = lambda f: f
+    """A wrapper around their f."""
 
     def __post_init__(self, kind: Algorithm) -> None:
         p, composite = self.problem, kind.needs.composite
@@ -148,7 +150,7 @@ class Clients:
 
     def oracle(self, t: int, ids: Ids, work: Work) -> Oracle:
         scale = None if self.scale is None else self.scale[_index(ids)]
-        return Oracle(self.problem.f.local(t, ids, self.seed), work, scale, self.inside)
+        return Oracle(self.watch(self.problem.f.local(t, ids, self.seed)), work, scale, self.inside)
 
     def _known(self, t: int, ids: Ids, work: Work) -> tuple[Oracle, Regulariser]:
         """f and h of these clients, with their evaluations counted."""

@@ -17,7 +17,7 @@ import numpy as np
 
 from proxfed.epochs import epochs_of
 from proxfed.errors import InputError, RunError, require
-from proxfed.harness.build import build_again
+from proxfed.harness.build import build_again, drawn_by_seed
 from proxfed.harness.folder.run_folder import RunFolder
 from proxfed.harness.results import Results
 from proxfed.registry import Table
@@ -62,6 +62,9 @@ def _own_steps(results: Results, table: Table, algorithm: Algorithm) -> np.ndarr
     if (epochs := epochs_of(algorithm)) is None:
         return None
     assert results.client_stats is not None
+    one = not drawn_by_seed(results.settings.get("data", {}))
+    said = "each seed has a partition of its own, and clients.json has one of them: give the run itself a table [time]"
+    require(one, f"{results.folder}: local steps in epochs follow from the sizes of clients; {said}")
     problem = table.get("problem") or results.settings["problem"]
     return epochs.of(results.client_stats.sizes, problem["batch"])
 

@@ -75,6 +75,9 @@ class FitTable(BaseModel):
     """One question is answered, with noise, and no other."""
     by: Literal["rows", "organisation"]
     """What a fold is: rows of every site, as each has divided them, or all rows of one site."""
+    external: bool = False
+    """A model that others have fitted is validated: all rows are new to it, and only measures and sums of losses are
+    told."""
 
     @property
     def criterion(self) -> Loss:

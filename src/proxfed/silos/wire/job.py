@@ -131,6 +131,11 @@ class Job:
         """A fit to noisy sums, and to nothing else."""
         return bool(self.fit and self.fit.get("private"))
 
+    @property
+    def measures_only(self) -> bool:
+        """A model is validated at one site: it tells its own measures, if it tells any, and no sum."""
+        return bool(self.fit and self.fit.get("external") and len(self.sites) == 1)
+
     @cached_property
     def family(self) -> str:
         """The jobs of one problem, whose algorithms differ, have the same one."""
