@@ -187,7 +187,7 @@ def test_sites_whose_labels_differ(tmp_path: Path) -> None:
             },
             "there is no tree",
         ),
-        ({"problem": {"name": "least_squares", "class_weights": "balanced"}}, "takes the samples of all clients"),
+        ({"problem": {"name": "least_squares", "class_weights": "balanced"}}, "needs the samples of all clients"),
         (
             {"problem": {"name": "logistic"}},
             "^north refuses: its rows do not fit the job; the log of the site says why$",

@@ -24,7 +24,7 @@ from proxfed.silos.coordinator.judged import area, calibration
 from proxfed.silos.protection.signatures import signed_by
 from proxfed.silos.wire.carrier import Carrier
 from proxfed.silos.wire.exchange import Exchange
-from proxfed.silos.wire.fit_job import Bootstrap, FitTable
+from proxfed.silos.wire.fit_job import Bootstrap, FitTable, check_draws
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +57,7 @@ def validate_between(
     of probabilities, with small cells withheld. A single site is asked for its measures alone: sums would
     be its own.
     """
+    check_draws(repetitions, level)
     if model.signatures:
         signed_by(model)
     again = set(carrier.sites) & set(model.organisations)
