@@ -77,7 +77,7 @@ def build_study(
     here = problem is None  # between organisations the sites add the noise
     privacy = e.protection.privacy if here and e.protection is not None else None
     problem = _problem(e, problem_table, data_directory, data) if problem is None else problem
-    each_its_own = drawn_by_seed(e.data)
+    each_its_own = here and drawn_by_seed(e.data)
     same = "reference = true needs one problem for all seeds, and data.partition.seed = 'run' gives each its own"
     require(not (each_its_own and e.reference), same)
     decayed: dict[float, Problem] = {}
@@ -421,7 +421,9 @@ def _steps(make: Any, key: str, value: Any, problem: Problem, where: str) -> Any
         return value
     (kind, epochs), batch, data = *value.items(), problem.f.batch, problem.f.data
     require(whole(epochs) and epochs >= 1, f"{where}.{kind} = {epochs!r} must be a whole number >= 1")
-    if batch is None or data is None:
+    if data is None:
+        raise InputError(f"{where}: between organisations, epochs need the sizes of all sites; give a number")
+    if batch is None:
         raise InputError(f"{where}: epochs need minibatches; give problem.batch")
     if kind == "mean_epochs":
         return data.steps(batch, epochs)
