@@ -32,8 +32,8 @@ def fitted(folder: Path, loss: str = "logistic") -> Model:
 def test_a_model_is_validated_where_it_was_not_fitted(loss: str, tmp_path: Path) -> None:
     model = fitted(tmp_path / "old", loss)
     new = Hospitals(tmp_path / "new", loss, 150, SOME, NEW)
-    found = validate_between(model, new, repetitions=80)
-    here = validate(model, new.folder / "tables.toml", repetitions=80)
+    found = validate_between(model, new, repetitions=100)
+    here = validate(model, new.folder / "tables.toml", repetitions=100)
     assert set(found.measures) == {*NEW, "all"}
     assert found.silent == ()
     for name in NEW:
@@ -57,7 +57,7 @@ def test_one_site_that_joins_tells_its_own_measures_and_no_sum(tmp_path: Path) -
     with pytest.raises(InputError, match=r"fit\.measures"):
         validate_between(model, Hospitals(tmp_path / "quiet", "logistic", 150, quiet, ("ghent",)))
     new = Hospitals(tmp_path / "new", "logistic", 150, SOME, ("ghent",))
-    found = validate_between(model, new, repetitions=80)
+    found = validate_between(model, new, repetitions=100)
     assert set(found.measures) == {"ghent"}
     low, high = found.measures["ghent"]["auc"][1:]
     assert low < high

@@ -16,8 +16,7 @@ from proxfed.harness.protection import Privacy, Protection
 from proxfed.participation import PARTICIPATIONS
 from proxfed.problems import PROBLEMS
 from proxfed.problems.named_losses import KINDS as LOSSES
-from proxfed.registry import build, only_installed
-from proxfed.registry import hints as hints_of
+from proxfed.registry import build, hints, only_installed
 from proxfed.regularisers import REGULARISERS
 from proxfed.schedules import SCHEDULES
 from proxfed.silos.protection import policy
@@ -156,9 +155,9 @@ def registered() -> list[tuple[str, str]]:
         for name, make in registry.items():
             given = set(make.keywords) if isinstance(make, partial) else set()
             make = make.func if isinstance(make, partial) else make
-            hints = hints_of(make)
+            types = hints(make)
             for key in inspect.signature(make).parameters.keys() - given - {"self", "batch"}:
-                said = str(hints.get(key, "Any"))
+                said = str(types.get(key, "Any"))
                 if any(word in said for word in ("int", "float", "Any")) and "Loss" not in said:
                     found.append((name, key))
     return found

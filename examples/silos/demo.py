@@ -72,17 +72,25 @@ def make_sites(folder: Path) -> None:
         file.write_text(text.replace("[files]", f"{others}\n[files]"))
 
 
+def process_of(site: str, top: psutil.Process) -> psutil.Process | None:
+    """The holder of a site, among what a process has started."""
+    for process in top.children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            words = process.cmdline()
+            if "silo" in words and any(word.endswith(f"/{site}/site.toml") for word in words):
+                return process
+    return None
+
+
 def kill(lab: Loopback, out: Path, over: threading.Event) -> None:
     """The holder of oslo, when the second algorithm is under way."""
     while not over.is_set():
         if any(out.glob("checkpoint/scaffold*/rows.csv")):
-            for process in psutil.Process().children(recursive=True):
-                with contextlib.suppress(psutil.Error):
-                    words = process.cmdline()
-                    if "silo" in words and any(word.endswith("/oslo/site.toml") for word in words):
-                        process.kill()
-                        print("kill -9: the holder of oslo; it is started again, and the run goes on", flush=True)
-                        return
+            process = process_of("oslo", psutil.Process())
+            if process is not None:
+                process.kill()
+                print("kill -9: the holder of oslo; it is started again, and the run goes on", flush=True)
+                return
         time.sleep(0.05)
 
 

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 import psutil
-from demo import holder
+from demo import process_of
 
 TABLES = Path(__file__).parents[1] / "tables"
 
@@ -40,7 +40,7 @@ def main(carrier: str = "nvflare") -> int:
         while command.poll() is None and not (sums.exists() and sums.stat().st_size > 0):
             time.sleep(0.1)  # until the first sums have come
         if command.poll() is None:
-            process = holder(psutil.Process(command.pid), victim)
+            process = process_of(victim, psutil.Process(command.pid))
             if process is not None:
                 process.kill()
                 print(f"kill -9: the holder of {victim}; it is started again, and the fit goes on", flush=True)
