@@ -262,7 +262,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"rounds": "many"}, "rounds = 'many'"),
     ({"seeds": []}, "seeds = []"),
     ({"seeds": [0, 1, 0]}, "seeds = [0, 1, 0] is not allowed: a seed is given twice"),
-    ({"device": "gpu"}, "device = 'gpu' is not there"),
+    ({"device": "gpu"}, "device = 'gpu' is not available"),
     ({"problem": {"name": [1]}}, "problem: there is no [1]"),
     ({"problem": {"name": "network", "model": "mlp"}, "reference": True}, "no solver for the problem 'network'"),
     ({"regulariser": {"name": "l1", "weight": 0.1, "blocks": [5]}}, "regulariser.blocks = [5] must be a list of names"),

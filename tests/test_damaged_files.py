@@ -193,7 +193,7 @@ def test_a_file_of_the_user_is_not_removed(place: str, config: str, whole: Path,
     if config == "mine":
         (path / "config.toml").write_text("mine = 1\n")
     for force in (True, False):
-        with pytest.raises(InputError, match=r"cannot be replaced, for it holds .*, which no run has written"):
+        with pytest.raises(InputError, match=r"cannot be replaced, for it holds .*, which was not written by a run"):
             Planned(build_study(parse(TABLE, "test")), RunFolder(path), force=force)
     assert (path / place).read_text() == "precious"
 
@@ -201,7 +201,7 @@ def test_a_file_of_the_user_is_not_removed(place: str, config: str, whole: Path,
 def test_a_config_of_the_user_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.toml").write_text("mine = 1\n")
-    with pytest.raises(InputError, match=r"holds .*config.toml, which no run has written"):
+    with pytest.raises(InputError, match=r"holds .*config.toml, which was not written by a run"):
         Planned(build_study(parse(TABLE, "test")), RunFolder(tmp_path / "run"), force=True)
 
 
@@ -226,7 +226,7 @@ def test_a_damaged_slot_is_passed_over_and_said(half: Path, whole: Path, tmp_pat
     assert execute(path, TABLE, resume=True)
     same(path, whole)
     (said,) = (s["message"] for s in status(path) if "damaged" in s["message"])
-    assert f"the checkpoint {slots[-1]} is damaged, went on from the other" in said
+    assert f"the checkpoint {slots[-1]} is damaged; resumed from the other one" in said
 
 
 def test_checkpoints_of_another_task_are_not_taken(half: Path, tmp_path: Path) -> None:

@@ -150,7 +150,7 @@ def test_load_says_what_is_wrong() -> None:
         load("digits", IID(2), size=3)
     with pytest.raises(InputError, match="own: the option 'path' is missing"):
         load("own")
-    with pytest.raises(InputError, match="no column that says whose"):
+    with pytest.raises(InputError, match="no column with the owner"):
         load("digits", NaturalPartition())
 
 

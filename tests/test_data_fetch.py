@@ -172,8 +172,8 @@ def test_a_dataset_is_fetched_by_its_name(tmp_path: Path, server: Server, monkey
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
-        (Answer(b"many samples, but others"), "does not have the published sum"),
-        (Answer(b""), "does not have the published sum"),
+        (Answer(b"many samples, but others"), "does not have the published checksum"),
+        (Answer(b""), "does not have the published checksum"),
         (Answer(b"gone", 404), "the server says 404 Not Found"),
         (Answer(b"later", 503), "the server says 503"),
         (
@@ -223,11 +223,11 @@ def test_a_server_that_falls_silent_is_refused(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize(
     ("name", "body", "reason"),
     [
-        ("all.tar.gz", tar_gz(CONTENT)[:-30], "no whole archive"),
-        ("all.tar.gz", b"<html>sign in first</html>", "no whole archive"),
-        ("all.zip", zipped(CONTENT)[:-30], "no whole archive"),
+        ("all.tar.gz", tar_gz(CONTENT)[:-30], "archive is incomplete"),
+        ("all.tar.gz", b"<html>sign in first</html>", "archive is incomplete"),
+        ("all.zip", zipped(CONTENT)[:-30], "archive is incomplete"),
         ("all.zip", zipped({"train": CONTENT["train"]}), "there is no test in this archive"),
-        ("all.tar.gz", tar_gz({"train": CONTENT["train"], "test": b"others"}), "does not have the published sum"),
+        ("all.tar.gz", tar_gz({"train": CONTENT["train"], "test": b"others"}), "does not have the published checksum"),
     ],
     ids=["tar cut short", "no tar", "zip cut short", "member missing", "member wrong"],
 )

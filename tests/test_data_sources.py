@@ -342,8 +342,8 @@ def test_clients_that_are_left_out_take_their_test_samples_along() -> None:
 
 REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
     "a number": ([1, 2], {}, "client 0 must be a pair"),
-    "an array": (X, {}, "does not say whose its samples are"),
-    "a frame": (FRAME, {}, "does not say whose its samples are"),
+    "an array": (X, {}, "does not say which client its samples belong to"),
+    "a frame": (FRAME, {}, "does not say which client its samples belong to"),
     "three": ([(X, Y, Y)], {}, "client 0 must give pairs"),
     "lengths": ([(X, Y[:3])], {}, r"features of shape \(15, 3\) and labels of shape \(3,\)"),
     "no file": ("nowhere.json", {}, "'nowhere.json' does not exist"),
@@ -360,7 +360,7 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
     "two tests": (PAIRS, {"test": (X, Y), "held_out": 0.2}, "test and held_out = 0.2: give one of them"),
     "held out": (PAIRS, {"held_out": 1.5}, "held_out = 1.5 must be"),
     "ids": (X, {"labels": Y, "client": [1, 2]}, r"an id for each of 15 rows, not of shape \(2,\)"),
-    "no ids": (X, {"labels": Y}, "nothing says whose the rows are"),
+    "no ids": (X, {"labels": Y}, "the rows have no clients"),
     "an empty one": ([(X, Y), (X[:0], Y[:0])], {}, "client 1 holds no samples"),
     "NaN": ([(X * np.nan, Y)], {}, "NaN or infinite"),
     "a gap": (X, {"labels": Y, "client": [None, *range(14)]}, "row 0 has no client"),

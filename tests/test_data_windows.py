@@ -95,9 +95,9 @@ def test_client_constants_are_those_of_the_whole(loss: str, form: Callable[[Fede
 def test_what_takes_all_clients_is_refused() -> None:
     whole = PROBLEMS["linear"](None)
     part = cut(whole, range(1))
-    with pytest.raises(InputError, match="all clients, and some are held elsewhere"):
+    with pytest.raises(InputError, match="all clients, but some are remote"):
         part.smoothness()
-    with pytest.raises(InputError, match="class_weights = 'balanced' takes the samples of all clients"):
+    with pytest.raises(InputError, match="class_weights = 'balanced' needs the samples of all clients"):
         replace(part, class_weights="balanced")
     with pytest.raises(InputError, match=r"clients 3\.\.4 are not among the 4"):
         replace(part.data, sizes=[2, 3], window=Window(3, np.full(4, 0.25)))

@@ -137,6 +137,16 @@ def test_simulated_seconds_are_the_same_while_and_after_it_runs(tmp_path: Path, 
     assert seconds[0] == seconds[1]
 
 
+def test_seconds_of_partitions_that_the_folder_does_not_have_are_refused(tmp_path: Path, capsys: Any) -> None:
+    partition = {"name": "dirichlet_by_class", "num_partitions": 4, "alpha": 1.0, "seed": "run"}
+    table = small(
+        rounds=1, seeds=[0, 1], reference=False, **UNEVEN | {"data": {"name": "digits", "partition": partition}}
+    )
+    assert execute(tmp_path / "run", table)
+    said = refused(capsys, "simulate", str(tmp_path / "run"), "--profile", "lan", "--out", str(tmp_path / "later"))
+    assert "each seed has a partition of its own, and clients.json has one of them" in said
+
+
 def test_full_gradients_have_no_epochs() -> None:
     with pytest.raises(InputError, match=r"^FedAvg: epochs need minibatches of a data set; give the problem a batch$"):
         run(ragged(batch=None), FedAvg(0.1, Epochs(1)), 1)
@@ -170,3 +180,14 @@ def test_methods_that_need_equally_many_steps_say_what_to_give(algorithm: Any, c
     file = write(tmp_path / "a.toml", small(**UNEVEN | {"algorithms": [algorithm]}))
     said = refused(capsys, "run", str(file), "--out", str(tmp_path / "run"))
     assert "clients of this algorithm take equally many local steps; give a number, or {mean_epochs = 2}" in said
+
+
+def test_scaffold_stays_exact_whatever_number_of_steps_each_client_takes() -> None:
+    """With full gradients; the steps of a round are handed in, since full gradients have no epochs."""
+    p, x = toy.problem(toy.RIDGE), toy.solution(toy.RIDGE)
+    found = []
+    for a in (Scaffold(0.5, 1), FedAvg(0.5, 1)):
+        going = begun(a, p)
+        going.algorithm, going.clients.steps = replace(a, K=Epochs(1)), np.array([1, 2, 3, 5, 8])
+        found.append(toy.error(after(going, 600).model(), x))
+    assert found[0] < 1e-6 < 1e-3 < found[1]

@@ -46,7 +46,7 @@ def test_names_in_a_strangers_folder_do_nothing(command: str, tmp_path: Path, ca
     evil = folder(tmp_path / "evil", [row(EVIL, t=10)], [state(EVIL)], config=config)
     code, out, err = proxfed(capsys, "report", str(evil))
     assert code == 2
-    assert "says nothing of a task" in err
+    assert "is not the status of a task" in err
 
 
 def test_an_unexpected_error_is_one_sentence_with_its_traceback_in_a_file(

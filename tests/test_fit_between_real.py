@@ -22,7 +22,7 @@ from support.tables import EXAMPLES
 
 PLACE = data_directory()
 
-WEIGHTS = {"heart-disease": 0.02, "eicu-demo": 0.02, "sba-loans": 0.01, "fed-tcga-brca": 0.03}
+WEIGHTS = {"heart-disease": 0.02, "eicu-demo": 0.02, "sba-loans": 0.01, "fed-tcga-brca": 0.03, "golub-leukemia": 0.05}
 
 
 class Sites:

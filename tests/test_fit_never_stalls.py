@@ -112,6 +112,11 @@ def test_scales_three_decades_apart_under_a_penalty_that_couples_all_coefficient
     ends(47)
 
 
+def test_a_penalty_that_is_not_convex_where_the_data_do_not_bend_either() -> None:
+    """Poisson with MCP and copied columns: the step was no way down, and shortening it helped nothing."""
+    ends(1418)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("tens", range(50))
 def test_five_hundred_fits_end(tens: int) -> None:

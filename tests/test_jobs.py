@@ -317,7 +317,7 @@ def test_the_command_line_says_where_the_traceback_is(jobs: str, tmp_path: Path)
 def test_what_cannot_travel_is_refused_or_done_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Refused if jobs were asked for; if not, nobody need know."""
     algorithms = {"a": own.Slow(0.1), "b": own.Stuck(0.1)}
-    with pytest.raises(InputError, match="cannot be given to other processes"):
+    with pytest.raises(InputError, match="cannot be sent to other processes"):
         compare(problem(), algorithms, 3, jobs=2, progress=False)
     monkeypatch.setattr(Pace, "further", lambda self: 1)
     monkeypatch.setattr("proxfed.harness.plan.share_cores", lambda *_: Share(2, 1, False))

@@ -216,7 +216,7 @@ def test_the_way_is_chosen_by_what_is_there(monkeypatch) -> None:
     assert isinstance(problem("squared", (3,), sparse=True).passes, SparseProducts)
     assert versions()["kernels"] == "torch"
     monkeypatch.setenv("PROXFED_KERNELS", "numba")
-    with pytest.raises(InputError, match=r"^PROXFED_KERNELS = 'numba', but it is not there: pip install"):
+    with pytest.raises(InputError, match=r"^PROXFED_KERNELS = 'numba', but numba is not installed: pip install"):
         machine.kernels()
 
 
@@ -249,7 +249,7 @@ def test_a_numba_that_cannot_be_imported_is_said(monkeypatch) -> None:
     monkeypatch.setattr(machine, "import_module", broken)
     machine._numba_is_there.cache_clear()
     try:
-        with pytest.warns(UserWarning, match="the slower way: Numba needs NumPy"):
+        with pytest.warns(UserWarning, match="more slowly: Numba needs NumPy"):
             assert machine.kernels() == "torch"
     finally:
         machine._numba_is_there.cache_clear()

@@ -203,13 +203,13 @@ SENTENCES = {
     "Poisson: its curvature has no bound, so there is no step size by theory: give numbers": lambda: Linear(
         MINE, "poisson"
     ).smoothness(),
-    "Cox: batch = 2, but a part of the samples has no loss": lambda: Linear(MINE, "cox", batch=2),
+    "Cox: batch = 2, but its loss needs all samples": lambda: Linear(MINE, "cox", batch=2),
     "Cox: intercept = True, but the baseline hazard takes its place": lambda: Linear(MINE, "cox", intercept=True),
     "Cox regression needs events, but all labels of data are censored (below 0)": lambda: Linear(
         Federated(np.eye(2), np.array([-0.0, -2.0]), [1, 1]), "cox"
     ),
     "time = -1.0 of row 1 must be a finite number >= 0": lambda: survival_labels([1, -1], [1, 1]),
-    "event = 2 of row 0 must be 1, seen, or 0, not seen": lambda: survival_labels([1, 1], [2, 1]),
+    "event = 2 of row 0 must be 1 (observed) or 0 (censored)": lambda: survival_labels([1, 1], [2, 1]),
     "(2,) times do not fit (1,) events": lambda: survival_labels([1, 1], [1]),
     "Neural: loss = Cox(ties='breslow') is for linear models: it needs all samples at once": lambda: Neural(
         MINE, "linear", "cox"

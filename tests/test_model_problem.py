@@ -393,8 +393,8 @@ def test_measures_of_the_training_data_on_demand() -> None:
         ({"model": "mlpp"}, "did you mean 'mlp'"),
         ({"batch": 0}, "batch = 0 must be a whole number >= 1"),
         ({"batch": 2.5}, "batch = 2.5"),
-        ({"device": "cuda:7"}, "device = 'cuda:7' is not there"),
-        ({"device": "nowhere"}, "device = 'nowhere' is not there"),
+        ({"device": "cuda:7"}, "device = 'cuda:7' is not available"),
+        ({"device": "nowhere"}, "device = 'nowhere' is not available"),
         (
             {"loss": "hinge"},
             "loss = 'hinge' is not a loss; known: cox, cross_entropy, huber, logistic, mse, one_hot, poisson, squared",
@@ -457,7 +457,7 @@ def test_a_network_that_remembers_what_it_saw_is_refused() -> None:
         m.calls = getattr(m, "calls", 0) + 1
         return A + m.calls
 
-    with pytest.raises(InputError, match="gives other scores for the same samples a second time"):
+    with pytest.raises(InputError, match="gives different scores for the same samples"):
         Neural(images(), Drawing(count))
 
 

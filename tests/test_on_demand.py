@@ -247,9 +247,9 @@ def test_what_is_wrong_with_a_client_is_said_when_it_is_read(case):
 
 def test_what_needs_the_samples_of_all_clients_is_refused():
     data = OnDemand(Reader(SIGNS), SIZES)
-    with pytest.raises(InputError, match="smoothness of f takes the samples of all clients, but those of data"):
+    with pytest.raises(InputError, match="smoothness of f needs the samples of all clients, but data"):
         Linear(data, Logistic()).smoothness()
-    with pytest.raises(InputError, match="class_weights = 'balanced' takes the samples of all clients"):
+    with pytest.raises(InputError, match="class_weights = 'balanced' needs the samples of all clients"):
         Linear(data, Logistic(), class_weights="balanced")
     with pytest.raises(InputError, match=r"validation = 0\.2: the samples of data are read on demand"):
         chosen_rows(data, 0.2)

@@ -100,7 +100,7 @@ def test_own_measures_and_the_confusion_matrix() -> None:
         (lambda: Linear(CLASSES, F.cross_entropy), "only networks take functions"),
         (lambda: Neural(CLASSES, network(), own_measures={"f1": max}), "must be a function and a direction"),
         (lambda: Neural(CLASSES, network(), own_measures={"f1": (max, "up")}), "must be 'lower', 'higher'"),
-        (lambda: Neural(CLASSES, network()).by_client(torch.zeros(51)), "its test samples are not those of clients"),
+        (lambda: Neural(CLASSES, network()).by_client(torch.zeros(51)), "its test samples do not belong to clients"),
         (lambda: Neural(NUMBERS, network(1), "squared").confusion(torch.zeros(37)), "numbers as labels"),
     ],
 )

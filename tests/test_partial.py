@@ -437,7 +437,7 @@ def test_one_more_vector_goes_down():
 
 def test_a_method_that_needs_all_clients_says_what_would_help():
     p = problem()
-    with pytest.raises(InputError, match=r"FedComposite needs every client .*; with partial = True some may stay away"):
+    with pytest.raises(InputError, match=r"FedComposite needs every client .*; with partial = True clients may"):
         check_combination(p, alg.FedComposite(1.0, 3), None, UniformSampling(3))
     check_combination(p, alg.FedComposite(1.0, 3, partial=True), None, UniformSampling(3))
     with pytest.raises(InputError, match=r"FISTA needs every client in every round, not UniformSampling$"):

@@ -246,7 +246,7 @@ WRONG = {
     "json:": r"json has no ''",
     ":Mine": r"cannot be imported",
     "./mine.py:MyL1": r"is not an algorithm|unknown key 'eta'",
-    "builtins:dict": r"does not say which settings it takes|unknown key|is not an algorithm",
+    "builtins:dict": r"has no signature|unknown key|is not an algorithm",
     "fedavgg": r"algorithms\.x: there is no 'fedavgg'; did you mean 'fedavg'\?",
 }
 

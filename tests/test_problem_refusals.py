@@ -28,10 +28,10 @@ class Wide(nn.Module):
 REFUSALS = [
     (lambda: Linear(DATA, "logistik"), "loss = 'logistik' is not a loss; did you mean 'logistic'?"),
     (lambda: Linear(DATA, 3), "loss = 3 is not a loss; give Squared(), say, or one of squared, huber, logistic, "),
-    (lambda: Linear("mnist", "logistic"), "Linear: data = 'mnist' is not a Federated, as load(...) gives"),
+    (lambda: Linear("mnist", "logistic"), "Linear: data = 'mnist' is not a Federated, as load(...) returns"),
     (
         lambda: Linear(PILE, "logistic"),
-        "Linear: data = Dataset('data', 3 samples of shape (3,)) is not handed out to",
+        "Linear: data = Dataset('data', 3 samples of shape (3,)) is not split among",
     ),
     (lambda: Linear(DATA, "logistic") + "l1", "h = 'l1' is not a regulariser such as L1(0.1)"),
     (lambda: Linear(DATA, "logistic") + L1, "h = L1 is a class, not a regulariser such as L1(0.1)"),

@@ -227,3 +227,15 @@ def test_command_line(tmp_path: Path) -> None:
     kept = json.loads((tmp_path / "out" / "inference.json").read_text())
     assert kept["random"]["tau"] == pytest.approx(found_for("squared", d, random_intercepts=True).random.tau)
     assert "restricted maximum likelihood, random intercepts" in result.output
+
+
+def test_levels_may_be_far_apart() -> None:
+    """Millions, as costs are: site intercepts and random ones are there, and nearly the same."""
+    d = frame()
+    d["score"] += 1e6 * d["site"].str[1:].astype(float)
+    own, ours = found_for("squared", d, site_intercepts=True), found_for("squared", d, random_intercepts=True)
+    within = d[["score", "a", "b"]] - d.groupby("site")[["score", "a", "b"]].transform("mean")
+    slopes = np.linalg.lstsq(within[["a", "b"]], within["score"], rcond=None)[0]
+    np.testing.assert_allclose([own["a"].estimate, own["b"].estimate], slopes, rtol=1e-5)
+    np.testing.assert_allclose([ours["a"].estimate, ours["b"].estimate], slopes, rtol=1e-4)
+    assert ours.random.tau == pytest.approx(1e6 * np.arange(SITES).std(ddof=1), rel=1e-3)

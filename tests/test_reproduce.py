@@ -189,7 +189,7 @@ def test_a_refusal_comes_before_anything_is_run(capsys: Any, toys: Path, tmp_pat
 @pytest.mark.parametrize("change", ["claims.0.below=1", "reported=[]", "paper.figure=x", "cases={}"])
 def test_what_the_file_says_is_not_changed_from_outside(capsys: Any, toys: Path, change: str) -> None:
     said = refused(capsys, "reproduce", "toys/table1", "-c", change, "--out", str(toys))
-    assert f"{change.partition('=')[0].partition('.')[0]!r} is taken as the file has it" in said
+    assert f"{change.partition('=')[0].partition('.')[0]!r} cannot be overridden" in said
 
 
 def test_judging_what_is_there_takes_all_its_seeds(capsys: Any, toys: Path) -> None:

@@ -23,7 +23,7 @@ from proxfed.silos.coordinator.deploy import deploy, handshake
 from proxfed.silos.protection.keyring import Keyring, SiteKey, fingerprint
 from proxfed.silos.protection.masks import add_up, pads, to_values
 from proxfed.silos.protection.privacy import noises
-from proxfed.silos.protection.site_guard import holder
+from proxfed.silos.protection.site_guard import SiteGuard, holder
 from proxfed.silos.site.config import parse_site
 from proxfed.silos.site.holder import Holder
 from proxfed.silos.wire.carrier import Direct
@@ -602,3 +602,19 @@ def test_an_honest_run_passes_all_of_it(tmp_path: Path) -> None:
     results = deploy(e, lab.carrier, tmp_path / "run", progress=False, say=lambda line: None)
     assert results.complete
     assert Coordinator(lab.job(e), Exchange(lab.carrier))
+
+
+def test_large_local_steps_do_not_carry_a_site_past_limits_norm(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The model that is sent is near, those of K large steps from there are not: gradients far out are those of few
+    rows. The round fails, and counts as a failure."""
+    lab = Lab(tmp_path, PLAIN)
+    job = lab.job(experiment(algorithms=[{"name": "fedavg", "eta": 100.0, "K": 5}]))
+    lab.tell(job)
+    answer = lab.round(job, "va", 1, np.zeros(D))
+    assert (answer.kind, answer.head["why"]) == ("failed", "round 1 failed; the log of the site says why")
+    assert "a local model has a larger norm than limits.norm = 100" in caplog.text
+    guard = lab.holders["va"].guard
+    assert isinstance(guard, SiteGuard)
+    assert guard.failures == 1

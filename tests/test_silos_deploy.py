@@ -187,16 +187,26 @@ def test_sites_whose_labels_differ(tmp_path: Path) -> None:
             },
             "there is no tree",
         ),
-        ({"problem": {"name": "least_squares", "class_weights": "balanced"}}, "takes the samples of all clients"),
+        ({"problem": {"name": "least_squares", "class_weights": "balanced"}}, "needs the samples of all clients"),
         (
             {"problem": {"name": "logistic"}},
             "^north refuses: its rows do not fit the job; the log of the site says why$",
         ),
         ({"measures": ["accuracy_x"]}, "accuracy_x"),
         ({"algorithms": [{"name": "fedavg", "eta": 0.1, "K": {"epochs": 2}}]}, "epochs"),
+        *(
+            (
+                {
+                    "problem": {"name": "least_squares", "batch": 8},
+                    "algorithms": [{"name": "fedavg", "eta": 0.1, "K": {kind: 2}}],
+                },
+                "algorithms.fedavg.K: between organisations, epochs need the sizes of all sites; give a number",
+            )
+            for kind in ("epochs", "mean_epochs")
+        ),
         ({"problem": {"name": "network", "model": "./mine.py:Net"}}, "brings no code of its own"),
     ],
-    ids=["auto", "tree", "balanced", "rows", "accuracy_x", "epochs", "code"],
+    ids=["auto", "tree", "balanced", "rows", "accuracy_x", "epochs", "own_epochs", "mean_epochs", "code"],
 )
 def test_what_cannot_be_done_between_organisations_is_said_before_anything_is_written(
     more: dict[str, Any], sentence: str, tmp_path: Path

@@ -16,7 +16,8 @@ from proxfed.harness.protection import Privacy, Protection
 from proxfed.participation import PARTICIPATIONS
 from proxfed.problems import PROBLEMS
 from proxfed.problems.named_losses import KINDS as LOSSES
-from proxfed.registry import _hints, build, only_installed
+from proxfed.registry import build, only_installed
+from proxfed.registry import hints as hints_of
 from proxfed.regularisers import REGULARISERS
 from proxfed.schedules import SCHEDULES
 from proxfed.silos.protection import policy
@@ -155,7 +156,7 @@ def registered() -> list[tuple[str, str]]:
         for name, make in registry.items():
             given = set(make.keywords) if isinstance(make, partial) else set()
             make = make.func if isinstance(make, partial) else make
-            hints = _hints(make)
+            hints = hints_of(make)
             for key in inspect.signature(make).parameters.keys() - given - {"self", "batch"}:
                 said = str(hints.get(key, "Any"))
                 if any(word in said for word in ("int", "float", "Any")) and "Loss" not in said:

@@ -176,7 +176,7 @@ def test_a_copy_that_cannot_take_its_place_is_one_sentence(
         rename(*arguments)
 
     monkeypatch.setattr(os, "rename", few)
-    said = r"cannot write .*copy: Permission denied" + (r"; what was there is in .*copy\.old$" if renames else "$")
+    said = r"cannot write .*copy: Permission denied" + (r"; the old folder is .*copy\.old$" if renames else "$")
     with pytest.raises(RunError, match=said):
         simulate_in_place(place, Timing.read({"profile": "lan"}))
     assert files(tmp_path / "copy.old" if renames else place) == before

@@ -96,7 +96,7 @@ SENTENCES = {
     "SparseRows: indices must be whole numbers in one row, not float64 (1,)": lambda: SparseRows(
         np.ones(1), np.array([0.5]), np.array([0, 1]), 3
     ),
-    "sparse features are not written out where a dense array is expected: use toarray()": lambda: np.asarray(ROWS),
+    "sparse features are not converted to a dense array by themselves: use toarray()": lambda: np.asarray(ROWS),
     "data: row 1 of client 0 has a feature that is NaN or infinite": lambda: Federated(
         SparseRows(np.array([1.0, np.nan]), np.array([0, 1]), np.array([0, 1, 2, 2]), 2), np.zeros(3), [2, 1]
     ),

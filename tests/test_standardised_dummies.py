@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,13 @@ from proxfed.fit import fit
 from proxfed.fit.card import card
 from proxfed.fit.inference import glm
 from proxfed.fit.private_tables import by_schema
+from proxfed.silos.coordinator.fit import fit_between
 from proxfed.tables.design import design
 from proxfed.tables.preparation import Preparation
 from proxfed.tables.schema import parse_schema
 from proxfed.tables.table import read_frame
+
+from support.fit_sites import Hospitals
 
 
 def frame(n: int = 400) -> pd.DataFrame:
@@ -118,3 +122,17 @@ def test_a_boolean_whose_gaps_are_refused_is_still_refused() -> None:
     preparation = design(read_frame(parse_schema(schema), frame())).preparation
     assert preparation.parameters["smokes"].impute is None
     assert preparation.parameters["smokes"].scale != 1
+
+
+def test_between_organisations_it_is_the_same_model(tmp_path: Path) -> None:
+    h = Hospitals(tmp_path, "squared", site={"fit": {"inference": False}})
+    for file in tmp_path.rglob("*.toml"):
+        if file.name in ("schema.toml", "tables.toml"):
+            file.write_text(file.read_text().replace("[table]", "[table]\nstandardise_dummies = true"))
+    h.start()
+    given: dict[str, Any] = {"weight": 0.05, "alone": False}
+    one = fit_between(tmp_path / "tables.toml", h, tmp_path / "fit", say=lambda said: None, **given).model
+    other = fit(tmp_path / "tables.toml", repetitions=0, **given).model
+    assert one.preparation == other.preparation
+    assert one.preparation["parameters"]["chol missing"]["scale"] < 0.5
+    np.testing.assert_allclose(one.original.coef, other.original.coef, rtol=1e-9, atol=1e-9)

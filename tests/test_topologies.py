@@ -287,7 +287,7 @@ class Silent(RandomMatching):
 
 
 def test_drawn_rounds_must_contract_in_the_mean():
-    with pytest.raises(InputError, match="disagreement that rounds do not shrink"):
+    with pytest.raises(InputError, match="some disagreement does not shrink"):
         check(Silent(4))
 
 

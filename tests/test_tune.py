@@ -99,7 +99,7 @@ def test_the_file_is_the_study_and_tells_how_it_was_found(tmp_path: Path, capsys
     again = proxfed.read_study(tmp_path / "t" / "tuned.toml")
     assert again.settings == tuned.study.settings
     assert text.startswith("# digits, tuned by proxfed")
-    assert "accuracy on 20 % of every client's training rows, held out for it" in text
+    assert "accuracy on 20 % of every client's training rows, held out" in text
     assert "not tuned: SCAFFOLD, FedProx" in text
     best = tuned.of("FedAvg")[0].values["eta"]
     assert f"FedAvg: eta = {best:g} (was 0.01), from log(0.01,1) by" in text
@@ -195,7 +195,7 @@ def test_divergence_is_the_worst_and_is_shown(study: Study) -> None:
     tuned = tune(wild, over, 5 * 27, progress=False)
     assert tuned.of("FedAvg")[0].values["eta"] in (0.05, 0.1)
     assert [trial.score.diverged for trial in tuned.of("FedAvg")] == [False, False, True, True]
-    assert "FedNAG: all 4 configurations diverged, so its settings stay as they were" in tuned.notes()
+    assert "FedNAG: all 4 configurations diverged, so its settings are unchanged" in tuned.notes()
     assert tuned.study.entries["FedNAG"].algorithm == FedNAG(0.01, 0.5, 5)
     record = tuned.study.entries["FedNAG"].tuned
     assert record is not None

@@ -102,7 +102,7 @@ def test_ctrl_c_says_how_to_go_on(study: Study, tmp_path: Path, monkeypatch: pyt
             os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr(Run, "round", interrupt)
-    with pytest.raises(RunError, match="stopped on the way; with the same settings it goes on"):
+    with pytest.raises(RunError, match="was stopped; the same call with the same settings resumes it"):
         tune(study, {"*.eta": STEPS}, BUDGET, out=tmp_path / "t", progress=False)
 
 

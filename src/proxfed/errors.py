@@ -1,4 +1,4 @@
-"""What goes wrong, in two kinds, and the checks that say it in one sentence."""
+"""The two kinds of errors, and checks with one-sentence messages."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ class ProxfedError(Exception):
 
 
 class InputError(ProxfedError):
-    """The request cannot be carried out as it stands: nothing was computed."""
+    """The request is invalid: nothing was computed."""
 
     exit_code = 2
 
 
 class MissingData(InputError):
-    """Files of a data set are not there."""
+    """Files of a data set are missing."""
 
 
 class RunError(ProxfedError):
-    """The request was fine, but something failed on the way; what had been computed is kept."""
+    """The request was valid, but something failed during the run; the results so far are kept."""
 
     exit_code = 1
 
@@ -76,7 +76,7 @@ _command_line: ContextVar[bool] = ContextVar("command_line", default=False)
 
 @contextmanager
 def on_command_line() -> Iterator[None]:
-    """Meanwhile messages name settings as the command line has them."""
+    """Within this context messages name settings in the terms of the command line."""
     before = _command_line.set(True)
     try:
         yield
@@ -85,7 +85,7 @@ def on_command_line() -> Iterator[None]:
 
 
 def in_terms(command_line: str, python: str) -> str:
-    """The one or the other, whichever the caller is."""
+    """The text for the caller: the command line's or Python's."""
     return command_line if _command_line.get() else python
 
 
@@ -95,22 +95,22 @@ def option(name: str, value: Any = None) -> str:
 
 
 def whole(value: Any) -> bool:
-    """A whole number; True and False are none."""
+    """Whether it is a whole number; True and False are not."""
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def real(value: Any) -> bool:
-    """A number, perhaps infinite; True and False are none."""
+    """Whether it is a number, perhaps infinite; True and False are not."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def finite(value: Any) -> bool:
-    """A number that is neither infinite nor NaN."""
+    """Whether it is a number, neither infinite nor NaN."""
     return real(value) and math.isfinite(value)
 
 
 def plain_numbers(owner: Any, *names: str) -> None:
-    """Numbers of NumPy in the named fields of `owner` become Python's own."""
+    """Convert NumPy numbers in the named fields of `owner` to Python numbers."""
     for name in names:
         value = getattr(owner, name)
         own: tuple[type, ...] = (bool, int, float)
@@ -126,21 +126,21 @@ def _number(owner: Any, name: str) -> float:
 
 
 def positive(owner: Any, *names: str) -> None:
-    """Each named field of `owner` is a finite number > 0."""
+    """Check that each named field of `owner` is a finite number > 0."""
     for name in names:
         value = _number(owner, name)
         require(value > 0, f"{type(owner).__name__}: {name} = {value!r} must be > 0")
 
 
 def non_negative(owner: Any, *names: str) -> None:
-    """Each named field of `owner` is a finite number >= 0."""
+    """Check that each named field of `owner` is a finite number >= 0."""
     for name in names:
         value = _number(owner, name)
         require(value >= 0, f"{type(owner).__name__}: {name} = {value!r} must be >= 0")
 
 
 def below_one(owner: Any, *names: str) -> None:
-    """Each named field of `owner` is a number in [0, 1)."""
+    """Check that each named field of `owner` is a number in [0, 1)."""
     plain_numbers(owner, *names)
     for name in names:
         value = getattr(owner, name)
@@ -148,7 +148,7 @@ def below_one(owner: Any, *names: str) -> None:
 
 
 def up_to_one(owner: Any, *names: str) -> None:
-    """Each named field of `owner` is a number in (0, 1]."""
+    """Check that each named field of `owner` is a number in (0, 1]."""
     plain_numbers(owner, *names)
     for name in names:
         value = getattr(owner, name)
@@ -156,7 +156,7 @@ def up_to_one(owner: Any, *names: str) -> None:
 
 
 def at_least_one(owner: Any, *names: str) -> None:
-    """Each named field of `owner` is a whole number >= 1; 2.0, and those of NumPy, become ints."""
+    """Check that each named field of `owner` is a whole number >= 1; convert 2.0 and NumPy integers to ints."""
     plain_numbers(owner, *names)
     for name in names:
         value = getattr(owner, name)
@@ -166,20 +166,20 @@ def at_least_one(owner: Any, *names: str) -> None:
 
 
 def one_of(owner: Any, name: str, allowed: Iterable[Any]) -> None:
-    """The named field of `owner` is one of the allowed values."""
+    """Check that the named field of `owner` is one of the allowed values."""
     value, allowed = getattr(owner, name), list(allowed)
     choices = ", ".join(map(repr, allowed))
     require(value in allowed, f"{type(owner).__name__}: {name} = {value!r} is not one of {choices}")
 
 
 def of_kind(key: str, value: Any, kind: Any, allowed: str) -> None:
-    """`value` is an object of this kind, and not a class."""
+    """Check that `value` is an object of this kind, and not a class."""
     if not isinstance(value, kind) or isinstance(value, type):
         raise InputError(f"{key} must be {allowed}, not {shown(value)}")
 
 
 def shown(value: Any) -> str:
-    """A wrong value in a message: short ones as they are, others by their type, since their repr may be very long."""
+    """A wrong value for a message: short values as they are, others by their type, since a repr may be very long."""
     short = value is None or isinstance(value, (str, int, float, type))
     return f"{value!r:.80}" if short else f"a {type(value).__name__}"
 
@@ -192,11 +192,11 @@ OTHER_NAMES: Final[Mapping[str, Sequence[str]]] = {
     **dict.fromkeys(("num_clients", "n_clients", "clients"), ("clients", "num_partitions")),
     **dict.fromkeys(("num_rounds", "n_rounds", "iterations"), ("rounds",)),
 }
-"""What other libraries call something, and what it may be called here."""
+"""Names of other libraries, and their counterparts here."""
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """The end of an 'unknown name' sentence: what it is called here, the nearest known name, or all of them."""
+    """The end of an 'unknown name' sentence: its name here, the nearest known name, or all known names."""
     known = sorted(known)
     if others := OTHER_NAMES.get(word):
         here = next((name for name in others if name in known), None)

@@ -1,13 +1,13 @@
-"""Hooks: functions and objects that are told of every row of a run, and may stop it.
+"""Hooks: functions and objects that are called with every row of a run, and may stop it.
 
     def show(moment):
         print(moment.label, moment.row["round"], moment.row["objective"])
 
     run(problem, algorithm, 100, hooks=[show, Patience(10), Target("accuracy", 0.9)])
 
-A hook is any function of a `Moment`; it returns None, or a `Stop` with its reason. One that keeps something from row to
-row, or opens and closes something, is a `Hook`: `begin` gives what is called with the rows of one algorithm and one
-seed. What stops a run here follows from its rows alone, so a resumed run stops where an uninterrupted one does.
+A hook is any function of a `Moment`; it returns None, or a `Stop` with its reason. Subclass `Hook` for hooks that keep
+a state between rows, or open and close a resource: `begin` returns the function for one algorithm and one seed. The
+stop rules here depend on the rows alone, so a resumed run stops at the same round as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ __all__ = ["STOPS", "About", "Bytes", "Hook", "Moment", "Patience", "Seconds", "
 
 @dataclass(frozen=True)
 class Stop:
-    """What a hook returns to end a run after this round. The run is done; its status and message say why."""
+    """Returned by a hook to end a run after this round. The run counts as done; its message gives the reason."""
 
     reason: str
-    """Why, in one line."""
+    """The reason, in one line."""
 
     def __post_init__(self) -> None:
         good = isinstance(self.reason, str) and self.reason.strip() != "" and self.reason.isprintable()
@@ -53,42 +53,42 @@ class Stop:
 
 @dataclass(frozen=True)
 class About:
-    """What a hook is told before the first row of one algorithm with one seed."""
+    """Information for a hook before the first row of one algorithm with one seed."""
 
     label: str
-    """Of the algorithm."""
+    """The label of the algorithm."""
     seed: int
-    """Of the run."""
+    """The seed of the run."""
     rounds: int
     """The last round, if nothing stops the run."""
     study: str = ""
-    """Its name; '' for `run`."""
+    """The name of the study; '' for `run`."""
     case: str = ""
-    """Of an experiment with several cases."""
+    """The case, in an experiment with several."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """All settings of the study, as in config.toml; empty for `run`."""
     rows: Sequence[Row] = ()
-    """The rows so far, of a run that is resumed: no hook is called with them again."""
+    """The rows so far, if the run is resumed; hooks are not called with them again."""
     folder: Path | None = None
     """The run folder."""
     directions: Directions = field(default_factory=dict)
-    """Which values of the problem's own measures are better, as it says."""
+    """Which values of the problem's own measures are better."""
 
 
 @dataclass(frozen=True)
 class Moment:
-    """A row of a run, and the model that it is of."""
+    """A row of a run, and the model that it measures."""
 
     label: str
-    """Of the algorithm."""
+    """The label of the algorithm."""
     seed: int
-    """Of the run."""
+    """The seed of the run."""
     rounds: int
     """The last round, if nothing stops the run."""
     row: Row
     """Measures by name: round, objective, bytes_up, ..."""
     x: Tensor = field(repr=False)
-    """The model, (d,), which the run goes on with: `model` is a copy."""
+    """The run's own model, (d,), which must not be changed: `model` is a copy."""
 
     @property
     def round(self) -> int:
@@ -96,7 +96,7 @@ class Moment:
 
     @property
     def model(self) -> Tensor:
-        """A copy of the model, (d,), which may be kept or changed."""
+        """A copy of the model, (d,), which you may keep or change."""
         return self.x.clone()
 
 
@@ -104,20 +104,20 @@ Told = Callable[[Moment], "Stop | None"]
 
 
 class Hook:
-    """Base class of hooks with a state, or with a beginning and an end."""
+    """Base class of hooks that keep a state or need to be closed."""
 
     def check(self) -> None:
         """Refuse what it cannot work without, such as a library that is missing; asked before anything is run."""
 
     def begin(self, about: About) -> Hook | Told:
-        """What is called with the rows of one algorithm and one seed; this object itself if it keeps no state."""
+        """The function to call with the rows of one algorithm and one seed; this object itself if it has no state."""
         return self
 
     def __call__(self, moment: Moment) -> Stop | None:
         return None
 
     def close(self, status: RunStatus, message: str) -> None:
-        """The run has come to this end; called on what `begin` gave, if it has such a method."""
+        """Called when the run has ended, on the object that `begin` returned, if it has this method."""
 
 
 # ---- early stopping --------------------------------------------------------------------------------------------------
@@ -125,12 +125,12 @@ class Hook:
 
 @dataclass(frozen=True)
 class StopRule(Hook):
-    """A hook that stops by looking at rows only."""
+    """A hook that stops a run depending on its rows only."""
 
     def rule(self, own: Directions = NONE) -> Callable[[Row], str]:
-        """A function that is called with all rows, from the first on, and says why to stop; or ''.
+        """A function that is called with every row, from the first on, and returns the reason to stop, or ''.
 
-        `own` says which values of the problem's own measures are better.
+        `own` maps the problem's own measures to their better direction.
         """
         raise NotImplementedError
 
@@ -147,12 +147,12 @@ class StopRule(Hook):
 
     @property
     def measures(self) -> tuple[str, ...]:
-        """What rows must have."""
+        """The measures that rows must have."""
         return ()
 
 
 def _value(row: Row, measure: str) -> float:
-    """A measure that is not finite is none; one that rows do not have is refused."""
+    """The value of a measure, NaN if it is not finite; refused if rows do not have the measure."""
     if measure not in row:
         raise InputError(f"stop: rows have no measure {measure!r}; they have {', '.join(row)}")
     value = number(row, measure)
@@ -161,14 +161,14 @@ def _value(row: Row, measure: str) -> float:
 
 @dataclass(frozen=True)
 class Patience(StopRule):
-    """Stop after so many rows in which a measure has not improved on its best value."""
+    """Stop when a measure has not improved on its best value for `rows` rows."""
 
     rows: int = 10
     """How many."""
     measure: str = "objective"
-    """Its name; which way is better is known."""
+    """The name of the measure; its direction is known."""
     least: float = 0.0
-    """An improvement by this much or less is none."""
+    """The smallest improvement: a change of this much or less does not count."""
 
     def __post_init__(self) -> None:
         require(whole(self.rows) and self.rows >= 1, f"patience = {self.rows!r} must be a whole number >= 1")
@@ -188,7 +188,7 @@ class Patience(StopRule):
         def why(row: Row) -> str:
             nonlocal best, since
             value = _value(row, self.measure)
-            if best != best or (value == value and improves(value)):  # not a number is no best value
+            if best != best or (value == value and improves(value)):  # NaN is never the best value
                 best, since = value, 0
             else:
                 since += 1
@@ -203,7 +203,7 @@ class Target(StopRule):
     """Stop when a measure has reached a value."""
 
     measure: str
-    """Its name; which way is better is known."""
+    """The name of the measure; its direction is known."""
     value: float
     """Reached if the measure is as good or better."""
 
@@ -228,12 +228,12 @@ class Target(StopRule):
 
 @dataclass(frozen=True)
 class Seconds(StopRule):
-    """Stop after so many seconds in rounds, or so many simulated seconds."""
+    """Stop after a time in rounds, or a simulated time."""
 
     seconds: float
-    """In all rounds so far; evaluations are not counted."""
+    """The limit in seconds, over all rounds; evaluations are not counted."""
     simulated: bool = False
-    """On the devices and links of the study's timing."""
+    """Whether to use simulated time, on the devices and links of the study's timing."""
 
     def __post_init__(self) -> None:
         require(finite(self.seconds) and self.seconds > 0, f"seconds = {self.seconds!r} must be a number > 0")
@@ -254,10 +254,10 @@ class Seconds(StopRule):
 
 @dataclass(frozen=True)
 class Bytes(StopRule):
-    """Stop when so many bytes have crossed the network, in all directions."""
+    """Stop when this many bytes have been sent over the network, in all directions."""
 
     bytes: float
-    """As rows count them: bytes_up, bytes_down and bytes_edge."""
+    """The limit for bytes_up + bytes_down + bytes_edge of the rows."""
 
     def __post_init__(self) -> None:
         require(finite(self.bytes) and self.bytes > 0, f"bytes = {self.bytes!r} must be a number > 0")
@@ -278,15 +278,15 @@ STOPS: Registry[type] = Registry("stops", {"patience": Patience, "target": Targe
 
 
 class Begun(AbstractContextManager["Begun"]):
-    """The hooks of one run, from its first row to its end."""
+    """The hooks of one run, from the first row to the end."""
 
     def __init__(self, told: Sequence[Any], about: About) -> None:
         self.told, self.about = told, about
         self.interrupted = False
-        """A hook raised KeyboardInterrupt: the run is to stop as after Ctrl-C."""
+        """Whether a hook raised KeyboardInterrupt: the run stops as after Ctrl-C."""
 
     def __call__(self, row: dict[str, Any], x: Tensor) -> Stop | None:
-        """All hooks hear of the row; the first reason to stop counts."""
+        """Call all hooks with the row; the first reason to stop counts."""
         moment = Moment(self.about.label, self.about.seed, self.about.rounds, MappingProxyType(row), x)
         stops = [self._ask(hook, moment) for hook in self.told]
         return next((stop for stop in stops if stop is not None), None)
@@ -319,7 +319,7 @@ def begun(hooks: Iterable[Any], about: About) -> Begun:
 
 
 def checked(hooks: Any) -> tuple[Any, ...]:
-    """A list of hooks; refused if one of them cannot be called."""
+    """The hooks as a tuple; refused if one of them cannot be called."""
     listed = isinstance(hooks, Sequence) and not isinstance(hooks, str)
     require(listed, f"hooks = {hooks!r:.80} must be a list of functions of a Moment, or of hooks such as Patience(10)")
     for hook in hooks:
@@ -329,7 +329,7 @@ def checked(hooks: Any) -> tuple[Any, ...]:
 
 
 def stays_here(hooks: Iterable[Any]) -> bool:
-    """Some hook is a plain function, which may collect rows in this process and would not see those of others."""
+    """Whether some hook is a plain function, which may collect rows and would miss those of other processes."""
     return not all(isinstance(hook, Hook) for hook in hooks)
 
 

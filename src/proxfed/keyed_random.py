@@ -1,8 +1,8 @@
 """Keyed randomness: a draw is a function of (seed, purpose, client, round, draw), never of the order of execution.
 
-A key is one 64-bit word per client. `fold` mixes a further number into it; `words`, `uniforms`, `normals` and
-`integers` read the splitmix64 stream that starts there (Steele, Lea, Flood 2014), for all clients at once. So a client
-draws the same numbers whether it is alone in a process, stacked with a thousand others, or resumed half-way.
+A key is one 64-bit word per client. `fold` mixes another number into it; `words`, `uniforms`, `normals` and `integers`
+read the splitmix64 stream that starts there (Steele, Lea, Flood 2014), for all clients at once. So a client draws the
+same numbers whether it is alone in a process, stacked with a thousand others, or resumed half-way.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 __all__ = ["Ids", "Key", "fold", "generator", "integers", "keys", "normals", "uniforms", "words"]
 
-Key = np.ndarray  # (c,) uint64, one word a client
+Key = np.ndarray  # (c,) uint64, one word per client
 Ids = Sequence[int] | np.ndarray
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -32,7 +32,7 @@ def _mix(z: np.ndarray) -> np.ndarray:
 
 def keys(seed: int, purpose: str, ids: Ids, t: int) -> Key:
     """One key per client for this purpose in round t."""
-    # An array of a range directly: reading it element by element would cost more than all the rest.
+    # A range is converted directly: reading it element by element would cost more than everything else.
     who = np.arange(ids.start, ids.stop, dtype=np.uint64) if isinstance(ids, range) else np.asarray(ids, np.uint64)
     return fold(_mix(_start(seed, purpose) + _GOLDEN * (who + _ONE)), t)
 
@@ -70,5 +70,5 @@ def integers(key: Key, count: int, high: np.ndarray | int) -> np.ndarray:
 
 
 def generator(seed: int, purpose: str, number: int = 0) -> np.random.Generator:
-    """An ordinary NumPy generator for work done once, such as making data or an initial point."""
+    """An ordinary NumPy generator for one-off work, such as generating data or an initial point."""
     return np.random.Generator(np.random.Philox(int(keys(seed, purpose, [number], 0)[0])))

@@ -1,11 +1,11 @@
-"""What this process computes with: threads, one per core; loops that numba compiles; a device; and all their versions.
+"""The resources of this process: threads, one per core; loops compiled by numba; the device; and all versions.
 
-A thread of the pool has one thread of torch's own. torch's operations release the interpreter lock, so the threads run
-in parallel. Each has its own part of the work from the beginning to the end, where splitting every single operation
-over the cores would make them wait for each other thousands of times a round.
+In a thread of the pool, torch uses a single thread. torch's operations release the interpreter lock, so the threads run
+in parallel. Each thread does its part of the work from beginning to end; splitting every single operation over the
+cores would make the threads wait for each other thousands of times a round.
 
-Compiled loops are taken where numba is installed (`pip install "proxfed[fast]"`); what they compute can be had without
-it, more slowly. PROXFED_KERNELS=torch keeps numba out of it, PROXFED_KERNELS=numba insists that it is there.
+Compiled loops are used if numba is installed (`pip install "proxfed[fast]"`); otherwise the same is computed by torch,
+more slowly. PROXFED_KERNELS=torch disables numba, PROXFED_KERNELS=numba requires it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Result = TypeVar("Result")
 
 
 def versions() -> dict[str, Any]:
-    """What the numbers depend on beside the configuration."""
+    """The versions and hardware on which results depend beside the configuration."""
     from proxfed import __version__
 
     return {
@@ -48,7 +48,7 @@ def versions() -> dict[str, Any]:
 
 
 def _processor(cpuinfo: str = "/proc/cpuinfo") -> str:
-    """Which one it is: sums are added up in another order on another one."""
+    """The processor's model name: another processor may add sums in another order."""
     try:
         lines = Path(cpuinfo).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -60,9 +60,9 @@ def _processor(cpuinfo: str = "/proc/cpuinfo") -> str:
 
 
 def device_here(name: str, dtype: torch.dtype) -> str:
-    """The device that a name means in this process, for numbers of this dtype; refused if it is not there.
+    """The device that a name means in this process, for numbers of this dtype; refused if it is not available.
 
-    'auto' is the first of cuda, mps and cpu that is there and has such numbers.
+    'auto' is the first of cuda, mps and cpu that is available and supports the dtype.
     """
     require(isinstance(name, str), f"device = {name!r} must be a name such as 'cpu', 'cuda', 'mps' or 'auto'")
     if name == "auto":
@@ -71,7 +71,7 @@ def device_here(name: str, dtype: torch.dtype) -> str:
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as e:  # torch's ways of saying that a name is wrong or a driver missing
-        raise InputError(f"device = {name!r} is not there: {str(e).splitlines()[0]}") from e
+        raise InputError(f"device = {name!r} is not available: {str(e).splitlines()[0]}") from e
     short = str(dtype).removeprefix("torch.")
     require(_has(name, dtype), f"device = {name!r} has no {short}: use dtype = 'float32' or device = 'cpu'")
     return name
@@ -83,7 +83,7 @@ def with_double(device: str) -> str:
 
 
 def _has(device: str, dtype: torch.dtype) -> bool:
-    """The device has numbers of this dtype: MPS has no float64."""
+    """Whether the device supports this dtype: MPS has no float64."""
     try:
         torch.empty(0, dtype=dtype, device=device)
     except TypeError:
@@ -92,9 +92,9 @@ def _has(device: str, dtype: torch.dtype) -> bool:
 
 
 def take_gpu() -> None:
-    """From now on 'cuda' is a GPU of this rank's own, as long as the machine has enough of them.
+    """From now on 'cuda' means this rank's own GPU, as long as the machine has enough GPUs.
 
-    Which of the ranks on this machine it is say torchrun and --ranks (LOCAL_RANK), or srun (SLURM_LOCALID).
+    The rank's number on this machine is set by torchrun and --ranks (LOCAL_RANK), or srun (SLURM_LOCALID).
     """
     said = (os.environ.get(name, "") for name in ("LOCAL_RANK", "SLURM_LOCALID"))
     here = next((int(text) for text in said if text.isascii() and text.isdigit()), 0)
@@ -107,7 +107,7 @@ def take_gpu() -> None:
 
 @contextmanager
 def threads(count: int | None) -> Iterator[None]:
-    """Meanwhile torch has so many threads; None: as many as it has."""
+    """Within this context torch uses `count` threads; None: unchanged."""
     before = torch.get_num_threads()
     torch.set_num_threads(count or before)
     try:
@@ -117,12 +117,12 @@ def threads(count: int | None) -> Iterator[None]:
 
 
 def thread_count() -> int:
-    """How many threads may run in parallel: as many as torch has, and one inside a thread of the pool."""
+    """The number of threads that may run in parallel: torch's setting, or one inside a thread of the pool."""
     return torch.get_num_threads()
 
 
 def idle_seconds(stat: str = "/proc/stat") -> float | None:
-    """Seconds that the cores of this machine have been idle since it started, all together; None if unknown."""
+    """The idle time of all cores together since the machine started, in seconds; None if unknown."""
     try:
         with open(stat) as f:
             words = f.readline().split()
@@ -138,12 +138,12 @@ def split_evenly(items: Sequence[Item], count: int) -> list[Sequence[Item]]:
 
 
 def run_parallel(calls: Sequence[Callable[[], Result]]) -> list[Result]:
-    """The results of the calls; the k-th call always runs in the k-th thread, of which the first is the caller's own:
-    who waits might as well work. At most one call per thread."""
+    """The results of the calls, at most one per thread; the k-th call always runs in the k-th thread. The first thread
+    is the caller's, which would otherwise only wait."""
     if len(calls) < 2:
         return [call() for call in calls]
     threads = thread_count()
-    torch.set_num_threads(1)  # of MKL in all threads, of the others in this one
+    torch.set_num_threads(1)  # for MKL in all threads, for other libraries in this one
     try:
         others = [thread.submit(call) for thread, call in zip(_pool(threads)[: len(calls) - 1], calls[1:], strict=True)]
         try:
@@ -156,7 +156,7 @@ def run_parallel(calls: Sequence[Callable[[], Result]]) -> list[Result]:
 
 
 def over_threads(work: Callable[[Sequence[Item]], Result], items: Sequence[Item]) -> list[Result]:
-    """work(part) in every thread, of an even part of the items each."""
+    """work(part) in every thread, with an equal part of the items each."""
     return run_parallel([partial(work, part) for part in split_evenly(items, thread_count())])
 
 
@@ -183,16 +183,16 @@ os.register_at_fork(after_in_child=_pool.cache_clear)  # threads do not survive 
 
 
 def compiled(fastmath: Any = False, **options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """Compiled once: kept beside its file, or in the user's cache directory, or, where neither can be written, not."""
+    """Compile once; the result is cached beside the source or in the user's cache directory, if one is writable."""
     from numba import njit
 
     _listen()
-    options |= {"nogil": True, "error_model": "numpy", "fastmath": fastmath}  # a check of divisors is in vectors' way
+    options |= {"nogil": True, "error_model": "numpy", "fastmath": fastmath}  # checking divisors prevents vectorisation
 
     def compile_it(function: Callable[..., Any]) -> Any:
         try:
             return njit(cache=True, **options)(function)
-        except RuntimeError:  # there is no place to keep it
+        except RuntimeError:  # no directory for the cache is writable
             return njit(**options)(function)
 
     return compile_it
@@ -203,7 +203,7 @@ _told_of_compiling: list[Callable[[], None]] = []
 
 @contextmanager
 def told_of_compiling(tell: Callable[[], None]) -> Iterator[None]:
-    """Meanwhile `tell` is called as soon as a loop is compiled, once; not where it is found compiled."""
+    """Within this context `tell` is called once, as soon as a loop is compiled; not if it is loaded from the cache."""
     _told_of_compiling.append(tell)
     try:
         yield
@@ -238,7 +238,7 @@ def numba_is_used() -> bool:
         return _numba_is_there()
     require(asked in ("numba", "torch"), f"PROXFED_KERNELS = {asked!r} is not one of 'numba', 'torch'")
     missing = asked == "numba" and not _numba_is_there()
-    require(not missing, "PROXFED_KERNELS = 'numba', but it is not there: pip install \"proxfed[fast]\"")
+    require(not missing, "PROXFED_KERNELS = 'numba', but numba is not installed: pip install \"proxfed[fast]\"")
     return asked == "numba"
 
 
@@ -249,6 +249,6 @@ def _numba_is_there() -> bool:
     except ModuleNotFoundError:
         return False
     except ImportError as e:  # such as for a NumPy that it does not know
-        warnings.warn(f"numba cannot be used, what it would compile goes the slower way: {e}", stacklevel=2)
+        warnings.warn(f"numba cannot be used; torch computes the same, more slowly: {e}", stacklevel=2)
         return False
     return True

@@ -1,7 +1,6 @@
-"""Which clients take part in a round: (t, n, seed) -> sorted ids, the same wherever and whenever it is asked.
+"""Which clients take part in a round: (t, n, seed) -> sorted ids, a pure function.
 
-A draw costs what the cohort costs, not what all clients would: of a million, a thousand are drawn in a tenth of a
-millisecond.
+The cost of a draw is proportional to the cohort, not to all clients: a thousand of a million are drawn in 0.1 ms.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Full:
-    """Everybody, in every round: a range, by which a network knows that it need not pick rows."""
+    """All clients in every round: a range, so that the network need not select rows."""
 
     def __call__(self, t: int, n: int, seed: int) -> range:
         return range(n)
@@ -51,12 +50,12 @@ class UniformSampling:
         key = keys(seed, "uniform participation", [0], t)
         if 2 * self.m <= n:
             return _first_different(key, self.m, n)
-        return np.delete(np.arange(n), _first_different(key, n - self.m, n))  # drawn are those who stay away
+        return np.delete(np.arange(n), _first_different(key, n - self.m, n))  # the absent clients are drawn
 
 
 @dataclass(frozen=True)
 class BernoulliSampling:
-    """Each client independently with probability p. A round may be without clients: an empty array."""
+    """Each client independently with probability p. A round may have no clients: an empty array."""
 
     p: float
     """Probability to take part, in (0, 1]."""
@@ -71,7 +70,7 @@ class BernoulliSampling:
         key, count = keys(seed, "bernoulli participation", [0], t), _enough(n * self.p)
         while True:
             u = uniforms(key, count)[0]
-            skipped = np.minimum(np.log1p(-u) / np.log1p(-self.p), n)  # its whole part is geometric: who stays away
+            skipped = np.minimum(np.log1p(-u) / np.log1p(-self.p), n)  # its integer part is geometric: absent clients
             ids = np.cumsum(skipped.astype(np.int64) + 1) - 1
             if ids[-1] >= n:
                 return ids[: np.searchsorted(ids, n)]
@@ -79,7 +78,7 @@ class BernoulliSampling:
 
 
 def _first_different(key: Key, m: int, n: int) -> np.ndarray:
-    """The first m different ones, sorted, of an endless row of numbers that are uniform on 0 .. n-1; m <= n/2."""
+    """The first m distinct numbers, sorted, of an infinite sequence uniform on 0 .. n-1; m <= n/2."""
     count = _enough(m + m * m / n)
     while True:
         numbers = (uniforms(key, count)[0] * n).astype(np.int64)
@@ -90,21 +89,21 @@ def _first_different(key: Key, m: int, n: int) -> np.ndarray:
 
 
 def _enough(expected: float) -> int:
-    """Draws that are hardly ever too few; more do not change what the first ones are."""
+    """A number of draws that rarely falls short; drawing more does not change the first ones."""
     return int(expected + 4 * expected**0.5) + 8
 
 
 @dataclass(frozen=True)
 class Dropouts:
-    """Clients that are lost in the middle of a round: they have the server's message and do their work, and what they
-    send does not arrive. The bytes count as sent; the server's mean is over those it hears."""
+    """Clients that drop out during a round: they receive the server's message and compute, but their message does not
+    arrive. Its bytes count as sent; the server averages over the messages that arrive."""
 
     p: float
-    """Probability that a client of the cohort is lost, in [0, 1)."""
+    """Probability that a client of the cohort drops out, in [0, 1)."""
     among: Participation = Full()
-    """Who is in the cohort."""
+    """The cohort before dropouts."""
     rollback: bool = True
-    """A lost client goes back to its state before the round. Without that its state and what the server knows of it
+    """Whether a client that drops out returns to its state before the round. If not, its state and the server's copy
     differ from then on, and no method with memory is exact."""
 
     def __post_init__(self) -> None:
@@ -114,20 +113,20 @@ class Dropouts:
         return self.among(t, n, seed)
 
     def arrived(self, t: int, ids: Ids, seed: int) -> np.ndarray:
-        """Those of the cohort whose messages the server gets."""
+        """The clients of the cohort whose messages reach the server."""
         who = np.asarray(ids, np.int64)
         return who[uniforms(keys(seed, "lost in the round", who, t), 1)[:, 0] >= self.p]
 
 
 def attendance(participation: Participation, t: int, n: int, seed: int) -> tuple[Ids, Ids, Ids]:
-    """Who takes part in round t, whose messages the server gets, and whose states go on: the same object if these are
-    the same."""
+    """(the cohort of round t, the clients whose messages arrive, the clients that keep their new states): the same
+    object if they are equal."""
     ids = cohort(participation, t, n, seed)
     return ids, *arrived(participation, t, ids, seed)
 
 
 def arrived(participation: Participation, t: int, ids: Ids, seed: int) -> tuple[Ids, Ids]:
-    """Those of a cohort whose messages the server gets, and those whose states go on; `ids` itself if that is all."""
+    """(the clients whose messages arrive, the clients that keep their new states) of a cohort; `ids` itself if all."""
     if not isinstance(participation, Dropouts):
         return ids, ids
     there = participation.arrived(t, ids, seed)
@@ -136,7 +135,7 @@ def arrived(participation: Participation, t: int, ids: Ids, seed: int) -> tuple[
 
 
 def cohort(participation: Participation, t: int, n: int, seed: int) -> Ids:
-    """The clients of round t: a range if all take part, else an array, whatever a participation returns."""
+    """The clients of round t: a range if all take part, else an array, for any type that the participation returns."""
     ids = participation(t, n, seed)
     return ids if not isinstance(ids, range) or ids == range(n) else np.asarray(ids, np.int64)
 

@@ -1,14 +1,14 @@
-"""Names for classes, and tables for objects: how a configuration file says what to build.
+"""Names for classes, and tables for objects: how a configuration file describes objects.
 
 `{name = "top_k", fraction = 0.01}` names a class and gives its arguments. A name is
 
     top_k                        registered here
     my_package.my_module:Mine    a class or function of an installed package, or of a module beside the program
-    ./mine.py:Mine               the same of a file; relative to the configuration file that names it
+    ./mine.py:Mine               the same in a file; relative to the configuration file that names it
     their_name                   an entry point "proxfed.compressors" (and so on) of an installed package
 
-A wrong name, key or type gives one sentence with the place, the value and what is allowed. The way back is `describe`:
-an object becomes the table that builds it, an own class under its name and the hash of its source.
+A wrong name, key or type gives one sentence with the place, the value and the allowed values. `describe` is the
+inverse: it turns an object into the table that builds it; a custom class has its name and the hash of its source.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ Table = dict[str, Any]
 Make = TypeVar("Make", bound=Callable[..., Any])
 
 NESTED: dict[Any, Registry[Any]] = {}
-"""Types of arguments that are themselves tables with a name, and the registry that has the names."""
+"""The registry for each type of argument that is itself a table with a name."""
 
 
 class Registry(dict[str, Make]):
-    """What is registered here under a name; looking up any other name finds plug-ins.
+    """The classes registered under a name; other names are looked up among plug-ins.
 
-    `of` is the type that arguments have which take such a table: a field `compressor: Compressor` takes the name of a
+    `of` is the type of the arguments that accept such a table: a field `compressor: Compressor` takes the name of a
     compressor.
     """
 
@@ -72,19 +72,19 @@ class Registry(dict[str, Make]):
         raise InputError(f"there is no {name!r}; {nearest(name, self.names())}")
 
     def __contains__(self, name: object) -> bool:
-        """It may be looked up: registered, a plug-in, or the name of something elsewhere, if there is such a thing."""
+        """Whether it can be looked up: registered, a plug-in, or the name of a class elsewhere that exists."""
         return super().__contains__(name) or (isinstance(name, str) and (":" in name or name in self.plugins))
 
     def names(self) -> list[str]:
-        """Those that are registered, and the plug-ins."""
+        """The registered names, and the plug-ins."""
         return sorted({*self, *self.plugins})
 
 
-# ---- names of what is elsewhere -------------------------------------------------------------------------------------
+# ---- names of classes elsewhere --------------------------------------------------------------------------------------
 
 
 def import_name(make: Any) -> str:
-    """'module:Class', or 'file.py:Class' of what the running program itself defines."""
+    """'module:Class', or 'file.py:Class' for a class of the running program itself."""
     module = sys.modules.get(make.__module__)
     file = getattr(module, "__file__", None)
     if make.__module__ == "__main__" or (module is not None and module.__name__.startswith(FROM_FILE)):
@@ -95,12 +95,12 @@ def import_name(make: Any) -> str:
 FROM_FILE = "proxfed_plugin_"
 
 _importable: ContextVar[Collection[str] | None] = ContextVar("importable", default=None)
-"""Names of what is elsewhere that may be imported; None: all."""
+"""The names elsewhere that may be imported; None: all."""
 
 
 @contextmanager
 def only_installed(but: Collection[str] = ()) -> Iterator[None]:
-    """Meanwhile names find what is registered or installed, and nothing elsewhere is imported but these."""
+    """Within this context only registered and installed names are found; of other code only `but` is imported."""
     before = _importable.set(but)
     try:
         yield
@@ -133,7 +133,7 @@ def _from_module(name: str) -> ModuleType:
 
 @contextmanager
 def modules_here() -> Iterator[None]:
-    """Meanwhile modules in the working directory can be imported, as with `python -m`."""
+    """Within this context modules in the working directory can be imported, as with `python -m`."""
     here = str(Path.cwd())
     if "" in sys.path or here in sys.path:
         yield
@@ -146,7 +146,7 @@ def modules_here() -> Iterator[None]:
 
 
 def _from_file(path: Path) -> ModuleType:
-    """The module of a file, loaded once; of the running program's own file, the program itself."""
+    """The module of a file, loaded once; for the running program's own file, the program itself."""
     path = path.resolve()
     require(path.is_file(), f"there is no file {path}")
     main = sys.modules["__main__"]
@@ -168,7 +168,7 @@ def _from_file(path: Path) -> ModuleType:
 
 
 def source_hash(make: Any) -> str | None:
-    """A digest of the source of an own class or function, by which a changed one is recognised; None: not known."""
+    """A digest of the source of a custom class or function, which detects changes; None: not known."""
     if make.__module__.partition(".")[0] == "proxfed":  # versions.json says which proxfed it was
         return None
     try:
@@ -191,7 +191,7 @@ def read_toml(path: Path) -> Table:
 
 
 def read_named(path: Path) -> Table:
-    """A TOML file in which names of files that stand beside it are written out."""
+    """A TOML file with relative names of files made absolute."""
     return _beside(read_toml(path), path.parent)
 
 
@@ -203,24 +203,24 @@ def _beside(table: Any, directory: Path) -> Any:
 
 
 def _absolute(name: str, directory: Path) -> str:
-    """A name of a file relative to `directory` as an absolute one; any other name as it is."""
+    """A file name relative to `directory` as an absolute one; any other name unchanged."""
     file, colon, attribute = name.rpartition(":")
     return f"{(directory / file).resolve()}:{attribute}" if colon and file.endswith(".py") else name
 
 
 def label_of(algorithm: Table) -> str:
-    """What an algorithm is called: its label, or its name if it has none."""
+    """An algorithm's label, or its name if it has none."""
     return str(algorithm.get("label", algorithm.get("name")))
 
 
 def build(registry: Mapping[str, Make], table: Any, where: str, **known: Any) -> Any:
-    """The object that a table describes; `known` are arguments that the file does not give."""
+    """The object that a table describes; `known` are further arguments, which are not in the file."""
     make, given = prepared(registry, table, where, set(known))
     return make(**known, **given)
 
 
 def prepared(registry: Mapping[str, Make], table: Any, where: str, known: set[str]) -> tuple[Make, Table]:
-    """The class or function that a table names, and the arguments that it gives; the `known` ones it does not."""
+    """The class or function that a table names, and the arguments in the table, which lacks the `known` ones."""
     make = look_up(registry, table, where)
     return make, arguments(make, settings_of(table), where, known)
 
@@ -238,19 +238,19 @@ def look_up(registry: Mapping[str, Make], table: Any, where: str) -> Make:
 
 
 def settings_of(table: Table) -> Table:
-    """A table without what says which class it is."""
+    """A table without the keys that name the class."""
     return {k: v for k, v in table.items() if k not in ("name", "source")}
 
 
 def arguments(make: Callable[..., Any], given: Table, where: str, known: set[str] = frozenset()) -> Table:  # type: ignore[assignment]
-    """Check keys and types of a table against what `make` takes; nested tables are built."""
+    """Check keys and types of a table against the parameters of `make`; nested tables are built."""
     if isinstance(make, partial):
         known, make = known | make.keywords.keys(), make.func
     types = hints(make)
     try:
         parameters = inspect.signature(make).parameters
-    except (TypeError, ValueError) as e:  # of a function that is written in C
-        raise InputError(f"{where}: {make!r} does not say which settings it takes") from e
+    except (TypeError, ValueError) as e:  # functions written in C
+        raise InputError(f"{where}: {make!r} has no signature, so its settings are unknown") from e
     takes = {k: p for k, p in parameters.items() if k not in known and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
     if (unknown := next((key for key in given if key not in takes), None)) is not None:
         raise InputError(f"{where}: unknown key {unknown!r}; {nearest(unknown, takes) if takes else 'it takes none'}")
@@ -265,7 +265,7 @@ def hints(make: Callable[..., Any]) -> dict[str, Any]:
     make = make.func if isinstance(make, partial) else make
     try:
         return get_type_hints(make.__init__ if isinstance(make, type) and not is_dataclass(make) else make)  # type: ignore[misc]
-    except (NameError, TypeError, AttributeError):  # a stranger's annotation that only a type checker can read
+    except (NameError, TypeError, AttributeError):  # annotations of other packages that only a type checker can read
         return {}
 
 
@@ -279,8 +279,8 @@ def _value(hint: Any, value: Any, where: str) -> Any:
                 hint, instead = float | Literal["auto"], f" or a table with a name ({', '.join(registry)})"
                 break
             return value if is_dataclass(value) else build(registry, value, where)
-    try:  # JSON, because it reads a list as a tuple where a tuple is asked for, and is strict otherwise
-        # Arguments may also be objects, such as a loss or a module, which no table can write down.
+    try:  # JSON, because it accepts a list for a tuple, and is strict otherwise
+        # Arguments may also be objects, such as a loss or a module, which have no table.
         adapter: TypeAdapter[Any] = TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True))
         return adapter.validate_json(json.dumps(value), strict=True)
     except ValidationError as e:
@@ -292,7 +292,7 @@ def _value(hint: Any, value: Any, where: str) -> Any:
 
 
 def _python_number(value: Any, hint: Any) -> Any:
-    """A number of NumPy as Python's; 2.0 as 2 where a whole number is asked for, since JSON may write it so."""
+    """A NumPy number as a Python number; 2.0 as 2 for a whole number, since JSON may write it so."""
     if isinstance(value, Number) and hasattr(value, "item"):
         value = value.item()
     asked = get_args(hint) or (hint,)
@@ -305,17 +305,17 @@ def _type_name(hint: Any) -> str:
     return getattr(hint, "__name__", str(hint)).replace("proxfed.", "")
 
 
-# ---- and back -------------------------------------------------------------------------------------------------------
+# ---- from objects to tables ------------------------------------------------------------------------------------------
 
 
 def describe(value: Any, registry: Registry[Any]) -> Table:
-    """The table that builds this object, with every field; of a function, its name."""
+    """The table that builds this object, with every field; for a function, its name."""
     if isinstance(value, FunctionType):
         return {"name": import_name(value)} | ({} if (digest := source_hash(value)) is None else {"source": digest})
     name, fixed = _registered(value, registry)
     table = {"name": name or import_name(type(value))}
     if name is None and (digest := source_hash(type(value))) is not None:
-        table["source"] = digest  # of an own class: a change of it makes another study
+        table["source"] = digest  # of a custom class: changing it makes another study
     if is_dataclass(value):
         given = {f.name: getattr(value, f.name) for f in fields(value) if f.init and f.repr}
     else:
@@ -325,7 +325,7 @@ def describe(value: Any, registry: Registry[Any]) -> Table:
 
 
 def _registered(value: Any, registry: Registry[Any]) -> tuple[str | None, Collection[str]]:
-    """The name that makes such an object, and the arguments that the name itself gives."""
+    """The name that makes such an object, and the arguments that the name implies."""
     for name, make in registry.items():
         if make is type(value):
             return name, ()
@@ -337,7 +337,7 @@ def _registered(value: Any, registry: Registry[Any]) -> tuple[str | None, Collec
 
 
 def plain(value: Any) -> Any:
-    """A value as TOML has it: components as tables, what is too large or no data by its digest."""
+    """A value for TOML: components as tables; large values and objects that are not data as digests."""
     for registry in NESTED.values():
         if type(value) in registry.values():
             return describe(value, registry)
@@ -358,7 +358,7 @@ def plain(value: Any) -> Any:
     if callable(value) and hasattr(value, "__qualname__"):
         return import_name(value) + (f"#{digest}" if (digest := source_hash(value)) else "")
     kind: Any = type(value)
-    if kind.__repr__ is object.__repr__ and kind.__str__ is object.__str__:  # would say where it lies
+    if kind.__repr__ is object.__repr__ and kind.__str__ is object.__str__:  # its repr would have a memory address
         return describe(value, Registry("", {}))
     return str(value)
 

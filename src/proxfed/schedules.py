@@ -1,4 +1,4 @@
-"""Step sizes: a number, a function of the round, which counts from 1, or "auto" until a run has found it."""
+"""Step sizes: a number, a function of the round (counted from 1), or "auto" until a run has found it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def at(step: Step, t: int) -> float:
 
 
 def first(step: Step) -> float:
-    """The step size of the first round: schedules do not grow, so it is the largest."""
+    """The step size of the first round, which is the largest, since schedules do not grow."""
     return at(step, 1)
 
 
@@ -59,7 +59,7 @@ def non_negative_or_auto(owner: Any, *names: str) -> None:
 
 
 def at_most_lam(owner: Any, name: str, lam: FloatOrAuto) -> None:
-    """A local step is at most the penalty length lam; where lam is "auto", and so follows from the step, it is, too."""
+    """Check that a local step is at most the penalty length lam; if lam is "auto", it follows from the step."""
     step, who = getattr(owner, name), type(owner).__name__
     if lam == AUTO:
         require(step == AUTO, f"{who}: lam = 'auto' follows from {name}, so {name} = {step!r} must be 'auto', too")

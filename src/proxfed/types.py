@@ -1,10 +1,10 @@
-"""The types that everything hangs on. Read this file first.
+"""The types that everything else builds on. Read this file first.
 
     minimise over x in R^d      phi(x) = sum_i p_i f_i(x) + h(x)
 
-Per-client arrays are (clients, d), always, also for one client; a point that all clients share is (d,). An algorithm is
-handed `f` (this block of clients), `h` and, on graphs, `mix`; it never indexes the client axis, samples no data and
-knows no network. That is why the same file runs stacked in one process and in blocks over many.
+Per-client arrays are always (clients, d), even for a single client; a point shared by all clients is (d,). An algorithm
+receives `f` (this block of clients), `h` and, on graphs, `mix`. It never indexes the client axis, samples no data and
+knows no network, so that the same file runs stacked in one process and in blocks over many.
 """
 
 from __future__ import annotations
@@ -75,50 +75,50 @@ __all__ = [
 ]
 
 AUTO: Final = "auto"
-"""In the place of a step size: it is found while the algorithm runs."""
+"""Instead of a step size: the step is found while the algorithm runs."""
 
 if TYPE_CHECKING:
     FloatOrAuto: TypeAlias = float | Any
 else:
     FloatOrAuto = float | Literal["auto"]
-"""A hyper-parameter that is a number, or "auto". Equations read it as the number, since nothing computes before it is
-found: to a type checker it is a number, or Any."""
+"""A hyper-parameter that is a number, or "auto". Equations use it as a number, since nothing is computed before it is
+found; a type checker sees a number, or Any."""
 
 Mean = Callable[[Tensor], Tensor]
-"""(c, d) -> (d,): the average over all clients of the network; used to look at a run, never by its steps."""
+"""(c, d) -> (d,): the average over all clients of the network; used to evaluate a run, never by its steps."""
 
 Message = Any
-"""What travels: a tensor (c, k), or (k,) from the server; a Packed, of one row from the server; or a tuple of these. An
-algorithm says in its signatures which of them it sends; what it receives is dense."""
+"""A message: a tensor (c, k), or (k,) from the server; a Packed, with one row from the server; or a tuple of these. An
+algorithm's signatures say which of them it sends; it receives dense tensors."""
 
 Mix = Callable[[Message], Tensor]
-"""(c, d) -> (c, d): row i becomes sum_j w_ij x_j, over the graph of this round. x is a tensor, or a Packed: then its
-dense value is mixed, and its bytes are what crosses each edge."""
+"""(c, d) -> (c, d): row i becomes sum_j w_ij x_j, over the graph of this round. x is a tensor, or a Packed, whose dense
+value is mixed and whose bytes are sent over each edge."""
 
 
 class Block(NamedTuple):
     """A named part of the flat parameter vector: x[..., start:stop], which has this shape."""
 
     name: str
-    """What it is called."""
+    """Its name, such as 'fc1.weight'."""
     start: int
     """Its first coordinate."""
     stop: int
     """One past its last coordinate."""
     shape: tuple[int, ...]
-    """Of the parameter."""
+    """The shape of the parameter."""
 
 
 Better: TypeAlias = Literal["lower", "higher", ""]
-"""Which values of a measure are better; '' where neither is simply better, or it is not known."""
+"""Which values of a measure are better; '' if neither direction is better, or it is not known."""
 
 
 @dataclass(frozen=True)
 class Measure:
-    """A number that models are judged by, and which values of it are better: Measure("r2", "higher")."""
+    """A measure of models, and which of its values are better: Measure("r2", "higher")."""
 
     name: str
-    """As rows and reports have it."""
+    """Its name in rows and reports."""
     better: Better = ""
     """Which values are better: 'lower' or 'higher'; '': it has no direction."""
 
@@ -129,7 +129,7 @@ class Measure:
 
 
 def directions(measures: Sequence[Measure | str]) -> dict[str, Better]:
-    """{name: which values are better} of measures; a bare name is a measure without a direction."""
+    """{name: which values are better}; a bare name is a measure without a direction."""
     listed = not isinstance(measures, str) and all(isinstance(each, (Measure, str)) for each in measures)
     require(listed, f"measures = {measures!r:.80} must be a tuple, such as (Measure('r2', 'higher'),)")
     found = [Measure(each) if isinstance(each, str) else each for each in measures]
@@ -137,9 +137,9 @@ def directions(measures: Sequence[Measure | str]) -> dict[str, Better]:
 
 
 class Local(ABC):
-    """What the clients of one block know during round t: their own data and their own randomness.
+    """f_i of one block of clients during round t: their own data and their own randomness.
 
-    An own one says what `full_grad` and `value` are; without a `grad` of its own it has full gradients only.
+    Your own subclass implements `full_grad` and `value`; without a `grad` it has full gradients only.
     """
 
     t: int
@@ -147,7 +147,7 @@ class Local(ABC):
     ids: Ids
     """The clients of the block."""
     seed: int
-    """Of the run."""
+    """The seed of the run."""
 
     @cached_property
     def key(self) -> Key:
@@ -163,7 +163,7 @@ class Local(ABC):
         """f_i(x), (c,), over all of each client's data."""
 
     def value_and_grad(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """`value` and `full_grad` at the same x, which one pass over the data may give together."""
+        """`value` and `full_grad` at the same x, possibly in one pass over the data."""
         return self.value(x), self.full_grad(x)
 
     def grad(self, x: Tensor, draw: int) -> Tensor:
@@ -171,17 +171,17 @@ class Local(ABC):
         return self.full_grad(x)
 
     def descend(self, y: Tensor, draws: range, eta: float) -> None:
-        """y <- y - eta grad f_i(y) for each of the draws, in place on rows (c, d): no gradient need be written down."""
+        """y <- y - eta grad f_i(y) for each of the draws, in place on rows (c, d), without storing a gradient."""
         for draw in draws:
             y.sub_(self.grad(y, draw), alpha=eta)
 
     @property
     def l2(self) -> float:
-        """Weight of |x|^2 / 2 inside every f_i, which everybody knows."""
+        """Weight of |x|^2 / 2 inside every f_i, which is public."""
         return 0.0
 
     def hessian(self, x: Tensor) -> Callable[[Tensor], Tensor]:
-        """V (c, d) -> (c, d): the Hessian of each f_i at x, (c, d) or (d,), times its row, over all of its data."""
+        """V (c, d) -> (c, d): each row times the Hessian of f_i at x, (c, d) or (d,), over all data of the client."""
         raise InputError("Hessian products are not known for this f")
 
     def spread(self, x: Tensor) -> Tensor:
@@ -203,10 +203,10 @@ class Smoothness(NamedTuple):
 
 
 class Smooth(ABC):
-    """f = sum_i p_i f_i on R^d: the losses of n clients, and all that is computed from their data.
+    """f = sum_i p_i f_i on R^d: the losses of n clients, and everything computed from their data.
 
-    Your own has n and d, as fields or properties, and `local`. What else it knows it adds; the rest has a default, or
-    is refused in one sentence when it is asked for. `f + h` is the problem.
+    Your own subclass has n and d, as fields or properties, and `local`. Everything else is optional: it has a default,
+    or is refused in one sentence when it is needed. `f + h` is the problem.
     """
 
     n: int
@@ -220,20 +220,20 @@ class Smooth(ABC):
     l2: float | None = None
     """Weight of |x|^2 / 2 inside every f_i; None: it has no such term."""
     has_hessian: bool = False
-    """Its `Local` offers Hessian products."""
+    """Whether its `Local` offers Hessian products."""
     train_measures: bool = True
-    """Objective and stationarity at every evaluation, which cost passes over all training data."""
+    """Whether to compute objective and stationarity at every evaluation, by passes over all training data."""
 
     @abstractmethod
     def local(self, t: int, ids: Ids, seed: int = 0) -> Local:
-        """f_i of these clients in round t; several threads ask, and use, at once."""
+        """f_i of these clients in round t; must be thread-safe, as must its result."""
 
     def __add__(self, h: Regulariser) -> Problem[Self]:
         """f + h."""
         return Problem(self, h)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What goes to other processes: not what was computed, which they compute themselves."""
+        """The fields without cached properties, which other processes compute again."""
         made = type(self)
         return {k: v for k, v in vars(self).items() if not isinstance(getattr(made, k, None), cached_property)}
 
@@ -249,7 +249,7 @@ class Smooth(ABC):
 
     @property
     def gradient_size(self) -> int:
-        """Numbers that a client's gradient reads, on average: whether it is worth while to wake threads for it."""
+        """Numbers that a client's gradient reads, on average; decides whether threads are worth while."""
         return self.d
 
     def initial(self, seed: int) -> Tensor:
@@ -266,9 +266,9 @@ class Smooth(ABC):
 
     @property
     def measures(self) -> Sequence[Measure | str]:
-        """What `evaluate` returns, known before anything is evaluated: Measure("r2", "higher").
+        """The measures that `evaluate` returns, known in advance: Measure("r2", "higher").
 
-        A bare name says no direction; nothing is tuned, stopped or compared by it.
+        A bare name has no direction, so it cannot be used for tuning, stopping or comparing.
         """
         return ()
 
@@ -278,7 +278,7 @@ class Smooth(ABC):
 
     @property
     def training_measures(self) -> Sequence[Measure | str]:
-        """What `training_score` returns, in the same way."""
+        """The measures that `training_score` returns, in the same way."""
         return ()
 
     def training_score(self, x: Tensor) -> dict[str, float]:
@@ -295,7 +295,7 @@ class Smooth(ABC):
 
     @property
     def solvable(self) -> bool:
-        """It has a solver: `minimise`."""
+        """Whether it has a solver: `minimise`."""
         return type(self).minimise is not Smooth.minimise
 
     def minimise(self, h: Regulariser, x0: Tensor, tolerance: float = 1e-12) -> Tensor:
@@ -303,7 +303,7 @@ class Smooth(ABC):
         raise InputError(f"there is no solver for {self}")
 
     def fewer(self, samples: int) -> Smooth:
-        """The same f with at most so many samples of each client, to look at it cheaply."""
+        """The same f with at most this many samples per client, for a cheap estimate."""
         return self
 
     def with_l2(self, l2: float) -> Self:
@@ -319,14 +319,14 @@ F = TypeVar("F", bound=Smooth, covariant=True, default=Smooth)
 
 @dataclass(frozen=True, eq=False)
 class Problem(Generic[F]):
-    """phi = f + h, and where a run begins. Problems with another h or another x0 share f, and what it has computed."""
+    """phi = f + h, and the starting point. Problems with another h or x0 share f and its cached results."""
 
     f: F
     """The smooth part: the clients' losses on their data."""
     h: Regulariser
     """The regulariser."""
     x0: Tensor | None = None
-    """Where it begins, (d,); None: at `f.initial(seed)`."""
+    """The starting point, (d,); None: `f.initial(seed)`."""
 
     def __post_init__(self) -> None:
         require(isinstance(self.f, Smooth), f"Problem: f = {self.f!r:.80} is not a Smooth such as Linear(data, loss)")
@@ -347,7 +347,7 @@ class Problem(Generic[F]):
         return replace(self, h=h)
 
     def starting_at(self, x: Tensor) -> Self:
-        """The same problem, begun at x, (d,), whatever the seed."""
+        """The same problem with the starting point x, (d,), for every seed."""
         return replace(self, x0=x)
 
     def value(self, x: Tensor) -> Tensor:
@@ -360,9 +360,9 @@ class Problem(Generic[F]):
         return f.minimise(self.h, self.start(0).to(f.weights), tolerance).to(self.f.weights)
 
     def alpha_max(self) -> float:
-        """The smallest weight of h for which the solution is zero wherever this weight can make it so.
+        """The smallest weight of h for which the solution is zero in all coordinates that h penalises.
 
-        What the weight leaves alone, such as an intercept outside of h's blocks, takes the values that it has there.
+        Unpenalised coordinates, such as an intercept outside of h's blocks, take their optimal values.
         """
         f, h = self.f.double, self.h
         require(f.solvable, f"alpha_max is not known for {f}")
@@ -399,11 +399,11 @@ class Regulariser(ABC):
 
     @property
     def thresholds(self) -> bool:
-        """A weight that is large enough, but finite, makes zero the solution."""
+        """Whether a finite, large enough weight makes zero the solution."""
         return False
 
     def with_weight(self, weight: float) -> Regulariser:
-        """The same with this weight; what else it has stays."""
+        """The same regulariser with this weight and its other parameters unchanged."""
         raise InputError(f"{type(self).__name__} has no weight that could be changed")
 
     def weight_max(self, g: Tensor) -> float:
@@ -411,7 +411,7 @@ class Regulariser(ABC):
         raise InputError(f"{type(self).__name__} has no weight from which on zero is the solution")
 
     def held_at_zero(self, d: int) -> Regulariser:
-        """What h becomes when its weight is infinite: x = 0 wherever the weight acts."""
+        """The limit of h for an infinite weight: x = 0 wherever the weight acts."""
         raise InputError(f"{type(self).__name__} has no weight from which on zero is the solution")
 
 
@@ -420,15 +420,15 @@ class Packed:
     """A compressed message of a block of clients."""
 
     parts: dict[str, Tensor]
-    """What travels, each with the client axis in front."""
+    """The tensors that are sent, each with the client axis in front."""
     dense: Tensor
-    """The value that the receiver reads, (c, d)."""
+    """The value that the receiver decodes, (c, d)."""
     nbytes: int
     """Bytes of all rows together as the papers count them (top-k: 4 for the index, one number for the value)."""
     best: int
-    """Bytes of all rows together in the shortest encoding that we have: exactly what `encode` makes."""
+    """Bytes of all rows together in the shortest available encoding: the exact output of `encode`."""
     compressor: Compressor
-    """It packed the message: between processes its `encode` writes what travels, and its `decode` reads it."""
+    """The compressor that packed the message; its `encode` and `decode` are used between processes."""
 
 
 @runtime_checkable
@@ -452,22 +452,22 @@ class Compressor(Protocol):
 
 @runtime_checkable
 class RowsApart(Compressor, Protocol):
-    """A compressor whose messages a server reads one by one: as (clients, 1 + k), with their weights p_i in front.
+    """A compressor whose messages the server reads one by one: as (clients, 1 + k), with their weights p_i in front.
 
-    That is for what is not a sum of vectors, such as a sum of outer products.
+    For servers that need more than a sum of vectors, such as a sum of outer products.
     """
 
     @property
     def beside(self) -> int:
-        """Numbers of a row besides the d of a vector: k = d + beside."""
+        """Extra numbers in a row beside the d of a vector: k = d + beside."""
 
 
 @runtime_checkable
 class SparseCompressor(Compressor, Protocol):
-    """A compressor that keeps some entries of a row: sums of its messages cost what these do, whatever d is."""
+    """A compressor that keeps some entries of a row: the cost of summing its messages does not depend on d."""
 
     def entries(self, messages: Sequence[bytes], d: int, dtype: Any) -> tuple[Tensor, Tensor]:
-        """Where the numbers of each message stand, none twice, and these: both (c, k). All else of `decode` is zero."""
+        """(distinct positions, values) of each message's entries, both (c, k); `decode` is zero elsewhere."""
 
 
 class Mixing(NamedTuple):
@@ -485,7 +485,7 @@ class Mixing(NamedTuple):
 
 @runtime_checkable
 class Topology(Protocol):
-    """Who talks to whom, and with which weights. `period` rounds repeat; None: every round is drawn anew."""
+    """A communication graph with mixing weights. It repeats after `period` rounds; None: drawn anew each round."""
 
     @property
     def n(self) -> int: ...
@@ -495,7 +495,7 @@ class Topology(Protocol):
 
     @property
     def doubly_stochastic(self) -> bool:
-        """Also the columns of W sum to one, so that mixing keeps the mean."""
+        """Whether the columns of W also sum to one, so that mixing preserves the mean."""
 
     def W(self, t: int) -> Mixing: ...
 
@@ -511,36 +511,36 @@ class Participation(Protocol):
 
 
 class Needs(NamedTuple):
-    """What an algorithm asks of a problem; `run` refuses anything else before it starts."""
+    """An algorithm's requirements on a problem and a network; `run` checks them before it starts."""
 
     composite: bool = True  # takes prox steps; False: h enters through its subgradient
     convex: bool = False  # h must be convex
     everyone: bool = False  # full participation
-    all_hear: bool = False  # also who stays away from a round must get its message down, then or later
+    all_hear: bool = False  # clients absent from a round must also receive its message down, then or later
     contractive: bool = False  # its compressor must be contractive
     unbiased: bool = False  # its compressor must be unbiased
-    largest_q2: float = 1.0  # that a contractive compressor may have
+    largest_q2: float = 1.0  # the largest q^2 of a contractive compressor
     hessian: bool = False  # Hessian products of every f_i
-    exact_downlink: bool = False  # its server counts on clients having exactly what it sent
+    exact_downlink: bool = False  # its server relies on clients receiving its message exactly
     fixed_graph: bool = False  # the same W in every round
     symmetric: bool = False  # W = W'
-    doubly_stochastic: bool = False  # also the columns of W sum to one, or what it tracks is not the mean
-    eigenvalues_above: float = -1.0  # of W
+    doubly_stochastic: bool = False  # the columns of W also sum to one, or it would not track the mean
+    eigenvalues_above: float = -1.0  # all eigenvalues of W must be above this
 
 
 class Sends(NamedTuple):
-    """Vectors of d numbers that travel in a round: from and to each client that takes part, or over each edge."""
+    """Vectors of d numbers sent in a round: from and to each participating client, or over each edge."""
 
     up: int = 0  # vectors from each client
     down: int = 0  # vectors to each client
-    edge: int = 0  # as often as it calls `mix`
+    edge: int = 0  # vectors over each edge: the number of calls of `mix`
     numbers_up: int = 0  # single numbers besides
     numbers_down: int = 0  # single numbers besides
     bytes_down: int = 0  # single bytes besides
-    rows_apart: bool = False  # the server reads the messages one by one, so that no sum of them is enough
-    compressed: tuple[str, ...] = ()  # the ways, such as "up", on which vectors travel as C(d)
-    times: str = ""  # the hyper-parameter that multiplies all of it
-    on_average: bool = False  # over the rounds, which differ
+    rows_apart: bool = False  # the server reads the messages one by one; their sum is not enough
+    compressed: tuple[str, ...] = ()  # the directions, such as "up", in which vectors travel as C(d)
+    times: str = ""  # the hyper-parameter that multiplies all of these
+    on_average: bool = False  # the numbers are averages over rounds that differ
 
     def __str__(self) -> str:
         """'C(d) up, 1 down, and 1 number up', '2 Q per edge'."""
@@ -586,18 +586,18 @@ class When:
 
 
 class Facts(NamedTuple):
-    """What a reader wants to know of an algorithm before choosing it; `is_exact` is what holds with its settings."""
+    """Facts for choosing an algorithm; `is_exact` evaluates them for its hyper-parameters."""
 
-    sends: Sends  # what travels in a round
-    exact: bool | When  # full gradients on different convex data lead to the exact solution, if it settles at all
-    step: str = "eta"  # the hyper-parameter that is the length of a gradient step; '': none is
-    exact_partial: bool | When = False  # exact, too, if only some take part in a round; with `partial` if it has that
-    averaging: str = ""  # the hyper-parameter in (0, 1] that averages control variates over rounds; '': none does
-    variate: str = "c"  # the field of a client's state that is its control variate, if it has such a field
+    sends: Sends  # messages of a round
+    exact: bool | When  # full gradients, heterogeneous convex data: if it converges, then to the solution
+    step: str = "eta"  # the hyper-parameter that is the length of a gradient step; '': none
+    exact_partial: bool | When = False  # also exact with partial participation; with `partial` if it has that field
+    averaging: str = ""  # the hyper-parameter in (0, 1] that averages control variates over rounds; '': none
+    variate: str = "c"  # the field of a client's state with its control variate, if there is one
 
 
 class Constants(NamedTuple):
-    """What step sizes of the theory are computed from."""
+    """The constants from which step sizes of the theory are computed."""
 
     smoothness: Smoothness  # of f and the f_i
     n: int  # clients
@@ -608,11 +608,11 @@ class Constants(NamedTuple):
 
 
 LOCAL_STEPS = ("K", "tau", "T0")
-"""What algorithms call the number of local steps of a round."""
+"""The names of hyper-parameters that are the number of local steps of a round."""
 
 
 class Method(ABC):
-    """What all algorithms have. Hyper-parameters are fields; states are NamedTuples of tensors, nested or not."""
+    """Base of all algorithms. Hyper-parameters are fields; states are NamedTuples of tensors, possibly nested."""
 
     needs: ClassVar[Needs]
     facts: ClassVar[Facts]
@@ -647,11 +647,11 @@ class Method(ABC):
 
     @property
     def to_find(self) -> tuple[str, ...]:
-        """The hyper-parameters that are "auto": `engine/race.py` finds them, and nothing else runs before."""
+        """The hyper-parameters that are "auto"; `engine/race.py` finds them."""
         return tuple(name for name in self.steps_for(1.0) if getattr(self, name) == AUTO)
 
     def resolve(self, **steps: float) -> Self:
-        """The same algorithm with these numbers in the place of "auto"."""
+        """The same algorithm with these numbers instead of "auto"."""
         name, here = type(self).__name__, self.to_find
         wrong = next((step for step in steps if step not in here), None)
         require(wrong is None, f"{name}: {wrong} cannot be resolved: it is not 'auto'")
@@ -659,21 +659,21 @@ class Method(ABC):
         return cast(Self, replace(cast(Any, self), **steps))
 
     def with_local_steps(self, s: float) -> Self:
-        """The same algorithm, in which all that is "auto" follows from local steps of length s."""
+        """The same algorithm with every "auto" derived from local steps of length s."""
         steps = self.steps_for(s)
         return self.resolve(**{name: steps[name] for name in self.to_find})
 
     @property
     def example(self) -> Self:
-        """One that can be asked for everything: itself, or with steps so short that every regulariser allows them."""
+        """An algorithm without "auto": itself, or with steps so short that every regulariser allows them."""
         return self.with_local_steps(1e-9) if self.to_find else self
 
     def requires(self) -> Needs:
-        """What it needs with these hyper-parameters, if some of them ask for more."""
+        """Its needs with these hyper-parameters, if they differ from `needs`."""
         return self.needs
 
     def sends(self) -> Sends:
-        """What travels with these hyper-parameters, if it depends on them."""
+        """Its messages with these hyper-parameters, if they differ from `facts.sends`."""
         return self.facts.sends
 
     def is_exact(self, partial: bool = False) -> bool:
@@ -682,7 +682,7 @@ class Method(ABC):
         return fact.holds(vars(self)) if isinstance(fact, When) else fact
 
     def largest_prox_step(self) -> float:
-        """The largest step it hands to h.prox; inf if it grows with the rounds. A composite algorithm must say it."""
+        """The largest step passed to h.prox; inf if it grows with the rounds. Required of composite algorithms."""
         if self.needs.composite:
             raise NotImplementedError(f"{type(self).__name__} takes prox steps, so it needs a largest_prox_step()")
         return 0.0
@@ -697,7 +697,7 @@ Stateless = tuple[()]
 
 
 class Star(Method, Generic[Client, Server]):
-    """An algorithm with a server. If the server's state has a field `x`, that is what it sends and the model."""
+    """An algorithm with a server. If the server's state has a field `x`, this is its message and the model."""
 
     @abstractmethod
     def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Client, Server]:
@@ -712,48 +712,48 @@ class Star(Method, Generic[Client, Server]):
         """A client's round: (new state, message up)."""
 
     def after(self, own: Client, down: Message, up: Message, h: Regulariser) -> Client | None:
-        """The new state of a client that sent `up`, if it follows from that and from what everybody knows; else None.
+        """The new state of a client that sent `up`, if it is a function of `up` and of public values; else None.
 
-        It is asked for where messages get noise: a state that follows from the noisy message agrees with what the
-        server has, and holds nothing of the rows that was not sent (engine/noise.py).
+        Used if messages get noise: a state computed from the noisy message agrees with the server's, and contains no
+        more information about the rows than was sent (engine/noise.py).
         """
         return None
 
     def hear(self, own: Client, down: Message) -> Client:
-        """What a client that stays away from a round makes of its message, for those that need `all_hear`."""
+        """The state of a client that was absent from a round after it receives the message down (`all_hear`)."""
         return own
 
     @abstractmethod
     def server(self, s: Server, up: Message, h: Regulariser, share: float) -> Server:
-        """The new server state from the weighted mean of the messages; share: the weight p_i of those who took part."""
+        """The new server state from the weighted mean of the messages; share: the sum of p_i over participants."""
 
     def carried(self, own: Client, s: Server, h: Regulariser, to: Self) -> tuple[Client, Server]:
-        """The states from which `to`, the same with other steps, goes on. Models and gradients stay; whatever is a step
-        away from a model must now be one of the new steps away, or a solution is no fixed point any more."""
+        """The states from which `to`, the same algorithm with other steps, continues. Models and gradients stay; points
+        one step away from a model are moved to one new step away, so that a solution stays a fixed point."""
         return own, s
 
     def model(self, s: Server, h: Regulariser) -> Tensor:
-        """The point (d,) that is evaluated and kept."""
+        """The point (d,) that is evaluated and saved."""
         return s.x  # type: ignore[attr-defined,no-any-return]
 
     def shown(self, own: Client, s: Server) -> dict[str, Tensor]:
-        """Rows (c, d) by name that measures may be asked of, beside the fields of the clients' states."""
+        """More rows (c, d) by name that measures can use, beside the fields of the clients' states."""
         return {}
 
 
 class Relay(Star[Client, Server]):
-    """A Star that says what a node of a tree sends to its parent, so that it compresses on every edge of a tree.
+    """A Star that defines the message of a tree node to its parent, so that every edge of a tree is compressed.
 
-    Any Star runs along a spanning tree of a graph, the server at its root: nodes add up messages on the way. Sums of
-    compressed messages are dense. A Relay compresses the sums instead: its `client` returns what has not been
-    compressed yet, and `relay` does that, with a server as on a tree.
+    Any Star runs along a spanning tree of a graph with the server at its root: the nodes add up messages. Sums of
+    compressed messages are dense. A Relay compresses the sums instead: its `client` returns an uncompressed message,
+    and `relay` compresses it, with a plain server as well as on a tree.
     """
 
     @abstractmethod
     def relay(self, own: Client, up: Tensor, below: Tensor | float, key: Key | None) -> tuple[Client, Message]:
-        """From what `client` returned and the sum of what the node's children sent: its message to its parent.
+        """A node's message to its parent, from the message of `client` and the sum of its children's messages.
 
-        `below` is 0 without children. There is no key at the root: the server is there, and nothing crosses an edge.
+        `below` is 0 without children. At the root, where the server is, `key` is None: no edge is crossed.
         """
 
 
@@ -765,28 +765,28 @@ class Graph(Method, Generic[State]):
         """The clients' states."""
 
     def before_mix(self, s: State, f: Local, h: Regulariser) -> State:
-        """What clients do on their own before the first `mix` of a round. The result is a state like any other.
+        """The part of a round before the first `mix`, which clients compute on their own. Returns the new states.
 
-        A step could do the same itself. Done here, clients put their states away before they wait for each other, and
-        so hold little memory meanwhile.
+        `step` could do the same. Done here, blocks store their states before they wait for each other, which saves
+        memory.
         """
         return s
 
     @abstractmethod
     def step(self, s: State, f: Local, h: Regulariser, mix: Mix) -> State:
-        """The rest of the round: gradients, prox steps and as many calls of `mix` as it takes."""
+        """The rest of the round: gradients, prox steps and calls of `mix`."""
 
     def carried(self, s: State, to: Self) -> State:
-        """The states from which `to`, the same with other steps, goes on. Models and gradients stay; whatever is a step
-        away from a model must now be one of the new steps away, or a solution is no fixed point any more."""
+        """The states from which `to`, the same algorithm with other steps, continues. Models and gradients stay; points
+        one step away from a model are moved to one new step away, so that a solution stays a fixed point."""
         return s
 
     @abstractmethod
     def model(self, s: State, h: Regulariser, mean: Mean) -> Tensor:
-        """The point (d,) that is evaluated and kept, from averages over the network."""
+        """The point (d,) that is evaluated and saved, from averages over the network."""
 
     def shown(self, s: State) -> dict[str, Tensor]:
-        """Rows (c, d) by name that measures may be asked of, beside the fields of the state."""
+        """More rows (c, d) by name that measures can use, beside the fields of the state."""
         return {}
 
 

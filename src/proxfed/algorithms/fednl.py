@@ -16,7 +16,7 @@ Learning", ICML, 2022, arXiv:2106.02969.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -44,6 +44,8 @@ class FedNL(Star[Client, Server]):
 
     alpha: float = 1.0
     """How much of a piece is learned, in (0, 1]; 1 for compressors such as this one that only leave out."""
+    pieces: DenseRows = field(init=False, default=DenseRows())
+    """How pieces of curvature travel: as they are, each client's apart."""
 
     needs: ClassVar[Needs] = Needs(composite=False, convex=True, everyone=True, hessian=True)
     facts: ClassVar[Facts] = Facts(Sends(up=2, down=1, numbers_up=2, rows_apart=True), exact=True, step="")
@@ -68,7 +70,7 @@ class FedNL(Star[Client, Server]):
         l, v, _ = top_eigenvector(rest, torch.from_numpy(normals(f.key, d)).to(x), steps=d)
         e = (v * rest(v)).sum(1)
         Hh = own.Hh + self.alpha * (e[:, None] * v)[:, :, None] * v[:, None]
-        return Client(Hh), (f.full_grad(x), DenseRows()(torch.cat([l[:, None], e[:, None], v], 1), f.key))
+        return Client(Hh), (f.full_grad(x), self.pieces(torch.cat([l[:, None], e[:, None], v], 1), f.key))
 
     def server(self, s: Server, up: tuple[Tensor, Tensor], h: Regulariser, share: float) -> Server:
         g, E = up

@@ -199,12 +199,13 @@ def show(
 def _federated(source: str, changes: list[str], directory: str | None) -> Any:
     """The data of an experiment, or a dataset by itself."""
     from proxfed.data import DATASETS
-    from proxfed.harness.build import load_data, load_together
+    from proxfed.harness.build import load_data, load_together, partitioned
     from proxfed.harness.experiment import read, shipped
     from proxfed.harness.overrides import override
 
     if source.endswith(".toml") or source in shipped():
-        return load_data(read(source, changes).data, directory)
+        experiment = read(source, changes)
+        return load_data(partitioned(experiment.data, experiment.seeds[0]), directory)
     if source not in DATASETS:
         known = [*shipped(), *DATASETS]
         raise InputError(

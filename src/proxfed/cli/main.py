@@ -32,6 +32,7 @@ from proxfed.cli import (
     site,
     sweep,
     tune,
+    validate,
     watch,
 )
 from proxfed.cli.common import INTERRUPTED
@@ -57,6 +58,7 @@ app.command()(watch.watch)
 app.command()(fit.fit)
 app.command()(glm.glm)
 app.command()(predict.predict)
+app.command()(validate.validate)
 app.command("list")(list_.list_)
 app.command()(check.check)
 app.add_typer(data.app)

@@ -1,12 +1,12 @@
-"""Compressors: v (c, d) -> Packed. Rows are clients, and each is compressed as if it were alone.
+"""Compressors: v (c, d) -> Packed. Rows are clients, and each is compressed independently.
 
-`contraction(d)` is the q^2 of E|C(v) - v|^2 <= q^2 |v|^2, whatever it is: below 1 the compressor is contractive and may
-be used with error feedback. An unbiased one, E C(v) = v, has q^2 = omega(d), often far above 1; C / (1 + omega) is
-contractive, with q^2 = omega / (1 + omega). RandK, QSGD and Natural come in both forms.
+`contraction(d)` is the q^2 of E|C(v) - v|^2 <= q^2 |v|^2. If it is below 1, the compressor is contractive and can be
+used with error feedback. An unbiased compressor, E C(v) = v, has q^2 = omega(d), often far above 1; C / (1 + omega)
+is contractive, with q^2 = omega / (1 + omega). RandK, QSGD and Natural have both forms.
 
-Numbers travel in the dtype of v, float32 or float64. What is random is a function of the key, and sums over a row are
-taken in one fixed order: the bits of a row depend neither on the rows beside it nor on the number of threads (but for
-LowRank, whose factors come from LAPACK).
+Numbers are sent in the dtype of v, float32 or float64. Randomness is a function of the key, and sums over a row have a
+fixed order: the bits of a row depend neither on other rows nor on the number of threads (except for LowRank, whose
+factors come from LAPACK).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""From torch to NumPy and back, and over the columns in blocks."""
+"""Conversion between torch and NumPy, and blocks of columns."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from proxfed.machine import over_threads
 Result = TypeVar("Result")
 
 PARALLEL_FROM = 2**17
-"""Numbers to work on, from which on threads gain more than it costs to wake them."""
+"""From this many numbers on, threads gain more than their wake-up costs."""
 
 _BLOCK = 2**13  # columns; part of what a key means, as `uniforms` counts in blocks
 
 
 def host(x: Tensor) -> np.ndarray:
-    """Its numbers in a NumPy array: a view, where x is in the memory of the CPU."""
+    """Its numbers as a NumPy array: a view if x is in the CPU's memory."""
     return x.detach().cpu().contiguous().numpy()
 
 
@@ -32,17 +32,17 @@ def tensor(x: np.ndarray, like: Tensor) -> Tensor:
 
 
 def column_blocks(d: int) -> Iterator[slice]:
-    """The columns in blocks: what is computed entry by entry then has its temporaries in cache."""
+    """The columns in blocks, so that temporaries of elementwise computations stay in the cache."""
     return (slice(start, min(start + _BLOCK, d)) for start in range(0, d, _BLOCK))
 
 
 def over_rows(work: Callable[[slice], Result], c: int, d: int) -> list[Result]:
-    """work(rows) for all rows of (c, d): over the cores if there is enough to do, else at once."""
+    """work(rows) for all rows of (c, d): on all cores if there is enough work, else at once."""
     if c * d < PARALLEL_FROM:
         return [work(slice(0, c))]
     return over_threads(lambda rows: work(slice(rows[0], rows[-1] + 1)), range(c)) if c else []
 
 
 def uniforms(key: Key, columns: slice) -> np.ndarray:
-    """Uniform numbers in [0, 1), one for each client and column."""
+    """Uniform numbers in [0, 1), one per client and column."""
     return keyed_random.uniforms(keyed_random.fold(key, columns.start // _BLOCK), columns.stop - columns.start)

@@ -1,4 +1,4 @@
-"""A quantiser with a bound on the length of a message, which loses as little as it can."""
+"""A quantiser with a bound on the message length and the smallest possible error."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from proxfed.keyed_random import Key
 from proxfed.types import Packed
 
 _PART = 0.25
-"""Of the energy of the largest entries, what may be lost when only these are sent."""
+"""The share of the largest entries' energy that may be lost if only these are sent."""
 
 _SAMPLE = 2**14
 
-Sent = bytes  # a name that the setting does not hide
+Sent = bytes  # an alias, because the setting `bytes` shadows the type
 
 
 @dataclass(frozen=True)
 class ByteBudgetQuantiser:
-    """As `ErrorBoundedQuantiser`, with the shortest step whose message has at most so many bytes.
+    """Like `ErrorBoundedQuantiser`, with the shortest step whose message has at most `bytes` bytes.
 
-    What is lost then depends on v. For some v, such as a flat one, every step sends all entries or none; where that
-    loses more, the k largest entries are sent alone, with a quarter of their energy lost at most, where k is such that
-    this always fits. So q^2 = 1 - 3k / 4d, whatever v is; for most vectors it is far smaller.
+    The error then depends on v. For some v, such as a flat one, every step sends all entries or none; if that loses
+    more, only the k largest entries are sent, losing at most a quarter of their energy, with k such that they always
+    fit. So q^2 = 1 - 3k / 4d for all v; for most vectors the error is far smaller.
     """
 
     unbiased: ClassVar[bool] = False
     bytes: int
-    """The length of a message at most."""
+    """The largest length of a message."""
 
     def __post_init__(self) -> None:
         at_least_one(self, "bytes")
@@ -45,7 +45,7 @@ class ByteBudgetQuantiser:
         return 1 - (1 - _PART) * self._kept(d) / d
 
     def _kept(self, d: int) -> int:
-        """How many entries always fit: an index, a sign, and what levels of a bounded sum can take of each."""
+        """The number of entries that always fit: each takes an index, a sign, and its part of the levels."""
         head, each = (8 * 32 if d <= SHORT else 8 * 96), wire.width(d) + 14
         k = min(d, (8 * self.bytes - head) // each)
         least = -(-(head + each) // 8)
@@ -68,11 +68,11 @@ class ByteBudgetQuantiser:
         return quantised_message.pack(messages, dense, v, self)
 
     def _shortest_step(self, x: np.ndarray) -> tuple[Sent, np.ndarray]:
-        """For one row: from a guess on a sample to a step that just fits; or the largest entries, if that loses more
-        than they do at most."""
+        """For one row: a step that just fits, searched from a guess on a sample; or the largest entries, if the step
+        loses more than their bound."""
         d, (a, unit) = x.shape[1], sizes(x)
         best, error = None, (1 - 1e-9) * self.contraction(d) * lost(x, np.zeros_like(x), unit)[0]
-        low, high = _range(x, a, unit)  # logarithms of steps: one that is too short, one that is long enough
+        low, high = _range(x, a, unit)  # logarithms of a step that is too short and of one that is long enough
         tried = guess = self._guess(a[0], low, high)
         for turn in range(8):
             q, dense = with_step(x, a, unit, np.array([2**tried]))
@@ -88,7 +88,7 @@ class ByteBudgetQuantiser:
         return self._largest_only(x) if best is None else best
 
     def _guess(self, a: np.ndarray, low: float, high: float) -> float:
-        """The logarithm of a step that will about fit."""
+        """The logarithm of a step that should just fit."""
         sample = a[:: -(-len(a) // _SAMPLE)]
         for _ in range(14):
             middle = (low + high) / 2
@@ -114,13 +114,13 @@ class ByteBudgetQuantiser:
 
 
 def _range(x: np.ndarray, a: np.ndarray, unit: np.ndarray) -> tuple[float, float]:
-    """Logarithms of the shortest step that makes sense, and of the longest that leaves something."""
+    """Logarithms of the shortest useful step, and of the longest that leaves a non-zero entry."""
     whole = lost(x, np.zeros_like(x), unit)[0]
     return float(np.log2(np.sqrt(LEAST * whole / x.shape[1]) / (1 - ROUNDING))), float(np.log2(a.max() / 0.601))
 
 
 def _bits(a: np.ndarray, s: float) -> float:
-    """About what the levels of these sizes take."""
+    """An estimate of the bits of the levels of these sizes."""
     level = np.minimum(np.floor(a / s + ROUNDING), 16).astype(np.int64)
     n = np.cumsum(np.bincount(level, minlength=17)[::-1])[::-1].astype(np.float64)  # n[k]: how many are at least k
     p = np.divide(n[1:], n[:-1], out=np.zeros(16), where=n[:-1] > 0)

@@ -1,4 +1,4 @@
-"""What error feedback asks of a compressor."""
+"""The requirement of error feedback on a compressor."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from proxfed.types import Compressor
 
 
 def contraction(compressor: Compressor, d: int, method: str) -> float:
-    """q^2 of the compressor on vectors of d numbers, which must be below 1 for the method of this name."""
+    """q^2 of the compressor on vectors of d numbers; refused unless it is below 1, as this method needs."""
     q2 = compressor.contraction(d)
     require(
         q2 < 1,

@@ -1,4 +1,4 @@
-"""A quantiser with a bound on what it may lose, which finds the fewest bits for that."""
+"""A quantiser with a bound on its error, which uses as few bits as possible."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from proxfed.types import Packed
 
 @dataclass(frozen=True)
 class ErrorBoundedQuantiser:
-    """Multiples of a step s, the largest with |C(v) - v|^2 <= q2 |v|^2: certain for every v, whatever its length.
+    """Multiples of the largest step s with |C(v) - v|^2 <= q2 |v|^2; the bound holds for every v.
 
         l_j = floor(|v_j| / s + 0.4)        C(v)_j = sign(v_j) (l_j + o) s  where l_j > 0, else 0
 
-    o is the mean of what was rounded off. Small entries become 0 (the dead zone) and cost next to nothing in the code
-    of the levels, so a message takes as many bits as the shape of v asks for: about 2 a number for normal ones and
-    q2 = 0.1, far fewer where a few entries are large. What travels: step, offset and levels.
+    o is the mean rounding remainder. Small entries become 0 (the dead zone) and cost almost nothing in the code of the
+    levels, so the length of a message depends on the distribution of v: about 2 bits per entry for normal ones with
+    q2 = 0.1, far fewer if only a few entries are large. Messages have the step, the offset and the levels.
     """
 
     unbiased: ClassVar[bool] = False
     q2: float
-    """The part of |v|^2 that may be lost, at least 1e-6 and below 1."""
+    """The bound on the relative squared error, at least 1e-6 and below 1."""
 
     def __post_init__(self) -> None:
         fits = finite(self.q2) and LEAST <= self.q2 < 1
@@ -43,7 +43,7 @@ class ErrorBoundedQuantiser:
         return self.within(v, self.q2)
 
     def within(self, v: Tensor, q2: float | np.ndarray) -> Packed:
-        """The same with other bounds, one for all rows or (c,), none below that of the compressor, which reads them."""
+        """The same with other bounds, one for all rows or (c,), none below the compressor's own, which decodes them."""
         x = host(v)
         bound = np.broadcast_to(np.maximum(np.asarray(q2, np.float64), self.q2), len(x))
         fine = np.isfinite(x).all(1)

@@ -1,8 +1,8 @@
 """The entries that are largest in magnitude, without sorting.
 
-Of a long row, of which few are kept, a sample says about how large the k-th is. What is smaller than a cautious guess
-is left out in one pass, shared out over the cores, and the choice among the rest is exact. With numba the pass and the
-choice are compiled loops (kernels.py), and without it NumPy's: they find the same entries.
+For long rows of which few entries are kept, a sample gives an estimate of the k-th largest. Entries below a cautious
+threshold are dropped in one pass over all cores, and the selection among the rest is exact. With numba the pass and the
+selection are compiled loops (kernels.py), else NumPy: they find the same entries.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ import numpy as np
 from proxfed.machine import numba_is_used, over_threads
 
 LONG, FEW = 2**17, 8
-"""From this many entries on, of which at most an eighth is kept, what is surely small is left out first."""
+"""From this many entries on, small ones are dropped first if at most an eighth is kept."""
 
 SAMPLE, CACHEFUL = 2**15, 2**18
 
 Found = tuple[np.ndarray, np.ndarray]
-"""Indices, ascending, and the numbers that stand there."""
+"""Indices, ascending, and the numbers at these indices."""
 
 
 def largest_entries(v: np.ndarray, k: int) -> Found:
-    """The k largest magnitudes of each row of v (c, d), of equal ones the first: both (c, k)."""
+    """(indices, values) of the k largest magnitudes in each row of v (c, d), ties by index: both (c, k)."""
     c, d = v.shape
     if d < LONG or k * FEW > d:
         flat = _select(_sizes(v), k)
@@ -35,7 +35,7 @@ def largest_entries(v: np.ndarray, k: int) -> Found:
 
 
 def put(row: np.ndarray, index: np.ndarray, value: np.ndarray) -> None:
-    """row[index] = value, of indices that are known to be in it."""
+    """row[index] = value, without bounds checks."""
     if len(row) >= LONG and numba_is_used():
         from proxfed.compressors.coding import kernels
 
@@ -46,7 +46,7 @@ def put(row: np.ndarray, index: np.ndarray, value: np.ndarray) -> None:
 
 
 def _largest_of_long(row: np.ndarray, k: int) -> Found:
-    """If the guess was not cautious enough, all are looked at."""
+    """The same for a long row; if the threshold was too high, all entries are compared."""
     sample = _sizes(row[:: len(row) // SAMPLE])
     rank = k * len(sample) / len(row)
     rank = min(len(sample), int(rank + 5 * math.sqrt(rank) + 5))
@@ -67,7 +67,7 @@ def _largest_of_long(row: np.ndarray, k: int) -> Found:
 
 
 def _at_least(row: np.ndarray, blocks: Sequence[int], guess: Any, most: int) -> Found:
-    """Which entries of these blocks are at least so large: hardly more than `most`, or it takes longer."""
+    """The entries of these blocks that are at least as large as `guess`; slower if there are more than `most`."""
     if numba_is_used():
         from proxfed.compressors.coding import kernels
 
@@ -89,23 +89,23 @@ def _at_least(row: np.ndarray, blocks: Sequence[int], guess: Any, most: int) -> 
 
 
 def _sizes(v: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-    """Magnitudes as whole numbers: without its sign bit a float is one, in the same order, on which NumPy selects
-    several times faster than torch.topk, and in which even NaN has a place (above infinity)."""
+    """Magnitudes as whole numbers: the bits of a float without its sign have the same order. NumPy selects on them
+    several times faster than torch.topk, and even NaN is ordered (above infinity)."""
     mask = _mask(v)
     return np.bitwise_and(v.view(mask.dtype), mask, out=out)
 
 
 def _mask(v: np.ndarray) -> Any:
-    """All bits of such numbers but the sign."""
+    """All bits of such numbers except the sign."""
     return np.dtype(f"u{v.itemsize}").type(2 ** (8 * v.itemsize - 1) - 1)
 
 
 def _select(size: np.ndarray, k: int) -> np.ndarray:
-    """Where the k largest of each row are, of equal ones the first: positions in (c, m), ascending, (c, k)."""
+    """The positions in (c, m) of the k largest of each row, ascending, ties by index: (c, k)."""
     c, m = size.shape
     least = np.partition(size, m - k, axis=1)[:, m - k]
     flat = np.flatnonzero(size >= least[:, None])
-    if len(flat) > c * k:  # more than k in some row are as large as its k-th: keep the first of those that equal it
+    if len(flat) > c * k:  # ties with the k-th in some row: keep the first ones
         row = flat // m
         tie = size.ravel()[flat] == least[row]
         ties, found = np.bincount(row[tie], minlength=c), np.bincount(row, minlength=c)

@@ -21,19 +21,19 @@ from proxfed.types import Packed
 class LowRank:
     """v as a matrix M of this shape, projected on rank r: q^2 = 1 - r / min(shape).
 
-    The best approximation comes from the singular value decomposition. `power` takes one power iteration instead, as
-    PowerSGD does, from a fresh Gaussian matrix G with r columns: P = orth(M G), C(M) = P P'M. It obeys the same q^2 in
+    The best approximation is the truncated singular value decomposition. `power` uses one power iteration instead, as
+    in PowerSGD, from a fresh Gaussian matrix G with r columns: P = orth(M G), C(M) = P P'M. It has the same q^2 in
     expectation: the rows of M span at most min(shape) dimensions, G picks r of them at random, and P P' keeps at least
-    the part of M that lies there. Where the factors would be no shorter than M, M itself travels, and q^2 = 0.
+    the part of M in these. If the factors would be no shorter than M, M itself is sent, and q^2 = 0.
     """
 
     unbiased: ClassVar[bool] = False
     rank: int
-    """r: how many pairs of vectors travel."""
+    """r: the number of pairs of vectors sent."""
     shape: tuple[int, int]
     """(a, b) with a * b = d."""
     power: bool = False
-    """Take one keyed power iteration in place of the decomposition."""
+    """Whether to use one keyed power iteration instead of the decomposition."""
 
     def __post_init__(self) -> None:
         at_least_one(self, "rank")
@@ -58,7 +58,7 @@ class LowRank:
         return Packed({"left": left, "right": right}, _outer(left, right), nbytes, nbytes, self)
 
     def _svd(self, M: Tensor) -> tuple[Tensor, Tensor]:
-        # LAPACK refuses these; NaN comes out instead, as from any other compressor.
+        # LAPACK refuses these; the result is NaN instead, as with any other compressor.
         broken = ~M.isfinite().all(2).all(1)
         U, S, Vh = torch.linalg.svd(M.masked_fill(broken[:, None, None], 0), full_matrices=False)
         S = S.masked_fill(broken[:, None], torch.nan)
@@ -81,7 +81,7 @@ class LowRank:
 
 
 def _outer(left: Tensor, right: Tensor) -> Tensor:
-    """left @ right' of each client, flat, (c, d): term by term, because the bits of a matrix product depend on the
-    machine and on the number of clients, and sender and receiver must agree."""
+    """left @ right' of each client, flat, (c, d): term by term, because sender and receiver must agree, and the bits of
+    a matrix product depend on the machine and on the number of clients."""
     terms = (a[:, :, None] * b[:, None, :] for a, b in zip(left.unbind(2), right.unbind(2), strict=True))
     return reduce(torch.add, terms).flatten(1)

@@ -1,4 +1,4 @@
-"""Compressors that keep all entries, in few bits each."""
+"""Compressors that keep all entries with few bits each."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from proxfed.keyed_random import Key
 from proxfed.types import Packed
 
 _FORMATS: dict[torch.dtype, Any] = {torch.float32: (np.uint32, 23, 8), torch.float64: (np.uint64, 52, 11)}
-"""The word that a number fits in, and how many bits of it are mantissa and exponent."""
+"""For each dtype: its word, and the numbers of mantissa and exponent bits."""
 
 
 @dataclass(frozen=True)
 class ScaledSign:
-    """(|v|_1 / d) sign(v), where sign(0) = 1: a bit for each entry and one number.
+    """(|v|_1 / d) sign(v), with sign(0) = 1: one bit per entry and one number.
 
-    |C(v) - v|^2 = |v|^2 - |v|_1^2 / d, so q^2 = 1 - 1/d, reached when all but one entry are 0.
+    |C(v) - v|^2 = |v|^2 - |v|_1^2 / d, so q^2 = 1 - 1/d, attained when all but one entry are 0.
     """
 
     unbiased: ClassVar[bool] = False
@@ -65,16 +65,16 @@ class ScaledSign:
 class QSGD:
     """|v| sign(v_j) xi_j / s, where xi_j is s |v_j| / |v|, rounded up or down at random (Alistarh et al. 2017).
 
-    Unbiased with omega = min(B / s^2, sqrt(B) / s), where B is the number of entries that share a norm. What travels:
-    the norms, and sign and level of each entry, or only of those whose level is not 0.
+    Unbiased with omega = min(B / s^2, sqrt(B) / s), where B is the number of entries that share a norm. Messages have
+    the norms, and the sign and level of each entry, or only of entries whose level is not 0.
     """
 
     levels: int
-    """s: how many steps a norm is divided into."""
+    """s: the number of steps per norm."""
     bucket: int | None = None
-    """B; by default all d entries share one norm."""
+    """B; None: all d entries share one norm."""
     contractive: bool = False
-    """Divide by 1 + omega."""
+    """Whether to divide by 1 + omega, which makes it contractive."""
 
     def __post_init__(self) -> None:
         at_least_one(self, "levels")
@@ -147,12 +147,12 @@ class QSGD:
 class NaturalCompressor:
     """Each entry becomes one of the two powers of 2 around it, at random, unbiased: omega = 1/8 (Horvath et al. 2019).
 
-    An entry travels as its sign and exponent: 9 bits in float32, 12 in float64. The smallest power is that of the
-    smallest normal number; what is below becomes 0 or that. Beyond the largest power everything is rounded down.
+    An entry is sent as its sign and exponent: 9 bits in float32, 12 in float64. The smallest power is the smallest
+    normal number; smaller magnitudes become 0 or that. Magnitudes above the largest power are rounded down.
     """
 
     contractive: bool = False
-    """Divide by 1 + omega."""
+    """Whether to divide by 1 + omega, which makes it contractive."""
 
     @property
     def unbiased(self) -> bool:
@@ -209,7 +209,7 @@ class NaturalCompressor:
 
 
 def _norms(x: np.ndarray, B: int) -> np.ndarray:
-    """|.|_2 of every B entries of a row (the last may be fewer), (c, ceil(d/B))."""
+    """|.|_2 of each block of B entries of a row (the last may be shorter), (c, ceil(d/B))."""
     whole = x.shape[1] // B * B
     parts = [x[:, :whole].reshape(len(x), whole // B, B), x[:, None, whole:]]
     norms = []
@@ -221,6 +221,6 @@ def _norms(x: np.ndarray, B: int) -> np.ndarray:
 
 
 def _below_top(power: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The largest exponent of each row, (c, 1), and how far each exponent is below it, (c, d)."""
+    """(the largest exponent of each row, (c, 1); its distance to each exponent, (c, d))."""
     top = power.max(1, keepdims=True)
     return top, top - power

@@ -1,4 +1,4 @@
-"""Messages that a server reads one by one, since it needs more of them than their mean."""
+"""Messages that a server reads one by one, because their mean is not enough."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from proxfed.keyed_random import Key
 from proxfed.types import Packed
 
 SMALLEST, LARGEST = 2.0**-39.75, 2.0**23.75
-"""The range of sizes that a byte holds besides 0, in quarters of an octave."""
+"""The range of non-zero sizes in a byte, in quarters of an octave."""
 
 EIGHTHS = 64
 """A byte holds factors from 2^-8 to 2^(63/8), in eighths of an octave, and a sign."""
@@ -36,24 +36,24 @@ class QuantisedRows(ErrorBoundedQuantiser):
 
 @dataclass(frozen=True)
 class DenseRows(Identity):
-    """Rows (size, a, v) of numbers as they are."""
+    """Rows (size, a, v) of uncompressed numbers."""
 
     beside: ClassVar[int] = 2
 
 
 @dataclass(frozen=True)
 class CurvaturePieces:
-    """Rows (size, a, v): a size of a matrix, in one byte; and, where a is not 0, a piece a v v' of it.
+    """Rows (size, a, v): the size of a matrix, in one byte; and, if a is not 0, a piece a v v' of it.
 
     The piece is one byte for a and the message of an ErrorBoundedQuantiser for v. Sizes are rounded up to quarters of
-    an octave, and a to the next eighth of one: what `size_code`, `factor_code` and the quantiser have made of them
-    travels to the bit.
+    an octave, and a to the nearest eighth of one; the results of `size_code`, `factor_code` and the quantiser are sent
+    exactly.
     """
 
     beside: ClassVar[int] = 2
     unbiased: ClassVar[bool] = False
     q2: float = LEAST
-    """The part of |v|^2 that may be lost at the finest."""
+    """The smallest bound on the relative squared error of v."""
 
     def __post_init__(self) -> None:
         self._vectors  # noqa: B018  refuses a q2 that is out of range
@@ -63,7 +63,7 @@ class CurvaturePieces:
         return ErrorBoundedQuantiser(self.q2)
 
     def contraction(self, d: int) -> float:
-        """Sizes and factors are rounded by more than any q2 < 1 allows, where v is short."""
+        """1, so not contractive: if v is short, the rounding of sizes and factors exceeds any q2 < 1."""
         return 1.0
 
     def __call__(self, v: Tensor, key: Key) -> Packed:
@@ -107,7 +107,7 @@ class CurvaturePieces:
 
 
 def size_code(size: np.ndarray) -> np.ndarray:
-    """The next larger size with a code, and 0 for 0; what is out of range becomes the end of it."""
+    """The next larger size with a code, and 0 for 0; clipped to the range."""
     with np.errstate(divide="ignore"):
         quarters = np.ceil(4 * np.log2(np.maximum(size.astype(np.float64), 0)))
     return np.where(size > 0, np.clip(quarters + 160, 1, 255), 0).astype(np.uint8)
@@ -118,7 +118,7 @@ def size_of(code: np.ndarray) -> np.ndarray:
 
 
 def factor_code(a: np.ndarray) -> np.ndarray:
-    """The nearest factor with a code, and 0 for 0; what is out of range becomes the end of it."""
+    """The nearest factor with a code, and 0 for 0; clipped to the range."""
     with np.errstate(divide="ignore"):
         eighths = np.rint(8 * np.log2(np.abs(a.astype(np.float64))))
     return np.where(a != 0, 128 * (a < 0) + np.clip(eighths + EIGHTHS, 1, 127), 0).astype(np.uint8)

@@ -1,4 +1,4 @@
-"""Compressors that keep some of the entries as they are."""
+"""Compressors that keep some of the entries exactly."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from proxfed.types import Packed
 
 @dataclass(frozen=True)
 class TopK:
-    """Keeps the k entries that are largest in magnitude; among equal ones those with the smallest index.
+    """Keeps the k entries of largest magnitude; ties are broken by the smallest index.
 
-    q^2 = 1 - k/d, reached when all |v_j| are equal. The papers count 4 bytes for an index and one number for its value.
+    q^2 = 1 - k/d, attained when all |v_j| are equal. The papers count 4 bytes per index and one number per value.
     """
 
     unbiased: ClassVar[bool] = False
     fraction: float | None = None
-    """The part of the entries that is kept, in (0, 1]: k = max(1, floor(fraction * d))."""
+    """The fraction of entries to keep, in (0, 1]: k = max(1, floor(fraction * d))."""
     k: int | None = None
-    """Or their number."""
+    """k, instead of a fraction."""
 
     def __post_init__(self) -> None:
         _check_kept(self)
@@ -45,7 +45,7 @@ class TopK:
         index, value, dense = np.empty((c, k), np.int32), np.empty((c, k), x.dtype), np.zeros(x.shape, x.dtype)
 
         def keep(rows: slice) -> int:
-            """What is kept of these rows; the bytes that it takes."""
+            """Compress these rows; returns the bytes of their messages."""
             index[rows], value[rows] = largest_entries(x[rows], k)
             flat, count = index[rows] + d * np.arange(len(x[rows]))[:, None], np.full(len(x[rows]), k)
             put(dense[rows].ravel(), flat.ravel(), value[rows].ravel())
@@ -83,7 +83,7 @@ class TopK:
         return index, value
 
     def _read(self, client: int, sent: bytes, d: int, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
-        """The indices of a message, ascending, and its numbers."""
+        """The indices of a message, ascending, and its values."""
         k = _kept(self, d)
         with reading(client, sent) as message:
             return wire.read_indices(message, k, d), message.floats(k, dtype).numpy()
@@ -91,17 +91,17 @@ class TopK:
 
 @dataclass(frozen=True)
 class RandK:
-    """Keeps k entries chosen at random: q^2 = 1 - k/d. Unbiased: times d/k, omega = d/k - 1.
+    """Keeps k random entries: q^2 = 1 - k/d. The unbiased form multiplies by d/k: omega = d/k - 1.
 
     The choice is a function of the key, so a message is the key (8 bytes) and k numbers.
     """
 
     fraction: float | None = None
-    """The part of the entries that is kept, in (0, 1]: k = max(1, floor(fraction * d))."""
+    """The fraction of entries to keep, in (0, 1]: k = max(1, floor(fraction * d))."""
     k: int | None = None
-    """Or their number."""
+    """k, instead of a fraction."""
     unbiased: bool = False
-    """Multiply by d/k."""
+    """Whether to multiply by d/k, which makes it unbiased."""
 
     def __post_init__(self) -> None:
         _check_kept(self)
@@ -146,7 +146,7 @@ def _check_kept(owner: Any) -> None:
 
 
 def _kept(owner: Any, d: int) -> int:
-    """How many of d entries a TopK or RandK keeps."""
+    """The number of entries that a TopK or RandK keeps of d."""
     # 0.29 * 100 is a little less than 29 in floating point, and means 29
     k = max(1, math.floor(owner.fraction * d * (1 + 1e-12))) if owner.k is None else owner.k
     require(k <= d, f"{type(owner).__name__}: k = {k} must be at most the number of entries, d = {d}")
@@ -155,7 +155,7 @@ def _kept(owner: Any, d: int) -> int:
 
 @np.errstate(over="ignore")
 def _keep(v: np.ndarray, flat: np.ndarray, factor: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
-    """The numbers at these positions, times a factor, and v with nothing but them."""
+    """(the numbers at these positions times a factor, v with all others set to 0)."""
     value, dense = v.ravel()[flat], np.zeros_like(v)
     value *= factor
     dense.ravel()[flat] = value
@@ -163,16 +163,16 @@ def _keep(v: np.ndarray, flat: np.ndarray, factor: float = 1.0) -> tuple[np.ndar
 
 
 def _subset(key: Key, k: int, d: int) -> np.ndarray:
-    """k different ones of 0..d-1 for each client, every choice equally likely: (c, k).
+    """A uniformly random subset of size k of 0..d-1 for each client: (c, k).
 
-    They are the first k different numbers in a stream of uniform ones; for k > d/2 it is those left out that are drawn.
+    It consists of the first k distinct numbers in a uniform stream; for k > d/2 the complement is drawn instead.
     """
     c = len(key)
     if 2 * k > d:
         mask = np.ones((c, d), bool)
         np.put_along_axis(mask, _subset(key, d - k, d), False, axis=1)
         return np.nonzero(mask)[1].reshape(c, k)
-    count = k + k * k // d + 4  # nearly always enough: about k^2 / 2d of them have been there before
+    count = k + k * k // d + 4  # nearly always enough: about k^2 / 2d of them are repeats
     while True:
         number = (keyed_random.uniforms(key, count) * d).astype(np.int64)
         tagged = np.sort((number << 32) | np.arange(count), axis=1)  # by number, then by place in the stream

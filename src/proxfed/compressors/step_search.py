@@ -1,9 +1,9 @@
-"""The largest step of a quantiser with a dead zone whose error stays within a part of |v|^2, for each row.
+"""The largest step of a quantiser with a dead zone whose error stays within a fraction of |v|^2, for each row.
 
     l_j = floor(|v_j| / s + 0.4)        C(v)_j = sign(v_j) (l_j + o) s  where l_j > 0, else 0
 
-Here sizes are in units of a power of two next to the largest entry of the row, so that squares neither overflow nor
-vanish. The step is looked for on a sample of the columns, then corrected on a larger one and on all of them.
+Sizes are in units of a power of two near the largest entry of the row, so that squares neither overflow nor underflow.
+The step is searched on a sample of the columns, then corrected on a larger sample and on all columns.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ import numpy as np
 from proxfed.compressors.arrays import column_blocks
 
 ROUNDING = 0.4
-"""|v| / s + 0.4 is rounded down: what is below 0.6 s becomes 0."""
+"""|v| / s + 0.4 is rounded down: entries below 0.6 s become 0."""
 
 PARTS = 256
 """Offsets are whole numbers of 256ths of a step."""
 LOWEST = -102
-"""The smallest of 256 offsets, which cover the mean of what can be rounded off: from -0.4 to 0.6 of a step."""
+"""The smallest of 256 offsets, which cover the possible mean remainders: from -0.4 to 0.6 of a step."""
 
 MANTISSA = 12
-"""Bits of a step, at most."""
+"""The maximum number of bits of a step."""
 
 SHORT = 1024
-"""Rows up to this length have fewer bits of step and offset, whose loss is below what they save, and another code."""
+"""Rows up to this length use fewer bits for step and offset, which saves more than it loses, and another code."""
 
 LEAST = 1e-6
-"""The smallest part of |v|^2 that may be lost: float32 numbers have little more to give."""
+"""The smallest allowed relative squared error, close to the precision of float32."""
 
 _SAMPLES = (2**12, 2**16)
-_CLOSE = 0.99  # of the error that is allowed: the step could be some 0.6 % larger, and save a hundredth of a bit
+_CLOSE = 0.99  # of the allowed error: the step could be 0.6 % larger and save a hundredth of a bit
 
 
 class Quantised(NamedTuple):
@@ -46,25 +46,25 @@ class Quantised(NamedTuple):
 
 
 def largest_level(d: int, q2: float) -> int:
-    """Of any vector, for no entry is above |v|, and no step below 0.44 of the one that is certain to do."""
+    """A bound for any vector: no entry is above |v|, and no step below 0.44 of the one that always suffices."""
     return int((1 - ROUNDING) / 0.44 * sqrt(d / q2)) + 1
 
 
 def step_bits(d: int) -> int:
-    """A step that is 2^-k too short costs d 2^-k bits of levels, about."""
+    """A step that is too short by a factor of 1 - 2^-k costs about d 2^-k bits of levels."""
     return d.bit_length() if d <= SHORT else MANTISSA
 
 
 def offset_unit(d: int) -> int:
-    """Offsets are multiples of so many parts: what that loses grows with its square."""
+    """The unit of offsets, in 256ths of a step; the loss grows with its square."""
     return 1 << max(0, 7 - step_bits(d) // 2) if d <= SHORT else 1
 
 
 def quantise(x: np.ndarray, q2: float | np.ndarray) -> tuple[Quantised, np.ndarray]:
-    """Rows that are finite and not zero, q2 of all of them or of each; and what is read of them."""
+    """(rows quantised, rows as decoded); rows must be finite and not zero, q2 is for all of them or for each."""
     a, unit = sizes(x)
     square = _square(a)
-    allowed = q2 * (1 - 1e-6) * square  # but for rounding
+    allowed = q2 * (1 - 1e-6) * square  # with a margin for rounding
     certain = np.sqrt(q2 * square / x.shape[1]) / (1 - ROUNDING)  # no entry is more than 0.6 s off
     s = _largest_step(a, allowed, certain)
     tiny = np.ldexp(float(np.finfo(x.dtype).smallest_subnormal), -unit)
@@ -73,7 +73,7 @@ def quantise(x: np.ndarray, q2: float | np.ndarray) -> tuple[Quantised, np.ndarr
         fits = lost(x, dense, unit) <= allowed
         if fits.all():
             return q, dense
-        # among the smallest numbers that there are, what is read is rounded once more; a shorter step makes up for it
+        # subnormal numbers are rounded once more on decoding; a shorter step compensates
         s = np.where(fits, s, np.maximum(0.9 * s, tiny))
 
 
@@ -85,19 +85,19 @@ def sizes(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def with_step(x: np.ndarray, a: np.ndarray, unit: np.ndarray, s: np.ndarray) -> tuple[Quantised, np.ndarray]:
-    """Rows x, of sizes a in their units, with the next steps below s; and what is read of them."""
+    """(rows x quantised with the next steps below s, rows as decoded); a: sizes in their units."""
     m, e, s = _on_grid(s, step_bits(x.shape[1]))
     q = Quantised(m, e + unit, _error(a, s)[1], _levels(x, a, s))
     return q, values(q, x.dtype)
 
 
 def lost(x: np.ndarray, dense: np.ndarray, unit: np.ndarray) -> np.ndarray:
-    """|dense - x|^2 of each row, in squares of its unit."""
+    """|dense - x|^2 of each row, in squared units."""
     return _square(x, dense, -unit)
 
 
 def values(q: Quantised, dtype: np.dtype) -> np.ndarray:
-    """The rows themselves. All but the last step is whole numbers, so the bits are the same everywhere."""
+    """The rows. All but the last step is in whole numbers, so the bits are the same on every machine."""
     dense = np.empty(q.level.shape, dtype)
     for i, (m, e, offset, level) in enumerate(zip(*q, strict=True)):
         top = max(int(level.max()), -int(level.min()))
@@ -123,7 +123,7 @@ def _square(x: np.ndarray, y: np.ndarray | None = None, power: np.ndarray | None
 
 
 def _on_grid(s: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(m, e, m 2^e): the next step below with so many bits, m from 2^11 to 2^12 - 1."""
+    """(m, e, m 2^e): the next step below with this many bits, m from 2^11 to 2^12 - 1."""
     f, e = np.frexp(s)
     m = np.floor(np.ldexp(f, bits)).astype(np.int64) << MANTISSA - bits
     return m, e - MANTISSA, np.ldexp(m.astype(np.float64), e - MANTISSA)
@@ -152,7 +152,7 @@ def _bisect(a: np.ndarray, allowed: np.ndarray, certain: np.ndarray) -> np.ndarr
 
 
 def _correct(a: np.ndarray, allowed: float, s: float, certain: float) -> float:
-    """For one row: errors grow about as a power of the step, so two of them say what to try next."""
+    """For one row: errors grow roughly as a power of the step, so two of them give the next guess."""
     low, high, power, before = certain, 1 / (1 - ROUNDING), 1.5, (0.0, 0.0)
     for _ in range(20):
         ratio = float(_error(a[None], np.array([s]))[0][0]) / allowed
@@ -186,7 +186,7 @@ def _error(a: np.ndarray, s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _levels(x: np.ndarray, a: np.ndarray, s: np.ndarray) -> np.ndarray:
-    """With the signs of x; a are its sizes."""
+    """The levels, with the signs of x; a: sizes."""
     level, inverse = np.empty(a.shape, np.int32), (1 / s).astype(a.dtype)[:, None]
     for columns in column_blocks(a.shape[1]):
         size = np.floor(a[:, columns] * inverse + a.dtype.type(ROUNDING))

@@ -70,7 +70,7 @@ DATASETS: Registry[Callable[..., Dataset | Federated]] = Registry(
         "synthetic_shifted": synthetic_shifted,
     },
 )
-"""Loaders. Those that read public files take `directory`; a Federated comes with its clients, a Dataset is split."""
+"""Loaders. Loaders of public files take `directory`; a Federated already has clients, a Dataset must be split."""
 
 FILES: dict[str, tuple[Collection, ...]] = {
     "a9a": (A9A,),
@@ -81,7 +81,7 @@ FILES: dict[str, tuple[Collection, ...]] = {
     "mnist": (MNIST,),
     "mnist_writers": (MNIST, WRITERS),
 }
-"""The public files that a dataset is read from."""
+"""The public files of each dataset."""
 
 
 IID_OF_TEN = "PARTITIONS['iid'](num_partitions=10)"
@@ -95,22 +95,22 @@ def load(
     clients: int | None = None,
     **options: Any,
 ) -> Federated:
-    """The named data, handed out to clients: load("digits", "iid", clients=10).
+    """Load a dataset by name and split it among clients: load("digits", "iid", clients=10).
 
     Parameters
     ----------
     name : str
         One of DATASETS.
     partition : Partition, str, dict or sequence of arrays, optional
-        Which client gets which samples: an object of PARTITIONS, its name, a dict such as {"name":
-        "dirichlet_by_class", "alpha": 0.5}, or the sample indices of each client. None: each sample goes to the client
-        that the data themselves name, if they do.
+        How to split the samples: an object of PARTITIONS, its name, a dict such as {"name": "dirichlet_by_class",
+        "alpha": 0.5}, or a list with the sample indices of each client. None: by the clients that the data
+        themselves name, if they do.
     directory : str or Path, optional
         The data directory; None: PROXFED_DATA.
     clients : int, optional
-        How many clients there are: of a partition by its name, or of synthetic data.
+        The number of clients of a partition given by its name, or of synthetic data.
     **options : Any
-        Those of the loader, `limit` and `test_limit`.
+        Options of the loader, `limit` and `test_limit`.
 
     Returns
     -------
@@ -124,7 +124,7 @@ def load(
 
 
 def _by_name(partition: str | Mapping[str, Any], clients: int | None) -> Partition:
-    """The partition of this name, or of a table with its settings."""
+    """The partition with this name, or of a table with its settings."""
     table: dict[str, Any] = {"name": partition} if isinstance(partition, str) else dict(partition)
     if clients is not None:
         require("num_partitions" not in table, "clients and partition['num_partitions'] are the same: give one of them")
@@ -138,7 +138,7 @@ def _by_name(partition: str | Mapping[str, Any], clients: int | None) -> Partiti
 def hand_out(
     data: Dataset | Federated, partition: Partition | Sequence[np.ndarray] | None = None, name: str | None = None
 ) -> Federated:
-    """Data with their clients: those that they come with, or those of a partition."""
+    """Data split among clients: the data's own clients, or a partition's."""
     name = data.name if name is None else name
     if isinstance(data, Federated):
         require(partition is None, f"{name}: comes with its clients and takes no partition")
@@ -163,7 +163,7 @@ def read(
     test_limit: int | None = None,
     **options: Any,
 ) -> Dataset | Federated:
-    """The named data as they come: one pile of samples, or with their clients; at most `limit` of them, at random."""
+    """The named dataset, unsplit or with its own clients; a random subset of `limit` samples if given."""
     require(name in DATASETS, f"there is no dataset {name!r}; {nearest(name, DATASETS)}")
     loader = DATASETS[name]
     known = inspect.signature(loader).parameters
@@ -181,7 +181,7 @@ def read(
 
 
 def check(name: str, directory: str | Path | None = None) -> list[FileCheck]:
-    """Compare the files of a dataset that are there with their published sums."""
+    """Compare the existing files of a dataset with their published checksums."""
     _require_public(name)
     verdicts: list[FileCheck] = []
     for files in FILES[name]:
@@ -195,7 +195,7 @@ def check(name: str, directory: str | Path | None = None) -> list[FileCheck]:
 
 
 def fetch(name: str, directory: str | Path | None = None, watch: Watch = silent) -> list[Arrival]:
-    """Download the files of a dataset that are not there; every one is checked before it gets its name."""
+    """Download the missing files of a dataset; each is verified before it gets its final name."""
     _require_public(name)
     return [arrival for files in FILES[name] for arrival in download(files, directory, watch)]
 

@@ -1,9 +1,10 @@
 """CIFAR-10 and CIFAR-100 (A. Krizhevsky, 2009): colour images of 32x32 bytes in 10 or 100 classes.
 
-Read from the binary version: records of one or two label bytes and 3,072 bytes, red, green and blue. The pickled one is
-not read, because unpickling a file can run anything. Both are also read from lossless mosaics that show 10,000 images
-each, row by row: webp/data_batch_1.webp and so on of CIFAR-10, webp/train_1.webp and so on of CIFAR-100; the labels of
-all images are then in idx files beside `webp`. Where only some of the five are there, they are a sample, and say so.
+The binary version is read: records of one or two label bytes and 3,072 bytes, red, green and blue. The pickled version
+is not, because unpickling a file can run any code. Both datasets can also be read from lossless mosaics of 10,000
+images each, row by row: webp/data_batch_1.webp and so on for CIFAR-10, webp/train_1.webp and so on for CIFAR-100; the
+labels of all images are then in idx files beside `webp`. If only some of the five exist, a remark says that the data
+are a sample.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ MD5 = {
     "test_batch": Sum("803d5f7f4d78ea53de84dbe85f74fb6d"),
 }
 LABELS, LABELS100 = ("labels",), ("coarse-labels", "fine-labels")
-"""The label bytes of a record, as the idx files beside mosaics are called."""
+"""The names of the idx files beside mosaics, one per label byte of a record."""
 MOSAICS = Collection(
     folders=("cifar10/webp",),
     source=PAGE,
     sums={f"{name}.webp": md5 for name, md5 in MD5.items()},
-    content=lambda path: _mosaic(path, LABELS).tobytes(),  # what it shows must be the published records
+    content=lambda path: _mosaic(path, LABELS).tobytes(),  # compared with the published records
 )
 CIFAR10 = Collection(
     folders=("cifar10", "cifar10/cifar-10-batches-bin", "cifar-10-batches-bin"),
@@ -51,7 +52,7 @@ MOSAICS100 = Collection(
     folders=("cifar100/webp",),
     source=PAGE,
     sums={f"{name}.webp": Sum() for name in PARTS}
-    | {"test.webp": TEST100},  # of parts of train.bin no sum is published
+    | {"test.webp": TEST100},  # there are no published checksums of parts of train.bin
     content=lambda path: _mosaic(path, LABELS100).tobytes(),
 )
 CIFAR100 = Collection(
@@ -64,7 +65,7 @@ CIFAR100 = Collection(
 
 
 def cifar10(directory: str | Path | None = None) -> Dataset:
-    """CIFAR-10: 50,000 / 10,000 colour images, 32x32, 10 classes; fewer if only some of the five batches are there."""
+    """CIFAR-10: 50,000 / 10,000 colour images, 32x32, 10 classes; fewer if only some of the five batches exist."""
     train = [batch for name in BATCHES if (batch := _batch(name, directory)) is not None]
     test = _batch("test_batch", directory)
     if not train or test is None:
@@ -73,7 +74,7 @@ def cifar10(directory: str | Path | None = None) -> Dataset:
 
 
 def cifar100(directory: str | Path | None = None) -> Dataset:
-    """CIFAR-100: 50,000 / 10,000 colour images, 32x32, 100 classes; fewer if only some of five mosaics are there."""
+    """CIFAR-100: 50,000 / 10,000 colour images, 32x32, 100 classes; fewer if only some of five mosaics exist."""
     train, test = (_records_of_100(name, directory) for name in ("train.bin", "test.bin"))
     parts = [train] if train is not None else [part for name in PARTS if (part := _part(name, directory)) is not None]
     test = _part("test", directory) if test is None else test
@@ -83,7 +84,7 @@ def cifar100(directory: str | Path | None = None) -> Dataset:
 
 
 def _dataset(name: str, classes: int, parts: Sequence[Samples], of: int, test: Samples) -> Dataset:
-    """One after the other; if there should be more of them, it says that it is a sample."""
+    """The parts concatenated, with a remark that they are a sample if some of them are missing."""
     images, labels = (np.concatenate(column) for column in zip(*parts, strict=True))
     if len(parts) == of:
         return Dataset(images, labels, *test, classes, name)
@@ -123,7 +124,7 @@ def _records(path: Path, label_bytes: int) -> np.ndarray:
     content, size = read_bytes(path), label_bytes + PIXELS
     whole = len(content) > 0 and len(content) % size == 0
     require(whole, f"{path}: {len(content)} bytes are no whole number of records of {size} bytes; it may be cut short")
-    return np.frombuffer(content, np.uint8).reshape(-1, size).copy()  # torch wants memory that may be written to
+    return np.frombuffer(content, np.uint8).reshape(-1, size).copy()  # torch needs writable memory
 
 
 def _mosaic(path: Path, labels: Sequence[str]) -> np.ndarray:
@@ -140,7 +141,7 @@ def _mosaic(path: Path, labels: Sequence[str]) -> np.ndarray:
 
 
 def _pictures(path: Path) -> np.ndarray:
-    """(N, 3072) the images of a mosaic, row by row."""
+    """The images (N, 3072) of a mosaic, row by row."""
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError as error:

@@ -21,9 +21,9 @@ Columns = dict[str, np.ndarray]
 
 
 def read_columns(path: Path, names: str | None = None) -> Columns:
-    """The columns of a file, each of numbers or of words; an .npz file's arrays may have further dimensions.
+    """The columns of a file, each of numbers or of strings; an .npz file's arrays may have further dimensions.
 
-    The column `names` tells things apart: in a CSV file its 007 is not its 7.
+    The column `names` has identifiers: in a CSV file its 007 differs from its 7.
     """
     require(path.suffix in READERS, f"{path}: is not one of the formats {', '.join(READERS)}")
     require(path.is_file(), f"{path}: there is no such file")
@@ -45,7 +45,7 @@ def stack(path: Path, columns: Columns) -> np.ndarray:
 
 
 def is_numeric(values: np.ndarray) -> bool:
-    """Numbers or truth values, not words."""
+    """Whether the values are numbers or booleans, not strings."""
     return values.dtype.kind in "biuf"
 
 
@@ -58,13 +58,13 @@ def _is_number(value: object) -> bool:
 
 
 MOST_COLUMNS = 100_000
-"""A file with more of them is no table of an organisation."""
+"""A file with more columns is refused."""
 
 
 def read_words(
     path: Path, names: Sequence[str] | None = None, separator: str = ",", encoding: str = "utf-8"
 ) -> dict[str, list[str]]:
-    """The columns of a CSV file as it is written, perhaps compressed; `names` if its first line is a row already."""
+    """The columns of a CSV file as strings; it may be compressed. Give `names` if its first line is not a header."""
     lines = _lines(path, separator, encoding)
     while lines and not lines[-1]:
         lines.pop()
@@ -108,21 +108,21 @@ def _read_csv(path: Path, names: str | None = None) -> Columns:
 
 
 def _column(values: Sequence[str]) -> np.ndarray:
-    """Numbers if all of them are, else words."""
+    """As numbers if all values are numbers, else as strings."""
     with suppress(ValueError):
         return np.fromiter(map(_number, values), np.float64, len(values))
     return np.array([value.strip() for value in values])
 
 
 def _number(word: str) -> float:
-    """Python also takes the digits of other scripts, and 1_000."""
+    """A plainly written number; Python's float would also accept the digits of other scripts, and 1_000."""
     if not word.isascii() or "_" in word:
         raise ValueError(word)
     return float(word)
 
 
 def _names(values: Sequence[str]) -> np.ndarray:
-    """Whole numbers if all of them are plainly written, else words."""
+    """As whole numbers if all are plainly written, else as strings."""
     words = [value.strip() for value in values]
     plain = all(word.isdecimal() and str(int(word)) == word and int(word) < 2**63 for word in words)
     return np.array(words, np.int64) if plain else np.array(words)
@@ -132,11 +132,11 @@ NPZ_ERRORS = (
     ValueError, TypeError, AttributeError, OSError, EOFError, MemoryError, NotImplementedError, RuntimeError,
     zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
-"""What damage may raise: an array that promises more than memory has, an unknown compression, no archive at all."""
+"""Exceptions of damaged files: an array larger than memory, an unknown compression, not an archive."""
 
 
 def read_npz(path: Path, only: str | None = None) -> Columns:
-    """Its arrays, or only one of them if it has it."""
+    """Its arrays; or only the array `only`, if the file has it."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
             require_room(path, sum(member.file_size for member in stored.zip.infolist()))
@@ -171,7 +171,7 @@ def read_arrow(path: Path) -> Any:
 
 
 def _plain(values: np.ndarray) -> np.ndarray:
-    """Arrow's words are Python objects, with None for a gap."""
+    """Convert Arrow's strings, which are Python objects with None for missing values."""
     return np.array(["" if value is None else str(value) for value in values]) if values.dtype == object else values
 
 

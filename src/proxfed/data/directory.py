@@ -1,6 +1,6 @@
-"""Data files: where they are looked for, how they are read, and whether they are the ones that were published.
+"""Data files: their directory, how they are read, and the comparison with their published checksums.
 
-The data directory is an explicit one, else $PROXFED_DATA, else the cache of the user; it holds a folder per dataset.
+The data directory is the given one, else $PROXFED_DATA, else the user's cache; it has one folder per dataset.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ def data_directory(directory: str | Path | None = None) -> Path:
 
 
 class DamagedFile(InputError):
-    """A file that is there but cannot be decoded."""
+    """A file that exists but cannot be decoded."""
 
 
 def room() -> int:
-    """Bytes that the content of one file may take: half of this machine's memory, as far as that is known."""
+    """The largest allowed size of one file's content: half of this machine's memory, if that is known."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
     except (AttributeError, ValueError, OSError):
@@ -44,13 +44,13 @@ def room() -> int:
 
 
 def require_room(path: str | Path, nbytes: int) -> None:
-    """Refuse, before memory is taken, what would not fit; a small file may hold a large one."""
+    """Refuse contents that would not fit before memory is allocated: a small archive may contain a large file."""
     fits = nbytes <= room()
     require(fits, f"{path}: its content takes more than {room() / 2**30:.2g} GB, half of this machine's memory")
 
 
 def read_bytes(path: str | Path) -> bytes:
-    """The content of a file, decompressed if it is named .gz or .bz2."""
+    """The content of a file, decompressed if its name ends in .gz or .bz2."""
     try:
         with OPENERS.get(Path(path).suffix, open)(path, "rb") as file:
             content = read_some(file, room() + 1)
@@ -66,14 +66,14 @@ State = Literal["as published", "differs", "unknown", "missing"]
 
 
 class FileCheck(NamedTuple):
-    """What `check` found of one file; "unknown": it can be read, but no sum of this form of it is known."""
+    """The result of `check` for one file; "unknown": it can be read, but this form has no published checksum."""
 
     path: Path
     state: State
 
 
 class Sum(NamedTuple):
-    """The SHA-256 or MD5 sum of a file's content, decompressed, or else only of the compressed file."""
+    """The SHA-256 or MD5 checksum of a file's decompressed content, or else of the compressed file."""
 
     content: str = ""
     compressed: str = ""
@@ -84,24 +84,24 @@ class Collection:
     """Files that are published together."""
 
     folders: tuple[str, ...]
-    """Where they may lie, under the data directory; the first is the one that messages name."""
+    """Possible folders under the data directory; messages name the first."""
     source: str
-    """Where people get them."""
+    """Where to get the files, for messages."""
     sums: Mapping[str, Sum]
-    """Each file's name, without .gz or .bz2, and its published sum."""
+    """Each file's name, without .gz or .bz2, and its published checksum."""
     content: Callable[[Path], bytes] = read_bytes
-    """What the sums are taken of."""
+    """The bytes of a file that the checksums are computed from."""
     url: str = ""
-    """Where the file {name} can be downloaded; a .zip or .tar.gz holds all of them, in some folder."""
+    """The address of the file {name}, or of a .zip or .tar.gz with all files in some folder."""
     other_form: Collection | None = None
-    """The same samples, or some of them, in other files, which are read as well."""
+    """Alternative files with the same samples or some of them, which can also be read."""
 
     def place(self, directory: str | Path | None = None) -> Path:
-        """The folder that messages name, and into which files are downloaded."""
+        """The folder that messages name, and the target of downloads."""
         return data_directory(directory) / self.folders[0]
 
     def look(self, name: str, directory: str | Path | None = None) -> Path | None:
-        """The file of this name, plain or compressed, if it is there."""
+        """The file of this name, plain or compressed, if it exists."""
         for folder in self.folders:
             for suffix in OPENERS:
                 path = data_directory(directory) / folder / (name + suffix)
@@ -110,18 +110,18 @@ class Collection:
         return None
 
     def found(self, directory: str | Path | None = None) -> dict[str, Path | None]:
-        """Every file's name and where it is, None if it is not there."""
+        """Every file's name and path; None if it does not exist."""
         return {name: self.look(name, directory) for name in self.sums}
 
     def find(self, name: str, directory: str | Path | None = None) -> Path:
-        """The file of this name, or an InputError: which one, where it can be had, and where to put it."""
+        """The file of this name, or an InputError that says where to get it and where to put it."""
         path = self.look(name, directory)
         if path is None:
             raise self.missing(name, directory)
         return path
 
     def missing(self, name: str, directory: str | Path | None = None) -> MissingData:
-        """The sentence for a file that is not there."""
+        """The error for a missing file."""
         get = "`proxfed data fetch` downloads it, or get it" if self.url else "get it"
         return MissingData(
             f"there is no {name} (or .gz, .bz2) in {self.place(directory)}; {get} from {self.source} and put it there, "
@@ -129,14 +129,14 @@ class Collection:
         )
 
     def check(self, directory: str | Path | None = None) -> list[FileCheck]:
-        """Compare every file with its published sum; an empty list if none of them is there."""
+        """Compare every file with its published checksum; an empty list if there are no files."""
         found, place = self.found(directory), self.place(directory)
         if not any(found.values()):
             return []
         return [FileCheck(path or place / name, self.state(name, path)) for name, path in found.items()]
 
     def state(self, name: str, path: Path | None) -> State:
-        """Is this the file of that name as it was published?"""
+        """Whether this is the published file of that name."""
         if path is None:
             return "missing"
         published = self.sums[name]
@@ -151,5 +151,5 @@ class Collection:
 
 
 def _sum(content: bytes, like: str) -> str:
-    """SHA-256 or MD5, whichever has as many digits."""
+    """The SHA-256 or MD5 checksum, according to the length of `like`."""
     return (hashlib.sha256 if len(like) == 64 else hashlib.md5)(content).hexdigest()

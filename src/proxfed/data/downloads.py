@@ -1,4 +1,4 @@
-"""Download published files: to a temporary name, compared with their published sums, and only then put in place."""
+"""Download published files to a temporary name, verify their checksums, and only then move them into place."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from proxfed.errors import RunError
 
 PIECE = 1 << 16
 SECONDS = 30
-"""How long a server may be silent."""
+"""The longest time without data from a server, in seconds."""
 Watch = Callable[[str, int, int | None], None]
-"""Called after every piece: (file, bytes so far, bytes in all if the server says so)."""
+"""Called after every piece: (file, bytes so far, total bytes if the server tells)."""
 
 
 class Arrival(NamedTuple):
-    """What became of one file."""
+    """The result for one file."""
 
     path: Path
     state: Literal["fetched", "was there"]
 
 
 class Failed(Exception):
-    """Why a file could not be had."""
+    """Why a download failed."""
 
 
 def silent(file: str, so_far: int, total: int | None) -> None:
@@ -42,7 +42,7 @@ def silent(file: str, so_far: int, total: int | None) -> None:
 
 
 def download(files: Collection, directory: str | Path | None = None, watch: Watch = silent) -> list[Arrival]:
-    """Get every file of a collection that is not there; one that is there but differs is left alone and refused."""
+    """Download every missing file of a collection; an existing file that differs is kept and an error is raised."""
     found = files.found(directory)
     for name, path in found.items():
         if files.state(name, path) == "differs":
@@ -57,7 +57,7 @@ def download(files: Collection, directory: str | Path | None = None, watch: Watc
 
 
 def _fetch(files: Collection, url: str, names: list[str], place: Path, watch: Watch) -> list[Path]:
-    """These files from this address, all of them or none."""
+    """Download these files from this address, all of them or none."""
     try:
         place.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".fetch-", dir=place) as scratch:  # on the same disk: moving is atomic
@@ -68,7 +68,7 @@ def _fetch(files: Collection, url: str, names: list[str], place: Path, watch: Wa
             fresh = _members(arrived, names) if _is_archive(arrived) else {names[0]: arrived}
             for name, path in fresh.items():
                 if files.state(name, path) != "as published":
-                    raise Failed(f"what arrived as {path.name} does not have the published sum")
+                    raise Failed(f"the downloaded {path.name} does not have the published checksum")
             return [path.replace(place / path.name) for path in fresh.values()]
     except Failed as failed:
         them = "it" if len(names) == 1 else "them"
@@ -81,7 +81,7 @@ def _fetch(files: Collection, url: str, names: list[str], place: Path, watch: Wa
 
 
 def _pieces(url: str, name: str, watch: Watch) -> Iterator[bytes]:
-    """The bytes behind an address; whatever goes wrong on the way is a Failed."""
+    """The bytes behind an address; any error is raised as Failed."""
     try:
         request = urllib.request.Request(url, headers={"User-Agent": "proxfed"})
         with urllib.request.urlopen(request, timeout=SECONDS) as answer:
@@ -96,7 +96,7 @@ def _pieces(url: str, name: str, watch: Watch) -> Iterator[bytes]:
         raise Failed(f"the server says {error.code} {error.reason}") from error
     except (OSError, http.client.HTTPException, ValueError) as error:  # OSError: also every error of urllib
         raise Failed(_reason(error)) from error
-    if total is not None and so_far < total:  # read(n) does not say so
+    if total is not None and so_far < total:  # read(n) does not report this
         raise Failed(f"the connection ended after {so_far:,} of {total:,} bytes")
 
 
@@ -110,7 +110,7 @@ def _is_archive(path: Path) -> bool:
 
 
 def _members(archive: Path, names: list[str]) -> dict[str, Path]:
-    """Take the files of these names, plain or compressed, out of an archive; nothing else in it is touched."""
+    """Extract the files with these names, plain or compressed, from an archive, and nothing else."""
     wanted = {name + suffix: name for name in names for suffix in OPENERS}
     taken: dict[str, Path] = {}
     try:
@@ -121,7 +121,7 @@ def _members(archive: Path, names: list[str]) -> dict[str, Path]:
                 with taken[name].open("wb") as out:
                     shutil.copyfileobj(file, out)
     except (tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, EOFError) as error:
-        raise Failed(f"what arrived is no whole archive ({error})") from error
+        raise Failed(f"the downloaded archive is incomplete ({error})") from error
     for name in names:
         if name not in taken:
             raise Failed(f"there is no {name} in this archive")
@@ -129,7 +129,7 @@ def _members(archive: Path, names: list[str]) -> dict[str, Path]:
 
 
 def _files_of(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
-    """The plain files in an archive, each open for reading until the next one is asked for."""
+    """The regular files in an archive, each open for reading until the next one is requested."""
     if archive.suffix == ".zip":
         with zipfile.ZipFile(archive) as zipped:
             for info in zipped.infolist():

@@ -1,4 +1,4 @@
-"""Data before and after they are handed out: `Dataset`, one pile of samples, and `Federated`, who holds which."""
+"""Data before and after splitting: `Dataset`, samples without clients, and `Federated`, samples by client."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Samples = tuple[Features, np.ndarray]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
-    """Samples that still need a partition.
+    """Samples that are not yet split among clients.
 
-    Features are floats, also as SparseRows, or uint8 images (N, C, H, W) of 0..255. Labels are whole numbers
+    Features are floats, possibly as SparseRows, or uint8 images (N, C, H, W) of 0..255. Labels are whole numbers
     0..classes-1, or floats when `classes` is None: a regression, or -1/+1.
     """
 
@@ -31,7 +31,7 @@ class Dataset:
     labels: np.ndarray
     """(N,)"""
     test_features: Features | None = None
-    """(M, ...), held out."""
+    """(M, ...): features of the test samples."""
     test_labels: np.ndarray | None = None
     """(M,)"""
     classes: int | None = None
@@ -39,7 +39,7 @@ class Dataset:
     name: str = "data"
     """What messages call it."""
     groups: np.ndarray | None = None
-    """(N,) whose sample each one is (a writer, a hospital), for the partition `natural`."""
+    """(N,): the id of each sample's owner (a writer, a hospital), for the partition `natural`."""
     feature_names: tuple[str, ...] | None = None
     """(p,) what the columns of features (N, p) are called; None: x0, x1, ..."""
     sample_weights: np.ndarray | None = None
@@ -47,11 +47,11 @@ class Dataset:
     class_names: tuple[str, ...] | None = None
     """What the classes 0, 1, ... are called, where they are words; None: by their numbers."""
     remark: str = ""
-    """What a run with them prints: that they are only some of the published samples."""
+    """A remark that a run prints, for example that these are only some of the published samples."""
 
     @property
     def test(self) -> Samples | None:
-        """(features, labels) that are held out; None: there are none."""
+        """The test samples (features, labels); None: there are none."""
         if self.test_features is None or self.test_labels is None:
             return None
         return self.test_features, self.test_labels
@@ -61,26 +61,26 @@ class Dataset:
 
 
 class Window(NamedTuple):
-    """Some of n clients, where the others' samples are held elsewhere."""
+    """A range of the n clients; the samples of the other clients are remote."""
 
     first: int
-    """The number of the first that is here."""
+    """The number of the first local client."""
     weights: np.ndarray
-    """(n,) p_i of all clients, also of those elsewhere; they sum to one."""
+    """(n,): p_i of all clients, including the remote ones; they sum to one."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Federated:
-    """Samples sorted by client: client i holds the rows offsets[i]:offsets[i+1]. Checked when made."""
+    """Samples sorted by client: client i holds the rows offsets[i]:offsets[i+1]. Validated on construction."""
 
     features: Features
     """(N, ...)"""
     labels: np.ndarray
     """(N,)"""
     sizes: np.ndarray
-    """(n,) how many rows each client holds."""
+    """(n,): the number of rows of each client."""
     test: Samples | None = None
-    """(features, labels) of test samples that no client holds."""
+    """The test samples (features, labels)."""
     classes: int | None = None
     """How many classes there are; None: labels are numbers."""
     name: str = "data"
@@ -88,13 +88,13 @@ class Federated:
     feature_names: Sequence[str] | None = None
     """(p,) what the columns of features (N, p) are called; None: x0, x1, ..."""
     sample_weights: np.ndarray | None = None
-    """(N,) how much each sample counts, relative to the others; None: all the same."""
+    """(N,): the relative weight of each sample; None: all equal."""
     window: Window | None = None
-    """Which clients these are, if there are others elsewhere; None: they are all. A window may be empty."""
+    """Which clients these are, if others are remote; None: all clients. A window may be empty."""
     remark: str = ""
-    """That of the dataset."""
+    """The remark of the dataset."""
     test_clients: np.ndarray | None = None
-    """(M,) the client of each test sample, -1 for none. None: no client holds test samples."""
+    """(M,): the client of each test sample, -1 for none. None: test samples do not belong to clients."""
     client_names: Sequence[str] | None = None
     """(n,) what the clients are called; None: by their numbers."""
 
@@ -181,7 +181,7 @@ class Federated:
         object.__setattr__(self, "feature_names", tuple(names))
 
     def __len__(self) -> int:
-        """How many clients there are here."""
+        """The number of local clients."""
         return len(self.sizes)
 
     def __repr__(self) -> str:
@@ -191,24 +191,24 @@ class Federated:
 
     @property
     def here(self) -> range:
-        """The numbers of these clients among all."""
+        """The numbers of the local clients among all."""
         first = 0 if self.window is None else self.window.first
         return range(first, first + len(self.sizes))
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the numbers of a sample are called, one after the other."""
+        """The names of the features, in order."""
         p = int(np.prod(self.features.shape[1:]))
         return tuple(f"x{j}" for j in range(p)) if self.feature_names is None else tuple(self.feature_names)
 
     @property
     def offsets(self) -> np.ndarray:
-        """(n+1,) where each client's rows start, and where the last one's end."""
+        """(n+1,): the first row of each client, and the end of the last one's rows."""
         return np.concatenate(([0], np.cumsum(self.sizes))).astype(np.int64)
 
     @property
     def weight_sums(self) -> np.ndarray:
-        """(n,) the weights of each client's samples together; without weights, how many there are."""
+        """(n,): the total weight of each client's samples; without weights, their number."""
         return self.sizes if self.sample_weights is None else self._sums(self.sample_weights)
 
     def _sums(self, values: np.ndarray) -> np.ndarray:
@@ -220,16 +220,16 @@ class Federated:
         return self.features[start:stop], self.labels[start:stop]
 
     def steps(self, batch: int, epochs: int = 1) -> int:
-        """Minibatch steps of so many passes over a client of mean size: a number of local steps, the same for all.
+        """The number of minibatch steps in `epochs` passes over a client of mean size, the same for all clients.
 
-        Clients that hold more samples than the mean make fewer passes with them, others more.
+        Larger clients make fewer passes over their data with these steps, smaller clients more.
         """
         for key, value in (("batch", batch), ("epochs", epochs)):
             require(whole(value) and value >= 1, f"{key} = {value!r} must be a whole number >= 1")
         return epochs * ceil(float(np.mean(self.sizes)) / batch)
 
     def thinned(self, samples: int) -> Federated:
-        """At most so many samples of every client, evenly spaced among its own."""
+        """At most this many samples per client, evenly spaced among its own."""
         sizes = np.minimum(self.sizes, samples)
         kept = np.concatenate(
             [start + np.arange(k) * m // k for start, m, k in zip(self.offsets[:-1], self.sizes, sizes, strict=True)]
@@ -237,7 +237,7 @@ class Federated:
         return self.keep(kept)
 
     def _place(self, row: int) -> str:
-        """What messages call a row."""
+        """The name of a row in messages."""
         i = int(np.searchsorted(self.offsets, row, side="right")) - 1
         return f"row {row - self.offsets[i]} of client {i}"
 
@@ -257,7 +257,7 @@ class Federated:
         prepare: Callable[[Any, Any], tuple[Any, Any]] | None = None,
         name: str = "data",
     ) -> Federated:
-        """From whatever holds the samples.
+        """Convert samples from the usual formats.
 
         Parameters
         ----------
@@ -266,27 +266,27 @@ class Federated:
             is a pair (features, labels), a frame with a column of labels, a torch Dataset or DataLoader, or a dataset
             of Hugging Face, or {"train": ..., "test": ...} of these. Or one of these for all clients, with `client`.
         labels : array, optional
-            Of each row, if the source is an array of features.
+            Labels of the rows, if the source is an array of features.
         client : str or array, optional
-            Whose each row of the one source is: a column, or an id for each row.
+            The client of each row of a single source: a column, or an id per row.
         label : str, optional
             The column of labels; None: 'label', 'labels', 'y' or 'target'.
         features : str or sequence of str, optional
             The columns of features; None: all others.
         test : Any, optional
-            Samples that no client holds, in one of these forms; or, as a list or a dict by name, those of each
-            client.
+            Test samples that no client holds, in one of these forms; or each client's own, as a list or a dict by
+            name.
         held_out : float
-            The part of every client's rows that becomes its test set, drawn with `seed`.
+            The fraction of every client's rows that becomes its test set, drawn with `seed`.
         seed : int
-            Of what is held out.
+            Seed of the draw of held-out rows.
         classes : int or None
-            How many classes there are; None: labels are numbers. "auto": words, booleans and whole numbers from 0 are
-            classes, other numbers are numbers.
+            The number of classes; None: labels are numbers. "auto": strings, booleans and whole numbers from 0 are
+            classes, other numbers are a regression.
         prepare : callable, optional
-            (features, labels) of a client as they come -> (features, labels) as numbers: a tokeniser, say.
+            Converts a client's raw (features, labels) to numbers, for example a tokeniser.
         name : str
-            What messages call it.
+            The name of the data in messages.
 
         Returns
         -------
@@ -309,7 +309,7 @@ class Federated:
         feature_names: Sequence[str] | None = None,
         sample_weights: Sequence[np.ndarray] | None = None,
     ) -> Federated:
-        """From the clients' own (A_i, b_i), and the weights of their samples if they have any."""
+        """From the clients' own (A_i, b_i), and optionally the weights of their samples."""
         listed = isinstance(clients, Sequence)
         hint = ", which Federated.of takes" if isinstance(clients, Mapping) else ""
         pair = "(features, labels)"
@@ -350,7 +350,7 @@ class Federated:
         names = None if self.client_names is None else [self.client_names[i] for i in holders]
         owners = self.test_clients
         if owners is not None and len(holders) < len(self):
-            number = np.full(len(self) + 1, -1)  # the last one is no client's
+            number = np.full(len(self) + 1, -1)  # the last entry belongs to no client
             number[holders] = np.arange(len(holders))
             owners = number[owners]
         return replace(
@@ -360,13 +360,13 @@ class Federated:
 
     @classmethod
     def split(cls, dataset: Dataset, parts: Sequence[np.ndarray]) -> Federated:
-        """Hand out a dataset: client i gets the samples with the indices parts[i]."""
+        """Split a dataset: client i gets the samples with the indices parts[i]."""
         sizes = np.array([len(part) for part in parts], np.int64)
         require(len(sizes) > 0, f"{dataset.name}: there must be at least one client")
         order, last = np.concatenate(parts), len(dataset.labels) - 1
         outside = order[(order < 0) | (order > last)]
         if len(outside):
-            raise InputError(f"{dataset.name}: a client is to hold sample {outside[0]}, but the last one is {last}")
+            raise InputError(f"{dataset.name}: a client is given sample {outside[0]}, but the last one is {last}")
         features, labels, given = dataset.features[order], dataset.labels[order], dataset.sample_weights
         weights = None if given is None else np.asarray(given)[order]
         return cls(
@@ -376,7 +376,7 @@ class Federated:
 
 
 def counts(data: Federated) -> np.ndarray:
-    """(n, classes): how many samples of each class every client holds; for labels -1/+1 the columns are -1 and +1."""
+    """(n, classes): each client's number of samples by class; for labels -1/+1 the columns are -1 and +1."""
     here = len(data.labels) == data.sizes.sum()
     require(here, f"{data.name}: samples are read on demand, so there is nothing to count")
     if (found := class_counts(data)) is None:
@@ -385,7 +385,7 @@ def counts(data: Federated) -> np.ndarray:
 
 
 def class_counts(data: Federated) -> tuple[tuple[str, ...], np.ndarray] | None:
-    """(what the classes are called, how many samples of each every client holds); None: labels are numbers."""
+    """(names of the classes, each client's number of samples by class); None: labels are numbers."""
     if data.classes is not None:
         labels, names = data.labels, tuple(map(str, range(data.classes)))
     elif np.isin(data.labels, (-1, 1)).all():
@@ -398,7 +398,7 @@ def class_counts(data: Federated) -> tuple[tuple[str, ...], np.ndarray] | None:
 
 
 def as_features(given: Any) -> Features:
-    """An array as it is, a matrix of scipy.sparse as SparseRows; what is not a number is refused with its place."""
+    """An array unchanged, a scipy.sparse matrix as SparseRows; a non-numeric value is refused with its position."""
     if isinstance(given, SparseRows) or hasattr(given, "tocsr"):
         return SparseRows.of(given)
     array = np.asarray(given)
@@ -411,7 +411,7 @@ def as_features(given: Any) -> Features:
 
 
 def _not_a_number(array: np.ndarray) -> tuple[int, ...] | None:
-    """Where the first value stands that is not a number, if there is one."""
+    """The position of the first value that is not a number, if there is one."""
     if array.dtype.kind in "biuf":
         return None
     numbers = (isinstance(value, (bool, np.bool_, Real)) for value in array.flat)
@@ -420,7 +420,7 @@ def _not_a_number(array: np.ndarray) -> tuple[int, ...] | None:
 
 
 def _plain(array: np.ndarray, place: tuple[int, ...]) -> Any:
-    """A value as Python has it, not as one of numpy's types."""
+    """A value as a Python object instead of a numpy type."""
     value = array[place]
     return value.item() if isinstance(value, np.generic) else value
 
@@ -436,7 +436,7 @@ def _pair(features: Any, labels: Any, who: str) -> Samples:
 
 
 def stacked(parts: Sequence[Features]) -> Features:
-    """All rows; sparse, if one of the parts is."""
+    """All rows stacked; sparse if one of the parts is."""
     if any(isinstance(part, SparseRows) for part in parts):
         return SparseRows.stack([SparseRows.of(part) for part in parts])
     return np.concatenate(parts)
@@ -459,7 +459,7 @@ def rows(data: Federated) -> Federated:
 def _checked(
     name: str, features: Features, labels: np.ndarray, classes: int | None, place: Callable[[int], str]
 ) -> np.ndarray:
-    """The labels, classes as int64, if all numbers are finite and all classes exist; `place(row)` is its name."""
+    """The labels, classes as int64; refused unless finite and in range. `place(row)` names a row in messages."""
     if (word := _not_a_number(labels)) is not None:
         held = f"{place(word[0])} has the label {_plain(labels, word)!r:.40}, which is not a number"
         raise InputError(f"{name}: {held}; for classes give 0, 1, ... (np.unique(labels, return_inverse=True)[1])")
@@ -488,7 +488,7 @@ def _checked_sizes(sizes: np.ndarray, name: str) -> np.ndarray:
 
 
 def _about(samples: int, data: Dataset | Federated) -> str:
-    """A few words that do not show the samples themselves."""
+    """A short description without the samples themselves."""
     parts = [f"{samples} samples of shape {tuple(data.features.shape[1:])}"]
     parts += [] if data.classes is None else [f"{data.classes} classes"]
     parts += [] if data.test is None else [f"{len(data.test[1])} test samples"]

@@ -13,7 +13,7 @@ TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: 
 
 
 def read_idx(path: str | Path, ndim: int) -> np.ndarray:
-    """The array in an idx file (plain, .gz or .bz2) that must have `ndim` dimensions; a copy that may be written to."""
+    """The array in an idx file (plain, .gz or .bz2) that must have `ndim` dimensions; a writable copy."""
     content = read_bytes(path)
     known = len(content) >= 4 and content[:2] == b"\0\0" and content[2] in TYPES
     require(known, f"{path}: is not an idx file")

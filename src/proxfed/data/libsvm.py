@@ -1,6 +1,6 @@
 """Text files of LIBSVM: a line is `label index:value index:value ...`, indices from 1, ascending; the rest is zero.
 
-Read as SparseRows if fewer than one in ten numbers is not zero: a pass over the dense matrix would take longer.
+Read as SparseRows if fewer than one in ten entries are non-zero: a pass over the dense matrix would take longer.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from proxfed.data.sparse_rows import Features, SparseRows
 from proxfed.errors import InputError, require
 
 SPARSE_BELOW = 0.1
-"""The share of numbers that are not zero, below which features stay sparse."""
+"""The density below which features stay sparse."""
 
 
 def libsvm(
@@ -28,12 +28,12 @@ def libsvm(
     classes: int | None = None,
     sparse: bool | None = None,
 ) -> Dataset:
-    """A file in the format of LIBSVM, and one of samples that no client holds.
+    """A training file in LIBSVM format, and optionally a test file.
 
-    n_features   as many as the largest index in both files, by default
-    classes      how many classes there are, which are numbered in the order of their labels; None: labels are numbers,
-                 and if there are two of them, -1 and +1
-    sparse       whether features stay sparse; None: if fewer than one in ten of their numbers is not zero
+    n_features   default: the largest index in both files
+    classes      the number of classes, numbered in the order of their labels; None: labels are numbers; two different
+                 labels become -1 and +1
+    sparse       whether features stay sparse; None: if fewer than one in ten entries are non-zero
     """
     files = [Path(file).expanduser() for file in (path, test) if file is not None]
     parts = [read_libsvm(file, n_features, True) for file in files]
@@ -55,14 +55,14 @@ def _numbered(path: Path, labels: list[np.ndarray], classes: int | None) -> list
 
 
 def density(X: SparseRows) -> float:
-    """The share of numbers that are not zero."""
+    """The share of non-zero entries."""
     return len(X.values) / max(1, len(X) * X.width)
 
 
 def read_libsvm(path: str | Path, n_features: int | None = None, sparse: bool | None = None) -> Samples:
-    """(features (N, n_features), labels (N,)) in float64; by default as wide as the largest index.
+    """(features (N, n_features), labels (N,)) in float64; by default n_features is the largest index.
 
-    sparse   as SparseRows; None: if fewer than one in ten numbers is not zero
+    sparse   as SparseRows; None: if fewer than one in ten entries are non-zero
     """
     text = read_bytes(path)
     if b"#" in text:
@@ -75,7 +75,7 @@ def read_libsvm(path: str | Path, n_features: int | None = None, sparse: bool | 
     elif width > n_features:
         line = _line_of_sample(text, rows[columns.argmax()])
         raise InputError(f"{path}, line {line}: feature index {width}, but n_features = {n_features}")
-    require_room(path, 8 * n_features)  # of a single row, or a model
+    require_room(path, 8 * n_features)  # for a single row, or a model
     counts = np.bincount(rows, minlength=len(labels))
     features = SparseRows(values, columns - 1, np.concatenate(([0], counts.cumsum())), n_features)
     return _stored(path, features, density(features) < SPARSE_BELOW if sparse is None else sparse), labels
@@ -91,8 +91,8 @@ def _stored(path: str | Path, features: SparseRows, sparse: bool) -> Features:
 def _parse(path: str | Path, text: bytes) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """(labels, row of each entry, its index, its value).
 
-    All numbers of the file are converted in one call. Whether they mean what they should is decided from the positions
-    of blanks and colons; if not, `_blame` goes through the lines to say which one is at fault.
+    All numbers of the file are converted in one call. The format is checked by the positions of blanks and colons; if
+    it is wrong, `_blame` goes through the lines to find the first bad one.
     """
     chars = np.frombuffer(text, np.uint8)
     blank = (chars == ord(" ")) | ((chars >= 9) & (chars <= 13))
@@ -103,14 +103,14 @@ def _parse(path: str | Path, text: bytes) -> tuple[np.ndarray, np.ndarray, np.nd
     per_token = np.bincount(starts.cumsum()[colons] - 1, minlength=len(is_label)) if len(colons) else 0 * is_label
     apart = np.concatenate((colons - 1, colons + 1)).clip(0, len(chars) - 1)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # text that is no number ends the conversion early
+        warnings.simplefilter("ignore", DeprecationWarning)  # text that is not a number ends the conversion early
         try:
             numbers = np.fromstring(text.replace(b":", b" "), sep=" ")
         except ValueError:
             numbers = np.empty(0)
     if len(numbers) != len(is_label) + len(colons) or (per_token != ~is_label).any() or blank[apart].any():
         _blame(path, text)
-    at = (1 + ~is_label).cumsum() - (1 + ~is_label)  # where each token's numbers start
+    at = (1 + ~is_label).cumsum() - (1 + ~is_label)  # the position of each token's first number
     entries = at[~is_label]
     index, values, rows = numbers[entries], numbers[entries + 1], is_label.cumsum()[~is_label] - 1
     columns = index.astype(np.int64)

@@ -1,4 +1,4 @@
-"""Fewer samples: a random subset that is always the same, whatever the seed of a run. A larger one contains it."""
+"""Limits on the number of samples: fixed random subsets, which do not depend on the run's seed and are nested."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from proxfed.errors import InputError, require, whole
 from proxfed.keyed_random import generator
 
 LIMITS = {
-    "limit": "Train with a random subset of so many samples, always the same; None: with all.",
-    "test_limit": "Test with a random subset of so many samples, always the same; None: with all.",
+    "limit": "Train with a fixed random subset of this many samples; None: with all.",
+    "test_limit": "Test with a fixed random subset of this many samples; None: with all.",
 }
-"""Keys that the table of every dataset may have."""
+"""Keys allowed in the table of every dataset."""
 
 
 def limited(data: Dataset | Federated, limit: int | None = None, test_limit: int | None = None) -> Dataset | Federated:
-    """The data with so many samples; None: all of them."""
+    """The data with at most these numbers of samples; None: all."""
     asked = next((f"{key} = {value!r}" for key, value in (("limit", limit), ("test_limit", test_limit)) if value), "")
     here = not asked or not isinstance(data, OnDemand)
     require(here, f"{asked}: the samples of {data.name} are read on demand, all of a client's or none")
@@ -48,7 +48,7 @@ def limited(data: Dataset | Federated, limit: int | None = None, test_limit: int
 
 
 def _subset(data: Dataset | Federated, key: str, limit: int, available: int, what: str) -> np.ndarray:
-    if data.remark and whole(limit):  # of a sample, which says that it is one, all that there is
+    if data.remark and whole(limit):  # the data are a sample themselves: allow a limit above their size
         limit = min(limit, available)
     require(
         whole(limit) and 1 <= limit <= available,

@@ -74,7 +74,7 @@ def mnist(directory: str | Path | None = None) -> Dataset:
 
 
 def mnist_writers(directory: str | Path | None = None, by: Literal["writer", "series"] = "writer") -> Dataset:
-    """MNIST with whose hand wrote each digit, for the partition `natural` (QMNIST: Yadav, Bottou, 2019).
+    """MNIST with the writer of each digit, for the partition `natural` (QMNIST: Yadav, Bottou, 2019).
 
     by "writer": 539 clients; by "series": 2, employees of the census bureau and high-school students.
     """
@@ -98,8 +98,8 @@ def emnist_letters(directory: str | Path | None = None) -> Dataset:
     """EMNIST letters: 124,800 / 20,800 handwritten letters, 28x28 (Cohen, Afshar, Tapson, van Schaik, 2017).
 
     Labels are 1..26 as published, so there are 27 classes of which 0 is empty, and models of the literature have 27
-    outputs. The files hold each image transposed; here it is upright. Where only a sample of the training images is
-    there (emnist-letters-sample-train-...), a seventh of it is held out, as large a part as the published test images.
+    outputs. The files hold each image transposed; here it is upright. If there is only a sample of the training images
+    (emnist-letters-sample-train-...), a seventh of it is held out for testing, as in the published split.
     """
     whole = EMNIST_LETTERS.look("emnist-letters-train-images-idx3-ubyte", directory)
     if whole is None and EMNIST_SAMPLE.look("emnist-letters-sample-train-images-idx3-ubyte", directory) is not None:

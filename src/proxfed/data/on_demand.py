@@ -1,8 +1,7 @@
-"""Clients whose samples are read when they are needed: by a function of the client's number, or from a file each.
+"""Clients whose samples are read on demand: by a function of the client's number, or from one file per client.
 
-The clients of a round are read for it. What was read stays in memory up to so many bytes; what was used longest ago
-goes first. No other samples are read, so what needs those of all clients is refused (smoothness constants, balanced
-classes) or left out (objective and stationarity).
+Only the clients of a round are read, through an LRU cache of limited size. Computations that need the samples of all
+clients are refused (smoothness constants, balanced classes) or skipped (objective and stationarity).
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from proxfed.errors import InputError, require, whole
 from proxfed.keyed_random import Ids
 
 Read = Callable[[int], Samples]
-"""The number of a client -> its (features, labels). Several threads may ask at once."""
+"""The number of a client -> its (features, labels). Must be thread-safe."""
 
 
 class _Latest:
-    """What was used last, up to so many bytes; several threads at once."""
+    """A thread-safe LRU cache, limited in bytes."""
 
     def __init__(self, room: int) -> None:
         self.room, self.used = room, 0
@@ -32,7 +31,7 @@ class _Latest:
         self._lock = Lock()
 
     def __reduce__(self) -> tuple[type[_Latest], tuple[int]]:
-        return _Latest, (self.room,)  # another process begins with nothing
+        return _Latest, (self.room,)  # another process starts with an empty cache
 
     def get(self, i: int) -> Samples | None:
         with self._lock:
@@ -51,26 +50,26 @@ class _Latest:
 
 
 class OnDemand(Federated):
-    """Samples of n clients, read client by client. `features` and `labels` are those of client 0, to see the form.
+    """Samples of n clients, read client by client. `features` and `labels` are client 0's, for their shape and dtype.
 
     Parameters
     ----------
     read : callable
         The number of a client -> its (features, labels).
     sizes : sequence of int
-        (n,) how many samples each client holds.
+        (n,): each client's number of samples.
     test : Samples, optional
-        (features, labels), held out and held by no client.
+        (features, labels) of test samples, which no client holds.
     classes : int, optional
         How many classes there are; None: labels are numbers.
     name : str
-        What messages call it.
+        The name of the data in messages.
     feature_names : sequence of str, optional
         (p,) what the columns of features (N, p) are called; None: x0, x1, ...
     cache : int
-        Bytes of samples that stay in memory.
+        Bytes of samples to keep in memory.
     where : callable
-        The number of a client -> what messages call it.
+        The number of a client -> its name in messages.
     """
 
     _read: Read
@@ -114,7 +113,7 @@ class OnDemand(Federated):
         name: str = "data",
         cache: int = 1 << 28,
     ) -> OnDemand:
-        """From one .npz file a client, with the arrays `features` and `label`.
+        """From one .npz file per client, with the arrays `features` and `label`.
 
         Without `sizes`, the labels of every file are read once to count them.
         """
@@ -177,7 +176,7 @@ class OnDemand(Federated):
         return OnDemand(read, self.sizes, test, self.classes, self.name, None, self._latest.room, self._where)
 
     def thinned(self, samples: int) -> OnDemand:
-        """At most so many samples of every client, evenly spaced among its own."""
+        """At most this many samples per client, evenly spaced among its own."""
         sizes = np.minimum(self.sizes, samples)
 
         def read(i: int) -> Samples:
@@ -188,7 +187,7 @@ class OnDemand(Federated):
         return OnDemand(read, sizes, self.test, self.classes, self.name, self.feature_names, 0, self._where)
 
     def named(self, i: int) -> str:
-        """What messages call client i."""
+        """The name of client i in messages."""
         return self._where(i)
 
 
@@ -202,13 +201,13 @@ def _arrays(file: Path, *names: str) -> list[np.ndarray]:
 def client_files(
     path: str | Path, label: str = "label", classes: int | None = None, test: str | Path | None = None, cache: int = 256
 ) -> OnDemand:
-    """Your own .npz files, one a client, each read when its client takes part: for clients that are many.
+    """Your own .npz files, one per client, each read when its client takes part; for many clients.
 
     path      the folder; clients are numbered in the order of their files' names
     label     the array of labels, beside `features`
-    classes   how many classes labels have; None: they are numbers, as in a regression, or -1/+1
+    classes   the number of classes; None: labels are numbers, as in a regression, or -1/+1
     test      an .npz file of samples that no client holds
-    cache     MB of samples that stay in memory
+    cache     MB of samples to keep in memory
     """
     folder, beside = Path(path).expanduser(), None if test is None else Path(test).expanduser()
     require(folder.is_dir(), f"client_files: path = {str(path)!r} is not a folder")

@@ -1,7 +1,7 @@
-"""Users' own data: a folder with one file per client, or one file in which a column says whose row each one is.
+"""Users' own data: a folder with one file per client, or one file with a column that names the client of each row.
 
 CSV (with a header) and Parquet: one column is the label, one may be the client, all others are features. An .npz file
-holds the array `features`, of any shape (samples, ...), and arrays named like those two columns.
+has the array `features`, of any shape (samples, ...), and arrays with the names of those two columns.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ def own(
 ) -> Dataset:
     """Your own files (CSV, Parquet, .npz): a folder with a file per client, or one file with a client column or none.
 
-    label      the column of labels; words are numbered as classes, in alphabetical order
-    client     the column that says whose row it is; one file without it needs a partition
-    classes    how many classes numeric labels have; None: they are numbers, as in a regression, or -1/+1
+    label      the column of labels; strings become classes, numbered in alphabetical order
+    client     the column with the client of each row; one file without it needs a partition
+    classes    the number of classes of numeric labels; None: they are numbers, as in a regression, or -1/+1
     test       a file of samples that no client holds
-    held_out   instead of such a file: the part of every client's rows that is held out, drawn with `seed`
+    held_out   instead of a test file: the fraction of every client's rows that is held out, drawn with `seed`
     """
     path = Path(path).expanduser()
     require(path.exists(), f"own: path = {str(path)!r} does not exist")
@@ -110,7 +110,7 @@ def _require_no_gaps(path: Path, name: str, values: np.ndarray) -> None:
 
 
 def _features(tables: Sequence[Table]) -> np.ndarray:
-    """(N, ...) of all tables, columns in the order of the first."""
+    """The features (N, ...) of all tables, with columns in the order of the first."""
     first, parts = tables[0], list[np.ndarray]()
     for table in tables:
         missing, extra = first.columns.keys() - table.columns.keys(), table.columns.keys() - first.columns.keys()
@@ -126,7 +126,7 @@ def _features(tables: Sequence[Table]) -> np.ndarray:
 
 
 def _numbered(tables: Sequence[Table], classes: int | None) -> tuple[np.ndarray, int | None, tuple[str, ...] | None]:
-    """Labels of all tables as numbers, how many classes they are, and what these are called if they are words."""
+    """(labels of all tables as numbers, the number of classes, their names if they are strings)."""
     for table in tables[1:]:
         same = is_numeric(table.labels) == is_numeric(tables[0].labels)
         require(same, f"{table.path} and {tables[0].path}: one has words as labels, the other numbers")
@@ -140,7 +140,7 @@ def _numbered(tables: Sequence[Table], classes: int | None) -> tuple[np.ndarray,
 
 
 def _hold_out(groups: np.ndarray, part: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """(kept, held out) rows, ascending; of every client the same part, rounded down."""
+    """(kept, held out) rows, ascending; the same fraction of every client's rows, rounded down."""
     rng, out = generator(seed, "held out"), np.zeros(len(groups), bool)
     for rows in NaturalPartition()(groups, groups):
         out[rng.permutation(rows)[: int(part * len(rows))]] = True

@@ -1,6 +1,6 @@
-"""Who gets which samples. A partition gives every sample an owner; the list of each client's indices follows from that.
+"""Partitions: how samples are split among clients. A partition returns each client's sample indices.
 
-Argument names are those of flwr-datasets where it has the same partitioner.
+Argument names are the same as in flwr-datasets if it has the same partitioner.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class DirichletByClass:
     alpha: float
     """Concentration: small is skewed, large is nearly IID."""
     min_partition_size: int = 10
-    """What every client holds at least."""
+    """The smallest allowed number of samples per client."""
     seed: int = 0
     """Of the draw."""
 
@@ -91,11 +91,11 @@ class DirichletByClass:
 
 @dataclass(frozen=True)
 class DirichletByClient:
-    """Each client draws label proportions ~ Dir_C(alpha) and takes N // n samples by them, until a class is used up.
+    """Each client draws label proportions ~ Dir_C(alpha) and takes N // n samples by them, as long as a class lasts.
 
     Equal sizes; the N mod n remaining samples are left out. Hsu, Qi, Brown, "Measuring the Effects of Non-Identical
-    Data Distribution", 2019, by the process of FedDyn's code: again and again a random client that is not full draws a
-    label, and draws once more if that class is used up.
+    Data Distribution", 2019, by the process of FedDyn's code: repeatedly, a random client that is not full draws a
+    label, and redraws if that class is used up.
     """
 
     num_partitions: int
@@ -128,16 +128,16 @@ class DirichletByClient:
 def _draw_until_used_up(
     priors: np.ndarray, clients: np.ndarray, stock: np.ndarray, rng: np.random.Generator
 ) -> np.ndarray:
-    """The class that each turn takes, turns in order; all turns at once, repaired one used-up class at a time.
+    """The class taken at each turn, in order. All turns are drawn at once and repaired, one used-up class at a time.
 
-    Draws that come after their class was used up are drawn again from the classes that are left, which is what drawing
-    in order would do; each repair can only use up further classes, so there are at most as many repairs as classes.
+    Draws after their class was used up are redrawn from the remaining classes, as if drawn in order. Each repair can
+    only use up further classes, so there are at most as many repairs as classes.
     """
     C, left = len(stock), np.ones(len(stock), bool)
     small = np.min_scalar_type(C)  # a narrow type is sorted by counting
 
     def draw(turns: np.ndarray) -> np.ndarray:
-        # A client whose own classes are used up still takes from the others.
+        # A client whose own classes are used up takes from the others.
         weights = np.where(left, priors + 1e-12, 0)
         bounds = weights.cumsum(axis=1)
         own = bounds[clients[turns]]
@@ -198,7 +198,7 @@ class ClassesPerClient:
         return _without_empty(self, _by_owner(owner, n))
 
     def _classes(self, i: int, C: int, rng: np.random.Generator) -> np.ndarray:
-        """Those that client i holds."""
+        """The classes of client i."""
         x = self.num_classes_per_partition
         if self.class_assignment_mode == "random":
             return rng.choice(C, x, replace=False)
@@ -232,10 +232,10 @@ class Shards:
 
 @dataclass(frozen=True)
 class Sizes:
-    """So many samples for each client, at random; the rest is left out."""
+    """A given number of random samples per client; the rest is left out."""
 
     partition_sizes: tuple[int, ...]
-    """How many samples each client holds."""
+    """Each client's number of samples."""
     seed: int = 0
     """Of the draw."""
 
@@ -257,11 +257,11 @@ class Sizes:
 
 @dataclass(frozen=True)
 class NaturalPartition:
-    """One client per id in the data's own column of ids (writers, hospitals), in the order of the ids."""
+    """One client per id in the data's own column of owners (writers, hospitals), in the order of the ids."""
 
     def __call__(self, labels: np.ndarray, groups: np.ndarray | None = None) -> Parts:
         if groups is None:
-            raise InputError("NaturalPartition: these data have no column that says whose sample each one is")
+            raise InputError("NaturalPartition: these data have no column with the owner of each sample")
         require(len(groups) == len(labels), f"NaturalPartition: {len(groups)} ids for {len(labels)} samples")
         ids, owner = np.unique(groups, return_inverse=True)
         return _by_owner(owner, len(ids))

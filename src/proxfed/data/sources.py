@@ -1,6 +1,7 @@
-"""Samples in the forms that people have them: pairs, frames, torch's and Hugging Face's datasets, Flower's, LEAF's.
+"""Converts samples from the usual formats: pairs, frames, datasets of torch, Hugging Face, Flower and LEAF.
 
-Nothing of torch, pandas or Hugging Face is imported: an object is taken by what it can do. `Federated.of` is the door.
+Nothing of torch, pandas or Hugging Face is imported: objects are recognised by their methods. The public entry point is
+`Federated.of`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from proxfed.errors import InputError, require, shown
 from proxfed.keyed_random import generator
 
 Prepare = Callable[[Any, Any], tuple[Any, Any]]
-"""(features, labels) of a client as they come -> as the model takes them."""
+"""A client's raw (features, labels) -> (features, labels) for the model."""
 
 LABELS = ("label", "labels", "y", "target")
 """Default names of a label column."""
@@ -32,31 +33,31 @@ class ClientSamples(NamedTuple):
     features: Features
     labels: np.ndarray
     names: tuple[str, ...] | None = None
-    """Of the columns of features."""
+    """The names of the columns of features."""
     classes: int | None = None
-    """How many classes the source says that there are."""
+    """The number of classes according to the source."""
 
 
 @dataclass(frozen=True)
 class Reader:
-    """How samples are read from whatever holds them."""
+    """Settings for reading samples from a source."""
 
     name: str
-    """What messages call the data."""
+    """The name of the data in messages."""
     label: str | None
-    """The column of labels; None: the first of LABELS that is there."""
+    """The column of labels; None: the first of LABELS that exists."""
     features: str | Sequence[str] | None
     """The columns of features; None: all others."""
     prepare: Prepare | None
 
     def read(self, given: Any, who: str, without: str | None = None) -> ClientSamples:
-        """The samples of one holder; `without`: a column that is none of the features."""
+        """The samples of one source; `without`: a column that is not a feature."""
         columns = _columns(given)
         if columns is not None:
             found = self._of_columns(columns, who, without)
         elif _is_loader(given):
             found = self._pair(_of_loader(given), who)
-        elif hasattr(given, "tensors"):  # torch's TensorDataset: no need to ask for every sample
+        elif hasattr(given, "tensors"):  # torch's TensorDataset: no need to read sample by sample
             found = self._pair(given.tensors, who)
         elif isinstance(given, (tuple, list)):
             found = self._pair(given, who)
@@ -91,7 +92,7 @@ class Reader:
         there = ", ".join(columns)
         if label is None or label not in columns:
             asked = f"{label!r}" if label is not None else "called " + " or ".join(map(repr, LABELS))
-            raise InputError(f"{self.name}: {who} has no column {asked}, only {there}: label names the one of labels")
+            raise InputError(f"{self.name}: {who} has no column {asked}, only {there}: set label")
         chosen = [self.features] if isinstance(self.features, str) else self.features
         names = [n for n in columns if n not in (label, without)] if chosen is None else list(chosen)
         missing = next((name for name in names if name not in columns), None)
@@ -103,7 +104,7 @@ class Reader:
                         columns[label], None, columns.classes.get(label))  # fmt: skip
         for name, part in zip(names, parts, strict=True):
             numbers = np.asarray(part).ndim == 1 and np.asarray(part).dtype.kind in "biuf"
-            hint = "features names those that are meant, and proxfed.tables prepares words"
+            hint = "choose columns by features; proxfed.tables prepares words"
             require(numbers, f"{self.name}: column {name!r} of {who} is not one number a sample: {hint}")
         return ClientSamples(np.column_stack(parts), columns[label], tuple(names), columns.classes.get(label))
 
@@ -128,7 +129,7 @@ class Reader:
 
 
 class Columns(dict[str, Any]):
-    """Columns by name, and how many classes they say that they have."""
+    """Columns by name, and their declared numbers of classes."""
 
     classes: dict[str, int]
 
@@ -138,7 +139,7 @@ class Columns(dict[str, Any]):
 
 
 def _columns(given: Any) -> Columns | None:
-    """Of a frame of pandas, polars or Arrow, or a dataset of Hugging Face; None: it is none of them."""
+    """The columns of a frame of pandas, polars or Arrow, or a Hugging Face dataset; None for other types."""
     if hasattr(given, "column_names") and hasattr(given, "with_format"):  # Hugging Face's
         found = given.with_format("numpy")[:]
         kinds = getattr(given, "features", None) or {}
@@ -157,21 +158,21 @@ def _is_loader(given: Any) -> bool:
 
 
 def _of_loader(loader: Any) -> Any:
-    """All that it would load, in the order of its dataset, as one batch: neither shuffled nor cut into batches."""
+    """All samples that it would load, as one batch in the order of its dataset: not shuffled."""
     if hasattr(loader.dataset, "__iter__") and not hasattr(loader.sampler, "__len__"):  # a stream, without an order
         return loader.collate_fn(list(loader.dataset))
     batches = getattr(loader, "batch_sampler", None)
     with _kept_generator():
         if batches is None or hasattr(batches, "sampler"):
             rows = sorted(loader.sampler)
-        else:  # batches of the user's
+        else:  # the user's own batches
             rows = sorted(i for batch in batches for i in batch)
     return loader.collate_fn([loader.dataset[i] for i in rows])
 
 
 @contextmanager
 def _kept_generator() -> Iterator[None]:
-    """A loader that shuffles draws from torch's generator: it stays as it was."""
+    """Restore torch's generator, which a shuffling loader draws from."""
     import torch
 
     with torch.random.fork_rng(devices=[]):
@@ -179,7 +180,7 @@ def _kept_generator() -> Iterator[None]:
 
 
 def _array(value: Any) -> Any:
-    """A tensor, wherever it is, as an array; lists of tensors, too."""
+    """A tensor on any device, or a list of tensors, as an array."""
     if hasattr(value, "detach"):
         return value.detach().cpu().numpy()
     if isinstance(value, list) and value and hasattr(value[0], "detach"):
@@ -191,7 +192,7 @@ def _stack(values: list[Any]) -> np.ndarray:
     return np.stack([np.asarray(_array(value)) for value in values])
 
 
-# ---- who holds what --------------------------------------------------------------------------------------------------
+# ---- clients and test sets -------------------------------------------------------------------------------------------
 
 
 def federated(
@@ -208,7 +209,7 @@ def federated(
     prepare: Prepare | None,
     name: str,
 ) -> Federated:
-    """What `Federated.of` does."""
+    """The implementation of `Federated.of`."""
     reader = Reader(name, label, features, prepare)
     if isinstance(source, (str, Path)):
         source, test = _leaf(Path(source).expanduser(), test, name)
@@ -241,7 +242,7 @@ def _has_test(given: Any) -> bool:
 
 
 def _clients(source: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """(name, what it holds) of each client."""
+    """(name, samples) of each client."""
     if hasattr(source, "load_partition"):  # flwr-datasets
         count, split = _partitions(source, name)
         for i in range(count):
@@ -252,11 +253,11 @@ def _clients(source: Any, name: str) -> Iterator[tuple[str, Any]]:
         yield from ((str(i), each) for i, each in enumerate(source))
     else:
         whose = "client names the column, or gives the id of each row"
-        raise InputError(f"{name}: {shown(source)} does not say whose its samples are: {whose}")
+        raise InputError(f"{name}: {shown(source)} does not say which client its samples belong to: {whose}")
 
 
 def _partitions(source: Any, name: str) -> tuple[int, str | None]:
-    """(how many, of which split) of Flower's FederatedDataset or Partitioner."""
+    """(number, split) of the partitions of Flower's FederatedDataset or Partitioner."""
     if hasattr(source, "num_partitions"):
         return int(source.num_partitions), None
     splits = dict(getattr(source, "partitioners", {}))
@@ -266,7 +267,7 @@ def _partitions(source: Any, name: str) -> tuple[int, str | None]:
 
 
 def _by_client(reader: Reader, source: Any, labels: Any, client: Any) -> dict[str, Any]:
-    """One source, whose rows say which client they are of."""
+    """The samples of one source, by the client of each row."""
     name = reader.name
     named = isinstance(client, str)
     columns = _columns(source) if named else None
@@ -277,7 +278,7 @@ def _by_client(reader: Reader, source: Any, labels: Any, client: Any) -> dict[st
     ids = np.asarray(_array(columns[client] if columns is not None else client)) if client is not None else None
     whole = reader.read(source if labels is None else (source, labels), "the source", client if named else None)
     if ids is None:
-        raise InputError(f"{name}: nothing says whose the rows are: give client, an id for each row")
+        raise InputError(f"{name}: the rows have no clients: give client, an id for each row")
     fits = ids.ndim == 1 and len(ids) == len(whole.labels)
     require(fits, f"{name}: client must have an id for each of {len(whole.labels)} rows, not of shape {ids.shape}")
     gaps = [k for k, each in enumerate(ids.tolist()) if each is None or each != each]
@@ -291,7 +292,7 @@ def _by_client(reader: Reader, source: Any, labels: Any, client: Any) -> dict[st
 
 
 def _leaf(path: Path, test: Any, name: str) -> tuple[dict[str, Any], Any]:
-    """LEAF's JSON: a file, or a folder of them, or one with the folders train and test."""
+    """LEAF's JSON: a file, a folder of files, or a folder with the subfolders train and test."""
     require(path.exists(), f"{name}: {str(path)!r} does not exist")
     both = path.is_dir() and (path / "train").is_dir() and (path / "test").is_dir()
     if not both:
@@ -328,14 +329,14 @@ def _tests(reader: Reader, test: Any, clients: list[str]) -> tuple[dict[str, Cli
     if not isinstance(test, Mapping):
         return {}, reader.read(test, "the test set")
     stranger = next((str(who) for who in test if str(who) not in clients), None)
-    require(stranger is None, f"{reader.name}: test has samples of {stranger!r}, who is not one of the clients")
+    require(stranger is None, f"{reader.name}: test has samples of {stranger!r}, which is not one of the clients")
     return {str(who): reader.read(each, f"the test set of client {who}") for who, each in test.items()}, None
 
 
 def _hold_out(
     held: dict[str, ClientSamples], part: float, seed: int, name: str
 ) -> tuple[dict[str, ClientSamples], dict[str, ClientSamples]]:
-    """(kept, held out): of every client the same part, rounded down."""
+    """(kept, held out): the same fraction of every client's rows, rounded down."""
     require(0 < part < 1, f"{name}: held_out = {part!r} must be at least 0 and below 1")
     kept: dict[str, ClientSamples] = {}
     out: dict[str, ClientSamples] = {}
@@ -384,9 +385,9 @@ def _joined(
 
 
 def _numbered(parts: list[ClientSamples], classes: Any, name: str) -> tuple[list[np.ndarray], int | None]:
-    """The labels of every part as numbers, and how many classes they are.
+    """(the labels of every part as numbers, the number of classes).
 
-    Words, booleans and whole numbers from 0 are classes; other numbers are numbers.
+    Strings, booleans and whole numbers from 0 are classes; other numbers are a regression.
     """
     labels = [part.labels for part in parts]
     if any(each.dtype.kind in "UO" for each in labels):

@@ -1,4 +1,4 @@
-"""Mostly zero features, as compressed sparse rows that are never densified.
+"""Sparse features as compressed sparse rows, which are never converted to a dense matrix.
 
 The non-zero numbers of row i are values[indptr[i]:indptr[i+1]], in the columns indices[indptr[i]:indptr[i+1]].
 """
@@ -16,14 +16,14 @@ from proxfed.errors import InputError, require
 
 @dataclass(frozen=True, eq=False)
 class SparseRows:
-    """A matrix (N, p) by its non-zero numbers. Checked when made."""
+    """A matrix (N, p) as its non-zero entries. Validated on construction."""
 
     values: np.ndarray
     """(non-zeros,) float32 or float64."""
     indices: np.ndarray
-    """(non-zeros,) the column of each."""
+    """(non-zeros,): the column of each entry."""
     indptr: np.ndarray
-    """(N + 1,) where each row begins, and where the last one ends."""
+    """(N + 1,): the start of each row, and the end of the last one."""
     width: int
     """p"""
 
@@ -63,7 +63,7 @@ class SparseRows:
 
     @classmethod
     def stack(cls, parts: Sequence[SparseRows]) -> SparseRows:
-        """The rows of all of them, which have the same columns."""
+        """The rows of all parts, which have the same columns."""
         starts = np.cumsum([0, *(len(part.values) for part in parts)])
         ends = [part.indptr[1:] + start for part, start in zip(parts, starts, strict=False)]
         values, indices = (
@@ -78,17 +78,17 @@ class SparseRows:
 
     @property
     def ndim(self) -> int:
-        """As of an array: 2."""
+        """2, as for an array."""
         return 2
 
     @property
     def dtype(self) -> np.dtype:
-        """Of the non-zero numbers."""
+        """The dtype of the values."""
         return self.values.dtype
 
     @property
     def nbytes(self) -> int:
-        """Of all three arrays."""
+        """Bytes of all three arrays."""
         return sum(array.nbytes for array in self.arrays)
 
     @property
@@ -98,7 +98,7 @@ class SparseRows:
 
     @property
     def row_of(self) -> np.ndarray:
-        """(non-zeros,) the row of each."""
+        """(non-zeros,): the row of each entry."""
         return np.repeat(np.arange(len(self)), np.diff(self.indptr))
 
     def __len__(self) -> int:
@@ -118,13 +118,13 @@ class SparseRows:
         return SparseRows(self.values[places], self.indices[places], ends, self.width)
 
     def toarray(self) -> np.ndarray:
-        """(N, p), zeros written out."""
+        """The dense matrix (N, p)."""
         dense = np.zeros(self.shape, self.dtype)
         np.add.at(dense, (self.row_of, self.indices), self.values)
         return dense
 
     def __array__(self, *args: Any, **options: Any) -> np.ndarray:
-        raise InputError("sparse features are not written out where a dense array is expected: use toarray()")
+        raise InputError("sparse features are not converted to a dense array by themselves: use toarray()")
 
 
 Features = np.ndarray | SparseRows

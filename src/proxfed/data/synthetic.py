@@ -1,11 +1,11 @@
-"""Made data in which every client follows a model of its own: Synthetic(alpha, beta).
+"""Synthetic data in which every client has its own model: Synthetic(alpha, beta).
 
     u_i ~ N(0, alpha^2)     B_i ~ N(0, beta^2)     m_i ~ N(B_i, 1)^d
     W_i ~ N(u_i, 1)^(d x C)     b_i ~ N(u_i, 1)^C     x ~ N(m_i, diag(j^-1.2))     y = argmax(x W_i + b_i)
 
 From T. Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, "Federated Optimization in Heterogeneous Networks", MLSys 2020.
-alpha and beta are standard deviations, as in the authors' generator. u_i moves all logits of a sample alike, so alpha
-does not touch the labels of `synthetic`; it does touch those of `synthetic_binary`, which has one logit.
+alpha and beta are standard deviations, as in the authors' generator. u_i shifts all logits of a sample equally, so
+alpha does not affect the labels of `synthetic`; it does affect those of `synthetic_binary`, which has one logit.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def synthetic(
 ) -> Federated:
     """Synthetic(alpha, beta): classes from a linear model per client, log-normal sizes, a tenth of each held out.
 
-    The numbers are those of the authors' scripts after `np.random.seed(seed)` and `random.seed(seed)`. `iid`: all
-    clients share one W, b ~ N(0, 1) and all means are zero; alpha and beta then play no part.
+    The numbers equal those of the authors' scripts after `np.random.seed(seed)` and `random.seed(seed)`. `iid`: all
+    clients share one W, b ~ N(0, 1) and all means are zero; alpha and beta are not used.
     """
     _check(seed, {"alpha": alpha, "beta": beta}, {"clients": clients, "features": features, "classes": classes})
     rng, order = np.random.RandomState(seed), random.Random(seed)
@@ -61,13 +61,13 @@ def synthetic_binary(
     labels: Literal["sign", "argmax"] = "sign",
     seed: int = 0,
 ) -> Federated:
-    """The same with labels -1/+1 and as many samples for every client, as in Zhang, Hu, Johansson's experiments.
+    """The same with labels -1/+1 and equally many samples per client, as in Zhang, Hu, Johansson's experiments.
 
-    With large alpha and beta, such as the 10 of that paper, nearly every client holds samples of one class only, which
-    point in nearly one direction: an easier problem than it looks. `synthetic_shifted` has both classes everywhere.
+    With large alpha and beta, such as 10 in that paper, nearly every client has samples of one class only, with nearly
+    the same direction, which makes the problem easier than it looks. `synthetic_shifted` has both classes everywhere.
 
-    `labels`: "sign" of one logit w_i.x + b_i, or the "argmax" of two. `unit_rows`: each x is scaled to length one after
-    it was labelled; without that the logistic loss has a smoothness constant in the thousands.
+    `labels`: "sign" of one logit w_i.x + b_i, or "argmax" of two. `unit_rows`: each x is scaled to length one after
+    labelling; otherwise the logistic loss has a smoothness constant in the thousands.
     """
     _check(seed, {"alpha": alpha, "beta": beta}, {"clients": clients, "samples": samples, "features": features})
     require(labels in ("sign", "argmax"), f"synthetic_binary: labels = {labels!r} is not one of 'sign', 'argmax'")
@@ -92,13 +92,14 @@ def synthetic_shifted(
     unit_rows: bool = True,
     seed: int = 0,
 ) -> Federated:
-    """Labels -1/+1 by chance, from clients that differ in features, in scales and in their models, with both classes.
+    """Random labels -1/+1 from clients with heterogeneous features, scales and models; each has both classes.
 
         w ~ 2 N(0, 1) where informative, else 0     w_i ~ w + model_shift N(0, 1)       s_j = j^-0.4
         x ~ feature_shift s N(0, 1) + s exp(scale_shift N(0, 1)) N(0, 1)    P(y = 1) = 1 / (1 + exp(-x.w_i))
 
-    The first two normals of x are drawn once for a client. With all shifts 0 clients are alike. `informative`: the part
-    of the features that the common model uses. `unit_rows`: each x is scaled to length one after it was labelled.
+    The first two normals of x are drawn once per client. With all shifts 0 clients are identically distributed.
+    `informative`: the fraction of features that the common model uses. `unit_rows`: each x is scaled to length one
+    after labelling.
     """
     shifts = {"feature_shift": feature_shift, "scale_shift": scale_shift, "model_shift": model_shift}
     _check(seed, shifts, {"clients": clients, "samples": samples, "features": features})
@@ -118,7 +119,7 @@ def synthetic_shifted(
         x = mean + scale * rng.standard_normal((samples, features))
         margin = x @ w_i
         y = np.where(rng.random(samples) < 1 / (1 + np.exp(-margin)), 1.0, -1.0)
-        if abs(y.sum()) == samples:  # by chance all alike: the least certain one is of the other class
+        if abs(y.sum()) == samples:  # all labels are equal by chance: flip the least certain one
             y[np.abs(margin).argmin()] *= -1
         parts.append((x / np.linalg.norm(x, axis=1, keepdims=True) if unit_rows else x, y))
     return Federated.from_clients(parts, name=f"synthetic_shifted({feature_shift:g}, {scale_shift:g}, {model_shift:g})")
@@ -144,7 +145,7 @@ def _alike(rng: np.random.RandomState, sizes: Sequence[int], d: int, C: int) -> 
 
 
 def _normal(rng: np.random.RandomState, mean: np.ndarray, size: int) -> np.ndarray:
-    """What rng.multivariate_normal(mean, diag(j^-1.2), size) draws, without the factorisation of a diagonal matrix."""
+    """The same draws as rng.multivariate_normal(mean, diag(j^-1.2), size), without factorising the diagonal matrix."""
     deviation = np.sqrt(np.arange(1, len(mean) + 1) ** -1.2)
     return rng.standard_normal((size, len(mean))) * deviation + mean
 

@@ -1,1 +1,1 @@
-"""The loops, where clients live, and what is measured; knows nothing of files, folders and commands."""
+"""The round loops, the networks of clients and the measures; independent of files, folders and commands."""

@@ -1,8 +1,8 @@
-"""Settings of the whole process that make it faster: for a program of its own, not for a library inside another.
+"""Process-wide settings that make a stand-alone program faster; not meant for a library inside another program.
 
-glibc gives large freed blocks back to the system at once and takes them again, page fault by page fault, at the next
-temporary; on arrays of a few MB that costs as much as the arithmetic. Raising its thresholds keeps them. What is larger
-still goes back at once, and all threads share one heap: matrices of all clients must not stay when nobody needs them.
+glibc returns large freed blocks to the system at once and maps them again, page fault by page fault, for the next
+temporary; on arrays of a few MB that costs as much as the arithmetic. Raising its thresholds keeps them. Larger blocks
+are still returned at once, and all threads share one heap, so that unused matrices of all clients are not kept.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -2, -3, -8
 
 @cache
 def tune_process() -> bool:
-    """Ask the allocator to keep up to 32 MiB; does nothing where there is no glibc. True if it took the setting.
+    """Ask the allocator to keep freed blocks of up to 32 MiB. True if it accepted; without glibc this does nothing.
 
-    The command line does this by itself. In Python it is yours to call: it holds for all threads of the process, and it
-    cannot be undone. (Set OMP_WAIT_POLICY=passive as well, before torch is imported, where other work shares the
-    cores: threads that wait for each other should sleep then, not spin.)
+    The command line does this by itself. In Python you call it yourself: it affects all threads of the process and
+    cannot be undone. (If other programs share the cores, also set OMP_WAIT_POLICY=passive before torch is imported, so
+    that waiting threads sleep instead of spinning.)
     """
     if not sys.platform.startswith("linux"):
         return False

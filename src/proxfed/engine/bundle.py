@@ -1,4 +1,4 @@
-"""Several messages as one byte string: how many, how long each one is, and then all of them."""
+"""Several messages as one byte string: their number, their lengths, then the messages themselves."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from proxfed.compressors.coding.reader import Reader, check
 
 HEAD = 8
-"""Bytes for their number, and for the length of each."""
+"""Bytes of the number of messages, and of each length."""
 
 
 def bundle(messages: Sequence[bytes]) -> bytes:
@@ -17,7 +17,7 @@ def bundle(messages: Sequence[bytes]) -> bytes:
 
 
 def unbundle(data: bytes) -> list[bytes]:
-    """Its inverse; whatever the bytes are, they are read or refused in one sentence."""
+    """The inverse of `bundle`; malformed bytes are refused in one sentence."""
     reader = Reader(data)
     count = int(reader.take(HEAD).view("<u8")[0])
     check(count <= len(reader.rest) // HEAD, f"it announces {count} messages in {len(data)} bytes")

@@ -1,4 +1,4 @@
-"""Refuses, before anything is computed, what the mathematics does not allow."""
+"""Refuses combinations that the mathematics does not allow, before anything is computed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from proxfed.types import Algorithm, Compressor, Graph, Needs, Participation, Pr
 def check_combination(
     problem: Problem, algorithm: Algorithm, topology: Topology | None, participation: Participation
 ) -> None:
-    """One sentence if the algorithm cannot solve `problem` over this topology with this participation."""
+    """Raise an InputError if the algorithm cannot solve `problem` over this topology with this participation."""
     _check_kinds(problem, algorithm, topology, participation)
     if isinstance(algorithm, CompressedDownlink):
         check_combination(problem, algorithm.star, topology, participation)
@@ -67,14 +67,14 @@ def check_combination(
         alone = "" if topology is None or isinstance(algorithm, Graph) else " along a tree"
         who = type(participation).__name__
         can = needs.everyone and topology is None and hasattr(algorithm, "partial")
-        instead = "; with partial = True some may stay away" if can else ""
+        instead = "; with partial = True clients may be absent" if can else ""
         require(all_take_part, f"{name} needs every client in every round{alone}, not {who}{instead}")
     for compressor in [algorithm.compressor] if isinstance(algorithm, CompressedDownlink) else compressors(algorithm):
         _check_compressor(name, needs, compressor, problem.f.d)
 
 
 def _check_kinds(problem: object, algorithm: object, topology: object, participation: object) -> None:
-    """What is no problem, algorithm, topology or participation at all, such as a name or a class, is told what is."""
+    """Refuse arguments of the wrong type, such as a name or a class, and say which objects are allowed."""
     kinds: tuple[tuple[str, object, Any, str], ...] = (
         ("problem", problem, Problem, "an object such as Linear(data, Logistic()) + L1(0.1)"),
         ("algorithm", algorithm, (Star, Graph), "an object such as FedAvg(eta=0.1, K=5), a Star or a Graph"),
@@ -86,7 +86,7 @@ def _check_kinds(problem: object, algorithm: object, topology: object, participa
 
 
 def compressors(algorithm: Algorithm) -> list[Compressor]:
-    """Those among its hyper-parameters, whatever they are called, and among those of an algorithm within it."""
+    """All compressors among its hyper-parameters, including those of a nested algorithm."""
     names: list[str] = [f.name for f in fields(algorithm)] if is_dataclass(algorithm) else []
     own = [value for name in names if isinstance(value := getattr(algorithm, name), Compressor)]
     return [*compressors(algorithm.star), *own] if isinstance(algorithm, CompressedDownlink) else own
@@ -96,7 +96,7 @@ def _check_graph(name: str, needs: Needs, topology: Topology) -> None:
     require(not needs.fixed_graph or topology.period == 1, f"{name} needs the same graph in every round")
     require(
         not needs.doubly_stochastic or topology.doubly_stochastic,
-        f"{name} needs a W whose columns sum to one, or it loses the mean that it tracks: those of {topology} do not",
+        f"{name} needs a W whose columns sum to one, or it loses the mean that it tracks; {topology} has no such W",
     )
     small = topology.n <= tuning.EXACT_SPECTRUM
     check(topology, symmetric=needs.symmetric, columns=topology.doubly_stochastic, contracts=small)
@@ -133,7 +133,7 @@ def _check_regulariser(name: str, algorithm: Algorithm, h: Regulariser) -> None:
     step, rho = (
         algorithm.example.largest_prox_step(),
         h.weak_convexity,
-    )  # who forgot to say it is told so, whatever h is
+    )  # called for every h, so that a missing largest_prox_step is reported
     if rho == 0:
         return
     require(not algorithm.needs.convex, f"{name} needs a convex regulariser, which {kind} is not")
@@ -147,9 +147,9 @@ def _check_regulariser(name: str, algorithm: Algorithm, h: Regulariser) -> None:
 
 
 def why_not_private(algorithm: Algorithm, d: int) -> str:
-    """The rest of a sentence that begins with its name; empty: its messages can be clipped and made noisy."""
+    """Why its messages cannot be clipped and made noisy, as a sentence that continues its name; '' if they can."""
     if isinstance(algorithm, Graph):
-        return "has no server, and noise in what clients average with each other would stay in their states"
+        return "has no server, and noise in the messages that clients average would stay in their states"
     if why := why_not_dense(algorithm, "noise fills every number"):
         return why
     if epochs_of(algorithm) is not None:
@@ -158,17 +158,17 @@ def why_not_private(algorithm: Algorithm, d: int) -> str:
         return "sends a single number beside its vectors, which noise of their size would drown"
     if keeps_a_state(algorithm, d) and type(algorithm).after is Star.after:
         return (
-            "has clients that keep a state which must agree with what the server received of them: clipping and noise "
-            "would part the two for good; those of fedavg, fedprox, feddualavg and others keep none, and those of "
-            "scaffold, fedcomposite, fedcanon and feddyn keep what follows from their messages"
+            "has clients whose state must agree with the messages that the server received: clipping and noise would "
+            "make the two differ for good; clients of fedavg, fedprox, feddualavg and others keep no state, and the "
+            "states of scaffold, fedcomposite, fedcanon and feddyn follow from their messages"
         )
     return ""
 
 
 def why_not_dense(algorithm: Star[Any, Any], because: str) -> str:
-    """The same where messages must not be compressed."""
+    """Why its messages cannot travel uncompressed and summed, in the same way; '' if they can."""
     if algorithm.sends().rows_apart:
-        return "has a server that reads messages one by one, and so cannot do with protected sums of them"
+        return "has a server that reads messages one by one, so that protected sums are not enough"
     squeezed = "up" in algorithm.sends().compressed
     if squeezed and not all(isinstance(c, Identity) for c in compressors(algorithm)):
         return f"compresses what clients send, and {because}: nothing would be saved; take the compressor 'identity'"
@@ -176,6 +176,6 @@ def why_not_dense(algorithm: Star[Any, Any], because: str) -> str:
 
 
 def keeps_a_state(algorithm: Star[Any, Any], d: int) -> bool:
-    """Its clients keep something from round to round."""
+    """Whether its clients keep a state from round to round."""
     own, _ = algorithm.example.init(torch.zeros(d, dtype=torch.float64), NoRows(0, range(1), 0), Zero())
     return bool(flatten(own, "own"))

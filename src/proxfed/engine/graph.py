@@ -20,7 +20,7 @@ from proxfed.types import Algorithm, Graph, Mix
 
 
 class GraphRun(Run):
-    """`peers` are the states of those that live here."""
+    """`peers` are the states of the clients in this process."""
 
     algorithm: Graph[Any]
 
@@ -38,7 +38,7 @@ class GraphRun(Run):
         self._in_blocks(begin_block, 0)
 
     def _in_blocks(self, work_on: Callable[[Ids, Work, Mix], None], t: int) -> None:
-        """One call for each block of peers; they meet at `mix`."""
+        """One call per block of peers; the blocks wait for each other at `mix`."""
         net = self.network
         blocks = self.blocks(range(net.n))
         works = [Work() for _ in blocks]
@@ -77,10 +77,10 @@ class GraphRun(Run):
     def model(self) -> Tensor:
         return self.algorithm.model(self.peers, self.problem.h, self.network.average)
 
-    def fields(self, asked: Collection[str] | None = None) -> dict[str, Tensor]:
-        """x is always there."""
+    def fields(self, names: Collection[str] | None = None) -> dict[str, Tensor]:
+        """Rows by name; x is always among them."""
         rows = rows_by_name(self.algorithm, self.peers)
-        return {name: x for name, x in rows.items() if asked is None or name in {"x", *asked}}
+        return {name: x for name, x in rows.items() if names is None or name in {"x", *names}}
 
     def fork(self, algorithm: Algorithm) -> Self:
         other, was, to = copy.copy(self), self.algorithm, cast(Any, algorithm)

@@ -1,7 +1,7 @@
-"""The two halves of a round, what clients do and what the server does; and the f and h that an algorithm is handed.
+"""The two halves of a round, the clients' and the server's, and the f and h that an algorithm receives.
 
-All engines share them. They differ in how the halves hear of each other: in one process or several (`star.py`,
-`graph.py`), or between organisations that exchange bytes (`silos/`). Nothing here knows who waits for whom.
+All engines share them. The engines differ in how the halves exchange messages: in one process or several (`star.py`,
+`graph.py`), or between organisations as bytes (`silos/`). Nothing here depends on which half waits for the other.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from proxfed.keyed_random import Ids, keys, normals
 from proxfed.regularisers import Zero, subgradient
 from proxfed.types import Algorithm, Graph, Local, Message, Mix, Packed, Problem, Regulariser, Relay, Star
 
-# ---- what an algorithm is handed ------------------------------------------------------------------------------------
+# ---- the f and h that an algorithm receives --------------------------------------------------------------------------
 
 
 @dataclass
 class Work:
-    """Evaluations so far, over all clients (and the server)."""
+    """Numbers of evaluations so far, over all clients (and the server)."""
 
     gradients: int = 0
     proxes: int = 0
@@ -38,7 +38,7 @@ class Work:
 
 
 class Oracle(Local):
-    """f as an algorithm sees it: counted, weighted, and with h inside where the algorithm takes no prox step.
+    """f as an algorithm sees it: counted, weighted, and including h if the algorithm takes no prox step.
 
     scale    (c, 1): multiplies f_i, so that plain averages over a graph become weighted ones; None: 1
     inside   a regulariser whose subgradient joins every gradient, for methods without prox; None: nothing
@@ -72,7 +72,7 @@ class Oracle(Local):
         return self.f.l2
 
     def hessian(self, x: Tensor) -> Callable[[Tensor], Tensor]:
-        """A product counts as a gradient: it reads the data once."""
+        """A Hessian product counts as a gradient: it reads the data once."""
         times = self.f.hessian(x)
 
         def counted(V: Tensor) -> Tensor:
@@ -92,18 +92,18 @@ class Oracle(Local):
 
 
 def counted(h: Regulariser, work: Work, each: int) -> Regulariser:
-    """h, counting its proximal steps in `work`; where h = 0 there are none."""
+    """h, counting its proximal steps in `work`; h = 0 has none."""
     return h if isinstance(h, Zero) else CountedProx(h, work, each)
 
 
 @dataclass(frozen=True)
 class CountedProx(Regulariser):
-    """A Regulariser that counts its proximal steps: one for each row, and `each` for a shared point."""
+    """A Regulariser that counts its proximal steps: one per row, and `each` for a shared point."""
 
     h: Regulariser
     work: Work
     each: int
-    """Who computes the prox of a shared point: every client of a block, or the one server."""
+    """How many compute the prox of a shared point: all clients of a block, or the one server."""
 
     @property
     def weak_convexity(self) -> float:
@@ -126,14 +126,16 @@ class CountedProx(Regulariser):
 
 @dataclass
 class Clients:
-    """Clients, of whom any block can be asked to compute; their states are kept by who asks."""
+    """The clients' half: computes for any block of clients; the caller keeps their states."""
 
     problem: Problem
     kind: InitVar[Algorithm]
-    """What they run; its steps may change on the way."""
+    """The algorithm that they run; its steps may change during the run."""
     seed: int = 0
     privacy: Noise | None = None
-    """Their messages to a server are clipped and made noisy (noise.py)."""
+    """How their messages to a server are clipped and made noisy (noise.py); None: they are not."""
+    watch: Callable[[Local], Local] = lambda f: f
+    """A wrapper around their f."""
 
     def __post_init__(self, kind: Algorithm) -> None:
         p, composite = self.problem, kind.needs.composite
@@ -148,27 +150,27 @@ class Clients:
 
     def oracle(self, t: int, ids: Ids, work: Work) -> Oracle:
         scale = None if self.scale is None else self.scale[_index(ids)]
-        return Oracle(self.problem.f.local(t, ids, self.seed), work, scale, self.inside)
+        return Oracle(self.watch(self.problem.f.local(t, ids, self.seed)), work, scale, self.inside)
 
     def _known(self, t: int, ids: Ids, work: Work) -> tuple[Oracle, Regulariser]:
-        """f and h of these clients, who count."""
+        """f and h of these clients, with their evaluations counted."""
         return self.oracle(t, ids, work), counted(self.h, work, len(ids))
 
     # ---- star --------------------------------------------------------------------------------------------------
 
     def begin(self, alg: Star[Any, Any], ids: Ids, work: Work) -> tuple[Any, Any]:
-        """Their first states and the server's, which does not depend on who they are."""
+        """Their initial states, and the server's, which is the same for any clients."""
         states: tuple[Any, Any] = alg.init(self.x0, *self._known(0, ids, work))
         return states
 
     def client(self, alg: Star[Any, Any], own: Any, down: Message, t: int, ids: Ids, work: Work) -> tuple[Any, Message]:
-        """Their round: (new states, message up); of a Relay, before it is compressed."""
+        """Their round: (new states, message up); the message of a Relay is not compressed yet."""
         return self._client(alg, own, down, *self._known(t, ids, work), t, ids, work)
 
     def _client(
         self, alg: Star[Any, Any], own: Any, down: Message, f: Oracle, h: Regulariser, t: int, ids: Ids, work: Work
     ) -> tuple[Any, Message]:
-        """Those that take equally many local steps compute together."""
+        """Clients with equally many local steps compute together."""
         if self.steps is None:
             return alg.client(own, down, f, h)
         who = np.asarray(ids, np.int64)
@@ -183,7 +185,7 @@ class Clients:
         return _together(rounds, np.argsort(np.concatenate(groups)))
 
     def answer(self, alg: Star[Any, Any], own: Any, down: Message, t: int, ids: Ids, work: Work) -> tuple[Any, Message]:
-        """The same, for a server that hears each of them."""
+        """The same, for a server that receives each client's message."""
         f, h = self._known(t, ids, work)
         new, up = self._client(alg, own, down, f, h, t, ids, work)
         if self.privacy is not None:
@@ -192,7 +194,7 @@ class Clients:
         return alg.relay(new, up, 0.0, f.key) if isinstance(alg, Relay) else (new, up)
 
     def after(self, alg: Star[Any, Any], own: Any, new: Any, down: Message, sent: Message) -> Any:
-        """Their states when `sent` left instead of the message that belongs to `new`."""
+        """Their states if `sent` was sent instead of the message that belongs to `new`."""
         known = alg.after(own, down, sent, self.h)
         return new if known is None else known
 
@@ -222,11 +224,11 @@ class Clients:
 
 @dataclass
 class Server:
-    """The server of a star; its state is kept by who asks."""
+    """The server's half; the caller keeps its state."""
 
     algorithm: Star[Any, Any]
     h: Regulariser
-    """As the algorithm sees it."""
+    """The regulariser as the algorithm sees it."""
     weights: Tensor
     seed: int = 0
 
@@ -235,7 +237,7 @@ class Server:
         return self.algorithm.down(state, keys(self.seed, "server message", [0], t))
 
     def add(self, sent: WeightedSum, message: Message, ids: Ids, heard: np.ndarray | None = None) -> None:
-        """The message of these clients joins the sum, with their weights; heard: which of them, if not all are."""
+        """Add these clients' message to the sum, with their weights; heard: which messages arrived, if not all did."""
         w = self.weights[_index(ids)]
         sent.add(message, w if heard is None else w * torch.from_numpy(heard).to(w.device))
 
@@ -260,5 +262,5 @@ def _together(rounds: list[tuple[Any, Message]], order: np.ndarray) -> tuple[Any
 
 
 def _index(ids: Ids) -> slice | Ids:
-    """A slice, so no copy, of those that stand together."""
+    """Consecutive ids as a slice, which avoids a copy."""
     return slice(ids.start, ids.stop) if isinstance(ids, range) else ids

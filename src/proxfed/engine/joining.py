@@ -1,8 +1,8 @@
-"""What ranks do before they work together: each proves that it is meant, and all say that they are about the same.
+"""The handshake of ranks before a run: each proves that it belongs to the run, and all compare their settings.
 
-Who knows the secret of a run proves it to each other rank by answering its challenge (HMAC-SHA256), once for every
-connection, before anything else is sent over it. What is sent later is neither encrypted nor signed: on the network
-between machines that is not enough against somebody who can change packets.
+A rank proves to each other rank that it knows the secret of the run by answering its challenge (HMAC-SHA256), once per
+connection, before anything else is sent over it. Later messages are neither encrypted nor signed: this does not protect
+against an attacker who can change packets between machines.
 """
 
 from __future__ import annotations
@@ -21,49 +21,49 @@ from proxfed.errors import InputError, RunError, require
 
 BYTES = 32
 MOST = 1 << 26
-"""Bytes of what ranks tell each other before they begin."""
+"""The largest message of the handshake, in bytes."""
 
 
 def prove(secret: bytes) -> None:
-    """Every two ranks know the same secret, or a RunError."""
+    """Raise a RunError unless all ranks know the same secret."""
     me, others = dist.get_rank(), [q for q in range(dist.get_world_size()) if q != dist.get_rank()]
-    asked = {q: token_bytes(BYTES) for q in others}
-    heard = _swap(asked)
-    answers = _swap({q: _answer(secret, me, q, heard[q], asked[q]) for q in others})
+    challenges = {q: token_bytes(BYTES) for q in others}
+    received = _swap(challenges)
+    answers = _swap({q: _answer(secret, me, q, received[q], challenges[q]) for q in others})
     for q in others:
-        good = hmac.compare_digest(answers[q], _answer(secret, q, me, asked[q], heard[q]))
+        good = hmac.compare_digest(answers[q], _answer(secret, q, me, challenges[q], received[q]))
         if not good:
-            raise RunError(f"rank {q} does not know the secret of this run (PROXFED_SECRET), and is not listened to")
+            raise RunError(f"rank {q} does not know the secret of this run (PROXFED_SECRET) and is rejected")
 
 
-def _answer(secret: bytes, who: int, to: int, challenge: bytes, own: bytes) -> bytes:
-    return hmac.digest(secret, f"{who} to {to}".encode() + challenge + own, "sha256")
+def _answer(secret: bytes, sender: int, to: int, challenge: bytes, own: bytes) -> bytes:
+    return hmac.digest(secret, f"{sender} to {to}".encode() + challenge + own, "sha256")
 
 
-def _swap(said: Mapping[int, bytes]) -> dict[int, bytes]:
-    """To each other rank what is said to it, and from each what it says."""
-    heard = {q: torch.empty(BYTES, dtype=torch.uint8) for q in said}
+def _swap(outgoing: Mapping[int, bytes]) -> dict[int, bytes]:
+    """Send each other rank its bytes, and receive theirs."""
+    received = {q: torch.empty(BYTES, dtype=torch.uint8) for q in outgoing}
     ops = []
-    for q, words in said.items():
-        ops += [dist.P2POp(dist.isend, _tensor(words), q), dist.P2POp(dist.irecv, heard[q], q)]
+    for q, words in outgoing.items():
+        ops += [dist.P2POp(dist.isend, _tensor(words), q), dist.P2POp(dist.irecv, received[q], q)]
     for request in dist.batch_isend_irecv(ops):
         request.wait()
-    return {q: _bytes(words) for q, words in heard.items()}
+    return {q: _bytes(words) for q, words in received.items()}
 
 
 def agree(about: Mapping[str, Any]) -> None:
-    """All ranks say the same about what they are going to do, or all refuse with the first difference.
+    """Check that all ranks have the same settings; otherwise all raise an error that names the first difference.
 
-    `about` is by dotted keys, of values that JSON has.
+    `about` maps dotted keys to JSON values.
     """
     me, size = dist.get_rank(), dist.get_world_size()
     mine = json.loads(json.dumps(about))
-    leaders = json.loads(_told(json.dumps(mine).encode(), 0))
+    leaders = json.loads(_broadcast(json.dumps(mine).encode(), 0))
     difference = _first_difference(leaders, mine, me)
     first = torch.tensor([me if difference else size])
     dist.all_reduce(first, dist.ReduceOp.MIN)
     if (odd := int(first)) < size:
-        raise InputError(_told(difference.encode(), odd).decode())
+        raise InputError(_broadcast(difference.encode(), odd).decode())
 
 
 def _first_difference(theirs: Mapping[str, Any], mine: Mapping[str, Any], me: int) -> str:
@@ -74,14 +74,14 @@ def _first_difference(theirs: Mapping[str, Any], mine: Mapping[str, Any], me: in
     return ""
 
 
-def _told(words: bytes, by: int) -> bytes:
-    """What one rank says, to all."""
+def _broadcast(words: bytes, by: int) -> bytes:
+    """The bytes of rank `by`, on all ranks."""
     length = torch.tensor([len(words)])
     dist.broadcast(length, by)
-    require(0 <= int(length) <= MOST, f"rank {by} has {int(length)} bytes to say before it begins")
-    said = _tensor(words) if dist.get_rank() == by else torch.empty(int(length), dtype=torch.uint8)
-    dist.broadcast(said, by)
-    return _bytes(said)
+    require(0 <= int(length) <= MOST, f"rank {by} announces {int(length)} bytes for the handshake, of at most {MOST}")
+    data = _tensor(words) if dist.get_rank() == by else torch.empty(int(length), dtype=torch.uint8)
+    dist.broadcast(data, by)
+    return _bytes(data)
 
 
 def _tensor(words: bytes) -> Tensor:

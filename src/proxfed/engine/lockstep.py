@@ -1,9 +1,9 @@
 """A graph step of many clients, block by block and over the cores, in lockstep at every `mix`.
 
 The equations of a step are written for all clients at once, with `mix` as an ordinary call in their middle. Here the
-step runs for each block of clients by itself: a block goes on until it calls `mix`, leaves its message there and waits
-while the others catch up, and continues with its mixed rows. Temporaries are then as large as a block, not as the
-network. A waiting block is a greenlet, a call that can be left in the middle and entered again.
+step runs for each block of clients by itself: a block runs until it calls `mix`, leaves its message there, waits while
+the others catch up, and continues with its mixed rows. Temporaries are then as large as a block, not as the network. A
+waiting block is a greenlet, a call that can be suspended and resumed.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ Post = Callable[[Message, slice], None]
 
 
 def in_lockstep(steps: Sequence[Step], sizes: Sequence[int], mix: Mix, post: Post = lambda message, rows: None) -> None:
-    """Steps of blocks of `sizes` clients that meet at their calls of `mix`; all of them call it equally often.
+    """Run the steps of blocks of `sizes` clients, synchronised at each call of `mix`; all call it equally often.
 
-    `post` is shown the message of each block, with its rows, while all of it is there: `mix` sees a Packed without
-    its parts.
+    `post` receives the message of each block, with its rows, while it is complete: `mix` sees a Packed without its
+    parts.
     """
     exchange = _Exchange(sizes, post)
     parts = split_evenly(range(len(steps)), thread_count())
@@ -43,7 +43,7 @@ def in_lockstep(steps: Sequence[Step], sizes: Sequence[int], mix: Mix, post: Pos
 
 
 class _Exchange:
-    """Where blocks leave their messages: the rows of all, in the order of the blocks."""
+    """The messages of all blocks: their rows, in the order of the blocks."""
 
     def __init__(self, sizes: Sequence[int], post: Post) -> None:
         self.post = post
@@ -74,7 +74,7 @@ class _Exchange:
 
 
 class _Thread:
-    """The blocks of one thread. Greenlets belong to the thread that made them, so these always come back to it."""
+    """The blocks of one thread. A greenlet belongs to the thread that made it, so its block always runs there."""
 
     def __init__(self, steps: Sequence[tuple[int, Step]], exchange: _Exchange) -> None:
         self.steps, self.exchange = steps, exchange

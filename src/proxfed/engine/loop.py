@@ -1,4 +1,4 @@
-"""The loop over rounds: the only one there is."""
+"""The loop over rounds, shared by all runs."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from proxfed.engine.measures import Measures
 from proxfed.engine.running import Running
 
 FAR = 1e15
-"""A model whose norm reaches this is taken to diverge."""
+"""A run has diverged when the norm of its model reaches this."""
 
 Row = dict[str, Any]
 
 
 class Step(NamedTuple):
-    """What there is after a round."""
+    """The state of the run after a round."""
 
     t: int
     row: Row | None = None
-    """The measures, where they are due."""
+    """The measures, if this round is evaluated."""
     x: Tensor | None = None
-    """The model that they are of."""
+    """The model, (d,)."""
     diverged: str = ""
-    """In one sentence, if the run has left for infinity; it is then over."""
+    """One sentence if the run has diverged, which ends it."""
 
 
 def rounds(run: Running, last: int, measures: Measures | None = None, every: int = 1, done: int = -1) -> Iterator[Step]:
     """From round `done` (-1: before the start) to round `last`; one step after each round.
 
-    There is a row every `every` rounds and at both ends; without measures there are none.
+    The model is measured every `every` rounds and at both ends; without `measures` there are no rows.
     """
     run.begin()
     if done < 0:
@@ -44,9 +44,9 @@ def rounds(run: Running, last: int, measures: Measures | None = None, every: int
             continue
         x = run.model()
         row = _row(run, t, x, measures)
-        size, apart = float(x.norm()), sqrt(row.get("consensus", 0.0))  # clients' errors may cancel in the mean
-        if not (size < FAR and apart < FAR):
-            where = f"the clients are {apart:g} from their mean" if size < FAR else f"the model has norm {size:g}"
+        size, spread = float(x.norm()), sqrt(row.get("consensus", 0.0))  # clients' errors may cancel in the mean
+        if not (size < FAR and spread < FAR):
+            where = f"the clients are {spread:g} from their mean" if size < FAR else f"the model has norm {size:g}"
             yield Step(t, row, x, f"diverged: {where} in round {t}; try smaller steps")
             return
         yield Step(t, row, x)

@@ -1,16 +1,17 @@
-"""What a run is judged by, computed by the harness from the model alone, off the clock.
+"""The measures of a run, computed by the harness from the model alone while the clock is stopped.
 
 objective      phi(x) = sum_i p_i f_i(x) + h(x)
 stationarity   |G_s(x)|^2,  G_s(x) = (x - prox_{s h}(x - s grad f(x)))/s: zero just at stationary points
-gap, error     phi(x) - phi(x*),  |x - x*| / |x*|, where a reference solution was asked for
+gap, error     phi(x) - phi(x*),  |x - x*| / |x*|, if a reference solution was requested
 consensus      (1/n) sum_i |x_i - mean x|^2, on graphs
 nonzeros       non-zero coordinates of the model
 and the problem's own measures on held-out data, such as accuracy
 
-The first three pass over all training data; a problem on which that takes long leaves them out (`train_measures`).
+The first three pass over all training data; a problem can leave them out if that is slow (`train_measures`).
 
-An experiment can ask for more by name (`measures`): of the clients' states, such as 'consensus_y' (state_measures.py),
-and 'train_loss' and 'train_accuracy', on at most `TRAINING` training samples (problems/empirical_risk.py).
+An experiment can request more by name (`measures`): measures of the clients' states, such as 'consensus_y'
+(state_measures.py), and 'train_loss' and 'train_accuracy', on at most `TRAINING` training samples
+(problems/empirical_risk.py).
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ class Measures:
     reference: Tensor | None = None
     """x*, (d,)."""
     step: float | None = None
-    """s of the stationarity; None: 1/L_f, or half of what a weakly convex h allows if that is less."""
+    """s of the stationarity; None: 1/L_f, or half of the largest s that a weakly convex h allows if that is less."""
     more: tuple[str, ...] = ()
-    """More measures by name, such as 'consensus_y'; a state without these rows has none."""
+    """More measures by name, such as 'consensus_y'; left out if the state has no such rows."""
 
     @cached_property
     def s(self) -> float | None:
@@ -50,7 +51,7 @@ class Measures:
             return self.step
         try:
             L_f, rho = self.problem.f.smoothness().L_f, self.problem.h.weak_convexity
-        except InputError:  # nobody knows L_f
+        except InputError:  # L_f is unknown
             return None
         s = 1 / L_f if L_f > 0 else 1.0
         return min(s, 1 / (2 * rho)) if rho > 0 else s
@@ -82,7 +83,7 @@ class Measures:
 
     @cached_property
     def fields(self) -> set[str]:
-        """The names of the rows of the clients' states that it looks at."""
+        """The names of the rows of the clients' states that the measures need."""
         return needed(self.more) if self.more else set()
 
     def _of_states(self, fields: Mapping[str, Tensor]) -> dict[str, float]:
@@ -110,7 +111,7 @@ class Measures:
         return self.averages(lambda f: (of(f),))[0]
 
     def averages(self, of: Callable[[Local], tuple[Tensor, ...]]) -> list[Tensor]:
-        """The same of several, a block of clients at a time: the rows of all at once may be more than fits."""
+        """The same for several functions, block by block: the rows of all clients at once may not fit in memory."""
         p, net = self.problem, self.network
 
         def weighted_sums(blocks: Sequence[Ids]) -> list[Tensor]:

@@ -1,4 +1,4 @@
-"""Messages: how to read them, what they cost, and their weighted mean."""
+"""Messages: reading them, their size in bytes, and their weighted mean."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from proxfed.types import Message, Packed, RowsApart, SparseCompressor
 
 @dataclass
 class Traffic:
-    """Bytes that crossed the network so far. `best` counts all of them in the shortest encoding of each message."""
+    """Bytes sent over the network so far; `best` counts each message in its shortest encoding."""
 
     up: int = 0
     down: int = 0
@@ -42,22 +42,22 @@ def rebuild(form: Message, parts: Iterator[Tensor | Packed]) -> Message:
 
 
 def dense(part: Tensor | Packed) -> Tensor:
-    """The value that the receiver reads."""
+    """The value that the receiver decodes."""
     return part.dense if isinstance(part, Packed) else part
 
 
 def apart(part: Tensor | Packed) -> TypeGuard[Packed]:
-    """Whether the server reads its rows one by one, and not their mean."""
+    """Whether the server reads its rows one by one instead of their mean."""
     return isinstance(part, Packed) and isinstance(part.compressor, RowsApart)
 
 
 def with_rows(part: Tensor | Packed, rows: Tensor) -> Tensor | Packed:
-    """These rows, read as those of `part` are: one by one, or as their mean."""
+    """These rows, to be read like the rows of `part`: one by one, or as their mean."""
     return replace(part, dense=rows) if apart(part) else rows
 
 
 def received(down: Message) -> Message:
-    """What clients read of the server's message: the one row of a Packed is a shared point (d,)."""
+    """The server's message as clients read it: the single row of a Packed is a shared point (d,)."""
     if isinstance(down, Tensor):
         return down
     return rebuild(down, iter([m.dense[0] if isinstance(m, Packed) else m for m in leaves(down)]))
@@ -73,12 +73,12 @@ def nbytes(message: Message) -> tuple[int, int]:
 
 
 def compressed(part: Tensor | Packed) -> TypeGuard[Packed]:
-    """Whether it travels between processes as encoded bytes; what Identity packs is as good as a tensor."""
+    """Whether it travels between processes as encoded bytes; a message of Identity travels as a tensor."""
     return isinstance(part, Packed) and not isinstance(part.compressor, Identity)
 
 
 def encoded(packed: Packed, rows: Any = slice(None)) -> list[bytes]:
-    """The messages of these rows, as they travel."""
+    """The encoded messages of these rows."""
     parts = {name: part[rows] for name, part in packed.parts.items()}
     return packed.compressor.encode(replace(packed, parts=parts, dense=packed.dense[rows]))
 
@@ -91,7 +91,7 @@ def decoded(messages: Sequence[bytes], like: Packed) -> Tensor:
 
 
 def decoded_sum(messages: Sequence[bytes], w: Tensor, like: Packed) -> Tensor:
-    """sum_i w_i m_i, some rows at a time over the cores; the order of summation depends on the messages alone."""
+    """sum_i w_i m_i, some rows at a time on all cores; the order of summation depends on the messages alone."""
     d = like.dense.shape[1]
     size, threads = max(1, tuning.BLOCK // d), thread_count()
     blocks = [slice(start, start + size) for start in range(0, len(messages), size)]
@@ -117,18 +117,18 @@ def decoded_sum(messages: Sequence[bytes], w: Tensor, like: Packed) -> Tensor:
 
 @dataclass
 class WeightedSum:
-    """sum_i w_i m_i for each leaf of the messages so far, sum_i w_i, and what the messages cost.
+    """sum_i w_i m_i for each leaf of the messages so far, sum_i w_i, and the bytes of the messages.
 
-    Of a leaf whose rows are read one by one, all rows (w_i, m_i) stand in the place of the sum.
+    A leaf whose rows are read one by one is kept as all its rows (w_i, m_i) instead of their sum.
 
-    With `posting`, compressed leaves are not added up here but kept as the bytes that travel to where they are.
+    With `posting`, compressed leaves are not added up here: their bytes are kept and summed where they arrive.
     """
 
     posting: bool = False
     sums: list[Tensor] = field(default_factory=list)
-    """Of the leaves that are added up here, and of the weights."""
+    """Sums of the leaves that are added up here, and of the weights."""
     posted: list[list[bytes]] = field(default_factory=list)
-    """Of each other leaf, the message of each client."""
+    """The message of each client, for each other leaf."""
     weights: list[Tensor] = field(default_factory=list)
     """w_i of the clients whose messages are posted."""
     form: Message = None
@@ -159,11 +159,11 @@ class WeightedSum:
         self.best += other.best
 
     def letters(self) -> list[bytes]:
-        """What travels: the weights of the clients, and their messages, leaf by leaf."""
+        """The bytes to send: the clients' weights, then their messages, leaf by leaf."""
         return [host(torch.cat(self.weights)).tobytes(), *(m for leaf in self.posted for m in leaf)]
 
     def read(self, letters: Sequence[Sequence[bytes]]) -> tuple[list[Tensor], Tensor]:
-        """(the sum of each posted leaf, that of the weights), from the letters of all processes in their order."""
+        """(the sum of each posted leaf, the sum of the weights), from the letters of all processes in rank order."""
         like = host(self.weights[0])
         parts = [np.frombuffer(first, like.dtype) for first, *_ in letters]
         w, sums = tensor(np.concatenate(parts), self.weights[0]), []
@@ -179,7 +179,7 @@ def _listed(rows: Tensor, w: Tensor) -> Tensor:
 
 
 def _term(part: Tensor | Packed, w: Tensor) -> Tensor:
-    """(k,): the weighted sum of the rows; (c, 1 + k): all of them, with their weights."""
+    """The weighted sum of the rows, (k,); or, if they are read one by one, all rows with their weights, (c, 1 + k)."""
     return _listed(dense(part), w) if apart(part) else w @ dense(part)
 
 
@@ -188,5 +188,5 @@ def _together(a: Tensor, b: Tensor) -> Tensor:
 
 
 def divided(total: Tensor, weight: Tensor) -> Tensor:
-    """The mean, from the sum; of rows that stand one by one, with weights that sum to one."""
+    """The mean from the sum; rows that are read one by one get weights that sum to one."""
     return torch.cat([total[:, :1] / weight, total[:, 1:]], 1) if total.ndim == 2 else total / weight

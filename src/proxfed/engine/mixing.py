@@ -1,4 +1,4 @@
-"""X <- W X for rows X, in the way that suits W."""
+"""X <- W X for rows X, by the fastest method for W."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from proxfed.machine import map_parallel
 from proxfed.types import Mixing
 
 Operator = Callable[[Tensor, bool], Tensor]
-"""(rows, spare) -> mixed rows; spare rows, which nobody needs any more, are overwritten where that saves memory."""
+"""(rows, spare) -> mixed rows; spare rows, which are no longer needed, may be overwritten to save memory."""
 
 
 def rows_times(row: np.ndarray, col: np.ndarray, weight: np.ndarray, rows: int, cols: int, like: Tensor) -> Operator:
@@ -27,8 +27,8 @@ def rows_times(row: np.ndarray, col: np.ndarray, weight: np.ndarray, rows: int, 
 
 
 def gathered(row: np.ndarray, col: np.ndarray, weight: np.ndarray, rows: int, like: Tensor) -> Operator:
-    """The same as a weighted sum of gathered rows in one pass: as fast as copying x, where a sparse product takes twice
-    as long. What becomes of a row does not depend on the other ones."""
+    """The same as a weighted sum of gathered rows in one pass: as fast as copying x; a sparse product takes twice as
+    long. Each row is computed independently of the others."""
     w = torch.tensor(weight, dtype=like.dtype, device=like.device)
     index = torch.tensor(col, device=like.device)
     start = torch.tensor(np.searchsorted(row, np.arange(rows)), device=like.device)
@@ -53,11 +53,11 @@ def _columns(times: Callable[[Tensor], Tensor]) -> Operator:
 
 
 def is_average(W: Mixing) -> bool:
-    """W = J: every row becomes the mean of all, so that nobody needs to see a neighbour's row."""
+    """Whether W = J: every row becomes the mean of all, so that no single row has to be sent."""
     return len(W.weight) == W.n**2 and bool(np.ptp(W.weight) == 0)
 
 
 def edges(W: Mixing, ids: range) -> int:
-    """Directed edges that begin at the clients `ids`: each carries a row of theirs whenever the network mixes."""
+    """The number of directed edges that begin at the clients `ids`: each carries one row per `mix`."""
     here = (W.col >= ids.start) & (W.col < ids.stop)
     return int(np.count_nonzero(here & (W.row != W.col)))

@@ -1,7 +1,7 @@
-"""Gossip between processes: each sends to each other one only the rows that its clients' weights ask for.
+"""Gossip between processes: each process sends only the rows that the receiver's clients have weights for.
 
-Rows of a compressed message travel as their bytes, each once to every process that needs it; of other messages the
-numbers travel, and where W is the average of all, only their sum.
+Rows of a compressed message travel as their bytes, once to each process that needs them; other messages travel as
+numbers, and if W is the average over all clients, only their sum does.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from proxfed.types import Mixing, Packed
 
 
 class Processes(Protocol):
-    """What is asked of the network."""
+    """The interface that the network must provide."""
 
     rank: int
     size: int
     ids: range
 
     def owner(self, clients: np.ndarray) -> np.ndarray:
-        """The process in which each of them lives."""
+        """The process of each client."""
 
     def all_sum(self, x: Tensor) -> Tensor: ...
 
     def swap(self, out: Mapping[int, Sequence[bytes]], hear: Sequence[int]) -> dict[int, list[bytes]]:
-        """Messages to other processes, and what those in `hear` send here."""
+        """Send messages to other processes and return those from the processes in `hear`."""
 
     def swap_rows(self, out: Mapping[int, Tensor], into: Mapping[int, Tensor]) -> None:
-        """The same with numbers, whose shape both ends know."""
+        """The same for numbers, whose shape both ends know."""
 
 
 class Neighbours:
-    """W of a round, as one of several processes applies it."""
+    """W of a round, as applied by one of several processes."""
 
     def __init__(self, W: Mixing, like: Tensor, net: Processes) -> None:
         self.net, self.n, self.average = net, W.n, is_average(W)
@@ -61,7 +61,7 @@ class Neighbours:
             self.far = rows_times(W.row[other] - lo, column, W.weight[other], hi - lo, len(foreign), like)
 
     def post(self, message: Tensor | Packed, rows: slice) -> None:
-        """Writes the bytes of those rows that other processes wait for."""
+        """Encode the rows that other processes wait for."""
         if compressed(message):
             here = self.needed[(self.needed >= rows.start) & (self.needed < rows.stop)]
             self.outbox |= zip(here.tolist(), encoded(message, here - rows.start), strict=True)
@@ -77,7 +77,7 @@ class Neighbours:
         return mixed.add_(self.far(inbox, False)) if len(inbox) else mixed
 
     def _hear(self, message: Packed) -> Tensor:
-        """The rows that are needed here, in the order of their clients, read from their bytes."""
+        """The rows needed here, decoded, in the order of their clients."""
         out = {q: [self.outbox[row] for row in rows.tolist()] for q, rows in self.offered.items()}
         self.outbox = {}
         heard = self.net.swap(out, list(self.wanted))

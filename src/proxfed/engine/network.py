@@ -1,8 +1,8 @@
-"""What every network does alike: blocks of clients, the weighted mean, the gossip step, and counting what crossed.
+"""What all networks share: blocks of clients, the weighted mean, the gossip step, and counting bytes.
 
-A network is one process or several, each with a block of consecutive clients. What differs is how the processes add
-their sums and swap their rows. For one process, `Stacked`, that is nothing; `ranks.py` has several. Which of them this
-one is, if it is one of several, the environment says: `world`.
+A network is one process or several, each with a block of consecutive clients. Networks differ in how the processes add
+their sums and exchange their rows: `Stacked` is a single process and exchanges nothing, `ranks.py` has several. The
+environment says which rank this process is: `world`.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from proxfed.types import Message, Mixing, Packed, Topology
 
 
 class Gossip(Protocol):
-    """W of a round, as one process applies it."""
+    """W of a round, as applied by one process."""
 
     def post(self, message: Tensor | Packed, rows: slice) -> None:
-        """Some of the rows are ready."""
+        """Accept rows that are ready."""
 
     def mixed(self, message: Tensor | Packed, spare: bool) -> Tensor:
-        """W times the rows of all, of those that live here."""
+        """The rows of W X that belong to this process."""
 
 
 class Network(ABC):
-    """n clients, of which `ids` live in this process; `topology` is needed by algorithms without a server."""
+    """n clients, of which `ids` are in this process; `topology` is needed by algorithms without a server."""
 
     ids: range
     leader: bool
-    """This process keeps the records."""
+    """Whether this process writes the records."""
     posting: ClassVar[bool] = False
-    """Compressed messages travel to the other processes as their bytes (`WeightedSum`)."""
+    """Whether compressed messages travel to other processes as their bytes (`WeightedSum`)."""
 
     def __init__(self, n: int, d: int, topology: Topology | None = None) -> None:
         self.n, self.d, self.topology = n, d, topology
@@ -56,46 +56,46 @@ class Network(ABC):
 
     @abstractmethod
     def all_sums(self, parts: list[Tensor]) -> list[Tensor]:
-        """The sums of several vectors over the processes, in one exchange."""
+        """The sums of several vectors over all processes, in one exchange."""
 
     def all_sum(self, x: Tensor) -> Tensor:
         """The sum of one vector over the processes."""
         return self.all_sums([x])[0]
 
-    def some(self, *said: bool) -> Sequence[bool]:
-        """Which of these some process says."""
-        return [count > 0 for count in self.all_sum(torch.tensor(said, dtype=torch.float64)).tolist()]
+    def some(self, *flags: bool) -> Sequence[bool]:
+        """For each flag, whether it is true in at least one process."""
+        return [count > 0 for count in self.all_sum(torch.tensor(flags, dtype=torch.float64)).tolist()]
 
     @abstractmethod
     def prepare(self, W: Mixing, like: Tensor) -> Gossip:
-        """W as a map from the message of the clients that live here to their mixed rows."""
+        """W as a map from the message of this process's clients to their mixed rows."""
 
     @abstractmethod
     def gather(self, rows: Tensor) -> Tensor:
-        """The rows of all processes, in their order, at the leader (elsewhere: anything)."""
+        """The rows of all processes in rank order, at the leader (undefined elsewhere)."""
 
     @abstractmethod
     def counts(self, ids: Tensor | None) -> list[int]:
-        """How many of the leader's ids, ascending, live in each process."""
+        """How many of the leader's ids, ascending, belong to each process."""
 
     @abstractmethod
     def scatter(self, rows: Tensor | None, like: Tensor, counts: list[int]) -> Tensor:
-        """The inverse of `gather`: of the leader's rows each process gets so many, which look like `like`."""
+        """The inverse of `gather`: each process receives its count of the leader's rows, similar to `like`."""
 
     @abstractmethod
     def most(self, number: int) -> int:
-        """The largest of the processes' numbers."""
+        """The largest number over all processes."""
 
     @abstractmethod
     def from_leader(self, x: Tensor) -> Tensor:
-        """The leader's x, everywhere."""
+        """The leader's x, in every process."""
 
     # ---- star --------------------------------------------------------------------------------------------------
 
     def blocks(self, cohort: Ids, reads: int = 0) -> list[Ids]:
-        """The clients of the cohort that live here, as many at a time as the cache holds; if there are none, one empty
-        block. Where threads are worth while, each of them gets equally many blocks. `reads`: numbers of its data that
-        a client's gradient reads."""
+        """This process's clients of the cohort, in blocks that fit in the cache; one empty block if there are none. If
+        threads are worth while, each gets equally many blocks. `reads`: numbers of its data that a client's gradient
+        reads."""
         if isinstance(cohort, range):
             here: Ids = self.ids
         else:
@@ -108,13 +108,13 @@ class Network(ABC):
         return [here[k * m // count : (k + 1) * m // count] for k in range(count)]
 
     def rows(self, ids: Ids) -> slice | np.ndarray:
-        """Where these clients stand in the state that lives here; a slice, so no copy, if they stand together."""
+        """The positions of these clients in this process's state; a slice, so no copy, if they are consecutive."""
         if isinstance(ids, range):
             return slice(ids.start - self.ids.start, ids.stop - self.ids.start)
         return np.asarray(ids) - self.ids.start
 
     def send(self, down: Message, clients: int) -> None:
-        """The server's message goes to so many clients that live here."""
+        """Count the server's message to this many clients of this process."""
         size, best = nbytes(down)
         self.traffic.down += size * clients
         self.traffic.best += best * clients
@@ -128,18 +128,18 @@ class Network(ABC):
         return rebuild(total.form, iter([divided(m, weight) for m in means]))
 
     def add_up(self, total: WeightedSum) -> list[Tensor]:
-        """The sum of each leaf, and that of the weights, over the processes."""
+        """The sum of each leaf, and of the weights, over all processes."""
         return self.all_sums(total.sums)
 
     def pass_on(self, up: Message) -> None:
-        """Nodes of a tree that live here send their messages to their parents."""
+        """Count the messages that tree nodes of this process send to their parents."""
         size, best = nbytes(up)
         self.traffic.up += size
         self.traffic.best += best
 
     def sums_of(self, rows: Tensor | Packed, nodes: np.ndarray, to: np.ndarray) -> Tensor:
-        """For each of the clients `to` that lives here, in order, the sum of the messages to it: of `nodes`, all of
-        them here or elsewhere, nodes[k] sends to to[k]; `rows` are the messages of those that live here."""
+        """For each client of `to` in this process, in order, the sum of the messages to it. nodes[k] sends to to[k],
+        over all processes; `rows` are the messages of the nodes in this process."""
         receivers, index = np.unique(to, return_inverse=True)
         sent = dense(rows)
         slot = torch.from_numpy(index[self.within(nodes)]).to(sent.device)
@@ -147,39 +147,39 @@ class Network(ABC):
         return self.all_sum(part.ravel()).view_as(part)[torch.from_numpy(self.within(receivers))]
 
     def within(self, nodes: np.ndarray) -> np.ndarray:
-        """Which of them live here."""
+        """Which of them are in this process."""
         return (nodes >= self.ids.start) & (nodes < self.ids.stop)
 
     # ---- graph -------------------------------------------------------------------------------------------------
 
     def mix(self, message: Tensor | Packed, t: int, spare: bool = False) -> Tensor:
-        """Row i becomes sum_j w_ij x_j over the graph of round t, where x is what the receivers read of the message.
+        """Row i becomes sum_j w_ij x_j over the graph of round t, where x is the message as the receivers decode it.
 
-        A spare message is nobody's any more: its memory may be used.
+        The memory of a spare message may be overwritten.
         """
         self.post(message, slice(0, len(dense(message))), t)
         return self.meet(message, t, spare)
 
     def post(self, message: Tensor | Packed, rows: slice, t: int) -> None:
-        """A block of clients has its message ready, in these rows of all that live here; several threads may say so."""
+        """Accept the message of a block of clients, at these rows of this process; threads may call it at once."""
         gossip, _ = self._of_round(t, dense(message))
         gossip.post(message, rows)
 
     def meet(self, message: Tensor | Packed, t: int, spare: bool) -> Tensor:
-        """`mix` of all rows that live here, when all were posted."""
+        """`mix` of all rows of this process, once all are posted."""
         x = dense(message)
         gossip, lines = self._of_round(t, x)
-        # A message of many rows knows its bytes as a whole. Rows cost the same but in some best encodings, whose
-        # count is then exact where all clients have equally many neighbours.
+        # A message of many rows only knows its total bytes. All rows cost the same except in some best encodings;
+        # their count is exact if all clients have equally many neighbours.
         size, best = nbytes(message)
         self.traffic.edge += lines * size // len(x)
         self.traffic.best += lines * best // len(x)
         return gossip.mixed(message, spare)
 
     def _of_round(self, t: int, like: Tensor) -> tuple[Gossip, int]:
-        """(the gossip of this round, how many edges begin at clients that live here)."""
+        """(the gossip of this round, the number of edges that begin at this process's clients)."""
         if self.topology is None:
-            raise InputError("this algorithm works on a graph: name a topology")
+            raise InputError("this algorithm works on a graph: give a topology")
         key = t % self.topology.period if self.topology.period else t
         with self._lock:
             if key not in self._gossip:
@@ -189,14 +189,14 @@ class Network(ABC):
                 self._gossip[key] = self.prepare(W, like), edges(W, self.ids)
             return self._gossip[key]
 
-    # ---- looking at a run; not counted -------------------------------------------------------------------------
+    # ---- for measures; not counted as traffic ------------------------------------------------------------------
 
     def average(self, rows: Tensor) -> Tensor:
-        """(1/n) sum_i x_i over all clients, from the rows of those that live here."""
+        """(1/n) sum_i x_i over all clients, from the rows of this process's clients."""
         return self.all_sum(rows.new_full((len(rows),), 1 / self.n) @ rows)
 
     def of_all(self, own: Tensor) -> Tensor:
-        """A number of each client, (n,), from the numbers of those that live here."""
+        """One number per client, (n,), from the numbers of this process's clients."""
         each = own.new_zeros(self.n)
         each[self.ids.start : self.ids.stop] = own
         return self.all_sum(each)
@@ -206,7 +206,7 @@ class Network(ABC):
         return float(self.average((rows - self.average(rows)).square().sum(-1, keepdim=True)))
 
     def total(self, numbers: list[int]) -> list[int]:
-        """Counters added up over the processes."""
+        """Counters summed over all processes."""
         return [round(x) for x in self.all_sum(torch.tensor(numbers, dtype=torch.float64)).tolist()]
 
 
@@ -214,7 +214,7 @@ class Network(ABC):
 
 
 class Here(NamedTuple):
-    """Gossip among clients of one process: nothing travels."""
+    """Gossip among the clients of one process, where nothing has to travel."""
 
     times: Operator
 
@@ -236,8 +236,8 @@ class Stacked(Network):
     def all_sums(self, parts: list[Tensor]) -> list[Tensor]:
         return parts
 
-    def some(self, *said: bool) -> Sequence[bool]:
-        return said
+    def some(self, *flags: bool) -> Sequence[bool]:
+        return flags
 
     def prepare(self, W: Mixing, like: Tensor) -> Here:
         if is_average(W):
@@ -263,9 +263,9 @@ class Stacked(Network):
 
 
 def mixed_at(W: Mixing, here: range, like: Tensor) -> Operator:
-    """From the rows of all clients, zero where `here` does not hear them, to the mixed rows of `here`: bit for bit as
-    all at once. A product with a dense matrix rounds as a whole, so it is taken as a whole; gathered rows add up one by
-    one."""
+    """The map from the rows of all clients, zero where `here` does not need them, to the mixed rows of `here`, bit for
+    bit as if all were mixed at once. The rounding of a dense product depends on the whole product, so all of it is
+    computed; gathered rows are added one by one."""
     if len(W.weight) >= tuning.DENSE_FROM * W.n * W.n:
         whole = Stacked(W.n, like.shape[1]).prepare(W, like)
         return lambda X, spare: whole.mixed(X, spare)[here.start : here.stop].clone()
@@ -277,7 +277,7 @@ def mixed_at(W: Mixing, here: range, like: Tensor) -> Operator:
 
 
 RESERVED_STEPS = 0xFFFFFFF0
-"""From here on Slurm's numbers of steps mean the batch script, an interactive shell and the like."""
+"""Slurm reserves step numbers from here on for the batch script, interactive shells and the like."""
 
 
 def world() -> tuple[int, int] | None:
@@ -286,8 +286,8 @@ def world() -> tuple[int, int] | None:
     torchrun and --ranks   RANK below a WORLD_SIZE above 1
     srun                   SLURM_PROCID below a SLURM_STEP_NUM_TASKS above 1, in a numbered step (SLURM_STEP_ID)
 
-    In a batch script itself Slurm sets SLURM_PROCID = 0 and SLURM_NTASKS too, but no step, or one with a reserved
-    number: what runs there without srun is alone, even if the script exports MASTER_ADDR for those that it starts.
+    In a batch script Slurm also sets SLURM_PROCID = 0 and SLURM_NTASKS, but no step, or one with a reserved number: a
+    program that runs there without srun is a single process, even if the script exports MASTER_ADDR for its ranks.
     """
     for rank, size in (_torchrun_task(), _srun_task()):
         if rank is not None and size is not None and rank < size and size > 1:

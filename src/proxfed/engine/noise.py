@@ -1,20 +1,20 @@
-"""Differential privacy of clients' messages: what rows do to a message is clipped, and hidden in noise.
+"""Differential privacy of clients' messages: the rows' effect on a message is clipped and hidden in noise.
 
-    r      what a client without rows would send: its round with grad f_i = 0, from what everybody knows
-    u      what this client would send
+    r      the message of a client without rows: its round with grad f_i = 0, from public values only
+    u      the message that this client would send
     sent   r + min(1, C/|u - r|) (u - r) + sigma C g,     g standard normal, rounded to a grid far finer than the noise
 
-Whatever a client's rows are, they move r + clip(u - r) by at most 2 C. So a message is a Gaussian mechanism with
-sigma/2 standard deviations of noise to a unit of sensitivity, and T of them are as private as `epsilon` says. That
-holds for adaptive rounds, because what is computed in one follows from the rows and from what was sent before.
+Changing a client's rows moves r + clip(u - r) by at most 2 C. So a message is a Gaussian mechanism with sigma/2
+standard deviations of noise per unit of sensitivity, and `epsilon` is the privacy of T of them. This holds for
+adaptive rounds, because each round is a function of the rows and of earlier messages.
 
-A client may keep a state, such as a control variate, if that follows from what was sent (`Star.after`). By induction
-over the rounds it is then known to everybody: u and r differ by what rows do in this round alone, and the same bound
-holds. The server has computed with the same noisy messages, so that sums which must agree still do, such as c and the
-mean of SCAFFOLD's c_i. A state that follows from the rows in another way, such as the memory of error feedback, parts
-from what the server has for good: such methods are refused.
+A client may keep a state, such as a control variate, if it is a function of the messages sent (`Star.after`). By
+induction over the rounds the state is then public: u and r differ only by the rows' effect in this round, and the same
+bound holds. The server computes with the same noisy messages, so that sums which must agree still do, such as c and
+the mean of SCAFFOLD's c_i. A state that depends on the rows in another way, such as the memory of error feedback,
+would differ from the server's copy for good: such methods are refused.
 
-In a simulation the noise follows from the seed. Between organisations it is secret (silos/protection/privacy.py).
+In a simulation the noise is derived from the seed. Between organisations it is secret (silos/protection/privacy.py).
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from proxfed.keyed_random import Ids
 from proxfed.types import Local
 
 GRID = 2.0**-20
-"""Of the noise's standard deviation: the low bits of floating point numbers could tell what was added to what."""
+"""The grid, relative to the noise's standard deviation: low bits of floating point sums could reveal the summands."""
 
 
 class Noise(Protocol):
-    """How a message is clipped and made noisy."""
+    """The parameters by which a message is clipped and made noisy."""
 
     @property
     def clip(self) -> float: ...
@@ -45,7 +45,7 @@ class Noise(Protocol):
 
 
 class NoRows(Local):
-    """f_i = 0, of clients without rows."""
+    """f_i = 0 for clients without rows."""
 
     def __init__(self, t: int, ids: Ids, seed: int) -> None:
         self.t, self.ids, self.seed = t, ids, seed
@@ -58,13 +58,13 @@ class NoRows(Local):
 
 
 def privatise(u: Sequence[Tensor], r: Sequence[Tensor], privacy: Noise, g: np.ndarray) -> list[Tensor]:
-    """What c clients send instead of u, the tensors (c, ...) of their messages; r: those of clients without rows.
+    """The private version of u, the tensors (c, ...) of c clients' messages; r: the messages of clients without rows.
 
-    g: (c, k) standard normal numbers, one for each of a client's. It is computed on the CPU, in float64.
+    g: (c, k) standard normal numbers, one per number that a client sends. Computed on the CPU, in float64.
     """
     moved = torch.cat([(a - b).cpu().double().flatten(1) for a, b in zip(u, r, strict=True)], 1)
     size = moved.norm(dim=1, keepdim=True)
-    # What is not finite counts as no rows: a refusal would tell something of them.
+    # A message that is not finite counts as one without rows: a refusal would reveal something about them.
     moved = torch.where(size.isfinite(), moved * (privacy.clip / size).clamp(max=1.0).nan_to_num(1.0), 0.0)
     deviation = privacy.noise * privacy.clip
     grid = 2.0 ** floor(log2(deviation)) * GRID
@@ -77,7 +77,7 @@ def privatise(u: Sequence[Tensor], r: Sequence[Tensor], privacy: Noise, g: np.nd
 
 
 def epsilon(releases: Mapping[float, float], delta: float) -> float:
-    """Of so many messages with each noise sigma; infinite for messages without noise.
+    """The epsilon of this many messages for each noise sigma; infinite for messages without noise.
 
     Gaussian mechanisms compose into one, exactly (Dong, Roth and Su 2022, Corollary 3.3): mu^2 = sum_k (2/sigma_k)^2.
     """
@@ -108,7 +108,7 @@ def _delta(mu: float, e: float) -> float:
 
 
 def drowned(privacy: Noise, weights: Sequence[float], d: int, rounds: int) -> str:
-    """Why noise alone decides the model; empty: it need not.
+    """A warning if the noise dominates the model; else ''.
 
     In a round all clients together move the server by at most C, and the noise of their mean has the norm
     sigma C sqrt(d sum p_i^2). Over T rounds the first grows as T, the second as sqrt(T).

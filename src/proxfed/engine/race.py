@@ -1,29 +1,29 @@
-"""Step sizes that choose themselves: one algorithm with several steps side by side, until one of them has won.
+"""Automatic step sizes: one algorithm runs with several steps side by side until one of them has won.
 
-    lanes       an algorithm each, with local steps of length r/L for r = 1.5^-10, ..., 1.5^4 and 1.5^6, all from the
+    lanes       copies of the algorithm with local steps of length r/L, r = 1.5^-10, ..., 1.5^4 and 1.5^6, all from the
                 same start
-    race        after rounds 1, 2, 4, ..., 64 the objective of every lane is measured, and the worse drop out; a few
-                stay long, for steps that are ahead after 16 rounds may be far behind after 64. So do, up to round 32,
-                two bold ones, which may send it up at first and win in the end, and two timid ones: where momentum has
-                yet to build up, where all seem level, or all rise, short ones may win. Where the longest of the others
-                leads after round 4, 8, 16 or 32, a longer one goes on beside it, from its state
-    duels       from round 64, 128, ... on a shorter and a longer step go beside the winner, from its state, for a
-                quarter of the rounds so far. The best of the three in the last two looks goes on
-    the end     after the last round all lanes are measured once more; the result is the best state that was seen
-    back-off    where the objective of the last lane has risen, it goes back to where it was best, with a shorter step;
-                so it does where all lanes are above the start after round 4. If none was below it, much shorter ones
-                begin anew
+    race        after rounds 1, 2, 4, ..., 64 the objective of every lane is measured, and the worst lanes drop out. A
+                few stay long, since steps that lead after 16 rounds may be far behind after 64. Up to round 32 so do
+                two bold lanes, whose objective may rise at first and be the lowest in the end, and two timid ones:
+                short steps may win if momentum has yet to build up, or if all lanes are level or rise. If the longest
+                of the others leads after round 4, 8, 16 or 32, a lane with a longer step starts from its state
+    duels       from rounds 64, 128, ... on, lanes with a shorter and a longer step start from the winner's state and
+                run beside it for a quarter of the rounds so far. The best of the three in the last two looks continues
+    the end     after the last round all lanes are measured once more; the result is the best state measured
+    back-off    if the objective of the last lane has risen, the lane returns to its best state with a shorter step; the
+                same happens if all lanes are above the start after round 4. If no lane was ever below the start, lanes
+                with much shorter steps start anew
 
-The best step of the first rounds need not be the best of the last ones: noise, and the bias of methods that are not
-exact, call for shorter steps the closer one is. That is what the duels are for.
+The duels are there because the best step changes during a run: noise, and the bias of methods that are not exact, call
+for shorter steps near the solution.
 
-Where L is known and the algorithm has a step that needs no search (`known_step`), it is the only lane: nobody looks,
-and nothing is sent beyond a plain run.
+If L is known and the algorithm has a step that needs no search (`known_step`), it is the only lane: nothing is
+measured, and no more is sent than in a plain run.
 
-Lanes share the rounds, not the bytes: what they send, compute and measure is counted like the rest, and the winner has
-lost no round. Where nobody knows L, the first round is taken with guesses, far apart, and every client measures its own
-curvature in it; then the lanes go on, each from the state of the guess next below it. All that holds for a run holds
-for a race, for its lanes are runs: ranks, checkpoints, keyed randomness.
+The search adds no rounds, but it costs bytes: all that the lanes send, compute and measure is counted. If L is unknown,
+the first round runs with guesses of the step, far apart, while every client measures its own curvature; then each lane
+continues from the state of the guess next below it. Lanes are ordinary runs, so that ranks, checkpoints and keyed
+randomness work as in any run.
 """
 
 from __future__ import annotations
@@ -48,43 +48,43 @@ from proxfed.participation import Full
 from proxfed.types import Algorithm, Graph, Local, Participation, Problem
 
 RATIO = 1.5
-"""Between the steps of neighbouring lanes."""
+"""The ratio of the steps of neighbouring lanes."""
 
 LANES = (*range(-10, 5), 6)
 """The first lanes: powers of RATIO, in units of 1/L."""
 
 TIMID, BOLD = (-6, -4), (4, 6)
-"""Those that may be far behind up to round 2 LOOK."""
+"""Lanes (shorter and longer steps) that are kept up to round 2 LOOK even if their objective is far behind."""
 
 GUESSES = range(-30, 16, 3)
-"""The lanes of the first round where nobody knows L: powers of RATIO."""
+"""The lanes of the first round if L is unknown: powers of RATIO."""
 
 KEPT = {1: 8, 2: 6, 4: 5, 8: 4, 16: 3, 32: 3, 64: 1}
-"""After which rounds of a race how many lanes are left; lanes that are level stay together."""
+"""{round: number of lanes kept after it}; lanes with equal objectives stay together."""
 
 RACE = max(KEPT)
-"""Its last round."""
+"""The last round of the race."""
 
 EARLIEST = 4
-"""The first round after which a challenger may begin, and one lane must be below the start."""
+"""The first round after which a challenger may start; from then on one lane must be below the start."""
 
 LOOK = 16
-"""From this round on lanes are measured four times as often, to know which of them leads; in duels eight times."""
+"""From this round on lanes are measured four times as often, to know which one leads; in duels eight times."""
 
 APART = 3
-"""A challenger's step is this power of RATIO away."""
+"""A challenger's step differs by this power of RATIO."""
 
 RISE = 0.1
-"""A rise by this part of all that the objective has fallen so far is one too many."""
+"""A lane is taken back if its objective rises by more than this fraction of its decrease so far."""
 
 SAMPLES = 500
-"""Of each client at most, on which the objective of a network with minibatches is measured."""
+"""Samples per client, at most, on which the objective of a network with minibatches is measured."""
 
 ROOM = 2 * len(LANES)
-"""Rows of the table of a dump, enough for what all share, the lanes, their challengers, and the best state."""
+"""Rows of the table of a dump: for the shared values, the lanes, their challengers, and the best state."""
 
 PROBE = 0.01
-"""How far from x0 the curvature is measured, relative to |x0| or 1."""
+"""The distance from x0 at which the curvature is measured, relative to |x0| or 1."""
 
 
 @dataclass(eq=False)
@@ -94,18 +94,18 @@ class Lane:
     k: int
     run: Run
     value: float = inf
-    """The objective when it was last measured."""
+    """The objective at the last measurement."""
     before: float = inf
-    """And the time before."""
+    """The objective at the measurement before."""
 
 
 @dataclass
 class Race:
-    """Several steps of one algorithm side by side: a run (running.py), whose lanes are runs."""
+    """One algorithm with several steps side by side: a run (running.py) whose lanes are runs."""
 
     problem: Problem
     auto: Algorithm
-    """With steps to find."""
+    """The algorithm, with steps that are "auto"."""
     network: Network
     participation: Participation = Full()
     seed: int = 0
@@ -124,22 +124,22 @@ class Race:
         self.known = unit is not None
         """L, before the first round."""
         self.unit = 1.0 if unit is None else unit
-        """1/L; as long as nobody knows it, 1."""
+        """1/L; 1 until L is known."""
         self.best: Lane | None = None
-        """Where the objective was lowest."""
+        """The state with the lowest objective so far."""
         step = self.auto.known_step(1 / self.unit, self.problem.h.weak_convexity) if self.known else None
         self.settled = step is not None
-        """There is nothing to find: the only lane has the step that the algorithm knows."""
+        """Whether the only lane has the step that the algorithm knows, so that there is nothing to find."""
         self.unit = self.unit if step is None else step
         before = self._sent()
         self.lanes = self._lanes((0,) if self.settled else LANES if self.known else GUESSES)
         self.alone = (self._sent() - before) / len(self.lanes)
-        """Bytes that a run with one step would have sent from here: the mean over the lanes."""
+        """Bytes that a run with one step would have sent from this process: the mean over the lanes."""
 
     # ---- a round -----------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """The lanes have begun."""
+        """Nothing to do: the lanes have begun."""
 
     def round(self, t: int) -> None:
         begun, before = time.perf_counter(), self._sent()
@@ -167,8 +167,8 @@ class Race:
             self._challenge(shorter=t >= RACE)
 
     def _judge(self, t: int, keep: int) -> None:
-        """Measure every lane; the worse drop out, and a last one that rises goes back. Duels are judged by two looks:
-        one alone may be the bottom of a swing.
+        """Measure every lane; the worst drop out, and if the last one rises it returns to its best state. Duels are
+        judged by two measurements, because a single one may be the low point of an oscillation.
         """
         for lane in self.lanes:
             lane.before, lane.value = lane.value, self._objective(lane.run.model())
@@ -186,22 +186,22 @@ class Race:
             self._go_back(lead)
 
     def _too_high(self, lane: Lane, t: int) -> float:
-        """For a timid or bold lane: above the start, and rising still after the first rounds."""
+        """The objective at which a timid or bold lane drops out: above the start, and rising."""
         return inf if t <= EARLIEST else max(lane.before, self.first)
 
     def _lost(self, t: int) -> bool:
-        """No other lane can still be better, or all are above the start."""
+        """Whether no lane can still improve, or all are above the start."""
         return len(self.lanes) == 1 or (t >= EARLIEST and self.lanes[0].value > self.first)
 
     def _go_back(self, lead: Lane) -> None:
-        """To the best state with a shorter step; if there was none, to the start with much shorter ones."""
+        """Return to the best state with a shorter step; if there is none, to the start with much shorter steps."""
         if self.best is None:
             self.lanes = self._lanes(range(lead.k - 2 * len(LANES), lead.k - len(LANES)))
         else:
             self.lanes = [self._fork(self.best, lead.k - APART)]
 
     def _challenge(self, shorter: bool) -> None:
-        """Steps that are longer than all lanes, and perhaps shorter ones, from the state of the lane that leads."""
+        """Add lanes with longer steps than all others, and perhaps shorter ones, from the leading lane's state."""
         lead = self.lanes[0]
         longest = all(lane.k <= lead.k or lane.k in BOLD for lane in self.lanes)
         for k in [lead.k - APART] * shorter + [lead.k + APART] * longest:
@@ -211,8 +211,8 @@ class Race:
     # ---- lanes -------------------------------------------------------------------------------------------------
 
     def _lanes(self, powers: Iterable[int], guesses: Sequence[Lane] = ()) -> list[Lane]:
-        """Those that h allows; if it allows none of them, much shorter ones. Each goes on from the longest guess that
-        is not longer, or else from the start.
+        """The lanes that h allows; if it allows none, much shorter steps. Each continues from the longest guess that is
+        not longer, or else from the start.
         """
         powers = list(powers)
         while not any(map(self._allowed, powers)):
@@ -230,7 +230,7 @@ class Race:
         return run_of(self.problem, self._at(k), self.network, self.participation, self.seed, self.work)
 
     def _allowed(self, k: int) -> bool:
-        """The step is short enough for the algorithm's penalty, and prox steps are for a weakly convex h."""
+        """Whether the step is short enough for the algorithm's penalty, and its prox steps for a weakly convex h."""
         rho = self.problem.h.weak_convexity
         try:
             algorithm = self._at(k)
@@ -239,13 +239,13 @@ class Race:
         return rho == 0 or algorithm.largest_prox_step() * rho < 1
 
     def _fork(self, lane: Lane, k: int) -> Lane:
-        """A lane that goes on from the state of another one, with its own step."""
+        """A lane with its own step that continues from the state of another lane."""
         return Lane(k, lane.run.fork(self._at(k)), lane.value, lane.before)
 
-    # ---- what is measured, and counted -------------------------------------------------------------------------
+    # ---- measurements, and their cost --------------------------------------------------------------------------
 
     def _objective(self, x: Tensor) -> float:
-        """Of a lane's model, which goes to all clients; each of them answers with a number."""
+        """The objective at a lane's model, which is sent to all clients; each replies with a number."""
         self._exchange(down=x.numel(), up=1)
         value = self._measures.objective(x) if bool(torch.isfinite(x).all()) else inf
         return value if isfinite(value) else inf
@@ -254,18 +254,18 @@ class Race:
         return bool(torch.isfinite(self.model()).all())
 
     def _known_unit(self) -> float | None:
-        """1/L, with L that of the losses that this kind of algorithm sees: peers have n p_i f_i."""
+        """1/L, where L belongs to the losses that this kind of algorithm sees: peers have n p_i f_i."""
         try:
             L = self.problem.f.smoothness().L
         except InputError:
             return None
         if isinstance(self.auto, Graph):
             L *= self.problem.f.n * float(self.problem.f.weights.max())
-        return 1 / L if L > 0 else 1.0  # of losses without curvature, such as those of features that are all 0
+        return 1 / L if L > 0 else 1.0  # the losses may have no curvature, for instance if all features are 0
 
     def _measured_unit(self) -> float:
-        """1/L, with L the mean of the clients' own: two gradients each, at x0 and a little along the first one; L is
-        their difference over the distance.
+        """1/L, with L the mean over the clients. Each takes two gradients, at x0 and a little along the first one; its
+        L is their difference divided by the distance.
         """
         length = PROBE * max(1.0, float(self.x0.norm()))
 
@@ -280,9 +280,9 @@ class Race:
         return 1 / L if isfinite(L) and L > 0 else 1.0
 
     def _exchange(self, down: int, up: int, passes: int = 1) -> None:
-        """Numbers that go to and come from every client, and the passes over its data that they ask for.
+        """Count numbers sent to and from every client, and the passes over its data that they require.
 
-        Peers add up and spread what they have along the edges of a tree.
+        Peers add up and broadcast along the edges of a tree.
         """
         net, traffic, size = self.network, self.network.traffic, self.x0.element_size()
         lines = net.n if net.topology is None else net.n - 1  # a server apart, or a tree among the clients
@@ -298,14 +298,14 @@ class Race:
         traffic.best += (down + up) * size * lines
 
     def _sent(self) -> int:
-        """Bytes so far, of this process."""
+        """Bytes sent so far by this process."""
         return self.network.traffic.up + self.network.traffic.down + self.network.traffic.edge
 
     # ---- as a run ----------------------------------------------------------------------------------------------
 
     @property
     def algorithm(self) -> Algorithm:
-        """With the step that leads."""
+        """The algorithm with the leading step."""
         return self.lanes[0].run.algorithm
 
     @property
@@ -313,33 +313,33 @@ class Race:
         return self.lanes[0].run.state
 
     def found(self) -> dict[str, float]:
-        """The steps that lead, by their names."""
+        """The leading steps, by name."""
         steps = self.auto.steps_for(self.unit * RATIO ** self.lanes[0].k)
         return {name: value for name, value in steps.items() if name in self.auto.to_find}
 
     def sent(self) -> tuple[int, int]:
-        """Bytes so far, and those of a run with one step alone; of all processes."""
+        """(bytes so far, bytes of a run with a single step), over all processes."""
         together, alone = self.network.total([self._sent(), round(self.alone)])
         return together, alone
 
     def model(self) -> Tensor:
         return self.lanes[0].run.model()
 
-    def fields(self, asked: Collection[str] | None = None) -> dict[str, Tensor]:
-        return self.lanes[0].run.fields(asked)
+    def fields(self, names: Collection[str] | None = None) -> dict[str, Tensor]:
+        return self.lanes[0].run.fields(names)
 
     def counters(self) -> dict[str, float]:
         return counted_so_far(self.work, self.network)
 
     def variates(self) -> Tensor | None:
-        """Lanes come and go, so none are followed."""
+        """None: lanes come and go, so their variates are not tracked."""
         return None
 
     def changes(self) -> Iterator[dict[str, Tensor]] | None:
         return None
 
     def dump(self, clients: bool = True) -> dict[str, Tensor]:
-        """All lanes and the best state, as named tensors, at the leader; `race` says which they are."""
+        """All lanes and the best state, as named tensors, at the leader; the tensor `race` describes them."""
         lanes = [*self.lanes, *([] if self.best is None else [self.best])]
         shared = [self.unit, self.first, float(self.best is not None), self.sent()[1]]
         standing = [shared, *([lane.k, lane.value, lane.before, nan] for lane in lanes)]
@@ -349,7 +349,7 @@ class Race:
         return {"race": table} | parts
 
     def load(self, tensors: dict[str, Tensor] | None, counters: Mapping[str, float]) -> None:
-        """Go on from a dump; only the leader needs to have it."""
+        """Resume from a dump, which only the leader needs."""
         table = torch.full((ROOM, 4), nan, dtype=torch.float64) if tensors is None else tensors["race"]
         (self.unit, self.first, best, alone), *standing = self.network.from_leader(table).tolist()
         lanes = [Lane(int(k), self._run(int(k)), value, before) for k, value, before, _ in standing if not isnan(k)]

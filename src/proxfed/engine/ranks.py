@@ -1,9 +1,9 @@
 """Blocks of clients over the processes of torch.distributed (gloo), on one machine or on many.
 
-A mean is one all-reduce; but messages of a compressor travel as their bytes, each once to every other process, and are
-added up where they arrive, in the order of the clients. A gossip step sends to each other process only the rows that
-its clients' weights ask for (neighbours.py). The server's state is the same everywhere, so that nothing travels down.
-Each process may compute on a device of its own: what travels is copied to the CPU, and back where it arrives.
+A mean is one all-reduce. Compressed messages travel as their bytes instead, once to every other process, and are added
+up there in the order of the clients. A gossip step sends to each other process only the rows that its clients' weights
+need (neighbours.py). Every process keeps a copy of the server's state, so that nothing is sent down.
+Each process may use its own device: messages are copied to the CPU, and back on arrival.
 Processes find each other through the environment, see `world` in network.py.
 """
 
@@ -32,16 +32,16 @@ from proxfed.types import Mixing, Packed, Topology
 
 
 class Meeting(NamedTuple):
-    """Where the ranks of one machine meet, which only this user can read; nobody listens for others there."""
+    """The rendezvous of the ranks of one machine: a file that only this user can read, and no open port."""
 
     file: str
     secret: bytes
 
 
 def connect(timeout: float, meeting: Meeting | None = None) -> None:
-    """Join the other processes; `timeout` seconds without an answer end the run.
+    """Join the other processes; the run ends after `timeout` seconds without an answer.
 
-    Without a meeting of their own they meet at MASTER_ADDR, and their secret is PROXFED_SECRET, if there is one.
+    Without a `meeting` they join at MASTER_ADDR and use PROXFED_SECRET as their secret, if it is set.
     """
     found = world()
     if found is None:
@@ -68,7 +68,7 @@ def connect(timeout: float, meeting: Meeting | None = None) -> None:
 
 
 def agree(about: Mapping[str, Any]) -> None:
-    """All ranks say the same `about` what they are going to do, by dotted keys, or all refuse."""
+    """Check that all ranks have the same settings `about`, by dotted keys; otherwise all raise an error."""
     with _together("comparing what is run"):
         joining.agree(about)
 
@@ -80,7 +80,7 @@ def disconnect() -> None:
 
 @contextmanager
 def _together(doing: str) -> Iterator[None]:
-    """Turns a lost or silent rank into one sentence."""
+    """Turn a lost or silent rank into a one-sentence error."""
     try:
         yield
     except (RuntimeError, dist.DistError) as e:
@@ -118,7 +118,7 @@ class Ranks(Network):
         return np.searchsorted(self.starts, clients, side="right") - 1
 
     def swap(self, out: Mapping[int, Sequence[bytes]], hear: Sequence[int]) -> dict[int, list[bytes]]:
-        """Lists of messages to other ranks, and those that the ranks in `hear` send here."""
+        """Send lists of messages to other ranks and return those from the ranks in `hear`."""
         bundles = {q: _bytes(bundle(messages)) for q, messages in out.items()}
         lengths = {q: torch.zeros(1, dtype=torch.int64) for q in hear}
         self.swap_rows({q: torch.tensor([len(data)]) for q, data in bundles.items()}, lengths)
@@ -138,7 +138,7 @@ class Ranks(Network):
                 x.copy_(arrived[q])
 
     def add_up(self, total: WeightedSum) -> list[Tensor]:
-        """Everybody reads everybody's compressed messages; what is dense is added up on the way."""
+        """Every rank reads all compressed messages; dense parts are summed by an all-reduce."""
         if not total.posted:
             return self.all_sums(total.sums)
         others, letters = [q for q in range(self.size) if q != self.rank], total.letters()
@@ -202,7 +202,7 @@ class Ranks(Network):
         return max(self._everyones(number))
 
     def _everyones(self, number: int) -> list[int]:
-        """The numbers of all processes, in their order."""
+        """The numbers of all processes, in rank order."""
         own = torch.zeros(self.size, dtype=torch.float64)
         own[self.rank] = number
         return [int(k) for k in self.all_sum(own)]

@@ -1,8 +1,8 @@
-"""Memory that is there as it is written: room for all, paid for by those who use it.
+"""Memory that is reserved for all clients but only used for the rows that are written.
 
-The system hands out a page when it is first touched. A large table of which the first rows are used costs just these
-rows, and it grows without being moved. On disk it is a file with holes, in the folder for temporary files (TMPDIR),
-which has no name any more: it goes when the process does, however it ends.
+The system allocates a page when it is first touched. A large table of which only the first rows are used costs just
+these rows, and it grows without being moved. On disk it is a sparse file in the folder for temporary files (TMPDIR).
+The file is unlinked at once, so the system deletes it when the process ends, however it ends.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor
 from proxfed.errors import RunError
 
 _NO_RESERVE = 0x4000 if sys.platform.startswith("linux") else 0
-"""The system need not be able to back all of it: MAP_NORESERVE, which Python names from 3.13 on."""
+"""MAP_NORESERVE, a name that Python has from 3.13 on: the system need not be able to back all of it."""
 
 
 def reserved(shape: tuple[int, ...], dtype: torch.dtype, on_disk: bool = False) -> Tensor:
@@ -39,8 +39,8 @@ def reserved(shape: tuple[int, ...], dtype: torch.dtype, on_disk: bool = False) 
 def _pages(size: int) -> mmap.mmap:
     pages = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE)
     if hasattr(mmap, "MADV_HUGEPAGE"):
-        with suppress(OSError):  # where the system has none
-            pages.madvise(mmap.MADV_HUGEPAGE)  # rows are filled one after the other: fewer faults on the way
+        with suppress(OSError):  # not every system has huge pages
+            pages.madvise(mmap.MADV_HUGEPAGE)  # rows are filled in order: fewer page faults
     return pages
 
 

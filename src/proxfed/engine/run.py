@@ -1,7 +1,7 @@
-"""What runs have in common whose clients live in this process, or in one of its ranks: star.py, tree.py and graph.py.
+"""The base of runs whose clients are in this process or in one of its ranks: star.py, tree.py and graph.py.
 
-Round 0 is the start; rounds 1, 2, ... communicate once each. Nothing here knows the algorithm's equations or the place
-where clients live.
+Round 0 is the start; rounds 1, 2, ... communicate once each. Nothing here depends on the algorithm's equations or on
+the processes of the clients.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from proxfed.types import Algorithm, Participation, Problem
 
 @dataclass
 class Run(ABC):
-    """One algorithm on one problem: call `round` for t = 1, 2, ...; `dump` is all that a resumed run needs."""
+    """One algorithm on one problem: call `round` for t = 1, 2, ...; `dump` gives all that a resumed run needs."""
 
     problem: Problem
     algorithm: Algorithm
@@ -37,22 +37,22 @@ class Run(ABC):
     seed: int = 0
     work: Work = field(default_factory=Work)
     seconds: float = 0.0
-    """Spent in rounds; the clock stops while we measure."""
+    """Wall time in rounds; the clock stops during evaluation."""
     privacy: Noise | None = None
-    """Messages to a server are clipped and made noisy."""
+    """How messages to a server are clipped and made noisy; None: they are not."""
 
     def __post_init__(self) -> None:
         alg, found = self.algorithm, " and ".join(f"{name} = 'auto'" for name in self.algorithm.to_find)
-        require(not found, f"{type(alg).__name__}: {found}: only a `Race` finds steps on the way; give numbers")
+        require(not found, f"{type(alg).__name__}: {found}: only a `Race` finds steps during a run; give numbers")
         self.clients = Clients(self.problem, alg, self.seed, self.privacy)
         self.x0 = self.clients.x0
 
     def blocks(self, cohort: Ids) -> list[Ids]:
-        """The clients of the cohort that live here, as many at a time as suits this problem."""
+        """This process's clients of the cohort, in blocks of a size that suits this problem."""
         return self.network.blocks(cohort, self.problem.f.gradient_size)
 
     def begin(self) -> None:  # noqa: B027
-        """The clients are ready: they live here."""
+        """Nothing to do: the clients are in this process and ready."""
 
     def round(self, t: int) -> None:
         start = time.perf_counter()
@@ -68,7 +68,7 @@ class Run(ABC):
         return None
 
     def names(self) -> list[str]:
-        """Of the tensors in a dump."""
+        """The names of the tensors in a dump."""
         form, server = self._parts()
         return [*flatten(form, "clients"), *flatten(server, "server")]
 
@@ -101,7 +101,7 @@ class Run(ABC):
     def variates(self) -> Tensor | None:
         return None
 
-    # ---- what differs ------------------------------------------------------------------------------------------
+    # ---- what subclasses implement -----------------------------------------------------------------------------
 
     @abstractmethod
     def _round(self, t: int) -> None: ...
@@ -118,11 +118,11 @@ class Run(ABC):
     def model(self) -> Tensor: ...
 
     @abstractmethod
-    def fields(self, asked: Collection[str] | None = None) -> dict[str, Tensor]: ...
+    def fields(self, names: Collection[str] | None = None) -> dict[str, Tensor]: ...
 
     @abstractmethod
     def fork(self, algorithm: Algorithm) -> Self:
-        """Another run that continues from the same state with this algorithm, or with the same that has other steps."""
+        """Another run that continues from the same state with `algorithm`: the same one, perhaps with other steps."""
 
     @abstractmethod
     def _parts(self) -> tuple[Any, Any]:
@@ -130,7 +130,7 @@ class Run(ABC):
 
     @abstractmethod
     def _everyone(self) -> Any:
-        """The states of all clients that live here."""
+        """The states of all clients of this process."""
 
     @abstractmethod
     def _restore(self, ids: Tensor, rows: dict[str, Tensor], server: dict[str, Tensor]) -> None:

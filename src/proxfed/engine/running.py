@@ -1,5 +1,5 @@
-"""What every run is: clients with a server, along a tree or on a graph, a race of several steps, or a coordinator whose
-clients live at sites. The loop over rounds (loop.py), checkpoints and remarks know nothing else of it.
+"""The interface of every run: clients with a server, along a tree or on a graph, a race of several steps, or a
+coordinator with remote clients. The loop over rounds (loop.py), checkpoints and remarks use nothing else.
 """
 
 from __future__ import annotations
@@ -23,55 +23,55 @@ class Running(Protocol):
 
     x0: Tensor
     seconds: float
-    """Spent in rounds; the clock stops while we measure."""
+    """Wall time in rounds; the clock stops during evaluation."""
 
     @property
     def algorithm(self) -> Algorithm:
-        """With the steps that it has now."""
+        """The algorithm with its present steps."""
 
     @property
     def network(self) -> Network: ...
 
     @property
     def state(self) -> Any:
-        """To look at: what clients and server keep, as far as it is here."""
+        """For inspection: the states of clients and server, as far as they are in this process."""
 
     def begin(self) -> None:
-        """Round 0, unless it is over. Clients that live here are ready when the run is made; sites are asked now."""
+        """Round 0, unless it is done. Local clients are ready when the run is made; sites are contacted now."""
 
     def round(self, t: int) -> None:
         """Round t, which communicates once."""
 
     def model(self) -> Tensor:
-        """The point that is evaluated and kept, (d,)."""
+        """The point that is evaluated and saved, (d,)."""
 
-    def fields(self, asked: Collection[str] | None = None) -> Mapping[str, Any]:
-        """Rows of the clients' states by name, as the network averages them: all, or those asked for."""
+    def fields(self, names: Collection[str] | None = None) -> Mapping[str, Any]:
+        """Rows of the clients' states by name, as the network averages them: these names, or all."""
 
     def counters(self) -> dict[str, float]:
         """Work and bytes of the whole network so far."""
 
     def dump(self, clients: bool = True) -> dict[str, Tensor]:
-        """All that a resumed run needs, at the leader, as named tensors; or without the clients' states."""
+        """All that a resumed run needs, as named tensors at the leader; with the clients' states if `clients`."""
 
     def changes(self) -> Iterator[dict[str, Tensor]] | None:
-        """What has changed of the clients' states since this was last asked, at the leader, a piece at a time: under
-        `MET` the clients, ascending, and their rows by name. None: they are in the dump.
+        """The clients' states that changed since the last call, at the leader, a piece at a time: under `MET` the
+        clients, ascending, and their rows by name. None: they are in the dump.
         """
 
     def load(self, tensors: dict[str, Tensor] | None, counters: Mapping[str, float]) -> None:
-        """Resume from a dump, or from one without clients and the rows of those who were met. Only the leader needs to
-        have it, with the counters of the whole network.
+        """Resume from a dump, or from one without clients plus the rows of the clients met so far. Only the leader
+        needs it, with the counters of the whole network.
         """
 
     def found(self) -> dict[str, float]:
-        """The steps that it has found, by name; none where all were given."""
+        """The steps that it has found, by name; empty if all were given."""
 
     def sent(self) -> tuple[int, int]:
-        """Bytes so far, and those of a run that had no steps to find; of all processes."""
+        """(bytes so far, bytes of a run without steps to find), over all processes."""
 
     def variates(self) -> Tensor | None:
-        """The control variates of the clients that live here, rows; None where there are none to look at."""
+        """The control variates of this process's clients, as rows; None if there are none."""
 
 
 def counted_so_far(work: Work, network: Network) -> dict[str, float]:
@@ -81,7 +81,7 @@ def counted_so_far(work: Work, network: Network) -> dict[str, float]:
 
 
 def count_from(counters: Mapping[str, float], work: Work, network: Network) -> None:
-    """Resume counting from these, which only the leader needs to have."""
+    """Resume counting from these counters, which only the leader needs."""
     counts = [int(counters[name]) if network.leader else 0 for name in COUNTERS]
     work.gradients, work.proxes = counts[:2]
     network.traffic = Traffic(*counts[2:])

@@ -1,4 +1,4 @@
-"""A run with a server: what it sends goes to the clients that take part, and their messages come back."""
+"""A run with a server, which sends a message to the participating clients and averages their replies."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from proxfed.types import Algorithm, Star
 
 
 class StarState(NamedTuple):
-    clients: Any  # rows of the clients that live here
+    clients: Any  # rows of this process's clients
     server: Any  # the same in every process
 
 
 class StarRun(Run):
-    """The server's state is the same in every process; `rows` are those of the clients that live here."""
+    """The server's state is the same in every process; `rows` belong to this process's clients."""
 
     algorithm: Star[Any, Any]
 
     def __post_init__(self) -> None:
-        """What the server begins with does not depend on the clients. Where all take part, or all hear what the server
-        sends, all are met at the start.
+        """The server's initial state does not depend on the clients. If all clients take part, or all receive the
+        server's message, all states are created at the start.
         """
         super().__post_init__()
         alg, net = self.algorithm, self.network
@@ -63,7 +63,7 @@ class StarRun(Run):
                 rows.meet(ids)
 
         def client_rounds(blocks: Sequence[Ids]) -> tuple[WeightedSum, Work]:
-            """The clients of one thread, block after block: the sum of their messages, and their work."""
+            """The clients of one thread, block by block: the sum of their messages, and their work."""
             sent, work = WeightedSum(net.posting), Work()
             for ids in blocks:
                 new, up = self.clients.answer(alg, rows.take(ids, work), down, t, ids, work)
@@ -84,7 +84,7 @@ class StarRun(Run):
 
     @property
     def state(self) -> StarState:
-        """To look at: the states of all clients that live here, also of those that have not taken part."""
+        """For inspection: the states of all clients of this process, including those that have not taken part."""
         return StarState(self.rows.all(), self.server)
 
     @state.setter
@@ -95,15 +95,15 @@ class StarRun(Run):
     def model(self) -> Tensor:
         return self.algorithm.model(self.server, self.problem.h)
 
-    def fields(self, asked: Collection[str] | None = None) -> dict[str, Tensor]:
-        """Rows are those of all clients, also of those that have not taken part: computed only if asked for."""
-        if asked is not None and not asked:
+    def fields(self, names: Collection[str] | None = None) -> dict[str, Tensor]:
+        """Rows of all clients, including those that have not taken part: computed only on request."""
+        if names is not None and not names:
             return {}
         rows = rows_by_name(self.algorithm, *self.state)
-        return {name: x for name, x in rows.items() if asked is None or name in asked}
+        return {name: x for name, x in rows.items() if names is None or name in names}
 
     def variates(self) -> Tensor | None:
-        """None also where clients are met one by one."""
+        """None also if states are created as clients first take part."""
         name = self.algorithm.facts.variate
         if not self.rows.everyone or not isinstance(getattr(self.rows.form, name, None), Tensor):
             return None

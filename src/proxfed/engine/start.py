@@ -17,6 +17,6 @@ def run_of(
     problem: Problem, algorithm: Algorithm, network: Network, participation: Participation = Full(), seed: int = 0,
     work: Work | None = None, privacy: Noise | None = None,
 ) -> Run:  # fmt: skip
-    """On a graph, along the tree that the network has, or with a server that talks to each client."""
+    """A run on a graph, along the network's tree, or with a server that talks to each client."""
     kind = GraphRun if isinstance(algorithm, Graph) else StarRun if network.topology is None else TreeRun
     return kind(problem, algorithm, network, participation, seed, Work() if work is None else work, privacy=privacy)

@@ -1,7 +1,7 @@
-"""Measures of the clients' states, which an experiment asks for by name: what is measured, and of which rows.
+"""Measures of the clients' states, requested by name: the measure, then the rows, such as 'consensus_y'.
 
-Rows are the fields of a client's state, on graphs and with a server, and what the algorithm `shows` besides. With
-s = `stationarity_step` (1/L_f if not given), the same for all algorithms of an experiment, so that they compare:
+Rows are the fields of a client's state, on graphs and with a server, and the rows that the algorithm adds by `shown`.
+s = `stationarity_step` (1/L_f if not given) is the same for all algorithms of an experiment, so that they compare:
 
 consensus_y      (1/n) sum_i |y_i - mean y|^2
 size_y           (1/n) sum_i |y_i|^2
@@ -9,18 +9,18 @@ largest_y        max_i |y_i|
 mean_y           |mean y|
 stationarity_y   (1/n) sum_i |G_s(y_i)|^2, with the gradient of all clients' f at every y_i: n passes over all data
 objective_y      phi(mean y)
-accuracy_y       each client's own y_i on the test data, its mean over the clients
+accuracy_y       the accuracy of each client's own y_i on the test data, averaged over the clients
 worst_y          the lowest of these accuracies
 average_y        the accuracy of mean y on the test data
 
 and where the state has an x, too:
 
 estimation_y     |sum_i p_i grad f_i(x_i) - mean y|^2: how well the rows estimate the gradient, at clients' own points
-approximate_y    (1/n) sum_i |(x_i - prox_{s h}(x_i - s y_i))/s|^2: the proximal gradient with y_i for the gradient
+approximate_y    (1/n) sum_i |(x_i - prox_{s h}(x_i - s y_i))/s|^2: the proximal gradient with y_i as the gradient
 epsilon_y        stationarity_x + L^2 consensus_x + estimation_y: (x, y) is an epsilon-stationary point
 
-DEPOSITUM's G^alpha(x), G^alpha(x, nu) and s(x, nu)/n are stationarity_x, approximate_nu and epsilon_nu, and the model
-that its paper evaluates is that of objective_x and average_x.
+DEPOSITUM's G^alpha(x), G^alpha(x, nu) and s(x, nu)/n are stationarity_x, approximate_nu and epsilon_nu; objective_x
+and average_x measure the model that its paper evaluates.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 def rows_by_name(algorithm: Algorithm, state: Any, server: Any = None) -> dict[str, Tensor]:
-    """The fields of the clients' states that are rows, and what the algorithm shows besides."""
+    """The fields of the clients' states that are rows, and the rows that the algorithm adds by `shown`."""
     fields = state._asdict() if hasattr(state, "_asdict") else {}
     shown = algorithm.shown(state) if isinstance(algorithm, Graph) else algorithm.shown(state, server)
     return {name: x for name, x in fields.items() if isinstance(x, Tensor)} | shown
@@ -130,37 +130,37 @@ FAMILIES: dict[str, Callable[[States, str], float]] = {
     "approximate": States.approximate,
     "epsilon": States.epsilon,
 }
-"""Measures of rows, by what stands in front of their name; the table of columns says which values are better."""
+"""Measures of rows, by the prefix of their name; the table of columns says which values are better."""
 
 AT_X = ("estimation", "approximate", "epsilon")
-"""Those that need an x beside the rows."""
+"""The measures that also need an x."""
 
 
 def split(name: str) -> tuple[str, str]:
-    """'consensus_y' -> what is measured, and of which rows."""
+    """'consensus_y' -> ('consensus', 'y'): the measure and the rows."""
     kind, _, field = name.partition("_")
     return kind, field
 
 
-def needed(asked: Iterable[str]) -> set[str]:
-    """The names of the rows that these measures look at."""
-    pairs = [split(name) for name in asked if split(name)[0] in FAMILIES]
+def needed(measures: Iterable[str]) -> set[str]:
+    """The names of the rows that these measures need."""
+    pairs = [split(name) for name in measures if split(name)[0] in FAMILIES]
     return {field for _, field in pairs} | ({"x"} if any(kind in AT_X for kind, _ in pairs) else set())
 
 
 def check_names(
-    asked: Sequence[str], algorithms: Iterable[Algorithm], problem: Problem, step: float | None = None
+    measures: Sequence[str], algorithms: Iterable[Algorithm], problem: Problem, step: float | None = None
 ) -> None:
-    """Refuse measures that none of an experiment's algorithms has, or that its problem does not allow."""
+    """Refuse measures that no algorithm of the experiment has, or that its problem does not allow."""
     trained = directions(problem.f.training_measures)
     known = list(trained)
     for alg in algorithms:
         fields = sorted(_fields(alg, problem))
         known += [f"{kind}_{y}" for kind in FAMILIES for y in fields if "x" in fields or kind not in AT_X]
-    for name in asked:
+    for name in measures:
         hint = nearest(name, known) if known else "its clients keep nothing from round to round"
         require(name in known, f"measures: no algorithm here has {name!r}; {hint}")
-    for name in (name for name in asked if name not in trained):
+    for name in (name for name in measures if name not in trained):
         kind = split(name)[0]
         has = kind not in ("accuracy", "worst", "average") or "accuracy" in directions(problem.f.measures)
         require(has, f"measures: {name!r} needs test data with classes, and there are none")
@@ -176,7 +176,7 @@ def _require_smoothness(name: str, problem: Problem, instead: str) -> None:
 
 
 def _fields(algorithm: Algorithm, problem: Problem) -> list[str]:
-    """The names of the rows in a client's state, read off that of the first client."""
+    """The names of the rows in a client's state, taken from the first client."""
     start = problem.start(0), problem.f.local(0, range(1)), problem.h
     algorithm = algorithm.example
     if isinstance(algorithm, Graph):

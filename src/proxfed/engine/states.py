@@ -1,12 +1,12 @@
-"""What clients keep from round to round: rows in and out, names in and out, and the rows of a server's clients.
+"""The clients' states between rounds: reading and writing rows, naming tensors, and the rows of a server's clients.
 
 A state is a NamedTuple (or a tuple) of tensors, nested as the algorithm likes, with a row for each client.
 
-Who has not taken part in a star's rounds yet is where `init` puts it; that is computed when it is asked for, and not
-kept. So memory and checkpoints follow the clients that were met, not those there are. Where all take part in every
+A client that has not yet taken part in a star's rounds has the state of `init`, which is computed on demand and not
+stored. So memory and checkpoints grow with the clients met so far, not with all clients. If all take part in every
 round, all are met at the start, in order, and a block of them is a slice, taken without a copy.
 
-Rows that outgrow `PROXFED_STATE_GB` in memory move to a file that is mapped into it (reserve.py).
+If the rows exceed `PROXFED_STATE_GB` of memory, they move to a memory-mapped file (reserve.py).
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from proxfed.errors import require
 from proxfed.keyed_random import Ids
 
 Begin = Callable[[Ids, Work], Any]
-"""(clients, who counts the work) -> their states before they first take part."""
+"""(clients, counter of their work) -> their states before they first take part."""
 
 MET = "met"
-"""The name of the ids, (k,), beside rows of just these clients."""
+"""The name under which a dump has the ids, (k,), of the clients that its rows belong to."""
 
 LIMIT = "PROXFED_STATE_GB"
 
@@ -54,20 +54,20 @@ def leaves(state: Any) -> list[Tensor]:
 
 
 def each(change: Callable[[Tensor], Tensor], state: Any) -> Any:
-    """A state of the same form, of what becomes of each tensor."""
+    """A state of the same form with `change` applied to each tensor."""
     return change(state) if isinstance(state, Tensor) else _rebuild(state, [each(change, part) for part in state])
 
 
 def take(state: Any, rows: Ids | slice) -> Any:
-    """The state of some clients: rows of every tensor."""
-    return each(lambda x: x[rows].data, state)  # with a version of its own: other threads write other rows meanwhile
+    """The states of some clients: their rows of every tensor."""
+    return each(lambda x: x[rows].data, state)  # its own version counter: other threads write other rows meanwhile
 
 
 def put(state: Any, rows: Ids | slice, new: Any) -> None:
     """Write the new state of some clients into the network's own copy, in place.
 
-    What `take` gave may be a view of that copy, and parts of the new state may be views of it in turn. One that stays
-    where it was need not be written; one that moves to another place is copied before its old one is overwritten.
+    The result of `take` may be a view of that copy, and parts of the new state may be views of it in turn. A view that
+    stays in its place is not written; one that moves is copied before its old place is overwritten.
     """
     slots = leaves(state)
     here = {_memory(slot) for slot in slots}
@@ -82,7 +82,7 @@ def _memory(x: Tensor) -> int:
 
 
 def _stays(slot: Tensor, rows: Ids | slice, part: Tensor) -> bool:
-    """The part is these rows of the slot themselves; only those of a slice are taken without a copy."""
+    """Whether the part is a view of exactly these rows of the slot; only slices are taken without a copy."""
     if not isinstance(rows, slice):
         return False
     own = slot[rows]
@@ -90,14 +90,14 @@ def _stays(slot: Tensor, rows: Ids | slice, part: Tensor) -> bool:
 
 
 def writable(state: Any) -> Any:
-    """The state as `put` needs it: no two of its tensors, and no two rows of them, share memory."""
+    """The state as `put` needs it: no two tensors, and no two rows, share memory."""
     slots = leaves(state)
     apart = len({_memory(x) for x in slots}) == len(slots) and all(x.is_contiguous() for x in slots)
     return state if apart else restore(state, flatten(state))
 
 
 def room(part: Any, n: int) -> Any:
-    """Space for the state of n clients, of which `part` is the state of some."""
+    """Space for the states of n clients; `part` is the state of some of them."""
     return each(lambda x: x.new_empty(n, *x.shape[1:]), part)
 
 
@@ -110,7 +110,7 @@ def flatten(state: Any, name: str = "state") -> dict[str, Tensor]:
 
 
 def named(like: Any, tensors: dict[str, Tensor], name: str = "state") -> Any:
-    """The inverse of `flatten`, for a state of the same form as `like`: of these very tensors."""
+    """The inverse of `flatten`, for a state of the same form as `like`; the tensors are not copied."""
     if isinstance(like, Tensor):
         return tensors[name]
     parts = zip(_names(like), like, strict=True)
@@ -118,7 +118,7 @@ def named(like: Any, tensors: dict[str, Tensor], name: str = "state") -> Any:
 
 
 def restore(like: Any, tensors: dict[str, Tensor], name: str = "state") -> Any:
-    """The same, of copies on the devices of `like`."""
+    """The same with copies on the devices of `like`."""
     if isinstance(like, Tensor):
         # A copy in torch's own, aligned memory: arithmetic on a view into a file's buffer may round differently.
         return tensors[name].to(like.device, copy=True)
@@ -130,7 +130,7 @@ def restore(like: Any, tensors: dict[str, Tensor], name: str = "state") -> Any:
 
 
 def memory_limit() -> float:
-    """Bytes of one run's clients' states that may stay in memory; without the setting, any number."""
+    """How many bytes of one run's clients' states may stay in memory; unlimited without the setting."""
     text = os.environ.get(LIMIT, "")
     if not text:
         return inf
@@ -138,18 +138,18 @@ def memory_limit() -> float:
         value = float(text)
     except ValueError:
         value = -1.0
-    require(value >= 0, f"{LIMIT} = {text!r} must be a number >= 0, of GB of clients' states that are kept in memory")
+    require(value >= 0, f"{LIMIT} = {text!r} must be a number >= 0: the GB of clients' states to keep in memory")
     return value * 1e9
 
 
 class ClientRows:
-    """The states of the clients `here`, of whom `form` is the state of some."""
+    """The states of the clients `here`; `form` is the state of some of them."""
 
     def __init__(self, here: range, form: Any, begin: Begin, everyone: bool) -> None:
         self.here, self.begin, self.everyone = here, begin, everyone
         self.form = room(form, 0)
         self.keeps = bool(leaves(form))
-        """Clients keep something from round to round; who keeps nothing needs no row."""
+        """Whether clients keep a state from round to round; without one no rows are stored."""
         self.met = 0
         """How many clients have a row."""
         self.on_disk = False
@@ -167,13 +167,13 @@ class ClientRows:
 
     @property
     def row_bytes(self) -> int:
-        """Of the state of one client."""
+        """Bytes of one client's state."""
         return sum(x.dtype.itemsize * prod(x.shape[1:]) for x in leaves(self.form))
 
     # ---- in a round --------------------------------------------------------------------------------------------
 
     def meet(self, ids: Ids) -> None:
-        """Those of the clients that take part for the first time get a row. Not while others take or put."""
+        """Give a row to each client that takes part for the first time. Not safe during `take` or `put`."""
         if self.everyone or not self.keeps:
             return
         at = self._places(ids)
@@ -186,7 +186,7 @@ class ClientRows:
             self._move_to_disk()
 
     def take(self, ids: Ids, work: Work) -> Any:
-        """The states of these clients, met or not; the work of those that begin is counted."""
+        """The states of these clients, met or not; the work of computing initial states is counted."""
         if not self.keeps:
             return self.form
         if self.everyone:
@@ -201,7 +201,7 @@ class ClientRows:
         return each(lambda x: x.to(leaves(self.form)[0].device), out)
 
     def put(self, ids: Ids, new: Any) -> None:
-        """The new states of these clients, all of whom were met."""
+        """Write the new states of these clients, all of which were met."""
         if not self.keeps:
             return
         if self.everyone:
@@ -216,7 +216,7 @@ class ClientRows:
         return who - self.here.start
 
     def _dense(self, ids: Ids) -> slice | np.ndarray:
-        """Where clients stand if all do, in order: a slice, so no copy, if they stand together."""
+        """The rows of these clients if all clients have one: a slice, which avoids a copy, if they are consecutive."""
         if isinstance(ids, range):
             return slice(ids.start - self.here.start, ids.stop - self.here.start)
         return self._places(ids)
@@ -224,26 +224,26 @@ class ClientRows:
     # ---- between rounds ----------------------------------------------------------------------------------------
 
     def all(self) -> Any:
-        """The states of all clients that live here, also of those who have not taken part."""
+        """The states of all clients of this process, including those that have not taken part."""
         return self._rows if self.everyone else self.take(self.here, Work())
 
     def changed(self) -> np.ndarray:
-        """The clients, ascending, whose states were put since they were last settled."""
+        """The clients, ascending, whose states were written since the last `settle`."""
         return np.sort(self._who[: self.met][self._changed[: self.met]])
 
     def settle(self) -> None:
-        """What has changed so far is kept elsewhere."""
+        """Mark all changes so far as saved."""
         self._changed[: self.met] = False
 
     def load(self, ids: Ids, states: Any) -> None:
-        """Go on from the states of these clients, where nobody else has taken part."""
+        """Continue from the states of these clients, the only ones that have taken part."""
         self.meet(ids)
         self.put(ids, states)
         if not self.everyone:
             self.settle()
 
     def copy(self, change: Callable[[Any], Any] = lambda own: own) -> Self:
-        """Another one, with what becomes of the states of all clients, also of those who have not taken part."""
+        """A copy with `change` applied to the states of all clients, including those that have not taken part."""
         other, begin = copy.copy(self), self.begin
         other.begin = lambda ids, work: change(begin(ids, work))
         if self.everyone:

@@ -1,8 +1,8 @@
-"""A run with a server at the root of a tree: its message goes down every edge, and sums of messages come up.
+"""A run with a server at the root of a tree: its message goes down every edge, and sums of messages go up.
 
-Nodes at the same distance from the root are worked on together, the farthest first. What they send is added up for
-their parents, who are one step nearer; over several processes that is one sum of the parents' rows, or, where messages
-are compressed, each of them goes to the process of its parent.
+Nodes at the same distance from the root are processed together, the farthest first. Their messages are added up for
+their parents, which are one step nearer. Over several processes that is one all-reduce of the parents' rows; compressed
+messages are sent to the process of the parent instead.
 """
 
 from __future__ import annotations
@@ -66,11 +66,11 @@ class TreeRun(StarRun):
 
 
 PassOn = Callable[[np.ndarray, list[Tensor], bool], list[Tensor | Packed]]
-"""(nodes that live here, the sums of what their children sent, whether they are the root) -> what they send."""
+"""(nodes of this process, the sums of their children's messages, whether they are the root) -> their messages."""
 
 
 def to_the_root(net: Network, tree: Rooted, like: list[Tensor], pass_on: PassOn) -> list[Tensor]:
-    """What the root passes on in the end, the same in every process; `like` are rows of the clients that live here."""
+    """The root's final message, the same in every process; `like` are rows of this process's clients."""
     below = [torch.zeros_like(rows) for rows in like]
     for nodes in reversed(tree.levels[1:]):
         here = nodes[net.within(nodes)]

@@ -41,7 +41,7 @@ WHOLE = 600
 """Coordinates up to which a Hessian is that of all of them, though some are zero."""
 
 SOME = 100
-"""Of more of them, so many at least are in a Hessian, those first that are nearest to being not zero."""
+"""Of more of them, so many that are zero are in a Hessian, those first that are nearest to being not zero."""
 
 PATIENCE = 60
 """Answers without a smaller residual after which a fit gives up: rounding allows no more."""
@@ -103,6 +103,8 @@ class Mean:
     """Of all rows of the part."""
     l2: float = 0.0
     """Of (l2/2) |x|^2 in f."""
+    noise: float = 0.0
+    """Absolute error of f and of each number of its gradient: sums under masks are rounded to fixed point."""
 
     def __call__(self, sums: Sums, x: Tensor, columns: Tensor | None = None) -> tuple[float, Tensor, Tensor | None]:
         """(f, its gradient, its Hessian)."""
@@ -174,7 +176,7 @@ def _newton(wish: Wish, each: Separable | None, some: bool) -> Asking:
     least, when, before, ridge = inf, 0, inf, 0.0 if wish.bound is None else 0.1
     last, same = torch.zeros_like(x), 0
     while True:
-        if some and each is not None and not _covers(curvature, x, g, each):
+        if some and each is not None and not _covers(curvature, x, g, each, wish.hessians):
             columns = _columns(x, g, each, wish.hessians)
             sums = yield Question(x, part, 2, columns)
             asked += 1
@@ -196,7 +198,7 @@ def _newton(wish: Wish, each: Separable | None, some: bool) -> Asking:
         inner = 0.3 * goal * scale if wish.exact else max(0.3 * goal, 1e-2 * residual) * scale
         z = _step(_raised(curvature, ridge, wish.bound), g, x, h, each, inner / len(x) ** 0.5)
         D = float(g @ (z - x)) + float(h.value(z)) - float(h.value(x))
-        noise = 10 * torch.finfo(x.dtype).eps * (abs(f) + 1)
+        noise = 10 * torch.finfo(x.dtype).eps * (abs(f) + 1) + 2 * mean.noise
         if torch.equal(z, x) or not noise >= D:
             if not fresh:
                 sums = yield Question(x, part, 2, curvature.columns)
@@ -204,10 +206,12 @@ def _newton(wish: Wish, each: Separable | None, some: bool) -> Asking:
                 f, g, H = mean(sums, x)
                 curvature, fresh, before = Curvature(H, curvature.columns), True, inf  # type: ignore[arg-type]
                 continue
-            ridge, asked = _more(ridge, L, wish.bound), asked + 1  # flat along the way that the gradient points
+            # flat along the way that the gradient points
+            ridge, asked = _more(ridge, L, wish.bound, 2 * h.weak_convexity), asked + 1
             continue
         order = 2 if (slow or not isfinite(f)) and not wish.exact else 1
         t, phi = 1.0, f + float(h.value(x))
+        shortest = 1e-3 if h.weak_convexity > 0 else 1e-12  # of phi that is not convex, no step may be a way down
         while True:
             y = z if t == 1 else x + t * (z - x)
             near = None if not some or each is None else _columns(y, g, each, wish.hessians)
@@ -217,12 +221,12 @@ def _newton(wish: Wish, each: Separable | None, some: bool) -> Asking:
             phi_y = f_y + float(h.value(y))
             if phi_y <= phi + SIGMA * t * D + noise:
                 break
-            if t < 1e-12 or asked >= wish.rounds or (wish.bound is not None and ridge < 1):
+            if t < shortest or asked >= wish.rounds or (wish.bound is not None and ridge < 1):
                 break
             t, order = t * _shorter(phi, phi_y, t * D), 1
-        if not phi_y <= phi + 1e-9 * (abs(phi) + 1):
+        if not phi_y <= phi + (noise if t < shortest else 1e-9 * (abs(phi) + 1)):
             if fresh or wish.bound is not None:
-                ridge = _more(ridge, L, wish.bound)
+                ridge = _more(ridge, L, wish.bound, 2 * h.weak_convexity)
                 before = 0.0
             else:
                 sums = yield Question(x, part, 2, curvature.columns)
@@ -254,8 +258,9 @@ def _raised(curvature: Curvature, ridge: float, bound: Tensor | None) -> Curvatu
     return Curvature(H + ridge * (bound if columns is None else bound[columns[:, None], columns]), columns)
 
 
-def _more(ridge: float, L: float, bound: Tensor | None) -> float:
-    return max(10 * ridge, 1e-8 * L) if bound is None else max(10 * ridge, 1e-3)
+def _more(ridge: float, L: float, bound: Tensor | None, least: float) -> float:
+    """`least` makes the model of phi convex where h is not, so that a step to its minimiser descends."""
+    return max(10 * ridge, 1e-8 * L, least) if bound is None else max(10 * ridge, 1e-3)
 
 
 def _step(
@@ -290,13 +295,15 @@ def _corrected(curvature: Curvature, step: Tensor, change: Tensor) -> Curvature:
 # ---- of many features, some ------------------------------------------------------------------------------------------
 
 
-def _covers(curvature: Curvature, x: Tensor, g: Tensor, each: Separable) -> bool:
-    """Whether all that is not zero, or ought not to be, is among its columns."""
+def _covers(curvature: Curvature, x: Tensor, g: Tensor, each: Separable, most: int) -> bool:
+    """Whether all that the next step is to move is among its columns."""
     if curvature.columns is None:
         return True
-    needed = _needed(x, g, each)
-    needed[curvature.columns] = False
-    return not bool(needed.any())
+    wanted = torch.zeros(len(x), dtype=torch.bool)
+    wanted[_columns(x, g, each, most)] = True
+    wanted &= _needed(x, g, each)
+    wanted[curvature.columns] = False
+    return not bool(wanted.any())
 
 
 def _needed(x: Tensor, g: Tensor, each: Separable) -> Tensor:
@@ -305,11 +312,12 @@ def _needed(x: Tensor, g: Tensor, each: Separable) -> Tensor:
 
 
 def _columns(x: Tensor, g: Tensor, each: Separable, most: int) -> Tensor:
-    """Those that are not zero, and then those whose gradient is largest, in relation to what holds it at zero."""
+    """Those that are not zero, and then those whose gradient is largest, in relation to what holds it at zero: few more
+    than are not zero, as far from the solution nearly all gradients are large."""
     l1, movable = torch.from_numpy(each.l1), torch.from_numpy(each.low < each.high)
     rank = torch.where(l1 > 0, g.abs() / l1.clamp_min(1e-300), inf)
     rank = torch.where(x != 0, inf, rank).masked_fill(~movable, -1)
-    count = min(most, max(SOME, int(_needed(x, g, each).sum())), int(movable.sum()))
+    count = min(most, SOME + 2 * int((x != 0).sum()), int(movable.sum()))
     return rank.argsort(descending=True, stable=True)[:count].sort().values
 
 

@@ -105,7 +105,7 @@ class Objective:
         return bool((there | (self._kinds(ALL) == 0)).all())
 
     def mean(self, part: Part = ALL) -> Mean:
-        return Mean(self.weight(part), self.l2)
+        return Mean(self.weight(part), self.l2, self.organisations.rounding / self.weight(part))
 
     def bound(self, part: Part = ALL) -> Tensor | None:
         """What no Hessian is above, of a loss that has places without curvature."""
@@ -196,6 +196,10 @@ class Quadratics:
     @property
     def tells_grams(self) -> bool:
         return True
+
+    @property
+    def rounding(self) -> float:
+        return self.asked.rounding
 
     @property
     def hessian_columns(self) -> int:

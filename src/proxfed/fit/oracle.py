@@ -136,6 +136,10 @@ class Organisations(Protocol):
     def tells_grams(self) -> bool:
         """They give Gram matrices."""
 
+    @property
+    def rounding(self) -> float:
+        """Absolute error of a number of an answer, beyond that of floating point."""
+
     def counts(self) -> Tensor:
         """(folds, classes): what the rows of each fold and class weigh, before any class weights; one line for all
         rows if there are no folds. Of numbers there is one class; of survival there are two, censored and with an

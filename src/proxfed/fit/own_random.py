@@ -86,11 +86,14 @@ def random_sums(own: OwnRows, x: Tensor, t: float, factors: Tensor | None = None
     total = h + precision
     u_x, u_t = -edge / total, 2 * u * precision / t / total
     outer = torch.outer(edge, edge)
+    hessian = H - outer / total
+    hessian[-1] = hessian[:, -1] = edge * (precision / total)  # as exact where t is large and the difference is not
+    g[-1] = -precision * u
     share = 0.5 / total  # t^2/(1 + t^2 h), halved
     return RandomSums(
         value=found.value + 0.5 * precision * u * u,
         gradient=g,
-        hessian=H - outer / total,
+        hessian=hessian,
         turn=outer * (-2 * precision / t / total**2),
         slope=-precision / t * u * u,
         volume=0.5 * math.log1p(t * t * h),

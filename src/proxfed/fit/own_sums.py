@@ -288,7 +288,7 @@ def check_one_score(loss: Loss) -> None:
 
 def root(derivative: Callable[[float], tuple[float, float]]) -> float:
     """Where an increasing function is 0, by Newton's method inside a bracket; it is given with its derivative."""
-    low, high, a = -np.inf, np.inf, 0.0
+    low, high, a, reach = -np.inf, np.inf, 0.0, 10.0
     for _ in range(200):
         g, h = derivative(a)
         if g == 0:
@@ -297,7 +297,8 @@ def root(derivative: Callable[[float], tuple[float, float]]) -> float:
         step = a - g / h if h > 0 else np.inf
         if not low < step < high or abs(step - a) > 10:
             bracketed = np.isfinite(low) and np.isfinite(high)
-            step = (low + high) / 2 if bracketed else a + (10.0 if g < 0 else -10.0)
+            step = (low + high) / 2 if bracketed else a + (reach if g < 0 else -reach)
+            reach *= 2
         if abs(step - a) <= 1e-15 * max(1.0, abs(a)):
             return float(step)
         a = float(step)

@@ -131,14 +131,9 @@ def written(columns: dict[str, list[Any]]) -> str:
 
 def evaluated(model: Model, table: Table) -> dict[str, list[float | None]]:
     """Every measure of these rows, with its interval."""
+    from proxfed.fit.external import labels_of
     from proxfed.fit.judge import judge, plain
     from proxfed.problems.named_losses import find_loss
 
-    labels = table.labels
-    assert labels is not None, "read_rows asks for them"
-    if table.events is not None:
-        labels = np.copysign(labels, table.events - 0.5)
-    elif model.loss["name"] == "logistic":
-        labels = 2.0 * labels - 1.0
-    judged = judge(find_loss(model.loss), model.scores(table), labels, [len(table)], ["these rows"])
+    judged = judge(find_loss(model.loss), model.scores(table), labels_of(model, table), [len(table)], ["these rows"])
     return plain(judged)["these rows"]

@@ -1,1 +1,1 @@
-"""Experiments around the engine: from tables to objects, run folders, resuming, results."""
+"""Experiments on top of the engine: from tables to objects, run folders, resuming, results."""

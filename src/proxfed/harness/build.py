@@ -77,6 +77,9 @@ def build_study(
     here = problem is None  # between organisations the sites add the noise
     privacy = e.protection.privacy if here and e.protection is not None else None
     problem = _problem(e, problem_table, data_directory, data) if problem is None else problem
+    each_its_own = here and drawn_by_seed(e.data)
+    same = "reference = true needs one problem for all seeds, and data.partition.seed = 'run' gives each its own"
+    require(not (each_its_own and e.reference), same)
     decayed: dict[float, Problem] = {}
     entries = {}
     for label, table in zip(labels, e.algorithms, strict=True):
@@ -102,6 +105,7 @@ def build_study(
         written=_filled_tables(e, problem_table),
         asked=e.asked(),
         again=partial(_again, e, data_directory, problem.f.data),
+        problem_of=partial(_problem_of, e, data_directory) if each_its_own else None,
     )
 
 
@@ -112,7 +116,8 @@ def _again(e: Experiment, directory: str | None, data: Federated | None, changes
         check_not_overruled(table, key, key)
         assign(table, key, value, key)
     others = parse(table, e.name)
-    return build_study(others, directory, data if others.data == e.data else None)
+    same = partitioned(others.data, others.seeds[0]) == partitioned(e.data, e.seeds[0])
+    return build_study(others, directory, data if same else None)
 
 
 def read_study(source: str | Path, changes: Sequence[str] = (), case: str = "", data: str | None = None) -> Study:
@@ -285,6 +290,17 @@ def _filled_tables(e: Experiment, problem: Table) -> Table:
     return out
 
 
+def drawn_by_seed(data: Table) -> bool:
+    """Whether every seed of a run has a partition of its own: data.partition.seed = 'run'."""
+    partition = data.get("partition")
+    return isinstance(partition, dict) and partition.get("seed") == "run"
+
+
+def partitioned(data: Table, seed: int) -> Table:
+    """The table of the data with which this seed runs."""
+    return data | {"partition": data["partition"] | {"seed": seed}} if drawn_by_seed(data) else data
+
+
 def load_data(table: Table, directory: str | None) -> Federated:
     """The data that a table describes, handed out to the clients."""
     read = _reader({key: value for key, value in table.items() if key != "partition"}, directory)
@@ -319,6 +335,11 @@ def build_problem(e: Experiment, directory: str | None = None, data: Federated |
     return _problem(e, canonical(e.problem), directory, data)
 
 
+def _problem_of(e: Experiment, directory: str | None, seed: int) -> Problem:
+    """The problem with the partition that a seed draws."""
+    return _problem(e, canonical(e.problem), directory, load_data(partitioned(e.data, seed), directory))
+
+
 def _problem(e: Experiment, table: Table, directory: str | None, data: Federated | None) -> Problem:
     """With its regulariser, which may act on some of the problem's blocks only."""
     require(e.dtype in DTYPES, f"dtype = {e.dtype!r} is not one of {', '.join(DTYPES)}")
@@ -326,7 +347,7 @@ def _problem(e: Experiment, table: Table, directory: str | None, data: Federated
         require(key not in table, f"problem: {key!r} stands above the tables, not inside [problem]")
     make, given = prepared(PROBLEMS, table, "problem", GIVEN)
     given |= {
-        "data": load_data(e.data, directory) if data is None else data,
+        "data": load_data(partitioned(e.data, e.seeds[0]), directory) if data is None else data,
         "dtype": DTYPES[e.dtype],
         "device": e.device,
     }
@@ -400,7 +421,9 @@ def _steps(make: Any, key: str, value: Any, problem: Problem, where: str) -> Any
         return value
     (kind, epochs), batch, data = *value.items(), problem.f.batch, problem.f.data
     require(whole(epochs) and epochs >= 1, f"{where}.{kind} = {epochs!r} must be a whole number >= 1")
-    if batch is None or data is None:
+    if data is None:
+        raise InputError(f"{where}: between organisations, epochs need the sizes of all sites; give a number")
+    if batch is None:
         raise InputError(f"{where}: epochs need minibatches; give problem.batch")
     if kind == "mean_epochs":
         return data.steps(batch, epochs)

@@ -1,4 +1,4 @@
-"""What there is to choose from, read off the classes themselves."""
+"""The catalogue of available components, derived from the classes themselves."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ KINDS: dict[str, Registry[Any]] = {
 }
 
 FILES: dict[str, Callable[[], dict[str, Path]]] = {"profiles": profiles, "experiments": shipped}
-"""What comes as TOML files."""
+"""Kinds of entries that are TOML files."""
 
 
 class Setting(NamedTuple):
@@ -74,8 +74,8 @@ def find(kind: str, name: str) -> Callable[..., Any]:
 
 
 def settings(make: Callable[..., Any]) -> list[Setting]:
-    """What an entry takes from its table."""
-    if make in MODELS.values():  # the data say how many channels, pixels and classes there are
+    """The settings of an entry."""
+    if make in MODELS.values():  # channels, pixels and classes follow from the data
         return []
     fixed = make.keywords.keys() if isinstance(make, partial) else ()
     cls = make.func if isinstance(make, partial) else make
@@ -93,18 +93,18 @@ def settings(make: Callable[..., Any]) -> list[Setting]:
 
 
 def about(make: Callable[..., Any]) -> str:
-    """What an entry is: its docstring, or that of what makes it this one."""
+    """The description of an entry: its docstring, or the docstring of the function that makes it."""
     return summary(type(next(iter(make.keywords.values()))) if isinstance(make, partial) else make)
 
 
 def recursion(make: Any) -> str:
-    """The docstring of an algorithm's file: its equations and what travels; and the reference."""
+    """The docstring of an algorithm's file: its equations and messages; and the reference."""
     text = inspect.getdoc(sys.modules[make.__module__]) or ""
     return text if "Reference:" in text else f"{text}\nReference: {make.reference()}"
 
 
 def needs(what: Needs) -> str:
-    """'convex h, all clients': what an algorithm asks for."""
+    """'convex h, all clients': the needs of an algorithm."""
     words = {
         "no constraints": not what.composite,
         "convex h": what.convex,
@@ -121,7 +121,7 @@ def needs(what: Needs) -> str:
 
 
 WORDS = ("settings", "runs on", "handles h by", "needs", "sends", "exact", "different data", "some clients")
-"""What is said of an entry beside its name, what it is about and its paper."""
+"""The facts of an entry beside its name, description and paper."""
 
 
 def _entries(kind: str) -> list[Entry]:
@@ -132,7 +132,7 @@ def _entries(kind: str) -> list[Entry]:
     for name in KINDS[kind].names():
         try:
             make = KINDS[kind][name]
-        except InputError as e:  # a plug-in that is broken
+        except InputError as e:  # a broken plug-in
             entries.append(dict.fromkeys(WORDS, "") | {"name": name, "about": str(e), "paper": str(e)})
             continue
         shown = ", ".join(s.name if s.default is None else f"{s.name} = {s.default}" for s in settings(make))
@@ -158,7 +158,7 @@ def _algorithm(make: Any) -> Entry:
 
 
 def _different_data(make: Any) -> str:
-    """Where it ends on heterogeneous data, first with its default settings."""
+    """Its limit on heterogeneous data, first with default settings."""
     exact = make.facts.exact
     if not isinstance(exact, When):
         return "exact" if exact else "biased"
@@ -167,7 +167,7 @@ def _different_data(make: Any) -> str:
 
 
 def _some_clients(make: Any) -> str:
-    """What becomes of the solution if not everybody takes part in every round."""
+    """Its limit with partial participation."""
     exact = make.facts.exact_partial
     if exact is False:
         return "refused" if make.needs.everyone else "inexact"
@@ -176,5 +176,5 @@ def _some_clients(make: Any) -> str:
 
 
 def _headline(text: str) -> str:
-    """The first comment line of an experiment."""
+    """The first comment line of an experiment's file."""
     return text.splitlines()[0].lstrip("# ") if text.startswith("#") else ""

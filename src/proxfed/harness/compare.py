@@ -1,4 +1,4 @@
-"""The two functions that most people need: `run` one algorithm in memory, `compare` several, with everything kept."""
+"""The two main functions: `run` one algorithm in memory, and `compare` several, with all results kept."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ __all__ = ["Diverged", "Result", "compare", "folder_of", "run", "run_study"]
 
 
 class Diverged(RunError):
-    """A run that left for infinity, for those who ask for an exception; `result` is what there is of it."""
+    """A run has diverged, raised only with throw = True; `result` has its rows so far."""
 
     def __init__(self, result: Result) -> None:
         super().__init__(result.message)
@@ -48,12 +48,12 @@ class Diverged(RunError):
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """What came out of one run."""
+    """The result of one run."""
 
     status: RunStatus
-    """'finished', 'early' where a hook stopped it, 'diverged', or 'stopped' by Ctrl-C."""
+    """'finished', 'early' (stopped by a hook), 'diverged', or 'stopped' (by Ctrl-C)."""
     message: str
-    """Why, where it is not finished; else what should be known of its steps, if anything."""
+    """The reason if it is not finished; else a remark on its steps, if there is one."""
     model: Tensor
     """The point after the last round, (d,)."""
     rows: list[Row]
@@ -61,11 +61,11 @@ class Result:
     state: Any = field(repr=False)
     """The states of clients and server after the last round."""
     seed: int = 0
-    """With which it was run."""
+    """The seed of the run."""
     seconds: float = 0.0
-    """Spent in rounds; evaluations apart."""
+    """Wall time in rounds, without evaluations."""
     algorithm: Algorithm | None = None
-    """With the steps that it ended with, where they were to be found."""
+    """The algorithm, with the final steps instead of "auto"."""
 
     def to_pandas(self) -> Any:
         """All rows as a pandas DataFrame."""
@@ -94,7 +94,7 @@ def run(
 ) -> Result:
     """Run `algorithm` on `problem` in this process.
 
-    Ctrl-C ends the run after the current round, with what there is.
+    Ctrl-C ends the run after the current round and returns the result so far.
 
     Parameters
     ----------
@@ -109,15 +109,15 @@ def run(
     participation : Participation
         Which clients take part in a round; all by default.
     seed : int
-        Of the minibatches, the messages and the start.
+        Seed of the minibatches, the compressors and the starting point.
     every : int
-        A row of measures every so many rounds, and at both ends.
+        Rounds between evaluations; the first and the last round are always evaluated.
     reference : Tensor, optional
         The solution, (d,), so that rows have the gap and the error.
     measures : sequence of str
-        More measures, by name, such as those of the clients' states.
+        More measures, by name, for example of the clients' states.
     hooks : sequence
-        Functions of a Moment, or objects such as Patience(10): called with every row, they may stop the run
+        Functions of a Moment, or objects such as Patience(10), called with every row; they may stop the run
         (proxfed.hooks).
     progress : bool
         Show the progress in the terminal.
@@ -134,7 +134,7 @@ def run(
     require(whole(seed), f"seed = {seed!r} must be a whole number")
     swapped = isinstance(problem, Method) and isinstance(algorithm, (Problem, Smooth))
     require(not swapped, "the problem comes first: run(problem, algorithm, rounds)")
-    told = checked(hooks)
+    listeners = checked(hooks)
     Entry(algorithm)
     phi: Problem = as_problem(problem)
     check_combination(phi, algorithm, topology, participation)
@@ -146,20 +146,20 @@ def run(
         require(bool(reference.isfinite().all()), "reference must be finite, without NaN")
         reference = reference.to(phi.f.weights)
     net = Stacked(phi.f.n, phi.f.d, topology)
-    going, records = begin(algorithm, phi, net, participation, seed, rounds), Records()
+    active, records = begin(algorithm, phi, net, participation, seed, rounds), Records()
     name = type(algorithm).__name__
     measured = Measures(phi, net, reference, more=tuple(measures))
     about = About(name, seed, rounds, directions=directions((*phi.f.training_measures, *phi.f.measures)))
-    with stop_on_signal() as stop, watching(progress) as display, begun(told, about) as asked:
+    with stop_on_signal() as stop, watching(progress) as display, begun(listeners, about) as started:
 
         def show(t: int, row: Row | None) -> None:
             display(Progress(0, 1, name, seed, t, rounds, row))
 
-        ended = follow(going, phi, measured, records, asked, rounds, every=every, show=show, stop=stop)
+        ended = follow(active, phi, measured, records, started, rounds, every=every, show=show, stop=stop)
     status, _, message, x = ended
-    x = going.model() if x is None else x
+    x = active.model() if x is None else x
     message = "; ".join(filter(None, [message, equal_weights(phi)]))
-    result = Result(status, message, x, records.rows, going.state, seed, going.seconds, going.algorithm)
+    result = Result(status, message, x, records.rows, active.state, seed, active.seconds, active.algorithm)
     if throw and status is RunStatus.DIVERGED:
         raise Diverged(result)
     return result
@@ -240,52 +240,52 @@ def compare(
     ranks: int = 1,
     progress: bool = True,
 ) -> Results | Cases:
-    """Run every algorithm with every seed, and return all that came out.
+    """Run every algorithm with every seed, and return all results.
 
-    Ctrl-C stops after the current round and returns what there is; the same call resumes it.
+    Ctrl-C stops after the current round and returns the results so far; the same call resumes the run.
 
     Parameters
     ----------
     problem : Problem, Smooth or mapping of these
-        One, or several by name: then there are results and a folder for each of these cases.
+        One problem, or several by name; each of several is a case with its own results and folder.
     algorithms : mapping of str to Algorithm or Entry
-        By label; an Entry has a topology, participation or rounds of its own.
+        By label; an Entry can have its own topology, participation or rounds.
     rounds : int
         Communication rounds of every algorithm.
     seeds : int or sequence of int
-        A list, or how many.
+        A list of seeds, or their number.
     name : str, optional
-        What reports call it; None: the name of the folder.
+        The name in reports; None: the name of the folder.
     topology : Topology, optional
         The graph of an algorithm without a server, such as Ring(10).
     participation : Participation
         Which clients take part in a round; all by default.
     every : int
-        A row of measures every so many rounds, and at both ends.
+        Rounds between evaluations; the first and the last round are always evaluated.
     reference : bool
         Compute the solution first, so that rows have the gap and the error.
     measures : sequence of str
         More measures, by name: of the clients' states 'consensus_y', ..., or 'train_accuracy'.
     targets : mapping, optional
-        {measure: values} whose first round and bytes the tables show.
+        {measure: values}: tables show the first round and the bytes at which each value is reached.
     timing : Timing, str or mapping, optional
         Devices and links for simulated seconds: a Timing, or the name of a profile.
     hooks : sequence
-        Called with every row, they may stop a run: functions of a Moment, Patience(10), ... (proxfed.hooks). With jobs
-        they are shipped to the other processes, whose variables are not yours.
+        Functions of a Moment, or objects such as Patience(10), called with every row; they may stop a run
+        (proxfed.hooks). With jobs, copies of them run in the other processes.
     out : Path | str, optional
-        The run folder; without one nothing is left on the disk.
+        The run folder; None: nothing is kept on disk.
     resume : bool
-        Resume what the folder holds, if the settings are the same; more seeds and algorithms are added to it.
+        Resume the run in the folder, if the settings are the same; seeds and algorithms may be added.
     force : bool
-        Replace what the folder holds, whatever `resume` says.
+        Replace the contents of the folder, even with `resume`.
     only : str or collection of str
         Labels of the algorithms to run now; empty: all.
     jobs : int, optional
-        Run algorithms and seeds in so many processes at a time; None: what suits the machine, or one if a hook is a
-        plain function.
+        The number of processes that run algorithms and seeds in parallel; None: chosen for the machine, or one if a
+        hook is a plain function.
     ranks : int
-        Spread the clients over so many processes.
+        The number of processes that share the clients of a run.
     progress : bool
         Show the progress in the terminal.
 
@@ -351,28 +351,28 @@ def run_study(
     ranks: int = 1,
     progress: bool = True,
 ) -> Results:
-    """Carry out a study and return what came out.
+    """Run a study and return its results.
 
-    Started as one of several ranks, by torchrun or srun, it works with the others. The first of them keeps the records
-    and returns them; the others return results without rows.
+    If this process is one of several ranks, started by torchrun or srun, it works with the others. The first rank keeps
+    the records and returns them; the others return results without rows.
 
     Parameters
     ----------
     study : Study
         From `read_study`, or made in Python.
     out : Path | str, optional
-        The run folder; without one nothing is left on the disk.
+        The run folder; None: nothing is kept on disk.
     resume : bool
-        Resume what the folder holds, if the settings are the same; more seeds and algorithms are added to it.
+        Resume the run in the folder, if the settings are the same; seeds and algorithms may be added.
     force : bool
-        Replace what the folder holds, whatever `resume` says.
+        Replace the contents of the folder, even with `resume`.
     only : str or collection of str
         Labels of the algorithms to run now; empty: all.
     jobs : int, optional
-        Run algorithms and seeds in so many processes at a time; None: what suits the machine, or one if a hook is a
-        plain function.
+        The number of processes that run algorithms and seeds in parallel; None: chosen for the machine, or one if a
+        hook is a plain function.
     ranks : int
-        Spread the clients over so many processes.
+        The number of processes that share the clients of a run.
     progress : bool
         Show the progress in the terminal.
 
@@ -392,7 +392,7 @@ def _run(
     only: Collection[str] | str,
     **how: Any,
 ) -> dict[str, Results]:
-    """Studies by the name of their case; one without a name has the folder for itself."""
+    """Run studies, by the name of their case; a study without a name uses the folder itself."""
     listed = isinstance(only, Collection) and all(isinstance(label, str) for label in only)
     require(listed, f"only = {only!r} must be a label, or a list of labels")
     alone = out is not None or world() is None
@@ -410,7 +410,7 @@ def _run(
         if how["progress"] and planned[0].leads:
             for case, results in found.items():
                 say_messages(results, case)
-        if out is None:  # the folder is gone when they are looked at
+        if out is None:  # the folder is deleted before the results are used
             for case, results in found.items():
                 results.models.load()
                 found[case] = replace(results, name=case or studies[case].name, folder=None)

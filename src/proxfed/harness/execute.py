@@ -12,7 +12,7 @@ import io
 import logging
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 import torch
@@ -79,6 +79,8 @@ class Execution:
     """A task that is not done by this round is put aside with its checkpoint, to be gone on with another time."""
     engine: Callable[[Task, CompleteEntry], Running] | None = None
     """The run of a task, if its clients do not live in this process or its ranks."""
+    _of_seed: tuple[int, Problem] | None = field(default=None, init=False)
+    """The seed that was run last, and its problem, if each seed has its own."""
 
     def run(self) -> bool:
         """True when every task that was asked for is done here; False if some are not, or are another process's."""
@@ -134,13 +136,25 @@ class Execution:
             found = Checkpoint(t, 0, {"wall_seconds": 0.0}, {})
         return known[code], found
 
+    def _entry(self, task: Task) -> CompleteEntry:
+        """The algorithm with the problem of its seed; the settings are the same for all seeds."""
+        entry, decayed = self.study.complete[task.label], self.study.entries[task.label].problem
+        if self.study.problem_of is None:
+            return entry
+        if self._of_seed is None or self._of_seed[0] != task.seed:
+            self._of_seed = task.seed, self.study.problem_of(task.seed)
+        problem = self._of_seed[1]
+        if decayed is not None:  # with a weight decay of its own, a number
+            problem = replace(problem, f=problem.f.with_l2(decayed.f.l2 or 0.0))
+        return entry._replace(problem=problem)
+
     def _begin(self, task: Task, entry: CompleteEntry) -> Running:
         net = self.network(entry.topology)
         known = entry.problem, net, entry.participation, task.seed, entry.rounds, self.study.privacy
         return begin(entry.algorithm, *known)
 
     def _carry_out(self, k: int, task: Task, files: TaskFolder | None, found: Checkpoint | None) -> Outcome:
-        study, entry = self.study, self.study.complete[task.label]
+        study, entry = self.study, self._entry(task)
         run = (self.engine or self._begin)(task, entry)
         net = run.network
         measures = Measures(entry.problem, net, self.solution(), study.stationarity_step, tuple(study.measures))

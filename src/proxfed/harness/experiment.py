@@ -1,4 +1,4 @@
-"""An experiment as data: its file, read and validated, and its cases: the same algorithms in several settings.
+"""An experiment's file, read and validated, and its cases: the same algorithms with different settings.
 
 The tables of a file:
 
@@ -35,7 +35,7 @@ from proxfed.validation import STRICT, sentence
 
 
 class Experiment(BaseModel):
-    """A whole configuration file; tables of components are checked when they are built (build.py)."""
+    """A configuration file; tables of components are validated when they are built (build.py)."""
 
     model_config = STRICT
 
@@ -44,10 +44,10 @@ class Experiment(BaseModel):
     rounds: int = Field(ge=1)
     seeds: list[int] = Field([0], min_length=1)
     every: int = Field(1, ge=1)
-    """A row of measures every so many rounds."""
+    """Rounds between evaluations."""
     dtype: str = "float64"
     device: str = "cpu"
-    """Where tensors live: 'cpu', 'cuda', 'mps', ...; 'auto' is read as the one that is here, and kept as that."""
+    """The device of tensors: 'cpu', 'cuda', 'mps', ...; 'auto' is replaced by the device found on reading."""
     reference: bool = False
     """Compute the minimiser beforehand, so that rows have the optimality gap and the error."""
     stationarity_step: float | None = Field(None, gt=0)
@@ -61,25 +61,25 @@ class Experiment(BaseModel):
     participation: Table = {"name": "full"}
     algorithms: list[Table] = Field(min_length=1)
     protection: Protection | None = None
-    """What holders do to their messages between organisations (protection.py)."""
+    """The protection of messages between organisations (protection.py)."""
     time: Table | None = None
     """Devices and links, so that rounds and bytes become simulated seconds (simulate/timing.py)."""
     targets: dict[str, list[float]] = {}
-    """Values of measures whose first round, bytes and seconds the tables show: {accuracy = [0.97, 0.98]}."""
+    """Targets: tables show the first round, bytes and seconds at which they are reached: {accuracy = [0.97, 0.98]}."""
     better: dict[str, Literal["lower", "higher", ""]] = {}
-    """Which values of its own measures are better, as the problem says: a run folder has it for its readers."""
+    """Which values of the problem's own measures are better, recorded in run folders for their readers."""
     stop: Table | list[Table] = {}
     """When a run stops before its last round: {patience = 10, measure = "accuracy", target = {accuracy = 0.9}, ...}."""
     hooks: list[Table] = []
     """Called with every row: trackers such as {name = "tensorboard"}, or your own, {name = "./mine.py:Mine"}."""
     cases: dict[str, Table] = {}
-    """The same algorithms in several settings: a name and, by dotted keys, what differs."""
+    """The same algorithms with different settings: by name, the changed settings as dotted keys."""
     case: str = ""
-    """Which of the cases this is, when it stands alone."""
+    """The name of this case, in the file of a single case."""
     paper: Table | None = None
     reported: list[Table] = []
     claims: list[Table] = []
-    """These three say something of the results, and are read by `proxfed.papers` (`said`)."""
+    """These three keys describe the results, and are read by `proxfed.papers` (`said`)."""
 
     @field_validator("targets", mode="before")
     @classmethod
@@ -97,7 +97,7 @@ class Experiment(BaseModel):
     @field_validator("device")
     @classmethod
     def _here(cls, device: str, others: ValidationInfo) -> str:
-        """'auto' becomes what is here, so that a run is resumed on the same kind of device, or refused."""
+        """Replace 'auto' by the device found here, so that a run is resumed on the same kind of device, or refused."""
         if device != "auto":
             return device
         from proxfed.machine import device_here
@@ -131,17 +131,17 @@ def said(e: Experiment, where: str) -> Said | None:
 
 
 EXPERIMENTS = [Path(str(files("proxfed") / room / "experiments")) for room in ("harness", "papers")]
-"""Where the experiments that come with the package are."""
+"""The folder of the shipped experiments."""
 
 
 def shipped() -> dict[str, Path]:
-    """The experiments that come with the package, by name."""
+    """The shipped experiments, by name."""
     found = [(path.relative_to(folder), path) for folder in EXPERIMENTS for path in folder.rglob("*.toml")]
     return {name.with_suffix("").as_posix(): path for name, path in sorted(found)}
 
 
 def read(source: str, overrides: Iterable[str] = ()) -> Experiment:
-    """An experiment from a shipped name or a file, with `key=value` overrides; its cases are left as they are."""
+    """An experiment from a shipped name or a file, with `key=value` overrides; its cases are not expanded."""
     table, where = read_table(source)
     for text in overrides:
         override(table, text)
@@ -149,7 +149,7 @@ def read(source: str, overrides: Iterable[str] = ()) -> Experiment:
 
 
 def read_table(source: str) -> tuple[Table, str]:
-    """The file of an experiment as it stands, from a shipped name or a path; and where it was read from."""
+    """(the raw table of an experiment from a shipped name or a path, its source)."""
     path = Path(source)
     if path.suffix != ".toml":
         require(
@@ -161,7 +161,7 @@ def read_table(source: str) -> tuple[Table, str]:
 
 
 def parse(table: Table, where: str) -> Experiment:
-    """Check the outer form of an experiment."""
+    """Validate the top level of an experiment."""
     try:
         experiment = Experiment(**table)
     except ValidationError as e:
@@ -171,7 +171,7 @@ def parse(table: Table, where: str) -> Experiment:
 
 
 def _inside(key: str, table: Table) -> str:
-    """Where a key stands that is unknown at the top of a file, if one of its tables has it, maybe by another name."""
+    """A hint for an unknown top-level key: the table that has it, perhaps under another name."""
     entries = [entry for entry in table.get("algorithms", ()) if isinstance(entry, dict)]
     inner = {name: table[name] for name in ("data", "problem", "regulariser") if isinstance(table.get(name), dict)}
     for here in (key, *OTHER_NAMES.get(key, ())):
@@ -183,7 +183,7 @@ def _inside(key: str, table: Table) -> str:
 
 
 def canonical(problem: Table) -> Table:
-    """The table of a problem in the words of its class: `weight_decay` is another one for `l2`."""
+    """The table of a problem with the names of its class: `weight_decay` is an alias of `l2`."""
     if "weight_decay" not in problem:
         return problem
     require("l2" not in problem, "problem: l2 and weight_decay are the same; give one of them")
@@ -200,17 +200,17 @@ def _known(path: Sequence[str]) -> Iterable[str]:
 
 
 Layers = Sequence[tuple[str, Table]]
-"""Settings on top of those of a case, with where they stand."""
+"""Settings that override a case's, with their source."""
 
 
 class ExperimentFile:
-    """An experiment's file, read and checked once: its cases."""
+    """An experiment's file, read and validated once, and its cases."""
 
     def __init__(self, source: str) -> None:
         self.table, self._where = read_table(source)
-        """As it stands."""
+        """The raw table."""
         self.whole = parse(self.table, self._where)
-        """With all its cases."""
+        """The experiment with all its cases."""
         self._check_cases()
         if (found := said(self.whole, self._where)) and not self.whole.case:
             found.check_names(self.labels(), self._where)  # the config.toml of a run has one case, and all claims
@@ -220,7 +220,7 @@ class ExperimentFile:
     ) -> dict[str, Experiment]:
         """The cases by name, `only` some of them if given; without [cases] there is one, called ''.
 
-        What is set later wins: the file, the case, the layers, `key=value` overrides.
+        Later settings override earlier ones, in the order file, case, layers, `key=value` overrides.
         """
         overrides = list(overrides)
         if not (self.whole.cases or layers or overrides or only):
@@ -235,12 +235,12 @@ class ExperimentFile:
         return cases
 
     def labels(self) -> dict[str, list[str]]:
-        """What the algorithms are called, in every case."""
+        """The labels of the algorithms, by case."""
         cases = {name: self._settings(name) for name in self.whole.cases or [self.whole.case]}
         return {name: [label_of(algorithm) for algorithm in own["algorithms"]] for name, own in cases.items()}
 
     def _settings(self, name: str, layers: Layers = ()) -> Table:
-        """Of one case."""
+        """The settings of one case."""
         own = deepcopy({key: value for key, value in self.table.items() if key != "cases"})
         for key, value in self.whole.cases.get(name, {}).items():
             assign(own, key, value, f"{self._where}: cases.{name}: {key!r}")
@@ -251,7 +251,7 @@ class ExperimentFile:
         return own | {"case": name}
 
     def _chosen(self, only: Sequence[str]) -> list[str]:
-        """The cases that are meant, in the order of the file; the name of a case's folder means it, too."""
+        """The selected cases, in the order of the file; a case may also be given by the name of its folder."""
         names = list(self.whole.cases or [self.whole.case])
         for name in only:
             close = nearest(name, names) if self.whole.cases else "it has none"
@@ -259,7 +259,7 @@ class ExperimentFile:
         return [name for name in names if slug(name) in map(slug, only)] if only else names
 
     def _check_cases(self) -> None:
-        """Every case has a folder of its own."""
+        """Check that every case has its own folder."""
         slugs = list(map(slug, self.whole.cases))
         for name in self.whole.cases:
             require(slug(name) != "", f"{self._where}: the case {name!r} needs a name with letters or digits")
@@ -278,7 +278,7 @@ def slug(case: str) -> str:
 
 
 def _check_changed(key: str, where: str) -> None:
-    """A form is changed by its settings; what is said about them is read from the file."""
+    """Refuse overrides of keys that can only be changed in the file."""
     first = key.partition(".")[0]
     fixed = first in ("cases", "claims", "reported", "paper")
-    require(not fixed, f"{where}: {first!r} is taken as the file has it; change the file, or the settings themselves")
+    require(not fixed, f"{where}: {first!r} cannot be overridden; change the file, or the settings themselves")

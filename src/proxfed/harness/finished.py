@@ -1,7 +1,7 @@
-"""Simulated seconds of a run that is over: nothing is trained again.
+"""Simulated seconds for a finished run, without training again.
 
-The rows say what was spent, config.toml who took part and who talked to whom. The run folder is copied with the column
-sim_seconds replaced and the table [time] in its config.toml.
+They are computed from the work and bytes in the rows, and the participation and topology in config.toml. The run folder
+is copied with a new column sim_seconds, and the table [time] in its config.toml.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 from proxfed.epochs import epochs_of
 from proxfed.errors import InputError, RunError, require
-from proxfed.harness.build import build_again
+from proxfed.harness.build import build_again, drawn_by_seed
 from proxfed.harness.folder.run_folder import RunFolder
 from proxfed.harness.results import Results
 from proxfed.registry import Table
@@ -29,7 +29,7 @@ CHANGED = ("rows.csv", "config.toml", "checkpoint", "kept", "report.html")
 
 
 def timing_of(results: Results) -> Timing:
-    """What the run's own configuration says."""
+    """The timing in the run's own configuration."""
     table = results.settings.get("time")
     if table is None:
         raise InputError(f"{results.folder} has no table [time] in its config.toml: name a --profile or a --time file")
@@ -40,7 +40,7 @@ def with_seconds(results: Results, timing: Timing) -> Results:
     """The same results on these devices and links."""
     n = results.clients
     if n is None:
-        raise InputError(f"{results.folder} has no clients.json, which says how many clients there are")
+        raise InputError(f"{results.folder} has no clients.json, which has the number of clients")
     timing.check(n)
     tables = {table["label"]: table for table in results.settings["algorithms"]}
     entries: dict[str, Any] = {}
@@ -49,7 +49,7 @@ def with_seconds(results: Results, timing: Timing) -> Results:
     for row in results.rows:
         key = label, seed = row["algorithm"], row["seed"]
         if key not in clocks:
-            require(label in tables, f"{results.folder}: rows.csv speaks of {label!r}, which is not in config.toml")
+            require(label in tables, f"{results.folder}: rows.csv has {label!r}, which is not in config.toml")
             entry = entries.setdefault(label, build_again(tables[label], n))
             own_steps = _own_steps(results, tables[label], entry.algorithm)
             clocks[key] = clock(timing, entry.algorithm, entry.participation, entry.topology, n, seed, own_steps)
@@ -62,6 +62,9 @@ def _own_steps(results: Results, table: Table, algorithm: Algorithm) -> np.ndarr
     if (epochs := epochs_of(algorithm)) is None:
         return None
     assert results.client_stats is not None
+    one = not drawn_by_seed(results.settings.get("data", {}))
+    said = "each seed has a partition of its own, and clients.json has one of them: give the run itself a table [time]"
+    require(one, f"{results.folder}: local steps in epochs follow from the sizes of clients; {said}")
     problem = table.get("problem") or results.settings["problem"]
     return epochs.of(results.client_stats.sizes, problem["batch"])
 
@@ -81,19 +84,19 @@ def simulate(results: Results, timing: Timing, out: Path, force: bool = False) -
 
 
 def simulate_in_place(results: Results, timing: Timing) -> Results:
-    """The copy takes the place of the run."""
+    """Replace the run by the copy."""
     assert results.folder is not None
     require(results.complete, f"{results.folder} is not finished: --resume it first, or leave out --in-place")
     return _put(results, timing, results.folder.resolve())
 
 
 def _put(results: Results, timing: Timing, out: Path) -> Results:
-    """The copy is made beside its place and goes there when it is whole, and only then is what was there removed."""
+    """Write the copy beside its destination, move it there when it is complete, and only then remove the old folder."""
     place = out.resolve()
     replaces, old = place.exists(), place.with_name(f"{place.name}.old")
     blocked = replaces and old.exists()
     require(not blocked, f"{old} is in the way: move it, or remove it if a simulation left it behind")
-    results.models.load()  # from where they are now
+    results.models.load()  # read before the folder moves
     new = replace(with_seconds(results, timing), name=place.name, folder=out)
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -105,7 +108,7 @@ def _put(results: Results, timing: Timing, out: Path) -> Results:
                 os.rename(place, old)
             os.rename(fresh, place)
     except OSError as e:
-        kept = f"; what was there is in {old}" if replaces and old.exists() else ""
+        kept = f"; the old folder is {old}" if replaces and old.exists() else ""
         raise RunError(f"cannot write {place}: {_reason(e)}{kept}") from e
     if replaces:
         shutil.rmtree(old, ignore_errors=True)
@@ -121,5 +124,5 @@ def _copy(folder: Path, out: Path, new: Results) -> None:
 
 
 def _reason(e: OSError) -> str:
-    """Of the first file, where copying a folder failed with several."""
+    """The reason for the first file, if copying a folder failed for several."""
     return str(e.args[0][0][-1] if isinstance(e, shutil.Error) else e.strerror)

@@ -1,4 +1,4 @@
-"""One run, followed from round to round: `run`, `compare`, jobs, ranks, `tune` and `deploy` all come through here."""
+"""Carries out one run, round by round; used by `run`, `compare`, jobs, ranks, `tune` and `deploy`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from proxfed.types import Problem
 
 @dataclass
 class Records:
-    """What is kept of a run: its rows, in memory."""
+    """The records of a run: its rows, in memory."""
 
     rows: list[Row] = field(default_factory=list)
 
@@ -29,19 +29,19 @@ class Records:
         self.rows.append(row)
 
     def save(self, t: int, run: Running) -> None:
-        """A checkpoint after round t, if there is a place for it."""
+        """Write a checkpoint after round t, if there is a folder for it."""
 
 
 class Ended(NamedTuple):
-    """How far a run got."""
+    """The end of a run."""
 
     status: RunStatus
-    """Finished, stopped early by a hook, or diverged; or stopped on the way, or put aside."""
+    """Finished, stopped early by a hook, diverged, interrupted, or paused."""
     t: int
     """The last round."""
     message: str
     x: Tensor | None
-    """The model after it, if it was measured."""
+    """The model after that round, if it was measured."""
 
 
 def follow(
@@ -59,12 +59,12 @@ def follow(
     stop: Callable[[], bool] = lambda: False,
     checkpoint_seconds: float = inf,
 ) -> Ended:
-    """From round `done` to round `last`, or `until` a round where it is put aside.
+    """Run from round `done` to round `last`, or pause after round `until`.
 
     hooks                called with every row, by the leader; one of them may stop the run
     show                 called after every round
-    stop                 asked after every round: should we stop here?
-    checkpoint_seconds   a checkpoint is written after the first round that ends this long after the last one
+    stop                 called after every round: whether to stop
+    checkpoint_seconds   the least time between two checkpoints, which are written after a round
     """
     here = last if until is None else min(until, last)
     t, x, status, said, saved = done, None, RunStatus.FINISHED, "", time.monotonic()

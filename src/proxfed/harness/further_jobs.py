@@ -1,6 +1,6 @@
-"""Whether further jobs are worth starting where nobody asked for a number: a process needs seconds before it helps.
+"""Whether to start further jobs if no number was given: a new process needs seconds before it helps.
 
-That follows from what this process has done so far, and from how many cores of the machine have been idle meanwhile.
+The decision depends on the progress of this process so far, and on the number of idle cores meanwhile.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from proxfed.machine import idle_seconds
 from proxfed.report.progress import Progress
 
 START = 3.0
-"""Seconds until a new process has imported torch, read the study and loaded what is compiled."""
+"""Start-up time of a process in seconds: importing torch, reading the study, loading compiled code."""
 
 LOOK = 0.5
-"""Seconds between two looks."""
+"""Seconds between two checks."""
 
 
 def worth_starting(left: float, idle: float, most: int) -> int:
-    """How many further jobs shorten a study of which this process alone has `left` seconds to go.
+    """How many further jobs shorten a study that would take this process alone another `left` seconds.
 
-    They are ready after START seconds and share what is left then; that must save a tenth of the time.
+    They are ready after START seconds and share the remaining work; that must save a tenth of the time.
     """
     others = max(0, min(most, round(idle)))
     saved = (1 - START / left) * others / (others + 1) if left > START else 0.0
@@ -29,7 +29,7 @@ def worth_starting(left: float, idle: float, most: int) -> int:
 
 
 class Pace:
-    """How far this process has come with the tasks that it has begun."""
+    """The progress of this process with the tasks that it has begun."""
 
     def __init__(self, tasks: int, jobs: int) -> None:
         self.tasks, self.jobs = tasks, jobs
@@ -41,13 +41,13 @@ class Pace:
     def hear(self, p: Progress) -> None:
         key = p.case, p.label, p.seed
         first = self._first.setdefault(key, p.round)  # a resumed task does not begin with round 0
-        if p.round > first and not self._warm:  # the first round may compile, and says nothing about the others
+        if p.round > first and not self._warm:  # the first round may compile, so its time is not typical
             self._warm, self._began, first = True, time.monotonic(), p.round
             self._first[key] = first
         self._share[key] = (p.round - first) / max(1, p.rounds - first)
 
     def left(self) -> float:
-        """Seconds, if the other tasks take as long as these."""
+        """The remaining seconds, if the other tasks take as long as these."""
         done = sum(self._share.values())
         return (time.monotonic() - self._began) * (self.tasks - done) / done if done else inf
 

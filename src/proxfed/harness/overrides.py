@@ -1,4 +1,4 @@
-"""Settings that are changed by their dotted keys: -c on the command line, cases, forms and variants of a file."""
+"""Changing settings by dotted keys: -c on the command line, cases, forms and variants of a file."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from proxfed.errors import require
 from proxfed.registry import Table, label_of
 
 OF_EACH = ("rounds", "topology", "participation")
-"""Settings of an experiment that an algorithm may have of its own; in the config.toml of a run, each has them."""
+"""Settings of an experiment that an algorithm may override; in the config.toml of a run, each algorithm has them."""
 
 
 def override(table: Table, override: str) -> None:
-    """key=value with a dotted key, as on the command line."""
+    """Apply key=value with a dotted key, as on the command line."""
     label = _label_at(table, override)
     rest, equals, text = override.removeprefix(label).partition("=")
     key = label + rest
@@ -35,7 +35,7 @@ def _label_at(table: Table, override: str) -> str:
 
 
 def check_not_overruled(table: Table, key: str, where: str, option: str = "") -> None:
-    """Refuse a change of what all have, where the algorithms have it of their own."""
+    """Refuse a change of a common setting that the algorithms override."""
     first = key.partition(".")[0]
     overruled = first in OF_EACH and _have_their_own(first, table)
     instead = f"{option}algorithms.NAME.{key}=..., or * for NAME"
@@ -43,14 +43,14 @@ def check_not_overruled(table: Table, key: str, where: str, option: str = "") ->
 
 
 def _have_their_own(setting: str, table: Table) -> bool:
-    """A change of the common setting would then be overruled by the algorithms' own."""
+    """Whether the algorithms' own settings would override the common one."""
     owners = [setting in a for a in table.get("algorithms", []) if isinstance(a, dict)]
-    # Without a graph for all, those that need one have their own.
+    # Without a common graph, algorithms that need one have their own.
     return any(owners) and (all(owners) or setting == "rounds" or (setting == "topology" and setting not in table))
 
 
 def assign(here: Any, key: str, value: Any, where: str) -> None:
-    """Set what a dotted key names. Algorithms go by label, name or place, or * for all: algorithms.fedavg.eta."""
+    """Set the value of a dotted key such as algorithms.fedavg.eta; algorithms by label, name, index, or * for all."""
     if isinstance(here, list):
         for place, rest in _places(here, key, where):
             if rest:
@@ -67,7 +67,7 @@ def assign(here: Any, key: str, value: Any, where: str) -> None:
 
 
 def _places(here: list[Any], key: str, where: str) -> list[tuple[int, str]]:
-    """Which entries of a list the start of a key means, with the rest of the key. Labels may contain dots."""
+    """(index, rest of the key) of the list entries that the start of a key names. Labels may contain dots."""
     first, _, rest = key.partition(".")
     if first == "*":
         return [(k, rest) for k in range(len(here))]

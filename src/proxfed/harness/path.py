@@ -1,6 +1,6 @@
-"""A regularisation path: the models for many weights of h, from the largest to the smallest, each begun at the last.
+"""A regularisation path: the models for many weights of h, from the largest to the smallest, with warm starts.
 
-A run that begins where the one before ended has little left to do, so that a whole path costs a few runs from zero.
+A run that starts at the previous solution needs few rounds, so that a whole path costs as much as a few cold starts.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class Path:
 
     problem: Problem
     weights: tuple[float, ...]
-    """(k,) of the regulariser."""
+    """(k,): the weights of the regulariser."""
     models: Tensor
     """(k, d)"""
     rows: tuple[dict[str, Any], ...]
-    """(k,) the measures of each model: the last row of its run, and its `weight`."""
+    """(k,): the measures of each model: the last row of its run, and its `weight`."""
 
     @property
     def objective(self) -> np.ndarray:
@@ -47,7 +47,7 @@ class Path:
         return self._column("nonzeros")
 
     def coefficients(self, nonzero: bool = False) -> list[Coefficients]:
-        """Of each model, by the names of the features."""
+        """The coefficients of each model, by the names of the features."""
         f = self.problem.f
         if not isinstance(f, Linear):
             raise InputError(f"only linear models have coefficients by name, not {f}")
@@ -67,7 +67,7 @@ def penalty_path(
     smallest: float = 1e-3,
     **options: Any,
 ) -> Path:
-    """Run `algorithm` for every weight of the problem's regulariser, each time from the model before.
+    """Run `algorithm` for a sequence of weights of the problem's regulariser, each from the previous solution.
 
     Parameters
     ----------
@@ -76,14 +76,14 @@ def penalty_path(
     algorithm : Algorithm
         An object such as FedComposite(0.5, tau=5).
     weights : int or sequence of float
-        In decreasing order; or how many, from problem.alpha_max(), where the solution is zero, down to `smallest` of
-        it, evenly in their logarithms.
+        The weights in decreasing order; or their number, from problem.alpha_max(), where the solution is zero, down to
+        `smallest` times that, on a logarithmic scale.
     rounds : int
         Communication rounds for each weight.
     smallest : float
-        The smallest weight as a part of the largest, where `weights` is a number.
+        The smallest weight divided by the largest, if `weights` is a number.
     **options : Any
-        Those of `run`: seed, topology, participation, every, ...
+        Options of `run`: seed, topology, participation, every, ...
 
     Returns
     -------
@@ -104,7 +104,7 @@ def penalty_path(
 def chosen_weights(
     h: Regulariser, weights: int | Sequence[float], smallest: float, alpha_max: Callable[[], float]
 ) -> tuple[float, ...]:
-    """The weights of a path: those that are given, or so many of them below alpha_max, which is asked for only then."""
+    """The weights of a path: as given, or a number of them up to alpha_max, which is computed only then."""
     if whole(weights):
         require(weights >= 1, f"weights = {weights!r} must be at least one, or a list of numbers")  # type: ignore[operator]
         require(real(smallest) and 0 < smallest < 1, f"smallest = {smallest!r} must be in (0, 1)")

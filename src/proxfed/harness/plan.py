@@ -1,4 +1,4 @@
-"""What is going to be run, checked: a study in its run folder, or all cases of an experiment, each in its own."""
+"""Validated plans of runs: a study in its run folder, or all cases of an experiment, each in its own."""
 
 from __future__ import annotations
 
@@ -42,28 +42,28 @@ class Planned:
     study: Study
     folder: RunFolder
     resume: bool = False
-    """Go on with what is there, if there is something."""
+    """Resume the run in the folder, if there is one."""
     force: bool = False
-    """Replace what is there, whatever `resume` says."""
+    """Replace the contents of the folder, even with `resume`."""
     only: Collection[str] = ()
-    """Labels of the algorithms that are run; all if empty."""
+    """Labels of the algorithms to run; all if empty."""
     case: str = ""
-    """Of an experiment with several cases."""
+    """The case, in an experiment with several."""
     until: int | None = None
-    """Put tasks aside after this round (execute.py)."""
+    """Pause tasks after this round (execute.py)."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be run, before anything is written."""
+        """Refuse an invalid plan before anything is written."""
         self.resume = self.resume and not self.force
         for label in self.only:
             known = list(self.study.entries)
             require(label in known, f"{option('only')}: no algorithm has the label {label!r}; {nearest(label, known)}")
         self.study.check()
         self.remark = ""
-        """What should be said before it begins."""
+        """Remarks to show before it begins."""
         self.world = world()
         self.begun = False
-        """There is a run in the folder already; the leader looks."""
+        """Whether there is a run in the folder already; checked by the leader."""
         if self.leads:
             self.begun = check_folder(self.study, self.folder, self.resume, self.force, some=bool(self.only))
             if self.begun and self.resume and not all(self.folder.is_done(*task) for task in self.study.tasks):
@@ -79,7 +79,7 @@ class Planned:
         return Execution(self.study, folder, self.only, case=self.case, until=self.until, **how)
 
     def open(self) -> bool:
-        """Make the folder if need be; whether it was there before."""
+        """Create the folder if necessary; returns whether it existed."""
         return self.leads and open_folder(self.study, self.folder, self.resume, self.force, some=bool(self.only))
 
 
@@ -87,9 +87,9 @@ def carry_out(
     studies: Sequence[Planned], stop: Callable[[], bool], *, jobs: int | None = None, ranks: int = 1,
     progress: bool = True, checkpoint_seconds: float = 5.0, timeout: float = 60.0,
 ) -> list[Results]:  # fmt: skip
-    """Carry out one or several studies, in this process and as many others as were asked for.
+    """Run one or several studies, in this process and the requested number of others.
 
-    Of several ranks, only the first one returns rows.
+    With several ranks, only the first one returns rows.
     """
     require(whole(ranks) and ranks >= 1, f"ranks = {ranks!r} must be a whole number >= 1")
     check_seconds(checkpoint_seconds, timeout)
@@ -129,7 +129,7 @@ def _check_ranks(ranks: int, jobs: int | None, n: int) -> None:
 
 
 def _as_rank(studies: Sequence[Planned], timeout: float, **how: Any) -> list[Results]:
-    """One of several processes that torchrun or srun has started."""
+    """Run as one of several processes started by torchrun or srun."""
     connect(timeout)
     try:
         require_alike((planned.study, planned.only, planned.until) for planned in studies)
@@ -143,35 +143,35 @@ def _as_rank(studies: Sequence[Planned], timeout: float, **how: Any) -> list[Res
 
 @dataclass
 class Plan:
-    """The cases of an experiment: all refused or none, then carried out."""
+    """The cases of an experiment, which are validated together and then run."""
 
     cases: Mapping[str, Any]
-    """What `build` makes a study of: the experiment of a case."""
+    """The experiment of each case, from which `build` makes a study."""
     folders: Mapping[str, RunFolder]
     data: str | None = None
     """The data directory."""
     resume: bool = False
-    """Go on with the cases that have begun."""
+    """Resume the cases that have begun."""
     force: bool = False
-    """Replace what is there."""
+    """Replace the contents of the folders."""
     leave_out: bool = False
-    """Whether cases whose data are not there are left out, instead of refused; `missing` says why."""
+    """Whether cases with missing data are skipped instead of refused; `missing` has the reasons."""
     only: Collection[str] = ()
     keep: int = KEPT_BYTES
-    """Bytes of data that may be kept from the check of a case until it is run; others are loaded again."""
+    """Bytes of data to keep in memory from validation until the run; other data are loaded again."""
     build: Callable[[Any, str | None], Study] = build_study
-    """From a case and the data directory to the study."""
+    """The function from a case and the data directory to the study."""
     missing: dict[str, str] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be run before the first case begins."""
+        """Refuse invalid cases before the first one begins."""
         self._ready: dict[str, Planned] = {}
         self.begun = False
-        """Some case has a run folder already."""
+        """Whether some case has a run folder already."""
         self.leads = True
         """This process keeps the records."""
         self.remarks: list[str] = []
-        """What should be said before the first case begins."""
+        """Remarks to show before the first case begins."""
         room = self.keep
         for name in self.cases:
             try:
@@ -183,7 +183,7 @@ class Plan:
                 continue
             self.begun, self.leads = self.begun or planned.begun, planned.leads
             said = [*filter(None, [planned.remark]), *beforehand(planned.study)]
-            self.remarks += [remark for remark in said if remark not in self.remarks]  # of all cases, each once
+            self.remarks += [remark for remark in said if remark not in self.remarks]  # each remark once
             room -= _nbytes(planned.study)
             if room > 0:
                 self._ready[name] = planned
@@ -193,7 +193,7 @@ class Plan:
         return Planned(study, self.folders[name], self.resume, self.force, self.only, name)
 
     def run(self, stop: Callable[[], bool], **how: Any) -> dict[str, Results]:
-        """What came out, case by case (`carry_out` says how it can be done); without those that were not begun."""
+        """Run the cases with the options of `carry_out`; returns the results of those that were begun."""
         names = [name for name in self.cases if name not in self.missing]
         ready = [name for name in names if name in self._ready]
         found: dict[str, Results] = {}
@@ -213,19 +213,19 @@ def _nbytes(study: Study) -> int:
 
 
 class Share(NamedTuple):
-    """How the cores are used: so many jobs at a time, each with so many threads."""
+    """The division of the cores: the number of parallel jobs, and of threads per job."""
 
     jobs: int
     threads: int
     at_once: bool
-    """Jobs are started at once, and not only as far as they are worth it (further_jobs.py)."""
+    """Whether all jobs are started at once, instead of only when they pay off (further_jobs.py)."""
 
 
 def share_cores(jobs: int | None, tasks: int, size: int) -> Share:
-    """A number of jobs that was asked for; else one job per core if the tasks are too small to use several.
+    """The requested number of jobs; by default one job per core if the tasks are too small for several cores.
 
-    `size` is the number of coordinates of all clients together. The cores are those that torch would use, so
-    OMP_NUM_THREADS and torch.set_num_threads are kept to.
+    `size` is the number of coordinates of all clients together. The cores are those that torch would use, which
+    respects OMP_NUM_THREADS and torch.set_num_threads.
     """
     cores = torch.get_num_threads()
     if jobs is not None:
@@ -237,13 +237,13 @@ def share_cores(jobs: int | None, tasks: int, size: int) -> Share:
 
 
 def _size(studies: Sequence[Planned]) -> tuple[int, int]:
-    """(how many tasks are asked for, the coordinates of all clients of the largest)"""
+    """(number of tasks, coordinates of all clients in the largest task)"""
     tasks = sum(len(p.only or p.study.entries) * len(p.study.seeds) for p in studies)
     return tasks, max(p.study.problem.f.n * p.study.problem.f.d for p in studies)
 
 
 def _threads(studies: Sequence[Planned], wanted: int) -> int:
-    """Of a run that is taken up, as many as it was begun with: the number of threads decides the last bits."""
+    """A resumed run keeps its number of threads, because the last bits of results depend on it."""
     begun = next((p for p in studies if p.resume and p.begun), None)
     if begun is None or "OMP_NUM_THREADS" in os.environ:
         return wanted
@@ -251,9 +251,9 @@ def _threads(studies: Sequence[Planned], wanted: int) -> int:
 
 
 def _other_versions(folder: RunFolder) -> str:
-    """One sentence if a run goes on with something else than it was begun with."""
+    """One sentence if a run is resumed with other versions than it was begun with."""
     then, now = folder.other_versions(), versions()
-    if "OMP_NUM_THREADS" not in os.environ:  # then they are those of the run
+    if "OMP_NUM_THREADS" not in os.environ:  # then threads are set as in the run
         then.pop("threads", None)
     changed = ", ".join(f"{name} {old} (now {now[name]})" for name, old in then.items())
     return changed and f"{folder.path} was begun with {changed}: last digits may differ from those of a run in one go"
@@ -263,18 +263,18 @@ def _other_versions(folder: RunFolder) -> str:
 
 
 def open_folder(study: Study, folder: RunFolder, resume: bool, force: bool, some: bool = False) -> bool:
-    """Make the study's run folder if need be; whether it was there before. `some`: it may have further algorithms."""
+    """Create the study's run folder if necessary; returns whether it existed. `some`: it may have more algorithms."""
     with folder.alone() as there:
         if there:
             if resume:
-                check_folder(study, folder, resume, force, some)  # it may have been made meanwhile
+                check_folder(study, folder, resume, force, some)  # another process may have made it meanwhile
                 longer = finished_before(study, folder)
                 if longer:
                     folder.remove_leftovers()
                     folder.reopen(longer, study.every)
                 settings = _with_others(folder.config(), study.settings) if some else study.settings
                 if folder.config() != settings:
-                    folder.write_config(settings)  # with more seeds, more algorithms or other words
+                    folder.write_config(settings)  # with more seeds, more algorithms or another description
                 folder.remove_leftovers()
                 return True
             _require_free(folder)
@@ -288,14 +288,14 @@ def _require_free(folder: RunFolder) -> None:
 
 
 def check_folder(study: Study, folder: RunFolder, resume: bool, force: bool, some: bool = False) -> bool:
-    """Whether there is a run already; a folder that holds something else is refused. Writes nothing."""
+    """Whether there is a run already; a folder with other contents is refused. Writes nothing."""
     path = folder.path
     if path.is_dir() and not folder.exists():
         with locked(path):  # another process may just be making it
             pass
     if not resume or not folder.exists():
         strange = folder.strangers()
-        which = f"{strange[0]}, which no run has written" if strange else ""
+        which = f"{strange[0]}, which was not written by a run" if strange else ""
         require(not strange, f"{path} cannot be replaced, for it holds {which}; choose another --out")
     if not folder.exists():
         empty = not path.exists() or (path.is_dir() and all(map(_half_made, path.iterdir())))
@@ -315,13 +315,13 @@ def check_folder(study: Study, folder: RunFolder, resume: bool, force: bool, som
 
 
 def finished_before(study: Study, folder: RunFolder) -> list[Task]:
-    """The tasks that are finished, but in fewer rounds than the study has now."""
+    """The tasks that are finished with fewer rounds than the study has now."""
     ended = {Task(s["algorithm"], s["seed"]): s for s in folder.status() if s["status"] == RunStatus.FINISHED}
     return [t for t in study.tasks if t in ended and ended[t]["round"] < study.complete[t.label].rounds]
 
 
 def _half_made(child: Path) -> bool:
-    """It is of a run folder that was not made to its end."""
+    """Whether it belongs to a run folder whose creation was interrupted."""
     half_written = child.suffix == ".new" and child.name.rsplit(".", 2)[0] in {*MADE, "config.toml"}
     return child.name in MADE or half_written
 
@@ -332,14 +332,14 @@ def _client_stats(study: Study) -> ClientStats | None:
 
 
 def _with_others(old: Table, new: Table) -> Table:
-    """The new settings with the algorithms that the old ones have beside them, in their order."""
+    """The new settings plus the algorithms that only the old settings have, in the old order."""
     mine = {table["label"]: table for table in new["algorithms"]}
     had = [mine.pop(table["label"], table) for table in old["algorithms"]]
     return new | {"algorithms": [*had, *mine.values()]}
 
 
 def _with_additions(old: Table, new: Table) -> Table:
-    """The old settings with the seeds, algorithms and rounds that the new ones have beside the old."""
+    """The old settings plus the seeds, algorithms and rounds that only the new settings have."""
     now = {table["label"]: table["rounds"] for table in new["algorithms"]}
     had = {table["label"]: _longer(table, now.get(table["label"], 0)) for table in old["algorithms"]}
     labels = [table["label"] for table in new["algorithms"]]
@@ -352,5 +352,5 @@ def _with_additions(old: Table, new: Table) -> Table:
 
 
 def _longer(table: Table, rounds: int) -> Table:
-    """A table with so many rounds, if these are more."""
+    """A table with this number of rounds, if it is larger."""
     return {**table, "rounds": max(table["rounds"], rounds)}

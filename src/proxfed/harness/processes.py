@@ -1,8 +1,7 @@
-"""A study over several processes of this machine: tasks shared out over jobs, or clients spread over ranks.
+"""Running a study in several processes of this machine: tasks divided among jobs, or clients among ranks.
 
-The study travels to the other processes as it is, own classes and modules included, through a file without a name,
-which they inherit: nothing is left of it, however a process ends. Each process tells its progress on its standard
-output, a line of JSON at a time.
+The study is pickled for the other processes, with your own classes and modules, in an unnamed file that they inherit:
+it disappears however the processes end. Each process reports its progress on standard output as lines of JSON.
 """
 
 from __future__ import annotations
@@ -38,24 +37,24 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 GRACE = 5.0
-"""Seconds that the other ranks have, after one has died, to notice and to say so."""
+"""Seconds that the other ranks have to report an error after one has died."""
 
 FAILED = 3
-"""Exit code of a worker that could not go on and has said why, as its last line of JSON."""
+"""Exit code of a worker that failed and has reported the reason in its last line of JSON."""
 
 
 # ---- jobs -----------------------------------------------------------------------------------------------------------
 
 
 def run_jobs(executions: Sequence[Execution], share: Share) -> None:
-    """The tasks of one or several studies over several jobs, of which this process is one.
+    """Run the tasks of one or several studies in several jobs, including this process.
 
-    A job takes the next task that no other one has. If one is killed, its task is left at its last checkpoint.
+    A job takes the next free task. If a job is killed, its task stays at its last checkpoint.
     """
     watch, stop = executions[0].watch, executions[0].stop
     others = _Others(executions, share, watch, stop)
     for e in executions:
-        e.solution()  # once, for all
+        e.solution()  # once for all jobs
     pace = Pace(sum(len(e.waiting()) for e in executions), share.jobs)
 
     def watching(progress: Progress) -> None:
@@ -89,9 +88,9 @@ class _Others:
         self.started = False
 
     def start(self, count: int) -> None:
-        """So many; this process works on meanwhile.
+        """Start `count` jobs while this process continues.
 
-        A study that cannot be given to other processes is refused, or done here alone if nobody asked for jobs.
+        A study that cannot be pickled is refused, or run in this process alone if `jobs` was not given.
         """
         self.started = True
         try:
@@ -104,7 +103,7 @@ class _Others:
                 raise
 
     def finish(self) -> None:
-        """Wait for them; ask them to stop if this process is."""
+        """Wait for them; if this process is stopped, stop them too."""
         while any(worker.runs() for worker in self.workers):
             if self.stop():
                 for worker in self.workers:
@@ -122,7 +121,7 @@ class _Others:
 
 
 def run_ranks(executions: Sequence[Execution], ranks: int, timeout: float) -> None:
-    """The clients of one or several studies spread over `ranks` processes."""
+    """Run one or several studies with the clients divided among `ranks` processes."""
     watch, stop = executions[0].watch, executions[0].stop
     threads = max(1, torch.get_num_threads() // ranks)
     common = {"WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": str(threads)} | _loopback_only()
@@ -162,7 +161,7 @@ def _wait_for_ranks(workers: Sequence[_Worker], stop: Callable[[], bool]) -> Non
 
 
 def _loopback_only() -> dict[str, str]:
-    """So that gloo listens where only this machine can reach it."""
+    """Environment variables that make gloo listen on the loopback interface only."""
     names = [name for _, name in socket.if_nameindex()] if hasattr(socket, "if_nameindex") else []
     loopback = [name for name in names if name in ("lo", "lo0")]
     return {"GLOO_SOCKET_IFNAME": loopback[0]} if loopback else {}
@@ -175,11 +174,11 @@ def _loopback_only() -> dict[str, str]:
 def _payload(
     executions: Sequence[Execution], threads: int, timeout: float = 60.0, meeting: Meeting | None = None
 ) -> Any:
-    """The descriptor of a file with all that another process needs."""
+    """The descriptor of a file with everything that another process needs."""
     import cloudpickle
 
     for name, module in list(sys.modules.items()):
-        if name.startswith(FROM_FILE):  # a plug-in file, which the others cannot import by that name
+        if name.startswith(FROM_FILE):  # a plug-in file, which other processes cannot import by that name
             cloudpickle.register_pickle_by_value(module)
     kept = {
         "executions": [_travelling(e) for e in executions],
@@ -189,24 +188,24 @@ def _payload(
         "log": logging.getLogger("proxfed").getEffectiveLevel(),
     }
     with tempfile.TemporaryFile() as f:
-        cloudpickle.dump([*sys.path, os.getcwd()], f)  # where modules were found, too (registry.py)
+        cloudpickle.dump([*sys.path, os.getcwd()], f)  # directories of modules (registry.py)
         try:
             cloudpickle.dump(kept, f)
         except Exception as error:
-            raise InputError(f"this study cannot be given to other processes: {error}") from error
+            raise InputError(f"this study cannot be sent to other processes: {error}") from error
         f.flush()
         yield f.fileno()
 
 
 def _travelling(e: Execution) -> dict[str, Any]:
-    """What an execution is made of in another process."""
+    """The arguments that rebuild an execution in another process."""
     assert e.folder is not None
     names = ("study", "only", "checkpoint_seconds", "resumed", "reference", "case", "until")
     return {"path": e.folder.path.resolve()} | {name: getattr(e, name) for name in names}
 
 
 class _Worker:
-    """A process that carries out tasks, or is a rank; its progress is read in a thread."""
+    """A process that runs tasks, or is a rank; a thread reads its progress."""
 
     def __init__(self, study: int, environment: dict[str, str], watch: Callable[[Progress], None]) -> None:
         command = [sys.executable, "-m", "proxfed.harness.worker", str(study)]
@@ -215,13 +214,13 @@ class _Worker:
             command,
             env=os.environ | calm | environment,
             pass_fds=[study],
-            stdin=subprocess.PIPE,  # nothing is written there: it closes when this process ends
+            stdin=subprocess.PIPE,  # never written to: it closes when this process ends
             stdout=subprocess.PIPE,
             text=True,
-            start_new_session=True,  # Ctrl-C is this process's to pass on
+            start_new_session=True,  # this process forwards Ctrl-C
         )
         log.debug("process %d takes part", self.process.pid)
-        self.watch, self.has_read, self.asked = watch, False, False
+        self.watch, self.has_read, self.terminated = watch, False, False
         self.error = self.traceback = ""
         self._reader = Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -231,13 +230,13 @@ class _Worker:
         with self.process.stdout as lines:
             for line in lines:
                 with suppress(ValueError, TypeError):
-                    self._hear(json.loads(line))
+                    self._handle(json.loads(line))
 
-    def _hear(self, said: dict[str, Any]) -> None:
-        if "error" in said:
-            self.error, self.traceback = said["error"], said.get("traceback", "")
-        elif "progress" in said:
-            self.watch(Progress(*said["progress"]))
+    def _handle(self, report: dict[str, Any]) -> None:
+        if "error" in report:
+            self.error, self.traceback = report["error"], report.get("traceback", "")
+        elif "progress" in report:
+            self.watch(Progress(*report["progress"]))
         else:
             self.has_read = True
 
@@ -252,9 +251,9 @@ class _Worker:
         return not self.runs() and self.process.returncode not in (0, 1)
 
     def terminate(self) -> None:
-        """Ask it to stop after its round; once, for asked twice it would end at once."""
-        if self.runs() and self.has_read and not self.asked:
-            self.asked = True
+        """Ask it, once, to stop after its round; a second signal would end it at once."""
+        if self.runs() and self.has_read and not self.terminated:
+            self.terminated = True
             self.process.terminate()
 
     def kill(self) -> None:
@@ -266,7 +265,7 @@ class _Worker:
             self.process.stdin.close()
 
     def check(self) -> None:
-        """One sentence if it did not come to its end."""
+        """Raise a one-sentence error if it did not finish."""
         self.process.wait()
         self._reader.join(timeout=GRACE)
         code = self.process.returncode

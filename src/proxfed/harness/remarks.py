@@ -39,6 +39,8 @@ def beforehand(study: Study) -> list[str]:
     written, data = study.written or {}, study.problem.f.data
     lines = [clients_and_weights(study.problem)]
     lines += [] if data is None or not data.remark else [data.remark]
+    if study.problem_of is not None:
+        lines.append(f"every seed draws a partition of its own; the clients shown are those of seed {study.seeds[0]}")
     lines += _steps_of_theory(study, written.get("algorithms", ()))
     lines += _epochs(study, written.get("algorithms", ()))
     near = {label: _almost_too_long(e.problem, e.algorithm.example) for label, e in study.complete.items()}

@@ -1,4 +1,4 @@
-"""What came out of a study, read once: rows, models, status; as tables, plots, pages and frames."""
+"""The results of a study: rows, models, status; as tables, plots, pages and data frames."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["Cases", "Models", "ResultTable", "Results"]
 
 
 class Models(Mapping[tuple[str, int], Tensor]):
-    """The final models by label and seed: models["FedAvg", 0]. Read when they are first asked for."""
+    """The final models by label and seed: models["FedAvg", 0]. Read at the first access."""
 
     def __init__(self, read: Callable[[], tuple[dict[str, Tensor], list[Block]]] = lambda: ({}, [])) -> None:
         self._read = read
@@ -58,36 +58,36 @@ class Results:
     """The results of one study, or of one case of it."""
 
     rows: Sequence[Row]
-    """A row per evaluation: algorithm, seed, round, what was spent, and the measures."""
+    """A row per evaluation: algorithm, seed, round, costs and measures."""
     status: Sequence[Mapping[str, Any]] = ()
-    """Of each algorithm and seed: status (running, interrupted, stopped, finished, diverged), round, message."""
+    """The status (running, interrupted, stopped, finished, diverged), round and message of each algorithm and seed."""
     clients: int | None = None
-    """How many there are; None: not known."""
+    """The number of clients; None: not known."""
     seeds: Sequence[int] = ()
-    """Those that were asked for, also if they have not begun."""
+    """The requested seeds, including those that have not begun."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """The whole study as a table, with all defaults."""
     versions: Mapping[str, Any] = field(default_factory=dict)
-    """Of Python, proxfed, torch and other libraries, and what is known of the machine."""
+    """The versions of Python, proxfed, torch and other libraries, and facts about the machine."""
     client_stats: ClientStats | None = None
-    """How samples and classes are spread over the clients; None: not known."""
+    """The distribution of samples and classes over the clients; None: not known."""
     models: Models = field(default_factory=Models)
-    """The final models by (label, seed), read when they are asked for."""
+    """The final models by (label, seed), read on access."""
     name: str = "study"
-    """Of the study or case."""
+    """The name of the study or case."""
     folder: Path | None = None
     """The run folder; None: nothing was kept."""
 
     @classmethod
     def read(cls, folder: Path | str | RunFolder) -> Results:
-        """Of a run folder, finished or not."""
+        """The results in a run folder, finished or not."""
         f = folder if isinstance(folder, RunFolder) else RunFolder(folder)
         settings, versions, stats, status, rows = f.contents()
         order = {table["label"]: k for k, table in enumerate(settings.get("algorithms", ())) if "label" in table}
         place = {seed: k for k, seed in enumerate(settings.get("seeds", ()))}
 
         def by_task(line: Mapping[str, Any]) -> tuple[int, int]:
-            """In the order of the study, whichever task was done first."""
+            """The sort key for the study's order of tasks."""
             return place.get(line["seed"], len(place)), order.get(line["algorithm"], len(order))
 
         return cls(
@@ -103,7 +103,7 @@ class Results:
             f.path,
         )
 
-    # ---- what is in there --------------------------------------------------------------------------------------
+    # ---- access ------------------------------------------------------------------------------------------------
 
     @property
     def blocks(self) -> list[Block]:
@@ -116,7 +116,7 @@ class Results:
 
     @property
     def directions(self) -> Directions:
-        """Which values of measures are better, where the problem says something else than the table of columns."""
+        """Which values of measures are better, if the problem overrides the table of columns."""
         return self.settings.get("better", {})
 
     def labels(self) -> list[str]:
@@ -124,7 +124,7 @@ class Results:
         return list(dict.fromkeys(row["algorithm"] for row in self.rows))
 
     def histories(self, label: str) -> dict[int, list[Row]]:
-        """The rows of an algorithm, seed by seed, from the first round to the last; without seeds still under way."""
+        """The rows of an algorithm by seed, from the first round to the last; without unfinished seeds."""
         open_ = {s["seed"] for s in self.status if s["algorithm"] == label and s["status"] in UNDER_WAY}
         mine = [row for row in self.rows if row["algorithm"] == label and row["seed"] not in open_]
         seeds: dict[int, list[Row]] = {}
@@ -133,17 +133,17 @@ class Results:
         return seeds
 
     def diverged(self, label: str) -> dict[int, int]:
-        """{seed: round} of an algorithm's seeds that diverged."""
+        """{seed: round} for the seeds of an algorithm that diverged."""
         mine = [s for s in self.status if s["algorithm"] == label]
         return {s["seed"]: s["round"] for s in mine if s["status"] == RunStatus.DIVERGED}
 
     @property
     def complete(self) -> bool:
-        """Every algorithm has come to an end with every seed."""
+        """Whether every algorithm has ended with every seed."""
         ended = sum(s["status"] in DONE for s in self.status)
         return ended == len(self.settings.get("algorithms", ())) * len(self.seeds)
 
-    # ---- ways to look at it ------------------------------------------------------------------------------------
+    # ---- output ------------------------------------------------------------------------------------------------
 
     def table(self) -> ResultTable:
         """One entry per algorithm: the median over the seeds, each at its last recorded round."""
@@ -151,7 +151,7 @@ class Results:
 
     @cached_property
     def _table(self) -> list[dict[str, Any]]:
-        """For the page and the terminal, which show the same."""
+        """The table for the page and the terminal, which show the same."""
         return result_table(self, self.targets)
 
     def to_pandas(self) -> Any:
@@ -170,11 +170,11 @@ class Results:
         Parameters
         ----------
         columns : sequence of str
-            Names such as "gap" and "bytes_total"; empty: what was measured, and what it cost.
+            Names such as "gap" and "bytes_total"; empty: the measures and the costs.
         stat : {"median", "mean"}
-            Of several seeds: the median with the range, or the mean with the standard deviation.
+            With several seeds: the median with the range, or the mean with the standard deviation.
         targets : bool
-            Also what it took to reach the targets of the study.
+            Whether to show the costs to reach the study's targets.
         caption : str
             Puts the table into an environment `table` with this caption.
         """
@@ -183,26 +183,26 @@ class Results:
         return latex_table(self.table(), columns, stat, targets, caption)
 
     def to_csv(self) -> str:
-        """The table for a spreadsheet: every number to the last bit, and what the seeds differ by."""
+        """The table for a spreadsheet, with numbers in full precision and the spread over seeds."""
         from proxfed.report.latex import csv_table
 
         return csv_table(self.table())
 
     @property
     def time_origin(self) -> str:
-        """Where the numbers come from that simulated seconds follow from, if it is a shipped profile."""
+        """The origin of the shipped profile behind simulated seconds; '' if it is not a shipped one."""
         from proxfed.simulate import origin
 
-        with suppress(InputError):  # a trace may be gone
+        with suppress(InputError):  # the trace's file may be missing
             return origin(self.settings.get("time", {}))
         return ""
 
     def plot(self, y: str, x: str = "round", labels: Sequence[str] = (), **options: Any) -> Any:
         """A matplotlib figure of a measure over rounds, 'bytes', 'steps', 'sim_seconds' or any other column.
 
-        A line is the median over the seeds, its band the range. `log_x`, `log_y` choose the axes (by
-        default logarithmic where values span decades), `target` draws bars of where the measure first reached it. A
-        notebook shows the figure, `.savefig("figure.pdf")` keeps it.
+        A line is the median over the seeds, its band the range. `log_x`, `log_y` choose the axes (by default
+        logarithmic if values span decades); `target` draws bars of the cost at which the measure first reached it.
+        A notebook shows the figure, and `.savefig("figure.pdf")` saves it.
         """
         from proxfed.report.plots import plot
 

@@ -1,4 +1,4 @@
-"""What is different between the settings of two runs, by dotted keys."""
+"""The differences between the settings of two runs, by dotted keys."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from proxfed.harness.experiment import canonical
 from proxfed.registry import Table, label_of
 
 DESCRIPTIVE_KEYS = ("description", "targets", "better", "paper", "reported", "claims")
-"""What an experiment says about its settings; no row depends on it."""
+"""Descriptive keys of an experiment, on which no row depends."""
 
 
 def result_settings(table: Table) -> Table:
-    """The settings that rows depend on; what is said about them may change."""
+    """The settings that rows depend on, without descriptive keys."""
     own = [{k: v for k, v in entry.items() if k != "tuned"} for entry in table.get("algorithms", ())]
     return {k: v for k, v in table.items() if k not in DESCRIPTIVE_KEYS} | ({"algorithms": own} if own else {})
 
 
 def flat(table: Mapping[str, Any], prefix: str = "", called: str = "label") -> Table:
-    """Dotted keys; an entry of a list goes by its label, or by its name if it has none or if that is asked for."""
+    """A flat table with dotted keys; list entries are named by their label, or by their name (`called`)."""
     settings: Table = {}
     for key, value in table.items():
         if isinstance(value, list) and value and all(isinstance(entry, Mapping) for entry in value):
@@ -35,12 +35,12 @@ def flat(table: Mapping[str, Any], prefix: str = "", called: str = "label") -> T
 
 def _named(entries: list[Mapping[str, Any]], called: str) -> dict[str, Mapping[str, Any]]:
     names = [str(entry.get(called, entry.get("name", place))) for place, entry in enumerate(entries)]
-    places = map(str, range(len(entries)))  # where two have the same name, which regularisers of two blocks may
+    places = map(str, range(len(entries)))  # if names are not unique, as for regularisers of two blocks
     return dict(zip(names if len({*names}) == len(names) else places, entries, strict=True))
 
 
 def by_key(table: Table) -> Table:
-    """The settings that rows depend on: first which algorithms there are, then everything by dotted key."""
+    """The settings that rows depend on: first the list of algorithms, then everything by dotted key."""
     settings = {
         key: _file_name(value)
         for key, value in flat(result_settings(table) | {"problem": canonical(table["problem"])}).items()
@@ -50,22 +50,22 @@ def by_key(table: Table) -> Table:
 
 
 def changed(then: Table, now: Table) -> dict[str, tuple[Any, Any]]:
-    """The settings that both have, with another value now; so defaults need not be written out in both."""
+    """The settings that both have, with different values, so that defaults may be left out in one."""
     return other_values(by_key(then), by_key(now))
 
 
 def other_values(before: Table, after: Table) -> dict[str, tuple[Any, Any]]:
-    """`changed` of settings by key."""
+    """`changed` for settings by key."""
     return {key: (before[key], after[key]) for key in before if key in after and before[key] != after[key]}
 
 
 def first_difference(then: Table, now: Table) -> str | None:
-    """In a few words, between two tables with all defaults written out."""
+    """The first difference between two tables with all defaults, in a few words."""
     return first_changed(by_key(then), by_key(now))
 
 
 def first_changed(before: Table, after: Table) -> str | None:
-    """`first_difference` of settings by key."""
+    """`first_difference` for settings by key."""
     for key in before | after:
         if key not in before or key not in after or before[key] != after[key]:
             old, new = (repr(table[key]) if key in table else "not set" for table in (before, after))
@@ -74,7 +74,7 @@ def first_changed(before: Table, after: Table) -> str | None:
 
 
 def _file_name(value: Any) -> Any:
-    """A plug-in's file may have moved."""
+    """Only the file name of a plug-in, whose file may have moved."""
     file, colon, attribute = value.rpartition(":") if isinstance(value, str) else ("", "", "")
     return f"{Path(file).name}:{attribute}" if colon and file.endswith(".py") else value
 

@@ -1,7 +1,7 @@
-"""A study: which algorithms are compared on which problem, for how long, with which seeds. An object of objects.
+"""A study: the algorithms to compare, the problem, the rounds and the seeds, as one object.
 
-A study is made in Python from objects, or from the tables of a configuration file (build.py). Everything else of the
-harness takes a study: it is run (execute.py) into a run folder, resumed there, reported and simulated.
+A study is made in Python from objects, or from the tables of a configuration file (build.py). The rest of the harness
+works with studies: it runs them (execute.py) in a run folder, resumes, reports and simulates them.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ __all__ = ["Entry", "Study"]
 
 @dataclass(frozen=True)
 class Entry:
-    """An algorithm of a study, with what is its own."""
+    """An algorithm of a study, with its own settings."""
 
     algorithm: Algorithm
     """An object such as FedAvg(0.1, K=5)."""
     topology: Topology | None = None
-    """Of an algorithm without a server; None: the study's."""
+    """The graph of an algorithm without a server; None: the study's."""
     participation: Participation | None = None
-    """None: the study's."""
+    """Which clients take part in its rounds; None: the study's."""
     rounds: int | None = None
-    """None: the study's."""
+    """Its communication rounds; None: the study's."""
     problem: Problem | None = None
-    """None: the study's; of the same clients and the same model."""
+    """Its own problem, with the same clients and the same model; None: the study's."""
     tuned: Mapping[str, Any] | None = None
     """How its settings were chosen: {configurations, rounds, values, ...}, as `tune` writes it; None: by hand."""
 
@@ -63,7 +63,7 @@ class Entry:
 
 
 class CompleteEntry(NamedTuple):
-    """An entry with all that it needs."""
+    """An entry with defaults filled in from the study."""
 
     algorithm: Algorithm
     topology: Topology | None
@@ -86,48 +86,50 @@ class Study:
     problem: Problem
     """f + h; f alone is f + 0."""
     entries: Mapping[str, Entry]
-    """By label; a plain algorithm is an entry with nothing of its own."""
+    """The algorithms by label; a plain algorithm stands for an entry without own settings."""
     rounds: int
-    """Communication rounds of every algorithm that has none of its own."""
+    """Communication rounds of every algorithm without its own."""
     seeds: Sequence[int] = (0,)
-    """Every algorithm runs once with each of them."""
+    """Every algorithm runs once per seed."""
     name: str = "study"
-    """What reports call it."""
+    """The name in reports."""
     description: str = ""
-    """A sentence for the head of the report."""
+    """A sentence for the top of the report."""
     topology: Topology | None = None
-    """Of the algorithms without a server."""
+    """The graph of the algorithms without a server."""
     participation: Participation = Full()
     """Which clients take part in a round."""
     every: int = 1
-    """A row of measures every so many rounds."""
+    """Rounds between evaluations."""
     reference: bool = False
     """Compute the minimiser beforehand, so that rows have the optimality gap and the error."""
     stationarity_step: float | None = None
-    """The prox step with which stationarity is measured; None: one that suits f and h."""
+    """The prox step with which stationarity is measured; None: chosen for f and h."""
     measures: Sequence[str] = ()
     """More measures: of the clients' states, 'consensus_y', 'largest_c', ...; 'train_loss', 'train_accuracy'."""
     targets: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    """Values of measures whose first round, bytes and seconds the tables show."""
+    """Targets: tables show the first round, bytes and seconds at which they are reached."""
     privacy: Privacy | None = None
-    """Clients' messages are clipped and made noisy, as between organisations; the noise follows from the seed."""
+    """Clipping and noise of clients' messages, as between organisations; the noise is derived from the seed."""
     timing: Timing | None = None
     """Devices and links, so that rounds and bytes become simulated seconds."""
     hooks: Sequence[Any] = ()
     """Called with every row of every algorithm and seed; they may stop it (proxfed.hooks)."""
     written: Mapping[str, Any] | None = None
-    """The settings as a configuration file has them, if the study was made from one."""
+    """The settings in the form of a configuration file, if the study was made from one."""
     asked: Sequence[tuple[str, str, bool]] = ()
-    """(where, measure or axis, whether it needs a direction) that claims and figures of a paper ask for."""
+    """(where, measure or axis, whether it needs a direction) for the claims and figures of a paper."""
     again: Callable[[Mapping[str, Any]], Study] | None = field(default=None, repr=False)
-    """The same study with other settings, by dotted keys, if it was made from a file."""
+    """A function that makes the same study with other settings, by dotted keys, if it was made from a file."""
+    problem_of: Callable[[int], Problem] | None = field(default=None, repr=False)
+    """The problem of each seed, if each has its own partition of the data; `problem` is the first one."""
 
     def __post_init__(self) -> None:
         require(isinstance(self.entries, Mapping) and len(self.entries) > 0, "a study needs at least one algorithm")
         own = {label: e if isinstance(e, Entry) else Entry(e) for label, e in self.entries.items()}
         for label in own:
             good = isinstance(label, str) and label.strip() != "" and "/" not in label and label.isprintable()
-            require(good, f"the label {label!r} must be a word or words in one line, without '/'")
+            require(good, f"the label {label!r} must be text in one line, without '/'")
         seeds = list(self.seeds) if isinstance(self.seeds, (Sequence, range)) else self.seeds
         listed = isinstance(seeds, list) and len(seeds) > 0 and all(map(whole, seeds))
         require(listed, f"seeds = {self.seeds!r} must be a list of whole numbers, such as [0, 1, 2]")
@@ -141,7 +143,7 @@ class Study:
             value = getattr(self, key)
             require(isinstance(value, str), f"{key} = {value!r} must be a text")
         good = self.name.strip() != "" and self.name.isprintable()
-        require(good, f"name = {self.name!r} must be a word or words in one line")
+        require(good, f"name = {self.name!r} must be text in one line")
         require(isinstance(self.reference, bool), f"reference = {self.reference!r} must be True or False")
         step = self.stationarity_step
         good = step is None or (finite(step) and step > 0)
@@ -165,11 +167,11 @@ class Study:
         object.__setattr__(self, "hooks", checked(self.hooks))
         object.__setattr__(self, "targets", {k: _numbers(k, v) for k, v in self.targets.items()})
 
-    # ---- an entry with what it has from the study --------------------------------------------------------------
+    # ---- entries with defaults from the study ------------------------------------------------------------------
 
     @cached_property
     def complete(self) -> dict[str, CompleteEntry]:
-        """The entries with the study's rounds, problem, participation and topology where they have no own."""
+        """The entries, with the study's rounds, problem, participation and topology as defaults."""
         return {label: self._completed(entry) for label, entry in self.entries.items()}
 
     def _completed(self, e: Entry) -> CompleteEntry:
@@ -184,17 +186,17 @@ class Study:
 
     @cached_property
     def tasks(self) -> list[Task]:
-        """Seed by seed, so that seeds which are added later come after all that has been done."""
+        """The tasks seed by seed, so that seeds added later come last."""
         return [Task(label, seed) for seed in self.seeds for label in self.entries]
 
     @cached_property
     def own_measures(self) -> list[str]:
-        """What rows have beside the columns of every study."""
+        """The columns of rows beside those of every study."""
         return [*self.measures, *directions(self.problem.f.measures)]
 
     @cached_property
     def directions(self) -> Directions:
-        """Which values of its own measures are better, where the problem says what the table of columns does not."""
+        """Which values of the problem's own measures are better, if the table of columns does not have them."""
         f = self.problem.f
         said = directions((*f.training_measures, *f.measures))
         return {k: way for k, way in said.items() if k in self.own_measures and way != column(k).better}
@@ -204,10 +206,10 @@ class Study:
         """The hooks that stop a run by its rows alone: rows depend on them."""
         return [hook for hook in self.hooks if isinstance(hook, StopRule)]
 
-    # ---- does it fit? ------------------------------------------------------------------------------------------
+    # ---- validation --------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Refuse, before anything is computed, what cannot be run or measured."""
+        """Refuse an invalid study before anything is computed."""
         for label, e in self.complete.items():
             try:
                 check_combination(e.problem, e.algorithm, e.topology, e.participation)
@@ -251,11 +253,11 @@ class Study:
         given = (self.written or {}).get("better") or self.directions
         require(given == self.directions, f"better = {given!r}, but the problem says {self.directions!r}")
 
-    # ---- what identifies it ------------------------------------------------------------------------------------
+    # ---- identity ----------------------------------------------------------------------------------------------
 
     @cached_property
     def settings(self) -> Table:
-        """The table that says what is run, with every default and every computed step size written out."""
+        """The table of all settings, with every default and every computed step size."""
         table = self._described() if self.written is None else dict(self.written)
         table["seeds"] = list(self.seeds)
         table["better"] = dict(self.directions)
@@ -267,7 +269,7 @@ class Study:
         return table
 
     def _described(self) -> Table:
-        """Of a study that was made of objects."""
+        """The same for a study made from objects."""
         about = {"name": self.name, "description": self.description, "rounds": self.rounds, "every": self.every}
         about |= {"reference": self.reference, "measures": list(self.measures), "targets": dict(self.targets)}
         if self.stationarity_step is not None:
@@ -281,7 +283,7 @@ class Study:
         out: Table = {"label": label, "rounds": e.rounds} | describe_algorithm(e.algorithm)
         out["participation"] = describe(e.participation, PARTICIPATIONS)
         if (own := self.entries[label].problem) is not None:
-            written = self.written is not None  # in a file, a problem of its own is one with its own weight decay
+            written = self.written is not None  # in a file, an entry's own problem differs in its weight decay
             tables = () if written else (describe_problem(own), describe_problem(self.problem))
             out |= {"weight_decay": own.f.l2} if written else _own_problem(*tables)
         if e.topology is not None:
@@ -299,7 +301,7 @@ def describe_algorithm(algorithm: Algorithm) -> Table:
 
 
 def describe_problem(problem: Problem) -> Table:
-    """The tables [data], [problem] and [regulariser] of a problem that was made of objects."""
+    """The tables [data], [problem] and [regulariser] of a problem made from objects."""
     f = problem.f
     table = {k: v for k, v in describe(f, PROBLEMS).items() if k not in ("data", "dtype")}
     table |= {} if problem.x0 is None else {"x0": plain(problem.x0)}
@@ -311,7 +313,7 @@ def describe_problem(problem: Problem) -> Table:
 
 
 def _own_problem(own: Table, common: Table) -> Table:
-    """What is different in the tables of an entry's own problem; its weight decay has a key of its own."""
+    """The differences in the tables of an entry's own problem; its weight decay has a separate key."""
     out = {key: value for key, value in own.items() if common.get(key) != value}
     here, there = dict(own["problem"]), dict(common["problem"])
     decay, other = here.pop("l2", None), there.pop("l2", None)
@@ -327,7 +329,7 @@ def as_problem(given: Any) -> Any:
 
 
 def names(measures: Any) -> tuple[str, ...]:
-    """A list of words, and not one word."""
+    """A list of names as a tuple; a single string is refused."""
     listed = isinstance(measures, Sequence) and not isinstance(measures, str)
     good = listed and all(isinstance(name, str) for name in measures)
     require(good, f"measures = {measures!r} must be a list of names")

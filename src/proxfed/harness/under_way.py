@@ -1,4 +1,4 @@
-"""Runs under way, seen from outside: what each task of a run folder does now. Nothing is written."""
+"""The present status of each task of a run folder, seen from another process. Nothing is written."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from proxfed.harness.results import Results
 from proxfed.report.columns import DONE, Row, RunStatus
 
 WAITING = "waiting.json"
-"""In the run folder of a deployment: since when its coordinator waits for which sites."""
+"""A file in the run folder of a deployment: the sites that its coordinator waits for, and since when."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class TaskView:
     round: int
     rounds: int
     row: Row | None
-    """The last one."""
+    """The last round."""
     message: str
 
     @property
@@ -44,11 +44,11 @@ class TaskView:
 
 @dataclass(frozen=True)
 class View:
-    """All tasks of a run, at one moment."""
+    """A snapshot of all tasks of a run."""
 
     tasks: Sequence[TaskView]
     waiting: dict[str, float]
-    """Seconds that a coordinator has waited for each site that has not answered."""
+    """Seconds that the coordinator has waited for each site without an answer."""
     results: Sequence[Results]
     """By case."""
 
@@ -62,19 +62,19 @@ class View:
 
     @property
     def under_way(self) -> bool:
-        """Some process works on it."""
+        """Whether a process works on it."""
         return any(task.status is RunStatus.RUNNING for task in self.tasks)
 
 
 def folders(path: Path) -> list[Path]:
-    """The run folder, or those of the cases in it."""
+    """The run folder, or the run folders of its cases."""
     found = [path] if RunFolder(path).exists() else sorted(config.parent for config in path.glob("*/config.toml"))
-    require(len(found) > 0, f"{path} is not a run folder, and has none of cases in it")
+    require(len(found) > 0, f"{path} is not a run folder, and contains no run folders")
     return found
 
 
 def look(path: Path) -> View:
-    """What stands in the run folder now."""
+    """The present content of the run folder."""
     places = folders(path)
     results = [Results.read(place) for place in places]
     tasks = [task for place, r in zip(places, results, strict=True) for task in _tasks(r, place != path)]
@@ -100,7 +100,7 @@ def _tasks(results: Results, case: bool) -> list[TaskView]:
 
 
 def _waiting(path: Path) -> dict[str, float]:
-    """Of a coordinator that still works; what a killed one left says nothing."""
+    """The waiting times of a live coordinator; a file left by a killed one is ignored."""
     with suppress(OSError, InputError, TypeError, ValueError, AttributeError):
         table = files.parse_json(files.read(path / WAITING), WAITING)
         return {str(site): max(0.0, time.time() - float(since)) for site, since in table["waiting"].items()}

@@ -1,4 +1,4 @@
-"""A process that carries out tasks of a study, or is one of its ranks: python -m proxfed.harness.worker DESCRIPTOR"""
+"""A process that runs tasks of a study, or is one of its ranks: python -m proxfed.harness.worker DESCRIPTOR"""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import traceback
 from contextlib import suppress
 
 GRACE = 5.0
-"""Seconds that are left for a checkpoint when the process that started this one is gone."""
+"""Seconds left for a checkpoint after the parent process has ended."""
 
 
 def end_with_parent() -> None:
-    """Standard input is a pipe that the process which started this one holds: when it ends, however it ends, this one
-    is asked to stop after its round, and ends anyway if that takes long."""
+    """Stop after the current round when the parent process ends, and exit if that takes too long. The parent holds the
+    other end of standard input, which closes however it ends."""
     while os.read(0, 1024):
         pass
     os.kill(os.getpid(), signal.SIGTERM)
@@ -28,11 +28,11 @@ def end_with_parent() -> None:
 
 
 def main(descriptor: int) -> int:
-    """The study is in a file without a name, which is open under this number."""
+    """Run the study in the unnamed file with this descriptor."""
     threading.Thread(target=end_with_parent, daemon=True).start()
-    say = os.fdopen(os.dup(1), "w", buffering=1)  # for us alone: what a problem prints must not get in between
+    say = os.fdopen(os.dup(1), "w", buffering=1)  # private: a problem's own output must not get in between
     os.dup2(2, 1)
-    with mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) as f:  # others read the same file: it has one position
+    with mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) as f:  # processes share the file and its position
         os.close(descriptor)
         sys.path[:] = pickle.load(f)
         from proxfed.engine.allocator import tune_process
@@ -54,19 +54,19 @@ def main(descriptor: int) -> int:
     told = 0.0
 
     def tell(progress: Progress) -> None:
-        """At most five times a second, and at both ends."""
+        """Report progress at most five times a second, and at both ends."""
         nonlocal told
         now = time.monotonic()
         if now - told > 0.2 or progress.round in (0, progress.rounds):
             told = now
-            with suppress(OSError):  # nobody listens any more; `stop` will notice
+            with suppress(OSError):  # the parent has ended; `stop` will notice
                 say.write(json.dumps({"progress": progress}, default=str) + "\n")
 
     world = network.world()
     leads, distributed = world is None or world[0] == 0, world is not None
     try:
         with stop_on_signal() as asked, threads(given["threads"]):
-            say.write(json.dumps({"read": True}) + "\n")  # from now on it may be asked to stop
+            say.write(json.dumps({"read": True}) + "\n")  # from now on signals to stop are handled
             if world is not None:
                 ranks.connect(given["timeout"], given["meeting"])
             done = True
@@ -85,7 +85,7 @@ def main(descriptor: int) -> int:
             return 0 if done else 1
     except ProxfedError as e:
         said = {"error": str(e)}
-    except Exception as e:  # a bug of somebody's own code
+    except Exception as e:  # an error in user code
         where = " ".join(getattr(e, "__notes__", ()))
         said = {"error": f"{type(e).__name__}: {e} {where}".rstrip(), "traceback": traceback.format_exc()}
     say.write(json.dumps(said) + "\n")

@@ -149,7 +149,7 @@ def _versions(versions: Mapping[str, Any]) -> str:
         [
             *names,
             f"{threads} thread{'' if threads == 1 else 's'}",
-            str(versions.get("processor") or versions.get("machine", "")),
+            str(versions.get("processor") or f"{versions.get('machine', 'machine')}, processor not recorded"),
         ]
     )
 

@@ -30,9 +30,10 @@ FIRST_SCREEN = 5
 INTRODUCTION = """\
 # Results
 
-Which of the papers' claims hold in our own runs? First a summary for each paper, then a table, then the details;
-[how claims are judged](#how-claims-are-judged) comes after the table. There 31+16+5 claims means 31 by runs at the
-paper's scale, 16 by smaller ones and 5 on a problem of ours.
+Which of the papers' claims hold in our own runs? This page begins with what you may believe of each paper, in five
+lines. A table with all counts follows, then [how claims are judged](#how-claims-are-judged), then the experiments of
+each paper. A count such as 31+16+5 means: 31 claims by runs at the paper's scale, 16 by smaller runs, 5 on a problem of
+ours.
 
     proxfed results show fedcef      # one paper's claims with their causes
 """
@@ -40,11 +41,11 @@ paper's scale, 16 by smaller ones and 5 on a problem of ours.
 RULES = """\
 ## How claims are judged
 
-A claim **holds** by the median over at least three seeds (one, if nothing is random), in every case that was run
-with as many. The full form, at the paper's scale, decides if it was run and went far enough. Otherwise a smaller
-form decides, and is counted separately (**smaller**), as are statements without an experiment that we show on a
-small problem of ours (**own**). Runs on another data set, with another model or with settings that contradict the
-paper decide nothing. Being ahead of a method that diverged confirms nothing.
+A claim **holds** if the median over at least three seeds (one, if nothing is random) confirms it in every case that was
+run with so many seeds. The full form, at the paper's scale, decides if it was run and went far enough. Otherwise a
+smaller form decides; such claims are counted separately. So are statements for which the paper has no experiment and
+which we show on a small problem of ours. Three things decide nothing: runs on another data set or with another model,
+runs with settings that contradict the paper, and being ahead of a method that diverged.
 
 A claim that does not hold has one of four causes, with its evidence on the page of the experiment:
 
@@ -54,15 +55,18 @@ A claim that does not hold has one of four causes, with its evidence on the page
 - **settings**: the paper's settings do not give the paper's number, in a run at the paper's scale;
 - **unknown**: none of these could be shown.
 
-**Not run**: no run with three seeds reached far enough; the page of the experiment says what it takes. Minor claims
-follow from the settings, or nearly; claims of ours add to the paper's. For both the table says how many hold. All
-seeds share one partition of the data, so our spread does not include that of partitions.
+**Not run** means that no run with three seeds went far enough; the page of the experiment says what it would take.
+**Minor** claims follow from the settings, or nearly. Claims of **ours** add to the paper's. For both, the table says
+how many hold. A claim that compares two experiments is judged only on runs with the same data and as many rounds. In
+the kept rows all seeds share one partition of the data, so their spread does not include that of partitions; the
+variant `own_partitions` of DEPOSITUM's Table III, the only table with a printed spread, draws one for each seed.
 
 The page of an experiment names the command for its numbers: `proxfed reproduce PAPER/EXPERIMENT` with `--quick` or
 `--full` and `--variant NAME`. `proxfed results keep runs/reproduce` keeps them in `results/`, `make results` writes
-this page, and `proxfed results check` finds settings that have changed since. Other processors and libraries round
-sums differently. With full gradients the difference stays at rounding level; with minibatches of a network, or with
-compressors that pick entries, it grows to some per cent of a curve, or some rounds to a target.
+this page, and `proxfed results check` finds settings that have changed since. Library versions, threads and machine are
+kept with every run, and the model of the processor with newer ones. Other processors and libraries round sums
+differently. With full gradients the difference stays at rounding level. With minibatches of a network, or with
+compressors that select entries, it can grow to a few per cent of a curve, or a few rounds to a target.
 """
 
 

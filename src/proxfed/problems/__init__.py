@@ -1,4 +1,4 @@
-"""Problems: what f is."""
+"""Problems: the smooth parts f."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ PROBLEMS: Registry[Callable[..., Any]] = Registry(
         "network": Neural,
         "poisson": partial(Linear, loss=Poisson()),
         "softmax": partial(Linear, loss=Softmax()),
-        "linear": Linear,  # last: a problem that has a name of its own is called by that
+        "linear": Linear,  # last: a problem with a more specific name keeps that name
     },
 )
-"""Makers of problems by the names that configuration files use."""
+"""Constructors of problems by their names in configuration files."""
 
 
 explain(__name__)

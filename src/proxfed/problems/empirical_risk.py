@@ -1,4 +1,4 @@
-"""What every f over clients' data has: fields and their checks, sizes and weights, and the way back to labels."""
+"""The base of every f over clients' data: fields and their checks, sizes and weights, scores and labels."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from proxfed.types import Better, Measure, Smooth, directions
 Samples = np.ndarray | SparseRows | Tensor
 
 TRAINING = 10_000
-"""Training samples, spread evenly over all clients' data, on which 'train_loss' and 'train_accuracy' are measured."""
+"""Number of training samples, spread evenly over all clients' data, for 'train_loss' and 'train_accuracy'."""
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 CACHE = 1 << 17
-"""Numbers of the clients' data that a full gradient reads at a time: both its products then find them in the cache."""
+"""Numbers of the clients' data that a full gradient reads at a time, so that both its products find them cached."""
 
 
 class Piece(NamedTuple):
-    """Some clients of one size: where they stand among the ids, and where their samples stand in the data."""
+    """Some clients of one size: their positions among the ids, and the positions of their samples in the data."""
 
     where: slice | np.ndarray
     rows: slice | np.ndarray
@@ -55,24 +55,24 @@ class EmpiricalRisk(Smooth):
     """p_i: 'size' for the client's share of all samples, counted with their weights; 'uniform': all count the same."""
     dtype: torch.dtype = torch.float64
     device: str = "cpu"
-    """Where tensors live and gradients are computed: 'cpu', 'cuda', 'mps', ...; 'auto': the first that is there of
-    cuda, mps (which has no float64) and cpu."""
+    """The device of tensors and gradients: 'cpu', 'cuda', 'mps', ...; 'auto': the first one available of cuda, mps
+    (which has no float64) and cpu."""
     own_measures: Mapping[str, tuple[Callable[[np.ndarray, np.ndarray], float], Better]] = field(default_factory=dict)
-    """Your own measures on test data: {name: (function of labels and predictions, "higher" or "lower")}, such as those
-    of sklearn.metrics."""
+    """Your own measures on test data: {name: (function of labels and predictions, "higher" or "lower")}, for example
+    from sklearn.metrics."""
     numbers: np.ndarray | None = field(default=None, repr=False)
-    """The clients' numbers among all, by which their randomness is keyed, if these are some of them (`over`)."""
+    """If these are only some of the clients (`over`): their numbers among all, which key their randomness."""
 
     def numbered(self, ids: Ids) -> Ids:
-        """The numbers among all clients of these."""
+        """The numbers of these clients among all clients."""
         return ids if self.numbers is None else self.numbers[np.asarray(ids, np.int64)]
 
     def check(self) -> None:
-        """Refuse values of these fields that mean nothing; names become what they stand for."""
+        """Refuse invalid values of these fields, and replace names by the objects that they stand for."""
         name = type(self).__name__
         if not isinstance(self.data, Federated):
             given = isinstance(self.data, Dataset)
-            what = "not handed out to clients yet" if given else "not a Federated, as load(...) gives"
+            what = "not split among clients yet" if given else "not a Federated, as load(...) returns"
             makers = "Federated.of and Federated.split make one"
             raise InputError(f"{name}: data = {_short(self.data)} is {what}; {makers}")
         non_negative(self, "l2")
@@ -105,7 +105,7 @@ class EmpiricalRisk(Smooth):
 
     @cached_property
     def sizes(self) -> np.ndarray:
-        """(n,): 0 for clients whose samples are elsewhere."""
+        """(n,): the clients' numbers of samples; 0 if a client's samples are remote."""
         sizes = np.zeros(self.n, np.int64)
         sizes[self.data.here.start : self.data.here.stop] = self.data.sizes
         return sizes
@@ -116,7 +116,7 @@ class EmpiricalRisk(Smooth):
         return np.concatenate(([0], np.cumsum(self.sizes))).astype(np.int64)
 
     def pieces(self, ids: Ids) -> list[Piece]:
-        """Clients of equal size together, without padding, a cacheful at a time."""
+        """Clients grouped by size, without padding, in pieces that fit in the cache."""
         who, pieces, width = np.asarray(ids, np.int64), [], prod(self.data.features.shape[1:])
         for m in np.unique(self.sizes[who]).tolist():
             same = np.flatnonzero(self.sizes[who] == m)
@@ -135,13 +135,13 @@ class EmpiricalRisk(Smooth):
         return torch.as_tensor(p / p.sum(), dtype=self.dtype, device=self.device)
 
     def _everybody(self, what: str) -> None:
-        """Refuse what takes the samples of all clients where some are elsewhere, or read when they take part."""
-        require(self.data.window is None, f"{what} takes the samples of all clients, and some are held elsewhere")
+        """Refuse `what`, which needs the samples of all clients, if some are remote or read on demand."""
+        require(self.data.window is None, f"{what} needs the samples of all clients, but some are remote")
         here = not isinstance(self.data, OnDemand)
-        require(here, f"{what} takes the samples of all clients, but those of {self.data.name} are read on demand")
+        require(here, f"{what} needs the samples of all clients, but {self.data.name} reads them on demand")
 
     def over(self, ids: Ids) -> Self:
-        """The f of just these clients, numbered from 0, whose samples are read now."""
+        """The f of these clients alone, numbered from 0; their samples are read now."""
         assert isinstance(self.data, OnDemand)
         data = self.data.some(ids)
         try:
@@ -161,13 +161,13 @@ class EmpiricalRisk(Smooth):
 
     @cached_property
     def weight_sums(self) -> np.ndarray:
-        """What the samples of each client that is here weigh together."""
+        """The total weight of the samples of each local client."""
         return self.data.weight_sums
 
     @property
     @abstractmethod
     def criterion(self) -> Loss:
-        """The loss, as these data take it."""
+        """The loss, adapted to these data."""
 
     # ---- on test data ------------------------------------------------------------------------------------------
 
@@ -177,14 +177,14 @@ class EmpiricalRisk(Smooth):
 
     @property
     def _by_client(self) -> dict[str, Better]:
-        """The measures that are also known of each client; none, if test samples are not those of clients."""
+        """The measures that are also known per client; empty if test samples do not belong to clients."""
         known = self.data.test_clients is not None and self.criterion.separate
         return directions(self.criterion.measures) if known else {}
 
     @property
     def measures(self) -> tuple[Measure | str, ...]:
-        """Those of the loss; of its first one, where clients have test samples, also that of the client for which it
-        is worst, and its standard deviation over clients; and your own."""
+        """The measures of the loss, and your own. If clients have test samples, also the worst client's value of the
+        loss's first measure, and its standard deviation over clients."""
         if self.data.test is None:
             return ()
         first = [Measure(name, better) for name, better in self._by_client.items() if better][:1]
@@ -219,22 +219,22 @@ class EmpiricalRisk(Smooth):
         return found
 
     def by_client(self, x: Tensor) -> dict[str, dict[str, float]]:
-        """The measures of the loss on each client's own test samples, by the client's name."""
+        """{client's name: the measures of the loss on its own test samples}."""
         given = self.data.test_clients is not None
-        require(given, f"{self.data.name}: its test samples are not those of clients (Federated.of: test, held_out)")
-        require(self.criterion.separate, f"loss = {self.criterion!r} is not known of each client")
+        require(given, f"{self.data.name}: its test samples do not belong to clients (Federated.of: test, held_out)")
+        require(self.criterion.separate, f"loss = {self.criterion!r} has no value per client")
         names = self.data.client_names or tuple(map(str, range(self.n)))
         return {names[i]: found for i, found in self._of_clients(*self._tested(x)).items()}
 
     def confusion(self, x: Tensor) -> np.ndarray:
-        """(classes, classes): how many test samples of each class (row) are taken for which class (column)."""
+        """The confusion matrix (classes, classes): test samples by true class (row) and predicted class (column)."""
         if self.data.test is None:
             raise InputError(f"{self.data.name} has no test samples")
         truth, predicted = self.data.test[1], self._decide(self._tested(x)[0][0].mT).cpu().numpy()
         count = self.data.classes
         if count is None:
             signs = bool(np.isin(truth, (-1, 1)).all() and np.isin(predicted, (-1, 1)).all())
-            require(signs, f"{self.data.name} has numbers as labels, not classes: nothing can be confused")
+            require(signs, f"{self.data.name} has numbers as labels, not classes: there is no confusion matrix")
             truth, predicted, count = truth > 0, predicted > 0, 2
         pairs = np.asarray(truth, np.int64) * count + np.asarray(predicted, np.int64)
         return np.bincount(pairs, minlength=count**2).reshape(count, count)
@@ -248,7 +248,7 @@ class EmpiricalRisk(Smooth):
         return tuple(Measure(_of_training(name), better) for name, better in found.items())
 
     def training_score(self, x: Tensor) -> dict[str, float]:
-        """The loss, without l2 and h, and the accuracy: means over at most `TRAINING` samples, whoever holds them."""
+        """The loss, without l2 and h, and the accuracy: means over at most `TRAINING` samples of all clients."""
         total = len(self.data.labels)
         k = min(TRAINING, total)
         rows = np.arange(k) * total // k
@@ -258,34 +258,34 @@ class EmpiricalRisk(Smooth):
 
     @abstractmethod
     def _labels(self, labels: np.ndarray) -> Tensor:
-        """As the loss takes them."""
+        """The labels as a tensor of the dtype that the loss takes."""
 
-    # ---- the same f with other ... -----------------------------------------------------------------------------
+    # ---- variants of the same f --------------------------------------------------------------------------------
 
     def over_rows(self, data: Federated) -> Self:
-        """The same model over other rows of the same kind."""
+        """The same model over other data of the same kind."""
         return replace(self, data=data)
 
     def with_l2(self, l2: float) -> Self:
         return replace(self, l2=l2)
 
-    # ---- from x back to the user -------------------------------------------------------------------------------
+    # ---- using the model x -------------------------------------------------------------------------------------
 
     @abstractmethod
     def module(self, x: Tensor) -> nn.Module:
-        """The model with the parameters x, ready to be evaluated."""
+        """The model with the parameters x, in evaluation mode."""
 
     def state_dict(self, x: Tensor) -> dict[str, Tensor]:
-        """The parameters x by their names, and what else the module holds."""
+        """The parameters x by their names, and the module's buffers."""
         return self.module(x).state_dict()
 
     def scores(self, x: Tensor, X: Samples) -> Samples:
-        """(k, outputs): what the model gives for samples X, (k, ...): features as the data set has them, before they
-        are scaled in any way. Arrays give arrays, tensors give tensors."""
+        """The model's scores (k, outputs) for samples X, (k, ...): features as in the data set, before any scaling.
+        Arrays give arrays, tensors give tensors."""
         return _like(X, self._apply(x, _array(X)))
 
     def predict(self, x: Tensor, X: Samples) -> Samples:
-        """(k,): the labels that the model gives to samples X: classes as the data set has them, or numbers."""
+        """The model's labels (k,) for samples X: classes as in the data set, or numbers."""
         return _like(X, self._decide(self._apply(x, _array(X))))
 
     @abstractmethod
@@ -313,7 +313,7 @@ def _spread(name: str) -> str:
 
 
 def _together(index: np.ndarray) -> slice | np.ndarray:
-    """A slice, which makes a view instead of a copy, where the indices are consecutive."""
+    """Consecutive indices as a slice, which makes a view instead of a copy."""
     consecutive = len(index) > 0 and bool((np.diff(index) == 1).all())
     return slice(int(index[0]), int(index[-1]) + 1) if consecutive else index
 

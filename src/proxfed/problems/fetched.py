@@ -1,4 +1,4 @@
-"""A problem whose samples are read client by client: f_i of a block of clients is that of a problem with just these."""
+"""A problem that reads samples client by client: a block's f_i come from a problem with only these clients."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Fetched(Local):
-    """The clients `ids` in round t; their samples are read when f is first asked for anything."""
+    """The clients `ids` in round t; their samples are read at the first use of f."""
 
     def __init__(self, problem: EmpiricalRisk, t: int, ids: Ids, seed: int) -> None:
         self.problem, self.t, self.ids, self.seed = problem, t, ids, seed

@@ -2,11 +2,11 @@
 
     x+ = prox_{h/L}(y - grad f(y)/L),   t+ = (1 + sqrt(1 + 4 t^2))/2,   y = x+ + (t - 1)/t+ (x+ - x)
 
-The momentum starts anew whenever it points uphill, <y - x+, x+ - x> > 0 (O'Donoghue and Candes 2015), which makes the
-method linear on strongly convex problems without knowing mu. It stops by a certificate: the norm of the
+The momentum is restarted whenever it points uphill, <y - x+, x+ - x> > 0 (O'Donoghue and Candes 2015), so that the
+method converges linearly on strongly convex problems without knowing mu. It stops by a certificate: the norm of the
 prox-gradient map L (y - x+), which is zero only at a solution.
 
-Where f has no L, the steps are those of ProxNewton, by a line search.
+If f has no L, the steps are those of ProxNewton with a line search.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def fista(
 ) -> Tensor:
     """argmin f + h for convex f with an L-Lipschitz gradient and convex h; `tolerance` bounds the prox-gradient map."""
     require(h.weak_convexity == 0, f"{type(h).__name__} is not convex: it has no unique minimiser to compare with")
-    L = L if L > 0 else 1.0  # where f is flat, every step is fine
+    L = L if L > 0 else 1.0  # if f is flat, any step works
     x = y = x0
     t = 1.0
     scale = max(1.0, float(gradient(x0).norm()))

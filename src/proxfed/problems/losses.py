@@ -1,7 +1,7 @@
 """Losses of a model's scores, with their derivatives: squared, Huber, logistic, softmax and Poisson.
 
-All of them are separate: what a sample costs depends on its own score. A loss that is not, such as Cox's, says so, and
-has the weights of the samples inside.
+All of them are separable: a sample's loss depends on its own score. A loss that is not, such as Cox's, sets
+`separate = False` and handles the samples' weights itself.
 """
 
 from __future__ import annotations
@@ -44,33 +44,33 @@ class Loss(ABC):
     """A loss of the scores s, (c, outputs, samples), given the labels b, (c, samples)."""
 
     curvature: ClassVar[float]
-    """The largest eigenvalue of its Hessian in s; infinite, if it has no bound."""
+    """The largest eigenvalue of its Hessian in s; infinite if unbounded."""
     least_curvature: ClassVar[float] = 0.0
-    """The smallest eigenvalue of its Hessian in any s."""
+    """The smallest eigenvalue of its Hessian over all s."""
     measures: ClassVar[tuple[Measure | str, ...]]
-    """What `score` returns: Measure("test_loss", "lower"); a bare name says no direction."""
+    """The measures that `score` returns: Measure("test_loss", "lower"); a bare name has no direction."""
     classes: ClassVar[bool] = False
-    """Labels are whole numbers, with a score for each."""
+    """Whether labels are whole numbers, with a score per class."""
     separate: ClassVar[bool] = True
-    """The loss of a sample depends on its own score alone."""
+    """Whether the loss of a sample depends on its own score alone."""
     twice_differentiable: ClassVar[bool] = True
-    """`bend` is its second derivative."""
+    """Whether it has a second derivative everywhere, given by `bend`."""
 
     @abstractmethod
     def outputs(self, data: Federated) -> int:
-        """How many scores a sample of these data has; refuses labels that it cannot take."""
+        """The number of scores per sample of these data; refuses labels that do not fit the loss."""
 
     @abstractmethod
     def value(self, s: Tensor, b: Tensor) -> Tensor:
         """(c, samples)."""
 
     def least(self, b: Tensor) -> Tensor:
-        """(samples,) the value at the score that fits a label best, b (samples,)."""
+        """(samples,): the lowest value over all scores for each label b (samples,)."""
         return torch.zeros(len(b), dtype=torch.float64)
 
     @abstractmethod
     def slope(self, s: Tensor, b: Tensor) -> Tensor:
-        """The derivative of their sum in s, (c, outputs, samples); may overwrite s."""
+        """The derivative of the sum of the losses in s, (c, outputs, samples); may overwrite s."""
 
     def second(self, s: Tensor, b: Tensor) -> Tensor:
         """The second derivatives of each sample's loss in its scores, (c, outputs, outputs, samples)."""
@@ -78,15 +78,15 @@ class Loss(ABC):
         return torch.stack([bend(direction.expand_as(s)) for direction in unit], 1)
 
     def weighted_value(self, s: Tensor, b: Tensor, v: Tensor) -> Tensor:
-        """With weights v, (c, samples)."""
+        """The value with weights v, (c, samples)."""
         return self.value(s, b).mul_(v)
 
     def weighted_slope(self, s: Tensor, b: Tensor, v: Tensor) -> Tensor:
         return self.slope(s, b).mul_(v[:, None])
 
     def bend(self, s: Tensor, b: Tensor, v: Tensor | None = None) -> Bend:
-        """Its second derivative in s, with weights v, (c, samples), or without: a linear map of directions
-        (c, outputs, samples). Here by differentiating `value` twice."""
+        """The second derivative in s, optionally with weights v, (c, samples), as a linear map of directions
+        (c, outputs, samples). By default `value` is differentiated twice."""
 
         def times(r: Tensor) -> Tensor:
             with torch.enable_grad():
@@ -103,7 +103,7 @@ class Loss(ABC):
 
     @abstractmethod
     def predict(self, s: Tensor) -> Tensor:
-        """The labels that fit best, (c, samples)."""
+        """The predicted labels, (c, samples)."""
 
 
 @dataclass(frozen=True)
@@ -135,10 +135,10 @@ class Squared(Loss):
 
 @dataclass(frozen=True)
 class Huber(Loss):
-    """Least squares that outliers cannot pull: with r = s - b, r^2 / 2 up to |r| = delta, and a line from there on."""
+    """Least squares robust to outliers: with r = s - b, r^2 / 2 up to |r| = delta, and linear beyond."""
 
     delta: float = 1.35
-    """Where the line begins, in the unit of the labels."""
+    """The residual from which on the loss is linear, in the unit of the labels."""
 
     curvature: ClassVar[float] = 1.0
     measures: ClassVar[tuple[Measure | str, ...]] = (TEST_LOSS,)
@@ -170,7 +170,7 @@ class Huber(Loss):
 class Poisson(Loss):
     """Poisson regression of counts, labels >= 0, with the logarithm as link: exp(s) - b s.
 
-    exp has no largest curvature, so there is no smoothness constant: step sizes are found by a line search.
+    The curvature of exp is unbounded, so there is no smoothness constant: step sizes are found by a line search.
     """
 
     curvature: ClassVar[float] = inf
@@ -235,10 +235,10 @@ class Logistic(Loss):
 
 @dataclass(frozen=True)
 class OfClasses(Loss):
-    """Losses of labels 0 .. classes-1, with an output for each; the largest says the class."""
+    """Losses of labels 0 .. classes-1, with one output per class; the largest output is the predicted class."""
 
     what: ClassVar[str]
-    """What needs the labels, in the sentence that refuses others."""
+    """The name of the loss in error messages about labels."""
     measures: ClassVar[tuple[Measure | str, ...]] = (ACCURACY, TEST_LOSS)
     classes: ClassVar[bool] = True
 
@@ -295,10 +295,10 @@ class OneHot(OfClasses):
 
 @dataclass(frozen=True)
 class MeanSquared(OfClasses):
-    """Least squares on classes as torch's MSELoss has it: |s - e_b|^2 / outputs, 2/outputs of what `OneHot` gives."""
+    """Least squares on classes as in torch's MSELoss: |s - e_b|^2 / outputs, which is 2/outputs times `OneHot`."""
 
     what: ClassVar[str] = "one-hot least squares"
-    curvature: ClassVar[float] = 1.0  # 2/outputs, which is at most this
+    curvature: ClassVar[float] = 1.0  # an upper bound of 2/outputs
 
     def value(self, s: Tensor, b: Tensor) -> Tensor:
         return (s - _one_hot(s, b)).square().mean(1)
@@ -314,7 +314,7 @@ CrossEntropy = Softmax
 
 
 def _times(each: Tensor, v: Tensor | None) -> Bend:
-    """By a number for every score."""
+    """Multiplication by a number per score."""
     weighted = each if v is None else each * v[:, None]
     return lambda r: weighted * r
 
@@ -324,7 +324,7 @@ def _some(values: np.ndarray) -> str:
 
 
 def _share(right: Tensor) -> float:
-    """How many of them hold: a mean in float64, which not every device has."""
+    """The share of true entries, on the CPU, since not every device has float64."""
     return float(right.cpu().double().mean())
 
 

@@ -1,4 +1,4 @@
-"""The losses by their names."""
+"""Losses by name."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ LOSSES: dict[str, Loss] = {
     "poisson": Poisson(),
     "cox": Cox(),
 }
-"""The losses by the names that problems take instead of the object."""
+"""The losses by the names that problems accept instead of an object."""
 
 
 KINDS: Registry[type[Loss]] = Registry("losses", {name: type(loss) for name, loss in LOSSES.items()})
 
 
 def find_loss(loss: Any) -> Loss:
-    """The loss of this name, or of a table such as {name = "huber", delta = 2.0}, or itself."""
+    """The loss for a name or a table such as {name = "huber", delta = 2.0}; a Loss is returned as it is."""
     if isinstance(loss, Loss):
         return loss
     if isinstance(loss, dict):

@@ -1,4 +1,4 @@
-"""A trained model as an ONNX file, for runtimes without torch; needs the extra `onnx`."""
+"""Export of a trained model to an ONNX file, for runtimes without torch; needs the extra `onnx`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["write_onnx"]
 
 
 class FromSamples(nn.Module):
-    """A module that takes samples as the data set has them: it scales them, if they are scaled for training."""
+    """A module that takes raw samples of the data set and scales them as in training."""
 
     scale: Tensor
     shift: Tensor
@@ -43,12 +43,12 @@ def write_onnx(f: EmpiricalRisk, x: Tensor, path: str | Path) -> None:
     Parameters
     ----------
     f : Neural or Linear
-        What the model was trained on.
+        The f that the model was trained on.
     x : Tensor
-        (d,)
+        The parameters, (d,).
     path : str or Path
-        Of the file. Its input is 'samples', (k, ...) of any k, as the data set has them; its output 'scores',
-        (k, outputs).
+        The file to write. Its input is 'samples', (k, ...) for any k, unscaled as in the data set; its output is
+        'scores', (k, outputs).
     """
     try:
         import onnxscript  # noqa: F401  torch's exporter needs it

@@ -1,7 +1,7 @@
 """Losses of your own: any function or torch module of (scores, labels), such as nn.CrossEntropyLoss(weight=...).
 
-f_i is the mean over samples, so a loss must tell what each sample costs. What has a `reduction`, as torch's losses
-have, is called with "none"; anything else must return a number for each sample.
+f_i is the mean over samples, so a loss must return one number per sample. Torch's losses, and others with a
+`reduction`, are called with "none".
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ __all__ = ["OwnLoss"]
 
 @dataclass(frozen=True)
 class OwnLoss(Loss):
-    """A loss of networks that is given as a function: of classes where the data have classes, else of numbers."""
+    """A loss of networks given as a function: of classes if the data have classes, else of numbers."""
 
     call: Callable[..., Any]
-    """(scores (m, outputs), labels (m,)) -> (m,); where there is one output, scores are (m,)."""
+    """(scores (m, outputs), labels (m,)) -> (m,); with one output, scores are (m,)."""
     width: int | None = None
-    """Scores of a sample; None: one for each class, or one number."""
+    """Scores per sample; None: one per class, or one number."""
 
     curvature: ClassVar[float] = inf
     measures: ClassVar[tuple[Measure | str, ...]] = (TEST_LOSS,)
@@ -71,7 +71,7 @@ class OwnLoss(Loss):
 
 @dataclass(frozen=True)
 class OwnLossOfClasses(OwnLoss):
-    """The same of labels 0 .. classes-1; the largest score says the class."""
+    """The same for labels 0 .. classes-1; the largest score is the predicted class."""
 
     measures: ClassVar[tuple[Measure | str, ...]] = (ACCURACY, TEST_LOSS)
     classes: ClassVar[bool] = True
@@ -90,12 +90,12 @@ class OwnLossOfClasses(OwnLoss):
 def _has_reduction(call: Callable[..., Any]) -> bool:
     try:
         return "reduction" in inspect.signature(call).parameters
-    except ValueError:  # what is written in C may have no signature
+    except ValueError:  # functions written in C may have no signature
         return False
 
 
 def as_own(loss: Any) -> OwnLoss | None:
-    """A callable as a loss; None: it is none."""
+    """A callable as a loss; None if it is not callable."""
     if isinstance(loss, type) and issubclass(loss, nn.Module):
         raise InputError(f"loss = {loss.__name__} is a class: give an object, {loss.__name__}()")
     return OwnLoss(loss) if callable(loss) and not isinstance(loss, (str, Loss, type)) else None

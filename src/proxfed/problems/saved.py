@@ -1,7 +1,7 @@
-"""The models that a run folder keeps, layer by layer.
+"""The models in a run folder, layer by layer.
 
 `models/` has a file for each algorithm and seed with its final x, a flat vector called 'label/seed'. Its metadata
-`blocks` say which part of x is which layer: [[name, start, stop, shape], ...], and `sha256` has the checksums.
+`blocks` maps parts of x to layers: [[name, start, stop, shape], ...], and `sha256` has the checksums.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from proxfed.types import Block
 
 
 class Saved(NamedTuple):
-    """A model in its file."""
+    """A model read from its file."""
 
     name: str
     """'label/seed'"""
@@ -31,12 +31,12 @@ class Saved(NamedTuple):
 
 
 def model_name(label: str, seed: int) -> str:
-    """The place of a model in a run folder."""
+    """The name of a model in a run folder."""
     return f"models/{file_name(label)}-seed{seed}.safetensors"
 
 
 def read_model(path: Path) -> Saved:
-    """The model in a file, or one sentence."""
+    """Read the model in a file; errors are one sentence."""
     require(path.is_file(), f"{path} is not there: a run writes it when the algorithm has finished")
     try:
         found = read_tensors(path, ["blocks"])
@@ -55,14 +55,14 @@ def load_model(path: str | Path, label: str, seed: int = 0) -> dict[str, Tensor]
     path : str or Path
         A run folder, or the model's own file.
     label : str
-        Of the algorithm.
+        The algorithm's label.
     seed : int
-        Of the run.
+        The seed of the run.
 
     Returns
     -------
     dict of str to Tensor
-        As `module.load_state_dict(..., strict=False)` takes them.
+        Suitable for `module.load_state_dict(..., strict=False)`.
     """
     path = Path(path)
     file = path / model_name(label, seed) if path.is_dir() else path

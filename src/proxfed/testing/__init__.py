@@ -1,4 +1,4 @@
-"""Laws that every algorithm, regulariser, compressor and topology must obey, put to somebody's own.
+"""Laws that every algorithm, regulariser, compressor and topology must obey, as tests for your own classes.
 
     from proxfed.testing import check_algorithm
     assert check_algorithm(Mine(eta=0.5))

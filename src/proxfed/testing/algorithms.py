@@ -1,4 +1,4 @@
-"""The laws of algorithms: whatever one promises in `needs`, `facts` and `largest_prox_step` is put to the test."""
+"""The laws of algorithms: tests of all claims in `needs`, `facts` and `largest_prox_step`."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ law = collect(LAWS)
 
 
 def check_algorithm(algorithm: Algorithm) -> Report:
-    """Put all laws to an algorithm on a small problem, on which steps between 0.1 and 1 are fine for most.
+    """Test all laws for an algorithm on a small problem, on which steps between 0.1 and 1 suit most methods.
 
-    The report is true if none of them is broken, so that a test can say `assert check_algorithm(Mine(0.5))`.
+    The report is true if no law is broken, so that a test can use `assert check_algorithm(Mine(0.5))`.
     """
     a, name = algorithm, type(algorithm).__name__
     require(isinstance(a, (Star, Graph)), f"{a!r:.80} is no algorithm: give an object of a Star or a Graph")

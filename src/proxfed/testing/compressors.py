@@ -1,4 +1,4 @@
-"""The laws of compressors, at a few vectors and over many keys."""
+"""The laws of compressors, tested on a few vectors and many keys."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DRAWS = 2000
 
 
 def check_compressor(C: Compressor) -> Report:
-    """Put all laws to a compressor, on vectors of 12 numbers."""
+    """Test all laws for a compressor, on vectors of 12 numbers."""
     return check_laws(C, "compressor", LAWS)
 
 

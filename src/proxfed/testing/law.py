@@ -1,7 +1,7 @@
-"""What a law is, what comes of putting it to somebody's object, and how failures are told.
+"""Laws, the outcome of testing them for an object, and the report of failures.
 
-A law is a function of the object that returns if it holds, perhaps with a remark, and raises Broken with a sentence if
-it does not. Any other exception is the object's own, and is told with the line where it happened.
+A law is a function of the object. It returns if it holds, perhaps with a remark, and raises Broken with a sentence if
+it does not. Any other exception comes from the object itself, and is reported with its line.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from proxfed.machine import threads
 
 
 class Broken(AssertionError):
-    """A law does not hold, with the numbers."""
+    """Raised if a law does not hold, with the numbers."""
 
 
 class DoesNotApply(Exception):
-    """A law says nothing about this object, and why."""
+    """Raised if a law does not apply to the object, with the reason."""
 
 
 def must(condition: bool, sentence: str) -> None:
@@ -35,11 +35,11 @@ def must(condition: bool, sentence: str) -> None:
 
 @dataclass(frozen=True)
 class Law:
-    """One property of every object of a kind; `variants` are the circumstances under which it is looked at."""
+    """One property of every object of a kind; `variants` are the conditions under which it is tested."""
 
     check: Callable[..., str | None]
     of: type = object
-    """Only of these."""
+    """The type that the law applies to."""
     variants: tuple[dict[str, Any], ...] = ({},)
 
     @property
@@ -77,28 +77,28 @@ class Status(StrEnum):
 
 
 class Outcome(NamedTuple):
-    """What came of one law."""
+    """The outcome of one law."""
 
     law: str
     """Its name."""
     status: Status
     """Whether it holds."""
     says: str
-    """Why it does not hold or apply; a remark where it holds, or nothing."""
+    """The reason why it does not hold or apply; or a remark, or nothing, if it holds."""
     about: str
     """What must hold."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """What came of all laws. It is true if none of them is broken: `assert check_algorithm(Mine(0.5))`."""
+    """The outcomes of all laws. It is true if no law is broken: `assert check_algorithm(Mine(0.5))`."""
 
     subject: str
-    """What was checked."""
+    """The name of the checked object."""
     kind: str
     """Algorithm, regulariser, compressor or topology."""
     outcomes: tuple[Outcome, ...]
-    """One for each law."""
+    """One outcome per law."""
 
     @property
     def broken(self) -> dict[str, str]:
@@ -125,7 +125,7 @@ class Report:
 
 
 def check_laws(subject: Any, kind: str, laws: Sequence[Law]) -> Report:
-    """Put every law to an object."""
+    """Test every law for an object."""
     with threads(1):  # the arrays are small, and two runs are compared bit for bit
         return Report(repr(subject), kind, tuple(_outcome(subject, law) for law in laws))
 

@@ -1,4 +1,4 @@
-"""The laws for what a name of the command line or a configuration file stands for."""
+"""Tests the laws for the object that a name on the command line or in a configuration file stands for."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ REGISTRIES: tuple[Registry[Any], ...] = (ALGORITHMS, REGULARISERS, COMPRESSORS, 
 
 
 def check_named(name: str, settings: Table) -> Report:
-    """Make the object of this name with these settings, and put the laws of its kind to it."""
+    """Make the object with this name and these settings, and test the laws of its kind."""
     make = _find(name)
     if isinstance(make, type):
         _laws_of(make, name)  # what is of no kind is refused, whatever its settings
@@ -54,7 +54,7 @@ def _find(name: str) -> Callable[..., Any]:
 
 
 def _laws_of(what: Any, name: str) -> Callable[[Any], Report]:
-    """By its kind, which the class knows as well as the object."""
+    """The check for its kind, which a class determines as well as an object."""
     if issubclass(what if isinstance(what, type) else type(what), (Star, Graph)):
         return check_algorithm
     for method, check in (("prox", check_regulariser), ("encode", check_compressor), ("W", check_topology)):

@@ -1,4 +1,4 @@
-"""The laws of regularisers, at the points of a few samples."""
+"""The laws of regularisers, tested at a few sample points."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SCALES = (0.05, 1.0, 10.0)
 
 
 def check_regulariser(h: Regulariser) -> Report:
-    """Put all laws to a regulariser, on vectors of 12 numbers."""
+    """Test all laws for a regulariser, on vectors of 12 numbers."""
     return check_laws(h, "regulariser", LAWS)
 
 

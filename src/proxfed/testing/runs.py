@@ -1,4 +1,4 @@
-"""Runs of an algorithm on the toy problem, and how two of them are compared."""
+"""Runs of an algorithm on the toy problem, and comparisons of two runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from proxfed.types import Algorithm, Graph, Participation, Problem, Star, Topolo
 
 
 def regulariser(a: Algorithm) -> L1 | SquaredL2:
-    """l1 for those that take prox steps, and one that has a gradient for those that do not."""
+    """L1 for methods with a prox step, and a differentiable regulariser for the others."""
     return toy.SPARSE if a.needs.composite else toy.RIDGE
 
 
@@ -46,7 +46,7 @@ def begun(
 
 
 def after(run: Run, rounds: int, since: int = 0) -> Run:
-    """The run after some rounds, which must not have left for infinity."""
+    """The run after some rounds; refused if it has diverged."""
     for t in range(since + 1, rounds + 1):
         run.round(t)
         size = run.model().norm()
@@ -57,12 +57,12 @@ def after(run: Run, rounds: int, since: int = 0) -> Run:
 
 
 def some(a: Algorithm) -> Participation:
-    """Two clients a round where that is allowed."""
+    """Two clients per round if partial participation is allowed."""
     return Full() if a.requires().everyone or isinstance(a, Graph) else UniformSampling(2)
 
 
 def apart(x: Tensor, y: Tensor) -> float:
-    """The largest difference, relative to the size of y where that exceeds 1."""
+    """The largest difference, relative to the size of y if that exceeds 1."""
     if x.shape != y.shape:
         raise Broken(f"shapes {tuple(x.shape)} and {tuple(y.shape)} differ")
     if torch.equal(x, y):  # also where both are infinite
@@ -88,7 +88,7 @@ def must_count_alike(one: Run, other: Run, said: str) -> None:
 
 @contextmanager
 def small_blocks(clients: int, threads: int) -> Iterator[None]:
-    """Meanwhile the engine takes so few clients at a time, on so many threads."""
+    """Within this context the engine uses blocks of `clients` clients, on `threads` threads."""
     before = tuning.BLOCK, tuning.PARALLEL_FROM, torch.get_num_threads()
     tuning.BLOCK, tuning.PARALLEL_FROM = clients * toy.D, 0
     torch.set_num_threads(threads)

@@ -1,4 +1,4 @@
-"""The laws of topologies: what W must be, and how fast it mixes."""
+"""The laws of topologies: properties of W, and its mixing rate."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from proxfed.topologies import dense as as_matrix
 from proxfed.types import Mixing, Topology
 
 NODES = 8
-"""Of a topology that leaves its size to the run."""
+"""The size of a topology without its own."""
 
 LAWS: list[Law] = []
 law = collect(LAWS)
 
 
 def check_topology(topology: Topology) -> Report:
-    """Put all laws to a topology."""
+    """Test all laws for a topology."""
     return check_laws(topology, "topology", LAWS)
 
 
 def rounds(topology: Topology) -> list[Mixing]:
-    """Those of a period, or some that are drawn."""
+    """The rounds of a period, or some random ones."""
     return [topology.W(t) for t in range(topology.period or 20)]
 
 

@@ -1,4 +1,4 @@
-"""A small problem on which all that an algorithm promises can be seen: five clients whose data differ, ten numbers."""
+"""A small problem for testing all claims of an algorithm: five heterogeneous clients, ten numbers."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Who talks to whom: graphs as mixing matrices W, the same in all rounds or changing with t.
+"""Topologies: communication graphs as mixing matrices W, fixed or changing with the round t.
 
-Row i of W says what client i makes of what it hears, x_i <- sum_j w_ij x_j, so the column is the sender. All matrices
-but those of RandomGroups(reading="independent") are doubly stochastic: the average over the clients stays what it is,
-and a round shrinks the disagreement |X - JX| by psi = |W - J|_2 or more, J = 11'/n.
+Row i of W has the weights of client i, x_i <- sum_j w_ij x_j, so the column is the sender. All matrices except those of
+RandomGroups(reading="independent") are doubly stochastic: the average over the clients is preserved, and a round
+shrinks the disagreement |X - JX| at least by the factor psi = |W - J|_2, J = 11'/n.
 
-`W(t)` lists the non-zero entries, sorted by row and then by column, so that 100,000 clients on a sparse graph are a few
-megabytes; Complete has n^2 of them and is meant for a few thousand clients. Rounds that are drawn are a function of the
+`W(t)` lists the non-zero entries, sorted by row and then by column, so that 100,000 clients on a sparse graph take a
+few megabytes; Complete has n^2 entries and is meant for a few thousand clients. Random rounds are a function of the
 seed and t alone.
 
 weights, on undirected graphs, is one of
@@ -82,7 +82,7 @@ TOPOLOGIES: Registry[type] = Registry(
     },
     of=Topology,
 )
-"""By the names that configuration files use; all take n, which those given a graph or matrices also find out."""
+"""Topologies by their names in configuration files; all take n, which is optional with a given graph or matrices."""
 
 
 explain(__name__)

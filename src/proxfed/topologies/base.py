@@ -1,4 +1,4 @@
-"""What topologies that stay the same have in common."""
+"""Base classes of fixed topologies."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class FixedTopology(ABC):
 
 @dataclass(frozen=True)
 class Undirected(FixedTopology):
-    """n clients and a weight rule; a graph adds its edges, and refuses there what makes no such graph."""
+    """n clients and a weight rule; subclasses add the edges, and refuse invalid fields there."""
 
     n: int
     """Clients."""
@@ -44,7 +44,7 @@ class Undirected(FixedTopology):
     def __post_init__(self) -> None:
         at_least_one(self, "n")
         one_of(self, "weights", WEIGHTS)
-        self.W(0)  # at once: bad fields are refused here, not in the first round
+        self.W(0)  # refuses bad fields now instead of in the first round
 
     @abstractmethod
     def pairs(self) -> Pairs:

@@ -1,4 +1,4 @@
-"""What a mixing matrix must be, and who can be reached over a graph."""
+"""Checks of mixing matrices and of connectedness."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def check(
 ) -> None:
     """Raise InputError unless W has no negative entry and its rows sum to one, and
 
-    columns     its columns sum to one (the average of the clients is kept)
-    connected   every client reaches every other, directly or not, over a period; where rounds are drawn anew, the
-                disagreement shrinks in the mean
+    columns     its columns sum to one (the average of the clients is preserved)
+    connected   every client reaches every other, directly or not, over a period; if rounds are random, the
+                disagreement shrinks in expectation
     symmetric   W = W'
     contracts   psi < 1 over a period: also no eigenvalue -1
     """
@@ -57,15 +57,15 @@ def check(
     if contracts or (connected and drawn):
         require(
             gap() > 1e-12,
-            "W: there is disagreement that rounds do not shrink (psi = 1, for instance an eigenvalue -1); lazy "
-            "weights (I + W)/2 mend that on a connected graph",
+            "W: some disagreement does not shrink (psi = 1, for instance an eigenvalue -1); lazy weights (I + W)/2 "
+            "solve this on a connected graph",
         )
 
 
 def unreached(n: int, i: np.ndarray, j: np.ndarray) -> int | None:
     """The first client without a path to client 0, if there is one.
 
-    Each component is named by its smallest member; while an edge joins two names, the larger takes the smaller one.
+    Each component is labelled by its smallest member; while an edge joins two labels, the larger becomes the smaller.
     """
     name = np.arange(n)
     while (name[i] != name[j]).any():

@@ -22,12 +22,12 @@ class FromGraph(FixedTopology):
     """An undirected, connected graph."""
 
     edges: Any
-    """A list of pairs of clients 0 .. n-1, or a networkx graph; nodes that are not called 0 .. n-1 are numbered in the
-    order in which the graph lists them."""
+    """A list of pairs of clients 0 .. n-1, or a networkx graph; nodes with other names are numbered in the order of the
+    graph."""
     n: int = 0
-    """0: as many as the edges name."""
+    """The number of clients; 0: as many as the edges have."""
     weights: str = "metropolis"
-    """The rule, see the head of the package."""
+    """The weight rule, see `proxfed.topologies`."""
 
     def __post_init__(self) -> None:
         one_of(self, "weights", WEIGHTS)
@@ -48,7 +48,7 @@ class FromGraph(FixedTopology):
 
 
 def _read_graph(edges: Any) -> tuple[int, Pairs]:
-    """How many clients it names, and the edges."""
+    """(number of clients, edges)."""
     nodes = 0
     if isinstance(edges, nx.Graph):
         require(not edges.is_directed(), "FromGraph: edges is a directed graph; give its matrix to FromMatrix")
@@ -67,12 +67,12 @@ def _read_graph(edges: Any) -> tuple[int, Pairs]:
 
 @dataclass(frozen=True, eq=False)
 class FromMatrix(FixedTopology):
-    """A matrix: not negative, rows and columns with sum 1, connected; it need not be symmetric."""
+    """A given matrix: non-negative, rows and columns with sum 1, connected; not necessarily symmetric."""
 
     matrix: Any
     """An array or nested lists, n x n."""
     n: int = 0
-    """0: as many as the matrix has rows."""
+    """The number of clients; 0: as many as the matrix has rows."""
 
     def __post_init__(self) -> None:
         rows = self._mixing.n
@@ -87,14 +87,14 @@ class FromMatrix(FixedTopology):
 
 @dataclass(frozen=True, eq=False)
 class FromMatrices:
-    """Matrices that take turns, one a round: not negative, rows and columns with sum 1; all of them together must be
-    connected, each by itself need not.
+    """A cycle of matrices, one per round: non-negative, rows and columns with sum 1. Their union must be connected, a
+    single one need not be.
     """
 
     matrices: Any
     """A list of arrays or nested lists, n x n each."""
     n: int = 0
-    """0: as many as the matrices have rows."""
+    """The number of clients; 0: as many as the matrices have rows."""
 
     doubly_stochastic: ClassVar[bool] = True
 

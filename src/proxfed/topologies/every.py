@@ -1,4 +1,4 @@
-"""A graph over which clients talk now and then only, so that what they do in between has rows of its own."""
+"""A graph used only in every k-th round, so that the local iterations in between have rows of their own."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from proxfed.types import Mixing, Topology
 
 @dataclass(frozen=True)
 class Every:
-    """Another graph in rounds k, 2k, 3k, ...; in all others no messages are sent.
+    """Another graph in rounds k, 2k, 3k, ...; no messages are sent in other rounds.
 
-    DEPOSITUM with one iteration a round on this graph has the iterates of T0 = k on the graph itself, with full
-    gradients bit for bit, and a row for every iteration.
+    DEPOSITUM with one iteration per round on this graph has the same iterates as with T0 = k on the graph itself (with
+    full gradients bit for bit), and a row for every iteration.
     """
 
     of: Topology
-    """The graph when they talk; the same each time."""
+    """The graph of the communication rounds; it must be fixed."""
     k: int
-    """They talk in every k-th round."""
+    """Clients communicate in every k-th round."""
     n: int = 0
-    """0: as many as the graph has."""
+    """The number of clients; 0: as many as the graph has."""
 
     doubly_stochastic: ClassVar[bool] = True
 
@@ -45,5 +45,5 @@ class Every:
         return self.of.W(0) if t % self.k == 0 else Mixing(self.n, own, own, np.ones(self.n))
 
     def spectral_gap(self) -> float:
-        """1 - psi^(1/k), psi that of the graph: the mean over k rounds."""
+        """1 - psi^(1/k) for the graph's psi: the mean over k rounds."""
         return float(1 - (1 - self.of.spectral_gap()) ** (1 / self.k))

@@ -1,4 +1,4 @@
-"""Topologies made of another one."""
+"""Lazy weights for another topology."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from proxfed.types import Mixing, Topology
 
 @dataclass(frozen=True)
 class Lazy:
-    """(I + W)/2 of any topology that repeats: symmetric ones have no negative eigenvalue then. Random groups and
-    matchings have none as they are.
+    """(I + W)/2 for any periodic topology, which has no negative eigenvalues if W is symmetric. Random groups and
+    matchings have none anyway.
     """
 
     of: Topology

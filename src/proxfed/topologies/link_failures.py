@@ -1,4 +1,4 @@
-"""Links that fail now and then."""
+"""Links that fail at random."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from proxfed.types import Mixing, Topology
 
 @dataclass(frozen=True)
 class LinkFailures:
-    """Another graph whose edges fail independently, each in a round with probability p and in both directions.
+    """Another graph whose edges fail independently in each round, with probability p and in both directions.
 
-    Who does not hear a neighbour keeps its own value instead: w_ij goes to the diagonal on both sides, so that the
-    matrix stays symmetric with sums of one. Symmetric graphs only.
+    A client uses its own value instead of a missing neighbour's: w_ij moves to the diagonal on both sides, so that the
+    matrix stays symmetric with row sums of one. Symmetric graphs only.
     """
 
     of: Topology
-    """The graph when all links work; the same in every round."""
+    """The graph without failures, the same in every round."""
     p: float
     """Probability that an edge fails, in [0, 1)."""
     n: int = 0
-    """0: as many as the graph has."""
+    """The number of clients; 0: as many as the graph has."""
     seed: int = 0
     """Seed of the draws."""
 

@@ -1,4 +1,4 @@
-"""Mixing matrices by their non-zero entries: from edges and weight rules, from shifts, from groups."""
+"""Mixing matrices as non-zero entries: from edges and weight rules, from shifts, from groups."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def lazy(mixing: Mixing) -> Mixing:
 
 
 def weigh(n: int, pairs: Pairs, weights: str) -> Mixing:
-    """W of an undirected graph by one of WEIGHTS; pairs given twice, either way round, or loops do not matter."""
+    """W of an undirected graph by one of WEIGHTS; duplicate pairs, in either direction, and loops are ignored."""
     i, j = pairs
     code = np.sort(np.concatenate([i * n + j, j * n + i, np.arange(n) * (n + 1)]))
     code = code[np.append(True, code[1:] != code[:-1])]  # many times faster than np.unique
@@ -40,13 +40,13 @@ def weigh(n: int, pairs: Pairs, weights: str) -> Mixing:
     degree = np.bincount(row) - 1
     share = 1 / (1 + degree)
     w = np.full(len(row), share.min()) if weights == "max_degree" else np.minimum(share[row], share[col])
-    w[own] = share  # and what the edges leave of it: a sum without cancellation, so that J is exactly J
+    w[own] = share  # plus the remainder of the edges: a sum without cancellation, so that J is exact
     w[own] += np.bincount(row, share[row] - w)
     return lazy(Mixing(n, row, col, w)) if weights == "lazy" else Mixing(n, row, col, w)
 
 
 def circulant(n: int, shifts: Sequence[int]) -> Mixing:
-    """Client i sends to i + s for each of the shifts, all different; uniform weights."""
+    """Client i sends to i + s for each of the distinct shifts s; uniform weights."""
     col = np.sort((np.arange(n)[:, None] - np.asarray(shifts)) % n, axis=1)
     return Mixing(n, np.repeat(np.arange(n), len(shifts)), col.ravel(), np.full(col.size, 1 / len(shifts)))
 

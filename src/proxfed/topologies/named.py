@@ -1,4 +1,4 @@
-"""Graphs that stay the same, each known by its name."""
+"""Named fixed graphs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from proxfed.types import Mixing
 
 @dataclass(frozen=True)
 class Complete(Undirected):
-    """All clients are neighbours: W = J, psi = 0. It has n^2 entries: for a few thousand clients at most."""
+    """All clients are neighbours: W = J, psi = 0. It has n^2 entries, for a few thousand clients at most."""
 
     def pairs(self) -> Pairs:
         require(self.n <= 10_000, f"Complete: n = {self.n} would make n^2 entries; at most n = 10000 is allowed")
@@ -50,7 +50,7 @@ class StarGraph(Undirected):
 
 @dataclass(frozen=True)
 class Grid(Undirected):
-    """A sheet of rows x cols clients, open at its ends, numbered row by row."""
+    """A grid of rows x cols clients with open ends, numbered row by row."""
 
     rows: int | None = None
     """How many rows; None: what is nearest to a square."""
@@ -64,7 +64,7 @@ class Grid(Undirected):
 
 @dataclass(frozen=True)
 class Torus(Undirected):
-    """A grid whose ends are joined: psi = 1/5 + 2/5 (1 + cos(2 pi / max(rows, cols))) for sides of 3 and more."""
+    """A grid with joined ends: psi = 1/5 + 2/5 (1 + cos(2 pi / max(rows, cols))) for sides of 3 and more."""
 
     rows: int | None = None
     """How many rows; None: what is nearest to a square."""

@@ -1,4 +1,4 @@
-"""Random graphs that are drawn once and then stay the same."""
+"""Random graphs, drawn once and then fixed."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from proxfed.topologies.base import Undirected
 from proxfed.topologies.checks import unreached, whole_seed
 from proxfed.topologies.mixing import Pairs
 
-TRIES = 100  # draws of a random graph before we say that it does not get connected
+TRIES = 100  # draws before a random graph is refused as not connected
 
 
 @dataclass(frozen=True)
 class RandomRegular(Undirected):
-    """A random connected graph in which all clients have the same number of neighbours, drawn once."""
+    """A random connected graph in which all clients have equally many neighbours, drawn once."""
 
     degree: int
     """Neighbours of a client, less than n; n * degree is even."""
@@ -34,9 +34,8 @@ class RandomRegular(Undirected):
 
 
 def _regular(n: int, degree: int, rng: np.random.Generator) -> Pairs:
-    """Deal `degree` stubs a client into pairs; what makes loops and repetitions goes back into the hat, with a few
-    good edges, and is dealt again until all fit: nearly uniform over all such graphs. A dense graph is what a sparse
-    one leaves out."""
+    """Pair `degree` stubs per client at random; loops and repetitions are drawn again together with a few good edges,
+    until there are none: nearly uniform over all such graphs. A dense graph is the complement of a sparse one."""
     if 2 * degree > n - 1:
         i, j = np.triu_indices(n, 1)
         a, b = _regular(n, n - 1 - degree, rng)
@@ -59,8 +58,8 @@ def _regular(n: int, degree: int, rng: np.random.Generator) -> Pairs:
 
 @dataclass(frozen=True)
 class ErdosRenyi(Undirected):
-    """A random connected graph in which each edge is there with probability p, drawn once; p must be above ln(n)/n or
-    so to get connected.
+    """A random connected graph with each edge present with probability p, drawn once; p must be above about ln(n)/n for
+    the graph to be connected.
     """
 
     p: float
@@ -75,7 +74,7 @@ class ErdosRenyi(Undirected):
 
 
 def _erdos_renyi(n: int, p: float, rng: np.random.Generator) -> Pairs:
-    """How many edges, then which of the n (n - 1) / 2, numbered (0, 1), (0, 2), ..., (1, 2), ..."""
+    """Draws the number of edges, then which of the n (n - 1) / 2, numbered (0, 1), (0, 2), ..., (1, 2), ..."""
     possible = n * (n - 1) // 2
     edge = rng.choice(possible, int(rng.binomial(possible, p)), replace=False)
     end = np.cumsum(np.arange(n - 1, 0, -1))  # one past the last edge whose smaller client is 0, 1, ...
@@ -90,4 +89,4 @@ def _first_connected(graph: RandomRegular | ErdosRenyi, draw: Callable[[np.rando
         pairs = draw(generator(graph.seed, type(graph).__name__, attempt))
         if unreached(graph.n, *pairs) is None:
             return pairs
-    raise InputError(f"{graph} was not connected in any of {TRIES} draws; ask for more edges")
+    raise InputError(f"{graph} was not connected in any of {TRIES} draws; it needs more edges")

@@ -1,4 +1,4 @@
-"""A tree that reaches all clients along the edges of another graph."""
+"""Spanning trees of another graph."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ class Rooted(NamedTuple):
 
 @dataclass(frozen=True)
 class SpanningTree(FixedTopology):
-    """The shortest ways from a root to all clients, along the edges of another graph, which stays the same.
+    """The tree of shortest paths from a root to all clients along the edges of another, fixed graph.
 
-    Methods with a server run along it, the server at the root: n - 1 messages up and as many down a round, whatever the
-    graph. To methods between peers it is a graph like any other.
+    Methods with a server run along it with the server at the root: n - 1 messages up and n - 1 down per round for any
+    graph. For decentralised methods it is a graph like any other.
     """
 
     of: Topology
-    """The graph; edges that carry one way only are not used."""
+    """The graph; edges in one direction only are not used."""
     n: int = 0
-    """0: as many as the graph has."""
+    """The number of clients; 0: as many as the graph has."""
     root: int | None = None
-    """The client where the server sits; None: one in the middle, as far as two searches through the graph can tell."""
+    """The client at which the server is; None: a central one, found by two breadth-first searches."""
     weights: str = "metropolis"
-    """The rule for W, see the head of the package."""
+    """The weight rule for W, see `proxfed.topologies`."""
 
     def __post_init__(self) -> None:
         one_of(self, "weights", WEIGHTS)
@@ -61,15 +61,15 @@ class SpanningTree(FixedTopology):
 
 
 def _neighbours(W: Mixing) -> list[np.ndarray]:
-    """Of each client those whom it hears and who hear it, in order."""
+    """The clients linked to each client in both directions, in order."""
     n, row, col, _ = W
     both = (row != col) & np.isin(row * n + col, col * n + row)
     return np.split(col[both], np.searchsorted(row[both], np.arange(1, n)))
 
 
 def _middle(neighbours: list[np.ndarray]) -> int:
-    """Half-way between a client that is farthest from client 0 and one that is farthest from that: in a tree its
-    centre, in other graphs near it."""
+    """Half-way between a client farthest from client 0 and one farthest from that: in a tree its centre, in other
+    graphs near it."""
     end = _shortest_ways(neighbours, int(_shortest_ways(neighbours, 0).levels[-1][0]))
     node = int(end.levels[-1][0])
     for _ in range((len(end.levels) - 1) // 2):
@@ -78,7 +78,7 @@ def _middle(neighbours: list[np.ndarray]) -> int:
 
 
 def _shortest_ways(neighbours: list[np.ndarray], root: int) -> Rooted:
-    """Level by level; who can be reached through several is the child of the first of them."""
+    """Breadth-first; a client reachable through several parents is the child of the first."""
     parent = np.full(len(neighbours), -1)
     seen, levels = np.zeros(len(neighbours), bool), [np.array([root])]
     seen[root] = True

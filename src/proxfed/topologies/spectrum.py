@@ -1,4 +1,4 @@
-"""How fast it mixes: psi = |W - J|_2 of any rounds, of a W with Fourier eigenvectors, and of random groups."""
+"""Mixing rates: psi = |W - J|_2 of any rounds, of a W with Fourier eigenvectors, and of random groups."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def psi(*rounds: Mixing) -> float:
 
 
 def largest_eigenvalue(apply: Callable[[np.ndarray], np.ndarray], n: int) -> float:
-    """Of a symmetric positive semi-definite map of vectors that sum to zero, by Lanczos without reorthogonalisation
-    (lost orthogonality only repeats eigenvalues that are found already). The tridiagonal matrix is looked at each time
-    its size has doubled: twice the size squares the error, so a value that stands still has converged."""
+    """The largest eigenvalue of a symmetric positive semi-definite map of vectors that sum to zero, by Lanczos without
+    reorthogonalisation (lost orthogonality only repeats eigenvalues already found). The tridiagonal matrix is evaluated
+    each time its size has doubled: that squares the error, so an unchanged value has converged."""
     q = generator(0, "lanczos").standard_normal(n)
     q -= q.mean()
     q /= np.linalg.norm(q)
@@ -59,13 +59,13 @@ def largest_eigenvalue(apply: Callable[[np.ndarray], np.ndarray], n: int) -> flo
                 return _largest_of_tridiagonal(alpha, beta)
             before, q = q, v / beta[-1]
         last, value = value, _largest_of_tridiagonal(alpha, beta)
-        if not value - last > 1e-11:  # also when it is not a number
+        if not value - last > 1e-11:  # also if it is NaN
             return value
         size *= 2
 
 
 def _largest_of_tridiagonal(alpha: Sequence[float], beta: Sequence[float]) -> float:
-    """By bisection: x is above all eigenvalues iff all pivots of T - xI are negative."""
+    """The largest eigenvalue by bisection: x is above all eigenvalues iff all pivots of T - xI are negative."""
 
     def above(x: float) -> bool:
         pivot = -1.0
@@ -82,8 +82,8 @@ def _largest_of_tridiagonal(alpha: Sequence[float], beta: Sequence[float]) -> fl
 
 
 def psi_by_fourier(mixing: Mixing, *shape: int) -> float:
-    """psi of a W that looks the same from every client of a ring (n,) or torus (rows, cols): a normal matrix, whose
-    eigenvalues are the Fourier transform of any column."""
+    """psi of a translation-invariant W on a ring (n,) or torus (rows, cols): a normal matrix, whose eigenvalues are the
+    Fourier transform of any column."""
     first = mixing.col == 0
     column = np.zeros(mixing.n)
     column[mixing.row[first]] = mixing.weight[first]
@@ -92,11 +92,11 @@ def psi_by_fourier(mixing: Mixing, *shape: int) -> float:
 
 
 def _above_rounding(psi: float, n: int) -> float:
-    """Zero if it is nothing but rounding: theories have other step sizes for W = J than for a psi however small."""
+    """psi, or 0 if it is only rounding error: theories have other step sizes for W = J than for any psi > 0."""
     return psi if psi > n * np.finfo(float).eps else 0.0
 
 
 def gap_of_partition(n: int, groups: int) -> float:
     """1 - sqrt(E|WX - JX|^2 / |X - JX|^2) when W averages over a random partition into this many groups: W is a
-    projection with trace `groups`, and in expectation all directions other than 1 are alike."""
+    projection with trace `groups`, and in expectation all directions orthogonal to 1 are equivalent."""
     return 1 - math.sqrt((groups - 1) / max(n - 1, 1))

@@ -20,8 +20,8 @@ READINGS = ("partition", "clique", "independent")
 
 @dataclass(frozen=True)
 class OnePeerExponentialGraph:
-    """Directed, one message a client: in round t, client i sends to i + 2^(t mod ceil(log2 n)), and averages what it
-    hears with its own. Everybody agrees exactly after a period if, and only if, n is a power of two."""
+    """Directed, one message per client: in round t, client i sends to i + 2^(t mod ceil(log2 n)), and averages its own
+    value with the one received. All clients agree exactly after a period if, and only if, n is a power of two."""
 
     n: int
     """Clients."""
@@ -51,7 +51,7 @@ class OnePeerExponentialGraph:
 
 @dataclass(frozen=True)
 class RandomMatching:
-    """Each round, random pairs average; if n is odd, one client is left over."""
+    """Random pairs average in each round; if n is odd, one client is idle."""
 
     n: int
     """Clients."""
@@ -75,20 +75,20 @@ class RandomMatching:
 
 @dataclass(frozen=True)
 class RandomGroups:
-    """Each round, random groups of clients average."""
+    """Random groups of clients average in each round."""
 
     n: int
     """Clients."""
     size: int
-    """Clients in a group; "independent": other clients that each one listens to."""
+    """Clients per group; with "independent": the number of other clients that each client averages with."""
     seed: int = 0
     """Seed of the draws."""
     reading: str = "partition"
-    """What a group is.
+    """The definition of a group.
 
-    'partition': all clients are split into groups, the last one smaller if need be; 'clique': one group, all others
-    idle; 'independent': each client averages itself and `size` others of its own choice; rows sum to 1 but columns
-    do not, so the average over the clients drifts.
+    'partition': all clients are split into groups, the last one possibly smaller; 'clique': one group, all others
+    idle; 'independent': each client averages itself and `size` random others; rows sum to 1 but columns do not, so the
+    average over the clients drifts.
     """
 
     period: ClassVar[None] = None
@@ -116,8 +116,8 @@ class RandomGroups:
         return partition(self.n, np.vstack([order[None, :size], idle]))
 
     def _listen(self, t: int) -> Mixing:
-        """Everybody's own sample of the others without replacement, by Floyd's algorithm: each draw comes from one
-        more candidate than the last; if it was drawn before, the newest candidate takes its place."""
+        """Each client's own sample of the others without replacement, by Floyd's algorithm: each draw is from one more
+        candidate than the last; if it was drawn before, the newest candidate replaces it."""
         n, size = self.n, min(self.size, self.n - 1)
         newest, me = np.arange(n - 1 - size, n - 1), np.arange(n)[:, None]
         drawn = (uniforms(keys(self.seed, "RandomGroups", me[:, 0], t), size) * (newest + 1)).astype(np.int64)
@@ -129,7 +129,7 @@ class RandomGroups:
         return Mixing(n, np.repeat(np.arange(n), size + 1), col.ravel(), np.full(col.size, 1 / (size + 1)))
 
     def spectral_gap(self) -> float:
-        """1 - sqrt(E|WX - JWX|^2 / |X - JX|^2), the mean over the draws, which is the same for all X.
+        """1 - sqrt(E|WX - JWX|^2 / |X - JX|^2), with the mean over the draws; it is the same for all X.
 
         With groups of g it is (number of groups - 1)/(n - 1), that is (n - g)/((n - 1) g) when g divides n; with a
         clique, 1 - (g - 1)/(n - 1).
@@ -152,6 +152,6 @@ def _shuffled(topology: RandomMatching | RandomGroups, t: int) -> np.ndarray:
 
 
 def _groups(order: np.ndarray, size: int) -> np.ndarray:
-    """Rows of `size` clients each, the last one filled up with n."""
+    """Rows of `size` clients each, the last one padded with n."""
     n = len(order)
     return np.append(order, np.full(-n % size, n)).reshape(-1, size)

@@ -1,1 +1,1 @@
-"""Tuning with equal effort for every algorithm, and sweeps over any settings of a study."""
+"""Hyperparameter tuning with equal effort per algorithm, and sweeps over any settings of a study."""

@@ -1,4 +1,4 @@
-"""What configurations are judged by: a measure at the last round, or what it took to reach a target."""
+"""The criterion for configurations: a measure at the last round, or the cost of reaching a target."""
 
 from __future__ import annotations
 
@@ -15,42 +15,42 @@ from proxfed.types import directions
 
 AXES = ("round", "bytes", "sim_seconds", "steps")
 CLOSE = 0.05
-"""What is within this of the best is as good as it."""
+"""Configurations within this relative distance of the best are considered equally good."""
 
 
 class Score(NamedTuple):
-    """The smaller the better, from the first part to the last."""
+    """The score of a configuration: smaller is better, compared part by part."""
 
     diverged: bool
     cost: float
-    """To the target; infinite if it was not reached, or was left again; 0 without a target."""
+    """The cost of reaching the target; infinite if it was not reached or not kept; 0 without a target."""
     value: float
-    """Of the measure, with its sign changed where higher is better."""
+    """The measure, with its sign changed if higher is better."""
     average: float
-    """The same over all rows, for ties: what is faster is better."""
+    """Its mean over all rows, to break ties: faster is better."""
     fall: float = 0.0
-    """By how much the value is below that of the start."""
+    """The decrease of the value since the start."""
 
 
 DIVERGED = Score(True, inf, inf, inf)
 
 
 def fell_apart(now: Score, before: Score) -> bool:
-    """Since it was promoted, it has lost more than half of what it had gained until then."""
+    """Whether it has lost more than half of its progress since it was promoted."""
     return before.fall > 0 and now.fall < before.fall / 2
 
 
 class Judge(NamedTuple):
-    """A measure, and perhaps a target of it."""
+    """A measure, and optionally a target for it."""
 
     measure: str
     target: float | None = None
     axis: str = "round"
-    """What is counted until the target."""
+    """The cost to count until the target."""
     validation: float = 0.0
-    """Part of the training rows that is held out to measure on; 0: none."""
+    """The fraction of the training rows held out for validation; 0: none."""
     on_test: bool = False
-    """It is measured on the test data."""
+    """Whether it is measured on the test data."""
     directions: Directions = NONE
     """Which values of the problem's own measures are better."""
 
@@ -59,7 +59,7 @@ class Judge(NamedTuple):
         return -1.0 if direction(self.measure, self.directions) == "higher" else 1.0
 
     def score(self, histories: Sequence[Sequence[Row]], diverged: bool, clients: int | None) -> Score:
-        """Of the rows of each seed: the median over the seeds; if one of them diverged, the worst there is."""
+        """The median score over the seeds' rows; if one seed diverged, the worst possible score."""
         parts = [self._score(history, clients) for history in histories]
         if diverged or not parts or not all(finite(part[1]) for part in parts):
             return DIVERGED
@@ -74,12 +74,12 @@ class Judge(NamedTuple):
         if self.target is not None:
             reached = first_reached(history, self.measure, self.target, self.axis, clients, self.directions)
             goal = sign * self.target
-            passed = values[-1] > goal + CLOSE * max(values[0] - goal, 0.0)  # it is beyond it again
+            passed = values[-1] > goal + CLOSE * max(values[0] - goal, 0.0)  # it has left the target again
             cost = inf if reached is None or passed else float(reached)
         return cost, values[-1], mean(values[1:] or values), values[0] - values[-1]
 
     def close(self, score: Score, best: Score) -> bool:
-        """Within 5 % of the best: of what it took to reach the target, or else of what the measure has gained."""
+        """Whether the score is within 5 % of the best: of the cost to the target, or else of the measure's progress."""
         if score.diverged or best.diverged:
             return False
         if finite(best.cost) and self.target is not None:
@@ -87,7 +87,7 @@ class Judge(NamedTuple):
         return score.value <= best.value + CLOSE * max(best.fall, 0.0)
 
     def shown(self, score: Score) -> str:
-        """The value of the measure, or what it took to reach the target."""
+        """The value of the measure, or the cost to the target, as text."""
         if score.diverged:
             return "diverged"
         kind = column(self.measure).kind
@@ -97,17 +97,17 @@ class Judge(NamedTuple):
         return self.written(score.cost) if finite(score.cost) else f"not reached ({value})"
 
     def value(self, score: Score) -> float | None:
-        """As it was measured."""
+        """The measure, with its original sign."""
         return None if score.diverged else self._sign * score.value
 
     def number(self, score: Score) -> float | None:
-        """What it took to reach the target, or else the value; None where there is neither."""
+        """The cost to the target, or else the value; None if there is neither."""
         if self.target is None:
             return self.value(score)
         return score.cost if finite(score.cost) else None
 
     def written(self, number: float | None) -> str:
-        """Such a number with its unit."""
+        """The number with its unit."""
         if number is None:
             return "diverged" if self.target is None else "not reached"
         if self.target is None:
@@ -120,7 +120,7 @@ class Judge(NamedTuple):
             until = {"round": "rounds", "bytes": "bytes", "sim_seconds": "simulated seconds"}.get(self.axis, self.axis)
             words = f"{until} until {self.measure} {self.target:g}"
         if self.validation:
-            return f"{words} on {100 * self.validation:g} % of every client's training rows, held out for it"
+            return f"{words} on {100 * self.validation:g} % of every client's training rows, held out"
         return f"{words} on {'test data' if self.on_test else 'all training data'}"
 
     def table(self) -> dict[str, Any]:
@@ -133,10 +133,10 @@ def judge(
     study: Study, measure: str | None, target: str | Mapping[str, Any] | None, axis: str | None, validation: float,
     what: str = "tune", solve: bool = True,
 ) -> Judge:  # fmt: skip
-    """The judge that was asked for, or the study's own: on held-out data if it has such a measure, else the objective.
+    """The requested judge, or the default: the first measure on held-out data if there is one, else the objective.
 
-    `validation` is the part of the training rows that is held out, 0 for the test data; `solve` whether the reference
-    solution may be computed for it.
+    `validation` is the fraction of the training rows to hold out, 0 to use the test data; `solve`: whether the
+    reference solution may be computed.
     """
     own = list(directions(study.problem.f.measures))
     goal = _goal(target)
@@ -145,14 +145,14 @@ def judge(
         require(same, f"measure = {measure!r} and target = {goal[0]}={goal[1]:g} are not of one measure")
         measure = goal[0]
     name = measure or _default(study, own, what)
-    known = [c for c in (*MEASURED, *own) if c != "consensus"]  # it is least where nothing moves
+    known = [c for c in (*MEASURED, *own) if c != "consensus"]  # it is smallest if nothing moves
     where = "measure" if goal is None else "target"
     require(name in known, f"{where} = {name!r} cannot be measured here; {nearest(name, known)}")
     direction(name, study.directions, where)
     trained = study.problem.f.train_measures or name not in ("objective", "gap", "stationarity")
-    require(trained, f"{where} = {name!r}: this problem leaves it out; set problem.train_measures = true")
+    require(trained, f"{where} = {name!r}: this problem does not compute it; set problem.train_measures = true")
     solved = study.reference or (solve and study.problem.f.solvable) or name not in ("gap", "error")
-    require(solved, f"{where} = {name!r} needs a reference solution: set reference = true, where there is a solver")
+    require(solved, f"{where} = {name!r} needs a reference solution: set reference = true, if the problem has a solver")
     part = validation if name in own else 0.0
     value, on_test = None if goal is None else goal[1], name in own and not part
     return Judge(name, value, _axis(study, goal, axis), part, on_test, study.directions)
@@ -187,7 +187,7 @@ def _axis(study: Study, goal: tuple[str, float] | None, axis: str | None) -> str
     timed = study.timing is not None
     if axis is None:
         return "sim_seconds" if timed else "round"
-    require(goal is not None, f"axis = {axis!r} says what is counted until a target: give a target too")
+    require(goal is not None, f"axis = {axis!r} needs a target: it is the cost to count until the target")
     known = {*(c.name for c in PROGRESS), *COMPUTED} - {"bytes_total", "wall_seconds"}
     require(axis in known, f"axis = {axis!r} is not one of {', '.join(AXES)}")
     require(

@@ -1,7 +1,7 @@
-"""Successive halving over rounds: many configurations for a few rounds, the best third of them for three times as many.
+"""Successive halving: many configurations run for a few rounds, the best third for three times as many, and so on.
 
-Every algorithm goes through the same rungs. A configuration that is promoted goes on from where it stands, so that no
-round is computed twice.
+All algorithms have the same rungs. A promoted configuration resumes from its checkpoint, so that no round is computed
+twice.
 
 Reference: K. Jamieson, A. Talwalkar, "Non-stochastic Best Arm Identification and Hyperparameter Optimization",
 AISTATS 2016, arXiv:1502.07943.
@@ -16,27 +16,27 @@ from proxfed.errors import InputError
 
 FACTOR = 3
 RUNGS = 3
-"""At most: the fewer rounds the first rung has, the more it favours what is only fast at the beginning."""
+"""The maximum: a shorter first rung favours configurations that are only fast at the beginning."""
 LEAST = 5
-"""Rounds of the first rung, if there are several: after fewer, they look alike."""
+"""The fewest rounds of the first of several rungs: after fewer, configurations cannot be told apart."""
 
 
 class Rung(NamedTuple):
-    """So many configurations are run to this round."""
+    """A number of configurations, and the round that they are run to."""
 
     configurations: int
     round: int
 
 
 class Ladder(NamedTuple):
-    """The rungs of one algorithm, the same for all."""
+    """The rungs of one algorithm; all algorithms have the same."""
 
     rungs: tuple[Rung, ...]
     seeds: int = 1
 
     @property
     def configurations(self) -> int:
-        """How many begin."""
+        """The number of configurations on the first rung."""
         return self.rungs[0].configurations
 
     def cost(self) -> int:
@@ -46,7 +46,7 @@ class Ladder(NamedTuple):
         return self.seeds * sum(rung.configurations * gain for rung, gain in zip(self.rungs, gains, strict=True))
 
     def until(self, rung: Rung) -> Ladder:
-        """Its rungs up to this one."""
+        """The rungs up to this one."""
         return Ladder(self.rungs[: self.rungs.index(rung) + 1], self.seeds)
 
     def __str__(self) -> str:
@@ -54,9 +54,9 @@ class Ladder(NamedTuple):
 
 
 def ladder(budget: int, rounds: int, seeds: int = 1, most: int | None = None) -> Ladder:
-    """As many configurations as the budget allows, on as many rungs as can tell them apart.
+    """The rungs with the most configurations that the budget allows.
 
-    most    there are no more than these: they go as far as the budget takes all of them, on as few rungs as that needs
+    most    the number of existing configurations; they all run as far as the budget allows, on as few rungs as needed
     """
     possible = [steps for steps in reversed(range(RUNGS)) if steps == 0 or rounds // FACTOR**steps >= LEAST]
     for steps in reversed(possible):
@@ -72,12 +72,12 @@ def ladder(budget: int, rounds: int, seeds: int = 1, most: int | None = None) ->
 
 
 def _fewest(steps: int) -> int:
-    """Configurations of which one is left at the end, and between which there is a choice."""
+    """The fewest configurations that leave a choice on the first rung and one at the end."""
     return max(FACTOR**steps, 2)
 
 
 def _most(budget: int, rounds: int, seeds: int, steps: int) -> int:
-    """How many configurations the budget allows on so many steps."""
+    """The most configurations that the budget allows with this many steps."""
     low, high = 0, budget + 1  # a configuration costs at least one round
     while high - low > 1:
         middle = (low + high) // 2

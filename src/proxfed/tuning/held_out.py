@@ -1,6 +1,6 @@
-"""Validation data: a part of every client's training rows, held out while settings are chosen.
+"""Validation data: a fraction of every client's training rows, held out while settings are chosen.
 
-The test data take no part in it, so that what is measured on them afterwards is no choice's doing.
+The test data are not used, so that later measurements on them are not biased by the choice.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from proxfed.types import Problem
 
 
 def chosen_rows(data: Federated, part: float, seed: int = 0) -> np.ndarray:
-    """(N,) which training rows are held out: `part` of each client's, at random, always the same; it keeps one."""
+    """(N,): the training rows to hold out, a fixed random fraction `part` of each client's; each keeps one row."""
     here = not isinstance(data, OnDemand)
     require(here, f"validation = {part:g}: the samples of {data.name} are read on demand; give test data")
     held = np.zeros(len(data.labels), bool)
@@ -30,14 +30,14 @@ def chosen_rows(data: Federated, part: float, seed: int = 0) -> np.ndarray:
 
 
 def hold_out(data: Federated, part: float, seed: int = 0) -> Federated:
-    """The data with the held-out rows in place of the test data, and without them for training."""
+    """The data with the held-out rows as test data, and the others for training."""
     held = chosen_rows(data, part, seed)
     test = (data.features[held], data.labels[held])
     return replace(data.keep(np.flatnonzero(~held)), test=test, test_clients=None)
 
 
 def on_validation(problem: Problem, data: Federated | None) -> Problem:
-    """The same problem over these data; refused of one that may look at others."""
+    """The same problem over these data; refused if the problem may use other data."""
     f = problem.f
     if not isinstance(f, EmpiricalRisk) or data is None:
         raise InputError(f"rows of {f} cannot be held out: give a measure on training data, such as 'objective'")

@@ -15,11 +15,11 @@ from proxfed.registry import arguments
 from proxfed.types import Algorithm
 
 AROUND = ("participation", "topology")
-"""What an entry has beside its algorithm, and whose settings may be changed."""
+"""The fields of an entry beside its algorithm whose settings may be changed."""
 
 
 def algorithm_keys(study: Study, key: str, where: str) -> list[tuple[str, str]]:
-    """(label, path) of the algorithms' settings that a key names, with or without 'algorithms.' in front."""
+    """(label, path) of the algorithms' settings that a key names, with or without the prefix 'algorithms.'."""
     key = key.removeprefix("algorithms.")
     first, _, path = key.partition(".")
     if first == "*":
@@ -40,12 +40,12 @@ def algorithm_keys(study: Study, key: str, where: str) -> list[tuple[str, str]]:
 
 
 def is_of_algorithm(study: Study, key: str) -> bool:
-    """It is a key of one of the study's algorithms, or of all."""
+    """Whether it is a key of one of the study's algorithms, or of all."""
     return key.startswith(("algorithms.", "*.")) or any(key.startswith(f"{name}.") for name in _called(study))
 
 
 def _called(study: Study) -> dict[str, str]:
-    """What an algorithm goes by: its label, or its name if no other one has it."""
+    """The names by which an algorithm can be given: its label, or its class's name if it is unique."""
     names = [str(describe_algorithm(e.algorithm)["name"]) for e in study.entries.values()]
     alone = {name: label for name, label in zip(names, study.entries, strict=True) if names.count(name) == 1}
     return alone | {label: label for label in study.entries}
@@ -70,7 +70,7 @@ def _has(e: CompleteEntry, path: str) -> bool:
 
 
 def present(e: CompleteEntry, path: str) -> Any:
-    """The value that a setting has."""
+    """The present value of a setting."""
     if path == "weight_decay":
         return e.problem.f.l2
     algorithm, _ = _taken_apart(e.algorithm)
@@ -81,7 +81,7 @@ def present(e: CompleteEntry, path: str) -> Any:
 
 
 def changed(study: Study, label: str, values: Mapping[str, Any]) -> Entry:
-    """The entry with other values of these settings; what it tells of its tuning is left out."""
+    """The entry with other values of these settings, and without the record of its tuning."""
     e, entry = study.complete[label], replace(study.entries[label], tuned=None)
     for path, value in values.items():
         where = f"algorithms.{label}.{path}"
@@ -104,14 +104,14 @@ def _set(algorithm: Algorithm, path: str, value: Any, where: str) -> Any:
 
 
 def _taken_apart(algorithm: Algorithm) -> tuple[Algorithm, Callable[[Any], Any]]:
-    """(the algorithm that has the settings, what is built around it)"""
+    """(the algorithm that has the settings, a function that restores its wrapper)"""
     if isinstance(algorithm, CompressedDownlink):
         return algorithm.star, partial(CompressedDownlink, compressor=algorithm.compressor)
     return algorithm, copy
 
 
 def set_field(owner: Any, path: str, value: Any, where: str) -> Any:
-    """A copy of a dataclass with another value of one of its fields, perhaps of a field of a field."""
+    """A copy of a dataclass with another value of one of its fields, possibly a nested one."""
     first, _, rest = path.partition(".")
     known = [field.name for field in _fields(owner)]
     require(
@@ -130,14 +130,14 @@ def set_field(owner: Any, path: str, value: Any, where: str) -> Any:
 
 
 def short_names(keys: Iterable[str]) -> dict[str, str]:
-    """The last word of each key, where that tells them apart."""
+    """The last part of each key, if these are unique."""
     keys = list(dict.fromkeys(keys))
     last = [key.rpartition(".")[2] for key in keys]
     return {key: word if last.count(word) == 1 else key for key, word in zip(keys, last, strict=True)}
 
 
 def written(value: Any) -> str:
-    """A value in few characters, as a part of a label."""
+    """A value in few characters, for a label."""
     if isinstance(value, float):
         return f"{value:g}"
     if isinstance(value, Mapping):

@@ -1,7 +1,7 @@
-"""Which points of a search space are tried: a grid of one setting, quasi-random points of several.
+"""The points of a search space to try: a grid for one setting, quasi-random points for several.
 
-The k-th point of a Halton sequence has the digits of k, mirrored, as its coordinates: in base 2 for the first setting,
-base 3 for the second, and so on. There is nothing random in it, and more points fill the gaps between those before.
+The coordinates of the k-th point of a Halton sequence are the mirrored digits of k: in base 2 for the first setting,
+base 3 for the second, and so on. The sequence is deterministic, and further points fill the gaps between earlier ones.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def spread(spaces: Mapping[str, Space], count: int) -> list[Values]:
 
 
 def size(spaces: Mapping[str, Space]) -> int | None:
-    """How many points there are; None: no end of them."""
+    """The number of points; None: infinitely many."""
     sizes = [space.size for space in spaces.values()]
     return None if None in sizes else prod(s for s in sizes if s is not None)
 

@@ -1,10 +1,10 @@
-"""Search spaces: which values a setting may take, and which of them are tried.
+"""Search spaces: the values that a setting may take, and those to try.
 
-log(1e-3, 1)      numbers between the two, evenly in their logarithms
-linear(0, 0.9)    numbers between the two
+log(1e-3, 1)      numbers between the two, on a logarithmic scale
+linear(0, 0.9)    numbers between the two, on a linear scale
 1..20             whole numbers, both ends included
-[0.1, "a", true]  just these
-around(30)        from a thirtieth of the study's own value to thirty times it, evenly in the logarithms
+[0.1, "a", true]  exactly these values
+around(30)        from a thirtieth of the study's own value to thirty times it, on a logarithmic scale
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class Between:
     log: bool = False
 
     size = None
-    """There is no end of them."""
+    """None: infinitely many values."""
 
     def at(self, u: float) -> float:
-        """The value at u in [0, 1], of four digits; the ends are met exactly."""
+        """The value at u in [0, 1], with four digits; the ends are exact."""
         if u in (0.0, 1.0):
             return float(self.high if u else self.low)
         if self.log:
@@ -45,7 +45,7 @@ class Between:
         return min(max(float(f"{value:.4g}"), self.low), self.high)
 
     def points(self, count: int) -> list[Any]:
-        """So many values, evenly spread; a single one is in the middle."""
+        """`count` values, evenly spaced; a single one is in the middle."""
         spread = np.linspace(0, 1, count).tolist() if count > 1 else [0.5]
         return list(dict.fromkeys(map(self.at, spread)))
 
@@ -55,13 +55,13 @@ class Between:
 
 @dataclass(frozen=True)
 class Choice:
-    """Just these values, in their order."""
+    """A list of values, in their order."""
 
     values: tuple[Any, ...]
 
     @property
     def size(self) -> int:
-        """How many there are."""
+        """The number of values."""
         return len(self.values)
 
     def at(self, u: float) -> Any:
@@ -69,7 +69,7 @@ class Choice:
         return self.values[min(int(u * self.size), self.size - 1)]
 
     def points(self, count: int) -> list[Any]:
-        """At most so many of them, evenly spread; a single one is in the middle."""
+        """At most `count` of them, evenly spaced; a single one is in the middle."""
         if count >= self.size:
             return list(self.values)
         places = np.linspace(0, self.size - 1, count).round().astype(int) if count > 1 else [self.size // 2]
@@ -84,7 +84,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Around:
-    """From value/factor to value*factor, of the value that the study has."""
+    """From value/factor to value*factor, where value is the study's own."""
 
     factor: float
 
@@ -101,28 +101,28 @@ Given = Space | Around
 
 
 def log(low: float, high: float) -> Between:
-    """Numbers between the two, evenly in their logarithms."""
+    """Numbers between the two, on a logarithmic scale."""
     return _between(low, high, True, f"log({low!r}, {high!r})")
 
 
 def linear(low: float, high: float) -> Between:
-    """Numbers between the two."""
+    """Numbers between the two, on a linear scale."""
     return _between(low, high, False, f"linear({low!r}, {high!r})")
 
 
 def around(factor: float) -> Around:
-    """So many times less and more than the value that the study has."""
+    """From the study's own value divided by the factor to the value times the factor."""
     require(finite(factor) and factor > 1, f"around({factor!r}): the factor must be a number > 1")
     return Around(float(factor))
 
 
 def read_space(given: Any, where: str) -> Given:
-    """A space as it is written on a command line or in Python; `where` begins the sentence of a refusal."""
+    """A space as given on the command line or in Python; `where` is the start of an error message."""
     if isinstance(given, (Between, Choice, Around)):
         return given
     if isinstance(given, (Sequence, range, np.ndarray)) and not isinstance(given, str):
         return _choice(list(given), where)
-    require(isinstance(given, str), f"{where}: {given!r} is no search space; allowed are {FORMS}")
+    require(isinstance(given, str), f"{where}: {given!r} is not a search space; allowed are {FORMS}")
     text = given.strip()
     try:
         if match := re.fullmatch(r"(log|linear|around)\((.*)\)", text):
@@ -141,8 +141,8 @@ def read_space(given: Any, where: str) -> Given:
         try:
             return _choice(tomllib.loads(f"values = {text}")["values"], where)
         except tomllib.TOMLDecodeError as e:
-            raise InputError(f"{where}: {text} is not a list as TOML has it: {e}") from e
-    raise InputError(f"{where}: {text!r} is no search space; allowed are {FORMS}")
+            raise InputError(f"{where}: {text} is not a TOML list: {e}") from e
+    raise InputError(f"{where}: {text!r} is not a search space; allowed are {FORMS}")
 
 
 def read_values(given: Any, where: str) -> list[Any]:
@@ -150,7 +150,7 @@ def read_values(given: Any, where: str) -> list[Any]:
     match = re.fullmatch(r"(log|linear)\((.*),\s*(\d+)\s*\)", given.strip()) if isinstance(given, str) else None
     if match and match[2].count(",") == 1:
         count = int(match[3])
-        require(count > 1, f"{where}: {given} is a range of {'one point' if count else 'no point'}")
+        require(count > 1, f"{where}: {given} has {'only one point' if count else 'no points'}")
         return _listed(read_space(f"{match[1]}({match[2]})", where), count)
     space = read_space(given, where)
     counted = isinstance(space, Choice)
@@ -175,14 +175,14 @@ def _number(text: str) -> float:
 def _between(low: Any, high: Any, log: bool, text: str) -> Between:
     require(finite(low) and finite(high), f"{text}: both bounds must be finite numbers")
     require(not log or min(low, high) > 0, f"{text}: both bounds must be > 0")
-    require(low != high, f"{text} is a range of one point")
+    require(low != high, f"{text} has only one point")
     require(low < high, f"{text}: the first bound must be below the second one")
     return Between(float(low), float(high), log)
 
 
 def _choice(values: list[Any], where: str) -> Choice:
     values = [v.item() if isinstance(v, np.generic) else v for v in values]
-    require(len(values) > 1, f"{where}: {values} is a range of {'one point' if values else 'no point'}")
+    require(len(values) > 1, f"{where}: {values} has {'only one point' if values else 'no points'}")
     twice = next((v for k, v in enumerate(values) if v in values[:k]), None)
-    require(twice is None, f"{where}: {twice!r} stands there twice")
+    require(twice is None, f"{where}: {twice!r} is given twice")
     return Choice(tuple(values))

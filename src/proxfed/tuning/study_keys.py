@@ -14,7 +14,7 @@ from proxfed.types import Problem
 
 NUMBERS = ("rounds", "every", "stationarity_step")
 PARTS = ("problem", "regulariser", "topology", "participation")
-"""What can be changed in a study that was made of objects: these numbers, and settings of these parts."""
+"""Settings that can be changed in a study made from objects: these numbers, and settings of these parts."""
 
 FIXED = (
     "name",
@@ -29,14 +29,14 @@ FIXED = (
     "measures",
     "better",
 )
-"""What is no setting to compare."""
+"""Keys that cannot be swept."""
 
 
 def check_key(study: Study, key: str, where: str) -> None:
-    """Refuse a key that no study has."""
+    """Refuse an unknown key."""
     first = key.partition(".")[0]
     known = [name for name in Experiment.model_fields if name not in (*FIXED, "algorithms")]
-    require(first not in FIXED, f"{where}: {first!r} is no setting to sweep; known: {', '.join(known)}")
+    require(first not in FIXED, f"{where}: {first!r} cannot be swept; known: {', '.join(known)}")
     labels = list(study.entries)
     require(
         first in known,
@@ -67,7 +67,7 @@ def with_settings(study: Study, values: Mapping[str, Any], case: str) -> Study:
 
 
 def _with_object(study: Study, key: str, value: Any) -> Study:
-    """Of a study that was made of objects."""
+    """The same for a study made from objects."""
     first, _, rest = key.partition(".")
     if key in NUMBERS:
         own = [label for label, e in study.entries.items() if key == "rounds" and e.rounds is not None]

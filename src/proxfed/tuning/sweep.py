@@ -1,7 +1,7 @@
-"""`sweep`: a study over a grid of any of its settings, as one study in one folder.
+"""`sweep`: run a study over a grid of any of its settings, in one folder.
 
 Settings of algorithms become entries, "FedAvg eta=0.1"; an algorithm without the setting is run once. All other
-settings become cases, each with a folder of its own below that of the sweep.
+settings become cases, each with its own subfolder.
 """
 
 from __future__ import annotations
@@ -51,28 +51,28 @@ def sweep(
         From `read_study`, or made in Python.
     over : mapping
         {"FedAvg.eta": [0.1, 1.0], "*.K": "1..4", "problem.l2": "log(1e-4, 1e-1, 4)"}: settings of algorithms (* stands
-        for every one that has it) or of the study: problem, regulariser, data, topology, participation, rounds, ...;
-        those of data only in a study that was read from a file.
+        for every algorithm that has the setting) or of the study: problem, regulariser, data, topology, participation,
+        rounds, ...; settings of data only in a study that was read from a file.
     measure : str, optional
-        What heat maps and curves show at the last round; None: the problem's first measure on held-out data, or else
-        the objective.
+        The measure in heat maps and curves, at the last round; None: the problem's first measure on held-out data, or
+        else the objective.
     target : str or mapping, optional
-        {measure: value} instead of `measure`: they show what of `axis` it took to get there.
+        {measure: value} instead of `measure`: they show the cost in `axis` to reach it.
     axis : str, optional
         'round', 'bytes', 'sim_seconds' or 'steps'; None: simulated seconds if the study has them, else rounds.
     out : Path | str, optional
-        The run folder; without one nothing is left on the disk.
+        The run folder; None: nothing is kept on disk.
     resume : bool
-        Resume what the folder holds, if the settings are the same; more seeds and algorithms are added to it.
+        Resume the run in the folder, if the settings are the same; seeds and algorithms may be added.
     force : bool
-        Replace what the folder holds, whatever `resume` says.
+        Replace the contents of the folder, even with `resume`.
     jobs : int, optional
-        Run algorithms and seeds in so many processes at a time; None: what suits the machine, or one if a hook is a
-        plain function.
+        The number of processes that run algorithms and seeds in parallel; None: chosen for the machine, or one if a
+        hook is a plain function.
     progress : bool
         Show the progress in the terminal.
     checkpoint_seconds : float
-        Write a checkpoint whenever so many seconds have passed.
+        Seconds between checkpoints.
 
     Returns
     -------
@@ -91,7 +91,7 @@ def sweep(
         how = {"jobs": jobs, "progress": progress, "checkpoint_seconds": checkpoint_seconds}
         found = plan.run(stop, **how)
         if stop():
-            raise RunError("the sweep was stopped on the way; with the same settings it goes on from there")
+            raise RunError("the sweep was stopped; the same call with the same settings resumes it")
         if place is None:
             for case, results in found.items():
                 results.models.load()
@@ -140,7 +140,7 @@ class _Grid:
         return {self._name(point): point for point in points}
 
     def folders(self) -> dict[str, str]:
-        """Where in the sweep's folder a case is; with a number in front where signs alone tell names apart."""
+        """The subfolder of each case; with a number in front if the names differ only in signs."""
         slugs = [slug(case) for case in self.cases]
         apart = len({*slugs}) == len(slugs)
         return {case: s if apart else f"{k:03d}-{s}" for k, (case, s) in enumerate(zip(self.cases, slugs, strict=True))}
@@ -165,7 +165,7 @@ class _Grid:
         return found
 
     def _points(self, label: str) -> dict[str, Values]:
-        """The values of an algorithm's swept settings, by the labels of its entries; without any, an empty point."""
+        """The values of an algorithm's swept settings, by the labels of its entries; one empty point if it has none."""
         own = self.of_algorithms.get(label, {})
         points = [dict(zip(own, values, strict=True)) for values in product(*own.values())]
         return {f"{label} {self._name(point)}" if point else label: point for point in points}

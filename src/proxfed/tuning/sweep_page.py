@@ -1,4 +1,4 @@
-"""A sweep as a page: a heat map over two settings or a curve over one, for each algorithm, and the table."""
+"""The page of a sweep: per algorithm a heat map over two settings or a curve over one, and the table."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def write_page(swept: Swept, path: Path) -> None:
-    """Pictures of the sweep, and its table."""
+    """Write the figures of the sweep, and its table."""
     table = swept.table()
     about = f"{len(swept.lines)} combinations of {', '.join(swept.names)}, by {swept.judge}."
     note = f'<p class="note">{escape(said)}</p>' if (said := fairness(table)) else ""
@@ -34,7 +34,7 @@ def _pictures(swept: Swept) -> list[str]:
 
 
 def _curves(swept: Swept) -> list[str]:
-    """Over the one setting."""
+    """Curves over a single setting."""
     (name,) = swept.names
     points: dict[str, list[Point]] = {}
     for line, value in swept.measured():
@@ -47,7 +47,7 @@ def _curves(swept: Swept) -> list[str]:
 
 
 def _heat_maps(swept: Swept) -> list[str]:
-    """Over the first two settings, for each combination of the others."""
+    """Heat maps over the first two settings, for each combination of the others."""
     rows, columns = swept.names[:2]
     judge = swept.judge
     shown = judge.measure if judge.target is None else judge.axis

@@ -1,4 +1,4 @@
-"""What came out of a sweep: results with the swept settings as columns, and the numbers of its heat maps."""
+"""The results of a sweep: tables with the swept settings as columns, and the numbers of its heat maps."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Line(NamedTuple):
 
     case: str
     label: str
-    """In the results of its case."""
+    """Its label in the results of its case."""
     algorithm: str
     values: Values
-    """By their short names; without those that the algorithm does not have."""
+    """The swept settings that the algorithm has, by their short names."""
 
 
 class Swept(Cases):
@@ -37,15 +37,15 @@ class Swept(Cases):
     Parameters
     ----------
     found : mapping of str to Results
-        By the name of the case.
+        The results by the name of the case.
     names : sequence of str
-        Of the settings that were swept.
+        The names of the swept settings.
     lines : sequence of Line
         The algorithm and the settings of every point.
     judge : Judge
-        What heat maps and curves show.
+        The criterion that heat maps and curves show.
     title : str
-        Of the report.
+        The title of the report.
     """
 
     def __init__(
@@ -53,12 +53,12 @@ class Swept(Cases):
     ) -> None:
         super().__init__(found)
         self.names = list(names)
-        """Of the settings that were swept."""
+        """The names of the swept settings."""
         self.lines = list(lines)
         self.judge = judge
         self.title = title
         self.page: Path | None = None
-        """Where its report is."""
+        """The path of its report."""
 
     def table(self) -> ResultTable:
         """One entry per algorithm and point, with the swept settings as columns."""
@@ -86,7 +86,7 @@ class Swept(Cases):
         return Results(self.rows()).to_pandas()
 
     def measured(self) -> list[tuple[Line, float | None]]:
-        """Each point with its number: the measure at the end, or what it took to reach the target."""
+        """Each point with its number: the measure at the end, or the cost to the target."""
         out: list[tuple[Line, float | None]] = []
         for line in self.lines:
             results = self.get(line.case)
@@ -99,7 +99,7 @@ class Swept(Cases):
     def heat(self, rows: str, columns: str) -> dict[str, Heat]:
         """The numbers of the heat maps by algorithm: {(value of `rows`, value of `columns`): number}.
 
-        With further settings there is a map for each combination of them; an algorithm without one of the two has none.
+        Further settings give a map for each of their combinations; an algorithm without one of the two has no map.
         """
         for name in (rows, columns):
             require(name in self.names, f"{name!r} was not swept; {nearest(name, self.names)}")

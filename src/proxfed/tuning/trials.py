@@ -1,8 +1,7 @@
-"""The configurations of a search as one study in a run folder, taken from rung to rung.
+"""The configurations of a search, run rung by rung as one study in a run folder.
 
-A configuration is an entry: "FedAvg eta=0.1". It is run to the round of its rung and put aside there with its
-checkpoint, and goes on from it if it is promoted. Which ones are promoted follows from the rows, so a search that was
-stopped anywhere comes to the same end.
+A configuration is an entry: "FedAvg eta=0.1". It is run to the round of its rung, keeps its checkpoint, and resumes
+from it if it is promoted. Promotions depend on the rows alone, so a resumed search has the same result.
 """
 
 from __future__ import annotations
@@ -24,33 +23,33 @@ from proxfed.tuning.keys import changed, short_names, written
 
 
 class Stopped(Exception):
-    """Ctrl-C, or whatever `stop` stands for, came on the way."""
+    """The search was interrupted by Ctrl-C or another `stop`."""
 
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """One configuration, and what became of it."""
+    """One configuration, and its results."""
 
     algorithm: str
     label: str
     values: Mapping[str, Any]
     scores: tuple[Score, ...] = ()
-    """On each rung that it was on."""
+    """Its score on each rung that it reached."""
     rounds: tuple[int, ...] = ()
-    """Of these rungs."""
+    """The rounds of these rungs."""
     spent: int = 0
-    """Rounds that were computed, with all seeds."""
+    """The number of rounds computed, over all seeds."""
     close: bool = False
-    """On its last rung it was within 5 % of the best one there."""
+    """Whether it was within 5 % of the best on its last rung."""
 
     @property
     def score(self) -> Score:
-        """On its last rung."""
+        """The score on its last rung."""
         return self.scores[-1]
 
     @property
     def order(self) -> tuple[Any, ...]:
-        """The best first: by how far it got, then by its score there."""
+        """The sort key, best first: by the last rung, then by the score there."""
         return self.score.diverged, -len(self.scores), self.score
 
 
@@ -63,10 +62,10 @@ def name_trials(label: str, points: Sequence[Mapping[str, Any]]) -> list[Trial]:
 
 @dataclass
 class Search:
-    """Configurations of all algorithms on the rungs of one ladder, in one run folder."""
+    """The configurations of all algorithms on the rungs of one ladder, in one run folder."""
 
     study: Study
-    """On the data that configurations are judged by, with the seeds and rounds of the search."""
+    """The study on validation data, with the seeds and rounds of the search."""
     trials: Sequence[Trial]
     ladder: Ladder
     judge: Judge
@@ -74,7 +73,7 @@ class Search:
     case: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be run."""
+        """Refuse invalid configurations."""
         entries: dict[str, Entry] = {}
         for trial in self.trials:
             entries[trial.label] = replace(changed(self.study, trial.algorithm, trial.values), rounds=None)
@@ -82,10 +81,10 @@ class Search:
         self.tried.check()
         self.folder = RunFolder(self.path)
         self.results: Results | None = None
-        """What the folder holds, if something was run."""
+        """The results in the folder, if there are any."""
 
     def run(self, stop: Callable[[], bool], **how: Any) -> list[Trial]:
-        """All trials with their scores, in their order; goes on with what is in the folder."""
+        """All trials with their scores, in order; resumes the search in the folder."""
         self.planned = Planned(self.tried, self.folder, resume=True, case=self.case)
         self.found = {trial.label: trial for trial in self.trials}
         ranked: dict[str, list[str]] = {}
@@ -108,10 +107,10 @@ class Search:
     def _fill(
         self, rung: Rung, ranked: Mapping[str, list[str]], advance: Callable[[list[str]], None]
     ) -> dict[str, list[str]]:
-        """The configurations of each algorithm on a rung, run to its round.
+        """Run the configurations of each algorithm on a rung to its round.
 
-        The next best ones take the place of those that diverge or fall apart there, while the rounds of the ladder
-        suffice; those of later rungs are only touched if nobody is left.
+        Configurations that diverge or get much worse there are replaced by the next best ones while the budget lasts;
+        the rounds of later rungs are only used if no configuration is left.
         """
         on: dict[str, list[str]] = {algorithm: [] for algorithm in ranked}
         while True:
@@ -138,7 +137,7 @@ class Search:
                 self.found[label] = replace(old, scores=scores, rounds=rounds, spent=spent)
 
     def _advance(self, round: int, stop: Callable[[], bool], how: Mapping[str, Any], labels: Sequence[str]) -> None:
-        """Run these configurations to this round, those of them that are not there yet."""
+        """Run those of these configurations that have not reached this round."""
         behind = [label for label in labels if not self._is_at(label, round)]
         if behind:
             self.planned.only, self.planned.until = behind, round
@@ -152,7 +151,7 @@ class Search:
         return len(there) == len(self.tried.seeds)
 
     def _measured(self, labels: Sequence[str], round: int) -> dict[str, tuple[Score, int]]:
-        """The score of each configuration after this round, and the rounds that it took until there."""
+        """The score of each configuration after this round, and the rounds computed so far."""
         rows: dict[str, dict[int, list[Row]]] = {label: {} for label in labels}
         results = self.results or Results.read(self.folder)
         for row in results.rows:
@@ -167,7 +166,7 @@ class Search:
         return found
 
     def _forget(self, labels: set[str]) -> None:
-        """Checkpoints of configurations that are out; their rows stay."""
+        """Remove the checkpoints of eliminated configurations; their rows stay."""
         for label in labels:
             for seed in self.tried.seeds:
                 for slot in self.folder.task(label, seed, ()).path.glob("*.safetensors"):

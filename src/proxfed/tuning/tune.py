@@ -1,4 +1,4 @@
-"""`tune`: the settings of several algorithms, chosen with the same effort for each."""
+"""`tune`: choose the settings of several algorithms with the same effort for each."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from proxfed.tuning.trials import Search, Stopped, Trial, name_trials
 from proxfed.tuning.tuned import Tuned, applied, record
 
 TIMES = 5
-"""The budget, if none is given: so many times the rounds of the study."""
+"""The default budget, in multiples of the study's rounds."""
 GENERATIONS = 10
-"""Of proposals, at most, where each one learns from those before."""
+"""The maximum number of generations of proposals, each of which learns from those before."""
 
 Spaces = dict[str, dict[str, Space]]
-"""By the label of the algorithm and the key of the setting."""
+"""The search spaces by the label of the algorithm and the key of the setting."""
 
 
 def tune(
@@ -60,54 +60,55 @@ def tune(
     progress: bool = True,
     checkpoint_seconds: float = 5.0,
 ) -> Tuned:
-    """Choose settings of a study's algorithms, with the same number of configurations and rounds for each of them.
+    """Tune settings of a study's algorithms, with the same number of configurations and rounds for each algorithm.
 
-    Ctrl-C stops it; the same call resumes it.
+    Ctrl-C stops the search; the same call resumes it.
 
     Parameters
     ----------
     study : Study
         From `read_study`, or made in Python.
     over : mapping
-        {"FedAvg.eta": "log(1e-3, 1)", "*.K": [1, 5, 20]}: the settings and where to look for them; * stands for every
+        {"FedAvg.eta": "log(1e-3, 1)", "*.K": [1, 5, 20]}: the settings and their search spaces; * stands for every
         algorithm that has the setting.
     budget : int, optional
-        Rounds per algorithm, over all its configurations; None: five times those of the study.
+        Rounds per algorithm, over all its configurations; None: five times the rounds of the study.
     measure : str, optional
-        What is judged at the last round; None: the problem's first measure on held-out data, or else the objective.
+        The measure to optimise, at the last round; None: the problem's first measure on held-out data, or else the
+        objective.
     target : str or mapping, optional
         {measure: value} instead of `measure`: a configuration that reaches it with less of `axis` is better.
     axis : str, optional
         'round', 'bytes', 'sim_seconds' or 'steps'; None: simulated seconds if the study has them, else rounds.
     rounds : int, optional
-        Of a configuration that gets to the end; None: those of the study.
+        Rounds of a configuration that reaches the last rung; None: the rounds of the study.
     seeds : int
-        How many, each counted in the budget; none of them is one of the study's.
+        The number of seeds per configuration, counted in the budget; they differ from the study's own seeds.
     validation : float
-        The part of every client's training rows that is held out for measures on held-out data. The test data are not
-        touched, and the tuned study trains with all training data.
+        The fraction of every client's training rows that is held out for measures on held-out data. The test data are
+        not used, and the tuned study trains with all training data.
     search : str
-        'halving': evenly spread points; 'optuna': points that learn from those before. Both go through the same rungs.
+        'halving': evenly spread points; 'optuna': points that learn from earlier ones. Both use the same rungs.
     seed : int
-        Of the search by optuna.
+        Seed of the random search (only with search = 'optuna').
     out : Path | str, optional
-        The run folder; without one nothing is left on the disk.
+        The run folder; None: nothing is kept on disk.
     resume : bool
-        Resume what the folder holds, if the settings are the same; more seeds and algorithms are added to it.
+        Resume the run in the folder, if the settings are the same; seeds and algorithms may be added.
     force : bool
-        Replace what the folder holds, whatever `resume` says.
+        Replace the contents of the folder, even with `resume`.
     jobs : int, optional
-        Run algorithms and seeds in so many processes at a time; None: what suits the machine, or one if a hook is a
-        plain function.
+        The number of processes that run algorithms and seeds in parallel; None: chosen for the machine, or one if a
+        hook is a plain function.
     progress : bool
         Show the progress in the terminal.
     checkpoint_seconds : float
-        Write a checkpoint whenever so many seconds have passed.
+        Seconds between checkpoints.
 
     Returns
     -------
     Tuned
-        The study with the best settings, and all configurations that were tried.
+        The study with the best settings, and all trials.
     """
     of_kind("study", study, Study, "a Study")
     job = _Job(study, over, budget, judge(study, measure, target, axis, _part(validation)), rounds, seeds, search, seed)
@@ -125,7 +126,7 @@ def tune(
             for generation in range(1, job.generations):
                 trials += job.search_at(path, generation, trials).run(stop, **how)
         except Stopped:
-            raise RunError("the tuning was stopped on the way; with the same settings it goes on from there") from None
+            raise RunError("the tuning was stopped; the same call with the same settings resumes it") from None
         tuned = job.tuned(trials, place)
         if place is not None:
             tuned.write(place)
@@ -134,12 +135,12 @@ def tune(
 
 def _part(validation: Any) -> float:
     good = finite(validation) and 0 < validation < 1
-    require(good, f"validation = {validation!r} must be a part of the training rows, between 0 and 1")
+    require(good, f"validation = {validation!r} must be a fraction of the training rows, between 0 and 1")
     return float(validation)
 
 
 class _Job:
-    """What is asked for, checked."""
+    """The validated request."""
 
     def __init__(
         self, study: Study, over: Mapping[str, Any], budget: int | None, judged: Judge, rounds: int | None, seeds: int,
@@ -170,9 +171,7 @@ class _Job:
         sizes = [size(own) for own in self.spaces.values()]
         most = None if None in sizes else max(s for s in sizes if s is not None)
         whole_budget = ladder(self.budget, self.rounds, seeds, most)
-        if (
-            self.search == "halving" or most == whole_budget.configurations
-        ):  # there is nothing to learn if all are tried
+        if self.search == "halving" or most == whole_budget.configurations:  # nothing to learn if all points are tried
             return whole_budget, 1
         for generations in range(GENERATIONS, 1, -1):
             try:
@@ -182,7 +181,7 @@ class _Job:
         return whole_budget, 1
 
     def _judged(self, seeds: range) -> Study:
-        """The study on the data that configurations are judged by."""
+        """The study on the data used for scoring."""
         s, j = self.study, self.judge
         problem, entries = s.problem, dict(s.entries)
         if j.validation:
@@ -191,7 +190,7 @@ class _Job:
             for label, e in entries.items():
                 if e.problem is not None:
                     entries[label] = replace(e, problem=on_validation(e.problem, data))
-        about = f"What was tried to tune {s.name}, judged by {j}."
+        about = f"The trials of tuning {s.name}, judged by {j}."
         reference = j.measure in ("gap", "error")
         changes: Table = {"description": about, "rounds": self.rounds, "reference": reference, "targets": {}}
         written = None
@@ -203,7 +202,7 @@ class _Job:
 
     @property
     def plan(self) -> str:
-        """What is going to be done, before it is."""
+        """A description of the search, shown before it starts."""
         each = "; ".join(
             f"{label}: {', '.join(f'{k} in {v}' for k, v in own.items())}" for label, own in self.given.items()
         )
@@ -216,7 +215,7 @@ class _Job:
         )
 
     def search_at(self, path: Path, generation: int, known: list[Trial]) -> Search:
-        """The configurations of a generation."""
+        """The search over the configurations of a generation."""
         trials: list[Trial] = []
         for place, (label, own) in enumerate(self.spaces.items()):
             mine = [trial for trial in known if trial.algorithm == label]
@@ -250,7 +249,7 @@ class _Job:
 
 
 def read_over(study: Study, over: Mapping[str, Any]) -> Spaces:
-    """Where to look for which setting of which algorithm; refused unless all is there, and once."""
+    """The search space of each setting of each algorithm; refused if one is unknown or given twice."""
     require(
         isinstance(over, Mapping) and len(over) > 0,
         f"over = {over!r} must say what to tune, e.g. {{'FedAvg.eta': 'log(1e-3, 1)'}}",
@@ -263,7 +262,7 @@ def read_over(study: Study, over: Mapping[str, Any]) -> Spaces:
         for label, path in algorithm_keys(study, key, where):
             own = found.setdefault(label, {})
             if of_all and (label, path) in own_key:
-                continue  # what is said of one algorithm goes before what is said of all
+                continue  # a key of one algorithm overrides a key of all
             twice = path in own and (of_all or (label, path) in own_key)
             require(not twice, f"{where}: {label}.{path} is given twice")
             own[path] = space.of(present(study.complete[label], path), where) if isinstance(space, Around) else space
@@ -272,7 +271,7 @@ def read_over(study: Study, over: Mapping[str, Any]) -> Spaces:
 
 
 def _open(path: Path, request: Table, resume: bool, force: bool) -> None:
-    """Make the folder of a tuning, or refuse one that holds something else."""
+    """Create the folder of a tuning, or refuse a folder with other contents."""
     note, trials = path / "tuning.toml", path / "trials"
     if force:
         shutil.rmtree(trials, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""What a tuning found, in a terminal and as a page."""
+"""The result of a tuning, in a terminal and as a page."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ def _columns(tuned: Tuned) -> list[Shown]:
 
 
 def rich_tuned(tuned: Tuned, width: int = 200) -> Table:
-    """For the terminal."""
+    """The table for the terminal."""
     return fitted(_columns(tuned), width)
 
 
 def about(tuned: Tuned) -> str:
-    """How it was judged, in a sentence."""
+    """The criterion and the effort, in a sentence."""
     return f"Judged by {tuned.judge}; {tuned.ladder}, within {tuned.budget} rounds per algorithm."
 
 
 def text(tuned: Tuned) -> str:
-    """The table, how it was judged, and the notes, as `print(tuned)` shows them."""
+    """The table, the criterion and the notes, as `print(tuned)` shows them."""
     shown = console(width=200, color_system=None, force_terminal=False, force_jupyter=False)
     with shown.capture() as captured:
         shown.print(rich_tuned(tuned))
@@ -63,7 +63,7 @@ def text(tuned: Tuned) -> str:
 
 
 def write_page(tuned: Tuned, path: Path) -> None:
-    """Choice and sensitivity, a picture per algorithm and setting, and all configurations."""
+    """Write the choice and its sensitivity, a figure per algorithm and setting, and all configurations."""
     lead = [about(tuned), *(f"{note}." for note in tuned.notes())]
     key = (
         '<p class="note">A line for each rung, from the first (faint) to the last. Orange: the best. Blue: within 5 % '
@@ -72,7 +72,7 @@ def write_page(tuned: Tuned, path: Path) -> None:
     columns = _columns(tuned)
     sections = {
         "Choice": plain_html([c.heading for c in columns], list(zip(*(c.cells for c in columns), strict=True))),
-        "What was tried": f'<div class="panels">{"".join(_pictures(tuned))}</div>{key}',
+        "Trials": f'<div class="panels">{"".join(_pictures(tuned))}</div>{key}',
         "All configurations": "".join(_trials_html(tuned, label) for label in tuned.spaces),
     }
     write_static_page(path, f"{tuned.study.name}: tuning", lead, sections)
@@ -94,7 +94,7 @@ def _pictures(tuned: Tuned) -> list[str]:
 
 
 def _point(tuned: Tuned, trial: Trial, key: str, rung: int, best: bool) -> Point:
-    """A configuration at the round of a rung; it is marked at its last one."""
+    """A configuration at the round of a rung, marked if it is its last rung."""
     score, last = trial.scores[trial.rounds.index(rung)], rung == trial.rounds[-1]
     mark = "best" if best else "close" if trial.close else ""
     settings = ", ".join(f"{k} = {written(v)}" for k, v in trial.values.items())

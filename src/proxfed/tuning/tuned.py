@@ -1,4 +1,4 @@
-"""What came out of a tuning: the tuned study, everything that was tried, and how much the choice mattered."""
+"""The result of a tuning: the tuned study, all trials, and the sensitivity to the choice."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Best = Mapping[str, Mapping[str, Any]]
 
 
 def applied(study: Study, best: Best, records: Mapping[str, Table]) -> Study:
-    """The study with these settings, and a note of how each was found."""
+    """The study with these settings, and a record of how each was found."""
     tuned = {label: replace(changed(study, label, values), tuned=records[label]) for label, values in best.items()}
     again = None if study.again is None else partial(_again, study.again, best, records)
     return replace(study, entries={**study.entries, **tuned}, again=again)
@@ -42,7 +42,7 @@ def _again(
 
 
 def record(trials: Sequence[Trial], spaces: Mapping[str, Space], request: Table) -> Table:
-    """What an algorithm's entry tells of its tuning; the best trial is the first."""
+    """The record of the tuning for an algorithm's entry; the best trial is the first."""
     diverged = sum(trial.score.diverged for trial in trials)
     out: Table = {
         "configurations": len(trials),
@@ -58,31 +58,31 @@ def record(trials: Sequence[Trial], spaces: Mapping[str, Space], request: Table)
 
 @dataclass(frozen=True, eq=False)
 class Tuned:
-    """A tuned study, and what it rests on."""
+    """A tuned study, and the trials behind it."""
 
     study: Study
-    """With the best settings; its runs are fresh ones, with its own seeds, on all training data."""
+    """The study with the best settings; its runs start anew, with its own seeds, on all training data."""
     before: Study
-    """As it was."""
+    """The study before tuning."""
     trials: Sequence[Trial]
     """All configurations of all algorithms."""
     judge: Judge
-    """How configurations were compared."""
+    """The criterion by which configurations were compared."""
     ladder: Ladder
     """How many configurations ran for how many rounds."""
     budget: int
     """Rounds per algorithm."""
     spaces: Mapping[str, Mapping[str, Space]]
-    """Where was looked, by label and key."""
+    """The search spaces, by label and key."""
     folder: Path | None = None
-    """Where all of it is kept; None: nowhere."""
+    """The run folder; None: nothing was kept."""
 
     def of(self, label: str) -> list[Trial]:
         """The trials of an algorithm, the best first."""
         return sorted((trial for trial in self.trials if trial.algorithm == label), key=lambda trial: trial.order)
 
     def table(self) -> list[dict[str, Any]]:
-        """One JSON-able entry per algorithm and setting: its best value, and between which it is within 5 % of that."""
+        """One JSON-able entry per algorithm and setting: the best value, and the values within 5 % of its score."""
         out = []
         for label, spaces in self.spaces.items():
             mine = self.of(label)
@@ -129,15 +129,13 @@ class Tuned:
         return Results(self.rows()).to_pandas()
 
     def notes(self) -> list[str]:
-        """What one should know before trusting it, a sentence each."""
+        """Caveats, one sentence each."""
         said = []
         for entry in self.table():
             name = f"{entry['algorithm']}: {entry['setting']}"
             if entry["diverged"] == entry["configurations"]:
                 count = entry["configurations"]
-                said.append(
-                    f"{entry['algorithm']}: all {count} configurations diverged, so its settings stay as they were"
-                )
+                said.append(f"{entry['algorithm']}: all {count} configurations diverged, so its settings are unchanged")
             if entry["edge"]:
                 beyond = {"smallest": "smaller", "largest": "larger"}[entry["edge"]]
                 tried = f"is the {entry['edge']} that was tried: a {beyond} one may be better"
@@ -152,7 +150,7 @@ class Tuned:
         return list(dict.fromkeys(said))
 
     def to_toml(self) -> str:
-        """The tuned study as a file that `proxfed run` takes."""
+        """The tuned study as a TOML file for `proxfed run`."""
         if self.study.written is None:
             raise InputError(
                 "a study that was made of objects has no file: use `tuned.study`, or read the study from a file"
@@ -172,13 +170,13 @@ class Tuned:
         return [*lines, *self.notes()]
 
     def write(self, folder: Path) -> None:
-        """The page, and the tuned study if it has a file, into a folder."""
+        """Write the page, and the tuned study if it has a file, to a folder."""
         self.report(folder / "report.html")
         if self.study.written is not None:
             files.replace(folder / "tuned.toml", self.to_toml().encode())
 
     def report(self, path: Path | str) -> Path:
-        """The self-contained page of what was tried."""
+        """Write the self-contained page of all trials."""
         from proxfed.tuning.tune_page import write_page
 
         write_page(self, Path(path))
@@ -201,14 +199,14 @@ def _range(values: Sequence[Any]) -> str:
 
 
 def _edge(best: Any, tried: Sequence[Any]) -> str:
-    """'smallest' or 'largest', of three and more numbers."""
+    """'smallest' or 'largest', if there are at least three numbers."""
     if not all(map(real, tried)) or len({*tried}) < 3:
         return ""
     return {min(tried): "smallest", max(tried): "largest"}.get(best, "")
 
 
 def file_table(study: Study) -> Table:
-    """The settings of a study as a file has them: what all algorithms share stands there once."""
+    """The settings of a study in the form of a file, with settings shared by all algorithms given once."""
     table = {k: v for k, v in study.settings.items() if k not in ("paper", "claims", "reported")}
     table = {k: v for k, v in table.items() if v not in ("", [], {})}
     own = [dict(entry) for entry in table["algorithms"]]

@@ -1,7 +1,7 @@
 """Points that Optuna's tree-structured Parzen estimator proposes, for spaces too large to cover evenly.
 
-Each generation of proposals has a sampler of its own, seeded by the generation, which is given all that was found
-before. So it needs no database: after an interruption the same proposals are made again.
+Each generation of proposals has its own sampler, seeded by the generation, which is given all earlier results. So it
+needs no database: after an interruption the same proposals are made again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def available() -> None:
 def propose(
     spaces: Mapping[str, Space], known: Sequence[Trial], count: int, seed: int, place: int, generation: int
 ) -> list[Values]:
-    """At most `count` points that are not among the known trials of this algorithm, the `place`-th of the study."""
+    """At most `count` new points for this algorithm, the `place`-th of the study."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -54,7 +54,7 @@ def propose(
 
 
 def _distribution(space: Space) -> Any:
-    """Choices go by their place: where they are numbers in order, neighbours are alike."""
+    """The distribution of a space; a choice is its index, so that neighbours are similar in a sorted list."""
     import optuna
 
     if isinstance(space, Between):
@@ -66,12 +66,12 @@ def _distribution(space: Space) -> Any:
 
 
 def _to_optuna(space: Space, value: Any) -> Any:
-    """A value of ours as its distribution has it."""
+    """A value of the space as a value of its distribution."""
     return value if isinstance(space, Between) else space.values.index(value)
 
 
 def _from_optuna(space: Space, value: Any) -> Any:
-    """The other way round; numbers have four digits, as those of grids."""
+    """The inverse of `_to_optuna`; numbers have four digits, as in grids."""
     if isinstance(space, Between):
         return min(max(float(f"{value:.4g}"), space.low), space.high)
     return space.values[value]

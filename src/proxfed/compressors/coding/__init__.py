@@ -1,1 +1,1 @@
-"""How compressed messages become bytes."""
+"""The encoding of compressed messages as bytes."""

@@ -39,9 +39,11 @@ from proxfed.fit.own_random import RANDOM, RandomSums
 FEW = 5
 """Organisations below which little is known of tau."""
 NEGLIGIBLE = 1e-8
-"""tau^2 times the curvature of an average organisation below which tau is 0; above the inverse of it there is none."""
+"""tau^2 times the curvature of an average organisation below which tau is 0; its inverse squared is the other end."""
 SHORT = 1e-20
-"""The squared length of a last Newton step, in standard errors."""
+"""The squared length of a last Newton step, in standard errors, and ..."""
+ROUNDED = 1e-12
+"""... of one that does not become shorter, as rounding does not allow it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,7 +133,7 @@ def _best(here: Here, shared: Estimate) -> Profile | None:
         one, at = other, at + step
         if at < start - wide:
             return None
-        if at > start + wide:
+        if at > start + 2 * wide:
             raise RunError("random intercepts: there is no finite estimate of tau; fit with site intercepts")
         step *= 1.5
     return _root(profile, (at, one), (at + step, other))
@@ -159,7 +161,7 @@ def _profile(here: Here, shared: Estimate, t: float, x: Array) -> Profile:
     """Newton steps from x, halved where the criterion would rise."""
     at, x = shared.free, x.copy()
     now = here.random_sums(torch.from_numpy(x), t)
-    height, length = math.inf, 1.0
+    height, length, last = math.inf, 1.0, math.inf
     step = np.zeros(len(at))
     for _ in range(100):
         if now.value + now.volume > height + 1e-9 * abs(height) and length > 1e-6:
@@ -171,12 +173,14 @@ def _profile(here: Here, shared: Estimate, t: float, x: Array) -> Profile:
         H = now.hessian.numpy()[np.ix_(at, at)]
         g = (now.gradient + now.volume_gradient).numpy()[at]
         step = np.linalg.solve(H, g)
-        if float(step @ g) <= SHORT:
+        phi = 2 * now.value / shared.residual_df if shared.regression.dispersed else 1.0
+        before, last = last, float(step @ g) / phi
+        if last <= SHORT or before / 4 <= last <= ROUNDED:
             criterion = _criterion(shared, now.value, now.hessian.numpy(), now.volume)
             return Profile(t, x, now, criterion, t * _slope(shared, now))
         x[at] -= step
         now = here.random_sums(torch.from_numpy(x), t)
-    raise RunError(f"random intercepts: the coefficients did not converge for tau = {t:.3g}")
+    raise RunError("random intercepts: the coefficients did not converge; fit with site intercepts")
 
 
 def _criterion(shared: Estimate, value: float, hessian: Array, volume: float) -> float:

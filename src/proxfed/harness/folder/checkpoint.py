@@ -1,12 +1,11 @@
-"""One algorithm with one seed, while it is under way: its rows so far, and a checkpoint that survives kill -9.
+"""An unfinished task, one algorithm with one seed: its rows so far, and a checkpoint that survives kill -9.
 
     rows.csv                        a log of lines (files/log.py), without a head
-    0.safetensors, 1.safetensors    two slots (files/slots.py), which say up to where the logs count
-    0.journal                       where few clients take part: what has changed of their states (journal.py)
+    0.safetensors, 1.safetensors    two slots (files/slots.py), with the valid length of each log
+    0.journal                       with partial participation: changes of the clients' states (journal.py)
 
-Rows after the last checkpoint are cut off on resume and computed again, bit for bit the same. A slot that is damaged is
-passed over for the other one. When the task is done its rows and its model go to the run folder, and this folder is
-removed.
+On resume, rows after the last checkpoint are dropped and computed again, bit for bit the same. If one slot is damaged,
+the other one is used. When the task is done, its rows and its model move to the run folder, and this folder is removed.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ from proxfed.harness.folder.journal import Journals, Place, Rows
 from proxfed.report.columns import Row, cell
 
 LARGEST_KEPT = 1 << 25
-"""Bytes of the checkpoint of a task that is done, if it stays."""
+"""The largest checkpoint of a finished task that is kept, in bytes."""
 
 DIGITS = 16
-"""Of the checksum at the end of a line of rows.csv."""
+"""Length of the checksum at the end of a line of rows.csv."""
 
 
 class Checkpoint(NamedTuple):
-    """Where a task stands: after which round, with which state."""
+    """The progress of a task: the last round and the state after it."""
 
     round: int
     rows_end: int
@@ -44,9 +43,9 @@ class Checkpoint(NamedTuple):
     rows_sum: str = ""
     """The checksum of the rows up to `rows_end`."""
     passed_over: str = ""
-    """What is to be said of a newer slot that is damaged."""
+    """A remark, if a newer slot is damaged."""
     journal: Place | None = None
-    """Where the clients' states are, if not among the tensors."""
+    """The position of the clients' states in a journal, if they are not among the tensors."""
 
 
 def task_name(label: str, seed: int) -> str:
@@ -60,20 +59,20 @@ class TaskFolder:
     def __init__(self, folder: Path, label: str, seed: int, run: str, columns: Sequence[str]) -> None:
         self.path, self.columns = folder / task_name(label, seed), columns
         self.of = f"{label}, seed {seed}, of run {run}"
-        """Which task of which run: its files belong to no other."""
+        """The identity of the task and run, checked when its files are read."""
         self._rows = Log(self.path / "rows.csv", self.of, Lines(b",", digits=DIGITS))
         self._slots, self._slot = Slots(self.path, self.of), 0
         self._journals = Journals(self.path, self.of)
 
     @contextmanager
     def taken(self) -> Iterator[bool]:
-        """The task is ours; or False: another process has it."""
+        """Lock the task: True if this process has it, False if another process does."""
         with locked(self.path, wait=False) as free:
             try:
                 yield free
             finally:
-                if free:  # else it is another's, who may not have put anything there yet
-                    with suppress(OSError):  # a task that is done, or never begun, has an empty folder
+                if free:  # else another process has it, perhaps before writing any file
+                    with suppress(OSError):  # remove the folder if it is empty: the task is done, or was never begun
                         self.path.rmdir()
 
     # ---- rows --------------------------------------------------------------------------------------------------
@@ -84,12 +83,12 @@ class TaskFolder:
         self._rows.append([[text.getvalue().encode()]], flush=False)
 
     def rows(self) -> bytes:
-        """All rows as the run folder's rows.csv has them, without a half-written last one."""
+        """All rows in the format of the run folder's rows.csv, without a half-written last one."""
         least = max((about["rows_end"] for about in self._slots.about().values()), default=0)
         return self._checked(None, least)
 
     def _checked(self, upto: End | None, least: int = 0) -> bytes:
-        """The rows without their checksums; refused if one does not fit."""
+        """The rows without their checksums; refused if a checksum is wrong."""
         try:
             data = read(self._rows.path, LARGEST_ROWS)
         except FileNotFoundError:
@@ -101,18 +100,18 @@ class TaskFolder:
                 raise ValueError(f"{self._rows.path} is shorter than when the checkpoint was written")
             return b"".join(data[row.start : row.stop] + b"\n" for row in self._rows.whole(data, upto))
         except ValueError as e:
-            raise InputError(f"{e}: remove {self.path}, and the task begins anew") from e
+            raise InputError(f"{e}: remove {self.path} to start the task again") from e
 
     # ---- checkpoints -------------------------------------------------------------------------------------------
 
     def save(
         self, round: int, counters: dict[str, float], tensors: dict[str, Tensor], changes: Iterable[Rows] | None = None
     ) -> None:
-        """Write the older slot; the newer one stays whole until this one is safely on the disk.
+        """Overwrite the older slot; the newer one stays intact until this one is safely on disk.
 
-        Clients' states are among the tensors; or what has changed of them since the last checkpoint is in `changes`.
+        The clients' states are among the tensors, or `changes` has their changes since the last checkpoint.
         """
-        self._rows.append([])  # those that are there are flushed
+        self._rows.append([])  # flushes the rows
         journal = None if changes is None else self._journals.append(changes)
         rows = {"rows_end": self._rows.end.size, "rows_sum": self._rows.end.sum}
         self._slots.write(self._slot, {"round": round, "counters": counters, "journal": journal, **rows}, tensors)
@@ -122,8 +121,8 @@ class TaskFolder:
             self._journals.keep(place for place in kept if place is not None)
 
     def load(self) -> Checkpoint | None:
-        """The newest slot that is whole, with the rows cut to where it stands; None if the task had not got so far:
-        then none of them is left."""
+        """The newest intact slot, with the rows cut to its round; None, with all rows removed, if there is no
+        checkpoint yet."""
         if not (written := self._slots.written()):
             self.clear()
             return None
@@ -137,17 +136,17 @@ class TaskFolder:
                 bad, why = [*bad, slot], e
                 continue
             self._slot = 1 - slot
-            for damaged in bad:  # its place is the next to be written, and the rows are shorter now than it says
+            for damaged in bad:  # it is overwritten next, and the rows are now shorter than it records
                 self._slots.path(damaged).unlink()
-            said = f"the checkpoint {self._slots.path(bad[0])} is damaged, went on from the other" if bad else ""
+            said = f"the checkpoint {self._slots.path(bad[0])} is damaged; resumed from the other one" if bad else ""
             return here._replace(passed_over=said)
-        if isinstance(why, InputError):  # the rows are at fault, and it says what to do
+        if isinstance(why, InputError):  # the rows are damaged; the error says what to do
             raise why
-        require(not bad, f"{self.path} has no readable checkpoint: remove it, and the task begins anew")
+        require(not bad, f"{self.path} has no readable checkpoint: remove it to start the task again")
         return None
 
     def _load(self, slot: int) -> Checkpoint:
-        """What stands there, with its rows and the clients' states that belong to it."""
+        """The checkpoint in a slot, with its rows and the clients' states."""
         about, tensors = self._slots.read(slot)
         here = Checkpoint(**about, tensors=tensors)
         if here.journal is not None:
@@ -155,21 +154,21 @@ class TaskFolder:
         end = End(here.rows_end, here.rows_sum)
         self._checked(end)
         self._rows.end = end
-        self._rows.append([])  # what is behind it is cut off
+        self._rows.append([])  # cuts off later rows
         return here
 
     def clear(self) -> None:
-        """Nothing of the task is left but its folder, which holds its lock."""
+        """Remove all files of the task; its folder stays, because it has the lock."""
         self._rows.end = self._rows.begin
         with writing(self.path):
             for old in self.path.iterdir():
                 shutil.rmtree(old) if old.is_dir() else old.unlink()
 
-    # ---- of a task that is done --------------------------------------------------------------------------------
+    # ---- finished tasks ----------------------------------------------------------------------------------------
 
     def keep(self, place: Path) -> None:
-        """The task is done, and its rows are elsewhere. A checkpoint that is not large stays, for a run of more rounds:
-        without one such a run begins anew."""
+        """Finish the task, whose rows are saved elsewhere. Unless it is large, its checkpoint is kept for a run of more
+        rounds, which would otherwise start again."""
         kept, files = place / self.path.name, [file for file in self.path.iterdir() if file != self._rows.path]
         shutil.rmtree(kept, ignore_errors=True)
         if files and sum(file.stat().st_size for file in files) <= LARGEST_KEPT:
@@ -180,7 +179,7 @@ class TaskFolder:
         self.clear()
 
     def reopen(self, place: Path, lines: Iterable[bytes]) -> None:
-        """The task is under way again, with these rows and the checkpoint that was kept, if there is one."""
+        """Continue a finished task, with these rows and the kept checkpoint, if there is one."""
         kept = place / self.path.name
         with writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)

@@ -1,13 +1,13 @@
-"""What changes of the clients' states, appended checkpoint by checkpoint: a state that is large is not written whole.
+"""A journal of changes of the clients' states, appended at each checkpoint instead of writing the whole state.
 
 A journal is a log (files/log.py) whose records have the ids of some clients, ascending, and their rows:
 
     length of the head | head: name, type and shape of each tensor | ids | rows ...
 
-each padded to 8 bytes. A checkpoint says up to where its journal counts, and the sum of all records up to there: a
-record that is damaged, left out, repeated, moved or of another run is noticed. The last row of a client is its state.
-What stands behind that place was appended for a checkpoint that was never finished, and is cut off. A journal of which
-more than half is out of date is copied to another file without that, record by record.
+each padded to 8 bytes. A checkpoint has the valid length of its journal and the checksum of all records up to there, so
+that damaged, missing, repeated, moved or foreign records are detected. The last row of a client is its state. Records
+beyond the valid length belong to an unfinished checkpoint and are cut off. If more than half of a journal is outdated,
+it is compacted to another file, record by record.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from proxfed.engine.states import MET
 from proxfed.files import End, Log, writing
 
 Rows = dict[str, Tensor]
-"""Rows of some clients by name, and under `MET` who they are."""
+"""Rows of some clients by name, and their ids under `MET`."""
 
 Place = tuple[str, int, str]
-"""A journal's file, up to where it counts, and the sum of all records up to there."""
+"""A journal's file, its valid length, and the checksum of all records up to there."""
 
 SUFFIX = ".journal"
 
 SLACK = 1 << 26
-"""Bytes out of date that are not worth copying a journal for."""
+"""Outdated bytes up to which a journal is not compacted."""
 
 
 class _Record(NamedTuple):
-    """Where the parts of a record are."""
+    """The positions of the parts of a record."""
 
     ids: np.ndarray  # a copy
     tensors: dict[str, tuple[int, torch.dtype, tuple[int, ...]]]  # name: offset, type, shape
@@ -55,7 +55,7 @@ class _Record(NamedTuple):
 
 
 class Journal:
-    """The journal at `path` of the task with this name, of which what is up to `end` counts."""
+    """The journal at `path` of the task with this name, valid up to `end`."""
 
     def __init__(self, path: Path, name: str, end: End | None = None) -> None:
         self.path, self.name = path, name
@@ -68,11 +68,11 @@ class Journal:
 
     @property
     def wasteful(self) -> bool:
-        """More than half of it is out of date."""
+        """Whether more than half of it is outdated."""
         return self.end.size > 2 * len(self._ids) * self._row_bytes + SLACK
 
     def append(self, pieces: Iterable[Rows]) -> None:
-        """Rows that have changed, on the disk when this returns."""
+        """Append changed rows, which are on disk when this returns."""
         self._log.append(self._payload(piece) for piece in pieces if len(piece[MET]))
 
     def _payload(self, piece: Rows) -> Iterator[Any]:
@@ -84,7 +84,7 @@ class Journal:
         self._know(rows[MET].numpy(), sum(x[:1].nbytes for x in rows.values()))
 
     def read(self) -> Rows:
-        """The last rows of all clients that are in it. ValueError: it is not what was written up to its end."""
+        """The last rows of all clients in it. ValueError: it is damaged."""
         with self._mapped() as file:
             records = self._records(file)
             ids = self._ids
@@ -120,13 +120,13 @@ class Journal:
 
     @contextmanager
     def _mapped(self) -> Iterator[mmap.mmap]:
-        """The file in memory; a private copy of what one writes to, as torch wants it, but nobody writes."""
+        """The file mapped into memory; copy-on-write, because torch needs writable memory, but nothing is written."""
         with self.path.open("rb") as f:
             size = os.fstat(f.fileno()).st_size
             yield mmap.mmap(f.fileno(), size, access=mmap.ACCESS_COPY) if size else mmap.mmap(-1, 1)
 
     def _records(self, file: mmap.mmap) -> list[_Record]:
-        """All of them, checked."""
+        """All records, verified."""
         self._ids = np.empty(0, np.int64)
         records = [_record(file, frame.start) for frame in self._log.whole(file, self.end)]
         for record in records:
@@ -138,14 +138,14 @@ class Journal:
 
 
 class Journals:
-    """Those of one task: the one that is written to, and the one before it as long as a checkpoint needs it."""
+    """The journals of one task: the current one, and its predecessor as long as a checkpoint needs it."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.folder, self.name = folder, name
         self.current: Journal | None = None
 
     def append(self, pieces: Iterable[Rows]) -> Place:
-        """Rows that have changed, on the disk when this returns; where they end."""
+        """Append changed rows, which are on disk when this returns; returns their end."""
         if self.current is None:
             self.current = Journal(self._path(0), self.name)
         elif self.current.wasteful:
@@ -154,15 +154,15 @@ class Journals:
         return self.current.path.name, *self.current.end
 
     def read(self, place: Place) -> Rows:
-        """What there was up to this place, from where it goes on."""
+        """The rows up to this position, from which the journal then continues."""
         name, length, total = place
         if not (self.folder / name).is_file():
-            raise ValueError(f"{self.folder / name} is not there")
+            raise ValueError(f"{self.folder / name} is missing")
         self.current = Journal(self.folder / name, self.name, End(length, total))
         return self.current.read()
 
     def keep(self, needed: Iterable[Place]) -> None:
-        """Remove those that no checkpoint needs."""
+        """Remove the journals that no checkpoint needs."""
         names = {name for name, *_ in needed}
         with writing(self.folder):
             for path in self.folder.glob(f"*{SUFFIX}"):
@@ -174,7 +174,7 @@ class Journals:
 
 
 def _record(file: mmap.mmap, at: int) -> _Record:
-    """The one whose payload begins at this place, which has been checked; its ids are copied."""
+    """The record whose verified payload begins at this position; its ids are copied."""
     at, length = at + 8, int.from_bytes(file[at : at + 8], "little")
     head, tensors = file[at : at + length], {}
     at += _padded(length)

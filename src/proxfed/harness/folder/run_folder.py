@@ -1,21 +1,21 @@
-"""A run folder: what was asked, every evaluation as a row, and the models.
+"""A run folder: the settings, every evaluation as a row, and the models.
 
     config.toml          the study, fully resolved
-    versions.json        what it ran on, and since when on something else
-    clients.json         how many samples each client holds, and of which classes
-    rows.csv             one row per evaluation, of every task that is done
+    versions.json        the versions that it ran on, and later changes of them
+    clients.json         each client's number of samples, by class
+    rows.csv             one row per evaluation, for all finished tasks
     status.json          each algorithm and seed: running, stopped, finished or diverged
     models/              the final model of each algorithm and seed, a file each
-    checkpoint/          a folder for each task under way (checkpoint.py)
-    kept/                the last checkpoints of tasks that are done, unless they are large: for a run of more rounds
+    checkpoint/          a folder for each unfinished task (checkpoint.py)
+    kept/                the last checkpoints of finished tasks, unless they are large: for a run of more rounds
     report.html
 
-A task is one algorithm with one seed. Several processes may work on different tasks of one folder; what they share is
-written under the folder's lock. The status is never ahead of rows and model: what it does not know to be done is done
-again, and rows behind those that it knows of are cut off.
+A task is one algorithm with one seed. Several processes may work on different tasks of one folder; shared files are
+written under the folder's lock. The status is written after rows and model: tasks that it does not list as finished are
+run again, and rows that it does not cover are cut off.
 
-Every file carries a checksum and the name of its run: those of the rows, piece by piece, and of the models are in the
-status, which also has its own; config.toml has it in its last line.
+Every file has a checksum and the name of its run. The status has the checksums of rows.csv, task by task, of the models
+and of itself; config.toml has its own in the last line.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from proxfed.report.columns import DONE, ROW, Row, RunStatus, cell, parse
 from proxfed.types import Block
 
 MADE = {"checkpoint", "kept", "models", "versions.json", "clients.json", "rows.csv", "status.json"}
-"""What stands in a folder before its config.toml makes it a run folder."""
+"""Files of a folder that has no config.toml yet and so is not yet a run folder."""
 
 TASK = re.compile(r"-[0-9a-f]{6}-seed\d+")
 """In the names of files and folders of tasks (files.file_name)."""
@@ -57,11 +57,11 @@ TASK = re.compile(r"-[0-9a-f]{6}-seed\d+")
 SEAL = re.compile(rb"^# run [0-9a-f]+, sha256 of the lines above: [0-9a-f]{64}\n\Z", re.M)
 
 NEXT = "rows.next.csv"
-"""What takes the place of rows.csv when tasks are reopened: the status already speaks of it."""
+"""The file that replaces rows.csv when tasks are reopened; the status already refers to it."""
 
 
 class Contents(NamedTuple):
-    """What a run folder holds beside the models."""
+    """The contents of a run folder except the models."""
 
     config: dict[str, Any]
     versions: dict[str, Any]
@@ -71,7 +71,7 @@ class Contents(NamedTuple):
 
 
 class RunFolder:
-    """Reading and writing one run folder; every write that fails says so and keeps what was there."""
+    """Reads and writes one run folder; a failed write raises an error and keeps the old file."""
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
@@ -83,7 +83,7 @@ class RunFolder:
         return (self.path / "config.toml").is_file()
 
     def contents(self) -> Contents:
-        """All but the models."""
+        """All contents except the models."""
         return Contents(self.config(), self.versions(), self.clients(), self.seen_status(), self.rows())
 
     def _read(self, name: str, most: int = files.LARGEST_TEXT) -> bytes:
@@ -106,28 +106,28 @@ class RunFolder:
             raise InputError(f"{path} is damaged: {e}") from e
 
     def _read_table(self, name: str) -> dict[str, Any]:
-        """A JSON file, without what says that it is whole and of this run."""
+        """A JSON file, without its checksum and the name of its run."""
         where, run = str(self.path / name), self._status().run
         table = files.checked(files.parse_json(self._read(name), where), where)
-        require(table.pop("run", None) == run, f"{where} is of another run")
+        require(table.pop("run", None) == run, f"{where} belongs to another run")
         return table
 
     def versions(self) -> dict[str, Any]:
         return self._remembered("versions.json", lambda: self._read_table("versions.json"))
 
     def clients(self) -> ClientStats | None:
-        """Who holds what; None if the folder does not say."""
+        """The statistics of the clients' data; None if they are not recorded."""
         path = self.path / "clients.json"
         if not path.exists():
             return None
         return self._remembered(path.name, lambda: ClientStats.from_table(self._read_table(path.name), str(path)))
 
     def status(self) -> list[dict[str, Any]]:
-        """Of each task what it was doing when it last said so."""
+        """The last recorded status of each task."""
         return self._status().tasks
 
     def seen_status(self) -> list[dict[str, Any]]:
-        """The same as somebody sees it who looks now: a task that nobody works on does not run, whatever it said."""
+        """The status as of now: a task recorded as running without a live process is interrupted."""
         seen = [s | {"status": RunStatus.INTERRUPTED} if self._is_interrupted(s) else s for s in self.status()]
         return [{key: value for key, value in s.items() if key != "model"} for s in seen]
 
@@ -141,15 +141,15 @@ class RunFolder:
         return self._remembered("status.json", lambda: read_status(self._read("status.json"), where))
 
     def _remembered(self, name: str, read: Callable[[], Any]) -> Any:
-        """The content of a file that other processes may have replaced since."""
+        """The cached content of a file, read again if another process has replaced it."""
         return self._seen.get(self.path / name, read)
 
     def _remember(self, name: str, content: Any) -> None:
         self._seen.put(self.path / name, content)
 
     def rows(self) -> list[dict[str, Any]]:
-        """All complete rows, also of tasks under way; numbers are numbers and an empty cell is None."""
-        with self.alone() if self.exists() else nullcontext():  # no task comes to its end meanwhile
+        """All complete rows, including those of unfinished tasks; numbers are parsed, and an empty cell is None."""
+        with self.alone() if self.exists() else nullcontext():  # no task finishes meanwhile
             data = self._rows_of_done()
             for s in self._status().tasks:
                 if s["status"] not in DONE:
@@ -163,7 +163,7 @@ class RunFolder:
             raise InputError(f"{self.path / 'rows.csv'}, line {reader.line_num}, is damaged: {e}") from e
 
     def _rows_of_done(self) -> bytes:
-        """With the head; what stands behind them did not get to its status."""
+        """The rows of finished tasks with the header; later rows are not covered by the status."""
         status = self._status()
         if (self.path / NEXT).exists():  # a process ended while it reopened tasks
             with suppress(InputError):
@@ -171,24 +171,24 @@ class RunFolder:
         return status.known(self._read("rows.csv", files.LARGEST_ROWS), str(self.path / "rows.csv"))
 
     def models(self) -> tuple[dict[str, Tensor], list[Block]]:
-        """({'label/seed': x}, the blocks of x) of all tasks that are done; empty before the first one is."""
+        """({'label/seed': x}, the blocks of x) of all finished tasks; empty before the first one."""
         models, blocks = {}, list[Block]()
         for s in self._status().done:
             if "model" in s:
                 name = model_name(s["algorithm"], s["seed"])
                 model = self._remembered(name, partial(read_model, self.path / name))
                 same = model.name == f"{s['algorithm']}/{s['seed']}" and model.sum == s["model"]
-                require(same, f"{self.path / name} is not the file that this run wrote: its model is another one")
+                require(same, f"{self.path / name} is not the file that this run wrote: its checksum differs")
                 models[model.name], blocks = model.x, model.blocks
         return models, blocks
 
-    # ---- writing what all tasks share --------------------------------------------------------------------------
+    # ---- writing the shared files ------------------------------------------------------------------------------
 
     def create(self, config: Mapping[str, Any], clients: ClientStats | None, measures: Iterable[str]) -> None:
-        """A new folder, or an old one emptied of its results; `measures` are columns beside those of every study."""
+        """Create a folder, or empty an old one of its results; `measures` are columns beside the usual ones."""
         with files.writing(self.path, begun=False):
             self.path.mkdir(parents=True, exist_ok=True)
-            (self.path / "config.toml").unlink(missing_ok=True)  # the first: from now on it is no run folder
+            (self.path / "config.toml").unlink(missing_ok=True)  # first: from now on it is not a run folder
             for name in ("checkpoint", "kept", "models"):
                 shutil.rmtree(self.path / name, ignore_errors=True)
             for name in ("rows.csv", "clients.json"):
@@ -199,13 +199,13 @@ class RunFolder:
         self._found(config, versions(), clients, [], head)
 
     def strangers(self) -> list[Path]:
-        """What `create` would remove although no run has written it."""
+        """Files that `create` would remove although no run has written them."""
         inside = [path for name in ("checkpoint", "kept", "models") for path in (self.path / name).glob("*")]
         config = [] if not self.exists() or self._is_ours() else [self.path / "config.toml"]
         return [*config, *(path for path in inside if not TASK.search(path.name))]
 
     def _is_ours(self) -> bool:
-        """config.toml ends as we write it, or there is a status of ours beside it."""
+        """Whether config.toml ends with our checksum line, or there is a status of ours beside it."""
         with suppress(OSError, InputError):
             return bool(SEAL.search(files.read(self.path / "config.toml"))) or bool(self._status().run)
         return False
@@ -214,14 +214,14 @@ class RunFolder:
         self, config: Mapping[str, Any], versions: Mapping[str, Any], clients: ClientStats | None,
         tasks: Sequence[Mapping[str, Any]], rows: bytes,
     ) -> None:  # fmt: skip
-        """All files but the models, of a run with a name of its own."""
+        """Write all files except the models, for a run with a new name."""
         run = token_hex(8)
         self._write_table("versions.json", versions, run, begun=False)
         if clients is not None:
             self._write_table("clients.json", clients.table(), run, begun=False, content=clients)
         self._replace("rows.csv", rows, begun=False)
         self._write(Status(run, [dict(s) for s in tasks], [piece(rows)]), begun=False)
-        self._write_config(config, run, begun=False)  # the last: from now on it is a run folder
+        self._write_config(config, run, begun=False)  # last: from now on it is a run folder
 
     def write_config(self, config: Mapping[str, Any]) -> None:
         self._write_config(config, self._status().run)
@@ -232,13 +232,13 @@ class RunFolder:
         self._remember("config.toml", tomllib.loads(text))
 
     def other_versions(self) -> dict[str, Any]:
-        """What the run was last carried out with, where that is not what there is here."""
+        """The versions that the run last used, if they differ from those here."""
         first = self.versions()
         last = [first, *first.get("continued_with", [])][-1]
         return {name: last.get(name) for name, version in versions().items() if last.get(name) != version}
 
     def note_versions(self, here: Mapping[str, Any]) -> None:
-        """Note what a run goes on with from `here`, if that is not what it ran on so far."""
+        """Record the versions `here` with which a run is resumed, if they have changed."""
         with self.alone():
             if self.other_versions():
                 first = self.versions()
@@ -246,7 +246,7 @@ class RunFolder:
                 self._write_table("versions.json", noted, self._status().run)
 
     def rewrite(self, config: Mapping[str, Any], rows: Sequence[Row]) -> None:
-        """Other settings and other rows, in place of those that are there: another run."""
+        """Replace settings and rows, which makes it another run."""
         names = list(dict.fromkeys(name for row in rows for name in row)) or list(ROW)
         columns = [*(c for c in ROW if c in names), *(c for c in names if c not in ROW)]
         text = io.StringIO()
@@ -256,26 +256,26 @@ class RunFolder:
     def _write_table(
         self, name: str, table: Mapping[str, Any], run: str, begun: bool = True, content: Any = None
     ) -> None:
-        """A JSON file, with what says that it is whole and of this run; `content` is what it is read as, if another."""
+        """Write a JSON file with its checksum and the name of its run; `content`: its parsed content, if different."""
         text = json.dumps(files.with_checksum({**table, "run": run}), indent=1 if name != "clients.json" else None)
         self._replace(name, text.encode(), begun)
         self._remember(name, dict(table) if content is None else content)
 
     def _replace(self, name: str, data: bytes, begun: bool = True) -> None:
-        """The content of one of the files; while the run has not begun, there is nothing to resume if that fails."""
+        """Replace the content of a file; the error suggests to resume only if the run has begun."""
         files.replace(self.path / name, data, begun)
 
     def write_status(self, status: Iterable[Mapping[str, Any]]) -> None:
-        """What the tasks are doing."""
+        """Write the status of the tasks."""
         self._write(self._status()._replace(tasks=[dict(s) for s in status]))
 
     def _write(self, status: Status, begun: bool = True) -> None:
-        text = files.sealed(status._asdict())  # in one pass: it is written at both ends of every task
+        text = files.sealed(status._asdict())  # in one pass, because it is written at both ends of every task
         self._replace("status.json", text.replace('},{"', '},\n{"').encode(), begun)
         self._remember("status.json", status)
 
     def write_model(self, label: str, seed: int, x: Tensor, blocks: Iterable[Block]) -> str:
-        """The final model of a task; its checksum, which its status says."""
+        """Write the final model of a task; returns its checksum, for the status."""
         name, about = f"{label}/{seed}", {"blocks": json.dumps([list(block) for block in blocks])}
         new = files.tensor_file({name: x}, about)
         self._replace(model_name(label, seed), new.data)
@@ -283,21 +283,21 @@ class RunFolder:
 
     @contextmanager
     def alone(self) -> Iterator[bool]:
-        """Meanwhile no other process writes what all tasks share; whether there is a run here."""
+        """Hold the lock of the shared files; yields whether there is a run."""
         with files.locked(self.path):
             yield self.exists()
 
     # ---- tasks -------------------------------------------------------------------------------------------------
 
     def task(self, label: str, seed: int, measures: Iterable[str]) -> TaskFolder:
-        """The folder of a task under way; `measures` as when the folder was made."""
+        """The folder of an unfinished task; `measures` as when the folder was made."""
         return TaskFolder(self.path / "checkpoint", label, seed, self._status().run, [*ROW, *measures])
 
     def is_done(self, label: str, seed: int) -> bool:
         return any((s["algorithm"], s["seed"], s["status"] in DONE) == (label, seed, True) for s in self.status())
 
     def remove_leftovers(self) -> None:
-        """Folders of tasks that came to their end just before the process did, and files that it was writing."""
+        """Remove folders of tasks that finished just before their process ended, and half-written files."""
         for name in (*MADE, "config.toml", "models/*"):
             for half_written in self.path.glob(f"{name}.*.new"):
                 half_written.unlink(missing_ok=True)
@@ -310,7 +310,7 @@ class RunFolder:
                 shutil.rmtree(self.path / "checkpoint" / task_name(s["algorithm"], s["seed"]), ignore_errors=True)
 
     def note(self, label: str, seed: int, status: RunStatus, round: int, message: str = "") -> None:
-        """What a task is doing."""
+        """Record the status of a task."""
         with self.alone():
             self._note(label, seed, status, round, message)
 
@@ -324,7 +324,7 @@ class RunFolder:
         self, task: TaskFolder, label: str, seed: int, status: RunStatus, round: int, message: str, model: Tensor,
         blocks: Iterable[Block],
     ) -> None:  # fmt: skip
-        """A task is done: its rows and its model join those of the others, and then its status says so."""
+        """Finish a task: add its rows and its model to the others', then update its status."""
         with self.alone():
             digest = self.write_model(label, seed, model, blocks)
             rows = task.rows()
@@ -333,9 +333,9 @@ class RunFolder:
             task.keep(self.path / "kept")
 
     def reopen(self, tasks: Collection[tuple[str, int]], every: int) -> None:
-        """Tasks that are done are under way again, to be run for more rounds; the caller has the folder's lock.
+        """Reopen finished tasks, to run them for more rounds; the caller has the folder's lock.
 
-        A row of their last round that such a run would not have, for it is no multiple of `every`, goes.
+        The row of their last round is removed unless it is a multiple of `every`: a longer run would not have it.
         """
         head, *lines = self._rows_of_done().splitlines() or [b""]
         mine: dict[tuple[str, int], list[bytes]] = {task: [] for task in tasks}
@@ -363,10 +363,10 @@ class RunFolder:
             (row,) = csv.DictReader([head.decode(), line.decode()])
             return (row["algorithm"], int(row["seed"])), int(row["round"])
         except (ValueError, KeyError, TypeError, csv.Error) as e:
-            raise InputError(f"{self.path / 'rows.csv'} is damaged: {line!r:.60} is no row of it") from e
+            raise InputError(f"{self.path / 'rows.csv'} is damaged: {line!r:.60} is not a row") from e
 
     def _append_rows(self, rows: bytes) -> None:
-        """Behind the rows of the tasks that are done; those of one that did not get to its status are cut off."""
+        """Append after the rows covered by the status; other rows are cut off."""
         end = self._status().rows[-1][0]
         with files.writing(self.path), (self.path / "rows.csv").open("r+b") as f:
             there = f.seek(0, os.SEEK_END)
@@ -379,5 +379,5 @@ class RunFolder:
 
 
 def _seal(text: bytes, run: str) -> bytes:
-    """The last line of config.toml."""
+    """The last line of config.toml, with the checksum."""
     return f"# run {run}, {files.SHA256} of the lines above: {sha256(text).hexdigest()}\n".encode()

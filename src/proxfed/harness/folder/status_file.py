@@ -1,6 +1,6 @@
-"""status.json: what each task is doing, and which rows and models are those of the tasks that are done.
+"""status.json: the status of each task, and the rows and models of the finished tasks.
 
-It is written last, so whatever it knows of is on the disk, with the checksum that it says.
+It is written last, so everything that it lists is on disk, with the recorded checksum.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from proxfed.files import checked, parse_json
 from proxfed.report.columns import DONE, UNDER_WAY
 
 Piece = tuple[int, str]
-"""Where a piece of rows.csv ends, and its checksum."""
+"""The end of a piece of rows.csv, and its checksum."""
 
 
 class Status(NamedTuple):
-    """What status.json holds."""
+    """The content of status.json."""
 
     run: str
-    """The name of the run, drawn when its folder was made."""
+    """The random name of the run, drawn when its folder was made."""
     tasks: list[dict[str, Any]]
     rows: list[Piece]
-    """The head of rows.csv, and the rows of each task that is done."""
+    """The pieces of rows.csv: the header, and the rows of each finished task."""
 
     @property
     def done(self) -> list[dict[str, Any]]:
         return [s for s in self.tasks if s["status"] in DONE]
 
     def with_task(self, task: Mapping[str, Any], rows: bytes | None) -> Status:
-        """A task says something new; and perhaps has added rows to rows.csv."""
+        """A copy with a new status of a task, and perhaps with rows that it has added to rows.csv."""
         others = [s for s in self.tasks if (s["algorithm"], s["seed"]) != (task["algorithm"], task["seed"])]
         added = [] if rows is None else [piece(rows, self.rows[-1][0])]
         return Status(self.run, [*others, dict(task)], [*self.rows, *added])
 
     def known(self, data: bytes, where: str) -> bytes:
-        """Of rows.csv what this status knows of: all behind it did not get so far."""
+        """The part of rows.csv that this status covers."""
         begin = 0
         for end, digest in self.rows:
             if sha256(data[begin:end]).hexdigest() != digest:
@@ -54,20 +54,20 @@ def piece(rows: bytes, begin: int = 0) -> Piece:
 
 
 def read_status(data: bytes, where: str) -> Status:
-    """What a status.json holds, or refused."""
+    """Parse a status.json; refused if it is damaged."""
     table = checked(parse_json(data, where), where)
     tasks = _tasks(table.get("tasks"), where)
     with suppress(KeyError, TypeError, ValueError):
         return Status(str(table["run"]), tasks, [(int(end), str(digest)) for end, digest in table["rows"]])
-    raise InputError(f"{where} is damaged: it does not say which rows there are")
+    raise InputError(f"{where} is damaged: it has no list of rows")
 
 
 def _tasks(table: Iterable[Any] | None, where: str) -> list[dict[str, Any]]:
     if not isinstance(table, list):
-        raise InputError(f"{where} is damaged: it holds no list of tasks")
+        raise InputError(f"{where} is damaged: it has no list of tasks")
     for s in table:
         good = isinstance(s, dict) and s.get("status") in (*DONE, *UNDER_WAY)
         good = good and whole(s.get("seed")) and whole(s.get("round")) and isinstance(s.get("model", ""), str)
         good = good and isinstance(s.get("algorithm"), str) and isinstance(s.get("message"), str)
-        require(good and s["algorithm"].isprintable(), f"{where} is damaged: {s!r:.60} says nothing of a task")
+        require(good and s["algorithm"].isprintable(), f"{where} is damaged: {s!r:.60} is not the status of a task")
     return table

@@ -71,7 +71,7 @@ def show(
         say(text)
     _print_counts("experiment", [(entry.name.partition("/")[2], [entry]) for entry in found])
     if "/" in what:
-        _print_claims([(found[0].became(k), *_said(found[0], k), v.found) for k, v in enumerate(found[0].verdicts)])
+        _print_claims([(found[0].became(k), _said(found[0], k), v.found) for k, v in enumerate(found[0].verdicts)])
         for form in found[0].forms:
             say(f"`{found[0].command(form)}` runs the {form.name} form again.")
     else:
@@ -178,15 +178,16 @@ def _print_counts(what: str, lines: list[tuple[str, list[Reproduction]]]) -> Non
     out.print()
 
 
-def _said(entry: Reproduction, k: int) -> tuple[str, str]:
+def _said(entry: Reproduction, k: int) -> str:
     """What claim k says, and where the paper says it."""
-    return entry.verdicts[k].claim.says, entry.where(k)
+    where = entry.where(k)
+    return entry.verdicts[k].claim.says + (f" ({where})" if where else "")
 
 
-def _print_claims(claims: list[tuple[str, str, str, str]]) -> None:
+def _print_claims(claims: list[tuple[str, str, str]]) -> None:
     """Each with what was found."""
     table = plain_table()
-    for heading in ("", "the paper says", "where", "ours"):
+    for heading in ("", "the paper says", "ours"):
         table.add_column(heading, overflow="fold", min_width=None if heading else len("not confirmed"))
     for became, *rest in claims:
         table.add_row(Text(became, style=COLOURS.get(became, "red")), *map(Text, rest))

@@ -14,8 +14,8 @@ from proxfed.errors import InputError, finite, require
 def with_classes(data: Federated, class_weights: str | Mapping[Any, float]) -> np.ndarray:
     """(N,): each sample's own weight times that of its class.
 
-    'balanced' gives every class the same sum of weights over all clients: (sum of all) / (classes * sum of the class),
-    for which each client tells a number for each class. A mapping has labels and weights; others have weight 1.
+    'balanced' gives every class the same sum of weights over all clients: (sum of all) / (classes * sum of the class);
+    each client reveals one number per class. A mapping has labels and weights; other labels have weight 1.
     """
     labels = np.asarray(data.labels)
     signs = data.classes is None and bool(np.isin(labels, (-1, 1)).all())

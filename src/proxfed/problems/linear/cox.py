@@ -1,11 +1,11 @@
-"""Cox's partial likelihood, stratified: every client's samples are compared with each other only.
+"""Cox's partial likelihood, stratified by client: a sample is compared only with samples of the same client.
 
     f_i(s) = - (1/m_i) sum over events j of v_j (s_j - log sum_{k in R_j} v_k exp(s_k))        R_j = {k: T_k >= T_j}
 
-v are the weights of the client's m_i samples, with mean 1. A label is the time of an event, or minus the time at which
-a sample was last seen without one (-0.0: at time 0). The samples of a client must stand in the order of `by_time`,
-latest first, so that a risk set R_j is what stands before the end of j's ties: all sums over risk sets are then one
-cumulative sum. They are kept as logarithms, so nothing overflows.
+v are the weights of the client's m_i samples, with mean 1. A label is the time of an event, or minus the censoring time
+(-0.0: at time 0). The samples of a client must be in the order of `by_time`, latest first, so that a risk set R_j
+consists of the samples up to the last one tied with j: all sums over risk sets are then one cumulative sum. They are
+kept as logarithms, so nothing overflows.
 
 Reference: D. R. Cox, "Regression Models and Life-Tables", Journal of the Royal Statistical Society B, 1972; ties:
 N. Breslow, "Covariance Analysis of Censored Survival Data", Biometrics, 1974; B. Efron, "The Efficiency of Cox's
@@ -31,12 +31,12 @@ from proxfed.types import Measure
 
 @dataclass(frozen=True)
 class Cox(Loss):
-    """Survival: the score is the logarithm of a sample's hazard, relative to those of the same client."""
+    """Survival analysis: the score is the logarithm of a sample's hazard relative to samples of the same client."""
 
     ties: str = "breslow"
-    """Events at the same time: 'breslow', or 'efron', which is closer to what an order of them would give."""
+    """The treatment of ties: 'breslow', or 'efron', which is closer to the likelihood of untied events."""
 
-    curvature: ClassVar[float] = inf  # of one score; `smoothness` bounds that of a client's f_i
+    curvature: ClassVar[float] = inf  # in one score; `smoothness` bounds the curvature of a client's f_i
     measures: ClassVar[tuple[Measure | str, ...]] = (TEST_LOSS,)
     separate: ClassVar[bool] = False
 
@@ -69,8 +69,8 @@ class Cox(Loss):
         return out[:, None]
 
     def hessian(self, s: Tensor, b: Tensor, v: Tensor, A: Tensor) -> Tensor:
-        """Of the sum over one client's samples in the coefficients of s = A x, (p, p): for every event, the variance of
-        the features in its risk set."""
+        """The Hessian of one client's sum in the coefficients of s = A x, (p, p): the sum over events of the variance
+        of the features in their risk sets."""
         e = _Events.of(s, b, v, self.ties)
         each = (self.weighted_slope(s[None, None], b[None], v[None])[0, 0] + e.event * v).clamp_min(0)
         root = A * each.sqrt()[:, None]
@@ -85,8 +85,8 @@ class Cox(Loss):
         return root.mT @ root - means.mT @ means
 
     def residuals(self, s: Tensor, b: Tensor, v: Tensor, A: Tensor) -> Tensor:
-        """(samples, p) the score residual of each of one client's samples in the coefficients of s = A x; they add up
-        to the gradient. With z_j and S_j the mean of the features and the weight of the risk set of event j:
+        """The score residuals (samples, p) of one client's samples in the coefficients of s = A x; their sum is the
+        gradient. With z_j and S_j the mean of the features and the weight of the risk set of event j:
 
             r_k x_k - sum over j with k in R_j of v_k exp(s_k) a_j z_j / S_j - event_k v_k (x_k - z_k)
 
@@ -114,8 +114,8 @@ class Cox(Loss):
         return A * (hazard - happened) - of_z + happened * mean_z
 
     def smoothness(self, distance: Tensor, b: Tensor, v: Tensor) -> Tensor:
-        """The Hessian of an event is the features' variance in its risk set, under some weights; whatever these are,
-        that is at most the largest squared distance of a sample in the set from any point: here, from the mean."""
+        """The Hessian of an event is the weighted variance of the features in its risk set. For any weights that is at
+        most the largest squared distance of a sample in the set from any point: here, from the mean."""
         times, event = b.abs(), ~b.signbit()
         last = torch.searchsorted(-times, -times, right=True) - 1
         furthest = distance.cummax(-1).values.gather(-1, last)
@@ -125,20 +125,20 @@ class Cox(Loss):
         return {"test_loss": float(self.value(s, b).mean())}
 
     def predict(self, s: Tensor) -> Tensor:
-        """The scores: there is no label to name."""
+        """The scores, since Cox regression predicts no label."""
         return s[:, 0]
 
 
 class _Events(NamedTuple):
-    """What value and slope share, each (c, samples)."""
+    """Intermediate results that value and slope share, each (c, samples)."""
 
     event: Tensor
-    first: Tensor  # of those with the same time: where they begin,
-    last: Tensor  # and where they and so the risk set end
+    first: Tensor  # position of the first sample with the same time
+    last: Tensor  # position of the last one, where the risk set ends
     log_S: Tensor  # log of the sum of v exp(s) over the risk set
-    weight: Tensor  # of the events, 0 elsewhere; among tied events, under Efron, their mean
-    share: Tensor  # of the tied events in S
-    c: Tensor  # how much of them counts as gone: 0 with Breslow, 0, 1/d, ... (d-1)/d with Efron
+    weight: Tensor  # of the events, 0 elsewhere; with Efron the mean over tied events
+    share: Tensor  # share of the tied events in S
+    c: Tensor  # the part of the tied events removed from S: 0 with Breslow, 0, 1/d, ... (d-1)/d with Efron
 
     @classmethod
     def of(cls, s: Tensor, b: Tensor, v: Tensor, ties: str) -> _Events:
@@ -156,7 +156,7 @@ class _Events(NamedTuple):
 
 
 def _sums(x: Tensor, last: Tensor) -> Tensor:
-    """Over those with the same time, at the place of the last of them."""
+    """Sums over samples with the same time, at the position of the last one."""
     return torch.zeros_like(x).scatter_add_(-1, last, x)
 
 
@@ -167,5 +167,5 @@ def by_time(labels: np.ndarray, offsets: np.ndarray) -> np.ndarray:
 
 
 def _log(v: Tensor) -> Tensor:
-    """Of weights, finite also where they are 0: nothing is then infinite in both a sum and what it is divided by."""
+    """The logarithm of weights, finite even at 0, so that a sum and its divisor are never both infinite."""
     return v.clamp_min(torch.finfo(v.dtype).tiny).log()

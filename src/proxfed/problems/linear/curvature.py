@@ -1,10 +1,10 @@
 """Smoothness and strong convexity of linear models.
 
-The Hessian of f_i is between those of least squares times the least and the largest curvature of the loss, plus l2. Of
-dense features their spectra are computed to the last digit. Sparse ones are only multiplied with: the largest
-eigenvalue is then that of Lanczos' iteration plus its residual, and the smallest is taken to be 0.
+The Hessian of f_i is between the Hessian of least squares times the least and the largest curvature of the loss, plus
+l2. Its spectrum is computed exactly for dense features. For sparse features the largest eigenvalue is Lanczos' estimate
+plus its residual, and the smallest is taken to be 0.
 
-All of it is computed once, on the CPU and in float64, wherever f itself is computed.
+All of it is computed once, on the CPU and in float64, whatever the device and dtype of f.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from proxfed.problems.linear.linear import Linear
 
 ROOM = 1 << 22
-"""Numbers of the clients' vectors that Lanczos' iteration works on at a time."""
+"""Numbers of the clients' vectors that Lanczos' iteration processes at a time."""
 
 
 class Extremes(NamedTuple):
@@ -56,20 +56,20 @@ class Curvature:
 
     @cached_property
     def convexity_of_clients(self) -> Tensor:
-        """A strong convexity constant of each f_i that is here."""
+        """A strong convexity constant of each local f_i."""
         p, loss = self.p, self.p.criterion
         if not loss.separate:
             return torch.full((len(p.data),), p.l2, dtype=torch.float64)
         return loss.least_curvature * self._not_rounding(self._each.smallest) + p.l2
 
     def _not_rounding(self, values: Tensor) -> Tensor:
-        """Eigenvalues, 0 where they are no more than the rounding error of one that is zero."""
+        """The eigenvalues, with those below the rounding error set to 0."""
         rounding = 1e-14 * self.p.d * max(self._each.largest.tolist(), default=0.0)
         return torch.where(values > rounding, values, 0.0)
 
     @cached_property
     def of_clients(self) -> Tensor:
-        """A smoothness constant of each f_i that is here."""
+        """A smoothness constant of each local f_i."""
         p, loss = self.p, self.p.criterion
         if isinstance(loss, Cox):
             return self._of_cox(loss) + p.l2
@@ -85,11 +85,11 @@ class Curvature:
         each = [float(cox.smoothness(_distances(p.samples[i]).to(b), b[i], v[i])) for i in ends]
         return torch.tensor(each, dtype=torch.float64)
 
-    # ---- of least squares, with a column of ones for the intercept ---------------------------------------------
+    # ---- spectra of least squares, with a column of ones for the intercept -------------------------------------
 
     @cached_property
     def _each(self) -> Extremes:
-        """Of A_i' A_i / m_i, of each client that is here."""
+        """The extreme eigenvalues of A_i' A_i / m_i for each local client."""
         p, here = self.p, self.p.data.here
         largest, smallest = torch.zeros(2, len(here), dtype=torch.float64)
         if isinstance(p.samples, SparseRows):
@@ -104,7 +104,7 @@ class Curvature:
 
     @cached_property
     def _whole(self) -> Extremes:
-        """Of sum_i p_i A_i' A_i / m_i."""
+        """The extreme eigenvalues of sum_i p_i A_i' A_i / m_i."""
         p, weights = self.p, self.p.weights.double()
         if isinstance(p.samples, SparseRows):
             times = self._times(range(p.n))
@@ -122,8 +122,8 @@ class Curvature:
         return Extremes(values[-1], values[0])
 
     def _groups(self, ids: range) -> Iterator[tuple[slice | np.ndarray, Tensor]]:
-        """(where they stand among the ids, their samples (g, m, p)) of clients of one size: rows times the roots of
-        what they count, with a column of ones if there is an intercept."""
+        """(positions among the ids, samples (g, m, p)) for clients of one size: rows times the square roots of their
+        weights, with a column of ones if there is an intercept."""
         samples, v = self.p.A, self.p.v
         for where, rows, m in self.p.pieces(ids):
             A = samples[rows].view(-1, m, samples.shape[1]).double()
@@ -148,23 +148,23 @@ class Curvature:
 
 
 def extremes(A: Tensor, m: int = 1) -> Extremes:
-    """Of A'A / m, for A (..., rows, columns), or of AA' / m where there are fewer rows: then the smallest is 0."""
+    """The extreme eigenvalues of A'A / m for A (..., rows, columns); if there are fewer rows, of AA' / m and 0."""
     wide = A.shape[-2] < A.shape[-1]
     values = torch.linalg.eigvalsh(finite((A @ A.mT if wide else A.mT @ A) / m))
     return Extremes(values[..., -1], torch.zeros_like(values[..., 0]) if wide else values[..., 0])
 
 
 def finite(x: Tensor) -> Tensor:
-    """What is made of squares of features; refused if these overflow."""
+    """x itself, computed from squares of features; refused if these overflow."""
     require(bool(x.isfinite().all()), "the features are so large that their squares overflow: scale them")
     return x
 
 
 def lanczos(times: Callable[[Tensor], Tensor], start: Tensor, tolerance: float = 1e-10, steps: int = 200) -> Tensor:
-    """(c,): the largest eigenvalue of each of c positive semi-definite matrices, which `times` multiplies rows with.
+    """The largest eigenvalue (c,) of each of c positive semi-definite matrices, given by products `times`.
 
-    Found from rows `start`, (c, d), that are not orthogonal to what is looked for; what the iteration may still be
-    wrong by is added.
+    The rows `start`, (c, d), must not be orthogonal to the eigenvectors. A bound of the remaining error is added, so
+    that the result is an upper bound.
     """
     q, before = start / start.norm(dim=-1, keepdim=True), torch.zeros_like(start)
     beta = torch.zeros(len(q), dtype=q.dtype)

@@ -1,4 +1,4 @@
-"""Groups of features by name, as numbers of groups: what belongs together is kept or zero together."""
+"""Groups of features by name, as group numbers: the features of a group are kept or zero together."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from proxfed.errors import InputError, nearest, require
 
 
 def labels_of(names: Sequence[str], groups: Mapping[str, Any]) -> tuple[int, ...]:
-    """The group of each feature, (p,), from {group: [features]} or {feature: group}; one in no group is its own."""
+    """The group of each feature, (p,), from {group: [features]} or {feature: group}; other features are single."""
     if not isinstance(groups, Mapping) or not groups:
         raise InputError(f"groups = {groups!r} must be a table of groups, such as {{'stage': ['stage=1', 'stage=2']}}")
     owner: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""One pass over the samples, dense or sparse, by the loops of kernels.py, shared out over the cores by samples."""
+"""One pass over the samples, dense or sparse, by the loops of kernels.py, divided among the cores by samples."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from proxfed.problems.linear.linear import Linear
 
 CHUNK = 4096
-"""Samples of a task. A client with more of them has several, which different threads may take."""
+"""Samples of a task. A client with more samples has several tasks, which different threads may take."""
 
 NONE = np.empty(0, np.int64)
 
@@ -34,7 +34,7 @@ class Fused(Passes):
         if sparse := isinstance(A, SparseRows):
             A = (*A.arrays, A.width)
         self.q = p.blocks[0].shape[0]
-        self.chunk = max(CHUNK, p.samples.shape[1])  # or adding up the parts of a task may cost more than it
+        self.chunk = max(CHUNK, p.samples.shape[1])  # else summing their results costs more
         delta = loss.delta if isinstance(loss, Huber) else 0.0
         v = np.empty(0) if p.v is None else p.v.double().numpy()
         self.kernel = partial(
@@ -62,7 +62,7 @@ class Fused(Passes):
         return self._run(p, tasks, c, rows.reshape(-1), points, False, True).gradients
 
     def descend(self, p: Linear, rows: np.ndarray, y: Tensor, eta: float) -> None:
-        """All steps of a client one after the other: its point and its samples stay in the cache."""
+        """All steps of a client one after the other, so that its point and its samples stay in the cache."""
         if not y.is_contiguous() or eta == 0:
             super().descend(p, rows, y, eta)
             return
@@ -82,7 +82,7 @@ class Fused(Passes):
         run_parallel([partial(work, some) for some in self._shares(p, tasks, steps)])
 
     def _tasks_of(self, p: Linear, ids: np.ndarray, shared: bool) -> np.ndarray:
-        """(tasks, 5), as kernels.dense has them."""
+        """The tasks (tasks, 5) in the form of kernels.dense."""
         sizes, counts = p.sizes[ids], -(-p.sizes[ids] // self.chunk)
         client = np.repeat(np.arange(len(ids)), counts)
         nth = np.arange(len(client)) - np.repeat(counts.cumsum() - counts, counts)
@@ -104,7 +104,7 @@ class Fused(Passes):
         return Sums(*(x if len(x) in (0, c) else _added(x, tasks, c) for x in (f, G)))
 
     def _shares(self, p: Linear, tasks: np.ndarray, together: int = 1) -> list[slice]:
-        """Neighbouring tasks for each thread, with about as many samples each; so many of them stay together."""
+        """Consecutive tasks for each thread, with about equally many samples; groups of `together` are not split."""
         threads, groups = thread_count(), len(tasks) // together
         if threads == 1 or groups < 2:
             return [slice(None)]
@@ -117,7 +117,7 @@ class Fused(Passes):
 
 
 def _points(x: Tensor, c: int) -> tuple[np.ndarray, bool]:
-    """(rows of x, whether one row is everybody's)."""
+    """(rows of x, whether all clients share one row)."""
     shared = x.ndim == 1 or (c > 1 and x.stride(0) == 0)
     rows = x[None] if x.ndim == 1 else x[:1] if shared else x
     return rows.detach().contiguous().numpy(), shared

@@ -1,4 +1,4 @@
-"""Hessians of linear models as maps: at a point they read the data once, and once for every product.
+"""Hessians of linear models as maps: they read the data once per point, and once per product.
 
 H_i V = sum_j w_ij A_ij' loss''(A_ij x, b_ij) A_ij V / sum_j w_ij + l2 V
 """

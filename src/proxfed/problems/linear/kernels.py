@@ -1,10 +1,10 @@
 """Values and gradients of linear models in one pass over the samples, compiled by numba.
 
-The sums of a client are those of its tasks: runs of neighbouring samples whose length does not depend on threads or
-blocks, added in their order, so neither does a bit of the result. A task goes through its samples a tile at a time:
-their scores, what the loss makes of them, and their part of the gradient while the tile is still in the cache.
+A client's sum is the sum of its tasks, in order. A task is a run of consecutive samples whose length does not depend on
+threads or blocks, so the result does not either, bit for bit. A task processes its samples a tile at a time: scores,
+losses or slopes, and the contribution to the gradient while the tile is still in the cache.
 
-Sums may be reassociated, so that they run in vectors; nothing else may be: NaN and infinity stay what they are.
+The compiler may reassociate sums, so that they are vectorised, and nothing else: NaN and infinity are preserved.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ SUMS = {"reassoc", "contract", "nsz"}
 TILE = 64
 """Samples of a tile, if they are short."""
 TILE_NUMBERS = 1024
-"""Numbers of a tile otherwise, if they make at least 16 samples: 8 kB, which stay where they are fastest."""
+"""Numbers of a tile otherwise, if they make at least 16 samples: 8 kB, which fit in the first-level cache."""
 
 
-# ---- exp and log that run in vectors ---------------------------------------------------------------------------------
+# ---- vectorised exp and log ------------------------------------------------------------------------------------------
 
 
 @intrinsic
@@ -42,7 +42,7 @@ def _number(typing: Any, x: Any) -> Any:
 
 
 LARGEST, SMALLEST = 709.0, -708.0
-ROUND = 1.5 * 2.0**52  # what is added to it loses its fraction
+ROUND = 1.5 * 2.0**52  # adding it to a number removes the fraction
 PER_LN2 = 1 / log(2)
 LN2_HIGH, LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10  # the first has zeros at its end
 A3, A5, A7, A9, A11, A13, A15, A17, A19, A21, A23, A25, A27, A29, A31 = (1 / k for k in range(3, 33, 2))
@@ -51,7 +51,7 @@ C2, C3, C4, C5, C6, C7, C8, C9, C10, C11, C12, C13 = (1 / factorial(k) for k in 
 
 @compiled({"contract"}, forceinline=True)
 def exp(z):
-    """Within one unit of the last place: 2^k times a polynomial in r = z - k ln 2. From 709 on it is infinite."""
+    """exp to one unit in the last place: 2^k times a polynomial in r = z - k ln 2. From 709 on it is infinite."""
     s = LARGEST if z > LARGEST else z
     s = SMALLEST if s < SMALLEST else s
     t = s * PER_LN2 + ROUND
@@ -78,7 +78,7 @@ def log1p(e):
 
 @compiled(SUMS)
 def single(kind, delta, s, b, v, slopes, values):
-    """Scores s (n,) become slopes, if they are asked for; the sum of the values, if that is."""
+    """Replace scores s (n,) by slopes if `slopes`; return the sum of the values if `values`."""
     total, n = 0.0, len(s)
     if kind == SQUARED:
         for i in range(n if values else 0):
@@ -112,7 +112,7 @@ def single(kind, delta, s, b, v, slopes, values):
 
 @compiled()
 def several(kind, S, s, b, v, values):
-    """The same of S (n, outputs), for losses of classes; s has the same numbers in one row."""
+    """The same for S (n, outputs), for losses of classes; s has the same numbers in one row."""
     total, n, q = 0.0, len(b), S.shape[1]
     if kind == ONE_HOT:
         for i in range(n):
@@ -154,9 +154,9 @@ def pick(source, rows, k, n, target):
 
 @compiled()
 def slopes(kind, delta, S, s, n, bias, b, b_first, v, v_first, gradients, values):
-    """The first n scores in S, which s has in one row, get their intercepts and become slopes; the sum of the values.
+    """Add intercepts to the first n scores in S (s is S in one row), replace them by slopes; return the sum of values.
 
-    Their labels and weights begin at b_first and v_first.
+    Labels and weights begin at b_first and v_first.
     """
     for c in range(len(bias)):
         for i in range(n):
@@ -172,8 +172,8 @@ def slopes(kind, delta, S, s, n, bias, b, b_first, v, v_first, gradients, values
 
 @compiled(SUMS)
 def dense_scores(A, first, n, W, S):
-    """S = T W' of the samples T = A[first : first + n]; of several outputs, four samples at a time. With one output,
-    memory is the limit, and likes one stream."""
+    """S = T W' for the samples T = A[first : first + n]; with several outputs, four samples at a time. With one output,
+    memory bandwidth is the limit, and a single stream is fastest."""
     T, p, zero, k = A[first : first + n], A.shape[1], A.dtype.type(0), 0
     while len(W) > 1 and k + 4 <= n:
         a0, a1, a2, a3 = T[k], T[k + 1], T[k + 2], T[k + 3]
@@ -223,7 +223,7 @@ def gather(A, rows, k, n, T):
 
 @compiled()
 def add_biases(S, n, Gb):
-    """The biases' part of the gradient, if there are any: the slopes of n samples."""
+    """Add the biases' part of the gradient, if there are biases: the slopes of n samples."""
     for c in range(len(Gb)):
         for i in range(n):
             Gb[c] += S[i, c]
@@ -231,7 +231,7 @@ def add_biases(S, n, Gb):
 
 @compiled()
 def finish(task, x, l2, g, total, values):
-    """Sums become means; the first task of a client adds what l2 gives, to the value if it is asked for."""
+    """Turn sums into means; the first task of a client adds the l2 term, also to the value if `values`."""
     m = g.dtype.type(task[3])
     for j in range(len(g)):
         g[j] /= m
@@ -249,7 +249,7 @@ def finish(task, x, l2, g, total, values):
 
 @compiled({"contract"})
 def step(x, g, eta):
-    """x <- x - eta g, rounded once, as torch does it."""
+    """x <- x - eta g, rounded once, as in torch."""
     eta = x.dtype.type(eta)
     for j in range(len(x)):
         x[j] -= eta * g[j]
@@ -257,11 +257,11 @@ def step(x, g, eta):
 
 @compiled()
 def dense(kind, delta, A, b, v, rows, tasks, x, q, l2, G, f, eta):
-    """The tasks' parts of gradients, into G (tasks, d) if it is not empty, and of values, into f (tasks,) likewise.
+    """Write the tasks' parts of gradients to G (tasks, d) if it is not empty, and of values to f (tasks,) likewise.
 
-    A task is (first sample, last + 1, row of x, samples of its client, whether it is the client's first). Samples are
-    rows of A, or what `rows` says if it is not empty. v may be empty: all samples count the same. With a step size eta
-    that is not 0, each task is a step of its row of x instead, and G is room for one gradient.
+    A task is (first sample, last + 1, row of x, samples of its client, whether it is the client's first). Samples index
+    the rows of A, or of `rows` if it is not empty. v may be empty: all samples have equal weights. With a step size
+    eta other than 0, each task is a step of its row of x instead, and G is a buffer for one gradient.
     """
     p, gradients, values, gathered = A.shape[1], len(G) > 0, len(f) > 0, len(rows) > 0
     tile = min(TILE, max(16, TILE_NUMBERS // max(p, 1) // 4 * 4))
@@ -326,7 +326,7 @@ def sparse_gradient(A, rows, n, S, G):
 
 @compiled()
 def sparse(kind, delta, A, b, v, rows, tasks, x, q, l2, G, f, eta):
-    """The same of compressed sparse rows, A = (values, indices, indptr, width)."""
+    """The same for compressed sparse rows, A = (values, indices, indptr, width)."""
     p, gradients, values = A[3], len(G) > 0, len(f) > 0
     S, bt, vt = np.empty((TILE, q), x.dtype), np.empty(TILE), np.ones(TILE)
     at, s, nothing = np.empty(TILE, np.int64), S.reshape(-1), np.empty(0, x.dtype)
@@ -356,7 +356,7 @@ def sparse(kind, delta, A, b, v, rows, tasks, x, q, l2, G, f, eta):
 
 @compiled()
 def add_up(parts, tasks, out):
-    """The parts of each client, in the order of its tasks; a client's first task has 1 in its last column."""
+    """Sum the parts of each client in the order of its tasks; a client's first task has 1 in its last column."""
     k = -1
     for t in range(len(tasks)):
         if tasks[t, 4]:

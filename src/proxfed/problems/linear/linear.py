@@ -2,11 +2,11 @@
 
     f_i(x) = sum_j w_ij loss(A_ij x, b_ij) / sum_j w_ij + (l2/2) |x|^2
 
-The weights w_ij are those of the samples times those of their classes; without any, all are 1 and nothing is
-multiplied. With weights, v_ij = w_ij m_i / sum_j w_ij is what a sample counts in a plain mean. x is the weight matrix
-(outputs, features) followed by the intercepts, as one row. Features may be sparse; they stay so.
+The weight w_ij is the sample's weight times its class's weight; without weights all are 1 and nothing is multiplied.
+v_ij = w_ij m_i / sum_j w_ij is the sample's weight in a plain mean. x is the weight matrix (outputs, features) followed
+by the intercepts, as one row. Sparse features stay sparse.
 
-`passes.py` says what the sums over samples are, `curvature.py` how smooth f is.
+`passes.py` defines the sums over samples, `curvature.py` the smoothness of f.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from proxfed.regularisers import OnBlocks, Zero
 from proxfed.types import Block, Local, Problem, Regulariser, Smoothness
 
 AHEAD = 1 << 20
-"""Samples of local steps that are drawn at a time."""
+"""Samples of local steps drawn at a time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,24 +54,24 @@ class Linear(EmpiricalRisk):
     """f of a linear model over the clients' data."""
 
     loss: Loss | str | dict[str, Any]
-    """An object such as Logistic(), or its name: 'squared', 'huber', 'logistic', 'cross_entropy', 'one_hot', 'poisson',
-    'cox'; or a table with its name and settings."""
+    """An object such as Logistic(), its name ('squared', 'huber', 'logistic', 'cross_entropy', 'one_hot', 'poisson',
+    'cox'), or a table with its name and settings."""
     _: KW_ONLY
     batch: int | None = None
     """Samples of a stochastic gradient, drawn independently and uniformly; None: full gradients."""
     intercept: bool = False
-    """A constant is added to every score; `f + h` leaves it unpenalised."""
+    """Whether to add a constant to every score; `f + h` leaves it unpenalised."""
     class_weights: str | dict[str, float] | None = None
-    """How much the samples of a class count: 'balanced' for the same in all, over all clients together, or a number by
-    label, 1 where none is given; None: what the samples themselves weigh."""
+    """Weights of classes: 'balanced' gives all classes the same total weight over all clients; or a number by label (1
+    if a label is missing); None: only the samples' own weights."""
     dtype: torch.dtype = torch.float64
-    """float64 by default: exact solutions are within reach."""
+    """float64 by default, for accurate solutions."""
 
     def __post_init__(self) -> None:
         self.check()
         object.__setattr__(self, "loss", find_loss(self.loss))
         if isinstance(self.data, OnDemand):
-            object.__setattr__(self, "train_measures", False)  # they would read everybody's samples
+            object.__setattr__(self, "train_measures", False)  # they would read the samples of all clients
         if self.data.features.ndim > 2:  # images
             object.__setattr__(self, "data", rows(self.data))
         require(
@@ -81,11 +81,11 @@ class Linear(EmpiricalRisk):
         self.blocks  # noqa: B018  the labels must fit the loss
         self.v  # noqa: B018  and the class weights the labels
         name, separate = type(self.criterion).__name__, self.criterion.separate
-        require(separate or self.batch is None, f"{name}: batch = {self.batch}, but a part of the samples has no loss")
+        require(separate or self.batch is None, f"{name}: batch = {self.batch}, but its loss needs all samples")
         require(separate or not self.intercept, f"{name}: intercept = True, but the baseline hazard takes its place")
 
     def __add__(self, h: Regulariser) -> Problem[Self]:
-        """f + h, with h on the weights: no penalty pulls the intercept to zero. `Problem(f, h)` has h on all of x."""
+        """f + h, with h on the weights only: the intercept is not penalised. `Problem(f, h)` has h on all of x."""
         alone = not self.intercept or isinstance(h, (OnBlocks, Zero)) or not isinstance(h, Regulariser)
         return Problem(self, h if alone else OnBlocks.named(self.blocks, {"weight": h}))
 
@@ -108,12 +108,12 @@ class Linear(EmpiricalRisk):
 
     @cached_property
     def _order(self) -> np.ndarray | slice:
-        """The rows as they are computed with: as they come, or by time where the loss looks at risk sets."""
+        """The order of the rows in computations: the data's own, or by time if the loss uses risk sets."""
         return slice(None) if self.criterion.separate else by_time(self.data.labels, self.offsets)
 
     @cached_property
     def samples(self) -> Features:
-        """(N, p): the features in that order and in the dtype of the problem; not a copy, where they are like that."""
+        """(N, p): the features in that order and in the problem's dtype; not a copy if nothing changes."""
         dtype, features = torch.empty(0, dtype=self.dtype).numpy().dtype, self.data.features
         if isinstance(features, SparseRows):
             chosen = features if isinstance(self._order, slice) else features[self._order]
@@ -122,7 +122,7 @@ class Linear(EmpiricalRisk):
 
     @cached_property
     def A(self) -> Tensor:
-        """The same as a tensor, of dense features."""
+        """The same as a tensor, for dense features."""
         assert isinstance(self.samples, np.ndarray)
         return torch.from_numpy(self.samples).to(self.device)
 
@@ -148,7 +148,7 @@ class Linear(EmpiricalRisk):
 
     @cached_property
     def v(self) -> Tensor | None:
-        """(N,): what a sample counts in its client's mean; None: all the same."""
+        """(N,): the sample's weight in its client's mean; None: all equal."""
         if self.sample_weights is None:
             return None
         each = self.sample_weights * np.repeat(self.data.sizes / self.weight_sums, self.data.sizes)
@@ -156,8 +156,8 @@ class Linear(EmpiricalRisk):
 
     @cached_property
     def passes(self) -> Passes:
-        """How sums over the samples are computed: in one compiled pass where numba is installed (`pip install
-        "proxfed[fast]"`), on the CPU, for the losses it knows and where it is the faster way; else as products."""
+        """How sums over the samples are computed: in one compiled pass if numba is installed (`pip install
+        "proxfed[fast]"`), on the CPU, for the losses that it supports and if that is faster; else as products."""
         sparse = isinstance(self.data.features, SparseRows)
         known = self.device == "cpu" and type(self.criterion) in FUSED
         if known and (sparse or self.blocks[0].shape[0] <= FEW) and numba_is_used():
@@ -185,7 +185,7 @@ class Linear(EmpiricalRisk):
     def local(self, t: int, ids: Ids, seed: int = 0) -> Local:
         if isinstance(self.data, OnDemand):
             return Fetched(self, t, ids, seed)
-        stepped = isinstance(ids, range) and ids.step != 1  # everywhere below, a range is a slice
+        stepped = isinstance(ids, range) and ids.step != 1  # below, a range is always a slice
         return Clients(self, t, np.asarray(ids, np.int64) if stepped else ids, seed)
 
     @property
@@ -206,12 +206,12 @@ class Linear(EmpiricalRisk):
 
     @property
     def client_smoothness(self) -> Tensor:
-        """A smoothness constant of each f_i that is here, which its client can tell from its own samples."""
+        """A smoothness constant of each local f_i, which a client computes from its own samples."""
         return self._curvature.of_clients
 
     @property
     def client_convexity(self) -> Tensor:
-        """A strong convexity constant of each f_i that is here."""
+        """A strong convexity constant of each local f_i."""
         return self._curvature.convexity_of_clients
 
     @cached_property
@@ -229,10 +229,10 @@ class Linear(EmpiricalRisk):
             return by_line_search(self.gradient, self.value, h, x0, tolerance)
         return fista(self.gradient, h, self.smoothness().L_f, x0, tolerance)
 
-    # ---- from x back to the user -------------------------------------------------------------------------------
+    # ---- using the model x -------------------------------------------------------------------------------------
 
     def module(self, x: Tensor) -> nn.Linear:
-        """A layer with these weights; it takes rows of features, which images are flattened to."""
+        """A layer with these weights; it takes rows of features (flatten images first)."""
         q, p = self.blocks[0].shape
         layer = nn.Linear(p, q, self.intercept, device=self.device, dtype=self.dtype).eval()
         layer.load_state_dict(parameters(x, self.blocks))
@@ -242,7 +242,7 @@ class Linear(EmpiricalRisk):
         return self._scores(x, self._fits(flat(X) if X.ndim > 2 else X, self.data.features.shape[1:]))
 
     def _scores(self, x: Tensor, X: Features) -> Tensor:
-        """(k, outputs) of samples X (k, p)."""
+        """Scores (k, outputs) of samples X (k, p)."""
         if not isinstance(X, SparseRows):
             with torch.no_grad():
                 return self.module(x)(torch.as_tensor(X, dtype=self.dtype, device=self.device))
@@ -259,7 +259,8 @@ class Linear(EmpiricalRisk):
     def feature_groups(self, groups: Mapping[str, Any]) -> tuple[int, ...]:
         """The `labels` of a GroupLasso or SparseGroup on the weights, by name: {group: features} or {feature: group}.
 
-        A feature in none is a group of its own; with several classes it brings its weights of all of them.
+        A feature without a group is a group of its own. With several classes, a feature's weights of all classes are in
+        its group.
         """
         return labels_of(self.data.names, groups) * self.blocks[0].shape[0]
 
@@ -292,7 +293,7 @@ class Clients(Local):
                 p.passes.descend(p, np.stack([self._rows(draw, p.batch) for draw in draws[k : k + ahead]]), y, eta)
 
     def _rows(self, draw: int, batch: int) -> np.ndarray:
-        """The samples of a draw, (c, batch)."""
+        """The sample indices of a draw, (c, batch)."""
         p = self.problem
         who = slice(self.ids.start, self.ids.stop) if isinstance(self.ids, range) else np.asarray(self.ids, np.int64)
         sample = keyed_random.integers(keyed_random.fold(self._batch_key, draw), batch, p.sizes[who])

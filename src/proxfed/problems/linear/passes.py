@@ -1,7 +1,7 @@
-"""The sums over samples that values and gradients of linear models are made of, whichever way they are computed.
+"""The interface of sums over samples: values and gradients of linear models, by any of three implementations.
 
-`fused.py` compiles one pass over the data with numba; `products.py` has products of torch for dense features,
-`sparse_products.py` for sparse ones. `Linear.passes` chooses. The ways agree to rounding error.
+`fused.py` compiles one pass over the data with numba; `products.py` uses torch products for dense features,
+`sparse_products.py` for sparse ones. `Linear.passes` chooses. They agree to rounding error.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from proxfed.problems.linear.linear import Linear
 
 FUSED = (Squared, Huber, Poisson, Logistic, Softmax, OneHot)
-"""The losses that kernels.py knows, in the order of their numbers there."""
+"""The losses that kernels.py supports, in the order of their numbers there."""
 
 FEW = 20
-"""Outputs up to which the compiled pass over dense features is the faster way; from there on, matrix products are."""
+"""Up to this many outputs the compiled pass over dense features is faster; beyond, matrix products are."""
 
 
 class Sums(NamedTuple):
-    """What was asked for; the rest is empty."""
+    """The requested sums; the others are empty."""
 
     values: Tensor
     """f_i(x), (c,)."""
@@ -37,19 +37,19 @@ class Sums(NamedTuple):
 class Passes(ABC):
     """Values and gradients of a problem p, at x (c, d), or (d,) for a point that all share.
 
-    p is handed over with each call: a problem keeps its passes, and if they kept it as well, the samples of a cohort
-    would live until the garbage collector meets the pair.
+    p is an argument of each call: a problem keeps its passes, and a reference back would keep the samples of a cohort
+    in memory until the garbage collector finds the cycle.
     """
 
     @abstractmethod
     def full(self, p: Linear, ids: Ids, x: Tensor, values: bool = False, gradients: bool = False) -> Sums:
-        """Over all samples of these clients."""
+        """Sums over all samples of these clients."""
 
     @abstractmethod
     def minibatch(self, p: Linear, rows: np.ndarray, x: Tensor) -> Tensor:
         """Gradients over samples rows[i], (c, batch), of each client."""
 
     def descend(self, p: Linear, rows: np.ndarray, y: Tensor, eta: float) -> None:
-        """y <- y - eta times such a gradient at y, (c, d), for each of rows (steps, c, batch)."""
+        """y <- y - eta times the minibatch gradient at y, (c, d), for each of rows (steps, c, batch)."""
         for some in rows:
             y.sub_(self.minibatch(p, some, y), alpha=eta)

@@ -1,7 +1,7 @@
 """Sums over dense samples as batched products of torch.
 
 Activations are kept as (clients, outputs, samples), so that a layer and its gradient are one batched product each,
-without transposes. Clients of equal size are computed together, without padding, a cacheful at a time.
+without transposes. Clients of equal size are computed together, without padding, in groups that fit in the cache.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from proxfed.problems.linear.linear import Linear
 
 GATHER = 1 << 20
-"""Numbers of the minibatches that are gathered at a time: a few MB, still in the cache when they are used again."""
+"""Numbers of the minibatches gathered at a time: a few MB, which are still in the cache at their second use."""
 
 
 class Products(Passes):
@@ -61,7 +61,7 @@ class Products(Passes):
         return out
 
     def groups(self, p: Linear, ids: Ids) -> Iterator[tuple[slice | np.ndarray, Tensor, Tensor, Tensor | None]]:
-        """Clients of equal size together: (positions in ids, A (g, m, p), b and v (g, m))."""
+        """Clients grouped by size: (positions in ids, A (g, m, p), b and v (g, m))."""
         if not isinstance(ids, range):
             pieces = p.pieces(ids)
         else:
@@ -86,12 +86,12 @@ def scores(p: Linear, A: Tensor, x: Tensor) -> Tensor:
 
 
 def _gradient(p: Linear, s: Tensor, A: Tensor, b: Tensor, v: Tensor | None, x: Tensor, out: Tensor) -> None:
-    """The gradients (c, d) over samples A, b that count v, with scores s at x, into `out`; s is used up."""
+    """Write the gradients (c, d) over samples A, b with weights v and scores s at x to `out`; s is overwritten."""
     pull(p, p.criterion.slope(s, b) if v is None else p.criterion.weighted_slope(s, b, v), A, x, out)
 
 
 def pull(p: Linear, r: Tensor, A: Tensor, x: Tensor, out: Tensor) -> None:
-    """The mean over samples of r times what each score does to x, and l2 x, into `out` (c, d)."""
+    """Write the mean over samples of r times the scores' derivative in x, plus l2 x, to `out` (c, d)."""
     weight, m = p.blocks[0], A.shape[1]
     W, G = (v[:, : weight.stop].view(-1, *weight.shape) for v in (x, out))
     torch.baddbmm(W, r, A, beta=p.l2, alpha=1 / m, out=G)

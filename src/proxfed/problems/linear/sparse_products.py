@@ -1,4 +1,4 @@
-"""Sums over sparse samples by torch, a few operations per non-zero number."""
+"""Sums over sparse samples by torch, a few operations per non-zero entry."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Entries:
-    """Samples (N, p) of several clients by their non-zero numbers."""
+    """Samples (N, p) of several clients as their non-zero entries."""
 
     def __init__(self, A: SparseRows, owner: np.ndarray, like: Tensor) -> None:
         row = A.row_of
@@ -29,14 +29,14 @@ class Entries:
         self.client = torch.from_numpy(owner[row]).to(like.device)
 
     def scores(self, W: Tensor) -> Tensor:
-        """(outputs, N) of weights W (c, outputs, p)."""
+        """The scores (outputs, N) for weights W (c, outputs, p)."""
         out = W.new_zeros(W.shape[1], self.N)
         for s, w in zip(out, W.unbind(1), strict=True):
             s.index_add_(0, self.row, self.values * w[self.client, self.column])
         return out
 
     def gradients(self, r: Tensor, c: int) -> Tensor:
-        """(c, outputs, p) of slopes r (outputs, N)."""
+        """The gradients (c, outputs, p) for slopes r (outputs, N)."""
         out = r.new_zeros(len(r), c * self.p)
         for g, slope in zip(out, r, strict=True):
             g.index_add_(0, self.client * self.p + self.column, self.values * slope[self.row])

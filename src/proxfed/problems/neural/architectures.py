@@ -1,7 +1,7 @@
-"""The networks of the papers, each with the number of parameters that its paper reports, and a narrow one of ours.
+"""The networks of the papers, with the numbers of parameters that the papers report, and a narrow one of our own.
 
 A model is made for images (channels, side, side) and a number of classes; rows of p features are images (p, 1, 1).
-Layers have names, because the blocks of the flat vector are called after them: 'conv1.weight', 'fc2.bias', ...
+The layers' names become the names of the blocks of the flat vector: 'conv1.weight', 'fc2.bias', ...
 """
 
 from __future__ import annotations
@@ -173,17 +173,17 @@ def _vgg16(channels: int, side: int, classes: int, width: int) -> nn.Module:
 
 
 def vgg16(channels: int, side: int, classes: int) -> nn.Module:
-    """VGG16 as it is used on CIFAR: 64 to 512 channels, then 512 -> classes (FedNAG)."""
+    """VGG16 as used on CIFAR: 64 to 512 channels, then 512 -> classes (FedNAG)."""
     return _vgg16(channels, side, classes, 64)
 
 
 def vgg16_eighth(channels: int, side: int, classes: int) -> nn.Module:
-    """VGG16 with an eighth of its channels in every layer, for quick forms."""
+    """VGG16 with an eighth of the channels in every layer, for quick experiments."""
     return _vgg16(channels, side, classes, 8)
 
 
 def _he(net: nn.Module) -> nn.Module:
-    """Convolutions get normal weights of variance 2/fan_out (He et al. 2015): without them deep stacks stand still."""
+    """Give convolutions normal weights of variance 2/fan_out (He et al. 2015), without which deep nets do not learn."""
     for layer in net.modules():
         if isinstance(layer, nn.Conv2d):
             nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
@@ -196,7 +196,7 @@ Norm = Callable[[int], nn.Module]
 
 
 class Residual(nn.Module):
-    """Two 3x3 convolutions beside a shortcut, which is a 1x1 convolution where the shape changes."""
+    """Two 3x3 convolutions beside a shortcut, which is a 1x1 convolution if the shape changes."""
 
     def __init__(self, inside: int, outside: int, stride: int, norm: Norm) -> None:
         super().__init__()
@@ -264,4 +264,4 @@ MODELS: Registry[Make] = Registry(
         "vgg16_eighth": vgg16_eighth,
     },
 )
-"""The models by the names that configuration files use."""
+"""The models by their names in configuration files."""

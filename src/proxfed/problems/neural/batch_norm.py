@@ -1,8 +1,8 @@
 """Batch norm without hidden state.
 
-While a model is trained, a batch is normalised by its own statistics and nothing is remembered. When it is evaluated,
-the statistics are computed anew from training data: then they belong to the very x that is judged, an average of
-clients' models included, and a run depends on nothing but its rows of parameters.
+In training, a batch is normalised by its own statistics, and no running statistics are kept. For evaluation the
+statistics are recomputed from training data: so they fit the x that is evaluated, even an average of clients' models,
+and a run depends on nothing but its rows of parameters.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ def forget(module: nn.Module) -> None:
 
 
 def remember(module: nn.Module, samples: Tensor) -> None:
-    """Set the statistics that evaluation uses to those of one large batch, exactly."""
+    """Set the statistics for evaluation to the exact statistics of one large batch."""
     norms = batch_norms(module)
     momenta = [norm.momentum for norm in norms]
     for norm in norms:
         norm.train()
-        norm.track_running_stats, norm.momentum = True, 1.0  # 1: the batch replaces what was there
+        norm.track_running_stats, norm.momentum = True, 1.0  # 1: the batch replaces the old statistics
     with torch.no_grad():
         module(samples)
     for norm, momentum in zip(norms, momenta, strict=True):

@@ -22,11 +22,11 @@ from proxfed.types import Block
 threshold_backward = torch.ops.aten.threshold_backward.default
 
 CACHE = 1 << 20
-"""Parameters that are worked on at a time: those of the clients and their gradients then stay in the cache."""
+"""Parameters processed at a time, so that the clients' parameters and gradients stay in the cache."""
 
 
 class Layer(NamedTuple):
-    """Where the parameters of a layer stand among all blocks."""
+    """The indices of a layer's parameters among all blocks."""
 
     weight: int
     bias: int | None
@@ -37,7 +37,7 @@ def dense_layers(module: nn.Module, blocks: Sequence[Block]) -> list[Layer] | No
     if not isinstance(module, nn.Sequential):
         return None
     layers = list(module.named_children())
-    once = len(layers) == len(module)  # no layer stands in two places
+    once = len(layers) == len(module)  # no layer is used twice
     if layers and type(layers[0][1]) is nn.Flatten and (layers[0][1].start_dim, layers[0][1].end_dim) == (1, -1):
         layers = layers[1:]
     linear, between = layers[::2], layers[1::2]
@@ -48,7 +48,7 @@ def dense_layers(module: nn.Module, blocks: Sequence[Block]) -> list[Layer] | No
         and all(type(m) is nn.ReLU for _, m in between)
     )
     named = {block.name: k for k, block in enumerate(blocks)}
-    # Every layer has parameters of its own, and all of them are trained.
+    # Every layer has its own parameters, and all of them are trained.
     own = {name for name, _ in module.named_parameters(remove_duplicate=False)} == set(named)
     if not fits or not own:
         return None
@@ -72,7 +72,7 @@ class Dense(NamedTuple):
 
 
 class Batched:
-    """As many clients at a time as fit into the cache."""
+    """An engine that processes as many clients at a time as fit in the cache."""
 
     def __init__(self, layers: list[Layer], loss: Loss, blocks: Sequence[Block]) -> None:
         self.layers, self.loss = layers, loss
@@ -83,7 +83,7 @@ class Batched:
     def gradient(
         self, x: Tensor, A: Tensor, b: Tensor, out: Tensor, alpha: float, add: bool, key: Key | None = None
     ) -> None:
-        """out <- [out +] alpha grad, of each client's mean loss over its m of the samples A (g * m, ...), b (g, m)."""
+        """out <- [out +] alpha grad of each client's mean loss over its m samples, from A (g * m, ...), b (g, m)."""
         self._gradient(self._layers(x), A, b, self._layers(out), alpha, float(add))
 
     def descend(self, y: Tensor, batches: Iterable[tuple[Tensor, Tensor, Key | None]], eta: float, keep: float) -> None:
@@ -101,7 +101,7 @@ class Batched:
         return [Dense.of(parts[W].view(g, *self.shapes[W]), None if b is None else parts[b]) for W, b in self.layers]
 
     def _gradient(self, layers: list[Dense], A: Tensor, b: Tensor, out: list[Dense], alpha: float, keep: float) -> None:
-        """`out` may be the layers themselves: their weights are used for the last time before they are written."""
+        """`out` may be the layers themselves: each weight is written only after its last use."""
         a = _activations(layers, A)
         r, alpha = self.loss.slope(a.pop(), b), alpha / b.shape[1]
         for layer, d in zip(reversed(layers), reversed(out), strict=True):

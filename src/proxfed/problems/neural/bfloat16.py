@@ -1,4 +1,4 @@
-"""Whether bfloat16 pays on this machine: a CPU without it computes with it all the same, many times more slowly."""
+"""Whether bfloat16 is faster on this machine: a CPU without hardware support emulates it, many times slower."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.nn.functional import conv2d
 
 
 def warn_if_slow(device: str) -> None:
-    """In one sentence, where float32 is faster; measured once a process, on the CPU alone."""
+    """Warn if float32 is faster; measured once per process, on the CPU only."""
     times = slowdown() if torch.device(device).type == "cpu" else 0.0
     if times > 1:
         warnings.warn(
@@ -23,12 +23,12 @@ def warn_if_slow(device: str) -> None:
 
 @cache
 def slowdown() -> float:
-    """Seconds of a convolution there and back in bfloat16, in units of those in float32."""
+    """Time of a convolution, forward and backward, in bfloat16 divided by its time in float32."""
     return _seconds(torch.bfloat16) / _seconds(torch.float32)
 
 
 def _seconds(dtype: torch.dtype) -> float:
-    """The best of three, after one to warm up: other work on the machine can only make it longer."""
+    """The best of three runs after a warm-up run, since other load can only make a run longer."""
     A = torch.ones(16, 16, 14, 14, dtype=dtype).contiguous(memory_format=torch.channels_last)
     W = torch.ones(32, 16, 5, 5, dtype=dtype, requires_grad=True)
     best = float("inf")

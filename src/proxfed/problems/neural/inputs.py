@@ -1,4 +1,4 @@
-"""Samples as a network takes them. Images stay bytes until they are used: a quarter of the memory, and as fast."""
+"""Samples as inputs of a network. Images are stored as bytes: a quarter of the memory, and as fast."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from proxfed import keyed_random
 from proxfed.keyed_random import Key
 
 BORDER = 4
-"""Pixels of zeros around an image before it is cropped."""
+"""Zero padding of an image before it is cropped, in pixels."""
 
 PIECE = 1024
-"""Samples that are looked at together for the statistics of all."""
+"""Samples processed at a time to compute the statistics of all."""
 
 
 class Affine(NamedTuple):
-    """v -> scale * v + shift, a number each or (channels, 1, 1)."""
+    """v -> scale * v + shift; scale and shift are numbers or (channels, 1, 1)."""
 
     scale: Tensor | float = 1.0
     shift: Tensor | float = 0.0
 
 
 def unit(features: np.ndarray) -> Affine:
-    """Bytes become 0 .. 1; other numbers stay as they are."""
+    """Scale bytes to 0 .. 1; leave other numbers unchanged."""
     return Affine(1 / 255 if features.dtype == np.uint8 else 1.0)
 
 
 def standard(features: np.ndarray) -> Affine:
-    """Each channel (of rows: each feature) gets mean 0 and variance 1; constant ones become 0."""
+    """Standardise each channel (of rows: each feature) to mean 0 and variance 1; constant channels become 0."""
     pieces = range(0, len(features), PIECE)
     axes = (0, *range(2, features.ndim))
     count = features.size / features.shape[1]
@@ -45,7 +45,7 @@ def standard(features: np.ndarray) -> Affine:
 
 
 def half(features: np.ndarray) -> Affine:
-    """Bytes become -1 .. 1, (v/255 - 0.5)/0.5, as in many examples of torchvision; other numbers v become 2 v - 1."""
+    """Scale bytes to -1 .. 1 by (v/255 - 0.5)/0.5, as in many torchvision examples; other numbers v become 2 v - 1."""
     return Affine(2 * unit(features).scale, -1.0)
 
 
@@ -54,7 +54,7 @@ NORMALISATIONS = {"unit": unit, "half": half, "standard": standard}
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """Samples (N, ...) as they are stored, and how they become floats; tokens stay whole numbers."""
+    """Samples (N, ...) as stored, and their conversion to floats; tokens stay whole numbers."""
 
     stored: Tensor
     affine: Affine
@@ -75,12 +75,12 @@ class Inputs:
         return len(self.stored)
 
     def __call__(self, rows: Tensor, key: Key | None = None) -> Tensor:
-        """The samples of these rows, (k, ...); with the keys of g clients, k/g images each, cropped and mirrored."""
+        """The samples of these rows, (k, ...); given keys of g clients, cropped and mirrored, k/g images per client."""
         samples = self.stored.index_select(0, rows)
         if key is not None:
             samples = crop_flip(samples, key)
         layout = torch.channels_last if self.channels_last else torch.contiguous_format
-        # Arithmetic in place would reach the stored numbers if `to` had nothing to do, but index_select has copied.
+        # In-place arithmetic is safe even if `to` does not copy, because index_select has copied.
         samples = samples.to(self.dtype, memory_format=layout)
         if isinstance(self.affine.scale, Tensor) or self.affine.scale != 1:
             samples.mul_(self.affine.scale)
@@ -90,9 +90,9 @@ class Inputs:
 
 
 def crop_flip(images: Tensor, key: Key) -> Tensor:
-    """Each image padded with zeros, cut out at a random place in its old size, and mirrored every other time.
+    """Pad each image with zeros, crop it at random to its old size, and mirror it with probability 1/2.
 
-    images: (g * m, C, H, W), the m images of each of g clients; key: (g,).
+    images: (g * m, C, H, W), m images for each of g clients; key: (g,).
     """
     k, _, H, W = images.shape
     m = k // len(key)

@@ -1,8 +1,8 @@
-"""Random numbers of a module's `forward`, such as those of dropout, as a function of a key.
+"""Random numbers of a module's `forward`, such as dropout masks, as a function of a key.
 
-Torch draws from one generator of the whole process: what a client got would depend on which client came first. While
-`KeyedDraws` is on, every operation of this thread that draws is given a generator which began with the client's key.
-They are drawn on the CPU, so that every device has the same.
+Torch draws from one global generator, so a client's numbers would depend on the order of the clients. Within
+`KeyedDraws`, every random operation of this thread uses a generator seeded with the client's key. Numbers are drawn on
+the CPU, so that they are the same for every device.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from proxfed.keyed_random import Key
 
 
 class KeyedDraws(TorchDispatchMode):
-    """All of torch's random draws in this thread follow from a key.
+    """Makes all of torch's random draws in this thread a function of a key.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ class KeyedDraws(TorchDispatchMode):
     def __init__(self, key: Key) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.count = 0
-        """Operations that drew random numbers so far."""
+        """The number of random operations so far."""
         self._generator = torch.Generator().manual_seed(int(key[0]) >> 1)  # torch takes 63 bits
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
@@ -38,14 +38,14 @@ class KeyedDraws(TorchDispatchMode):
         if torch.Tag.nondeterministic_seeded not in func.tags or _no_dropout(func, args, kwargs):
             return func(*args, **kwargs)
         self.count += 1
-        if func is torch.ops.aten.native_dropout.default:  # of accelerators: the mask and the product in one
+        if func is torch.ops.aten.native_dropout.default:  # on accelerators: mask and product in one operation
             return self._dropout(*args, **kwargs)
         keyed = _with_generator(func)
         given = {**kwargs, "generator": self._generator}
         return keyed(*args, **given) if _on_cpu(args, kwargs) else _drawn_on_cpu(keyed, args, given)
 
     def _dropout(self, x: Tensor, p: float, train: bool | None) -> tuple[Tensor, Tensor]:
-        """As the CPU computes it, in the order in which x lies in memory: the same mask, and the same bits."""
+        """Dropout in the memory order of x, with the same mask and the same bits as on the CPU."""
         if train is False or p == 0:
             return x.clone(), torch.ones_like(x, dtype=torch.bool)
         noise = torch.empty_like(x, device="cpu").bernoulli_(1 - p, generator=self._generator)
@@ -56,14 +56,14 @@ class KeyedDraws(TorchDispatchMode):
 
 
 def _no_dropout(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-    """Attention in one kernel that is told to drop nothing: it draws nothing."""
+    """Whether this is a fused attention kernel without dropout, which draws nothing."""
     names = [argument.name for argument in func._schema.arguments]
     given = dict(zip(names, args, strict=False)) | kwargs
     return "dropout_p" in names and given.get("dropout_p", 0.0) == 0
 
 
 def _with_generator(func: Any) -> Any:
-    """The form of an operation that takes a generator."""
+    """The overload of an operation that takes a generator."""
     if any(argument.name == "generator" for argument in func._schema.arguments):
         return func
     name = func._overloadname
@@ -79,7 +79,7 @@ def _on_cpu(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
 
 
 def _drawn_on_cpu(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """The same operation on copies, and its result where it belongs."""
+    """Run the operation on CPU copies, and move its result back to the device."""
     tensors = [a for a in args if isinstance(a, Tensor)]
     device = tensors[0].device if tensors else torch.device(kwargs["device"])
     copies = [a.cpu() if isinstance(a, Tensor) else a for a in args]

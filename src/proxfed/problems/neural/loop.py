@@ -1,7 +1,7 @@
-"""Gradients of any module, client by client: parameters are views of the client's row, and so are their gradients.
+"""Gradients of any module, client by client: parameters and gradients are views of the clients' rows.
 
-On a CPU convolutions with weights of their own for every client gain nothing from being stacked; what counts is to
-copy and to allocate little, and the memory layout of the images.
+On a CPU, convolutions with different weights per client gain nothing from stacking; few copies and allocations, and
+the memory layout of the images, matter more.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ def parameters(x: Tensor, blocks: Sequence[Block]) -> dict[str, Tensor]:
 
 
 class Worker:
-    """A copy of a module for one thread: while it is called, it holds the parameters of a client.
+    """A copy of a module for one thread, which holds the parameters of one client during a call.
 
-    What torch.func.functional_call does, without looking for the places of the parameters in every call.
+    Like torch.func.functional_call, but the parameters are located only once.
 
     Parameters
     ----------
     module : nn.Module
-        Of any parameters.
+        The network; its own parameters are not used.
     blocks : sequence of Block
-        Those that a client's row holds.
+        The blocks of a client's row.
     draws : bool
-        As in training; False: dropout and its like are off, and batch norm still takes a batch's own statistics.
+        Whether dropout and the like are on, as in training; batch norm always uses the batch's own statistics.
     """
 
     def __init__(self, module: nn.Module, blocks: Sequence[Block], draws: bool = True) -> None:
-        shared = {id(p): p for p in module.parameters()}  # not copied: they are replaced in every call
+        shared = {id(p): p for p in module.parameters()}  # shared, not copied: they are replaced in every call
         self.module = copy.deepcopy(module, shared)
         forget(self.module)
         arrange(self.module)
@@ -70,7 +70,7 @@ class Worker:
 
 
 def _places(module: nn.Module, parameter: nn.Parameter) -> Iterator[tuple[dict[str, Any], str]]:
-    """Where a parameter stands: in several places, if layers share it."""
+    """The places of a parameter in the module: several if layers share it."""
     for part in module.modules():
         for key, p in part.named_parameters(recurse=False, remove_duplicate=False):
             if p is parameter:
@@ -78,20 +78,20 @@ def _places(module: nn.Module, parameter: nn.Parameter) -> Iterator[tuple[dict[s
 
 
 class Loop:
-    """One client at a time.
+    """An engine that processes one client at a time.
 
     Parameters
     ----------
     module : nn.Module
-        Of any parameters.
+        The network; its own parameters are not used.
     blocks : sequence of Block
-        Those that a client's row holds.
+        The blocks of a client's row.
     loss : Loss
-        Of the scores.
+        The loss of the scores.
     bfloat16 : bool
-        Forward and backward in bfloat16 where torch finds it safe.
+        Whether forward and backward use torch's autocast to bfloat16.
     draws : bool
-        The module draws random numbers in training.
+        Whether the module draws random numbers in training.
     """
 
     together = 1
@@ -101,7 +101,7 @@ class Loop:
         self._threads = threading.local()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """In another process its threads have copies of their own."""
+        """Pickle without the threads' workers; another process makes its own."""
         return Loop, (self.module, self.blocks, self.loss, self.bfloat16, self.draws)
 
     def gradient(
@@ -121,11 +121,11 @@ class Loop:
             (y if keep == 1 else y.mul_(keep)).sub_(g, alpha=eta)
 
     def _add_gradient(self, x: Tensor, A: Tensor, b: Tensor, g: Tensor, key: Key | None) -> None:
-        """g <- g + grad, of the mean loss over samples A (m, ...), b (1, m) at x (1, d)."""
-        # `data`, not `detach()`: rows of other clients, which their threads change meanwhile, do not count as changes.
+        """g <- g + the gradient of the mean loss over samples A (m, ...), b (1, m) at x (1, d)."""
+        # `data`, not `detach()`: autograd must not see the changes that other threads make to other clients' rows.
         leaves = {name: view.data.requires_grad_() for name, view in parameters(x[0], self.blocks).items()}
         for leaf, place in zip(leaves.values(), parameters(g[0], self.blocks).values(), strict=True):
-            leaf.grad = place  # where backward adds to
+            leaf.grad = place  # backward adds to it
         with torch.enable_grad():
             self.loss.value(self._call(leaves, A, key), b).mean().backward()
 
@@ -144,7 +144,7 @@ class Loop:
         return scores.to(dtype).mT[None]
 
     def worker(self, in_training: bool) -> Worker:
-        """Of this thread."""
+        """The worker of this thread."""
         name = "training" if in_training else "evaluating"
         if not hasattr(self._threads, name):
             setattr(self._threads, name, Worker(self.module, self.blocks, in_training))

@@ -1,7 +1,7 @@
-"""Shuffled epochs, keyed: which samples a client uses is a function of seed, client, round and draw alone.
+"""Keyed, shuffled epochs: a client's minibatch is a function of seed, client, round and draw alone.
 
-A client with m samples has nb = ceil(m / batch) batches an epoch. Draw k of a round is batch k mod nb of its epoch
-k // nb, whose order is a permutation of its own; the last batch of an epoch holds what is left.
+A client with m samples has nb = ceil(m / batch) batches per epoch. Draw k of a round is batch k mod nb of epoch
+k // nb. Each epoch has its own permutation; its last batch has the remaining samples.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from proxfed.keyed_random import Key
 
 
 def batches(m: int, batch: int, alone: bool = True) -> int:
-    """How many batches m samples make; where none may be `alone`, a last single sample joins the batch before."""
+    """The number of batches of m samples; unless `alone`, a single last sample joins the batch before."""
     joins = not alone and m > batch and m % batch == 1
     return m // batch if joins else -(-m // batch)
 
 
 def cut(m: int, batch: int, k: int, count: int) -> slice:
-    """Batch k of `count`; the last one takes what is left."""
+    """Batch k of `count`; the last one has the remaining samples."""
     return slice(k * batch, m if k == count - 1 else (k + 1) * batch)
 
 
@@ -38,21 +38,21 @@ class Epochs:
     key: Key
     """(c,)"""
     first: np.ndarray
-    """(c,) where each client's samples begin."""
+    """(c,): the index of each client's first sample."""
     sizes: np.ndarray
-    """(c,) samples that each client holds."""
+    """(c,): each client's number of samples."""
     batch: int
     alone: bool
-    """A batch of a single sample is allowed."""
+    """Whether a batch of a single sample is allowed."""
     _orders: dict[int, tuple[int, np.ndarray]] = field(default_factory=dict)
-    """Each client's latest epoch and its order: kept, because the next draw is most often from the same."""
+    """A cache of each client's latest epoch and its order: the next draw is mostly from the same epoch."""
 
     def __call__(self, draw: int) -> list[np.ndarray]:
-        """Each client's minibatch, as rows of the data."""
+        """Each client's minibatch, as row numbers of the data."""
         return [self.minibatch(i, draw) for i in range(len(self.sizes))]
 
     def lengths(self, draw: int) -> list[int]:
-        """How many samples each client's minibatch has."""
+        """The size of each client's minibatch."""
         return [where.stop - where.start for _, where in (self._find(i, draw) for i in range(len(self.sizes)))]
 
     def minibatch(self, i: int, draw: int) -> np.ndarray:
@@ -63,7 +63,7 @@ class Epochs:
         return self._orders[i][1][where]
 
     def _find(self, i: int, draw: int) -> tuple[int, slice]:
-        """The epoch of a draw, and its place there."""
+        """The epoch of a draw, and its slice of that epoch."""
         m = int(self.sizes[i])
         count = batches(m, self.batch, self.alone)
         epoch, k = divmod(draw, count)

@@ -1,4 +1,4 @@
-"""A network apart from the clients' data: its module, the blocks of x, and how gradients are computed."""
+"""A network without data: its module, the blocks of x, and the computation of gradients."""
 
 from __future__ import annotations
 
@@ -27,46 +27,46 @@ from proxfed.problems.neural.network_clients import Engine
 from proxfed.types import Block
 
 TRIED = (RuntimeError, ValueError, IndexError, TypeError)
-"""What a module raises if samples do not fit."""
+"""Exceptions that a module may raise if samples do not fit."""
 
 
 class Tried(NamedTuple):
-    """What came of a forward pass, and a backward pass."""
+    """The results of a trial forward and backward pass."""
 
     values: Tensor
     """The scores."""
     draws: bool
-    """Random numbers were drawn by torch, which can be keyed."""
+    """Whether torch drew random numbers, which can be keyed."""
     foreign: bool
-    """Others were drawn, which cannot."""
+    """Whether other random numbers were drawn, which cannot be keyed."""
 
 
 @dataclass(frozen=True)
 class Net:
-    """What several f over different rows share. Two are equal if they are of the same model and settings."""
+    """The part that several f over different data share. Two are equal if model and settings are equal."""
 
     model: str | Make | type[nn.Module] | nn.Module
     shape: tuple[int, ...]
-    """Of a sample."""
+    """The shape of a sample."""
     outputs: int
-    """What the network gives for a sample: a score for each class, or one number."""
+    """Outputs per sample: a score per class, or one number."""
     loss: Loss
     dtype: torch.dtype
     device: str
     mechanism: str
     bfloat16: bool
     whole: bool = False
-    """Samples are whole numbers, such as tokens."""
+    """Whether samples are whole numbers, such as tokens."""
 
     @property
     def name(self) -> str:
         return f"the model {self.model!r}" if isinstance(self.model, str) else "the model"
 
     def check(self, data: str, largest: int = 0) -> None:
-        """It has parameters, takes the samples of these data, gives the scores that they need, and is a function of x,
+        """Check that it has parameters, accepts the samples, returns scores of the right shape, and is a function of x,
         the samples and a key alone.
 
-        largest: of whole numbers in the samples, which an embedding must have.
+        largest: the largest whole number in the samples, which an embedding must have.
         """
         require(len(self.blocks) > 0, f"{self.name} has no parameters to train")
         samples = self._two_samples(self.takes)
@@ -86,7 +86,7 @@ class Net:
         require(not first.foreign, f"{self.name} draws random numbers {foreign}")
         require(not scores.draws, f"{self.name} draws random numbers in eval mode: it must do so in training alone")
         same = torch.allclose(first.values, second.values, equal_nan=True)
-        require(same, f"{self.name} gives other scores for the same samples a second time: only they may matter")
+        require(same, f"{self.name} gives different scores for the same samples: they must depend on nothing else")
         self.engine  # noqa: B018  the mechanism must fit the network
 
     def _two_samples(self, dtype: torch.dtype) -> Tensor:
@@ -94,12 +94,12 @@ class Net:
 
     @cached_property
     def draws(self) -> bool:
-        """It draws random numbers in training, as dropout does."""
+        """Whether it draws random numbers in training, as dropout does."""
         return _tried(copy.deepcopy(self.template).train(), self._two_samples(self.takes)).draws
 
     @cached_property
     def takes(self) -> torch.dtype:
-        """What samples are made of: whole numbers stay what they are, if the network takes them."""
+        """The dtype of samples: whole numbers are not converted if the network accepts them."""
         if not self.whole:
             return self.dtype
         try:
@@ -108,30 +108,30 @@ class Net:
             try:
                 _tried(copy.deepcopy(self.template).eval(), self._two_samples(self.dtype))
             except TRIED:
-                return torch.int64  # it takes neither, and says why not these
+                return torch.int64  # it accepts neither; `check` shows the error for this one
             return self.dtype
         return torch.int64
 
     def make(self, seed: int) -> nn.Module:
-        """A new module; its parameters depend on the seed alone, and no other random numbers depend on them."""
+        """A new module; its parameters depend on the seed alone, and torch's generator is left unchanged."""
         channels, side = (*self.shape, 1)[:2]
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(int(keyed_random.keys(seed, "start", [0], 0)[0] >> np.uint64(1)))
             return new_module(self.model, channels, side, self.outputs).to(self.device, self.dtype)
 
     def initial(self, seed: int) -> Tensor:
-        """x of a new module."""
+        """The parameters x of a new module."""
         values = dict(self.make(seed).named_parameters())
         return torch.cat([values[block.name].detach().reshape(-1) for block in self.blocks])
 
     @cached_property
     def template(self) -> nn.Module:
-        """The network; what it holds beside the parameters, such as constants, is the same in every run."""
+        """The network; its buffers and constants are the same in every run."""
         return self.make(0)
 
     @cached_property
     def blocks(self) -> tuple[Block, ...]:
-        """One for each parameter that is trained."""
+        """One block per trained parameter."""
         blocks, end = [], 0
         for name, p in self.template.named_parameters():
             if p.requires_grad:
@@ -151,12 +151,12 @@ class Net:
 
     @cached_property
     def alone(self) -> bool:
-        """A batch may have one sample: there is no batch norm."""
+        """Whether a batch may have a single sample, which batch norm does not allow."""
         return not batch_norms(self.template)
 
 
 def _tried(module: nn.Module, samples: Tensor) -> Tried:
-    """A forward and a backward pass, with one and the same key."""
+    """A forward and a backward pass with a fixed key."""
     before, draws = _random_states(), KeyedDraws(np.array([1], np.uint64))
     with draws, torch.enable_grad():
         values = module(samples)
@@ -167,12 +167,12 @@ def _tried(module: nn.Module, samples: Tensor) -> Tried:
 
 
 def _random_states() -> tuple[Any, ...]:
-    """Of the generators that a module's `forward` may draw from without being given one."""
+    """The states of the global generators that a module's `forward` may draw from."""
     return torch.get_rng_state().tolist(), random.getstate(), repr(np.random.get_state(legacy=False))
 
 
 def new_module(model: Any, channels: int, side: int, classes: int) -> nn.Module:
-    """What a `model` stands for; random numbers are torch's."""
+    """The module for a `model`, initialised with torch's random numbers."""
     if isinstance(model, nn.Module):
         return copy.deepcopy(model)
     if isinstance(model, type) and issubclass(model, nn.Module):

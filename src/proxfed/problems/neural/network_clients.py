@@ -1,7 +1,7 @@
-"""What a block of clients of a network problem knows in a round: minibatches, gradients and values, as rows.
+"""f_i of a block of clients with a network in a round: minibatches, gradients and values, as rows.
 
-Neighbours with equally many samples are handed to the engine together, as many at a time as it pays, and the parts are
-shared out over the cores. Neither changes a client's result.
+Consecutive clients with equally many samples are processed together, in groups of the engine's preferred size, and the
+groups are divided among the cores. Neither changes a client's result.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ if TYPE_CHECKING:
     from proxfed.problems.neural.neural import Neural
 
 CHUNK = 256
-"""Samples of a client that a pass over all its data takes at a time; batch norm normalises each chunk by itself."""
+"""Samples per chunk of a pass over all data of a client; batch norm normalises each chunk by itself."""
 
 AHEAD = 1 << 20
-"""Numbers of minibatches that are fetched at a time, for the draws to come."""
+"""Numbers of minibatches fetched in advance at a time."""
 
 
 class Engine(Protocol):
-    """How gradients of g clients are computed; x and out are (g, d), A holds their g * m samples, b is (g, m)."""
+    """Computes gradients of g clients; x and out are (g, d), A has their g * m samples, b is (g, m)."""
 
     @property
     def together(self) -> int:
-        """The largest g that pays."""
+        """The largest useful g."""
 
     def gradient(
         self, x: Tensor, A: Tensor, b: Tensor, out: Tensor, alpha: float, add: bool, key: Key | None = None
     ) -> None:
-        """out <- alpha times the gradient of each client's mean loss, or added to `out`.
+        """out <- alpha times the gradient of each client's mean loss, or add it to `out`.
 
-        key: (g,) that of the random numbers in `forward`, if it draws any; None: none are drawn.
+        key: (g,), of the random numbers in `forward`; None: none are drawn.
         """
 
     def descend(self, y: Tensor, batches: Iterable[tuple[Tensor, Tensor, Key | None]], eta: float, keep: float) -> None:
@@ -70,7 +70,7 @@ class Clients(Local):
 
     @cached_property
     def _forward_key(self) -> Key | None:
-        """Of what `forward` draws in this round; None: it draws nothing."""
+        """The key of random numbers in `forward` in this round; None: it draws none."""
         draws = self.problem.net.draws
         return keyed_random.keys(self.seed, "forward", self.problem.numbered(self.ids), self.t) if draws else None
 
@@ -79,7 +79,7 @@ class Clients(Local):
 
     @cached_property
     def _first(self) -> np.ndarray:
-        """(c,) where each client's samples begin."""
+        """(c,): the index of each client's first sample."""
         return self.problem.offsets[np.asarray(self.ids, np.int64)]
 
     @cached_property
@@ -97,7 +97,7 @@ class Clients(Local):
         if p.batch is None:
             return self._gradient(x, self._everything(), CHUNK, p.clip, None, self._forward_keys(draw))
         key = None if p.augment is None else keyed_random.fold(self._augment_key, draw)
-        chunk = p.batch + 1  # in one piece, also where a last sample has joined
+        chunk = p.batch + 1  # in one chunk, even if a single last sample has joined the batch
         return self._gradient(x, self._epochs(draw), chunk, p.clip, key, self._forward_keys(draw))
 
     def descend(self, y: Tensor, draws: range, eta: float) -> None:
@@ -114,7 +114,7 @@ class Clients(Local):
             self._work(work, lengths)
 
     def _batches(self, part: slice, alike: Sequence[int]) -> Iterator[tuple[Tensor, Tensor, Key | None]]:
-        """The minibatches of draws in which each client of this part has equally many samples."""
+        """The minibatches of those draws in which all clients of this part have equally many samples."""
         p, clients = self.problem, range(part.start, part.stop)
         m = len(self._epochs.minibatch(part.start, alike[0]))
         one = len(clients) * m
@@ -147,7 +147,7 @@ class Clients(Local):
         return out + p.l2 / 2 * x.square().sum(-1)
 
     def _everything(self) -> list[np.ndarray]:
-        """Each client's samples, all of them."""
+        """The rows of all samples of each client."""
         return [np.arange(first, first + m) for first, m in zip(self._first, self._sizes, strict=True)]
 
     def _gradient(
@@ -159,9 +159,9 @@ class Clients(Local):
         key: Key | None = None,
         forward: Key | None = None,
     ) -> Tensor:
-        """Gradients (c, d) over each client's samples `rows`, at most `chunk` of them at a time.
+        """Gradients (c, d) over each client's samples `rows`, at most `chunk` at a time.
 
-        key, forward: (c,) of how samples are changed, and of what the network draws.
+        key, forward: (c,), the keys of data augmentation and of the network's random numbers.
         """
         p = self.problem
         x, out = self._rows(x), torch.empty(len(self.ids), p.d, dtype=p.dtype, device=p.device)
@@ -186,7 +186,7 @@ class Clients(Local):
         return x if x.stride(-1) == 1 else x.contiguous()
 
     def _work(self, work: Callable[[slice], None], lengths: list[int]) -> None:
-        """work(part) on neighbours with equally many samples, as many clients at a time as it pays."""
+        """Call work(part) for runs of clients with equally many samples, of the engine's preferred size."""
         p = self.problem
         parts = _equal_runs(lengths, p.net.engine.together)
         if p.net.engine.together < len(lengths) and torch.device(p.device).type == "cpu":
@@ -197,7 +197,7 @@ class Clients(Local):
 
 
 def _equal_runs(lengths: list[int], longest: int) -> list[slice]:
-    """Consecutive entries that are equal, at most `longest` of them, in parts of even size."""
+    """Runs of equal consecutive entries, at most `longest` each, of nearly even size."""
     parts, start = [], 0
     for _, run in groupby(lengths):
         count = len(list(run))

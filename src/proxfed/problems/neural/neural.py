@@ -1,12 +1,12 @@
-"""Neural networks: any module over the clients' data, its parameters flattened to rows.
+"""Neural networks: any torch module over the clients' data, with its parameters flattened to rows.
 
     f_i(x) = (1/m_i) sum_j loss(network(x; A_ij), b_ij) + (l2/2) |x|^2
 
-Random numbers of the network, such as those of dropout, belong to gradients: a client's draw has its own, as it has its
-own minibatch. Values and full gradients are of the network without them.
+Random numbers of the network, such as dropout masks, are used in minibatch gradients only: each draw of a client has
+its own. Values and full gradients use the network without them.
 
-x holds the parameter tensors one after the other, each a block with its name. How the gradients of many clients are
-computed, stacked (`batched.py`) or one after the other over the cores (`loop.py`), changes the speed and nothing else.
+x is the concatenation of the parameter tensors, each a named block. The gradients of many clients are computed either
+stacked (`batched.py`) or one client after the other on all cores (`loop.py`); this affects only the speed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from proxfed.problems.own_loss import OwnLoss, OwnLossOfClasses, as_own
 from proxfed.types import Block, Local, Smoothness
 
 STATISTICS = 2048
-"""Training samples, spread evenly over all clients' data, whose statistics batch norm is evaluated with."""
+"""Number of training samples, spread evenly over all clients' data, for the statistics of batch norm in evaluation."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,35 +47,35 @@ class Neural(EmpiricalRisk):
     """f of a neural network over the clients' data."""
 
     model: str | Make | type[nn.Module] | nn.Module
-    """A name of the registry `MODELS`, a function (channels, side, classes) -> module, or a class of modules without
-    arguments: then the first parameters depend on the seed. Or a module: it is copied, and every run begins with the
-    parameters that it has."""
+    """A name of the registry `MODELS`, a function (channels, side, classes) -> module, or a module class without
+    arguments: the initial parameters then depend on the seed. Or a module: it is copied, and every run starts from its
+    parameters."""
     loss: Loss | str | Callable[..., Any] = "cross_entropy"
     """An object such as CrossEntropy(), or its name: 'squared', 'logistic', 'cross_entropy', 'one_hot', 'mse'. With
-    'squared' a class is one-hot: |s - e_b|^2 / 2; 'mse' has the mean over the outputs instead, as torch's MSELoss. Or a
-    function or module of (scores, labels), such as nn.CrossEntropyLoss(weight=...): f_i is its mean over samples."""
+    'squared' a class is one-hot: |s - e_b|^2 / 2; 'mse' is the mean over the outputs instead, as in torch's MSELoss. Or
+    a function or module of (scores, labels), such as nn.CrossEntropyLoss(weight=...): f_i is its mean over samples."""
     _: KW_ONLY
     batch: int | None = None
     """Samples of a stochastic gradient, in shuffled epochs; None: full gradients."""
     clip: float | None = None
-    """Largest norm of a client's gradient of the loss; longer ones are scaled down, before the weight decay."""
+    """Gradient clipping: the largest norm of a client's gradient of the loss, before weight decay."""
     normalise: str = "unit"
-    """'unit': bytes become 0 .. 1; 'standard': each channel gets mean 0 and variance 1 over all training data."""
+    """'unit' scales bytes to 0 .. 1; 'standard' gives each channel mean 0 and variance 1 over all training data."""
     augment: str | None = None
     """'crop_flip': minibatches of images are padded by 4, cropped at random and mirrored every other time."""
     dtype: torch.dtype = torch.float32
-    """float32 by default: networks need the speed more than the digits."""
+    """float32 by default, for speed."""
     channels_last: bool = True
-    """Images with the channels as the last axis in memory, which convolutions on a CPU like best."""
+    """Whether images have the channels as the last axis in memory, which is fastest for convolutions on a CPU."""
     bfloat16: bool = False
-    """Forward and backward in bfloat16 where torch finds it safe; x and the gradients keep their dtype. Where that is
-    slower, as on a CPU that does not know bfloat16, a warning says so."""
+    """Whether forward and backward use torch's autocast to bfloat16; x and the gradients keep their dtype. A warning
+    says if this is slower, as on a CPU without bfloat16."""
     mechanism: str = "auto"
-    """How clients' gradients are computed: 'batched', for dense networks, 'loop', or 'auto': the faster one."""
+    """How clients' gradients are computed: 'batched' (dense networks only), 'loop', or 'auto', the faster one."""
     train_measures: bool = False
-    """Objective and stationarity at every evaluation, which cost passes over all training data."""
+    """Whether to compute objective and stationarity at every evaluation, by passes over all training data."""
     net: Net = field(default=None, repr=False)  # type: ignore[assignment]
-    """Made of the fields above, and shared by f over other rows."""
+    """Made from the fields above, and shared by the same f over other data."""
 
     def __post_init__(self) -> None:
         self.check()
@@ -88,7 +88,7 @@ class Neural(EmpiricalRisk):
             self.criterion.separate, f"Neural: loss = {self.loss!r} is for linear models: it needs all samples at once"
         )
         if isinstance(self.model, nn.Module) and (self.net is None or self.model is not self.net.model):
-            object.__setattr__(self, "model", copy.deepcopy(self.model))  # its owner may train it further
+            object.__setattr__(self, "model", copy.deepcopy(self.model))  # the caller may train the original further
         one_of(self, "normalise", NORMALISATIONS)
         if self.normalise == "standard":
             self._everybody("normalise = 'standard'")
@@ -113,9 +113,7 @@ class Neural(EmpiricalRisk):
     def _check_batch_norm(self) -> None:
         require(self.batch != 1, f"{self.net.name} has batch norm, which needs batches of at least 2")
         read = not isinstance(self.data, OnDemand)
-        require(
-            read, f"{self.net.name} has batch norm, with statistics of all clients' samples, which are read on demand"
-        )
+        require(read, f"{self.net.name} has batch norm, which needs all clients' samples, but they are read on demand")
         alone = next((i for i in self.data.here if self.sizes[i] == 1), None)
         require(alone is None, f"{self.net.name} has batch norm, but client {alone} has a single sample")
 
@@ -123,25 +121,25 @@ class Neural(EmpiricalRisk):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of a sample."""
+        """The shape of a sample."""
         return tuple(self.data.features.shape[1:])
 
     @property
     def _whole(self) -> bool:
-        """Samples are whole numbers, such as tokens; those in bytes are images."""
+        """Whether samples are whole numbers, such as tokens; bytes are images."""
         dtype = np.asarray(self.data.features).dtype
         return self.normalise == "unit" and dtype.kind in "iu" and dtype != np.uint8
 
     @cached_property
     def blocks(self) -> tuple[Block, ...]:
-        """One for each parameter that is trained."""
+        """One block per trained parameter."""
         return self.net.blocks
 
     # ---- data --------------------------------------------------------------------------------------------------
 
     @cached_property
     def _signs(self) -> bool:
-        """Labels are -1 and +1: two classes."""
+        """Whether labels are -1 and +1: two classes."""
         return self.data.classes is None and bool(np.isin(self.data.labels, (-1, 1)).all())
 
     @cached_property
@@ -157,7 +155,7 @@ class Neural(EmpiricalRisk):
 
     @cached_property
     def outputs(self) -> int:
-        """What the network gives for a sample: a score for each class, or one number."""
+        """Outputs per sample: a score per class, or one number."""
         if not self.criterion.classes:
             return self.criterion.outputs(self.data)
         name = next((name for name, loss in LOSSES.items() if loss == self.loss), type(self.loss).__name__)
@@ -187,7 +185,7 @@ class Neural(EmpiricalRisk):
         return self._labels(self.data.labels)
 
     def samples(self, rows: np.ndarray, key: Key | None = None) -> tuple[Tensor, Tensor]:
-        """The samples of rows (g, m): (g * m, ...), and their labels (g, m)."""
+        """The samples (g * m, ...) of rows (g, m), and their labels (g, m)."""
         index = torch.from_numpy(rows.reshape(-1)).to(self.device)
         return self.A(index, key), self.b.index_select(0, index).view(rows.shape)
 
@@ -216,7 +214,7 @@ class Neural(EmpiricalRisk):
         if self.sizes.max() <= samples:
             return self
         other = self.over_rows(self.data.thinned(samples))
-        other.__dict__.update(weights=self.weights, _affine=self._affine)  # those of all samples
+        other.__dict__.update(weights=self.weights, _affine=self._affine)  # computed from all samples
         return other
 
     def _tested(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -224,12 +222,12 @@ class Neural(EmpiricalRisk):
         A, b = self._test
         return self._forward(x, A).mT[None], b[None]
 
-    # ---- from x back to the user -------------------------------------------------------------------------------
+    # ---- using the model x -------------------------------------------------------------------------------------
 
     def module(self, x: Tensor) -> nn.Module:
-        """The network with these parameters, in eval mode. Batch norm: with the statistics of training data under x.
+        """The network with these parameters, in eval mode; batch norm has the statistics of training data at x.
 
-        It takes samples that are normalised as the problem says, which `scores` and `predict` see to.
+        Its inputs must be normalised like the training data; `scores` and `predict` do that themselves.
         """
         module = copy.deepcopy(self.net.template).eval()
         values = {name: part.to(self.device, self.dtype) for name, part in parameters(x, self.blocks).items()}
@@ -240,7 +238,7 @@ class Neural(EmpiricalRisk):
         return module
 
     def _forward(self, x: Tensor, A: Inputs) -> Tensor:
-        """Scores (k, outputs), a chunk at a time."""
+        """Scores (k, outputs), computed in chunks."""
         module = self.module(x)
         with torch.no_grad():
             return torch.cat([module(A(rows)) for rows in torch.arange(len(A), device=self.device).split(CHUNK)])

@@ -1,8 +1,8 @@
-"""A network arranged for speed on images; the function that it computes and its gradient stay the same.
+"""Rearranges a network for speed on images without changing the function or its gradient.
 
-- Pooling before the ReLU: max and relu commute, also where they have ties, and the ReLU gets a quarter of the numbers.
-- The gradient that comes back through a Flatten takes the layout of what went in: given another one, the backward
-  pass of max pooling copies everything there and back, which takes longer than the pooling.
+- Pooling before the ReLU: max and relu commute, even with ties, and the ReLU then processes a quarter of the numbers.
+- The gradient through a Flatten gets the memory layout of its input: with another layout, the backward pass of max
+  pooling copies everything twice, which takes longer than the pooling.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def arrange(module: nn.Module) -> None:
 
 
 def _pool_first(module: nn.Module) -> None:
-    """Where layers are known to be called one after the other: a module of another kind may look between its layers."""
+    """Only in a Sequential, whose layers are called in order: other modules may use the values between layers."""
     if type(module) is not nn.Sequential:
         return
     for k in range(1, len(module)):

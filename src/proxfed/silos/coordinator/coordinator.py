@@ -306,13 +306,13 @@ class Coordinator:
                 return x
             means.append(self.network.average(self.asking.rows(answers)))
 
-    def fields(self, asked: Collection[str] | None = None) -> dict[str, Any]:
-        """Of the clients' states, on graphs: names, to be asked for; x is always there."""
+    def fields(self, names: Collection[str] | None = None) -> dict[str, Any]:
+        """The fields of the clients' states, on graphs, which sites send on request; x is always among them."""
         if not isinstance(self.algorithm, Graph):
             return {}
         form = self.clients.begin_peers(self.algorithm, range(0), Work(), dense)
-        names = [name for name, x in form._asdict().items() if isinstance(x, Tensor)]
-        return {name: Field(name, self.t) for name in names if asked is None or name in {"x", *asked}}
+        fields = [name for name, x in form._asdict().items() if isinstance(x, Tensor)]
+        return {name: Field(name, self.t) for name in fields if names is None or name in {"x", *names}}
 
     def counters(self) -> dict[str, float]:
         more: dict[str, float] = {"wire_bytes": self.wire, "absent": self.absent}

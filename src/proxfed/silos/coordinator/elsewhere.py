@@ -122,6 +122,12 @@ class Elsewhere:
         return self.d if self.hessians else 0
 
     @property
+    def rounding(self) -> float:
+        """Each site rounds to the nearest multiple of what masks can hold."""
+        protection = self.job.protection
+        return len(self.job.sites) * 0.5 ** (protection.fraction_bits + 1) if protection.secure_aggregation else 0.0
+
+    @property
     def loss(self) -> Loss:
         return read_fit(self.job.fit).criterion
 

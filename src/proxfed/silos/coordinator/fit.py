@@ -42,7 +42,7 @@ from proxfed.silos.protection.signatures import signed_by
 from proxfed.silos.site.fit_problem import problem_of_job
 from proxfed.silos.wire.carrier import Carrier
 from proxfed.silos.wire.exchange import Exchange
-from proxfed.silos.wire.fit_job import TOO_FEW_REPETITIONS, Bootstrap
+from proxfed.silos.wire.fit_job import check_draws
 from proxfed.silos.wire.job import Job
 from proxfed.silos.wire.message import Letter
 from proxfed.tables.holdings import Holdings
@@ -97,10 +97,7 @@ def fit_between(
     require(asked.compress is None, f"compress = {asked.compress!r}: sums under masks cannot be compressed")
     again = next((name for name in ("nested", "optimism", "stability") if getattr(asked, name)), None)
     require(again is None, f"{again}: models are fitted again where all tables lie in one place, not between sites")
-    few = Bootstrap(asked.repetitions, asked.level, asked.seed).too_few
-    require(
-        not few, f"repetitions = {asked.repetitions}, level = {asked.level:g}: between sites, {TOO_FEW_REPETITIONS}"
-    )
+    check_draws(asked.repetitions, asked.level)
     target = schema.target
     plain = target is None or not (target.offset or target.exposure)
     require(plain, "target.offset and target.exposure are for `proxfed glm`: other fits take no offsets")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -71,29 +71,36 @@ def agree_on_fit(
     require(target is not None, "the schema has no [target]")
     assert target is not None
     loss = loss_of(settings, target)
-    signed = isinstance(loss, Logistic)
-    agreed = met.agreed | {"classes": None if signed or not target.names else len(target.names)}
-    n = len(carrier.sites)
     left_out = settings.cv == "organisation"
     fit = FitTable.model_validate({
         "loss": describe(loss, KINDS),
         "intercept": settings.intercept and loss.separate,
-        "folds": n if left_out else settings.folds if folds is None else folds,
+        "folds": len(carrier.sites) if left_out else settings.folds if folds is None else folds,
         "by": "organisation" if left_out else "rows",
     })  # fmt: skip
-    job = Job(
-        {"protection": protection},
-        carrier.sites,
+    job = job_of(met, schema, carrier.sites, fit, protection)
+    tests = tuple(site for site, told in met.schemas.items() if told["test"])
+    return FitAgreement(job, tests, met.bytes, met.rows, settings.model_dump(mode="json", exclude_defaults=True))
+
+
+def job_of(
+    met: Greeting, schema: Schema, sites: tuple[str, ...], fit: FitTable, protection: Mapping[str, object]
+) -> Job:
+    """The job of all sites that were met."""
+    signed, target = isinstance(fit.criterion, Logistic), schema.target
+    classes = None if signed or target is None or not target.names else len(target.names)
+    n = len(sites)
+    return Job(
+        {"protection": dict(protection)},
+        sites,
         (1,) * n,
         (1 / n,) * n,
-        agreed,
+        met.agreed | {"classes": classes},
         secrets.token_hex(16),
         fit=fit.model_dump(exclude_none=True),
         introductions=met.introductions,
         audits=met.audits,
     )
-    tests = tuple(site for site, told in met.schemas.items() if told["test"])
-    return FitAgreement(job, tests, met.bytes, met.rows, settings.model_dump(mode="json", exclude_defaults=True))
 
 
 def same_schema(met: Greeting, schema: Schema) -> None:

@@ -52,6 +52,7 @@ def _of_fit(site: Site, settings: Settings) -> Iterator[str]:
     if site.fit.measures:
         yield "Once: measures of the model on this site's own held-out rows, rounded to two digits or to five rows."
         yield "Once: the same of a model of this site's rows alone."
+        yield "Of models that others have fitted (`proxfed validate`): the same measures on all rows here."
     if site.fit.inference:
         fewest = site.limits.rows
         yield (

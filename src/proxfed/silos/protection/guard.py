@@ -18,7 +18,7 @@ from proxfed.errors import InputError, ProxfedError, RunError
 from proxfed.silos.protection.folds import folds
 from proxfed.silos.wire.job import Job
 from proxfed.silos.wire.message import Head, Letter
-from proxfed.types import Message
+from proxfed.types import Local, Message
 
 if TYPE_CHECKING:
     from proxfed.data.federated import Federated
@@ -160,6 +160,10 @@ class Guard:
 
     def follow(self, job: Job, start: Tensor, sent: Iterable[Tensor]) -> None:
         """Refused if nothing is told about vectors that the coordinator sent; the job begins at `start`."""
+
+    def computes(self, job: Job, f: Local) -> Local:
+        """What the job's clients compute with; it may refuse models of their own."""
+        return f
 
     def folds(self, rows: Rows, strata: np.ndarray, count: int) -> np.ndarray:
         """(N,) the fold of each training row, the same in all jobs; each has its share of every stratum."""

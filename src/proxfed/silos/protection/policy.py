@@ -43,7 +43,8 @@ def check_job(site: Site, job: Job) -> None:
         protection = job.protection
     except ValidationError as e:
         raise Refused(f"protection = {job.experiment['protection']!r:.200} is not understood") from e
-    check_sites(site, job.sites, protection)
+    if not job.measures_only:
+        check_sites(site, job.sites, protection)
     if job.algorithm is not None:
         check_listed(site, "algorithms", site.allow.algorithms, str(job.algorithm.get("name")))
         check_rounds(site, job.algorithm.get("rounds", 0))

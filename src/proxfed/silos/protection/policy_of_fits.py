@@ -36,10 +36,13 @@ def check_fit(site: Site, job: Job) -> None:
         allow_if(budget, "a private fit needs a budget: require.privacy of its site.toml has none")
         allow_if(fit.folds == 0 and fit.by == "rows", "a private fit has no folds")
     protection = job.protection
-    open_ = protection.secure_aggregation or not site.fit.masked
+    open_ = protection.secure_aggregation or not site.fit.masked or job.measures_only
     allow_if(open_, "sums of a fit are told under masks only: protection.secure_aggregation (fit.masked = true)")
     without = protection.privacy is None and protection.robust is None
     allow_if(without, "a fit has neither noise nor a robust mean: protection.privacy and protection.robust")
+    if fit.external:
+        allow_if(fit.folds == 0 and fit.by == "rows", "a validation has no folds")
+        allow_if(site.fit.measures or not job.measures_only, "measures of its rows are not told (fit.measures = false)")
     if fit.by == "organisation":
         allow_if(fit.folds == len(job.sites), f"fit.folds = {fit.folds}, and the job has {len(job.sites)} sites")
         allow_if(site.fit.apart, "leaving out one organisation at a time tells the sums of each (fit.apart = false)")
@@ -77,7 +80,7 @@ def check_factors(site: Site, factors: Sequence[float]) -> None:
 
 
 def check_judged(site: Site) -> None:
-    allow_if(site.fit.measures, "measures of its held-out rows are not told (fit.measures = false)")
+    allow_if(site.fit.measures, "measures of its rows are not told (fit.measures = false)")
 
 
 def check_inference(site: Site, apart: bool, alone: bool) -> None:

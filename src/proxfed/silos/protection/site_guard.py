@@ -26,6 +26,7 @@ from proxfed.fit.model_file import Signature
 from proxfed.fit.own_rows import rows_apart
 from proxfed.silos.protection import policy, policy_of_fits
 from proxfed.silos.protection.audit import Line
+from proxfed.silos.protection.bounded import Bounded
 from proxfed.silos.protection.folds import folds
 from proxfed.silos.protection.guard import Asked, Guard, Link, Parts, Refused, Wanted
 from proxfed.silos.protection.keyring import SiteKey
@@ -42,6 +43,7 @@ from proxfed.silos.site.table_rows import TableRows
 from proxfed.silos.wire.job import Job
 from proxfed.tables.raw import find_files
 from proxfed.tables.schema import read_schema
+from proxfed.types import Local
 
 _log = logging.getLogger("proxfed.silos")
 
@@ -208,6 +210,9 @@ class SiteGuard(Guard):
             policy.check_model(self.site, [x])
             policy.check_step(self.site, 0.0 if goes_on else path.far(x))
             path.add(x)
+
+    def computes(self, job: Job, f: Local) -> Local:
+        return f if job.protection.privacy is not None else Bounded(f, self.site.limits.norm)
 
     def folds(self, rows: Rows, strata: np.ndarray, count: int) -> np.ndarray:
         """Keyed by the site's secret. Their number and their units are kept: others would overlap in a few rows."""

@@ -18,7 +18,7 @@ from proxfed.engine.network import mixed_at
 from proxfed.engine.states import flatten, put, restore, take, writable
 from proxfed.keyed_random import Ids
 from proxfed.silos.wire.job import Built, Job
-from proxfed.types import Graph, Message, Mix, Mixing, Star
+from proxfed.types import Graph, Local, Message, Mix, Mixing, Star
 
 
 class Counts(NamedTuple):
@@ -43,12 +43,12 @@ class Answered(NamedTuple):
 class Part:
     """The clients `here` of a run."""
 
-    def __init__(self, job: Job, built: Built, here: range) -> None:
+    def __init__(self, job: Job, built: Built, here: range, watch: Callable[[Local], Local] = lambda f: f) -> None:
         assert built.algorithm is not None
         self.job, self.here, self.problem, self.topology = job, here, built.problem, built.topology
         self.algorithm = built.algorithm
         self.codecs = compressors(built.algorithm)
-        self.clients = Clients(built.problem, built.algorithm, job.seed)
+        self.clients = Clients(built.problem, built.algorithm, job.seed, watch=watch)
         self._mixers: dict[int, tuple[Mixing, Any]] = {}
 
     # ---- state -------------------------------------------------------------------------------------------------

@@ -51,6 +51,9 @@ if TYPE_CHECKING:
     from proxfed.silos.site.holder import Holder
 
 
+EXTERNAL = ("counts", "sums", "judged", "histogram")
+"""What is asked to validate a model that others have fitted."""
+
 TOO_FEW = "its rows are too few or too much alike"
 """Why a site has no model of its own rows; what is wrong exactly would tell of them."""
 
@@ -146,7 +149,9 @@ class SiteFit:
             "histogram": self._histogram,
             "private": self._private,
         }
-        if what not in known or (what == "private") != (self.fit.private is not None):
+        told_of = ("judged",) if self.job.measures_only else EXTERNAL
+        fits = (what == "private") == (self.fit.private is not None)
+        if what not in known or not fits or (self.fit.external and what not in told_of):
             raise RunError(f"a fit has no query {what!r:.40}")
         head, body, asked = known[what](letter)
         data = self.holder.leave(asked, self.holder.seal(letter, "answer", head, body))
@@ -162,6 +167,8 @@ class SiteFit:
 
     def _sums(self, letter: Letter) -> Answered:
         questions, counts = fit_job.read_sums(letter, self.own.d, self._own_d, self._classes)
+        losses = all(q.order == 0 and not q.products for q in questions)
+        require(losses or not self.fit.external, "a validation asks for losses, not for derivatives")
         strange = next((q for q in questions if (q.part.fold or 0) >= max(1, self.fit.folds)), None)
         require(strange is None, f"a fold was asked for that is none of the {self.fit.folds} of this job")
         words = ("value", "gradient", "hessian")
@@ -326,10 +333,12 @@ class SiteFit:
     # ---- how good a model is here ----------------------------------------------------------------------------------
 
     def _held_out(self, letter: Letter, what: str) -> tuple[np.ndarray, Asked]:
-        """(N, outputs) the scores of every row by the model of its fold, which has not seen it."""
-        own, folds = self.own, self.fit.folds
-        models, counts = fit_job.read_models(letter, max(1, folds), own.d, self._own_d, self._classes)
-        require(own.fold is not None, f"{what}: rows are held out by folds, and the job has none")
+        """(N, outputs) the scores of every row by the model of its fold, which has not seen it; in a validation, of
+        all rows by one model."""
+        own, folds = self.own, max(1, self.fit.folds)
+        models, counts = fit_job.read_models(letter, folds, own.d, self._own_d, self._classes)
+        held_out = own.fold is not None or self.fit.external
+        require(held_out, f"{what}: rows are held out by folds, and the job has none")
         asked = self._asked(letter, what, [what], folds)
         self._follow(models, counts)
         with withheld("a query failed"):

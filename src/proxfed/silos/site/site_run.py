@@ -9,7 +9,7 @@ round.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -63,7 +63,7 @@ class SiteRun:
     @cached_property
     def part(self) -> Part:
         require(self.built.algorithm is not None, "the job has no algorithm")
-        return Part(self.job, self.built, self.here)
+        return Part(self.job, self.built, self.here, partial(self.holder.guard.computes, self.job))
 
     @cached_property
     def peers(self) -> Peers:

@@ -28,7 +28,7 @@ import torch
 from pydantic import BaseModel, Field, ValidationError
 from torch import Tensor
 
-from proxfed.errors import RunError
+from proxfed.errors import RunError, require
 from proxfed.fit.oracle import Gram, Part, Question, Sums, numbers
 from proxfed.fit.private_tables import Private
 from proxfed.fit.settings import Settings, read_settings
@@ -75,6 +75,9 @@ class FitTable(BaseModel):
     """One question is answered, with noise, and no other."""
     by: Literal["rows", "organisation"]
     """What a fold is: rows of every site, as each has divided them, or all rows of one site."""
+    external: bool = False
+    """A model that others have fitted is validated: all rows are new to it, and only measures and sums of losses are
+    told."""
 
     @property
     def criterion(self) -> Loss:
@@ -241,6 +244,13 @@ class Bootstrap(NamedTuple):
 
 MOST_REPETITIONS, FEWEST_IN_A_TAIL = 1000, 2
 TOO_FEW_REPETITIONS = "repetitions are 0, or so many that two of them and more lie beyond each end of an interval"
+
+
+def check_draws(repetitions: int, level: float) -> None:
+    """InputError if a site would not tell intervals of so many draws."""
+    said = f"repetitions = {repetitions}, level = {level:g}: between sites, {TOO_FEW_REPETITIONS}"
+    require(not Bootstrap(repetitions, level).too_few, said)
+
 
 OF_ALONE = ("penalty", "weight", "weights", "smallest", "rule", "groups", "cv_tolerance")
 """Settings of a fit that a site needs for a model of its own rows."""

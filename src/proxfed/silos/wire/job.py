@@ -7,7 +7,7 @@ from the job and its own rows, with classes that are installed there: a job that
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from hashlib import sha256
 from typing import Any, NamedTuple
@@ -80,7 +80,7 @@ class Job:
     version: str = __version__
 
     def encode(self) -> bytes:
-        return canonical(asdict(self))
+        return canonical({each.name: getattr(self, each.name) for each in fields(self)})
 
     @cached_property
     def digest(self) -> str:
@@ -132,6 +132,11 @@ class Job:
         return bool(self.fit and self.fit.get("private"))
 
     @property
+    def measures_only(self) -> bool:
+        """A model is validated at one site: it tells its own measures, if it tells any, and no sum."""
+        return bool(self.fit and self.fit.get("external") and len(self.sites) == 1)
+
+    @cached_property
     def family(self) -> str:
         """The jobs of one problem, whose algorithms differ, have the same one."""
         return replace(self, algorithm=None, label="", seed=0, x0=None).digest
