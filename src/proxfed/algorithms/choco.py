@@ -53,7 +53,7 @@ class ChocoSGD(Graph[State]):
     K: int = 1
     """Local steps of a round."""
     variant: str = "atc"
-    """'atc': step, then mix; 'cta': mix the messages of the last round, then step."""
+    """'atc': step, then mix; 'cta': step and mix the messages of the last round at the same time."""
 
     needs: ClassVar[Needs] = Needs(composite=False, contractive=True, fixed_graph=True)
     facts: ClassVar[Facts] = Facts(Sends(edge=1, compressed=("edge",)), exact=False)
