@@ -5,7 +5,7 @@
     K times         w <- w - alpha (grad f_i(x) + c - c_i),  x <- prox_{(k+1) alpha h}(w)
                     u = mean of the K gradients
                     v_i <- (1 - eta) v_i + eta u,   D_i = C(v_i - c_i),   c_i <- c_i + D_i
-                    client sends    D_i
+    client sends    D_i
     server          c <- c + mean D_i,   zt <- z - beta c,   z = prox_{beta h}(zt)
 
 The downlink is the model *before* its prox, from which both sides compute the same z and clients read c, so one vector
@@ -24,6 +24,7 @@ the last z, so the server sends c beside zt, and
 Absent clients count with their last c_i at the server, as in EF21, and c is still the mean of all c_i. A solution is a
 fixed point for every participation pattern, and the limit is exact if each client participates now and then;
 docs/theory.md has the steps.
+
 If alpha L is about 1 and the data are heterogeneous, control variates may grow until the run diverges, which is
 reported. Fixed points are the same for every eta, and eta < 1 averages c_i over rounds: on the paper's MNIST
 (alpha = 0.1, K = 10, Dir(0.5), the top 10 %) it diverges with eta = 0.3, 0.5 and 1 and is stable with 0.1. Half the

@@ -19,6 +19,7 @@ and so c_i = 0.
 The paper's two baseline schemes are in naive_composite.py, its theorem in numbers in bounds/. If steps are long and
 corrections grow, G_i may be averaged over rounds: FedCEF without compression and with eta < 1 is this method with that
 average instead of G_i, and has the same fixed points.
+
 Partial participation (`partial`; ours, the paper has all clients): a client that was absent does not know the last z,
 so the server sends g, the mean over all clients of the last G_i that it has received, and a_i = -G_i:
 

@@ -8,6 +8,7 @@
 All clients share the coin that decides whether to communicate: the number of passes in a round is a function of `seed`
 and the round, so it need not be sent. A round here ends with communication. For p = 0 it is FedADMM without
 regulariser, and exact; a pass without communication takes every client towards its own solution.
+
 Partial participation (`partial`; ours): clients send the change of x_i, and x <- x + share mean of it is the mean of
 the last x_i of all clients. For p = 0 it is then also FedADMM without regulariser.
 

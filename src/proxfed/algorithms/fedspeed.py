@@ -8,6 +8,7 @@
 g is the mean of the g_i of all clients, and share the fraction of clients that participate. Without perturbation
 (rho = 0 or alpha = 0) it is FedDyn, and exact. With full participation x = mean(y - lam g_i), and it is DFedADMM with
 the new dual on the complete graph.
+
 The mean of all g_i follows the authors' simulator. Averaging y - lam g_i over the participants is the same with full
 participation, but otherwise does not converge on heterogeneous data.
 

@@ -13,6 +13,7 @@ f = mean f_i + g with a public g, so y and v are public. E|C(v) - v|^2 <= omega 
 requires smooth and strongly convex f_i and g; problems without a g split it off from the f_i: here
 g(x) = (mu_g/2) |x|^2 is subtracted from each f_i. mean u_i + v = 0 at all times. At a fixed point d_i = 0, so all x_i
 are y, and u_i, v are the gradients of f_i and g.
+
 All clients share the coin: the number of steps in a round is a function of `seed` and of the rounds so far. A round is
 all steps up to the one that communicates, 1/p on average.
 

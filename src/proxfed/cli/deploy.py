@@ -57,7 +57,6 @@ def deploy(
 ) -> None:
     """Run an experiment between organisations: each `proxfed silo` holds its rows, and this process coordinates.
 
-
     Start it on the machine of the carrier's server. Rows, report and run folder are the same as for `proxfed run`. It
     may be killed at any time: --resume continues it, bit for bit. With --loopback 3 everything runs on this machine,
     with real processes, sockets and certificates, and the models are compared with those of `proxfed run`.
