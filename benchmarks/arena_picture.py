@@ -52,13 +52,15 @@ def reached(name: str, form: str) -> dict[str, tuple[float, float, float]]:
             for history in run.histories(label).values():
                 own = labels[label]
                 rows = [narrow(row, own, run.settings["dtype"]) for row in history]
-                up = [narrow(row | {"bytes_down": 0, "bytes_best": row["bytes_up"]}, own, "float64") for row in history]
+                up = [
+                    narrow({**row, "bytes_down": 0, "bytes_best": row["bytes_up"]}, own, "float64") for row in history
+                ]
                 for row, single in zip(rows, up, strict=True):
                     row["broadcast"] = single["bytes_narrow"] + (row["bytes_narrow"] - single["bytes_narrow"]) / n
                 there = (first_reached(rows, "error", TARGET, axis) for axis in ("round", "bytes_narrow", "broadcast"))
                 t, unicast, broadcast = (NEVER if value is None else value for value in there)
                 found.setdefault(label, []).append((t, unicast / 1e3, broadcast / 1e3))
-    return {label: tuple(map(median_low, zip(*each, strict=True))) for label, each in found.items()}  # type: ignore[misc]
+    return {label: tuple(map(median_low, zip(*each, strict=True))) for label, each in found.items()}
 
 
 def main() -> None:

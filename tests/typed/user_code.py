@@ -30,7 +30,7 @@ FedAvg(0.1, 5)
 FedAvg(InverseRoot(0.1), 5)
 FedAvg(lambda t: 1 / t, 5)
 FedAvg(eta="Auto", K=5)  # type: ignore[arg-type]
-FedAvg(eta="auto", K="auto")  # type: ignore[arg-type]
+FedComposite(eta="auto", tau="auto")  # type: ignore[arg-type]
 
 penalised: FedComposite = FedComposite(eta="auto", tau=5)
 length: float = FedComposite(0.5, 5).eta * penalised.tau
