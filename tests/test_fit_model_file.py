@@ -144,7 +144,7 @@ def refused(text: str) -> str:
         ({"features": []}, "does not fit 1 x 0 coefficients"),
         ({"classes": ["ill"]}, "a logistic model has two classes, not 1"),
         ({"weight": None}, "is damaged (weight"),
-        ({"preparation": {}}, "is not a preparation that was kept"),
+        ({"preparation": {}}, "is not a stored preparation"),
         ({"more": 1}, "is damaged (more"),
         ({"measures": {"all": {"auc": ["x"]}}}, "is damaged (measures.all.auc.0"),
     ],

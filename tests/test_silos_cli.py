@@ -107,7 +107,7 @@ def test_audit_says_where_the_chain_is_broken(capsys: pytest.CaptureFixture[str]
     audit.path.write_text(audit.path.read_text().replace('"t": 7', '"t": 8'))
     code, _, said = proxfed(capsys, "site", "audit")
     assert code == 1
-    assert "not as it was written: line 8" in said
+    assert "was changed afterwards: line 8" in said
     code, said, _ = proxfed(capsys, "site", "audit", "--format", "json")
     assert code == 1
     assert json.loads(said)["broken"].startswith("line 8")

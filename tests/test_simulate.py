@@ -238,10 +238,7 @@ def test_the_command_says_what_became_of_a_run(capsys: Any, tmp_path: Path) -> N
     wild = {"name": "fedavg", "label": "wild", "eta": 1e9, "K": 3}
     execute(tmp_path / "run", small(rounds=4, seeds=[0], algorithms=[wild, wild | {"label": "calm", "eta": 0.1}]))
     _, said, _ = proxfed(capsys, "simulate", str(tmp_path / "run"), "--profile", "lan")
-    assert (
-        said.count("Simulated seconds are those of the profile 'lan': a step of 0.01 s, and the links, are assumed")
-        == 1
-    )
+    assert said.count("Simulated seconds are for the profile 'lan': a step of 0.01 s, and the links, are assumed") == 1
     lines = {line.split()[0]: line for line in said.splitlines() if line.startswith(("wild", "calm"))}
     assert "diverged in round" in lines["wild"]
     assert lines["calm"].rstrip().endswith("s")

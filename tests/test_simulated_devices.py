@@ -98,7 +98,7 @@ def test_profiles_are_whole_and_say_whose_they_are(name: str) -> None:
         f"a step of {medians[0]:g} s" if medians[0] == medians[-1] else f"a step of {medians[0]:g} to {medians[-1]:g} s"
     )
     said = origin({"profile": name})
-    assert said.startswith(f"simulated seconds are those of the profile '{name}': {steps}, and the links, are ")
+    assert said.startswith(f"simulated seconds are for the profile '{name}': {steps}, and the links, are ")
     assert said.endswith("time.step_scale = 1 multiplies a step: set it for your model and devices")
 
 

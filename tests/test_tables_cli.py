@@ -72,7 +72,7 @@ def test_without_a_file_the_schema_is_printed(capsys: Any) -> None:
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
-        (["FILE"], "say what is predicted: --target COLUMN"),
+        (["FILE"], "name the target: --target COLUMN"),
         (["FILE", "--target", "out"], "has no column 'out'; did you mean 'outcome'?"),
         (["FILE", "--target", "patient"], "90 different words are too many for classes, and are no numbers"),
         (["FILE", "--time", "age"], "time = 'age' and event = '' go together"),
@@ -93,8 +93,8 @@ def test_describe_says_who_holds_what_and_what_is_sent(capsys: Any) -> None:
     code, said, complaint = proxfed(capsys, "data", "describe", str(CLINICS / "tables.toml"), "--sent")
     assert code == 0, complaint
     assert "east" in said
-    assert "withheld, because it is below 5" in said
-    assert "12 features are made of 8 columns" in said
+    assert "withheld, because the count is below 5" in said
+    assert "12 features are computed from 8 columns" in said
     assert "north sends" in said
     assert "age: mean" in said
     code, said, _ = proxfed(capsys, "data", "describe", str(CLINICS / "tables.toml"), "--format", "json")

@@ -210,12 +210,12 @@ def test_damaged_preparations_are_refused(clinics) -> None:
         ({"form": "x"}, "form = 'x' is not"),
         ({"parameters": {}}, "has no parameters of"),
         ({"modes": {"stage": "X"}}, "has no parameters of"),
-        ({"notes": 3}, "is not a preparation that was kept"),
+        ({"notes": 3}, "is not a stored preparation"),
         ({"parameters": plain["parameters"] | {"age": {"scale": 0.0}}}, r"parameters.age.scale: .*greater than 0"),
     ):
         with pytest.raises(InputError, match=says):
             Preparation.from_plain(plain | damage, "model.json")
-    with pytest.raises(InputError, match="is not a preparation"):
+    with pytest.raises(InputError, match="is not a stored preparation"):
         Preparation.from_plain([])
 
 

@@ -95,7 +95,7 @@ def test_a_further_file_has_more_columns_of_the_same_rows(tmp_path) -> None:
     path = write(tmp_path, source.replace('"id" }', '"id", unmatched = "drop" }'))
     assert "1 rows are left out" in read_tables(path).notes[0]
     path = write(tmp_path, source, more=more + "1,I,train\n")
-    assert "'1' stands there twice" in refused_table(path)
+    assert "'1' appears twice" in refused_table(path)
 
 
 def test_npz_files_have_columns_or_a_matrix(tmp_path) -> None:

@@ -89,7 +89,7 @@ def test_two_files_of_one_name_need_names_of_their_own(tmp_path) -> None:
 
 def test_a_row_of_nobody_is_refused_table(tmp_path) -> None:
     path = write(tmp_path, 'files = "a.csv"\norganisation = "who"', a=HEAD.strip() + ",who\n1,I,y,2020-01-01,ill,\n")
-    assert "column 'who', row 1 does not say whose row it is" in refused_table(path)
+    assert "column 'who', row 1 does not name the row's organisation" in refused_table(path)
 
 
 def test_other_files_for_the_same_agreement(tmp_path) -> None:

@@ -139,15 +139,15 @@ def test_whole_numbers_have_one_way_of_writing(word, one_way: str) -> None:
         ('[columns.a]\nkind = "number"\nmissing = [nan]', "columns.a.missing.0 = nan is not allowed"),
         ('[columns.a]\nkind = "category"', "the key 'columns.a.categories' is missing"),
         ('[columns.a]\nkind = "category"\ncategories = []', "columns.a: categories must name at least 1"),
-        ('[columns.a]\nkind = "category"\ncategories = [1, 1.0]', "columns.a: categories: '1' stands there twice"),
+        ('[columns.a]\nkind = "category"\ncategories = [1, 1.0]', "columns.a: categories: '1' appears twice"),
         ('[columns.a]\nkind = "category"\ncategories = ["other"]\nunseen = "other"', "adds a category 'other'"),
         ('[columns.a]\nkind = "category"\ncategories = ["x"]\nreference = "y"', "reference = 'y' is not one of"),
-        ('[columns.a]\nkind = "boolean"\nyes = ["1"]\nno = [1]', "yes and no: '1' stands there twice"),
+        ('[columns.a]\nkind = "boolean"\nyes = ["1"]\nno = [1]', "yes and no: '1' appears twice"),
         (
             '[columns.a]\nkind = "date"\nformat = "day"',
             "columns.a.format = 'day' is not allowed: it must be made",
         ),
-        ('[columns.a]\nkind = "date"\nparts = ["days", "days"]', "one of them stands there twice"),
+        ('[columns.a]\nkind = "date"\nparts = ["days", "days"]', "one of them appears twice"),
         ('[target]\ncolumn = "a"\nclasses = ["x"]', "target: classes must name at least 2"),
         ('[target]\ntime = "T"', "target: time = 'T' and event = '' go together"),
         (

@@ -4,7 +4,7 @@
     v <- v + gamma (r - vh) + g_new - g,          q = C(v - vh),   vh <- vh + q,   r <- r + mix q       g = grad f(x)
 
 Both the model and the tracker have public copies, as in CHOCO-SGD, so that only compressed differences travel, and
-mean(v) = mean(g) whatever C is. It begins with xh = s = x0, which everybody knows, v = g = grad f(x0) and vh = r = 0.
+mean(v) = mean(g) whatever C is. It begins with xh = s = x0, which is public, v = g = grad f(x0) and vh = r = 0.
 
 What travels: C of two vectors over each edge of a round.
 Reference: H. Zhao, B. Li, Z. Li, P. Richtarik, Y. Chi, "BEER: Fast O(1/T) Rate for Decentralized Nonconvex Optimization
@@ -44,7 +44,7 @@ class BEER(Graph[State]):
     gamma: float
     """Gossip step size, in (0, 1]: the coarser the compressor, the smaller."""
     compressor: Compressor = Identity()
-    """Contractive compressor of what crosses an edge."""
+    """Contractive compressor of the messages over edges."""
 
     needs: ClassVar[Needs] = Needs(composite=False, contractive=True, fixed_graph=True, doubly_stochastic=True)
     facts: ClassVar[Facts] = Facts(Sends(edge=2, compressed=("edge",)), exact=True)

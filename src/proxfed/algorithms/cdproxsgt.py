@@ -28,13 +28,13 @@ from proxfed.types import Compressor, Facts, FloatOrAuto, Graph, Local, Mean, Mi
 
 class State(NamedTuple):
     x: Tensor  # the model
-    xh: Tensor  # what neighbours know of it
+    xh: Tensor  # its public copy
     s: Tensor  # xh mixed
     y: Tensor  # tracks the mean gradient
-    yh: Tensor  # what neighbours know of it
+    yh: Tensor  # its public copy
     r: Tensor  # yh mixed
-    g: Tensor  # gradient at the x before
-    v: Tensor  # what the last prox step was taken of
+    g: Tensor  # gradient at the previous x
+    v: Tensor  # the argument of the last prox step
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,9 @@ class CDProxSGT(Graph[State]):
     gamma_x: float = 0.5
     """Gossip step size of the model, in (0, 1]: the coarser the compressor, the smaller."""
     gamma_y: float = 0.5
-    """The same of the tracker."""
+    """Gossip step size of the tracker."""
     compressor: Compressor = Identity()
-    """Contractive compressor of what crosses an edge."""
+    """Contractive compressor of the messages over edges."""
 
     needs: ClassVar[Needs] = Needs(contractive=True, fixed_graph=True, doubly_stochastic=True)
     facts: ClassVar[Facts] = Facts(Sends(edge=2, compressed=("edge",)), exact=True)

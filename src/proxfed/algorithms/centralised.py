@@ -1,4 +1,4 @@
-"""Centralised references: what one machine with all the data would do, through the same rounds and the same report.
+"""Centralised references: the steps of one machine with all the data, with the same rounds and the same report.
 
 A round asks every client for its gradient at the server's point y; their weighted mean g is the gradient of f there.
 
@@ -33,14 +33,14 @@ from proxfed.types import Constants, Facts, FloatOrAuto, Local, Needs, Regularis
 
 class State(NamedTuple):
     x: Tensor  # the model
-    y: Tensor  # where the next gradients are taken
+    y: Tensor  # the point of the next gradients
     v: Tensor  # momentum
     t: Tensor  # FISTA's count of steps since its last restart
 
 
 @dataclass(frozen=True)
 class _Pooled(Star[Stateless, State]):
-    """Clients answer with their gradients; a method says what the server makes of the mean."""
+    """Clients send their gradients; a subclass defines the server's step with their mean."""
 
     eta: FloatOrAuto
     """Step size."""
@@ -164,7 +164,7 @@ class ProximalGradient(_Pooled):
 
     @classmethod
     def theory(cls, c: Constants) -> ProximalGradient:
-        """eta = 1/L_f, or half of what a weakly convex h allows if that is less."""
+        """eta = 1/L_f, or half of the largest step that a weakly convex h allows, if that is less."""
         return cls(1 / max(c.smoothness.L_f, 2 * c.weak_convexity))
 
 

@@ -1,6 +1,6 @@
 """CHOCO-SGD: decentralised SGD with compressed gossip, for any contractive compressor.
 
-Every client keeps a public copy xh_i of its model, which its neighbours know because they hear all that changes it, and
+Every client keeps a public copy xh_i of its model, which its neighbours can follow from the messages, and
 s_i = sum_j w_ij xh_j. Only the compressed difference between the model and its public copy travels:
 
     atc     y = x - eta grad f(x)
@@ -11,8 +11,8 @@ s_i = sum_j w_ij xh_j. Only the compressed difference between the model and its 
 
 "atc" is the algorithm of 2019, "cta" that of 2020 (and of the code of both), whose exchange and gradients may run at
 the same time. With C the identity and gamma = 1 they are D-PSGD of the same name. K > 1 takes K local steps before it
-talks. The mean of the x_i moves by the mean gradient whatever C is. s is a running sum, so W must stay the same in all
-rounds. It begins with xh = s = x0, which everybody knows.
+communicates. The mean of the x_i moves by the mean gradient whatever C is. s is a running sum, so W must stay the same
+in all rounds. It begins with xh = s = x0, which is public.
 
 What travels: C of one vector over each edge of a round.
 Reference: A. Koloskova, S. U. Stich, M. Jaggi, "Decentralized Stochastic Optimization and Gossip Algorithms with
@@ -49,11 +49,11 @@ class ChocoSGD(Graph[State]):
     gamma: float
     """Gossip step size, in (0, 1]: the coarser the compressor, the smaller."""
     compressor: Compressor = Identity()
-    """Contractive compressor of what crosses an edge."""
+    """Contractive compressor of the messages over edges."""
     K: int = 1
     """Local steps of a round."""
     variant: str = "atc"
-    """'atc': step, then mix; 'cta': mix what the last round sent while stepping."""
+    """'atc': step, then mix; 'cta': step and mix the messages of the last round at the same time."""
 
     needs: ClassVar[Needs] = Needs(composite=False, contractive=True, fixed_graph=True)
     facts: ClassVar[Facts] = Facts(Sends(edge=1, compressed=("edge",)), exact=False)
@@ -79,7 +79,7 @@ class ChocoSGD(Graph[State]):
         return State(x, xh, mixed)
 
     def _publish(self, x: Tensor, s: State, f: Local, mix: Mix) -> tuple[Tensor, Tensor]:
-        """The public copies, own and mixed, after everybody has sent what x changes in them."""
+        """The public copies, own and mixed, after all clients have sent their changes for the new x."""
         q = self.compressor(x - s.xh, f.key)
         return s.xh + q.dense, s.s + mix(q)
 

@@ -1,12 +1,12 @@
-"""Any algorithm with a server, whose messages down are compressed with error feedback.
+"""Any algorithm with a server, with its downlink compressed by error feedback.
 
-    server sends    D = C(m - w),   w <- w + D            m: what the algorithm would send
-    clients         w <- w + D,     and go on as if they had received w
+    server sends    D = C(m - w),   w <- w + D            m: the algorithm's message
+    clients         w <- w + D,     and continue as if they had received w
 
-All clients know the same w, so everybody must get every D: who stayed away from rounds gets those that it missed, which
-is counted when they are sent. As m settles, m - w and with it the error go to zero: what is exact stays exact, unless
-the server counts on m itself having arrived (`exact_downlink`). w begins at the first message, which follows from the
-starting point that all know.
+All clients know the same w, so each needs every D: a client that was absent gets the ones that it missed, which are
+counted when they are sent. As m converges, m - w and with it the error go to zero: an exact method stays exact, unless
+its server relies on clients receiving m itself (`exact_downlink`). w begins at the first message, which follows from
+the public starting point.
 
 Reference: K. Gruntkowska, A. Tyurin, P. Richtarik, "EF21-P and Friends: Improved Theoretical Communication Complexity
 for Distributed Optimization with Bidirectional Compression", ICML 2023.
@@ -26,17 +26,17 @@ from proxfed.types import Compressor, Facts, Local, Message, Needs, Regulariser,
 
 class Client(NamedTuple):
     own: Any  # state of the algorithm
-    w: tuple[Tensor, ...]  # what clients know of each vector of the message
+    w: tuple[Tensor, ...]  # the clients' copy of each vector of the message
 
 
 class Server(NamedTuple):
     s: Any  # state of the algorithm
-    w: tuple[Tensor, ...]  # what clients know
+    w: tuple[Tensor, ...]  # the clients' copies
 
 
 @dataclass(frozen=True)
 class CompressedDownlink(Star[Client, Server]):
-    """An algorithm with a server, and a compressed difference in place of each vector that it sends down."""
+    """An algorithm with a server that sends a compressed difference instead of each vector."""
 
     star: Star[Any, Any]
     """The algorithm."""
@@ -111,7 +111,7 @@ class CompressedDownlink(Star[Client, Server]):
         return Client(new, w), up
 
     def shown(self, own: Client, s: Server) -> dict[str, Tensor]:
-        """What the algorithm has and shows."""
+        """The diagnostics of the algorithm."""
         fields = own.own._asdict() if hasattr(own.own, "_asdict") else {}
         return {name: x for name, x in fields.items() if isinstance(x, Tensor)} | self.star.shown(own.own, s.s)
 

@@ -1,7 +1,7 @@
-"""Curvature in pieces of rank one: what a client adds to them, and what the server knows of their mean.
+"""Curvature as a sum of rank-one pieces: the pieces of each client, and their mean at the server.
 
-A client's curvature is known as Hh = sum_k a_k v_k v_k'. The next piece is the top eigenvector of what is not known of
-it, R = H - Hh, from Lanczos' iteration, which takes nothing but products of R with vectors.
+A client's curvature H is approximated by Hh = sum_k a_k v_k v_k'. The next piece is the top eigenvector of the
+remainder R = H - Hh, from Lanczos' iteration, which needs only products of R with vectors.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from torch import Tensor
 from proxfed.algorithms.proximal_model import Metric
 
 GRADES = (0.3, 0.1, 0.03, 0.01, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 3e-6, 1e-6)
-"""q^2 of messages: half a byte says which."""
+"""The possible q^2 of messages; half a byte encodes the choice."""
 
 PIECES = 64
-"""That a client keeps: when there is no room for more, it sends none."""
+"""The most pieces that a client keeps; once it has them, it sends no more."""
 
 FULL = 1024
-"""Up to this d the server has the mean of the Hh_i as a matrix; beyond, as so many pieces at most."""
+"""Up to this d the server stores the mean of the Hh_i as a matrix; above, as at most this many pieces."""
 
 LANCZOS = 12
-"""Hessian products from which a client computes an eigenvector."""
+"""Hessian products per eigenvector."""
 
 Times = Callable[[Tensor], Tensor]
 
 
 class Pieces(NamedTuple):
-    """Those of every client of a block."""
+    """The pieces of the clients of a block."""
 
     v: Tensor  # (c, PIECES, d)
     a: Tensor  # (c, PIECES) their factors
-    number: Tensor  # (c,) how many of them there are
+    number: Tensor  # (c,) the number of pieces
 
     @classmethod
     def none(cls, rows: Tensor) -> Pieces:
-        """For clients with rows (c, d)."""
+        """No pieces yet, for clients with rows (c, d)."""
         c, d = rows.shape
         v = rows.new_zeros(c, PIECES, d)
         return cls(v, v[:, :, 0], torch.zeros(c, dtype=torch.int64, device=rows.device))
@@ -52,11 +52,11 @@ class Pieces(NamedTuple):
 
     @property
     def room(self) -> Tensor:
-        """(c,): whether there is some."""
+        """(c,): whether there is room for another piece."""
         return self.number < self.v.shape[1]
 
     def with_one(self, v: Tensor, a: Tensor) -> Pieces:
-        """One more, (c, d) and (c,), of every client whose factor is not 0."""
+        """With one more piece, (c, d) and (c,), for every client whose factor is not 0."""
         here = torch.arange(self.v.shape[1], device=a.device) == self.number[:, None]
         new = here & (a != 0)[:, None]
         v, factors = torch.where(new[:, :, None], v[:, None], self.v), torch.where(new, a[:, None], self.a)
@@ -66,14 +66,14 @@ class Pieces(NamedTuple):
 class Known(NamedTuple):
     """The mean of the Hh_i, at the server."""
 
-    H: Tensor  # (d, d); (0, 0) where d is large: then
+    H: Tensor  # (d, d); (0, 0) for large d, which has instead:
     v: Tensor  # (FULL, d) all pieces
     a: Tensor  # (FULL,) and their factors
-    used: Tensor  # how many of them there are
+    used: Tensor  # the number of pieces
 
     @classmethod
     def nothing(cls, y: Tensor) -> Known:
-        """About functions of y."""
+        """No curvature yet, for functions of y."""
         side, room = (len(y), 0) if len(y) <= FULL else (0, FULL)
         return cls(y.new_zeros(side, side), y.new_zeros(room, len(y)), y.new_zeros(room), y.new_zeros(()))
 
@@ -97,10 +97,10 @@ class Known(NamedTuple):
         return self._replace(v=vectors, a=factors, used=self.used + len(a))
 
     def metric(self, b: float, pair: Tensor, least: float) -> Metric:
-        """That plus b I, and the secant pair (step, change of the gradient) if it bends upwards.
+        """The mean plus b I, with the secant pair (step, change of the gradient) if its curvature is positive.
 
-        The mean of the H_i has no negative eigenvalues. What the pieces have of them comes from quantisation and from
-        Hessians of points long left, and would make steps far too long: it counts as 0.
+        The mean of the H_i has no negative eigenvalues. Those of the pieces come from quantisation and from Hessians at
+        old points, and would make steps far too long: they are set to 0.
         """
         step, change = pair
         if self.H.numel():
@@ -122,7 +122,7 @@ def best_factor(w: Tensor, rest: Times) -> Tensor:
 
 
 def piece_grade(ratio: np.ndarray) -> np.ndarray:
-    """(c,): q^2 of a piece, whose q is about half of what the second eigenvalue is of the first."""
+    """(c,): q^2 of a piece; q is about half the ratio of the second eigenvalue to the first."""
     q = np.maximum(0.5 * np.nan_to_num(ratio), 2e-3)
     grade = np.argmax(np.sqrt(np.array(GRADES))[None] <= q[:, None], 1)
     found: np.ndarray = np.array(GRADES)[np.clip(grade, 2, 5)]

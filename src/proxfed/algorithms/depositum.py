@@ -6,13 +6,14 @@
     m <- gamma m + (1 - gamma) y
 
 A round is T0 such iterations; only the last of them mixes, x first and then y, with the graph of that round. It begins
-with x = x0 and all else zero, so that mean(y) = beta mean(grad f_i) at all times.
+with x = x0 and all other variables zero, so that mean(y) = beta mean(grad f_i) at all times.
 
-The paper takes the prox with step alpha. Its fixed points then minimise f + h/beta, not f + h, so that is kept as
-prox_step="alpha" for reproducing its experiments only; the two agree for beta = 1 and for indicators.
+The paper takes the prox with step alpha. Its fixed points then minimise f + h/beta, not f + h, so prox_step="alpha"
+is kept for reproducing its experiments only; the two agree for beta = 1 and for indicators.
 
-Without tracking (`tracking` = false; the ablation of section IV-A, for beta = 1) momentum is that of the own gradients,
-y = beta grad f_i(x_new), and only x is mixed. Clients then descend on their own f_i: heterogeneous data cause a bias.
+Without tracking (`tracking` = false; the ablation of section IV-A, for beta = 1) momentum uses each client's own
+gradients, y = beta grad f_i(x_new), and only x is mixed. Clients then descend on their own f_i, which causes a bias on
+heterogeneous data.
 
 What travels: two vectors over each edge of a round; one without tracking.
 Reference: Y. Zhou, X. Shi, X. Li, J. Zhong, G. Wen, J. Cao, "Decentralized Nonconvex Composite Federated Learning with
@@ -50,7 +51,7 @@ class Depositum(Graph[State]):
     gamma: float = 0.5
     """Momentum, in [0, 1)."""
     T0: int = 1
-    """Iterations of a round, the last of which mixes."""
+    """Iterations per round; the last one mixes."""
     option: str = "polyak"
     """'polyak' (OPTION I) or 'nesterov' (OPTION II)."""
     prox_step: str = "alpha_beta"
@@ -58,7 +59,7 @@ class Depositum(Graph[State]):
     mix_offset: int = 0
     """0: iterations T0, 2 T0, ... mix (the paper); 1: iterations T0 - 1, 2 T0 - 1, ... do."""
     tracking: bool = True
-    """False: momentum of the own gradients, which are not tracked over the network."""
+    """False: momentum of each client's own gradients, without gradient tracking."""
 
     needs: ClassVar[Needs] = Needs(doubly_stochastic=True)
     facts: ClassVar[Facts] = Facts(

@@ -9,7 +9,7 @@
 The dual is an average of local gradients, g_i' = (1 - w) g_i + w G_i with w = 1 - (1 - eta_l/lam)^K, so with the old
 dual it is momentum SGD over the graph with step lam. The paper's algorithm and analysis use the old dual; consensus
 ADMM gives the new one, which is better when lam L is large and K solves the local problem. In our runs of the paper's
-experiments the new one is faster nearly everywhere and nearer to the paper's numbers, which were probably made with it.
+experiments the new one is nearly always faster and closer to the paper's numbers, which were probably made with it.
 Its fixed points are those of decentralised gradient descent with step lam: exact on the complete graph, biased by
 O(lam) on others.
 
@@ -48,7 +48,7 @@ class DFedADMM(Graph[State]):
     lam: FloatOrAuto | None = None
     """Penalty length lambda: the local problem has |y - x|^2 / (2 lam). Give this or inverse_penalty."""
     inverse_penalty: float | None = None
-    """1/lam: the coefficient of the quadratic, which is what 0.1 means in the paper's experiments."""
+    """1/lam: the coefficient of the quadratic; the 0.1 of the paper's experiments."""
     rho: float = 0.0
     """Radius of sharpness-aware minimisation; 0: off."""
     dual: str = "old"

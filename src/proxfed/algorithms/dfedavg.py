@@ -5,9 +5,9 @@
 
 DFedAvg is theta = 0. With heterogeneous data the limit is biased, by O(eta K).
 
-The paper's quantised form, x_i <- x_i + mix Q(y - x), is left out: the x_i themselves are never mixed. Even with Q the
-identity every client ends at its own minimiser if W is positive definite, and their disagreement grows without bound if
-W has a negative eigenvalue, as on a ring. ChocoSGD compresses the same exchange soundly.
+The paper's quantised form, x_i <- x_i + mix Q(y - x), is not implemented, because the x_i themselves are never mixed.
+Even with Q the identity every client ends at its own minimiser if W is positive definite, and their disagreement grows
+without bound if W has a negative eigenvalue, as on a ring. ChocoSGD compresses the same exchange soundly.
 
 What travels: one vector over each edge of a round.
 Reference: T. Sun, D. Li, B. Wang, "Decentralized Federated Averaging", arXiv:2104.11375, 2021.
@@ -58,7 +58,7 @@ class DFedAvg(Graph[State]):
 
 @dataclass(frozen=True)
 class DFedAvgM(Graph[State]):
-    """Local SGD with heavy-ball momentum, forgotten after every round, over a graph."""
+    """Local SGD with heavy-ball momentum, reset in every round, over a graph."""
 
     eta: Step
     """Local step size."""

@@ -1,14 +1,14 @@
-"""DIANA: proximal gradient descent with randomly rounded changes of gradients.
+"""DIANA: proximal gradient descent with an unbiased compressor on gradient differences.
 
     client sends    D_i = C(grad f_i(x) - c_i),   c_i <- c_i + alpha D_i
     server          x <- prox_{gamma h}(x - gamma (c + mean D_i)),   c <- c + alpha mean D_i
 
-c_i learns the client's gradient, so what C has to round goes to zero, and c is the mean of all c_i. c + mean D_i is the
-mean gradient in expectation, which asks for an unbiased C. For alpha = 1 it is EF21 with an unbiased C. All begin with
-zeros.
+c_i learns the client's gradient, so the argument of C goes to zero; c is the mean of all c_i. c + mean D_i is the mean
+gradient in expectation, which requires an unbiased C. For alpha = 1 it is EF21 with an unbiased C. c and all c_i begin
+at zero.
 
 `CompressedDownlink` around it is EF21-P + DIANA (K. Gruntkowska, A. Tyurin, P. Richtarik, arXiv:2209.15218): the server
-sends C'(x - w), all set w <- w + C'(x - w), and clients take their gradients at w.
+sends C'(x - w), all sides set w <- w + C'(x - w), and clients take their gradients at w.
 
 What travels: C(d) up, one vector down.
 Reference: K. Mishchenko, E. Gorbunov, M. Takac, P. Richtarik, "Distributed Learning with Compressed Gradient
@@ -30,7 +30,7 @@ from proxfed.types import Compressor, Facts, FloatOrAuto, Local, Needs, Packed, 
 
 
 class Client(NamedTuple):
-    c: Tensor  # what is learned of the own gradient
+    c: Tensor  # learned estimate of the own gradient
 
 
 class Server(NamedTuple):
@@ -40,7 +40,7 @@ class Server(NamedTuple):
 
 @dataclass(frozen=True)
 class Diana(Star[Client, Server]):
-    """Proximal gradient descent whose uplink an unbiased compressor shortens."""
+    """Proximal gradient descent with an unbiased compressor on the uplink."""
 
     gamma: FloatOrAuto
     """Step size."""

@@ -3,7 +3,7 @@
     cta     x_i <- mix x - eta grad f_i(x_i)
     atc     x_i <- mix (x - eta grad f(x))                       that is sum_j w_ij (x_j - eta grad f_j(x_j))
 
-The paper's is "cta" (combine, then adapt), whose exchange and gradients may run at the same time; "atc" (adapt, then
+The paper uses "cta" (combine, then adapt), whose exchange and gradients may run at the same time; "atc" (adapt, then
 combine) mixes the newer points and allows the larger steps. With heterogeneous data both stop O(eta) away from the
 solution, except "atc" on the complete graph, which is gradient descent.
 

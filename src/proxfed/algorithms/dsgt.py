@@ -37,7 +37,7 @@ class DSGT(Graph[State]):
     alpha: Step
     """Step size."""
     variant: str = "atc"
-    """What is mixed after its update: 'atc' x and y; 'semi' x (the paper); 'cta' neither."""
+    """The variables that are mixed after their update: 'atc' x and y; 'semi' x (the paper); 'cta' neither."""
 
     needs: ClassVar[Needs] = Needs(composite=False, doubly_stochastic=True)
     facts: ClassVar[Facts] = Facts(Sends(edge=2), exact=True, step="alpha")

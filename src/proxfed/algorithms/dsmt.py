@@ -5,8 +5,9 @@
     w = y + z_new - z,       y <- (1 + eta_w) mix w - eta_w (y' + z_new - z),       y' <- w
 
 from x = x' = x0 and y = y' = z = (1 - beta) grad f(x0), so that mean(y) = mean(z) at all times. eta_w = 0 is momentum
-tracking with plain gossip, and beta = 0 then gradient tracking. eta_w > 0 remembers one more exchange, which mixes like
-a Chebyshev polynomial of W with no further vector sent; W must have no negative eigenvalues, so take lazy weights.
+tracking with plain gossip, and beta = 0 then gradient tracking. eta_w > 0 uses the previous exchange, too: it mixes
+like a Chebyshev polynomial of W without sending more vectors. W must have no negative eigenvalues, so take lazy
+weights.
 
 What travels: two vectors over each edge of a round.
 Reference: K. Huang, S. Pu, A. Nedic, "An Accelerated Distributed Stochastic Gradient Method with Momentum",
@@ -26,14 +27,14 @@ from proxfed.schedules import Step, at, positive_step
 from proxfed.types import Constants, Facts, Graph, Local, Mean, Mix, Needs, Regulariser, Sends
 
 ROUNDING = 1e-9
-"""A computed eigenvalue of zero may be this much below it."""
+"""Tolerance for rounding: a computed eigenvalue of zero may be this much below zero."""
 
 
 class State(NamedTuple):
     x: Tensor  # the model
-    x_sent: Tensor  # what the last exchange mixed into it
+    x_sent: Tensor  # the x of the last exchange, before mixing
     y: Tensor  # tracks the mean momentum
-    y_sent: Tensor  # what the last exchange mixed into it
+    y_sent: Tensor  # the y of the last exchange, before mixing
     z: Tensor  # momentum
 
 

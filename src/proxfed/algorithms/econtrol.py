@@ -1,12 +1,12 @@
-"""EControl: error feedback that remembers what was lost, and lets only a part of it into the next message.
+"""EControl: error feedback that adds only a part of the accumulated error to the next message.
 
     client sends    D_i = C(eta e_i + grad f_i(x) - c_i)
                     e_i <- e_i + grad f_i(x) - c_i - D_i,   c_i <- c_i + D_i
     server          c <- c + mean D_i,   x <- x - gamma c
 
-c_i is what the server knows of the gradient, as in EF21; e_i adds up all that it missed, as in EF14. With eta = 0 it is
-EF21. At rest D_i = 0 and e_i stands still, so c_i is the gradient: the limit is exact. All begin with zeros (in the
-paper c_i begins with the first gradient, sent as it is).
+c_i is the server's estimate of the gradient, as in EF21; e_i accumulates the compression error, as in EF14. With
+eta = 0 it is EF21. At a fixed point D_i = 0 and e_i is constant, so c_i is the gradient: the limit is exact. All begin
+at zero (in the paper c_i begins with the first gradient, sent uncompressed).
 
 What travels: C(d) up, one vector down.
 Reference: Y. Gao, R. Islamov, S. U. Stich, "EControl: Fast Distributed Optimization with Compression and Error
@@ -27,8 +27,8 @@ from proxfed.types import Compressor, Facts, FloatOrAuto, Local, Needs, Packed, 
 
 
 class Client(NamedTuple):
-    c: Tensor  # what the server knows of the own gradient
-    e: Tensor  # all that it missed
+    c: Tensor  # the server's estimate of the own gradient
+    e: Tensor  # the accumulated compression error
 
 
 class Server(NamedTuple):
@@ -38,14 +38,14 @@ class Server(NamedTuple):
 
 @dataclass(frozen=True)
 class EControl(Star[Client, Server]):
-    """Gradient descent with an uplink that a contractive compressor shortens, and controlled error feedback."""
+    """Gradient descent with a contractive compressor on the uplink and controlled error feedback."""
 
     gamma: FloatOrAuto
     """Step size."""
     compressor: Compressor = Identity()
     """Contractive compressor of the uplink."""
     eta: float = 0.05
-    """Part of what was lost that enters the next message, in [0, 1]; the coarser the compressor, the smaller."""
+    """Part of the accumulated error that is sent next, in [0, 1]; the coarser the compressor, the smaller."""
 
     needs: ClassVar[Needs] = Needs(composite=False, everyone=True, contractive=True)
     facts: ClassVar[Facts] = Facts(Sends(up=1, down=1, compressed=("up",)), exact=True, step="gamma")

@@ -1,14 +1,15 @@
 """EF21-BC: gradient descent with compressed changes of gradients in both directions.
 
-    everybody       x <- x - gamma b
+    all sides       x <- x - gamma b
     client sends    D_i = C(grad f_i(x) - u_i),   u_i <- u_i + D_i
     server sends    q = C'(c - b),   b <- b + q                                    c <- c + mean D_i before
 
-b, the gradient that all step along, and x are public: they follow from the messages. c is the mean of all u_i. All
-begin with zeros, so the first round only sees the gradients at x0.
+The gradient estimate b of all steps and x are public: they follow from the messages. c is the mean of all u_i. All
+begin at zero, so x does not move in the first round.
 
-With some of the clients (ours: the paper has both bells, not together) c <- c + share mean D_i, as in EF21. b and x are
-running sums of what the server sent, so everybody must get every message: who comes back gets those that it missed.
+Partial participation (ours: the paper has both extensions, but not together) takes c <- c + share mean D_i, as in EF21.
+b and x are running sums of the server's messages, so every client needs all of them: one that returns gets those that
+it missed.
 
 What travels: C(d) up, C'(d) down.
 Reference: I. Fatkhullin, I. Sokolov, E. Gorbunov, Z. Li, P. Richtarik, "EF21 with Bells & Whistles: Six Algorithmic
@@ -30,8 +31,8 @@ from proxfed.types import Compressor, Facts, FloatOrAuto, Local, Needs, Packed, 
 
 class Client(NamedTuple):
     x: Tensor  # public: the model
-    b: Tensor  # public: the gradient that all step along
-    u: Tensor  # what the server knows of the own gradient
+    b: Tensor  # public: the gradient estimate of all steps
+    u: Tensor  # the server's estimate of the own gradient
 
 
 class Server(NamedTuple):
@@ -42,7 +43,7 @@ class Server(NamedTuple):
 
 @dataclass(frozen=True)
 class EF21BC(Star[Client, Server]):
-    """Gradient descent with error feedback on both ways, with a server."""
+    """Gradient descent with error feedback in both directions, with a server."""
 
     gamma: FloatOrAuto
     """Step size."""

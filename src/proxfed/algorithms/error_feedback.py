@@ -8,10 +8,10 @@
     EF21-SGDM   v_i <- (1 - eta) v_i + eta grad f_i(x)
                 as EF21, with v_i in place of the gradient
 
-EF14 adds what a message lost to the next one; with heterogeneous data it stops at a distance proportional to eta. EF21
-sends what changed: c_i converges to the gradient, so nothing is lost in the end, and c is the mean of all c_i whoever
-takes part (for EF21-SGDM that is ours, its paper has everybody). The momentum of EF21-SGDM is what stochastic gradients
-need. All of them begin with zeros.
+EF14 adds the compression error of a message to the next one; with heterogeneous data it stops at a distance
+proportional to eta. EF21 sends changes: c_i converges to the gradient, so the compression error vanishes, and c is the
+mean of all c_i under partial participation, too (ours for EF21-SGDM, whose paper has full participation). Stochastic
+gradients need the momentum of EF21-SGDM. All of them begin with zeros.
 
 What travels: C(d) up, one vector down.
 """
@@ -45,15 +45,15 @@ from proxfed.types import (
 
 
 class Lost(NamedTuple):
-    e: Tensor  # what messages lost so far
+    e: Tensor  # the accumulated compression error
 
 
 class Known(NamedTuple):
-    c: Tensor  # what the server knows of the own gradient
+    c: Tensor  # the server's estimate of the own gradient
 
 
 class Estimate(NamedTuple):
-    c: Tensor  # what the server knows of v
+    c: Tensor  # the server's estimate of v
     v: Tensor  # own gradient estimate
 
 
@@ -68,7 +68,7 @@ class Server(NamedTuple):
 
 @dataclass(frozen=True)
 class EF14(Star[Lost, Point]):
-    """Compressed local SGD that makes up for what messages lost.
+    """Compressed local SGD with error feedback.
 
     Reference: F. Seide, H. Fu, J. Droppo, G. Li, D. Yu, "1-Bit Stochastic Gradient Descent and its Application to
     Data-Parallel Distributed Training of Speech DNNs", Interspeech 2014; with K > 1: X. Li, P. Li, "Analysis of Error

@@ -5,7 +5,7 @@
 
 from psi = x0. In two-step form x'' = W'(2 x' - x - eta grad f(x') + eta grad f(x)): the mean moves by the mean
 gradient, and with full gradients all x_i reach the exact solution whatever the data, for a fixed and symmetric W.
-With W itself (D2) its eigenvalues must exceed -1/3, which those of an even ring do not.
+With W itself (D2) all its eigenvalues must exceed -1/3, which an even ring violates.
 
 What travels: one vector over each edge of a round.
 Reference: K. Yuan, B. Ying, X. Zhao, A. H. Sayed, "Exact Diffusion for Distributed Optimization and Learning",

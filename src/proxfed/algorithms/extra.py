@@ -3,8 +3,8 @@
     z = mix x - alpha grad f(x) + c,   x <- prox_{alpha h}(z),   c <- c + (mix x - x)/2
 
 from c = 0; EXTRA is h = 0. This is the papers' two-step form
-z'' = W x' + z' - (I + W)/2 x - alpha (grad f(x') - grad f(x)) with c in place of what it carries over: c sums up the
-disagreement, and settles where it balances alpha (grad f_i - mean grad f). Exact for convex problems with full
+z'' = W x' + z' - (I + W)/2 x - alpha (grad f(x') - grad f(x)) with the sum c of the disagreement instead of the last
+iterates; c converges to the value that balances alpha (grad f_i - mean grad f). Exact for convex problems with full
 gradients, a fixed and symmetric W, and alpha < (1 + smallest eigenvalue of W)/L.
 
 What travels: one vector over each edge of a round.

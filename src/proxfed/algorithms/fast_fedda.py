@@ -1,4 +1,4 @@
-"""Fast-FedDA: dual averaging that uses strong convexity, by weighing gradients together with the points they belong to.
+"""Fast-FedDA: dual averaging for strongly convex losses, of gradients together with the points they are taken at.
 
     point       w(a, e) = prox_{(e/q) h}(-a/q),   q = gamma + e mu/2                            w(-gamma x0, 0) = x0
     K times     a_i <- a_i + grad f_i(w),   e <- e + 1,   w = w(a_i, e),   a_i <- a_i - (mu/2) w
@@ -7,7 +7,7 @@
     model       w(a, e)
 
 a is the sum of all gradients minus mu/2 times the sum of all points minus gamma x0. The authors average the two sums
-one by one; only their difference is ever used, so one vector is sent here. Steps shrink like 1/e, so the error falls
+separately; only their difference is ever used, so one vector is sent here. Steps shrink like 1/e, so the error falls
 like 1/e as well: exact in the limit, and slow. The authors' code adds the server's point to the sum once more each
 round (official_count), which then has (K + 1)/K as many points as e counts; that bias stays.
 
@@ -79,7 +79,7 @@ class FastFedDA(Star[Stateless, Server]):
         return Server(a, s.e + self.K)
 
     def carried(self, own: Stateless, s: Server, h: Regulariser, to: FastFedDA) -> tuple[Stateless, Server]:
-        """The model stays, and takes the part of x0 in what gamma has changed by."""
+        """Keeps the model: a changes by x0 times the change of gamma."""
         return own, s._replace(a=s.a + (self.gamma - to.gamma) * self.model(s, h))
 
     def model(self, s: Server, h: Regulariser) -> Tensor:

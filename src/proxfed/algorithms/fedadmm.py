@@ -2,7 +2,7 @@
 
     client      x_i ~ argmin f_i(u) + <z_i, u - x> + eta/2 |u - x|^2            by K gradient steps from its last x_i
                 z_i <- z_i + eta (x_i - x),   v_i = x_i + z_i/eta
-    server      v <- v + share mean(v_i - v_i of before),   x = prox_{h/eta}(v)
+    server      v <- v + share mean(v_i - previous v_i),   x = prox_{h/eta}(v)
 
 v is the mean over all clients; those that do not take part keep their v_i. With the same local solver it is FedDR with
 relaxation 1 and prox step 1/eta, and without regulariser FedPD that never skips.
@@ -28,7 +28,7 @@ from proxfed.types import Facts, FloatOrAuto, Local, Needs, Regulariser, Sends, 
 class Client(NamedTuple):
     x: Tensor  # own solution
     z: Tensor  # the dual
-    v: Tensor  # the part that the server knows
+    v: Tensor  # the part known to the server
 
 
 class Server(NamedTuple):

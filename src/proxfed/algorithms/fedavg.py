@@ -1,9 +1,9 @@
-"""FedAvg, with a proximal local step where there is a regulariser.
+"""FedAvg, with proximal local steps if there is a regulariser.
 
     K times     y <- prox_{eta h}(y - eta grad f_i(y))         from y = x
     server      x <- x + eta_g (mean y - x)
 
-With heterogeneous data or h, and K > 1, it stops at a biased point: it averages points that drifted apart,
+With K > 1 and heterogeneous data or a regulariser h it stops at a biased point: it averages points that drifted apart,
 which blurs their zeros.
 
 What travels: one vector up, one down.

@@ -4,12 +4,11 @@
     client      c_i <- mean of its K gradients = c_i - c + (z - y)/(alpha K)
     server      c <- mean c_i,   z <- prox_{beta h}(z - beta c)                 beta = eta_g alpha K
 
-Local steps know nothing of h: at a solution c is not 0, y leaves z, and for K > 1 the limit is off by an error
-proportional to alpha. Without h it is SCAFFOLD with everybody, for K = 1 proximal gradient descent.
+Local steps ignore h: at a solution c is not 0, y leaves z, and for K > 1 the limit has an error proportional to alpha.
+Without h it is SCAFFOLD with full participation, for K = 1 proximal gradient descent.
 
-The paper's abstract says what is above in words: no prox in local updates, one on the server per iteration, control
-variables against client drift. The recursion is a reconstruction from that; the start c_i = 0 and the messages in
-particular are ours.
+The recursion is a reconstruction from the paper's abstract: no prox in local updates, one on the server per iteration,
+control variables against client drift. The start c_i = 0 and the messages in particular are ours.
 
 What travels: one vector up (c_i), two down (z and c).
 Reference: Y. Zhou, J. Zhong, X. Shi, G. Wen, X. Yu, "FedCanon: Non-Convex Composite Federated Learning with Efficient

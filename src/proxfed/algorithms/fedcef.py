@@ -9,26 +9,26 @@
     server          c <- c + mean D_i,   zt <- z - beta c,   z = prox_{beta h}(zt)
 
 The downlink is the model *before* its prox, from which both sides compute the same z and clients read c, so one vector
-carries two. The server keeps its own c as the exact mean of the c_i: what a client reads differs from it by the
-rounding of one subtraction, about eps |z|/beta, which no round hands on to the next.
+carries two. The server keeps its own c as the exact mean of the c_i: a client's c differs from it by the
+rounding of one subtraction, about eps |z|/beta, which does not accumulate over rounds.
 
-It begins at z = prox_{beta h}(x0). The paper begins at any z, but every later z of its own is a prox point, and a z
-that is none cannot be told by the vector that travels. From x0 + beta u with a subgradient u of h at x0 it begins at x0
-itself; from x0 = 0 with a norm as h the two are the same.
+It begins at z = prox_{beta h}(x0). The paper begins at any z, but all its later z are prox points, and the broadcast
+vector can only encode prox points. From x0 + beta u with a subgradient u of h at x0 it begins at x0 itself; from x0 = 0
+with a norm as h the two are the same.
 
-With some of the clients (`partial`; ours, the paper's Algorithm 1 has everybody): a client that stayed away does not
-know the last z, so the server sends c beside zt, and
+Partial participation (`partial`; ours, the paper's Algorithm 1 has all clients): a client that was absent does not know
+the last z, so the server sends c beside zt, and
 
     server          c <- c + share mean D_i,   zt <- z - beta c
 
-Those who stay away count with the c_i that the server knows of them, as in EF21, and c is still the mean of all c_i. A
-solution is a fixed point whoever takes part, and the limit is exact if everybody does now and then; docs/theory.md has
-the steps.
+Absent clients count with their last c_i at the server, as in EF21, and c is still the mean of all c_i. A solution is a
+fixed point for every participation pattern, and the limit is exact if each client participates now and then;
+docs/theory.md has the steps.
 
-Where alpha L is about 1 and the data differ, control variates may grow until the run diverges; a run says so. Fixed
-points are the same for every eta, and eta < 1 averages c_i over rounds: on the paper's MNIST (alpha = 0.1, K = 10,
-Dir(0.5), the top 10 %) it diverges with eta = 0.3, 0.5 and 1 and is stable with 0.1. Half the step or clipped gradients
-help as well (docs/results.md).
+If alpha L is about 1 and the data are heterogeneous, control variates may grow until the run diverges, which is
+reported. Fixed points are the same for every eta, and eta < 1 averages c_i over rounds: on the paper's MNIST
+(alpha = 0.1, K = 10, Dir(0.5), the top 10 %) it diverges with eta = 0.3, 0.5 and 1 and is stable with 0.1. Half the
+step or clipped gradients help as well (docs/results.md).
 
 What travels: C(d) up, one vector down; two of them if `partial`. With C the identity and eta = 1 this is FedComposite.
 Reference: P. Qiu, C. Ouyang, Y. Xiong, K. You, W. Liu, Y. Shi, "Compressed Proximal Federated Learning for Non-Convex
@@ -64,9 +64,9 @@ from proxfed.types import (
 
 
 class Client(NamedTuple):
-    c: Tensor  # own control variate: what the server knows of v
+    c: Tensor  # own control variate: the server's estimate of v
     v: Tensor  # own gradient estimate
-    z: Tensor  # model of the last round; of no width if `partial`, where c is sent
+    z: Tensor  # model of the last round; zero columns if `partial`, since c is sent
 
 
 class Server(NamedTuple):
@@ -85,11 +85,11 @@ class FedCEF(Star[Client, Server]):
     eta_g: float = 1.0
     """Server step size."""
     eta: float = 1.0
-    """Momentum of the gradient estimate, in (0, 1]; 1: none; 0.1 where control variates grow."""
+    """Momentum of the gradient estimate, in (0, 1]; 1: none; 0.1 if control variates grow."""
     compressor: Compressor = Identity()
     """Contractive compressor of the uplink."""
     partial: bool = False
-    """Clients may stay away from rounds; one more vector goes down."""
+    """Whether to allow partial participation; sends one more vector down."""
 
     needs: ClassVar[Needs] = Needs(everyone=True, contractive=True)
     facts: ClassVar[Facts] = Facts(
@@ -143,7 +143,7 @@ class FedCEF(Star[Client, Server]):
         return Server(h.prox(s.zt, self.beta) - self.beta * c, c)
 
     def carried(self, own: Client, s: Server, h: Regulariser, to: FedCEF) -> tuple[Client, Server]:
-        """prox_{beta h}(zt) stays, and what clients will read as c."""
+        """Keeps prox_{beta h}(zt) and the clients' c."""
         z, r = self.model(s, h), to.beta / self.beta
         zt = z.lerp(s.zt, r)
         known = own.z if self.partial else zt + r * (own.z - s.zt)
@@ -153,12 +153,12 @@ class FedCEF(Star[Client, Server]):
         return h.prox(s.zt, self.beta)
 
     def shown(self, own: Client, s: Server) -> dict[str, Tensor]:
-        """What the compressor has left out so far; it goes to zero with the compression error."""
+        """The part of v that is not sent yet; it goes to zero with the compression error."""
         return {"unsent": own.v - own.c}
 
     @classmethod
     def theory(cls, c: Constants, K: int, eta: float = 1.0, compressor: Compressor = Identity()) -> FedCEF:
-        """Step sizes of the convergence theorem: far smaller, with a far larger eta_g, than what works in practice."""
+        """Step sizes of the convergence theorem: far smaller, with a far larger eta_g, than works in practice."""
         checked = cls(1.0, K, eta=eta, compressor=compressor)
         L, q = c.smoothness.L, sqrt(contraction(compressor, c.d, cls.__name__))
         beta = min(eta**2, (1 - q) ** 2) / (25 * L)

@@ -8,27 +8,28 @@
     client          c_i <- (z - x)/S - G_i
 
 The first term of c_i is the mean gradient of all clients, so local steps follow the global gradient. Communication and
-prox are decoupled: nothing that is averaged has seen a prox, and the local prox step grows with t so that z stays the
-prox point of w. With full gradients the method converges to the exact solution.
+prox are decoupled: only vectors before their prox are averaged, and the local prox step grows with t so that z stays
+the prox point of w. With full gradients the method converges to the exact solution.
 
 What travels: one vector up, one down. The paper sends w instead of G_i. Both give the same x, but with w the rounding
 errors of sum_i c_i add up from round to round, and in single precision the iterates drift away from the solution. A
 client keeps a_i = z/S - G_i, which gives c_i = a_i - x/S as soon as the next x arrives; the first round has a_i = x/S
 and so c_i = 0.
 
-The schemes that the paper sets itself apart from are in naive_composite.py, its theorem in numbers in bounds/. Where
-steps are long and corrections grow, G_i may be averaged over rounds: FedCEF without compression and with eta < 1 is
-this method with that average in G_i's place, and has the same fixed points.
+The paper's two baseline schemes are in naive_composite.py, its theorem in numbers in bounds/. If steps are long and
+corrections grow, G_i may be averaged over rounds: FedCEF without compression and with eta < 1 is this method with that
+average instead of G_i, and has the same fixed points.
 
-With some of the clients (`partial`; ours, the paper has everybody): a client that stayed away does not know the last z,
-so the server sends g, the mean over all clients of the last G_i that it has heard, and a_i = -G_i:
+Partial participation (`partial`; ours, the paper has all clients): a client that was absent does not know the last z,
+so the server sends g, the mean over all clients of the last G_i that it has received, and a_i = -G_i:
 
     server sends    x, g                            c_i = g + a_i
     client sends    D_i = G_i - its last G_i        0 before its first round
     server          g <- g + share mean D_i,   x <- z - S g
 
-Those who stay away count with their last gradients, as in SAG and EF21. A solution is a fixed point whoever takes part,
-and the limit is exact if everybody does now and then; docs/theory.md has the steps. One vector up, two down.
+Absent clients count with their last gradients, as in SAG and EF21. A solution is a fixed point for every participation
+pattern, and the limit is exact if each client participates now and then; docs/theory.md has the steps. One vector up,
+two down.
 Reference: J. Zhang, J. Hu, M. Johansson, "Composite Federated Learning with Heterogeneous Data", arXiv:2309.01795,
 2023.
 """
@@ -48,7 +49,7 @@ from proxfed.types import Constants, Facts, FloatOrAuto, Local, Message, Needs, 
 
 
 class Client(NamedTuple):
-    a: Tensor  # the correction c_i, but for the broadcast that completes it
+    a: Tensor  # the correction c_i without the part from the next broadcast
 
 
 class Server(NamedTuple):
@@ -67,7 +68,7 @@ class FedComposite(Star[Client, Server]):
     eta_g: float = 1.0
     """Server step size."""
     partial: bool = False
-    """Clients may stay away from rounds; one more vector goes down."""
+    """Whether to allow partial participation; sends one more vector down."""
 
     needs: ClassVar[Needs] = Needs(everyone=True)
     facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=True, exact_partial=True)
@@ -122,7 +123,7 @@ class FedComposite(Star[Client, Server]):
         return Server(h.prox(s.x, self.S) - self.S * g, g)
 
     def carried(self, own: Client, s: Server, h: Regulariser, to: FedComposite) -> tuple[Client, Server]:
-        """z = prox_{S h}(x) and all c_i stay."""
+        """Keeps z = prox_{S h}(x) and all c_i."""
         z = self.model(s, h)
         a = own.a if self.partial else own.a + (1 / to.S - 1 / self.S) * z
         return Client(a), s._replace(x=z.lerp(s.x, to.S / self.S))

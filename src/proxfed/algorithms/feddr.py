@@ -1,12 +1,12 @@
-"""FedDR: randomised Douglas-Rachford splitting between losses, agreement and regulariser.
+"""FedDR: randomised Douglas-Rachford splitting between losses, consensus and regulariser.
 
     client      y_i <- y_i + alpha (x - x_i)
                 x_i ~ prox_{eta f_i}(y_i)               by K gradient steps from its last x_i
                 v_i = 2 x_i - y_i
-    server      v <- v + share mean(v_i - v_i of before),   x = prox_{eta h}(v)
+    server      v <- v + share mean(v_i - previous v_i),   x = prox_{eta h}(v)
 
 v is the mean over all clients; those that do not take part keep their v_i. At a solution y_i = x + eta grad f_i(x) and
-x_i = x, which K steps from x_i keep, however few they are. For alpha = 1 it is FedADMM with penalty 1/eta.
+x_i = x, a fixed point for every number K of local steps. For alpha = 1 it is FedADMM with penalty 1/eta.
 
 All vectors begin at x0; the authors' code begins with y_i = 0.
 
@@ -30,8 +30,8 @@ from proxfed.types import Facts, FloatOrAuto, Local, Needs, Regulariser, Sends, 
 
 class Client(NamedTuple):
     x: Tensor  # own solution
-    y: Tensor  # where its proximal step starts
-    v: Tensor  # its reflection, the part that the server knows
+    y: Tensor  # the argument of its proximal step
+    v: Tensor  # its reflection, the part known to the server
 
 
 class Server(NamedTuple):

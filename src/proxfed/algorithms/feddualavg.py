@@ -1,11 +1,11 @@
-"""FedDualAvg: federated dual averaging. What is averaged has not been through a prox, so its zeros are not blurred.
+"""FedDualAvg: federated dual averaging. It averages vectors before their prox, which keeps the zeros of the model.
 
     K times     w = prox_{(r eta_g K + k) eta h}(z_i),   z_i <- z_i - eta grad f_i(w)           from z_i = z
     server      z <- z + eta_g (mean z_i - z),   r <- r + 1
     model       prox_{r eta_g K eta h}(z)                                                       r: rounds done
 
-The prox step is the sum of all steps so far. It grows for ever, so h must be convex. With constant eta the method stops
-at a point whose distance from the solution is proportional to eta.
+The prox step is the sum of all steps so far. It grows without bound, so h must be convex. With constant eta the method
+stops at a point whose distance from the solution is proportional to eta.
 
 What travels: one vector up; one vector and the number r down.
 Reference: H. Yuan, M. Zaheer, S. Reddi, "Federated Composite Optimization", ICML 2021, arXiv:2011.08474.
@@ -69,7 +69,7 @@ class FedDualAvg(Star[Stateless, Server]):
         return Server(s.z + self.eta_g * (z - s.z), s.r + 1)
 
     def carried(self, own: Stateless, s: Server, h: Regulariser, to: FedDualAvg) -> tuple[Stateless, Server]:
-        """The prox step so far stays, in rounds of the new step."""
+        """Keeps the prox step so far, counted in rounds of the new step."""
         return own, s._replace(r=s.r * (self.eta / to.eta))
 
     def model(self, s: Server, h: Regulariser) -> Tensor:

@@ -4,8 +4,8 @@
     client      g_i <- g_i - alpha (y - x)
     server      s <- s - alpha share mean(y - x),   x <- mean y - s/alpha
 
-s is the mean of the g_i of all clients, also when only a share of them takes part. With everybody it is FedSpeed
-without its perturbation: x = mean(y - g_i/alpha).
+s is the mean of the g_i of all clients, also when only a share of them participates. With full participation it is
+FedSpeed without its perturbation: x = mean(y - g_i/alpha).
 
 The paper's h is s with the sign turned.
 

@@ -4,9 +4,9 @@
     server      x <- prox_{s h}(x + eta_g (mean y - x))         s = eta_g eta K, eta_g eta, or no prox
 
 The authors' code takes the server's prox with step eta_g eta K on top of the clients' (server_prox = "K"); a later
-re-implementation takes eta_g eta ("1"), others none, which is FedAvg. All stop at a biased point. As eta goes to 0
-that of the last goes to the solution, but those of the others do not: a round that shrinks twice solves f + 2 h with
-"K" and f + (1 + 1/K) h with "1".
+re-implementation takes eta_g eta ("1"), others none, which is FedAvg. All stop at a biased point. As eta goes to 0 this
+point converges to the solution with "none" only: a round that shrinks twice solves f + 2 h with "K" and
+f + (1 + 1/K) h with "1".
 
 What travels: one vector up, one down.
 Reference: H. Yuan, M. Zaheer, S. Reddi, "Federated Composite Optimization", ICML 2021, arXiv:2011.08474.

@@ -3,7 +3,7 @@
     K times     y <- y - eta grad f_i(y)                        from y = w
     server      v' = w - eta_g (w - mean y),   w <- v' + gamma (v' - v),   v <- v'
 
-For gamma = 0 it is FedAvg, whose bias it shares.
+For gamma = 0 it is FedAvg. It has the same bias.
 
 What travels: one vector up, one down.
 Reference: Z. Huo, Q. Yang, B. Gu, L. Carin, H. Huang, "Faster On-Device Training Using New Federated Momentum

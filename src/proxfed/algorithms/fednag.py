@@ -28,7 +28,7 @@ class Server(NamedTuple):
     w: Tensor  # weights
     v: Tensor  # momentum
     best: Tensor  # the aggregated point of the lowest loss so far, for output="best"
-    value: Tensor  # its loss; infinite as long as none is known
+    value: Tensor  # its loss; infinite until one is known
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,8 @@ class FedNAG(Star[Stateless, Server]):
     tau: int
     """Local steps of a round."""
     output: str = "last"
-    """The model is the 'last' aggregated point w(k tau), or the 'best' of them by its loss. For that, clients report
-    their losses at the point that they are sent, so the newest, whose loss nobody knows yet, comes in a round later."""
+    """The model is the 'last' aggregated point w(k tau), or the 'best' of them by its loss. Clients then report their
+    losses at the point that they receive, so each point is compared one round later."""
 
     needs: ClassVar[Needs] = Needs(composite=False)
     facts: ClassVar[Facts] = Facts(Sends(up=2, down=2), exact=When(tau=1))
@@ -77,7 +77,7 @@ class FedNAG(Star[Stateless, Server]):
         return own, (w, v, *loss)
 
     def _loss(self, w: Tensor, f: Local) -> Tensor:
-        """At the aggregated point; the start, which round 1 sends, is none of these."""
+        """At the aggregated point; the starting point, sent in round 1, does not count."""
         return f.value(w)[:, None] if f.t > 1 else w.new_full((len(w), 1), torch.inf)
 
     def server(self, s: Server, up: Message, h: Regulariser, share: float) -> Server:

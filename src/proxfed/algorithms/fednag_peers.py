@@ -4,9 +4,9 @@
     x <- mix x,   v <- mix v
 
 On the complete graph in every tau-th round (topology = {name = "every", of = {name = "complete"}, k = tau}) it is
-FedNAG with uniform weights: in between nothing travels, and the model is w(t), the mean of the workers at every
-iteration, which the paper defines for its analysis and draws in its figures. On other graphs it is ours: momenta travel
-as models do. With heterogeneous data the limit is biased.
+FedNAG with uniform weights: nothing is sent in between, and the model is w(t), the mean of the workers at every
+iteration, which the paper defines for its analysis and plots in its figures. Other graphs are our extension: momenta
+are mixed like models. With heterogeneous data the limit is biased.
 
 What travels: two vectors over each edge of a round.
 Reference: Z. Yang, W. Bao, D. Yuan, N. H. Tran, A. Y. Zomaya, "Federated Learning with Nesterov Accelerated Gradient",

@@ -4,10 +4,9 @@
     client      a_i = sum of the weights that its gradients have in (x - y)/eta;   a_i = K_i for rho = 0
     server      x <- x - mean(a_i) mean((x - y)/a_i)
 
-Plain averaging of y would weigh a client by the number of its steps, and so minimise another objective. Here a
+Plain averaging of y would weight a client by the number of its steps, and so minimise another objective. Here a
 client's K_i is drawn once, when the run begins, from K_min .. K: a fast or a slow device. With K_min = K, rho = 0 it
-is FedAvg. Clients run side by side; those with fewer steps wait, and the gradients that they do not use are counted
-all the same.
+is FedAvg. Clients run in parallel; those with fewer steps wait, and their unused gradients are counted, too.
 
 What travels: one vector and one number up, one vector down.
 Reference: J. Wang, Q. Liu, H. Liang, G. Joshi, H. V. Poor, "Tackling the Objective Inconsistency Problem in
@@ -38,14 +37,14 @@ class Server(NamedTuple):
 
 @dataclass(frozen=True)
 class FedNova(Star[Client, Server]):
-    """Local SGD in different numbers of steps, averaged as if they were equal."""
+    """Local SGD with different numbers of steps per client, and normalised averaging."""
 
     eta: Step
     """Local step size."""
     K: int
-    """Most local steps of a round."""
+    """The most local steps per round."""
     K_min: int = 1
-    """Fewest local steps of a round."""
+    """The fewest local steps per round."""
     rho: float = 0.0
     """Momentum of the local steps, in [0, 1)."""
 

@@ -1,4 +1,4 @@
-"""FedAdam, FedYogi and FedAdagrad: an adaptive optimiser at the server, which takes the mean update for a gradient.
+"""FedAdam, FedYogi and FedAdagrad: an adaptive optimiser at the server, with the mean update as its gradient.
 
     K times     y <- y - eta grad f_i(y)                                from y = x
     server      D = mean y - x,   m <- beta1 m + (1 - beta1) D
@@ -8,7 +8,7 @@
                 x <- x + eta_g m/(sqrt(v) + tau)
 
 entry by entry, from m = 0 and v = tau^2. tau is the size of an entry of D below which steps are no longer adapted;
-where it is large against D, the server takes plain steps with momentum beta1. There is no bias correction.
+if it is large compared with D, the server takes plain steps with momentum beta1. There is no bias correction.
 
 The paper's FedAdagrad has beta1 = 0.
 
@@ -46,12 +46,12 @@ class FedOpt(Star[Stateless, Server]):
     K: Steps
     """Local steps of a round."""
     eta_g: float
-    """Server step size: about as far as an entry of x moves in a round. 1/L says nothing of that, so it cannot be
+    """Server step size: about as far as an entry of x moves in a round. It does not follow from 1/L, so it cannot be
     "auto"; `proxfed tune` chooses it."""
     rule: str = "adam"
     """'adam' (FedAdam), 'yogi' (FedYogi) or 'adagrad' (FedAdagrad)."""
     tau: float = 1e-3
-    """Degree of adaptivity: the smaller, the more."""
+    """Degree of adaptivity: a smaller tau adapts more."""
     beta1: float = 0.9
     """Memory of the mean update, in [0, 1)."""
     beta2: float = 0.99

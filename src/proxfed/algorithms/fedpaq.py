@@ -1,10 +1,10 @@
-"""FedPAQ: FedAvg whose clients send compressed updates, without memory of what was lost.
+"""FedPAQ: FedAvg with compressed updates, without error feedback.
 
     K times     y <- prox_{eta h}(y - eta grad f_i(y))          from y = x
     server      x <- x + eta_g mean C(y - x)
 
-Fit for unbiased compressors. A contractive one such as TopK loses the same part of the update round after round, so
-the method stalls where error feedback (EF14, EF21, FedCEF) goes on. With the identity it is FedAvg.
+Use it with unbiased compressors. A contractive one such as TopK loses the same part of the update in every round, so
+the method stalls, unlike those with error feedback (EF14, EF21, FedCEF). With the identity it is FedAvg.
 
 What travels: C(d) up, one vector down.
 Reference: A. Reisizadeh, A. Mokhtari, H. Hassani, A. Jadbabaie, R. Pedarsani, "FedPAQ: A Communication-Efficient

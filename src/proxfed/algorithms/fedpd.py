@@ -1,16 +1,16 @@
-"""FedPD: a primal-dual method in which clients agree only now and then.
+"""FedPD: a primal-dual method that skips communication at random.
 
     client      y_i ~ argmin f_i(y) + <g_i, y - x> + |y - x|^2/(2 eta)          by K gradient steps from its last y_i
                 g_i <- g_i + (y_i - x)/eta
                 x <- y_i + eta g_i,  and again from the top, with probability p
     server      x <- mean x_i
 
-Whether to go on is decided by a coin that all clients share: how often it is thrown in a round is a function of `seed`
-and the round, so nobody has to be told. A round here ends when there is something to send. For p = 0 it is FedADMM
-without regulariser, and exact; a pass without communication takes every client towards its own solution.
+All clients share the coin that decides whether to communicate: the number of passes in a round is a function of `seed`
+and the round, so it need not be sent. A round here ends with communication. For p = 0 it is FedADMM without
+regulariser, and exact; a pass without communication takes every client towards its own solution.
 
-With some of the clients (`partial`; ours): they send by how much x_i has changed, and x <- x + share mean of that is
-the mean over all clients as last heard. For p = 0 it is FedADMM without regulariser then as well.
+Partial participation (`partial`; ours): clients send the change of x_i, and x <- x + share mean of it is the mean of
+the last x_i of all clients. For p = 0 it is then also FedADMM without regulariser.
 
 The authors' MATLAB code sends y_i + eta g_i with the g_i from before its update; the paper, and their Python code, with
 the one after it, as here.
@@ -53,11 +53,11 @@ class FedPD(Star[Client, Server]):
     K: int
     """Steps of the local solver."""
     p: float = 0.0
-    """Probability to go on without communication, in [0, 1)."""
+    """Probability of another pass without communication, in [0, 1)."""
     seed: int = 0
-    """Of the shared coin."""
+    """Seed of the shared coin."""
     partial: bool = False
-    """Clients may stay away from rounds."""
+    """Whether to allow partial participation."""
 
     needs: ClassVar[Needs] = Needs(composite=False, everyone=True)
     facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=When(p=0), step="eta_l", exact_partial=When(p=0))
@@ -87,7 +87,7 @@ class FedPD(Star[Client, Server]):
         return Server(s.x + share * up if self.partial else up)
 
     def carried(self, own: Client, s: Server, h: Regulariser, to: FedPD) -> tuple[Client, Server]:
-        """x stays the mean of all y_i + eta g_i."""
+        """Keeps x the mean of all y_i + eta g_i."""
         return own._replace(y=s.x.lerp(own.y, to.eta / self.eta)), s
 
     def tied(self, s: float) -> dict[str, float]:

@@ -3,8 +3,8 @@
     K times     y <- y - eta (grad f_i(y) + mu (y - x))         from y = x
     server      x <- x + eta_g (mean y - x)
 
-The pull keeps clients with heterogeneous data from drifting far, but the limit is biased like FedAvg's. For mu = 0
-it is FedAvg.
+The proximal term limits client drift on heterogeneous data, but the limit is biased like FedAvg's. For mu = 0 it is
+FedAvg.
 
 The paper lets clients stop anywhere near a solution of the local problem; here they take K steps.
 
@@ -33,14 +33,14 @@ class Server(NamedTuple):
 
 @dataclass(frozen=True)
 class FedProx(Star[Stateless, Server]):
-    """Local SGD with a quadratic pull to the server's model."""
+    """Local SGD with a quadratic proximal term at the server's model."""
 
     eta: Step
     """Local step size."""
     K: Steps
     """Local steps of a round."""
     mu: FloatOrAuto
-    """Strength of the pull: the local problem has mu/2 |y - x|^2."""
+    """Weight of the proximal term: the local problem has mu/2 |y - x|^2."""
     eta_g: float = 1.0
     """Server step size."""
 

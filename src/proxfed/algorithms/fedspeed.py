@@ -5,12 +5,12 @@
     client      g_i <- g_i - (y - x)/lam
     server      g <- g - share mean(y - x)/lam,   x <- mean y - lam g
 
-g is the mean of the g_i of all clients, and share the part of them that took part. Without perturbation (rho = 0 or
-alpha = 0) it is FedDyn, and exact. When everybody takes part, x = mean(y - lam g_i), and it is DFedADMM with the new
-dual on the complete graph.
+g is the mean of the g_i of all clients, and share the fraction of clients that participate. Without perturbation
+(rho = 0 or alpha = 0) it is FedDyn, and exact. With full participation x = mean(y - lam g_i), and it is DFedADMM with
+the new dual on the complete graph.
 
-The mean of all g_i is that of the authors' simulator; averaging y - lam g_i over those who take part, which agrees with
-it when all do, does not settle if the data differ.
+The mean of all g_i follows the authors' simulator. Averaging y - lam g_i over the participants is the same with full
+participation, but otherwise does not converge on heterogeneous data.
 
 What travels: one vector up, one down.
 Reference: Y. Sun, L. Shen, T. Huang, L. Ding, D. Tao, "FedSpeed: Larger Local Interval, Less Communication Round, and

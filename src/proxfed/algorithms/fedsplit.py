@@ -1,13 +1,13 @@
-"""FedSplit: Peaceman-Rachford splitting between the clients' losses and their agreement.
+"""FedSplit: Peaceman-Rachford splitting between the clients' losses and consensus.
 
     client      u ~ prox_{s f_i}(2 x - z_i)             by K gradient steps from x
                 z_i <- z_i + 2 (u - x)
     server      x <- mean z_i
 
-At a solution z_i = x - s grad f_i(x) and u = x. The steps begin at x, so K of them, however few, keep that fixed point.
+At a solution z_i = x - s grad f_i(x) and u = x. The steps begin at x, so any number K of them keeps that fixed point.
 
-With some of the clients (`partial`; ours): they send by how much z_i has changed, and x <- x + share mean of that is
-the mean over all clients as last heard.
+Partial participation (`partial`; ours): clients send the change of z_i, and x <- x + share mean of it is the mean of
+the last z_i of all clients.
 
 What travels: one vector up, one down.
 Reference: R. Pathak, M. J. Wainwright, "FedSplit: An Algorithmic Framework for Fast Federated Optimization", NeurIPS
@@ -28,7 +28,7 @@ from proxfed.types import Facts, FloatOrAuto, Local, Needs, Regulariser, Sends, 
 
 
 class Client(NamedTuple):
-    z: Tensor  # own vote for x
+    z: Tensor  # the client's contribution to x
 
 
 class Server(NamedTuple):
@@ -46,7 +46,7 @@ class FedSplit(Star[Client, Server]):
     K: int
     """Steps of the local solver."""
     partial: bool = False
-    """Clients may stay away from rounds."""
+    """Whether to allow partial participation."""
 
     needs: ClassVar[Needs] = Needs(composite=False, everyone=True)
     facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=True, exact_partial=True)

@@ -1,13 +1,13 @@
-"""Local Adam: FedAvg whose clients step by Adam, or with decay > 0 by AdamW, begun anew in every round.
+"""Local Adam: FedAvg with local steps of Adam, or with decay > 0 of AdamW, reset in every round.
 
     K times     g = grad f_i(y)                                         from y = x, m = v = 0;  k = 1, ..., K
                 m <- beta1 m + (1 - beta1) g,   v <- beta2 v + (1 - beta2) g^2
                 y <- (1 - eta decay) y - eta (m / (1 - beta1^k)) / (sqrt(v / (1 - beta2^k)) + epsilon)
     server      x <- x + eta_g (mean y - x)
 
-entry by entry. Clients keep nothing from round to round, so any of them may take part at any time. Every client scales
-its coordinates in its own way: with heterogeneous data their average minimises another function (the paper's objective
-inconsistency), so this is for speed, not for exact solutions.
+entry by entry. Clients are stateless, so any of them may participate in any round. Every client scales its coordinates
+in its own way: with heterogeneous data their average minimises another function (the paper's objective inconsistency),
+so this is for speed, not for exact solutions.
 
 What travels: one vector up, one down.
 Reference: J. Wang, Z. Xu, Z. Garrett, Z. Charles, L. Liu, G. Joshi, "Local Adaptivity in Federated Learning:
@@ -48,7 +48,7 @@ class LocalAdam(Star[Stateless, Server]):
     epsilon: float = 1e-8
     """Size of a gradient's entry below which steps are no longer adapted."""
     decay: float = 0.0
-    """Weight decay apart from the gradient, as in AdamW."""
+    """Decoupled weight decay, as in AdamW."""
 
     needs: ClassVar[Needs] = Needs(composite=False)
     facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=False)

@@ -1,4 +1,4 @@
-"""What a client does on its own, where several methods do the same."""
+"""Local steps of clients that several methods share."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Gradient = Callable[[Tensor, int], Tensor]
 def gradient(f: Local, y: Tensor, draw: int, rho: float = 0.0, part: float = 1.0) -> Tensor:
     """grad f_i(y), or with rho > 0 the sharpness-aware one: at y + rho grad/|grad|, on the same minibatch.
 
-    part: how much of the sharp gradient there is in the result; the rest is the plain one.
+    part: the weight of the perturbed gradient in the result; the plain one has weight 1 - part.
     """
     g = f.grad(y, draw)
     if rho == 0 or part == 0:
@@ -80,7 +80,7 @@ def anchored_sgd(
 
 
 def trials(p: float, seed: int, t: int) -> int:
-    """How often a coin that shows heads with probability p is thrown until it does: the same for all in round t."""
+    """The number of throws of a coin until heads, which has probability p; the same for all clients in round t."""
     if p == 1:
         return 1
     u = float(keyed_random.uniforms(keyed_random.keys(seed, "coin", [0], t), 1)[0, 0])
@@ -105,13 +105,13 @@ def walk(
         V <- beta V + eta grad f_i(y),   t <- beta t + eta
         G <- G + V,                      s <- s + t                                          the result is G/s
 
-    G is the way that the gradients make, s the way that a constant gradient of 1 would make. Where -(grad f_i(x) +
-    shift) is a subgradient of h at x, every y is x: nobody drifts away from a solution.
+    G is the displacement by the gradients, s the displacement by a constant gradient of 1. If -(grad f_i(x) + shift) is
+    a subgradient of h at x, every y is x: clients do not drift away from a solution.
 
-    guard: let u = g + shift + xi, with the first gradient g and a subgradient xi of h at x, be what drives the walk at
-    x, and r = (x - prox_{s h}(x - G - s shift))/s its mean speed. Of a client with |r - u| > |u| only the first step
-    counts: G/s + shift + xi is t/s, the weight of g, times u. For h = 0 it is r - u = G/s - g. On convex f_i and h,
-    with eta <= 1/L_i and beta = 0, no walk goes so far.
+    guard: let u = g + shift + xi be the initial direction of the walk, with its first gradient g and a subgradient xi
+    of h at x, and r = (x - prox_{s h}(x - G - s shift))/s its mean speed. For a client with |r - u| > |u| only the
+    first step counts: G/s + shift + xi is t/s, the weight of g, times u. For h = 0 it is r - u = G/s - g. This never
+    happens for convex f_i and h with eta <= 1/L_i and beta = 0.
     """
     G, V, s, t = 0 * x, 0 * x, 0.0, 0.0
     first = G

@@ -1,4 +1,4 @@
-"""LoCoDL: local steps between compressed differences from a shared model.
+"""LoCoDL: local steps, and compressed differences from a shared model.
 
     each step       xh_i = x_i - gamma grad f_i(x_i) + gamma u_i,   yh = y - gamma grad g(y) + gamma v
                     with probability p:
@@ -9,13 +9,13 @@
                     else
                         x_i = xh_i,   y = yh
 
-f = mean f_i + g, where everybody knows g, so y and v are public. E|C(v) - v|^2 <= omega |v|^2, and C is unbiased. The
-paper wants f_i and g smooth and strongly convex; what has no g lends it some of its convexity: here
-g(x) = (mu_g/2) |x|^2, which the f_i lack from then on. mean u_i + v = 0 at all times. At rest d_i = 0, so all x_i are
-y, and u_i, v are the gradients of f_i and g.
+f = mean f_i + g with a public g, so y and v are public. E|C(v) - v|^2 <= omega |v|^2, and C is unbiased. The paper
+requires smooth and strongly convex f_i and g; problems without a g split it off from the f_i: here
+g(x) = (mu_g/2) |x|^2 is subtracted from each f_i. mean u_i + v = 0 at all times. At a fixed point d_i = 0, so all x_i
+are y, and u_i, v are the gradients of f_i and g.
 
-The coin is the same for all: how often it is thrown in a round is a function of `seed` and of the rounds so far. A
-round is all steps up to the one that communicates, 1/p on average.
+All clients share the coin: the number of steps in a round is a function of `seed` and of the rounds so far. A round is
+all steps up to the one that communicates, 1/p on average.
 
 What travels: C(d) up, one vector down.
 Reference: L. Condat, A. Maranjyan, P. Richtarik, "LoCoDL: Communication-Efficient Distributed Learning with Local
@@ -38,9 +38,9 @@ from proxfed.types import Compressor, Facts, FloatOrAuto, Local, Needs, Packed, 
 
 
 class Client(NamedTuple):
-    xh: Tensor  # own model before the server's answer
-    u: Tensor  # own control variate, the part of db apart
-    yh: Tensor  # public: the shared model before the server's answer
+    xh: Tensor  # own model before the server's message
+    u: Tensor  # own control variate, without the part of db
+    yh: Tensor  # public: the shared model before the server's message
     v: Tensor  # public: its control variate
     t: Tensor  # public: rounds so far
 
@@ -49,12 +49,12 @@ class Server(NamedTuple):
     yh: Tensor  # public
     v: Tensor  # public
     t: Tensor  # public
-    db: Tensor  # half the mean of what clients sent
+    db: Tensor  # half the mean of the clients' messages
 
 
 @dataclass(frozen=True)
 class LoCoDL(Star[Client, Server]):
-    """Local steps with control variates, and an uplink that an unbiased compressor shortens."""
+    """Local steps with control variates, and an unbiased compressor on the uplink."""
 
     gamma: FloatOrAuto
     """Step size."""
@@ -63,13 +63,13 @@ class LoCoDL(Star[Client, Server]):
     compressor: Compressor = Identity()
     """Unbiased compressor of the uplink."""
     mu_g: float = 0.0
-    """Curvature that moves from every f_i to g, below their strong convexity."""
+    """Curvature moved from every f_i to g; must be below their strong convexity."""
     rho: float = 1.0
-    """How far all go to the mean, in (0, 1]."""
+    """Step towards the mean, in (0, 1]."""
     chi: float = 1.0
     """Step of the control variates."""
     seed: int = 0
-    """Of the shared coin."""
+    """Seed of the shared coin."""
 
     needs: ClassVar[Needs] = Needs(composite=False, everyone=True, unbiased=True, exact_downlink=True)
     facts: ClassVar[Facts] = Facts(Sends(up=1, down=1, compressed=("up",)), exact=True, step="gamma", variate="u")
@@ -88,7 +88,7 @@ class LoCoDL(Star[Client, Server]):
         return Client(x, 0 * x, x, 0 * x, f.spread(t)), Server(x0, 0 * x0, t, 0 * x0)
 
     def _shared(self, yh: Tensor, v: Tensor, db: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-        """yh and v after the server's answer and the steps of a round: the same operations for a row and for many."""
+        """yh and v after the server's message and the steps of a round: the same operations for one row or many."""
         v = v + self._dual_step(db.shape[-1]) * db
         y = yh + self.rho * db
         for _ in range(steps):
@@ -114,7 +114,7 @@ class LoCoDL(Star[Client, Server]):
         return s._replace(db=D / 2)
 
     def carried(self, own: Client, s: Server, h: Regulariser, to: LoCoDL) -> tuple[Client, Server]:
-        """mean u_i + v stays 0: what clients have sent counts with the dual step of now, db with that of then."""
+        """Keeps mean u_i + v = 0: the clients' messages use the new dual step, db the old one."""
         d = s.db.shape[-1]
         return own._replace(u=own.u + 2 * (self._dual_step(d) - to._dual_step(d)) * s.db), s
 

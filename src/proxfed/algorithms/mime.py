@@ -5,12 +5,12 @@
     server      c = mean of the full grad f_i(x),   x <- x + eta_g (mean y - x),   m <- (1 - beta) c + beta m
 
 Both minibatch gradients of Mime are taken on the same minibatch, so its direction at y = x is grad f, and its limit
-exact if everybody takes part. MimeLite leaves the correction out and is biased. m stands still during local steps: it
-is the momentum of the whole network, not of a client.
+exact with full participation. MimeLite leaves the correction out and is biased. m is constant during local steps: it is
+the momentum of the whole network, not of a client.
 
 What travels: MimeLite two vectors up (y, and the full gradient) and two down (x, m). Mime needs c before its local
 steps, and so two exchanges: here they are two rounds, of which the odd ones collect c (one vector up, one down) and the
-even ones take the steps (one up; x, m and c down). If not everybody takes part, those are different clients.
+even ones take the steps (one up; x, m and c down). With partial participation the two have different clients.
 Reference: S. P. Karimireddy, M. Jaggi, S. Kale, M. Mohri, S. Reddi, S. Stich, A. T. Suresh, "Breaking the centralized
 barrier for cross-device federated learning" (Mime), NeurIPS 2021, arXiv:2008.03606.
 """
@@ -38,12 +38,12 @@ class Server(NamedTuple):
     x: Tensor  # the model
     m: Tensor  # momentum
     c: Tensor  # mean gradient at x
-    known: Tensor  # 1 if c is, else 0
+    known: Tensor  # 1 if c is known, else 0
 
 
 @dataclass(frozen=True)
 class MimeLite(Star[Stateless, LiteServer]):
-    """Local SGD along with the momentum of the whole network."""
+    """Local SGD with the momentum of the whole network."""
 
     eta: Step
     """Local step size."""
@@ -80,10 +80,10 @@ class MimeLite(Star[Stateless, LiteServer]):
 
 @dataclass(frozen=True)
 class Mime(Star[Stateless, Server]):
-    """Variance-reduced local SGD along with the momentum of the whole network."""
+    """Variance-reduced local SGD with the momentum of the whole network."""
 
     eta: Step
-    """Local step size; a schedule counts every second round."""
+    """Local step size; a schedule counts only every second round."""
     K: Steps
     """Local steps of every second round."""
     beta: float = 0.9

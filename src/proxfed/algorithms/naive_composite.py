@@ -1,4 +1,4 @@
-"""The two schemes that FedComposite's paper sets itself apart from, to show what its own is worth.
+"""The two baseline schemes of FedComposite's paper, as an ablation of its method.
 
     server sends    x                                                            S = eta_g eta tau
     client          z = prox_{S h}(x),   w = z
@@ -8,10 +8,9 @@
     server          x <- z_0 - S mean G_i  (constant),   z_0 + eta_g (mean z_tau - z_0)  (coupled)
     client          c_i <- (z_0 - x)/S - G_i,   G_i the mean of its gradients
 
-With a constant local prox step z is not the prox point of the way so far. The coupled scheme is the naive one of
-section 2: local steps go on from the prox point, which is then averaged, so that no mean gradient can be read off what
-the server gets. Both end elsewhere than at the solution, also with full gradients. Only FedComposite's step
-(t+1) eta on a w that has seen no prox is exact.
+With a constant local prox step z is not the prox point of w. The coupled scheme is the naive one of section 2: local
+steps continue from the prox point, which is then averaged, so that the server cannot recover the mean gradient. Both
+are biased, also with full gradients. Only FedComposite's step (t+1) eta on a w before any prox is exact.
 
 What travels: one vector up, one down.
 Reference: J. Zhang, J. Hu, M. Johansson, "Composite Federated Learning with Heterogeneous Data", arXiv:2309.01795,
@@ -31,7 +30,7 @@ from proxfed.types import Facts, FloatOrAuto, Local, Needs, Regulariser, Sends, 
 
 
 class Client(NamedTuple):
-    a: Tensor  # the correction c_i, but for the broadcast that completes it: c_i = a - x/S
+    a: Tensor  # the correction c_i without the part from the next broadcast: c_i = a - x/S
 
 
 class Server(NamedTuple):
@@ -40,7 +39,7 @@ class Server(NamedTuple):
 
 @dataclass(frozen=True)
 class NaiveComposite(Star[Client, Server]):
-    """Local prox steps that do not fit what is sent: biased, and there to be compared with."""
+    """Local prox steps that do not match the messages: biased baselines for FedComposite."""
 
     eta: FloatOrAuto
     """Local step size."""
@@ -49,7 +48,7 @@ class NaiveComposite(Star[Client, Server]):
     eta_g: float = 1.0
     """Server step size."""
     local_prox: str = "coupled"
-    """'constant': with step eta, on the side; 'coupled': with step (t+1) eta, gone on from, and sent."""
+    """'constant': step eta, only to evaluate gradients; 'coupled': step (t+1) eta, and w continues from it."""
 
     needs: ClassVar[Needs] = Needs(everyone=True)
     facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=When(tau=1, local_prox="constant"))
@@ -88,7 +87,7 @@ class NaiveComposite(Star[Client, Server]):
         return Server(h.prox(s.x, self.S) - self.S * up)
 
     def carried(self, own: Client, s: Server, h: Regulariser, to: NaiveComposite) -> tuple[Client, Server]:
-        """z = prox_{S h}(x) and all c_i stay."""
+        """Keeps z = prox_{S h}(x) and all c_i."""
         z = self.model(s, h)
         return Client(own.a + (1 / to.S - 1 / self.S) * z), Server(z.lerp(s.x, to.S / self.S))
 

@@ -4,14 +4,14 @@
     q = C(z - H),   zh = H + q,   zw = Hw + mix q,   H <- H + alpha q,   Hw <- Hw + alpha mix q
     d <- d + gamma/(2 eta) (zh - zw),   x <- prox_{eta h}(z - gamma/2 (zh - zw))
 
-from H = Hw = x0, which everybody knows, and d = 0. Hw is H mixed at all times, and sum_i d_i = 0 whatever C is. C is
+from H = Hw = x0, which is public, and d = 0. Hw is H mixed at all times, and sum_i d_i = 0 whatever C is. C is
 meant to be unbiased, and then alpha <= 1/(1 + omega); with a contractive C alpha = 1. LEAD is h = 0. With alpha = 1 it
 is PLEDGE between peers with one local step, gamma/2 for its gossip step and without extrapolation. Without C it is
 Prox-ED, which for gamma = 1 and h = 0 is exact diffusion and NIDS.
 
-LEAD ends a round by x <- x - eta (grad f(x) + d) with the new d, which is z - gamma/2 (zh - zw): the two are the same,
-and the prox comes on top. We know the authors' own listing of Prox-LEAD from memory only, no code of theirs was found,
-and LEAD's first step without a message is left out, which is another start of the same recursion.
+LEAD ends a round by x <- x - eta (grad f(x) + d) with the new d, which equals z - gamma/2 (zh - zw); Prox-LEAD adds the
+prox. We know the authors' listing of Prox-LEAD from memory only and found no code of theirs. LEAD's first step without
+a message is left out, which is another start of the same recursion.
 
 What travels: C(d) over each edge of a round.
 Reference: Y. Li, X. Liu, J. Tang, M. Yan, K. Yuan, "Decentralized Composite Optimization with Compression",
@@ -34,7 +34,7 @@ from proxfed.types import Compressor, Facts, FloatOrAuto, Graph, Local, Mean, Mi
 class State(NamedTuple):
     x: Tensor  # the model
     d: Tensor  # correction: grad f - grad f_i in the end
-    H: Tensor  # what neighbours expect of z
+    H: Tensor  # the neighbours' prediction of z
     Hw: Tensor  # H mixed
     v: Tensor  # the model before its prox
 
@@ -48,9 +48,9 @@ class ProxLEAD(Graph[State]):
     gamma: float = 1.0
     """Gossip step size, in (0, 1]: the coarser the compressor, the smaller."""
     alpha: float = 1.0
-    """How far expectations follow the messages, in (0, 1]."""
+    """Step of the prediction H towards z, in (0, 1]."""
     compressor: Compressor = Identity()
-    """Unbiased or contractive compressor of what crosses an edge."""
+    """Unbiased or contractive compressor of the messages over edges."""
 
     needs: ClassVar[Needs] = Needs(fixed_graph=True, symmetric=True, doubly_stochastic=True)
     facts: ClassVar[Facts] = Facts(Sends(edge=1, compressed=("edge",)), exact=True)

@@ -1,4 +1,4 @@
-"""Proximal quasi-Newton rounds: the server learns the curvature of f from the gradients that it gets anyway.
+"""Proximal quasi-Newton rounds: the server estimates the curvature of f from the gradients that it receives.
 
     server sends    a trial point y
     client sends    grad f_i(y), f_i(y)
@@ -9,9 +9,9 @@
                     else t <- t/2
                     y = x + t p
 
-B is the limited-memory BFGS matrix of the last pairs, and a multiple of I before there are any. The model of phi is
-minimised at the server, nearly, by some steps of FISTA with the prox of h: no client is asked. The line search is on
-the objective, so there is no step size to choose; `curvature` is only where it starts.
+B is the limited-memory BFGS matrix of the last pairs, and a multiple of I before there are any. The server minimises
+the model of phi approximately, by some steps of FISTA with the prox of h, without communication. The line search is on
+the objective, so there is no step size to choose; `curvature` only sets the start.
 
 What travels: one vector down; one vector and one number up.
 Reference: J. D. Lee, Y. Sun, M. A. Saunders, "Proximal Newton-Type Methods for Minimizing Composite Functions", SIAM
@@ -34,10 +34,10 @@ from proxfed.keyed_random import Key
 from proxfed.types import Constants, Facts, Local, Needs, Regulariser, Sends, Star, Stateless
 
 SIGMA = 1e-4
-"""The part of the decrease that the model of phi promises, at which a step is good enough."""
+"""A step is accepted if phi decreases by at least this part of the decrease that its model predicts."""
 
 INNER = 50
-"""Steps on the model of phi: more of them cost time at the server and saved no rounds where we looked."""
+"""Steps on the model of phi: more of them cost time at the server and saved no rounds in our runs."""
 
 
 class State(NamedTuple):
@@ -46,11 +46,11 @@ class State(NamedTuple):
     g: Tensor  # gradient at x
     phi: Tensor  # objective at x; infinite before the first round
     p: Tensor  # direction
-    D: Tensor  # what it promises
+    D: Tensor  # the decrease it predicts
     t: Tensor  # step along it
     S: Tensor  # (memory, d) steps, the last ones first
-    Y: Tensor  # (memory, d) and what the gradient changed by
-    pairs: Tensor  # how many of them there are
+    Y: Tensor  # (memory, d) changes of the gradient
+    pairs: Tensor  # the number of pairs
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,9 @@ class ProxNewton(Star[Stateless, State]):
     """Proximal quasi-Newton with a server: few rounds, and no step size."""
 
     curvature: float = 1.0
-    """Of f, as long as nothing is known of it: a smoothness constant, or a guess."""
+    """Initial curvature of f: a smoothness constant, or a guess."""
     memory: int = 10
-    """Pairs that are remembered."""
+    """The number of stored pairs."""
 
     needs: ClassVar[Needs] = Needs(convex=True, everyone=True)
     facts: ClassVar[Facts] = Facts(Sends(up=1, down=1, numbers_up=1), exact=True, step="")
@@ -70,13 +70,13 @@ class ProxNewton(Star[Stateless, State]):
         at_least_one(self, "memory")
 
     def largest_prox_step(self) -> float:
-        return inf  # that of the model of phi, as long as f looks flat
+        return inf  # the prox step of the model of phi while f looks flat
 
     def init(self, x0: Tensor, f: Local, h: Regulariser) -> tuple[Stateless, State]:
         return (), self.begin(x0, h)
 
     def begin(self, x0: Tensor, h: Regulariser) -> State:
-        """Before the first gradient: at x0, or the nearest point that h allows."""
+        """Before the first gradient: at x0, or the nearest feasible point of h."""
         x, empty, one = h.prox(x0, 0.0), x0.new_zeros(self.memory, len(x0)), x0.new_ones(())
         return State(x, x, 0 * x, inf * one, 0 * x, 0 * one, one, empty, empty, 0 * one)
 
@@ -107,7 +107,7 @@ class ProxNewton(Star[Stateless, State]):
 
     @classmethod
     def theory(cls, c: Constants, memory: int = 10) -> ProxNewton:
-        """It begins with the curvature L_f."""
+        """The initial curvature L_f."""
         return cls(c.smoothness.L_f, memory)
 
 
@@ -121,7 +121,7 @@ class LBFGS(NamedTuple):
 
     @classmethod
     def of(cls, curvature: float, S: Tensor, Y: Tensor) -> LBFGS:
-        """From steps and changes of the gradient, the last ones first; with none of them, curvature I."""
+        """From steps and changes of the gradient, the last ones first; without any, curvature I."""
         if len(S) == 0:
             b = S.new_tensor(curvature)
             return cls(b, S.mT, S @ S.mT, b)

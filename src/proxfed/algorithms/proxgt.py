@@ -26,8 +26,8 @@ from proxfed.types import Facts, FloatOrAuto, Graph, Local, Mean, Mix, Needs, Re
 class State(NamedTuple):
     x: Tensor  # the model
     y: Tensor  # tracks the mean gradient
-    g: Tensor  # gradient at the x before
-    v: Tensor  # what the last prox step was taken of
+    g: Tensor  # gradient at the previous x
+    v: Tensor  # the argument of the last prox step
 
 
 @dataclass(frozen=True)

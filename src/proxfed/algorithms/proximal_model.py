@@ -1,8 +1,8 @@
 """The model of phi that servers minimise: argmin over u of <c, u - y> + |u - y|_B^2/2 + h(u), with the prox of h alone.
 
-B is any symmetric positive definite matrix that can be multiplied with and whose largest eigenvalue is known. `Metric`
-is one that is a multiple of I and a matrix of some rank, with all that follows from its spectrum: norms, solutions,
-the trace of its inverse. Its rank may be d, so that it covers full matrices as well.
+B is any symmetric positive definite matrix with a product and a known bound on its largest eigenvalue. `Metric` is a
+multiple of I plus a low-rank matrix, with everything that follows from its spectrum: norms, solutions, the trace of its
+inverse. Its rank may be d, so that it covers full matrices as well.
 """
 
 from __future__ import annotations
@@ -82,9 +82,9 @@ def _symmetric(A: Tensor) -> Tensor:
 
 
 def model_step(B: Matrix, y: Tensor, c: Tensor, h: Regulariser, steps: int, tolerance: float = 0.0) -> Tensor:
-    """argmin over p of <c, p> + <p, B p>/2 + h(y + p), nearly: at most so many steps of FISTA with restart.
+    """Approximates argmin over p of <c, p> + <p, B p>/2 + h(y + p) by at most `steps` steps of FISTA with restart.
 
-    It ends before, once no entry moves by more than `tolerance` times the longest way that one has come.
+    It stops early once no entry moves by more than `tolerance` times the largest displacement of an entry so far.
     """
     s = 1 / float(B.largest)
     p = q = torch.zeros_like(y)

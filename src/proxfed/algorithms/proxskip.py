@@ -5,15 +5,15 @@
                 else                    x_i = u_i
                 c_i <- c_i + (p/gamma) (x_i - u_i)
 
-The coin is the same for all clients: how often it is thrown in a round is a function of `seed` and the round, so
-nobody has to be told. A round is all steps up to the one that communicates, 1/p on average. The joint prox of
-agreement and h is an average followed by the prox of h, so a regulariser costs nothing, and the limit is exact.
-Without it the c_i add up to 0. For p = 1 it is proximal gradient descent; with gamma = 1/L, p = sqrt(mu/L) it takes as
-many rounds as an accelerated method.
+All clients share the coin: the number of steps in a round is a function of `seed` and the round, so it need not be
+sent. A round is all steps up to the one that communicates, 1/p on average. The joint prox of consensus and h is an
+average followed by the prox of h, so a regulariser costs nothing, and the limit is exact. Without it the c_i sum to 0.
+For p = 1 it is proximal gradient descent; with gamma = 1/L, p = sqrt(mu/L) it takes as many rounds as an accelerated
+method.
 
-With some of the clients (`partial`; ours): they send by how much v_i = u_i - (gamma/p) c_i has changed, and the server
-takes the prox of v <- v + share mean(v_i - v_i of before), the mean over all clients as last heard, as in FedDR. Who
-comes back makes up its c_i with the x of today. At a solution every v_i = x - (gamma/p) grad f_i(x) stands still.
+Partial participation (`partial`; ours): clients send the change of v_i = u_i - (gamma/p) c_i, and the server takes the
+prox of v <- v + share mean(v_i - previous v_i), the mean of the last v_i of all clients, as in FedDR. A client that
+returns updates its c_i with the current x. At a solution every v_i = x - (gamma/p) grad f_i(x) is constant.
 
 What travels: one vector up, one down.
 Reference: K. Mishchenko, G. Malinovsky, S. Stich, P. Richtarik, "ProxSkip: Yes! Local Gradient Steps Provably Lead to
@@ -53,9 +53,9 @@ class ProxSkip(Star[Client, Server]):
     p: float
     """Probability that a step communicates, in (0, 1]."""
     seed: int = 0
-    """Of the shared coin."""
+    """Seed of the shared coin."""
     partial: bool = False
-    """Clients may stay away from rounds."""
+    """Whether to allow partial participation."""
 
     needs: ClassVar[Needs] = Needs(everyone=True)
     facts: ClassVar[Facts] = Facts(Sends(up=1, down=1), exact=True, step="gamma", exact_partial=True)

@@ -9,7 +9,7 @@
 
 SCAFFOLD sends y - x and the change of c_i, but the first follows from the second. Both methods are SCAFFOLD for C the
 identity and alpha = 1, beta = 1. A small alpha tames the noise of an unbiased compressor, a small beta that of
-stochastic gradients; both slow down x and c alike. SCAFCOM is FedCEF for h = 0, but for the downlink.
+stochastic gradients; both slow down x and c alike. SCAFCOM is FedCEF for h = 0, except for the downlink.
 
 What travels: C(d) up, two vectors down.
 Reference: X. Huang, P. Li, X. Li, "Stochastic Controlled Averaging for Federated Learning with Communication
@@ -36,7 +36,7 @@ class Control(NamedTuple):
 
 
 class Client(NamedTuple):
-    c: Tensor  # own control variate: what the server knows of v
+    c: Tensor  # own control variate: the server's estimate of v
     v: Tensor  # own gradient estimate
 
 
@@ -47,7 +47,7 @@ class Server(NamedTuple):
 
 @dataclass(frozen=True)
 class Scallion(Star[Control, Server]):
-    """SCAFFOLD with an uplink that an unbiased compressor shortens."""
+    """SCAFFOLD with an unbiased compressor on the uplink."""
 
     eta: FloatOrAuto
     """Local step size."""
@@ -89,7 +89,7 @@ class Scallion(Star[Control, Server]):
 
 @dataclass(frozen=True)
 class Scafcom(Star[Client, Server]):
-    """SCAFFOLD with momentum and an uplink that a contractive compressor shortens."""
+    """SCAFFOLD with momentum and a contractive compressor on the uplink."""
 
     eta: FloatOrAuto
     """Local step size."""

@@ -1,16 +1,16 @@
-"""SCAFFOLD: control variates take the drift out of local steps.
+"""SCAFFOLD: control variates correct the drift of local steps.
 
     K times     y <- y - eta (grad f_i(y) + c - c_i)            from y = x
     client      c_i' = mean of its K gradients = c_i - c + (x - y)/(K eta)          (option II)
     server      x <- x + eta_g mean(y - x),   c <- c + share mean(c_i' - c_i)
 
-share is the part of the clients that took part, so that c stays the mean of all c_i. At a solution c_i = grad f_i and
+share is the fraction of clients that participate, so that c stays the mean of all c_i. At a solution c_i = grad f_i and
 c = 0: nothing moves, whatever K is.
 
-A control variate that follows one round's gradients may grow with them where steps are long. `averaging` = a < 1 (ours;
-FedCEF has the same as eta) lets it go a part of the way only, c_i' = c_i + a (G_i - c_i) with G_i the mean of the K
-gradients. It then never exceeds the largest G_i so far and forgets a single large one at the rate 1 - a. Fixed points
-stay what they are: c_i' = c_i just if G_i = c_i, for every a > 0.
+With long steps a control variate may grow with the gradients of each round. `averaging` = a < 1 (ours; the eta of
+FedCEF) damps it: c_i' = c_i + a (G_i - c_i) with G_i the mean of the K gradients. It then never exceeds the largest G_i
+so far and forgets a single large one at the rate 1 - a. Fixed points do not change: c_i' = c_i if and only if
+G_i = c_i, for every a > 0.
 
 What travels: two vectors up, two down.
 Reference: S. P. Karimireddy, S. Kale, M. Mohri, S. Reddi, S. Stich, A. T. Suresh, "SCAFFOLD: Stochastic Controlled
@@ -52,7 +52,7 @@ class Scaffold(Star[Client, Server]):
     eta_g: float = 1.0
     """Server step size."""
     averaging: float = 1.0
-    """The part of the way that c_i goes to the mean gradient of a round, in (0, 1]; below 1 damps those that grow."""
+    """Step of c_i towards the mean gradient of a round, in (0, 1]; values below 1 damp growing control variates."""
 
     needs: ClassVar[Needs] = Needs(composite=False)
     facts: ClassVar[Facts] = Facts(Sends(up=2, down=2), exact=True, exact_partial=True, averaging="averaging")

@@ -3,7 +3,7 @@
     K times     y <- y - eta grad f_i(y)                        from y = x
     server      u <- beta u + (x - mean y)/eta,   x <- x - alpha eta u
 
-For beta = 0 it is FedAvg with server step alpha; the effective step is alpha/(1 - beta) times as long.
+For beta = 0 it is FedAvg with server step alpha; the effective step is alpha/(1 - beta) times as large.
 
 The base optimiser is SGD. eta is a number, not a schedule, because the server's step contains it.
 

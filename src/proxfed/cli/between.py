@@ -1,4 +1,4 @@
-"""The way from a command to sites: a carrier's server that runs elsewhere, or all of it on this machine."""
+"""How a command reaches the sites: through a carrier's running server, or with everything on this machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from proxfed.report.terminal import err, say
 if TYPE_CHECKING:
     from proxfed.silos.wire.carrier import Carrier
 
-KitOption = Annotated[Path | None, typer.Option("--kit", metavar="FOLDER", help="NVFLARE: the administrator's kit.")]
+KitOption = Annotated[Path | None, typer.Option("--kit", metavar="FOLDER", help="Kit of an NVFLARE administrator.")]
 SuperlinkOption = Annotated[
     str, typer.Option("--superlink", help="Flower: the connection's name in Flower's config.toml.")
 ]
@@ -34,7 +34,7 @@ LoopbackOption = Annotated[
 
 
 class Connection(NamedTuple):
-    """What the command line says of the way to sites."""
+    """The options of the command line about the sites."""
 
     carrier: CarrierName
     kit: Path | None
@@ -43,7 +43,7 @@ class Connection(NamedTuple):
     loopback: int | None
 
     def check(self) -> None:
-        """What is missing."""
+        """Refuses missing options."""
         if self.loopback is not None:
             return
         if self.carrier is CarrierName.nvflare:
@@ -60,10 +60,10 @@ def connected(
     known: Callable[[], tuple[str, ...]],
     make: Callable[[Path], tuple[str, ...]],
 ) -> Iterator[Carrier]:
-    """The sites, while this command works on `path`, beside which there is a folder for the carrier.
+    """The sites, while this command works on `path`; the carrier's folder is beside it.
 
-    known   the sites of what was begun there before; none if nothing was
-    make    writes the folders of sites that run on this machine, and names them
+    known   the sites of an earlier attempt there; none if there was none
+    make    writes the folders of sites that run on this machine, and returns their names
     """
     from proxfed.files import locked
     from proxfed.silos.carriers.desk import Desk
@@ -81,7 +81,10 @@ def connected(
             names = make(beside)
             site = [sys.executable, "-m", "proxfed", "silo", "--site"]
             here = Loopback(beside, names, to.carrier, lambda name: [*site, str(beside / name / "site.toml")])
-            say(f"{to.loopback} sites on this machine; what they and {to.carrier} say is in {beside / 'logs'}", err)
+            say(
+                f"{to.loopback} sites on this machine; their logs and those of {to.carrier} are in {beside / 'logs'}",
+                err,
+            )
             held.enter_context(here)
             kit, superlink = here.kit, "loopback"
             os.environ.update(here.environment)
@@ -92,7 +95,7 @@ def connected(
 
 
 def _remove_if_empty(folder: Path) -> None:
-    """What a refusal leaves behind of the folder that was locked."""
+    """Removes the remains of the locked folder after a refusal."""
     with suppress(OSError):
         folder.rmdir()
 

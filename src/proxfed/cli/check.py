@@ -1,4 +1,4 @@
-"""`proxfed check`: do the laws hold for an algorithm, regulariser, compressor or topology of one's own?"""
+"""`proxfed check`: do the laws hold for your own algorithm, regulariser, compressor or topology?"""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def check(
     ] = None,
     format: FormatOption = Format.table,
 ) -> None:
-    """Does an algorithm, regulariser, compressor or topology, yours or one of ours, obey the laws of its kind?
+    """Check that an algorithm, regulariser, compressor or topology, yours or ours, obeys the laws of its kind.
 
-    An algorithm runs on a small sparse logistic regression: five clients whose data differ, d = 10, smoothness 0.24.
-    Does it end where its facts say, to 1e-8 if they say exact; does it keep dtypes, write into nothing, send the bytes
-    it promises, resume bit by bit? A regulariser or compressor is tried on vectors of 12 numbers, a topology with 8
-    nodes unless -c n=... says otherwise. Settings are those of a configuration file.
+    An algorithm runs on a small sparse logistic regression: five clients with heterogeneous data, d = 10, smoothness
+    0.24. It must converge as its facts say (to 1e-8 if they say exact), keep dtypes, never write into its inputs, send
+    the bytes that it declares, and resume bit by bit. A regulariser or compressor is tested on vectors of 12 numbers, a
+    topology with 8 nodes unless -c n=... changes it. Settings are the same as in a configuration file.
 
     Exit code 0 if all laws hold, 1 if one does not, 2 if the name or a setting is wrong.
 
@@ -62,7 +62,7 @@ def _print(report: Report) -> None:
     table = plain_table("law", "", "", title=f"{report.subject}, {report.kind}")
     said = set()
     for o in report.outcomes:
-        why = "the same" if o.says in said and o.status == "does not hold" else o.says  # an exception meets many laws
+        why = "the same" if o.says in said and o.status == "does not hold" else o.says  # one exception breaks many laws
         said.add(o.says)
         table.add_row(Text(o.law), Text(o.status, STYLES[o.status]), Text(why))
     out.print(table)

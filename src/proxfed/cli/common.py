@@ -1,4 +1,4 @@
-"""Options that several commands have, and how they are read."""
+"""Options of several commands, and their parsing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 INTERRUPTED = 130
-"""The exit code of a command that Ctrl-C or SIGTERM stopped, as shells have it."""
+"""The exit code of a command stopped by Ctrl-C or SIGTERM, as in shells."""
 
 
 def command_line() -> str:
@@ -88,13 +88,13 @@ EncodingOption = Annotated[
 
 
 def text_form(names: str, separator: str, encoding: str) -> dict[str, Any]:
-    """How a table is written, from these three options: names, separator and encoding."""
+    """The format of a table, from these three options: names, separator and encoding."""
     listed = [name.strip() for name in names.split(",")] if names else None
     return {"names": listed, "separator": "\t" if separator in ("tab", "\\t") else separator, "encoding": encoding}
 
 
 def hooked(experiment: Experiment, hooks: Sequence[str] | None) -> Experiment:
-    """The experiment with these hooks beside its own."""
+    """The experiment with these additional hooks."""
     more: list[dict[str, Any]] = [{"name": name} for name in hooks or ()]
     return experiment.model_copy(update={"hooks": [*experiment.hooks, *more]}) if more else experiment
 
@@ -105,7 +105,7 @@ def with_device(changes: Sequence[str] | None, device: str | None) -> list[str]:
 
 
 def check_new_file(path: Path, force: bool) -> None:
-    """Refuse --out PATH if the file is there already, or its folder is not."""
+    """Refuse --out PATH if the file exists or its folder does not."""
     require(force or not path.exists(), f"{path} is there already; --force replaces it")
     require(path.parent.is_dir(), f"--out {path}: there is no folder {path.parent}")
 
@@ -118,7 +118,7 @@ def check_anew(resume: bool, force: bool) -> None:
 def read_over(given: Sequence[str] | None) -> dict[str, str]:
     """KEY=SPACE, each key once."""
     over: dict[str, str] = {}
-    require(bool(given), "--over KEY=SPACE is missing: it says what to try, e.g. --over 'FedAvg.eta=log(1e-3,1)'")
+    require(bool(given), "--over KEY=SPACE is missing: the settings to try, e.g. --over 'FedAvg.eta=log(1e-3,1)'")
     for text in given or ():
         key, equals, space = text.partition("=")
         require(bool(equals and key.strip() and space.strip()), f"--over {text!r} is not of the form KEY=SPACE")

@@ -1,4 +1,4 @@
-"""`proxfed data`: which data there are, how to get their files and whether these are the right ones; who holds what.
+"""`proxfed data`: list, check and download datasets, and show the clients' samples.
 
 Tables of organisations are in tables.py.
 """
@@ -22,7 +22,7 @@ from proxfed.report.terminal import out, say
 
 app = typer.Typer(
     name="data",
-    help="The data: list, check and fetch their files, and show who holds what.",
+    help="Data: list, check and download files, and show the samples of each client.",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
@@ -38,7 +38,7 @@ Names = Annotated[list[str], typer.Argument(metavar="NAME...", help="Datasets; `
 
 @app.command("list")
 def list_(data: DataOption = None, format: FormatOption = Format.table) -> None:
-    """Every dataset: what it is, and whether its files are there.
+    """List every dataset, with a description and whether its files are present.
 
     Example: [bold]proxfed data list --data ~/data[/bold]
     """
@@ -61,7 +61,7 @@ def list_(data: DataOption = None, format: FormatOption = Format.table) -> None:
 
 
 def _files(name: str, directory: str | None) -> list[dict[str, Any]]:
-    """A dataset's public files and their places, in the form with the most files present."""
+    """A dataset's public files and their locations, in the form with the most files present."""
     from proxfed.data import FILES
 
     files = []
@@ -96,7 +96,7 @@ def check(
     data: DataOption = None,
     format: FormatOption = Format.table,
 ) -> None:
-    """Are the files the ones that were published? Compares their sums; the exit code is 1 if one differs.
+    """Compare the checksums of the files with the published ones; the exit code is 1 if one differs.
 
     Example: [bold]proxfed data check mnist a9a[/bold]
     """
@@ -130,7 +130,7 @@ def check(
 
 @app.command()
 def fetch(names: Names, data: DataOption = None, format: FormatOption = Format.table) -> None:
-    """Download the published files that are not there; each is checked before it gets its name.
+    """Download the missing files of a dataset; each checksum is verified before the file gets its name.
 
     Example: [bold]proxfed data fetch mnist fashion_mnist --data ~/data[/bold]
     """
@@ -168,10 +168,10 @@ def show(
     data: DataOption = None,
     format: FormatOption = Format.table,
 ) -> None:
-    """Who holds what: the clients' samples, class by class. Nothing is trained.
+    """Show the clients' samples, class by class. Nothing is trained.
 
-    A dataset that comes without clients, and for which no partition is given, is shown as if one client held it all.
-    Where an experiment and a dataset have the same name, the experiment is meant.
+    A dataset without clients and without a partition is shown as a single client. If an experiment and a dataset have
+    the same name, the experiment is shown.
 
     Examples: [bold]proxfed data show demo[/bold], [bold]proxfed data show digits -c data.partition.name=shards -c
     data.partition.num_partitions=10 --out digits.svg[/bold]
@@ -215,5 +215,5 @@ def _federated(source: str, changes: list[str], directory: str | None) -> Any:
     for text in changes:
         override(table, text)
         inside = table.keys() == {"data"} and isinstance(table["data"], dict)
-        require(inside, f"-c {text}: of a dataset, only keys that start with 'data.' can be changed")
+        require(inside, f"-c {text}: for a dataset, only keys that start with 'data.' can be changed")
     return (load_data if "partition" in table["data"] else load_together)(table["data"], directory)

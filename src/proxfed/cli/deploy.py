@@ -1,4 +1,4 @@
-"""`proxfed deploy`: an experiment over sites, which keep their rows."""
+"""`proxfed deploy`: an experiment over sites, whose rows stay there."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ def deploy(
     data: DataOption = None,
     format: FormatOption = Format.table,
 ) -> None:
-    """Run an experiment between organisations: their `proxfed silo` hold the rows, and this process coordinates.
+    """Run an experiment between organisations: each `proxfed silo` holds its rows, and this process coordinates.
 
-    Started on the machine of the carrier's server. Rows, report and run folder are those of `proxfed run`. It may be
-    killed at any time: --resume continues it, bit for bit. With --loopback 3 all of it runs on this machine, with real
-    processes, sockets and certificates, and the models are compared with those of `proxfed run`.
+    Start it on the machine of the carrier's server. Rows, report and run folder are the same as for `proxfed run`. It
+    may be killed at any time: --resume continues it, bit for bit. With --loopback 3 everything runs on this machine,
+    with real processes, sockets and certificates, and the models are compared with those of `proxfed run`.
 
     Examples: [bold]proxfed deploy trial.toml --kit kits/deploy@example.org[/bold], [bold]proxfed deploy trial.toml
     --loopback 3 --carrier flower[/bold]
@@ -109,7 +109,7 @@ def read_experiment(source: str, changes: list[str]) -> Experiment:
 
 
 def _begun(path: Path) -> tuple[str, ...]:
-    """The sites of a run that is there."""
+    """The sites of an existing run."""
     from proxfed.silos.coordinator.deploy import recorded
 
     file = path / "silos.json"
@@ -128,7 +128,7 @@ def _show(path: Path, results: Results, format: Format, seconds: float) -> None:
 
 
 def _compare(e: Experiment, data: str | None, results: Results) -> None:
-    """The same with all rows in one place."""
+    """The same run with all rows in one place."""
     from proxfed.harness.build import build_study
     from proxfed.harness.compare import run_study
 

@@ -1,4 +1,4 @@
-"""Errors that were not expected: one sentence, and the traceback in a file."""
+"""Unexpected errors: one sentence, and the traceback in a file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.text import Text
 from proxfed.report.terminal import err
 
 DEBUG = "PROXFED_DEBUG"
-"""Set it, and tracebacks are shown."""
+"""The environment variable that shows tracebacks."""
 
 
 def refuse(sentence: str) -> None:
@@ -21,14 +21,14 @@ def refuse(sentence: str) -> None:
 
 
 def show_if_asked(trace: str) -> bool:
-    """Print the traceback if PROXFED_DEBUG asks for it; whether it did."""
+    """Print the traceback if PROXFED_DEBUG is set; returns whether it did."""
     if asked := bool(os.environ.get(DEBUG)):
         err.print(trace.rstrip(), highlight=False, soft_wrap=True)
     return asked
 
 
 def unexpected(said: str, trace: str) -> None:
-    """A sentence that says where the traceback is."""
+    """Refuse with a sentence that names the place of the traceback."""
     words = said.strip().partition("\n")[0]
     where = f"shown above; {DEBUG} is set"
     if not show_if_asked(trace):
@@ -42,7 +42,7 @@ def unexpected(said: str, trace: str) -> None:
 
 
 def words(e: BaseException) -> str:
-    """What an exception says, with its notes."""
+    """The text of an exception, with its notes."""
     return " ".join([f"{type(e).__name__}: {e}", *getattr(e, "__notes__", ())])
 
 

@@ -26,87 +26,99 @@ if TYPE_CHECKING:
     from proxfed.silos.coordinator.fitted import FittedBetween
 
 SHOWN = 20
-"""Coefficients that are printed at most."""
+"""The most coefficients that are printed."""
 
 
 def fit(
     file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="The schema of the tables.")],
     loss: Annotated[
         str | None,
-        typer.Option("--loss", help="logistic, squared, softmax, huber, poisson, cox; default: as the target needs."),
+        typer.Option("--loss", help="logistic, squared, softmax, huber, poisson or cox; default: from the target."),
     ] = None,
     penalty: Annotated[
         str | None,
         typer.Option("--penalty", metavar="NAME[,KEY=VALUE]", help="l1, group_lasso, elastic_net,l2=0.1, ...; none."),
     ] = None,
-    weight: Annotated[float | None, typer.Option("--weight", min=0, help="Of the penalty; else it is chosen.")] = None,
+    weight: Annotated[
+        float | None, typer.Option("--weight", min=0, help="Weight of the penalty; default: chosen.")
+    ] = None,
     cv: Annotated[
         str | None,
-        typer.Option("--cv", metavar="within|organisation", help="Hold out rows of each, or all rows of one."),
+        typer.Option(
+            "--cv", metavar="within|organisation", help="Folds of rows within each organisation, or of whole ones."
+        ),
     ] = None,
     folds: Annotated[
-        int | None, typer.Option("--folds", min=2, help="Of --cv within; 5. The table folds keeps rows together.")
+        int | None,
+        typer.Option(
+            "--folds", min=2, help="Folds of --cv within; default: 5. The schema's table `folds` groups rows."
+        ),
     ] = None,
     rule: Annotated[
-        str | None, typer.Option("--rule", metavar="one_se|best", help="The simplest as good as the best, or the best.")
+        str | None,
+        typer.Option("--rule", metavar="one_se|best", help="Choose the simplest model within one SE, or the best."),
     ] = None,
-    weights: Annotated[int | None, typer.Option("--weights", min=1, help="How many are tried; 30.")] = None,
+    weights: Annotated[int | None, typer.Option("--weights", min=1, help="Weights to try; default: 30.")] = None,
     compress: Annotated[
         str | None,
-        typer.Option("--compress", metavar="NAME[,KEY=VALUE]", help="What is sent: top_k,fraction=0.1 for instance."),
+        typer.Option("--compress", metavar="NAME[,KEY=VALUE]", help="Compress messages, e.g. top_k,fraction=0.1."),
     ] = None,
-    tolerance: Annotated[float | None, typer.Option("--tolerance", help="Of the model's residual; 1e-10.")] = None,
-    seed: Annotated[int | None, typer.Option("--seed", help="Of folds and intervals; 0.")] = None,
+    tolerance: Annotated[float | None, typer.Option("--tolerance", help="Relative residual; default: 1e-10.")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Seed of folds and intervals; default: 0.")] = None,
     nested: Annotated[
-        bool | None, typer.Option("--nested", help="Choose the weight again without each fold, and judge that choice.")
+        bool | None,
+        typer.Option("--nested", help="Nested cross-validation: choose the weight again without each fold."),
     ] = None,
     optimism: Annotated[
         int | None,
-        typer.Option("--optimism", metavar="DRAWS", min=0, help="Bootstrap of the optimism on the model's own rows."),
+        typer.Option("--optimism", metavar="DRAWS", min=0, help="Bootstrap draws to estimate the optimism."),
     ] = None,
     stability: Annotated[
-        int | None, typer.Option("--stability", metavar="HALVES", min=0, help="How often is each feature chosen?")
+        int | None, typer.Option("--stability", metavar="HALVES", min=0, help="Half-samples for stability selection.")
     ] = None,
     site_intercepts: Annotated[
-        bool | None, typer.Option("--site-intercepts", help="An intercept for every organisation, which stays there.")
+        bool | None,
+        typer.Option("--site-intercepts", help="Give every organisation its own intercept, which stays there."),
     ] = None,
     epsilon: Annotated[
         float | None,
-        typer.Option("--epsilon", min=0, help="Differential privacy of every row: a fit to one noisy sum of each."),
+        typer.Option("--epsilon", min=0, help="Differential privacy of every row: fit to one noisy sum per site."),
     ] = None,
-    delta: Annotated[float, typer.Option("--delta", help="Of --epsilon.")] = 1e-5,
+    delta: Annotated[float, typer.Option("--delta", help="Delta (only with --epsilon).")] = 1e-5,
     row: Annotated[
-        float | None, typer.Option("--row", metavar="NORM", help="Of --epsilon: rows are shortened to this norm.")
+        float | None, typer.Option("--row", metavar="NORM", help="Clip rows to this norm (only with --epsilon).")
     ] = None,
     label: Annotated[
-        str | None, typer.Option("--label", metavar="LOW,HIGH", help="Of --epsilon: the range of a number to predict.")
+        str | None, typer.Option("--label", metavar="LOW,HIGH", help="Range of a numeric target (only with --epsilon).")
     ] = None,
     alone: Annotated[
-        bool | None, typer.Option("--alone/--no-alone", help="Compare with models of each alone and of pooled rows.")
+        bool | None,
+        typer.Option("--alone/--no-alone", help="Compare with models of each site alone and of pooled rows."),
     ] = None,
-    place: Annotated[Path | None, typer.Option("--out", metavar="FOLDER", help="Where model and report go.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a model that is there.")] = False,
+    place: Annotated[Path | None, typer.Option("--out", metavar="FOLDER", help="Folder for model and report.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing model.")] = False,
     carrier: Annotated[
-        CarrierName | None, typer.Option("--carrier", help="The tables are at sites: what brings questions to them.")
+        CarrierName | None,
+        typer.Option("--carrier", help="Framework that connects to the sites, if the tables are there."),
     ] = None,
     kit: KitOption = None,
     superlink: SuperlinkOption = "",
     sites: SitesOption = "",
     loopback: LoopbackOption = None,
-    resume: Annotated[bool, typer.Option("--resume", help="At sites: go on with a fit that was begun.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="At sites: resume a fit that has begun.")] = False,
     data: DataOption = None,
     format: FormatOption = Format.table,
 ) -> None:
-    """A sparse model of the tables of several organisations, by federated rounds alone: no row leaves its table.
+    """Fit a sparse model to the tables of several organisations, by federated rounds: no row leaves its table.
 
-    The tables are prepared by merged summaries, the weight of the penalty is chosen by cross-validation, the model is
-    fitted exactly and judged on rows that it has not seen, for each organisation. FOLDER gets model.json,
-    coefficients.csv, report.html and model_card.md. The schema may have a table `model` with these options and more;
-    the command line overrules it.
+    Merged summaries prepare the tables, cross-validation chooses the weight of the penalty, and the model is fitted
+    exactly and evaluated on held-out rows of each organisation. The results in FOLDER are model.json, coefficients.csv,
+    report.html and model_card.md. The schema may have a table `model` with these options and more; the command line
+    overrides it.
 
-    With --carrier the tables stay at sites, whose `proxfed silo` answers for them, and FILE.toml is the schema that all
-    have agreed on. Nothing but sums over all sites can be read. With --loopback 4 all of it runs on this machine, with
-    real processes, sockets and certificates.
+    With --carrier the tables stay at sites, each with a running `proxfed silo`, and FILE.toml is the schema that they
+    agreed on. Only sums over all sites can be read. With --loopback 4 everything runs on this machine, with real
+    processes, sockets and certificates.
 
     Examples: [bold]proxfed fit tables.toml --penalty l1 --out runs/model[/bold], [bold]proxfed fit tables.toml
     --carrier nvflare --kit kits/deploy@example.org --out runs/model[/bold]
@@ -172,16 +184,16 @@ def fit(
 def _between(
     file: Path, to: Connection, place: Path | None, force: bool, resume: bool, data: str | None, given: dict[str, Any]
 ) -> FittedBetween:
-    """The tables are at sites. What must not be lost before the model is there is beside it."""
+    """A fit of tables at sites. Until the model exists, its checkpoints are beside it."""
     from proxfed.fit.consortium import settings_for
     from proxfed.silos.carriers.loopback_sites import make_table_sites
     from proxfed.silos.coordinator.fit import finish, fit_between
     from proxfed.silos.coordinator.fit_agreement import FitAgreement
     from proxfed.tables.schema import read_schema
 
-    os.umask(0o077)  # what sites have sent is for nobody but this user
+    os.umask(0o077)  # only this user may read the sites' messages
     to.check()
-    require(place is not None, "--out FOLDER is missing: what sites have sent is kept beside the model")
+    require(place is not None, "--out FOLDER is missing: the sites' messages are kept beside the model")
     assert place is not None
     folder = place.with_name(place.name + ".fit")
     schema = read_schema(file)
@@ -202,7 +214,7 @@ def _between(
                 schema, desk, folder, resume=resume, watch=progress, say=lambda said: say(said, err), **given
             )
         except KeyboardInterrupt:
-            say(f"stopped; the same command with --resume goes on from what is in {folder}", err)
+            say(f"stopped; to continue from {folder}, repeat the command with --resume", err)
             raise
         progress("writing", 0, 1)
         fitted.save(place)
@@ -211,7 +223,7 @@ def _between(
 
 
 def _compare(file: Path, data: str | None, given: dict[str, Any], fitted: Shown, to: Any) -> None:
-    """With the same fit of tables that lie here, and with that of pooled rows by another method."""
+    """Compares with the same fit of local tables, and with a fit of pooled rows by another method."""
     from proxfed.fit.consortium import fit as fit_tables
 
     plain = {key: value for key, value in given.items() if key not in ("weight", "cv", "weights", "rule", "alone")}
@@ -227,7 +239,7 @@ def _compare(file: Path, data: str | None, given: dict[str, Any], fitted: Shown,
 
 @contextmanager
 def _reserved(place: Path | None, force: bool) -> Iterator[None]:
-    """Meanwhile no other fit writes to this folder; one that stays empty is not left behind."""
+    """Locks the folder against other fits; removes it afterwards if it is empty."""
     from proxfed.files import locked
     from proxfed.fit.consortium import FILES
 
@@ -270,12 +282,12 @@ def named(option: str, text: str) -> dict[str, Any]:
 
 @contextmanager
 def _showing() -> Iterator[Callable[[str, int, int], None]]:
-    """Meanwhile something to call with (what is done now, how far it is, of how much; 0: not known)."""
+    """Yields a callback of progress: (current task, amount done, total; 0: not known)."""
     with showing(stays=False) as show:
         yield lambda what, done, total: show(Step(what, done, total or None, "" if total else "rounds"))
 
 
-# ---- what is printed ------------------------------------------------------------------------------------------------
+# ---- printed output ------------------------------------------------------------------------------------------------
 
 
 def print_fitted(fitted: Shown) -> None:
@@ -300,14 +312,14 @@ def print_fitted(fitted: Shown) -> None:
     measure = main_measure(fitted)
     table = plain_table(measure.replace("_", " "), "federated", "", *(["alone", ""] if fitted.alone else []))
     for name, row in fitted.federated.items():
-        own = fitted.alone.get(name) if name != ALL else None  # scores of different models are not compared
+        own = fitted.alone.get(name) if name != ALL else None  # scores of different models are not comparable
         cells = [
             *_interval(row.get(measure)),
             *([] if not fitted.alone else _interval(own[measure]) if own else ["-", ""]),
         ]
         table.add_row(Text(name), *cells)
     out.print(table)
-    say(f"Judged on {model.held_out}; with {fitted.intervals}.")
+    say(f"Evaluated on {model.held_out}; with {fitted.intervals}.")
     if said := contrast(fitted):
         say(said)
     out.print()

@@ -61,23 +61,24 @@ def glm(
     place: Annotated[Path | None, typer.Option("--out", metavar="FOLDER", help="Folder for tables and report.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
     carrier: Annotated[
-        CarrierName | None, typer.Option("--carrier", help="The tables are at sites: what brings questions to them.")
+        CarrierName | None,
+        typer.Option("--carrier", help="Framework that connects to the sites, if the tables are there."),
     ] = None,
     kit: KitOption = None,
     superlink: SuperlinkOption = "",
     sites: SitesOption = "",
     loopback: LoopbackOption = None,
-    resume: Annotated[bool, typer.Option("--resume", help="At sites: resume estimates that were begun.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="At sites: resume estimates that have begun.")] = False,
     data: DataOption = None,
     format: FormatOption = Format.table,
 ) -> None:
-    """Estimates with intervals and p-values: a generalised linear model or Cox's, by sums that organisations send.
+    """Estimate a generalised linear model or Cox's, with intervals and p-values, from sums that organisations send.
 
-    A table of coefficients with odds, rate or hazard ratios, a table of deviance, the test of one intercept for all
-    organisations, and how much the coefficients differ between them (Cochran's Q, I2, forest plot). FOLDER gets
+    Prints coefficients with odds, rate or hazard ratios, the deviance, a test of a common intercept for all
+    organisations, and the heterogeneity of the coefficients (Cochran's Q, I2, forest plot). The results in FOLDER are
     inference.json, coefficients.csv, coefficients.tex and report.html.
 
-    With --carrier the tables stay at sites, whose `proxfed silo` answers for them, as with `proxfed fit`.
+    With --carrier the tables stay at sites, each with a running `proxfed silo`, as with `proxfed fit`.
 
     Example: [bold]proxfed glm tables.toml --site-intercepts --out runs/estimates[/bold]
     """
@@ -92,9 +93,9 @@ def glm(
     if carrier is not None or loopback is not None:
         require(
             not random_intercepts,
-            "--random-intercepts: tau is estimated where all tables lie in one place, not between organisations",
+            "--random-intercepts: tau is estimated only with all tables in one place, not between organisations",
         )
-        require(not impute, "--impute: gaps are filled where all tables lie in one place, not between organisations")
+        require(not impute, "--impute: gaps are imputed only with all tables in one place, not between organisations")
         to = Connection(carrier or CarrierName.nvflare, kit, superlink, sites, loopback)
         found = _between(file, to, place, resume, data, options)
     else:
@@ -117,15 +118,15 @@ def glm(
 def _between(
     file: Path, to: Connection, place: Path | None, resume: bool, data: str | None, options: dict[str, Any]
 ) -> Inference:
-    """The tables are at sites. What must not be lost before the estimates are there is beside them."""
+    """Estimates from tables at sites. Until they exist, checkpoints are beside them."""
     from proxfed.silos.carriers.loopback_sites import make_table_sites
     from proxfed.silos.coordinator.fit import finish
     from proxfed.silos.coordinator.fit_agreement import FitAgreement
     from proxfed.silos.coordinator.glm import glm_between
 
-    os.umask(0o077)  # what sites have sent is for nobody but this user
+    os.umask(0o077)  # only this user may read the sites' messages
     to.check()
-    require(place is not None, "--out FOLDER is missing: what sites have sent is kept beside the estimates")
+    require(place is not None, "--out FOLDER is missing: the sites' messages are kept beside the estimates")
     assert place is not None
     folder = place.with_name(place.name + ".glm")
     if data is not None:

@@ -11,13 +11,13 @@ from proxfed.errors import require
 from proxfed.report.terminal import say
 
 FIRST = """\
-# My first experiment: one sparse model over ten clients whose data differ. Run it with
+# My first experiment: one sparse model over ten clients with heterogeneous data. Run it with
 #     proxfed run {file}
 name = "{name}"
 rounds = 100
 seeds = [0, 1, 2]                # every table then shows the spread over the seeds
 reference = true                 # compute the solution first, so that tables have the gap and the error
-targets = {{ gap = [0.01] }}       # report what it took to get there
+targets = {{ gap = [0.01] }}       # report the cost of reaching it
 
 [data]                           # proxfed list datasets; `name = "own"` reads your files (proxfed list datasets own)
 name = "synthetic_binary"
@@ -56,7 +56,7 @@ def init(
     file: Annotated[Path, typer.Argument(metavar="[FILE.toml]", help="Where to write it.")] = Path("experiment.toml"),
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
 ) -> None:
-    """Write a first experiment to start from, with a comment on every part of it.
+    """Write a first experiment to start from, with comments on every part.
 
     For the tables of organisations, [bold]proxfed data schema[/bold] writes a first tables.toml; for a site,
     [bold]proxfed site init[/bold] writes a first site.toml.
@@ -66,6 +66,6 @@ def init(
     from proxfed.files import write
 
     require(file.suffix == ".toml", f"FILE = {str(file)!r} must end in .toml")
-    require(force or not file.exists(), f"{file} exists already: choose another name, or --force replaces it")
+    require(force or not file.exists(), f"{file} exists: choose another name, or replace it with --force")
     write(file, FIRST.format(file=file, name=file.stem))
     say(f"wrote {file}; run it: proxfed run {file}")

@@ -1,4 +1,4 @@
-"""`proxfed list`: what there is to choose from."""
+"""`proxfed list`: the available algorithms, regularisers and other parts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from proxfed.report.summary import plain_table
 from proxfed.report.terminal import out, visible
 
 COLUMNS = {"name": "name", "runs on": "runs on", "h": "handles h by", "exact": "exact", "what it is": "about"}
-"""Headings of the list of algorithms, and what each shows of an entry."""
+"""The headings of the list of algorithms, by the keys of an entry."""
 
 
 def list_(
@@ -34,7 +34,7 @@ def list_(
     compressed: Annotated[bool, typer.Option("--compressed", help="Only algorithms that compress messages.")] = False,
     format: FormatOption = Format.table,
 ) -> None:
-    """Show what there is to choose from, one line per entry, including plug-ins of installed packages.
+    """List the available parts of experiments, one line per entry, including plug-ins of installed packages.
 
     Examples: [bold]proxfed list[/bold], [bold]proxfed list algorithms --peers --prox[/bold],
     [bold]proxfed list algorithms depositum[/bold]
@@ -61,7 +61,7 @@ def list_(
 
 
 def _fits(entry: Mapping[str, str], wanted: Mapping[str, bool]) -> bool:
-    """Whether an algorithm has every property that is asked for."""
+    """Whether an algorithm has every requested property."""
     has = {
         "server": entry["runs on"] == "server",
         "peers": entry["runs on"] == "peers",
@@ -73,7 +73,7 @@ def _fits(entry: Mapping[str, str], wanted: Mapping[str, bool]) -> bool:
 
 
 def _list_kinds(kinds: Mapping[str, list[dict[str, str]]]) -> None:
-    """How many there are of each kind, and the first few names."""
+    """The number of entries of each kind, and the first few names."""
     counted = (
         [title, str(len(each)), ", ".join(entry["name"] for entry in each[:12])] for title, each in kinds.items()
     )
@@ -91,7 +91,7 @@ def _list_kind(kind: str, entries: list[dict[str, str]]) -> None:
 
 
 def _lines(headings: list[str], rows: Iterable[list[str]]) -> None:
-    """One line per row; on a terminal the last column is cut where there is no room for it."""
+    """One line per row; on a terminal the last column is cut to fit."""
     table = [[visible(cell).replace("\n", " ") for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(headings, *table, strict=True)]
     for k, row in enumerate([headings, *table]):

@@ -1,7 +1,7 @@
-"""The command line. Each command has a file of its own, and imports what it needs when it is called.
+"""The command line. Each command has its own file, and imports its dependencies when it is called.
 
-Exit codes: 0 done, 1 failed on the way (what was computed is kept), 2 bad input (nothing was computed), 130 stopped by
-Ctrl-C (what was computed is kept).
+Exit codes: 0 done, 1 failed (results so far are kept), 2 bad input (nothing was computed), 130 stopped by Ctrl-C
+(results so far are kept).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from proxfed.report.terminal import err, out, show_log
 
 app = typer.Typer(
     name="proxfed",
-    help="Federated composite optimisation: one structured model over many data holders who never share their data.",
+    help="Federated composite optimisation: one structured model over many data holders that never share their data.",
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
@@ -70,7 +70,7 @@ app.command()(deploy.deploy)
 
 
 def _help(docstring: str) -> str:
-    """Each paragraph on one line, which the terminal wraps at its own width, and each example on a line of its own."""
+    """Each paragraph on one line, wrapped by the terminal, and each example on its own line."""
     paragraphs = [" ".join(part.split()) for part in docstring.split("\n\n")]
     return "\n\n".join(paragraphs).replace("[/bold], [bold]", "[/bold]\n[bold]").replace("Examples: ", "Examples:\n")
 
@@ -101,30 +101,30 @@ def _root(
 
 
 USAGE: Any = next(c for c in reversed(typer.BadParameter.__mro__) if hasattr(c, "format_message"))
-"""What typer raises when it cannot read the command line: click's class, or from typer 0.22 on its own."""
+"""The exception of typer for a bad command line: click's class, or from typer 0.22 on its own."""
 
 ANYWHERE = ("-q", "--quiet", "-v", "-vv", "--verbose")
 
 
 def _flags_first(words: Sequence[str]) -> list[str]:
-    """Options of all commands may stand behind a command, too."""
+    """Options of all commands are also allowed after a command."""
     end = words.index("--") if "--" in words else len(words)
     moved = [word for word in words[:end] if word in ANYWHERE]
     return [*moved, *(word for k, word in enumerate(words) if k >= end or word not in ANYWHERE)]
 
 
 def main() -> None:
-    """The entry point: every error that is meant for the user is one sentence on stderr."""
-    # Threads that wait for each other should sleep, not spin: where other work shares the cores, spinning costs
-    # tenfold. It must be set before torch is imported.
+    """The entry point: every user error is one sentence on stderr."""
+    # Threads that wait for each other should sleep, not spin: if other work shares the cores, spinning is ten times
+    # slower. It must be set before torch is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         with on_command_line(), modules_here():  # also for imports inside functions of a user's module
             code = app(_flags_first(sys.argv[1:]), standalone_mode=False)
-        if code == INTERRUPTED:  # what typer makes of Ctrl-C
+        if code == INTERRUPTED:  # typer's exit code for Ctrl-C
             raise KeyboardInterrupt
     except ProxfedError as e:
-        if isinstance(e.__cause__, Elsewhere):  # of an exception in another process
+        if isinstance(e.__cause__, Elsewhere):  # the cause was raised in another process
             unexpected(str(e), str(e.__cause__))
         else:
             show_if_asked(trace(e))

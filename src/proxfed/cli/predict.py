@@ -1,4 +1,4 @@
-"""`proxfed predict`: what a model says of the rows of another file."""
+"""`proxfed predict`: a model's predictions for the rows of a file."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def predict(
         Path | None, typer.Option("--out", metavar="FILE.csv", help="File for the predictions; default: print them.")
     ] = None,
     evaluate: Annotated[
-        bool, typer.Option("--evaluate", help="Judge the predictions; the file must have the target.")
+        bool, typer.Option("--evaluate", help="Evaluate the predictions; the file must have the target.")
     ] = False,
     time: Annotated[
         float | None, typer.Option("--time", min=0, help="Survival only: also the risk of an event until this time.")
@@ -44,10 +44,10 @@ def predict(
     """Predict the rows of a file, prepared like the model's own tables; columns may be in any order.
 
     Writes classes with probabilities, numbers, or for survival the linear predictor, the hazard relative to score 0
-    and, with --time, the risk until then. The first column is the number of the row in the file. Columns that
-    the model does not use are left out. A row with a word that the schema does not know, or a number out of
-    its range, has no prediction, and the last column says why. With --evaluate, rows without a value that the fit
-    needs (`drop` of the schema) are left out.
+    and, with --time, the risk until then. The first column is the row number in the file. Columns that the model does
+    not use are left out. A row with a word that is not in the schema, or a number outside its range, has no prediction,
+    and the last column gives the reason. With --evaluate, rows without a value that the fit needs (`drop` of the
+    schema) are left out.
 
     Example: [bold]proxfed predict runs/model west.csv --out predicted.csv[/bold]
     """

@@ -43,7 +43,7 @@ def run_private_fit(
     for note in model.notes:
         say(f"note: {note}")
     if to is None:
-        say("The tables lie here: the noise follows from --seed and protects nothing.")
+        say("The tables are on this machine: the noise follows from --seed and protects nothing.")
     if model.signatures:
         say(f"Signed by {', '.join(model.signatures)}.")
 
@@ -59,7 +59,7 @@ def _between(
 
     os.umask(0o077)
     to.check()
-    require(place is not None, "--out FOLDER is missing: what the sites have agreed to is kept beside the model")
+    require(place is not None, "--out FOLDER is missing: the sites' agreements are kept beside the model")
     assert place is not None
     folder = place.with_name(place.name + ".fit")
     kept = folder / "agreement.json"

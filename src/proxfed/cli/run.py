@@ -62,7 +62,7 @@ def run(
 
     Shows progress, prints the result table and writes report.html into the run folder. Ctrl-C stops after the current
     round; --resume continues it, also after a crash, bit for bit if threads and versions are the same.
-    In a Slurm array, each member takes the algorithms and seeds that no other one has.
+    In a Slurm array, each member takes the algorithms and seeds that no other member has taken.
 
     Examples: [bold]proxfed run demo -c rounds=50 -c "seeds=[0,1,2]" --out runs/quick[/bold], [bold]proxfed run demo -c
     algorithms.FedAvg.eta=0.5[/bold], [bold]proxfed run demo -c stop.patience=10 --hook tensorboard[/bold]

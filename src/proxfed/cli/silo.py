@@ -1,4 +1,4 @@
-"""`proxfed silo`: a site's holder, which stays and answers."""
+"""`proxfed silo`: the long-running process of a site, which answers jobs."""
 
 from __future__ import annotations
 
@@ -21,24 +21,22 @@ class CarrierName(StrEnum):
 
 
 CarrierOption = Annotated[
-    CarrierName, typer.Option("--carrier", help="What brings questions: NVIDIA FLARE, or a Flower SuperLink.")
+    CarrierName, typer.Option("--carrier", help="Framework of the network: NVIDIA FLARE or Flower.")
 ]
 
 
 def silo(
     site: Annotated[Path, typer.Option("--site", metavar="FILE.toml", help="The site's file.")] = Path("site.toml"),
     carrier: CarrierOption = CarrierName.nvflare,
-    kit: Annotated[
-        Path | None, typer.Option("--kit", metavar="FOLDER", help="nvflare: the kit that was made for this site.")
-    ] = None,
+    kit: Annotated[Path | None, typer.Option("--kit", metavar="FOLDER", help="nvflare: the kit of this site.")] = None,
     arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="[-- ...]", help="flower: what flower-supernode is given.")
+        list[str] | None, typer.Argument(metavar="[-- ...]", help="flower: arguments for flower-supernode.")
     ] = None,
 ) -> None:
-    """Hold this site's rows and answer the questions that its site.toml allows, until Ctrl-C.
+    """Hold this site's rows and take part in the jobs that its site.toml allows, until Ctrl-C.
 
-    It opens outgoing connections only. It may be killed at any time: what it computed is on the disk before an answer
-    leaves, and started again it goes on.
+    It opens outgoing connections only. It may be killed at any time: results are on disk before an answer is sent, and
+    after a restart it resumes.
 
     Examples: [bold]proxfed silo --site site.toml --kit kits/lyon[/bold], [bold]proxfed silo --carrier flower --
     --superlink host:8000 --root-certificates ca.crt --auth-supernode-private-key lyon.key[/bold]
@@ -49,12 +47,12 @@ def silo(
     from proxfed.silos.protection.site_guard import holder
     from proxfed.silos.site.config import read_site
 
-    os.umask(0o077)  # states and logs are of rows: for nobody but this user
+    os.umask(0o077)  # states and logs contain information on rows: only for this user
     logging.basicConfig(format="%(asctime)s %(message)s")
     here = read_site(site)
     place = here.path(here.files.state) / "resident"
     socket = place / "socket"
-    whole = carrier is CarrierName.flower  # a SuperNode does not notice that what starts its processes has ended
+    whole = carrier is CarrierName.flower  # a SuperNode does not notice when its parent process has ended
     if carrier is CarrierName.nvflare:
         from proxfed.silos.carriers import nvflare_kits
 
@@ -71,6 +69,6 @@ def silo(
         require(free, f"{site}: another `proxfed silo` is answering for {here.name}")
         log = place / "carrier.log"
         with serving(socket, holds.answer), Kept(command, log, environment, whole), stop_on_signal() as stop:
-            say(f"{here.name}: {count:,} rows, and answers what {site} allows. What {carrier} says is in {log}")
+            say(f"{here.name}: {count:,} rows; jobs are limited by {site}. The log of {carrier} is {log}")
             while not stop():
                 time.sleep(0.2)

@@ -40,10 +40,10 @@ def simulate(
     force: Annotated[bool, typer.Option("--force", help="Replace an existing folder.")] = False,
     format: FormatOption = Format.table,
 ) -> None:
-    """How long the runs would have taken on such devices and links; nothing is trained again.
+    """Estimate how long runs would have taken on given devices and links; nothing is trained again.
 
-    Each run folder is copied with the column sim_seconds filled in. Without --profile and --time it is on the devices
-    and links of the run's own configuration.
+    Each run folder is copied with the column sim_seconds filled in. Without --profile and --time, the devices and links
+    of the run's own configuration are used.
 
     Example: [bold]proxfed simulate runs/demo --profile wan --target gap=0.001[/bold]
     """
@@ -79,7 +79,7 @@ def simulate(
 
 
 def _place(folder: Path, place: Path | None, called: str, several: bool) -> Path:
-    """Where the copy of a run goes."""
+    """The folder for the copy of a run."""
     named = folder.resolve() if folder.name in ("", "..") else folder
     if place is None:
         return named.with_name(f"{named.name}-{called}")
@@ -106,7 +106,7 @@ def _check(run: Results, goals: dict[str, list[float]]) -> None:
 
 
 def _results(run: Results, goals: dict[str, list[float]] | None) -> list[dict[str, Any]]:
-    """One entry per algorithm: its rounds, its seconds, and what it took to reach the targets."""
+    """One entry per algorithm: its rounds, its seconds, and the cost of reaching the targets."""
     from proxfed.report.summary import result_table
 
     kept = ("algorithm", "status", "rounds", "sim_seconds", "reached")

@@ -1,4 +1,4 @@
-"""`proxfed site`: what a holder of data decides, and what has left it."""
+"""`proxfed site`: the policy of a data holder, and the log of its messages."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="site",
-    help="For those who hold data: what this site allows, and what has left it.",
+    help="For data holders: what this site allows, and what has left it.",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
 
 
 DataOption = Annotated[Path, typer.Option("--data", metavar="FILE", help="The table: CSV, Parquet or .npz.")]
-NameOption = Annotated[str, typer.Option("--name", help="Of this site, as jobs call it; else that of the file.")]
-OutOption = Annotated[Path, typer.Option("--out", metavar="FILE.toml", help="Where it goes.")]
-ForceOption = Annotated[bool, typer.Option("--force", help="Replace a site.toml that is there; its key stays.")]
+NameOption = Annotated[str, typer.Option("--name", help="Name of this site in jobs; default: from the file.")]
+OutOption = Annotated[Path, typer.Option("--out", metavar="FILE.toml", help="The site's file to write.")]
+ForceOption = Annotated[bool, typer.Option("--force", help="Replace an existing site.toml; its key is kept.")]
 
 
 @app.command()
 def init(
     data: DataOption,
-    label: Annotated[str, typer.Option("--label", metavar="COLUMN", help="What is to be predicted.")],
+    label: Annotated[str, typer.Option("--label", metavar="COLUMN", help="Column to predict.")],
     name: NameOption = "",
     to: OutOption = Path("site.toml"),
     force: ForceOption = False,
 ) -> None:
-    """Look at a table and write site.toml: where it is, and what this site allows. Nothing leaves this machine.
+    """Write site.toml for a table: its location, and what this site allows. Nothing leaves this machine.
 
-    A table with words or gaps also gets a schema.toml. The site's key is made beside it, unless it is there.
+    A table with words or gaps also gets a schema.toml. The site's key is created beside it, unless it exists.
 
     Example: [bold]proxfed site init --data patients.csv --label outcome --name lyon[/bold]
     """
@@ -57,13 +57,13 @@ def init(
 
 @app.command()
 def join(
-    schema: Annotated[Path, typer.Argument(metavar="SCHEMA.toml", help="What the sites have agreed on.")],
+    schema: Annotated[Path, typer.Argument(metavar="SCHEMA.toml", help="Schema that the sites agreed on.")],
     data: DataOption,
     name: NameOption = "",
     to: OutOption = Path("site.toml"),
     force: ForceOption = False,
 ) -> None:
-    """Write site.toml for a table that a schema of the other sites describes. Nothing leaves this machine.
+    """Write site.toml for a table that fits the other sites' schema. Nothing leaves this machine.
 
     The schema is copied to schema.toml, with this site's table as its source. A table that does not fit it is refused.
 
@@ -77,12 +77,12 @@ def join(
 
 @app.command()
 def explain(
-    experiment: Annotated[str, typer.Argument(metavar="JOB.toml", help="What a coordinator proposes.")],
+    experiment: Annotated[str, typer.Argument(metavar="JOB.toml", help="Job that a coordinator proposes.")],
     site: Annotated[Path, typer.Option("--site", metavar="FILE.toml", help="The site's file.")] = Path("site.toml"),
 ) -> None:
-    """Say in plain words what a job would make leave this site, and what could be learnt from it. Nothing leaves.
+    """Explain what would leave this site in a job, and what could be learnt from it. Nothing leaves.
 
-    JOB.toml is an experiment, or the schema of tables that are to be fitted. Exit code 1 if this site would refuse it.
+    JOB.toml is an experiment, or the schema of tables for a fit. The exit code is 1 if this site would refuse it.
 
     Examples: [bold]proxfed site explain trial.toml[/bold], [bold]proxfed site explain agreed.toml[/bold]
     """
@@ -96,11 +96,11 @@ def explain(
             say(f"  - {line}")
     if found.refused:
         raise typer.Exit(1)
-    say("This site takes part, as far as the job itself says. Its rows are looked at when the job comes.")
+    say("This site would take part. Its rows are checked when the job arrives.")
 
 
 def _explained(site: Site, job: str) -> Explained:
-    """Of an experiment, or of a schema whose tables are to be fitted: that has columns."""
+    """For an experiment, or for a schema of tables to fit, which has columns."""
     from proxfed.cli.deploy import read_experiment
     from proxfed.fit.consortium import settings_for
     from proxfed.registry import read_toml
@@ -138,7 +138,7 @@ def _write(found: FirstSite, to: Path, force: bool) -> None:
             f"These are fewer rows than limits.rows = {found.site.limits.rows}: this site answers nothing.", style="red"
         )
     if found.why:
-        say(f"They are not all numbers ({found.why}), so what they are is in {schema}: read it, and agree on it.")
+        say(f"They are not all numbers ({found.why}), so they are described in {schema}: read it, and agree on it.")
         say(f"The other sites start from the same file: `proxfed site join {schema.name} --data ...`")
     say(f"Read {to} and change what is not right: it says what this site allows.")
     say(f"The site's key is in {key}; tell your partners its fingerprint, over another way than this network:")
@@ -148,17 +148,17 @@ def _write(found: FirstSite, to: Path, force: bool) -> None:
 @app.command()
 def audit(
     site: Annotated[Path, typer.Option("--site", metavar="FILE.toml", help="The site's file.")] = Path("site.toml"),
-    last: Annotated[int, typer.Option("--last", min=0, help="So many lines at the end; 0: all.")] = 20,
+    last: Annotated[int, typer.Option("--last", min=0, help="Lines to show, from the end; 0: all.")] = 20,
     head: Annotated[
-        int | None, typer.Option("--head", min=0, help="Only the digest of the first N lines, as partners note it.")
+        int | None, typer.Option("--head", min=0, help="Only the digest of the first N lines, as in partners' records.")
     ] = None,
     against: Annotated[
         Path | None,
-        typer.Option("--against", metavar="FILE", help="What others noted: a partner's audit.jsonl, or silos.json."),
+        typer.Option("--against", metavar="FILE", help="Records of others: a partner's audit.jsonl, or silos.json."),
     ] = None,
     format: FormatOption = Format.table,
 ) -> None:
-    """What has left this site: every message, the sums, and whether the file is as it was written (exit code 1 if not).
+    """Show what has left this site: messages, totals, and whether the file is unchanged (exit code 1 if not).
 
     Example: [bold]proxfed site audit --last 0[/bold]
     """
@@ -184,24 +184,24 @@ def audit(
         out.print()
         _show_runs(runs)
     if trail.broken:
-        say(f"{file.path} is not as it was written: {trail.broken}", err, "red")
+        say(f"{file.path} was changed afterwards: {trail.broken}", err, "red")
         raise typer.Exit(1)
     if not trail.lines:
-        say(f"Nothing has left: there is nothing in {file.path}")
+        say(f"Nothing has left: {file.path} is empty")
         return
     say(f"All {len(trail.lines):,} lines are as they were written; the last has the digest {trail.last[:16]}.")
     say(f"Partners that began a job now would note {Head.of(trail.lines)} (with --head N: of the first N lines).")
 
 
 def _compare(here: Site, trail: Trail, against: Path) -> None:
-    """With what this site signed before jobs, as others kept it."""
+    """Compares with this site's signatures before jobs, as recorded by others."""
     from proxfed.silos.protection.witness import compare
 
     count, broken = compare(here.name, here.key.public, trail.lines, against.expanduser())
     if broken:
-        say(f"{here.audit.path} is not what {against} knows of: {broken}", err, "red")
+        say(f"{here.audit.path} does not match {against}: {broken}", err, "red")
         raise typer.Exit(1)
-    require(count > 0, f"{against} knows nothing of {here.name}")
+    require(count > 0, f"{against} has no record of {here.name}")
     say(f"The file has the lines of all {count} signatures of {here.name} that are in {against}.")
 
 

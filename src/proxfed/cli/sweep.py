@@ -55,9 +55,9 @@ def sweep(
 
     A setting is algorithms.LABEL.KEY, *.KEY for every algorithm that has it, or any other of the file, such as
     problem.l2, data.partition.alpha or rounds. Values are a list such as [0.1, 1.0], a..b (whole numbers),
-    log(a,b,count) or linear(a,b,count). Settings of algorithms become labelled algorithms, all others cases with a
-    folder each. Prints the table, and writes a page with a heat map over two settings, or a curve over one, for every
-    algorithm.
+    log(a,b,count) or linear(a,b,count). Settings of algorithms become labelled algorithms; other settings become cases
+    with a folder each. Prints the table, and writes a page with a heat map over two settings, or a curve over one, for
+    every algorithm.
 
     Examples: [bold]proxfed sweep demo --over "FedAvg.eta=log(0.1,10,5)" --over "FedAvg.K=[1, 5, 20]"[/bold],
     [bold]proxfed sweep demo --over "problem.l2=[0.01, 0.1]" --measure gap --jobs 2[/bold]

@@ -1,4 +1,4 @@
-"""`proxfed data schema` and `proxfed data describe`: tables of organisations, before anything is fitted to them."""
+"""`proxfed data schema` and `proxfed data describe`: tables of organisations, before a fit."""
 
 from __future__ import annotations
 
@@ -39,9 +39,7 @@ def schema(
     time: Annotated[str, typer.Option("--time", metavar="COLUMN", help="For survival: the column of times.")] = "",
     event: Annotated[
         str,
-        typer.Option(
-            "--event", metavar="COLUMN", help="For survival: the column that says whether the event happened."
-        ),
+        typer.Option("--event", metavar="COLUMN", help="For survival: the column of events (happened or not)."),
     ] = "",
     organisation: Annotated[
         str,
@@ -57,16 +55,15 @@ def schema(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing schema.")] = False,
 ) -> None:
-    """A schema from a first look at tables: kinds, categories, what may mean missing. To be read and changed.
+    """Draft a schema from a first look at tables: kinds, categories, words for missing. Review and edit it.
 
-    Words that fewer than five rows have, and smallest and largest values, are not written: the file is to be shown to
-    others.
+    It leaves out words that fewer than five rows have, and smallest and largest values, so that it can be shared.
 
     Example: [bold]proxfed data schema clinics/*.csv --target outcome --out tables.toml[/bold]
     """
     from proxfed.tables import first_look
 
-    require(bool(target) or bool(time), "say what is predicted: --target COLUMN, or --time COLUMN and --event COLUMN")
+    require(bool(target) or bool(time), "name the target: --target COLUMN, or --time COLUMN and --event COLUMN")
     if to is not None:
         require(to.suffix == ".toml", f"--out {to}: the name of a schema must end in .toml")
         check_new_file(to, force)
@@ -95,9 +92,9 @@ def describe(
     data: DataOption = None,
     format: FormatOption = Format.table,
 ) -> None:
-    """Do the tables fit their schema, who holds what, and what would each organisation send to prepare them?
+    """Check tables against their schema; show the holdings and preparation messages of each organisation.
 
-    Counts below `fewest` are withheld, and so are those from which they would follow.
+    Counts below `fewest` are withheld, and so are counts from which they would follow.
 
     Example: [bold]proxfed data describe tables.toml --sent[/bold]
     """
@@ -125,7 +122,7 @@ def describe(
         print(json.dumps(held.plain() | found, indent=1))
         return
     out.print()
-    say(f"{len(preparation.features)} features are made of {len(tables.schema.inputs)} columns.")
+    say(f"{len(preparation.features)} features are computed from {len(tables.schema.inputs)} columns.")
     for note in (*tables.notes, *preparation.notes):
         say(f"note: {note}")
 
@@ -148,7 +145,7 @@ def _print_holdings(held: Holdings) -> None:
             counts = {"rows": held.rows[name], **{o: c[name] for o, c in held.outcomes.items()}, "": total}
             table.add_row(Text(name), *_cells(counts, list(counts)))
     out.print(table)
-    say(f"-: withheld, because it is below {held.fewest} or such a count would follow from it")
+    say(f"-: withheld, because the count is below {held.fewest}, or such a count would follow from it")
 
 
 def _cells(counts: Mapping[str, int | None], names: Sequence[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""`proxfed tune`: settings of an experiment's algorithms, chosen with the same effort for each."""
+"""`proxfed tune`: tunes the algorithms of an experiment with the same effort for each."""
 
 from __future__ import annotations
 
@@ -75,12 +75,12 @@ def tune(
     data: DataOption = None,
     format: FormatOption = Format.table,
 ) -> None:
-    """Choose settings of an experiment's algorithms, with the same effort for each of them.
+    """Tune the algorithms of an experiment, with the same effort for each.
 
     Successive halving: many configurations for a few rounds, the best third of them for three times as many, and so on;
-    every algorithm has as many configurations and rounds. Where the experiment has test data it is judged on a part of
-    the training rows that is held out, and the test data are not touched. Writes DIR/tuned.toml, which `proxfed run`
-    takes and which tells how it was found, and DIR/report.html with all that was tried.
+    every algorithm has as many configurations and rounds. If the experiment has test data, configurations are judged on
+    held-out training rows, and the test data are not touched. Writes DIR/tuned.toml for `proxfed run`, with a record of
+    the search, and DIR/report.html with all configurations.
 
     A setting is algorithms.LABEL.KEY, LABEL.KEY, or *.KEY for every algorithm that has it. A space is log(a,b),
     linear(a,b), a..b (whole numbers), a list such as [0.1, 1.0], or around(30): from a thirtieth of the file's value to

@@ -1,4 +1,4 @@
-"""`proxfed watch`: runs under way, in the terminal or on a page that refreshes itself."""
+"""`proxfed watch`: running experiments, in the terminal or on a page that refreshes itself."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from proxfed.harness.under_way import TaskView, View
 
 IDLE, PREPARING = 5.0, 120.0
-"""Seconds without a process that works on the run, after which it is not under way; longer before its first round, for
-data are loaded and a reference is solved then."""
+"""Seconds without a working process after which a run counts as stopped; longer before its first round, while data are
+loaded and a reference is solved."""
 
 SHOWN = ("objective", "gap", "error", "accuracy", "nonzeros")
 
@@ -37,11 +37,10 @@ def watch(
 ) -> None:
     """Watch a run that another process works on, until it ends.
 
-    Shows what each algorithm and seed is doing, its round and its last measures; of a deployment also the sites that
-    the coordinator waits for. Without a terminal it prints a line for each change. Nothing is written into the run
-    folder.
+    Shows the status, round and last measures of each algorithm and seed, and for a deployment the sites that the
+    coordinator waits for. Without a terminal it prints a line for each change. Nothing is written into the run folder.
 
-    Ends with code 0 when all of the run is done, and with 1 when no process works on it any more.
+    The exit code is 0 once the run is complete, and 1 if no process works on it any more.
 
     Examples: [bold]proxfed watch runs/demo[/bold], [bold]proxfed watch runs/demo --page /tmp/demo.html[/bold]
     """
@@ -79,13 +78,13 @@ def _write(view: View, page: Path, every: float | None) -> None:
     notice = "; ".join(filter(None, [", ".join(f"{n} {status}" for status, n in counts.items()), _waits(view)]))
     try:
         write_report(view.results, page, refresh=None if every is None else max(1, round(every)), notice=notice)
-    except InputError:  # a task ended meanwhile, and its model is newer than what was read
+    except InputError:  # a task ended meanwhile, and its model is newer than the rows read
         if every is None:
             raise
 
 
 def _rate(task: TaskView, rates: dict[str, tuple[int, float]]) -> str:
-    """Rounds per second since it was first seen."""
+    """Rounds per second since the first look."""
     first, since = rates.setdefault(task.name, (task.round, time.monotonic()))
     if task.status is not RunStatus.RUNNING or task.round == first:
         return ""
@@ -116,7 +115,7 @@ def _table(view: View, rates: dict[str, tuple[int, float]]) -> Table:
 
 
 def _print_changes(view: View, rates: dict[str, tuple[int, float]], seen: dict[str, str]) -> None:
-    """A line for each task that has moved, and for the sites that are waited for."""
+    """A line for each task with progress, and for the sites that the coordinator waits for."""
     lines = {
         task.name: f"{task.name}: {task.status}, round {task.round} of {task.rounds}  {task.message or _measures(task)}"
         for task in view.tasks

@@ -1,1 +1,1 @@
-"""The papers' experiments: run them, hold their claims against what came out, draw their figures."""
+"""The papers' experiments: run them, test their claims on our results, draw their figures."""

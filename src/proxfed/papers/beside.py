@@ -1,7 +1,7 @@
 """The rows of another experiment of the same paper, for claims that compare two experiments case by case.
 
 A table of a paper may have a model per block, and each block is an experiment here: that a CNN outperforms an MLP is a
-claim about two of them. Two runs are compared only if they have the same data, the same clients and as many rounds.
+claim about two of them. Two runs are compared only if they have the same data, clients and number of rounds.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from proxfed.harness.results import Results
 from proxfed.registry import Table
 
 Beside = Mapping[str, Mapping[str, Results]]
-"""Of other experiments, by name: their results by case."""
+"""The results of other experiments, by name and case."""
 
 
 def named(experiment: str, label: str) -> str:
-    """How a claim names an algorithm of another experiment; a label has no '/'."""
+    """The name of an algorithm of another experiment in a claim; labels have no '/'."""
     return f"{experiment}/{label}"
 
 

@@ -1,11 +1,11 @@
 """Why a claim is not confirmed: one of four causes, each with its evidence.
 
     reading     it holds under a reading that the paper leaves open: a variant shows it, with three seeds
-    scale       what was run is smaller than the paper's, and that decides it: what would be needed
-    settings    the paper's number cannot be had with the paper's settings: an independent loop agrees with ours
-    unknown     none of these could be shown: what was tried
+    scale       our run is smaller than the paper's, which decides it: the scale that would be needed
+    settings    the paper's settings do not give the paper's number: an independent implementation agrees with ours
+    unknown     none of these could be shown: the attempts
 
-Readings are found in what is kept. The others are written by hand, in results/PAPER/EXPERIMENT.causes.toml:
+Readings are found in the stored results. The other causes are written by hand, in results/PAPER/EXPERIMENT.causes.toml:
 
     [[causes]]
     kind = "scale"
@@ -38,16 +38,16 @@ MEANING: dict[str, str] = {
 
 
 class Written(Strict):
-    """[[causes]]: a cause of some claims, as somebody found it."""
+    """[[causes]]: a cause that somebody found for some claims."""
 
     kind: Literal["scale", "settings", "unknown"]
     claims: list[str] = Field(min_length=1)
-    """What they say, as patterns in which * stands for anything."""
+    """The texts of the claims, as patterns with * as a wildcard."""
     evidence: str = Field(min_length=1)
-    """What was done, and what came of it."""
+    """The investigation and its result."""
 
     def of(self, says: str) -> bool:
-        """Whether it is the cause of the claim that says this."""
+        """Whether it is the cause of the claim with this text."""
         return any(fnmatchcase(says, pattern.replace("[", "[[]")) for pattern in self.claims)
 
 
@@ -56,14 +56,14 @@ class _File(Strict):
 
 
 class Cause(NamedTuple):
-    """Of one claim that is not confirmed."""
+    """The cause of one claim that is not confirmed."""
 
     kind: Kind
     evidence: str
 
 
 def read(path: Path) -> list[Written]:
-    """What is written of an experiment's claims; nothing if there is no such file."""
+    """The causes in an experiment's file; none if there is no such file."""
     if not path.exists():
         return []
     table = read_toml(path)

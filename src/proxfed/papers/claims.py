@@ -1,4 +1,4 @@
-"""Does what a paper says of its results hold for ours? Judged on the rows of its cases, by medians over the seeds."""
+"""Testing a paper's claims on our results: on the rows of its cases, by medians over the seeds."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from proxfed.report.targets import NEVER
 from proxfed.types import Better
 
 SHOWN = 4
-"""Of how many cases a verdict shows the numbers."""
+"""The most cases whose numbers a verdict shows."""
 
 
 Measured = Bounded | Near | WithinFactor | Order | Slope
@@ -33,32 +33,32 @@ Measured = Bounded | Near | WithinFactor | Order | Slope
 
 
 class Judged(NamedTuple):
-    """A claim in one case: does it hold, and by which numbers."""
+    """A claim in one case: whether it holds, and the numbers."""
 
     case: str
     holds: bool
     values: dict[str, float]
-    """By label; a claim that something diverges: the share of the seeds that did."""
+    """By label; for a claim of divergence, the share of the seeds that diverged."""
     found: str
 
 
 class Verdict(NamedTuple):
-    """A claim, what became of it, and the numbers that it was judged by."""
+    """A claim, its verdict, and the numbers behind it."""
 
     claim: Claim
     status: str  # confirmed, not confirmed, not run
     found: str
     cases: Sequence[Judged] = ()
     not_run: Sequence[str] = ()
-    """Cases that it speaks of, too, but that have no such rows."""
+    """Further cases of the claim, without the necessary rows."""
 
 
 def judge(
     claim: Claim, results: Mapping[str, Results], quick: bool, cases: Mapping[str, Sequence[str]] | None = None
 ) -> Verdict:
-    """The verdict on one claim; 'not run' if the quick form cannot tell, or no case has rows that reach that far.
+    """The verdict on one claim; 'not run' if the quick form cannot decide, or no case has enough rows.
 
-    `cases` has the labels of every case of the file: a verdict says how many of those that it is about were not run.
+    `cases` has the labels of every case of the file: a verdict counts the cases of its claim that were not run.
     """
     if quick and claim.form == "full":
         return Verdict(claim, "not run", "needs the full form")
@@ -89,14 +89,14 @@ def judge(
 
 
 class _Source(NamedTuple):
-    """Where the numbers of a name in a claim come from."""
+    """The source of the numbers for a name in a claim."""
 
     results: Results
     label: str
 
 
 def _sources(claim: Claim, results: Mapping[str, Results]) -> dict[str, dict[str, _Source]]:
-    """What the names of a claim stand for, in every case that it speaks of; across cases, in all of them together."""
+    """The sources of a claim's names in each of its cases; for claims across cases, in all of them together."""
     if not claim.across:
         chosen = results if claim.case is None else {case: results[case] for case in results if case == claim.case}
         return {case: {label: _Source(r, label) for label in r.labels()} for case, r in chosen.items()}
@@ -105,7 +105,7 @@ def _sources(claim: Claim, results: Mapping[str, Results]) -> dict[str, dict[str
 
 
 def _value(claim: Claim, results: Results, label: str) -> float | None:
-    """The number of one algorithm that a claim speaks of."""
+    """The number of one algorithm in a claim."""
     histories, diverged = results.histories(label), results.diverged(label)
     if isinstance(claim, Diverges):
         return len(diverged) / len(histories) if histories else None
@@ -113,13 +113,13 @@ def _value(claim: Claim, results: Results, label: str) -> float | None:
         slopes = [_slope(claim, history, results.clients) for history in histories.values()]
         return seed_median([slope for slope in slopes if not math.isnan(slope)], None)
     values = seed_values(claim, results, label, claim.place)
-    if claim.target is not None:  # a seed that diverged did not reach it, even if it had come that far before
+    if claim.target is not None:  # a diverged seed did not reach it, even if it was there before
         values = {seed: NEVER if seed in diverged else value for seed, value in values.items()}
     return seed_median(values.values(), claim.target)
 
 
 def _slope(claim: Slope, history: Sequence[Row], clients: int | None) -> float:
-    """Of the measure against the axis in one run; not a number if there are fewer than two rows to fit."""
+    """The slope of the measure against the axis in one run; NaN with fewer than two rows."""
     pairs = [(axis_value(row, claim.axis, clients), axis_value(row, claim.measure, clients)) for row in history]
     known = [(x, y) for x, y in pairs if x is not None and y is not None and claim.since <= x <= claim.until]
     usable = [(x, y) for x, y in known if claim.exponential or x > 0]
@@ -137,7 +137,7 @@ def _fit(claim: Slope, x: Sequence[float], y: Sequence[float]) -> float:
 
 
 def _lost(claim: Measured, values: Mapping[str, float], before: Results) -> dict[str, float]:
-    """How much worse the values are than those of another case, as far as it has them."""
+    """The loss of the values relative to another case, where it has them."""
     then = {label: value for label in values if (value := _value(claim, before, label)) is not None}
     if not then:
         return {}
@@ -166,7 +166,7 @@ def _holds(claim: Claim, values: list[float], own: Directions) -> bool:
 
 
 def _in_order(claim: Order, way: Better, a: float, b: float) -> bool:
-    """Equals are in no order: not two that arrived together, nor two that never did; a factor speaks of them itself."""
+    """Ties are not in order, even if neither reached the target; a factor decides about ties itself."""
     if claim.factor is None:
         return a != b and better(way, a, b)
     more, less = (a, b) if way == "higher" else (b, a)
@@ -174,15 +174,15 @@ def _in_order(claim: Order, way: Better, a: float, b: float) -> bool:
 
 
 def _hollow(claim: Claim, sources: Mapping[str, _Source]) -> bool:
-    """To be ahead of what diverged confirms nothing: where the paper has a result, ours has none to compare with."""
+    """Being ahead of a diverged run confirms nothing: the paper has a result there, ours has none to compare with."""
     return isinstance(claim, Order) and any(_most_diverged(*sources[name]) for name in claim.names)
 
 
-# ---- what cannot be judged -----------------------------------------------------------------------------------------
+# ---- claims without a verdict ----------------------------------------------------------------------------------------
 
 
 def _missing(claim: Claim, names: list[str], sources: Mapping[str, _Source]) -> str:
-    """What these names do not have that the claim speaks of."""
+    """The numbers of the claim that these names lack."""
     by_reason: dict[str, list[str]] = {}
     for name in names:
         by_reason.setdefault(_missing_number(claim, sources.get(name)), []).append(name)
@@ -190,7 +190,7 @@ def _missing(claim: Claim, names: list[str], sources: Mapping[str, _Source]) -> 
 
 
 def _missing_number(claim: Claim, source: _Source | None) -> str:
-    """Which number of the claim this source does not have."""
+    """The number of the claim that this source lacks."""
     results, label = source or _Source(Results([]), "")
     rows = list(chain.from_iterable(results.histories(label).values()))
     if source is not None and not rows:
@@ -207,7 +207,7 @@ def _missing_number(claim: Claim, source: _Source | None) -> str:
 
 
 def _ended_early(claim: Claim, values: Mapping[str, float], sources: Mapping[str, _Source]) -> str:
-    """The names that ended short of `above` without having reached the target: they may or may not have needed more."""
+    """The names that ended before `above` without reaching the target: whether they need more is unknown."""
     if not isinstance(claim, Bounded) or claim.target is None or claim.above is None:
         return ""
     if min(values.values()) <= claim.above:
@@ -239,7 +239,7 @@ def _shown(claim: Claim, value: float, results: Results, label: str) -> str:
 
 
 def _summary(judged: list[Judged], not_run: int) -> str:
-    """In how many cases it holds, and the numbers, those against it first."""
+    """The number of cases in which it holds, and the numbers, counterexamples first."""
     if len(judged) == 1 and not judged[0].case:
         return judged[0].found
     shown = sorted(judged, key=lambda j: j.holds)[:SHOWN]

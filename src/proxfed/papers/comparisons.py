@@ -1,4 +1,4 @@
-"""Our numbers beside those that a paper reports."""
+"""Our numbers beside a paper's."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from proxfed.papers.quantities import axis_end, seed_median, seed_values, writte
 from proxfed.report.targets import NEVER
 
 AXES = {"round": "rounds", "sim_seconds": "simulated seconds"}
-"""What axes are called, where that is not their name."""
+"""Names of axes in text, if they differ."""
 
 
 class Comparison(NamedTuple):
-    """A number that the paper reports, and ours over the seeds."""
+    """A number reported by the paper, and ours over the seeds."""
 
     case: str
     reported: Reported
     label: str
     paper: float | str
     ours: list[float]
-    """Of each seed, NEVER where a target was not reached; empty if it was not run."""
+    """Our number per seed, NEVER if a target was not reached; empty if it was not run."""
     end: float | None
-    """How far we went on the axis."""
+    """The end of our runs on the axis."""
 
     @property
     def measure(self) -> str:
-        """What is compared, in words."""
+        """The quantity, in words."""
         r = self.reported
         if r.target is None:
             return f"best {r.measure}" if r.best else r.measure

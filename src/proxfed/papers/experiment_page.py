@@ -21,7 +21,7 @@ from proxfed.report.targets import NEVER
 
 
 def page(entry: Reproduction) -> str:
-    """All that is known about one experiment."""
+    """The whole page of one experiment."""
     experiment = entry.file.whole
     parts = [
         f"# {entry.name}: {entry.file.paper.figure}\n",
@@ -51,7 +51,7 @@ def page(entry: Reproduction) -> str:
 
 
 def figures_by_form(entry: Reproduction) -> dict[str, list[Figure]]:
-    """The figures that each form is the first to have lines for, under the names of their files."""
+    """For each form, the figures that no earlier form has, with the names of their files."""
     found: dict[str, list[Figure]] = {}
     for figure in entry.file.paper.figures:
         drawn = (form for form in entry.forms if any(panel.lines for panel in make_panels(figure, form.results)))
@@ -78,7 +78,7 @@ def _kind(form: Form) -> str:
 
 
 def _about(entry: Reproduction, form: Form) -> str:
-    """What was run, in which way it is less than the paper or another choice, how long it took, on what, and again."""
+    """The run: its differences from the paper, its time, its machine, and the command."""
     if form.variant:
         settings = ", ".join(_settings(entry, entry.file.paper.variants[form.variant]))
         scale = f"**{_kind(form)}, `{form.variant}`**, in the {form.name.partition('+')[0]} form: {settings}."
@@ -93,7 +93,7 @@ def _about(entry: Reproduction, form: Form) -> str:
 
 
 def _settings(entry: Reproduction, changes: Mapping[str, Any]) -> list[str]:
-    """Each change beside what the file has, and then those of single cases."""
+    """Each change beside the file's value, then the changes of single cases."""
     changes = {k: v for k, v in changes.items() if k != "cases"} | {
         f"{key} ({case})": value for case, own in changes.get("cases", {}).items() for key, value in own.items()
     }
@@ -132,7 +132,7 @@ def _computing(form: Form) -> str:
 
 
 def _seeds(form: Form) -> str:
-    """Those of most cases, and then the cases that have others."""
+    """The seeds of most cases, then the cases with other seeds."""
     by_case = {case: tuple(run.seeds) for case, run in form.runs.items()}
     most, *others = Counter(by_case.values()).most_common()
     text = f"{'Seeds' if len(most[0]) > 1 else 'Seed'} {', '.join(map(str, most[0]))}"
@@ -155,7 +155,7 @@ def _versions(versions: Mapping[str, Any]) -> str:
 
 
 def _numbers(form: Form) -> str:
-    """Ours at the end and at the targets, beside what the paper reports."""
+    """Our numbers at the end and at the targets, beside the paper's."""
     paper = {(c.case, c.measure, c.label): c.printed for c in compare_all(form.file, form.results)}
     labels = {case: results.labels() for case, results in form.results.items()}
     for case, _, label in paper:
@@ -192,7 +192,7 @@ def _numbers(form: Form) -> str:
 
 
 def _asked(form: Form) -> Iterator[Reported]:
-    """The measures that the paper speaks of, each once: last and best, and where they reach a target of the form."""
+    """The paper's measures, each once: last and best, and the cost of reaching a target of the form."""
     file = form.file
     claims = [c for c in file.claims if not isinstance(c, Diverges) and c.place is None]
     targets = [(m, target) for case in form.cases.values() for m, line in case.targets.items() for target in line]

@@ -9,7 +9,7 @@ from typing import Any
 
 
 def open_settings(table: Mapping[str, Any], text: str) -> list[tuple[str, str, str]]:
-    """(key, value, why) of each; `table` is what the TOML `text` says."""
+    """(key, value, why) of each; `table` is the parsed TOML `text`."""
     found, inside, seen = [], "", Counter[str]()
     for line in text.splitlines():
         if header := re.match(r"\[\[?([^\[\]]+)\]\]?\s*(#.*)?$", line):
@@ -22,7 +22,7 @@ def open_settings(table: Mapping[str, Any], text: str) -> list[tuple[str, str, s
 
 
 def _name_of(table: Mapping[str, Any], key: str, place: int) -> str:
-    """How an entry of a list of tables is called: by its label, its name or its place."""
+    """The name of an entry of a list of tables: its label, its name or its index."""
     here: Any = table
     for part in key.split("."):
         here = here[part]

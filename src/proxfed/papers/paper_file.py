@@ -1,4 +1,4 @@
-"""The file of a paper's experiment: what it says of the paper, and its cases in every form and variant."""
+"""The file of a paper's experiment: its facts about the paper, and its cases in every form and variant."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from proxfed.registry import Table
 
 
 class PaperFile(ExperimentFile):
-    """It is read and checked once."""
+    """The file, read and checked once."""
 
     def __init__(self, source: str) -> None:
         super().__init__(source)
@@ -24,14 +24,14 @@ class PaperFile(ExperimentFile):
 
     @cached_property
     def labels_beside(self) -> dict[str, dict[str, list[str]]]:
-        """The labels, by case, of the other experiments that claims speak of; these stand in the same folder."""
+        """The labels, by case, of other experiments in claims; they are in the same folder."""
         folder, slash, _ = self._source.rpartition("/")
         ending = ".toml" if self._source.endswith(".toml") else ""
         others = dict.fromkeys(claim.beside for claim in self.claims if claim.beside)
         return {other: ExperimentFile(f"{folder}{slash}{other}{ending}").labels() for other in others}
 
     def _check_beside(self) -> None:
-        """Refuse labels that the other experiment does not have."""
+        """Refuse labels that are not in the other experiment."""
         for claim in self.claims:
             known = {label for some in self.labels_beside.get(claim.beside, {}).values() for label in some}
             for label in claim.names_beside:
@@ -39,7 +39,7 @@ class PaperFile(ExperimentFile):
                 require(label in known, f"{self._where}: {no_such}; {nearest(label, known)}")
 
     def where(self, claim: Claim) -> str:
-        """Where the paper says it: its section, and its table or figure; '' for a claim of ours."""
+        """The place in the paper: its section, and its table or figure; '' for a claim of ours."""
         if claim.rank == "ours":
             return ""
         return claim.source or ", ".join(filter(None, (self.paper.section, self.paper.figure)))
@@ -52,7 +52,7 @@ class PaperFile(ExperimentFile):
         variant: str | None = None,
         only: Sequence[str] = (),
     ) -> dict[str, Experiment]:
-        """The cases of a form by name; over those of the file stand the quick form, the variant and `overrides`."""
+        """The cases of a form by name; the quick form, the variant and `overrides` override the file."""
         layers, few = self._layers(quick, variant), self.paper.quick_cases if quick else ()
         if variant is not None:
             some = {*self._chosen(only or few), *self._chosen(few)}
@@ -63,13 +63,13 @@ class PaperFile(ExperimentFile):
 
     @cached_property
     def other_problems(self) -> set[str]:
-        """The cases whose quick form is no smaller scale but another experiment: with other data or another model."""
+        """The cases whose quick form is another experiment, with other data or another model, not a smaller scale."""
         every = list(self.whole.cases)
         small, full = (self.form(quick=quick, only=every) for quick in (True, False))
         return {case for case in full if _problem(small[case]) != _problem(full[case])}
 
     def _settings(self, name: str, layers: Layers = ()) -> Table:
-        """Of one case; a layer may have settings of its own for it."""
+        """The settings of one case; a layer may have its own settings for it."""
         own = [(place, layer | layer.get("cases", {}).get(name, {})) for place, layer in layers]
         return super()._settings(name, [(place, {k: v for k, v in o.items() if k != "cases"}) for place, o in own])
 

@@ -1,10 +1,10 @@
-"""What an experiment's file says about its results: the paper, its figures, its numbers and its claims.
+"""The part of an experiment's file about results: the paper, its figures, its numbers and its claims.
 
     [paper]       title, figure, the quick form, variants          [[paper.figures]]   pictures in the paper's axes
-    [[reported]]  numbers that the paper prints                    [[claims]]          what it says of its results
+    [[reported]]  numbers that the paper prints                    [[claims]]          its statements about its results
 
 A claim asks one thing of a measure: that it is `below` or `above` a number, `near` it, in `order`, `within_factor`, or
-that it falls or rises with a `slope`; or that a run `diverges`. Which of them it asks decides which keys it takes.
+that it falls or rises with a `slope`; or that a run `diverges`. The kind of claim decides its keys.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ class Figure(Strict):
     """[[paper.figures]]: a picture in the paper's axes; one panel for each case."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9._-]+$")
-    """Of the files, NAME.svg and NAME.png."""
+    """The name of the files, NAME.svg and NAME.png."""
     y: str
     """A measure, a column of rows.csv."""
     x: str = "round"
     """'round', 'steps' (gradients of a client), 'bytes', 'sim_seconds' or any other column."""
     target: float | None = None
-    """Given: bars instead of lines, of where on `x` the measure first reached this."""
+    """Given: bars instead of lines, with the place on `x` where the measure first reached this."""
     log_x: bool = False
     log_y: bool = False
     cases: list[str] = []
-    """The cases that it shows; all if empty."""
+    """The cases shown; all if empty."""
     labels: list[str] = []
-    """The algorithms that it shows; all if empty."""
+    """The algorithms shown; all if empty."""
     together: bool = False
-    """The cases in one panel, where their labels differ."""
+    """All cases in one panel, with different labels."""
 
     @model_validator(mode="after")
     def _bars_are_linear(self) -> Self:
@@ -60,27 +60,26 @@ class Figure(Strict):
 
 
 class Paper(Strict):
-    """[paper]: what an experiment reproduces."""
+    """[paper]: the paper of an experiment."""
 
     title: str
     section: str = ""
-    """Where the paper speaks of it, such as 'Sec. 6.2.1'."""
+    """The section of the paper, such as 'Sec. 6.2.1'."""
     figure: str
-    """The figure or table, as the paper counts it."""
+    """The figure or table, with the paper's number."""
     quick: Table = {}
     """Settings of the quick form, by their dotted keys."""
     quick_cases: list[str] = []
     """The cases of the quick form; all if empty."""
     variants: dict[str, Table] = {}
-    """Other choices for what the paper leaves open, each by a name: settings by their dotted keys, and in `cases` those
-    of one case."""
+    """Other choices for settings that the paper leaves open, each with a name: settings by their dotted keys, and in
+    `cases` those of one case."""
     departures: list[str] = []
-    """The variants that change what the paper states instead; they speak neither for its claims nor against them."""
+    """The variants that change settings that the paper states; they decide nothing about its claims."""
     departs: str = ""
-    """In which way the file itself contradicts the paper; its forms then speak neither for the paper's claims nor
-    against them."""
+    """How the file itself contradicts the paper, if it does; its forms then decide nothing about the paper's claims."""
     own_problem: bool = False
-    """The paper prints no such experiment: what it says is shown on a small problem of ours."""
+    """The paper has no such experiment: its statement is shown on a small problem of ours."""
     figures: list[Figure] = []
 
     @model_validator(mode="after")
@@ -100,16 +99,16 @@ class Paper(Strict):
 
 
 class Quantity(Strict):
-    """A number that a run gives: a measure at its end, or where on an axis the measure first reached a target."""
+    """A number of a run: a measure at its end, or the place on an axis where the measure first reached a target."""
 
     measure: str
     """A measure, or an axis such as 'bytes'."""
     target: float | None = None
-    """Given: the number is where on `axis` the measure first reached this; smaller is then better."""
+    """Given: the number is the place on `axis` where the measure first reached this; smaller is then better."""
     axis: str = "round"
-    """As `x` of a figure."""
+    """Like `x` of a figure."""
     best: bool = False
-    """The best that the measure was in any round, and not what it is at the end."""
+    """Whether to use the best value in any round instead of the last one."""
 
     @model_validator(mode="after")
     def _best_of_rounds(self) -> Self:
@@ -119,12 +118,12 @@ class Quantity(Strict):
 
     @property
     def counts(self) -> str:
-        """What the number counts: the measure, or the axis on which it gets to a target."""
+        """The unit of the number: the measure, or the axis with a target."""
         return self.measure if self.target is None else self.axis
 
     @property
     def directed(self) -> bool:
-        """It asks which values of the measure are better."""
+        """Whether it needs to know which values of the measure are better."""
         return self.best or self.target is not None
 
 
@@ -140,29 +139,29 @@ class Reported(Quantity):
 
 
 class _Claim(Strict):
-    """What all claims have."""
+    """The keys of all claims."""
 
     asks: ClassVar[str]
     """The key that makes it this kind of claim."""
     says: str
-    """What the paper says, in our words."""
+    """The paper's statement, in our words."""
     source: str = ""
-    """Where it says so, if that is not where it speaks of the whole experiment."""
+    """The place of the statement, if it differs from the experiment's section."""
     case: str | None = None
-    """The case that it speaks of; without one it must hold in every case."""
+    """The case of the claim; without one it must hold in every case."""
     beside: str = ""
-    """Another experiment of the paper, with which it compares this one in the same cases, on the same data and after as
-    many rounds; that one's algorithms are written 'EXPERIMENT/label'."""
+    """Another experiment of the paper to compare with, in the same cases, on the same data and after as many rounds;
+    its algorithms are written 'EXPERIMENT/label'."""
     across: bool = False
-    """The labels stand in different cases; a label that stands in several of them is written 'case: label'."""
+    """The labels are in different cases; a label that is in several cases is written 'case: label'."""
     form: Literal["full", "any"] = "any"
     """'full': it needs the rounds or the scale of the full form."""
     minor: bool = False
-    """It follows from the settings alone, or nearly; what a paper wants to show is counted apart from such claims."""
+    """It follows from the settings alone, or nearly; such claims are counted separately."""
 
     @property
     def rank(self) -> str:
-        """'main', 'minor', or 'ours': what we say, and not the paper."""
+        """'main', 'minor', or 'ours' (our claim, not the paper's)."""
         return "ours" if self.says.startswith("ours:") else "minor" if self.minor else "main"
 
     @model_validator(mode="before")
@@ -188,18 +187,18 @@ class _Claim(Strict):
 
     @property
     def names(self) -> list[str]:
-        """The labels that it speaks of."""
+        """The labels of the claim."""
         raise NotImplementedError
 
     @property
     def names_beside(self) -> list[str]:
-        """Those of them that are another experiment's, as that one has them."""
+        """The labels of the other experiment, without its name."""
         start = f"{self.beside}/"
         return [name.removeprefix(start) for name in self.names if self.beside and name.startswith(start)]
 
     @property
     def names_here(self) -> list[str]:
-        """Those that are this experiment's."""
+        """The labels of this experiment."""
         return [name for name in self.names if not (self.beside and name.startswith(f"{self.beside}/"))]
 
 
@@ -219,11 +218,11 @@ class _Measured(_Claim, Quantity):
 
     measure: str = "objective"
     round: int | None = Field(None, ge=1)
-    """The round that it speaks of; the last one if not given."""
+    """The round of the claim; the last one if not given."""
     steps: int | None = Field(None, ge=1)
-    """The same by the gradients that each client has taken, for algorithms whose rounds are not equally long."""
+    """The same in gradients per client, for algorithms with rounds of different lengths."""
     lost_from: str | None = None
-    """Given: it speaks of how much worse the measure is than in this case; smaller is then better."""
+    """Given: the claim is about the loss of the measure relative to this case; smaller is then better."""
 
     @model_validator(mode="after")
     def _one_number(self) -> Self:
@@ -238,7 +237,7 @@ class _Measured(_Claim, Quantity):
 
     @property
     def place(self) -> tuple[str, int] | None:
-        """Where on which axis it speaks of the measure; None: at the end, or on the way to a target."""
+        """The place and axis of the measure; None: at the end, or on the way to a target."""
         if self.steps is not None:
             return "steps", self.steps
         return None if self.round is None else ("round", self.round)
@@ -288,7 +287,7 @@ class WithinFactor(_Measured):
 
 
 class Order(_Measured):
-    """The values stand in an order, from the best to the worst."""
+    """The values are in an order, from the best to the worst."""
 
     asks = "order"
     order: list[str] = Field(min_length=2)
@@ -327,7 +326,7 @@ class Slope(_OfLabels, _Measured):
     exponential: bool = False
     """The logarithm of the measure against the axis itself: linear convergence, with rate exp(slope)."""
     since: float = 0.0
-    """Rows before this place of the axis are left out."""
+    """Rows before this place on the axis are left out."""
     until: float = float("inf")
     """And those after this one."""
 
@@ -352,13 +351,13 @@ class Diverges(_OfLabels):
     asks = "diverges"
     diverges: bool
     measure: ClassVar[str] = "round"
-    """It needs no measure: that there are rows is enough."""
+    """It needs rows, but no measure."""
     axis: ClassVar[str] = "round"
     directed: ClassVar[bool] = False
 
 
 def _kind(claim: Any) -> str:
-    """By which of its keys a claim is told from the others."""
+    """The kind of a claim, from its keys."""
     if not isinstance(claim, dict):
         return type(claim).__name__
     kinds = {"diverges": Diverges, "within_factor": WithinFactor, "near": Near, "tolerance": Near, "order": Order}
@@ -375,11 +374,11 @@ Claim = Annotated[
     | Annotated[Diverges, Tag("Diverges")],
     Discriminator(_kind),
 ]
-"""[[claims]]: something that a paper says of its results, so that it can be checked (papers/claims.py)."""
+"""[[claims]]: a testable statement of a paper about its results (papers/claims.py)."""
 
 
 def make_claim(**keys: Any) -> Claim:
-    """A claim of the kind that its keys ask for."""
+    """A claim of the kind that its keys imply."""
     adapter: TypeAdapter[Claim] = TypeAdapter(Claim)
     return adapter.validate_python(keys)
 
@@ -389,11 +388,11 @@ def claim_keys() -> set[str]:
     return {key for kind in (Bounded, Near, WithinFactor, Order, Slope, Diverges) for key in kind.model_fields}
 
 
-# ---- all that a file says -------------------------------------------------------------------------------------------
+# ---- a whole file --------------------------------------------------------------------------------------------
 
 
 def across_names(labels: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, str]]:
-    """Names of what stands in different cases: 'case: label', or the label alone if no other case has it."""
+    """Names of algorithms in different cases: 'case: label', or the label alone if no other case has it."""
     times = Counter(label for some in labels.values() for label in some)
     pairs = [(case, label) for case, some in labels.items() for label in some]
     alone = {label: (case, label) for case, label in pairs if times[label] == 1}
@@ -401,7 +400,7 @@ def across_names(labels: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, st
 
 
 class Said(Strict):
-    """All that a file says of its results."""
+    """The whole part of a file about results."""
 
     paper: Paper | None = None
     reported: list[Reported] = []
@@ -418,7 +417,7 @@ class Said(Strict):
         return [each for where, y, x, directed in asked for each in ((where, y, directed), (where, x, False))]
 
     def check_names(self, labels: Mapping[str, Sequence[str]], where: str) -> None:
-        """Refuse cases and labels that there are not; `labels` are those of each case."""
+        """Refuse unknown cases and labels; `labels` are the labels of each case."""
         known_cases = [case for case in labels if case]
 
         def check(cases: Iterable[str | None], named: Iterable[str], across: bool = False) -> None:
@@ -446,7 +445,7 @@ class Said(Strict):
 
 
 def read_said(e: Experiment, where: str) -> Said:
-    """What the file of an experiment says."""
+    """Parses the file of an experiment."""
     tables = e.model_dump(include=set(Said.model_fields))
     try:
         return Said(**tables)

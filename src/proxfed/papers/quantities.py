@@ -1,4 +1,4 @@
-"""The numbers that a claim or a reported value asks of runs: of each seed, in the median, and as text."""
+"""The numbers of runs for a claim or a reported value: per seed, as medians, and as text."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from proxfed.report.targets import first_reached
 def seed_values(
     asked: Quantity, results: Results, label: str, place: tuple[str, int] | None = None
 ) -> dict[int, float]:
-    """For each seed: where the measure reached the target, or else the measure at that place, its best or its last.
+    """For each seed: the place where the measure reached the target, or the measure at a place, its best or last value.
 
-    A seed that diverged counts with its last row, and as the worst that can be where it has no number.
+    A diverged seed counts with its last row, and as the worst possible value if that has no number.
     """
     measure, diverged = asked.measure, results.diverged(label)
     own = results.directions
@@ -39,7 +39,7 @@ def seed_values(
 
 
 def _best(measure: str, numbers: Sequence[float], own: Directions) -> float:
-    """Of those that are numbers."""
+    """The best of the values that are numbers."""
     choose = max if direction(measure, own, "best") == "higher" else min
     return choose((number for number in numbers if not math.isnan(number)), default=math.nan)
 
@@ -52,12 +52,12 @@ def seed_median(values: Collection[float], target: float | None) -> float | None
 
 
 def axis_end(asked: Quantity, results: Results, label: str) -> float | None:
-    """How far the seeds of an algorithm went on the axis."""
+    """The end of an algorithm's seeds on the axis."""
     rows = chain.from_iterable(results.histories(label).values())
     places = [axis_value(row, asked.axis, results.clients) for row in rows]
     return max((place for place in places if place is not None), default=None)
 
 
 def written(value: float, of: str, digits: int = 4) -> str:
-    """In so many digits; bytes, which are counted and not measured, in six and in their unit."""
+    """With this number of digits; bytes are exact, so they have six digits and a unit."""
     return show(value, "bytes", 6) if of.startswith("bytes") and math.isfinite(value) else f"{value:.{digits}g}"

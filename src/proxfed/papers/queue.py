@@ -1,4 +1,4 @@
-"""Which experiments of the papers have not been run yet, in what order, and what they are going to take."""
+"""The papers' experiments that are still to be run, in order, with their expected cost."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from proxfed.papers.run_costs import Cost, Speeds
 from proxfed.report.columns import DONE
 
 MOST = 0.95
-"""Partitions may leave some samples over; what is kept with fewer than this part of them was a run with a sample."""
+"""Partitions may leave out some samples; runs with a smaller fraction than this used a subsample of the data."""
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """A case of an experiment that is still to be run, with the seeds that are missing."""
+    """A case of an experiment that is still to be run, with its missing seeds."""
 
     name: str  # composite_fl/fig1_full
     case: str
@@ -38,15 +38,15 @@ class Waiting:
     seeds: Sequence[int]
     cost: Cost
     begun: bool
-    """It has a run folder, so it is resumed."""
+    """Whether it has a run folder, which is then resumed."""
     missing: str = ""
-    """Why it cannot be run: there are no data."""
+    """The reason why it cannot be run: missing data."""
 
     def __str__(self) -> str:
         return f"{self.name}, {self.case}" if self.case else self.name
 
     def part(self, out: Path) -> Part:
-        """As it is run."""
+        """The part of `proxfed reproduce` that runs it."""
         only = [self.case] if self.case else []
         (part,) = select(self.name, out, quick=self.quick, cases=only, changes=[f"seeds={list(self.seeds)}"])
         return part
@@ -55,9 +55,9 @@ class Waiting:
 def waiting(
     names: Iterable[str], out: Path, results: Path, *, quick: bool, directory: str | None = None
 ) -> list[Waiting]:
-    """What neither `results` nor the run folders in `out` have of these experiments, the cheapest first.
+    """The cases of these experiments that are neither in `results` nor in the run folders in `out`, cheapest first.
 
-    What has no data comes last, and before it what is of unknown cost.
+    Cases of unknown cost come after them, and cases without data last.
     """
     speeds = Speeds.read(results, [name for some in papers().values() for name in some])
     found = [case for name in names for case in _of(name, out, results, speeds, quick, directory)]
@@ -100,7 +100,7 @@ def _ended(status: Sequence[Any], labels: Sequence[str]) -> set[int]:
 
 
 def _clients(experiment: Experiment, directory: str | None) -> tuple[int, int]:
-    """(how many clients there are, how many samples they hold)"""
+    """(number of clients, number of samples)"""
     table = {key: value for key, value in experiment.data.items() if key != "partition"}
     clients, held = _size(directory, json.dumps(table, sort_keys=True))
     return experiment.data.get("partition", {}).get("num_partitions", clients), held

@@ -24,19 +24,19 @@ from proxfed.report.plots import available, write_figures
 
 @dataclass
 class Part:
-    """One experiment of a paper, in the form that was asked for."""
+    """One experiment of a paper, in the requested form."""
 
     name: str  # composite_fl/fig1_full
     file: PaperFile
     quick: bool
     cases: dict[str, Experiment]
-    """Those that were asked for."""
+    """The requested cases."""
     folder: Path
-    """Of the form; each case has its own one inside."""
+    """The folder of the form; each case has its own folder inside."""
     others: dict[str, Experiment]
-    """The other cases that have begun, as they would be run now."""
+    """The other cases that have begun, with the current settings."""
     ran: dict[str, Results] = field(default_factory=dict, init=False)
-    """Of the cases that were run just now."""
+    """The results of the cases just run."""
 
     @cached_property
     def folders(self) -> dict[str, RunFolder]:
@@ -53,7 +53,7 @@ class Part:
 
     @cached_property
     def results(self) -> dict[str, Results]:
-        """Of all cases that have begun: read once, so after they were run."""
+        """The results of all cases that have begun: read once, so only after the runs."""
         begun = {case: folder for case, folder in self.folders.items() if folder.exists()}
         return {case: self.ran.get(case) or Results.read(folder) for case, folder in begun.items()}
 
@@ -67,11 +67,11 @@ class Part:
         ]
 
     def verdicts(self) -> list[Verdict]:
-        """What became of each claim."""
+        """The verdict on each claim."""
         return judge_all(self.file, self.results, self.quick, self.beside())
 
     def beside(self) -> Beside:
-        """Runs of other experiments that claims compare with these: in the same form, below the same folder."""
+        """Runs of other experiments for comparison in claims: in the same form, below the same folder."""
         found: dict[str, dict[str, Results]] = {}
         for other in self.file.labels_beside:
             form = self.folder.parents[1] / stem(f"{self.name.partition('/')[0]}/{other}") / self.folder.name
@@ -84,18 +84,18 @@ class Part:
         return found
 
     def comparisons(self) -> list[Comparison]:
-        """Ours beside every number that the paper reports."""
+        """Our numbers beside the paper's."""
         return compare_all(self.file, self.results)
 
     def draw(self) -> list[Path]:
-        """The paper's figures, of all cases that have been run: the SVG files, none without matplotlib."""
+        """The paper's figures, with all cases that were run: the SVG files, none without matplotlib."""
         return write_figures(self.file.paper.figures, self.results, self.folder) if available() else []
 
 
 def judge_all(
     file: PaperFile, results: Mapping[str, Results], quick: bool, beside: Beside | None = None
 ) -> list[Verdict]:
-    """What became of each claim of an experiment; some compare it with others."""
+    """The verdict on each claim of an experiment; some compare it with others."""
     labels, found = file.labels(), []
     for claim in file.claims:
         if not (other := claim.beside):
@@ -112,7 +112,7 @@ def judge_all(
 
 
 def compare_all(file: PaperFile, results: Mapping[str, Results]) -> list[Comparison]:
-    """Ours beside every number that the paper of an experiment reports."""
+    """Our numbers beside those reported by the paper of an experiment."""
     return [line for reported in file.reported for line in compare(reported, results)]
 
 
@@ -155,9 +155,9 @@ def select(
     cases: Sequence[str] = (),
     changes: Sequence[str] = (),
 ) -> list[Part]:
-    """The experiments of PAPER, PAPER/EXPERIMENT or FILE.toml as they were asked for.
+    """The requested experiments of PAPER, PAPER/EXPERIMENT or FILE.toml.
 
-    Of a whole paper, a variant or a case means the experiments that have it.
+    With a whole paper, a variant or a case selects the experiments that have it.
     """
     changes = [*([] if seeds is None else [f"seeds={list(range(seeds))}"]), *changes]
     parts = []
@@ -171,14 +171,14 @@ def select(
 
 
 def as_recorded(experiment: Experiment) -> Table:
-    """The settings of an experiment under the keys that a run folder has for them, without defaults."""
+    """The settings of an experiment under their keys in a run folder, without defaults."""
     e = experiment.model_dump(exclude_none=True, exclude={"seeds"})
     common = {key: e[key] for key in ("rounds", "participation", "topology") if key in e}
     return e | {"algorithms": [common | algorithm for algorithm in e["algorithms"]]}
 
 
 def _files(what: str, variant: str | None, cases: Sequence[str]) -> dict[str, PaperFile]:
-    """The experiments that are meant, each read once."""
+    """The selected experiments, each read once."""
     if what.endswith(".toml"):
         return {what: PaperFile(what)}
     files = {name: PaperFile(name) for name in experiments_of(what)}
@@ -195,7 +195,7 @@ def _has(file: PaperFile, variant: str | None, cases: Sequence[str]) -> bool:
 
 
 def _wanted(files: Sequence[PaperFile], variant: str | None, cases: Sequence[str]) -> str:
-    """Which variant and cases were asked for, and what comes close to them."""
+    """The requested variant and cases, and the nearest existing names."""
     wanted = [*([] if variant is None else [f"the variant {variant!r}"]), *(f"the case {case!r}" for case in cases)]
     there = {v for file in files for v in file.paper.variants} if variant else set()
     there |= {case for file in files for case in file.whole.cases} if cases else set()

@@ -1,9 +1,9 @@
-"""The files of results that are kept: text in CSV and TOML from runs, and the runs from the text again.
+"""The files of stored results: runs as text in CSV and TOML, and back.
 
-Numbers have six digits, and the same runs give the same text. [settings] are what all runs have in common, by dotted
-keys as in a run folder's config.toml, with all defaults; [forms.NAME] are those that all cases of a form share, and
-each of [[runs]] has the rest. They are kept whole, and not as differences from the shipped file, because that file may
-change later, and does not say what the defaults were. [sha256] has the checksums of all three texts.
+Numbers have six digits, and the same runs give the same text. [settings] are common to all runs, by dotted keys as in a
+run folder's config.toml, with all defaults; [forms.NAME] are common to all cases of a form, and each of [[runs]] has
+the rest. They are stored in full, not as differences from the shipped file, because that file may change later and does
+not record the defaults. [sha256] has the checksums of all three texts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from proxfed.report.columns import Row
 
 DIGITS = 6
 PLACE = ("form", "variant", "case")
-"""The columns that say to which run a row belongs."""
+"""The columns that identify the run of a row."""
 EXACT = ("seed", "round")
 SUMS = "sha256"
 """The table of checksums in the TOML file."""
@@ -34,7 +34,7 @@ STATUS = ("algorithm", "seed", "status", "round", "message")
 
 
 class Place(NamedTuple):
-    """Which run of an experiment it is."""
+    """The identity of a run within an experiment."""
 
     form: str  # full or quick
     variant: str
@@ -42,7 +42,7 @@ class Place(NamedTuple):
 
     @property
     def form_name(self) -> str:
-        """As the folders of `proxfed reproduce` are called: 'full', 'quick+variant'."""
+        """The folder's name in `proxfed reproduce`: 'full', 'quick+variant'."""
         return f"{self.form}+{self.variant}" if self.variant else self.form
 
     @classmethod
@@ -57,19 +57,19 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class KeptRun:
-    """One form of an experiment in one case: everything that is kept of it."""
+    """One form of an experiment in one case: all its stored results."""
 
     rows: Sequence[Row]
     status: Sequence[Mapping[str, Any]]
     settings: Table
-    """By dotted keys, with all defaults."""
+    """Settings by dotted keys, with all defaults."""
     versions: Table
     sizes: Sequence[int]
-    """The samples of each client; empty: not known."""
+    """Samples per client; empty: not known."""
 
     @property
     def seeds(self) -> list[int]:
-        """Those with which all algorithms were run that were run at all."""
+        """The seeds with which all stored algorithms were run."""
         found: dict[str, set[int]] = {}
         for state in self.status:
             found.setdefault(state["algorithm"], set()).add(state["seed"])
@@ -77,18 +77,18 @@ class KeptRun:
 
     @property
     def results(self) -> Results:
-        """As claims are judged on."""
+        """The results in the form for judging claims."""
         return Results(rows=self.rows, status=self.status, clients=len(self.sizes) or None, seeds=self.seeds)
 
 
 Kept = dict[Place, KeptRun]
-"""What is kept of one experiment."""
+"""The stored results of one experiment."""
 _Table = dict[Place, list[dict[str, Any]]]
 """The rows of a CSV file, run by run."""
 
 
 class Texts(NamedTuple):
-    """What the three files of an experiment hold."""
+    """The contents of an experiment's three files."""
 
     rows: str
     """CSV: every row."""
@@ -125,7 +125,7 @@ def _sums(about: Table, rows: str, status: str) -> dict[str, str]:
 
 
 def _runs(about: Table, rows: _Table, status: _Table) -> Iterator[tuple[Place, KeptRun]]:
-    """The three files put together."""
+    """The runs from the three files."""
     for run in about["runs"]:
         place = Place(run["form"], run.get("variant", ""), run.get("case", ""))
         if place not in rows or place not in status:
@@ -149,7 +149,7 @@ def _table(runs: Iterable[tuple[Place, Sequence[Row]]]) -> str:
 
 
 def _small(row: Row) -> Row:
-    """Without the name of the run, with six digits; a number that is not whole shows it: 65.0."""
+    """Without the name of the run, with six digits; floats keep a decimal point: 65.0."""
     return {name: _digits(value, name) for name, value in row.items() if name != "run" and value is not None}
 
 
@@ -186,7 +186,7 @@ def _value(name: str, cell: str) -> Any:
 
 
 def _about(kept: Kept) -> Table:
-    """The TOML file: what all runs have in common, then all cases of a form, and each run with the rest."""
+    """The TOML file: settings of all runs, then of all cases of a form, then the rest for each run."""
     versions = _different(run.versions for run in kept.values())
     common = _common([run.settings for run in kept.values()])
     forms = {
@@ -219,7 +219,7 @@ def _different(tables: Iterable[Table]) -> list[Table]:
 
 
 def _common(tables: Sequence[Table]) -> Table:
-    """The settings that all have with the same value."""
+    """The settings with the same value in all."""
     first, *rest = tables
     return {k: v for k, v in first.items() if all(k in table and table[k] == v for table in rest)}
 
@@ -231,7 +231,7 @@ def _lengths(sizes: Sequence[int]) -> str:
 
 
 def _each(lengths: str) -> list[int]:
-    """The other way round."""
+    """The inverse."""
 
     def expand(part: str) -> Iterator[int]:
         times, x, size = part.rpartition(" x ")

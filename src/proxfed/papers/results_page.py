@@ -1,4 +1,4 @@
-"""The results in Markdown: a summary of what holds, which is committed, and a page with figures for each experiment.
+"""The results in Markdown: a committed summary of verdicts, and a page with figures for each experiment.
 
 `summary` is docs/results.md; `write_pages` builds the others, docs/results/PAPER/EXPERIMENT.md, for the docs site.
 """
@@ -21,11 +21,11 @@ Found = Mapping[str, list[Reproduction]]
 """The experiments of each paper."""
 
 BECAME = {"hold": "confirmed", **{kind: kind for kind in CAUSES}, "not run": "not run"}
-"""The columns of what became of the main claims."""
+"""The columns of the main claims' verdicts."""
 COLUMNS = ("main", *BECAME, "minor", "ours")
 SCALES = ("full", "smaller", "own")
 FIRST_SCREEN = 5
-"""So many lines of the notes on a paper stand on the first screen."""
+"""The most lines of a paper's notes on the first screen."""
 
 INTRODUCTION = """\
 # Results
@@ -74,7 +74,7 @@ compressors that select entries, it can grow to a few per cent of a curve, or a 
 
 
 def summary(found: Found, results: Path) -> str:
-    """docs/results.md: what a reader may believe, the counts, how claims are judged, and then paper by paper."""
+    """docs/results.md: the conclusions, the counts, how claims are judged, and then paper by paper."""
     said = {paper: notes(results, paper).partition("\n\n") for paper in found}
     lines = [[f"[{paper}](#{paper})", *counted(entries)] for paper, entries in found.items()]
     lines.append(["all", *counted([entry for entries in found.values() for entry in entries])])
@@ -89,7 +89,7 @@ def summary(found: Found, results: Path) -> str:
 
 
 def counted(entries: Iterable[Reproduction]) -> list[str]:
-    """The main claims by what became of them; of the minor ones and of ours, how many are confirmed."""
+    """The main claims by verdict; the number of confirmed minor claims and claims of ours."""
     entries = list(entries)
     main, *others = (_total(entries, rank) for rank in ("main", "minor", "ours"))
     aside = [f"{count(c, 'confirmed')}/{count(c)}" if c else "" for c in others]
@@ -97,7 +97,7 @@ def counted(entries: Iterable[Reproduction]) -> list[str]:
 
 
 def _by_scale(counts: Counts, became: str) -> str:
-    """'31+16+5': by the paper's scale, by a smaller one, on a problem of ours; the last ones only if there are any."""
+    """'31+16+5': at the paper's scale, at a smaller one, on a problem of ours; trailing zeros are left out."""
     parts = [count(counts, became, scale=scale) for scale in SCALES]
     some = max((place for place, number in enumerate(parts, 1) if number), default=0)
     return "+".join(map(str, parts[:some])) or str(count(counts, became) or "")
@@ -108,7 +108,7 @@ def _total(entries: Iterable[Reproduction], rank: str) -> Counts:
 
 
 def what_holds(entries: Iterable[Reproduction]) -> str:
-    """A line about a paper: how many main claims hold, and where all of them do; of ours, if it has no others."""
+    """A line about a paper: how many main claims hold, and where all do; or claims of ours, if it has no others."""
     entries = list(entries)
     rank = "main" if _total(entries, "main") else "ours"
     counts = [(entry.file.paper.figure, entry.counts(rank)) for entry in entries]
@@ -137,7 +137,7 @@ def _how_many_hold(counts: Counts) -> str:
 
 
 def _of_all(figure: str, c: Counts) -> str:
-    """The figure, and how many of its claims hold if it is some of them."""
+    """The figure, with the number of its claims that hold if only some do."""
     hold, shown = count(c, "confirmed"), plain_text(figure)
     return f"{shown} ({hold} of {count(c)})" if 0 < hold < count(c) else shown
 
@@ -147,7 +147,7 @@ def _link(entry: Reproduction) -> str:
 
 
 def _runs(entry: Reproduction) -> str:
-    """The forms that are kept, with how many seeds their cases have, at least and at most."""
+    """The stored forms, with the smallest and largest number of seeds of their cases."""
     seeds = {form.name: from_to(len(run.seeds) for run in form.runs.values()) for form in entry.forms}
     return ", ".join(f"{name} ({some})" for name, some in seeds.items()) or "not run"
 
@@ -161,7 +161,7 @@ def write_summary(found: Found, results: Path, path: Path) -> None:
 
 
 def write_pages(found: Found, folder: Path) -> list[Path]:
-    """FOLDER/PAPER/EXPERIMENT.md and its figures, for every experiment; others that are there are removed."""
+    """Writes FOLDER/PAPER/EXPERIMENT.md and its figures for every experiment, and removes other pages."""
     written: list[Path] = []
     for entry in (entry for entries in found.values() for entry in entries):
         path = folder / f"{entry.name}.md"
@@ -176,7 +176,7 @@ def write_pages(found: Found, folder: Path) -> list[Path]:
 
 
 def problems(found: Found, results: Path, path: Path) -> Iterator[str]:
-    """What is wrong with the summary at `path` and with what is kept, in sentences."""
+    """Problems of the summary at `path` and of the stored results, in sentences."""
     for paper in found:
         if len(notes(results, paper).partition("\n\n")[0].splitlines()) > FIRST_SCREEN:
             yield f"results/{paper}.md: its first paragraph, on the first screen, has more than {FIRST_SCREEN} lines"

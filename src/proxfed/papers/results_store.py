@@ -1,11 +1,11 @@
-"""What is kept of the papers' experiments, small enough for the repository: a few files for each of them.
+"""The stored results of the papers' experiments, small enough for the repository: a few files for each.
 
     results/PAPER/EXPERIMENT.csv.gz      every row: form, variant, case, algorithm, seed, round, ...; pandas reads it
     results/PAPER/EXPERIMENT.runs.csv    how each algorithm and seed ended: status, round, message
     results/PAPER/EXPERIMENT.toml        settings, versions and the clients' samples of each form and case
     results/PAPER/EXPERIMENT.md          notes in words, written by hand
     results/PAPER/EXPERIMENT.causes.toml why claims are not confirmed, likewise (causes.py)
-    results/PAPER.md                     what holds of a paper, in a few sentences, likewise
+    results/PAPER.md                     a summary of a paper's verdicts, likewise
 
 The first three are written and read here, in the form of results_format.py; the same runs give the same bytes.
 """
@@ -32,7 +32,7 @@ from proxfed.registry import Table
 from proxfed.report.columns import DONE
 
 SETTINGS_APART = ("case", "seeds")
-"""Of a run's settings, what is known from its place and its rows."""
+"""Settings of a run that follow from its place and its rows."""
 
 
 # ---- keeping --------------------------------------------------------------------------------------------------------
@@ -41,8 +41,8 @@ SETTINGS_APART = ("case", "seeds")
 def keep(runs: Path, results: Path, say: Callable[[str], None]) -> dict[str, list[Place]]:
     """Keep every finished algorithm of the runs below `runs`, the --out of `proxfed reproduce`, by experiment.
 
-    Other algorithms and seeds that are kept already stay, if nothing that their rows depend on is different now. What
-    is left out or dropped is said.
+    Other stored algorithms and seeds remain, if nothing that their rows depend on has changed. Omitted and dropped
+    results are reported.
     """
     folders = [Results.read(path.parent) for path in sorted(runs.rglob("config.toml"))]
     require(bool(folders), f"there is no run folder below {runs}")
@@ -78,20 +78,20 @@ def _labels(run: Results) -> list[str]:
 
 
 def _done(run: Results) -> list[str]:
-    """The algorithms that have come to an end with every seed: half of one would be taken for its result."""
+    """The algorithms that finished with every seed: an unfinished one would be mistaken for a result."""
     ended = {(state["algorithm"], state["seed"]) for state in run.status if state["status"] in DONE}
     return [label for label in _labels(run) if all((label, seed) in ended for seed in run.seeds)]
 
 
 def _finished(run: Results) -> KeptRun:
-    """What a run folder holds, of what is kept."""
+    """The part of a run folder that is stored."""
     settings = {key: value for key, value in by_key(dict(run.settings)).items() if key not in SETTINGS_APART}
     sizes = [] if run.client_stats is None else run.client_stats.sizes.tolist()
     return KeptRun(run.rows, run.status, settings, dict(run.versions), sizes)
 
 
 def _with_others(new: KeptRun, before: KeptRun, where: str, say: Callable[[str], None]) -> KeptRun:
-    """With those algorithms and seeds that only the kept run has, if nothing that their rows depend on is different."""
+    """With the algorithms and seeds of the stored run only, if nothing that their rows depend on has changed."""
     labels, ended = new.settings["algorithms"], {(state["algorithm"], state["seed"]) for state in new.status}
     missing: dict[str, list[int]] = {}
     for state in before.status:
@@ -114,7 +114,7 @@ def _with_others(new: KeptRun, before: KeptRun, where: str, say: Callable[[str],
 
 
 def _difference(new: KeptRun, before: KeptRun, label: str) -> str | None:
-    """Between two runs, of what the rows of an algorithm depend on."""
+    """The first difference between two runs that affects the rows of an algorithm."""
     if label not in new.settings["algorithms"]:
         return "the experiment has no such algorithm now"
     difference = first_changed(*(_of_one(run.settings, label) for run in (before, new)))
@@ -124,7 +124,7 @@ def _difference(new: KeptRun, before: KeptRun, label: str) -> str | None:
 
 
 def _of_one(settings: Table, label: str) -> Table:
-    """Without those of other algorithms."""
+    """The settings without those of other algorithms."""
     others = tuple(f"algorithms.{other}." for other in settings["algorithms"] if other != label)
     own = {key: value for key, value in settings.items() if key.startswith(f"algorithms.{label}.")}
     shared = {key: value for key, value in settings.items() if key != "algorithms" and not key.startswith(others)}
@@ -148,21 +148,21 @@ def _files(results: Path, name: str) -> _Files:
 
 
 def notes(results: Path, name: str) -> str:
-    """What is said about an experiment, or a paper, in words."""
+    """The notes on an experiment, or a paper."""
     path = _files(results, name).notes
     return path.read_text(encoding="utf-8").strip() if path.exists() else ""
 
 
 def causes(results: Path, name: str) -> list[Written]:
-    """What is written of why its claims are not confirmed."""
+    """The recorded causes why its claims are not confirmed."""
     return read_causes(_files(results, name).causes)
 
 
 def write(results: Path, name: str, kept: Kept) -> list[Path]:
-    """All of an experiment, in place of what is there: its files."""
+    """Writes all files of an experiment, replacing the old ones; returns their paths."""
     files, texts = _files(results, name), write_texts(kept)
     written = {
-        files.rows: gzip.compress(texts.rows.encode(), mtime=0),  # no time inside: the same rows are the same file
+        files.rows: gzip.compress(texts.rows.encode(), mtime=0),  # no timestamp: the same rows give the same file
         files.status: texts.status.encode(),
         files.about: texts.about.encode(),
     }
@@ -172,13 +172,13 @@ def write(results: Path, name: str, kept: Kept) -> list[Path]:
 
 
 def read(results: Path, name: str) -> Kept:
-    """What is kept of an experiment; nothing if it was never kept."""
+    """The stored results of an experiment; none if it was never stored."""
     files = _files(results, name)
     if not files.about.exists():
         return {}
     try:
         with gzip.open(files.rows) as f:
-            rows = f.read(disk.LARGEST_TEXT).decode()  # cut short, it would not have its checksum
+            rows = f.read(disk.LARGEST_TEXT).decode()  # if truncated, its checksum would differ
         return read_texts(Texts(rows, disk.read(files.status).decode(), disk.read(files.about).decode()))
     except (OSError, EOFError, ValueError, KeyError, TypeError, zlib.error) as e:
         raise InputError(f"what is kept of {name} in {files.about.parent} is damaged: {e}") from e

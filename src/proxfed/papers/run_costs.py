@@ -1,12 +1,12 @@
-"""What a run is going to take: as many samples as its settings say, at the speed of runs that are kept.
+"""The expected cost of a run: the samples that follow from its settings, at the speed of stored runs.
 
-    samples = rounds x clients of a round x local steps x samples of a step
-    seconds = samples x seconds a sample, of one core
+    samples = rounds x clients per round x local steps x samples per step
+    seconds = samples x seconds per sample, on one core
 
-The seconds a sample are those of the same algorithm in what is kept of the same experiment, in any form, if it trained
-the same model; else those of a table; else the fewest of all kept runs of the model. Not counted are evaluation, what
-an algorithm does besides (the second gradient of a method that perturbs its point is in kept runs, and not in the
-table), and another machine. It is good for an order, and to tell hours from weeks.
+The seconds per sample are from stored results of the same algorithm in the same experiment, in any form, if it trained
+the same model; otherwise from a table; otherwise the fewest of all stored runs of the model. Not counted are
+evaluation, other work of an algorithm (the second gradient of a method that perturbs its point is in stored runs, but
+not in the table), and other machines. It is accurate enough for an order, and to tell hours from weeks.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ SECONDS = {
     "resnet18_group_norm": 6.5e-3,
     "vgg16": 2.6e-2,
 }
-"""Of models that only full forms have: the gradient at one image of 32x32, timed on one core in batches of 64."""
+"""For models in full forms only: the gradient at one 32x32 image, timed on one core in batches of 64."""
 
 
 class Cost(NamedTuple):
-    """What a run is expected to take."""
+    """The expected cost of a run."""
 
     seconds: float | None
-    """Of one core; None: nothing is known."""
+    """Seconds on one core; None: not known."""
     known_from: str
 
 
 @dataclass
 class Speeds:
-    """Seconds a sample, of what is kept."""
+    """Seconds per sample, from stored results."""
 
     own: dict[tuple[str, str, str], list[float]] = field(default_factory=dict)
     """By experiment, model and label."""
@@ -51,7 +51,7 @@ class Speeds:
 
     @classmethod
     def read(cls, results: Path, names: Iterable[str]) -> Speeds:
-        """Of these experiments."""
+        """The speeds of these experiments."""
         speeds = cls()
         for name in names:
             for run in results_store.read(results, name).values():
@@ -59,7 +59,7 @@ class Speeds:
         return speeds
 
     def learn(self, name: str, run: KeptRun) -> None:
-        """From a run that is kept of an experiment."""
+        """From a stored run of an experiment."""
         model, threads = _model(run.settings), run.versions.get("threads", 1)
         for label in run.results.labels():
             spent = [rows[-1]["wall_seconds"] for rows in run.results.histories(label).values()]
@@ -72,7 +72,7 @@ class Speeds:
                 self.any.setdefault(model, []).append(speed)
 
     def cost(self, name: str, settings: Table, clients: int, held: int, seeds: int) -> Cost:
-        """Of an experiment with settings by dotted keys, so many clients that hold so many samples, and seeds."""
+        """The cost for settings by dotted keys, numbers of clients and samples, and seeds."""
         model, total, sources = _model(settings), 0.0, set()
         for label in settings["algorithms"]:
             speed, source = self._speed(name, model, label)
@@ -97,8 +97,8 @@ _SOURCES = (OWN, TABLE, OTHERS, NOTHING)
 
 
 def samples(settings: Mapping[str, Any], label: str, clients: int, held: int) -> float:
-    """How many gradients at a sample an algorithm takes in a run, if each of its steps takes one gradient."""
-    own = held / max(clients, 1)  # what a client holds
+    """The number of per-sample gradients of an algorithm in a run, if each of its steps takes one gradient."""
+    own = held / max(clients, 1)  # samples per client
     batch = min(_asked(settings, label, "problem.batch", None) or own, own)
     steps, epochs = (_first(settings, label, [f"{key}{what}" for key in LOCAL_STEPS]) for what in ("", ".mean_epochs"))
     taken = epochs * own if epochs is not None else (1 if steps is None else steps) * batch
@@ -108,12 +108,12 @@ def samples(settings: Mapping[str, Any], label: str, clients: int, held: int) ->
 
 
 def _asked(settings: Mapping[str, Any], label: str, key: str, otherwise: Any) -> Any:
-    """A setting of an algorithm, else that of all."""
+    """A setting of an algorithm, or otherwise the common one."""
     return settings.get(f"algorithms.{label}.{key}", settings.get(key, otherwise))
 
 
 def _first(settings: Mapping[str, Any], label: str, keys: Iterable[str]) -> Any:
-    """The first of these settings that there is."""
+    """The first of these settings that exists."""
     return next((value for key in keys if (value := _asked(settings, label, key, None)) is not None), None)
 
 

@@ -1,4 +1,4 @@
-"""The claims of every experiment, judged on what is kept of it: form by form, and all together."""
+"""The claims of every experiment, judged on its stored results: form by form, and all together."""
 
 from __future__ import annotations
 
@@ -22,45 +22,45 @@ from proxfed.papers.reproduce import as_recorded, form_name, judge_all, papers
 from proxfed.papers.results_format import KeptRun, Place
 
 SEEDS = 3
-"""A case decides about a claim when it was run with so many."""
+"""The number of seeds with which a case decides about a claim."""
 
 
 @dataclass
 class Form:
-    """An experiment in a form that is kept."""
+    """An experiment in a stored form."""
 
     file: PaperFile
     name: str  # full, quick, quick+variant
     runs: dict[str, KeptRun]
     """By case, in the order of the file."""
     beside: Mapping[str, Mapping[str, KeptRun]] = field(default_factory=dict)
-    """Other experiments in the same form, by case, where claims compare them with this one."""
+    """Other experiments in the same form, by case, for comparison in claims."""
 
     @property
     def quick(self) -> bool:
-        """Smaller than the paper's scale."""
+        """Whether it is smaller than the paper's scale."""
         return self.name.startswith("quick")
 
     @property
     def variant(self) -> str:
-        """Another choice for what the paper leaves open; empty: none."""
+        """Another choice for settings that the paper leaves open; empty: none."""
         return self.name.partition("+")[2]
 
     @property
     def departs(self) -> bool:
-        """It changes what the paper states."""
+        """Whether it changes settings that the paper states."""
         return bool(self.file.paper.departs) or self.variant in self.file.paper.departures
 
     @property
     def scale(self) -> str:
-        """What a claim is judged by: 'full', the paper's scale; 'smaller'; or 'own', a problem of ours."""
+        """The scale of its evidence: 'full', the paper's scale; 'smaller'; or 'own', a problem of ours."""
         paper = self.file.paper
         less = self.quick and (paper.quick or paper.quick_cases)
         return "own" if paper.own_problem else "smaller" if less else "full"
 
     @cached_property
     def cases(self) -> dict[str, Experiment]:
-        """The cases that are kept, as they would be run now."""
+        """The stored cases, with the current settings."""
         only = [case for case in self.runs if case]
         return self.file.form(quick=self.quick, variant=self.variant or None, only=only)
 
@@ -71,12 +71,12 @@ class Form:
 
     @cached_property
     def judged(self) -> list[Verdict]:
-        """A verdict on each claim of the file, by all that is kept."""
+        """A verdict on each claim of the file, from all stored results."""
         return judge_all(self.file, self.results, self.quick, self._beside(1))
 
     @cached_property
     def decisive(self) -> list[Verdict]:
-        """The same by cases with enough seeds; of the paper's claims, by its own data, model and settings."""
+        """The same from cases with enough seeds; for the paper's claims, with its own data, model and settings."""
         enough = {case: self.results[case] for case, run in self.runs.items() if len(run.seeds) >= self._needed(case)}
         left_out = {*enough} if self.departs else self.file.other_problems if self.quick else set()
         papers = {case: results for case, results in enough.items() if case not in left_out}
@@ -92,16 +92,16 @@ class Form:
         return found
 
     def changed(self, case: str) -> dict[str, tuple[Any, Any]]:
-        """Settings that the file has had otherwise since a case was run, then and now: its command makes other rows.
+        """Settings (then, now) that changed in the file since a case was run, so that its command now gives other rows.
 
-        That fewer algorithms were run changes no row.
+        Running fewer algorithms changes no row.
         """
         then, now = self.runs[case].settings, by_key(as_recorded(self.cases[case]))
         fewer = {*then["algorithms"]} <= {*now["algorithms"]}
         return {key: values for key, values in other_values(then, now).items() if key != "algorithms" or not fewer}
 
     def _beside(self, seeds: int) -> dict[str, dict[str, Results]]:
-        """Those runs of the other experiments that have the same data and rounds, and as many seeds."""
+        """The runs of other experiments with the same data and rounds, and as many seeds."""
         return {
             other: {
                 case: run.results
@@ -112,36 +112,36 @@ class Form:
         }
 
     def _needed(self, case: str) -> int:
-        """Seeds that decide: fewer only where the file asks for fewer, because nothing is drawn."""
+        """The seeds needed to decide: fewer only if the file has fewer, because nothing is random."""
         return min(SEEDS, len(self.cases[case].seeds))
 
     def confirms(self, k: int, other: Verdict) -> bool:
-        """Whether it confirms claim k, with enough seeds, in all cases that another verdict on it is about."""
+        """Whether it confirms claim k, with enough seeds, in all cases of another verdict on it."""
         verdict = self.decisive[k]
         return verdict.status == "confirmed" and {j.case for j in verdict.cases} >= {j.case for j in other.cases}
 
 
 Counts = Counter[tuple[str, str]]
-"""How many claims became what, and by which scale: (confirmed, not run, or a cause; full, smaller, own or '')."""
+"""Numbers of claims by verdict and scale: (confirmed, not run, or a cause; full, smaller, own or '')."""
 
 
 def count(counts: Counts, *became: str, scale: str | None = None) -> int:
-    """Of all, or of those that became this, by one scale or by any."""
+    """The number of all claims, or of those with these verdicts, at one scale or any."""
     return sum(n for (what, by), n in counts.items() if (not became or what in became) and scale in (None, by))
 
 
 class Reading(NamedTuple):
-    """What a variant changes of the main claims, judged by the same form."""
+    """The effect of a variant on the main claims, judged in the same form."""
 
     won: list[int]
-    """Those that hold with it, in the same cases and with enough seeds, and not without it."""
+    """Claims that hold only with it, in the same cases and with enough seeds."""
     lost: list[int]
-    """Those that hold without it only."""
+    """Claims that hold only without it."""
 
 
 @dataclass
 class Reproduction:
-    """An experiment of a paper with what is kept of it."""
+    """An experiment of a paper with its stored results."""
 
     name: str  # composite_fl/fig1_full
     file: PaperFile
@@ -150,18 +150,18 @@ class Reproduction:
     variants: list[Form]
     notes: str
     causes: list[Written]
-    """Those that somebody wrote down."""
+    """The causes that somebody wrote down."""
     unknown: list[Place]
-    """What is kept of forms, variants and cases that the file does not have."""
+    """Stored results of forms, variants and cases that the file does not have."""
 
     @property
     def verdicts(self) -> list[Verdict]:
-        """What became of each claim."""
+        """The final verdict on each claim."""
         return [verdict for verdict, _ in self._decided]
 
     @cached_property
     def _decided(self) -> list[tuple[Verdict, Form | None]]:
-        """What the first form says that can tell, by cases with enough seeds; and which form that is."""
+        """The verdict of the first form that can decide, from cases with enough seeds; and that form."""
         found: list[tuple[Verdict, Form | None]] = []
         for k, claim in enumerate(self.file.claims):
             can_tell = (form for form in self.forms if form.decisive[k].status != "not run")
@@ -172,21 +172,21 @@ class Reproduction:
         return found
 
     def where(self, k: int) -> str:
-        """Where the paper says claim k: its section, and its table or figure; '' for a claim of ours."""
+        """The place of claim k in the paper: its section, and its table or figure; '' for a claim of ours."""
         return self.file.where(self.file.claims[k])
 
     def scale(self, k: int) -> str:
-        """By which scale claim k was judged: full, smaller, own; '' if it was not."""
+        """The scale at which claim k was judged: full, smaller, own; '' if it was not."""
         form = self._decided[k][1]
         return "" if form is None else form.scale
 
     def choices(self) -> list[Form]:
-        """The variants of what the paper leaves open."""
+        """The variants of settings that the paper leaves open."""
         return [form for form in self.variants if not form.departs]
 
     @cached_property
     def readings(self) -> dict[str, Reading]:
-        """What each variant of what the paper leaves open changes of the main claims, the best one first."""
+        """The effect on the main claims of each variant of settings that the paper leaves open, the best one first."""
         found = {name: self._reading(name) for name in dict.fromkeys(form.variant for form in self.choices())}
         return dict(sorted(found.items(), key=lambda item: (len(item[1].lost) - len(item[1].won), len(item[1].lost))))
 
@@ -208,7 +208,7 @@ class Reproduction:
         return next((name for name, found in self.readings.items() if found.won), "")
 
     def cause(self, k: int) -> Cause:
-        """Why claim k is not confirmed."""
+        """The cause why claim k is not confirmed."""
         if self.reading and k in self.readings[self.reading].won:
             won, lost = map(len, self.readings[self.reading])
             price = f", and {lost} fewer of those that hold without it" if lost else ""
@@ -224,7 +224,7 @@ class Reproduction:
         return MEANING.get(self.kind(k), self.kind(k))
 
     def explained(self) -> dict[tuple[str, str], list[str]]:
-        """What became of claims that do not hold, and why: what they say. With those not run that somebody explains."""
+        """The texts of claims that do not hold, by verdict and cause, with explained claims that were not run."""
         found: dict[tuple[str, str], list[str]] = {}
         for k, v in enumerate(self.verdicts):
             why = self.cause(k).evidence if v.status == "not confirmed" else self.why_not_run(k)
@@ -233,7 +233,7 @@ class Reproduction:
         return found
 
     def why_not_run(self, k: int) -> str:
-        """What is written down of claim k, if it was not run."""
+        """The recorded explanation of claim k, if it was not run."""
         written = self._written(k) if self.verdicts[k].status == "not run" else None
         return written.evidence if written else ""
 
@@ -242,12 +242,12 @@ class Reproduction:
         return f"varied: {', '.join(f'`{name}`' for name in dict.fromkeys(varied))}" if varied else "nothing varied"
 
     def idle_causes(self) -> list[Written]:
-        """Causes that are written down of no claim that needs one."""
+        """Recorded causes that match no claim that needs one."""
         lacking = [v.claim.says for v in self.verdicts if v.status != "confirmed"]
         return [cause for cause in self.causes if not any(map(cause.of, lacking))]
 
     def command(self, form: Form) -> str:
-        """What runs a form again, as far as it is kept."""
+        """The command that repeats the stored runs of a form."""
         shape = ["--quick" if form.quick else "--full", *(["--variant", form.variant] if form.variant else [])]
         every = form.file.form(quick=form.quick, variant=form.variant or None)
         cases = [part for case in form.runs for part in ("--case", case)] if {*form.runs} != {*every} else []
@@ -259,12 +259,12 @@ class Reproduction:
         return join(["proxfed", "reproduce", self.name, *shape, *cases, *only, *seeds])
 
     def counts(self, *ranks: str) -> Counts:
-        """Of the claims of these ranks; of all without one."""
+        """Counts of the claims of these ranks; without ranks, of all claims."""
         asked = [k for k, verdict in enumerate(self.verdicts) if not ranks or verdict.claim.rank in ranks]
         return Counter((self.kind(k), self.scale(k)) for k in asked)
 
     def kind(self, k: int) -> str:
-        """What became of claim k, in a word: confirmed, not run, or its cause."""
+        """The outcome of claim k in a word: confirmed, not run, or its cause."""
         status = self.verdicts[k].status
         return self.cause(k).kind if status == "not confirmed" else status
 
@@ -275,7 +275,7 @@ def gather(results: Path) -> dict[str, list[Reproduction]]:
 
 
 def reproduction(results: Path, name: str) -> Reproduction:
-    """One experiment with what is kept of it."""
+    """One experiment with its stored results."""
     file, kept = PaperFile(name), results_store.read(results, name)
     known = [*file.whole.cases] or [""]
     others = {other: results_store.read(results, f"{name.rpartition('/')[0]}/{other}") for other in file.labels_beside}

@@ -1,14 +1,14 @@
-"""The regularisers h: what they cost, their prox, and how far they are from convex.
+"""The regularisers h: their values, their prox, and their weak convexity.
 
     value(x)        h of each row, (..., d) -> (...)
     prox(v, step)   P(step, v) = argmin_u step * h(u) + |u - v|^2 / 2 of each row, defined for step * weak_convexity < 1
     indicator       h is 0 on a set and infinite elsewhere; its prox is the projection, whatever the step
 
-A row is the last axis, whatever stands in front of it. A prox never writes into v and keeps its dtype and device; what
-it thresholds is exactly zero. (That of `Zero` is v itself, not a copy.) `step` is a plain number.
+A row is the last axis, after any number of others. A prox never writes into v and keeps its dtype and device;
+thresholded entries are exactly zero. (The prox of `Zero` is v itself, not a copy.) `step` is a plain number.
 
-On large (clients, d) arrays a prox is bound by memory, and there a fresh temporary costs more than the arithmetic: its
-pages must be faulted in. So each prox makes as few of them as it can.
+On large (clients, d) arrays a prox is memory-bound, and a fresh temporary costs more than the arithmetic, because of
+its page faults. So each prox makes as few temporaries as possible.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ REGULARISERS: Registry[type] = Registry(
 def subgradient(h: Regulariser, x: Tensor) -> Tensor:
     """A subgradient of h at each row of x, finite also at the kinks (0 at 0 for norms that have it).
 
-    For methods that take no prox step. At a kink it is one valid choice among many; an indicator has none to offer.
+    For methods without a prox step. At a kink it is one valid choice among many; an indicator has no useful one.
     """
     name = type(h).__name__
     require(

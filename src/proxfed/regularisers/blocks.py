@@ -1,4 +1,4 @@
-"""One regulariser made of others, each on a part of the vector."""
+"""A regulariser composed of others, each on a part of the vector."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from proxfed.types import Block, Regulariser
 
 @dataclass(frozen=True)
 class OnBlocks(Regulariser):
-    """The sum of regularisers that each see one block of x; coordinates in no block are left alone."""
+    """The sum of regularisers, each on one block of x; coordinates in no block are not penalised."""
 
     parts: tuple[tuple[Block, Regulariser], ...]
     """Pairs (block, regulariser) of blocks that do not overlap."""
@@ -52,7 +52,7 @@ class OnBlocks(Regulariser):
         return any(h.thresholds for _, h in self.parts)
 
     def with_weight(self, weight: float) -> OnBlocks:
-        """The same weight for every part that a weight can make zero; the others stay."""
+        """The same weight for every part that a weight can make zero; the others do not change."""
         return OnBlocks(tuple((block, h.with_weight(weight) if h.thresholds else h) for block, h in self.parts))
 
     def weight_max(self, g: Tensor) -> float:

@@ -47,7 +47,7 @@ class L2Ball(Regulariser):
     """The indicator of |x|_2 <= radius."""
 
     radius: float
-    """How large the set is, > 0."""
+    """The size of the set, > 0."""
 
     indicator: ClassVar[bool] = True
 
@@ -68,7 +68,7 @@ class L1Ball(Regulariser):
     """The indicator of |x|_1 <= radius."""
 
     radius: float
-    """How large the set is, > 0."""
+    """The size of the set, > 0."""
 
     indicator: ClassVar[bool] = True
 
@@ -91,7 +91,7 @@ class Simplex(Regulariser):
     """The indicator of x >= 0, sum(x) = radius."""
 
     radius: float = 1.0
-    """How large the set is, > 0."""
+    """The size of the set, > 0."""
 
     indicator: ClassVar[bool] = True
 

@@ -45,14 +45,14 @@ class GroupLasso(Weighted):
         return self._groups.times(v, shrinkage(norms, step * self.weight * self._weights(norms)))
 
     def weight_max(self, g: Tensor) -> float:
-        """Of the groups that have a weight."""
+        """The smallest weight for which all groups with w_g > 0 are zero at this gradient."""
         norms = self._groups.norms(g)
         weights = self._weights(norms).expand_as(norms)
         some = weights > 0
         return float((norms[some] / weights[some]).max()) if bool(some.any()) else 0.0
 
     def held_at_zero(self, d: int) -> Origin:
-        """Groups with weight 0 stay free."""
+        """Groups with weight 0 are not penalised."""
         ones = torch.ones(d, dtype=torch.float64)
         norms = self._groups.norms(ones)
         return Origin(self._groups.times(ones, (self._weights(norms).expand_as(norms) == 0).to(ones)) == 1)
@@ -80,7 +80,7 @@ class SparseGroup(Regulariser):
     l1: float
     """lambda_1 >= 0."""
     weight: float
-    """lambda_2 >= 0, of the groups."""
+    """lambda_2 >= 0, the weight of the groups."""
     size: int | None = None
     """Groups are consecutive runs of this many coordinates; it divides d."""
     labels: tuple[int, ...] | None = None
@@ -102,11 +102,11 @@ class SparseGroup(Regulariser):
         return self._group_lasso.prox(softshrink(v, step * self.l1), step)
 
     def with_weight(self, weight: float) -> SparseGroup:
-        """With this weight of the groups; l1 stays."""
+        """The same with this weight of the groups; l1 does not change."""
         return replace(self, weight=weight)
 
     def weight_max(self, g: Tensor) -> float:
-        """Of the groups' weight, beside this l1."""
+        """The smallest weight of the groups for which x = 0, at this l1."""
         all_weighted = self.group_weights is None or min(self.group_weights) > 0
         require(all_weighted, "SparseGroup: a group with weight 0 is zero because of l1 or not at all")
         return self._group_lasso.weight_max(softshrink(g, self.l1))

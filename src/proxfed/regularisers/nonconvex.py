@@ -24,7 +24,7 @@ class MCP(Weighted):
     """
 
     theta: float
-    """From how far on it is flat, > 0; the prox needs step < theta."""
+    """It is flat beyond theta * weight, > 0; the prox needs step < theta."""
 
     thresholds: ClassVar[bool] = True
 
@@ -49,7 +49,7 @@ class MCP(Weighted):
         gain = step / (self.theta - step)
 
         def unshrunk(v: Tensor) -> Tensor:
-            # u = soft(v, step * weight) grows by u * gain up to |u| = flat, where it has come back to v. No masks:
+            # u = soft(v, step * weight) grows by u * gain up to |u| = flat, where it is v again. No masks:
             # torch.where over comparisons takes several times as long.
             u = softshrink(v, step * self.weight)
             return u.add_(u.clamp(-flat, flat), alpha=gain)
@@ -66,7 +66,7 @@ class SCAD(Weighted):
     """
 
     a: float = 3.7
-    """From a * weight on it is flat, a > 2; the prox needs step < a - 1."""
+    """It is flat beyond a * weight, a > 2; the prox needs step < a - 1."""
 
     thresholds: ClassVar[bool] = True
 
@@ -92,7 +92,7 @@ class SCAD(Weighted):
         gain = step / (self.a - 1 - step)
 
         def unshrunk(v: Tensor) -> Tensor:
-            # As for MCP, but the growth starts at |u| = weight; at |u| = weight + flat it has come back to v.
+            # As for MCP, but the growth starts at |u| = weight; at |u| = weight + flat the prox is v again.
             u = softshrink(v, step * self.weight)
             return u.add_(softshrink(u, self.weight).clamp_(-flat, flat), alpha=gain)
 

@@ -1,4 +1,4 @@
-"""Norms of the whole vector times a weight, and their like: convex and finite; with the weights 0 and infinity."""
+"""Convex, finite penalties of the whole vector, a weight times a norm or similar; and the weights 0 and infinity."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from proxfed.types import Regulariser
 
 
 def check_step(h: object, step: float, below: float = math.inf, bound: str = "infinity") -> None:
-    """0 <= step < below, which the message calls `bound`."""
+    """Requires 0 <= step < below, which the message calls `bound`."""
     if not 0 <= step < below:
         limit = bound if below == math.inf else f"{bound} = {below!r}"
         raise InputError(f"{type(h).__name__}: step = {step!r} must be >= 0 and < {limit}")
@@ -41,7 +41,7 @@ class Origin(Regulariser):
     """The indicator of x = 0."""
 
     free: Tensor | None = None
-    """(d,): coordinates that may be anything all the same."""
+    """(d,): the coordinates that are not penalised."""
 
     @property
     def indicator(self) -> bool:
@@ -58,7 +58,7 @@ class Origin(Regulariser):
 
 @dataclass(frozen=True)
 class Weighted(Regulariser):
-    """h = weight times something."""
+    """h = weight times a fixed function."""
 
     weight: float
     """lambda >= 0."""
@@ -105,7 +105,7 @@ class SquaredL2(Weighted):
 
 @dataclass(frozen=True)
 class L2(Weighted):
-    """h(x) = weight * |x|_2: the whole vector is shrunk, or zero."""
+    """h(x) = weight * |x|_2: the whole vector is shrunk or zero."""
 
     thresholds: ClassVar[bool] = True
 
@@ -142,7 +142,7 @@ class ElasticNet(Regulariser):
         return softshrink(v, step * self.l1).div_(1 + step * self.l2)
 
     def with_weight(self, weight: float) -> ElasticNet:
-        """With this l1; l2 stays."""
+        """The same with this l1; l2 does not change."""
         return replace(self, l1=weight)
 
     def weight_max(self, g: Tensor) -> float:
@@ -192,7 +192,7 @@ class Nuclear(Weighted):
 
     def prox(self, v: Tensor, step: float) -> Tensor:
         check_step(self, step)
-        # Eigenvectors of the Gram matrix would take a third of the time, and half of the digits.
+        # Eigenvectors of the Gram matrix would take a third of the time, but lose half of the digits.
         U, sigma, Vt = torch.linalg.svd(self._matrices(v), full_matrices=False)
         return ((U * (sigma - step * self.weight).clamp_min_(0).unsqueeze(-2)) @ Vt).flatten(-2)
 

@@ -14,16 +14,16 @@ def shrinkage(norm: Tensor, s: float | Tensor) -> Tensor:
 
 
 def shifted(v: Tensor, r: float) -> tuple[Tensor, Tensor]:
-    """(u, tau) with u = v - tau, one tau a row (..., 1), such that the positive parts of each row of u sum to r.
+    """(u, tau) with u = v - tau, one tau per row (..., 1), such that the positive parts of each row of u sum to r.
 
     Newton's method on this convex, piecewise linear function of tau, from below: coordinates only ever drop out, so it
-    ends, after 2-15 passes in practice; ten times faster than sorting a thousand rows. It moves u itself rather than
-    only tau, because each new residual is then that of the numbers handed back: they sum to r up to the rounding of
-    one sum, however large v was and however many coordinates there are.
+    terminates, after 2-15 passes in practice; ten times faster than sorting a thousand rows. It moves u itself rather
+    than only tau, so that each residual is computed from the returned numbers: they sum to r up to the rounding of one
+    sum, however large v is and however many coordinates there are.
     """
     tau = v.amax(-1, keepdim=True)
     u = v - tau
-    move = ((u.sum(-1, keepdim=True) - r) / u.shape[-1]).clamp_min_(-r)  # as if all were positive, or one: both too low
+    move = ((u.sum(-1, keepdim=True) - r) / u.shape[-1]).clamp_min_(-r)  # as if all or one were positive: both too low
     positive, fewest = torch.empty_like(u), torch.full_like(tau, math.inf)
     while True:
         u.sub_(move)

@@ -1,4 +1,4 @@
-"""Simulated time: what the rounds, steps and bytes of a run take on described devices and links.
+"""Simulated time: how long the rounds, steps and bytes of a run take on given devices and links.
 
 distributions.py   a number, a distribution or a measured trace
 timing.py          the table [time]: devices, links, profiles

@@ -1,19 +1,19 @@
-"""Rows -> simulated seconds: when the last client is done with the round of each row.
+"""Rows -> simulated seconds: the time at which the last client has finished the round of each row.
 
-What a client does in a round is the work between two rows, shared evenly by the clients that took part in the rounds
-between them. A gradient is a step; a message takes its latency and its bytes over its bandwidth. Cohorts and graphs are
-drawn again from the same keys, so the seconds of a run can be computed while it runs or long after.
+The work between two rows is divided evenly among the clients that participated in the rounds between them. A gradient
+is a step; a message takes its latency plus its bytes over its bandwidth. Cohorts and graphs are drawn again from the
+same keys, so the seconds of a run can be computed during the run or later.
 
 star    A round ends when the slowest participant has the server's message, has done its steps and has sent its own, and
         the server has made its next message.
-graph   A client waits for its neighbours, not for the slowest of all. With T_i(t) the time at which client i is done
-        with round t, and messages that set out when the sender's steps are done,
+graph   A client waits for its neighbours, not for the slowest client. With T_i(t) the time at which client i has
+        finished round t, and messages sent when the sender's steps are done,
 
             T_i(t) = max over j = i and the neighbours j of  T_j(t-1) + steps_j(t) + message_ji(t),      message_ii = 0.
 
-        Several exchanges in a round pay the latency that often, but their waits are not taken apart.
+        Each exchange in a round adds a latency, but there is only one wait per round.
 tree    The server's message goes from the root to all nodes, level by level. A node sends when its steps are done and
-        the messages of all its children have arrived; a round ends when those of the root have and the server is done.
+        the messages of all its children have arrived; a round ends when this holds for the root and the server is done.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ Some = np.ndarray | slice
 """Of the clients."""
 
 SECONDS_PER_BYTE = 8e-6
-"""At 1 Mbit/s."""
+"""Seconds per byte at 1 Mbit/s."""
 
 
 class RoundTimer(Protocol):
     """The time of a run, round by round."""
 
     def advance(self, rounds: range, spent: Mapping[str, int]) -> float:
-        """The time after these rounds, in which so much was spent."""
+        """The time after these rounds, with their costs."""
 
 
 class Clock:
@@ -58,7 +58,7 @@ class Clock:
         self.network, self.round, self.before = network, 0, dict.fromkeys(SPENT, 0)
 
     def __call__(self, row: Mapping[str, Any]) -> float:
-        """Seconds at this row; round 0 is what was done before the first round."""
+        """Seconds at this row; round 0 is the work before the first round."""
         now = {name: row[name] or 0 for name in SPENT}
         rounds = range(min(self.round + 1, row["round"]), row["round"] + 1)
         spent = {name: now[name] - self.before[name] for name in SPENT}
@@ -77,7 +77,7 @@ def clock(
 ) -> Clock:
     """The clock of one algorithm with one seed on these devices and links.
 
-    own_steps: (n,) local steps of each client where they differ; None: all take equally many.
+    own_steps: (n,) local steps per client if they differ; None: all clients take the same number.
     """
     if isinstance(algorithm, Graph):
         assert topology is not None
@@ -88,7 +88,7 @@ def clock(
 
 
 class _Clients:
-    """Steps and links of n clients, drawn for all of them, or for some, at once."""
+    """Steps and links of n clients, drawn for all or some of them at once."""
 
     def __init__(self, timing: Timing, n: int, seed: int, own_steps: np.ndarray | None = None) -> None:
         clients, links = np.arange(n), timing.links
@@ -101,11 +101,11 @@ class _Clients:
         self._down = Amounts([l.down for l in links], clients, "down", link)
 
     def visits(self, some: Some = slice(None)) -> float:
-        """How many rounds of a client of mean size these clients' rounds are, by their local steps."""
+        """The total local steps of these clients in a round, relative to a client with the mean number."""
         return float(self._share[some].sum())
 
     def steps(self, count: float, t: int, some: Some = slice(None)) -> np.ndarray:
-        """Seconds that each takes for its steps, if a client of mean size takes so many."""
+        """Seconds of each client for its steps, given the mean number of steps."""
         return count * self._share[some] * self.scale * self._step(self.seed, t, some)
 
     def links(self, t: int, some: Some = slice(None)) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -114,7 +114,7 @@ class _Clients:
 
 
 class _Server:
-    """What it takes in a round: the same for all, and more for every vector that clients send and it averages."""
+    """The server's seconds in a round: a constant, plus a time per vector that clients send and it averages."""
 
     def __init__(self, timing: Timing, vectors: int) -> None:
         self._round = Amounts([timing.server_seconds], np.arange(1), "server seconds")
@@ -158,7 +158,7 @@ class _Star:
 
 
 class _Lines:
-    """Latency and bandwidth between two clients: of the slower end, or of an edge's own entry."""
+    """Latency and bandwidth between two clients: the slower end's, or those of the edge's own entry."""
 
     def __init__(self, timing: Timing, clients: _Clients) -> None:
         timing.check_edges(clients.n)
@@ -212,7 +212,7 @@ class _Tree:
 
 
 class _Edges(NamedTuple):
-    """The directed edges of one round's graph, in the order of their receivers, and loops among them."""
+    """The directed edges of one round's graph, including loops, in the order of their receivers."""
 
     sender: np.ndarray
     receiver: np.ndarray
@@ -243,7 +243,7 @@ class _Graph:
         return float(self.T.max())
 
     def _meet(self, done: np.ndarray, size: float, t: int) -> np.ndarray:
-        """When each client has its neighbours' messages, if their steps are done at these times."""
+        """The time at which each client has its neighbours' messages, if their steps are done at these times."""
         e = self._edges(t)
         wait, rate = self.lines(e.sender, e.receiver, t)
         travel = self.exchanges * wait + SECONDS_PER_BYTE * size / rate

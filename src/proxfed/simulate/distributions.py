@@ -1,7 +1,7 @@
-"""How long, or how fast: a constant, a distribution or a measured trace, for many clients at once.
+"""Times and speeds: a constant, a distribution or a measured trace, for many clients at once.
 
-An amount is a function of (seed, client, round), so it is the same wherever and whenever it is asked. A trace is played
-in a loop, one line a round, from a place that each client draws once.
+An amount is a function of (seed, client, round), so it is reproducible anywhere. A trace is played in a loop, one line
+per round, from an offset that each client draws once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from proxfed.registry import Registry, Table, build, describe
 
 @dataclass(frozen=True)
 class Constant:
-    """Always the same.
+    """A constant.
 
     value   the amount
     """
@@ -36,7 +36,7 @@ class Constant:
 
     @property
     def never_zero(self) -> bool:
-        """Every value is above 0, as a bandwidth must be."""
+        """Whether every value is above 0, as a bandwidth must be."""
         return self.value > 0
 
 
@@ -57,18 +57,18 @@ class LogNormalDistribution:
 
     @property
     def never_zero(self) -> bool:
-        """Every value is above 0, as a bandwidth must be."""
+        """Whether every value is above 0, as a bandwidth must be."""
         return True
 
     @staticmethod
     def draw(key: Key, median: np.ndarray, sigma: np.ndarray) -> np.ndarray:
-        """One value for each key."""
+        """One value per key."""
         return median * np.exp(sigma * normals(key, 1)[:, 0])
 
 
 @dataclass(frozen=True)
 class UniformDistribution:
-    """Anything between two ends, equally likely.
+    """Uniform between two ends.
 
     low    the smallest value
     high   the largest value
@@ -83,21 +83,21 @@ class UniformDistribution:
 
     @property
     def never_zero(self) -> bool:
-        """Every value is above 0, as a bandwidth must be."""
+        """Whether every value is above 0, as a bandwidth must be."""
         return self.low > 0
 
     @staticmethod
     def draw(key: Key, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-        """One value for each key."""
+        """One value per key."""
         return low + (high - low) * uniforms(key, 1)[:, 0]
 
 
 @dataclass(frozen=True)
 class ExponentialDistribution:
-    """shift, and on top of it a wait without memory.
+    """A shifted exponential distribution.
 
     shift   the smallest value
-    mean    of what comes on top
+    mean    of the exponential part
     """
 
     shift: float
@@ -108,12 +108,12 @@ class ExponentialDistribution:
 
     @property
     def never_zero(self) -> bool:
-        """Every value is above 0, as a bandwidth must be."""
+        """Whether every value is above 0, as a bandwidth must be."""
         return self.shift > 0
 
     @staticmethod
     def draw(key: Key, shift: np.ndarray, mean: np.ndarray) -> np.ndarray:
-        """One value for each key."""
+        """One value per key."""
         return shift - mean * np.log1p(-uniforms(key, 1)[:, 0])
 
 
@@ -122,8 +122,8 @@ class Trace:
     """Measured values from a CSV file with a header.
 
     file     its path
-    column   where the values stand; by default the column of the key that the trace is given for
-    device   which lines to take, where the file has a column `device`
+    column   the column of the values; by default named like the key that the trace is given for
+    device   the lines to use, if the file has a column `device`
     sha256   of the file, written into config.toml: a file that has changed since is refused
     """
 
@@ -150,7 +150,7 @@ class Trace:
 
     @cached_property
     def values(self) -> np.ndarray:
-        """The numbers of its column, of its device."""
+        """The numbers in its column, for its device."""
         lines = csv.DictReader(self._text.decode("utf-8-sig", errors="replace").splitlines())
         columns = [name.strip() for name in lines.fieldnames or ()]
         lines.fieldnames = columns
@@ -177,7 +177,7 @@ class Trace:
 
     @property
     def never_zero(self) -> bool:
-        """Every value is above 0, as a bandwidth must be."""
+        """Whether every value is above 0, as a bandwidth must be."""
         return bool(self.values.min() > 0)
 
 
@@ -209,7 +209,7 @@ def amount(value: Any, where: str, column: str) -> Amount:
 
 
 def table_of(a: Amount) -> Table | float:
-    """What `amount` reads back."""
+    """The inverse of `amount`: a bare number or a table."""
     if isinstance(a, Constant):
         return a.value
     return describe(a, AMOUNTS) | ({"sha256": a.digest} if isinstance(a, Trace) else {})
@@ -221,14 +221,14 @@ class Amounts:
     def __init__(
         self, amounts: Sequence[Amount], ids: np.ndarray, purpose: str, which: np.ndarray | None = None
     ) -> None:
-        """`which` of the amounts each of the ids has, (c,); None: one after the other, as many as there are ids."""
+        """`which`: the amount of each id, (c,); None: one amount per id, in this order."""
         self.ids, self.purpose = ids, purpose
         self.which = np.arange(len(amounts)) if which is None else which
         kinds = [type(a) for a in amounts]
         self.drawn: list[tuple[Any, np.ndarray, list[np.ndarray]]] = []
         for kind in (LogNormalDistribution, UniformDistribution, ExponentialDistribution):
             if kind in kinds:
-                place = np.full(len(amounts), -1)  # of each amount among those of this kind
+                place = np.full(len(amounts), -1)  # the position of each amount among those of its kind
                 at = [k for k, a in enumerate(kinds) if a is kind]
                 place[at] = np.arange(len(at))
                 fields = [np.array(column) for column in zip(*(astuple(amounts[k]) for k in at), strict=True)]
@@ -237,7 +237,7 @@ class Amounts:
         self.traces = _Traces(amounts) if Trace in kinds else None
 
     def __call__(self, seed: int, t: int, some: np.ndarray | slice = slice(None)) -> np.ndarray:
-        """(c,) amounts in round t, or those of some of the ids, by their places."""
+        """(c,) amounts in round t, or those of the ids at some positions."""
         ids, which = self.ids[some], self.which[some]
         out: np.ndarray = self.fixed[which]
         for kind, place, fields in self.drawn:
@@ -250,7 +250,7 @@ class Amounts:
 
 
 class _Traces:
-    """The traces among some amounts: all values in one array, and where each one's begin."""
+    """The traces among some amounts: all values in one array, with the start of each trace."""
 
     def __init__(self, amounts: Sequence[Amount]) -> None:
         values = [a.values if isinstance(a, Trace) else np.empty(0) for a in amounts]

@@ -1,9 +1,9 @@
-"""The table [time] of an experiment: what the devices and the links between them are like.
+"""The table [time] of an experiment: the devices and the links between them.
 
     [time]
-    profile = "fednag_wifi"              one that is shipped; any other key replaces the profile's
-    server_seconds = 0.05                s that the server takes to make its next message from those of a round
-    vector_seconds = 0.01                s that it takes besides for each vector that a client sends: FedNAG sends two
+    profile = "fednag_wifi"              a shipped profile; any other key replaces the profile's
+    server_seconds = 0.05                s for the server to compute its next message
+    vector_seconds = 0.01                s more for each vector that a client sends: FedNAG sends two
     step_scale = 1.0                     multiplies every seconds_per_step: the model is larger or smaller
     [[time.devices]]
     seconds_per_step = 0.02              s for one gradient of one client
@@ -16,8 +16,8 @@
     latency = 0.1
     bandwidth = 5                        Mbit/s
 
-Entries of devices and links are handed out in turn, client i gets number i mod their count; those with `clients` go to
-just these. Every amount is a number, a distribution or a trace (distributions.py).
+Devices and links are assigned in turn: client i gets entry i mod their count. Entries with `clients` apply to only
+these clients. Every amount is a number, a distribution or a trace (distributions.py).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from proxfed.simulate.distributions import Amount, Constant, amount, table_of
 
 @dataclass(frozen=True)
 class Device:
-    """What a client computes on."""
+    """The device of a client."""
 
     seconds_per_step: Amount
     name: str = ""
@@ -46,7 +46,7 @@ class Device:
 
 @dataclass(frozen=True)
 class Link:
-    """Between a client and the server, or the rest of the network."""
+    """The link between a client and the server, or the rest of the network."""
 
     latency: Amount
     up: Amount
@@ -57,7 +57,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Edge:
-    """Between two clients, in place of what their links say."""
+    """An edge between two clients, which overrides their links."""
 
     latency: Amount
     bandwidth: Amount
@@ -69,7 +69,7 @@ AMOUNTS_OF: dict[type, dict[str, str]] = {
     Link: {"latency": "latency", "up": "up", "down": "down"},
     Edge: {"latency": "latency", "bandwidth": "bandwidth"},
 }
-"""The amounts of an entry, and the columns in which a trace has them."""
+"""The amounts of an entry, and their columns in a trace."""
 
 RATES = ("up", "down", "bandwidth")
 
@@ -81,19 +81,19 @@ class Timing:
     """Devices and links of n clients."""
 
     devices: tuple[Device, ...]
-    """What clients compute on: client i gets number i mod their count."""
+    """The clients' devices: client i gets entry i mod their count."""
     links: tuple[Link, ...]
-    """Between clients and the server: client i gets number i mod their count."""
+    """The links between clients and the server: client i gets entry i mod their count."""
     edges: tuple[Edge, ...] = ()
-    """Between two clients of a graph, where they are not what their links say."""
+    """Edges between two clients of a graph, which override their links."""
     server_seconds: Amount = Constant(0.0)
-    """That the server takes to make its next message from those of a round."""
+    """Seconds for the server to compute its next message."""
     vector_seconds: float = 0.0
-    """That the server takes besides for each vector that a client sends."""
+    """Additional seconds of the server for each vector that a client sends."""
     step_scale: float = 1.0
     """Multiplies the seconds of every gradient: the model is larger or smaller."""
     profile: str | None = None
-    """The name of the profile it comes from; None: of none."""
+    """The name of its profile; None: no profile."""
 
     def __post_init__(self) -> None:
         positive(self, "step_scale")
@@ -101,7 +101,7 @@ class Timing:
 
     @classmethod
     def read(cls, given: Table) -> Timing:
-        """From a table [time], where a profile fills in what is not given."""
+        """From a table [time]; a profile supplies the missing keys."""
         profile = given.get("profile")
         table = given if profile is None else shipped_profile(profile) | given
         known = cls.__dataclass_fields__
@@ -119,7 +119,7 @@ class Timing:
         return cls(**parts, **arguments(cls, rest, "time", set(parts)))
 
     def table(self) -> Table:
-        """The same in full, with the digests of the traces."""
+        """The complete table, with the digests of the traces."""
         out: Table = {} if self.profile is None else {"profile": self.profile}
         out |= {"server_seconds": table_of(self.server_seconds), "step_scale": self.step_scale}
         out |= {"vector_seconds": self.vector_seconds} if self.vector_seconds else {}
@@ -127,13 +127,13 @@ class Timing:
         return out | ({"edges": [_table(e) for e in self.edges]} if self.edges else {})
 
     def check(self, n: int) -> None:
-        """All clients that are named exist, and all of them have a device and a link."""
+        """Requires that all named clients exist and that every client has a device and a link."""
         hand_out(self.devices, n, "time.devices")
         hand_out(self.links, n, "time.links")
         self.check_edges(n)
 
     def check_edges(self, n: int) -> None:
-        """They are between clients that exist, and no two between the same."""
+        """Requires that edges are between existing clients, at most one per pair."""
         for k, edge in enumerate(self.edges):
             _exist(edge.between, n, f"time.edges.{k}.between")
             twice = any(set(edge.between) == set(other.between) for other in self.edges[:k])
@@ -178,14 +178,14 @@ def shipped_profile(name: Any) -> Table:
 
 
 def origin(table: Table) -> str:
-    """Where the numbers of a table [time] come from, if it names a shipped profile and keeps its devices or links."""
+    """The origin of the numbers of a table [time], if it names a shipped profile and keeps its devices or links."""
     profile = table.get("profile")
     if profile is None:
         return ""
     own, shipped = Timing.read(table), Timing.read({"profile": profile})
     if own.devices != shipped.devices and own.links != shipped.links:
         return ""
-    said = f"simulated seconds are those of the profile {profile!r}: {read_toml(profiles()[profile])['origin']}"
+    said = f"simulated seconds are for the profile {profile!r}: {read_toml(profiles()[profile])['origin']}"
     return f"{said}; time.step_scale = {own.step_scale:g} multiplies a step: set it for your model and devices"
 
 

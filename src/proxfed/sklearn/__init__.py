@@ -1,8 +1,8 @@
-"""Estimators for scikit-learn: `fit(X, y, groups=site)` says whose row it is, and the rest is as everywhere else.
+"""Estimators with scikit-learn's interface; in `fit(X, y, groups=site)` groups name each row's organisation.
 
-What is fitted is the model of the pooled rows, by federated rounds: the mean loss plus l1 |w|_1 + (l2/2) |w|^2, with an
-intercept that no penalty touches. All organisations' rows are in this process, so this is for studies and simulations:
-to find out what a consortium would get, in how many rounds and bytes.
+They fit the model of the pooled rows, by federated rounds: the mean loss plus l1 |w|_1 + (l2/2) |w|^2, with an
+unpenalised intercept. All organisations' rows are in this process, so this is for studies and simulations: which model
+a consortium would get, and in how many rounds and bytes.
 """
 
 from __future__ import annotations

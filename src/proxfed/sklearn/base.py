@@ -1,7 +1,7 @@
-"""What all estimators have in common: rows are handed out to their organisations, and a linear model is fitted.
+"""The base of all estimators: rows are divided among their organisations, and a linear model is fitted.
 
-Parameters are fields of dataclasses, whose constructor stores them as they are, which is all that scikit-learn asks of
-one. Refusals are InputErrors that are ValueErrors as well, as scikit-learn expects of an estimator.
+Parameters are fields of dataclasses: the constructor only stores them, as scikit-learn requires. Refusals are
+InputErrors that are also ValueErrors, as scikit-learn expects from an estimator.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from proxfed.sklearn.intervals import by_organisation, intervals
 from proxfed.types import Compressor, Problem, Regulariser
 
 FLOATS = (np.float64, np.float32)
-"""What X may be made of; all is computed in float64."""
+"""The allowed types of X; all computations are in float64."""
 
 
 class RefusedValue(InputError, ValueError):
-    """An InputError, to scikit-learn a ValueError."""
+    """An InputError that scikit-learn sees as a ValueError."""
 
 
 @contextmanager
 def refusals() -> Iterator[None]:
-    """What is refused inside is a ValueError outside."""
+    """Turns refusals into ValueErrors."""
     try:
         yield
     except InputError as e:
@@ -57,13 +57,13 @@ class FederatedLinear(BaseEstimator):
 
     _: KW_ONLY
     fit_intercept: bool = True
-    """A free one, which no penalty touches; False: the model goes through zero."""
+    """Whether to fit an unpenalised intercept; False: the model goes through zero."""
     compressor: Compressor | None = None
-    """Of what organisations send, such as TopK(fraction=0.1); None: gradients travel as they are, in fewer rounds."""
+    """Compressor of the messages, such as TopK(fraction=0.1); None: uncompressed gradients, in fewer rounds."""
     tol: float = 1e-10
-    """What may be left of the prox-gradient map, relative to the gradient at the start."""
+    """Tolerance of the norm of the prox-gradient map, relative to the gradient at the start."""
     max_iter: int = 1000
-    """Rounds at most; more of them for compressed gradients, and for features that are not scaled."""
+    """The most rounds; compressed gradients and unscaled features need more of them."""
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -73,11 +73,11 @@ class FederatedLinear(BaseEstimator):
     def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> Self:
         """Fit to rows X (m, p), dense or sparse, and y (m,).
 
-        sample_weight   (m,) how much a row counts in the mean; one of weight 0 is as if it were not there
-        groups          (m,) which organisation holds it, by name or number; None: all rows are of one
+        sample_weight   (m,) the weight of each row in the mean; rows of weight 0 are ignored
+        groups          (m,) the organisation of each row, by name or number; None: a single organisation
 
-        `groups` does not change the model, only what travels: `n_iter_` rounds, `bytes_` both ways over all
-        `organisations_`.
+        `groups` does not change the model, only the communication: `n_iter_` rounds, and `bytes_` in both directions
+        over all `organisations_`.
         """
         X, y = validate_data(self, X, y, dtype=FLOATS, accept_sparse="csr", **self._checks())
         names, owner = _organisations(groups, X)
@@ -120,20 +120,20 @@ class FederatedLinear(BaseEstimator):
         level: float = 0.95,
         adjust: str = "holm",
     ) -> list[Coefficient]:
-        """Debiased coefficients with standard errors, intervals and p-values, from the rows that were fitted to.
+        """Debiased coefficients with standard errors, intervals and p-values, from the training rows.
 
         Parameters
         ----------
         X, y, sample_weight, groups : array-like
-            As `fit` had them.
+                The same as in `fit`.
         site_intercepts : bool
-            An intercept for every organisation, which it keeps.
+                Whether every organisation has its own intercept, which it keeps.
         errors : str
-            "model": right if the model is; "robust": the sandwich (HC1).
+            "model": correct if the model is; "robust": the sandwich estimator (HC1).
         level : float
-            Of the intervals.
+                Confidence level of the intervals.
         adjust : str
-            p-values for several comparisons: none, bonferroni, holm or bh.
+            Adjustment of p-values for multiple comparisons: none, bonferroni, holm or bh.
 
         Returns
         -------
@@ -155,11 +155,10 @@ class FederatedLinear(BaseEstimator):
             return intervals(self._loss(), x, rows, names, kind, errors, level, adjust)
 
     def _centre(self, X: np.ndarray, weight: np.ndarray | None, organisations: int) -> tuple[np.ndarray, Traffic]:
-        """The mean of the features over all organisations, and what it costs to know it.
+        """The mean of the features over all organisations, and the communication to compute it.
 
-        A free intercept makes up for it, so the model is the same with features that have mean zero; but far from
-        zero they would all look alike, and that takes many rounds. Sparse features would not be sparse any more: they
-        stay as they are.
+        With a free intercept, centring the features does not change the model; but features with means far from zero
+        are nearly collinear, which takes many rounds. Sparse features are not centred, since they would become dense.
         """
         p = X.shape[1]
         if not self.fit_intercept or issparse(X):
@@ -169,11 +168,11 @@ class FederatedLinear(BaseEstimator):
         return centre, Traffic(1, (p + 1) * size, p * size)  # sums, and the sum of the weights
 
     def _checks(self) -> dict[str, Any]:
-        """More of what scikit-learn is to look for in X and y."""
+        """Further checks of X and y by scikit-learn."""
         return {"y_numeric": True}
 
     def _labels(self, y: np.ndarray) -> tuple[np.ndarray, int | None]:
-        """(labels as the loss takes them, how many classes there are)."""
+        """(labels for the loss, number of classes)."""
         return y.astype(np.float64), None
 
     def _model(self, data: Federated, **options: Any) -> Problem[Linear]:
@@ -192,7 +191,7 @@ class FederatedLinear(BaseEstimator):
         return self._finish(lambda: self._solver(self.tol).fit(model))
 
     def _finish(self, make: Callable[[], Fit]) -> Fit:
-        """What it makes, or what there is of it, and a warning."""
+        """The result, or the unconverged one with a warning."""
         try:
             return make()
         except Unfinished as e:
@@ -201,7 +200,7 @@ class FederatedLinear(BaseEstimator):
             return e.fit
 
     def _shaped(self, weight: np.ndarray, bias: np.ndarray) -> tuple[np.ndarray, Any]:
-        """coef_ and intercept_ as scikit-learn has them, from (outputs, p) and (outputs,)."""
+        """coef_ and intercept_ in scikit-learn's shapes, from (outputs, p) and (outputs,)."""
         return weight[0], bias[0]
 
     def _scores(self, X: Any) -> np.ndarray:
@@ -218,10 +217,10 @@ class Penalised(FederatedLinear):
     l2: float = 0.0
     _: KW_ONLY
     penalty: Regulariser | None = None
-    """Any regulariser in the place of l1 and l2, such as GroupLasso(0.1, size=1) or MCP(0.1)."""
+    """Any regulariser instead of l1 and l2, such as GroupLasso(0.1, size=1) or MCP(0.1)."""
     feature_groups: Mapping[str, Sequence[str]] | Mapping[str, str] | None = None
-    """Of a GroupLasso or SparseGroup, {group: features} or {feature: group}, by the names of the columns of X (x0, x1,
-    ... if they have none)."""
+    """Groups of a GroupLasso or SparseGroup, {group: features} or {feature: group}, by the names of the columns of X
+    (x0, x1, ... if they have none)."""
 
     def _penalty(self) -> Regulariser:
         if self.penalty is None:
@@ -237,12 +236,12 @@ class Penalised(FederatedLinear):
 
 
 def l1_and_l2(l1: float, l2: float) -> Regulariser:
-    """Whatever kind of numbers they are: a grid of numpy's may be one of whole numbers."""
+    """As Python floats: a NumPy grid may have whole numbers."""
     return ElasticNet(*(float(v) if isinstance(v, np.number) else v for v in (l1, l2)))
 
 
 def _organisations(groups: Any, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(names of the organisations, and for each row which of them holds it)."""
+    """(names of the organisations, the organisation of each row)."""
     if groups is None:
         return np.zeros(1, np.int64), np.zeros(X.shape[0], np.int64)
     given = column_or_1d(groups)
@@ -252,5 +251,5 @@ def _organisations(groups: Any, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             if name is None or not name == name:
                 raise RefusedValue(f"groups: row {row} has no organisation")
         return np.unique(given, return_inverse=True)
-    except TypeError as e:  # nothing that can be compared, such as names and numbers, or pandas' NA
+    except TypeError as e:  # not comparable, such as names and numbers, or pandas' NA
         raise RefusedValue("groups must be a name for each row, or a number for each row") from e

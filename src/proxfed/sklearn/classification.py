@@ -1,4 +1,4 @@
-"""Classes: log-odds of two, softmax regression of more."""
+"""Classification: log-odds for two classes, softmax regression for more."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Classifier(ClassifierMixin, FederatedLinear):
 
     _: KW_ONLY
     class_weight: Mapping[Any, float] | str | None = None
-    """A number by class, or 'balanced', for which classes are counted over all organisations."""
+    """A number by class, or 'balanced', with classes counted over all organisations."""
 
     def _checks(self) -> dict[str, Any]:
         return {}
@@ -49,7 +49,7 @@ class Classifier(ClassifierMixin, FederatedLinear):
         return super()._model(data, class_weights=self._class_weights(), **options)
 
     def _class_weights(self) -> dict[str, float] | str | None:
-        """By the labels of the loss."""
+        """Class weights by the labels of the loss."""
         given = self.class_weight
         if not isinstance(given, Mapping):
             return given
@@ -67,7 +67,7 @@ class Classifier(ClassifierMixin, FederatedLinear):
         return weight, bias
 
     def decision_function(self, X: Any) -> np.ndarray:
-        """Log-odds of the second class, (m,); of more than two, scores (m, classes)."""
+        """Log-odds of the second class, (m,); for more than two classes, scores (m, classes)."""
         scores = self._scores(X)
         return scores[:, 0] if self._two else scores
 
@@ -89,7 +89,7 @@ class Classifier(ClassifierMixin, FederatedLinear):
 @dataclass(eq=False, repr=False)
 class FederatedLogisticRegression(Classifier, Penalised):
     """Logistic and softmax regression; scikit-learn's `LogisticRegression(C=1/((l1 + l2) * m), l1_ratio=l1/(l1 + l2))`
-    for m rows (the sum of their weights, if they have some)."""
+    for m rows (or the sum of their weights)."""
 
 
 def _listed(values: Iterable[Any]) -> str:

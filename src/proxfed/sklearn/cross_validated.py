@@ -1,4 +1,4 @@
-"""How much l1: cross-validation within organisations or with one left out, and then the model of all rows."""
+"""Choosing l1 by cross-validation within organisations or leaving one out, then fitting all rows."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class CrossValidated(FederatedLinear):
 
     _: KW_ONLY
     l1s: int | Sequence[float] = 50
-    """Decreasing; or how many, from where all weights are zero down to `smallest` of it."""
+    """Decreasing values; or their number, from the l1 that makes all weights zero down to `smallest` times it."""
     smallest: float = 1e-3
     folds: int | str = 5
-    """How many, each with rows of every organisation; or 'organisation': one of them is left out at a time."""
+    """The number of folds, each with rows of every organisation; or 'organisation': leave one out at a time."""
     rule: str = "one_se"
-    """'one_se', the largest l1 within a standard error of the least loss, or 'best', the one with the least."""
+    """'one_se', the largest l1 within a standard error of the least loss, or 'best', the l1 with the least loss."""
     seed: int = 0
-    """Of the folds."""
+    """Seed of the folds."""
 
     def _checks(self) -> dict[str, Any]:
         return super()._checks() | {"ensure_min_samples": 2}
@@ -51,11 +51,11 @@ class CrossValidated(FederatedLinear):
 
 @dataclass(eq=False, repr=False)
 class FederatedLassoCV(CrossValidated, LeastSquares):
-    """`FederatedLasso` with an l1 that is chosen by cross-validation."""
+    """`FederatedLasso` with l1 chosen by cross-validation."""
 
 
 @dataclass(eq=False, repr=False)
 class FederatedLogisticRegressionCV(CrossValidated, Classifier):
-    """`FederatedLogisticRegression` with an l1 that is chosen by cross-validation."""
+    """`FederatedLogisticRegression` with l1 chosen by cross-validation."""
 
     l2: float = 0.0

@@ -1,4 +1,4 @@
-"""Intervals of an estimator's coefficients: its organisations are asked for sums once more."""
+"""Intervals of an estimator's coefficients, from one more round of sums over its organisations."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def intervals(
     """Debiased estimates at x, a shared intercept last; `rows` are (X, labels, weights) of each organisation."""
     loss = find_loss(loss)
     name = str(describe(loss, KINDS)["name"])
-    require(name in KNOWN, f"loss = {name!r} has no standard errors here; those that do are {', '.join(KNOWN)}")
+    require(name in KNOWN, f"loss = {name!r} has no standard errors; choose one of {', '.join(KNOWN)}")
     require(errors in ("model", "robust"), f"errors = {errors!r} is not one of 'model', 'robust'")
     own = tuple(OwnRows(X, y, loss, intercept == "shared", sample_weights=w) for X, y, w in rows)
     here = Here(own, tuple(map(str, range(len(own)))))
@@ -55,5 +55,5 @@ def intervals(
 
 
 def by_organisation(owner: np.ndarray, *columns: Any) -> list[tuple[Any, ...]]:
-    """The rows of each organisation, of arrays or None."""
+    """The rows of each organisation, from arrays or None."""
     return [tuple(None if c is None else c[owner == k] for c in columns) for k in np.unique(owner)]

@@ -1,4 +1,4 @@
-"""Numbers and counts: least squares with its penalties, Huber's loss, Poisson regression."""
+"""Regression of numbers and counts: penalised least squares, Huber's loss, Poisson regression."""
 
 from __future__ import annotations
 
@@ -59,20 +59,20 @@ class FederatedElasticNet(LeastSquares):
 
 @dataclass(eq=False, repr=False)
 class FederatedLinearRegression(LeastSquares, Penalised):
-    """Least squares with any penalty: groups, MCP, a ball. Without one, that of scikit-learn's `LinearRegression`."""
+    """Least squares with any penalty: groups, MCP, a ball. Without one, scikit-learn's `LinearRegression`."""
 
     l1: float = 0.0
 
 
 @dataclass(eq=False, repr=False)
 class FederatedHuberRegressor(RegressorMixin, Penalised):
-    """Least squares that outliers cannot pull. Where they begin is given, not estimated as by `HuberRegressor`."""
+    """Least squares robust to outliers. Their threshold is given, not estimated as in `HuberRegressor`."""
 
     l1: float = 0.0
     l2: float = 0.01
     _: KW_ONLY
     delta: float = 1.35
-    """The size of a residual, in the unit of y, from which on it counts linearly."""
+    """The residual from which on the loss is linear, in the unit of y."""
 
     def _loss(self) -> Loss:
         return Huber(float(self.delta))
@@ -84,7 +84,7 @@ class FederatedHuberRegressor(RegressorMixin, Penalised):
 
 @dataclass(eq=False, repr=False)
 class FederatedPoissonRegressor(RegressorMixin, Penalised):
-    """Counts whose mean is exp(X w + b); scikit-learn's `PoissonRegressor(alpha=l2)`, and with l1 what that has not."""
+    """Counts with mean exp(X w + b); scikit-learn's `PoissonRegressor(alpha=l2)`, with an optional l1 in addition."""
 
     l1: float = 0.0
     l2: float = 0.01
@@ -97,7 +97,7 @@ class FederatedPoissonRegressor(RegressorMixin, Penalised):
         return np.exp(self._scores(X))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """The part of the deviance that is explained, as of scikit-learn's."""
+        """The fraction of deviance explained, as in scikit-learn."""
         return d2_tweedie_score(y, self.predict(X), sample_weight=sample_weight, power=1)
 
     def __sklearn_tags__(self) -> Any:

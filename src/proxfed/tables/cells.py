@@ -1,6 +1,6 @@
-"""From cells as files hold them to numbers: NaN is missing, a category is its place, a date is days since its origin.
+"""From cells of files to numbers: NaN is missing, a category is its index, a date is days since its origin.
 
-A cell that does not fit is refused with its place and what was expected. Equal cells are read once.
+A cell that does not fit is refused with its position and the expected value. Equal cells are parsed once.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from proxfed.tables.column_kinds import (
 )
 
 Where = Callable[[int], str]
-"""What messages call a row of this column: 'clinic.csv, column 'age', row 7'."""
+"""The name of a row of this column in messages: 'clinic.csv, column 'age', row 7'."""
 Read = Callable[[Any], float]
 
 
 class Misfit(Exception):
-    """A cell does not fit; the text is what was expected instead."""
+    """A cell does not fit; the text describes the expected value."""
 
 
 def parse(column: Column, cells: np.ndarray, where: Where, missing: Iterable[Word] = ()) -> np.ndarray:
@@ -58,7 +58,7 @@ def parse(column: Column, cells: np.ndarray, where: Where, missing: Iterable[Wor
 
 
 def misfits(column: Column, cells: np.ndarray, where: Where, missing: Iterable[Word] = ()) -> dict[int, str]:
-    """By row, the sentence with which `parse` refuses its cell; empty where it refuses none."""
+    """The message with which `parse` refuses the cell of each row; '' if it accepts the cell."""
     try:
         parse(column, cells, where, missing)
         return {}
@@ -78,7 +78,7 @@ def misfits(column: Column, cells: np.ndarray, where: Where, missing: Iterable[W
 
 
 def is_missing(cell: Any, gaps: set[str]) -> bool:
-    """No value at all, or one of the words that mean missing."""
+    """Whether it has no value, or one of the words that mean missing."""
     return cell is None or cell != cell or (not isinstance(cell, (date, bool)) and canonical(cell) in gaps)
 
 
@@ -139,7 +139,7 @@ PLAIN = _pattern(Notation())
 
 
 def number_reader(column: Number) -> Read:
-    """What a cell becomes in a column of numbers, unless it is missing."""
+    """The number of a cell that is not missing, in a column of numbers."""
     pattern, expected = _pattern(column), _expected_number(column)
 
     def read(cell: Any) -> float:
@@ -163,7 +163,7 @@ def number_reader(column: Number) -> Read:
 
 
 def _without_currency(text: str, currency: str) -> tuple[str, float]:
-    """The number without its sign of currency, and -1 if it stands in brackets, as accounts write what is owed."""
+    """The number without its currency sign, and -1 if it is in brackets, which mark negative numbers in accounts."""
     if not currency:
         return text, 1.0
     owed = text.startswith("(") and text.endswith(")")
@@ -245,7 +245,7 @@ def day_of(cell: Any, formats: list[str], column: Date, expected: str) -> date:
 
 
 def _century(day: date, column: Date) -> date:
-    """A year of two digits is that of the century in the column's range, if it has one."""
+    """A two-digit year is in the century of the column's range, if it has one."""
     if column.range is None:
         return day
     for years in (0, -100, 100):
@@ -258,13 +258,13 @@ def _century(day: date, column: Date) -> date:
     return day
 
 
-# ---- what numbers must be -------------------------------------------------------------------------------------------
+# ---- conditions on numbers -------------------------------------------------------------------------------------------
 
 Condition = tuple[Callable[[np.ndarray], np.ndarray], str]
 
 
 def _conditions(column: Column) -> list[Condition]:
-    """What holds of every value that is there; if none may be missing, the comparison with NaN fails."""
+    """Conditions on every value; if none may be missing, the comparison with NaN fails."""
     conditions: list[Condition] = []
     if isinstance(column, Number):
         expected = _expected_number(column)

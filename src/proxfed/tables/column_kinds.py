@@ -1,4 +1,4 @@
-"""What a column may hold: numbers, categories, yes or no, dates; and what is made of it before a model sees it.
+"""Kinds of columns (numbers, categories, yes or no, dates) and their preparation for a model.
 
 [columns.age]     kind = "number"     unit = "years"    range = [0, 120]
 [columns.chol]    kind = "number"     missing = [0]     impute = "median"      range = [0, 700]   indicator = true
@@ -23,15 +23,15 @@ from proxfed.validation import STRICT, refuse_unless
 
 Real = Annotated[float, Field(allow_inf_nan=False)]
 Word = str | int | Real
-"""A value as a file holds it; 1, 1.0 and "1" are the same word."""
+"""A value in a file; 1, 1.0 and "1" are the same word."""
 Words = Word | list[Word]
 LARGEST = 1e100
-"""Numbers beyond this are refused: their squares could not be added up."""
+"""Larger numbers are refused: the sum of their squares could overflow."""
 Interval = Annotated[list[Real], Field(min_length=2, max_length=2)]
 
 
 def canonical(word: Word) -> str:
-    """The one way in which a word is written: without spaces around it, and whole numbers without .0 at the end."""
+    """The normal form of a word: without spaces around it, and whole numbers without a trailing .0."""
     text = ("true" if word else "false") if isinstance(word, bool) else str(word).strip()
     whole, point, zeros = text.partition(".")
     plain = whole.removeprefix("-")
@@ -40,28 +40,28 @@ def canonical(word: Word) -> str:
 
 
 def words_of(words: Words) -> list[str]:
-    """One word or several, in their one way of writing."""
+    """One or several words, in normal form."""
     return [canonical(word) for word in (words if isinstance(words, list) else [words])]
 
 
 Naming = list[Word] | dict[str, Words]
-"""Categories or classes in their order: a list, or names with the words that stand for them."""
+"""Categories or classes in order: a list, or names with the words for each."""
 
 
 def numbered(given: Naming) -> dict[str, tuple[str, ...]]:
-    """Names in their order, each with the words that stand for it; of a list, each for itself."""
+    """Names in order, each with its words; in a list, each name is its own word."""
     if isinstance(given, dict):
         return {name: tuple(words_of(words)) for name, words in given.items()}
     return {name: (name,) for name in words_of(given)}
 
 
 def check_naming(what: str, given: Naming, fewest: int) -> None:
-    """As many as there must be, and no word stands for two of them."""
+    """Requires enough names, and no word that belongs to two of them."""
     refuse_unless(len(given) >= fewest, f"{what} must name at least {fewest}")
     groups = given.values() if isinstance(given, dict) else given
     counted = Counter(word for words in groups for word in words_of(words))
     twice = next((word for word, count in counted.items() if count > 1), None)
-    refuse_unless(twice is None, f"{what}: {twice!r} stands there twice")
+    refuse_unless(twice is None, f"{what}: {twice!r} appears twice")
 
 
 class Part(BaseModel):
@@ -75,9 +75,9 @@ class Notation(Part):
 
     decimal: Literal[".", ","] = "."
     thousands: Literal["", ",", ".", " ", "'"] = ""
-    """Stands between groups of three digits, if anything."""
+    """The separator of groups of three digits, if any."""
     currency: str = ""
-    """A sign before or after the number that means nothing, such as "$" or "%"; (5) is then -5."""
+    """A sign before or after the number that is ignored, such as "$" or "%"; (5) is then -5."""
 
     @model_validator(mode="after")
     def _different(self) -> Self:
@@ -88,37 +88,37 @@ class Notation(Part):
 
 
 class Base(Part):
-    """What all columns have."""
+    """The keys of all columns."""
 
     about: str = ""
     unit: str = ""
     missing: list[Word] = []
     """Values of this column that mean missing, besides those of [table]."""
     optional: bool = False
-    """A table may lack this column: all its values are missing then."""
+    """Whether a table may lack this column; all its values are then missing."""
     indicator: bool = False
-    """A further feature says where the value was missing."""
+    """Whether to add a feature that is 1 if the value was missing."""
 
 
 class Number(Base, Notation):
-    """A number. Clipped, transformed, imputed, scaled: in this order."""
+    """A number, which is clipped, transformed, imputed and scaled, in this order."""
 
     kind: Literal["number"]
     range: Interval | None = None
-    """Other values are refused; a median is looked for in here."""
+    """Values outside are refused; the median is searched within."""
     clip: Interval | None = None
-    """What is below or above is moved to these."""
+    """Values outside are moved to these bounds."""
     transform: Literal["none", "log", "log1p"] = "none"
     polynomial: int = Field(default=1, ge=1, le=5)
-    """Powers up to this one, each a feature."""
+    """The degree of a polynomial; each power is a feature."""
     knots: Annotated[list[Real], Field(min_length=3, max_length=9)] | None = None
     """A natural (restricted) cubic spline with these knots: the number itself, and two features fewer than knots."""
     period: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    """The number comes round again after this: features are its sine and cosine."""
+    """The period of a cyclic number: features are its sine and cosine."""
     impute: Literal["mean", "median", "refuse"] = "mean"
     scale: Literal["standard", "none"] = "standard"
     bins: int = Field(default=64, ge=2, le=4096)
-    """Of the histogram that a median is found by."""
+    """Bins of the histogram for the median."""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -127,7 +127,7 @@ class Number(Base, Notation):
             refuse_unless(ends is None or ends[0] < ends[1], f"{key} = {ends} must go from a lower to a higher number")
         refuse_unless(
             self.impute != "median" or self.range is not None or self.clip is not None,
-            "impute = 'median' needs range = [low, high] or clip = [low, high], in which the median is looked for",
+            "impute = 'median' needs range = [low, high] or clip = [low, high], within which the median is searched",
         )
         shapes = [key for key in ("polynomial", "knots", "period") if getattr(self, key) not in (1, None)]
         refuse_unless(len(shapes) < 2, f"{' and '.join(shapes)} exclude each other: give one of them")
@@ -151,7 +151,7 @@ class Boolean(Base):
     kind: Literal["boolean"]
     yes: list[Word] = ["1", "yes", "y", "true", "t"]
     no: list[Word] = ["0", "no", "n", "false", "f"]
-    """Upper and lower case are the same."""
+    """Case-insensitive, as are the words of `yes`."""
     impute: Literal["mean", "refuse"] = "mean"
 
     @model_validator(mode="after")
@@ -161,16 +161,16 @@ class Boolean(Base):
 
 
 class Category(Base):
-    """One of agreed categories: a feature of 0 and 1 for each."""
+    """One of the agreed categories, with a 0/1 feature for each."""
 
     kind: Literal["category"]
     categories: Naming
     unseen: Literal["refuse", "other", "missing"] = "refuse"
-    """What becomes of any other word; "other" adds a category of that name."""
+    """How to treat any other word; "other" adds a category of that name."""
     reference: str = ""
-    """A category that gets no feature of its own, so that the others are compared with it."""
+    """The reference category: it has no feature, and the others are compared with it."""
     impute: Literal["zeros", "mode", "refuse"] = "zeros"
-    """What a missing value becomes: zeros in all features, or the category that most rows have."""
+    """How to impute a missing value: zeros in all features, or the most frequent category."""
 
     @property
     def names(self) -> dict[str, tuple[str, ...]]:
@@ -200,7 +200,7 @@ class Date(Base):
     """As in Python's strptime; the first that fits."""
     origin: date = date(2000, 1, 1)
     range: Annotated[list[date], Field(min_length=2, max_length=2)] | None = None
-    """Other dates are refused; of a year in two digits it says the century."""
+    """Dates outside are refused; it also gives the century of two-digit years."""
     parts: list[Literal["days", "year", "month", "weekday"]] = Field(default=["days"], min_length=1)
     impute: Literal["mean", "refuse"] = "mean"
     scale: Literal["standard", "none"] = "standard"
@@ -225,12 +225,12 @@ class Date(Base):
         ends = self.range
         order = ends is None or ends[0] < ends[1]
         refuse_unless(order, f"range = {[*map(str, ends or ())]} must go from an earlier to a later date")
-        refuse_unless(len(set(self.parts)) == len(self.parts), f"parts = {self.parts}: one of them stands there twice")
+        refuse_unless(len(set(self.parts)) == len(self.parts), f"parts = {self.parts}: one of them appears twice")
         return self
 
 
 class Ignore(Part):
-    """A column that no model sees."""
+    """A column that is ignored."""
 
     kind: Literal["ignore"]
     about: str = ""
@@ -238,7 +238,7 @@ class Ignore(Part):
 
 
 Input = Number | Boolean | Category | Date
-"""A column that features are made of."""
+"""A column with features."""
 Column = Input | Ignore
 KINDS: dict[str, type[Column]] = {
     "number": Number,

@@ -17,14 +17,14 @@ from proxfed.tables.table import Table, Tables, read_tables
 
 @dataclass(frozen=True, eq=False)
 class Design:
-    """What a model is fitted to: prepared tables, with the way they were prepared and what was sent for it."""
+    """The data for a fit: prepared tables, their preparation, and the messages sent for it."""
 
     tables: Tables
-    """As they were read."""
+    """The tables as read."""
     preparation: Preparation
-    """What was done to every table."""
+    """The preparation of every table."""
     messages: tuple[Summary, ...]
-    """What each organisation sent for it."""
+    """The message of each organisation for the preparation."""
 
     @property
     def organisations(self) -> tuple[str, ...]:
@@ -33,21 +33,21 @@ class Design:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Their names, in the order of the labels; none of numbers and times."""
+        """The names of the classes, in the order of the labels; none for numbers and times."""
         target = self.tables.schema.target
         return () if target is None else tuple(target.names)
 
     @property
     def units(self) -> np.ndarray | None:
-        """(N,) of all rows that are fitted to: those with the same word are held out together."""
+        """(N,) for all training rows: rows with the same word are held out together."""
         each = [table.units for table in self.tables.tables if table.units is not None]
         return np.concatenate(each) if each else None
 
     def federated(self, signed: bool = True) -> Federated:
         """The clients' features and labels.
 
-        Of two classes the second is +1 and the first -1, as logistic regression has it; not `signed`: 1 and 0. The time
-        of an event that did not happen (yet) is written as a negative number.
+        With two classes, the second is +1 and the first -1, as in logistic regression; not `signed`: 1 and 0. The time
+        of a censored event is negative.
         """
         offset = any(table.offset is not None for table in self.tables.tables)
         require(not offset, "target.offset and target.exposure are for `proxfed glm`: other fits take no offsets")
@@ -73,8 +73,7 @@ class Design:
 def design(tables: Tables) -> Design:
     """Every organisation's table summarised, the messages merged, and all that a problem needs.
 
-    Nothing but the messages passes between organisations, here as when they are apart. Rows that are held out do not
-    take part in them.
+    Only the messages pass between organisations, here as well as between sites. They do not include held-out rows.
     """
     require(all(table.labels is not None for table in tables.tables), "the tables were read without their target")
     messages = tuple(summarise(table) for table in tables.tables)
@@ -82,9 +81,9 @@ def design(tables: Tables) -> Design:
 
 
 def load_tables(schema: str | Path, directory: str | Path | None = None, signed: bool = True) -> Federated:
-    """Tables of organisations, as the file of their schema describes them, prepared without sharing a row.
+    """Tables of organisations, described by a schema file and prepared without sharing a row.
 
-    schema   the file (TOML), which says where the rows are
+    schema   the file (TOML), with the location of the rows
     signed   two classes are -1 and +1, as logistic regression has them; otherwise 0 and 1
     """
     return design(read_tables(schema, directory)).federated(signed)

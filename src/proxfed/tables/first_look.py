@@ -1,4 +1,4 @@
-"""A schema from a first look at files: text in TOML, with what its reader should decide as comments."""
+"""A draft schema from a first look at files: TOML text, with open decisions as comments."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def first_look(
     encoding: str = "utf-8",
     beside: str | Path = ".",
 ) -> str:
-    """The text of a schema for these files, to be read and changed by somebody who knows them.
+    """The text of a draft schema for these files, to be reviewed by somebody who knows the data.
 
-    target            the column that is predicted; or `time` and `event`, until something happens
-    organisation      the column that says whose row it is; without one each file is an organisation
-    names             of the columns, if the files have no header
+    target            the column to predict; or `time` and `event` for survival
+    organisation      the column that names each row's organisation; without one each file is an organisation
+    names             names of the columns, if the files have no header
     beside            the folder in which the schema will be
     """
     require(len(files) > 0, "give at least one file to look at")
@@ -83,7 +83,7 @@ def _source(files: Sequence[str | Path], organisation: str, source: Source, besi
 
 
 def _gaps(tables: Sequence[Raw]) -> list[str]:
-    """Those of the usual words for missing that occur, and the empty one."""
+    """The usual words for missing that occur, and the empty one."""
     found = {
         cell.strip()
         for table in tables
@@ -140,7 +140,7 @@ def _column(tables: Sequence[Raw], name: str, gaps: set[str]) -> list[str]:
 
 
 def _useless(tables: Sequence[Raw], name: str, gaps: set[str]) -> str:
-    """Why a model should not see a column: it numbers the rows, is the same everywhere, or names the organisation."""
+    """The reason to ignore a column: it numbers the rows, is constant, or names the organisation."""
     each = [[canonical(cell) for cell in _cells([table], name, gaps)] for table in tables]
     filled = [words for words in each if words]
     if not filled or min(map(len, filled)) < Rules().fewest:
@@ -155,7 +155,7 @@ def _useless(tables: Sequence[Raw], name: str, gaps: set[str]) -> str:
 
 
 def _counts_up(words: list[str]) -> bool:
-    """1, 2, 3, ... or 0, 1, 2, ..., or on from another file."""
+    """Whether it is 1, 2, 3, ... or 0, 1, 2, ..., or continues from another file."""
     if not all(re.fullmatch("[0-9]{1,15}", word) for word in words):
         return False
     numbers = [*map(int, words)]
@@ -167,7 +167,7 @@ def _key(name: str) -> str:
 
 
 def _text(value: Any) -> str:
-    """As TOML has it on one line."""
+    """The value in TOML, on one line."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

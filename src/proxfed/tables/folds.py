@@ -1,11 +1,11 @@
-"""Rows that belong together: folds hold out all rows of a patient, or of a stretch of time, or none of them.
+"""Units of rows: a fold holds out all rows of a patient, or of a stretch of time, or none of them.
 
 [folds]
 group = "patient"                          rows with the same word; ["year", "month"]: the same words in both
 block = "day"      length = 28             or rows of the same 28 days, or of the same 28 units of a number
 
-Rows of one patient resemble each other, and so do neighbouring hours. If a fold held out some of them only, the model
-would be judged on rows that it has nearly seen. A unit lies within one organisation.
+Rows of one patient are correlated, and so are neighbouring hours. If a fold held out only some of them, the score would
+be optimistic, because the model was trained on similar rows. A unit lies within one organisation.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from proxfed.tables.column_kinds import Date, Ignore, Number, Word, canonical, w
 from proxfed.validation import STRICT, refuse_unless
 
 BETWEEN = "\x1f"
-"""Stands between the words of several columns."""
+"""The separator between the words of several columns."""
 
 
 class Folds(BaseModel):
@@ -31,13 +31,13 @@ class Folds(BaseModel):
     model_config = STRICT
 
     group: str | list[str] = []
-    """Columns whose words name the unit that a row belongs to."""
+    """Columns that name the unit of a row."""
     block: str = ""
-    """A column of dates or numbers, which is cut into stretches ..."""
+    """A column of dates or numbers, which is divided into stretches ..."""
     length: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """... of this length: days, or units of the number."""
     format: str = "%Y-%m-%d"
-    """How dates are written, if `columns` does not say it; "": the column holds numbers."""
+    """The format of dates, if `columns` does not give it; "": the column holds numbers."""
 
     @property
     def groups(self) -> list[str]:
@@ -46,12 +46,12 @@ class Folds(BaseModel):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """All that must be there."""
+        """All columns that are required."""
         return (*self.groups, *([self.block] if self.block else []))
 
     @property
     def about(self) -> str:
-        """What a unit is, for people; '' if every row is its own."""
+        """A unit in words, for people; '' if every row is its own unit."""
         if self.block:
             return f"{self.length:g} {'units' if self.format == '' else 'days'} of {self.block}"
         return " and ".join(self.groups)
@@ -60,7 +60,7 @@ class Folds(BaseModel):
     def _fits(self) -> Self:
         one = f"group = {self.group!r} and block = {self.block!r} exclude each other: give one of them"
         refuse_unless(not (self.groups and self.block), one)
-        both = f"block = {self.block!r} and length = {self.length} go together: the column, and how long a stretch is"
+        both = f"block = {self.block!r} and length = {self.length} go together: the column, and the length of a stretch"
         refuse_unless(bool(self.block) == (self.length is not None), both)
         return self
 
@@ -72,9 +72,9 @@ def units(
     place: Callable[[str, int], str],
     missing: Iterable[Word],
 ) -> np.ndarray | None:
-    """(N,) words: rows with the same one are held out together. None: every row stands for itself.
+    """(N,) words: rows with the same word are held out together. None: every row is its own unit.
 
-    `columns` are those of the schema, `cells` gives the cells of a column, `place` says where one of them is.
+    `columns` are the schema's, `cells` returns the cells of a column, `place` the position of a cell in messages.
     """
     if not folds.columns:
         return None
@@ -93,7 +93,7 @@ def units(
 def _along(
     folds: Folds, columns: Mapping[str, Any], cells: Callable[[str], np.ndarray], place: Callable[[str, int], str]
 ) -> np.ndarray:
-    """(N,) days, or the number."""
+    """(N,) days, or the numbers."""
     name = folds.block
     column = columns.get(name)
     if column is None or isinstance(column, Ignore):
@@ -106,9 +106,9 @@ def _along(
 
 
 def together(units: np.ndarray, strata: np.ndarray, draw: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> np.ndarray:
-    """(N,) the fold of every row: that which `draw(names, strata)` gives its unit.
+    """(N,) the fold of every row: the one that `draw(names, strata)` gives its unit.
 
-    A unit is of the highest stratum that one of its rows is of: a patient is a case if one of the visits is.
+    The stratum of a unit is the highest of its rows: a patient is a case if one of the visits is.
     """
     names, which = np.unique(units, return_inverse=True)
     highest = np.full(len(names), np.iinfo(np.int64).min)

@@ -1,4 +1,4 @@
-"""What a column seems to hold, from a first look at its cells. A guess is written down to be read, never acted on."""
+"""Guesses at the kind of a column, from a first look at its cells. They are for review only, never acted on."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ NOTATIONS: tuple[dict[str, str], ...] = (
 )
 MOST_CATEGORIES = 60
 SUBJECTS = '{} different words, each in several rows: subjects? then [folds] group = "..." with this column'
-"""What is said of a column that names whom a row is about."""
+"""The remark on a column that seems to identify subjects."""
 
 
 class Guess(NamedTuple):
-    """The keys of a column's table, and what its owner should look at."""
+    """The keys of a column's table, and remarks for its owner."""
 
     keys: dict[str, Any]
     remarks: list[str]
 
 
 def guess(cells: Iterable[Any], fewest: int) -> Guess:
-    """Of one column, without the cells that are missing; of what fewer than `fewest` rows hold, nothing is written."""
+    """A guess for one column without missing cells; values that fewer than `fewest` rows hold are not written."""
     counted = Counter(cell if isinstance(cell, (date, bool)) else canonical(cell) for cell in cells)
     if not counted:
         return Guess({"kind": "ignore"}, ["no row has a value"])

@@ -10,30 +10,30 @@ from proxfed.tables.disclosure import suppress_small
 from proxfed.tables.table import Table, Tables
 
 Counts = dict[str, dict[str, int | None]]
-"""By what is counted and by organisation; None: withheld."""
+"""Counts by subject and organisation; None: withheld."""
 
 
 class Holdings(NamedTuple):
-    """Counts below `fewest` are withheld, and those from which they would follow."""
+    """Withholds counts below `fewest`, and counts from which they would follow."""
 
     rows: dict[str, int | None]
     """By organisation."""
     missing: Counts
     """By column."""
     outcomes: Counts
-    """By class, or by whether the event happened; none of numbers."""
+    """By class, or by whether the event happened; none for numbers."""
     missing_by_outcome: dict[str, Counts]
-    """By column with gaps, outcome and organisation. Of a column, an organisation shows all of its counts or none."""
+    """By column with gaps, outcome and organisation. An organisation shows all or none of its counts for a column."""
     fewest: int
     """The smallest count that is shown."""
 
     def plain(self) -> dict[str, Any]:
-        """As JSON has it; null: withheld."""
+        """In JSON; null: withheld."""
         return self._asdict()
 
 
 def holdings(tables: Tables) -> Holdings:
-    """Of all tables; rows that are held out are not counted."""
+    """The holdings of all tables, without held-out rows."""
     fewest = tables.schema.table.fewest
     rows = {table.organisation: len(table) if len(table) >= fewest else None for table in tables.tables}
     missing: Counts = {name: {} for name in tables.schema.inputs}
@@ -55,7 +55,7 @@ def holdings(tables: Tables) -> Holdings:
 
 
 def _gaps_by_outcome(table: Table, values: np.ndarray, fewest: int) -> dict[str, int | None]:
-    """How many rows of each outcome lack a value; nothing of a table in which any count is small, since its margins
+    """The number of rows of each outcome that lack a value; nothing for a table with any small count, since its margins
     are shown as well."""
     every, gaps = _outcomes(table), _outcomes(table.take(np.flatnonzero(np.isnan(values))))
     cells = [count for name in every for count in (gaps[name], every[name] - gaps[name])]

@@ -1,10 +1,10 @@
-"""Gaps filled several times, by each organisation from its own rows: what is drawn is a value that one of them has.
+"""Multiple imputation: each organisation fills its gaps several times with values from its own rows.
 
 Column by column, a gap gets the value of one of the DONORS rows whose predicted value is nearest to its own (predictive
 mean matching); predictions are by a linear regression on all other columns and the outcome, with coefficients that are
-drawn as well. CYCLES times round, so that columns with gaps predict each other (chained equations).
+drawn as well. This is repeated CYCLES times, so that columns with gaps predict each other (chained equations).
 
-A column that has hardly any value at an organisation stays as it is there, and the preparation fills it once.
+A column with hardly any values at an organisation is not imputed there; the preparation fills it once.
 
 References: D. B. Rubin, "Multiple Imputation for Nonresponse in Surveys", Wiley, 1987; S. van Buuren, "Flexible
 Imputation of Missing Data", 2nd edition, CRC Press, 2018, sections 3.4 and 4.5.
@@ -23,13 +23,13 @@ from proxfed.tables.table import Table
 DONORS = 5
 CYCLES = 5
 FEWEST = 10
-"""Values that a column needs to predict from."""
+"""The number of values that a column needs to be imputed."""
 RIDGE = 1e-5
-"""Added to the products of standardised columns, relative to the number of rows: some columns are combinations."""
+"""A ridge on the products of standardised columns, relative to the number of rows, since columns may be collinear."""
 
 
 def imputed(table: Table, seed: int, draw: int, organisation: int) -> Table:
-    """With the gaps filled for the given time; the same seed, draw and organisation give the same."""
+    """The table with its gaps filled; the same seed, draw and organisation give the same values."""
     columns = {name: values.copy() for name, values in table.columns.items()}
     gaps = {name: np.isnan(values) for name, values in columns.items()}
     open_ = [name for name in columns if gaps[name].any() and (~gaps[name]).sum() >= FEWEST]
@@ -54,14 +54,14 @@ def closed(table: Table) -> list[str]:
 
 
 def _shown(column: Column, values: np.ndarray) -> np.ndarray:
-    """(N, k) numbers, or a column of 0 and 1 for each category."""
+    """(N, k) numbers, or a 0/1 column for each category."""
     if isinstance(column, Category):
         return (values[:, None] == np.arange(len(column.names))).astype(float)
     return values[:, None]
 
 
 def _outcome(table: Table) -> list[np.ndarray]:
-    """What the other columns are to predict belongs to what they are predicted from: else its effects shrink."""
+    """The outcome is one of the predictors of every gap: otherwise its effects would shrink."""
     if table.labels is None:
         return []
     if table.events is not None:
@@ -73,7 +73,7 @@ def _outcome(table: Table) -> list[np.ndarray]:
 
 
 def _standardised(parts: list[np.ndarray]) -> np.ndarray:
-    """With a column of ones; columns without a spread, and what is unknown, say nothing."""
+    """Standardised, without constant columns and with a column of ones; missing values count as 0."""
     X = np.nan_to_num(np.column_stack(parts)) if parts else np.zeros((0, 0))
     spread = X.std(0)
     X = (X[:, spread > 0] - X[:, spread > 0].mean(0)) / spread[spread > 0]
@@ -81,7 +81,7 @@ def _standardised(parts: list[np.ndarray]) -> np.ndarray:
 
 
 def _drawn(X: np.ndarray, values: np.ndarray, gaps: np.ndarray, column: Column, rng: np.random.Generator) -> np.ndarray:
-    """A value of a donor for each gap."""
+    """A donor's value for each gap."""
     there = ~gaps
     Y = _shown(column, values[there])
     A = X[there]

@@ -1,11 +1,12 @@
 """Products of two columns, so that the effect of one may depend on the other: [table] interactions = [["age", "sex"]].
 
-A product is that of prepared features: gaps imputed, numbers centred and scaled. So nothing more is sent for it, and a
+Products are of prepared features: gaps imputed, numbers centred and scaled. So nothing more is sent for them, and a
 coefficient of age keeps its meaning, the effect at the mean of the other column. In the units of the columns
 
     c (x - a)/s (y - b)/t  =  c/(s t) (x y - b x - a y + a b)
 
-so the coefficients of x and y, and the intercept, take up a part of it: there, that of x is its effect where y is 0.
+so the coefficients of x and y, and the intercept, absorb a part of it: there, the coefficient of x is its effect at
+y = 0.
 """
 
 from __future__ import annotations
@@ -20,22 +21,22 @@ from proxfed.tables.column_kinds import Category, Input
 
 
 class Product(NamedTuple):
-    """A feature that is the product of two."""
+    """A feature that is the product of two others."""
 
     name: str
     """'age:sex=male'"""
     column: str
-    """'age by sex': of all products of these two columns."""
+    """The name of all products of these two columns, such as 'age by sex'."""
     one: int
-    """The place of a feature, and ..."""
+    """The index of the first feature."""
     other: int
-    """... that of the other."""
+    """The index of the second feature."""
 
 
 def products(
     pairs: Sequence[Sequence[str]], inputs: Mapping[str, Input], names: Sequence[str], columns: Sequence[str]
 ) -> list[Product]:
-    """Of every pair of columns, each feature of one with each of the other; indicators of gaps take no part."""
+    """For every pair of columns, each feature of one times each of the other, without indicators of gaps."""
     found = []
     for one, other in pairs:
         for name in (one, other):
@@ -44,7 +45,7 @@ def products(
             )
             column = inputs[name]
             known = not isinstance(column, Category) or column.reference != ""
-            require(known, f"table.interactions: columns.{name} needs reference = ..., with which others are compared")
+            require(known, f"table.interactions: columns.{name} needs reference = ..., the baseline of the others")
         require(one != other, f"table.interactions: {one!r} with itself is polynomial = 2 of its column")
         first, second = (
             [k for k, (f, c) in enumerate(zip(names, columns, strict=True)) if c == name and f != f"{name} missing"]

@@ -18,9 +18,9 @@ from proxfed.tables.views import ends, views
 
 
 def merge(schema: Schema, messages: Sequence[Summary]) -> Preparation:
-    """The preparation that these messages lead to, in whatever order they come.
+    """The preparation that follows from these messages, in any order.
 
-    `schema` is that of the tables (`Tables.schema`).
+    `schema` is the tables' schema (`Tables.schema`).
     """
     require(len(messages) > 0, "there are no messages to merge")
     names = [message.organisation for message in messages]
@@ -58,7 +58,7 @@ def merge(schema: Schema, messages: Sequence[Summary]) -> Preparation:
 
 
 def _what_follows(schema: Schema, parameters: dict[str, Parameters]) -> list[str]:
-    """Features that cannot be imputed, and those that are the same in all rows."""
+    """Notes on features that cannot be imputed, and on constant ones."""
     given = {f: column for name, column in schema.inputs.items() for f in views(name, column) if f in parameters}
     gaps = [f for f, column in given.items() if column.impute != "refuse" and parameters[f].impute is None]
     constant = [f for f, one in parameters.items() if one.scale == 1.0 and one.centre]
@@ -73,7 +73,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 def pooled(moments: Iterable[Moments]) -> Moments:
-    """Of all rows together, from those of each part."""
+    """The moments of all rows, from those of each part."""
     parts = list(moments)
     count = sum(part.count for part in parts)
     mean = math.fsum(part.count * part.mean for part in parts) / count
@@ -120,7 +120,7 @@ def _proportion(name: str, messages: Sequence[Summary]) -> float | None:
 
 
 def _dummies(schema: Schema, messages: Sequence[Summary], parameters: dict[str, Parameters]) -> list[str]:
-    """Centres and scales of features that are 0 or 1, from the counts of messages; a note on those that stay so."""
+    """Centres and scales of 0/1 features, from the counts in messages; a note on those that are not standardised."""
     kept = []
     for name, column in schema.inputs.items():
         told: list[tuple[str, str, str]] = []  # (feature, name of the counts, what is counted)
@@ -141,7 +141,7 @@ def _dummies(schema: Schema, messages: Sequence[Summary], parameters: dict[str, 
 
 
 def _share(messages: Sequence[Summary], name: str, what: str) -> float | None:
-    """Of the rows with a known value, over the organisations that tell."""
+    """The fraction of rows with a known value, over the organisations that send counts."""
     there = rows = 0
     for message in messages:
         counts = message.counts.get(name, {})
@@ -155,7 +155,7 @@ def _share(messages: Sequence[Summary], name: str, what: str) -> float | None:
 
 def _mode(name: str, column: Category, messages: Sequence[Summary], notes: list[str]) -> str:
     sums = {c: sum(message.counts.get(name, {}).get(c) or 0 for message in messages) for c in column.names}
-    most = max(sums, key=lambda c: sums[c])  # the first in the schema of those that are equal
+    most = max(sums, key=lambda c: sums[c])  # ties: the first in the schema
     if not sums[most]:
         notes.append(f"{name}: no organisation sent which category most rows have, so a missing one becomes {most!r}")
     return most

@@ -1,7 +1,7 @@
-"""From messages to features: parameters that are merged once, kept with the model, and applied the same everywhere.
+"""From messages to features: parameters are merged once, stored with the model, and applied everywhere.
 
-messages    = [summarise(table) for table in tables]        each organisation, of its own rows
-preparation = merge(schema, messages)                       whoever collects them
+messages    = [summarise(table) for table in tables]        each organisation, from its own rows
+preparation = merge(schema, messages)                       the coordinator
 preparation.apply(table)                                    each organisation, and at prediction: (N, p)
 """
 
@@ -30,11 +30,11 @@ class Feature(NamedTuple):
     name: str
     """'age', 'log(income)', 'pain=typical', 'chol missing'."""
     column: str
-    """The column of the table that it is made of."""
+    """The column of the table that it is computed from."""
 
 
 class Parameters(BaseModel):
-    """z = (x - centre) / scale, where a missing x is `impute`; None: not known, so none may be missing."""
+    """z = (x - centre) / scale, and a missing x becomes `impute`; None: not known, so no x may be missing."""
 
     model_config = STRICT
 
@@ -62,27 +62,27 @@ FORM = "proxfed preparation 1"
 
 @dataclass(frozen=True, eq=False)
 class Preparation:
-    """What is done to every table before a model sees it."""
+    """The preparation of every table for a model."""
 
     schema: Schema
-    """Of the tables."""
+    """The schema of the tables."""
     parameters: dict[str, Parameters]
-    """By feature, of numbers, dates and booleans, and of what else is 0 or 1 if it is standardised."""
+    """By feature, for numbers, dates and booleans, and for other 0/1 features if they are standardised."""
     modes: dict[str, str]
-    """By column: the category that a missing one becomes."""
+    """By column: the category that replaces a missing one."""
     organisations: tuple[str, ...]
-    """Those whose messages it was computed from."""
+    """The organisations whose messages it was computed from."""
     left_out: tuple[str, ...] = ()
-    """Features of which too little was sent to scale them, if the schema leaves such out."""
+    """Features left out (if the schema says so) because too little was sent to scale them."""
     notes: tuple[str, ...] = ()
     """Consequences of withheld summaries; the messages say what was withheld."""
 
     def __post_init__(self) -> None:
-        self.features  # noqa: B018  what is wrong with them is said at once
+        self.features  # noqa: B018  fails early if they are wrong
 
     @cached_property
     def features(self) -> tuple[Feature, ...]:
-        """The columns of the design matrix, in their order."""
+        """The columns of the design matrix, in order."""
         found: list[Feature] = []
         left_out = frozenset(self.left_out)
         for name, column in self.schema.inputs.items():
@@ -101,25 +101,25 @@ class Preparation:
 
     @cached_property
     def products(self) -> tuple[Product, ...]:
-        """The last of the features, each of two others."""
+        """The last features: products of two others."""
         plain = [feature for feature in self.features if feature.column in self.schema.inputs]
         names, columns = [f.name for f in plain], [f.column for f in plain]
         return tuple(products(self.schema.table.interactions, self.schema.inputs, names, columns))
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the features."""
+        """The names of the features."""
         return tuple(feature.name for feature in self.features)
 
     @property
     def groups(self) -> tuple[int, ...]:
-        """(p,) features with the same number are made of the same column: the labels of a GroupLasso."""
+        """(p,) features with the same number come from the same column: the labels of a GroupLasso."""
         columns = dict.fromkeys([*self.schema.inputs, *(each.column for each in self.products)])
         places = {name: k for k, name in enumerate(columns)}
         return tuple(places[feature.column] for feature in self.features)
 
     def apply(self, table: Table, scaled: bool = True) -> np.ndarray:
-        """(N, p) the features of a table; not `scaled`: in the units of its columns, as `original_scale` speaks of."""
+        """(N, p) the features of a table; not `scaled`: in the units of its columns, as in `original_scale`."""
         same = table.schema.digest == self.schema.digest
         require(same, f"{table.organisation}: its table was read by another schema than the preparation's")
         parts: list[np.ndarray] = []
@@ -137,7 +137,7 @@ class Preparation:
         return multiplied(np.column_stack(parts), self.products)
 
     def filled(self, table: Table) -> list[np.ndarray]:
-        """(N,) the columns of a table with what missing values become: of a number once for each feature of it."""
+        """(N,) the imputed columns of a table; a number once for each of its features."""
         found = []
         for name, column in self.schema.inputs.items():
             values = table.columns[name]
@@ -157,7 +157,7 @@ class Preparation:
         return [self._dummy(f"{name}={c}", is_c, scaled) for c, is_c in there.items()]
 
     def _dummy(self, feature: str, there: np.ndarray, scaled: bool) -> np.ndarray:
-        """0 or 1, unless the schema standardises them."""
+        """0/1 features, standardised if the schema says so."""
         of = self.parameters.get(feature)
         plain = there.astype(np.float64)
         return plain if of is None or not scaled else (plain - of.centre) / of.scale
@@ -178,8 +178,8 @@ class Preparation:
         """(coefficients, intercept) in the units of the columns, with the same predictions.
 
         coef is (p,) or (outputs, p), intercept a number or (outputs,). `apply(table, scaled=False) @ coef + intercept`
-        is then what the scaled features give. Of a clipped column or a logarithm it is the coefficient of that; with
-        interactions, a column's own coefficient is its effect where the other column is 0.
+        then gives the same predictions as the scaled features. Coefficients of clipped or log-transformed columns are
+        for the transformed values; with interactions, a column's own coefficient is its effect at 0 of the other one.
         """
         coef = np.asarray(coef, np.float64)
         require(
@@ -192,7 +192,7 @@ class Preparation:
         return unscaled(coef, np.asarray(intercept, np.float64), centre, scale, self.products)
 
     def plain(self) -> dict[str, Any]:
-        """As plain data, to be kept with the model."""
+        """As plain data, to be stored with the model."""
         stored = Stored(
             form=FORM,
             table=self.schema.plain(),
@@ -206,13 +206,13 @@ class Preparation:
 
     @classmethod
     def from_plain(cls, plain: Any, where: str = "preparation") -> Preparation:
-        """The way back."""
+        """The inverse of `plain`."""
         try:
             stored = Stored.model_validate(plain)
         except ValidationError as e:
             first = e.errors()[0]
             place = ".".join(map(str, first["loc"]))
-            raise InputError(f"{where}: is not a preparation that was kept ({place}: {first['msg']})") from e
+            raise InputError(f"{where}: is not a stored preparation ({place}: {first['msg']})") from e
         require(stored.form == FORM, f"{where}: form = {stored.form!r} is not {FORM!r}")
         schema = from_plain(stored.table, where)
         more = (tuple(part) for part in (stored.organisations, stored.left_out, stored.notes))

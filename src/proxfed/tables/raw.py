@@ -1,4 +1,4 @@
-"""Where rows come from: CSV, Parquet and .npz files, and frames of pandas, polars or Arrow, all as columns of cells."""
+"""Readers of CSV, Parquet and .npz files, and of frames of pandas, polars or Arrow, as columns of cells."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from proxfed.tables.schema import Join, Source
 
 @dataclass(frozen=True, eq=False)
 class Raw:
-    """A table as it was found. Columns are numbers, or objects: words, dates, truth values, None."""
+    """A table as read. Columns are numbers, or objects: words, dates, booleans, None."""
 
     name: str
-    """What messages call it: its path."""
+    """Its name in messages: its path."""
     columns: dict[str, np.ndarray]
     rows: np.ndarray
     """(N,) the number of each row in its file, from 1."""
@@ -34,22 +34,22 @@ class Raw:
         return len(self.rows)
 
     def column(self, name: str) -> np.ndarray:
-        """The cells of a column that must be there."""
+        """The cells of a required column."""
         if name not in self.columns:
             raise InputError(f"{self.name}: has no column {name!r}; {nearest_column(name, self.columns)}")
         return self.columns[name]
 
     def place(self, column: str, row: int) -> str:
-        """What messages call a cell."""
+        """The name of a cell in messages."""
         return f"{self.name}, column {column!r}, row {self.rows[row]}"
 
     def take(self, keep: np.ndarray) -> Raw:
-        """Some of its rows, by their places."""
+        """Some of its rows, by index."""
         return replace(self, columns={name: cells[keep] for name, cells in self.columns.items()}, rows=self.rows[keep])
 
 
 def nearest_column(name: str, known: Collection[str]) -> str:
-    """The end of a sentence about a column that is not known: the same in other letters, or the nearest."""
+    """The end of a message about an unknown column: the same name in other case, or the nearest one."""
     alike = next((other for other in known if other.strip().casefold() == name.strip().casefold()), None)
     if alike is not None:
         return f"did you mean {alike!r}?"
@@ -57,7 +57,7 @@ def nearest_column(name: str, known: Collection[str]) -> str:
 
 
 def raw(name: str, columns: dict[str, np.ndarray]) -> Raw:
-    """A table of columns of the same length."""
+    """A table from columns of the same length."""
     require(len(columns) > 0, f"{name}: has no columns")
     rows = len(next(iter(columns.values())))
     require(rows > 0, f"{name}: has no row")
@@ -68,7 +68,7 @@ def raw(name: str, columns: dict[str, np.ndarray]) -> Raw:
 
 
 def find_files(source: Source, beside: Path, directory: str | Path | None = None) -> dict[str, Path]:
-    """The files of a source, by what the organisation of each is called if nothing else says it."""
+    """The files of a source, by the default name of each file's organisation."""
     folder = data_directory(directory) / source.folder if source.folder else beside
     if isinstance(source.files, dict):
         found = {name: folder / file for name, file in source.files.items()}
@@ -102,7 +102,7 @@ def _matching(folder: Path, pattern: str) -> list[Path]:
 
 
 def read_raw(path: Path, source: Source) -> Raw:
-    """A file by the end of its name: .parquet, .npz, or else text in columns."""
+    """Reads a file by its suffix: .parquet, .npz, or otherwise text in columns."""
     if path.suffix == ".parquet":
         return from_frame(read_arrow(path), str(path))
     if path.suffix == ".npz":
@@ -130,7 +130,7 @@ PLAIN = (str, bool, int, float, Decimal, date, type(None))
 
 
 def _objects(cells: Sequence[Any]) -> np.ndarray:
-    """Cells of any kind; a list, a dict or whatever else a frame may hold is the word that it is shown as."""
+    """Cells of any kind; lists, dicts and other objects in a frame become their str()."""
     held = np.empty(len(cells), dtype=object)
     held[:] = [cell if isinstance(cell, PLAIN) else str(cell) for cell in cells]
     return held
@@ -140,7 +140,7 @@ def _objects(cells: Sequence[Any]) -> np.ndarray:
 
 
 def from_frame(frame: Any, name: str = "frame") -> Raw:
-    """A frame of pandas, polars, Arrow or whatever else narwhals knows; a dict of columns, or what was read."""
+    """A frame of pandas, polars, Arrow or another library that narwhals supports; a dict of columns; or a Raw table."""
     if isinstance(frame, Raw):
         return frame
     if isinstance(frame, dict):
@@ -179,7 +179,7 @@ def _from_values(values: Any) -> np.ndarray:
 
 
 def _as_numbers(values: Any) -> np.ndarray:
-    """An array if all are plain numbers; anything else stays as it is."""
+    """An array if all are plain numbers; otherwise unchanged."""
     plain = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
     return np.asarray(values) if plain else np.empty(0, dtype=object)
 
@@ -187,22 +187,22 @@ def _as_numbers(values: Any) -> np.ndarray:
 def _cells(series: Any) -> np.ndarray:
     if series.dtype.is_numeric() and not series.dtype.is_decimal() and not bool(series.is_null().any()):
         return series.to_numpy()
-    gaps = series.is_null().to_list()  # of which some libraries have several kinds
+    gaps = series.is_null().to_list()  # some libraries have several kinds of null
     return _objects([None if gap else cell for cell, gap in zip(series.to_list(), gaps, strict=True)])
 
 
-# ---- a further file -------------------------------------------------------------------------------------------------
+# ---- another file ---------------------------------------------------------------------------------------------------
 
 
 def joined(table: Raw, other: Raw, join: Join) -> tuple[Raw, int]:
-    """The table with the other one's columns beside its own, and how many of its rows were left out."""
+    """The table with the other one's columns added, and the number of its rows that were left out."""
     for name in other.columns.keys() & table.columns.keys() - {join.on}:
         raise InputError(f"{other.name}: has a column {name!r}, which {table.name} has as well")
     keys = [canonical(cell) for cell in other.column(join.on).tolist()]
     places = {key: i for i, key in enumerate(keys)}
     if len(places) < len(keys):
         twice = next(key for key, count in Counter(keys).items() if count > 1)
-        raise InputError(f"{other.name}, column {join.on!r}: {twice[:40]!r} stands there twice")
+        raise InputError(f"{other.name}, column {join.on!r}: {twice[:40]!r} appears twice")
     found = np.array([places.get(canonical(cell), -1) for cell in table.column(join.on).tolist()])
     if (found < 0).any() and join.unmatched == "refuse":
         row = int((found < 0).argmax())

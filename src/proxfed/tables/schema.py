@@ -1,6 +1,6 @@
-"""The schema that participants agree on: what their tables hold, what is predicted, what is withheld.
+"""The schema that participants agree on: their columns, the target, and the rules of disclosure.
 
-[source]          files = "clinics/*.csv"      where this participant's rows are; not part of the agreement
+[source]          files = "clinics/*.csv"      location of this participant's rows; not part of the agreement
 [table]           missing = ["", "?"]          fewest = 5
 [target]          column = "outcome"           classes = ["well", "ill"]
 [columns.age]     kind = "number"              ... (columns.py)
@@ -47,12 +47,12 @@ class Section(BaseModel):
 
 
 class Join(Section):
-    """A further file with columns of the same rows, found by a column that both have."""
+    """Another file with columns for the same rows, joined by a common column."""
 
     file: str
     on: str
     unmatched: Literal["refuse", "drop"] = "refuse"
-    """What becomes of rows that the further file does not have."""
+    """How to treat rows that the other file does not have."""
 
 
 class Chosen(Section):
@@ -63,31 +63,31 @@ class Chosen(Section):
 
 
 class Source(Section):
-    """Where the rows are and how they are written. Every participant has its own; the agreement does not contain it."""
+    """The location and format of the rows. Every participant has its own; it is not part of the agreement."""
 
     files: str | list[str] | dict[str, str] = []
-    """One or several files, with wildcards; or by the organisation that each is of."""
+    """One or several files, with wildcards; or a file per organisation."""
     folder: str = ""
-    """In the data directory; otherwise files are looked for beside the schema."""
+    """Whether files are in the data directory; otherwise they are beside the schema."""
     organisation: str = ""
-    """The column that names it; without one a file is an organisation, called like the file."""
+    """The column that names the organisation; without one each file is an organisation, named like the file."""
     organisations: dict[str, Words] = {}
-    """Names, each with the words of that column which stand for it; others are refused."""
+    """Names, each with its words in that column; other words are refused."""
     names: list[str] | None = None
-    """Of the columns, if the files have no header."""
+    """Names of the columns, if the files have no header."""
     separator: str = ","
     encoding: str = "utf-8"
     matrix: str = ""
-    """In an .npz file: the array (rows, columns) of numbers, and ..."""
+    """In an .npz file: the array (rows, columns) of numbers ..."""
     matrix_names: str = ""
-    """... the array that names its columns."""
+    """... and the array with the names of its columns."""
     join: list[Join] = []
     drop: list[str] = []
-    """Rows without a value in one of these columns (or of organisation) are left out; otherwise refused."""
+    """Rows without a value in one of these columns (or `organisation`) are left out; otherwise they are refused."""
     smallest: int = Field(default=1, ge=1)
     """Organisations with fewer rows are left out."""
     test: Chosen | None = None
-    """Rows that are held out for testing."""
+    """Rows held out for testing."""
 
     @field_validator("separator")
     @classmethod
@@ -121,25 +121,25 @@ class Source(Section):
 
 
 class Rules(Section):
-    """What holds for the whole table."""
+    """Settings of the whole table."""
 
     name: str = "table"
     about: str = ""
     missing: list[Word] = [""]
     """Values that mean missing in every column."""
     fewest: int = Field(default=5, ge=1)
-    """Counts below this, and what was computed from so few rows, are withheld."""
+    """Counts below this, and statistics of fewer rows than this, are withheld."""
     interactions: list[Annotated[list[str], Field(min_length=2, max_length=2)]] = []
-    """Pairs of columns whose products are features as well: the effect of one may depend on the other."""
+    """Pairs of columns whose products are features, too: the effect of one may depend on the other."""
     standardise_dummies: bool = False
-    """Features that are 0 or 1 (categories, yes or no, indicators of gaps) are centred and scaled as numbers are, as by
-    glmnet, so that a penalty treats all features alike; False: they stay 0 or 1."""
+    """Whether 0/1 features (categories, yes or no, indicators of gaps) are centred and scaled like numbers, as in
+    glmnet, so that a penalty treats all features alike."""
     untold: Literal["refuse", "drop"] = "refuse"
-    """What becomes of a feature of which no organisation sends enough to scale it; "drop" leaves it out."""
+    """How to treat a feature if no organisation sends enough to scale it; "drop" leaves it out."""
 
 
 class Target(Section, Notation):
-    """What is predicted: a class, a number, or the time until an event."""
+    """The target: a class, a number, or the time until an event."""
 
     column: str = ""
     classes: Naming | None = None
@@ -147,24 +147,24 @@ class Target(Section, Notation):
     time: str = ""
     event: str = ""
     happened: list[Word] = ["1", "true", "yes"]
-    """Words of the event column that say that it happened, and ..."""
+    """Words of the event column for an event that happened ..."""
     censored: list[Word] = ["0", "false", "no"]
-    """... that it did not until that time."""
+    """... and for a censored one."""
     missing: list[Word] = []
     transform: Literal["none", "log", "log1p"] = "none"
-    """Of a number: what is fitted is its logarithm, and predictions are transformed back (to medians, not means)."""
+    """For a number: fit its logarithm, and transform predictions back (to medians, not means)."""
     weight: str = ""
-    """The column that says how much a row counts in a fit; without one all count alike."""
+    """The column of row weights; without one all rows have the same weight."""
     offset: str = ""
-    """The column that is added to every score, with a coefficient of 1 (`proxfed glm`)."""
+    """The column added to every score, with a coefficient of 1 (`proxfed glm`)."""
     exposure: str = ""
-    """The column that says how long or how many a count was counted over: its logarithm is an offset."""
+    """The column with the exposure of a count (time or number at risk): its logarithm is an offset."""
     cluster: str = ""
-    """The column whose rows depend on each other where it holds the same word, such as a patient's number."""
+    """The column of clusters: rows with the same word, such as a patient's number, are dependent."""
 
     @property
     def kind(self) -> Literal["classes", "number", "survival"]:
-        """By which of its keys are given."""
+        """The kind of target, from the keys that are given."""
         return "survival" if self.time else "number" if self.classes is None else "classes"
 
     @property
@@ -174,12 +174,12 @@ class Target(Section, Notation):
 
     @property
     def besides(self) -> tuple[str, ...]:
-        """Columns that say something about a row, but are neither predicted nor predict."""
+        """Columns about a row that are neither target nor input."""
         return tuple(filter(None, (self.weight, self.offset, self.exposure, self.cluster)))
 
     @property
     def names(self) -> dict[str, tuple[str, ...]]:
-        """The classes in their order, each with its words."""
+        """The classes in order, each with its words."""
         return {} if self.classes is None else numbered(self.classes)
 
     @model_validator(mode="after")
@@ -200,7 +200,7 @@ class Target(Section, Notation):
 
 
 class Schema(Section):
-    """A whole file. `digest` is what participants compare."""
+    """A whole file. Participants compare its `digest`."""
 
     source: Source = Source()
     table: Rules = Rules()
@@ -208,9 +208,9 @@ class Schema(Section):
     columns: dict[str, AnyColumn] = {}
     others: AnyColumn | None = None
     folds: Folds = Folds()
-    """Which rows are held out together, wherever rows are held out."""
+    """Rows that are always held out together."""
     model: dict[str, Any] = {}
-    """How a model is fitted to the tables (fit/settings.py); like [source], not part of the agreement on them."""
+    """Settings of the fit (fit/settings.py); like [source], not part of the agreement."""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -224,7 +224,7 @@ class Schema(Section):
 
     @cached_property
     def inputs(self) -> dict[str, Input]:
-        """The columns that features are made of, in the order of the file."""
+        """The columns that have features, in the order of the file."""
         return {name: column for name, column in self.columns.items() if not isinstance(column, Ignore)}
 
     @cached_property
@@ -238,7 +238,7 @@ class Schema(Section):
         return frozenset((*filter(None, used), *ignored)) - self.inputs.keys()
 
     def expanded(self, names: Iterable[str]) -> Schema:
-        """With every column of a table that is not named written out as [others] says, in alphabetical order."""
+        """The schema with every unnamed column of a table written out as in [others], in alphabetical order."""
         if self.others is None or isinstance(self.others, Ignore):
             return self
         more = sorted(set(names) - self.columns.keys() - self.besides)
@@ -246,12 +246,12 @@ class Schema(Section):
         return self._with(columns=columns, others=None)
 
     def at(self, **source: Any) -> Schema:
-        """The same agreement with another [source], such as files of which a model is to say something."""
+        """The same agreement with another [source], such as files to predict."""
         placed = parse_schema({"source": source}, "schema").source
         return self._with(source=placed)
 
     def without_indicators(self) -> Schema:
-        """With no features that say where values are missing."""
+        """The same without indicators of missing values."""
         plain = {
             name: column if isinstance(column, Ignore) else column.model_copy(update={"indicator": False})
             for name, column in self.columns.items()
@@ -259,12 +259,12 @@ class Schema(Section):
         return self._with(columns=plain)
 
     def _with(self, **changed: Any) -> Schema:
-        """Another one, without [model]; a copy would keep what was computed from this one."""
+        """A new schema without [model]; a copy would keep the cached properties of this one."""
         kept = {name: getattr(self, name) for name in type(self).model_fields if name != "model"}
         return Schema(**kept | changed)
 
     def plain(self) -> dict[str, Any]:
-        """The agreement as plain data, for messages and a model's file: all but where the rows are.
+        """The agreement as plain data, for messages and a model's file: everything but the location of the rows.
 
         Columns, classes and categories are lists of (name, value): JSON with sorted keys keeps their order.
         """
@@ -272,7 +272,7 @@ class Schema(Section):
 
     @cached_property
     def digest(self) -> str:
-        """Participants with the same one agree. Columns may be in any order; classes and categories are numbered."""
+        """Equal for participants that agree. Columns may be in any order; classes and categories have a fixed order."""
         agreement = self._agreement()
         words = json.dumps(agreement | {"columns": sorted(agreement["columns"])}, sort_keys=True)
         return hashlib.sha256(words.encode()).hexdigest()[:16]
@@ -285,7 +285,7 @@ class Schema(Section):
         return dumped
 
     def differences(self, other: Schema) -> list[str]:
-        """What another schema says differently, key by key: 'columns.age.range = [0, 120], not [0, 130]'."""
+        """The differences from another schema, key by key: 'columns.age.range = [0, 120], not [0, 130]'."""
         ours, theirs = (dict(_flat(schema._agreement())) for schema in (self, other))
         keys = [key for key in {**theirs, **ours} if ours.get(key) != theirs.get(key)]
         return [f"{key} = {_said(ours.get(key))}, not {_said(theirs.get(key))}" for key in keys]
@@ -296,13 +296,13 @@ def _said(value: Any) -> str:
 
 
 def read_schema(path: str | Path) -> Schema:
-    """The schema in a TOML file; its files are looked for beside it, or in the data directory."""
+    """The schema in a TOML file; its tables are beside it, or in the data directory."""
     path = Path(path).expanduser()
     return parse_schema(read_toml(path), str(path))
 
 
 def parse_schema(table: dict[str, Any], where: str = "schema") -> Schema:
-    """The same from a table; `where` is what messages call it."""
+    """The same from a table; `where` is its name in messages."""
     try:
         return Schema.model_validate(table)
     except ValidationError as e:
@@ -310,7 +310,7 @@ def parse_schema(table: dict[str, Any], where: str = "schema") -> Schema:
 
 
 def from_plain(plain: dict[str, Any], where: str = "schema") -> Schema:
-    """The way back from `plain`."""
+    """The inverse of `plain`."""
     plain = deepcopy(plain)
     for place, key in [*_named(plain)][::-1]:  # columns last: the others are inside them
         if _pairs(place.get(key)):
@@ -322,7 +322,7 @@ def from_plain(plain: dict[str, Any], where: str = "schema") -> Schema:
 
 
 def _named(plain: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
-    """(table, key) of everything whose order counts: columns, classes and categories."""
+    """(table, key) of everything whose order matters: columns, classes and categories."""
     columns = plain.get("columns", {})
     yield plain, "columns"
     inside = (
@@ -338,7 +338,7 @@ def _pairs(value: Any) -> bool:
 
 
 def _flat(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted key, value) of nested tables; of classes and categories, the whole."""
+    """(dotted key, value) of nested tables; classes and categories are not split."""
     if isinstance(value, dict) or place == "columns":
         for key, inside in value.items() if isinstance(value, dict) else value:
             yield from _flat(inside, f"{place}.{key}" if place else key)

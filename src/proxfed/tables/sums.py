@@ -1,8 +1,8 @@
-"""What an organisation sends of its table, once: sums and counts from which the preparation is computed, and no row.
+"""The one message of an organisation about its table: sums and counts for the preparation, and no row.
 
-Only what the schema's preparation needs is in it: count, mean and squared deviations of a number that is scaled or
-imputed by its mean; a histogram for a median; counts for the proportion of yes and for the category that most have.
-What follows from too few rows is withheld (disclosure.py), and `withheld` says what and why.
+It contains only the statistics that the schema's preparation needs: count, mean and squared deviations of a number that
+is scaled or imputed by its mean; a histogram for a median; counts for the proportion of yes and for the most frequent
+category. Statistics of too few rows are withheld (disclosure.py); `withheld` lists them with the reasons.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Part(BaseModel):
 
 
 class Moments(Part):
-    """Of the values of one feature: how many there are, their mean, and the sum of squared deviations from it."""
+    """The count and mean of the values of one feature, and the sum of squared deviations from the mean."""
 
     count: int = Field(ge=1, le=10**12)
     mean: float = Field(ge=-LARGEST, le=LARGEST)
@@ -38,7 +38,7 @@ class Moments(Part):
 
 
 class Histogram(Part):
-    """Over the agreed range in agreed bins, of which neighbours are taken together."""
+    """A histogram over the agreed range and bins, with neighbouring bins merged."""
 
     last: list[Count]
     """The last bin of each cell."""
@@ -59,7 +59,7 @@ class Summary(BaseModel):
 
     organisation: str
     schema_digest: str
-    """Of the schema by which its table was read."""
+    """The digest of the schema of its table."""
     rows: Count | None
     """None: withheld."""
     moments: dict[str, Moments] = {}
@@ -67,21 +67,21 @@ class Summary(BaseModel):
     histograms: dict[str, Histogram] = {}
     """By feature."""
     counts: dict[str, dict[str, Count | None]] = {}
-    """By column and category, of a boolean and an indicator of gaps 'yes' and 'no'; None: withheld."""
+    """By column and category, or 'yes' and 'no' for a boolean or an indicator of gaps; None: withheld."""
     withheld: dict[str, str] = {}
-    """By feature or column: what is not sent of it."""
+    """By feature or column: the statistics that are not sent."""
 
     def encode(self) -> bytes:
-        """As it travels: JSON."""
+        """The message as sent: JSON."""
         return self.model_dump_json().encode()
 
     @property
     def size(self) -> int:
-        """How many bytes travel."""
+        """The number of bytes sent."""
         return len(self.encode())
 
     def numbers(self) -> list[tuple[str, str, float]]:
-        """Every number in it: (feature or column, what, number)."""
+        """Every number in it: (feature or column, statistic, number)."""
         listed: list[tuple[str, str, float]] = [] if self.rows is None else [("", "rows", self.rows)]
         for name, of in self.moments.items():
             listed += [(name, "count", of.count), (name, "mean", of.mean), (name, "squared deviations", of.squares)]
@@ -95,7 +95,7 @@ class Summary(BaseModel):
 
 
 def decode(message: bytes) -> Summary:
-    """A message that came from elsewhere."""
+    """A message received from another process."""
     try:
         return Summary.model_validate_json(message)
     except ValidationError as e:
@@ -106,7 +106,7 @@ def decode(message: bytes) -> Summary:
 
 
 def summarise(table: Table) -> Summary:
-    """What this organisation sends of its table."""
+    """The message of an organisation about its table."""
     schema, fewest = table.schema, table.schema.table.fewest
     require(len(table) > 0, f"{table.organisation}: its table has no rows")
     if len(table) < fewest:
@@ -140,7 +140,7 @@ def summarise(table: Table) -> Summary:
 
 
 class _Parts:
-    """The parts of a message while it is written."""
+    """The parts of a message under construction."""
 
     def __init__(self, fewest: int) -> None:
         self.fewest = fewest
@@ -160,14 +160,14 @@ class _Parts:
             self.withheld[name] = "; ".join([*said, f"how many rows have {', '.join(hidden)}"])
 
     def _hidden_gaps(self, name: str, gaps: int) -> int:
-        """The number of gaps if it is too small to be sent: they then count as if they held what most others hold."""
+        """The number of gaps if it is too small to be sent; they then count as the most frequent value."""
         if not 0 < gaps < self.fewest:
             return 0
         self.withheld[name] = f"how many are missing: fewer than {self.fewest}"
         return gaps
 
     def number(self, feature: str, column: Column, values: np.ndarray, view: View, together: int = 1) -> None:
-        """`together`: how many features are sent of the column. Sums of many powers give the values of few rows."""
+        """`together`: the number of features sent for the column. Sums of many powers reveal the values of few rows."""
         there = view(values[~np.isnan(values)])
         if reason := reason_to_withhold(there, self.fewest) or _too_few(there, self.fewest * together):
             self.withheld[feature] = f"everything: {reason}"

@@ -1,4 +1,4 @@
-"""Tables that fit a schema, one for each organisation, and how they are read."""
+"""Tables that fit a schema, one per organisation, and their readers."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ from proxfed.tables.raw import Raw, find_files, from_frame, joined, nearest_colu
 from proxfed.tables.schema import Schema, Target, read_schema
 
 LIGHTEST = 1e-9
-"""The smallest weight of a row: one of 0 has no place in a table."""
+"""The smallest weight of a row; 0 is not allowed."""
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """The rows of one organisation, as numbers: NaN is missing, a category its place, a date days since its origin."""
+    """The rows of one organisation, as numbers: NaN is missing, a category its index, a date days since its origin."""
 
     organisation: str
     """Its name."""
     schema: Schema
-    """With every column written out that [others] stands for."""
+    """With every column of [others] written out."""
     columns: dict[str, np.ndarray]
-    """(N,) each, the inputs of the schema in their order."""
+    """(N,) each, the inputs of the schema in order."""
     labels: np.ndarray | None = None
-    """(N,) the class by its place, the number, or the time; None: the table has no target."""
+    """(N,) the index of the class, the number, or the time; None: the table has no target."""
     events: np.ndarray | None = None
-    """(N,) of a survival target: 1 if the event happened at that time, 0 if it had not."""
+    """(N,) for a survival target: 1 if the event happened at that time, 0 if it is censored."""
     weights: np.ndarray | None = None
-    """(N,) how much each row counts in a fit; None: all alike."""
+    """(N,) the weights of the rows; None: all equal."""
     offset: np.ndarray | None = None
-    """(N,) what is added to every score; None: nothing."""
+    """(N,) the offsets added to the scores; None: no offsets."""
     clusters: np.ndarray | None = None
-    """(N,) words: rows with the same one depend on each other; None: each row stands for itself."""
+    """(N,) words: rows with the same word are dependent; None: all rows are independent."""
     units: np.ndarray | None = None
-    """(N,) words: rows with the same one are held out together; None: each row stands for itself."""
+    """(N,) words: rows with the same word are held out together; None: each row is its own unit."""
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
@@ -55,28 +55,28 @@ class Table:
 
 
 BESIDES = ("labels", "events", "weights", "offset", "clusters", "units")
-"""What a table may have beside its columns."""
+"""The optional parts of a table beside its columns."""
 
 
 class Tables(NamedTuple):
-    """What was read: a table for each organisation, in the order of their names."""
+    """The tables read: one per organisation, in the order of their names."""
 
     schema: Schema
-    """With every column written out that [others] stands for."""
+    """With every column of [others] written out."""
     tables: tuple[Table, ...]
-    """Rows to train with, by organisation."""
+    """Training rows, by organisation."""
     test: tuple[Table, ...]
-    """Rows that are held out, by organisation; none if the schema holds none out."""
+    """Held-out rows, by organisation; none if the schema holds none out."""
     notes: tuple[str, ...]
-    """What was left out, and why."""
+    """The rows and columns that were left out, and why."""
 
 
 def read_tables(schema: Schema | str | Path, directory: str | Path | None = None, target: bool = True) -> Tables:
     """The tables of all organisations that a schema's [source] names.
 
     schema      a schema, or its file; files are looked for beside it, or in the data directory if it says so
-    directory   the data directory; otherwise PROXFED_DATA
-    target      False: the tables are to be predicted, and need no target
+    directory   the data directory; default: PROXFED_DATA
+    target      False: the tables are for prediction and need no target
     """
     beside = Path() if isinstance(schema, Schema) else Path(schema).expanduser().parent
     schema = schema if isinstance(schema, Schema) else read_schema(schema)
@@ -96,21 +96,21 @@ def read_tables(schema: Schema | str | Path, directory: str | Path | None = None
 def read_frame(
     schema: Schema, frame: Any, organisation: str = "", target: bool = True, name: str = "frame", besides: bool = True
 ) -> Tables:
-    """The same of a frame of pandas, polars or Arrow, or of a dict of columns: all of one organisation, or by a column.
+    """The same for a frame of pandas, polars or Arrow, or a dict of columns, of one organisation or by a column.
 
-    Give `organisation` if the schema names no column for it. Not `besides`: nothing is to be fitted to these rows, so
-    that they need no weights, offsets, clusters or units.
+    Give `organisation` if the schema names no column for it. Not `besides`: the rows are not for a fit, so they need
+    no weights, offsets, clusters or units.
     """
     notes = list[str]()
     parts = _by_organisation(from_frame(frame, name), schema, organisation or name, target, notes)
     return _tables(schema, parts, notes, target, besides)
 
 
-# ---- whose rows they are --------------------------------------------------------------------------------------------
+# ---- rows by organisation -------------------------------------------------------------------------------------------
 
 
 def _by_organisation(table: Raw, schema: Schema, alone: str, target: bool, notes: list[str]) -> list[tuple[str, Raw]]:
-    """The rows of each organisation; without those that lack what they must have."""
+    """The rows of each organisation, without rows that lack a required value."""
     source = schema.source
     gaps = set(words_of(schema.table.missing))
     outcome = () if schema.target is None else schema.target.columns
@@ -147,7 +147,7 @@ def _owners(table: Raw, schema: Schema, gaps: set[str]) -> np.ndarray:
             expected = ", ".join([*known][:12])
             raise InputError(f"{table.place(source.organisation, row)} holds {word[:40]!r}, not one of {expected}")
         if not known and word in gaps | {""}:
-            raise InputError(f"{table.place(source.organisation, row)} does not say whose row it is")
+            raise InputError(f"{table.place(source.organisation, row)} does not name the row's organisation")
         owners[type(cell), cell] = known.get(word, word)
     return np.array([owners[type(cell), cell] for cell in cells])
 
@@ -187,7 +187,7 @@ def _tables(
 
 
 def _together(parts: dict[str, list[Table]]) -> tuple[Table, ...]:
-    """One table an organisation, of all the files in which it has rows."""
+    """One table per organisation, from all the files in which it has rows."""
     whole = [_stacked(tables) for _, tables in sorted(parts.items())]
     return tuple(table for table in whole if len(table))
 
@@ -230,7 +230,7 @@ def _table(organisation: str, table: Raw, schema: Schema, target: bool, besides:
 
 
 def transformed(transform: str, values: np.ndarray, back: bool = False) -> np.ndarray:
-    """A target as the model has it; `back`: as the table has it."""
+    """A target as in the model; `back`: as in the table."""
     there: dict[str, Callable[[np.ndarray], np.ndarray]] = {"log": np.log, "log1p": np.log1p}
     again: dict[str, Callable[[np.ndarray], np.ndarray]] = {"log": np.exp, "log1p": np.expm1}
     change = (again if back else there).get(transform)
@@ -278,7 +278,7 @@ def _clusters(table: Raw, schema: Schema) -> np.ndarray | None:
     gaps = set(words_of(schema.table.missing))
     cells = table.column(name).tolist()
     row = next((k for k, cell in enumerate(cells) if is_missing(cell, gaps)), None)
-    require(row is None, f"{table.place(name, row or 0)} does not say which rows it depends on")
+    require(row is None, f"{table.place(name, row or 0)} does not name the row's cluster")
     return np.array([canonical(cell) for cell in cells], dtype=object)
 
 

@@ -1,7 +1,7 @@
-"""The numbers that a column is looked at by, before they are imputed and scaled: one feature each.
+"""The features of a column before imputation and scaling.
 
-A number may be clipped and its logarithm taken; then it may be a polynomial, a spline, or come round after a period. A
-date has days, years, months or weekdays, yes is 1 and no is 0.
+A number may be clipped and log-transformed, and then be expanded to a polynomial, a spline, or sine and cosine. A date
+has days, years, months or weekdays, yes is 1 and no is 0.
 
 The spline is the restricted cubic one: linear beyond the outer knots, with the features of F. E. Harrell, "Regression
 Modeling Strategies", 2nd edition, Springer, 2015, section 2.4.5.
@@ -20,7 +20,7 @@ View = Callable[[np.ndarray], np.ndarray]
 
 
 def views(name: str, column: Column) -> dict[str, View]:
-    """By the name of the feature; none of a category, whose features are its categories."""
+    """By the name of the feature; none for a category, whose features are its categories."""
     if isinstance(column, Number):
         called = {"none": name, "log": f"log({name})", "log1p": f"log(1+{name})"}[column.transform]
         plain = partial(_number, column)
@@ -43,7 +43,7 @@ def _power(view: View, k: int, values: np.ndarray) -> np.ndarray:
 
 
 def _bends(called: str, view: View, knots: list[float]) -> dict[str, View]:
-    """What a restricted cubic spline has beside the number itself: (x - t_j)+^3, made linear beyond the last knot."""
+    """The features of a restricted cubic spline beside the number itself: (x - t_j)+^3, linear beyond the last knot."""
     *inner, before, last = knots
     wide = last - before
     size = (last - knots[0]) ** 2
@@ -68,9 +68,9 @@ def _number(column: Number, values: np.ndarray) -> np.ndarray:
 
 
 def ends(column: Number) -> tuple[float, float]:
-    """Between which numbers the column's view lies, as the schema says."""
+    """The bounds of the column's view, according to the schema."""
     both = column.clip or column.range
-    assert both is not None, "the schema asks for it where it is needed"
+    assert both is not None, "the schema requires it where it is needed"
     low, high = _number(column, np.array(both)).tolist()
     return low, high
 
