@@ -132,7 +132,7 @@ CLAIM = NEAR | {"below": 1.0}
         ({"claims": [NEAR | {"near": 1.0, "tolerance": 0.0}]}, "claims.0.tolerance = 0.0 is not allowed"),
         ({"claims": [CLAIM | {"near": 1.0, "tolerance": 1.0}]}, "the claim 'so' asks for near, which takes no 'below'"),
         ({"claims": [CLAIM | {"diverges": False}]}, "the claim 'so' asks for diverges, which takes no 'measure'"),
-        ({"claims": [CLAIM | {"target": 1.0, "round": 3}]}, "has a target and a round"),
+        ({"claims": [CLAIM | {"target": 1.0, "round": 3}]}, "takes only one of target, round and steps"),
         ({"claims": [CLAIM | {"diverge": True}]}, "unknown key 'claims.0.diverge'; did you mean 'diverges'?"),
         (
             {"paper": {"title": "", "figure": "", "figures": 2 * [{"name": "a", "y": "error"}]}},

@@ -202,8 +202,8 @@ def test_the_reasons() -> None:
     assert why_no_masks(FedCEF(0.1, 2, compressor=Identity())) == ""
     assert why_no_masks(FedComposite(0.1, 2)) == ""
     assert why_not_private(FedAvg(0.1, 2), 10) == why_not_private(FedPAQ(0.1, 2), 10) == ""
-    assert "keep a state" in why_not_private(SETTINGS["fedadmm"], 10)
-    assert "keep a state" in why_not_private(EF21(0.1, Identity()), 10)
+    assert "whose state must agree" in why_not_private(SETTINGS["fedadmm"], 10)
+    assert "whose state must agree" in why_not_private(EF21(0.1, Identity()), 10)
     assert "single number" in why_not_private(ProxNewton(), 10)
 
 
@@ -237,7 +237,9 @@ def test_a_simulation_says_what_noise_costs_and_refuses_what_cannot_have_it() ->
     assert "fedavg: protection.privacy: noise = 8 over 5 clients" in said[2]
     e = simulated(clip=1.0, noise=8.0)
     bad = e.model_copy(update={"algorithms": [{"name": "fedadmm", "eta": 1.0, "K": 2, "eta_l": 0.1}]})
-    with pytest.raises(InputError, match=r"algorithms\.fedadmm: protection\.privacy: FedADMM has clients that keep"):
+    with pytest.raises(
+        InputError, match=r"algorithms\.fedadmm: protection\.privacy: FedADMM has clients whose state must agree"
+    ):
         build_study(bad).check()
 
 

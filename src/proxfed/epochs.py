@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from proxfed.errors import InputError, at_least_one, require
 from proxfed.explained import explain
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from proxfed.types import Smooth
 
 __all__ = ["Epochs", "Steps", "at_steps", "epochs_of", "local_steps"]
@@ -41,6 +41,8 @@ class Epochs:
 
     def of(self, sizes: Sequence[int] | NDArray[np.int64], batch: int) -> NDArray[np.int64]:
         """The same of clients that hold so many samples."""
+        import numpy as np  # the command line reads this file, and does not wait for it
+
         return self.epochs * -(-np.asarray(sizes, np.int64) // batch)
 
 

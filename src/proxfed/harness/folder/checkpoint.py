@@ -96,9 +96,10 @@ class TaskFolder:
         except OSError as e:
             raise InputError(f"cannot read {self._rows.path}: {e.strerror}") from e
         try:
-            if len(data) < least:
-                raise ValueError(f"{self._rows.path} is shorter than when the checkpoint was written")
-            return b"".join(data[row.start : row.stop] + b"\n" for row in self._rows.whole(data, upto))
+            found = self._rows.whole(data, upto)
+            if (found[-1].end.size if found else 0) < least:  # also if no line of it can be read
+                raise ValueError(f"{self._rows.path} has fewer rows than when the checkpoint was written")
+            return b"".join(data[row.start : row.stop] + b"\n" for row in found)
         except ValueError as e:
             raise InputError(f"{e}: remove {self.path} to start the task again") from e
 

@@ -22,7 +22,7 @@ class Bounded(Local):
         self.t, self.ids, self.seed = f.t, f.ids, f.seed
 
     def _within(self, x: Tensor) -> Tensor:
-        if not float(x.detach().double().norm(dim=-1).max()) <= self.most:
+        if not bool((x.detach().double().norm(dim=-1) <= self.most).all()):
             raise RunError(f"a local model has a larger norm than limits.norm = {self.most:g}")
         return x
 
