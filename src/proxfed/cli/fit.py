@@ -140,8 +140,8 @@ def fit(
         "site_intercepts": site_intercepts,
         "alone": alone,
     }
-    from proxfed.fit.consortium import FILES
     from proxfed.fit.consortium import fit as fit_tables
+    from proxfed.fit.save import FILES
 
     given = {key: value for key, value in given.items() if value is not None}
     if epsilon is not None:
@@ -185,7 +185,7 @@ def _between(
     file: Path, to: Connection, place: Path | None, force: bool, resume: bool, data: str | None, given: dict[str, Any]
 ) -> FittedBetween:
     """A fit of tables at sites. Until the model exists, its checkpoints are beside it."""
-    from proxfed.fit.consortium import settings_for
+    from proxfed.fit.settings import settings_for
     from proxfed.silos.carriers.loopback_sites import make_table_sites
     from proxfed.silos.coordinator.fit import finish, fit_between
     from proxfed.silos.coordinator.fit_agreement import FitAgreement
@@ -241,7 +241,7 @@ def _compare(file: Path, data: str | None, given: dict[str, Any], fitted: Shown,
 def _reserved(place: Path | None, force: bool) -> Iterator[None]:
     """Locks the folder against other fits; removes it afterwards if it is empty."""
     from proxfed.files import locked
-    from proxfed.fit.consortium import FILES
+    from proxfed.fit.save import FILES
 
     if place is None:
         yield
