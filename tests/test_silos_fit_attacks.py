@@ -314,7 +314,7 @@ def preferred(there: Elsewhere) -> list[int]:
 def own(h: Hospitals, job: Job) -> OwnRows:
     run = h.holders["oslo"]._runs[job.digest]
     assert isinstance(run, SiteFit)
-    return run.own
+    return run.rows.own
 
 
 FAILED = "a query failed; the log of the site says why"
