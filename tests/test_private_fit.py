@@ -263,7 +263,7 @@ def test_a_coordinator_that_was_killed_gets_the_same_bytes(hospitals: Callable[.
     h.start()
     again = private(h, tmp_path / "fit", resume=True)
     assert again.content() == one.content()
-    assert len(noises(h.holders["oslo"].guard.noisy.values())) == 1  # type: ignore[attr-defined]
+    assert len(noises(h.holders["oslo"].guard.history.noisy.values())) == 1  # type: ignore[attr-defined]
     with pytest.raises(InputError, match="other settings"):
         private(h, tmp_path / "fit", resume=True, epsilon=0.5)
 

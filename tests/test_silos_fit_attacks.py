@@ -497,11 +497,11 @@ def test_d21_every_question_counts_and_is_in_the_audit_file(tmp_path: Path) -> N
         "intercept": lambda: there.adding_intercepts().intercept(x),
         "histogram": lambda: there.histogram(torch.zeros(5, there.d, dtype=torch.float64)),
     }.items():
-        before = guard.answers[there.job.digest]
+        before = guard.history.answers[there.job.digest]
         ask()
-        (*_, line) = guard.audit.read().lines
+        (*_, line) = guard.history.audit.read().lines
         assert line["what"] == f"query {what}"
-        assert guard.answers[there.job.digest] - before == (5 if what == "histogram" else 1)
-    h.write({**SOME, "limits": SOME["limits"] | {"answers": guard.answers[there.job.digest]}})
+        assert guard.history.answers[there.job.digest] - before == (5 if what == "histogram" else 1)
+    h.write({**SOME, "limits": SOME["limits"] | {"answers": guard.history.answers[there.job.digest]}})
     h.start()
     assert "limits.answers" in refused(h, write(there.job.digest, "size", Counts(torch.ones(2).double())))
