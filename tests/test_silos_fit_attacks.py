@@ -19,12 +19,12 @@ import torch
 from torch import Tensor
 
 from proxfed.errors import InputError, RunError
+from proxfed.fit.dominance import dominance
 from proxfed.fit.here import Here
 from proxfed.fit.inference.subject import Subject
 from proxfed.fit.inference.survival import WIDE, even_steps
 from proxfed.fit.oracle import Question
 from proxfed.fit.own_rows import OwnRows
-from proxfed.fit.own_sums import dominance
 from proxfed.fit.settings import read_settings
 from proxfed.silos.coordinator.elsewhere import Elsewhere, Kept
 from proxfed.silos.coordinator.fit_agreement import agree_on_fit, announce

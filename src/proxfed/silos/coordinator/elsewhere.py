@@ -21,7 +21,7 @@ from proxfed.fit.inference.heterogeneity import META, OwnEstimate
 from proxfed.fit.inference.survival import RISKS
 from proxfed.fit.judge import Judgement, Measured
 from proxfed.fit.oracle import Gram, Question, Size, Sums, Traffic
-from proxfed.fit.own_sums import check_one_score
+from proxfed.fit.own_profile import check_one_score
 from proxfed.fit.settings import Settings
 from proxfed.problems.losses import Logistic, Loss
 from proxfed.silos.protection.masks import add_up_wide

@@ -6,12 +6,12 @@ import numpy as np
 import torch
 
 from proxfed.errors import require
+from proxfed.fit.dominance import leverage
 from proxfed.fit.here import Here
 from proxfed.fit.inference.regression import Intercept
 from proxfed.fit.inference.subject import Subject
 from proxfed.fit.inference.survival import WIDE, even_steps
 from proxfed.fit.oracle import Question
-from proxfed.fit.own_sums import leverage
 from proxfed.problems.linear.cox import Cox
 from proxfed.silos.protection.guard import Asked, withheld
 from proxfed.silos.site.fit_rows import TOO_FEW, Answer, Answered, FitRows

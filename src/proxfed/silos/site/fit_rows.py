@@ -17,10 +17,10 @@ from torch import Tensor
 
 from proxfed.data.federated import Window
 from proxfed.errors import require
+from proxfed.fit.dominance import dominance
 from proxfed.fit.here import Here
 from proxfed.fit.oracle import Question
 from proxfed.fit.own_rows import OwnRows
-from proxfed.fit.own_sums import dominance
 from proxfed.fit.settings import loss_fits
 from proxfed.problems.linear.cox import Cox
 from proxfed.problems.losses import Huber, OneHot, Poisson, Squared
